@@ -1,0 +1,214 @@
+//! Which variables of different ranks mean the same.
+//!
+//! Source: mcrEngine, SC12, section III-A. Two variables are similar if their names agree and their data type and class
+//! (scalar or array) are the same, whatever their number of elements; the hash key is
+//! `Group/Name_Type_Class`, as in `ToyGrp/Temperature_F32LE_Array1D`. Names agree exactly, or after normalising, so that
+//! `Grid0000012/Density` and `Grid0000007/Density` are one class.
+
+use crate::header::{ElementType, FileHeader, Role, Shape, VariableHeader};
+use crate::units::RawBytes;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt::Write;
+
+/// When the names of two variables agree.
+#[derive(Clone, Debug, Default)]
+pub enum Naming {
+    /// Byte for byte.
+    Exact,
+    /// After every run of digits was replaced with `#`. The default.
+    #[default]
+    Numbers,
+    /// After every match of a regular expression was replaced, one rule after the other.
+    Rules(Vec<(regex::Regex, String)>),
+}
+
+impl Naming {
+    /// The name that is compared.
+    pub fn normalise<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        match self {
+            Self::Exact => Cow::Borrowed(name),
+            Self::Numbers => {
+                if !name.bytes().any(|b| b.is_ascii_digit()) {
+                    return Cow::Borrowed(name);
+                }
+                let mut out = String::with_capacity(name.len());
+                let mut in_number = false;
+                for c in name.chars() {
+                    if !c.is_ascii_digit() {
+                        out.push(c);
+                    } else if !in_number {
+                        out.push('#');
+                    }
+                    in_number = c.is_ascii_digit();
+                }
+                Cow::Owned(out)
+            }
+            Self::Rules(rules) => rules.iter().fold(Cow::Borrowed(name), |name, (regex, by)| {
+                match regex.replace_all(&name, by.as_str()) {
+                    Cow::Borrowed(_) => name,
+                    Cow::Owned(replaced) => Cow::Owned(replaced),
+                }
+            }),
+        }
+    }
+}
+
+/// A variable of a group, by its place in the group's list of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VariableRef {
+    /// Index in the group's files.
+    pub file: u32,
+    /// Index in that file's variables.
+    pub variable: u32,
+}
+
+impl VariableRef {
+    /// The header that it stands for. The files must be those that it was made from.
+    pub fn of(self, files: &[FileHeader]) -> &VariableHeader {
+        &files[self.file as usize].variables[self.variable as usize]
+    }
+}
+
+/// Variables of different ranks judged similar enough to merge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VariableClass {
+    /// `Group/Name_Type_Class`.
+    pub key: Box<str>,
+    /// What its members are in their files.
+    pub role: Role,
+    /// The common type of the elements.
+    pub element: ElementType,
+    /// In rank order, then by file and by place in the file.
+    pub members: Vec<VariableRef>,
+    /// The sum over the members.
+    pub raw_bytes: RawBytes,
+}
+
+/// Sorts the variables of a group's files into classes, in the order of their first member.
+///
+/// `files` are in rank order. One pass, one hash lookup for each variable: a million headers take well under a second.
+pub fn classify(files: &[FileHeader], naming: &Naming) -> Vec<VariableClass> {
+    let mut classes: Vec<VariableClass> = Vec::new();
+    let mut by_key: HashMap<Box<str>, usize> = HashMap::new();
+    let mut key = String::new();
+    for (f, file) in files.iter().enumerate() {
+        for (v, variable) in file.variables.iter().enumerate() {
+            let member = VariableRef { file: index(f), variable: index(v) };
+            write_key(&mut key, file, variable, naming);
+            let class = match by_key.get(key.as_str()) {
+                Some(&class) => class,
+                None => {
+                    by_key.insert(key.as_str().into(), classes.len());
+                    classes.push(VariableClass {
+                        key: key.as_str().into(),
+                        role: variable.role,
+                        element: variable.element.clone(),
+                        members: Vec::new(),
+                        raw_bytes: RawBytes(0),
+                    });
+                    classes.len() - 1
+                }
+            };
+            classes[class].members.push(member);
+            classes[class].raw_bytes += variable.raw_bytes;
+        }
+    }
+    classes
+}
+
+/// Indices are 32 bits wide: a group of 2^32 files or a file of 2^32 variables does not fit the memory that holds its headers.
+fn index(i: usize) -> u32 {
+    u32::try_from(i).expect("fewer than 2^32 headers fit in memory")
+}
+
+fn write_key(key: &mut String, file: &FileHeader, variable: &VariableHeader, naming: &Naming) {
+    key.clear();
+    match variable.role {
+        Role::Skeleton => key.push_str("#skeleton"),
+        Role::WholeFile => {
+            key.push_str("#file/");
+            key.push_str(&naming.normalise(&String::from_utf8_lossy(file.path.name())));
+        }
+        Role::Array | Role::StoredChunks => {
+            key.push_str(naming.normalise(variable.path.trim_start_matches('/')).as_ref());
+            if variable.role == Role::StoredChunks {
+                key.push_str("#stored");
+            }
+        }
+    }
+    let class: &dyn std::fmt::Display = match variable.role {
+        Role::Array => &variable.shape,
+        _ => &Shape([0].into()),
+    };
+    write!(key, "_{}_{class}", variable.element).expect("writing to a String does not fail");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Digest, FilePath, Rank};
+
+    fn variable(path: &str, element: ElementType, shape: &[u64]) -> VariableHeader {
+        let raw_bytes = RawBytes(shape.iter().product::<u64>() * u64::from(element.width()));
+        VariableHeader {
+            role: Role::Array,
+            path: path.into(),
+            element,
+            shape: Shape(shape.into()),
+            raw_bytes,
+            digest: Digest([0; 32]),
+            filters: [].into(),
+            extents: [].into(),
+        }
+    }
+
+    fn file(rank: u32, variables: Vec<VariableHeader>) -> FileHeader {
+        FileHeader {
+            path: FilePath::new(format!("f.{rank}").into_bytes()).expect("valid"),
+            rank: Rank(rank),
+            bytes: 0,
+            mode: 0,
+            modified_ns: 0,
+            digest: Digest([0; 32]),
+            variables,
+        }
+    }
+
+    fn keys(files: &[FileHeader], naming: &Naming) -> Vec<(String, usize)> {
+        classify(files, naming).into_iter().map(|c| (c.key.into(), c.members.len())).collect()
+    }
+
+    #[test]
+    fn the_hash_key_is_the_papers() {
+        let files = [file(0, vec![variable("/ToyGrp/Temperature", ElementType::F32, &[7])])];
+        assert_eq!(keys(&files, &Naming::default()), [("ToyGrp/Temperature_F32LE_Array1D".into(), 1)]);
+    }
+
+    #[test]
+    fn lengths_may_differ_but_type_and_class_may_not() {
+        let files = [
+            file(0, vec![variable("/a", ElementType::F64, &[3]), variable("/a2", ElementType::F64, &[])]),
+            file(1, vec![variable("/a", ElementType::F64, &[9]), variable("/a", ElementType::F32, &[9])]),
+            file(2, vec![variable("/a", ElementType::F64, &[3, 3])]),
+        ];
+        let found = keys(&files, &Naming::Exact);
+        let expected = [("a_F64LE_Array1D", 2), ("a2_F64LE_Scalar", 1), ("a_F32LE_Array1D", 1), ("a_F64LE_Array2D", 1)];
+        assert_eq!(found, expected.map(|(key, n)| (key.to_owned(), n)));
+    }
+
+    #[test]
+    fn grids_that_differ_by_number_are_one_class_unless_names_are_exact() {
+        let files = [file(
+            0,
+            vec![
+                variable("/Grid0012/Density", ElementType::F64, &[4]),
+                variable("/Grid7/Density", ElementType::F64, &[4]),
+            ],
+        )];
+        assert_eq!(keys(&files, &Naming::Numbers), [("Grid#/Density_F64LE_Array1D".into(), 2)]);
+        assert_eq!(keys(&files, &Naming::Exact).len(), 2);
+        let rules = Naming::Rules(vec![(regex::Regex::new("^Grid[0-9]+/").expect("valid"), "G/".into())]);
+        assert_eq!(keys(&files, &rules), [("G/Density_F64LE_Array1D".into(), 2)]);
+    }
+}

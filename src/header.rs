@@ -1,0 +1,414 @@
+//! What a file is made of, without its bytes: the skeleton and the variables, each with its place in the file.
+//!
+//! The invariant everything else rests on: **the extents of a file's variables, the skeleton's among them, cover each
+//! byte of the file exactly once** ([`FileHeader::check`]). So whoever can write each variable's bytes back where they
+//! were has the application's file again, whatever HDF5 feature was used in it.
+
+use crate::ids::{Digest, FilePath, Rank};
+use crate::units::RawBytes;
+use std::fmt;
+
+/// Order of the bytes of one number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ByteOrder {
+    /// Least significant byte first.
+    Little,
+    /// Most significant byte first.
+    Big,
+}
+
+/// The type of one element of a variable. Every `match` names all of them, so that a new one visits every codec.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ElementType {
+    /// Bytes without known meaning: skeletons, files that are not HDF5, stored chunks of foreign filters.
+    Bytes,
+    /// A two's complement or unsigned integer of 1, 2, 4 or 8 bytes; booleans, enumerations and bit fields too.
+    Int {
+        /// Bytes of one element: 1, 2, 4 or 8.
+        width: u8,
+        /// Two's complement if true.
+        signed: bool,
+        /// Order of its bytes.
+        order: ByteOrder,
+    },
+    /// IEEE 754 binary16, binary32 or binary64.
+    Float {
+        /// Bytes of one element: 2, 4 or 8.
+        width: u8,
+        /// Order of its bytes.
+        order: ByteOrder,
+    },
+    /// Elements of a fixed width whose inside we do not use: fixed strings, opaque, long double, odd integers.
+    Fixed {
+        /// Bytes of one element, 1 to [`ELEMENT_WIDTH_MAX`].
+        width: u32,
+    },
+    /// A record of named members, each somewhere inside it; bytes that belong to no member are padding.
+    Compound {
+        /// Bytes of one record, 1 to [`ELEMENT_WIDTH_MAX`].
+        width: u32,
+        /// The leaves, flattened, by increasing offset, not overlapping, at most [`MEMBERS_MAX`].
+        members: Box<[Member]>,
+    },
+}
+
+/// One leaf of a compound type.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Member {
+    /// Bytes from the start of the record.
+    pub offset: u32,
+    /// How many elements follow each other here (an array member has more than one).
+    pub count: u32,
+    /// Their type; never a compound.
+    pub element: ElementType,
+}
+
+/// The widest element, in bytes, that we look inside; wider ones are [`ElementType::Bytes`].
+pub const ELEMENT_WIDTH_MAX: u32 = 1 << 20;
+/// The most members of a compound that we look at; a type with more is [`ElementType::Fixed`].
+pub const MEMBERS_MAX: usize = 1024;
+
+impl ElementType {
+    /// Little-endian binary64, the commonest element of all.
+    pub const F64: Self = Self::Float { width: 8, order: ByteOrder::Little };
+    /// Little-endian binary32.
+    pub const F32: Self = Self::Float { width: 4, order: ByteOrder::Little };
+
+    /// Bytes of one element, at least 1.
+    pub fn width(&self) -> u32 {
+        match self {
+            Self::Bytes => 1,
+            Self::Int { width, .. } | Self::Float { width, .. } => u32::from(*width),
+            Self::Fixed { width } | Self::Compound { width, .. } => *width,
+        }
+    }
+
+    /// Whether the invariants of the variants hold; anything from outside is asked this before it is used.
+    pub fn is_valid(&self) -> bool {
+        match self {
+            Self::Bytes => true,
+            Self::Int { width, .. } => matches!(width, 1 | 2 | 4 | 8),
+            Self::Float { width, .. } => matches!(width, 2 | 4 | 8),
+            Self::Fixed { width } => (1..=ELEMENT_WIDTH_MAX).contains(width),
+            Self::Compound { width, members } => {
+                let mut end = 0u64;
+                (1..=ELEMENT_WIDTH_MAX).contains(width)
+                    && members.len() <= MEMBERS_MAX
+                    && members.iter().all(|m| {
+                        let fits = u64::from(m.offset) >= end && m.count > 0 && m.element.is_valid();
+                        end = u64::from(m.offset) + u64::from(m.count) * u64::from(m.element.width());
+                        fits && end <= u64::from(*width) && !matches!(m.element, Self::Compound { .. })
+                    })
+            }
+        }
+    }
+}
+
+/// The type's name in hash keys: `F64LE`, `I32BE`, `U8`, `B1` (bytes), `X16` (fixed width), `C24` (compound).
+impl fmt::Display for ElementType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let order = |o: &ByteOrder, width: &u8| match (o, width) {
+            (_, 1) => "",
+            (ByteOrder::Little, _) => "LE",
+            (ByteOrder::Big, _) => "BE",
+        };
+        match self {
+            Self::Bytes => f.write_str("B1"),
+            Self::Int { width, signed, order: o } => {
+                write!(f, "{}{}{}", if *signed { 'I' } else { 'U' }, u32::from(*width) * 8, order(o, width))
+            }
+            Self::Float { width, order: o } => write!(f, "F{}{}", u32::from(*width) * 8, order(o, width)),
+            Self::Fixed { width } => write!(f, "X{width}"),
+            Self::Compound { width, members } => {
+                write!(f, "C{width}[")?;
+                for (i, m) in members.iter().enumerate() {
+                    let space = if i == 0 { "" } else { " " };
+                    write!(f, "{space}{}:{}x{}", m.offset, m.element, m.count)?;
+                }
+                f.write_str("]")
+            }
+        }
+    }
+}
+
+/// Extents of a variable in elements, slowest first. No dimensions: a scalar.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Shape(pub Box<[u64]>);
+
+/// The most dimensions (HDF5's own limit).
+pub const DIMENSIONS_MAX: usize = 32;
+
+/// The class part of a hash key: `Scalar`, `Array1D`, ... (mcrEngine, SC12, section III-A).
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.len() {
+            0 => f.write_str("Scalar"),
+            n => write!(f, "Array{n}D"),
+        }
+    }
+}
+
+/// A reversible filter that stood between a chunk's raw bytes and its bytes in the file, in the order of writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Filter {
+    /// HDF5's byte shuffle over elements of this many bytes.
+    Shuffle {
+        /// Bytes of one element.
+        width: u32,
+    },
+    /// zlib's deflate at this level, 0 to 9; the same bytes come back from it, which was tried at capture.
+    Deflate {
+        /// The level that the application asked for.
+        level: u8,
+    },
+    /// HDF5's Fletcher-32 checksum, 4 bytes after the chunk.
+    Fletcher32,
+}
+
+/// The most filters in a row.
+pub const FILTERS_MAX: usize = 8;
+
+/// A run of bytes in the file that holds a run of a variable's raw bytes.
+///
+/// Without filters `stored_bytes == raw_bytes`. With filters each extent is one chunk, filtered on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Extent {
+    /// Where in the file, from its first byte, user block included.
+    pub offset: u64,
+    /// Bytes in the file.
+    pub stored_bytes: u64,
+    /// Bytes of the variable, after the filters were taken off.
+    pub raw_bytes: u64,
+}
+
+/// What a variable is in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Everything in the file that is no variable's raw data. Each file that was taken apart has exactly one.
+    Skeleton,
+    /// An array that has a name.
+    Array,
+    /// Bytes of an array as they stand in the file, because a filter could not be taken off and put back.
+    StoredChunks,
+    /// A whole file that was not taken apart.
+    WholeFile,
+}
+
+/// One named array of one rank, described without its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VariableHeader {
+    /// What it is in its file.
+    pub role: Role,
+    /// HDF5's path of the dataset (`/Grid00000012/Density`); empty for a skeleton or a whole file.
+    pub path: Box<str>,
+    /// Type of its elements.
+    pub element: ElementType,
+    /// Dimensions; for chunked variables those of the array, though the raw bytes are chunk after chunk.
+    pub shape: Shape,
+    /// Length of its raw bytes: the sum over its extents.
+    pub raw_bytes: RawBytes,
+    /// BLAKE3 of its raw bytes.
+    pub digest: Digest,
+    /// Filters of each extent; empty where the extents hold the raw bytes themselves.
+    pub filters: Box<[Filter]>,
+    /// Where its raw bytes are, in the order of the raw bytes.
+    pub extents: Box<[Extent]>,
+}
+
+/// The most raw bytes of one chunk behind filters: HDF5's own limit is 4 GiB; above this we take the stored bytes.
+pub const FILTERED_CHUNK_MAX: u64 = 64 << 20;
+
+/// One file of a checkpoint, described without its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileHeader {
+    /// Below the watched directory.
+    pub path: FilePath,
+    /// The rank that wrote it. Files that belong to no rank are taken along with rank 0.
+    pub rank: Rank,
+    /// Length of the file in bytes.
+    pub bytes: u64,
+    /// Permission bits, 0o000 to 0o7777.
+    pub mode: u32,
+    /// Time of last modification, nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// BLAKE3 of the whole file.
+    pub digest: Digest,
+    /// Skeleton (or whole file) first, then the arrays, by name.
+    pub variables: Vec<VariableHeader>,
+}
+
+/// What is wrong with a header that came from outside.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderError {
+    /// A field is out of its range.
+    #[error("{file}: variable {variable:?}: {what}")]
+    Variable {
+        /// The file.
+        file: String,
+        /// The variable's path.
+        variable: String,
+        /// Which rule is broken.
+        what: &'static str,
+    },
+    /// The extents leave a gap, overlap, or pass the end.
+    #[error(
+        "{file}: the extents of its variables do not cover each of its {bytes} bytes exactly once: {what} at byte {at}"
+    )]
+    Cover {
+        /// The file.
+        file: String,
+        /// Its length.
+        bytes: u64,
+        /// Gap or overlap.
+        what: &'static str,
+        /// Where.
+        at: u64,
+    },
+}
+
+impl VariableHeader {
+    /// Checks all that can be checked without the other variables. Gives the rule that is broken.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let filters_fit = self.filters.iter().all(|f| match f {
+            Filter::Shuffle { width } => *width > 0 && *width <= ELEMENT_WIDTH_MAX,
+            Filter::Deflate { level } => *level <= 9,
+            Filter::Fletcher32 => true,
+        });
+        let mut sum = 0u64;
+        for extent in &self.extents {
+            if extent.offset.checked_add(extent.stored_bytes).is_none() {
+                return Err("an extent ends above 2^64");
+            }
+            if self.filters.is_empty() && extent.stored_bytes != extent.raw_bytes {
+                return Err("an extent without filters has two lengths");
+            }
+            if !self.filters.is_empty() && extent.raw_bytes.max(extent.stored_bytes) > FILTERED_CHUNK_MAX {
+                return Err("a filtered chunk has more than 64 MiB");
+            }
+            sum = sum.checked_add(extent.raw_bytes).ok_or("it has more than 2^64 bytes")?;
+        }
+        match () {
+            () if !self.element.is_valid() => Err("its element type is not valid"),
+            () if self.shape.0.len() > DIMENSIONS_MAX => Err("it has more than 32 dimensions"),
+            () if self.filters.len() > FILTERS_MAX || !filters_fit => Err("its filters are not valid"),
+            () if sum != self.raw_bytes.0 => Err("its length is not the sum of its extents"),
+            () => Ok(()),
+        }
+    }
+}
+
+impl FileHeader {
+    /// Checks every variable, and that the extents cover each byte of the file exactly once.
+    pub fn check(&self) -> Result<(), HeaderError> {
+        let file = || self.path.to_string();
+        for v in &self.variables {
+            v.check().map_err(|what| HeaderError::Variable {
+                file: file(),
+                variable: v.path.chars().take(200).collect(),
+                what,
+            })?;
+        }
+        let mut runs: Vec<(u64, u64)> = (self.variables.iter())
+            .flat_map(|v| {
+                v.extents.iter().filter(|e| e.stored_bytes > 0).map(|e| (e.offset, e.offset + e.stored_bytes))
+            })
+            .collect();
+        runs.sort_unstable();
+        let mut end = 0;
+        for (from, to) in runs {
+            if from != end {
+                let what = if from > end { "a gap" } else { "an overlap" };
+                return Err(HeaderError::Cover { file: file(), bytes: self.bytes, what, at: end.min(from) });
+            }
+            end = to;
+        }
+        if end != self.bytes {
+            let what = if end < self.bytes { "a gap" } else { "an overlap" };
+            return Err(HeaderError::Cover { file: file(), bytes: self.bytes, what, at: end.min(self.bytes) });
+        }
+        Ok(())
+    }
+
+    /// The gaps between sorted, disjoint `(offset, bytes)` runs in a file of `bytes` bytes: the skeleton's extents.
+    pub fn gaps(runs: &[(u64, u64)], bytes: u64) -> Box<[Extent]> {
+        let mut gaps = Vec::with_capacity(runs.len() + 1);
+        let mut end = 0;
+        let mut gap = |from: u64, to: u64| {
+            if to > from {
+                gaps.push(Extent { offset: from, stored_bytes: to - from, raw_bytes: to - from });
+            }
+        };
+        for &(offset, len) in runs {
+            gap(end, offset);
+            end = offset + len;
+        }
+        gap(end, bytes);
+        gaps.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variable(extents: &[(u64, u64)]) -> VariableHeader {
+        let extents: Box<[Extent]> =
+            extents.iter().map(|&(offset, n)| Extent { offset, stored_bytes: n, raw_bytes: n }).collect();
+        VariableHeader {
+            role: Role::Array,
+            path: "/x".into(),
+            element: ElementType::Bytes,
+            shape: Shape::default(),
+            raw_bytes: RawBytes(extents.iter().map(|e| e.raw_bytes).sum()),
+            digest: Digest([0; 32]),
+            filters: [].into(),
+            extents,
+        }
+    }
+
+    fn file(bytes: u64, variables: Vec<VariableHeader>) -> FileHeader {
+        FileHeader {
+            path: FilePath::new(&b"f"[..]).expect("valid"),
+            rank: Rank(0),
+            bytes,
+            mode: 0o644,
+            modified_ns: 0,
+            digest: Digest([0; 32]),
+            variables,
+        }
+    }
+
+    #[test]
+    fn every_gap_and_overlap_is_noticed() {
+        assert_eq!(file(10, vec![variable(&[(0, 3), (7, 3)]), variable(&[(3, 4)])]).check(), Ok(()));
+        assert_eq!(file(0, vec![]).check(), Ok(()));
+        for (bytes, runs, what, at) in [
+            (10, vec![(0, 3), (4, 6)], "a gap", 3),
+            (10, vec![(0, 5), (4, 6)], "an overlap", 4),
+            (10, vec![(0, 9)], "a gap", 9),
+            (10, vec![(0, 11)], "an overlap", 10),
+        ] {
+            let error = file(bytes, vec![variable(&runs)]).check().expect_err("must be refused");
+            assert_eq!(error, HeaderError::Cover { file: "f".into(), bytes, what, at });
+        }
+    }
+
+    #[test]
+    fn gaps_are_what_the_runs_leave() {
+        let gap = |offset, n| Extent { offset, stored_bytes: n, raw_bytes: n };
+        assert_eq!(*FileHeader::gaps(&[(2, 3), (5, 1), (8, 2)], 12), [gap(0, 2), gap(6, 2), gap(10, 2)]);
+        assert_eq!(*FileHeader::gaps(&[], 4), [gap(0, 4)]);
+        assert_eq!(*FileHeader::gaps(&[(0, 4)], 4), []);
+    }
+
+    #[test]
+    fn compound_members_that_overlap_or_stick_out_are_refused() {
+        let member = |offset, count| Member { offset, count, element: ElementType::F64 };
+        let compound = |members: Vec<Member>| ElementType::Compound { width: 24, members: members.into() };
+        assert!(compound(vec![member(0, 1), member(8, 2)]).is_valid());
+        assert!(!compound(vec![member(0, 1), member(4, 1)]).is_valid());
+        assert!(!compound(vec![member(8, 3)]).is_valid());
+        assert!(!compound(vec![member(0, 0)]).is_valid());
+        assert_eq!(compound(vec![member(0, 1), member(8, 2)]).to_string(), "C24[0:F64LEx1 8:F64LEx2]");
+    }
+}

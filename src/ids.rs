@@ -1,0 +1,355 @@
+//! Names of things, as types: a rank is not a group, and a path from a peer is not trusted until it was checked.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A rank of the application's `MPI_COMM_WORLD`. Not a node, and not a position within a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct Rank(pub u32);
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {}", self.0)
+    }
+}
+
+/// The ranks one aggregator merges for: `GROUP_SIZE` of them, consecutive (mcrEngine, SC12, section VI).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct GroupId(pub u32);
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "group {}", self.0)
+    }
+}
+
+/// How the ranks of a job fall into groups. `ranks` and `group_size` are both at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grouping {
+    ranks: u32,
+    group_size: u32,
+}
+
+/// The most ranks a job may have: enough for any machine there is, small enough that lists of ranks stay bounded.
+pub const RANKS_MAX: u32 = 1 << 24;
+
+impl Grouping {
+    /// `None` where either is zero or there are more than [`RANKS_MAX`] ranks.
+    pub fn new(ranks: u32, group_size: u32) -> Option<Self> {
+        (ranks > 0 && ranks <= RANKS_MAX && group_size > 0).then_some(Self { ranks, group_size })
+    }
+
+    /// Ranks in all.
+    pub fn ranks(self) -> u32 {
+        self.ranks
+    }
+
+    /// `ceil(ranks / GROUP_SIZE)` (mcrEngine, SC12, equation 3, with one aggregator per group).
+    pub fn groups(self) -> u32 {
+        self.ranks.div_ceil(self.group_size)
+    }
+
+    /// The group of a rank.
+    pub fn group_of(self, rank: Rank) -> GroupId {
+        GroupId(rank.0 / self.group_size)
+    }
+
+    /// The ranks of a group, in order; empty for a group that there is not.
+    pub fn ranks_of(self, group: GroupId) -> std::ops::Range<u32> {
+        let first = group.0.saturating_mul(self.group_size).min(self.ranks);
+        first..first.saturating_add(self.group_size).min(self.ranks)
+    }
+}
+
+/// Why a name or path was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Nothing there.
+    #[error("the name is empty")]
+    Empty,
+    /// Longer than a file system takes.
+    #[error("the name has {found} bytes; at most {limit} are allowed")]
+    TooLong {
+        /// Bytes found.
+        found: usize,
+        /// Bytes allowed.
+        limit: usize,
+    },
+    /// Would name something else, or nothing.
+    #[error("{name:?}: {reason}")]
+    Refused {
+        /// The name, lossily.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+}
+
+/// One component of a path in the store.
+fn check_component(name: &str, limit: usize) -> Result<(), NameError> {
+    let refuse = |reason| Err(NameError::Refused { name: name.chars().take(80).collect(), reason });
+    match name {
+        "" => Err(NameError::Empty),
+        _ if name.len() > limit => Err(NameError::TooLong { found: name.len(), limit }),
+        _ if name.starts_with('.') => refuse("it begins with a dot"),
+        _ if name.contains('/') => refuse("it holds a slash"),
+        _ if name.chars().any(char::is_control) => refuse("it holds a control character"),
+        _ => Ok(()),
+    }
+}
+
+macro_rules! name_type {
+    ($(#[$doc:meta])* $name:ident, $limit:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+        impl FromStr for $name {
+            type Err = NameError;
+            fn from_str(name: &str) -> Result<Self, NameError> {
+                check_component(name, $limit).map(|()| Self(name.to_owned()))
+            }
+        }
+        impl TryFrom<String> for $name {
+            type Error = NameError;
+            fn try_from(name: String) -> Result<Self, NameError> {
+                check_component(&name, $limit).map(|()| Self(name))
+            }
+        }
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.0
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+name_type!(
+    /// A job: one application run with all its restarts. A directory of this name holds its checkpoints in the store.
+    /// At most 200 bytes, no slash, no leading dot, no control characters.
+    JobId,
+    200
+);
+name_type!(
+    /// What all ranks saved at one step. A directory of this name, below the job's, holds its containers and manifests.
+    /// At most 200 bytes, no slash, no leading dot, no control characters.
+    CheckpointId,
+    200
+);
+
+impl CheckpointId {
+    /// The label that the application gave (`DD0007`), without our `~2` for the second content under one label.
+    pub fn label(&self) -> &str {
+        self.split().0
+    }
+
+    /// 1 for the first content that was saved under a label, 2 for the next (`DD0007~2`).
+    pub fn generation(&self) -> u32 {
+        self.split().1
+    }
+
+    /// The same label with another generation.
+    pub fn with_generation(&self, generation: u32) -> Result<Self, NameError> {
+        match generation {
+            0 | 1 => self.label().parse(),
+            n => format!("{}~{n}", self.label()).parse(),
+        }
+    }
+
+    fn split(&self) -> (&str, u32) {
+        match self.0.rsplit_once('~') {
+            Some((label, n)) if !label.is_empty() && !n.starts_with(['0', '+']) => match n.parse() {
+                Ok(n) if n >= 2 => (label, n),
+                _ => (&self.0, 1),
+            },
+            _ => (&self.0, 1),
+        }
+    }
+}
+
+/// Compares names as people do: runs of digits by their value, the rest byte by byte (`it_9` before `it_10`).
+pub fn natural_cmp(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+    use std::cmp::Ordering;
+    let (mut i, mut j) = (0, 0);
+    while i < a.len() && j < b.len() {
+        if a[i].is_ascii_digit() && b[j].is_ascii_digit() {
+            let run = |s: &[u8], at: usize| at + s[at..].iter().take_while(|c| c.is_ascii_digit()).count();
+            let (end_a, end_b) = (run(a, i), run(b, j));
+            let strip =
+                |s: &[u8], from: usize, to: usize| from + s[from..to].iter().take_while(|&&c| c == b'0').count();
+            let (na, nb) = (&a[strip(a, i, end_a)..end_a], &b[strip(b, j, end_b)..end_b]);
+            match na.len().cmp(&nb.len()).then_with(|| na.cmp(nb)) {
+                Ordering::Equal => (i, j) = (end_a, end_b),
+                unequal => return unequal,
+            }
+        } else {
+            match a[i].cmp(&b[j]) {
+                Ordering::Equal => (i, j) = (i + 1, j + 1),
+                unequal => return unequal,
+            }
+        }
+    }
+    (a.len() - i).cmp(&(b.len() - j)).then_with(|| a.cmp(b))
+}
+
+/// A file of the application, relative to the watched directory. Bytes as the kernel has them, not necessarily UTF-8.
+///
+/// Checked: not empty, not absolute, no empty, `.` or `..` component, no NUL, at most 4096 bytes. So joining it to a
+/// directory never leaves that directory by name.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FilePath(Box<[u8]>);
+
+/// The longest path, in bytes, as in Linux.
+pub const FILE_PATH_MAX: usize = 4096;
+
+impl FilePath {
+    /// Checks the bytes of a relative path.
+    pub fn new(bytes: impl Into<Box<[u8]>>) -> Result<Self, NameError> {
+        let bytes = bytes.into();
+        let refuse = |reason| {
+            Err(NameError::Refused { name: String::from_utf8_lossy(&bytes).chars().take(200).collect(), reason })
+        };
+        if bytes.is_empty() {
+            return Err(NameError::Empty);
+        }
+        if bytes.len() > FILE_PATH_MAX {
+            return Err(NameError::TooLong { found: bytes.len(), limit: FILE_PATH_MAX });
+        }
+        if bytes.contains(&0) {
+            return refuse("it holds a NUL byte");
+        }
+        for component in bytes.split(|&b| b == b'/') {
+            match component {
+                b"" => return refuse("it is absolute, or has an empty component"),
+                b"." | b".." => return refuse("it has a component \".\" or \"..\""),
+                c if c.len() > 255 => return refuse("a component has more than 255 bytes"),
+                _ => {}
+            }
+        }
+        Ok(Self(bytes))
+    }
+
+    /// The bytes of the path.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The last component.
+    pub fn name(&self) -> &[u8] {
+        self.0.rsplit(|&b| b == b'/').next().unwrap_or(&self.0)
+    }
+
+    /// As a path of the standard library, still relative.
+    pub fn as_path(&self) -> &std::path::Path {
+        use std::os::unix::ffi::OsStrExt;
+        std::path::Path::new(std::ffi::OsStr::from_bytes(&self.0))
+    }
+}
+
+impl fmt::Display for FilePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+impl fmt::Debug for FilePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FilePath({:?})", String::from_utf8_lossy(&self.0))
+    }
+}
+
+/// BLAKE3 of some raw bytes: 256 bits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest(pub [u8; 32]);
+
+impl Digest {
+    /// The digest of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(*blake3::hash(bytes).as_bytes())
+    }
+
+    /// 64 hexadecimal digits.
+    pub fn to_hex(&self) -> String {
+        blake3::Hash::from_bytes(self.0).to_hex().to_string()
+    }
+}
+impl From<blake3::Hash> for Digest {
+    fn from(hash: blake3::Hash) -> Self {
+        Self(*hash.as_bytes())
+    }
+}
+impl FromStr for Digest {
+    type Err = NameError;
+    fn from_str(hex: &str) -> Result<Self, NameError> {
+        blake3::Hash::from_hex(hex).map(Self::from).map_err(|_| NameError::Refused {
+            name: hex.chars().take(80).collect(),
+            reason: "it is not 64 hexadecimal digits",
+        })
+    }
+}
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.to_hex()[..16])
+    }
+}
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.to_hex())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_could_leave_their_directory_are_refused() {
+        for bad in ["", "/etc/passwd", "a/../b", "..", ".", "a//b", "a/", "a/./b", "a\0b"] {
+            assert!(FilePath::new(bad.as_bytes()).is_err(), "{bad:?} was taken");
+        }
+        for good in ["a", "a/b.h5", "...", "..a", "a b/\u{fc}", "DD0007/DD0007.cpu0003"] {
+            assert_eq!(FilePath::new(good.as_bytes()).expect(good).as_bytes(), good.as_bytes());
+        }
+        assert!(FilePath::new(&b"caf\xe9.h5"[..]).is_ok(), "bytes that are not UTF-8 are a path too");
+    }
+
+    #[test]
+    fn numbers_in_names_sort_by_value() {
+        let mut names = vec!["it_10", "it_9", "it_009", "it_1", "it_10b", "a2", "a10", "a"];
+        names.sort_by(|a, b| natural_cmp(a.as_bytes(), b.as_bytes()));
+        assert_eq!(names, ["a", "a2", "a10", "it_1", "it_009", "it_9", "it_10", "it_10b"]);
+    }
+
+    #[test]
+    fn the_last_group_may_be_smaller() {
+        let grouping = Grouping::new(70, 32).expect("valid");
+        assert_eq!(grouping.groups(), 3);
+        assert_eq!(grouping.ranks_of(GroupId(2)), 64..70);
+        assert_eq!(grouping.group_of(Rank(69)), GroupId(2));
+        assert!(grouping.ranks_of(GroupId(3)).is_empty());
+        assert!(Grouping::new(0, 32).is_none() && Grouping::new(1, 0).is_none());
+    }
+
+    #[test]
+    fn a_generation_is_told_from_a_tilde_in_a_name() {
+        let id = |s: &str| s.parse::<CheckpointId>().expect("valid");
+        assert_eq!((id("DD0007~2").label(), id("DD0007~2").generation()), ("DD0007", 2));
+        for plain in ["DD0007", "a~b", "a~1", "a~02", "~2"] {
+            assert_eq!((id(plain).label(), id(plain).generation()), (plain, 1));
+        }
+        assert_eq!(id("x~3").with_generation(1).expect("valid").as_str(), "x");
+    }
+}

@@ -1,0 +1,102 @@
+//! Merging pieces of many ranks into one run of bytes, and the exact inverse.
+//!
+//! Source: mcrEngine, SC12, section III-B. *Concatenation* puts piece after piece; *blocking* takes a block of each
+//! piece in turn, round by round, until all are used up; a piece that ends early drops out, its last block may be short.
+//!
+//! Merge and split are one loop over [`runs`], so that neither can be changed without the other.
+
+use std::num::NonZeroU32;
+use std::ops::Range;
+
+/// How pieces follow each other in a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// Piece after piece.
+    Concatenated,
+    /// A block of this many bytes of each piece in turn.
+    Interleaved(NonZeroU32),
+}
+
+/// One run of bytes that lies both in a piece and in the merged segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Which piece.
+    pub piece: usize,
+    /// Where in that piece.
+    pub in_piece: Range<usize>,
+    /// Where in the segment; as long as `in_piece`.
+    pub in_segment: Range<usize>,
+}
+
+/// Every run of a segment, in the order of the segment. `lens` are the lengths of the pieces in bytes.
+pub fn runs(lens: &[usize], layout: Layout, mut each: impl FnMut(Run)) {
+    let longest = lens.iter().copied().max().unwrap_or(0);
+    let block = match layout {
+        Layout::Concatenated => longest.max(1),
+        Layout::Interleaved(block) => block.get() as usize,
+    };
+    let mut at = 0;
+    let mut live: Vec<usize> = (0..lens.len()).filter(|&i| lens[i] > 0).collect();
+    let mut from = 0;
+    while !live.is_empty() {
+        for &piece in &live {
+            let n = block.min(lens[piece] - from);
+            each(Run { piece, in_piece: from..from + n, in_segment: at..at + n });
+            at += n;
+        }
+        from = from.saturating_add(block);
+        live.retain(|&i| lens[i] > from);
+    }
+}
+
+/// Joins pieces into one segment, whose length is the sum of theirs.
+pub fn merge(pieces: &[&[u8]], layout: Layout) -> Vec<u8> {
+    let lens: Vec<usize> = pieces.iter().map(|p| p.len()).collect();
+    let mut segment = Vec::with_capacity(lens.iter().sum());
+    runs(&lens, layout, |run| segment.extend_from_slice(&pieces[run.piece][run.in_piece]));
+    segment
+}
+
+/// Takes a segment apart again.
+///
+/// # Panics
+/// If the lengths do not add up to the segment's: whoever read them from outside has compared that before.
+pub fn split(segment: &[u8], lens: &[usize], layout: Layout) -> Vec<Vec<u8>> {
+    assert_eq!(lens.iter().sum::<usize>(), segment.len(), "pieces must cover the segment");
+    let mut pieces: Vec<Vec<u8>> = lens.iter().map(|&n| Vec::with_capacity(n)).collect();
+    runs(lens, layout, |run| pieces[run.piece].extend_from_slice(&segment[run.in_segment]));
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn interleaved(block: u32) -> Layout {
+        Layout::Interleaved(NonZeroU32::new(block).expect("not zero"))
+    }
+
+    #[test]
+    fn blocks_of_uneven_pieces_take_turns() {
+        let pieces: [&[u8]; 4] = [b"aaaaa", b"bb", b"", b"cccc"];
+        assert_eq!(merge(&pieces, interleaved(2)), b"aabbccaacca");
+        assert_eq!(merge(&pieces, Layout::Concatenated), b"aaaaabbcccc");
+        assert_eq!(merge(&[], interleaved(2)), b"");
+    }
+
+    proptest! {
+        #[test]
+        fn split_gives_back_what_merge_was_given(
+            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..12),
+            block in prop_oneof![Just(None), (1u32..64).prop_map(Some), Just(Some(u32::MAX))],
+        ) {
+            let layout = block.map_or(Layout::Concatenated, interleaved);
+            let refs: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
+            let lens: Vec<usize> = pieces.iter().map(Vec::len).collect();
+            let segment = merge(&refs, layout);
+            prop_assert_eq!(segment.len(), lens.iter().sum::<usize>());
+            prop_assert_eq!(split(&segment, &lens, layout), pieces);
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Which bytes of which variables go into which segment, in which order, so that nothing is ever larger than the budget.
+//!
+//! The four schemes are those of mcrEngine, SC12, section III-B. A class is cut into segments of at most
+//! `segment_bytes`, each coded on its own, so that one damaged or wanted segment is one small read, and memory stays
+//! bounded. Variables under `small_bytes` leave the first pass (section VII: "variables < 100 B") and are pooled, and so
+//! are classes that would not fill a worthwhile segment.
+
+use crate::classify::{VariableClass, VariableRef};
+use crate::header::{ElementType, FileHeader, Role};
+use crate::merge::Layout;
+use crate::units::RawBytes;
+use std::num::NonZeroU32;
+
+/// How the variables of a group are put together (mcrEngine, SC12, section III-B).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheme {
+    /// Whole files after each other.
+    Agnostic,
+    /// Whole files, interleaved in blocks.
+    AgnosticBlock,
+    /// Each class's variables after each other, in rank order.
+    #[default]
+    Aware,
+    /// Each class's variables, interleaved in blocks.
+    AwareBlock,
+}
+
+impl Scheme {
+    /// Whether files are taken apart into skeleton and variables at all.
+    pub fn takes_files_apart(self) -> bool {
+        matches!(self, Self::Aware | Self::AwareBlock)
+    }
+
+    /// All of them, in the paper's order.
+    pub const ALL: [Self; 4] = [Self::Agnostic, Self::AgnosticBlock, Self::Aware, Self::AwareBlock];
+
+    /// The name in configuration, reports and containers.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Agnostic => "agnostic",
+            Self::AgnosticBlock => "agnostic-block",
+            Self::Aware => "aware",
+            Self::AwareBlock => "aware-block",
+        }
+    }
+}
+
+/// What bounds a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanOptions {
+    /// How variables are put together.
+    pub scheme: Scheme,
+    /// Bytes of each piece before the next piece's turn, in the two block schemes.
+    pub block_bytes: NonZeroU32,
+    /// Raw bytes of a segment at most; a multiple of 8, 64 KiB to 1 GiB.
+    pub segment_bytes: u64,
+    /// Variables with fewer raw bytes are pooled by type instead of being coded with their class.
+    pub small_bytes: u64,
+    /// Classes with fewer raw bytes in all are pooled by type.
+    pub small_class_bytes: u64,
+}
+
+impl Default for PlanOptions {
+    fn default() -> Self {
+        Self {
+            scheme: Scheme::default(),
+            block_bytes: const { NonZeroU32::new(64 << 10).expect("not zero") },
+            segment_bytes: 4 << 20,
+            small_bytes: 100,
+            small_class_bytes: 8 << 10,
+        }
+    }
+}
+
+/// A run of one variable's raw bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Piece {
+    /// Whose bytes.
+    pub variable: VariableRef,
+    /// First byte, counted in the variable's raw bytes.
+    pub offset: u64,
+    /// How many bytes; never 0.
+    pub bytes: u64,
+}
+
+/// One segment to be: which pieces, how merged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentPlan {
+    /// Index of the class, or `None` for a pool of small ones.
+    pub class: Option<u32>,
+    /// What its members are.
+    pub role: Role,
+    /// Type of the elements; [`ElementType::Bytes`] in a mixed pool.
+    pub element: ElementType,
+    /// In the order of merging.
+    pub pieces: Vec<Piece>,
+    /// How they are merged.
+    pub layout: Layout,
+    /// The sum over the pieces.
+    pub raw_bytes: RawBytes,
+}
+
+/// Cuts classes into segments. `skip` names variables that need not be stored, since the same bytes already are.
+///
+/// Each raw byte of each variable that is not skipped is in exactly one piece; the pieces of a variable are in
+/// increasing order over the segments; no segment is larger than `segment_bytes`.
+pub fn plan(
+    files: &[FileHeader],
+    classes: &[VariableClass],
+    options: &PlanOptions,
+    skip: impl Fn(VariableRef) -> bool,
+) -> Vec<SegmentPlan> {
+    let mut segments = Vec::new();
+    let mut pools: Vec<(Role, ElementType, Vec<Piece>)> = Vec::new();
+    let interleaved = matches!(options.scheme, Scheme::AgnosticBlock | Scheme::AwareBlock);
+    for (c, class) in classes.iter().enumerate() {
+        let whole = |variable: VariableRef| Piece { variable, offset: 0, bytes: variable.of(files).raw_bytes.0 };
+        let kept = || class.members.iter().filter(|m| !skip(**m)).map(|m| whole(*m)).filter(|p| p.bytes > 0);
+        let class_is_small = kept().map(|p| p.bytes).sum::<u64>() < options.small_class_bytes;
+        let (small, large): (Vec<Piece>, Vec<Piece>) =
+            kept().partition(|p| class_is_small || p.bytes < options.small_bytes);
+        if !small.is_empty() {
+            let element = if class_is_small { class.element.clone() } else { ElementType::Bytes };
+            match pools.iter_mut().find(|(role, e, _)| *role == class.role && *e == element) {
+                Some((_, _, pool)) => pool.extend(small),
+                None => pools.push((class.role, element, small)),
+            }
+        }
+        let class_index = u32::try_from(c).expect("fewer than 2^32 headers fit in memory");
+        let segment = |pieces: Vec<Piece>, layout| SegmentPlan {
+            class: Some(class_index),
+            role: class.role,
+            element: class.element.clone(),
+            raw_bytes: RawBytes(pieces.iter().map(|p| p.bytes).sum()),
+            pieces,
+            layout,
+        };
+        if interleaved {
+            let width = u64::from(class.element.width());
+            rounds(&large, width, options, |pieces, block| segments.push(segment(pieces, Layout::Interleaved(block))));
+        } else {
+            concatenated(&large, options.segment_bytes, |pieces| segments.push(segment(pieces, Layout::Concatenated)));
+        }
+    }
+    for (role, element, pool) in pools {
+        concatenated(&pool, options.segment_bytes, |pieces| {
+            let raw_bytes = RawBytes(pieces.iter().map(|p| p.bytes).sum());
+            let (element, layout) = (element.clone(), Layout::Concatenated);
+            segments.push(SegmentPlan { class: None, role, element, pieces, layout, raw_bytes });
+        });
+    }
+    segments
+}
+
+/// Fills segments one after the other; a piece that does not fit goes on in the next.
+fn concatenated(pieces: &[Piece], segment_bytes: u64, mut emit: impl FnMut(Vec<Piece>)) {
+    let mut open: Vec<Piece> = Vec::new();
+    let mut room = segment_bytes;
+    for piece in pieces {
+        let (mut offset, mut left) = (piece.offset, piece.bytes);
+        while left > 0 {
+            let bytes = left.min(room);
+            open.push(Piece { variable: piece.variable, offset, bytes });
+            (offset, left, room) = (offset + bytes, left - bytes, room - bytes);
+            if room == 0 {
+                emit(std::mem::take(&mut open));
+                room = segment_bytes;
+            }
+        }
+    }
+    if !open.is_empty() {
+        emit(open);
+    }
+}
+
+/// Cuts interleaved pieces into segments of whole rounds, or where one round is already too much, of as many pieces as fit.
+fn rounds(pieces: &[Piece], width: u64, options: &PlanOptions, mut emit: impl FnMut(Vec<Piece>, NonZeroU32)) {
+    // A block holds whole elements, so that no element is torn between two of them.
+    let block = (u64::from(options.block_bytes.get()) / width * width).max(width).min(options.segment_bytes);
+    let block = u32::try_from(block).ok().and_then(NonZeroU32::new).unwrap_or(options.block_bytes);
+    let block_bytes = u64::from(block.get());
+    // Never more pieces side by side than one segment has room for.
+    let side_by_side = usize::try_from(options.segment_bytes / block_bytes).unwrap_or(usize::MAX).max(1);
+    for pieces in pieces.chunks(side_by_side) {
+        let per_segment = (options.segment_bytes / (block_bytes * pieces.len() as u64)).max(1) * block_bytes;
+        let longest = pieces.iter().map(|p| p.bytes).max().unwrap_or(0);
+        let mut from = 0;
+        while from < longest {
+            let slices: Vec<Piece> = (pieces.iter().filter(|p| p.bytes > from))
+                .map(|p| Piece {
+                    variable: p.variable,
+                    offset: p.offset + from,
+                    bytes: per_segment.min(p.bytes - from),
+                })
+                .collect();
+            emit(slices, block);
+            from += per_segment;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::classify::{Naming, classify};
+    use crate::header::{Shape, VariableHeader};
+    use crate::ids::{Digest, FilePath, Rank};
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    fn files(lens: &[Vec<u64>]) -> Vec<FileHeader> {
+        let variable = |(i, &n): (usize, &u64)| VariableHeader {
+            role: Role::Array,
+            path: ["/a", "/b", "/c", "/d"][i % 4].into(),
+            element: ElementType::F64,
+            shape: Shape([n / 8].into()),
+            raw_bytes: RawBytes(n),
+            digest: Digest([0; 32]),
+            filters: [].into(),
+            extents: [].into(),
+        };
+        let file = |(rank, lens): (usize, &Vec<u64>)| FileHeader {
+            path: FilePath::new(format!("f.{rank}").into_bytes()).expect("valid"),
+            rank: Rank(rank as u32),
+            bytes: 0,
+            mode: 0,
+            modified_ns: 0,
+            digest: Digest([0; 32]),
+            variables: lens.iter().enumerate().map(variable).collect(),
+        };
+        lens.iter().enumerate().map(file).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn every_byte_is_in_one_piece_in_order_and_within_the_bound(
+            lens in prop::collection::vec(prop::collection::vec(0u64..4000, 0..6), 0..6),
+            scheme in prop::sample::select(Scheme::ALL.to_vec()),
+            block in 1u32..600,
+            segment_bytes in (8u64..256).prop_map(|n| n * 8),
+            skip_nth in 2u32..5,
+        ) {
+            let files = files(&lens);
+            let classes = classify(&files, &Naming::default());
+            let options = PlanOptions {
+                scheme, segment_bytes,
+                block_bytes: NonZeroU32::new(block).expect("not zero"),
+                small_bytes: 100, small_class_bytes: 500,
+            };
+            let skip = |v: VariableRef| v.variable % skip_nth == 1;
+            let segments = plan(&files, &classes, &options, skip);
+            let mut covered: HashMap<VariableRef, u64> = HashMap::new();
+            for segment in &segments {
+                prop_assert!(segment.raw_bytes.0 <= segment_bytes && segment.raw_bytes.0 > 0);
+                prop_assert_eq!(segment.raw_bytes.0, segment.pieces.iter().map(|p| p.bytes).sum::<u64>());
+                for piece in &segment.pieces {
+                    let end = covered.entry(piece.variable).or_default();
+                    prop_assert_eq!(*end, piece.offset, "pieces of a variable follow each other");
+                    prop_assert!(piece.bytes > 0);
+                    *end += piece.bytes;
+                }
+            }
+            for (f, file) in files.iter().enumerate() {
+                for (v, variable) in file.variables.iter().enumerate() {
+                    let at = VariableRef { file: f as u32, variable: v as u32 };
+                    let expected = if skip(at) { 0 } else { variable.raw_bytes.0 };
+                    prop_assert_eq!(covered.get(&at).copied().unwrap_or(0), expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn variables_under_a_hundred_bytes_are_pooled() {
+        let files = files(&[vec![40_000, 48, 96], vec![40_000, 48, 96]]);
+        let classes = classify(&files, &Naming::default());
+        let segments = plan(&files, &classes, &PlanOptions::default(), |_| false);
+        let shape: Vec<(Option<u32>, usize)> = segments.iter().map(|s| (s.class, s.pieces.len())).collect();
+        assert_eq!(shape, [(Some(0), 2), (None, 4)]);
+    }
+}
