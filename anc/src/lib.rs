@@ -1,1 +1,86 @@
-//! x
+//! The aggregator-node component: gathers the headers of a group of ranks, pulls their variables in the order of a plan,
+//! merges, compresses and writes them as one container, and on restart does the same upwards.
+//!
+//! Knows variables, not HDF5. A message's way: [`serve`] checks it, [`hub`] owns what it means, [`group::step`] decides,
+//! [`flush::flush_checkpoint`] does the work, [`fetch`] pulls the bytes.
+
+pub mod budget;
+pub mod compress;
+pub mod config;
+pub mod fetch;
+pub mod flush;
+pub mod group;
+pub mod hub;
+pub mod instance;
+pub mod observe;
+pub mod restart;
+pub mod serve;
+pub mod source;
+
+use config::AncConfig;
+use hub::{Hub, HubEvent};
+use mcrengine::store::Store;
+use serve::Service;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+/// A running aggregator.
+pub struct Aggregator {
+    /// Where it listens; the port that was given, if the configuration says 0.
+    pub address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    ended: tokio::task::JoinHandle<()>,
+}
+
+/// How long a drain may take: inside Slurm's KillWait of 30 s.
+const DRAIN: Duration = Duration::from_secs(25);
+
+impl Aggregator {
+    /// Listens and serves until [`Aggregator::drain`].
+    pub async fn start(config: AncConfig, store: Arc<dyn Store>) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(config.listen).await?;
+        let address = listener.local_addr()?;
+        let budget = budget::Budget::new(config.budget_bytes);
+        let take_apart = config.hub.flush.plan.scheme.takes_files_apart();
+        let (group_size, threads) = (config.hub.group_size, config.hub.flush.threads);
+        let (hub, events, received) = Hub::new(Arc::clone(&store), config.hub, Arc::clone(&budget));
+        let service = Service::new(events.clone(), store, budget, take_apart, group_size, threads);
+        let hub = tokio::spawn(hub.run(received));
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (shut, shutting) = oneshot::channel::<()>();
+        let server = tonic::transport::Server::builder()
+            .http2_keepalive_interval(Some(Duration::from_secs(10)))
+            .http2_keepalive_timeout(Some(Duration::from_secs(20)))
+            .initial_stream_window_size(8 << 20)
+            .initial_connection_window_size(16 << 20)
+            .max_concurrent_streams(64)
+            .tcp_nodelay(true)
+            .add_service(service.into_server())
+            .serve_with_incoming_shutdown(tokio_stream::wrappers::TcpListenerStream::new(listener), async {
+                let _ = shutting.await;
+            });
+        let server = tokio::spawn(server);
+        let ended = tokio::spawn(async move {
+            let _ = stopped.await;
+            let (done, drained) = oneshot::channel();
+            // What is flushing is finished; what only gathers is given up, and its files are still on the nodes.
+            if events.send(HubEvent::Shutdown(done)).await.is_ok() && tokio::time::timeout(DRAIN, drained).await.is_err() {
+                tracing::warn!(seconds = DRAIN.as_secs(), "a flush did not end in time; its checkpoint does not exist");
+            }
+            let _ = shut.send(());
+            hub.abort();
+            server.abort();
+        });
+        tracing::info!(%address, "aggregator listens");
+        Ok(Self { address, stop, ended })
+    }
+
+    /// Stops accepting, finishes what is flushing, gives up the rest.
+    pub async fn drain(self) {
+        let _ = self.stop.send(());
+        let _ = self.ended.await;
+    }
+}

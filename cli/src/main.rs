@@ -1,2 +1,44 @@
-//! x
-fn main() {}
+//! `mcr`: the one binary of mcrEngine. Loads, builds, runs and drains; everything else is in the libraries.
+
+mod args;
+mod common;
+mod config;
+mod daemon;
+mod list;
+mod local;
+mod output;
+mod prune;
+mod remote;
+mod restart;
+mod save;
+mod show;
+mod status;
+mod verify;
+
+use args::{Cli, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // Reads the maps of HDF5 files for a parent process; must stay first, it shares nothing with the rest.
+    if std::env::args().nth(1).as_deref() == Some(mcr_cnc::h5::WORKER_ARGUMENT) {
+        return mcr_cnc::h5::worker_main();
+    }
+    let result = match Cli::parse().command {
+        Command::Save(args) => save::run(args),
+        Command::Restart(args) => restart::run(args),
+        Command::List(args) => list::run(args),
+        Command::Show(args) => show::run(args),
+        Command::Verify(args) => verify::run(args),
+        Command::Prune(args) => prune::run(args),
+        Command::Cnc(args) => daemon::run_cnc(args),
+        Command::Anc(args) => daemon::run_anc(args),
+        Command::Run(args) => daemon::run_both(args),
+        Command::Status(args) => status::run(args),
+        Command::Config(args) => config::run(args),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("mcr: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,43 @@
+//! One merged run of raw bytes in, one stored segment out, decoded again and compared.
+
+use crate::flush::FlushError;
+use mcrengine::codec::{ArrayShape, Profile, Scratch, encode_best};
+use mcrengine::container::StoredSegment;
+use mcrengine::header::FileHeader;
+use mcrengine::plan::SegmentPlan;
+use mcrengine::units::RawBytes;
+
+/// Codes a segment as the profile says. With `verify` it is decoded again and compared before anything is written:
+/// a codec's mistake costs a checkpoint's time, never its data.
+pub fn compress(
+    profile: &Profile,
+    segment: &SegmentPlan,
+    files: &[FileHeader],
+    raw: &[u8],
+    verify: bool,
+    scratch: &mut Scratch,
+) -> Result<StoredSegment, FlushError> {
+    let arrays: Vec<ArrayShape> = segment.pieces.iter().map(|piece| array_shape(piece, files)).collect();
+    let pooled = segment.class.is_none();
+    let (chain, stored) = encode_best(profile, raw, &segment.element, &arrays, pooled, scratch).map_err(FlushError::Codec)?;
+    if verify {
+        let decoded = chain.decode(&stored, raw.len(), scratch).map_err(FlushError::Codec)?;
+        if decoded != raw {
+            return Err(FlushError::NotLossless { chain: chain.to_string(), raw_bytes: RawBytes(raw.len() as u64) });
+        }
+        scratch.give_back(decoded);
+    }
+    Ok(StoredSegment { chain, raw_bytes: RawBytes(raw.len() as u64), stored })
+}
+
+/// The array that a piece is, as far as it is whole; a cut piece is a line of elements.
+fn array_shape(piece: &mcrengine::plan::Piece, files: &[FileHeader]) -> ArrayShape {
+    let variable = piece.variable.of(files);
+    let elements = piece.bytes / u64::from(variable.element.width());
+    let is_whole = piece.offset == 0 && piece.bytes == variable.raw_bytes.0;
+    let dims = match is_whole && variable.filters.is_empty() && variable.extents.len() == 1 {
+        true => variable.shape.0.to_vec(),
+        false => vec![elements],
+    };
+    ArrayShape { elements, dims }
+}

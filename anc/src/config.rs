@@ -1,0 +1,219 @@
+//! What the operator wrote for an aggregator, and what it runs with: two types, the second made only by checking the first.
+
+use crate::flush::{FlushOptions, least_budget};
+use crate::group::Times;
+use crate::hub::HubOptions;
+use mcrengine::classify::Naming;
+use mcrengine::codec::Profile;
+use mcrengine::plan::{PlanOptions, Scheme};
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The `[aggregator]` table, as written. Every key may be left out but `store`.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct AncOptions {
+    /// The directory on the parallel file system that holds the containers. No default.
+    pub store: PathBuf,
+    /// Address and port to listen on. Default 0.0.0.0:7117.
+    pub listen: String,
+    /// GROUP_SIZE: ranks merged into one container. The agents' must be the same. Default 32.
+    pub group_size: u32,
+    /// Ranks of jobs whose agents do not say. Default: none, agents must say.
+    pub ranks: Option<u32>,
+    /// `agnostic`, `agnostic-block`, `aware` or `aware-block`. Default aware.
+    pub scheme: Scheme,
+    /// Bytes of each rank before the next rank's turn, in the block schemes. Default 65536.
+    pub block_bytes: u32,
+    /// MiB gathered into one segment before it is compressed, 1 to 64. Default 4.
+    pub segment_mib: u64,
+    /// Variables with fewer bytes are pooled instead of coded with their class. Default 100.
+    pub small_bytes: u64,
+    /// MiB of checkpoint in flight at most; at least 3 segments. Default 256.
+    pub budget_mib: u64,
+    /// Threads that compress. Default 0: as many as the process may run on.
+    pub threads: usize,
+    /// `default`, `paper`, `paper-single`, `zstd`, `gzip`, `raw`, ... Default default.
+    pub profile: Profile,
+    /// Decode every segment again before it is written. Default true.
+    pub verify: bool,
+    /// Store once what did not change since the checkpoint before, or is the same on another rank. Default true.
+    pub reuse: bool,
+    /// When the names of two variables agree: `numbers` (after runs of digits became `#`) or `exact`. Default numbers.
+    pub naming: String,
+    /// Instead of `naming`: pairs of a regular expression and what its matches become, applied one after the other.
+    pub naming_rules: Vec<(String, String)>,
+    /// Seconds to wait for the last rank of a checkpoint before it is given up. Default 600.
+    pub gather_seconds: u64,
+    /// Seconds that one fetch may take before its agent counts as lost. Default 60.
+    pub fetch_seconds: u64,
+    /// Seconds within which the files of one checkpoint are written. Default 600.
+    pub spread_seconds: u64,
+    /// Flushes of different groups at a time. Default 2.
+    pub flushes: usize,
+}
+
+impl Default for AncOptions {
+    fn default() -> Self {
+        Self {
+            store: PathBuf::new(),
+            listen: "0.0.0.0:7117".into(),
+            group_size: 32,
+            ranks: None,
+            scheme: Scheme::default(),
+            block_bytes: 64 << 10,
+            segment_mib: 4,
+            small_bytes: 100,
+            budget_mib: 256,
+            threads: 0,
+            profile: Profile::Default,
+            verify: true,
+            reuse: true,
+            naming: "numbers".into(),
+            naming_rules: Vec::new(),
+            gather_seconds: 600,
+            fetch_seconds: 60,
+            spread_seconds: 600,
+            flushes: 2,
+        }
+    }
+}
+
+/// What an aggregator runs with.
+#[derive(Clone)]
+pub struct AncConfig {
+    /// The store's directory.
+    pub store: PathBuf,
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// What the hub runs with.
+    pub hub: HubOptions,
+    /// Bytes of checkpoint in flight at most.
+    pub budget_bytes: u64,
+}
+
+/// Which key is wrong, what it holds, what it may hold.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key} is {found}; {expected}")]
+pub struct AncConfigError {
+    /// The key, with its table.
+    pub key: &'static str,
+    /// What stands there.
+    pub found: String,
+    /// What may stand there.
+    pub expected: String,
+}
+
+fn wrong<T>(key: &'static str, found: impl ToString, expected: impl Into<String>) -> Result<T, AncConfigError> {
+    Err(AncConfigError { key, found: found.to_string(), expected: expected.into() })
+}
+
+impl AncOptions {
+    /// Checks every value once.
+    pub fn check(&self) -> Result<AncConfig, AncConfigError> {
+        if self.store.as_os_str().is_empty() {
+            return wrong("aggregator.store", "missing", "name the directory on the parallel file system, or set MCR_STORE");
+        }
+        let Ok(listen) = self.listen.parse() else {
+            return wrong("aggregator.listen", &self.listen, "it must be ADDRESS:PORT, as in 0.0.0.0:7117");
+        };
+        if !(1..=65536).contains(&self.group_size) {
+            return wrong("aggregator.group-size", self.group_size, "it must be between 1 and 65536");
+        }
+        if self.ranks == Some(0) {
+            return wrong("aggregator.ranks", 0, "it must be at least 1, or left out");
+        }
+        let Some(block_bytes) = NonZeroU32::new(self.block_bytes).filter(|b| b.get() >= 8) else {
+            return wrong("aggregator.block-bytes", self.block_bytes, "it must be at least 8");
+        };
+        if !(1..=64).contains(&self.segment_mib) {
+            return wrong("aggregator.segment-mib", self.segment_mib, "it must be between 1 and 64");
+        }
+        let segment_bytes = self.segment_mib << 20;
+        let least_mib = least_budget(segment_bytes).div_ceil(1 << 20);
+        if self.budget_mib < least_mib || self.budget_mib > 1 << 20 {
+            return wrong("aggregator.budget-mib", self.budget_mib, format!("with segments of {} MiB it must be between {least_mib} and {}", self.segment_mib, 1 << 20));
+        }
+        if self.threads > 1024 {
+            return wrong("aggregator.threads", self.threads, "it must be at most 1024, or 0 for as many as the process may run on");
+        }
+        let naming = match self.naming.as_str() {
+            _ if !self.naming_rules.is_empty() => {
+                let mut rules = Vec::with_capacity(self.naming_rules.len());
+                for (regex, by) in &self.naming_rules {
+                    match regex::Regex::new(regex) {
+                        Ok(regex) => rules.push((regex, by.clone())),
+                        Err(error) => return wrong("aggregator.naming-rules", regex, format!("it must be a regular expression: {error}")),
+                    }
+                }
+                Naming::Rules(rules)
+            }
+            "numbers" => Naming::Numbers,
+            "exact" => Naming::Exact,
+            other => return wrong("aggregator.naming", other, "it must be \"numbers\" or \"exact\""),
+        };
+        for (key, seconds) in [
+            ("aggregator.gather-seconds", self.gather_seconds),
+            ("aggregator.fetch-seconds", self.fetch_seconds),
+            ("aggregator.spread-seconds", self.spread_seconds),
+        ] {
+            if !(1..=604_800).contains(&seconds) {
+                return wrong(key, seconds, "it must be between 1 second and a week (604800)");
+            }
+        }
+        if !(1..=64).contains(&self.flushes) {
+            return wrong("aggregator.flushes", self.flushes, "it must be between 1 and 64");
+        }
+        let threads = match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
+        let plan = PlanOptions { scheme: self.scheme, block_bytes, segment_bytes, small_bytes: self.small_bytes, ..PlanOptions::default() };
+        let flush = FlushOptions { plan, naming, profile: self.profile.clone(), verify: self.verify, reuse: self.reuse, threads };
+        let hub = HubOptions {
+            flush,
+            group_size: self.group_size,
+            ranks: self.ranks,
+            times: Times { gather_ms: self.gather_seconds * 1000, retry_ms: 1000 },
+            fetch_deadline: Duration::from_secs(self.fetch_seconds),
+            spread: Duration::from_secs(self.spread_seconds),
+            flushes: self.flushes,
+        };
+        Ok(AncConfig { store: self.store.clone(), listen, hub, budget_bytes: self.budget_mib << 20 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> AncOptions {
+        AncOptions { store: "/scratch/mcr".into(), ..Default::default() }
+    }
+
+    #[test]
+    fn the_defaults_are_valid_once_a_store_is_named() {
+        let config = options().check().map_err(|e| e.to_string()).expect("valid");
+        assert_eq!(config.hub.group_size, 32);
+        assert!(AncOptions::default().check().is_err_and(|e| e.key == "aggregator.store"));
+    }
+
+    #[test]
+    fn every_value_out_of_range_is_refused_by_name() {
+        let bad: [(&str, AncOptions); 8] = [
+            ("aggregator.listen", AncOptions { listen: "here".into(), ..options() }),
+            ("aggregator.group-size", AncOptions { group_size: 0, ..options() }),
+            ("aggregator.ranks", AncOptions { ranks: Some(0), ..options() }),
+            ("aggregator.block-bytes", AncOptions { block_bytes: 7, ..options() }),
+            ("aggregator.segment-mib", AncOptions { segment_mib: 65, ..options() }),
+            ("aggregator.budget-mib", AncOptions { budget_mib: 11, ..options() }),
+            ("aggregator.naming", AncOptions { naming: "exakt".into(), ..options() }),
+            ("aggregator.naming-rules", AncOptions { naming_rules: vec![("(".into(), String::new())], ..options() }),
+        ];
+        for (key, options) in bad {
+            assert_eq!(options.check().map(|_| ()).expect_err(key).key, key);
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! The wire's side of fetching: one link for each agent session, and a source that pulls over the links.
+//!
+//! Asynchronous tasks move frames ([`AgentLink::data`]); flush threads wait here, with a deadline, for what they asked for.
+
+use crate::source::{FetchError, Source, Wanted};
+use bytes::Bytes;
+use mcr_proto::{FETCH_BYTES_MAX, v1};
+use mcrengine::header::FileHeader;
+use mcrengine::ids::Rank;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+use tonic::Status;
+
+/// Frames to an agent that may wait; more than that, and whoever sends waits.
+pub const LINK_QUEUE: usize = 64;
+
+/// An agent's session, as the aggregator's other parts see it.
+pub struct AgentLink {
+    /// Unique in this process.
+    pub session: u64,
+    /// Host name, for people.
+    pub node: String,
+    out: tokio::sync::mpsc::Sender<Result<v1::ToAgent, Status>>,
+    pending: Mutex<Pending>,
+    next_fetch: AtomicU64,
+    /// Flush threads are not the runtime's, but wait for room in its queue with a deadline.
+    runtime: tokio::runtime::Handle,
+}
+
+#[derive(Default)]
+struct Pending {
+    slots: HashMap<u64, Slot>,
+    /// Set when the session has ended: why.
+    ended: Option<String>,
+}
+
+/// A fetch under way.
+struct Slot {
+    buffer: Vec<u8>,
+    total_bytes: usize,
+    done: mpsc::SyncSender<Result<Vec<u8>, Failed>>,
+}
+
+/// How a fetch failed.
+struct Failed {
+    reason: String,
+    changed: bool,
+}
+
+impl AgentLink {
+    /// A link whose messages go to `out`. Within a tokio runtime.
+    pub fn new(session: u64, node: String, out: tokio::sync::mpsc::Sender<Result<v1::ToAgent, Status>>) -> Arc<Self> {
+        let (pending, next_fetch) = (Mutex::default(), AtomicU64::new(1));
+        Arc::new(Self { session, node, out, pending, next_fetch, runtime: tokio::runtime::Handle::current() })
+    }
+
+    /// Sends a message if there is room now; an agent that does not take its messages is ended by its silence.
+    pub fn try_send(&self, message: v1::to_agent::Message) -> bool {
+        self.out.try_send(Ok(v1::ToAgent { message: Some(message) })).is_ok()
+    }
+
+    /// A frame arrived. An error ends the session: the agent does not keep to the protocol.
+    pub fn data(&self, data: &v1::Data) -> Result<(), String> {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        // Not awaited any more: the flush that asked has failed since.
+        let Some(slot) = pending.slots.get_mut(&data.fetch_id) else { return Ok(()) };
+        if data.offset != slot.buffer.len() as u64 || slot.buffer.len() + data.bytes.len() > slot.total_bytes {
+            return Err(format!(
+                "data of fetch {} at {} with {} bytes, where {} of {} bytes were there",
+                data.fetch_id, data.offset, data.bytes.len(), slot.buffer.len(), slot.total_bytes
+            ));
+        }
+        let crc = crc32c::crc32c(&data.bytes);
+        if crc != data.crc {
+            return Err(format!("data of fetch {} damaged on the way (CRC {crc:08x}, sent {:08x})", data.fetch_id, data.crc));
+        }
+        slot.buffer.extend_from_slice(&data.bytes);
+        if slot.buffer.len() == slot.total_bytes
+            && let Some(slot) = pending.slots.remove(&data.fetch_id)
+        {
+            let _ = slot.done.try_send(Ok(slot.buffer));
+        }
+        Ok(())
+    }
+
+    /// The agent cannot answer a fetch.
+    pub fn failed(&self, failed: v1::FetchFailed) {
+        if let Some(slot) = self.pending.lock().unwrap_or_else(PoisonError::into_inner).slots.remove(&failed.fetch_id) {
+            let _ = slot.done.try_send(Err(Failed { reason: failed.reason, changed: failed.changed }));
+        }
+    }
+
+    /// The session has ended: every fetch under way and every later one fails.
+    pub fn end(&self, reason: &str) {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.ended.get_or_insert_with(|| reason.to_owned());
+        for (_, slot) in pending.slots.drain() {
+            let _ = slot.done.try_send(Err(Failed { reason: reason.to_owned(), changed: false }));
+        }
+    }
+
+    /// Asks for ranges; the answer comes through the receiver. Called from flush threads.
+    fn ask(&self, announce_id: u64, ranges: Vec<v1::Range>, total_bytes: u64, deadline: Duration) -> Result<Asked<'_>, Failed> {
+        let fetch_id = self.next_fetch.fetch_add(1, Ordering::Relaxed);
+        let (done, answer) = mpsc::sync_channel(1);
+        {
+            let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(reason) = &pending.ended {
+                return Err(Failed { reason: reason.clone(), changed: false });
+            }
+            let total = usize::try_from(total_bytes).expect("a fetch is at most 64 MiB");
+            pending.slots.insert(fetch_id, Slot { buffer: Vec::with_capacity(total), total_bytes: total, done });
+        }
+        let asked = Asked { link: self, fetch_id, answer, deadline };
+        let fetch = v1::Fetch { fetch_id, announce_id, ranges, total_bytes };
+        let message = v1::ToAgent { message: Some(v1::to_agent::Message::Fetch(fetch)) };
+        match self.runtime.block_on(self.out.send_timeout(Ok(message), deadline)) {
+            Ok(()) => Ok(asked),
+            Err(_) => Err(Failed { reason: format!("node {} takes no requests", self.node), changed: false }),
+        }
+    }
+}
+
+/// An answer that is awaited; dropping it forgets the fetch.
+struct Asked<'a> {
+    link: &'a AgentLink,
+    fetch_id: u64,
+    answer: mpsc::Receiver<Result<Vec<u8>, Failed>>,
+    deadline: Duration,
+}
+
+impl Asked<'_> {
+    fn wait(self) -> Result<Vec<u8>, Failed> {
+        self.answer.recv_timeout(self.deadline).unwrap_or_else(|_| {
+            let reason = format!("node {} sent nothing for {} s", self.link.node, self.deadline.as_secs());
+            Err(Failed { reason, changed: false })
+        })
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.link.pending.lock().unwrap_or_else(PoisonError::into_inner).slots.remove(&self.fetch_id);
+    }
+}
+
+/// What one rank announced, and where it can be had.
+#[derive(Clone)]
+pub struct Announced {
+    /// Whose session.
+    pub link: Arc<AgentLink>,
+    /// Which announcement of that session.
+    pub announce_id: u64,
+    /// The rank's files, in the order of the announcement.
+    pub files: Arc<Vec<FileHeader>>,
+}
+
+/// The files of a group, each at some agent.
+pub struct RemoteSource {
+    /// For each file of the flush: its announcement, the index in it, its rank and path.
+    places: Vec<(usize, u32, Rank, String)>,
+    announced: Vec<Announced>,
+    deadline: Duration,
+}
+
+impl RemoteSource {
+    /// The list of files for the flush, in rank order, and the source that serves them. `deadline` is how long one fetch
+    /// may take.
+    pub fn new(ranks: impl IntoIterator<Item = Announced>, deadline: Duration) -> (Vec<FileHeader>, Self) {
+        let mut source = Self { places: Vec::new(), announced: ranks.into_iter().collect(), deadline };
+        let mut files = Vec::new();
+        for (a, announced) in source.announced.iter().enumerate() {
+            for (index, file) in (0u32..).zip(announced.files.iter()) {
+                source.places.push((a, index, file.rank, file.path.to_string()));
+                files.push(file.clone());
+            }
+        }
+        (files, source)
+    }
+}
+
+impl Source for RemoteSource {
+    fn fetch(&self, wanted: &mut [Wanted<'_>]) -> Result<(), FetchError> {
+        // One fetch for each agent's announcement, cut where it would be too long; all are asked before any is awaited.
+        struct Batch<'a> {
+            announced: &'a Announced,
+            rank: Rank,
+            file: &'a str,
+            ranges: Vec<v1::Range>,
+            total_bytes: u64,
+            members: Vec<usize>,
+        }
+        let mut batches: Vec<Batch<'_>> = Vec::new();
+        let mut open: HashMap<usize, usize> = HashMap::new();
+        for (i, run) in wanted.iter().enumerate() {
+            let (a, file, rank, path) = &self.places[run.variable.file as usize];
+            let bytes = run.into.len() as u64;
+            let full = |batch: &Batch<'_>| batch.total_bytes + bytes > FETCH_BYTES_MAX || batch.ranges.len() >= 4096;
+            let batch = match open.get(a) {
+                Some(&b) if !full(&batches[b]) => b,
+                _ => {
+                    let (announced, ranges, members) = (&self.announced[*a], Vec::new(), Vec::new());
+                    batches.push(Batch { announced, rank: *rank, file: path, ranges, total_bytes: 0, members });
+                    open.insert(*a, batches.len() - 1);
+                    batches.len() - 1
+                }
+            };
+            let range = v1::Range { file: *file, variable: run.variable.variable, offset: run.offset, bytes };
+            batches[batch].ranges.push(range);
+            batches[batch].total_bytes += bytes;
+            batches[batch].members.push(i);
+        }
+        let lost = |rank: Rank, file: &str, failed: Failed| match failed.changed {
+            true => FetchError::Changed { rank, file: file.to_owned() },
+            false => FetchError::Lost { rank, reason: failed.reason },
+        };
+        let mut asked = Vec::with_capacity(batches.len());
+        for batch in batches {
+            let Batch { announced, rank, file, ranges, total_bytes, members } = batch;
+            let answer = announced.link.ask(announced.announce_id, ranges, total_bytes, self.deadline);
+            asked.push((answer.map_err(|failed| lost(rank, file, failed))?, rank, file, members));
+        }
+        for (answer, rank, file, members) in asked {
+            let bytes = Bytes::from(answer.wait().map_err(|failed| lost(rank, file, failed))?);
+            let mut at = 0;
+            for i in members {
+                let into = &mut *wanted[i].into;
+                into.copy_from_slice(&bytes[at..at + into.len()]);
+                at += into.len();
+            }
+        }
+        Ok(())
+    }
+
+    /// Enough to keep the network busy while answers are awaited; the budget bounds it further.
+    fn parallel(&self) -> usize {
+        4
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Linked {
+        link: Arc<AgentLink>,
+        _taken: tokio::sync::mpsc::Receiver<Result<v1::ToAgent, Status>>,
+        _runtime: tokio::runtime::Runtime,
+    }
+
+    fn link() -> Linked {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let (out, taken) = tokio::sync::mpsc::channel(4);
+        let link = runtime.block_on(async { AgentLink::new(1, "n1".into(), out) });
+        Linked { link, _taken: taken, _runtime: runtime }
+    }
+
+    fn data(fetch_id: u64, offset: u64, bytes: &[u8]) -> v1::Data {
+        v1::Data { fetch_id, offset, bytes: bytes.to_vec().into(), crc: crc32c::crc32c(bytes) }
+    }
+
+    #[test]
+    fn frames_in_order_make_an_answer() {
+        let linked = link();
+        let link = &linked.link;
+        let asked = link.ask(1, vec![], 5, Duration::from_secs(5)).map_err(|_| "ended").expect("open");
+        link.data(&data(asked.fetch_id, 0, b"abc")).expect("in order");
+        link.data(&data(asked.fetch_id, 3, b"de")).expect("in order");
+        assert_eq!(asked.wait().map_err(|f| f.reason).expect("whole"), b"abcde");
+        assert!(link.pending.lock().expect("not poisoned").slots.is_empty());
+    }
+
+    #[test]
+    fn a_frame_that_is_damaged_or_out_of_order_ends_the_session() {
+        let linked = link();
+        let link = &linked.link;
+        let asked = link.ask(1, vec![], 5, Duration::from_secs(5)).map_err(|_| "ended").expect("open");
+        assert!(link.data(&data(asked.fetch_id, 1, b"a")).expect_err("a gap").contains("at 1"));
+        assert!(link.data(&data(asked.fetch_id, 0, b"abcdef")).is_err(), "more than was asked for");
+        let damaged = v1::Data { crc: 7, ..data(asked.fetch_id, 0, b"abc") };
+        assert!(link.data(&damaged).expect_err("a wrong CRC").contains("damaged"));
+        assert_eq!(link.data(&data(99, 0, b"late")), Ok(()), "nobody waits for it any more");
+    }
+
+    #[test]
+    fn the_end_of_a_session_fails_what_is_under_way_and_what_comes_later() {
+        let linked = link();
+        let link = &linked.link;
+        let asked = link.ask(1, vec![], 5, Duration::from_secs(5)).map_err(|_| "ended").expect("open");
+        link.end("the node is gone");
+        assert_eq!(asked.wait().map_err(|f| f.reason).expect_err("ended"), "the node is gone");
+        assert!(link.ask(1, vec![], 5, Duration::from_secs(5)).is_err());
+    }
+
+    #[test]
+    fn an_agent_that_says_nothing_is_given_up_at_the_deadline() {
+        let linked = link();
+        let link = &linked.link;
+        let asked = link.ask(1, vec![], 5, Duration::ZERO).map_err(|_| "ended").expect("open");
+        assert!(asked.wait().map_err(|f| f.reason).expect_err("silent").contains("n1 sent nothing"));
+    }
+}

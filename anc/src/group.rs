@@ -1,0 +1,303 @@
+//! What happens to one checkpoint of one group: an enum and one function without I/O, clock or lock.
+//!
+//! The shell in [`crate::hub`] owns the state, tells [`step`] what happened, and starts what it asks for.
+
+use mcrengine::ids::{CheckpointId, Rank};
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// How often a flush that failed on the store is tried again before the checkpoint is given up.
+pub const FLUSH_ATTEMPTS_MAX: u32 = 5;
+
+/// Where one checkpoint of one group stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Some ranks of the group have not announced their headers yet.
+    Gathering {
+        /// Who is awaited; never empty.
+        missing: BTreeSet<Rank>,
+        /// When to give up, in the shell's milliseconds.
+        deadline_ms: u64,
+        /// Flushes that failed on the store before.
+        attempts: u32,
+    },
+    /// `flush_checkpoint` is running; its end arrives as [`Event::Flushed`] or [`Event::FlushFailed`].
+    Flushing {
+        /// Flushes that failed on the store before.
+        attempts: u32,
+    },
+    /// The store refused; it is tried again at this time.
+    Waiting {
+        /// When, in the shell's milliseconds.
+        until_ms: u64,
+        /// Flushes that failed on the store so far.
+        attempts: u32,
+    },
+    /// The group's manifest is in the store.
+    Committed(CheckpointId),
+    /// Given up, openly.
+    Abandoned(Reason),
+}
+
+/// Why a checkpoint was given up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// These ranks did not announce in time.
+    Missing(BTreeSet<Rank>),
+    /// The store kept failing.
+    Store(String),
+    /// A newer checkpoint is whole, and too many older ones are waiting.
+    Overtaken,
+    /// The aggregator is shutting down.
+    Shutdown,
+}
+
+impl Reason {
+    /// Whether announcing the same checkpoint again later may help.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Store(_) | Self::Shutdown => true,
+            Self::Missing(_) | Self::Overtaken => false,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(ranks) => {
+                write!(f, "{} of the group's ranks did not announce in time: ", ranks.len())?;
+                for (i, rank) in ranks.iter().take(8).enumerate() {
+                    write!(f, "{}{}", if i == 0 { "" } else { ", " }, rank.0)?;
+                }
+                f.write_str(if ranks.len() > 8 { ", ..." } else { "" })
+            }
+            Self::Store(error) => write!(f, "the store failed {FLUSH_ATTEMPTS_MAX} times: {error}"),
+            Self::Overtaken => f.write_str("newer checkpoints came before it was whole"),
+            Self::Shutdown => f.write_str("the aggregator is shutting down"),
+        }
+    }
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A rank announced its headers, for the first time or anew.
+    Announced(Rank),
+    /// A rank's files are gone or being rewritten, or its agent is.
+    Lost(Rank),
+    /// The manifest of the group is in the store.
+    Flushed(CheckpointId),
+    /// These ranks' bytes could not be had: their agent is gone, or their files changed.
+    RanksFailed(BTreeSet<Rank>),
+    /// The store failed; the text says how.
+    StoreFailed(String),
+    /// Time passed.
+    Tick,
+    /// Too many checkpoints of this group are waiting, and this is the oldest.
+    Overtaken,
+    /// The daemon drains.
+    Shutdown,
+}
+
+/// What the shell must now start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Run `flush_checkpoint` with what was announced.
+    Flush,
+    /// Tell the ranks that announced that their part is in the store.
+    TellCommitted(CheckpointId),
+    /// Tell the ranks that announced that it was given up.
+    TellAbandoned(Reason),
+}
+
+/// How long the phases last, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// From the first announcement, or the loss of a rank, until the checkpoint is given up.
+    pub gather_ms: u64,
+    /// First wait after the store failed; each further wait is twice as long.
+    pub retry_ms: u64,
+}
+
+/// One event in, the next phase out, plus what the shell must now start. `now_ms` never decreases.
+pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Vec<Effect>) -> Phase {
+    let gather = |missing, attempts| Phase::Gathering { missing, deadline_ms: now_ms + times.gather_ms, attempts };
+    let abandon = |reason: Reason, todo: &mut Vec<Effect>| {
+        todo.push(Effect::TellAbandoned(reason.clone()));
+        Phase::Abandoned(reason)
+    };
+    match (phase, event) {
+        (Phase::Gathering { mut missing, deadline_ms, attempts }, Event::Announced(rank)) => {
+            missing.remove(&rank);
+            if !missing.is_empty() {
+                return Phase::Gathering { missing, deadline_ms, attempts };
+            }
+            todo.push(Effect::Flush);
+            Phase::Flushing { attempts }
+        }
+        (Phase::Gathering { mut missing, deadline_ms, attempts }, Event::Lost(rank)) => {
+            missing.insert(rank);
+            Phase::Gathering { missing, deadline_ms, attempts }
+        }
+        (Phase::Gathering { missing, deadline_ms, .. }, Event::Tick) if now_ms >= deadline_ms => {
+            abandon(Reason::Missing(missing), todo)
+        }
+        (Phase::Flushing { .. }, Event::Flushed(id)) => {
+            todo.push(Effect::TellCommitted(id.clone()));
+            Phase::Committed(id)
+        }
+        (Phase::Flushing { attempts }, Event::RanksFailed(ranks)) if !ranks.is_empty() => gather(ranks, attempts),
+        // Nobody in particular failed: the same as a store that has to be tried again.
+        (Phase::Flushing { attempts }, Event::RanksFailed(_)) => wait(attempts, now_ms, times),
+        (Phase::Flushing { attempts }, Event::StoreFailed(error)) => {
+            if attempts + 1 >= FLUSH_ATTEMPTS_MAX {
+                return abandon(Reason::Store(error), todo);
+            }
+            wait(attempts, now_ms, times)
+        }
+        (Phase::Waiting { until_ms, attempts }, Event::Tick) if now_ms >= until_ms => {
+            todo.push(Effect::Flush);
+            Phase::Flushing { attempts }
+        }
+        (Phase::Waiting { attempts, .. }, Event::Lost(rank)) => gather([rank].into(), attempts),
+        // Told twice: a rank that came back, or whose agent did not hear the answer.
+        (Phase::Committed(id), Event::Announced(_)) => {
+            todo.push(Effect::TellCommitted(id.clone()));
+            Phase::Committed(id)
+        }
+        (Phase::Gathering { .. } | Phase::Waiting { .. }, Event::Overtaken) => abandon(Reason::Overtaken, todo),
+        (Phase::Gathering { .. } | Phase::Waiting { .. }, Event::Shutdown) => abandon(Reason::Shutdown, todo),
+        // A flush in progress is finished, not cut, and its fetches fail by themselves where an agent is lost.
+        (phase @ Phase::Flushing { .. }, Event::Announced(_) | Event::Lost(_) | Event::Tick | Event::Overtaken | Event::Shutdown) => phase,
+        (phase @ (Phase::Gathering { .. } | Phase::Waiting { .. }), Event::Tick) => phase,
+        (phase @ Phase::Waiting { .. }, Event::Announced(_)) => phase,
+        // A late message.
+        (phase @ (Phase::Gathering { .. } | Phase::Waiting { .. }), Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_)) => phase,
+        (
+            over @ (Phase::Committed(_) | Phase::Abandoned(_)),
+            Event::Lost(_) | Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_) | Event::Tick | Event::Overtaken | Event::Shutdown,
+        ) => over,
+        (over @ Phase::Abandoned(_), Event::Announced(_)) => over,
+    }
+}
+
+fn wait(attempts: u32, now_ms: u64, times: Times) -> Phase {
+    let until_ms = now_ms + (times.retry_ms << attempts.min(FLUSH_ATTEMPTS_MAX));
+    Phase::Waiting { until_ms, attempts: attempts + 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TIMES: Times = Times { gather_ms: 1000, retry_ms: 10 };
+
+    fn ranks(all: &[u32]) -> BTreeSet<Rank> {
+        all.iter().copied().map(Rank).collect()
+    }
+
+    fn run(events: Vec<(u64, Event)>) -> (Phase, Vec<Effect>) {
+        let mut todo = Vec::new();
+        let start = Phase::Gathering { missing: ranks(&[0, 1]), deadline_ms: 1000, attempts: 0 };
+        let end = events.into_iter().fold(start, |phase, (now_ms, event)| step(phase, event, now_ms, TIMES, &mut todo));
+        (end, todo)
+    }
+
+    fn id() -> CheckpointId {
+        "it_7".parse().expect("valid")
+    }
+
+    #[test]
+    fn a_group_is_flushed_once_all_ranks_announced_and_told_afterwards() {
+        let (phase, todo) = run(vec![
+            (0, Event::Announced(Rank(1))),
+            (1, Event::Announced(Rank(1))),
+            (2, Event::Announced(Rank(0))),
+            (9, Event::Flushed(id())),
+        ]);
+        assert_eq!(phase, Phase::Committed(id()));
+        assert_eq!(todo, [Effect::Flush, Effect::TellCommitted(id())]);
+    }
+
+    #[test]
+    fn a_rank_lost_during_the_flush_is_awaited_and_the_flush_redone() {
+        let (phase, todo) = run(vec![
+            (0, Event::Announced(Rank(0))),
+            (0, Event::Announced(Rank(1))),
+            (5, Event::Lost(Rank(1))),
+            (6, Event::RanksFailed(ranks(&[1]))),
+            (7, Event::Announced(Rank(1))),
+        ]);
+        assert_eq!(phase, Phase::Flushing { attempts: 0 });
+        assert_eq!(todo, [Effect::Flush, Effect::Flush]);
+    }
+
+    #[test]
+    fn a_rank_that_never_comes_ends_in_a_reason_that_names_it() {
+        let (phase, todo) = run(vec![(0, Event::Announced(Rank(0))), (999, Event::Tick), (1000, Event::Tick)]);
+        assert_eq!(phase, Phase::Abandoned(Reason::Missing(ranks(&[1]))));
+        assert_eq!(todo, [Effect::TellAbandoned(Reason::Missing(ranks(&[1])))]);
+        assert_eq!(Reason::Missing(ranks(&[1])).to_string(), "1 of the group's ranks did not announce in time: 1");
+    }
+
+    #[test]
+    fn a_store_that_keeps_failing_is_tried_five_times_with_growing_waits() {
+        let mut phase = Phase::Flushing { attempts: 0 };
+        let mut todo = Vec::new();
+        let mut waits = Vec::new();
+        let mut now_ms = 0;
+        for _ in 0..20 {
+            phase = step(phase, Event::StoreFailed("no space".into()), now_ms, TIMES, &mut todo);
+            let Phase::Waiting { until_ms, .. } = phase else { break };
+            waits.push(until_ms - now_ms);
+            now_ms = until_ms;
+            phase = step(phase, Event::Tick, now_ms, TIMES, &mut todo);
+        }
+        assert_eq!(waits, [10, 20, 40, 80]);
+        assert_eq!(phase, Phase::Abandoned(Reason::Store("no space".into())));
+    }
+
+    fn events() -> impl Strategy<Value = Event> {
+        prop_oneof![
+            (0u32..2).prop_map(|r| Event::Announced(Rank(r))),
+            (0u32..2).prop_map(|r| Event::Lost(Rank(r))),
+            Just(Event::Flushed(id())),
+            prop::collection::btree_set((0u32..2).prop_map(Rank), 0..2).prop_map(Event::RanksFailed),
+            Just(Event::StoreFailed("x".into())),
+            Just(Event::Tick),
+            Just(Event::Overtaken),
+            Just(Event::Shutdown),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn at_most_one_flush_runs_and_every_end_is_told_once(script in prop::collection::vec((0u64..400, events()), 0..60)) {
+            let (mut phase, mut now_ms) = (Phase::Gathering { missing: ranks(&[0, 1]), deadline_ms: 1000, attempts: 0 }, 0);
+            let (mut running, mut ends) = (false, 0);
+            for (later, event) in script {
+                now_ms += later;
+                // The shell only reports the end of a flush that runs.
+                if matches!(event, Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_)) {
+                    if !running { continue }
+                    running = false;
+                }
+                let was_over = matches!(phase, Phase::Committed(_) | Phase::Abandoned(_));
+                let mut todo = Vec::new();
+                phase = step(phase, event, now_ms, TIMES, &mut todo);
+                for effect in todo {
+                    match effect {
+                        Effect::Flush => { prop_assert!(!running, "two flushes at once"); running = true }
+                        Effect::TellCommitted(_) if was_over => {}
+                        Effect::TellCommitted(_) | Effect::TellAbandoned(_) => ends += 1,
+                    }
+                }
+                prop_assert_eq!(running, matches!(phase, Phase::Flushing { .. }));
+                if let Phase::Gathering { missing, .. } = &phase { prop_assert!(!missing.is_empty()) }
+            }
+            prop_assert_eq!(ends, u32::from(matches!(phase, Phase::Committed(_) | Phase::Abandoned(_))));
+        }
+    }
+}

@@ -1,0 +1,673 @@
+//! The one owner of what is in flight: every message and every end of a flush is an event in one queue.
+//!
+//! Decisions are made by [`crate::group::step`]; this file keeps the announcements, starts flushes on threads of their
+//! own, and tells agents. It never waits for work, and holds no lock.
+
+use crate::budget::Budget;
+use crate::fetch::{AgentLink, Announced, RemoteSource};
+use crate::flush::{Flush, FlushError, FlushOptions, flush_checkpoint};
+use crate::group::{Effect, Event, Phase, Reason, Times, step};
+use crate::instance::{Instance, choose_instance};
+use crate::observe::Observer;
+use mcr_proto::v1;
+use mcrengine::header::FileHeader;
+use mcrengine::ids::{CheckpointId, Digest, GroupId, Grouping, JobId, Rank};
+use mcrengine::manifest::{self, Manifest};
+use mcrengine::store::Store;
+use mcrengine::units::{RawBytes, StoredBytes};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot};
+
+/// Events that may wait for the hub; more than that, and whoever sends waits.
+pub const HUB_QUEUE: usize = 256;
+/// Checkpoints of one group that may wait for their ranks at a time; the oldest is given up for a further one.
+pub const WAITING_MAX: usize = 8;
+/// Checkpoints of one group that are remembered after their end, to answer agents that ask again.
+const REMEMBERED_MAX: usize = 16;
+
+/// What the hub runs with.
+#[derive(Clone)]
+pub struct HubOptions {
+    /// How checkpoints are made.
+    pub flush: FlushOptions,
+    /// GROUP_SIZE; agents that send by another one are refused.
+    pub group_size: u32,
+    /// Ranks of jobs whose agents do not say.
+    pub ranks: Option<u32>,
+    /// How long phases last.
+    pub times: Times,
+    /// How long one fetch may take.
+    pub fetch_deadline: Duration,
+    /// The files of one checkpoint are written within this time of one another.
+    pub spread: Duration,
+    /// Flushes at a time.
+    pub flushes: usize,
+}
+
+/// What happened.
+pub enum HubEvent {
+    /// An agent said hello.
+    Opened {
+        /// Its session.
+        link: Arc<AgentLink>,
+        /// Its job.
+        job: JobId,
+    },
+    /// An agent's session has ended.
+    Ended {
+        /// Which.
+        session: u64,
+    },
+    /// An agent gave sign of life.
+    Heard {
+        /// Which session.
+        session: u64,
+    },
+    /// A rank is settled and described.
+    Announced {
+        /// Whose, where.
+        announced: Announced,
+        /// The job.
+        job: JobId,
+        /// Ranks of the job, 0 if the agent does not know.
+        ranks: u32,
+        /// The application's name of the checkpoint.
+        label: CheckpointId,
+        /// The rank.
+        rank: Rank,
+    },
+    /// A rank's files are gone or being rewritten.
+    Withdrawn {
+        /// Whose session.
+        session: u64,
+        /// The job.
+        job: JobId,
+        /// The application's name of the checkpoint.
+        label: CheckpointId,
+        /// The rank.
+        rank: Rank,
+        /// Why.
+        reason: String,
+    },
+    /// A flush thread is done.
+    FlushEnded {
+        /// Of which.
+        key: Key,
+        /// With what.
+        result: Box<Result<Flushed, FlushError>>,
+        /// After how long.
+        elapsed: Duration,
+    },
+    /// Somebody asks how things are.
+    Status(oneshot::Sender<v1::StatusReply>),
+    /// Finish what is flushing, give up the rest, and end.
+    Shutdown(oneshot::Sender<()>),
+}
+
+/// A checkpoint of a group, as the application names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// The job.
+    pub job: JobId,
+    /// The group.
+    pub group: GroupId,
+    /// The application's name of the checkpoint.
+    pub label: CheckpointId,
+}
+
+/// What a flush gave.
+pub struct Flushed {
+    /// Under which name.
+    pub id: CheckpointId,
+    /// Its manifest.
+    pub manifest: Manifest,
+    /// Whether all groups are there now.
+    pub exists: bool,
+    /// It was in the store already.
+    pub was_there: bool,
+}
+
+/// One checkpoint of one group.
+struct Gather {
+    phase: Phase,
+    grouping: Grouping,
+    announced: BTreeMap<Rank, Announced>,
+    /// Announced while the flush ran.
+    next: BTreeMap<Rank, Announced>,
+    /// What each rank's files were when it was committed.
+    committed: BTreeMap<Rank, Digest>,
+    exists: bool,
+    raw_bytes: RawBytes,
+    stored_bytes: StoredBytes,
+    since: Instant,
+    flush_ms: u64,
+    progress: Arc<Progress>,
+    /// Grows; the order of arrival.
+    serial: u64,
+}
+
+/// Bytes done by the flush that runs.
+#[derive(Default)]
+struct Progress {
+    raw_bytes: AtomicU64,
+    stored_bytes: AtomicU64,
+}
+
+impl Observer for Progress {
+    fn segment(&self, raw_bytes: RawBytes, stored_bytes: StoredBytes) {
+        self.raw_bytes.fetch_add(raw_bytes.0, Ordering::Relaxed);
+        self.stored_bytes.fetch_add(stored_bytes.0, Ordering::Relaxed);
+    }
+}
+
+struct Agent {
+    link: Arc<AgentLink>,
+    job: JobId,
+    connected: Instant,
+    heard: Instant,
+    ranks: BTreeSet<Rank>,
+}
+
+/// The owner of the state; [`Hub::run`] is its life.
+pub struct Hub {
+    store: Arc<dyn Store>,
+    options: HubOptions,
+    budget: Arc<Budget>,
+    events: mpsc::Sender<HubEvent>,
+    agents: BTreeMap<u64, Agent>,
+    gathers: BTreeMap<Key, Gather>,
+    queue: VecDeque<Key>,
+    running: BTreeSet<Key>,
+    started: Instant,
+    serial: u64,
+    draining: Option<oneshot::Sender<()>>,
+}
+
+impl Hub {
+    /// A hub over a store, and the sender of its events.
+    pub fn new(store: Arc<dyn Store>, options: HubOptions, budget: Arc<Budget>) -> (Self, mpsc::Sender<HubEvent>, mpsc::Receiver<HubEvent>) {
+        let (events, receiver) = mpsc::channel(HUB_QUEUE);
+        let hub = Self {
+            store,
+            options,
+            budget,
+            events: events.clone(),
+            agents: BTreeMap::new(),
+            gathers: BTreeMap::new(),
+            queue: VecDeque::new(),
+            running: BTreeSet::new(),
+            started: Instant::now(),
+            serial: 0,
+            draining: None,
+        };
+        (hub, events, receiver)
+    }
+
+    /// Until shutdown: one event after the other; a tick only while something waits for its time.
+    pub async fn run(mut self, mut events: mpsc::Receiver<HubEvent>) {
+        loop {
+            let event = match self.next_tick() {
+                None => events.recv().await,
+                Some(wait) => match tokio::time::timeout(wait, events.recv()).await {
+                    Ok(event) => event,
+                    Err(_) => {
+                        self.tick();
+                        continue;
+                    }
+                },
+            };
+            match event {
+                Some(event) => self.handle(event),
+                None => return,
+            }
+            if self.running.is_empty()
+                && let Some(done) = self.draining.take()
+            {
+                let _ = done.send(());
+                return;
+            }
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    fn next_tick(&self) -> Option<Duration> {
+        let due = self.gathers.values().filter_map(|gather| match gather.phase {
+            Phase::Gathering { deadline_ms, .. } => Some(deadline_ms),
+            Phase::Waiting { until_ms, .. } => Some(until_ms),
+            Phase::Flushing { .. } | Phase::Committed(_) | Phase::Abandoned(_) => None,
+        });
+        due.min().map(|due_ms| Duration::from_millis(due_ms.saturating_sub(self.now_ms()).max(1)))
+    }
+
+    fn tick(&mut self) {
+        for key in self.gathers.keys().cloned().collect::<Vec<_>>() {
+            self.step(&key, Event::Tick);
+        }
+        self.start_flushes();
+    }
+
+    fn handle(&mut self, event: HubEvent) {
+        match event {
+            HubEvent::Opened { link, job } => {
+                tracing::info!(node = link.node, session = link.session, %job, "agent connected");
+                let now = Instant::now();
+                let agent = Agent { link, job, connected: now, heard: now, ranks: BTreeSet::new() };
+                self.agents.insert(agent.link.session, agent);
+            }
+            HubEvent::Heard { session } => {
+                if let Some(agent) = self.agents.get_mut(&session) {
+                    agent.heard = Instant::now();
+                }
+            }
+            HubEvent::Ended { session } => self.ended(session),
+            HubEvent::Announced { announced, job, ranks, label, rank } => self.announced(announced, job, ranks, label, rank),
+            HubEvent::Withdrawn { session, job, label, rank, reason } => {
+                let key = Key { group: GroupId(rank.0 / self.options.group_size), job, label };
+                tracing::warn!(job = %key.job, checkpoint = %key.label, rank = rank.0, reason, "announcement withdrawn");
+                self.lose(&key, rank, session);
+            }
+            HubEvent::FlushEnded { key, result, elapsed } => self.flush_ended(&key, *result, elapsed),
+            HubEvent::Status(reply) => {
+                let _ = reply.send(self.status());
+            }
+            HubEvent::Shutdown(done) => {
+                for key in self.gathers.keys().cloned().collect::<Vec<_>>() {
+                    self.step(&key, Event::Shutdown);
+                }
+                self.queue.clear();
+                self.draining = Some(done);
+            }
+        }
+        if self.draining.is_none() {
+            self.start_flushes();
+        }
+    }
+
+    fn ended(&mut self, session: u64) {
+        let Some(agent) = self.agents.remove(&session) else { return };
+        tracing::info!(node = agent.link.node, session, "agent gone");
+        agent.link.end("its session has ended");
+        let lost: Vec<(Key, Rank)> = (self.gathers.iter())
+            .flat_map(|(key, gather)| {
+                let of_session = |a: &Announced| a.link.session == session;
+                let ranks = gather.announced.iter().chain(&gather.next).filter(move |(_, a)| of_session(a));
+                ranks.map(|(rank, _)| (key.clone(), *rank))
+            })
+            .collect();
+        for (key, rank) in lost {
+            self.lose(&key, rank, session);
+        }
+    }
+
+    /// A rank's announcement, made in this session, holds no longer.
+    fn lose(&mut self, key: &Key, rank: Rank, session: u64) {
+        let Some(gather) = self.gathers.get_mut(key) else { return };
+        let of_session = |a: Option<&Announced>| a.is_some_and(|a| a.link.session == session);
+        if of_session(gather.next.get(&rank)) {
+            gather.next.remove(&rank);
+        }
+        if of_session(gather.announced.get(&rank)) {
+            // A flush that runs keeps the announcement, and fails by itself if it needs it.
+            if !matches!(gather.phase, Phase::Flushing { .. }) {
+                gather.announced.remove(&rank);
+            }
+            self.step(key, Event::Lost(rank));
+        }
+    }
+
+    fn announced(&mut self, announced: Announced, job: JobId, ranks: u32, label: CheckpointId, rank: Rank) {
+        let refuse = |why: String, retry: bool| {
+            tracing::warn!(%job, checkpoint = %label, rank = rank.0, why, "announcement refused");
+            let reason = v1::Abandoned { label: label.to_string(), rank: rank.0, reason: why, retry };
+            announced.link.try_send(v1::to_agent::Message::Abandoned(reason));
+        };
+        if self.draining.is_some() {
+            return refuse(Reason::Shutdown.to_string(), true);
+        }
+        let known = if ranks > 0 { Some(ranks) } else { self.options.ranks.or_else(|| self.ranks_of_newest(&job)) };
+        let Some(grouping) = known.and_then(|ranks| Grouping::new(ranks, self.options.group_size)) else {
+            return refuse("nobody says how many ranks the job has; set `ranks` for the agent or the aggregator".into(), false);
+        };
+        if rank.0 >= grouping.ranks() {
+            return refuse(format!("{rank} of a job that has {} ranks", grouping.ranks()), false);
+        }
+        let key = Key { group: grouping.group_of(rank), job, label };
+        if let Some(agent) = self.agents.get_mut(&announced.link.session) {
+            agent.ranks.insert(rank);
+        }
+        tracing::debug!(job = %key.job, checkpoint = %key.label, rank = rank.0, files = announced.files.len(), "announced");
+        let over = match self.gathers.get(&key).map(|gather| (&gather.phase, gather)) {
+            None => true,
+            Some((Phase::Committed(_), gather)) => gather.committed.get(&rank) != Some(&content(&announced.files)),
+            Some((Phase::Abandoned(_), _)) => true,
+            Some((_, gather)) => gather.grouping != grouping && !matches!(gather.phase, Phase::Flushing { .. }),
+        };
+        if over {
+            self.begin(key.clone(), grouping);
+        }
+        let Some(gather) = self.gathers.get_mut(&key) else { return };
+        match gather.phase {
+            Phase::Flushing { .. } => {
+                gather.next.insert(rank, announced);
+            }
+            Phase::Committed(_) => {
+                // The same content again: answer this rank alone.
+                gather.announced = [(rank, announced)].into();
+                self.step(&key, Event::Announced(rank));
+            }
+            Phase::Gathering { .. } | Phase::Waiting { .. } | Phase::Abandoned(_) => {
+                gather.announced.insert(rank, announced);
+                self.drop_stale(&key);
+                self.step(&key, Event::Announced(rank));
+            }
+        }
+    }
+
+    fn ranks_of_newest(&self, job: &JobId) -> Option<u32> {
+        manifest::list(&*self.store, job).ok()?.first().map(|newest| newest.ranks)
+    }
+
+    /// Starts to gather anew under a key, and keeps what waits and what is remembered bounded.
+    fn begin(&mut self, key: Key, grouping: Grouping) {
+        self.serial += 1;
+        let missing = grouping.ranks_of(key.group).map(Rank).collect();
+        let deadline_ms = self.now_ms() + self.options.times.gather_ms;
+        let gather = Gather {
+            phase: Phase::Gathering { missing, deadline_ms, attempts: 0 },
+            grouping,
+            announced: BTreeMap::new(),
+            next: BTreeMap::new(),
+            committed: BTreeMap::new(),
+            exists: false,
+            raw_bytes: RawBytes(0),
+            stored_bytes: StoredBytes(0),
+            since: Instant::now(),
+            flush_ms: 0,
+            progress: Arc::default(),
+            serial: self.serial,
+        };
+        self.gathers.insert(key.clone(), gather);
+        let oldest = |hub: &Self, over: bool, most: usize| {
+            let mut those: Vec<(u64, Key)> = (hub.gathers.iter())
+                .filter(|(k, g)| k.job == key.job && k.group == key.group && !matches!(g.phase, Phase::Flushing { .. }) && over == is_over(&g.phase))
+                .map(|(k, g)| (g.serial, k.clone()))
+                .collect();
+            those.sort();
+            let excess = those.len().saturating_sub(most);
+            those.into_iter().take(excess).map(|(_, k)| k).collect::<Vec<_>>()
+        };
+        for key in oldest(self, false, WAITING_MAX) {
+            self.step(&key, Event::Overtaken);
+        }
+        for key in oldest(self, true, REMEMBERED_MAX) {
+            self.gathers.remove(&key);
+        }
+    }
+
+    /// Files of one checkpoint are written within `spread` of one another; an older announcement under the same name
+    /// belongs to a content that is being overwritten, and is awaited anew.
+    fn drop_stale(&mut self, key: &Key) {
+        let spread_ns = i64::try_from(self.options.spread.as_nanos()).unwrap_or(i64::MAX);
+        let Some(gather) = self.gathers.get_mut(key) else { return };
+        let written = |a: &Announced| a.files.iter().map(|f| f.modified_ns).max().unwrap_or(i64::MIN);
+        let newest = gather.announced.values().map(written).max().unwrap_or(i64::MIN);
+        let stale: Vec<Rank> = (gather.announced.iter())
+            .filter(|(_, a)| !a.files.is_empty() && written(a) < newest.saturating_sub(spread_ns))
+            .map(|(rank, _)| *rank)
+            .collect();
+        for rank in stale {
+            gather.announced.remove(&rank);
+            tracing::warn!(job = %key.job, checkpoint = %key.label, rank = rank.0, "older than the other ranks' files; awaited anew");
+            self.step(key, Event::Lost(rank));
+        }
+    }
+
+    fn step(&mut self, key: &Key, event: Event) {
+        let (now_ms, times) = (self.now_ms(), self.options.times);
+        let Some(gather) = self.gathers.get_mut(key) else { return };
+        let mut todo = Vec::new();
+        let phase = std::mem::replace(&mut gather.phase, Phase::Abandoned(Reason::Shutdown));
+        gather.phase = step(phase, event, now_ms, times, &mut todo);
+        for effect in todo {
+            let Some(gather) = self.gathers.get_mut(key) else { return };
+            match effect {
+                Effect::Flush => self.queue.push_back(key.clone()),
+                Effect::TellCommitted(id) => {
+                    for (rank, announced) in std::mem::take(&mut gather.announced) {
+                        let told = v1::Committed {
+                            label: key.label.to_string(),
+                            rank: rank.0,
+                            checkpoint: id.to_string(),
+                            all_groups: gather.exists,
+                        };
+                        gather.committed.insert(rank, content(&announced.files));
+                        announced.link.try_send(v1::to_agent::Message::Committed(told));
+                    }
+                }
+                Effect::TellAbandoned(reason) => {
+                    tracing::warn!(job = %key.job, checkpoint = %key.label, group = key.group.0, %reason, "abandoned checkpoint");
+                    for (rank, announced) in std::mem::take(&mut gather.announced) {
+                        let (label, reason, retry) = (key.label.to_string(), reason.to_string(), reason.may_pass());
+                        let told = v1::Abandoned { label, rank: rank.0, reason, retry };
+                        announced.link.try_send(v1::to_agent::Message::Abandoned(told));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Starts queued flushes in order, one at a time for each group, up to the configured number.
+    fn start_flushes(&mut self) {
+        let mut waiting = VecDeque::new();
+        while let Some(key) = self.queue.pop_front() {
+            let busy = |k: &Key| k.job == key.job && k.group == key.group;
+            if self.running.len() >= self.options.flushes.max(1) || self.running.iter().any(busy) || waiting.iter().any(busy) {
+                waiting.push_back(key);
+            } else {
+                self.start_flush(key);
+            }
+        }
+        self.queue = waiting;
+    }
+
+    fn start_flush(&mut self, key: Key) {
+        let Some(gather) = self.gathers.get_mut(&key).filter(|g| matches!(g.phase, Phase::Flushing { .. })) else { return };
+        gather.progress = Arc::default();
+        let (files, source) = RemoteSource::new(gather.announced.values().cloned(), self.options.fetch_deadline);
+        let work = FlushWork {
+            store: Arc::clone(&self.store),
+            options: self.options.clone(),
+            budget: Arc::clone(&self.budget),
+            key: key.clone(),
+            grouping: gather.grouping,
+            files,
+            source,
+            progress: Arc::clone(&gather.progress),
+        };
+        let events = self.events.clone();
+        let thread = std::thread::Builder::new().name("flush".into()).spawn(move || {
+            let started = Instant::now();
+            let key = work.key.clone();
+            let result = Box::new(work.run());
+            // Only fails when the hub is gone, and then nobody waits.
+            let _ = events.blocking_send(HubEvent::FlushEnded { key, result, elapsed: started.elapsed() });
+        });
+        match thread {
+            Ok(_) => drop(self.running.insert(key)),
+            Err(error) => self.step(&key, Event::StoreFailed(format!("no thread for the flush: {error}"))),
+        }
+    }
+
+    fn flush_ended(&mut self, key: &Key, result: Result<Flushed, FlushError>, elapsed: Duration) {
+        self.running.remove(key);
+        let elapsed_ms = elapsed.as_millis() as u64;
+        let Some(gather) = self.gathers.get_mut(key) else { return };
+        gather.flush_ms = elapsed_ms;
+        let next = std::mem::take(&mut gather.next);
+        match result {
+            Ok(flushed) => {
+                gather.exists = flushed.exists;
+                gather.raw_bytes = flushed.manifest.raw_bytes;
+                gather.stored_bytes = flushed.manifest.stored_bytes;
+                tracing::info!(
+                    job = %key.job, checkpoint = %flushed.id, group = key.group.0, exists = flushed.exists, was_there = flushed.was_there,
+                    raw_bytes = flushed.manifest.raw_bytes.0, stored_bytes = flushed.manifest.stored_bytes.0, elapsed_ms,
+                    "committed group"
+                );
+                let grouping = gather.grouping;
+                self.step(key, Event::Flushed(flushed.id));
+                // Announced while the flush ran: the same content is answered, another one begins the next checkpoint.
+                for (rank, announced) in next {
+                    let (job, label) = (key.job.clone(), key.label.clone());
+                    self.announced(announced, job, grouping.ranks(), label, rank);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(job = %key.job, checkpoint = %key.label, group = key.group.0, error = error_chain(&error), "flush failed");
+                let event = match &error {
+                    FlushError::Fetch(fetch) => {
+                        let rank = fetch.rank();
+                        gather.announced.remove(&rank);
+                        // Whoever else has lost its session since is awaited too.
+                        let alive = |a: &Announced| self.agents.contains_key(&a.link.session);
+                        let mut missing: BTreeSet<Rank> = [rank].into();
+                        gather.announced.retain(|rank, a| alive(a) || !missing.insert(*rank));
+                        Event::RanksFailed(missing)
+                    }
+                    other => Event::StoreFailed(error_chain(other)),
+                };
+                self.step(key, event);
+                for (rank, announced) in next {
+                    if let Some(gather) = self.gathers.get_mut(key) {
+                        gather.announced.insert(rank, announced);
+                        self.step(key, Event::Announced(rank));
+                    }
+                }
+            }
+        }
+    }
+
+    fn status(&self) -> v1::StatusReply {
+        let mut newest: Vec<(&Key, &Gather)> = self.gathers.iter().collect();
+        newest.sort_by_key(|(_, gather)| std::cmp::Reverse(gather.serial));
+        v1::StatusReply {
+            software: mcr_proto::SOFTWARE.into(),
+            uptime_ms: self.now_ms(),
+            store: self.store.root().to_string(),
+            budget_bytes: self.budget.total_bytes(),
+            leased_bytes: self.budget.leased_bytes(),
+            agents: (self.agents.values())
+                .map(|agent| v1::AgentStatus {
+                    node: agent.link.node.clone(),
+                    job: agent.job.to_string(),
+                    connected_ms: agent.connected.elapsed().as_millis() as u64,
+                    silent_ms: agent.heard.elapsed().as_millis() as u64,
+                    ranks: agent.ranks.iter().take(1024).map(|rank| rank.0).collect(),
+                })
+                .collect(),
+            checkpoints: newest.into_iter().take(64).map(|(key, gather)| gather_status(key, gather)).collect(),
+        }
+    }
+}
+
+fn is_over(phase: &Phase) -> bool {
+    matches!(phase, Phase::Committed(_) | Phase::Abandoned(_))
+}
+
+fn gather_status(key: &Key, gather: &Gather) -> v1::CheckpointStatus {
+    let (phase, reason, missing) = match &gather.phase {
+        Phase::Gathering { missing, .. } => ("gathering", String::new(), missing.iter().take(64).map(|r| r.0).collect()),
+        Phase::Flushing { .. } => ("flushing", String::new(), Vec::new()),
+        Phase::Waiting { attempts, .. } => ("waiting", format!("the store failed {attempts} times"), Vec::new()),
+        Phase::Committed(id) => ("committed", id.to_string(), Vec::new()),
+        Phase::Abandoned(reason) => ("abandoned", reason.to_string(), Vec::new()),
+    };
+    let flushing = matches!(gather.phase, Phase::Flushing { .. });
+    let done = |so_far: &AtomicU64, whole: u64| if flushing { so_far.load(Ordering::Relaxed) } else { whole };
+    v1::CheckpointStatus {
+        job: key.job.to_string(),
+        label: key.label.to_string(),
+        group: key.group.0,
+        phase: phase.into(),
+        reason,
+        missing,
+        raw_bytes: done(&gather.progress.raw_bytes, gather.raw_bytes.0),
+        stored_bytes: done(&gather.progress.stored_bytes, gather.stored_bytes.0),
+        age_ms: gather.since.elapsed().as_millis() as u64,
+        flush_ms: gather.flush_ms,
+    }
+}
+
+/// One digest for what a rank's files are: their paths and contents.
+pub fn content(files: &[FileHeader]) -> Digest {
+    let mut hasher = blake3::Hasher::new();
+    for file in files {
+        hasher.update(&(file.path.as_bytes().len() as u64).to_le_bytes());
+        hasher.update(file.path.as_bytes());
+        hasher.update(&file.digest.0);
+    }
+    hasher.finalize().into()
+}
+
+/// An error with its sources, in one line.
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+/// All that a flush thread needs.
+struct FlushWork {
+    store: Arc<dyn Store>,
+    options: HubOptions,
+    budget: Arc<Budget>,
+    key: Key,
+    grouping: Grouping,
+    files: Vec<FileHeader>,
+    source: RemoteSource,
+    progress: Arc<Progress>,
+}
+
+impl FlushWork {
+    fn run(self) -> Result<Flushed, FlushError> {
+        let store = &*self.store;
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let chosen = choose_instance(store, &self.key, self.grouping, &self.files, self.options.spread)?;
+        let (manifest, was_there) = match chosen {
+            Instance::There(manifest) => (*manifest, true),
+            Instance::New(checkpoint) => {
+                let flush = Flush {
+                    store,
+                    job: self.key.job.clone(),
+                    checkpoint,
+                    group: self.key.group,
+                    grouping: self.grouping,
+                    group_size: self.options.group_size,
+                    run: String::new(),
+                    files: self.files,
+                    source: &self.source,
+                    options: &self.options.flush,
+                    budget: &self.budget,
+                    observer: &*self.progress,
+                    now_unix_ms: now.map_or(0, |now| now.as_millis() as u64),
+                };
+                (flush_checkpoint(flush)?, false)
+            }
+        };
+        let id = manifest.checkpoint.clone();
+        // Only for the agents' information; what cannot be read now is found out at the restart.
+        let exists = manifest::state(store, &self.key.job, &id).is_ok_and(|state| state.is_complete());
+        Ok(Flushed { id, manifest, exists, was_there })
+    }
+}

@@ -1,0 +1,187 @@
+//! From containers back to the bytes of files: read, decompress, split, and hand on; directly or over the wire.
+
+use crate::budget::Budget;
+use crate::observe::Observer;
+use bytes::{Bytes, BytesMut};
+use mcr_proto::convert::file_to_wire;
+use mcr_proto::{FRAME_BYTES, v1};
+use mcrengine::codec::Scratch;
+use mcrengine::container::set::ContainerSet;
+use mcrengine::header::FileHeader;
+use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
+use mcrengine::store::{ReadError, Store};
+use mcrengine::units::{RawBytes, StoredBytes};
+use prost::Message;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tonic::Status;
+
+/// Where the bytes go: files of this machine, or frames.
+pub trait Sink: Sync {
+    /// Takes a run of a variable's raw bytes. From several threads, in any order.
+    fn write(&self, file: u32, variable: u32, offset: u64, bytes: &[u8]) -> Result<(), SinkError>;
+}
+
+/// Whoever takes the bytes failed.
+pub type SinkError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why a restart failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestartError {
+    /// The store's part: missing, damaged, foreign.
+    #[error("reading the checkpoint")]
+    Read(#[from] ReadError),
+    /// The receiver's part.
+    #[error("handing the bytes on")]
+    Sink(#[source] SinkError),
+}
+
+/// Decodes all segments that the wanted files need, on several threads within the budget, and hands the pieces on.
+pub fn restore_files(
+    set: &ContainerSet,
+    wanted: impl Fn(&FileHeader) -> bool,
+    threads: usize,
+    budget: &Arc<Budget>,
+    observer: &dyn Observer,
+    sink: &dyn Sink,
+) -> Result<(), RestartError> {
+    let chosen: Vec<bool> = set.index().files().iter().map(wanted).collect();
+    let tasks = set.tasks(|variable| chosen[variable.file as usize]);
+    observer.planned(tasks.len(), tasks.iter().map(|task| task.raw_bytes()).sum());
+    let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let failed = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, tasks.len().max(1)) {
+            scope.spawn(|| {
+                let mut scratch = Scratch::default();
+                while !stopped.load(Ordering::Relaxed) {
+                    let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                    let _lease = budget.lease(task.raw_bytes().0 + task.stored_bytes().0);
+                    let result = set.run(task, &mut scratch, |variable, offset, bytes| {
+                        sink.write(variable.file, variable.variable, offset, bytes).map_err(RestartError::Sink)
+                    });
+                    match result {
+                        Ok(()) => observer.segment(task.raw_bytes(), task.stored_bytes()),
+                        Err(error) => {
+                            stopped.store(true, Ordering::Relaxed);
+                            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+type Frames = mpsc::Sender<Result<v1::RestoreFrame, Status>>;
+
+/// Sends the files of some ranks of a group (none named: all of them) as frames. Runs on a thread that may block.
+#[expect(clippy::too_many_arguments, reason = "what a request names, and what it is served with")]
+pub fn send_ranks(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    group: GroupId,
+    ranks: &[Rank],
+    threads: usize,
+    budget: &Arc<Budget>,
+    out: &Frames,
+) -> Result<(), RestartError> {
+    let set = ContainerSet::open(store, job, checkpoint, group)?;
+    let wanted = |file: &FileHeader| ranks.is_empty() || ranks.contains(&file.rank);
+    let sender = Sender { out, runtime: tokio::runtime::Handle::current() };
+    let mut numbers = vec![0u32; set.index().files().len()];
+    let files: Vec<&FileHeader> = set.index().files().iter().filter(|file| wanted(file)).collect();
+    let mut sent = 0u32;
+    for (number, file) in numbers.iter_mut().zip(set.index().files()) {
+        *number = sent;
+        sent += u32::from(wanted(file));
+    }
+    sender.files(&files).map_err(RestartError::Sink)?;
+    let totals = Totals::default();
+    let sink = NumberedSink { sender: &sender, numbers };
+    restore_files(&set, wanted, threads, budget, &totals, &sink)?;
+    let end = v1::RestoreEnd { files: files.len() as u64, raw_bytes: files.iter().map(|file| file.bytes).sum() };
+    sender.send(v1::restore_frame::Message::End(end)).map_err(RestartError::Sink)
+}
+
+/// How a failed restart looks to the other side.
+pub fn to_status(error: &RestartError) -> Status {
+    let text = crate::hub::error_chain(error);
+    match error {
+        RestartError::Read(ReadError::Missing { .. }) => Status::not_found(text),
+        RestartError::Read(ReadError::Io { .. }) => Status::unavailable(text),
+        RestartError::Read(_) => Status::data_loss(text),
+        RestartError::Sink(_) => Status::aborted(text),
+    }
+}
+
+#[derive(Default)]
+struct Totals;
+impl Observer for Totals {
+    fn segment(&self, raw_bytes: RawBytes, stored_bytes: StoredBytes) {
+        tracing::trace!(raw_bytes = raw_bytes.0, stored_bytes = stored_bytes.0, "sent segment");
+    }
+}
+
+struct Sender<'a> {
+    out: &'a Frames,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Sender<'_> {
+    /// Waits for room; a receiver that takes nothing for long is given up.
+    fn send(&self, message: v1::restore_frame::Message) -> Result<(), SinkError> {
+        let frame = Ok(v1::RestoreFrame { message: Some(message) });
+        let deadline = Duration::from_secs(mcr_proto::SILENCE_SECONDS * 2);
+        match self.runtime.block_on(self.out.send_timeout(frame, deadline)) {
+            Ok(()) => Ok(()),
+            Err(_) => Err("the receiver is gone, or took nothing for a minute".into()),
+        }
+    }
+
+    fn files(&self, files: &[&FileHeader]) -> Result<(), SinkError> {
+        let announcement = v1::Announcement { files: files.iter().map(|file| file_to_wire(file)).collect() };
+        let mut bytes = Bytes::from(announcement.encode_to_vec());
+        let (total_bytes, mut offset) = (bytes.len() as u64, 0);
+        loop {
+            let part = bytes.split_to(bytes.len().min(FRAME_BYTES));
+            let ranks = if bytes.is_empty() { files.iter().map(|file| file.rank.0).collect() } else { Vec::new() };
+            let next = offset + part.len() as u64;
+            self.send(v1::restore_frame::Message::Files(v1::RestoreFiles { total_bytes, offset, part, ranks }))?;
+            offset = next;
+            if bytes.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+struct NumberedSink<'a> {
+    sender: &'a Sender<'a>,
+    /// The place of each file of the container in the list that was sent.
+    numbers: Vec<u32>,
+}
+
+impl Sink for NumberedSink<'_> {
+    fn write(&self, file: u32, variable: u32, offset: u64, bytes: &[u8]) -> Result<(), SinkError> {
+        let file = self.numbers[file as usize];
+        for (i, part) in bytes.chunks(FRAME_BYTES).enumerate() {
+            let mut copy = BytesMut::with_capacity(part.len());
+            copy.extend_from_slice(part);
+            let data = v1::RestoreData {
+                file,
+                variable,
+                offset: offset + (i * FRAME_BYTES) as u64,
+                bytes: copy.freeze(),
+                crc: crc32c::crc32c(part),
+            };
+            self.sender.send(v1::restore_frame::Message::Data(data))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! Where a flush has its raw bytes from: remote agents, or files of this machine.
+
+use mcrengine::classify::VariableRef;
+use mcrengine::ids::Rank;
+
+/// A run of a variable's raw bytes, and where it is wanted.
+pub struct Wanted<'a> {
+    /// Whose bytes, by the flush's own list of files.
+    pub variable: VariableRef,
+    /// First byte, counted in the raw bytes.
+    pub offset: u64,
+    /// Filled whole.
+    pub into: &'a mut [u8],
+}
+
+/// Raw bytes of the variables of a group.
+pub trait Source: Sync {
+    /// Fills every run, or fails; then the runs hold anything.
+    fn fetch(&self, wanted: &mut [Wanted<'_>]) -> Result<(), FetchError>;
+
+    /// How many fetches at a time make sense: more than one where waiting is most of it.
+    fn parallel(&self) -> usize;
+}
+
+/// Why bytes could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// The agent of this rank is gone, silent or failing. It may come back.
+    #[error("{rank}: {reason}; its agent announces again when it is back")]
+    Lost {
+        /// Whose bytes.
+        rank: Rank,
+        /// What happened.
+        reason: String,
+    },
+    /// The file is not what was announced.
+    #[error("{rank}: {file} changed after it was announced; it is read again once it rests")]
+    Changed {
+        /// Whose file.
+        rank: Rank,
+        /// Which.
+        file: String,
+    },
+}
+
+impl FetchError {
+    /// The rank whose bytes are missing.
+    pub fn rank(&self) -> Rank {
+        match self {
+            Self::Lost { rank, .. } | Self::Changed { rank, .. } => *rank,
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! `mcr cnc`, `mcr anc`, `mcr run`: load, build, run, drain.
+
+use crate::args::{DaemonArgs, RunArgs};
+use crate::common::layout_of;
+use crate::config::ConfigFile;
+use anyhow::Context;
+use mcr_anc::Aggregator;
+use mcr_anc::config::AncConfig;
+use mcr_cnc::agent::Agent;
+use mcr_cnc::config::{CncConfig, LayoutChoice};
+use mcr_cnc::layout::{Layout, ScanLimits, list};
+use mcrengine::store::PosixStore;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use tracing_subscriber::EnvFilter;
+
+/// Log lines go to standard error; MCR_LOG says which (`info` unless set).
+fn start_logging(json: bool) {
+    let filter = EnvFilter::try_from_env("MCR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    // The second start of a test process changes nothing.
+    let _ = if json { lines.json().try_init() } else { lines.with_ansi(false).try_init() };
+}
+
+pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
+    start_logging(args.log_json);
+    let config = ConfigFile::load(&args.config)?.agent()?;
+    let layout = agent_layout(&config)?;
+    runtime(2)?.block_on(async {
+        let agent = Agent::start(config, layout)?;
+        wait_for_signal().await?;
+        agent.drain().await;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+pub fn run_anc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
+    start_logging(args.log_json);
+    let config = ConfigFile::load(&args.config)?.aggregator()?;
+    runtime(2)?.block_on(async {
+        let aggregator = start_aggregator(config).await?;
+        wait_for_signal().await?;
+        aggregator.drain().await;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
+    start_logging(args.log_json);
+    let mut file = match &args.config {
+        Some(config) => ConfigFile::load(config)?,
+        None => ConfigFile::default(),
+    };
+    // Within one process they meet on a port that the system picks, unless one is asked for.
+    file.aggregator.listen = "127.0.0.1:0".into();
+    if let Some(listen) = args.listen {
+        file.aggregator.listen = listen;
+    }
+    if let Some(store) = args.store {
+        file.aggregator.store = store;
+    }
+    if let Some(watch) = args.watch {
+        file.agent.watch = watch;
+    }
+    if let Some(job) = args.job {
+        file.agent.job = job;
+    }
+    if let Some(ranks) = args.ranks {
+        file.agent.ranks = Some(ranks);
+    }
+    if let Some(group_size) = args.group_size {
+        (file.agent.group_size, file.aggregator.group_size) = (group_size, group_size);
+    }
+    if let Some(state) = args.state {
+        file.agent.state_file = state;
+    }
+    let asked_layout = args.layout;
+    let aggregator = file.aggregator()?;
+    // The address is filled in once it is known; this one only passes the check.
+    file.agent.aggregators = vec!["127.0.0.1:7117".into()];
+    let mut agent = file.agent()?;
+    let layout = match asked_layout.layout.is_empty() {
+        true => agent_layout(&agent)?,
+        false => layout_of(&asked_layout, || names_below(&agent.watch), false)?,
+    };
+    runtime(2)?.block_on(async {
+        let aggregator = start_aggregator(aggregator).await?;
+        agent.aggregators = vec![aggregator.address.to_string()];
+        let agent = Agent::start(agent, layout)?;
+        wait_for_signal().await?;
+        agent.drain().await;
+        aggregator.drain().await;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {
+    let store = PosixStore::create(&config.store).with_context(|| format!("{}: cannot be used as a store", config.store.display()))?;
+    let listen = config.listen;
+    Aggregator::start(config, Arc::new(store)).await.with_context(|| format!("listening on {listen}"))
+}
+
+/// The configured layout, or a guess from what is there already.
+fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
+    match &config.layout {
+        LayoutChoice::Known(layout) => Ok(layout.clone()),
+        LayoutChoice::Guess => {
+            let (names, dir) = names_below(&config.watch)?;
+            let (layout, explanation) = Layout::guess(&names, &dir);
+            for line in explanation.to_string().lines() {
+                tracing::warn!(line, "no layout is configured; guessed from the names that are there");
+            }
+            Ok(layout)
+        }
+    }
+}
+
+fn names_below(dir: &Path) -> anyhow::Result<(Vec<mcrengine::ids::FilePath>, std::path::PathBuf)> {
+    let listing = list(dir, &ScanLimits::default())?;
+    Ok((listing.files, dir.to_owned()))
+}
+
+/// Few threads: they only move frames and timers; files, codecs and the store have threads of their own.
+fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).max_blocking_threads(64).enable_all().build();
+    runtime.context("no threads for the network")
+}
+
+async fn wait_for_signal() -> anyhow::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let name = tokio::select! {
+        _ = term.recv() => "SIGTERM",
+        _ = int.recv() => "SIGINT",
+    };
+    tracing::info!(signal = name, "shutting down");
+    Ok(())
+}

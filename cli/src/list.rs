@@ -1,0 +1,64 @@
+//! `mcr list`: the checkpoints of a store, newest first.
+
+use crate::args::ListArgs;
+use crate::common::open_store;
+use crate::output::{Table, human_time, print, print_json, ratio, utc};
+use mcrengine::manifest::{self, CheckpointState};
+use mcrengine::store::Store;
+use mcrengine::units::human_bytes;
+use std::process::ExitCode;
+use std::time::Duration;
+
+pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
+    let store = open_store(&args.store)?;
+    let jobs = match &args.store.job {
+        Some(job) => vec![job.clone()],
+        None => manifest::jobs(&store)?,
+    };
+    let (mut lines, mut table) = (Vec::new(), Table::new(&["job", "checkpoint", "state", ">ranks", ">files", ">raw", ">stored", ">ratio", ">took", "saved (UTC)"]));
+    for job in &jobs {
+        for state in manifest::list(&store as &dyn Store, job)? {
+            table.row([
+                job.to_string(),
+                state.id.to_string(),
+                if state.is_complete() { "complete".into() } else { format!("incomplete ({} missing)", state.missing.len()) },
+                state.ranks.to_string(),
+                state.files.to_string(),
+                human_bytes(state.raw_bytes.0),
+                human_bytes(state.stored_bytes.0),
+                format!("{:.3}", ratio(state.raw_bytes.0, state.stored_bytes.0)),
+                human_time(Duration::from_millis(state.elapsed_ms)),
+                utc(state.created_unix_ms),
+            ]);
+            lines.push(to_json(job.as_str(), &state));
+        }
+    }
+    if args.json {
+        print_json(&lines)?;
+    } else if lines.is_empty() {
+        print("no checkpoint\n");
+    } else {
+        print(&table.render());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn to_json(job: &str, state: &CheckpointState) -> serde_json::Value {
+    serde_json::json!({
+        "job": job,
+        "checkpoint": state.id,
+        "complete": state.is_complete(),
+        "missing": state.missing.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "sequence": state.sequence,
+        "ranks": state.ranks,
+        "groups": state.groups,
+        "group_size": state.group_size,
+        "files": state.files,
+        "raw_bytes": state.raw_bytes,
+        "stored_bytes": state.stored_bytes,
+        "created_unix_ms": state.created_unix_ms,
+        "elapsed_ms": state.elapsed_ms,
+        "scheme": state.scheme.name(),
+        "profile": state.profile,
+    })
+}

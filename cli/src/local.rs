@@ -1,0 +1,32 @@
+//! Files of this machine as the source of a flush: `mcr save` needs no wire.
+
+use mcr_anc::source::{FetchError, Source, Wanted};
+use mcr_cnc::source::OpenFile;
+
+/// The captured files of a group, in the order of the flush.
+pub struct LocalSource {
+    /// The files.
+    pub files: Vec<OpenFile>,
+    /// How many reads at a time.
+    pub threads: usize,
+}
+
+impl Source for LocalSource {
+    fn fetch(&self, wanted: &mut [Wanted<'_>]) -> Result<(), FetchError> {
+        for run in wanted {
+            let file = &self.files[run.variable.file as usize];
+            file.read_raw(run.variable.variable as usize, run.offset, run.into).map_err(|error| {
+                let (rank, file) = (file.header().rank, file.header().path.to_string());
+                match error.is_transient() {
+                    true => FetchError::Changed { rank, file },
+                    false => FetchError::Lost { rank, reason: mcr_anc::hub::error_chain(&error) },
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    fn parallel(&self) -> usize {
+        self.threads
+    }
+}

@@ -1,0 +1,178 @@
+//! `mcr show`: what a checkpoint is made of, class by class or file by file.
+
+use crate::args::ShowArgs;
+use crate::common::{one_job, open_store};
+use crate::output::{Table, print, print_json, ratio, utc};
+use anyhow::{Context, bail};
+use mcrengine::container::{ContainerReader, Placement};
+use mcrengine::classify::VariableRef;
+use mcrengine::ids::{CheckpointId, GroupId, JobId};
+use mcrengine::manifest::{self, CheckpointState};
+use mcrengine::store::Store;
+use mcrengine::units::human_bytes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::ExitCode;
+
+/// Classes that are shown without `--all`.
+const LARGEST: usize = 20;
+
+#[derive(Default, serde::Serialize)]
+struct Class {
+    key: String,
+    element: String,
+    variables: u64,
+    raw_bytes: u64,
+    /// Of the class, in segments of its own; pooled and reused bytes not counted.
+    coded_raw_bytes: u64,
+    stored_bytes: u64,
+    /// Not stored again: the same bytes are on another rank or in an older checkpoint.
+    reused_raw_bytes: u64,
+    pooled_raw_bytes: u64,
+    segments: u64,
+    chains: BTreeSet<String>,
+}
+
+#[derive(serde::Serialize)]
+struct File {
+    path: String,
+    rank: u32,
+    bytes: u64,
+    variables: usize,
+    digest: String,
+}
+
+pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
+    let store = open_store(&args.store)?;
+    let job = one_job(&store, &args.store)?;
+    let all = manifest::list(&store, &job)?;
+    let state = match &args.checkpoint {
+        Some(id) => all.iter().find(|state| state.id == *id).with_context(|| format!("job {job} has no checkpoint {id}; `mcr list` shows those it has"))?,
+        None => all.iter().find(|state| state.is_complete()).with_context(|| format!("job {job} has no complete checkpoint"))?,
+    };
+    let (classes, files, pool_bytes) = look_inside(&store, &job, state)?;
+    if args.json {
+        let mut value = serde_json::json!({
+            "job": job, "checkpoint": state.id, "ranks": state.ranks, "groups": state.groups, "scheme": state.scheme.name(),
+            "profile": state.profile, "raw_bytes": state.raw_bytes, "stored_bytes": state.stored_bytes, "pool_stored_bytes": pool_bytes,
+            "references": references(state), "classes": classes,
+        });
+        value["files"] = serde_json::to_value(&files)?;
+        print_json(&value)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    print(&summary(&job, state));
+    print(&if args.files { file_table(&files) } else { class_table(&classes, pool_bytes, args.all) });
+    Ok(ExitCode::SUCCESS)
+}
+
+fn references(state: &CheckpointState) -> Vec<CheckpointId> {
+    state.references.iter().map(|r| r.checkpoint.clone()).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+fn summary(job: &JobId, state: &CheckpointState) -> String {
+    let mut text = format!(
+        "job {job}, checkpoint {}, saved {} UTC\n{} ranks in {} groups of {}, {} files, scheme {}, profile {}\n{} raw, {} stored, ratio {:.3}\n",
+        state.id, utc(state.created_unix_ms), state.ranks, state.groups, state.group_size, state.files, state.scheme.name(), state.profile,
+        human_bytes(state.raw_bytes.0), human_bytes(state.stored_bytes.0), ratio(state.raw_bytes.0, state.stored_bytes.0),
+    );
+    if !state.is_complete() {
+        text.push_str("INCOMPLETE: it does not exist for a restart\n");
+        state.missing.iter().take(10).for_each(|missing| text.push_str(&format!("  {missing}\n")));
+    }
+    let older = references(state);
+    if !older.is_empty() {
+        let names = older.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        text.push_str(&format!("refers to what did not change since {names}\n"));
+    }
+    text.push('\n');
+    text
+}
+
+type Inside = (Vec<Class>, Vec<File>, u64);
+
+fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyhow::Result<Inside> {
+    let (mut classes, mut files, mut pool_bytes): (BTreeMap<String, Class>, Vec<File>, u64) = Default::default();
+    let mut opened = 0;
+    for group in (0..state.groups).map(GroupId) {
+        let reader = match ContainerReader::open(store, job, &state.id, group) {
+            Ok(reader) => reader,
+            Err(error) if state.is_complete() => return Err(error.into()),
+            Err(_) => continue,
+        };
+        opened += 1;
+        let index = reader.index();
+        files.extend(index.files().iter().map(|file| File {
+            path: file.path.to_string(), rank: file.rank.0, bytes: file.bytes, variables: file.variables.len(), digest: file.digest.to_hex(),
+        }));
+        let mut class_of: BTreeMap<VariableRef, &str> = BTreeMap::new();
+        for class in index.classes() {
+            let entry = classes.entry(class.key.to_string()).or_default();
+            entry.key = class.key.to_string();
+            entry.element = class.element.to_string();
+            entry.variables += class.members.len() as u64;
+            for member in &class.members {
+                class_of.insert(*member, &class.key);
+                let raw_bytes = member.of(index.files()).raw_bytes.0;
+                entry.raw_bytes += raw_bytes;
+                if !matches!(index.placement(*member), Some(Placement::Pieces)) {
+                    entry.reused_raw_bytes += raw_bytes;
+                }
+            }
+        }
+        for (number, segment) in (0u32..).zip(index.segments()) {
+            match segment.class.and_then(|class| index.classes().get(class as usize)).and_then(|class| classes.get_mut(&*class.key)) {
+                Some(class) => {
+                    class.coded_raw_bytes += segment.raw_bytes.0;
+                    class.stored_bytes += segment.stored_bytes.0;
+                    class.segments += 1;
+                    class.chains.insert(segment.chain.to_string());
+                }
+                None => {
+                    pool_bytes += segment.stored_bytes.0;
+                    for piece in index.pieces(number) {
+                        if let Some(class) = class_of.get(&piece.variable).and_then(|key| classes.get_mut(*key)) {
+                            class.pooled_raw_bytes += piece.bytes;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    if opened == 0 {
+        bail!("{}: none of its containers can be read", state.id);
+    }
+    let mut classes: Vec<Class> = classes.into_values().collect();
+    classes.sort_by(|a, b| b.raw_bytes.cmp(&a.raw_bytes).then_with(|| a.key.cmp(&b.key)));
+    Ok((classes, files, pool_bytes))
+}
+
+fn class_table(classes: &[Class], pool_bytes: u64, all: bool) -> String {
+    let mut table = Table::new(&["class", ">variables", ">raw", ">stored", ">ratio", ">reused", ">pooled", "chains"]);
+    let shown = if all { classes.len() } else { classes.len().min(LARGEST) };
+    for class in &classes[..shown] {
+        table.row([
+            class.key.clone(),
+            class.variables.to_string(),
+            human_bytes(class.raw_bytes),
+            human_bytes(class.stored_bytes),
+            if class.coded_raw_bytes == 0 { "-".into() } else { format!("{:.3}", ratio(class.coded_raw_bytes, class.stored_bytes)) },
+            human_bytes(class.reused_raw_bytes),
+            human_bytes(class.pooled_raw_bytes),
+            class.chains.iter().cloned().collect::<Vec<_>>().join(", "),
+        ]);
+    }
+    let mut text = table.render();
+    if shown < classes.len() {
+        text.push_str(&format!("... and {} smaller classes (--all shows them)\n", classes.len() - shown));
+    }
+    text.push_str(&format!("pools of small variables: {} stored\n", human_bytes(pool_bytes)));
+    text
+}
+
+fn file_table(files: &[File]) -> String {
+    let mut table = Table::new(&["file", ">rank", ">bytes", ">variables", "BLAKE3"]);
+    for file in files {
+        table.row([file.path.clone(), file.rank.to_string(), file.bytes.to_string(), file.variables.to_string(), file.digest[..16].to_owned()]);
+    }
+    table.render()
+}

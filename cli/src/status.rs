@@ -1,0 +1,85 @@
+//! `mcr status`: what is in flight, what is committed, what is wrong, from the aggregators' own mouths.
+
+use crate::args::StatusArgs;
+use crate::output::{Table, human_time, print, print_json};
+use mcr_cnc::serve::dial_address;
+use mcr_proto::v1;
+use mcrengine::units::human_bytes;
+use std::process::ExitCode;
+use std::time::Duration;
+
+pub fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut all_answer, mut lines) = (true, Vec::new());
+    for address in &args.aggregators {
+        match runtime.block_on(ask(address)) {
+            Ok(status) if args.json => lines.push(to_json(address, &status)),
+            Ok(status) => print(&to_text(address, &status)),
+            Err(error) => {
+                all_answer = false;
+                lines.push(serde_json::json!({ "aggregator": address, "error": error }));
+                if !args.json {
+                    print(&format!("aggregator {address}: DOES NOT ANSWER: {error}\n"));
+                }
+            }
+        }
+    }
+    if args.json {
+        print_json(&lines)?;
+    }
+    Ok(if all_answer { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn ask(address: &str) -> Result<v1::StatusReply, String> {
+    let answer = async {
+        let mut client = dial_address(address).await?;
+        client.status(v1::StatusRequest {}).await.map(tonic::Response::into_inner).map_err(|status| status.message().to_owned())
+    };
+    tokio::time::timeout(Duration::from_secs(10), answer).await.unwrap_or_else(|_| Err("no answer within 10 s".into()))
+}
+
+fn to_json(address: &str, status: &v1::StatusReply) -> serde_json::Value {
+    let agents: Vec<_> = (status.agents.iter())
+        .map(|a| serde_json::json!({ "node": a.node, "job": a.job, "connected_ms": a.connected_ms, "silent_ms": a.silent_ms, "ranks": a.ranks }))
+        .collect();
+    let checkpoints: Vec<_> = (status.checkpoints.iter())
+        .map(|c| {
+            serde_json::json!({
+                "job": c.job, "label": c.label, "group": c.group, "phase": c.phase, "reason": c.reason, "missing": c.missing,
+                "raw_bytes": c.raw_bytes, "stored_bytes": c.stored_bytes, "age_ms": c.age_ms, "flush_ms": c.flush_ms,
+            })
+        })
+        .collect();
+    serde_json::json!({
+        "aggregator": address, "software": status.software, "uptime_ms": status.uptime_ms, "store": status.store,
+        "budget_bytes": status.budget_bytes, "leased_bytes": status.leased_bytes, "agents": agents, "checkpoints": checkpoints,
+    })
+}
+
+fn to_text(address: &str, status: &v1::StatusReply) -> String {
+    let time = |ms: u64| human_time(Duration::from_millis(ms));
+    let mut text = format!(
+        "aggregator {address}: {}, up {}, store {}, {} of {} in flight\n",
+        status.software, time(status.uptime_ms), status.store, human_bytes(status.leased_bytes), human_bytes(status.budget_bytes)
+    );
+    let mut agents = Table::new(&["node", "job", ">ranks", ">connected", ">silent"]);
+    for agent in &status.agents {
+        agents.row([agent.node.clone(), agent.job.clone(), agent.ranks.len().to_string(), time(agent.connected_ms), time(agent.silent_ms)]);
+    }
+    let mut checkpoints = Table::new(&["job", "checkpoint", ">group", "phase", ">raw", ">stored", ">age", "what"]);
+    for c in &status.checkpoints {
+        let missing = || format!("waits for ranks {}", c.missing.iter().take(8).map(u32::to_string).collect::<Vec<_>>().join(", "));
+        let what = if c.missing.is_empty() { c.reason.clone() } else { missing() };
+        checkpoints.row([
+            c.job.clone(), c.label.clone(), c.group.to_string(), c.phase.clone(), human_bytes(c.raw_bytes), human_bytes(c.stored_bytes), time(c.age_ms), what,
+        ]);
+    }
+    match status.agents.is_empty() {
+        true => text.push_str("no agent is connected\n"),
+        false => text.push_str(&format!("\n{}", agents.render())),
+    }
+    if !status.checkpoints.is_empty() {
+        text.push_str(&format!("\n{}", checkpoints.render()));
+    }
+    text
+}

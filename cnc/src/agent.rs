@@ -1,0 +1,406 @@
+//! The agent: watches, describes what has settled, announces it, and remembers what was committed.
+//!
+//! One task owns the state and is told events by the watcher, the links, and the thread that captures. It waits for
+//! nobody: whatever takes time is started, and its end is one more event.
+
+use crate::capture::{CaptureError, CaptureMode, capture};
+use crate::config::CncConfig;
+use crate::h5::{MapSource, Maps};
+use crate::layout::Layout;
+use crate::serve::{Held, LinkOptions, News, Order, run_link};
+use crate::settle::{Fingerprint, ReadyRank};
+use crate::source::{Descriptors, OpenFile};
+use crate::state::{AgentState, Loaded};
+use crate::watch::{WatchError, WatchEvent, Watcher};
+use mcr_proto::convert::file_to_wire;
+use mcr_proto::{ANNOUNCEMENT_BYTES_MAX, v1};
+use mcrengine::ids::{CheckpointId, FilePath, GroupId, Rank};
+use prost::Message;
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// Ranks of checkpoints that are announced and not yet committed; the oldest is let go for a further one.
+const HELD_MAX: usize = 4096;
+/// Orders that a link may not have taken yet: each held rank is held and forgotten once.
+const ORDERS_MAX: usize = 4 * HELD_MAX;
+/// Ready ranks that wait to be captured; beyond this the watcher waits.
+const READY_MAX: usize = 4096;
+/// News that may wait for the agent.
+const NEWS_MAX: usize = 256;
+/// Descriptors of application files held open at a time, while they are read.
+const DESCRIPTORS_MAX: usize = 64;
+/// Before a checkpoint that the aggregator gave up for a passing reason is announced again.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Why an agent does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The directory cannot be watched.
+    #[error("watching {path}", path = .path.display())]
+    Watch {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: WatchError,
+    },
+}
+
+/// A running agent.
+pub struct Agent {
+    stop: oneshot::Sender<()>,
+    ended: tokio::task::JoinHandle<()>,
+}
+
+impl Agent {
+    /// Watches and serves until [`Agent::drain`]. Within a tokio runtime.
+    pub fn start(config: CncConfig, layout: Layout) -> Result<Self, AgentError> {
+        Self::start_with(config, layout, Arc::new(Maps::new()))
+    }
+
+    /// As [`Agent::start`], with another reader of HDF5 maps.
+    pub fn start_with(config: CncConfig, layout: Layout, maps: Arc<dyn MapSource>) -> Result<Self, AgentError> {
+        let state = match AgentState::load(&config.state_file) {
+            Loaded::New => AgentState::new(config.job.clone()),
+            Loaded::Found(state) if state.job.as_ref() == Some(&config.job) => state,
+            Loaded::Found(state) => {
+                let before = state.job.map(|job| job.to_string()).unwrap_or_default();
+                tracing::info!(job = %config.job, before, "the state file is another job's; a new run begins");
+                AgentState::new(config.job.clone())
+            }
+            Loaded::Damaged(why) => {
+                tracing::warn!(file = %config.state_file.display(), why, "the state file cannot be used; every checkpoint is announced again");
+                AgentState::new(config.job.clone())
+            }
+        };
+        let watched = Watcher::spawn(&config.watch, layout, config.watch_options());
+        let (events, watcher) = watched.map_err(|source| AgentError::Watch { path: config.watch.clone(), source })?;
+        let (news_to, news) = mpsc::channel(NEWS_MAX);
+        let links = (config.aggregators.iter().enumerate())
+            .map(|(link, address)| {
+                let (orders, received) = mpsc::channel(ORDERS_MAX);
+                let options = LinkOptions {
+                    link,
+                    address: address.clone(),
+                    node: config.node.clone(),
+                    job: config.job.clone(),
+                    ranks: config.ranks.unwrap_or(0),
+                    group_size: config.group_size,
+                    reconnect: (config.reconnect_min, config.reconnect_max),
+                    budget_bytes: config.budget_bytes / config.aggregators.len().max(1) as u64,
+                };
+                tokio::spawn(run_link(options, received, news_to.clone()));
+                Link { orders, take_apart: None }
+            })
+            .collect();
+        let (stop, stopped) = oneshot::channel();
+        let (done_to, done) = mpsc::channel(4);
+        let core = Core {
+            config,
+            watcher,
+            maps,
+            state,
+            links,
+            descriptors: Descriptors::new(DESCRIPTORS_MAX),
+            ready: VecDeque::new(),
+            capturing: None,
+            held: BTreeMap::new(),
+            again: Vec::new(),
+            to_delete: Vec::new(),
+            next_announce: 1,
+            done_to,
+        };
+        let ended = tokio::spawn(core.run(events, news, done, stopped));
+        Ok(Self { stop, ended })
+    }
+
+    /// Stops watching, waits a while for what is announced to be committed, and ends.
+    pub async fn drain(self) {
+        let _ = self.stop.send(());
+        let _ = self.ended.await;
+    }
+}
+
+struct Link {
+    orders: mpsc::Sender<Order>,
+    /// Known once a session began.
+    take_apart: Option<bool>,
+}
+
+type RankKey = (CheckpointId, Rank);
+
+struct HeldRank {
+    announce_id: u64,
+    link: usize,
+    take_apart: bool,
+    ready: ReadyRank,
+}
+
+/// The end of a capture.
+struct Captured {
+    ready: ReadyRank,
+    link: usize,
+    take_apart: bool,
+    result: Result<Held, (FilePath, CaptureError)>,
+}
+
+struct Core {
+    config: CncConfig,
+    watcher: Watcher,
+    maps: Arc<dyn MapSource>,
+    state: AgentState,
+    links: Vec<Link>,
+    descriptors: Arc<Descriptors>,
+    ready: VecDeque<ReadyRank>,
+    /// What is being captured; one at a time, so that the application keeps its processor.
+    capturing: Option<RankKey>,
+    held: BTreeMap<RankKey, HeldRank>,
+    /// Given up for a passing reason; ready again at that time.
+    again: Vec<(tokio::time::Instant, ReadyRank)>,
+    /// Files of committed checkpoints that wait until a checkpoint exists, all groups included.
+    to_delete: Vec<(FilePath, Fingerprint)>,
+    next_announce: u64,
+    done_to: mpsc::Sender<Captured>,
+}
+
+/// How long a drain may take: inside Slurm's KillWait of 30 s.
+const DRAIN: Duration = Duration::from_secs(20);
+
+impl Core {
+    async fn run(
+        mut self,
+        mut events: mpsc::Receiver<WatchEvent>,
+        mut news: mpsc::Receiver<News>,
+        mut done: mpsc::Receiver<Captured>,
+        mut stopped: oneshot::Receiver<()>,
+    ) {
+        let mut draining: Option<tokio::time::Instant> = None;
+        loop {
+            self.start_capture();
+            let idle = self.held.is_empty() && self.ready.is_empty() && self.capturing.is_none();
+            if draining.is_some_and(|until| idle || tokio::time::Instant::now() >= until) {
+                break;
+            }
+            let due = self.again.iter().map(|(at, _)| *at).chain(draining).min();
+            // Each arm only makes an event, so cancellation cuts nothing in half. Nothing due: no timer at all.
+            tokio::select! {
+                event = events.recv(), if self.ready.len() < READY_MAX => match event {
+                    Some(event) => self.watched(event),
+                    None => {
+                        tracing::error!("the watcher has ended; the agent ends too, so that its supervisor starts it anew");
+                        break;
+                    }
+                },
+                Some(news) = news.recv() => self.told(news),
+                Some(captured) = done.recv() => self.captured(captured),
+                () = tokio::time::sleep_until(due.unwrap_or_else(tokio::time::Instant::now)), if due.is_some() => self.retry_due(),
+                _ = &mut stopped, if draining.is_none() => {
+                    tracing::info!(uncommitted = self.held.len() + self.ready.len(), "draining");
+                    draining = Some(tokio::time::Instant::now() + DRAIN);
+                    self.watcher.rescan();
+                }
+            }
+        }
+        if !self.held.is_empty() {
+            let uncommitted = self.held.len();
+            tracing::warn!(uncommitted, "ended before everything was committed; the files are announced again at the next start");
+        }
+        self.watcher.stop();
+    }
+
+    fn watched(&mut self, event: WatchEvent) {
+        match event {
+            WatchEvent::Ready(ready) => {
+                if ready.files.iter().all(|file| self.state.is_committed(&file.path, &file.fingerprint)) {
+                    tracing::debug!(checkpoint = %ready.checkpoint, rank = ready.rank.0, "committed before");
+                    return;
+                }
+                self.again.retain(|(_, waiting)| (&waiting.checkpoint, waiting.rank) != (&ready.checkpoint, ready.rank));
+                self.ready.retain(|waiting| (&waiting.checkpoint, waiting.rank) != (&ready.checkpoint, ready.rank));
+                self.ready.push_back(ready);
+            }
+            WatchEvent::Vanished { checkpoint, rank, path, .. } => {
+                let reason = format!("{path} is gone");
+                self.forget(&(checkpoint, rank), Some(reason));
+            }
+            WatchEvent::Cut { checkpoint, rank, path, why } => {
+                tracing::warn!(%checkpoint, rank = rank.0, %path, why, "a file is not whole; its checkpoint waits");
+            }
+            WatchEvent::Trouble(what) => tracing::warn!(what, "watching"),
+        }
+    }
+
+    fn link_of(&self, rank: Rank) -> usize {
+        let group = GroupId(rank.0 / self.config.group_size);
+        group.0 as usize % self.links.len().max(1)
+    }
+
+    /// Captures the first rank whose aggregator has said how, if nothing is being captured.
+    fn start_capture(&mut self) {
+        if self.capturing.is_some() {
+            return;
+        }
+        let position = (0..self.ready.len()).find(|&i| self.links[self.link_of(self.ready[i].rank)].take_apart.is_some());
+        let Some(ready) = position.and_then(|i| self.ready.remove(i)) else { return };
+        let link = self.link_of(ready.rank);
+        let take_apart = self.links[link].take_apart.unwrap_or(true);
+        self.capturing = Some((ready.checkpoint.clone(), ready.rank));
+        let announce_id = self.next_announce;
+        self.next_announce += 1;
+        let (root, maps, descriptors) = (self.config.watch.clone(), Arc::clone(&self.maps), Arc::clone(&self.descriptors));
+        let done = self.done_to.clone();
+        tokio::task::spawn_blocking(move || {
+            let mode = if take_apart { CaptureMode::Apart } else { CaptureMode::Whole };
+            let result = describe(&root, &ready, announce_id, mode, &*maps, &descriptors);
+            // Only fails when the agent has ended.
+            let _ = done.blocking_send(Captured { ready, link, take_apart, result });
+        });
+    }
+
+    fn captured(&mut self, captured: Captured) {
+        let Captured { ready, link, take_apart, result } = captured;
+        let key = (ready.checkpoint.clone(), ready.rank);
+        self.capturing = None;
+        match result {
+            Ok(held) => {
+                self.forget(&key, None);
+                if self.held.len() >= HELD_MAX
+                    && let Some(oldest) = self.held.iter().min_by_key(|(_, h)| h.announce_id).map(|(key, _)| key.clone())
+                {
+                    tracing::warn!(checkpoint = %oldest.0, rank = oldest.1.0, "too many ranks wait for their aggregator; the oldest is let go");
+                    self.forget(&oldest, Some("the agent holds too many".into()));
+                }
+                let (announce_id, held) = (held.announce_id, Arc::new(held));
+                if self.links[link].orders.try_send(Order::Hold(held)).is_err() {
+                    tracing::error!(link, "the link takes no orders; the rank is announced again at the next rescan");
+                    return;
+                }
+                self.held.insert(key, HeldRank { announce_id, link, take_apart, ready });
+            }
+            Err((path, error)) if error.is_transient() => {
+                tracing::info!(checkpoint = %key.0, rank = key.1.0, %path, %error, "changed while it was read; read again once it rests");
+                self.watcher.look_again(&path);
+            }
+            Err((path, error)) => {
+                let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+                tracing::warn!(checkpoint = %key.0, rank = key.1.0, %path, %error, cause, "cannot be read; tried again later");
+                self.again.push((tokio::time::Instant::now() + AGAIN, ready));
+            }
+        }
+    }
+
+    fn told(&mut self, news: News) {
+        match news {
+            News::Welcome { link, take_apart } => {
+                self.links[link].take_apart = Some(take_apart);
+                // Captured for an aggregator with another scheme: once more.
+                let other: Vec<RankKey> = (self.held.iter())
+                    .filter(|(_, held)| held.link == link && held.take_apart != take_apart)
+                    .map(|(key, _)| key.clone())
+                    .collect();
+                for key in other {
+                    if let Some(held) = self.forget(&key, Some("it is described anew for another scheme".into())) {
+                        self.ready.push_back(held.ready);
+                    }
+                }
+            }
+            News::Committed { label, rank, checkpoint, exists } => self.committed((label, rank), checkpoint, exists),
+            News::Abandoned { label, rank, reason, retry } => {
+                tracing::warn!(checkpoint = %label, rank = rank.0, reason, retry, "the aggregator gave it up");
+                if let Some(held) = self.forget(&(label, rank), None)
+                    && retry
+                {
+                    self.again.push((tokio::time::Instant::now() + AGAIN, held.ready));
+                }
+            }
+            News::Changed { announce_id } => {
+                let key = self.held.iter().find(|(_, held)| held.announce_id == announce_id).map(|(key, _)| key.clone());
+                if let Some(held) = key.and_then(|key| self.forget(&key, None)) {
+                    for file in &held.ready.files {
+                        self.watcher.look_again(&file.path);
+                    }
+                }
+            }
+            News::Refused { link, reason } => {
+                let aggregator = &self.config.aggregators[link];
+                tracing::error!(aggregator, reason, "the aggregator will not have this agent; nothing is saved through it");
+            }
+        }
+    }
+
+    fn committed(&mut self, key: RankKey, checkpoint: CheckpointId, exists: bool) {
+        let Some(held) = self.forget(&key, None) else { return };
+        tracing::info!(checkpoint = %checkpoint, rank = key.1.0, exists, "committed");
+        let files: Vec<(FilePath, Fingerprint)> = held.ready.files.into_iter().map(|f| (f.path, f.fingerprint)).collect();
+        self.state.committed(checkpoint, &files);
+        if let Err(error) = self.state.save(&self.config.state_file) {
+            let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            tracing::warn!(%error, cause, "cannot save the state file; after a restart everything is announced again");
+        }
+        if self.config.delete_after_commit {
+            self.to_delete.extend(files);
+            if exists {
+                self.delete_committed();
+            }
+        }
+    }
+
+    /// Deletes the application's files of committed checkpoints, where the configuration says so: only once a checkpoint
+    /// that is as new exists whole, and only files that are still what was committed.
+    fn delete_committed(&mut self) {
+        for (path, fingerprint) in std::mem::take(&mut self.to_delete) {
+            let full = self.config.watch.join(path.as_path());
+            let unchanged = std::fs::symlink_metadata(&full).is_ok_and(|now| Fingerprint::from(&now) == fingerprint);
+            if unchanged && let Err(error) = std::fs::remove_file(&full) {
+                tracing::warn!(%path, %error, "cannot delete a committed file");
+            }
+        }
+    }
+
+    fn forget(&mut self, key: &RankKey, withdraw: Option<String>) -> Option<HeldRank> {
+        let held = self.held.remove(key)?;
+        let order = Order::Forget { announce_id: held.announce_id, withdraw };
+        if self.links[held.link].orders.try_send(order).is_err() {
+            tracing::error!(link = held.link, "the link takes no orders");
+        }
+        Some(held)
+    }
+
+    fn retry_due(&mut self) {
+        let now = tokio::time::Instant::now();
+        let (due, later) = std::mem::take(&mut self.again).into_iter().partition(|(at, _)| *at <= now);
+        self.again = later;
+        self.ready.extend(due.into_iter().map(|(_, ready)| ready));
+    }
+}
+
+/// Captures a rank's files and encodes their announcement. Runs on a thread that may block.
+fn describe(
+    root: &std::path::Path,
+    ready: &ReadyRank,
+    announce_id: u64,
+    mode: CaptureMode,
+    maps: &dyn MapSource,
+    descriptors: &Arc<Descriptors>,
+) -> Result<Held, (FilePath, CaptureError)> {
+    let mut paths: Vec<&FilePath> = ready.files.iter().map(|file| &file.path).collect();
+    paths.sort_unstable();
+    let (mut files, mut wire) = (Vec::with_capacity(paths.len()), v1::Announcement::default());
+    let mut seen = HashSet::new();
+    for path in paths.into_iter().filter(|path| seen.insert(path.as_bytes())) {
+        let fail = |error| (path.clone(), error);
+        let mut captured = capture(root, path, ready.rank, mode, maps).map_err(fail)?;
+        let mut header = file_to_wire(&captured.header);
+        if (header.encoded_len() + wire.encoded_len()) as u64 > ANNOUNCEMENT_BYTES_MAX / 2 && mode == CaptureMode::Apart {
+            // A file whose description is as long as a checkpoint is taken whole.
+            captured = capture(root, path, ready.rank, CaptureMode::Whole, maps).map_err(fail)?;
+            header = file_to_wire(&captured.header);
+        }
+        wire.files.push(header);
+        files.push(OpenFile::new(root, Arc::new(captured.header), captured.fingerprint, descriptors));
+    }
+    let announcement = wire.encode_to_vec().into();
+    Ok(Held { announce_id, label: ready.checkpoint.clone(), rank: ready.rank, files, announcement })
+}

@@ -1,0 +1,416 @@
+//! The agent's end of the wire: dials one aggregator, announces, and answers fetches, until told to stop.
+//!
+//! A link outlives its sessions: when one ends it dials again with growing waits, and announces anew what is not
+//! committed. Generated types stop here.
+
+use crate::capture::CaptureError;
+use crate::source::OpenFile;
+use bytes::Bytes;
+use mcr_proto::v1::aggregator_client::AggregatorClient;
+use mcr_proto::v1::from_agent::Message as From;
+use mcr_proto::v1::to_agent::Message as To;
+use mcr_proto::{FETCH_BYTES_MAX, FRAME_BYTES, HEARTBEAT_SECONDS, MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, WIRE_VERSION, v1};
+use mcrengine::ids::{CheckpointId, JobId, Rank};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+
+/// A rank of a checkpoint that is described, and held until it is committed.
+pub struct Held {
+    /// Unique in this process.
+    pub announce_id: u64,
+    /// The application's name of the checkpoint.
+    pub label: CheckpointId,
+    /// The rank.
+    pub rank: Rank,
+    /// Its files, ready to be read.
+    pub files: Vec<OpenFile>,
+    /// The encoded announcement.
+    pub announcement: Bytes,
+}
+
+/// What the agent tells a link.
+pub enum Order {
+    /// Announce this now, and again whenever a session begins, until `Forget`.
+    Hold(Arc<Held>),
+    /// It is committed, given up or gone. With a reason, the aggregator is told.
+    Forget {
+        /// Which.
+        announce_id: u64,
+        /// Why the aggregator must forget it too.
+        withdraw: Option<String>,
+    },
+}
+
+/// What a link tells the agent.
+pub enum News {
+    /// A session began; this is how files are to be captured for it.
+    Welcome {
+        /// Which link.
+        link: usize,
+        /// Variables, not whole files.
+        take_apart: bool,
+    },
+    /// The group's part is in the store.
+    Committed {
+        /// The application's name.
+        label: CheckpointId,
+        /// The rank.
+        rank: Rank,
+        /// Under which name.
+        checkpoint: CheckpointId,
+        /// Whether the checkpoint exists, all groups included.
+        exists: bool,
+    },
+    /// The aggregator gave it up.
+    Abandoned {
+        /// The application's name.
+        label: CheckpointId,
+        /// The rank.
+        rank: Rank,
+        /// Why.
+        reason: String,
+        /// Announcing it again later may help.
+        retry: bool,
+    },
+    /// A file is not what was announced.
+    Changed {
+        /// Which announcement.
+        announce_id: u64,
+    },
+    /// The aggregator will not have this agent; dialling again changes nothing.
+    Refused {
+        /// Which link.
+        link: usize,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What a link runs with.
+#[derive(Clone)]
+pub struct LinkOptions {
+    /// Its number, as in `News`.
+    pub link: usize,
+    /// `host:port` of the aggregator.
+    pub address: String,
+    /// Host name of this node, for people.
+    pub node: String,
+    /// The job.
+    pub job: JobId,
+    /// Ranks in all, 0 if not known.
+    pub ranks: u32,
+    /// GROUP_SIZE.
+    pub group_size: u32,
+    /// First and longest wait between dialling.
+    pub reconnect: (Duration, Duration),
+    /// Bytes of data that may wait for the network.
+    pub budget_bytes: u64,
+}
+
+/// Runs until the orders end.
+pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, news: mpsc::Sender<News>) {
+    let mut held: BTreeMap<u64, Arc<Held>> = BTreeMap::new();
+    let mut wait = options.reconnect.0;
+    loop {
+        let ended = match dial(&options).await {
+            Ok(client) => run_session(&options, client, &mut orders, &mut held, &news).await,
+            Err(error) => Ended::Failed(error),
+        };
+        let reason = match ended {
+            Ended::NoOrders => return,
+            Ended::Left(reason) => {
+                wait = options.reconnect.0;
+                reason
+            }
+            Ended::Failed(reason) => reason,
+            Ended::Refused(reason) => {
+                let refused = News::Refused { link: options.link, reason: reason.clone() };
+                if news.send(refused).await.is_err() {
+                    return;
+                }
+                wait = options.reconnect.1;
+                reason
+            }
+        };
+        tracing::warn!(aggregator = options.address, reason, wait_ms = wait.as_millis() as u64, "no session; dialling again");
+        let again = tokio::time::sleep(wait);
+        tokio::pin!(again);
+        loop {
+            tokio::select! {
+                () = &mut again => break,
+                order = orders.recv() => match order {
+                    None => return,
+                    Some(Order::Hold(h)) => drop(held.insert(h.announce_id, h)),
+                    Some(Order::Forget { announce_id, .. }) => drop(held.remove(&announce_id)),
+                }
+            }
+        }
+        wait = (wait * 2).min(options.reconnect.1);
+    }
+}
+
+/// How a session ended.
+enum Ended {
+    /// The agent wants no more.
+    NoOrders,
+    /// A session that worked came to an end.
+    Left(String),
+    /// It never came about.
+    Failed(String),
+    /// The aggregator says that dialling again changes nothing.
+    Refused(String),
+}
+
+/// A client for an address, with the wire's limits and deadlines.
+pub async fn dial_address(address: &str) -> Result<AggregatorClient<Channel>, String> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| format!("{address}: {error}"))?;
+    let channel = (endpoint.connect_timeout(Duration::from_secs(10)))
+        .http2_keep_alive_interval(Duration::from_secs(10))
+        .keep_alive_timeout(Duration::from_secs(20))
+        .initial_stream_window_size(8 << 20)
+        .initial_connection_window_size(16 << 20)
+        .tcp_nodelay(true)
+        .connect()
+        .await
+        .map_err(|error| format!("{address}: {}", chain(&error)))?;
+    Ok(AggregatorClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {}", chain(source)),
+        None => error.to_string(),
+    }
+}
+
+async fn dial(options: &LinkOptions) -> Result<AggregatorClient<Channel>, String> {
+    dial_address(&options.address).await
+}
+
+type Out = mpsc::Sender<v1::FromAgent>;
+
+/// Waits for room in the queue; an aggregator that takes nothing for long has left.
+async fn send(out: &Out, message: From) -> Result<(), String> {
+    let message = v1::FromAgent { message: Some(message) };
+    let deadline = Duration::from_secs(SILENCE_SECONDS);
+    out.send_timeout(message, deadline).await.map_err(|_| format!("the aggregator took nothing for {SILENCE_SECONDS} s"))
+}
+
+async fn run_session(
+    options: &LinkOptions,
+    mut client: AggregatorClient<Channel>,
+    orders: &mut mpsc::Receiver<Order>,
+    held: &mut BTreeMap<u64, Arc<Held>>,
+    news: &mpsc::Sender<News>,
+) -> Ended {
+    // Frames that wait, plus the few that are being read, are all the data that this link holds.
+    let frames = usize::try_from(options.budget_bytes / FRAME_BYTES as u64).unwrap_or(usize::MAX).clamp(4, 1024) / 2;
+    let readers = Arc::new(Semaphore::new((frames / 2).clamp(1, 4)));
+    let (out, queue) = mpsc::channel::<v1::FromAgent>(frames);
+    let hello = v1::Hello {
+        version: WIRE_VERSION,
+        node: options.node.clone(),
+        job: options.job.to_string(),
+        ranks: options.ranks,
+        group_size: options.group_size,
+        software: SOFTWARE.into(),
+    };
+    if let Err(reason) = send(&out, From::Hello(hello)).await {
+        return Ended::Failed(reason);
+    }
+    let deadline = Duration::from_secs(SILENCE_SECONDS);
+    let opened = tokio::time::timeout(deadline, client.session(ReceiverStream::new(queue))).await;
+    let mut from = match opened {
+        Ok(Ok(response)) => response.into_inner(),
+        Ok(Err(status)) => return Ended::Failed(format!("{}: {}", status.code(), status.message())),
+        Err(_) => return Ended::Failed("the aggregator did not answer".into()),
+    };
+    match tokio::time::timeout(deadline, from.message()).await {
+        Ok(Ok(Some(v1::ToAgent { message: Some(To::Welcome(welcome)) }))) if welcome.version == WIRE_VERSION => {
+            tracing::info!(aggregator = options.address, software = welcome.software, "session began");
+            let welcome = News::Welcome { link: options.link, take_apart: welcome.take_apart };
+            if news.send(welcome).await.is_err() {
+                return Ended::NoOrders;
+            }
+        }
+        Ok(Ok(Some(v1::ToAgent { message: Some(To::Goodbye(goodbye)) }))) if !goodbye.retry => return Ended::Refused(goodbye.reason),
+        Ok(Ok(Some(v1::ToAgent { message: Some(To::Goodbye(goodbye)) }))) => return Ended::Failed(goodbye.reason),
+        Ok(Ok(_)) => return Ended::Refused("the aggregator did not answer Hello with Welcome; install one version everywhere".into()),
+        Ok(Err(status)) => return Ended::Failed(format!("{}: {}", status.code(), status.message())),
+        Err(_) => return Ended::Failed("the aggregator did not answer Hello".into()),
+    }
+    for held in held.values() {
+        if let Err(reason) = announce(&out, held).await {
+            return Ended::Left(reason);
+        }
+    }
+    let mut heartbeat = tokio::time::interval(Duration::from_secs(HEARTBEAT_SECONDS));
+    heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut heard = tokio::time::Instant::now();
+    loop {
+        // Each arm only makes an event; nothing is cut in half when another one wins.
+        tokio::select! {
+            order = orders.recv() => {
+                let sent = match order {
+                    None => return Ended::NoOrders,
+                    Some(Order::Hold(h)) => {
+                        held.insert(h.announce_id, Arc::clone(&h));
+                        announce(&out, &h).await
+                    }
+                    Some(Order::Forget { announce_id, withdraw }) => match (held.remove(&announce_id), withdraw) {
+                        (Some(h), Some(reason)) => {
+                            let label = h.label.to_string();
+                            send(&out, From::Withdraw(v1::Withdraw { label, rank: h.rank.0, reason })).await
+                        }
+                        _ => Ok(()),
+                    }
+                };
+                if let Err(reason) = sent {
+                    return Ended::Left(reason);
+                }
+            }
+            message = from.message() => {
+                heard = tokio::time::Instant::now();
+                let message = match message {
+                    Ok(Some(message)) => message.message,
+                    Ok(None) => return Ended::Left("the aggregator closed the session".into()),
+                    Err(status) => return Ended::Left(format!("{}: {}", status.code(), status.message())),
+                };
+                match message {
+                    Some(To::Goodbye(goodbye)) if goodbye.retry => return Ended::Left(goodbye.reason),
+                    Some(To::Goodbye(goodbye)) => return Ended::Refused(goodbye.reason),
+                    Some(To::Fetch(fetch)) => {
+                        let held = held.get(&fetch.announce_id).cloned();
+                        tokio::spawn(answer(fetch, held, out.clone(), Arc::clone(&readers), news.clone()));
+                    }
+                    Some(other) => match news_of(other) {
+                        Ok(None) => {}
+                        Ok(Some(told)) => {
+                            if news.send(told).await.is_err() {
+                                return Ended::NoOrders;
+                            }
+                        }
+                        Err(reason) => return Ended::Left(reason),
+                    },
+                    None => return Ended::Refused("a message of a kind that this version does not know".into()),
+                }
+            }
+            _ = heartbeat.tick() => {
+                if heard.elapsed() > deadline {
+                    return Ended::Left(format!("the aggregator said nothing for {SILENCE_SECONDS} s"));
+                }
+                if out.try_send(v1::FromAgent { message: Some(From::Heartbeat(v1::Heartbeat {})) }).is_err() && out.is_closed() {
+                    return Ended::Left("the session has ended".into());
+                }
+            }
+        }
+    }
+}
+
+fn news_of(message: To) -> Result<Option<News>, String> {
+    let parse = |label: String| label.parse::<CheckpointId>().map_err(|error| format!("the aggregator names a checkpoint: {error}"));
+    match message {
+        To::Committed(v1::Committed { label, rank, checkpoint, all_groups }) => {
+            let (label, checkpoint) = (parse(label)?, parse(checkpoint)?);
+            Ok(Some(News::Committed { label, rank: Rank(rank), checkpoint, exists: all_groups }))
+        }
+        To::Abandoned(v1::Abandoned { label, rank, reason, retry }) => {
+            Ok(Some(News::Abandoned { label: parse(label)?, rank: Rank(rank), reason, retry }))
+        }
+        To::Heartbeat(_) => Ok(None),
+        To::Welcome(_) | To::Fetch(_) | To::Goodbye(_) => Ok(None),
+    }
+}
+
+async fn announce(out: &Out, held: &Held) -> Result<(), String> {
+    let total_bytes = held.announcement.len() as u64;
+    let mut rest = held.announcement.clone();
+    let mut offset = 0;
+    loop {
+        let part = rest.split_to(rest.len().min(FRAME_BYTES));
+        let next = offset + part.len() as u64;
+        let (announce_id, label, rank) = (held.announce_id, held.label.to_string(), held.rank.0);
+        send(out, From::Announce(v1::AnnouncePart { announce_id, label, rank, total_bytes, offset, part })).await?;
+        offset = next;
+        if rest.is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+/// Reads what a fetch asks for and sends it in frames. The files are read on threads that may block, a few at a time.
+async fn answer(fetch: v1::Fetch, held: Option<Arc<Held>>, out: Out, readers: Arc<Semaphore>, news: mpsc::Sender<News>) {
+    let Ok(permit) = readers.acquire_owned().await else { return };
+    let (fetch_id, announce_id) = (fetch.fetch_id, fetch.announce_id);
+    let runtime = tokio::runtime::Handle::current();
+    let frames = out.clone();
+    let read = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        let Some(held) = held else { return Err(Unread { reason: "that announcement holds no longer".into(), changed: true }) };
+        read_ranges(&fetch, &held, |offset, bytes| {
+            let crc = crc32c::crc32c(&bytes);
+            let data = v1::Data { fetch_id, offset, bytes: bytes.into(), crc };
+            runtime.block_on(send(&frames, From::Data(data))).map_err(|reason| Unread { reason, changed: false })
+        })
+    })
+    .await;
+    let unread = match read {
+        Ok(Ok(())) => return,
+        Ok(Err(unread)) => unread,
+        Err(error) => Unread { reason: format!("reading failed: {error}"), changed: false },
+    };
+    if unread.changed {
+        let _ = news.send(News::Changed { announce_id }).await;
+    }
+    tracing::warn!(announce_id, reason = unread.reason, "a fetch cannot be answered");
+    let failed = v1::FetchFailed { fetch_id, reason: unread.reason, changed: unread.changed };
+    let _ = send(&out, From::FetchFailed(failed)).await;
+}
+
+struct Unread {
+    reason: String,
+    changed: bool,
+}
+
+impl std::convert::From<CaptureError> for Unread {
+    fn from(error: CaptureError) -> Self {
+        Self { changed: error.is_transient(), reason: chain(&error) }
+    }
+}
+
+/// Fills frames from the ranges, one after the other, however small the ranges are.
+fn read_ranges(fetch: &v1::Fetch, held: &Held, mut each: impl FnMut(u64, Vec<u8>) -> Result<(), Unread>) -> Result<(), Unread> {
+    let bad = |reason: String| Unread { reason, changed: false };
+    let asked = fetch.ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(range.bytes));
+    if asked != Some(fetch.total_bytes) || fetch.total_bytes > FETCH_BYTES_MAX {
+        return Err(bad(format!("a fetch of {} bytes whose ranges do not add up, or too many", fetch.total_bytes)));
+    }
+    let (mut sent, mut frame) = (0u64, Vec::new());
+    for range in &fetch.ranges {
+        let file = held.files.get(range.file as usize).filter(|file| {
+            let variable = file.header().variables.get(range.variable as usize);
+            variable.is_some_and(|v| range.offset.checked_add(range.bytes).is_some_and(|end| end <= v.raw_bytes.0))
+        });
+        let Some(file) = file else {
+            return Err(bad(format!("file {}, variable {}, {} bytes at {}: there is no such range", range.file, range.variable, range.bytes, range.offset)));
+        };
+        let (mut offset, mut left) = (range.offset, range.bytes);
+        while left > 0 {
+            let room = (FRAME_BYTES - frame.len()) as u64;
+            let bytes = left.min(room);
+            let start = frame.len();
+            frame.resize(start + bytes as usize, 0);
+            file.read_raw(range.variable as usize, offset, &mut frame[start..])?;
+            (offset, left) = (offset + bytes, left - bytes);
+            if frame.len() == FRAME_BYTES {
+                each(sent, std::mem::take(&mut frame))?;
+                sent += FRAME_BYTES as u64;
+            }
+        }
+    }
+    if frame.is_empty() { Ok(()) } else { each(sent, frame) }
+}

@@ -1,0 +1,234 @@
+//! `save`, `restart`, `list`, `show`, `verify`, `prune`: what they do, say and exit with.
+
+use crate::support::*;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// A directory with the checkpoints of these steps, by six ranks, and a store with all of them.
+struct Saved {
+    dir: TempDir,
+}
+
+impl Saved {
+    fn new(steps: &[u32]) -> Self {
+        let saved = Self { dir: tempfile::tempdir().expect("a directory") };
+        std::fs::create_dir(saved.data()).expect("made");
+        for step in steps {
+            (0..6).for_each(|rank| write_rank(&saved.data(), *step, rank, 900 + 100 * rank as usize));
+        }
+        saved.save(0);
+        saved
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn store(&self) -> PathBuf {
+        self.dir.path().join("store")
+    }
+
+    fn to(&self) -> PathBuf {
+        self.dir.path().join("back")
+    }
+
+    fn save(&self, expected: i32) -> serde_json::Value {
+        run_json(mcr().arg("save").arg(self.data()).args(["--group-size", "4", "--job", "job", "--store"]).arg(self.store()), expected)
+    }
+
+    fn restart(&self, more: &[&str], expected: i32) -> serde_json::Value {
+        let _ = std::fs::remove_dir_all(self.to());
+        run_json(mcr().arg("restart").arg("--store").arg(self.store()).arg("--to").arg(self.to()).args(more), expected)
+    }
+
+    /// The files of one step, as they were written.
+    fn step(&self, step: u32) -> std::collections::BTreeMap<PathBuf, Vec<u8>> {
+        let of_step = format!("it_{step}.");
+        contents(&self.data()).into_iter().filter(|(path, _)| path.to_string_lossy().contains(&of_step)).collect()
+    }
+
+    fn container(&self, checkpoint: &str, group: u32) -> PathBuf {
+        self.store().join("job").join(checkpoint).join(format!("group-{group:04}.mcr"))
+    }
+}
+
+/// Flips one bit in the middle of a file.
+fn damage(path: &Path) {
+    let mut bytes = std::fs::read(path).expect("readable");
+    let middle = bytes.len() / 3;
+    bytes[middle] ^= 0x10;
+    std::fs::write(path, bytes).expect("writable");
+}
+
+fn ids(saved: &Saved) -> Vec<String> {
+    list(&saved.store()).iter().map(|c| c["checkpoint"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[test]
+fn the_newest_checkpoint_comes_back_byte_for_byte() {
+    let saved = Saved::new(&[9, 10]);
+    let newest = ids(&saved)[0].clone();
+    assert!(newest.contains("10"), "{newest}");
+    let report = saved.restart(&[], 0);
+    assert_eq!((&report["outcome"], &report["checkpoint"]), (&"restored".into(), &newest.into()));
+    assert_same_files(&saved.step(10), &contents(&saved.to()));
+}
+
+#[test]
+fn an_older_checkpoint_comes_back_when_it_is_asked_for() {
+    let saved = Saved::new(&[9, 10]);
+    let older = ids(&saved)[1].clone();
+    saved.restart(&["--checkpoint", &older], 0);
+    assert_same_files(&saved.step(9), &contents(&saved.to()));
+}
+
+#[test]
+fn some_ranks_come_back_alone() {
+    let saved = Saved::new(&[10]);
+    saved.restart(&["--ranks", "1,4-5"], 0);
+    let expected = saved.step(10).into_iter().filter(|(p, _)| ["rank_1.", "rank_4.", "rank_5."].iter().any(|r| p.to_string_lossy().contains(r)));
+    assert_same_files(&expected.collect(), &contents(&saved.to()));
+    let refused = run(mcr().arg("restart").arg("--store").arg(saved.store()).arg("--to").arg(saved.to()).args(["--ranks", "6"]), 1);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("ranks 0 to 5"));
+}
+
+#[test]
+fn a_damaged_newest_checkpoint_is_passed_over_openly() {
+    let saved = Saved::new(&[9, 10]);
+    let newest = ids(&saved)[0].clone();
+    damage(&saved.container(&newest, 1));
+    let report = saved.restart(&[], 2);
+    assert_eq!(report["outcome"], "older");
+    assert_eq!(report["passed_over"][0]["checkpoint"], newest);
+    // Nothing of the damaged checkpoint is there, not even its undamaged group.
+    assert_same_files(&saved.step(9), &contents(&saved.to()));
+    saved_exactly(&saved, &newest);
+}
+
+fn saved_exactly(saved: &Saved, newest: &str) {
+    let _ = std::fs::remove_dir_all(saved.to());
+    let refused = run(mcr().arg("restart").arg("--exact").arg("--store").arg(saved.store()).arg("--to").arg(saved.to()), 1);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains(newest));
+    assert!(contents(&saved.to()).is_empty(), "nothing half written is left");
+}
+
+#[test]
+fn a_checkpoint_without_one_manifest_does_not_exist() {
+    let saved = Saved::new(&[9, 10]);
+    let newest = ids(&saved)[0].clone();
+    std::fs::remove_file(saved.container(&newest, 0).with_extension("manifest")).expect("removed");
+    let report = saved.restart(&[], 0);
+    assert!(report["checkpoint"] != newest, "the newest that exists is the older one, so this is no fallback");
+    assert_same_files(&saved.step(9), &contents(&saved.to()));
+}
+
+#[test]
+fn with_everything_damaged_a_restart_fails_and_writes_nothing() {
+    let saved = Saved::new(&[10]);
+    damage(&saved.container(&ids(&saved)[0], 0));
+    let _ = std::fs::remove_dir_all(saved.to());
+    let failed = run(mcr().arg("restart").arg("--store").arg(saved.store()).arg("--to").arg(saved.to()), 1);
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("mcr verify"));
+    assert!(contents(&saved.to()).is_empty());
+}
+
+#[test]
+fn a_store_without_checkpoints_is_a_new_run() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let report = run_json(mcr().arg("restart").arg("--store").arg(dir.path()).arg("--to").arg(dir.path().join("to")), 3);
+    assert_eq!(report["outcome"], "new run");
+}
+
+#[test]
+fn saving_again_stores_nothing_again() {
+    let saved = Saved::new(&[9, 10]);
+    let before = contents(&saved.store());
+    let report = saved.save(0);
+    assert!(report["checkpoints"].as_array().expect("a list").iter().all(|c| c["outcome"] == "there already"), "{report}");
+    assert_same_files(&before, &contents(&saved.store()));
+}
+
+#[test]
+fn another_content_under_the_same_names_becomes_another_checkpoint() {
+    let saved = Saved::new(&[10]);
+    let first = saved.step(10);
+    (0..6).for_each(|rank| write_rank(&saved.data(), 10, rank, 500));
+    saved.save(0);
+    let all = ids(&saved);
+    assert_eq!(all.len(), 2);
+    assert_eq!(all[0], format!("{}~2", all[1]));
+    saved.restart(&[], 0);
+    assert_same_files(&saved.step(10), &contents(&saved.to()));
+    saved.restart(&["--checkpoint", &all[1]], 0);
+    assert_same_files(&first, &contents(&saved.to()));
+}
+
+#[test]
+fn a_checkpoint_with_a_missing_rank_is_not_saved_and_said_so() {
+    let saved = Saved::new(&[9]);
+    (0..5).for_each(|rank| write_rank(&saved.data(), 10, rank, 500));
+    let report = saved.save(0);
+    let incomplete = &report["checkpoints"][1];
+    assert_eq!((&incomplete["outcome"], &incomplete["checkpoint"]), (&"incomplete".into(), &serde_json::Value::Null));
+    assert!(incomplete["reason"].as_str().expect("a reason").contains("1 of 6 ranks"), "{incomplete}");
+}
+
+#[test]
+fn what_did_not_change_is_stored_once_and_survives_pruning() {
+    let saved = Saved::new(&[8, 9, 10]);
+    let shown = run_json(mcr().arg("show").arg("--store").arg(saved.store()), 0);
+    assert!(!shown["references"].as_array().expect("a list").is_empty(), "the mesh is the same at every step: {shown}");
+    run(mcr().args(["prune", "--keep", "1", "--store"]).arg(saved.store()), 0);
+    assert_eq!(ids(&saved).len(), 1);
+    saved.restart(&[], 0);
+    assert_same_files(&saved.step(10), &contents(&saved.to()));
+    run(mcr().args(["verify", "--store"]).arg(saved.store()), 0);
+}
+
+#[test]
+fn verify_finds_damage_and_names_it() {
+    let saved = Saved::new(&[10]);
+    run(mcr().args(["verify", "--store"]).arg(saved.store()), 0);
+    damage(&saved.container(&ids(&saved)[0], 1));
+    let report = run(mcr().args(["verify", "--store"]).arg(saved.store()), 1);
+    let text = String::from_utf8_lossy(&report.stdout).into_owned();
+    assert!(text.contains("DAMAGED") && text.contains("group-0001"), "{text}");
+}
+
+#[test]
+fn show_tells_the_classes_with_the_papers_hash_keys() {
+    let saved = Saved::new(&[10]);
+    let shown = run_json(mcr().arg("show").arg("--store").arg(saved.store()), 0);
+    let keys: Vec<&str> = shown["classes"].as_array().expect("a list").iter().map(|c| c["key"].as_str().expect("a key")).collect();
+    for key in ["state/temperature_F64LE_Array1D", "state/mesh_F64LE_Array1D", "state/ids_I32LE_Array1D"] {
+        assert!(keys.contains(&key), "{key} is not among {keys:?}");
+    }
+    let text = run(mcr().arg("show").arg("--files").arg("--store").arg(saved.store()), 0);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("sim.it_10.rank_5.h5"));
+}
+
+#[test]
+fn several_jobs_in_a_store_must_be_told_apart() {
+    let saved = Saved::new(&[10]);
+    run(mcr().arg("save").arg(saved.data()).args(["--job", "other", "--store"]).arg(saved.store()), 0);
+    let refused = run(mcr().arg("restart").arg("--store").arg(saved.store()).arg("--to").arg(saved.to()), 1);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(text.contains("--job") && text.contains("other"), "{text}");
+    saved.restart(&["--job", "other"], 0);
+    assert_same_files(&saved.step(10), &contents(&saved.to()));
+}
+
+#[test]
+fn every_scheme_and_profile_gives_back_the_same_bytes() {
+    let saved = Saved::new(&[10]);
+    for scheme in ["agnostic", "agnostic-block", "aware", "aware-block"] {
+        for profile in ["default", "paper", "paper-single", "raw"] {
+            let store = saved.dir.path().join(format!("{scheme}-{profile}"));
+            let more = ["--scheme", scheme, "--profile", profile, "--block-bytes", "1000", "--job", "j", "--store"];
+            run(mcr().arg("save").arg(saved.data()).args(more).arg(&store), 0);
+            let _ = std::fs::remove_dir_all(saved.to());
+            run(mcr().arg("restart").arg("--store").arg(&store).arg("--to").arg(saved.to()), 0);
+            assert_same_files(&saved.step(10), &contents(&saved.to()));
+        }
+    }
+}

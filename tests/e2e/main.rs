@@ -1,0 +1,8 @@
+//! End to end: the binary itself, real HDF5 files, real gRPC, real processes killed with SIGKILL.
+
+mod command_line;
+mod configuration;
+mod corpus;
+mod daemons;
+mod kills;
+mod support;

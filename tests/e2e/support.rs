@@ -1,0 +1,186 @@
+//! Real processes, real files, deadlines instead of sleeps.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// The binary under test, with nothing of the caller's environment that changes what it does.
+pub fn mcr() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mcr"));
+    for name in ["MCR_STORE", "MCR_JOB", "MCR_CONFIG", "MCR_AGGREGATORS", "MCR_LOG", "SLURM_NTASKS", "SLURM_JOB_NTASKS"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Runs to the end; the output is shown when the status is not the expected one.
+pub fn run(command: &mut Command, expected: i32) -> Output {
+    let output = command.output().expect("the binary starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert_eq!(
+        output.status.code(), Some(expected),
+        "{command:?}\nstdout:\n{}\nstderr:\n{}", text(&output.stdout), text(&output.stderr)
+    );
+    output
+}
+
+/// Standard output of a run that must exit with `expected`, as JSON.
+pub fn run_json(command: &mut Command, expected: i32) -> serde_json::Value {
+    let output = run(command.arg("--json"), expected);
+    serde_json::from_slice(&output.stdout).expect("JSON on standard output")
+}
+
+/// Waits for something that will be true soon; panics with `what` at the deadline.
+pub fn wait_for<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + deadline;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "{what}: not within {} s", deadline.as_secs());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A daemon of ours; killed when dropped.
+pub struct Daemon {
+    child: Child,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Daemon {
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the daemon starts");
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (stderr, lines) = (child.stderr.take().expect("piped"), Arc::clone(&log));
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                lines.lock().expect("not poisoned").push(line);
+            }
+        });
+        Self { child, log }
+    }
+
+    /// An aggregator over a store, on a port that the system picks.
+    pub fn aggregator(dir: &Path, name: &str, store: &Path, more: &str) -> (Self, String) {
+        let config = dir.join(format!("{name}.toml"));
+        let text = format!("[aggregator]\nstore = {store:?}\nlisten = \"127.0.0.1:0\"\n{more}\n");
+        std::fs::write(&config, text).expect("written");
+        let daemon = Self::start(mcr().arg("anc").arg("--config").arg(&config));
+        let address = daemon.address();
+        (daemon, address)
+    }
+
+    /// An agent that watches a directory.
+    pub fn agent(dir: &Path, name: &str, watch: &Path, aggregators: &[String], more: &str) -> Self {
+        let config = dir.join(format!("{name}.toml"));
+        let state = dir.join(format!("{name}.state"));
+        let text = format!(
+            "[agent]\njob = \"job\"\nnode = {name:?}\nwatch = {watch:?}\nstate-file = {state:?}\naggregators = {aggregators:?}\n{more}\n"
+        );
+        std::fs::write(&config, text).expect("written");
+        Self::start(mcr().arg("cnc").arg("--config").arg(&config))
+    }
+
+    /// Where it says that it listens.
+    pub fn address(&self) -> String {
+        let line = self.wait_for_log("aggregator listens");
+        let at = line.split("address=").nth(1).expect("an address in the line");
+        at.split_whitespace().next().expect("an address in the line").to_owned()
+    }
+
+    pub fn wait_for_log(&self, what: &str) -> String {
+        wait_for(what, Duration::from_secs(30), || self.log.lock().expect("not poisoned").iter().find(|line| line.contains(what)).cloned())
+    }
+
+    pub fn log(&self) -> String {
+        self.log.lock().expect("not poisoned").join("\n")
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGKILL: nothing is finished, nothing is told.
+    pub fn kill(mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it can be waited for");
+    }
+
+    /// SIGTERM, and the status it ends with.
+    pub fn stop(mut self) -> Option<i32> {
+        let killed = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        assert!(killed.is_ok_and(|status| status.success()));
+        wait_for("the end of a daemon after SIGTERM", Duration::from_secs(40), || self.child.try_wait().expect("can be waited for")).code()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- log of process {}\n{}", self.child.id(), self.log());
+        }
+    }
+}
+
+/// Every file below a directory, with its bytes.
+pub fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut open = vec![dir.to_owned()];
+    while let Some(at) = open.pop() {
+        for entry in std::fs::read_dir(&at).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                let relative = path.strip_prefix(dir).expect("below").to_owned();
+                found.insert(relative, std::fs::read(&path).expect("readable"));
+            }
+        }
+    }
+    found
+}
+
+/// Both directories hold the same files, to the last byte.
+pub fn assert_same_files(expected: &BTreeMap<PathBuf, Vec<u8>>, found: &BTreeMap<PathBuf, Vec<u8>>) {
+    let names = |files: &BTreeMap<PathBuf, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(expected), names(found));
+    for (path, bytes) in expected {
+        assert!(found[path] == *bytes, "{} differs", path.display());
+    }
+}
+
+/// The numbers that rank `rank` has at step `step`: smooth, different everywhere, some of them the same at every step.
+pub fn field(step: u32, rank: u32, len: usize) -> Vec<f64> {
+    (0..len).map(|i| (f64::from(step) * 0.1 + f64::from(rank) + i as f64 * 0.01).sin() * 1e3).collect()
+}
+
+/// Writes the file of one rank as an application does: straight under its final name.
+pub fn write_rank(dir: &Path, step: u32, rank: u32, len: usize) {
+    let path = dir.join(format!("sim.it_{step}.rank_{rank}.h5"));
+    let file = hdf5::File::create(&path).expect("created");
+    let group = file.create_group("state").expect("created");
+    group.new_dataset_builder().with_data(&field(step, rank, len)).create("temperature").expect("written");
+    group.new_dataset_builder().with_data(&field(0, rank, len / 2)).create("mesh").expect("written");
+    let ids: Vec<i32> = (0..len as i32 / 4).map(|i| i + step as i32).collect();
+    group.new_dataset_builder().deflate(6).shuffle().chunk(64).with_data(&ids).create("ids").expect("written");
+    file.new_attr::<u32>().create("step").and_then(|a| a.write_scalar(&step)).expect("written");
+    file.close().expect("closed");
+}
+
+/// What `mcr list` says, newest first.
+pub fn list(store: &Path) -> Vec<serde_json::Value> {
+    run_json(mcr().args(["list", "--store"]).arg(store), 0).as_array().expect("a list").clone()
+}
+
+/// Waits until a checkpoint is listed as complete.
+pub fn wait_complete(store: &Path, id: &str) {
+    wait_for(&format!("checkpoint {id} complete"), Duration::from_secs(60), || {
+        store.exists().then(|| list(store)).and_then(|all| all.into_iter().find(|c| c["checkpoint"] == id && c["complete"] == true))
+    });
+}
