@@ -27,6 +27,7 @@ Usage: heat --launch RANKS --dir DIR [options]               start all ranks and
   --checkpoint-every N    steps between checkpoints                       [40]
   --grid NXxNYxNZ         cells; each rank has a share of the nz planes   [64x64x64]
   --step-ms N             take at least this long for a step, to watch    [0]
+  --ranks-per-node N      write below DIR/node-0, DIR/node-1, ... instead, as if each node had a disk of its own
   --restart               go on from the newest checkpoint in DIR that is whole on every rank
   --rendezvous DIR        where the ranks' sockets are (short: a socket's path has at most 107 bytes)
 ";
@@ -66,6 +67,7 @@ struct Options {
     checkpoint_every: u64,
     grid: Grid,
     step_ms: u64,
+    ranks_per_node: Option<u32>,
     restart: bool,
     launched_by: Option<u32>,
 }
@@ -82,6 +84,7 @@ impl Options {
             checkpoint_every: 40,
             grid: Grid { nx: 64, ny: 64, nz: 64 },
             step_ms: 0,
+            ranks_per_node: None,
             restart: false,
             launched_by: None,
         };
@@ -104,6 +107,7 @@ impl Options {
                 "--steps" => options.steps = number()?,
                 "--checkpoint-every" => options.checkpoint_every = number()?,
                 "--step-ms" => options.step_ms = number()?,
+                "--ranks-per-node" => options.ranks_per_node = Some(small()?),
                 "--launched-by" => options.launched_by = Some(small()?),
                 "--grid" => {
                     let cells: Option<Vec<usize>> = value.split('x').map(|n| n.parse().ok()).collect();
@@ -126,11 +130,20 @@ impl Options {
             () if !self.launch && self.ranks > 1 && self.rendezvous.is_none() => "--rendezvous is missing",
             () if [nx, ny, nz].iter().any(|n| !(2..=Grid::AXIS_MAX).contains(n)) => "an axis has 2 to 2048 cells",
             () if !planes_enough => "each rank needs a plane: there are more ranks than cells along z",
+            () if self.ranks_per_node == Some(0) => "--ranks-per-node must be at least 1",
             () if self.checkpoint_every == 0 => "--checkpoint-every must be at least 1",
             () if self.steps > i32::MAX as u64 => "that is too many steps",
             () => return Ok(self),
         };
         Err(Failure::Usage(complaint.to_owned()))
+    }
+
+    /// Where a rank writes.
+    fn dir_of(&self, rank: u32) -> PathBuf {
+        match self.ranks_per_node {
+            Some(n) => self.dir.join(format!("node-{}", rank / n)),
+            None => self.dir.clone(),
+        }
     }
 }
 
@@ -157,7 +170,6 @@ fn main() -> ExitCode {
 /// Starts the ranks as processes, waits for them, and prints the digest of the state they end with.
 fn launch(options: &Options) -> Result<(), Failure> {
     let system = |doing| move |source| Failure::System { doing, source };
-    std::fs::create_dir_all(&options.dir).map_err(system("making the directory for checkpoints"))?;
     let scratch = match &options.rendezvous {
         Some(_) => None,
         None => Some(Scratch::create().map_err(system("making a directory for sockets"))?),
@@ -184,6 +196,9 @@ fn launch(options: &Options) -> Result<(), Failure> {
             command.arg(name).arg(value.to_string());
         }
         command.arg("--grid").arg(format!("{nx}x{ny}x{nz}"));
+        if let Some(n) = options.ranks_per_node {
+            command.arg("--ranks-per-node").arg(n.to_string());
+        }
         command.args(options.restart.then_some("--restart"));
         children.push(command.spawn().map_err(system("starting a rank"))?);
     }
@@ -197,7 +212,7 @@ fn launch(options: &Options) -> Result<(), Failure> {
     if !failed.is_empty() {
         return Err(Failure::Ranks { ranks: options.ranks, failed });
     }
-    println!("final state after {} steps: {}", options.steps, final_digest(&options.dir, options.ranks)?);
+    println!("final state after {} steps: {}", options.steps, final_digest(options)?);
     Ok(())
 }
 
@@ -239,24 +254,30 @@ fn die_with_launcher(options: &Options) -> Result<(), Failure> {
 /// One rank, from its first step (or the one it restarts at) to the last.
 fn run_rank(options: &Options) -> Result<(), Failure> {
     let &Options { rank, ranks, grid, .. } = options;
+    let dir = options.dir_of(rank);
+    std::fs::create_dir_all(&dir).map_err(|source| Failure::File {
+        path: dir.clone(),
+        doing: "making the directory for checkpoints",
+        source,
+    })?;
     let rendezvous = options.rendezvous.as_deref().unwrap_or(Path::new("."));
     let mut neighbours = Neighbours::meet(rendezvous, rank, ranks, grid)?;
     let mut block = match options.restart {
-        true => newest(options, &mut neighbours)?,
+        true => newest(options, &dir, &mut neighbours)?,
         false => Block::cold(grid, grid.planes_of(rank, ranks)),
     };
     while block.step < options.steps {
         let started = Instant::now();
         block.advance(&mut neighbours)?;
         if block.step.is_multiple_of(options.checkpoint_every) {
-            checkpoint::write(&options.dir, rank, ranks, &block)?;
+            checkpoint::write(&dir, rank, ranks, &block)?;
             if rank == 0 {
                 say(&format!("step {}: mean temperature {:.4}, checkpoint written", block.step, block.mean));
             }
         }
         std::thread::sleep(Duration::from_millis(options.step_ms).saturating_sub(started.elapsed()));
     }
-    write_final(&options.dir, rank, ranks, &block)
+    write_final(&dir, rank, ranks, &block)
 }
 
 fn say(line: &str) {
@@ -266,14 +287,14 @@ fn say(line: &str) {
 }
 
 /// The newest step whose file is whole on every rank, or the beginning. All ranks come to the same answer.
-fn newest(options: &Options, neighbours: &mut Neighbours) -> Result<Block, Failure> {
+fn newest(options: &Options, dir: &Path, neighbours: &mut Neighbours) -> Result<Block, Failure> {
     let &Options { rank, ranks, grid, .. } = options;
     let planes = grid.planes_of(rank, ranks);
-    let mut steps = checkpoint::steps(&options.dir, rank)?.into_iter().filter(|&step| step <= options.steps).peekable();
+    let mut steps = checkpoint::steps(dir, rank)?.into_iter().filter(|&step| step <= options.steps).peekable();
     loop {
         let mut mine: Option<Block> = None;
         while let Some(step) = steps.peek().filter(|_| mine.is_none()) {
-            match checkpoint::read(&options.dir, *step, rank, ranks, grid, planes.clone()) {
+            match checkpoint::read(dir, *step, rank, ranks, grid, planes.clone()) {
                 Ok(block) => mine = Some(block),
                 Err(failure) => {
                     eprintln!("rank {rank}: passing over a checkpoint that is not whole: {failure}");
@@ -322,10 +343,10 @@ fn write_final(dir: &Path, rank: u32, ranks: u32, block: &Block) -> Result<(), F
     std::fs::write(&path, bytes).map_err(|source| Failure::File { path, doing: "writing the final state", source })
 }
 
-fn final_digest(dir: &Path, ranks: u32) -> Result<String, Failure> {
+fn final_digest(options: &Options) -> Result<String, Failure> {
     let mut hasher = blake3::Hasher::new();
-    for rank in 0..ranks {
-        let path = final_path(dir, rank);
+    for rank in 0..options.ranks {
+        let path = final_path(&options.dir_of(rank), rank);
         let bytes = std::fs::read(&path);
         hasher.update(&bytes.map_err(|source| Failure::File { path, doing: "reading the final state", source })?);
     }
@@ -362,7 +383,7 @@ mod tests {
         for result in run(options) {
             result.expect("the rank finishes");
         }
-        final_digest(&options.dir, options.ranks).expect("a final state")
+        final_digest(options).expect("a final state")
     }
 
     fn undisturbed(steps: u64) -> String {
@@ -401,6 +422,17 @@ mod tests {
             std::fs::remove_file(final_path(dir.path(), rank)).expect("removed");
         }
         assert_eq!(finish(&options(dir.path(), 3, 20, true)), undisturbed(20));
+    }
+
+    #[test]
+    fn ranks_of_different_nodes_write_into_different_directories() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = Options { ranks_per_node: Some(2), ..options(dir.path(), 3, 6, false) };
+        assert_eq!(finish(&options), undisturbed(6));
+        for (node, rank) in [(0, 0), (0, 1), (1, 2)] {
+            let path = checkpoint::path(&dir.path().join(format!("node-{node}")), 4, rank);
+            assert!(path.is_file(), "{}", path.display());
+        }
     }
 
     #[test]
