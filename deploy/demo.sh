@@ -22,11 +22,11 @@ if [ -t 1 ]; then bold=$'\e[1m' plain=$'\e[0m'; else bold='' plain=''; fi
 step() { printf '\n%s%s%s\n' "$bold" "$1" "$plain"; }
 say() { printf '   %s\n' "$@"; }
 run() { printf '   %s$ %s%s\n' "$bold" "${*//$work/\$WORK}" "$plain"; "$@" | sed 's/^/   /'; }
-fail() {
-    printf '\ndemo: %s\n' "$*" >&2
-    for log in "$work"/*.log; do
+fail() { # with the end of what the daemons and the command said
+    for log in "$work"/{mcr,anc,cnc,save,restart}*.log; do
         [ -s "$log" ] && { printf -- '---- the end of %s\n' "${log##*/}"; tail -n 15 "$log"; } >&2
     done
+    printf '\ndemo: %s\n' "$*" >&2
     exit 1
 }
 files_of() { find "$@" -type f | wc -l; }
@@ -68,6 +68,7 @@ wait_for() { # SECONDS WHAT TEST...: until the test succeeds
     shift 2
     until "$@"; do
         [ $SECONDS -lt $until ] || fail "no $what in time"
+        kill -0 "${daemon_pids[@]}" 2>/dev/null || fail "a daemon ended while waiting for the $what"
         sleep 0.1
     done
 }
