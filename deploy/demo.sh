@@ -64,11 +64,13 @@ committed() { # prints the committed checkpoints' names, oldest first
     done | sort -V
 }
 wait_for() { # SECONDS WHAT TEST...: until the test succeeds
-    local until=$((SECONDS + $1)) what=$2
+    local until=$((SECONDS + $1)) what=$2 pid
     shift 2
     until "$@"; do
         [ $SECONDS -lt $until ] || fail "no $what in time"
-        kill -0 "${daemon_pids[@]}" 2>/dev/null || fail "a daemon ended while waiting for the $what"
+        for pid in "${daemon_pids[@]}"; do
+            kill -0 "$pid" 2>/dev/null || fail "a daemon ended while waiting for the $what"
+        done
         sleep 0.1
     done
 }
