@@ -1,0 +1,254 @@
+#!/usr/bin/env bash
+# What mcrEngine is for, shown on this machine in about a minute: `make demo`, or deploy/demo.sh [--daemons].
+#
+#   --daemons   an aggregator and two agents, each with the ranks of one node, instead of `mcr run`
+#
+# Needs no root, no MPI and no free port of a certain number; leaves nothing behind. MCR and HEAT may name a built `mcr`
+# and the built example `heat`; otherwise both are built first.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+ranks=8 group_size=4 steps=240 every=40 step_ms=50
+daemons=no
+case ${1-} in
+    '') ;;
+    --daemons) daemons=yes ;;
+    *) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2 ;;
+esac
+
+# ---- small tools -----------------------------------------------------------------------------------------------------
+
+if [ -t 1 ]; then bold=$'\e[1m' plain=$'\e[0m'; else bold='' plain=''; fi
+step() { printf '\n%s%s%s\n' "$bold" "$1" "$plain"; }
+say() { printf '   %s\n' "$@"; }
+run() { printf '   %s$ %s%s\n' "$bold" "${*//$work/\$WORK}" "$plain"; "$@" | sed 's/^/   /'; }
+fail() { # with the end of what the daemons and the command said
+    for log in "$work"/{mcr,anc,cnc,save,restart}*.log; do
+        [ -s "$log" ] && { printf -- '---- the end of %s\n' "${log##*/}"; tail -n 15 "$log"; } >&2
+    done
+    printf '\ndemo: %s\n' "$*" >&2
+    exit 1
+}
+files_of() { find "$@" -type f | wc -l; }
+bytes_of() { find "$@" -type f -printf '%s\n' | awk '{ sum += $1 } END { printf "%d", sum }'; }
+human() { numfmt --to=iec-i --suffix=B --format='%.1f' "$1"; }
+gzipped() { tar -C "$1" -cf - . | gzip -c | wc -c; }
+ratio() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f", a / b }'; }
+
+started=() # the process ids of what runs in the background
+background() { # LOG COMMAND...: starts it, writes what it says to LOG
+    local log=$1
+    shift
+    "$@" >>"$log" 2>&1 </dev/null &
+    started+=($!)
+}
+kill_now() { # kill -9, all at once
+    kill -9 "$@" 2>/dev/null || true
+    wait "$@" 2>/dev/null || true
+}
+work=$(mktemp -d "${TMPDIR:-/tmp}/mcr-demo.XXXXXX")
+cleanup() {
+    trap - EXIT INT TERM
+    [ ${#started[@]} -eq 0 ] || kill_now "${started[@]}"
+    rm -rf "$work"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+
+# A checkpoint exists if and only if the manifests of all its groups do. (`mcr list` also checks what is in them.)
+groups=$(((ranks + group_size - 1) / group_size))
+committed() { # prints the committed checkpoints' names, oldest first
+    local dir
+    for dir in "$work"/store/heat/*/; do
+        if [ "$(find "$dir" -name 'group-*.manifest' 2>/dev/null | wc -l)" -ge $groups ]; then basename "$dir"; fi
+    done | sort -V
+}
+wait_for() { # SECONDS WHAT TEST...: until the test succeeds
+    local until=$((SECONDS + $1)) what=$2 pid
+    shift 2
+    until "$@"; do
+        [ $SECONDS -lt $until ] || fail "no $what in time"
+        for pid in "${daemon_pids[@]}"; do
+            kill -0 "$pid" 2>/dev/null || fail "a daemon ended while waiting for the $what"
+        done
+        sleep 0.1
+    done
+}
+has_committed() { committed | grep -qx -- "$1"; }
+any_committed() { [ -n "$(committed)" ]; }
+
+# ---- the three parts of the play -------------------------------------------------------------------------------------
+
+# Each node has its own directory; with --daemons there are two nodes, otherwise one.
+nodes=1
+[ $daemons = no ] || nodes=2
+per_node=$((ranks / nodes))
+layout='heat.{checkpoint}.rank_{rank}.h5'
+node_dir() { if [ $nodes -eq 1 ]; then echo "$work/run"; else echo "$work/run/node-$1"; fi; }
+
+mcr() { "$MCR" "$@"; }
+
+free_port() {
+    local port
+    for _ in $(seq 50); do
+        port=$((20000 + RANDOM % 12000))
+        (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || { echo $port; return; }
+    done
+    fail "no free port found"
+}
+
+start_daemons() { # sets $daemon_pids
+    local first=${#started[@]} node
+    for node in $(seq 0 $((nodes - 1))); do mkdir -p "$(node_dir "$node")"; done
+    if [ $daemons = no ]; then
+        background "$work/mcr-run.log" "$MCR" run --watch "$work/run" --store "$work/store" --job heat \
+            --ranks $ranks --group-size $group_size --layout "$layout"
+    else
+        local port
+        port=$(free_port)
+        cat >"$work/anc.toml" <<END
+listen = "127.0.0.1:$port"
+store = "$work/store"
+END
+        background "$work/anc.log" "$MCR" anc --config "$work/anc.toml"
+        for node in $(seq 0 $((nodes - 1))); do
+            cat >"$work/cnc-$node.toml" <<END
+job = "heat"
+node = "node-$node"
+watch = "$(node_dir "$node")"
+layout = "$layout"
+ranks = $ranks
+group-size = $group_size
+aggregators = ["127.0.0.1:$port"]
+state-file = "$work/run/state-$node.json"
+END
+            background "$work/cnc-$node.log" "$MCR" cnc --config "$work/cnc-$node.toml"
+        done
+    fi
+    daemon_pids=("${started[@]:first}")
+}
+
+same_state() { # the line with the digest of the final state
+    grep '^final state' "$1"
+}
+
+# ---- the play --------------------------------------------------------------------------------------------------------
+
+step "0. Building"
+if [ -z "${MCR-}" ] || [ -z "${HEAT-}" ]; then
+    cargo build --release --locked -p mcr-cli -p mcr-cnc --bin mcr --example heat
+    target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+    MCR=$target/release/mcr HEAT=$target/release/examples/heat
+fi
+MCR=$(realpath "$MCR") HEAT=$(realpath "$HEAT")
+mkdir "$work/sockets" "$work/store" "$work/run"
+say "mcr:  $MCR ($(human "$(stat -c %s "$MCR")"))" "heat: $HEAT"
+begin=$SECONDS
+# The application. It knows nothing of mcrEngine.
+heat=("$HEAT" --launch "$ranks" --rendezvous "$work/sockets" --steps "$steps" --checkpoint-every "$every")
+heat_on_nodes=("${heat[@]}" --dir "$work/run")
+[ $nodes -eq 1 ] || heat_on_nodes+=(--ranks-per-node "$per_node")
+
+step "1. The application, undisturbed"
+say "$ranks processes solve a heat equation together and write a checkpoint each, in HDF5, every $every of $steps steps." \
+    "They are not linked against mcrEngine and do not know of it."
+"${heat[@]}" --dir "$work/reference" >"$work/reference.log" 2>&1 || fail "the simulation failed"
+sed 's/^/   /' "$work/reference.log"
+say "Keep this digest in mind: it is of every bit of the final state."
+
+step "2. The same once more, with mcrEngine looking on"
+if [ $daemons = no ]; then
+    say "One command watches the directory the application writes to; agent and aggregator in one process:" \
+        "\$ mcr run --watch run --store store --job heat --ranks $ranks --group-size $group_size --layout '$layout'"
+else
+    say "An aggregator (mcr anc), and on each of $nodes nodes an agent (mcr cnc) that watches the node's own directory."
+fi
+say "Groups of $group_size ranks: each group's $group_size files become one container in the store. (Slowed down to watch.)"
+start_daemons
+background "$work/simulation.log" "${heat_on_nodes[@]}" --step-ms $step_ms
+simulation=${started[-1]}
+wait_for 30 "committed checkpoint" any_committed
+sleep "$(awk -v r=$RANDOM 'BEGIN { printf "%.2f", 4 * r / 32767 }')"
+kill -0 "$simulation" 2>/dev/null || fail "the simulation ended before it could be killed"
+
+step "3. The power goes: kill -9 for everything, and the node's disk is lost"
+kill_now "$simulation" "${daemon_pids[@]}"
+started=()
+say "The simulation had come to: $(tail -n 1 "$work/simulation.log")" \
+    "Files it left, some perhaps half written: $(files_of "$work/run")"
+rm -rf "$work/run"
+say "Now there are none. In the store:"
+run mcr list --store "$work/store" --job heat
+
+step "4. One command brings back the newest whole checkpoint"
+newest=$(committed | tail -n 1)
+for node in $(seq 0 $((nodes - 1))); do
+    to=$(node_dir "$node")
+    mkdir -p "$to"
+    if [ $nodes -eq 1 ]; then
+        run mcr restart --store "$work/store" --job heat --to "$to" || fail "the restart failed"
+    else
+        first=$((node * per_node))
+        run mcr restart --store "$work/store" --job heat --to "$to" --ranks "$first-$((first + per_node - 1))" \
+            || fail "the restart failed"
+    fi
+done
+compared=0
+while read -r file; do
+    cmp "$file" "$work/reference/${file##*/}" || fail "$file is not what the application wrote"
+    compared=$((compared + 1))
+done < <(find "$work/run" -name 'heat.*.h5')
+[ $compared -eq $ranks ] || fail "$compared files came back, not $ranks"
+say "All $compared files are, byte for byte, what the undisturbed run wrote for ${newest}."
+
+step "5. Simulation and daemons go on from there, to the end"
+start_daemons
+"${heat_on_nodes[@]}" --restart >"$work/resumed.log" 2>&1 || fail "the resumed simulation failed"
+sed 's/^/   /' "$work/resumed.log"
+same_state "$work/reference.log" >"$work/expected"
+same_state "$work/resumed.log" | cmp -s - "$work/expected" || fail "the final state differs from the undisturbed run's"
+say "${bold}Killed, lost, restarted: and the final state is the undisturbed run's, bit for bit.${plain}"
+
+step "6. What it took"
+wait_for 60 "commit of the last checkpoint" has_committed "$(printf 'it_%06d' $steps)"
+kill -TERM "${daemon_pids[@]}"
+wait "${daemon_pids[@]}" || fail "a daemon did not end well"
+started=()
+written=0 raw=0 zipped=0 count=0
+for id in $(committed); do
+    mapfile -t files < <(find "$work/reference" -name "heat.${id%%~*}.rank_*.h5")
+    count=$((count + 1)) written=$((written + ${#files[@]})) raw=$((raw + $(bytes_of "${files[@]}")))
+    zipped=$((zipped + $(tar -C "$work/reference" -cf - "${files[@]##*/}" | gzip -c | wc -c)))
+done
+stored=$(bytes_of "$work/store")
+containers=$(find "$work/store" -name '*.mcr' | wc -l)
+row='   %-44s %7s %10s %7s\n'
+# shellcheck disable=SC2059 # the format is a constant
+{
+    printf "$row" "$count checkpoints" files bytes ratio
+    printf "$row" 'as the application wrote them' $written "$(human $raw)" 1.00
+    printf "$row" 'tar | gzip of each checkpoint' $count "$(human $zipped)" "$(ratio $raw $zipped)"
+    printf "$row" 'in the store (containers; bytes are of all)' "$containers" "$(human "$stored")" "$(ratio $raw "$stored")"
+}
+
+step "7. Checkpoints that real codes wrote"
+say "Saved in one shot, without daemons (mcr save DIR --store STORE), restored, and every file compared."
+row='   %-38s %6s %10s %10s %10s %6s  %s\n'
+# shellcheck disable=SC2059
+printf "$row" 'set and dump' files bytes 'tar|gzip' stored ratio restored
+for set in tests/data/checkpoints/*/; do
+    job=$(basename "$set")
+    for dump in "$set"*/; do
+        before=$(bytes_of "$work/store")
+        "$MCR" save "$dump" --store "$work/store" --job "$job" >"$work/save.log" 2>&1 || fail "saving $dump failed"
+        stored=$(($(bytes_of "$work/store") - before)) raw=$(bytes_of "$dump")
+        "$MCR" restart --store "$work/store" --job "$job" --to "$work/back/$dump" >"$work/restart.log" 2>&1 \
+            || fail "restoring $dump failed"
+        diff -r "$dump" "$work/back/$dump" || fail "$dump did not come back as it was"
+        # shellcheck disable=SC2059
+        printf "$row" "$job/$(basename "$dump")" "$(files_of "$dump")" "$(human "$raw")" \
+            "$(human "$(gzipped "$dump")")" "$(human $stored)" "$(ratio "$raw" $stored)" identical
+    done
+done
+
+step "Done in $((SECONDS - begin)) s after the build."

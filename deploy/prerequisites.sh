@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# What building needs beside this checkout: a C and a C++ compiler, make, CMake (for the HDF5 that is built in), and Rust.
+# Says nothing when all is there. As root it installs what is missing with the distribution's packages (Rust with
+# rustup); as anybody else it prints what to install, and fails. Running it again does no harm.
+set -euo pipefail
+
+cmake_needed=3.18 rust_needed=1.88
+
+have() { command -v "$1" >/dev/null 2>&1; }
+# at_least FOUND NEEDED: compares version numbers.
+at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
+version_of() { "$@" --version 2>/dev/null | grep -oE '[0-9]+\.[0-9]+(\.[0-9]+)?' | head -n 1 || true; }
+
+# rustup puts cargo where a fresh shell does not look yet.
+if ! have cargo && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH; fi
+
+missing_tools() {
+    local tool found
+    for tool in cc c++ make; do have $tool || echo "$tool"; done
+    found=$(version_of cmake)
+    if [ -z "$found" ]; then echo cmake; elif ! at_least "$found" $cmake_needed; then
+        echo "CMake $cmake_needed or newer (found $found)"
+    fi
+}
+missing_rust() {
+    local found
+    if ! have cargo || ! have rustc; then echo "Rust $rust_needed or newer" && return; fi
+    found=$(version_of rustc)
+    if [ -z "$found" ] || ! at_least "$found" $rust_needed; then echo "Rust $rust_needed or newer (found ${found:-none})"; fi
+}
+
+packages() { # the command that installs the C side here, or nothing where we do not know the distribution
+    if have apt-get; then
+        echo 'apt-get install -y --no-install-recommends build-essential cmake ca-certificates curl'
+    elif have dnf; then echo 'dnf install -y gcc gcc-c++ make cmake curl'; fi
+}
+rustup='curl --proto =https --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal'
+
+tools=$(missing_tools | paste -sd ,) rust=$(missing_rust)
+[ -n "$tools$rust" ] || exit 0
+install=$(packages)
+
+if [ "$(id -u)" -ne 0 ] || { [ -n "$tools" ] && [ -z "$install" ]; }; then
+    {
+        echo "missing: $tools${tools:+${rust:+,}}$rust"
+        [ -z "$tools" ] || echo "install: ${install:-a C and C++ compiler, make, and CMake $cmake_needed or newer}"
+        [ -z "$rust" ] || echo "install: $rustup"
+    } >&2
+    exit 1
+fi
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+quietly() { # prints what a command said only where it failed
+    echo "prerequisites: $*"
+    "$@" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+}
+if [ -n "$tools" ] || ! have curl; then
+    if have apt-get; then quietly env DEBIAN_FRONTEND=noninteractive apt-get update; fi
+    # shellcheck disable=SC2086 # the words of a command
+    [ -z "$install" ] || quietly env DEBIAN_FRONTEND=noninteractive $install
+fi
+if [ -n "$rust" ]; then
+    quietly bash -c "$rustup"
+    PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH
+fi
+
+tools=$(missing_tools | paste -sd ,) rust=$(missing_rust)
+if [ -n "$tools$rust" ]; then
+    echo "still missing after installing: $tools${tools:+${rust:+,}}$rust" >&2
+    exit 1
+fi
