@@ -2,8 +2,14 @@
 
 pub mod classify;
 pub mod codec;
+pub mod container;
+pub mod filter;
 pub mod header;
 pub mod ids;
+pub mod manifest;
 pub mod merge;
 pub mod plan;
+pub mod reuse;
+pub mod store;
 pub mod units;
+pub mod verify;
