@@ -9,6 +9,7 @@ pub mod ids;
 pub mod manifest;
 pub mod merge;
 pub mod plan;
+pub mod prune;
 pub mod reuse;
 pub mod store;
 pub mod units;

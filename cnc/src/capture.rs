@@ -1,0 +1,457 @@
+//! One file of a checkpoint, taken apart into skeleton and variables, each with its digest.
+//!
+//! The file is opened read-only, never locked and never written. Its bytes are read in order through one bounded
+//! buffer, which gives the digest of the file and of every variable whose extents lie in file order; chunks that lie
+//! elsewhere or behind filters are read once more. Chunks behind filters are taken out of them only where the same
+//! stored bytes come back. Whatever does not work out makes the file opaque, and never fails the capture; only a file
+//! that cannot be read, or that changed meanwhile, does.
+
+use crate::h5::{FileMap, MapSource, MappedVariable};
+use mcrengine::filter;
+use mcrengine::header::{ElementType, Extent, FileHeader, Role, Shape, VariableHeader};
+use mcrengine::ids::{Digest, FilePath, Rank};
+use mcrengine::units::RawBytes;
+use std::collections::HashMap;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Whether files are taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaptureMode {
+    /// Every file is one opaque variable, as the Agnostic schemes want it.
+    Whole,
+    /// HDF5 files become skeleton and variables.
+    Apart,
+}
+
+/// What tells a file's content apart from a later one without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fingerprint {
+    /// Number of the file system.
+    pub device: u64,
+    /// Number of the file on it.
+    pub inode: u64,
+    /// Length of the file in bytes.
+    pub bytes: u64,
+    /// Last change of the content, nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Last change of the content, name, owner or mode, nanoseconds since 1970.
+    pub changed_ns: i64,
+}
+
+impl Fingerprint {
+    /// As the file system tells it.
+    pub fn of(metadata: &Metadata) -> Self {
+        let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+            modified_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
+            changed_ns: ns(metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    /// Whether the content is the same as far as can be told; removing the file's name or changing its mode does not matter.
+    pub fn same_content(&self, other: &Self) -> bool {
+        Self { changed_ns: 0, ..*self } == Self { changed_ns: 0, ..*other }
+    }
+}
+
+/// A file that was read once, whole and unchanged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CapturedFile {
+    /// Its description; [`FileHeader::check`] has passed.
+    pub header: FileHeader,
+    /// Of the content that was described.
+    pub fingerprint: Fingerprint,
+}
+
+/// Why a file could not be captured, or its bytes not be read later.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CaptureError {
+    /// There is no such file any more.
+    #[error("{path}: it has gone", path = .path.display())]
+    Vanished {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A directory, device, pipe or symbolic link.
+    #[error("{path}: it is not a regular file", path = .path.display())]
+    NotAFile {
+        /// What stands there.
+        path: PathBuf,
+    },
+    /// It was written while we read it, or since.
+    #[error("{path}: it changed while it was read", path = .path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The caller asked for bytes that the header does not have.
+    #[error("{path}: variable {variable} has no {bytes} raw bytes at {offset}", path = .path.display())]
+    OutOfRange {
+        /// The file.
+        path: PathBuf,
+        /// Index of the variable.
+        variable: usize,
+        /// First raw byte asked for.
+        offset: u64,
+        /// Raw bytes asked for.
+        bytes: u64,
+    },
+    /// The system failed.
+    #[error("{path}: {what}", path = .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+impl CaptureError {
+    /// Whether the same file may be captured when it is looked at again.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Vanished { .. } | Self::Changed { .. } => true,
+            Self::NotAFile { .. } | Self::OutOfRange { .. } | Self::Io { .. } => false,
+        }
+    }
+}
+
+/// Bytes that are read at a time.
+const BUFFER_BYTES: u64 = 1 << 20;
+/// Variables in several extents whose digests are computed side by side as the file goes by; others are read again.
+const HASHERS_MAX: usize = 64;
+/// After so many chunks of one variable in a row that filters do not give back, the others are not tried.
+const FAILED_CHUNKS_MAX: u32 = 4;
+
+/// Reads a file below `root` once, and describes it.
+pub fn capture(
+    root: &Path,
+    path: &FilePath,
+    rank: Rank,
+    mode: CaptureMode,
+    maps: &dyn MapSource,
+) -> Result<CapturedFile, CaptureError> {
+    let name = root.join(path.as_path());
+    let file = open(&name)?;
+    let metadata = metadata(&file, &name)?;
+    if !metadata.is_file() {
+        return Err(CaptureError::NotAFile { path: name });
+    }
+    let fingerprint = Fingerprint::of(&metadata);
+    let reading = |source| CaptureError::Io { path: name.clone(), what: "reading", source };
+    let mut input = Input::new(&file, fingerprint.bytes).map_err(|e| changed_if_short(e, &name))?;
+    let map = match mode {
+        CaptureMode::Whole => None,
+        // A file without a map is opaque, whatever the reason.
+        CaptureMode::Apart => maps.map(&name, &file, fingerprint.bytes).ok(),
+    };
+    let map = map.filter(|map| map.check(fingerprint.bytes).is_ok());
+    let (digest, variables) = match map {
+        Some(map) => taken_apart(&mut input, map),
+        None => input.digest().map(|digest| (digest, vec![whole(digest, fingerprint.bytes)])),
+    }
+    .map_err(|e| if e.kind() == io::ErrorKind::UnexpectedEof { changed_if_short(e, &name) } else { reading(e) })?;
+    if Fingerprint::of(&self::metadata(&file, &name)?) != fingerprint {
+        return Err(CaptureError::Changed { path: name });
+    }
+    let mut header = FileHeader {
+        path: path.clone(),
+        rank,
+        bytes: fingerprint.bytes,
+        mode: metadata.mode() & 0o7777,
+        modified_ns: fingerprint.modified_ns,
+        digest,
+        variables,
+    };
+    if header.check().is_err() {
+        header.variables = vec![whole(digest, fingerprint.bytes)];
+    }
+    Ok(CapturedFile { header, fingerprint })
+}
+
+/// Opens a file for reading, without following a link in its last component, and without waiting for the writer of a pipe.
+pub(crate) fn open(name: &Path) -> Result<File, CaptureError> {
+    let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
+    OpenOptions::new().read(true).custom_flags(flags.bits()).open(name).map_err(|source| {
+        let path = name.to_owned();
+        match source.raw_os_error().map(nix::errno::Errno::from_raw) {
+            Some(nix::errno::Errno::ENOENT | nix::errno::Errno::ENOTDIR | nix::errno::Errno::ESTALE) => {
+                CaptureError::Vanished { path }
+            }
+            Some(nix::errno::Errno::ELOOP | nix::errno::Errno::ENXIO) => CaptureError::NotAFile { path },
+            _ => CaptureError::Io { path, what: "opening it for reading", source },
+        }
+    })
+}
+
+pub(crate) fn metadata(file: &File, name: &Path) -> Result<Metadata, CaptureError> {
+    file.metadata().map_err(|source| CaptureError::Io { path: name.to_owned(), what: "asking for its state", source })
+}
+
+/// A file that ends before the length it had was cut while we read it.
+pub(crate) fn changed_if_short(source: io::Error, name: &Path) -> CaptureError {
+    match source.kind() {
+        io::ErrorKind::UnexpectedEof => CaptureError::Changed { path: name.to_owned() },
+        _ => CaptureError::Io { path: name.to_owned(), what: "reading it", source },
+    }
+}
+
+/// The one variable of a file that is not taken apart; its digest is the file's.
+fn whole(digest: Digest, bytes: u64) -> VariableHeader {
+    let all = Extent { offset: 0, stored_bytes: bytes, raw_bytes: bytes };
+    VariableHeader {
+        role: Role::WholeFile,
+        path: "".into(),
+        element: ElementType::Bytes,
+        shape: Shape([bytes].into()),
+        raw_bytes: RawBytes(bytes),
+        digest,
+        filters: [].into(),
+        extents: if bytes == 0 { [].into() } else { [all].into() },
+    }
+}
+
+/// The file's digest, and its variables with theirs: the skeleton first, then the arrays by path.
+fn taken_apart(input: &mut Input<'_>, map: FileMap) -> io::Result<(Digest, Vec<VariableHeader>)> {
+    let skeleton = map.skeleton(input.bytes);
+    let skeleton_bytes = skeleton.iter().map(|e| e.raw_bytes).sum();
+    let mut variables = Vec::with_capacity(map.variables.len() + 1);
+    variables.push(VariableHeader {
+        role: Role::Skeleton,
+        path: "".into(),
+        element: ElementType::Bytes,
+        shape: Shape([skeleton_bytes].into()),
+        raw_bytes: RawBytes(skeleton_bytes),
+        digest: PENDING,
+        filters: [].into(),
+        extents: skeleton,
+    });
+    for mapped in map.variables {
+        match mapped.filters.is_empty() {
+            true => variables.push(unfiltered(mapped)),
+            false => filtered(input, mapped, &mut variables)?,
+        }
+    }
+    let digest = digests(input, &mut variables)?;
+    Ok((digest, variables))
+}
+
+/// Stands in a header until its digest is known; a variable without bytes has no other.
+const PENDING: Digest = Digest([0; 32]);
+
+fn unfiltered(mapped: MappedVariable) -> VariableHeader {
+    let raw_bytes = RawBytes(mapped.extents.iter().map(|e| e.raw_bytes).sum());
+    VariableHeader {
+        role: mapped.role,
+        path: mapped.path,
+        element: mapped.element,
+        shape: mapped.shape,
+        raw_bytes,
+        digest: PENDING,
+        filters: [].into(),
+        extents: mapped.extents.into(),
+    }
+}
+
+/// Tries every chunk: those whose stored bytes come back go on as raw bytes, the others as they stand.
+fn filtered(input: &mut Input<'_>, mapped: MappedVariable, variables: &mut Vec<VariableHeader>) -> io::Result<()> {
+    let (mut array, mut stored) = (Part::default(), Part::default());
+    let mut failed_in_a_row = 0;
+    for extent in &mapped.extents {
+        let chunk = input.get(extent.offset, extent.stored_bytes)?;
+        let raw = (failed_in_a_row < FAILED_CHUNKS_MAX)
+            .then(|| usize::try_from(extent.raw_bytes).ok())
+            .flatten()
+            .and_then(|raw_bytes| filter::take_off(&mapped.filters, chunk, raw_bytes).ok())
+            .filter(|raw| filter::put_on(&mapped.filters, raw).is_ok_and(|again| again == chunk));
+        match raw {
+            Some(raw) => {
+                array.push(*extent, &raw);
+                failed_in_a_row = 0;
+            }
+            None => {
+                stored.push(Extent { raw_bytes: extent.stored_bytes, ..*extent }, chunk);
+                failed_in_a_row += 1;
+            }
+        }
+    }
+    let whole = stored.extents.is_empty();
+    if !array.extents.is_empty() {
+        variables.push(VariableHeader {
+            role: Role::Array,
+            path: mapped.path.clone(),
+            element: mapped.element,
+            shape: mapped.shape,
+            raw_bytes: RawBytes(array.raw_bytes),
+            digest: array.hasher.finalize().into(),
+            filters: mapped.filters,
+            extents: array.extents.into(),
+        });
+    }
+    if !whole {
+        variables.push(VariableHeader {
+            role: Role::StoredChunks,
+            path: mapped.path,
+            element: ElementType::Bytes,
+            shape: Shape([stored.raw_bytes].into()),
+            raw_bytes: RawBytes(stored.raw_bytes),
+            digest: stored.hasher.finalize().into(),
+            filters: [].into(),
+            extents: stored.extents.into(),
+        });
+    }
+    Ok(())
+}
+
+/// Some chunks of a dataset and the digest of their raw bytes.
+#[derive(Default)]
+struct Part {
+    extents: Vec<Extent>,
+    raw_bytes: u64,
+    hasher: blake3::Hasher,
+}
+
+impl Part {
+    fn push(&mut self, extent: Extent, raw: &[u8]) {
+        self.extents.push(extent);
+        self.raw_bytes += extent.raw_bytes;
+        self.hasher.update(raw);
+    }
+}
+
+/// Computes all digests that are still pending, and that of the file.
+fn digests(input: &mut Input<'_>, variables: &mut [VariableHeader]) -> io::Result<Digest> {
+    let pending: Vec<usize> = (0..variables.len()).filter(|&v| variables[v].digest == PENDING).collect();
+    if input.whole.is_some() {
+        for v in pending {
+            variables[v].digest = again(input, &variables[v].extents)?;
+        }
+        return input.digest();
+    }
+    // The runs of variables that can be hashed as the file goes by.
+    let in_order = |v: &VariableHeader| v.extents.is_sorted_by_key(|e| e.offset);
+    let mut runs: Vec<(Extent, usize)> = (pending.iter().filter(|&&v| in_order(&variables[v])))
+        .flat_map(|&v| variables[v].extents.iter().map(move |e| (*e, v)))
+        .collect();
+    runs.sort_unstable_by_key(|(e, _)| e.offset);
+    let mut last: HashMap<usize, u64> = HashMap::new();
+    let mut open: HashMap<usize, blake3::Hasher> = HashMap::new();
+    for (extent, v) in &runs {
+        last.insert(*v, extent.offset);
+    }
+    let mut file = blake3::Hasher::new();
+    let mut next = 0;
+    let mut at = 0;
+    while at < input.bytes {
+        let buffer = input.get(at, BUFFER_BYTES.min(input.bytes - at))?;
+        let end = at + buffer.len() as u64;
+        file.update(buffer);
+        while let Some((extent, v)) = runs.get(next).filter(|(e, _)| e.offset < end) {
+            let extent_end = extent.offset + extent.stored_bytes;
+            let slice = &buffer[(extent.offset.max(at) - at) as usize..(extent_end.min(end) - at) as usize];
+            let starts = variables[*v].extents.first().is_some_and(|first| first.offset == extent.offset);
+            if starts && !open.contains_key(v) && open.len() < HASHERS_MAX {
+                open.insert(*v, blake3::Hasher::new());
+            }
+            if let Some(hasher) = open.get_mut(v) {
+                hasher.update(slice);
+            }
+            if extent_end > end {
+                break;
+            }
+            if last.get(v) == Some(&extent.offset)
+                && let Some(hasher) = open.remove(v)
+            {
+                variables[*v].digest = hasher.finalize().into();
+            }
+            next += 1;
+        }
+        at = end;
+    }
+    for v in pending {
+        if variables[v].digest == PENDING {
+            variables[v].digest = again(input, &variables[v].extents)?;
+        }
+    }
+    Ok(file.finalize().into())
+}
+
+/// The digest of a variable without filters, read in the order of its raw bytes.
+fn again(input: &mut Input<'_>, extents: &[Extent]) -> io::Result<Digest> {
+    if let [one] = extents
+        && one.stored_bytes <= BUFFER_BYTES
+    {
+        return Ok(Digest::of(input.get(one.offset, one.stored_bytes)?));
+    }
+    let mut hasher = blake3::Hasher::new();
+    for extent in extents {
+        let mut done = 0;
+        while done < extent.stored_bytes {
+            let n = BUFFER_BYTES.min(extent.stored_bytes - done);
+            hasher.update(input.get(extent.offset + done, n)?);
+            done += n;
+        }
+    }
+    Ok(hasher.finalize().into())
+}
+
+/// The bytes of the file: in memory if they are few, else read as they are wanted into one buffer.
+struct Input<'a> {
+    file: &'a File,
+    bytes: u64,
+    whole: Option<Vec<u8>>,
+    buffer: Vec<u8>,
+}
+
+/// Files up to this length are read once and kept until they are described.
+const WHOLE_MAX: u64 = 4 << 20;
+
+impl<'a> Input<'a> {
+    fn new(file: &'a File, bytes: u64) -> io::Result<Self> {
+        let whole = match usize::try_from(bytes) {
+            Ok(len) if bytes <= WHOLE_MAX => {
+                let mut whole = vec![0; len];
+                file.read_exact_at(&mut whole, 0)?;
+                Some(whole)
+            }
+            _ => None,
+        };
+        Ok(Self { file, bytes, whole, buffer: Vec::new() })
+    }
+
+    /// Bytes that must lie within the file; at most a chunk of [`mcrengine::header::FILTERED_CHUNK_MAX`].
+    fn get(&mut self, offset: u64, bytes: u64) -> io::Result<&[u8]> {
+        let len = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        if let Some(whole) = &self.whole {
+            let at = usize::try_from(offset).map_err(|_| io::ErrorKind::UnexpectedEof)?;
+            return at
+                .checked_add(len)
+                .and_then(|end| whole.get(at..end))
+                .ok_or_else(|| io::ErrorKind::UnexpectedEof.into());
+        }
+        if self.buffer.len() < len {
+            self.buffer.resize(len, 0);
+        }
+        let buffer = &mut self.buffer[..len];
+        self.file.read_exact_at(buffer, offset)?;
+        Ok(buffer)
+    }
+
+    /// BLAKE3 of all of it.
+    fn digest(&mut self) -> io::Result<Digest> {
+        let all = [Extent { offset: 0, stored_bytes: self.bytes, raw_bytes: self.bytes }];
+        match &self.whole {
+            Some(whole) => Ok(Digest::of(whole)),
+            None => again(self, &all),
+        }
+    }
+}

@@ -1,0 +1,642 @@
+//! The map of a file from its bytes alone, for the part of the format that simulations write.
+//!
+//! Source: HDF5 File Format Specification 3.0, with the library's own decoders where it is silent. Understood are
+//! superblocks 0 to 3, object headers 1 and 2, groups as symbol tables and as compact links, contiguous data, and chunks
+//! behind a version 1 B-tree. Dense groups, the newer chunk indices, shared messages in heaps and split files are left to
+//! the library ([`H5Error::NotClassic`]). Checksums of metadata are not compared: a wrong map is found out otherwise.
+//!
+//! Bounds: everything that is looked at or copied is paid for, and a file has no more to pay than its length can hold,
+//! so no loop of pointers goes on. B-tree levels must fall; nothing here recurses deeper than those.
+
+use super::datatype::{self, Parsed};
+use super::reader::Reader;
+use super::{
+    CHUNKS_MAX, Chunk, DATASETS_MAX, FileMap, H5Error, MapSource, MappedVariable, PipelineFilter, superblock_offset,
+};
+use mcrengine::header::DIMENSIONS_MAX;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs::File;
+use std::path::Path;
+
+/// The own parser.
+pub struct Classic;
+
+impl MapSource for Classic {
+    fn map(&self, _path: &Path, file: &File, bytes: u64) -> Result<FileMap, H5Error> {
+        let base = superblock_offset(file, bytes)?.ok_or(H5Error::NotHdf5)?;
+        let mut parser = Parser {
+            reader: Reader::new(file, bytes)?,
+            base,
+            bytes,
+            offset_width: 8,
+            length_width: 8,
+            steps_left: bytes / 2 + 4096,
+            committed: HashMap::new(),
+            chunks: 0,
+            variables: Vec::new(),
+        };
+        let root = parser.superblock()?;
+        parser.walk(root)?;
+        FileMap::finish(parser.variables, bytes)
+    }
+}
+
+/// Deepest B-tree: HDF5's nodes have at least two children.
+const LEVELS_MAX: u8 = 40;
+/// Longest name of a link, in bytes.
+const NAME_MAX: usize = 32 << 10;
+/// Longest path of a dataset, in bytes.
+const PATH_MAX: usize = 64 << 10;
+
+struct Parser<'a> {
+    reader: Reader<'a>,
+    /// Addresses in the file count from here: the superblock, behind the user block.
+    base: u64,
+    /// Length of the file.
+    bytes: u64,
+    offset_width: usize,
+    length_width: usize,
+    steps_left: u64,
+    /// Committed datatypes by address.
+    committed: HashMap<u64, DatatypeMessage>,
+    /// Chunks found so far, in all datasets.
+    chunks: usize,
+    variables: Vec<MappedVariable>,
+}
+
+/// A datatype and the width of one element.
+type DatatypeMessage = (Parsed, u32);
+
+/// What an object's header says, as far as we ask.
+#[derive(Default)]
+struct Object {
+    dims: Option<Vec<u64>>,
+    datatype: Option<DatatypeMessage>,
+    layout: Option<Layout>,
+    pipeline: Vec<PipelineFilter>,
+    external: bool,
+    symbol_table: Option<(u64, u64)>,
+    links: Vec<(Box<[u8]>, u64)>,
+}
+
+enum Layout {
+    /// Data in the header, or nowhere in this file.
+    Elsewhere,
+    /// `bytes` is `None` in old messages; then it follows from the dataspace.
+    Contiguous {
+        address: u64,
+        bytes: Option<u64>,
+    },
+    Chunked {
+        address: u64,
+        dims: Vec<u64>,
+    },
+}
+
+/// Little-endian fields of a piece of metadata, one after the other.
+struct Fields<'a> {
+    bytes: &'a [u8],
+    /// Where the piece stands in the file, for messages.
+    at: u64,
+}
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, n: usize) -> Result<&'a [u8], H5Error> {
+        match self.bytes.split_at_checked(n) {
+            Some((taken, rest)) => {
+                self.bytes = rest;
+                Ok(taken)
+            }
+            None => Err(not_classic("metadata is cut short", self.at)),
+        }
+    }
+
+    /// A number of up to 8 bytes.
+    fn number(&mut self, width: usize) -> Result<u64, H5Error> {
+        Ok(self.take(width)?.iter().rev().fold(0, |n, &b| (n << 8) | u64::from(b)))
+    }
+
+    fn u8(&mut self) -> Result<u8, H5Error> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn u16(&mut self) -> Result<u16, H5Error> {
+        let bytes = self.take(2)?;
+        Ok(u16::from_le_bytes([bytes[0], bytes[1]]))
+    }
+
+    fn u32(&mut self) -> Result<u32, H5Error> {
+        let bytes = self.take(4)?;
+        Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    }
+
+    /// An address; all ones is the undefined one.
+    fn address(&mut self, width: usize) -> Result<Option<u64>, H5Error> {
+        let undefined = if width == 8 { u64::MAX } else { (1 << (8 * width)) - 1 };
+        Ok(Some(self.number(width)?).filter(|&address| address != undefined))
+    }
+}
+
+fn not_classic(what: &'static str, at: u64) -> H5Error {
+    H5Error::NotClassic { what, at }
+}
+
+impl Parser<'_> {
+    /// Pays for one entry, and for as many bytes of copies or names.
+    fn pay(&mut self, bytes: usize, at: u64) -> Result<(), H5Error> {
+        self.steps_left = self
+            .steps_left
+            .checked_sub(1 + bytes as u64 / 8)
+            .ok_or_else(|| not_classic("more metadata than the file can hold", at))?;
+        Ok(())
+    }
+
+    /// A copy of `len` bytes at an address.
+    fn piece(&mut self, address: u64, len: usize) -> Result<Vec<u8>, H5Error> {
+        let at = address.saturating_add(self.base);
+        self.pay(len, at)?;
+        Ok(self.reader.get(at, len)?.to_vec())
+    }
+
+    /// Reads the widths, and gives the address of the root group's header.
+    fn superblock(&mut self) -> Result<u64, H5Error> {
+        let at = self.base;
+        let len = (self.bytes - at).min(128) as usize;
+        let bytes = self.piece(0, len)?;
+        let mut fields = Fields { bytes: &bytes, at };
+        fields.take(8)?;
+        let version = fields.u8()?;
+        match version {
+            0 | 1 => {
+                fields.take(4)?;
+                self.widths(&mut fields)?;
+                fields.take(if version == 0 { 9 } else { 13 })?;
+            }
+            2 | 3 => {
+                self.widths(&mut fields)?;
+                fields.take(1)?;
+            }
+            _ => return Err(not_classic("a superblock of an unknown version", at)),
+        }
+        let width = self.offset_width;
+        let stored_base = fields.number(width)?;
+        let _free_space_or_extension = fields.number(width)?;
+        let end = fields.number(width)?;
+        if stored_base != at {
+            return Err(not_classic("a superblock that was moved", at));
+        }
+        if at.checked_add(end).is_none_or(|end| end > self.bytes) {
+            return Err(not_classic("a file that was cut short", at));
+        }
+        if version < 2 {
+            if fields.address(width)?.is_some() {
+                return Err(not_classic("a driver of its own", at));
+            }
+            fields.number(width)?;
+        }
+        fields.number(width)
+    }
+
+    fn widths(&mut self, fields: &mut Fields<'_>) -> Result<(), H5Error> {
+        let (offset_width, length_width) = (fields.u8()?, fields.u8()?);
+        if !matches!(offset_width, 2 | 4 | 8) || !matches!(length_width, 2 | 4 | 8) {
+            return Err(not_classic("addresses of an odd width", fields.at));
+        }
+        (self.offset_width, self.length_width) = (usize::from(offset_width), usize::from(length_width));
+        Ok(())
+    }
+
+    /// Visits every object that hard links lead to, once, depth first, in the order of names, as the library does.
+    fn walk(&mut self, root: u64) -> Result<(), H5Error> {
+        let mut seen = HashSet::from([root]);
+        let object = self.object(root)?;
+        let mut path = String::new();
+        // Each group that is open: how long its own path is, and its links that are still to be followed.
+        let mut open = vec![(0, self.links(object)?.into_iter())];
+        while let Some((path_len, links)) = open.last_mut() {
+            let Some((name, address)) = links.next() else {
+                open.pop();
+                continue;
+            };
+            if !seen.insert(address) {
+                continue;
+            }
+            path.truncate(*path_len);
+            path.push('/');
+            path.push_str(&String::from_utf8_lossy(&name));
+            if path.len() > PATH_MAX {
+                return Err(not_classic("a path of more than 64 KiB", address));
+            }
+            self.pay(path.len(), address)?;
+            let object = self.object(address)?;
+            match object {
+                Object { dims: Some(_), datatype: Some(_), .. } => self.dataset(&path, object, address)?,
+                _ => {
+                    let links = self.links(object)?;
+                    if !links.is_empty() {
+                        open.push((path.len(), links.into_iter()));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The hard links of a group, by name.
+    fn links(&mut self, object: Object) -> Result<Vec<(Box<[u8]>, u64)>, H5Error> {
+        let mut links = object.links;
+        links.sort_unstable();
+        if let Some((tree, heap)) = object.symbol_table {
+            let names = self.local_heap(heap)?;
+            self.group_node(tree, None, names, &mut links)?;
+        }
+        Ok(links)
+    }
+
+    fn dataset(&mut self, path: &str, object: Object, address: u64) -> Result<(), H5Error> {
+        let (Some(dims), Some((datatype, width)), Some(layout)) = (object.dims, object.datatype, object.layout) else {
+            return Ok(());
+        };
+        let Parsed::Data(datatype) = datatype else { return Ok(()) };
+        if self.variables.len() >= DATASETS_MAX {
+            return Err(H5Error::TooMany { what: "datasets", limit: DATASETS_MAX as u64 });
+        }
+        let product = |dims: &[u64]| dims.iter().fold(u64::from(width), |n, &d| n.saturating_mul(d));
+        match layout {
+            Layout::Contiguous { address, bytes } if !object.external => {
+                let bytes = bytes.unwrap_or_else(|| product(&dims));
+                let offset = address.saturating_add(self.base);
+                self.variables.extend(super::contiguous(path, &datatype, &dims, offset, bytes));
+            }
+            Layout::Chunked { address: tree, dims: chunk_dims } => {
+                if chunk_dims.len() != dims.len() + 1 {
+                    return Err(not_classic("chunks of other dimensions than the dataset's", address));
+                }
+                let mut chunks = Vec::new();
+                self.chunk_node(tree, None, chunk_dims.len(), &mut chunks)?;
+                let chunk_raw_bytes = product(&chunk_dims[..dims.len()]);
+                let found = super::chunked(path, &datatype, &dims, chunk_raw_bytes, &object.pipeline, &chunks);
+                self.variables.extend(found);
+            }
+            Layout::Contiguous { .. } | Layout::Elsewhere => {}
+        }
+        Ok(())
+    }
+
+    /// Reads an object's header with all its continuations.
+    fn object(&mut self, address: u64) -> Result<Object, H5Error> {
+        let mut object = Object::default();
+        let mut more = VecDeque::new();
+        let prefix = self.piece(address, 16)?;
+        let mut fields = Fields { bytes: &prefix, at: address };
+        let (version, flags) = if prefix.starts_with(b"OHDR") {
+            fields.take(4)?;
+            let (version, flags) = (fields.u8()?, fields.u8()?);
+            let times = if flags & 0x20 != 0 { 16 } else { 0 };
+            let phase_change = if flags & 0x10 != 0 { 4 } else { 0 };
+            let at = address.saturating_add(6 + times + phase_change);
+            let len_width = 1 << (flags & 3);
+            let len = Fields { bytes: &self.piece(at, len_width)?, at }.number(len_width)?;
+            more.push_back((at.saturating_add(len_width as u64), len));
+            (version, flags)
+        } else {
+            let version = fields.u8()?;
+            fields.take(7)?;
+            more.push_back((address.saturating_add(16), fields.number(4)?));
+            (version, 0)
+        };
+        if version != 1 + u8::from(prefix.starts_with(b"OHDR")) {
+            return Err(not_classic("an object header of an unknown version", address));
+        }
+        let mut first = true;
+        while let Some((at, len)) = more.pop_front() {
+            self.pay(0, at)?;
+            let len = usize::try_from(len).map_err(|_| not_classic("a piece of header that is too long", at))?;
+            let bytes = self.piece(at, len)?;
+            let mut messages = &bytes[..];
+            if version == 2 && !first {
+                let inner = messages.strip_prefix(b"OCHK").and_then(|m| m.len().checked_sub(4).map(|n| &m[..n]));
+                messages = inner.ok_or_else(|| not_classic("a continuation without its signature", at))?;
+            }
+            first = false;
+            self.messages(version, flags, Fields { bytes: messages, at }, &mut object, &mut more)?;
+        }
+        Ok(object)
+    }
+
+    fn messages(
+        &mut self,
+        version: u8,
+        header_flags: u8,
+        mut fields: Fields<'_>,
+        object: &mut Object,
+        more: &mut VecDeque<(u64, u64)>,
+    ) -> Result<(), H5Error> {
+        let head_len = match version {
+            1 => 8,
+            _ if header_flags & 4 != 0 => 6,
+            _ => 4,
+        };
+        while fields.bytes.len() >= head_len {
+            self.pay(0, fields.at)?;
+            let mut head = Fields { bytes: fields.take(head_len)?, at: fields.at };
+            let kind = if version == 1 { head.u16()? } else { u16::from(head.u8()?) };
+            let len = head.u16()?;
+            let flags = head.u8()?;
+            let mut body = Fields { bytes: fields.take(usize::from(len))?, at: fields.at };
+            let shared = flags & 2 != 0;
+            match kind {
+                0x01 | 0x02 | 0x08 | 0x0b if shared => return Err(not_classic("a shared message", fields.at)),
+                0x01 => object.dims = Some(self.dataspace(&mut body)?),
+                0x02 => self.link_info(&mut body)?,
+                0x03 if shared => object.datatype = Some(self.committed_datatype(&mut body)?),
+                0x03 => object.datatype = Some(datatype_message(&body)?),
+                0x06 => object.links.extend(self.link(&mut body)?),
+                0x07 => object.external = true,
+                0x08 => object.layout = Some(self.layout(&mut body)?),
+                0x0b => object.pipeline = pipeline(&mut body)?,
+                0x10 => {
+                    let at = body.number(self.offset_width)?;
+                    more.push_back((at, body.number(self.length_width)?));
+                }
+                0x11 => {
+                    let tree = body.number(self.offset_width)?;
+                    object.symbol_table = Some((tree, body.number(self.offset_width)?));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn dataspace(&self, body: &mut Fields<'_>) -> Result<Vec<u64>, H5Error> {
+        let (version, rank, _flags) = (body.u8()?, body.u8()?, body.u8()?);
+        body.take(match version {
+            1 => 5,
+            2 => 1,
+            _ => return Err(not_classic("a dataspace of an unknown version", body.at)),
+        })?;
+        if usize::from(rank) > DIMENSIONS_MAX {
+            return Err(not_classic("a dataspace of more than 32 dimensions", body.at));
+        }
+        (0..rank).map(|_| body.number(self.length_width)).collect()
+    }
+
+    /// A group with a heap of links is the library's.
+    fn link_info(&self, body: &mut Fields<'_>) -> Result<(), H5Error> {
+        let (_version, flags) = (body.u8()?, body.u8()?);
+        body.take(if flags & 1 != 0 { 8 } else { 0 })?;
+        match body.address(self.offset_width)? {
+            None => Ok(()),
+            Some(_) => Err(not_classic("a group with a heap of links", body.at)),
+        }
+    }
+
+    /// A hard link; others lead nowhere in this file that a hard link would not.
+    fn link(&self, body: &mut Fields<'_>) -> Result<Option<(Box<[u8]>, u64)>, H5Error> {
+        let (_version, flags) = (body.u8()?, body.u8()?);
+        let kind = if flags & 8 != 0 { body.u8()? } else { 0 };
+        body.take(if flags & 4 != 0 { 8 } else { 0 })?;
+        body.take(if flags & 16 != 0 { 1 } else { 0 })?;
+        let len = body.number(1 << (flags & 3))?;
+        let name = body.take(usize::try_from(len).unwrap_or(usize::MAX))?;
+        Ok(if kind == 0 { Some((name.into(), body.number(self.offset_width)?)) } else { None })
+    }
+
+    fn committed_datatype(&mut self, body: &mut Fields<'_>) -> Result<DatatypeMessage, H5Error> {
+        let (version, kind) = (body.u8()?, body.u8()?);
+        body.take(if version == 1 { 6 } else { 0 })?;
+        if !(1..=3).contains(&version) || version == 3 && kind != 2 {
+            return Err(not_classic("a datatype shared through a heap", body.at));
+        }
+        let address = body.number(self.offset_width)?;
+        if let Some(known) = self.committed.get(&address) {
+            return Ok(known.clone());
+        }
+        let message = self.committed_message(address)?;
+        self.committed.insert(address, message.clone());
+        Ok(message)
+    }
+
+    /// The datatype of a committed one, which is never shared itself; so this goes no deeper.
+    fn committed_message(&mut self, address: u64) -> Result<DatatypeMessage, H5Error> {
+        let prefix = self.piece(address, 16)?;
+        let mut fields = Fields { bytes: &prefix, at: address };
+        if prefix.starts_with(b"OHDR") || fields.u8()? != 1 {
+            return Err(not_classic("a committed datatype with a new header", address));
+        }
+        fields.take(7)?;
+        let len = fields.number(4)? as usize;
+        let bytes = self.piece(address.saturating_add(16), len)?;
+        let mut fields = Fields { bytes: &bytes, at: address };
+        while fields.bytes.len() >= 8 {
+            self.pay(0, address)?;
+            let (kind, len, flags) = (fields.u16()?, fields.u16()?, fields.u8()?);
+            fields.take(3)?;
+            let body = Fields { bytes: fields.take(usize::from(len))?, at: address };
+            if kind == 0x03 && flags & 2 == 0 {
+                return datatype_message(&body);
+            }
+        }
+        Err(not_classic("a committed datatype without its message", address))
+    }
+
+    fn layout(&self, body: &mut Fields<'_>) -> Result<Layout, H5Error> {
+        let version = body.u8()?;
+        let unknown = not_classic("a data layout of an unknown make", body.at);
+        let (class, rank) = match version {
+            1 | 2 => {
+                let (rank, class) = (body.u8()?, body.u8()?);
+                body.take(5)?;
+                (class, usize::from(rank))
+            }
+            3 | 4 => (body.u8()?, 0),
+            _ => return Err(unknown),
+        };
+        Ok(match class {
+            0 | 3 => Layout::Elsewhere,
+            1 => match (body.address(self.offset_width)?, version) {
+                (None, _) => Layout::Elsewhere,
+                (Some(address), 1 | 2) => Layout::Contiguous { address, bytes: None },
+                (Some(address), _) => Layout::Contiguous { address, bytes: Some(body.number(self.length_width)?) },
+            },
+            2 if version < 4 => {
+                let rank = if version == 3 { usize::from(body.u8()?) } else { rank };
+                if rank > DIMENSIONS_MAX + 1 {
+                    return Err(unknown);
+                }
+                let address = body.address(self.offset_width)?;
+                let dims = (0..rank).map(|_| body.number(4)).collect::<Result<_, _>>()?;
+                match address {
+                    Some(address) => Layout::Chunked { address, dims },
+                    None => Layout::Elsewhere,
+                }
+            }
+            _ => return Err(unknown),
+        })
+    }
+
+    /// Address and length of the names of a symbol table.
+    fn local_heap(&mut self, address: u64) -> Result<(u64, u64), H5Error> {
+        let bytes = self.piece(address, 8 + 2 * self.length_width + self.offset_width)?;
+        let mut fields = Fields { bytes: &bytes, at: address };
+        if fields.take(4)? != b"HEAP" {
+            return Err(not_classic("a heap without its signature", address));
+        }
+        fields.take(4)?;
+        let len = fields.number(self.length_width)?;
+        fields.number(self.length_width)?;
+        Ok((fields.number(self.offset_width)?, len))
+    }
+
+    /// Reads a B-tree node as far as its children: gives its level, and how many there are.
+    fn node(&mut self, address: u64, kind: u8, above: Option<u8>) -> Result<(u8, usize), H5Error> {
+        let bytes = self.piece(address, 8)?;
+        let mut fields = Fields { bytes: &bytes, at: address };
+        if fields.take(4)? != b"TREE" || fields.u8()? != kind {
+            return Err(not_classic("a B-tree node without its signature", address));
+        }
+        let level = fields.u8()?;
+        let falls = match above {
+            Some(above) => level.checked_add(1) == Some(above),
+            None => level <= LEVELS_MAX,
+        };
+        if !falls {
+            return Err(not_classic("a B-tree whose levels do not fall", address));
+        }
+        Ok((level, usize::from(fields.u16()?)))
+    }
+
+    fn group_node(
+        &mut self,
+        address: u64,
+        above: Option<u8>,
+        names: (u64, u64),
+        links: &mut Vec<(Box<[u8]>, u64)>,
+    ) -> Result<(), H5Error> {
+        let (level, children) = self.node(address, 0, above)?;
+        let (key_len, child_len) = (self.length_width, self.offset_width);
+        let from = address.saturating_add(8 + 2 * child_len as u64);
+        let bytes = self.piece(from, children * (key_len + child_len))?;
+        let mut fields = Fields { bytes: &bytes, at: from };
+        for _ in 0..children {
+            self.pay(0, from)?;
+            fields.take(key_len)?;
+            let child = fields.number(child_len)?;
+            match level {
+                0 => self.symbols(child, names, links)?,
+                _ => self.group_node(child, Some(level), names, links)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn symbols(&mut self, address: u64, names: (u64, u64), links: &mut Vec<(Box<[u8]>, u64)>) -> Result<(), H5Error> {
+        let head = self.piece(address, 8)?;
+        let mut fields = Fields { bytes: &head, at: address };
+        if fields.take(4)? != b"SNOD" {
+            return Err(not_classic("a symbol table node without its signature", address));
+        }
+        fields.take(2)?;
+        let count = usize::from(fields.u16()?);
+        let entry_len = 2 * self.offset_width + 24;
+        let bytes = self.piece(address.saturating_add(8), count * entry_len)?;
+        let mut fields = Fields { bytes: &bytes, at: address };
+        for _ in 0..count {
+            self.pay(0, address)?;
+            let name = fields.number(self.offset_width)?;
+            let object = fields.number(self.offset_width)?;
+            let cached = fields.u32()?;
+            fields.take(20)?;
+            // 2 is a soft link.
+            if cached != 2 {
+                links.push((self.name(names, name)?, object));
+            }
+        }
+        Ok(())
+    }
+
+    /// A name of a local heap, without the NUL at its end.
+    fn name(&mut self, (heap, heap_len): (u64, u64), at: u64) -> Result<Box<[u8]>, H5Error> {
+        let mut name = Vec::new();
+        while name.len() < NAME_MAX {
+            let from = at.saturating_add(name.len() as u64);
+            let len = heap_len.saturating_sub(from).min(128) as usize;
+            let start = heap.saturating_add(from).saturating_add(self.base);
+            let bytes = self.reader.get(start, len)?;
+            match bytes.iter().position(|&b| b == 0) {
+                Some(end) => {
+                    name.extend_from_slice(&bytes[..end]);
+                    self.pay(name.len(), at)?;
+                    return Ok(name.into());
+                }
+                None if bytes.is_empty() => break,
+                None => name.extend_from_slice(bytes),
+            }
+        }
+        Err(not_classic("a name without an end", at))
+    }
+
+    fn chunk_node(
+        &mut self,
+        address: u64,
+        above: Option<u8>,
+        rank: usize,
+        chunks: &mut Vec<Chunk>,
+    ) -> Result<(), H5Error> {
+        let (level, children) = self.node(address, 1, above)?;
+        let from = address.saturating_add(8 + 2 * self.offset_width as u64);
+        let bytes = self.piece(from, children * (8 + 8 * rank + self.offset_width))?;
+        let mut fields = Fields { bytes: &bytes, at: from };
+        for _ in 0..children {
+            self.pay(0, from)?;
+            let (stored_bytes, filter_mask) = (u64::from(fields.u32()?), fields.u32()?);
+            fields.take(8 * rank)?;
+            let child = fields.address(self.offset_width)?;
+            match (level, child) {
+                (0, Some(child)) => {
+                    self.chunks += 1;
+                    if self.chunks > CHUNKS_MAX {
+                        return Err(H5Error::TooMany { what: "chunks", limit: CHUNKS_MAX as u64 });
+                    }
+                    chunks.push(Chunk { offset: child.saturating_add(self.base), stored_bytes, filter_mask });
+                }
+                (_, Some(child)) => self.chunk_node(child, Some(level), rank, chunks)?,
+                (_, None) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn datatype_message(body: &Fields<'_>) -> Result<DatatypeMessage, H5Error> {
+    match (datatype::parse(body.bytes), datatype::message_width(body.bytes)) {
+        (Some(parsed), Some(width)) => Ok((parsed, width)),
+        _ => Err(not_classic("a datatype of an unknown make", body.at)),
+    }
+}
+
+fn pipeline(body: &mut Fields<'_>) -> Result<Vec<PipelineFilter>, H5Error> {
+    let (version, count) = (body.u8()?, body.u8()?);
+    if !matches!(version, 1 | 2) || count > 32 {
+        return Err(not_classic("a filter pipeline of an unknown version", body.at));
+    }
+    body.take(if version == 1 { 6 } else { 0 })?;
+    let mut filters = Vec::with_capacity(usize::from(count));
+    for _ in 0..count {
+        let id = body.u16()?;
+        let named = version == 1 || id >= 256;
+        let name_len = if named { usize::from(body.u16()?) } else { 0 };
+        let _flags = body.u16()?;
+        let parameters = usize::from(body.u16()?);
+        body.take(if version == 1 { name_len.next_multiple_of(8) } else { name_len })?;
+        let mut first = None;
+        for nth in 0..parameters {
+            let value = body.u32()?;
+            first = if nth == 0 { Some(value) } else { first };
+        }
+        body.take(if version == 1 && parameters % 2 == 1 { 4 } else { 0 })?;
+        filters.push((id, first));
+    }
+    Ok(filters)
+}

@@ -1,0 +1,83 @@
+//! Small reads of a file's metadata: from memory if the file is small, else through a bounded cache of pages.
+
+use super::H5Error;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Files up to this length, in bytes, are read at once.
+const WHOLE_MAX: u64 = 2 << 20;
+const PAGE_BYTES: u64 = 16 << 10;
+const PAGES: usize = 128;
+
+/// A file's bytes by position. Holds at most [`WHOLE_MAX`] of them; what it reads again and again is bounded too.
+pub(super) struct Reader<'a> {
+    file: &'a File,
+    len: u64,
+    whole: Vec<u8>,
+    /// Direct-mapped: a page lies in the slot of its number modulo [`PAGES`].
+    pages: Vec<(u64, Vec<u8>)>,
+    scratch: Vec<u8>,
+    /// Pages that may still be read; a sound file needs each of its pages a few times at most.
+    pages_left: u64,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(file: &'a File, len: u64) -> io::Result<Self> {
+        let mut whole = Vec::new();
+        let mut pages = Vec::new();
+        if len <= WHOLE_MAX {
+            whole = vec![0; usize::try_from(len).unwrap_or(0)];
+            file.read_exact_at(&mut whole, 0)?;
+        } else {
+            pages.resize(PAGES, (u64::MAX, Vec::new()));
+        }
+        Ok(Self { file, len, whole, pages, scratch: Vec::new(), pages_left: len / PAGE_BYTES * 8 + 1024 })
+    }
+
+    /// `len` bytes at `at`, which must lie within the file.
+    pub fn get(&mut self, at: u64, len: usize) -> Result<&[u8], H5Error> {
+        if at.checked_add(len as u64).is_none_or(|end| end > self.len) {
+            return Err(H5Error::NotClassic { what: "metadata passes the end of the file", at });
+        }
+        if self.pages.is_empty() {
+            let at = at as usize;
+            return Ok(&self.whole[at..at + len]);
+        }
+        let within = (at % PAGE_BYTES) as usize;
+        if within + len <= PAGE_BYTES as usize {
+            let page = self.page(at / PAGE_BYTES)?;
+            return Ok(&page[within..within + len]);
+        }
+        if len as u64 > WHOLE_MAX {
+            return Err(H5Error::NotClassic { what: "a piece of metadata is larger than 2 MiB", at });
+        }
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        while scratch.len() < len {
+            let from = at + scratch.len() as u64;
+            let page = self.page(from / PAGE_BYTES)?;
+            let within = (from % PAGE_BYTES) as usize;
+            let n = (page.len() - within).min(len - scratch.len());
+            scratch.extend_from_slice(&page[within..within + n]);
+        }
+        self.scratch = scratch;
+        Ok(&self.scratch)
+    }
+
+    fn page(&mut self, number: u64) -> Result<&[u8], H5Error> {
+        let slot = &mut self.pages[(number % PAGES as u64) as usize];
+        if slot.0 != number {
+            self.pages_left = self
+                .pages_left
+                .checked_sub(1)
+                .ok_or(H5Error::NotClassic { what: "metadata is read over and over", at: number * PAGE_BYTES })?;
+            let at = number * PAGE_BYTES;
+            slot.0 = u64::MAX;
+            slot.1.resize((self.len - at).min(PAGE_BYTES) as usize, 0);
+            self.file.read_exact_at(&mut slot.1, at)?;
+            slot.0 = number;
+        }
+        Ok(&slot.1)
+    }
+}

@@ -1,0 +1,378 @@
+//! The HDF5 library in a process of its own, under a deadline and a memory limit.
+//!
+//! The library is C code that was written for friendly files: on a damaged one it may crash, hang or ask for all memory.
+//! Here that costs a process and makes one file opaque. The process is started when the first file needs it, and leaves
+//! by itself when nobody has asked it for a while, so that an agent at rest is small.
+//!
+//! Both sides talk over one socket, which is the process's standard input. A request is a path, a reply is a map; each
+//! behind its length as 8 bytes, little-endian. Numbers within a map are LEB128.
+
+use super::library::Library;
+use super::{CHUNKS_MAX, DATASETS_MAX, FileMap, H5Error, MapSource, MappedVariable};
+use mcrengine::header::{ByteOrder, ElementType, Extent, Filter, Member, Role, Shape};
+use nix::sys::resource::{Resource, setrlimit};
+use nix::unistd::alarm;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// The hidden subcommand that must lead to [`worker_main`].
+pub const WORKER_ARGUMENT: &str = "__h5map";
+
+/// The library may take so long for one file.
+const FILE_DEADLINE: Duration = Duration::from_secs(60);
+/// The process leaves after so long without a request.
+const IDLE: Duration = Duration::from_secs(30);
+/// Address space of the process, in bytes.
+const MEMORY_MAX: u64 = 4 << 30;
+/// Longest reply that is taken, in bytes.
+const REPLY_MAX: u64 = 1 << 30;
+/// Longest path that is taken, in bytes.
+const PATH_MAX: u64 = 1 << 16;
+
+type StartCommand = dyn Fn() -> io::Result<Command> + Send + Sync;
+
+/// Maps from the library, asked for in another process, one file at a time.
+pub struct MapWorker {
+    command: Box<StartCommand>,
+    process: Mutex<Option<Process>>,
+}
+
+struct Process {
+    child: Child,
+    socket: UnixStream,
+}
+
+impl MapWorker {
+    /// The process is this program with the argument [`WORKER_ARGUMENT`].
+    pub fn new() -> Self {
+        Self::with_command(|| {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.arg(WORKER_ARGUMENT);
+            Ok(command)
+        })
+    }
+
+    /// The process is started by this command.
+    pub fn with_command(command: impl Fn() -> io::Result<Command> + Send + Sync + 'static) -> Self {
+        Self { command: Box::new(command), process: Mutex::new(None) }
+    }
+
+    fn start(&self) -> io::Result<Process> {
+        let (socket, theirs) = UnixStream::pair()?;
+        socket.set_read_timeout(Some(FILE_DEADLINE + Duration::from_secs(5)))?;
+        socket.set_write_timeout(Some(FILE_DEADLINE))?;
+        let mut command = (self.command)()?;
+        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Process { child: command.spawn()?, socket })
+    }
+}
+
+impl Default for MapWorker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MapSource for MapWorker {
+    fn map(&self, path: &Path, _file: &File, bytes: u64) -> Result<FileMap, H5Error> {
+        let failed = |what, source| H5Error::Worker { path: path.to_owned(), what, source };
+        // What a thread that panicked left behind is a process like any other.
+        let mut slot = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that was left from before may have gone since, so the first failure is not the file's.
+        let mut left_over = slot.is_some();
+        loop {
+            let mut process = match slot.take() {
+                Some(process) => process,
+                None => self.start().map_err(|e| failed("did not start", e))?,
+            };
+            match process.ask(path) {
+                Ok(reply) => {
+                    *slot = Some(process);
+                    let map = decode_reply(&reply)
+                        .ok_or_else(|| failed("sent no map", io::ErrorKind::InvalidData.into()))??;
+                    map.check(bytes)?;
+                    return Ok(map);
+                }
+                Err(_) if left_over => left_over = false,
+                Err(e) => return Err(failed("crashed or passed its deadline", e)),
+            }
+        }
+    }
+}
+
+impl Process {
+    fn ask(&mut self, path: &Path) -> io::Result<Vec<u8>> {
+        send(&mut self.socket, path.as_os_str().as_bytes())?;
+        receive(&mut self.socket, REPLY_MAX)
+    }
+}
+
+/// Ends the process and takes leave of it, so that none stays behind.
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only if it is gone already, which is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The body of the process: reads paths from the socket on standard input, and answers with maps, until nobody asks.
+///
+/// Call it before anything else in `main`, when the first argument is [`WORKER_ARGUMENT`].
+pub fn worker_main() -> ExitCode {
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn serve() -> io::Result<()> {
+    setrlimit(Resource::RLIMIT_AS, MEMORY_MAX, MEMORY_MAX)?;
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+    let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    socket.set_read_timeout(Some(IDLE))?;
+    let deadline_s = u32::try_from(FILE_DEADLINE.as_secs()).unwrap_or(u32::MAX);
+    loop {
+        let path = match receive(&mut socket, PATH_MAX) {
+            Ok(path) => PathBuf::from(std::ffi::OsString::from_vec(path)),
+            // Idle, or whoever asked is gone.
+            Err(_) => return Ok(()),
+        };
+        // The kernel ends us if the library does not return, even when nobody waits any more.
+        alarm::set(deadline_s);
+        let map = File::open(&path).map_err(H5Error::from).and_then(|file| {
+            let bytes = file.metadata()?.len();
+            Library.map(&path, &file, bytes)
+        });
+        let reply = encode_reply(&map);
+        alarm::cancel();
+        send(&mut socket, &reply)?;
+    }
+}
+
+fn send(to: &mut UnixStream, message: &[u8]) -> io::Result<()> {
+    to.write_all(&(message.len() as u64).to_le_bytes())?;
+    to.write_all(message)
+}
+
+/// A message of at most `most` bytes; memory is taken only as bytes arrive.
+fn receive(from: &mut UnixStream, most: u64) -> io::Result<Vec<u8>> {
+    let mut len = [0; 8];
+    from.read_exact(&mut len)?;
+    let len = u64::from_le_bytes(len);
+    if len > most {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a message of {len} bytes, at most {most}")));
+    }
+    let mut message = Vec::new();
+    from.take(len).read_to_end(&mut message)?;
+    if (message.len() as u64) < len {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(message)
+}
+
+/// 0 and the map, or 1: why there is none is the same to whoever asked.
+fn encode_reply(map: &Result<FileMap, H5Error>) -> Vec<u8> {
+    let Ok(map) = map else { return vec![1] };
+    let mut out = vec![0];
+    number(&mut out, map.variables.len() as u64);
+    for v in &map.variables {
+        out.push(u8::from(v.role == Role::StoredChunks));
+        number(&mut out, v.path.len() as u64);
+        out.extend_from_slice(v.path.as_bytes());
+        element(&mut out, &v.element);
+        number(&mut out, v.shape.0.len() as u64);
+        v.shape.0.iter().for_each(|&d| number(&mut out, d));
+        number(&mut out, v.filters.len() as u64);
+        for filter in &v.filters {
+            let (kind, value) = match filter {
+                Filter::Shuffle { width } => (0, *width),
+                Filter::Deflate { level } => (1, u32::from(*level)),
+                Filter::Fletcher32 => (2, 0),
+            };
+            number(&mut out, kind);
+            number(&mut out, u64::from(value));
+        }
+        number(&mut out, v.extents.len() as u64);
+        for e in &v.extents {
+            number(&mut out, e.offset);
+            number(&mut out, e.stored_bytes);
+            number(&mut out, e.raw_bytes);
+        }
+    }
+    out
+}
+
+fn number(out: &mut Vec<u8>, mut n: u64) {
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+}
+
+fn element(out: &mut Vec<u8>, e: &ElementType) {
+    let big = |order: &ByteOrder| u64::from(*order == ByteOrder::Big);
+    match e {
+        ElementType::Bytes => number(out, 0),
+        ElementType::Int { width, signed, order } => {
+            [1, u64::from(*width), u64::from(*signed), big(order)].iter().for_each(|&n| number(out, n));
+        }
+        ElementType::Float { width, order } => {
+            [2, u64::from(*width), big(order)].iter().for_each(|&n| number(out, n));
+        }
+        ElementType::Fixed { width } => [3, u64::from(*width)].iter().for_each(|&n| number(out, n)),
+        ElementType::Compound { width, members } => {
+            [4, u64::from(*width), members.len() as u64].iter().for_each(|&n| number(out, n));
+            for m in members {
+                number(out, u64::from(m.offset));
+                number(out, u64::from(m.count));
+                element(out, &m.element);
+            }
+        }
+    }
+}
+
+/// `None` if it is no reply; the process may have been hurt by the file before it sent it.
+fn decode_reply(reply: &[u8]) -> Option<Result<FileMap, H5Error>> {
+    let mut from = Reader { bytes: reply };
+    if from.take(1)? != [0] {
+        return Some(Err(H5Error::Library { what: "it cannot read the file" }));
+    }
+    let count = from.count(DATASETS_MAX * 2)?;
+    let mut variables = Vec::new();
+    for _ in 0..count {
+        let role = if from.take(1)? == [0] { Role::Array } else { Role::StoredChunks };
+        let len = from.count(1 << 20)?;
+        let path = std::str::from_utf8(from.take(len)?).ok()?.into();
+        let element = from.element(0)?;
+        let dims = from.count(mcrengine::header::DIMENSIONS_MAX)?;
+        let shape = Shape((0..dims).map(|_| from.number()).collect::<Option<_>>()?);
+        let filters = from.count(mcrengine::header::FILTERS_MAX)?;
+        let filters = (0..filters).map(|_| from.filter()).collect::<Option<_>>()?;
+        let extents = from.count(CHUNKS_MAX)?;
+        let extents = (0..extents).map(|_| from.extent()).collect::<Option<_>>()?;
+        variables.push(MappedVariable { role, path, element, shape, filters, extents });
+    }
+    (from.bytes.is_empty() && variables.iter().all(|v| v.element.is_valid() && !v.extents.is_empty()))
+        .then_some(Ok(FileMap { variables }))
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.bytes.split_at_checked(n)?;
+        self.bytes = rest;
+        Some(taken)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        let mut n = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.take(1)?[0];
+            n |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Some(n);
+            }
+        }
+        None
+    }
+
+    fn small(&mut self) -> Option<u32> {
+        u32::try_from(self.number()?).ok()
+    }
+
+    fn count(&mut self, most: usize) -> Option<usize> {
+        usize::try_from(self.number()?).ok().filter(|&n| n <= most)
+    }
+
+    fn filter(&mut self) -> Option<Filter> {
+        Some(match (self.number()?, self.small()?) {
+            (0, width) => Filter::Shuffle { width },
+            (1, level) => Filter::Deflate { level: u8::try_from(level).ok()? },
+            (2, _) => Filter::Fletcher32,
+            _ => return None,
+        })
+    }
+
+    fn extent(&mut self) -> Option<Extent> {
+        Some(Extent { offset: self.number()?, stored_bytes: self.number()?, raw_bytes: self.number()? })
+    }
+
+    fn order(&mut self) -> Option<ByteOrder> {
+        Some(if self.number()? == 0 { ByteOrder::Little } else { ByteOrder::Big })
+    }
+
+    fn element(&mut self, depth: u32) -> Option<ElementType> {
+        let width = |n: u32| u8::try_from(n).ok();
+        Some(match self.number()? {
+            0 => ElementType::Bytes,
+            1 => ElementType::Int { width: width(self.small()?)?, signed: self.number()? != 0, order: self.order()? },
+            2 => ElementType::Float { width: width(self.small()?)?, order: self.order()? },
+            3 => ElementType::Fixed { width: self.small()? },
+            4 if depth == 0 => {
+                let width = self.small()?;
+                let count = self.count(mcrengine::header::MEMBERS_MAX)?;
+                let member = |from: &mut Self| {
+                    Some(Member { offset: from.small()?, count: from.small()?, element: from.element(1)? })
+                };
+                ElementType::Compound { width, members: (0..count).map(|_| member(self)).collect::<Option<_>>()? }
+            }
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> FileMap {
+        let member = |offset, element| Member { offset, count: 2, element };
+        let int = ElementType::Int { width: 4, signed: true, order: ByteOrder::Big };
+        let members = [member(0, ElementType::F64), member(16, int), member(24, ElementType::Fixed { width: 3 })];
+        let elements =
+            [ElementType::Bytes, ElementType::F32, ElementType::Compound { width: 32, members: members.into() }];
+        let variable = |(nth, element): (usize, ElementType)| MappedVariable {
+            role: if nth == 0 { Role::StoredChunks } else { Role::Array },
+            path: format!("/gr\u{fc}n/{nth}").into(),
+            element,
+            shape: Shape([7, u64::MAX].into()),
+            filters: [Filter::Shuffle { width: 8 }, Filter::Deflate { level: 9 }, Filter::Fletcher32].into(),
+            extents: vec![Extent { offset: 1 << 40, stored_bytes: 300, raw_bytes: 4096 }; nth + 1],
+        };
+        FileMap { variables: elements.into_iter().enumerate().map(variable).collect() }
+    }
+
+    #[test]
+    fn a_map_comes_through_the_socket_unchanged_and_a_cut_one_not_at_all() {
+        let map = sample();
+        let reply = encode_reply(&Ok(map.clone()));
+        assert_eq!(decode_reply(&reply).expect("a reply").expect("a map"), map);
+        for len in 1..reply.len() {
+            assert!(decode_reply(&reply[..len]).is_none(), "{len} of {} bytes were taken", reply.len());
+        }
+    }
+
+    #[test]
+    fn a_process_that_dies_makes_an_error_and_no_hang() {
+        let worker = MapWorker::with_command(|| {
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", "exit 3"]);
+            Ok(command)
+        });
+        let file = tempfile::tempfile().expect("temporary file");
+        let error = worker.map(Path::new("/nowhere"), &file, 0).expect_err("there is no worker");
+        assert!(matches!(error, H5Error::Worker { .. }), "{error}");
+    }
+}

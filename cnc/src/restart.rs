@@ -1,0 +1,499 @@
+//! Restored files: written beside their final names, compared with the digest of the application's file, then renamed.
+//!
+//! Nothing half written ever stands under a final name: the rename is the last step, after the digest of all bytes as
+//! they were read back equals the recorded one. No symbolic link below the target directory is followed, so that a
+//! hostile path or a prepared directory leads nowhere else.
+
+use crate::source::starts;
+use mcrengine::filter;
+use mcrengine::header::{FileHeader, HeaderError};
+use mcrengine::ids::{Digest, FilePath};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
+use nix::sys::stat::{Mode, fchmod, futimens, mkdirat};
+use nix::sys::time::TimeSpec;
+use nix::unistd::{UnlinkatFlags, fsync, ftruncate, unlinkat};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Why a file could not be restored. Nothing of it stands under its final name then.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// The description of the file contradicts itself.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// Bytes were given that the description has no place for.
+    #[error("{path}: variable {variable} has no {bytes} raw bytes at {offset}", path = .path.display())]
+    OutOfRange {
+        /// The file.
+        path: PathBuf,
+        /// Index of the variable.
+        variable: usize,
+        /// First raw byte given.
+        offset: u64,
+        /// Raw bytes given.
+        bytes: u64,
+    },
+    /// A chunk that was put back behind its filters is not as long as the application's.
+    #[error("{path}: variable {variable}, chunk {chunk}: {found} stored bytes, {expected} recorded", path = .path.display())]
+    Chunk {
+        /// The file.
+        path: PathBuf,
+        /// Index of the variable.
+        variable: usize,
+        /// Index of the extent.
+        chunk: usize,
+        /// Length that came out; 0 if the filters failed.
+        found: u64,
+        /// Length recorded.
+        expected: u64,
+    },
+    /// Not everything was given.
+    #[error("{path}: {written} of its {expected} raw bytes were given", path = .path.display())]
+    Incomplete {
+        /// The file.
+        path: PathBuf,
+        /// Raw bytes given.
+        written: u64,
+        /// Raw bytes there are.
+        expected: u64,
+    },
+    /// The restored bytes are not the application's.
+    #[error("{path}: its digest is {found}, recorded {recorded}", path = .path.display())]
+    Digest {
+        /// The file.
+        path: PathBuf,
+        /// Of the bytes written.
+        found: Digest,
+        /// Of the application's.
+        recorded: Digest,
+    },
+    /// A component of the path is a symbolic link or no directory.
+    #[error("{path}: it is a symbolic link or no directory, and restored files go through directories alone", path = .path.display())]
+    NotADirectory {
+        /// The component.
+        path: PathBuf,
+    },
+    /// The system failed.
+    #[error("{path}: {what}", path = .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// A file that stands under its final name and is the application's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoredFile {
+    /// Below the target directory.
+    pub path: FilePath,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// Bytes that are read back at a time.
+const BUFFER_BYTES: usize = 1 << 20;
+/// Raw bytes of unfinished chunks that are kept in memory; the others wait in the file system.
+const UNFINISHED_MAX: u64 = 64 << 20;
+/// Runs of zeros of this length, at a multiple of it in the file, are left out: the file reads as zero there anyway.
+const HOLE_BYTES: u64 = 64 << 10;
+
+/// One file on its way back. Dropping it removes what was written.
+#[derive(Debug)]
+pub struct FileRestorer {
+    header: Arc<FileHeader>,
+    /// Where it will stand, for messages.
+    target: PathBuf,
+    directory: OwnedFd,
+    temporary: Option<CString>,
+    file: File,
+    starts: Vec<Box<[u64]>>,
+    written: AtomicU64,
+    unfinished: Mutex<Unfinished>,
+}
+
+/// Chunks of which some raw bytes are still missing, by variable and extent.
+#[derive(Debug, Default)]
+struct Unfinished {
+    chunks: HashMap<(usize, usize), Partial>,
+    /// Chunks that are in the file already.
+    finished: BTreeSet<(usize, usize)>,
+    in_memory: u64,
+    /// A nameless file for chunks that memory has no room for.
+    spill: Option<File>,
+    spill_end: u64,
+}
+
+#[derive(Debug)]
+struct Partial {
+    place: Place,
+    /// Disjoint runs of raw bytes that have arrived, sorted.
+    runs: Vec<(u64, u64)>,
+}
+
+#[derive(Debug)]
+enum Place {
+    Memory(Vec<u8>),
+    /// From this byte of the spill file.
+    Spill(u64),
+}
+
+/// Tells the temporary names of one process apart.
+static NTH: AtomicU64 = AtomicU64::new(0);
+
+impl FileRestorer {
+    /// Makes the directories on the way, and a temporary file of the right length beside the final name.
+    pub fn create(to: &Path, header: Arc<FileHeader>) -> Result<Self, RestoreError> {
+        header.check()?;
+        let target = to.join(header.path.as_path());
+        let failed = |what: &'static str| {
+            let path = target.clone();
+            move |source: Errno| RestoreError::Io { path, what, source: source.into() }
+        };
+        let directory = directory(to, &header.path, true)?;
+        // Short enough for any name; found again by the prefix should the machine stop before the rename.
+        let nth = NTH.fetch_add(1, Ordering::Relaxed);
+        let temporary =
+            CString::new(format!(".mcr-restart-{}-{nth}.tmp", std::process::id())).expect("the name holds no NUL");
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let owner_only = Mode::S_IRUSR | Mode::S_IWUSR;
+        let create = || openat(&directory, temporary.as_c_str(), flags, owner_only);
+        let file = match create() {
+            // One of a process that had our number and died.
+            Err(Errno::EEXIST) => {
+                unlinkat(&directory, temporary.as_c_str(), UnlinkatFlags::NoRemoveDir)
+                    .map_err(failed("removing an old temporary file"))?;
+                create()
+            }
+            other => other,
+        }
+        .map_err(failed("creating a temporary file beside it"))?;
+        let restorer = Self {
+            starts: header.variables.iter().map(starts).collect(),
+            header,
+            target: target.clone(),
+            directory,
+            temporary: Some(temporary),
+            file: File::from(file),
+            written: AtomicU64::new(0),
+            unfinished: Mutex::default(),
+        };
+        let len = i64::try_from(restorer.header.bytes).unwrap_or(i64::MAX);
+        ftruncate(&restorer.file, len).map_err(failed("setting its length"))?;
+        Ok(restorer)
+    }
+
+    /// What is restored.
+    pub fn header(&self) -> &Arc<FileHeader> {
+        &self.header
+    }
+
+    /// Takes a run of a variable's raw bytes: any order, any thread, twice if need be.
+    pub fn write(&self, variable: usize, raw_offset: u64, bytes: &[u8]) -> Result<(), RestoreError> {
+        let out_of_range = || RestoreError::OutOfRange {
+            path: self.target.clone(),
+            variable,
+            offset: raw_offset,
+            bytes: bytes.len() as u64,
+        };
+        let header = self.header.variables.get(variable).ok_or_else(out_of_range)?;
+        if raw_offset.checked_add(bytes.len() as u64).is_none_or(|end| end > header.raw_bytes.0) {
+            return Err(out_of_range());
+        }
+        let starts = &self.starts[variable];
+        let mut nth = starts.partition_point(|&start| start <= raw_offset).saturating_sub(1);
+        let (mut offset, mut left) = (raw_offset, bytes);
+        while !left.is_empty() {
+            let extent = header.extents.get(nth).ok_or_else(out_of_range)?;
+            let within = offset - starts.get(nth).copied().unwrap_or(0);
+            let n = usize::try_from(extent.raw_bytes - within).unwrap_or(usize::MAX).min(left.len());
+            let (piece, rest) = left.split_at(n);
+            if header.filters.is_empty() {
+                self.put(extent.offset + within, piece)?;
+            } else {
+                self.gather(variable, nth, within, piece)?;
+            }
+            offset += n as u64;
+            left = rest;
+            nth += 1;
+        }
+        self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Compares the digest of all bytes, as they are read back, with the application's, and gives the file its name.
+    ///
+    /// With `sync` its bytes are on the disk before it has the name; the name itself is with [`sync_dirs`].
+    pub fn finish(mut self, sync: bool) -> Result<RestoredFile, RestoreError> {
+        let expected: u64 = self.header.variables.iter().map(|v| v.raw_bytes.0).sum();
+        let written = self.written.load(Ordering::Acquire);
+        if written < expected {
+            return Err(RestoreError::Incomplete { path: self.target.clone(), written, expected });
+        }
+        let (found, recorded) = (self.digest()?, self.header.digest);
+        if found != recorded {
+            return Err(RestoreError::Digest { path: self.target.clone(), found, recorded });
+        }
+        // Not what lets a program act as another user: no simulation's output needs that.
+        fchmod(&self.file, Mode::from_bits_truncate(self.header.mode & 0o1777))
+            .map_err(self.failed("setting its mode"))?;
+        let modified = TimeSpec::new(
+            self.header.modified_ns.div_euclid(1_000_000_000),
+            self.header.modified_ns.rem_euclid(1_000_000_000),
+        );
+        futimens(&self.file, &modified, &modified).map_err(self.failed("setting its time"))?;
+        if sync {
+            fsync(&self.file).map_err(self.failed("syncing it"))?;
+        }
+        let name = CString::new(self.header.path.name()).expect("a path holds no NUL");
+        if let Some(temporary) = self.temporary.take() {
+            let renamed = renameat(&self.directory, temporary.as_c_str(), &self.directory, name.as_c_str());
+            if let Err(error) = renamed {
+                self.temporary = Some(temporary);
+                return Err(self.failed("renaming it to its final name")(error));
+            }
+        }
+        Ok(RestoredFile { path: self.header.path.clone(), bytes: self.header.bytes })
+    }
+
+    fn failed(&self, what: &'static str) -> impl FnOnce(Errno) -> RestoreError + use<> {
+        let path = self.target.clone();
+        move |source| RestoreError::Io { path, what, source: source.into() }
+    }
+
+    fn io(&self, what: &'static str) -> impl FnOnce(io::Error) -> RestoreError + use<> {
+        let path = self.target.clone();
+        move |source| RestoreError::Io { path, what, source }
+    }
+
+    /// Writes bytes to their place, but for long runs of zeros.
+    fn put(&self, at: u64, bytes: &[u8]) -> Result<(), RestoreError> {
+        let writing = |from: usize, to: usize| {
+            self.file.write_all_at(&bytes[from..to], at + from as u64).map_err(self.io("writing"))
+        };
+        let (mut from, mut to) = (0, 0);
+        while to < bytes.len() {
+            let here = at + to as u64;
+            let block = ((HOLE_BYTES - here % HOLE_BYTES) as usize).min(bytes.len() - to);
+            if block as u64 == HOLE_BYTES && bytes[to..to + block].iter().all(|&b| b == 0) {
+                if from < to {
+                    writing(from, to)?;
+                }
+                from = to + block;
+            }
+            to += block;
+        }
+        if from < to { writing(from, to) } else { Ok(()) }
+    }
+
+    /// Keeps a run of a chunk's raw bytes; with the last one the chunk goes behind its filters and into the file.
+    fn gather(&self, variable: usize, nth: usize, within: u64, piece: &[u8]) -> Result<(), RestoreError> {
+        let header = &self.header.variables[variable];
+        let raw_bytes = header.extents[nth].raw_bytes;
+        let raw = {
+            let mut unfinished = self.unfinished();
+            if unfinished.finished.contains(&(variable, nth)) {
+                return Ok(());
+            }
+            if piece.len() as u64 == raw_bytes {
+                unfinished.forget((variable, nth));
+                None
+            } else {
+                match unfinished.add((variable, nth), raw_bytes, within, piece, || self.spill()) {
+                    Ok(Some(raw)) => Some(raw),
+                    Ok(None) => return Ok(()),
+                    Err(e) => return Err(self.io("keeping an unfinished chunk")(e)),
+                }
+            }
+        };
+        // Compressing takes long; other threads need not wait for it.
+        let raw = raw.as_deref().unwrap_or(piece);
+        let extent = header.extents[nth];
+        let stored = filter::put_on(&header.filters, raw).unwrap_or_default();
+        if stored.len() as u64 != extent.stored_bytes {
+            return Err(RestoreError::Chunk {
+                path: self.target.clone(),
+                variable,
+                chunk: nth,
+                found: stored.len() as u64,
+                expected: extent.stored_bytes,
+            });
+        }
+        self.put(extent.offset, &stored)?;
+        self.unfinished().finished.insert((variable, nth));
+        Ok(())
+    }
+
+    fn unfinished(&self) -> MutexGuard<'_, Unfinished> {
+        // A panic of another thread leaves at worst a chunk unfinished, which the digest finds.
+        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A file without a name beside the restored one.
+    fn spill(&self) -> io::Result<File> {
+        let nth = NTH.fetch_add(1, Ordering::Relaxed);
+        let name = format!(".mcr-restart-{}-{nth}.spill", std::process::id());
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = openat(&self.directory, name.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        unlinkat(&self.directory, name.as_str(), UnlinkatFlags::NoRemoveDir)?;
+        Ok(File::from(file))
+    }
+
+    fn digest(&self) -> Result<Digest, RestoreError> {
+        let mut hasher = blake3::Hasher::new();
+        let mut buffer = vec![0; BUFFER_BYTES.min(usize::try_from(self.header.bytes).unwrap_or(BUFFER_BYTES)).max(1)];
+        let mut at = 0;
+        while at < self.header.bytes {
+            let n = (self.header.bytes - at).min(buffer.len() as u64) as usize;
+            self.file.read_exact_at(&mut buffer[..n], at).map_err(self.io("reading it back"))?;
+            hasher.update(&buffer[..n]);
+            at += n as u64;
+        }
+        Ok(hasher.finalize().into())
+    }
+}
+
+impl Drop for FileRestorer {
+    fn drop(&mut self) {
+        if let Some(temporary) = self.temporary.take() {
+            // Nobody is left to hear of a failure; the name says whose leftover it is.
+            let _ = unlinkat(&self.directory, temporary.as_c_str(), UnlinkatFlags::NoRemoveDir);
+        }
+    }
+}
+
+impl Unfinished {
+    /// Adds a run; gives the whole chunk when it was the last one missing.
+    fn add(
+        &mut self,
+        key: (usize, usize),
+        raw_bytes: u64,
+        within: u64,
+        piece: &[u8],
+        new_spill: impl FnOnce() -> io::Result<File>,
+    ) -> io::Result<Option<Vec<u8>>> {
+        let partial = match self.chunks.entry(key) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let place = if self.in_memory + raw_bytes <= UNFINISHED_MAX {
+                    self.in_memory += raw_bytes;
+                    Place::Memory(vec![0; raw_bytes as usize])
+                } else {
+                    self.spill_end += raw_bytes;
+                    Place::Spill(self.spill_end - raw_bytes)
+                };
+                entry.insert(Partial { place, runs: Vec::new() })
+            }
+        };
+        match &mut partial.place {
+            Place::Memory(raw) => raw[within as usize..within as usize + piece.len()].copy_from_slice(piece),
+            Place::Spill(at) => {
+                let spill = match &mut self.spill {
+                    Some(spill) => spill,
+                    none => none.insert(new_spill()?),
+                };
+                spill.write_all_at(piece, *at + within)?;
+            }
+        }
+        insert_run(&mut partial.runs, (within, within + piece.len() as u64));
+        if partial.runs != [(0, raw_bytes)] {
+            return Ok(None);
+        }
+        match self.forget(key) {
+            Some(Place::Memory(raw)) => Ok(Some(raw)),
+            Some(Place::Spill(at)) => {
+                let mut raw = vec![0; raw_bytes as usize];
+                match &self.spill {
+                    Some(spill) => spill.read_exact_at(&mut raw, at)?,
+                    None => return Err(io::ErrorKind::NotFound.into()),
+                }
+                Ok(Some(raw))
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn forget(&mut self, key: (usize, usize)) -> Option<Place> {
+        let place = self.chunks.remove(&key)?.place;
+        if let Place::Memory(raw) = &place {
+            self.in_memory -= raw.len() as u64;
+        }
+        Some(place)
+    }
+}
+
+/// Adds `[from, to)` to sorted, disjoint runs, joining those that touch.
+fn insert_run(runs: &mut Vec<(u64, u64)>, (mut from, mut to): (u64, u64)) {
+    let first = runs.partition_point(|r| r.1 < from);
+    let last = runs.partition_point(|r| r.0 <= to);
+    if first < last {
+        from = from.min(runs[first].0);
+        to = to.max(runs[last - 1].1);
+    }
+    runs.splice(first..last, [(from, to)]);
+}
+
+/// The directory that holds `path` below `to`, reached through directories alone; made where missing if `make` says so.
+fn directory(to: &Path, path: &FilePath, make: bool) -> Result<OwnedFd, RestoreError> {
+    let failed = |path: &Path, what, source: io::Error| RestoreError::Io { path: path.to_owned(), what, source };
+    if make {
+        std::fs::create_dir_all(to).map_err(|e| failed(to, "creating it", e))?;
+    }
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut fd = openat(AT_FDCWD, to, flags, Mode::empty()).map_err(|e| failed(to, "opening it", e.into()))?;
+    let mut so_far = to.to_owned();
+    let mut components: Vec<&[u8]> = path.as_bytes().split(|&b| b == b'/').collect();
+    components.pop();
+    for component in components {
+        let name = std::ffi::OsStr::from_bytes(component);
+        so_far.push(name);
+        if make {
+            match mkdirat(&fd, name, Mode::from_bits_truncate(0o777)) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(e) => return Err(failed(&so_far, "creating it", e.into())),
+            }
+        }
+        fd = match openat(&fd, name, flags | OFlag::O_NOFOLLOW, Mode::empty()) {
+            Ok(inner) => inner,
+            Err(Errno::ELOOP | Errno::ENOTDIR) => return Err(RestoreError::NotADirectory { path: so_far }),
+            Err(e) => return Err(failed(&so_far, "opening it", e.into())),
+        };
+    }
+    Ok(fd)
+}
+
+/// Syncs every directory that holds one of the files, those above them, and `to`: after this their names last too.
+pub fn sync_dirs(to: &Path, files: &[RestoredFile]) -> Result<(), RestoreError> {
+    // A directory stands for itself as a path with one more component.
+    let mut holders: BTreeSet<Vec<u8>> = BTreeSet::from([b"x".to_vec()]);
+    for file in files {
+        let bytes = file.path.as_bytes();
+        for (at, _) in bytes.iter().enumerate().filter(|(_, b)| **b == b'/') {
+            holders.insert([&bytes[..=at], b"x"].concat());
+        }
+    }
+    for holder in holders {
+        let path = FilePath::new(holder).expect("a prefix of a path and a letter are a path");
+        let fd = directory(to, &path, false)?;
+        fsync(fd.as_fd()).map_err(|e| RestoreError::Io {
+            path: to.join(path.as_path()).parent().unwrap_or(to).to_owned(),
+            what: "syncing the directory",
+            source: e.into(),
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! A captured file, held so that any run of any variable's raw bytes can be fetched from it.
+//!
+//! Reading is positional and takes no lock. A descriptor stays open between reads, so that a file that the application
+//! renames or removes meanwhile can still be fetched; how many are open at once is bounded over all files
+//! ([`Descriptors`]), and dropping the [`OpenFile`] closes its own.
+
+use crate::capture::{CaptureError, Fingerprint, changed_if_short, metadata, open};
+use mcrengine::filter;
+use mcrengine::header::{FileHeader, VariableHeader};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// How many descriptors all files together may hold; the one opened longest ago is closed first.
+#[derive(Debug)]
+pub struct Descriptors {
+    most_open: usize,
+    open: Mutex<VecDeque<Weak<Slot>>>,
+}
+
+/// Where an [`OpenFile`] keeps its descriptor.
+type Slot = Mutex<Option<Arc<File>>>;
+
+impl Descriptors {
+    /// At most so many at once, at least one. Reads that are under way may hold a few more.
+    pub fn new(most_open: usize) -> Arc<Self> {
+        Arc::new(Self { most_open: most_open.max(1), open: Mutex::new(VecDeque::new()) })
+    }
+
+    fn add(&self, slot: &Arc<Slot>) {
+        let mut open = lock(&self.open);
+        open.push_back(Arc::downgrade(slot));
+        while open.len() > self.most_open {
+            let oldest = open.pop_front().and_then(|slot| slot.upgrade());
+            // Not while it is opened anew: it would be this very one, or the next in line.
+            if let Some(oldest) = oldest.filter(|oldest| !Arc::ptr_eq(oldest, slot)) {
+                lock(&oldest).take();
+            }
+        }
+    }
+}
+
+/// Nothing here is left half changed by a panic, so a poisoned lock is as good as any.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A captured file whose raw bytes can be read.
+#[derive(Debug)]
+pub struct OpenFile {
+    name: PathBuf,
+    header: Arc<FileHeader>,
+    fingerprint: Fingerprint,
+    descriptors: Arc<Descriptors>,
+    slot: Arc<Slot>,
+    /// For each variable in several extents: the raw bytes before each of them.
+    starts: Vec<Box<[u64]>>,
+    /// The last chunk that was taken out of its filters: variable, extent, raw bytes.
+    last_chunk: Mutex<Option<LastChunk>>,
+}
+
+type LastChunk = (usize, usize, Arc<Vec<u8>>);
+
+impl OpenFile {
+    /// The file below `root` that was captured as `header` when it had this fingerprint. Opens nothing yet.
+    pub fn new(root: &Path, header: Arc<FileHeader>, fingerprint: Fingerprint, descriptors: &Arc<Descriptors>) -> Self {
+        let starts = header.variables.iter().map(starts).collect();
+        Self {
+            name: root.join(header.path.as_path()),
+            header,
+            fingerprint,
+            descriptors: Arc::clone(descriptors),
+            slot: Arc::default(),
+            starts,
+            last_chunk: Mutex::default(),
+        }
+    }
+
+    /// What was captured.
+    pub fn header(&self) -> &Arc<FileHeader> {
+        &self.header
+    }
+
+    /// Fills `into` with a variable's raw bytes from `offset` on. Fails if the file is no longer the one that was captured.
+    pub fn read_raw(&self, variable: usize, offset: u64, into: &mut [u8]) -> Result<(), CaptureError> {
+        let bytes = into.len() as u64;
+        let out_of_range = || CaptureError::OutOfRange { path: self.name.clone(), variable, offset, bytes };
+        let header = self.header.variables.get(variable).ok_or_else(out_of_range)?;
+        if offset.checked_add(bytes).is_none_or(|end| end > header.raw_bytes.0) {
+            return Err(out_of_range());
+        }
+        if into.is_empty() {
+            return Ok(());
+        }
+        let file = self.file()?;
+        self.read_extents(&file, variable, header, offset, into)?;
+        self.unchanged(&file)
+    }
+
+    /// The descriptor, opened if need be; checked against the fingerprint.
+    fn file(&self) -> Result<Arc<File>, CaptureError> {
+        let held = lock(&self.slot).clone();
+        let file = match held {
+            Some(file) => file,
+            None => {
+                let file = Arc::new(open(&self.name)?);
+                *lock(&self.slot) = Some(Arc::clone(&file));
+                self.descriptors.add(&self.slot);
+                file
+            }
+        };
+        self.unchanged(&file)?;
+        Ok(file)
+    }
+
+    fn unchanged(&self, file: &File) -> Result<(), CaptureError> {
+        match Fingerprint::of(&metadata(file, &self.name)?).same_content(&self.fingerprint) {
+            true => Ok(()),
+            false => Err(CaptureError::Changed { path: self.name.clone() }),
+        }
+    }
+
+    fn read_extents(
+        &self,
+        file: &File,
+        variable: usize,
+        header: &VariableHeader,
+        mut offset: u64,
+        mut into: &mut [u8],
+    ) -> Result<(), CaptureError> {
+        let starts = &self.starts[variable];
+        // The last extent that begins at or before the first byte.
+        let mut nth = starts.partition_point(|&start| start <= offset).saturating_sub(1);
+        while !into.is_empty() {
+            let Some(extent) = header.extents.get(nth) else {
+                return Err(CaptureError::OutOfRange {
+                    path: self.name.clone(),
+                    variable,
+                    offset,
+                    bytes: into.len() as u64,
+                });
+            };
+            let within = offset - starts.get(nth).copied().unwrap_or(0);
+            let n = usize::try_from(extent.raw_bytes - within).unwrap_or(usize::MAX).min(into.len());
+            let (piece, rest) = into.split_at_mut(n);
+            if header.filters.is_empty() {
+                file.read_exact_at(piece, extent.offset + within).map_err(|e| changed_if_short(e, &self.name))?;
+            } else {
+                let raw = self.chunk(file, variable, header, nth)?;
+                let from = within as usize;
+                piece.copy_from_slice(&raw[from..from + n]);
+            }
+            into = rest;
+            offset += n as u64;
+            nth += 1;
+        }
+        Ok(())
+    }
+
+    /// The raw bytes of a chunk. The last one is kept, since a variable is mostly read from its front to its end.
+    fn chunk(
+        &self,
+        file: &File,
+        variable: usize,
+        header: &VariableHeader,
+        nth: usize,
+    ) -> Result<Arc<Vec<u8>>, CaptureError> {
+        if let Some((v, n, raw)) = &*lock(&self.last_chunk)
+            && (*v, *n) == (variable, nth)
+        {
+            return Ok(Arc::clone(raw));
+        }
+        let extent = header.extents[nth];
+        // Both lengths are at most 64 MiB: the header was checked.
+        let mut stored = vec![0; extent.stored_bytes as usize];
+        file.read_exact_at(&mut stored, extent.offset).map_err(|e| changed_if_short(e, &self.name))?;
+        // At capture these bytes came out of their filters; if they do not now, they are others.
+        let raw = filter::take_off(&header.filters, &stored, extent.raw_bytes as usize).map_err(|e| {
+            let source = io::Error::new(io::ErrorKind::InvalidData, e);
+            CaptureError::Io { path: self.name.clone(), what: "taking a chunk out of its filters", source }
+        })?;
+        let raw = Arc::new(raw);
+        *lock(&self.last_chunk) = Some((variable, nth, Arc::clone(&raw)));
+        Ok(raw)
+    }
+}
+
+/// The raw bytes before each extent; nothing for a variable in one extent, which is nearly every one.
+pub(crate) fn starts(variable: &VariableHeader) -> Box<[u64]> {
+    if variable.extents.len() < 2 {
+        return [].into();
+    }
+    let mut start = 0;
+    let starts = variable.extents.iter().map(|e| {
+        let here = start;
+        start += e.raw_bytes;
+        here
+    });
+    starts.collect()
+}
