@@ -1,3 +1,6 @@
 //! x
 
 pub mod layout;
+pub mod settle;
+pub mod state;
+pub mod watch;
