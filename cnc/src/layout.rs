@@ -1,0 +1,508 @@
+//! Which files make a checkpoint: from a path below the watched directory to a checkpoint's label and a rank.
+//!
+//! A layout is a list of patterns, tried in order, the first that matches decides. A pattern is a glob with named parts
+//! (`**/{checkpoint}.cpu{rank}`) or a regular expression with groups of these names; both match the whole path, as
+//! bytes. Presets for codes in wide use are in [`presets`], the guess from names alone in [`guess`], and the walk over
+//! a directory in [`walk`].
+
+pub mod guess;
+pub mod presets;
+pub mod walk;
+
+pub use guess::Explanation;
+pub use walk::{CheckpointLabel, Listing, Scan, ScanError, ScanLimits, Skipped, list, scan};
+
+use mcrengine::ids::{CheckpointId, FilePath, NameError, RANKS_MAX, Rank};
+use regex::bytes::{Captures, Regex, RegexBuilder};
+use std::fmt;
+
+/// Which files make a checkpoint, and whose they are.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// What it is called: a preset's name, `patterns`, `guessed`, ...
+    name: String,
+    patterns: Vec<Pattern>,
+    /// A file whose presence says that its checkpoint is complete.
+    marker: Option<Pattern>,
+    files_per_rank: Option<u32>,
+}
+
+/// Where a file belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The label of the checkpoint, as the application has it.
+    pub checkpoint: CheckpointId,
+    /// Counted from 0 whatever the application counts from. `None`: the file belongs to no rank (a parameter file, a
+    /// hierarchy) and is taken along with rank 0.
+    pub rank: Option<Rank>,
+}
+
+/// The most patterns of a layout.
+pub const PATTERNS_MAX: usize = 256;
+/// The most bytes of a pattern as written.
+pub const PATTERN_BYTES_MAX: usize = 4096;
+
+/// Why a layout was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// Nothing to match with.
+    #[error("the layout has no patterns; write at least one, such as \"{{checkpoint}}/rank{{rank}}.h5\"")]
+    Empty,
+    /// More than [`PATTERNS_MAX`].
+    #[error("the layout has {0} patterns; at most {PATTERNS_MAX} are allowed")]
+    TooMany(usize),
+    /// More than [`PATTERN_BYTES_MAX`] bytes.
+    #[error("a pattern has {0} bytes; at most {PATTERN_BYTES_MAX} are allowed")]
+    TooLong(usize),
+    /// A glob that does not parse.
+    #[error("pattern {pattern:?}: {what}")]
+    Glob {
+        /// As written.
+        pattern: String,
+        /// What is wrong, and the way out.
+        what: String,
+    },
+    /// A regular expression that does not parse.
+    #[error("regular expression {pattern:?}: {what}")]
+    Regex {
+        /// As written.
+        pattern: String,
+        /// What the parser says.
+        what: String,
+    },
+    /// Without it no file has a checkpoint.
+    #[error("pattern {pattern:?} has no part named \"checkpoint\"; write {{checkpoint}}, or (?P<checkpoint>...)")]
+    NoCheckpoint {
+        /// As written.
+        pattern: String,
+    },
+    /// Neither a preset nor a pattern.
+    #[error("there is no layout {name:?}{}; the presets are {}", nearest(near), presets::names().collect::<Vec<_>>().join(", "))]
+    NoPreset {
+        /// As written.
+        name: String,
+        /// The preset with the most similar name.
+        near: Option<&'static str>,
+    },
+}
+
+fn nearest(near: &Option<&'static str>) -> String {
+    near.map(|n| format!("; did you mean {n:?}?")).unwrap_or_default()
+}
+
+/// One pattern of a layout.
+#[derive(Clone, Debug)]
+pub(crate) struct Pattern {
+    /// As one would write it into the configuration.
+    text: String,
+    regex: Regex,
+    /// Every file that matches belongs to this checkpoint; the regex names none then.
+    constant: Option<CheckpointId>,
+    /// The number of the application's first rank, 0 or 1.
+    first_rank: u32,
+}
+
+impl Layout {
+    /// The preset of this name.
+    pub fn preset(name: &str) -> Option<Self> {
+        presets::get(name)
+    }
+
+    /// The names of all presets.
+    pub fn preset_names() -> impl Iterator<Item = &'static str> {
+        presets::names()
+    }
+
+    /// The preset of this name, or an error that names the nearest one.
+    pub fn named(name: &str) -> Result<Self, LayoutError> {
+        Self::preset(name).ok_or_else(|| LayoutError::NoPreset {
+            name: name.to_owned(),
+            near: presets::names()
+                .map(|preset| (strsim::jaro_winkler(preset, name), preset))
+                .filter(|(likeness, _)| *likeness > 0.75)
+                .max_by(|a, b| a.0.total_cmp(&b.0))
+                .map(|(_, preset)| preset),
+        })
+    }
+
+    /// From globs with named parts:
+    ///
+    /// | part | matches |
+    /// |---|---|
+    /// | `{checkpoint}` | the label, one or more bytes without `/`, as few as possible; the same text wherever it stands again |
+    /// | `{rank}` | the rank's digits |
+    /// | `{checkpoint:REGEX}`, `{rank:REGEX}` | the same, more narrowly |
+    /// | `{a,b}` | one of these texts |
+    /// | `*`, `?`, `[a-z]` | any bytes, one byte, one of these bytes, without `/` |
+    /// | `**/` | any directories, or none |
+    /// | `**` at the end | everything below |
+    ///
+    /// `first_rank` is the number of the application's first rank: 0 or, for codes that count from one, 1.
+    pub fn from_patterns<S: AsRef<str>>(patterns: &[S], first_rank: u32) -> Result<Self, LayoutError> {
+        let patterns = patterns.iter().map(|p| Pattern::from_glob(p.as_ref(), first_rank));
+        Self::new("patterns", patterns.collect::<Result<_, _>>()?)
+    }
+
+    /// From regular expressions with the groups `checkpoint` and, unless the file belongs to no rank, `rank`. They
+    /// match the whole path.
+    pub fn from_regexes<S: AsRef<str>>(regexes: &[S], first_rank: u32) -> Result<Self, LayoutError> {
+        let patterns = regexes.iter().map(|r| Pattern::from_regex(r.as_ref(), first_rank));
+        Self::new("regex", patterns.collect::<Result<_, _>>()?)
+    }
+
+    /// One directory per checkpoint: the first component of a path is the label.
+    pub fn directories() -> Self {
+        presets::get("directories").expect("a preset of this name is in the table")
+    }
+
+    /// Every file belongs to this one checkpoint, and to no rank.
+    pub fn single(checkpoint: CheckpointId) -> Self {
+        Self::new("single", vec![Pattern::everything(checkpoint)]).expect("one pattern is neither none nor too many")
+    }
+
+    /// A checkpoint is complete when a file that matches this glob (with `{checkpoint}`, without `{rank}`) has settled.
+    pub fn with_marker(mut self, glob: &str) -> Result<Self, LayoutError> {
+        self.marker = Some(Pattern::from_glob(glob, 0)?);
+        Ok(self)
+    }
+
+    /// A rank is complete when this many of its files have settled.
+    pub fn with_files_per_rank(mut self, files: u32) -> Self {
+        self.files_per_rank = Some(files);
+        self
+    }
+
+    /// Tells a layout from the names alone. Gives one always; the worst is that everything is one checkpoint named as
+    /// the directory. `directory` is where the paths are, for that name.
+    pub fn guess(paths: &[FilePath], directory: &std::path::Path) -> (Self, Explanation) {
+        guess::guess(paths, directory)
+    }
+
+    pub(crate) fn new(name: &str, patterns: Vec<Pattern>) -> Result<Self, LayoutError> {
+        match patterns.len() {
+            0 => Err(LayoutError::Empty),
+            n if n > PATTERNS_MAX => Err(LayoutError::TooMany(n)),
+            _ => Ok(Self { name: name.to_owned(), patterns, marker: None, files_per_rank: None }),
+        }
+    }
+
+    pub(crate) fn push(&mut self, pattern: Pattern) {
+        self.patterns.push(pattern);
+    }
+
+    /// Where a file belongs; `None` where it is part of no checkpoint.
+    pub fn place(&self, path: &FilePath) -> Option<Placed> {
+        self.patterns
+            .iter()
+            .find_map(|pattern| pattern.place(path.as_bytes()))
+            .or_else(|| self.marked(path).map(|checkpoint| Placed { checkpoint, rank: None }))
+    }
+
+    /// The checkpoint that this file says is complete.
+    pub fn marked(&self, path: &FilePath) -> Option<CheckpointId> {
+        self.marker.as_ref()?.place(path.as_bytes()).map(|placed| placed.checkpoint)
+    }
+
+    /// Whether a checkpoint is complete only when its marker file is there.
+    pub fn has_marker(&self) -> bool {
+        self.marker.is_some()
+    }
+
+    /// How many files make a rank complete, where that is known.
+    pub fn files_per_rank(&self) -> Option<u32> {
+        self.files_per_rank
+    }
+
+    /// What it is called: a preset's name, `patterns`, `regex`, `guessed`, `single`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// The patterns, one a line, as one would write them into the configuration.
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, pattern) in self.patterns.iter().enumerate() {
+            let first = if pattern.first_rank == 1 { " (ranks from 1)" } else { "" };
+            write!(f, "{}{}{first}", if i == 0 { "" } else { "\n" }, pattern.text)?;
+        }
+        Ok(())
+    }
+}
+
+/// Names of ours, or of files that are not there yet: below a directory or with a name that begins with `.mcr`.
+pub fn is_ours(path: &[u8]) -> bool {
+    path.split(|&b| b == b'/').any(|component| component.starts_with(b".mcr"))
+}
+
+/// Groups whose text must equal that of the group `checkpoint` have names that begin with this.
+const SAME: &str = "checkpoint_";
+
+impl Pattern {
+    pub(crate) fn from_glob(glob: &str, first_rank: u32) -> Result<Self, LayoutError> {
+        let refuse = |what: &str| LayoutError::Glob { pattern: glob.to_owned(), what: what.to_owned() };
+        if glob.len() > PATTERN_BYTES_MAX {
+            return Err(LayoutError::TooLong(glob.len()));
+        }
+        let regex = glob_to_regex(glob).map_err(|what| refuse(what))?;
+        let made = Self::compile(glob, &regex, first_rank).map_err(|what| refuse(&what))?;
+        made.checked()
+    }
+
+    pub(crate) fn from_regex(regex: &str, first_rank: u32) -> Result<Self, LayoutError> {
+        if regex.len() > PATTERN_BYTES_MAX {
+            return Err(LayoutError::TooLong(regex.len()));
+        }
+        let refuse = |what| LayoutError::Regex { pattern: regex.to_owned(), what };
+        Self::compile(regex, regex, first_rank).map_err(refuse)?.checked()
+    }
+
+    /// Whatever matches belongs to one checkpoint, which the name does not tell.
+    pub(crate) fn constant(regex: &str, checkpoint: CheckpointId, first_rank: u32) -> Result<Self, LayoutError> {
+        let refuse = |what| LayoutError::Regex { pattern: regex.to_owned(), what };
+        let mut made = Self::compile(regex, regex, first_rank).map_err(refuse)?;
+        made.text = format!("{regex} (is checkpoint {checkpoint})");
+        made.constant = Some(checkpoint);
+        Ok(made)
+    }
+
+    pub(crate) fn everything(checkpoint: CheckpointId) -> Self {
+        Self::constant(".*", checkpoint, 0).expect("the expression is valid")
+    }
+
+    fn compile(text: &str, regex: &str, first_rank: u32) -> Result<Self, String> {
+        let regex = build(&format!("^(?:{regex})$")).map_err(|error| match error {
+            regex::Error::CompiledTooBig(_) => "it is too large when compiled; write it more simply".to_owned(),
+            other => other.to_string(),
+        })?;
+        Ok(Self { text: text.to_owned(), regex, constant: None, first_rank })
+    }
+
+    fn checked(self) -> Result<Self, LayoutError> {
+        match self.regex.capture_names().flatten().any(|name| name == "checkpoint") {
+            true => Ok(self),
+            false => Err(LayoutError::NoCheckpoint { pattern: self.text }),
+        }
+    }
+
+    fn place(&self, path: &[u8]) -> Option<Placed> {
+        let found = self.regex.captures(path)?;
+        let rank = match found.name("rank") {
+            None => None,
+            Some(digits) => {
+                let number: u32 = std::str::from_utf8(digits.as_bytes()).ok()?.parse().ok()?;
+                Some(Rank(number.checked_sub(self.first_rank).filter(|&rank| rank < RANKS_MAX)?))
+            }
+        };
+        let checkpoint = match &self.constant {
+            Some(constant) => constant.clone(),
+            None => self.label(&found)?,
+        };
+        Some(Placed { checkpoint, rank })
+    }
+
+    fn label(&self, found: &Captures<'_>) -> Option<CheckpointId> {
+        let label = found.name("checkpoint")?.as_bytes();
+        let same = self.regex.capture_names().flatten().filter(|name| name.starts_with(SAME));
+        let all_same = same.filter_map(|name| found.name(name)).all(|group| group.as_bytes() == label);
+        all_same.then(|| label_of(label).ok()).flatten()
+    }
+}
+
+/// A label as a name in the store: bytes that are not UTF-8 are written out as `\xe9`.
+pub(crate) fn label_of(bytes: &[u8]) -> Result<CheckpointId, NameError> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.parse(),
+        Err(_) => bytes.escape_ascii().to_string().parse(),
+    }
+}
+
+fn build(regex: &str) -> Result<Regex, regex::Error> {
+    // Bytes, not characters: file names need not be UTF-8. The limit bounds the memory of one pattern.
+    RegexBuilder::new(regex)
+        .unicode(false)
+        .dot_matches_new_line(true)
+        .size_limit(1 << 20)
+        .dfa_size_limit(1 << 20)
+        .build()
+}
+
+fn glob_to_regex(glob: &str) -> Result<String, &'static str> {
+    let mut out = String::with_capacity(glob.len() * 2);
+    let mut checkpoints = 0u32;
+    let mut ranks = 0u32;
+    let mut rest = glob;
+    while let Some(next) = rest.chars().next() {
+        if let Some(after) = rest.strip_prefix("**/") {
+            out.push_str("(?:[^/]+/)*");
+            rest = after;
+        } else if rest == "**" {
+            out.push_str(".+");
+            rest = "";
+        } else if next == '*' {
+            out.push_str("[^/]*");
+            rest = rest.trim_start_matches('*');
+        } else if next == '?' {
+            out.push_str("[^/]");
+            rest = &rest[1..];
+        } else if next == '[' {
+            let end = rest[2.min(rest.len())..].find(']').ok_or("'[' without ']'; a literal '[' is written [[]")? + 2;
+            let (not, inside) = match rest[1..end].strip_prefix(['!', '^']) {
+                Some(inside) => ("^/", inside),
+                None => ("", &rest[1..end]),
+            };
+            out.push_str(&format!("[{not}{}]", inside.replace('\\', "\\\\").replace('[', "\\[").replace('&', "\\&")));
+            rest = &rest[end + 1..];
+        } else if next == '{' {
+            let end = closing_brace(rest).ok_or("'{' without '}'; a literal '{' is written [{]")?;
+            let (name, narrow) = match rest[1..end].split_once(':') {
+                Some((name, narrow)) => (name, Some(narrow)),
+                None => (&rest[1..end], None),
+            };
+            match name {
+                "checkpoint" => {
+                    checkpoints += 1;
+                    let group = if checkpoints == 1 { "checkpoint".into() } else { format!("{SAME}{checkpoints}") };
+                    out.push_str(&format!("(?P<{group}>{})", narrow.unwrap_or("[^/]+?")));
+                }
+                "rank" => {
+                    ranks += 1;
+                    if ranks > 1 {
+                        return Err("{rank} stands there twice; write * for the second");
+                    }
+                    out.push_str(&format!("(?P<rank>{})", narrow.unwrap_or("[0-9]{1,9}")));
+                }
+                _ if rest[..end].contains(',') => {
+                    let texts: Vec<_> = rest[1..end].split(',').map(regex::escape).collect();
+                    out.push_str(&format!("(?:{})", texts.join("|")));
+                }
+                _ => return Err("between braces is neither checkpoint, nor rank, nor a list with commas"),
+            }
+            rest = &rest[end + 1..];
+        } else {
+            let literal = &rest[..next.len_utf8()];
+            out.push_str(&regex::escape(literal));
+            rest = &rest[literal.len()..];
+        }
+    }
+    Ok(out)
+}
+
+/// Where the brace that `text` begins with is closed; braces inside (of a regular expression) come in pairs.
+fn closing_brace(text: &str) -> Option<usize> {
+    let mut depth = 0usize;
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'{' => depth += 1,
+            b'}' if depth == 1 => return Some(at),
+            b'}' => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> FilePath {
+        FilePath::new(text.as_bytes()).expect("a relative path")
+    }
+
+    fn place(layout: &Layout, text: &str) -> Option<(String, Option<u32>)> {
+        layout.place(&path(text)).map(|p| (p.checkpoint.to_string(), p.rank.map(|r| r.0)))
+    }
+
+    #[test]
+    fn a_label_that_stands_twice_must_be_the_same_twice() {
+        let layout = Layout::from_patterns(&["{checkpoint}/{checkpoint}.cpu{rank}"], 0).expect("valid");
+        assert_eq!(place(&layout, "DD0007/DD0007.cpu0003"), Some(("DD0007".into(), Some(3))));
+        assert_eq!(place(&layout, "DD0007/DD0008.cpu0003"), None);
+        assert_eq!(place(&layout, "x/DD0007/DD0007.cpu0003"), None, "the whole path must match");
+        assert_eq!(place(&layout, "DD0007/DD0007.cpu"), None);
+    }
+
+    #[test]
+    fn globs_mean_what_the_table_says() {
+        let cases: &[(&str, &str, Option<(&str, Option<u32>)>)] = &[
+            ("**/{checkpoint}.{rank}.h5", "a/b/s_1.3.h5", Some(("s_1", Some(3)))),
+            ("**/{checkpoint}.{rank}.h5", "s_1.3.h5", Some(("s_1", Some(3)))),
+            ("**/{checkpoint}.{rank}.h5", "s_1.3.h5x", None),
+            ("{checkpoint}/**", "t1/a/b/c", Some(("t1", None))),
+            ("{checkpoint}/**", "t1", None),
+            ("{checkpoint}/*.bin", "t1/a/x.bin", None),
+            ("{checkpoint}/[ab]?.bin", "t1/bz.bin", Some(("t1", None))),
+            ("{checkpoint}/[!ab]?.bin", "t1/bz.bin", None),
+            ("{checkpoint:t[0-9]{2}}_{a,bc}", "t12_bc", Some(("t12", None))),
+            ("{checkpoint:t[0-9]{2}}_{a,bc}", "t123_bc", None),
+            ("{checkpoint}.x+{rank}", "a.x+4", Some(("a", Some(4)))),
+            ("{checkpoint}.r{rank}", "a.r4294967295", None),
+        ];
+        for (glob, text, expected) in cases {
+            let layout = Layout::from_patterns(&[glob], 0).expect(glob);
+            let expected = expected.map(|(label, rank)| (label.to_owned(), rank));
+            assert_eq!(place(&layout, text), expected, "{glob} on {text}");
+        }
+    }
+
+    #[test]
+    fn the_first_pattern_that_matches_decides() {
+        let layout = Layout::from_patterns(&["{checkpoint}.cpu{rank}", "{checkpoint}.*"], 1).expect("valid");
+        assert_eq!(place(&layout, "a.cpu1"), Some(("a".into(), Some(0))), "ranks count from 1 here");
+        assert_eq!(place(&layout, "a.hierarchy"), Some(("a".into(), None)));
+        assert_eq!(place(&layout, "a.cpu0"), Some(("a".into(), None)), "there is no rank 0 to count from 1");
+    }
+
+    #[test]
+    fn paths_need_not_be_utf_8() {
+        let layout = Layout::from_patterns(&["{checkpoint}/r{rank}"], 0).expect("valid");
+        let placed = layout.place(&FilePath::new(&b"caf\xe9/r2"[..]).expect("valid")).expect("it matches");
+        assert_eq!((placed.checkpoint.as_str(), placed.rank), ("caf\\xe9", Some(Rank(2))));
+    }
+
+    #[test]
+    fn a_marker_belongs_to_its_checkpoint() {
+        let layout = Layout::from_patterns(&["{checkpoint}/r{rank}"], 0).expect("valid");
+        let layout = layout.with_marker("{checkpoint}/DONE").expect("valid");
+        assert_eq!(layout.marked(&path("t1/DONE")).expect("marks").as_str(), "t1");
+        assert_eq!(place(&layout, "t1/DONE"), Some(("t1".into(), None)));
+        assert_eq!(layout.marked(&path("t1/r0")), None);
+    }
+
+    #[test]
+    fn refusals_name_the_pattern_and_the_way_out() {
+        for (bad, word) in [
+            ("", "checkpoint"),
+            ("a/{rank}", "{checkpoint}"),
+            ("{checkpoint}/{rank}{rank}", "twice"),
+            ("{checkpoint", "[{]"),
+            ("{checkpoint}[a", "[[]"),
+            ("{checkpoint}{step}", "neither"),
+            ("{checkpoint:(}", "unclosed"),
+        ] {
+            let error = Layout::from_patterns(&[bad], 0).expect_err(bad).to_string();
+            assert!(error.contains(word) && error.contains(bad), "{error}");
+        }
+        assert!(Layout::from_patterns::<&str>(&[], 0).is_err());
+        assert!(Layout::from_regexes(&["(?P<rank>[0-9]+)"], 0).is_err());
+        let error = Layout::named("enzzo").expect_err("no such preset").to_string();
+        assert!(error.contains("did you mean \"enzo\"?"), "{error}");
+    }
+
+    #[test]
+    fn no_name_makes_a_layout_panic() {
+        use proptest::prelude::*;
+        let layouts: Vec<_> = Layout::preset_names().map(|name| Layout::preset(name).expect(name)).collect();
+        proptest!(|(bytes in proptest::collection::vec(any::<u8>(), 1..80))| {
+            if let Ok(path) = FilePath::new(bytes) {
+                for layout in &layouts {
+                    let _ = layout.place(&path);
+                }
+            }
+        });
+        proptest!(|(glob in "[a{}\\[\\]*?:,/()r]{0,20}|\\{checkpoint(:[a-z(){}]{0,8})?\\}[a\\[\\]{}*]{0,6}")| {
+            let _ = Layout::from_patterns(&[glob], 0);
+        });
+    }
+}

@@ -1,0 +1,523 @@
+//! The guess: a layout from names alone, where nothing is said.
+//!
+//! First the presets whose names are their own. Else the numbers in the names decide: names that agree but for their
+//! digits form a template; the number whose values cover 0..n (or 1..=n) wherever all others are held fixed is the
+//! rank; the beginning of a component up to a number that tells the checkpoints apart is the label. Files without a
+//! rank join by that label. What cannot be told is one checkpoint, and the explanation says so.
+
+use super::{Layout, Pattern, is_ours, label_of, presets};
+use mcrengine::ids::{CheckpointId, FilePath};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
+
+/// Why the layout is what it is, for people to check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Explanation {
+    /// One reason a line.
+    pub lines: Vec<String>,
+    /// Whether the names told anything; if not, everything is one checkpoint of rank 0.
+    pub certain: bool,
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines.join("\n"))
+    }
+}
+
+/// The most paths that a guess looks at.
+const PATHS_MAX: usize = 200_000;
+/// The most numbers in one name that a guess looks at; longer names have no rank.
+const SLOTS_MAX: usize = 16;
+/// The most templates with a rank that become patterns, the commonest first.
+const TEMPLATES_MAX: usize = 64;
+
+pub(super) fn guess(paths: &[FilePath], directory: &Path) -> (Layout, Explanation) {
+    let paths: Vec<_> = paths.iter().filter(|path| !is_ours(path.as_bytes())).take(PATHS_MAX).collect();
+    presets::telling()
+        .find_map(|preset| fits(&preset, &paths))
+        .or_else(|| from_numbers(&paths, &label_of_directory(directory)))
+        .map(|(layout, explanation)| take_the_rest(layout, explanation, &paths))
+        .unwrap_or_else(|| nothing_told(label_of_directory(directory)))
+}
+
+/// Whether this preset places most of the files, with ranks without gaps.
+fn fits(preset: &Layout, paths: &[&FilePath]) -> Option<(Layout, Explanation)> {
+    let mut ranks: BTreeMap<CheckpointId, BTreeSet<u32>> = BTreeMap::new();
+    let mut placed_count = 0usize;
+    for placed in paths.iter().filter_map(|path| preset.place(path)) {
+        placed_count += 1;
+        ranks.entry(placed.checkpoint).or_default().extend(placed.rank.map(|rank| rank.0));
+    }
+    let gap = |ranks: &BTreeSet<u32>| ranks.last().is_some_and(|&last| last as usize + 1 != ranks.len());
+    let most = ranks.values().max_by_key(|ranks| ranks.len())?;
+    if placed_count * 2 <= paths.len() || gap(most) {
+        return None;
+    }
+    let line = format!(
+        "the names are those of {}: {} and {} of {} files",
+        preset.name(),
+        counted(ranks.len(), "checkpoint"),
+        counted(placed_count, "file"),
+        paths.len(),
+    );
+    Some((preset.clone(), Explanation { lines: vec![line], certain: true }))
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Where there is only one checkpoint, what is left over belongs to it; else it is named.
+fn take_the_rest(mut layout: Layout, mut explanation: Explanation, paths: &[&FilePath]) -> (Layout, Explanation) {
+    let mut labels = BTreeSet::new();
+    let mut rest = Vec::new();
+    for path in paths {
+        match layout.place(path) {
+            Some(placed) => drop(labels.insert(placed.checkpoint)),
+            None => rest.push(path),
+        }
+    }
+    if let (Some(first), 1, Some(only)) = (rest.first(), labels.len(), labels.first()) {
+        explanation
+            .lines
+            .push(format!("{} (such as {first}) taken along with rank 0", counted(rest.len(), "other file")));
+        layout.push(Pattern::everything(only.clone()));
+    } else if let Some(first) = rest.first() {
+        explanation.lines.push(format!("{} (such as {first}) in no checkpoint", counted(rest.len(), "other file")));
+    }
+    (layout, explanation)
+}
+
+fn label_of_directory(directory: &Path) -> CheckpointId {
+    use std::os::unix::ffi::OsStrExt;
+    let absolute = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+    let name = absolute.file_name().and_then(|name| label_of(name.as_bytes()).ok());
+    name.unwrap_or_else(|| "checkpoint".parse().expect("a valid name"))
+}
+
+fn nothing_told(label: CheckpointId) -> (Layout, Explanation) {
+    let line = format!("the names tell neither ranks nor checkpoints: all files are checkpoint {label}, rank 0");
+    (Layout::single(label), Explanation { lines: vec![line], certain: false })
+}
+
+/// Stands for a run of digits in a template; no path holds a NUL.
+const SLOT: u8 = 0;
+
+/// Names that agree but for their digits.
+struct Template<'a> {
+    /// The name with a [`SLOT`] for each run of digits.
+    text: Vec<u8>,
+    /// For each name the digits, slot by slot.
+    rows: Vec<Vec<&'a [u8]>>,
+}
+
+/// What a template's numbers mean.
+#[derive(Clone)]
+struct RankSlot {
+    slot: usize,
+    /// Slots that always hold the same number (`processor3/out.3`), `slot` among them.
+    linked: Vec<usize>,
+    first: u64,
+    ranks: u64,
+}
+
+fn from_numbers(paths: &[&FilePath], otherwise: &CheckpointId) -> Option<(Layout, Explanation)> {
+    let templates = templates_of(paths);
+    let mut ranks: Vec<Option<RankSlot>> = templates.iter().map(Template::find_rank).collect();
+    drop_contradictions(&templates, &mut ranks);
+    adopt_ranks(&templates, &mut ranks);
+    let any_rank = ranks.iter().any(Option::is_some);
+    let (span, hidden) = match find_span(&templates, &ranks) {
+        Some((span, hidden)) if any_rank || is_series(&templates, &span) => (Some(span), hidden),
+        None if any_rank => (None, false),
+        _ => return None,
+    };
+
+    let first = ranks.iter().flatten().map(|rank| rank.first).min().unwrap_or(0);
+    let first_rank = u32::from(first == 1);
+    let rank_count = ranks.iter().flatten().map(|rank| rank.ranks + rank.first - first).max().unwrap_or(0);
+    let mut ranked: Vec<_> =
+        templates.iter().zip(&ranks).filter_map(|(t, rank)| rank.as_ref().map(|rank| (t, rank))).collect();
+    ranked.sort_by_key(|(template, _)| std::cmp::Reverse(template.rows.len()));
+    let mut patterns = Vec::new();
+    for (template, rank) in ranked.iter().take(TEMPLATES_MAX) {
+        patterns.extend(match &span {
+            Some(span) => {
+                template.regex(rank, Some(span)).and_then(|regex| Pattern::from_regex(&regex, first_rank).ok())
+            }
+            None => template.regex(rank, None).and_then(|r| Pattern::constant(&r, otherwise.clone(), first_rank).ok()),
+        });
+    }
+    if let Some(span) = &span {
+        patterns.push(Pattern::from_regex(&span_regex(span), first_rank).ok()?);
+    }
+    let layout = Layout::new("guessed", patterns).ok()?;
+
+    let mut lines = Vec::new();
+    match ranked.first() {
+        Some((template, rank)) => lines.push(format!(
+            "the rank is # in {}: {rank_count} ranks, counted from {first}",
+            show(&template.text, &[rank.slot])
+        )),
+        None => lines.push("no number is a rank: all files are of rank 0".to_owned()),
+    }
+    match &span {
+        Some(span) => lines.push(format!("a checkpoint is named as {}", show(span, &[]))),
+        None => lines.push(format!("no number tells checkpoints apart: all is checkpoint {otherwise}")),
+    }
+    if hidden {
+        lines.push("the name does not tell all of them apart: say the layout yourself".to_owned());
+    }
+    Some((layout, Explanation { lines, certain: !hidden }))
+}
+
+fn templates_of<'a>(paths: &[&'a FilePath]) -> Vec<Template<'a>> {
+    let mut rows: BTreeMap<Vec<u8>, Vec<Vec<&'a [u8]>>> = BTreeMap::new();
+    for path in paths {
+        let (text, digits) = tokenize(path.as_bytes());
+        rows.entry(text).or_default().push(digits);
+    }
+    rows.into_iter().map(|(text, rows)| Template { text, rows }).collect()
+}
+
+/// Extensions whose digit is part of a format's name.
+const EXTENSIONS: &[&[u8]] = &[
+    b"h5", b"hdf5", b"he5", b"h4", b"hdf4", b"nc3", b"nc4", b"mat5", b"bz2", b"bp3", b"bp4", b"bp5", b"md5", b"xdmf3",
+];
+
+fn tokenize(path: &[u8]) -> (Vec<u8>, Vec<&[u8]>) {
+    let extension = path.iter().rposition(|&b| b == b'.' || b == b'/').map_or(path.len(), |dot| dot + 1);
+    let numbers_end = if EXTENSIONS.contains(&&path[extension..]) { extension } else { path.len() };
+    let (mut text, mut digits) = (Vec::with_capacity(path.len()), Vec::new());
+    let mut at = 0;
+    while at < path.len() {
+        let run = path[at..numbers_end.max(at)].iter().take_while(|b| b.is_ascii_digit()).count();
+        if run > 0 {
+            text.push(SLOT);
+            digits.push(&path[at..at + run]);
+            at += run;
+        } else {
+            text.push(path[at]);
+            at += 1;
+        }
+    }
+    (text, digits)
+}
+
+/// A run of digits by value; runs too long for a number are told apart by their beginning only, and are no ranks.
+fn number(digits: &[u8]) -> u64 {
+    digits.iter().fold(0u64, |n, &digit| n.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
+}
+
+/// What the letters before a number say about it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Word {
+    Checkpoint,
+    Neutral,
+    Rank,
+}
+
+const RANK_WORDS: &[&[u8]] = &[
+    b"rank",
+    b"proc",
+    b"processor",
+    b"cpu",
+    b"p",
+    b"pe",
+    b"r",
+    b"n",
+    b"np",
+    b"file",
+    b"task",
+    b"mpi",
+    b"core",
+    b"tile",
+    b"worker",
+    b"part",
+    b"domain",
+    b"id",
+    b"shard",
+];
+const CHECKPOINT_WORDS: &[&[u8]] = &[
+    b"it",
+    b"iter",
+    b"iteration",
+    b"step",
+    b"ts",
+    b"t",
+    b"time",
+    b"cycle",
+    b"ckpt",
+    b"chk",
+    b"chkpt",
+    b"checkpoint",
+    b"checkpoints",
+    b"cp",
+    b"dump",
+    b"restart",
+    b"rst",
+    b"snapshot",
+    b"snap",
+    b"dd",
+    b"rd",
+    b"frame",
+    b"state",
+    b"save",
+    b"output",
+    b"day",
+    b"year",
+    b"epoch",
+];
+
+impl Template<'_> {
+    fn slots(&self) -> usize {
+        self.rows.first().map_or(0, Vec::len)
+    }
+
+    /// Where in the text the slot stands.
+    fn position(&self, slot: usize) -> usize {
+        self.text.iter().enumerate().filter(|(_, b)| **b == SLOT).nth(slot).map_or(self.text.len(), |(at, _)| at)
+    }
+
+    /// The letters before a slot and what separates them from it: `_p` in `checkpoints_s26_p3`.
+    fn lead(&self, slot: usize) -> &[u8] {
+        let end = self.position(slot);
+        let word = end - self.text[..end].iter().rev().take_while(|b| matches!(b, b'_' | b'-' | b'.')).count();
+        let start = word - self.text[..word].iter().rev().take_while(|b| b.is_ascii_alphabetic()).count();
+        &self.text[start..end]
+    }
+
+    fn word(&self, slot: usize) -> Word {
+        let word: Vec<_> =
+            self.lead(slot).iter().filter(|b| b.is_ascii_alphabetic()).map(u8::to_ascii_lowercase).collect();
+        match &word[..] {
+            word if RANK_WORDS.contains(&word) => Word::Rank,
+            word if CHECKPOINT_WORDS.contains(&word) => Word::Checkpoint,
+            _ => Word::Neutral,
+        }
+    }
+
+    fn linked(&self, slot: usize) -> Vec<usize> {
+        let same = |other: &usize| self.rows.iter().all(|row| number(row[*other]) == number(row[slot]));
+        (0..self.slots()).filter(same).collect()
+    }
+
+    /// The number that is the rank: the last one, unless words say otherwise.
+    fn find_rank(&self) -> Option<RankSlot> {
+        if self.rows.len() < 2 || self.slots() > SLOTS_MAX {
+            return None;
+        }
+        let candidates = (0..self.slots()).filter_map(|slot| Some((self.word(slot), self.try_rank(slot)?)));
+        candidates.max_by_key(|(word, rank)| (*word, rank.slot)).map(|(_, rank)| rank)
+    }
+
+    fn try_rank(&self, slot: usize) -> Option<RankSlot> {
+        let word = self.word(slot);
+        if word == Word::Checkpoint {
+            return None;
+        }
+        let linked = self.linked(slot);
+        let mut sets: BTreeMap<Vec<&[u8]>, BTreeSet<u64>> = BTreeMap::new();
+        for row in &self.rows {
+            let others = row.iter().enumerate().filter(|(i, _)| !linked.contains(i)).map(|(_, digits)| *digits);
+            let is_new = sets.entry(others.collect()).or_default().insert(number(row[slot]));
+            if !is_new {
+                return None; // `1` and `01`: not a number that counts
+            }
+        }
+        let first = sets.values().filter_map(BTreeSet::first).copied().min()?;
+        let last = sets.values().filter_map(BTreeSet::last).copied().max()?;
+        let ranks = (last - first).checked_add(1)?;
+        // A node that sees its own ranks only (32 to 63) is believed if the name says that they are ranks.
+        if ranks < 2 || (first > 1 && word != Word::Rank) {
+            return None;
+        }
+        let whole = sets.values().filter(|set| set.len() as u64 == ranks).count();
+        // The newest checkpoint may be incomplete still; most must be whole.
+        (whole > 0 && (whole * 2 >= sets.len() || word == Word::Rank)).then_some(RankSlot {
+            slot,
+            linked,
+            first,
+            ranks,
+        })
+    }
+
+    /// Where the span stands: beginning a component or following a separator, ended by neither letter nor digit, with
+    /// no rank in it. Gives its place in the text and its first slot.
+    fn find(&self, span: &[u8], rank: Option<&RankSlot>) -> Option<(usize, usize)> {
+        let slots_before = |at: usize| self.text[..at].iter().filter(|b| **b == SLOT).count();
+        let span_slots = span.iter().filter(|b| **b == SLOT).count();
+        (0..self.text.len()).filter(|&at| self.text[at..].starts_with(span)).find_map(|at| {
+            let begins = at == 0 || !self.text[at - 1].is_ascii_alphanumeric() && self.text[at - 1] != SLOT;
+            let ends = self.text.get(at + span.len()).is_none_or(|b| !b.is_ascii_alphanumeric() && *b != SLOT);
+            let slot = slots_before(at);
+            let holds_rank = rank.is_some_and(|rank| rank.linked.iter().any(|r| (slot..slot + span_slots).contains(r)));
+            (begins && ends && !holds_rank).then_some((at, slot))
+        })
+    }
+
+    /// All beginnings of components up to a number that is no rank.
+    fn spans(&self, rank: Option<&RankSlot>) -> Vec<(usize, Vec<u8>)> {
+        let (mut slot, mut start, mut depth, mut spans) = (0, 0, 0, Vec::new());
+        for (at, &byte) in self.text.iter().enumerate() {
+            if byte == b'/' {
+                (start, depth) = (at + 1, depth + 1);
+            } else if byte == SLOT {
+                if rank.is_some_and(|rank| rank.linked.contains(&slot)) {
+                    start = at + 1;
+                } else {
+                    let skip = self.text[start..at].iter().take_while(|b| matches!(b, b'_' | b'-' | b'.')).count();
+                    spans.push((depth, self.text[start + skip..=at].to_vec()));
+                }
+                slot += 1;
+            }
+        }
+        spans
+    }
+
+    /// How many different texts the span has here, and how many different checkpoints the numbers tell.
+    fn told_apart(&self, rank: Option<&RankSlot>, slots: std::ops::Range<usize>) -> (usize, usize) {
+        let is_rank = |slot: &usize| rank.is_some_and(|rank| rank.linked.contains(slot));
+        let others: Vec<usize> = (0..self.slots()).filter(|slot| !is_rank(slot)).collect();
+        let spans: BTreeSet<_> = self.rows.iter().map(|row| row.get(slots.clone())).collect();
+        let all: BTreeSet<Vec<_>> =
+            self.rows.iter().map(|row| others.iter().map(|&slot| number(row[slot])).collect()).collect();
+        (spans.len(), all.len())
+    }
+
+    /// Matches the names of this template; `None` where the span is not in it.
+    fn regex(&self, rank: &RankSlot, span: Option<&[u8]>) -> Option<String> {
+        let label = match span {
+            Some(span) => self.find(span, Some(rank)).map(|(start, _)| start..start + span.len())?,
+            None => 0..0,
+        };
+        let (mut slot, mut out) = (0, String::new());
+        for (at, &byte) in self.text.iter().enumerate() {
+            if at == label.start && !label.is_empty() {
+                out.push_str("(?P<checkpoint>");
+            }
+            match byte {
+                SLOT if rank.slot == slot => out.push_str("(?P<rank>[0-9]+)"),
+                SLOT => out.push_str("[0-9]+"),
+                _ => push_literal(&mut out, byte),
+            }
+            slot += usize::from(byte == SLOT);
+            if at + 1 == label.end {
+                out.push(')');
+            }
+        }
+        Some(out)
+    }
+}
+
+fn push_literal(out: &mut String, byte: u8) {
+    match byte {
+        b' '..=b'~' => out.push_str(&regex::escape(char::from(byte).encode_utf8(&mut [0; 4]))),
+        _ => out.push_str(&format!("(?-u:\\x{byte:02x})")),
+    }
+}
+
+/// A template for people: the named slots as `#`, the others as `N`.
+fn show(text: &[u8], slots: &[usize]) -> String {
+    let (mut slot, mut out) = (0, Vec::with_capacity(text.len()));
+    for &byte in text {
+        match byte {
+            SLOT => {
+                out.push(if slots.contains(&slot) { b'#' } else { b'N' });
+                slot += 1;
+            }
+            _ => out.push(byte),
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// The commonest name with a rank decides: what is no rank in it is no rank where another name begins the same way
+/// (`d1/params.txt`, `d2/params.txt` beside `d1/p0`, `d1/p1`).
+fn drop_contradictions(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
+    let ranked = templates.iter().zip(ranks.iter()).filter_map(|(t, rank)| rank.clone().map(|rank| (t, rank)));
+    let Some((main, main_rank)) = ranked.max_by_key(|(t, rank)| (t.word(rank.slot), t.rows.len())) else { return };
+    for (template, rank) in templates.iter().zip(ranks) {
+        let contradicts = |rank: &RankSlot| {
+            let until = &template.text[..=template.position(rank.slot)];
+            main.text.starts_with(until) && !main_rank.linked.contains(&rank.slot)
+        };
+        if rank.as_ref().is_some_and(contradicts) {
+            *rank = None;
+        }
+    }
+}
+
+/// Names with too few members to count in may follow the others: the same letters before the number, in their range.
+fn adopt_ranks(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
+    let known: BTreeMap<Vec<u8>, (u64, u64)> = templates
+        .iter()
+        .zip(ranks.iter())
+        .filter_map(|(template, rank)| rank.as_ref().map(|rank| (template, rank)))
+        .filter(|(template, rank)| template.lead(rank.slot).iter().any(u8::is_ascii_alphabetic))
+        .map(|(template, rank)| (template.lead(rank.slot).to_vec(), (rank.first, rank.ranks)))
+        .collect();
+    for (template, rank) in templates.iter().zip(ranks).filter(|(_, rank)| rank.is_none()) {
+        *rank = (0..template.slots().min(SLOTS_MAX)).rev().find_map(|slot| {
+            let &(first, ranks) = known.get(template.lead(slot))?;
+            let fits = template.rows.iter().all(|row| (first..first + ranks).contains(&number(row[slot])));
+            fits.then(|| RankSlot { slot, linked: template.linked(slot), first, ranks })
+        });
+    }
+}
+
+/// The span that names the checkpoint, found in as many files as can be, and whether it hides that there are more.
+fn find_span(templates: &[Template<'_>], ranks: &[Option<RankSlot>]) -> Option<(Vec<u8>, bool)> {
+    let any_rank = ranks.iter().any(Option::is_some);
+    let mut candidates: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+    let sources = templates.iter().zip(ranks).filter(|(_, rank)| rank.is_some() || !any_rank).take(TEMPLATES_MAX);
+    for (depth, span) in sources.flat_map(|(template, rank)| template.spans(rank.as_ref())) {
+        let deepest = candidates.entry(span).or_default();
+        *deepest = depth.max(*deepest);
+    }
+    let scored = candidates.into_iter().map(|(span, depth)| {
+        let (mut files, mut hides) = (0usize, false);
+        for (template, rank) in templates.iter().zip(ranks) {
+            if let Some((_, slot)) = template.find(&span, rank.as_ref()) {
+                let slots = slot..slot + span.iter().filter(|b| **b == SLOT).count();
+                let (told, all) = template.told_apart(rank.as_ref(), slots);
+                files += template.rows.len();
+                hides |= rank.is_some() && told < all;
+            }
+        }
+        ((!hides, files, depth, span.len()), span)
+    });
+    scored.max().map(|((told, ..), span)| (span, !told))
+}
+
+/// Without ranks: whether each number is a checkpoint, rather than all files one checkpoint's.
+fn is_series(templates: &[Template<'_>], span: &[u8]) -> bool {
+    let mut values = BTreeSet::new();
+    let mut says = false;
+    for template in templates {
+        let Some((at, slot)) = template.find(span, None) else { return false };
+        let last = slot + span.iter().filter(|b| **b == SLOT).count() - 1;
+        says |= template.word(last) == Word::Checkpoint && at + span.len() > 1;
+        values.extend(template.rows.iter().map(|row| number(row[last])));
+    }
+    let dense = values.last().zip(values.first()).is_some_and(|(last, first)| last - first < values.len() as u64);
+    values.len() > 1 && (says || !dense)
+}
+
+/// Files of no rank join by the label, wherever in the path it stands first.
+fn span_regex(span: &[u8]) -> String {
+    let mut out = String::from("(?:.*?[^0-9A-Za-z])??(?P<checkpoint>");
+    for &byte in span {
+        match byte {
+            SLOT => out.push_str("[0-9]+"),
+            _ => push_literal(&mut out, byte),
+        }
+    }
+    out.push_str(")(?:[^0-9A-Za-z].*)?");
+    out
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+use super::*;
+use crate::layout::{CheckpointLabel, ScanLimits, list};
+
+type Guessed = BTreeMap<String, (usize, BTreeSet<u32>)>;
+
+fn paths(names: impl IntoIterator<Item = impl AsRef<str>>) -> Vec<FilePath> {
+    names.into_iter().map(|name| FilePath::new(name.as_ref().as_bytes()).expect("a relative path")).collect()
+}
+
+/// For each label: how many files, and which ranks.
+fn place_all(layout: &Layout, paths: &[FilePath]) -> Guessed {
+    let mut found = Guessed::new();
+    for placed in paths.iter().filter_map(|path| layout.place(path)) {
+        let entry = found.entry(placed.checkpoint.to_string()).or_default();
+        entry.0 += 1;
+        entry.1.extend(placed.rank.map(|rank| rank.0));
+    }
+    found
+}
+
+/// By the numbers alone, without the presets.
+fn by_numbers(paths: &[FilePath]) -> (Layout, Explanation) {
+    let all: Vec<_> = paths.iter().collect();
+    let (layout, explanation) = from_numbers(&all, &"run7".parse().expect("valid")).expect("the numbers tell");
+    take_the_rest(layout, explanation, &all)
+}
+
+fn expect(labels: &[(&str, usize, u32)]) -> Guessed {
+    labels.iter().map(|(label, files, ranks)| ((*label).to_owned(), (*files, (0..*ranks).collect()))).collect()
+}
+
+#[test]
+fn numbers_tell_ranks_from_checkpoints() {
+    let cases: &[(&[&str], &[(&str, usize, u32)])] = &[
+        (&["st_10.0.bin", "st_10.1.bin", "st_20.0.bin", "st_20.1.bin"], &[("st_10", 2, 2), ("st_20", 2, 2)]),
+        // both are dense: the last one is the rank
+        (&["a-0-0", "a-0-1", "a-1-0", "a-1-1"], &[("a-0", 2, 2), ("a-1", 2, 2)]),
+        // both are dense, and a word says which
+        (&["rank0/c_0", "rank0/c_1", "rank1/c_0", "rank1/c_1"], &[("c_0", 2, 2), ("c_1", 2, 2)]),
+        (
+            &["proc1/x_iter0", "proc1/x_iter1", "proc2/x_iter0", "proc2/x_iter1"],
+            &[("x_iter0", 2, 2), ("x_iter1", 2, 2)],
+        ),
+        // ranks from 1; several kinds of file; files of no rank; one label for all by the directory
+        (
+            &["o_8/amr_8.f1", "o_8/amr_8.f2", "o_8/hyd_8.f1", "o_8/hyd_8.f2", "o_8/info_8.txt", "o_8/notes"],
+            &[("o_8", 6, 2)],
+        ),
+        // the newest is incomplete
+        (&["t5.r0", "t5.r1", "t5.r2", "t6.r1"], &[("t5", 3, 3)]),
+        // the digit of an extension is no number
+        (&["s.0.h5", "s.1.h5", "s.2.h5"], &[]),
+        // what belongs to no rank may name the directory only
+        (
+            &["d1/ck_1/p0", "d1/ck_1/p1", "d1/params.txt", "d2/ck_2/p0", "d2/ck_2/p1", "d2/params.txt"],
+            &[("d1", 3, 2), ("d2", 3, 2)],
+        ),
+        // one file each
+        (
+            &["chk_0001.dat", "chk_0002.dat", "chk_0003.dat"],
+            &[("chk_0001", 1, 0), ("chk_0002", 1, 0), ("chk_0003", 1, 0)],
+        ),
+        (&["run.100", "run.200"], &[("run.100", 1, 0), ("run.200", 1, 0)]),
+        // this node has ranks 32 and 33
+        (&["t7/rank32", "t7/rank33"], &[("t7", 2, 34)]),
+    ];
+    for (names, expected) in cases {
+        let names = paths(*names);
+        let (layout, explanation) = guess(&names, Path::new("/data/run7"));
+        let mut found = place_all(&layout, &names);
+        let mut expected = expect(expected);
+        if names[0].as_bytes() == b"t7/rank32" {
+            expected = [("t7".to_owned(), (2, [32, 33].into()))].into();
+        } else if names[0].as_bytes() == b"t5.r0" {
+            assert_eq!(found.remove("t6"), Some((1, [1].into())), "{explanation}");
+        } else if expected.is_empty() {
+            expected = expect(&[("run7", 3, 3)]);
+        }
+        assert_eq!(found, expected, "{names:?}\n{layout}\n{explanation}");
+    }
+}
+
+#[test]
+fn names_without_ranks_are_one_checkpoint_and_the_explanation_says_so() {
+    let names = paths(["restart.dat", "mesh/points", "config.ini"]);
+    let (layout, explanation) = guess(&names, Path::new("/data/run7"));
+    assert_eq!(place_all(&layout, &names), expect(&[("run7", 3, 0)]));
+    assert!(!explanation.certain && explanation.to_string().contains("neither ranks nor checkpoints"), "{explanation}");
+    let (layout, _) = guess(&[], Path::new("/"));
+    assert!(layout.place(&names[0]).is_some(), "an empty directory has a layout too");
+}
+
+#[test]
+fn the_presets_are_recognised_by_names_alone() {
+    let ranks =
+        |pattern: &str, n: u32| -> Vec<String> { (0..n).map(|i| pattern.replace('#', &i.to_string())).collect() };
+    for (preset, names) in [
+        ("enzo", [ranks("DD0007/DD0007.cpu000#", 4), ranks("DD0007/DD0007.hierarchy", 1)].concat()),
+        ("cactus", ranks("checkpoint.chkpt.it_1024.file_#.h5", 3)),
+        ("smilei", [ranks("dump-00000-000000000#.h5", 3), ranks("dump-00001-000000000#.h5", 3)].concat()),
+        ("gadget", ranks("snapshot_012.#.hdf5", 3)),
+        ("wrf", ranks("wrfrst_d01_2000-01-24_12:00:00_000#", 3)),
+        ("openfoam", [ranks("processor#/0.5/U", 3), ranks("processor#/1/U", 3)].concat()),
+        ("dedalus", [ranks("c_s26/c_s26_p#.h5", 3), ranks("c_s26.h5", 1)].concat()),
+        ("lammps", [ranks("melt.1800.#.restart", 3), ranks("melt.1800.base.restart", 1)].concat()),
+        ("flash", ranks("sedov_hdf5_chk_000#", 3)),
+    ] {
+        assert_eq!(guess(&paths(names), Path::new("/data/run7")).0.name(), preset);
+    }
+}
+
+#[test]
+fn what_is_left_over_joins_the_only_checkpoint() {
+    let mut names = paths((0..4).map(|i| format!("DD0007/DD0007.cpu000{i}")));
+    names.extend(paths(["OutputLog"]));
+    let (layout, explanation) = guess(&names, Path::new("/data/run7"));
+    assert_eq!(place_all(&layout, &names), expect(&[("DD0007", 5, 4)]), "{explanation}");
+    assert!(explanation.to_string().contains("OutputLog"), "{explanation}");
+}
+
+#[test]
+fn no_list_of_names_makes_the_guess_panic_or_lose_its_only_checkpoint() {
+    use proptest::prelude::*;
+    proptest!(|(names in proptest::collection::vec("[ab0-3_./p]{1,12}", 0..12))| {
+        let names: Vec<_> = names.iter().filter_map(|name| FilePath::new(name.as_bytes()).ok()).collect();
+        let (layout, explanation) = guess(&names, Path::new("/data/run7"));
+        let found = place_all(&layout, &names);
+        if !explanation.certain && layout.name() == "single" {
+            prop_assert_eq!(found.values().map(|(files, _)| files).sum::<usize>(), names.len());
+        }
+    });
+}
+
+/// Set, ranks, files without a rank in each checkpoint.
+const CORPUS: &[(&str, u32, usize)] = &[
+    ("cactus-qc0-mclachlan", 6, 0),
+    ("dedalus-rayleighbenard", 16, 1),
+    ("enzo-cosmology", 32, 6),
+    ("enzo-implosionamr", 64, 6),
+    ("gadget4-cosmosph", 16, 0),
+    ("lammps-binarymelt", 16, 1),
+];
+
+#[test]
+fn real_checkpoints_are_told_apart_by_presets_and_by_numbers() {
+    let Some(corpus) = std::env::var_os("MCR_CORPUS") else {
+        eprintln!("skipped: MCR_CORPUS names no directory of real checkpoints");
+        return;
+    };
+    for &(set, ranks, others) in CORPUS {
+        let root = Path::new(&corpus).join(set);
+        let both = list(&root, &ScanLimits::default()).expect(set).files;
+        let dumps: BTreeSet<_> = both.iter().filter_map(|path| path.as_path().iter().next()).collect();
+        for (directory, files) in std::iter::once((root.clone(), &both))
+            .chain(dumps.iter().map(|dump| (root.join(dump), &both)))
+            .map(|(directory, _)| (directory.clone(), list(&directory, &ScanLimits::default()).expect(set).files))
+        {
+            let checkpoints = if directory == root { dumps.len() } else { 1 };
+            for (layout, why) in [guess(&files, &directory), by_numbers(&files)] {
+                let found = place_all(&layout, &files);
+                assert_eq!(found.len(), checkpoints, "{}: {found:?}\n{layout}\n{why}", directory.display());
+                for (label, (count, seen)) in &found {
+                    let expected: BTreeSet<_> = (0..ranks).collect();
+                    assert_eq!(seen, &expected, "{label}\n{layout}\n{why}");
+                    assert_eq!(*count, ranks as usize + others, "{label}\n{layout}\n{why}");
+                }
+                let ordered: Vec<_> = found.keys().map(|l| CheckpointLabel(l.parse().expect("valid"))).collect();
+                assert!(ordered.is_sorted(), "{ordered:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The layouts of codes in wide use, as their documentation and their own checkpoints have them.
+
+use super::Layout;
+
+/// A line of the table.
+struct Preset {
+    name: &'static str,
+    /// Globs as [`Layout::from_patterns`] takes them, the narrow ones first.
+    patterns: &'static [&'static str],
+    first_rank: u32,
+    /// Whether its names are so much its own that a guess may settle on it.
+    telling: bool,
+}
+
+/// The most telling first: a guess takes the first that fits.
+#[rustfmt::skip]
+const TABLE: &[Preset] = &[
+    // DD0007/DD0007.cpu0003, DD0007/DD0007.hierarchy, RD0002/RD0002.boundary.hdf, DD0007/DD0007
+    Preset { name: "enzo", first_rank: 0, telling: true, patterns: &[
+        "**/{checkpoint:[A-Z]{2}[0-9]{4,}}.cpu{rank}",
+        "**/{checkpoint:[A-Z]{2}[0-9]{4,}}",
+        "**/{checkpoint:[A-Z]{2}[0-9]{4,}}.*",
+    ]},
+    // Carpet writes `checkpoint.chkpt.tmp.it_...` and renames it: that name is no checkpoint.
+    Preset { name: "cactus", first_rank: 0, telling: true, patterns: &[
+        r"**/{checkpoint:[^/]+\.chkpt(?:_ID)?\.it_[0-9]+}.file_{rank}.h5",
+        r"**/{checkpoint:[^/]+\.chkpt(?:_ID)?\.it_[0-9]+}.h5",
+    ]},
+    Preset { name: "smilei", first_rank: 0, telling: true, patterns: &[
+        "**/{checkpoint:dump-[0-9]{5}}-{rank:[0-9]{10}}.h5",
+    ]},
+    // Snapshots in one file or several, and the restart files that GADGET overwrites.
+    Preset { name: "gadget", first_rank: 0, telling: true, patterns: &[
+        "**/{checkpoint:snap(?:shot)?_[0-9]{3,}}.{rank}{,.hdf5}",
+        "**/{checkpoint:snap(?:shot)?_[0-9]{3,}}{,.hdf5}",
+        "**/restartfiles/{checkpoint:restart}.{rank}",
+    ]},
+    // The suffix of four or more digits is the rank, with io_form_restart = 102. Nests d01, d02, ... belong together.
+    Preset { name: "wrf", first_rank: 0, telling: true, patterns: &[
+        "**/wrfrst_d[0-9][0-9]_{checkpoint:[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}[:_][0-9]{2}[:_][0-9]{2}}_{rank:[0-9]{4,6}}",
+        "**/wrfrst_d[0-9][0-9]_{checkpoint:[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}[:_][0-9]{2}[:_][0-9]{2}}",
+    ]},
+    // checkpoints_s26/checkpoints_s26_p3.h5, and checkpoints_s26.h5, which joins them
+    Preset { name: "dedalus", first_rank: 0, telling: true, patterns: &[
+        "**/{checkpoint:[^/]+_s[0-9]+}/{checkpoint}_p{rank}.h5",
+        "**/{checkpoint:[^/]+_s[0-9]+}.h5",
+    ]},
+    // output_00080/amr_00080.out00001; ranks count from 1
+    Preset { name: "ramses", first_rank: 1, telling: true, patterns: &[
+        "**/{checkpoint:output_[0-9]{5}}/*.out{rank:[0-9]{5,6}}",
+        "**/{checkpoint:output_[0-9]{5}}/**",
+    ]},
+    // processor3/0.5/U: the time is the checkpoint. Collated: processors4/0.5/U.
+    Preset { name: "openfoam", first_rank: 0, telling: true, patterns: &[
+        r"**/processor{rank}/{checkpoint:[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?}/**",
+        r"**/processors[0-9]*/{checkpoint:[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?}/**",
+    ]},
+    // basename_s0003_hdf5_chk_0012 when split, else basename_hdf5_chk_0012
+    Preset { name: "flash", first_rank: 0, telling: true, patterns: &[
+        "**/*_s{rank:[0-9]{4}}_{checkpoint:(?:hdf5|ncmpi)_chk_[0-9]{4}}",
+        "**/*{checkpoint:(?:hdf5|ncmpi)_chk_[0-9]{4}}",
+    ]},
+    // chk00010/Level_0/Cell_D_00003, chk00010/Header; AMReX writes chk00010.temp and renames it
+    Preset { name: "amrex", first_rank: 0, telling: true, patterns: &[
+        "**/{checkpoint:chk[^/.]*[0-9]{5,}}/**/*_D_{rank:[0-9]{5}}",
+        "**/{checkpoint:chk[^/.]*[0-9]{5,}}/**",
+    ]},
+    Preset { name: "chombo", first_rank: 0, telling: true, patterns: &[
+        "**/{checkpoint:[^/]*[0-9]{4,}}.{1d,2d,3d}.hdf5",
+    ]},
+    Preset { name: "athena", first_rank: 0, telling: true, patterns: &[
+        r"**/{checkpoint:[^/]+\.(?:[0-9]{5}|final)}.rst",
+    ]},
+    // melt.1800.11.restart, restart.1700.base (a `%` in the name), poly.restart.1700 (without); the number after the
+    // step is that of the file, which with `fileper` is not the rank but grows with it
+    Preset { name: "lammps", first_rank: 0, telling: true, patterns: &[
+        "**/{checkpoint:[^/]*[0-9]}.{rank}{,.restart,.rst}",
+        "**/{checkpoint:[^/]*[0-9]}.base{,.restart,.rst}",
+        "**/{checkpoint:[^/]*[0-9]}.{restart,rst}",
+        "**/{checkpoint:[^/]*restart[^/]*[0-9]}",
+    ]},
+    Preset { name: "gromacs", first_rank: 0, telling: true, patterns: &["**/{checkpoint}.cpt"] },
+    Preset { name: "namd", first_rank: 0, telling: true, patterns: &[
+        r"**/{checkpoint:[^/]+\.restart(?:\.[0-9]+)?}.{coor,vel,xsc}",
+    ]},
+    // One directory for each checkpoint; one file for each checkpoint.
+    Preset { name: "directories", first_rank: 0, telling: false, patterns: &["{checkpoint}/**"] },
+    Preset { name: "files", first_rank: 0, telling: false, patterns: &["**/{checkpoint}"] },
+];
+
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().map(|preset| preset.name)
+}
+
+/// The presets that a guess may settle on, the most telling first.
+pub(super) fn telling() -> impl Iterator<Item = Layout> {
+    TABLE.iter().filter(|preset| preset.telling).map(make)
+}
+
+pub(super) fn get(name: &str) -> Option<Layout> {
+    TABLE.iter().find(|preset| preset.name == name).map(make)
+}
+
+fn make(preset: &Preset) -> Layout {
+    let mut layout = Layout::from_patterns(preset.patterns, preset.first_rank).expect("a test makes every preset");
+    layout.name = preset.name.to_owned();
+    layout
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mcrengine::ids::FilePath;
+
+    /// Preset, path, label, rank; no label: part of no checkpoint.
+    #[rustfmt::skip]
+    const EXAMPLES: &[(&str, &str, &str, Option<u32>)] = &[
+        ("enzo", "DD0007/DD0007.cpu0003", "DD0007", Some(3)),
+        ("enzo", "DD0007/DD0007.hierarchy", "DD0007", None),
+        ("enzo", "DD0007/DD0007.boundary.hdf", "DD0007", None),
+        ("enzo", "RD0002/RD0002", "RD0002", None),
+        ("enzo", "OutputLog", "", None),
+        ("cactus", "checkpoint.chkpt.it_1024.file_3.h5", "checkpoint.chkpt.it_1024", Some(3)),
+        ("cactus", "run/checkpoint.chkpt.it_1024.h5", "checkpoint.chkpt.it_1024", None),
+        ("cactus", "checkpoint.chkpt.tmp.it_1024.file_3.h5", "", None),
+        ("smilei", "checkpoints/dump-00002-0000000003.h5", "dump-00002", Some(3)),
+        ("smilei", "checkpoints/00001/dump-00002-0000000030.h5", "dump-00002", Some(30)),
+        ("gadget", "snapshot_012.3.hdf5", "snapshot_012", Some(3)),
+        ("gadget", "snapdir_012/snapshot_012.13.hdf5", "snapshot_012", Some(13)),
+        ("gadget", "snapshot_012.hdf5", "snapshot_012", None),
+        ("gadget", "restartfiles/restart.3", "restart", Some(3)),
+        ("wrf", "wrfrst_d01_2000-01-24_12:00:00_0003", "2000-01-24_12:00:00", Some(3)),
+        ("wrf", "wrfrst_d02_2000-01-24_12:00:00", "2000-01-24_12:00:00", None),
+        ("wrf", "wrfrst_d01_2000-01-24_12_00_00", "2000-01-24_12_00_00", None),
+        ("wrf", "wrfout_d01_2000-01-24_12:00:00", "", None),
+        ("dedalus", "checkpoints_s26/checkpoints_s26_p3.h5", "checkpoints_s26", Some(3)),
+        ("dedalus", "checkpoints/checkpoints_s26/checkpoints_s26_p13.h5", "checkpoints_s26", Some(13)),
+        ("dedalus", "checkpoints_s26.h5", "checkpoints_s26", None),
+        ("ramses", "output_00080/amr_00080.out00001", "output_00080", Some(0)),
+        ("ramses", "output_00080/hydro_00080.out00016", "output_00080", Some(15)),
+        ("ramses", "output_00080/info_00080.txt", "output_00080", None),
+        ("openfoam", "processor3/0.5/U", "0.5", Some(3)),
+        ("openfoam", "processor12/1e-05/uniform/time", "1e-05", Some(12)),
+        ("openfoam", "processor3/constant/polyMesh/points", "", None),
+        ("openfoam", "processors4/0.5/U", "0.5", None),
+        ("flash", "sedov_hdf5_chk_0012", "hdf5_chk_0012", None),
+        ("flash", "sedov_s0003_hdf5_chk_0012", "hdf5_chk_0012", Some(3)),
+        ("flash", "sedov_hdf5_plt_cnt_0012", "", None),
+        ("amrex", "chk00010/Level_0/Cell_D_00003", "chk00010", Some(3)),
+        ("amrex", "chk_run00010/Header", "chk_run00010", None),
+        ("amrex", "chk00010.temp/Header", "", None),
+        ("chombo", "chk000100.2d.hdf5", "chk000100", None),
+        ("athena", "blast.00010.rst", "blast.00010", None),
+        ("athena", "blast.final.rst", "blast.final", None),
+        ("lammps", "restart.1700.3", "restart.1700", Some(3)),
+        ("lammps", "restart.1700.base", "restart.1700", None),
+        ("lammps", "melt.1800.11.restart", "melt.1800", Some(11)),
+        ("lammps", "melt.1800.base.restart", "melt.1800", None),
+        ("lammps", "poly.restart.1700", "poly.restart.1700", None),
+        ("gromacs", "state.cpt", "state", None),
+        ("gromacs", "traj.trr", "", None),
+        ("namd", "run.restart.coor", "run.restart", None),
+        ("namd", "run.restart.coor.old", "", None),
+        ("directories", "step_100/a/b.dat", "step_100", None),
+        ("directories", "log.txt", "", None),
+        ("files", "ckpt/state_100.npz", "state_100.npz", None),
+    ];
+
+    #[test]
+    fn every_preset_places_the_names_its_code_writes() {
+        for &(name, path, label, rank) in EXAMPLES {
+            let layout = get(name).expect(name);
+            let placed = layout.place(&FilePath::new(path.as_bytes()).expect("valid"));
+            let found = placed.as_ref().map_or(("", None), |p| (p.checkpoint.as_str(), p.rank.map(|r| r.0)));
+            assert_eq!(found, (label, rank), "{name}: {path}");
+        }
+        for name in names() {
+            assert!(EXAMPLES.iter().any(|example| example.0 == name), "{name} has no example");
+        }
+    }
+}

@@ -1,0 +1,672 @@
+//! When a file is settled, and when a rank's part of a checkpoint is: decisions only, no I/O, time is an argument.
+//!
+//! A file is settled when it was closed after writing or renamed into place, nobody holds it open for writing as far
+//! as the kernel can tell, it has rested for a while, and, for HDF5, its superblock agrees with its length. A rank is
+//! ready when all its files that were seen are settled and nothing says that there will be more.
+
+use mcrengine::ids::{CheckpointId, FilePath, Rank};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
+
+/// What tells one content of a file from another without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fingerprint {
+    /// The file system's device number.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+    /// Length.
+    pub bytes: u64,
+    /// Last change of the content, nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Last change of content or attributes, which no application can set, nanoseconds since 1970.
+    pub changed_ns: i64,
+}
+
+impl From<&std::fs::Metadata> for Fingerprint {
+    fn from(stat: &std::fs::Metadata) -> Self {
+        let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
+        Self {
+            device: stat.dev(),
+            inode: stat.ino(),
+            bytes: stat.len(),
+            modified_ns: ns(stat.mtime(), stat.mtime_nsec()),
+            changed_ns: ns(stat.ctime(), stat.ctime_nsec()),
+        }
+    }
+}
+
+/// How long things must rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SettleRules {
+    /// After a close or a rename that the kernel told us of. Default 200 ms.
+    pub quiet_ms: u64,
+    /// Where we only see that the file is there: after an overflow, on a network file system. Default 2 s.
+    pub scan_quiet_ms: u64,
+    /// Where something contradicts: a superblock that disagrees, a writer that should have closed. Default 30 s.
+    pub doubt_quiet_ms: u64,
+    /// After the last event of a checkpoint, until its ranks are taken as complete. Default 500 ms.
+    pub checkpoint_quiet_ms: u64,
+    /// Whether the file system is this node's own: all its writers are in `/proc`, its clock is ours, and inotify tells
+    /// of every change.
+    pub local: bool,
+}
+
+impl Default for SettleRules {
+    fn default() -> Self {
+        Self { quiet_ms: 200, scan_quiet_ms: 2_000, doubt_quiet_ms: 30_000, checkpoint_quiet_ms: 500, local: false }
+    }
+}
+
+/// What made us look at a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// It was created; whoever did has it open, presumably.
+    Created,
+    /// Its content changed.
+    Modified,
+    /// A writer closed it.
+    CloseWrite,
+    /// It was renamed to this name.
+    MovedTo,
+    /// Nothing: a scan found it, or it was time to look again.
+    Scan,
+}
+
+/// What an HDF5 superblock says about the file's length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Not HDF5, or nothing can be told.
+    Unknown,
+    /// The file ends where its superblock says.
+    Agrees,
+    /// The file is longer than its superblock says: written since its last flush, or something was appended to it.
+    Longer,
+    /// The file is shorter than its superblock says: not all of it is there.
+    Shorter,
+    /// Named as HDF5, but its superblock was never written.
+    Unwritten,
+    /// Marked as open for writing: the writer is at work, or died.
+    Marked,
+}
+
+/// What is known about a file that is not settled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileState {
+    seen: Option<Fingerprint>,
+    still_since_ms: u64,
+    /// Since the last change, the kernel told that a writer closed it or that it was renamed into place.
+    closed: bool,
+    /// The kernel told that it was created; so it will tell of the close too, where it tells of everything.
+    born: bool,
+    rest_ms: u64,
+}
+
+/// What a first, cheap look at a file leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// It is not there.
+    Gone,
+    /// It must rest: look again at this time.
+    Wait(u64),
+    /// It has rested: find out who holds it open, read its superblock, and [`FileState::conclude`].
+    Examine,
+}
+
+/// What a thorough look at a file leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is whole.
+    Settled(Fingerprint),
+    /// Look again at this time; `None`: the kernel will tell when there is reason to.
+    Wait(Option<u64>),
+    /// It rests, but is not whole: its writer died, or it is no checkpoint. Not to be taken unless it changes.
+    Cut(&'static str),
+}
+
+impl FileState {
+    /// A first look, at a time in milliseconds that never goes back. `seen` is what `lstat` says, `age_ms` how long ago
+    /// the last change was by the wall clock, which counts only where the file system has the same one.
+    pub fn observe(
+        &mut self,
+        rules: &SettleRules,
+        now_ms: u64,
+        hint: Hint,
+        seen: Option<Fingerprint>,
+        age_ms: Option<u64>,
+    ) -> Look {
+        let Some(seen) = seen else { return Look::Gone };
+        if self.seen != Some(seen) {
+            // A change after the close: it was opened again, so the close before says nothing.
+            *self = Self { seen: Some(seen), still_since_ms: now_ms, closed: false, ..*self };
+        }
+        match hint {
+            Hint::CloseWrite | Hint::MovedTo => self.closed = true,
+            Hint::Created => (self.born, self.closed) = (true, false),
+            Hint::Modified => (self.still_since_ms, self.closed) = (now_ms, false),
+            Hint::Scan => {}
+        }
+        let age_ms = age_ms.filter(|_| rules.local).unwrap_or(0);
+        self.rest_ms = age_ms.max(now_ms.saturating_sub(self.still_since_ms));
+        let needed_ms = if self.closed { rules.quiet_ms } else { rules.quiet_ms.max(rules.scan_quiet_ms) };
+        match needed_ms.saturating_sub(self.rest_ms) {
+            0 => Look::Examine,
+            // A file that is being written will tell when it is closed.
+            _ if self.born && !self.closed && rules.local => Look::Wait(now_ms.saturating_add(rules.doubt_quiet_ms)),
+            left_ms => Look::Wait(now_ms.saturating_add(left_ms)),
+        }
+    }
+
+    /// After [`Look::Examine`], at the same time. `open_for_writing` is `None` where that cannot be known.
+    pub fn conclude(&self, rules: &SettleRules, now_ms: u64, open_for_writing: Option<bool>, end: End) -> Verdict {
+        let Some(seen) = self.seen else { return Verdict::Wait(None) };
+        let rested = |needed_ms: u64, then: Verdict| match needed_ms.saturating_sub(self.rest_ms) {
+            0 => then,
+            left_ms => Verdict::Wait(Some(now_ms.saturating_add(left_ms))),
+        };
+        if open_for_writing == Some(true) {
+            // On this node's own file system the kernel tells of the close. Elsewhere we look again, less and less often.
+            let again_ms = self.rest_ms.clamp(rules.scan_quiet_ms.max(1), rules.doubt_quiet_ms.max(1));
+            return Verdict::Wait((!rules.local).then(|| now_ms.saturating_add(again_ms)));
+        }
+        let nobody = open_for_writing == Some(false) && rules.local;
+        match end {
+            End::Unknown | End::Agrees if self.born && !self.closed && !nobody && rules.local => {
+                rested(rules.doubt_quiet_ms, Verdict::Settled(seen))
+            }
+            End::Unknown | End::Agrees => Verdict::Settled(seen),
+            End::Longer => rested(rules.doubt_quiet_ms, Verdict::Settled(seen)),
+            End::Shorter => rested(rules.doubt_quiet_ms, Verdict::Cut("it is shorter than its HDF5 superblock says")),
+            End::Unwritten => rested(rules.doubt_quiet_ms, Verdict::Cut("its HDF5 superblock was never written")),
+            End::Marked => rested(rules.doubt_quiet_ms, Verdict::Cut("HDF5 marked it as open for writing")),
+        }
+    }
+}
+
+const HDF5_SIGNATURE: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
+/// The longest part of a superblock that we read: version 1 with 8-byte addresses ends its addresses at 60.
+const SUPERBLOCK_BYTES: usize = 64;
+
+/// What the superblock says about a file of `bytes` bytes. `read_at` fills what it can from an offset and gives how
+/// much that was. Source: HDF5 File Format Specification 3.0, section II.A.
+pub fn hdf5_end<E>(
+    path: &FilePath,
+    bytes: u64,
+    read_at: &mut dyn FnMut(u64, &mut [u8]) -> Result<usize, E>,
+) -> Result<End, E> {
+    let mut block = [0u8; SUPERBLOCK_BYTES];
+    let mut at = 0u64;
+    loop {
+        block.fill(0);
+        let have = if at < bytes { read_at(at, &mut block)?.min(SUPERBLOCK_BYTES) } else { 0 };
+        if have >= 8 && block[..8] == HDF5_SIGNATURE {
+            return Ok(end_from(&block[..have], at, bytes));
+        }
+        if at == 0 && block[..8] == [0; 8] && is_named_hdf5(path) {
+            // A user block may begin with zeros; a file of nothing else has not got its superblock yet.
+            let mut next = [0u8; 8];
+            let user_block = bytes > 512 && read_at(512, &mut next)? == 8 && next == HDF5_SIGNATURE;
+            if !user_block {
+                return Ok(End::Unwritten);
+            }
+        }
+        // A user block has 512 bytes or a power of two above.
+        at = if at == 0 { 512 } else { at * 2 };
+        if at >= bytes || at > 1 << 30 {
+            return Ok(End::Unknown);
+        }
+    }
+}
+
+fn is_named_hdf5(path: &FilePath) -> bool {
+    [&b".h5"[..], b".hdf5", b".he5"].iter().any(|extension| path.name().ends_with(extension))
+}
+
+fn end_from(block: &[u8], at: u64, bytes: u64) -> End {
+    let address = |at: usize, width: usize| -> Option<u64> {
+        let digits = block.get(at..at + width)?;
+        Some(digits.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
+    };
+    let Some(&version) = block.get(8) else { return End::Unknown };
+    let (width_at, base_at) = match version {
+        0 => (13, 24),
+        1 => (13, 28),
+        2 | 3 => (9, 12),
+        _ => return End::Unknown,
+    };
+    let width = match block.get(width_at) {
+        Some(&width @ (2 | 4 | 8)) => usize::from(width),
+        _ => return End::Unknown,
+    };
+    let (Some(base), Some(end)) = (address(base_at, width), address(base_at + 2 * width, width)) else {
+        return End::Unknown;
+    };
+    let undefined = u64::MAX >> (64 - 8 * width);
+    // A driver of its own (family, multi) spreads the data over several files: nothing is told about this one.
+    if version < 2 && address(base_at + 3 * width, width).is_some_and(|driver| driver != undefined) {
+        return End::Unknown;
+    }
+    if version >= 2 && block.get(11).is_some_and(|flags| flags & 0b101 != 0) {
+        return End::Marked;
+    }
+    // Relative to the base address, which need not have followed a user block that was put before the file later.
+    match end.checked_sub(base).and_then(|length| length.checked_add(at)) {
+        Some(expected) if expected == bytes => End::Agrees,
+        Some(expected) if expected < bytes => End::Longer,
+        Some(_) => End::Shorter,
+        None => End::Unknown,
+    }
+}
+
+/// A file that may be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettledFile {
+    /// Below the watched directory.
+    pub path: FilePath,
+    /// What it was when it settled.
+    pub fingerprint: Fingerprint,
+}
+
+/// All that one rank saved of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadyRank {
+    /// The checkpoint's label.
+    pub checkpoint: CheckpointId,
+    /// Whose files these are; those of rank 0 include the files that belong to no rank.
+    pub rank: Rank,
+    /// In the order of their names.
+    pub files: Vec<SettledFile>,
+    /// It was announced before, and something has changed since: this replaces what was said then.
+    pub again: bool,
+}
+
+/// Which files of no rank an agent takes, and whose ranks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnRanks(Option<Vec<std::ops::RangeInclusive<u32>>>);
+
+impl OwnRanks {
+    /// All ranks whose files are seen.
+    pub fn all() -> Self {
+        Self(None)
+    }
+
+    /// These ranks only: several agents see the same directory.
+    pub fn only(ranges: Vec<std::ops::RangeInclusive<u32>>) -> Self {
+        Self(Some(ranges))
+    }
+
+    /// Whether this rank's files are taken.
+    pub fn takes(&self, rank: Rank) -> bool {
+        self.0.as_ref().is_none_or(|ranges| ranges.iter().any(|range| range.contains(&rank.0)))
+    }
+}
+
+/// Which ranks of which checkpoints are ready.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness {
+    own: OwnRanks,
+    quiet_ms: u64,
+    needs_marker: bool,
+    files_per_rank: Option<u32>,
+    checkpoints: BTreeMap<CheckpointId, Gathered>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Gathered {
+    last_event_ms: u64,
+    marked: bool,
+    /// By rank; `None` holds the files of no rank. A file without fingerprint is not settled.
+    files: BTreeMap<Option<Rank>, BTreeMap<FilePath, Option<Fingerprint>>>,
+    announced: BTreeMap<Rank, Vec<SettledFile>>,
+    /// Ranks of which something changed since they were told of; no other is looked at again.
+    changed: BTreeSet<Rank>,
+}
+
+impl Readiness {
+    /// Nothing seen yet.
+    pub fn new(rules: &SettleRules, layout: &crate::layout::Layout, own: OwnRanks) -> Self {
+        Self {
+            own,
+            quiet_ms: rules.checkpoint_quiet_ms,
+            needs_marker: layout.has_marker(),
+            files_per_rank: layout.files_per_rank(),
+            checkpoints: BTreeMap::new(),
+        }
+    }
+
+    /// A file of a checkpoint is there, or has changed: settled if it has a fingerprint.
+    pub fn put(
+        &mut self,
+        now_ms: u64,
+        checkpoint: &CheckpointId,
+        rank: Option<Rank>,
+        path: &FilePath,
+        settled: Option<Fingerprint>,
+    ) {
+        let gathered = self.gathered(checkpoint);
+        let files = gathered.files.entry(rank).or_default();
+        if files.insert(path.clone(), settled) != Some(settled) {
+            gathered.last_event_ms = now_ms;
+            gathered.changed.insert(rank.unwrap_or(Rank(0)));
+        }
+    }
+
+    /// A file of a checkpoint is gone. Tells whether it was announced.
+    pub fn remove(&mut self, now_ms: u64, checkpoint: &CheckpointId, rank: Option<Rank>, path: &FilePath) -> bool {
+        let Some(gathered) = self.checkpoints.get_mut(checkpoint) else { return false };
+        if let Some(files) = gathered.files.get_mut(&rank) {
+            files.remove(path);
+            if files.is_empty() {
+                gathered.files.remove(&rank);
+            }
+        }
+        gathered.last_event_ms = now_ms;
+        let rank = rank.unwrap_or(Rank(0));
+        gathered.changed.extend([rank, Rank(0)]);
+        let announced = gathered.announced.get(&rank).is_some_and(|files| files.iter().any(|file| file.path == *path));
+        if gathered.files.is_empty() {
+            self.checkpoints.remove(checkpoint);
+        } else if !gathered.files.contains_key(&Some(rank)) {
+            gathered.announced.remove(&rank);
+        }
+        announced
+    }
+
+    /// The marker of a checkpoint has settled: nothing more will come. Or it is gone.
+    pub fn mark(&mut self, checkpoint: &CheckpointId, is_there: bool) {
+        self.gathered(checkpoint).marked = is_there;
+    }
+
+    fn gathered(&mut self, checkpoint: &CheckpointId) -> &mut Gathered {
+        if !self.checkpoints.contains_key(checkpoint) {
+            self.checkpoints.insert(checkpoint.clone(), Gathered::default());
+        }
+        self.checkpoints.get_mut(checkpoint).expect("it was put there above")
+    }
+
+    /// The ranks that are ready now and were not announced as they are; and when to ask again.
+    pub fn due(&mut self, now_ms: u64) -> (Vec<ReadyRank>, Option<u64>) {
+        let (mut ready, mut next_ms) = (Vec::new(), None::<u64>);
+        for (checkpoint, gathered) in &mut self.checkpoints {
+            let quiet_at_ms = gathered.last_event_ms.saturating_add(self.quiet_ms);
+            for rank in std::mem::take(&mut gathered.changed) {
+                let files = gathered.settled(rank, &self.own);
+                let before = gathered.announced.get(&rank);
+                let Some(files) = files.filter(|files| before != Some(files)) else { continue };
+                gathered.changed.insert(rank);
+                let enough = self.files_per_rank.is_some_and(|needed| files.len() as u64 >= u64::from(needed));
+                if (self.needs_marker && gathered.marked) || enough || (!self.needs_marker && quiet_at_ms <= now_ms) {
+                    ready.push(ReadyRank { checkpoint: checkpoint.clone(), rank, files, again: before.is_some() });
+                } else if !self.needs_marker {
+                    next_ms = Some(next_ms.map_or(quiet_at_ms, |at| at.min(quiet_at_ms)));
+                }
+            }
+        }
+        (ready, next_ms)
+    }
+
+    /// This rank was told of, with these files.
+    pub fn announced(&mut self, ready: &ReadyRank) {
+        let gathered = self.gathered(&ready.checkpoint);
+        gathered.announced.insert(ready.rank, ready.files.clone());
+        gathered.changed.remove(&ready.rank);
+    }
+
+    /// Tell of this rank again even though nothing changed: whoever was told could not read it.
+    pub fn forget_announced(&mut self, checkpoint: &CheckpointId, rank: Rank) {
+        if let Some(gathered) = self.checkpoints.get_mut(checkpoint) {
+            gathered.announced.remove(&rank);
+            gathered.changed.insert(rank);
+        }
+    }
+}
+
+impl Gathered {
+    /// The files of a rank if it has any and all are settled. Files of no rank go with rank 0, and only with an agent
+    /// that takes rank 0 by its configuration, sees rank 0's files, or sees no rank at all.
+    fn settled(&self, rank: Rank, own: &OwnRanks) -> Option<Vec<SettledFile>> {
+        if !own.takes(rank) {
+            return None;
+        }
+        let mine = self.files.get(&Some(rank));
+        let others = (rank == Rank(0)).then(|| self.files.get(&None)).flatten();
+        let told_to = matches!(own, OwnRanks(Some(_)));
+        if mine.is_none() && !told_to && self.files.keys().any(Option::is_some) {
+            return None;
+        }
+        let all = mine.into_iter().chain(others).flatten();
+        let mut files: Vec<_> = all
+            .map(|(path, settled)| settled.map(|fingerprint| SettledFile { path: path.clone(), fingerprint }))
+            .collect::<Option<_>>()?;
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        (!files.is_empty()).then_some(files)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Layout;
+
+    const LOCAL: SettleRules = SettleRules {
+        quiet_ms: 200,
+        scan_quiet_ms: 2_000,
+        doubt_quiet_ms: 30_000,
+        checkpoint_quiet_ms: 500,
+        local: true,
+    };
+    const NETWORK: SettleRules = SettleRules { local: false, ..LOCAL };
+
+    fn print(bytes: u64, at: i64) -> Fingerprint {
+        Fingerprint { device: 1, inode: 2, bytes, modified_ns: at, changed_ns: at }
+    }
+
+    #[test]
+    fn a_closed_file_settles_after_its_rest() {
+        let mut file = FileState::default();
+        let seen = Some(print(9, 1));
+        assert_eq!(file.observe(&LOCAL, 1_000, Hint::CloseWrite, seen, Some(0)), Look::Wait(1_200));
+        assert_eq!(file.observe(&LOCAL, 1_200, Hint::Scan, seen, Some(200)), Look::Examine);
+        assert_eq!(file.conclude(&LOCAL, 1_200, None, End::Unknown), Verdict::Settled(print(9, 1)));
+    }
+
+    #[test]
+    fn a_change_after_the_close_starts_anew() {
+        let mut file = FileState::default();
+        file.observe(&LOCAL, 1_000, Hint::CloseWrite, Some(print(9, 1)), Some(0));
+        assert_eq!(file.observe(&LOCAL, 1_200, Hint::Scan, Some(print(10, 2)), Some(0)), Look::Wait(3_200));
+        assert_eq!(file.observe(&LOCAL, 1_300, Hint::CloseWrite, Some(print(11, 3)), Some(0)), Look::Wait(1_500));
+        assert_eq!(file.observe(&LOCAL, 1_500, Hint::Scan, Some(print(11, 3)), Some(200)), Look::Examine);
+    }
+
+    #[test]
+    fn a_file_held_open_for_writing_waits_for_the_kernel_or_looks_again_less_often() {
+        let mut file = FileState::default();
+        file.observe(&LOCAL, 0, Hint::CloseWrite, Some(print(9, 1)), Some(0));
+        file.observe(&LOCAL, 200, Hint::Scan, Some(print(9, 1)), Some(200));
+        assert_eq!(file.conclude(&LOCAL, 200, Some(true), End::Agrees), Verdict::Wait(None));
+        let mut file = FileState::default();
+        file.observe(&NETWORK, 0, Hint::Scan, Some(print(9, 1)), Some(0));
+        for (now_ms, again_ms) in [(2_000, 4_000), (4_000, 8_000), (60_000, 90_000)] {
+            assert_eq!(file.observe(&NETWORK, now_ms, Hint::Scan, Some(print(9, 1)), None), Look::Examine);
+            assert_eq!(file.conclude(&NETWORK, now_ms, Some(true), End::Agrees), Verdict::Wait(Some(again_ms)));
+        }
+    }
+
+    #[test]
+    fn a_slow_writer_is_waited_for() {
+        let mut file = FileState::default();
+        assert_eq!(file.observe(&LOCAL, 0, Hint::Created, Some(print(0, 1)), Some(0)), Look::Wait(30_000));
+        // 30 s later it has grown; nobody told of a close.
+        assert_eq!(file.observe(&LOCAL, 30_000, Hint::Scan, Some(print(5, 2)), Some(10_000)), Look::Examine);
+        assert_eq!(file.conclude(&LOCAL, 30_000, None, End::Unknown), Verdict::Wait(Some(50_000)));
+        assert_eq!(file.conclude(&LOCAL, 30_000, Some(true), End::Unknown), Verdict::Wait(None));
+        // Nobody has it open: the close was missed, or it was linked to this name.
+        assert_eq!(file.conclude(&LOCAL, 30_000, Some(false), End::Unknown), Verdict::Settled(print(5, 2)));
+    }
+
+    #[test]
+    fn an_old_file_settles_at_once_where_the_clock_is_ours() {
+        let mut file = FileState::default();
+        assert_eq!(file.observe(&LOCAL, 5, Hint::Scan, Some(print(9, 1)), Some(60_000)), Look::Examine);
+        let mut file = FileState::default();
+        assert_eq!(file.observe(&NETWORK, 5, Hint::Scan, Some(print(9, 1)), Some(60_000)), Look::Wait(2_005));
+    }
+
+    #[test]
+    fn a_file_cut_short_is_never_taken() {
+        let mut file = FileState::default();
+        file.observe(&LOCAL, 0, Hint::CloseWrite, Some(print(9, 1)), Some(0));
+        for end in [End::Shorter, End::Unwritten, End::Marked] {
+            file.observe(&LOCAL, 200, Hint::Scan, Some(print(9, 1)), Some(200));
+            assert_eq!(file.conclude(&LOCAL, 200, Some(false), end), Verdict::Wait(Some(30_000)), "{end:?}");
+            file.observe(&LOCAL, 30_000, Hint::Scan, Some(print(9, 1)), Some(30_000));
+            let verdict = file.conclude(&LOCAL, 30_000, Some(false), end);
+            assert!(matches!(verdict, Verdict::Cut(_)), "{end:?}: {verdict:?}");
+        }
+        assert_eq!(file.observe(&LOCAL, 30_001, Hint::Scan, None, None), Look::Gone);
+    }
+
+    /// A superblock of this version, alone, with a file length in it.
+    fn superblock(version: u8, base: u64, end: u64, flags: u8) -> Vec<u8> {
+        let mut block = [&HDF5_SIGNATURE[..], &[version]].concat();
+        match version {
+            0 => block.extend([0, 0, 0, 0, 8, 8, 0, 4, 0, 16, 0, 0, 0, 0, 0]),
+            1 => block.extend([0, 0, 0, 0, 8, 8, 0, 4, 0, 16, 0, 0, 0, 0, 0, 32, 0, 0, 0]),
+            _ => block.extend([8, 8, flags]),
+        }
+        for address in [base, u64::MAX, end, u64::MAX] {
+            block.extend(address.to_le_bytes());
+        }
+        block.resize(96, 0);
+        block
+    }
+
+    fn end_of(name: &str, content: &[u8]) -> End {
+        let path = FilePath::new(name.as_bytes()).expect("valid");
+        hdf5_end::<()>(&path, content.len() as u64, &mut |at, into| {
+            let from = &content[usize::try_from(at).expect("small").min(content.len())..];
+            let n = from.len().min(into.len());
+            into[..n].copy_from_slice(&from[..n]);
+            Ok(n)
+        })
+        .expect("reads")
+    }
+
+    #[test]
+    fn superblocks_of_all_versions_tell_where_the_file_ends() {
+        for version in 0..=3 {
+            let whole = |base, end, flags| superblock(version, base, end, flags);
+            assert_eq!(end_of("x", &whole(0, 96, 0)), End::Agrees, "version {version}");
+            assert_eq!(end_of("x", &whole(0, 95, 0)), End::Longer, "version {version}");
+            assert_eq!(end_of("x", &whole(0, 97, 0)), End::Shorter, "version {version}");
+            let user_block = |base, end| [vec![0; 1024], whole(base, end, 0)].concat();
+            assert_eq!(end_of("x", &user_block(1024, 1120)), End::Agrees, "version {version}");
+            assert_eq!(end_of("x", &user_block(0, 96)), End::Agrees, "put before later; version {version}");
+            for cut in 0..64 {
+                let _ = end_of("x", &whole(0, 96, 0)[..cut]); // whatever it says, it says it
+            }
+        }
+        assert_eq!(end_of("x", &superblock(3, 0, 96, 1)), End::Marked);
+        assert_eq!(end_of("x", &superblock(3, 0, 96, 4)), End::Marked);
+        assert_eq!(end_of("x", &superblock(9, 0, 96, 0)), End::Unknown);
+        assert_eq!(end_of("x.h5", b""), End::Unwritten);
+        assert_eq!(end_of("x.h5", &[0; 4096]), End::Unwritten);
+        assert_eq!(end_of("x.h5", b"not HDF5 whatever its name"), End::Unknown);
+        assert_eq!(end_of("x.h5", &[vec![0; 512], superblock(0, 512, 608, 0)].concat()), End::Agrees);
+        assert_eq!(end_of("x.bin", b""), End::Unknown);
+        assert_eq!(end_of("x.bin", &[0; 4096]), End::Unknown);
+    }
+
+    fn id(label: &str) -> CheckpointId {
+        label.parse().expect("valid")
+    }
+    fn path(name: &str) -> FilePath {
+        FilePath::new(name.as_bytes()).expect("valid")
+    }
+    fn readiness(layout: Layout, own: OwnRanks) -> Readiness {
+        Readiness::new(&LOCAL, &layout, own)
+    }
+    fn ranks(found: &[ReadyRank]) -> Vec<(u32, usize, bool)> {
+        found.iter().map(|ready| (ready.rank.0, ready.files.len(), ready.again)).collect()
+    }
+    fn announce(readiness: &mut Readiness, now_ms: u64) -> Vec<(u32, usize, bool)> {
+        let (ready, _) = readiness.due(now_ms);
+        ready.iter().for_each(|ready| readiness.announced(ready));
+        ranks(&ready)
+    }
+
+    #[test]
+    fn a_rank_is_ready_when_all_it_has_is_settled_and_its_checkpoint_is_quiet() {
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));
+        r.put(0, &id("a"), Some(Rank(2)), &path("a/2"), None);
+        assert_eq!(r.due(499), (vec![], Some(500)));
+        assert_eq!(announce(&mut r, 500), [(1, 1, false)]);
+        assert_eq!(r.due(500), (vec![], None), "told once, and nothing to wait for but the kernel");
+        r.put(600, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 1)));
+        assert_eq!(announce(&mut r, 1_100), [(2, 1, false)]);
+        // A second file, and a second content of the first.
+        r.put(2_000, &id("a"), Some(Rank(1)), &path("a/1b"), Some(print(1, 1)));
+        r.put(2_000, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 2)));
+        assert_eq!(announce(&mut r, 2_500), [(1, 2, true), (2, 1, true)]);
+        r.put(9_000, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 2)));
+        assert_eq!(announce(&mut r, 19_000), [], "the same content again is nothing new");
+    }
+
+    #[test]
+    fn files_of_no_rank_go_with_rank_0_wherever_that_is() {
+        let put = |r: &mut Readiness, rank: Option<u32>, name| {
+            r.put(0, &id("a"), rank.map(Rank), &path(name), Some(print(1, 1)));
+        };
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        put(&mut r, None, "a/h");
+        put(&mut r, Some(0), "a/0");
+        assert_eq!(announce(&mut r, 500), [(0, 2, false)]);
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        put(&mut r, None, "a/h");
+        assert_eq!(announce(&mut r, 500), [(0, 1, false)], "no rank at all");
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        put(&mut r, None, "a/h");
+        put(&mut r, Some(7), "a/7");
+        assert_eq!(announce(&mut r, 500), [(7, 1, false)], "rank 0 is on another node");
+        let mut r = readiness(Layout::directories(), OwnRanks::only(vec![0..=3]));
+        put(&mut r, None, "a/h");
+        put(&mut r, Some(7), "a/7");
+        assert_eq!(announce(&mut r, 500), [(0, 1, false)], "told that rank 0 is here, and rank 7 is not");
+        let mut r = readiness(Layout::directories(), OwnRanks::only(vec![4..=7]));
+        put(&mut r, None, "a/h");
+        put(&mut r, Some(7), "a/7");
+        assert_eq!(announce(&mut r, 500), [(7, 1, false)]);
+    }
+
+    #[test]
+    fn a_marker_or_a_known_number_of_files_needs_no_quiet_time() {
+        let marked = Layout::directories().with_marker("{checkpoint}/DONE").expect("valid");
+        let mut r = readiness(marked, OwnRanks::all());
+        r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));
+        assert_eq!(r.due(99_000), (vec![], None), "without its marker it is not complete");
+        r.mark(&id("a"), true);
+        assert_eq!(announce(&mut r, 0), [(1, 1, false)]);
+        let mut r = readiness(Layout::directories().with_files_per_rank(2), OwnRanks::all());
+        r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));
+        assert_eq!(announce(&mut r, 1), []);
+        r.put(1, &id("a"), Some(Rank(1)), &path("a/1b"), Some(print(1, 1)));
+        assert_eq!(announce(&mut r, 1), [(1, 2, false)]);
+    }
+
+    #[test]
+    fn what_vanishes_leaves_nothing_behind() {
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));
+        assert!(!r.remove(0, &id("a"), Some(Rank(1)), &path("a/1")), "it was not announced");
+        assert!(r.checkpoints.is_empty());
+        r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));
+        r.put(0, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 1)));
+        assert_eq!(announce(&mut r, 500), [(1, 1, false), (2, 1, false)]);
+        assert!(r.remove(600, &id("a"), Some(Rank(1)), &path("a/1")));
+        r.put(700, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));
+        assert_eq!(announce(&mut r, 1_200), [(1, 1, false)], "a new file under the old name is told of");
+    }
+}

@@ -1,0 +1,226 @@
+//! What an agent keeps over a restart: the last checkpoint that was committed, and what its files were.
+//!
+//! A text file: one line of JSON, then the BLAKE3 of that line. Written beside its name, synced, renamed. No file, or an
+//! empty one, is a new run; so is a damaged one, said aloud: all that is lost is that files are read again.
+
+use crate::settle::Fingerprint;
+use mcrengine::ids::{CheckpointId, Digest, FilePath, JobId};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// What an agent knows of a job's past.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AgentState {
+    /// The newest committed checkpoint.
+    pub committed: Option<CheckpointId>,
+    /// The files that are committed, and what they were.
+    pub files: BTreeMap<FilePath, Fingerprint>,
+}
+
+/// What came of reading a state file.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Loaded {
+    /// No file, an empty one, or another job's: a new run.
+    New,
+    /// This job's past.
+    Found(AgentState),
+    /// The file cannot be used, and why: to be told, then as [`Loaded::New`].
+    Damaged(String),
+}
+
+/// Why the state could not be kept.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: the agent's state cannot be written: {source}; correct \"state-file\" in [cnc], or make room", path.display())]
+pub struct StateError {
+    /// The state file.
+    path: PathBuf,
+    /// What the system says.
+    source: io::Error,
+}
+
+/// The format's version, in the file. Another one is read as [`Loaded::Damaged`].
+const VERSION: u32 = 1;
+/// The longest state file that is read, in bytes; above, it is damaged.
+const STATE_BYTES_MAX: u64 = 1 << 30;
+
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    version: u32,
+    job: JobId,
+    committed: Option<CheckpointId>,
+    files: Vec<WrittenFile>,
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenFile {
+    /// With bytes that are not printable ASCII, and `\` itself, as `\xNN`: a path need not be UTF-8.
+    path: String,
+    was: Fingerprint,
+}
+
+impl AgentState {
+    /// Reads the state of a job.
+    pub fn load(path: &Path, job: &JobId) -> Loaded {
+        let mut text = String::new();
+        let read = File::open(path).and_then(|file| file.take(STATE_BYTES_MAX + 1).read_to_string(&mut text));
+        let damaged = |why: &str| Loaded::Damaged(format!("{}: {why}; taken as a new run", path.display()));
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Loaded::New,
+            Err(error) => return damaged(&error.to_string()),
+            Ok(_) if text.trim().is_empty() => return Loaded::New,
+            Ok(bytes) if bytes as u64 > STATE_BYTES_MAX => return damaged("it is too long"),
+            Ok(_) => {}
+        }
+        let Some((line, digest)) = text.trim_end().split_once('\n') else { return damaged("it is cut short") };
+        if digest.parse() != Ok(Digest::of(line.as_bytes())) {
+            return damaged("its checksum does not fit");
+        }
+        let written: Written = match serde_json::from_str(line) {
+            Ok(written) => written,
+            Err(error) => return damaged(&error.to_string()),
+        };
+        if written.version != VERSION {
+            return damaged(&format!("it has version {}, and this program reads {VERSION}", written.version));
+        }
+        if written.job != *job {
+            return Loaded::New;
+        }
+        let file = |file: WrittenFile| Some((FilePath::new(unescape(&file.path)?).ok()?, file.was));
+        match written.files.into_iter().map(file).collect() {
+            Some(files) => Loaded::Found(Self { committed: written.committed, files }),
+            None => damaged("it holds a path that is none"),
+        }
+    }
+
+    /// Writes the state of a job; before this returns the old one is there, afterwards this one.
+    pub fn save(&self, path: &Path, job: &JobId) -> Result<(), StateError> {
+        let files = self.files.iter().map(|(path, was)| WrittenFile { path: escape(path.as_bytes()), was: *was });
+        let (committed, files) = (self.committed.clone(), files.collect());
+        let written = Written { version: VERSION, job: job.clone(), committed, files };
+        self.replace(path, &written).map_err(|source| StateError { path: path.to_owned(), source })
+    }
+
+    fn replace(&self, path: &Path, written: &Written) -> io::Result<()> {
+        let mut line = serde_json::to_string(written)?;
+        let digest = Digest::of(line.as_bytes()).to_hex();
+        line.extend(["\n", &digest, "\n"]);
+        let directory = match path.parent() {
+            Some(directory) if !directory.as_os_str().is_empty() => directory,
+            _ => Path::new("."),
+        };
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
+        let mut temporary = b".mcr-".to_vec();
+        temporary.extend_from_slice(name.as_bytes());
+        temporary.extend_from_slice(format!("-{}", std::process::id()).as_bytes());
+        let temporary = directory.join(std::ffi::OsStr::from_bytes(&temporary));
+        let write = || {
+            let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+            file.write_all(line.as_bytes())?;
+            file.sync_all()?;
+            std::fs::rename(&temporary, path)?;
+            File::open(directory)?.sync_all()
+        };
+        write().inspect_err(|_| drop(std::fs::remove_file(&temporary)))
+    }
+
+    /// Whether this content of this file is committed.
+    pub fn is_committed(&self, path: &FilePath, is: &Fingerprint) -> bool {
+        self.files.get(path) == Some(is)
+    }
+}
+
+fn escape(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        match byte {
+            b' '..=b'~' if byte != b'\\' => text.push(char::from(byte)),
+            _ => text.push_str(&format!("\\x{byte:02x}")),
+        }
+    }
+    text
+}
+
+fn unescape(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        rest = match (first, after) {
+            (b'\\', [b'x', high, low, after @ ..]) => {
+                let digit = |byte: u8| char::from(byte).to_digit(16);
+                bytes.push(u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()?);
+                after
+            }
+            (b'\\', _) => return None,
+            (byte, after) => {
+                bytes.push(byte);
+                after
+            }
+        };
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(name: &str) -> JobId {
+        name.parse().expect("valid")
+    }
+
+    fn sample() -> AgentState {
+        let was = Fingerprint { device: 1, inode: 2, bytes: 3, modified_ns: -4, changed_ns: i64::MAX };
+        let paths = [&b"DD0007/DD0007.cpu0003"[..], b"caf\xe9\\x41 \"\n"];
+        let files = paths.into_iter().map(|path| (FilePath::new(path).expect("valid"), was)).collect();
+        AgentState { committed: Some("DD0007~2".parse().expect("valid")), files }
+    }
+
+    #[test]
+    fn what_was_saved_is_loaded() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("state");
+        assert_eq!(AgentState::load(&path, &job("a")), Loaded::New);
+        for state in [AgentState::default(), sample()] {
+            state.save(&path, &job("a")).expect("saved");
+            assert_eq!(AgentState::load(&path, &job("a")), Loaded::Found(state));
+        }
+        assert_eq!(AgentState::load(&path, &job("b")), Loaded::New, "another job's past is not ours");
+        std::fs::write(&path, "").expect("emptied");
+        assert_eq!(AgentState::load(&path, &job("a")), Loaded::New);
+        assert_eq!(std::fs::read_dir(directory.path()).expect("listed").count(), 1, "a temporary file was left");
+        let (path, was) = sample().files.pop_first().expect("has files");
+        assert!(sample().is_committed(&path, &was));
+        assert!(!sample().is_committed(&path, &Fingerprint { bytes: 4, ..was }));
+    }
+
+    #[test]
+    fn every_cut_and_every_flipped_bit_is_noticed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("state");
+        sample().save(&path, &job("a")).expect("saved");
+        let whole = std::fs::read(&path).expect("read");
+        let last = whole.len() - 1; // without its last newline it is as good
+        for len in 1..last {
+            std::fs::write(&path, &whole[..len]).expect("written");
+            assert!(matches!(AgentState::load(&path, &job("a")), Loaded::Damaged(_)), "{len} of {} bytes", whole.len());
+        }
+        for at in 0..last {
+            let mut flipped = whole.clone();
+            flipped[at] ^= 1;
+            std::fs::write(&path, &flipped).expect("written");
+            assert!(matches!(AgentState::load(&path, &job("a")), Loaded::Damaged(_)), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_state_that_cannot_be_written_says_where_and_what_to_do() {
+        let error = sample().save(Path::new("/proc/none/state"), &job("a")).expect_err("no such directory").to_string();
+        assert!(error.contains("/proc/none/state") && error.contains("state-file"), "{error}");
+    }
+}

@@ -1,0 +1,758 @@
+//! Watches a directory and tells which ranks of which checkpoints may be read.
+//!
+//! The kernel's events (inotify) are hints: each makes us look at one file, and what we then see decides
+//! ([`crate::settle`]). An overflow, a start, and a file system that other nodes write to lead to a scan. We ask for no
+//! event per write, so that the application's writes cost nothing more, and there is no wake-up while nothing happens.
+//! All of it runs on one thread that only waits in `poll`; nothing here opens a file for writing, locks it, or takes a
+//! lease on it.
+
+mod writers;
+
+use crate::layout::walk::{Found, walk};
+use crate::layout::{Layout, Placed, ScanError, ScanLimits, is_ours};
+use crate::settle::{
+    End, FileState, Fingerprint, Hint, Look, OwnRanks, Readiness, ReadyRank, SettleRules, Verdict, hdf5_end,
+};
+use mcrengine::ids::{CheckpointId, FilePath, Rank};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
+use nix::sys::statfs;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::fs::Metadata;
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::mpsc;
+use writers::Writers;
+
+/// How to watch.
+#[derive(Clone, Debug)]
+pub struct WatchOptions {
+    /// How long files must rest. [`SettleRules::local`] is found out from the file system unless [`Self::local`] is given.
+    pub rules: SettleRules,
+    /// Whether the file system is this node's own. `None`: ask it.
+    pub local: Option<bool>,
+    /// Whether to listen to the kernel; otherwise only scans find anything.
+    pub listen: bool,
+    /// Look at everything this often; zero: never. `None`: each minute where the kernel cannot tell everything (a file
+    /// system that is not this node's own, too many directories), else never.
+    pub rescan: Option<Duration>,
+    /// Whose files are taken.
+    pub own: OwnRanks,
+    /// How far a scan goes, and the most files that are watched.
+    pub limits: ScanLimits,
+    /// The most events that wait for their reader; above, we wait with telling.
+    pub queue: usize,
+}
+
+impl Default for WatchOptions {
+    fn default() -> Self {
+        Self {
+            rules: SettleRules::default(),
+            local: None,
+            listen: true,
+            rescan: None,
+            own: OwnRanks::all(),
+            limits: ScanLimits::default(),
+            queue: 1024,
+        }
+    }
+}
+
+/// What a watcher tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchEvent {
+    /// A rank's part of a checkpoint may be read.
+    Ready(ReadyRank),
+    /// A file of a checkpoint is gone.
+    Vanished {
+        /// The checkpoint's label.
+        checkpoint: CheckpointId,
+        /// Whose it was; rank 0 if nobody's.
+        rank: Rank,
+        /// Which file.
+        path: FilePath,
+        /// Whether it was part of a [`WatchEvent::Ready`].
+        was_announced: bool,
+    },
+    /// A file rests but is not whole; its rank will not be ready before the file changes.
+    Cut {
+        /// The checkpoint's label.
+        checkpoint: CheckpointId,
+        /// Whose it is; rank 0 if nobody's.
+        rank: Rank,
+        /// Which file.
+        path: FilePath,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Something is wrong with the watching itself; it goes on as well as it can.
+    Trouble(String),
+}
+
+/// Why a directory cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum WatchError {
+    /// Not there, not a directory, or not ours to read.
+    #[error("{}: cannot be watched: {source}; make the directory, or correct \"watch\" in the configuration", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// No pipe or no thread.
+    #[error("the watcher cannot start: {0}")]
+    Start(#[source] io::Error),
+}
+
+/// A running watcher. It stops when this is dropped.
+#[derive(Debug)]
+pub struct Watcher {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    requests: Mutex<Requests>,
+    wake: PipeWriter,
+}
+
+#[derive(Debug, Default)]
+struct Requests {
+    /// There is a byte in the pipe for these already.
+    woken: bool,
+    stop: bool,
+    rescan: bool,
+    look: Vec<FilePath>,
+}
+
+/// The most files that are waiting to be looked at again on request; above, all are.
+const LOOK_MAX: usize = 4096;
+/// The most events other than [`WatchEvent::Ready`] that wait while the queue is full; the oldest are dropped.
+const NOTICES_MAX: usize = 1024;
+/// How long to wait for room in a full queue.
+const FULL_MS: u64 = 50;
+const RESCAN: Duration = Duration::from_secs(60);
+
+impl Watcher {
+    /// Starts to watch. What is there already is told too. The events end when the watcher stops.
+    pub fn spawn(
+        root: &Path,
+        layout: Layout,
+        options: WatchOptions,
+    ) -> Result<(mpsc::Receiver<WatchEvent>, Self), WatchError> {
+        let (events, receiver) = mpsc::channel(options.queue.max(1));
+        let (wait, wake) = io::pipe().map_err(WatchError::Start)?;
+        let shared = Arc::new(Shared { requests: Mutex::default(), wake });
+        let mut core = Core::new(root, layout, options, events)?;
+        let requests = Arc::clone(&shared);
+        let run = move || core.run(&wait, &requests);
+        let thread = std::thread::Builder::new().name("mcr-watch".into()).spawn(run).map_err(WatchError::Start)?;
+        Ok((receiver, Self { shared, thread: Some(thread) }))
+    }
+
+    /// Look at everything again, now.
+    pub fn rescan(&self) {
+        self.request(|requests| requests.rescan = true);
+    }
+
+    /// Settle this file anew and tell of its rank again: it changed while it was read, or could not be read.
+    pub fn look_again(&self, path: &FilePath) {
+        self.request(|requests| match requests.look.len() < LOOK_MAX {
+            true => requests.look.push(path.clone()),
+            false => requests.rescan = true,
+        });
+    }
+
+    /// Stops, and waits for the thread to end.
+    pub fn stop(self) {
+        drop(self);
+    }
+
+    fn request(&self, change: impl FnOnce(&mut Requests)) {
+        let mut requests = self.shared.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut requests);
+        let woken = std::mem::replace(&mut requests.woken, true);
+        drop(requests);
+        if !woken {
+            let _ = (&self.shared.wake).write(&[1]); // a broken pipe: the thread has ended
+        }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.request(|requests| requests.stop = true);
+        if let Some(thread) = self.thread.take() {
+            if thread.join().is_err() {
+                tracing::error!("the watcher's thread panicked");
+            }
+        }
+    }
+}
+
+/// A file that the layout gives to a checkpoint.
+struct Tracked {
+    placed: Placed,
+    state: FileState,
+    settled: Option<Fingerprint>,
+    due_ms: Option<u64>,
+    /// The scan that saw it last.
+    scan: u64,
+    told_cut: bool,
+}
+
+/// What the thread owns.
+struct Core {
+    root: PathBuf,
+    layout: Layout,
+    options: WatchOptions,
+    events: mpsc::Sender<WatchEvent>,
+    started: Instant,
+    /// `None`: there is no inotify to be had.
+    inotify: Option<Inotify>,
+    directories: HashMap<WatchDescriptor, PathBuf>,
+    files: BTreeMap<FilePath, Tracked>,
+    due: BTreeSet<(u64, FilePath)>,
+    examine: BTreeSet<FilePath>,
+    readiness: Readiness,
+    notices: VecDeque<WatchEvent>,
+    /// Not all directories are watched.
+    blind: bool,
+    scans: u64,
+    rescan_ms: Option<u64>,
+    /// How often in a row the directory itself could not be read.
+    lost: u32,
+    told_too_many: bool,
+    /// Nobody receives any more.
+    closed: bool,
+}
+
+impl Core {
+    fn new(
+        root: &Path,
+        layout: Layout,
+        mut options: WatchOptions,
+        events: mpsc::Sender<WatchEvent>,
+    ) -> Result<Self, WatchError> {
+        let refuse = |source| WatchError::Directory { path: root.to_owned(), source };
+        std::fs::read_dir(root).map_err(refuse)?;
+        // The full path: a change of the working directory must not move what is watched.
+        let root = root.canonicalize().map_err(refuse)?;
+        options.rules.local = options.local.unwrap_or_else(|| is_local(&root));
+        let readiness = Readiness::new(&options.rules, &layout, options.own.clone());
+        let mut core = Self {
+            root,
+            layout,
+            options,
+            events,
+            started: Instant::now(),
+            inotify: None,
+            directories: HashMap::new(),
+            files: BTreeMap::new(),
+            due: BTreeSet::new(),
+            examine: BTreeSet::new(),
+            readiness,
+            notices: VecDeque::new(),
+            blind: false,
+            scans: 0,
+            rescan_ms: Some(0),
+            lost: 0,
+            told_too_many: false,
+            closed: false,
+        };
+        core.listen_anew();
+        Ok(core)
+    }
+
+    fn run(&mut self, wait: &PipeReader, shared: &Shared) {
+        loop {
+            let next_ms = self.turn();
+            if self.closed || !self.wait(wait, next_ms) {
+                return;
+            }
+            let requests = std::mem::take(&mut *shared.requests.lock().unwrap_or_else(PoisonError::into_inner));
+            if requests.stop {
+                return;
+            }
+            if requests.rescan {
+                self.rescan_ms = Some(0);
+            }
+            for path in requests.look {
+                self.look_anew(&path);
+            }
+        }
+    }
+
+    /// Does all that is due; gives when there will be more without an event.
+    fn turn(&mut self) -> Option<u64> {
+        self.read_events();
+        let now_ms = self.now_ms();
+        if self.rescan_ms.is_some_and(|at| at <= now_ms) {
+            self.scan();
+        }
+        while let Some((at_ms, _)) = self.due.first() {
+            if *at_ms > now_ms {
+                break;
+            }
+            let Some((_, path)) = self.due.pop_first() else { break };
+            self.look(path, Hint::Scan);
+        }
+        self.conclude();
+        let deliver_ms = self.deliver();
+        [deliver_ms, self.due.first().map(|(at_ms, _)| *at_ms), self.rescan_ms].into_iter().flatten().min()
+    }
+
+    /// Waits for the kernel, a request, or the time; false if it cannot.
+    fn wait(&mut self, mut wake: &PipeReader, until_ms: Option<u64>) -> bool {
+        let timeout = match until_ms.map(|at_ms| at_ms.saturating_sub(self.now_ms())) {
+            None => PollTimeout::NONE,
+            // One more: the clock counts whole milliseconds, and waking just before is a turn for nothing.
+            Some(ms) => PollTimeout::try_from(ms.saturating_add(1)).unwrap_or(PollTimeout::MAX),
+        };
+        let mut waited = vec![PollFd::new(wake.as_fd(), PollFlags::POLLIN)];
+        waited.extend(self.inotify.as_ref().map(|inotify| PollFd::new(inotify.as_fd(), PollFlags::POLLIN)));
+        match poll(&mut waited, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => {
+                tracing::error!(%errno, "the watcher cannot wait, and ends");
+                return false;
+            }
+        }
+        let woken = waited[0].any().unwrap_or(false);
+        !woken || wake.read(&mut [0; 64]).is_ok_and(|n| n > 0)
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    // Events of the kernel.
+
+    fn listen_anew(&mut self) {
+        self.directories.clear();
+        self.blind = false;
+        self.inotify = None;
+        if self.options.listen {
+            match Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK) {
+                Ok(inotify) => self.inotify = Some(inotify),
+                Err(errno) => self.go_blind(errno, "fs.inotify.max_user_instances"),
+            }
+        }
+    }
+
+    fn go_blind(&mut self, errno: Errno, setting: &str) {
+        if !self.blind {
+            let what = format!("the kernel does not tell of all changes ({errno}): scanning instead; raise {setting}");
+            tracing::warn!(%errno, setting, "scanning, since the kernel does not tell of all changes");
+            self.tell(WatchEvent::Trouble(what));
+        }
+        self.blind = true;
+    }
+
+    fn read_events(&mut self) {
+        // Bounded, so that a directory that is written to without end does not keep us from everything else.
+        for _ in 0..1024 {
+            let Some(read) = self.inotify.as_ref().map(Inotify::read_events) else { return };
+            match read {
+                Ok(events) => events.into_iter().for_each(|event| self.on_event(event)),
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return,
+                Err(errno) => return self.go_blind(errno, "nothing: this is unexpected"),
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: InotifyEvent) {
+        type Mask = AddWatchFlags;
+        if event.mask.contains(Mask::IN_Q_OVERFLOW) {
+            tracing::warn!("the kernel dropped events: scanning");
+            self.rescan_ms = Some(0);
+            return;
+        }
+        let Some(directory) = self.directories.get(&event.wd) else { return };
+        if event.mask.contains(Mask::IN_IGNORED) {
+            self.directories.remove(&event.wd);
+            return;
+        }
+        let Some(name) = event.name else {
+            let lost = Mask::IN_DELETE_SELF | Mask::IN_MOVE_SELF | Mask::IN_UNMOUNT;
+            if directory.as_os_str().is_empty() && event.mask.intersects(lost) {
+                self.listen_anew();
+                self.rescan_ms = Some(0);
+            }
+            return;
+        };
+        if is_ours(name.as_bytes()) {
+            return;
+        }
+        let path = directory.join(name);
+        if event.mask.contains(Mask::IN_ISDIR) {
+            if event.mask.intersects(Mask::IN_DELETE | Mask::IN_MOVED_FROM) {
+                self.forget_below(&path);
+            } else if event.mask.contains(Mask::IN_MOVED_TO) {
+                self.walk(&path, Hint::MovedTo);
+            } else if event.mask.contains(Mask::IN_CREATE) {
+                self.walk(&path, Hint::Scan);
+            }
+            return;
+        }
+        let Ok(path) = FilePath::new(path.as_os_str().as_bytes()) else { return };
+        let hint = if event.mask.contains(Mask::IN_CLOSE_WRITE) {
+            Hint::CloseWrite
+        } else if event.mask.contains(Mask::IN_MOVED_TO) {
+            Hint::MovedTo
+        } else if event.mask.contains(Mask::IN_CREATE) {
+            Hint::Created
+        } else {
+            Hint::Scan // deleted or moved away: we look whether it is there
+        };
+        self.look(path, hint);
+    }
+
+    // Scans.
+
+    /// Looks at everything; what is not seen is gone.
+    fn scan(&mut self) {
+        self.scans += 1;
+        let whole = self.walk(&PathBuf::new(), Hint::Scan);
+        if whole {
+            let unseen = |tracked: &Tracked| tracked.scan != self.scans;
+            let gone: Vec<_> = self.files.iter().filter(|(_, t)| unseen(t)).map(|(path, _)| path.clone()).collect();
+            gone.into_iter().for_each(|path| self.look(path, Hint::Scan));
+        }
+        let every = match self.options.rescan {
+            Some(every) => Some(every).filter(|every| !every.is_zero()),
+            None => (self.blind || self.inotify.is_none() || !self.options.rules.local).then_some(RESCAN),
+        };
+        let retry = (self.lost > 0).then(|| Duration::from_secs(1 << self.lost.min(6)).min(RESCAN));
+        self.rescan_ms = retry.or(every).map(|wait| self.now_ms().saturating_add(wait.as_millis() as u64));
+    }
+
+    /// Looks at everything below a directory, and watches it from before that. False if it could not be read whole.
+    fn walk(&mut self, below: &Path, hint: Hint) -> bool {
+        let (root, limits) = (self.root.clone(), self.options.limits.clone());
+        let walked = walk(&root, below, &limits, &mut |found| match found {
+            Found::Directory(path) => self.watch(path),
+            Found::File(path, stat) => self.look_at(path, hint, Some(stat)),
+            Found::Skipped(path, reason) => tracing::debug!(path = %path.display(), reason, "skipped"),
+        });
+        match walked {
+            Ok(()) => {
+                self.lost = 0;
+                true
+            }
+            Err(ScanError::Unreadable { source, .. }) if !below.as_os_str().is_empty() => {
+                tracing::debug!(path = %below.display(), %source, "a directory vanished, or cannot be read");
+                false
+            }
+            Err(error @ ScanError::Unreadable { .. }) => {
+                self.lost = self.lost.saturating_add(1);
+                if self.lost == 1 {
+                    self.tell(WatchEvent::Trouble(format!("{error}; trying again until it is there")));
+                    let all: Vec<_> = self.files.keys().cloned().collect();
+                    all.into_iter().for_each(|path| self.look(path, Hint::Scan));
+                    self.listen_anew();
+                }
+                false
+            }
+            Err(error @ ScanError::TooMany { .. }) => {
+                self.too_many(&error.to_string());
+                false
+            }
+        }
+    }
+
+    fn too_many(&mut self, what: &str) {
+        if !self.told_too_many {
+            self.told_too_many = true;
+            self.tell(WatchEvent::Trouble(what.to_owned()));
+        }
+    }
+
+    fn watch(&mut self, path: &Path) {
+        let Some(inotify) = &self.inotify else { return };
+        let mask = AddWatchFlags::IN_CREATE
+            | AddWatchFlags::IN_CLOSE_WRITE
+            | AddWatchFlags::IN_MOVE
+            | AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_DELETE_SELF
+            | AddWatchFlags::IN_MOVE_SELF
+            | AddWatchFlags::IN_ONLYDIR
+            | AddWatchFlags::IN_DONT_FOLLOW;
+        match inotify.add_watch(&self.root.join(path), mask) {
+            Ok(descriptor) => drop(self.directories.insert(descriptor, path.to_owned())),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => {} // it vanished meanwhile
+            Err(Errno::EACCES) => tracing::debug!(path = %path.display(), "not ours to watch"),
+            Err(errno) => self.go_blind(errno, "fs.inotify.max_user_watches"),
+        }
+    }
+
+    /// A directory went away, by name at least.
+    fn forget_below(&mut self, directory: &Path) {
+        let watched = |path: &Path| path.starts_with(directory);
+        let left: Vec<_> = self.directories.iter().filter(|(_, path)| watched(path)).map(|(wd, _)| *wd).collect();
+        for descriptor in left {
+            self.directories.remove(&descriptor);
+            if let Some(inotify) = &self.inotify {
+                let _ = inotify.rm_watch(descriptor); // it is gone already where the directory was deleted
+            }
+        }
+        let below: Vec<_> = self.files.keys().filter(|path| watched(path.as_path())).cloned().collect();
+        below.into_iter().for_each(|path| self.look(path, Hint::Scan));
+    }
+
+    // Files.
+
+    fn look(&mut self, path: FilePath, hint: Hint) {
+        if !self.files.contains_key(&path) && self.layout.place(&path).is_none() {
+            return;
+        }
+        let stat = std::fs::symlink_metadata(self.root.join(path.as_path())).ok().filter(Metadata::is_file);
+        self.look_at(path, hint, stat);
+    }
+
+    fn look_anew(&mut self, path: &FilePath) {
+        if let Some(tracked) = self.files.get_mut(path) {
+            let (checkpoint, rank) = (tracked.placed.checkpoint.clone(), tracked.placed.rank.unwrap_or(Rank(0)));
+            (tracked.settled, tracked.state) = (None, FileState::default());
+            self.readiness.forget_announced(&checkpoint, rank);
+        }
+        self.look(path.clone(), Hint::Scan);
+    }
+
+    fn look_at(&mut self, path: FilePath, hint: Hint, stat: Option<Metadata>) {
+        let now_ms = self.now_ms();
+        if !self.files.contains_key(&path) {
+            let Some(placed) = stat.as_ref().and_then(|_| self.layout.place(&path)) else { return };
+            if self.files.len() >= self.options.limits.entries {
+                let limit = self.options.limits.entries;
+                return self.too_many(&format!("more than {limit} files are watched: {path} and more are left out"));
+            }
+            let (state, settled) = (FileState::default(), None);
+            let tracked = Tracked { placed, state, settled, due_ms: None, scan: 0, told_cut: false };
+            self.files.insert(path.clone(), tracked);
+        }
+        let tracked = self.files.get_mut(&path).expect("it was put there above");
+        if let Some(due_ms) = tracked.due_ms.take() {
+            self.due.remove(&(due_ms, path.clone()));
+        }
+        let seen = stat.as_ref().map(Fingerprint::from);
+        if seen.is_some() {
+            tracked.scan = self.scans;
+            if tracked.settled == seen {
+                return;
+            }
+        }
+        if tracked.settled.take().is_some() || tracked.state == FileState::default() {
+            let Placed { checkpoint, rank } = &tracked.placed;
+            self.readiness.put(now_ms, checkpoint, *rank, &path, None);
+        }
+        match tracked.state.observe(&self.options.rules, now_ms, hint, seen, seen.and_then(|seen| age_ms(&seen))) {
+            Look::Gone => self.gone(&path),
+            Look::Examine => drop(self.examine.insert(path)),
+            Look::Wait(at_ms) => {
+                tracked.due_ms = Some(at_ms);
+                self.due.insert((at_ms, path));
+            }
+        }
+    }
+
+    fn gone(&mut self, path: &FilePath) {
+        let Some(tracked) = self.files.remove(path) else { return };
+        let Placed { checkpoint, rank } = tracked.placed;
+        if let Some(marked) = self.layout.marked(path) {
+            self.readiness.mark(&marked, false);
+        }
+        let was_announced = self.readiness.remove(self.now_ms(), &checkpoint, rank, path);
+        tracing::debug!(%checkpoint, %path, was_announced, "vanished");
+        let rank = rank.unwrap_or(Rank(0));
+        self.tell(WatchEvent::Vanished { checkpoint, rank, path: path.clone(), was_announced });
+    }
+
+    /// Looks thoroughly at the files that have rested, with one look at `/proc` for all of them.
+    fn conclude(&mut self) {
+        let paths = std::mem::take(&mut self.examine);
+        let prints: Vec<_> = paths
+            .into_iter()
+            .filter_map(|path| {
+                let stat = std::fs::symlink_metadata(self.root.join(path.as_path())).ok().filter(Metadata::is_file);
+                Some((path, Fingerprint::from(&stat?)))
+            })
+            .collect();
+        let writers = Writers::of(prints.iter().map(|(path, print)| (path.name(), *print)));
+        for (path, print) in prints {
+            let end = self.end_of(&path, print.bytes);
+            let now_ms = self.now_ms();
+            let Some(tracked) = self.files.get_mut(&path) else { continue };
+            let Placed { checkpoint, rank } = &tracked.placed;
+            match tracked.state.conclude(&self.options.rules, now_ms, writers.hold(&print), end) {
+                Verdict::Settled(settled) if settled == print => {
+                    tracked.settled = Some(settled);
+                    // What comes next is a new content: nothing that was told of this one holds for it.
+                    (tracked.state, tracked.told_cut) = (FileState::default(), false);
+                    self.readiness.put(now_ms, checkpoint, *rank, &path, Some(settled));
+                    if let Some(marked) = self.layout.marked(&path) {
+                        self.readiness.mark(&marked, true);
+                    }
+                    tracing::debug!(%checkpoint, %path, bytes = settled.bytes, "settled");
+                }
+                Verdict::Settled(_) => {
+                    // It changed between two looks.
+                    tracked.due_ms = Some(now_ms);
+                    self.due.insert((now_ms, path));
+                }
+                Verdict::Wait(Some(at_ms)) => {
+                    tracked.due_ms = Some(at_ms);
+                    self.due.insert((at_ms, path));
+                }
+                Verdict::Wait(None) => {}
+                Verdict::Cut(why) => {
+                    let told = std::mem::replace(&mut tracked.told_cut, true);
+                    let (checkpoint, rank) = (checkpoint.clone(), rank.unwrap_or(Rank(0)));
+                    if !told {
+                        self.tell(WatchEvent::Cut { checkpoint, rank, path, why });
+                    }
+                }
+            }
+        }
+    }
+
+    fn end_of(&self, path: &FilePath, bytes: u64) -> End {
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let open =
+            std::fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(self.root.join(path.as_path()));
+        // What cannot be opened now fails openly when it is captured.
+        open.and_then(|file| hdf5_end(path, bytes, &mut |at, into| file.read_at(into, at))).unwrap_or(End::Unknown)
+    }
+
+    // What is told.
+
+    fn tell(&mut self, event: WatchEvent) {
+        if self.notices.len() >= NOTICES_MAX {
+            self.notices.pop_front();
+        }
+        self.notices.push_back(event);
+    }
+
+    /// Sends what there is room for; gives when there may be more to send.
+    fn deliver(&mut self) -> Option<u64> {
+        let now_ms = self.now_ms();
+        let full = Some(now_ms.saturating_add(FULL_MS));
+        while let Some(notice) = self.notices.pop_front() {
+            match self.events.try_send(notice) {
+                Ok(()) => {}
+                Err(mpsc::error::TrySendError::Full(notice)) => {
+                    self.notices.push_front(notice);
+                    return full;
+                }
+                Err(mpsc::error::TrySendError::Closed(_)) => {
+                    self.closed = true;
+                    return None;
+                }
+            }
+        }
+        let (ready, next_ms) = self.readiness.due(now_ms);
+        let mut changed = false;
+        for ready in ready {
+            // In-place overwriting begins without an event: what we say is what is there now.
+            let moved = |file: &&crate::settle::SettledFile| {
+                let stat = std::fs::symlink_metadata(self.root.join(file.path.as_path()));
+                !stat.is_ok_and(|stat| Fingerprint::from(&stat) == file.fingerprint)
+            };
+            let moved: Vec<_> = ready.files.iter().filter(moved).map(|file| file.path.clone()).collect();
+            if !moved.is_empty() {
+                moved.into_iter().for_each(|path| self.look(path, Hint::Modified));
+                changed = true;
+                continue;
+            }
+            let events = self.events.clone();
+            match events.try_reserve() {
+                Ok(room) => {
+                    self.readiness.announced(&ready);
+                    room.send(WatchEvent::Ready(ready));
+                }
+                Err(mpsc::error::TrySendError::Full(())) => return full,
+                Err(mpsc::error::TrySendError::Closed(())) => {
+                    self.closed = true;
+                    return None;
+                }
+            }
+        }
+        if changed { Some(now_ms) } else { next_ms }
+    }
+}
+
+/// How long ago a file changed last, by this node's clock.
+fn age_ms(print: &Fingerprint) -> Option<u64> {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    let changed_ns = print.changed_ns.max(print.modified_ns);
+    let age_ns = i64::try_from(since_1970.as_nanos()).ok()?.checked_sub(changed_ns)?;
+    u64::try_from(age_ns).ok().map(|ns| ns / 1_000_000)
+}
+
+/// File systems that only this node writes to. Any other one may be shared.
+fn is_local(root: &Path) -> bool {
+    const ZFS: i64 = 0x2fc1_2fc1;
+    const RAMFS: i64 = 0x8584_58f6;
+    let local = [
+        statfs::EXT4_SUPER_MAGIC, // ext2 and ext3 have the same
+        statfs::XFS_SUPER_MAGIC,
+        statfs::BTRFS_SUPER_MAGIC,
+        statfs::TMPFS_MAGIC,
+        statfs::OVERLAYFS_SUPER_MAGIC,
+        statfs::F2FS_SUPER_MAGIC,
+        statfs::REISERFS_SUPER_MAGIC,
+        statfs::FsType(ZFS),
+        statfs::FsType(RAMFS),
+    ];
+    statfs::statfs(root).is_ok_and(|stat| local.contains(&stat.filesystem_type()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_overflow_of_the_kernels_queue_leads_to_a_scan() {
+        let queue = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").expect("readable");
+        let queue: usize = queue.trim().parse().expect("a number");
+        if queue > 65_536 {
+            eprintln!("skipped: the kernel's queue has room for {queue} events");
+            return;
+        }
+        let root = tempfile::tempdir().expect("a directory");
+        let layout = Layout::from_patterns(&["{checkpoint}/r{rank}"], 0).expect("valid");
+        let rules = SettleRules { quiet_ms: 0, scan_quiet_ms: 0, checkpoint_quiet_ms: 0, ..SettleRules::default() };
+        let options = WatchOptions { rules, local: Some(true), queue: 8, ..WatchOptions::default() };
+        let (events, mut receiver) = mpsc::channel(8);
+        let mut core = Core::new(root.path(), layout, options, events).expect("watches");
+        core.turn();
+        // Two different events each time, so that the kernel cannot merge them; none is read meanwhile.
+        for _ in 0..queue / 3 + 1 {
+            std::fs::write(root.path().join("noise"), "").expect("written");
+            std::fs::remove_file(root.path().join("noise")).expect("removed");
+        }
+        std::fs::create_dir(root.path().join("t1")).expect("made");
+        std::fs::write(root.path().join("t1/r0"), "x").expect("written");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let ready = loop {
+            core.turn();
+            match receiver.try_recv() {
+                Ok(WatchEvent::Ready(ready)) => break ready,
+                _ => assert!(Instant::now() < deadline, "the file that the overflow hid was not found"),
+            }
+        };
+        assert_eq!((ready.checkpoint.as_str(), ready.rank), ("t1", Rank(0)));
+        assert!(core.scans >= 2, "found without a scan: there was no overflow to test");
+    }
+}

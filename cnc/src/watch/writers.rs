@@ -1,0 +1,108 @@
+//! Who holds a file open for writing, as far as `/proc` shows it.
+//!
+//! A lease would tell more surely, and would delay the application's next `open`: we never take one. What `/proc` cannot
+//! show: processes of other users (unless we are root) and of other containers, mappings of files that were closed, and
+//! all of other nodes.
+
+use crate::settle::Fingerprint;
+use std::collections::{HashMap, HashSet};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// The most descriptors that one look goes through; above, nothing can be told.
+const DESCRIPTORS_MAX: usize = 1 << 18;
+/// What `/proc/self/ns/pid` is for who sees every process of the node.
+const NODE_NAMESPACE: &[u8] = b"pid:[4026531836]";
+
+/// What one look at `/proc` found.
+#[derive(Debug, Default)]
+pub(crate) struct Writers {
+    /// Device and inode of candidates that somebody has open for writing.
+    held: HashSet<(u64, u64)>,
+    /// Whether every process of this node could be looked at.
+    saw_all: bool,
+}
+
+impl Writers {
+    /// Looks for writers of these files, by their last name and number.
+    pub(crate) fn of<'a>(files: impl Iterator<Item = (&'a [u8], Fingerprint)>) -> Self {
+        let mut wanted: HashMap<&[u8], HashSet<(u64, u64)>> = HashMap::new();
+        for (name, print) in files {
+            wanted.entry(name).or_default().insert((print.device, print.inode));
+        }
+        let mut found = Self::default();
+        if wanted.is_empty() {
+            return found;
+        }
+        let namespace = std::fs::read_link("/proc/self/ns/pid");
+        found.saw_all = namespace.is_ok_and(|link| link.as_os_str().as_bytes() == NODE_NAMESPACE);
+        let Ok(processes) = std::fs::read_dir("/proc") else {
+            found.saw_all = false;
+            return found;
+        };
+        let mut left = DESCRIPTORS_MAX;
+        for process in processes.flatten() {
+            if process.file_name().as_bytes().iter().all(u8::is_ascii_digit) {
+                found.look_at(&process.path().join("fd"), &wanted, &mut left);
+            }
+        }
+        found
+    }
+
+    fn look_at(&mut self, descriptors: &Path, wanted: &HashMap<&[u8], HashSet<(u64, u64)>>, left: &mut usize) {
+        let entries = match std::fs::read_dir(descriptors) {
+            Ok(entries) => entries,
+            Err(error) => {
+                // A process that ended meanwhile holds nothing; one that is hidden may.
+                self.saw_all &= error.kind() != std::io::ErrorKind::PermissionDenied;
+                return;
+            }
+        };
+        for entry in entries.flatten() {
+            match left.checked_sub(1) {
+                Some(fewer) => *left = fewer,
+                None => {
+                    self.saw_all = false;
+                    return;
+                }
+            }
+            let path = entry.path();
+            let Ok(target) = std::fs::read_link(&path) else { continue };
+            let Some(numbers) = target.file_name().and_then(|name| wanted.get(name.as_bytes())) else { continue };
+            // The link's own permission bits say how the file is open (proc_pid_fd(5)); following it gives the file.
+            let for_writing = std::fs::symlink_metadata(&path).is_ok_and(|link| link.mode() & 0o200 != 0);
+            if let Some(file) = for_writing.then(|| std::fs::metadata(&path).ok()).flatten() {
+                self.held.extend(numbers.get(&(file.dev(), file.ino())));
+            }
+        }
+    }
+
+    /// `None` where nobody was found, and not everybody could be looked at.
+    pub(crate) fn hold(&self, print: &Fingerprint) -> Option<bool> {
+        match self.held.contains(&(print.device, print.inode)) {
+            true => Some(true),
+            false => self.saw_all.then_some(false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_is_seen_and_a_reader_is_not() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("held.bin");
+        let holds = || {
+            let print = Fingerprint::from(&std::fs::metadata(&path).expect("there"));
+            Writers::of(std::iter::once((&b"held.bin"[..], print))).hold(&print)
+        };
+        let writer = std::fs::File::create(&path).expect("made");
+        assert_eq!(holds(), Some(true));
+        drop(writer);
+        let _reader = std::fs::File::open(&path).expect("opened");
+        assert_ne!(holds(), Some(true));
+    }
+}
