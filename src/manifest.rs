@@ -48,6 +48,8 @@ pub struct Manifest {
     pub scheme: Scheme,
     /// How codecs were chosen.
     pub profile: String,
+    /// When the newest of the files was last modified, in milliseconds since 1970, by the clocks of their nodes.
+    pub written_unix_ms: i64,
     /// When the commit began, in milliseconds since 1970, by the clock of the aggregator.
     pub created_unix_ms: u64,
     /// From the first announced header to the commit, in milliseconds.
@@ -147,6 +149,7 @@ pub fn commit(store: &dyn Store, sealed: SealedContainer, draft: ManifestDraft) 
         rank_count: ranks.end - ranks.start,
         scheme: index.scheme(),
         profile: draft.profile,
+        written_unix_ms: index.files().iter().map(|file| file.modified_ns / 1_000_000).max().unwrap_or(0),
         created_unix_ms: draft.created_unix_ms,
         elapsed_ms: draft.elapsed_ms,
         raw_bytes: index.raw_bytes(),

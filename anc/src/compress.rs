@@ -25,7 +25,6 @@ pub fn compress(
         if decoded != raw {
             return Err(FlushError::NotLossless { chain: chain.to_string(), raw_bytes: RawBytes(raw.len() as u64) });
         }
-        scratch.give_back(decoded);
     }
     Ok(StoredSegment { chain, raw_bytes: RawBytes(raw.len() as u64), stored })
 }

@@ -6,14 +6,14 @@ use crate::observe::Observer;
 use crate::source::{FetchError, Source, Wanted};
 use mcrengine::classify::{Naming, VariableRef, classify};
 use mcrengine::codec::{CodecError, Profile, Scratch};
-use mcrengine::container::{ContainerWriter, Contents, StoredSegment};
+use mcrengine::container::{ContainerWriter, Contents, ReadError, StoredSegment};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, GroupId, Grouping, JobId};
 use mcrengine::manifest::{self, Manifest, ManifestDraft};
 use mcrengine::merge::{Layout, merge, runs};
 use mcrengine::plan::{PlanOptions, SegmentPlan, plan};
-use mcrengine::reuse::{ReuseIndex, same_in_group};
-use mcrengine::store::{ReadError, Store, StoreError};
+use mcrengine::reuse::{ReuseIndex, reusable};
+use mcrengine::store::{Store, StoreError};
 use mcrengine::units::{RawBytes, StoredBytes};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -115,7 +115,7 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     let reuse = if options.reuse { newest_of_group(&flush) } else { ReuseIndex::empty() };
 
     let classes = classify(files, &options.naming);
-    let reused = if options.reuse { same_in_group(files, &reuse) } else { Vec::new() };
+    let reused = if options.reuse { reusable(files, &reuse) } else { Vec::new() };
     let skip: HashSet<VariableRef> = reused.iter().map(|(variable, _)| *variable).collect();
     let segments = plan(files, &classes, &options.plan, |variable| skip.contains(&variable));
     flush.observer.planned(segments.len(), segments.iter().map(|s| s.raw_bytes).sum());
@@ -198,8 +198,11 @@ fn fetch_merge_compress(
                     };
                     let buffer = spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
                     match fetch_segment(flush.source, &segments[index], buffer) {
-                        Ok(raw) if to_compress.send(RawSegment { index, raw, lease }).is_ok() => {}
-                        Ok(_) => break,
+                        Ok(raw) => {
+                            if to_compress.send(RawSegment { index, raw, lease }).is_err() {
+                                break;
+                            }
+                        }
                         Err(error) => {
                             let _ = to_write.send(Err(error.into()));
                             break;

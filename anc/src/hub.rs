@@ -15,7 +15,7 @@ use mcrengine::ids::{CheckpointId, Digest, GroupId, Grouping, JobId, Rank};
 use mcrengine::manifest::{self, Manifest};
 use mcrengine::store::Store;
 use mcrengine::units::{RawBytes, StoredBytes};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -421,8 +421,8 @@ impl Hub {
             .filter(|(_, a)| !a.files.is_empty() && written(a) < newest.saturating_sub(spread_ns))
             .map(|(rank, _)| *rank)
             .collect();
+        stale.iter().for_each(|rank| drop(gather.announced.remove(rank)));
         for rank in stale {
-            gather.announced.remove(&rank);
             tracing::warn!(job = %key.job, checkpoint = %key.label, rank = rank.0, "older than the other ranks' files; awaited anew");
             self.step(key, Event::Lost(rank));
         }
@@ -559,7 +559,7 @@ impl Hub {
         v1::StatusReply {
             software: mcr_proto::SOFTWARE.into(),
             uptime_ms: self.now_ms(),
-            store: self.store.root().to_string(),
+            store: self.store.root().display().to_string(),
             budget_bytes: self.budget.total_bytes(),
             leased_bytes: self.budget.leased_bytes(),
             agents: (self.agents.values())

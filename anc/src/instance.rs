@@ -9,7 +9,8 @@ use crate::hub::Key;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, Grouping};
 use mcrengine::manifest::{self, Manifest};
-use mcrengine::store::{ReadError, Store};
+use mcrengine::container::ReadError;
+use mcrengine::store::Store;
 use std::time::Duration;
 
 /// What to do with a content.

@@ -6,10 +6,10 @@ use bytes::{Bytes, BytesMut};
 use mcr_proto::convert::file_to_wire;
 use mcr_proto::{FRAME_BYTES, v1};
 use mcrengine::codec::Scratch;
-use mcrengine::container::set::ContainerSet;
+use mcrengine::container::{ContainerSet, ReadError};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
-use mcrengine::store::{ReadError, Store};
+use mcrengine::store::Store;
 use mcrengine::units::{RawBytes, StoredBytes};
 use prost::Message;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -50,7 +50,7 @@ pub fn restore_files(
 ) -> Result<(), RestartError> {
     let chosen: Vec<bool> = set.index().files().iter().map(wanted).collect();
     let tasks = set.tasks(|variable| chosen[variable.file as usize]);
-    observer.planned(tasks.len(), tasks.iter().map(|task| task.raw_bytes()).sum());
+    observer.planned(tasks.len(), tasks.iter().map(|task| task.raw_bytes).sum());
     let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
     let failed = Mutex::new(None);
     std::thread::scope(|scope| {
@@ -59,12 +59,13 @@ pub fn restore_files(
                 let mut scratch = Scratch::default();
                 while !stopped.load(Ordering::Relaxed) {
                     let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
-                    let _lease = budget.lease(task.raw_bytes().0 + task.stored_bytes().0);
+                    let (raw_bytes, stored_bytes) = (task.raw_bytes, task.stored_bytes);
+                    let _lease = budget.lease(raw_bytes.0 + stored_bytes.0);
                     let result = set.run(task, &mut scratch, |variable, offset, bytes| {
                         sink.write(variable.file, variable.variable, offset, bytes).map_err(RestartError::Sink)
                     });
                     match result {
-                        Ok(()) => observer.segment(task.raw_bytes(), task.stored_bytes()),
+                        Ok(()) => observer.segment(raw_bytes, stored_bytes),
                         Err(error) => {
                             stopped.store(true, Ordering::Relaxed);
                             failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);

@@ -10,6 +10,7 @@ use crate::manifest;
 use crate::merge::{Layout, runs};
 use crate::plan::Piece;
 use crate::store::Store;
+use crate::units::{RawBytes, StoredBytes};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -28,6 +29,10 @@ pub struct SegmentTask {
     pub segment: u32,
     /// By piece, then by variable.
     pub deliveries: Vec<Delivery>,
+    /// Bytes of the segment once it is decoded.
+    pub raw_bytes: RawBytes,
+    /// Bytes of the segment in its container.
+    pub stored_bytes: StoredBytes,
 }
 
 /// A piece of a segment, and a variable of the group that has its bytes.
@@ -122,12 +127,13 @@ impl ContainerSet {
             }
         }
         deliveries.sort_unstable();
-        let tasks = deliveries.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).map(|same| SegmentTask {
-            container: same[0].0,
-            segment: same[0].1,
-            deliveries: same.iter().map(|(_, _, delivery)| *delivery).collect(),
-        });
-        tasks.collect()
+        let task = |same: &[(u32, u32, Delivery)]| {
+            let (container, segment) = (same[0].0, same[0].1);
+            let entry = &self.readers[container as usize].index().segments()[segment as usize];
+            let deliveries = same.iter().map(|(_, _, delivery)| *delivery).collect();
+            SegmentTask { container, segment, deliveries, raw_bytes: entry.raw_bytes, stored_bytes: entry.stored_bytes }
+        };
+        deliveries.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).map(task).collect()
     }
 
     /// Reads and decodes one segment and hands out its pieces: the variable, where in its raw bytes, and the bytes.
