@@ -1,5 +1,6 @@
 //! x
 
+pub mod config;
 pub mod layout;
 pub mod settle;
 pub mod state;
