@@ -528,6 +528,32 @@ mod tests {
         assert_eq!(file.observe(&LOCAL, 30_001, Hint::Scan, None, None), Look::Gone);
     }
 
+    #[test]
+    fn nothing_settles_before_it_has_rested() {
+        use proptest::prelude::*;
+        let hints = [Hint::Created, Hint::Modified, Hint::CloseWrite, Hint::MovedTo, Hint::Scan];
+        let looks = proptest::collection::vec((0..4_000u64, 0..5usize, 0..3i64, any::<Option<bool>>()), 1..30);
+        proptest!(|(looks in looks, local: bool)| {
+            let rules = SettleRules { local, ..LOCAL };
+            let (mut file, mut now_ms, mut changed_ms, mut content) = (FileState::default(), 0, 0, -1);
+            for (wait_ms, hint, next, open) in looks {
+                now_ms += wait_ms;
+                if next != content {
+                    (content, changed_ms) = (next, now_ms);
+                }
+                let seen = Some(print(9, content));
+                if file.observe(&rules, now_ms, hints[hint], seen, None) == Look::Examine {
+                    prop_assert!(now_ms >= changed_ms + rules.quiet_ms);
+                    match file.conclude(&rules, now_ms, open, End::Agrees) {
+                        Verdict::Settled(settled) => prop_assert!(settled == print(9, content) && open != Some(true)),
+                        Verdict::Wait(again_ms) => prop_assert!(again_ms.is_none_or(|at| at > now_ms)),
+                        Verdict::Cut(why) => prop_assert!(false, "{why}"),
+                    }
+                }
+            }
+        });
+    }
+
     /// A superblock of this version, alone, with a file length in it.
     fn superblock(version: u8, base: u64, end: u64, flags: u8) -> Vec<u8> {
         let mut block = [&HDF5_SIGNATURE[..], &[version]].concat();

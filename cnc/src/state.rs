@@ -98,7 +98,7 @@ impl AgentState {
         }
     }
 
-    /// Writes the state of a job; before this returns the old one is there, afterwards this one.
+    /// Writes the state of a job, making its directory if need be; before this returns the old one is there, afterwards this one.
     pub fn save(&self, path: &Path, job: &JobId) -> Result<(), StateError> {
         let files = self.files.iter().map(|(path, was)| WrittenFile { path: escape(path.as_bytes()), was: *was });
         let (committed, files) = (self.committed.clone(), files.collect());
@@ -120,6 +120,7 @@ impl AgentState {
         temporary.extend_from_slice(format!("-{}", std::process::id()).as_bytes());
         let temporary = directory.join(std::ffi::OsStr::from_bytes(&temporary));
         let write = || {
+            std::fs::create_dir_all(directory)?;
             let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
             file.write_all(line.as_bytes())?;
             file.sync_all()?;

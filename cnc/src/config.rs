@@ -1,0 +1,630 @@
+//! The agent's configuration: [`CncOptions`] is what the operator wrote, [`CncConfig`] what we run with. The second is
+//! only made by checking the first, and each refusal names the key, the value, and the way out.
+
+use crate::layout::{Explanation, Layout, LayoutError, ScanError, ScanLimits, list};
+use crate::settle::{OwnRanks, SettleRules};
+use crate::watch::WatchOptions;
+use mcrengine::ids::{GroupId, Grouping, JobId, NameError};
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor, value};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The `[cnc]` table, as written.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CncOptions {
+    /// The job: one application run with all its restarts. No default; `MCR_JOB` in the environment goes before it.
+    pub job: Option<String>,
+    /// The directory below which the application writes its checkpoints. No default.
+    pub watch: Option<PathBuf>,
+    /// Which files make a checkpoint: a preset's name, `"guess"`, a list of patterns, or a table (see
+    /// [`LayoutTable`]). Default `"guess"`.
+    pub layout: LayoutOptions,
+    /// How many ranks the application has. Default: `SLURM_NTASKS`, `SLURM_JOB_NTASKS`, else as in the checkpoint
+    /// before.
+    pub ranks: Option<u32>,
+    /// The ranks whose files this agent takes (`"0-31,64"`), where several agents see one directory. Default: all seen.
+    pub local_ranks: Option<String>,
+    /// Ranks of one group. Default 32.
+    pub group_size: u32,
+    /// `HOST:PORT` of each aggregator; group g belongs to the one at g modulo their number. No default.
+    pub aggregators: Vec<String>,
+    /// This node's name in messages. Default: `SLURMD_NODENAME`, else the host's name.
+    pub node: Option<String>,
+    /// Memory for variables on their way, in MiB, 8 to 1048576. Default 64.
+    pub budget_mib: u64,
+    /// How long a file rests after it was closed, before it is read. Default 200 ms.
+    pub quiet_ms: u64,
+    /// The same for a file whose closing the kernel did not tell of. Default 2000 ms.
+    pub scan_quiet_ms: u64,
+    /// The same where something contradicts, such as an HDF5 superblock and the file's length. Default 30000 ms.
+    pub doubt_quiet_ms: u64,
+    /// How long a checkpoint rests after its last event, before its ranks are taken as complete. Default 500 ms.
+    pub checkpoint_quiet_ms: u64,
+    /// Look at everything this often, in seconds; 0: never. Default: 60 where the kernel cannot tell everything (a file
+    /// system that other nodes write to), else never.
+    pub rescan_seconds: Option<u64>,
+    /// What is kept over a restart of the agent. Default: `JOB-NODE.state` in `STATE_DIRECTORY` (as systemd sets it),
+    /// `XDG_STATE_HOME/mcr`, or `HOME/.local/state/mcr`.
+    pub state_file: Option<PathBuf>,
+    /// Delete the application's files once their checkpoint is committed. Default false.
+    pub delete_after_commit: bool,
+    /// The first wait before an aggregator that does not answer is dialled again; doubled each time. Default 100 ms.
+    pub reconnect_min_ms: u64,
+    /// The longest such wait. Default 30 s.
+    pub reconnect_max_seconds: u64,
+    /// Give a checkpoint up when a rank of it has shown nothing for this long. Default 300 s.
+    pub rank_timeout_seconds: u64,
+}
+
+impl Default for CncOptions {
+    fn default() -> Self {
+        let rules = SettleRules::default();
+        Self {
+            job: None,
+            watch: None,
+            layout: LayoutOptions::Named("guess".into()),
+            ranks: None,
+            local_ranks: None,
+            group_size: 32,
+            aggregators: Vec::new(),
+            node: None,
+            budget_mib: 64,
+            quiet_ms: rules.quiet_ms,
+            scan_quiet_ms: rules.scan_quiet_ms,
+            doubt_quiet_ms: rules.doubt_quiet_ms,
+            checkpoint_quiet_ms: rules.checkpoint_quiet_ms,
+            rescan_seconds: None,
+            state_file: None,
+            delete_after_commit: false,
+            reconnect_min_ms: 100,
+            reconnect_max_seconds: 30,
+            rank_timeout_seconds: 300,
+        }
+    }
+}
+
+/// The value of `layout`, as written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LayoutOptions {
+    /// A preset's name, or `guess`.
+    Named(String),
+    /// Patterns or expressions, and what goes with them.
+    Table(LayoutTable),
+}
+
+/// `layout = { ... }`: exactly one of `preset`, `patterns` and `regex`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct LayoutTable {
+    /// A preset's name.
+    pub preset: Option<String>,
+    /// Globs with `{checkpoint}` and `{rank}`, tried in order.
+    pub patterns: Vec<String>,
+    /// Regular expressions with the groups `checkpoint` and `rank`, tried in order.
+    pub regex: Vec<String>,
+    /// The number of the application's first rank, 0 or 1. Default 0.
+    pub first_rank: u32,
+    /// A glob with `{checkpoint}`: the file whose presence says that a checkpoint is complete. Default: none.
+    pub complete: Option<String>,
+    /// How many files of a rank make it complete. Default: not known.
+    pub files_per_rank: Option<u32>,
+}
+
+impl<'de> Deserialize<'de> for LayoutOptions {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any;
+        impl<'de> Visitor<'de> for Any {
+            type Value = LayoutOptions;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a preset's name, \"guess\", a list of patterns, or a table")
+            }
+            fn visit_str<E>(self, name: &str) -> Result<LayoutOptions, E> {
+                Ok(LayoutOptions::Named(name.to_owned()))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<LayoutOptions, A::Error> {
+                let patterns = Vec::deserialize(value::SeqAccessDeserializer::new(list))?;
+                Ok(LayoutOptions::Table(LayoutTable { patterns, ..LayoutTable::default() }))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LayoutOptions, A::Error> {
+                LayoutTable::deserialize(value::MapAccessDeserializer::new(map)).map(LayoutOptions::Table)
+            }
+        }
+        deserializer.deserialize_any(Any)
+    }
+}
+
+/// What is wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: cannot be read: {source}", file.display())]
+    Unreadable {
+        /// Which file.
+        file: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// Not TOML, or a value of the wrong kind.
+    #[error("{}:{line}: {what}", file.display())]
+    Syntax {
+        /// Which file.
+        file: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What the parser says.
+        what: String,
+    },
+    /// A key that means nothing.
+    #[error("{}:{line}: unknown key {key:?} in {table}; {}", file.display(), way_out(near.as_deref(), known))]
+    UnknownKey {
+        /// Which file.
+        file: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// As written.
+        key: String,
+        /// The table it stands in: `[cnc]`, or `the top of the file`.
+        table: String,
+        /// The known key that looks most like it.
+        near: Option<String>,
+        /// All known keys.
+        known: Vec<String>,
+    },
+    /// A key without which we cannot run.
+    #[error("cnc.{key} is missing; {way_out}")]
+    Missing {
+        /// Which key.
+        key: &'static str,
+        /// What to write.
+        way_out: &'static str,
+    },
+    /// A value that cannot be.
+    #[error("cnc.{key} is {value}; {way_out}")]
+    Value {
+        /// Which key.
+        key: &'static str,
+        /// As written.
+        value: String,
+        /// What it must be.
+        way_out: String,
+    },
+    /// A layout that cannot be.
+    #[error("cnc.layout: {0}")]
+    Layout(#[from] LayoutError),
+}
+
+fn way_out(near: Option<&str>, known: &[String]) -> String {
+    match near {
+        Some(near) => format!("did you mean {near:?}?"),
+        None => format!("the keys are {}", known.join(", ")),
+    }
+}
+
+/// Reads a configuration file, at most 1 MiB of it.
+pub fn load_toml<T: DeserializeOwned>(file: &Path) -> Result<T, ConfigError> {
+    use std::io::Read;
+    let mut text = String::new();
+    std::fs::File::open(file)
+        .and_then(|opened| opened.take(1 << 20).read_to_string(&mut text))
+        .map_err(|source| ConfigError::Unreadable { file: file.to_owned(), source })?;
+    parse_toml(&text, file)
+}
+
+/// Reads a configuration; `file` is only for messages. An unknown key is refused together with the nearest known one.
+pub fn parse_toml<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, ConfigError> {
+    toml::from_str(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start.min(text.len()));
+        let line = text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
+        let file = file.to_owned();
+        match unknown_key(error.message()) {
+            None => ConfigError::Syntax { file, line, what: error.message().trim().to_owned() },
+            Some((key, known)) => {
+                let near = nearest(&key, &known);
+                ConfigError::UnknownKey { file, line, table: table_at(text, line), key, near, known }
+            }
+        }
+    })
+}
+
+/// Takes serde's sentence apart: ``unknown field `a`, expected one of `b`, `c` ``.
+fn unknown_key(message: &str) -> Option<(String, Vec<String>)> {
+    let names = message.strip_prefix("unknown field ")?;
+    let mut names = names.split('`').skip(1).step_by(2).map(str::to_owned);
+    Some((names.next()?, names.collect()))
+}
+
+/// The known name with the most similar spelling, if any is similar at all.
+pub fn nearest(name: &str, known: &[String]) -> Option<String> {
+    let plain = |name: &str| name.to_lowercase().replace('_', "-");
+    let likeness = |other: &&String| strsim::jaro_winkler(&plain(name), &plain(other));
+    let best = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    (likeness(&best) > 0.75).then(|| best.clone())
+}
+
+/// The table header that a line stands below, or is.
+fn table_at(text: &str, line: usize) -> String {
+    let headers = text.lines().take(line).filter(|line| line.trim_start().starts_with('['));
+    let header = headers.last().and_then(|line| line.split(']').next());
+    header.map_or_else(|| "the top of the file".to_owned(), |header| format!("{}]", header.trim()))
+}
+
+/// What the agent runs with.
+#[derive(Clone, Debug)]
+pub struct CncConfig {
+    /// The job.
+    pub job: JobId,
+    /// This node's name.
+    pub node: String,
+    /// The directory that is watched.
+    pub watch: PathBuf,
+    /// Which files make a checkpoint.
+    pub layout: LayoutChoice,
+    /// How many ranks there are, where the job or the configuration says so.
+    pub ranks: Option<u32>,
+    /// Whose files this agent takes.
+    pub own: OwnRanks,
+    /// Ranks of a group, at least 1.
+    pub group_size: u32,
+    /// `HOST:PORT`, at least one.
+    pub aggregators: Vec<String>,
+    /// Memory for variables on their way.
+    pub budget_bytes: u64,
+    /// How long things must rest.
+    pub rules: SettleRules,
+    /// See [`CncOptions::rescan_seconds`].
+    pub rescan: Option<Duration>,
+    /// What is kept over a restart of the agent.
+    pub state_file: PathBuf,
+    /// Whether the application's files are deleted after the commit.
+    pub delete_after_commit: bool,
+    /// The first wait before dialling again.
+    pub reconnect_min: Duration,
+    /// The longest wait before dialling again.
+    pub reconnect_max: Duration,
+    /// How long a rank may show nothing.
+    pub rank_timeout: Duration,
+}
+
+/// The layout, or that it has to be guessed when there are names to guess from.
+#[derive(Clone, Debug)]
+pub enum LayoutChoice {
+    /// Said in the configuration.
+    Known(Layout),
+    /// To be told from the names.
+    Guess,
+}
+
+impl LayoutChoice {
+    /// The layout, guessed from what is below `root` if it has to be. A guess that is not certain (nothing is there yet)
+    /// is better made again later.
+    pub fn resolve(&self, root: &Path, limits: &ScanLimits) -> Result<(Layout, Option<Explanation>), ScanError> {
+        match self {
+            Self::Known(layout) => Ok((layout.clone(), None)),
+            Self::Guess => {
+                let (layout, explanation) = Layout::guess(&list(root, limits)?.files, root);
+                Ok((layout, Some(explanation)))
+            }
+        }
+    }
+}
+
+impl LayoutOptions {
+    /// The layout that this says.
+    pub fn check(&self) -> Result<LayoutChoice, ConfigError> {
+        let table = match self {
+            Self::Named(name) if name == "guess" => return Ok(LayoutChoice::Guess),
+            Self::Named(name) => return Ok(LayoutChoice::Known(Layout::named(name)?)),
+            Self::Table(table) => table,
+        };
+        let refuse = |key, value: String, way_out: &str| ConfigError::Value { key, value, way_out: way_out.to_owned() };
+        if table.first_rank > 1 {
+            return Err(refuse("layout.first-rank", table.first_rank.to_string(), "it must be 0 or 1"));
+        }
+        if table.files_per_rank == Some(0) {
+            return Err(refuse(
+                "layout.files-per-rank",
+                "0".into(),
+                "it must be at least 1; leave it out if it varies",
+            ));
+        }
+        let mut layout = match (&table.preset, &table.patterns[..], &table.regex[..]) {
+            (Some(name), [], []) => Layout::named(name)?,
+            (None, patterns @ [_, ..], []) => Layout::from_patterns(patterns, table.first_rank)?,
+            (None, [], regexes @ [_, ..]) => Layout::from_regexes(regexes, table.first_rank)?,
+            (None, [], []) => Layout::from_patterns::<&str>(&[], 0)?,
+            _ => {
+                let way_out = "it must hold one of preset, patterns and regex, not several";
+                return Err(refuse("layout", "ambiguous".into(), way_out));
+            }
+        };
+        if let Some(complete) = &table.complete {
+            layout = layout.with_marker(complete)?;
+        }
+        if let Some(files) = table.files_per_rank {
+            layout = layout.with_files_per_rank(files);
+        }
+        Ok(LayoutChoice::Known(layout))
+    }
+}
+
+impl CncOptions {
+    /// Checks everything, with the environment of this process.
+    pub fn check(&self) -> Result<CncConfig, ConfigError> {
+        self.check_with(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    }
+
+    /// Checks everything, with this environment.
+    pub fn check_with(&self, environment: &dyn Fn(&str) -> Option<String>) -> Result<CncConfig, ConfigError> {
+        let job = environment("MCR_JOB").or_else(|| self.job.clone()).ok_or(ConfigError::Missing {
+            key: "job",
+            way_out: "write job = \"NAME\", the same name for a run and its restarts, or set MCR_JOB",
+        })?;
+        let job: JobId = job.parse().map_err(|error: NameError| ConfigError::Value {
+            key: "job",
+            value: format!("{job:?}"),
+            way_out: format!("it names a directory in the store: {error}"),
+        })?;
+        let watch = self.watch.clone().filter(|path| !path.as_os_str().is_empty()).ok_or(ConfigError::Missing {
+            key: "watch",
+            way_out: "write watch = \"DIRECTORY\", where the application writes its checkpoints",
+        })?;
+        let node = self
+            .node
+            .clone()
+            .or_else(|| environment("SLURMD_NODENAME"))
+            .or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned()))
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(|| "localhost".to_owned());
+        if node.len() > 255 || node.contains(['/', '\0']) {
+            let way_out = "it must be a name of at most 255 bytes, without a slash".to_owned();
+            return Err(ConfigError::Value { key: "node", value: format!("{node:?}"), way_out });
+        }
+        let ranks = match self.ranks {
+            Some(ranks) => Some(("ranks", ranks.to_string(), Some(ranks))),
+            None => ["SLURM_NTASKS", "SLURM_JOB_NTASKS"].into_iter().find_map(|name| {
+                let value = environment(name)?;
+                let ranks = value.parse().ok();
+                Some(("ranks", format!("{value} (by {name})"), ranks))
+            }),
+        };
+        let ranks = match ranks {
+            None => None,
+            Some((_, _, Some(ranks))) if Grouping::new(ranks, 1).is_some() => Some(ranks),
+            Some((key, value, _)) => {
+                let way_out = format!("it must be 1 to {}", mcrengine::ids::RANKS_MAX);
+                return Err(ConfigError::Value { key, value, way_out });
+            }
+        };
+        self.check_numbers()?;
+        if self.aggregators.is_empty() {
+            let way_out = "write aggregators = [\"HOST:PORT\"], one for each aggregator";
+            return Err(ConfigError::Missing { key: "aggregators", way_out });
+        }
+        self.aggregators.iter().try_for_each(|address| check_address(address))?;
+        let state_file = match &self.state_file {
+            Some(path) => path.clone(),
+            None => default_state_directory(environment)
+                .ok_or(ConfigError::Missing { key: "state-file", way_out: "write state-file = \"FILE\", or set HOME" })?
+                .join(format!("{job}-{node}.state")),
+        };
+        Ok(CncConfig {
+            job,
+            node,
+            watch,
+            layout: self.layout.check()?,
+            ranks,
+            own: self.local_ranks.as_deref().map_or_else(|| Ok(OwnRanks::all()), own_ranks)?,
+            group_size: self.group_size,
+            aggregators: self.aggregators.clone(),
+            budget_bytes: self.budget_mib << 20,
+            rules: SettleRules {
+                quiet_ms: self.quiet_ms,
+                scan_quiet_ms: self.scan_quiet_ms,
+                doubt_quiet_ms: self.doubt_quiet_ms,
+                checkpoint_quiet_ms: self.checkpoint_quiet_ms,
+                local: false,
+            },
+            rescan: self.rescan_seconds.map(Duration::from_secs),
+            state_file,
+            delete_after_commit: self.delete_after_commit,
+            reconnect_min: Duration::from_millis(self.reconnect_min_ms),
+            reconnect_max: Duration::from_secs(self.reconnect_max_seconds),
+            rank_timeout: Duration::from_secs(self.rank_timeout_seconds),
+        })
+    }
+
+    fn check_numbers(&self) -> Result<(), ConfigError> {
+        const DAY_MS: u64 = 24 * 3600 * 1000;
+        for (key, value, range) in [
+            ("group-size", u64::from(self.group_size), 1..=u64::from(mcrengine::ids::RANKS_MAX)),
+            ("budget-mib", self.budget_mib, 8..=1 << 20),
+            ("quiet-ms", self.quiet_ms, 0..=DAY_MS),
+            ("scan-quiet-ms", self.scan_quiet_ms, 0..=DAY_MS),
+            ("doubt-quiet-ms", self.doubt_quiet_ms, 0..=DAY_MS),
+            ("checkpoint-quiet-ms", self.checkpoint_quiet_ms, 0..=DAY_MS),
+            ("rescan-seconds", self.rescan_seconds.unwrap_or(0), 0..=DAY_MS / 1000),
+            ("reconnect-min-ms", self.reconnect_min_ms, 1..=DAY_MS),
+            ("reconnect-max-seconds", self.reconnect_max_seconds, 1..=DAY_MS / 1000),
+            ("rank-timeout-seconds", self.rank_timeout_seconds, 1..=30 * DAY_MS / 1000),
+        ] {
+            if !range.contains(&value) {
+                let way_out = format!("it must be {} to {}", range.start(), range.end());
+                return Err(ConfigError::Value { key, value: value.to_string(), way_out });
+            }
+        }
+        if self.reconnect_min_ms > self.reconnect_max_seconds * 1000 {
+            let value = format!("{} s", self.reconnect_max_seconds);
+            let way_out = format!("it must not be below reconnect-min-ms, {} ms", self.reconnect_min_ms);
+            return Err(ConfigError::Value { key: "reconnect-max-seconds", value, way_out });
+        }
+        Ok(())
+    }
+}
+
+fn check_address(address: &str) -> Result<(), ConfigError> {
+    let plain = |host: &str| !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@:[]".contains(c));
+    let is_host = |host: &str| match host.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')) {
+        Some(inner) => inner.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => plain(host),
+    };
+    let is_port = |port: &str| port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|p| p > 0);
+    match address.rsplit_once(':') {
+        Some((host, port)) if is_host(host) && is_port(port) => Ok(()),
+        _ => Err(ConfigError::Value {
+            key: "aggregators",
+            value: format!("{address:?}"),
+            way_out: "each must be HOST:PORT, such as \"node17:7447\" or \"[fe80::1]:7447\"".to_owned(),
+        }),
+    }
+}
+
+/// `0-31,64`, as SLURM and taskset write it.
+fn own_ranks(text: &str) -> Result<OwnRanks, ConfigError> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        (first <= last && last < mcrengine::ids::RANKS_MAX).then_some(first..=last)
+    };
+    text.split(',').map(range).collect::<Option<_>>().map(OwnRanks::only).ok_or_else(|| ConfigError::Value {
+        key: "local-ranks",
+        value: format!("{text:?}"),
+        way_out: "it must be ranks and ranges of them, such as \"0-31,64\"".to_owned(),
+    })
+}
+
+fn default_state_directory(environment: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    // systemd gives several directories with colons between.
+    let systemd = environment("STATE_DIRECTORY").and_then(|all| all.split(':').next().map(PathBuf::from));
+    let user = || environment("XDG_STATE_HOME").map(PathBuf::from);
+    let home = || environment("HOME").map(|home| Path::new(&home).join(".local/state"));
+    systemd.or_else(|| user().or_else(home).map(|directory| directory.join("mcr")))
+}
+
+impl CncConfig {
+    /// The address of a group's aggregator.
+    pub fn aggregator_of(&self, group: GroupId) -> &str {
+        &self.aggregators[group.0 as usize % self.aggregators.len()]
+    }
+
+    /// What the watcher is told.
+    pub fn watch_options(&self) -> WatchOptions {
+        WatchOptions { rules: self.rules, rescan: self.rescan, own: self.own.clone(), ..WatchOptions::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mcrengine::ids::{FilePath, Rank};
+
+    #[derive(Debug, Default, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct File {
+        cnc: CncOptions,
+    }
+
+    fn parse(text: &str) -> Result<CncOptions, ConfigError> {
+        parse_toml::<File>(text, Path::new("mcr.toml")).map(|file| file.cnc)
+    }
+
+    const LEAST: &str =
+        "[cnc]\njob = \"heat\"\nwatch = \"/scratch/heat\"\naggregators = [\"io1:7447\", \"[::1]:7447\"]\n";
+
+    fn check(more: &str, environment: &[(&str, &str)]) -> Result<CncConfig, ConfigError> {
+        let get = |name: &str| {
+            let home = [("HOME", "/home/ann")];
+            environment.iter().chain(&home).find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        };
+        parse(&format!("{LEAST}{more}")).expect("it parses").check_with(&get)
+    }
+
+    #[test]
+    fn the_least_configuration_has_documented_defaults() {
+        let config = check("node = \"n3\"", &[]).expect("valid");
+        assert_eq!((config.job.as_str(), config.watch.as_path()), ("heat", Path::new("/scratch/heat")));
+        assert_eq!((config.group_size, config.budget_bytes, config.ranks), (32, 64 << 20, None));
+        assert_eq!(config.state_file, Path::new("/home/ann/.local/state/mcr/heat-n3.state"));
+        assert!(matches!(config.layout, LayoutChoice::Guess) && !config.delete_after_commit);
+        assert_eq!(config.own, OwnRanks::all());
+        assert_eq!(config.aggregator_of(GroupId(2)), "io1:7447");
+        assert_eq!(config.aggregator_of(GroupId(3)), "[::1]:7447");
+        assert_eq!(config.watch_options().rules, SettleRules::default());
+    }
+
+    #[test]
+    fn the_environment_fills_in_and_the_job_is_its_own() {
+        let slurm = [("SLURM_NTASKS", "128"), ("SLURMD_NODENAME", "n7"), ("STATE_DIRECTORY", "/var/lib/mcr:/x")];
+        let config = check("", &slurm).expect("valid");
+        assert_eq!((config.ranks, config.node.as_str()), (Some(128), "n7"));
+        assert_eq!(config.state_file, Path::new("/var/lib/mcr/heat-n7.state"));
+        assert_eq!(check("ranks = 64", &slurm).expect("valid").ranks, Some(64), "what is written goes before SLURM");
+        assert_eq!(check("", &[("MCR_JOB", "other")]).expect("valid").job.as_str(), "other");
+    }
+
+    #[test]
+    fn unknown_keys_are_refused_with_the_nearest_known_one() {
+        let error = parse("[cnc]\njob = \"x\"\nagregators = []\n").expect_err("misspelt").to_string();
+        assert_eq!(error, "mcr.toml:3: unknown key \"agregators\" in [cnc]; did you mean \"aggregators\"?");
+        let error = parse("[cnc]\ngroup_size = 8\n").expect_err("underscore").to_string();
+        assert!(error.contains("did you mean \"group-size\"?"), "{error}");
+        let error = parse("[cnc]\nlayout = { pattern = [\"x\"] }\n").expect_err("misspelt").to_string();
+        assert!(error.contains("unknown key \"pattern\"") && error.contains("did you mean \"patterns\"?"), "{error}");
+        let error = parse("\n[cnk]\n").expect_err("misspelt").to_string();
+        assert!(error.contains("unknown key \"cnk\"") && error.contains("did you mean \"cnc\"?"), "{error}");
+        let error = parse("[cnc]\nzzz = 1\n").expect_err("nothing like it").to_string();
+        assert!(error.contains("the keys are job, watch"), "{error}");
+        let error = parse("[cnc]\njob = 3\n").expect_err("not text").to_string();
+        assert!(error.starts_with("mcr.toml:2: ") && error.contains("string"), "{error}");
+        assert!(parse("[cnc\n").expect_err("not TOML").to_string().starts_with("mcr.toml:1: "));
+    }
+
+    #[test]
+    fn refusals_name_the_key_the_value_and_the_way_out() {
+        for (more, words) in [
+            ("budget-mib = 7", &["cnc.budget-mib is 7", "8 to 1048576"][..]),
+            ("group-size = 0", &["cnc.group-size is 0", "1 to"]),
+            ("ranks = 0", &["cnc.ranks is 0", "1 to"]),
+            ("local-ranks = \"3-1\"", &["cnc.local-ranks is \"3-1\"", "0-31,64"]),
+            ("reconnect-min-ms = 60000", &["cnc.reconnect-max-seconds is 30 s", "60000 ms"]),
+            ("layout = \"enzzo\"", &["cnc.layout", "\"enzzo\"", "did you mean \"enzo\"?"]),
+            ("layout = { patterns = [\"a/{rank}\"] }", &["cnc.layout", "a/{rank}", "{checkpoint}"]),
+            ("layout = { preset = \"enzo\", regex = [\"x\"] }", &["cnc.layout", "one of preset, patterns and regex"]),
+            ("layout = { preset = \"enzo\", files-per-rank = 0 }", &["files-per-rank is 0", "at least 1"]),
+            ("layout = { patterns = [\"{checkpoint}\"], first-rank = 2 }", &["first-rank is 2", "0 or 1"]),
+        ] {
+            let error = check(more, &[]).expect_err(more).to_string();
+            assert!(words.iter().all(|word| error.contains(word)), "{more}: {error}");
+        }
+        let error = check("", &[("SLURM_NTASKS", "many")]).expect_err("no number").to_string();
+        assert!(error.contains("many (by SLURM_NTASKS)"), "{error}");
+        for bad in ["io1", "io1:", ":7447", "io1:0", "io1:99999", "http://io1:7447", "::1:7447", "[x]:7447", "a b:1"] {
+            let error = check_address(bad).expect_err(bad).to_string();
+            assert!(error.contains(bad) && error.contains("HOST:PORT"), "{error}");
+        }
+        for (text, key) in [("", "job"), ("job = \"a\"", "watch"), ("job = \"a\"\nwatch = \"/x\"", "aggregators")] {
+            let options = parse(&format!("[cnc]\n{text}\n")).expect("parses");
+            let error = options.check_with(&|_| None).expect_err(key).to_string();
+            assert!(error.starts_with(&format!("cnc.{key} is missing; write {key} = ")), "{error}");
+        }
+        let error = check("", &[("MCR_JOB", "a/b")]).expect_err("a slash").to_string();
+        assert!(error.contains("cnc.job is \"a/b\"") && error.contains("slash"), "{error}");
+    }
+
+    #[test]
+    fn layouts_may_be_a_name_a_list_or_a_table() {
+        let place = |more: &str, path: &str| {
+            let LayoutChoice::Known(layout) = check(more, &[]).expect(more).layout else { return None };
+            layout.place(&FilePath::new(path.as_bytes()).expect("valid")).map(|placed| placed.rank)
+        };
+        assert_eq!(place("layout = \"enzo\"", "DD0007/DD0007.cpu0003"), Some(Some(Rank(3))));
+        assert_eq!(place("layout = [\"{checkpoint}/r{rank}\"]", "a/r3"), Some(Some(Rank(3))));
+        let table = "layout = { regex = ['(?P<checkpoint>t\\d+)/(?P<rank>\\d+)'], first-rank = 1 }";
+        assert_eq!(place(table, "t7/3"), Some(Some(Rank(2))));
+        let table = "[cnc.layout]\npatterns = [\"{checkpoint}/r{rank}\"]\ncomplete = \"{checkpoint}/DONE\"";
+        assert_eq!(place(table, "t7/DONE"), Some(None));
+        assert!(check("local-ranks = \"0-31, 64\"", &[]).expect("valid").own.takes(Rank(64)));
+    }
+}
