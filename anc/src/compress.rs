@@ -19,7 +19,8 @@ pub fn compress(
 ) -> Result<StoredSegment, FlushError> {
     let arrays: Vec<ArrayShape> = segment.pieces.iter().map(|piece| array_shape(piece, files)).collect();
     let pooled = segment.class.is_none();
-    let (chain, stored) = encode_best(profile, raw, &segment.element, &arrays, pooled, scratch).map_err(FlushError::Codec)?;
+    let (chain, stored) =
+        encode_best(profile, raw, &segment.element, &arrays, pooled, scratch).map_err(FlushError::Codec)?;
     if verify {
         let decoded = chain.decode(&stored, raw.len(), scratch).map_err(FlushError::Codec)?;
         if decoded != raw {

@@ -11,8 +11,8 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The `[aggregator]` table, as written. Every key may be left out but `store`.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+/// The `[anc]` table, as written. Every key may be left out but `store`.
+#[derive(Clone, Debug, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct AncOptions {
     /// The directory on the parallel file system that holds the containers. No default.
@@ -114,30 +114,38 @@ impl AncOptions {
     /// Checks every value once.
     pub fn check(&self) -> Result<AncConfig, AncConfigError> {
         if self.store.as_os_str().is_empty() {
-            return wrong("aggregator.store", "missing", "name the directory on the parallel file system, or set MCR_STORE");
+            return wrong("anc.store", "missing", "name the directory on the parallel file system, or set MCR_STORE");
         }
         let Ok(listen) = self.listen.parse() else {
-            return wrong("aggregator.listen", &self.listen, "it must be ADDRESS:PORT, as in 0.0.0.0:7117");
+            return wrong("anc.listen", &self.listen, "it must be ADDRESS:PORT, as in 0.0.0.0:7117");
         };
         if !(1..=65536).contains(&self.group_size) {
-            return wrong("aggregator.group-size", self.group_size, "it must be between 1 and 65536");
+            return wrong("anc.group-size", self.group_size, "it must be between 1 and 65536");
         }
         if self.ranks == Some(0) {
-            return wrong("aggregator.ranks", 0, "it must be at least 1, or left out");
+            return wrong("anc.ranks", 0, "it must be at least 1, or left out");
         }
         let Some(block_bytes) = NonZeroU32::new(self.block_bytes).filter(|b| b.get() >= 8) else {
-            return wrong("aggregator.block-bytes", self.block_bytes, "it must be at least 8");
+            return wrong("anc.block-bytes", self.block_bytes, "it must be at least 8");
         };
         if !(1..=64).contains(&self.segment_mib) {
-            return wrong("aggregator.segment-mib", self.segment_mib, "it must be between 1 and 64");
+            return wrong("anc.segment-mib", self.segment_mib, "it must be between 1 and 64");
         }
         let segment_bytes = self.segment_mib << 20;
         let least_mib = least_budget(segment_bytes).div_ceil(1 << 20);
         if self.budget_mib < least_mib || self.budget_mib > 1 << 20 {
-            return wrong("aggregator.budget-mib", self.budget_mib, format!("with segments of {} MiB it must be between {least_mib} and {}", self.segment_mib, 1 << 20));
+            return wrong(
+                "anc.budget-mib",
+                self.budget_mib,
+                format!("with segments of {} MiB it must be between {least_mib} and {}", self.segment_mib, 1 << 20),
+            );
         }
         if self.threads > 1024 {
-            return wrong("aggregator.threads", self.threads, "it must be at most 1024, or 0 for as many as the process may run on");
+            return wrong(
+                "anc.threads",
+                self.threads,
+                "it must be at most 1024, or 0 for as many as the process may run on",
+            );
         }
         let naming = match self.naming.as_str() {
             _ if !self.naming_rules.is_empty() => {
@@ -145,33 +153,52 @@ impl AncOptions {
                 for (regex, by) in &self.naming_rules {
                     match regex::Regex::new(regex) {
                         Ok(regex) => rules.push((regex, by.clone())),
-                        Err(error) => return wrong("aggregator.naming-rules", regex, format!("it must be a regular expression: {error}")),
+                        Err(error) => {
+                            return wrong(
+                                "anc.naming-rules",
+                                regex,
+                                format!("it must be a regular expression: {error}"),
+                            );
+                        }
                     }
                 }
                 Naming::Rules(rules)
             }
             "numbers" => Naming::Numbers,
             "exact" => Naming::Exact,
-            other => return wrong("aggregator.naming", other, "it must be \"numbers\" or \"exact\""),
+            other => return wrong("anc.naming", other, "it must be \"numbers\" or \"exact\""),
         };
         for (key, seconds) in [
-            ("aggregator.gather-seconds", self.gather_seconds),
-            ("aggregator.fetch-seconds", self.fetch_seconds),
-            ("aggregator.spread-seconds", self.spread_seconds),
+            ("anc.gather-seconds", self.gather_seconds),
+            ("anc.fetch-seconds", self.fetch_seconds),
+            ("anc.spread-seconds", self.spread_seconds),
         ] {
             if !(1..=604_800).contains(&seconds) {
                 return wrong(key, seconds, "it must be between 1 second and a week (604800)");
             }
         }
         if !(1..=64).contains(&self.flushes) {
-            return wrong("aggregator.flushes", self.flushes, "it must be between 1 and 64");
+            return wrong("anc.flushes", self.flushes, "it must be between 1 and 64");
         }
         let threads = match self.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
         };
-        let plan = PlanOptions { scheme: self.scheme, block_bytes, segment_bytes, small_bytes: self.small_bytes, ..PlanOptions::default() };
-        let flush = FlushOptions { plan, naming, profile: self.profile.clone(), verify: self.verify, reuse: self.reuse, threads };
+        let plan = PlanOptions {
+            scheme: self.scheme,
+            block_bytes,
+            segment_bytes,
+            small_bytes: self.small_bytes,
+            ..PlanOptions::default()
+        };
+        let flush = FlushOptions {
+            plan,
+            naming,
+            profile: self.profile.clone(),
+            verify: self.verify,
+            reuse: self.reuse,
+            threads,
+        };
         let hub = HubOptions {
             flush,
             group_size: self.group_size,
@@ -197,20 +224,20 @@ mod tests {
     fn the_defaults_are_valid_once_a_store_is_named() {
         let config = options().check().map_err(|e| e.to_string()).expect("valid");
         assert_eq!(config.hub.group_size, 32);
-        assert!(AncOptions::default().check().is_err_and(|e| e.key == "aggregator.store"));
+        assert!(AncOptions::default().check().is_err_and(|e| e.key == "anc.store"));
     }
 
     #[test]
     fn every_value_out_of_range_is_refused_by_name() {
         let bad: [(&str, AncOptions); 8] = [
-            ("aggregator.listen", AncOptions { listen: "here".into(), ..options() }),
-            ("aggregator.group-size", AncOptions { group_size: 0, ..options() }),
-            ("aggregator.ranks", AncOptions { ranks: Some(0), ..options() }),
-            ("aggregator.block-bytes", AncOptions { block_bytes: 7, ..options() }),
-            ("aggregator.segment-mib", AncOptions { segment_mib: 65, ..options() }),
-            ("aggregator.budget-mib", AncOptions { budget_mib: 11, ..options() }),
-            ("aggregator.naming", AncOptions { naming: "exakt".into(), ..options() }),
-            ("aggregator.naming-rules", AncOptions { naming_rules: vec![("(".into(), String::new())], ..options() }),
+            ("anc.listen", AncOptions { listen: "here".into(), ..options() }),
+            ("anc.group-size", AncOptions { group_size: 0, ..options() }),
+            ("anc.ranks", AncOptions { ranks: Some(0), ..options() }),
+            ("anc.block-bytes", AncOptions { block_bytes: 7, ..options() }),
+            ("anc.segment-mib", AncOptions { segment_mib: 65, ..options() }),
+            ("anc.budget-mib", AncOptions { budget_mib: 11, ..options() }),
+            ("anc.naming", AncOptions { naming: "exakt".into(), ..options() }),
+            ("anc.naming-rules", AncOptions { naming_rules: vec![("(".into(), String::new())], ..options() }),
         ];
         for (key, options) in bad {
             assert_eq!(options.check().map(|_| ()).expect_err(key).key, key);

@@ -69,12 +69,19 @@ impl AgentLink {
         if data.offset != slot.buffer.len() as u64 || slot.buffer.len() + data.bytes.len() > slot.total_bytes {
             return Err(format!(
                 "data of fetch {} at {} with {} bytes, where {} of {} bytes were there",
-                data.fetch_id, data.offset, data.bytes.len(), slot.buffer.len(), slot.total_bytes
+                data.fetch_id,
+                data.offset,
+                data.bytes.len(),
+                slot.buffer.len(),
+                slot.total_bytes
             ));
         }
         let crc = crc32c::crc32c(&data.bytes);
         if crc != data.crc {
-            return Err(format!("data of fetch {} damaged on the way (CRC {crc:08x}, sent {:08x})", data.fetch_id, data.crc));
+            return Err(format!(
+                "data of fetch {} damaged on the way (CRC {crc:08x}, sent {:08x})",
+                data.fetch_id, data.crc
+            ));
         }
         slot.buffer.extend_from_slice(&data.bytes);
         if slot.buffer.len() == slot.total_bytes
@@ -102,7 +109,13 @@ impl AgentLink {
     }
 
     /// Asks for ranges; the answer comes through the receiver. Called from flush threads.
-    fn ask(&self, announce_id: u64, ranges: Vec<v1::Range>, total_bytes: u64, deadline: Duration) -> Result<Asked<'_>, Failed> {
+    fn ask(
+        &self,
+        announce_id: u64,
+        ranges: Vec<v1::Range>,
+        total_bytes: u64,
+        deadline: Duration,
+    ) -> Result<Asked<'_>, Failed> {
         let fetch_id = self.next_fetch.fetch_add(1, Ordering::Relaxed);
         let (done, answer) = mpsc::sync_channel(1);
         {

@@ -97,7 +97,9 @@ pub enum FlushError {
     #[error("coding a segment")]
     Codec(#[source] CodecError),
     /// A codec did not give the same bytes back. A bug of ours; nothing was written.
-    #[error("the chain {chain} did not give back the {raw_bytes} that it was given; report this and use the profile \"zstd\"")]
+    #[error(
+        "the chain {chain} did not give back the {raw_bytes} that it was given; report this and use the profile \"zstd\""
+    )]
     NotLossless {
         /// Which chain.
         chain: String,
@@ -188,7 +190,8 @@ fn fetch_merge_compress(
 
     std::thread::scope(|scope| {
         for _ in 0..flush.source.parallel().clamp(1, segments.len().max(1)) {
-            let (next, spare, stopped, to_compress, to_write) = (&next, &spare, &stopped, to_compress.clone(), to_write.clone());
+            let (next, spare, stopped, to_compress, to_write) =
+                (&next, &spare, &stopped, to_compress.clone(), to_write.clone());
             scope.spawn(move || {
                 loop {
                     let (index, lease) = {
@@ -220,7 +223,8 @@ fn fetch_merge_compress(
                     let Ok(RawSegment { index, raw, lease }) = received else { break };
                     let segment = &segments[index];
                     let done = check_whole(segment, files, &raw).and_then(|all_whole| {
-                        let stored = compress(&flush.options.profile, segment, files, &raw, flush.options.verify, &mut scratch)?;
+                        let stored =
+                            compress(&flush.options.profile, segment, files, &raw, flush.options.verify, &mut scratch)?;
                         if !all_whole {
                             return Ok((index, stored, Some(raw), lease));
                         }
@@ -250,7 +254,9 @@ fn fetch_merge_compress(
             while let Some((stored, raw, lease)) = early.remove(&due) {
                 if result.is_ok() {
                     let checked = raw.map_or(Ok(()), |raw| parts.check(&segments[due], files, &raw));
-                    result = checked.and_then(|()| write(&segments[due], &stored)).inspect_err(|_| stopped.store(true, Ordering::Relaxed));
+                    result = checked
+                        .and_then(|()| write(&segments[due], &stored))
+                        .inspect_err(|_| stopped.store(true, Ordering::Relaxed));
                 }
                 drop(lease);
                 due += 1;

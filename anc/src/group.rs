@@ -169,14 +169,26 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
         (Phase::Gathering { .. } | Phase::Waiting { .. }, Event::Overtaken) => abandon(Reason::Overtaken, todo),
         (Phase::Gathering { .. } | Phase::Waiting { .. }, Event::Shutdown) => abandon(Reason::Shutdown, todo),
         // A flush in progress is finished, not cut, and its fetches fail by themselves where an agent is lost.
-        (phase @ Phase::Flushing { .. }, Event::Announced(_) | Event::Lost(_) | Event::Tick | Event::Overtaken | Event::Shutdown) => phase,
+        (
+            phase @ Phase::Flushing { .. },
+            Event::Announced(_) | Event::Lost(_) | Event::Tick | Event::Overtaken | Event::Shutdown,
+        ) => phase,
         (phase @ (Phase::Gathering { .. } | Phase::Waiting { .. }), Event::Tick) => phase,
         (phase @ Phase::Waiting { .. }, Event::Announced(_)) => phase,
         // A late message.
-        (phase @ (Phase::Gathering { .. } | Phase::Waiting { .. }), Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_)) => phase,
+        (
+            phase @ (Phase::Gathering { .. } | Phase::Waiting { .. }),
+            Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_),
+        ) => phase,
         (
             over @ (Phase::Committed(_) | Phase::Abandoned(_)),
-            Event::Lost(_) | Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_) | Event::Tick | Event::Overtaken | Event::Shutdown,
+            Event::Lost(_)
+            | Event::Flushed(_)
+            | Event::RanksFailed(_)
+            | Event::StoreFailed(_)
+            | Event::Tick
+            | Event::Overtaken
+            | Event::Shutdown,
         ) => over,
         (over @ Phase::Abandoned(_), Event::Announced(_)) => over,
     }

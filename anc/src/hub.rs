@@ -188,7 +188,11 @@ pub struct Hub {
 
 impl Hub {
     /// A hub over a store, and the sender of its events.
-    pub fn new(store: Arc<dyn Store>, options: HubOptions, budget: Arc<Budget>) -> (Self, mpsc::Sender<HubEvent>, mpsc::Receiver<HubEvent>) {
+    pub fn new(
+        store: Arc<dyn Store>,
+        options: HubOptions,
+        budget: Arc<Budget>,
+    ) -> (Self, mpsc::Sender<HubEvent>, mpsc::Receiver<HubEvent>) {
         let (events, receiver) = mpsc::channel(HUB_QUEUE);
         let hub = Self {
             store,
@@ -266,7 +270,9 @@ impl Hub {
                 }
             }
             HubEvent::Ended { session } => self.ended(session),
-            HubEvent::Announced { announced, job, ranks, label, rank } => self.announced(announced, job, ranks, label, rank),
+            HubEvent::Announced { announced, job, ranks, label, rank } => {
+                self.announced(announced, job, ranks, label, rank)
+            }
             HubEvent::Withdrawn { session, job, label, rank, reason } => {
                 let key = Key { group: GroupId(rank.0 / self.options.group_size), job, label };
                 tracing::warn!(job = %key.job, checkpoint = %key.label, rank = rank.0, reason, "announcement withdrawn");
@@ -332,7 +338,10 @@ impl Hub {
         }
         let known = if ranks > 0 { Some(ranks) } else { self.options.ranks.or_else(|| self.ranks_of_newest(&job)) };
         let Some(grouping) = known.and_then(|ranks| Grouping::new(ranks, self.options.group_size)) else {
-            return refuse("nobody says how many ranks the job has; set `ranks` for the agent or the aggregator".into(), false);
+            return refuse(
+                "nobody says how many ranks the job has; set `ranks` for the agent or the aggregator".into(),
+                false,
+            );
         };
         if rank.0 >= grouping.ranks() {
             return refuse(format!("{rank} of a job that has {} ranks", grouping.ranks()), false);
@@ -395,7 +404,12 @@ impl Hub {
         self.gathers.insert(key.clone(), gather);
         let oldest = |hub: &Self, over: bool, most: usize| {
             let mut those: Vec<(u64, Key)> = (hub.gathers.iter())
-                .filter(|(k, g)| k.job == key.job && k.group == key.group && !matches!(g.phase, Phase::Flushing { .. }) && over == is_over(&g.phase))
+                .filter(|(k, g)| {
+                    k.job == key.job
+                        && k.group == key.group
+                        && !matches!(g.phase, Phase::Flushing { .. })
+                        && over == is_over(&g.phase)
+                })
                 .map(|(k, g)| (g.serial, k.clone()))
                 .collect();
             those.sort();
@@ -467,7 +481,10 @@ impl Hub {
         let mut waiting = VecDeque::new();
         while let Some(key) = self.queue.pop_front() {
             let busy = |k: &Key| k.job == key.job && k.group == key.group;
-            if self.running.len() >= self.options.flushes.max(1) || self.running.iter().any(busy) || waiting.iter().any(busy) {
+            if self.running.len() >= self.options.flushes.max(1)
+                || self.running.iter().any(busy)
+                || waiting.iter().any(busy)
+            {
                 waiting.push_back(key);
             } else {
                 self.start_flush(key);
@@ -477,7 +494,9 @@ impl Hub {
     }
 
     fn start_flush(&mut self, key: Key) {
-        let Some(gather) = self.gathers.get_mut(&key).filter(|g| matches!(g.phase, Phase::Flushing { .. })) else { return };
+        let Some(gather) = self.gathers.get_mut(&key).filter(|g| matches!(g.phase, Phase::Flushing { .. })) else {
+            return;
+        };
         gather.progress = Arc::default();
         let (files, source) = RemoteSource::new(gather.announced.values().cloned(), self.options.fetch_deadline);
         let work = FlushWork {
@@ -582,7 +601,9 @@ fn is_over(phase: &Phase) -> bool {
 
 fn gather_status(key: &Key, gather: &Gather) -> v1::CheckpointStatus {
     let (phase, reason, missing) = match &gather.phase {
-        Phase::Gathering { missing, .. } => ("gathering", String::new(), missing.iter().take(64).map(|r| r.0).collect()),
+        Phase::Gathering { missing, .. } => {
+            ("gathering", String::new(), missing.iter().take(64).map(|r| r.0).collect())
+        }
         Phase::Flushing { .. } => ("flushing", String::new(), Vec::new()),
         Phase::Waiting { attempts, .. } => ("waiting", format!("the store failed {attempts} times"), Vec::new()),
         Phase::Committed(id) => ("committed", id.to_string(), Vec::new()),

@@ -6,10 +6,10 @@
 //! other groups' files, if there are any, were written at the same time as its own.
 
 use crate::hub::Key;
+use mcrengine::container::ReadError;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, Grouping};
 use mcrengine::manifest::{self, Manifest};
-use mcrengine::container::ReadError;
 use mcrengine::store::Store;
 use std::time::Duration;
 

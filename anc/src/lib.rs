@@ -67,7 +67,9 @@ impl Aggregator {
             let _ = stopped.await;
             let (done, drained) = oneshot::channel();
             // What is flushing is finished; what only gathers is given up, and its files are still on the nodes.
-            if events.send(HubEvent::Shutdown(done)).await.is_ok() && tokio::time::timeout(DRAIN, drained).await.is_err() {
+            if events.send(HubEvent::Shutdown(done)).await.is_ok()
+                && tokio::time::timeout(DRAIN, drained).await.is_err()
+            {
                 tracing::warn!(seconds = DRAIN.as_secs(), "a flush did not end in time; its checkpoint does not exist");
             }
             let _ = shut.send(());

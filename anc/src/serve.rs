@@ -9,7 +9,9 @@ use mcr_proto::convert::file_from_wire;
 use mcr_proto::v1::aggregator_server::{Aggregator, AggregatorServer};
 use mcr_proto::v1::from_agent::Message as From;
 use mcr_proto::v1::to_agent::Message as To;
-use mcr_proto::{ANNOUNCEMENT_BYTES_MAX, HEARTBEAT_SECONDS, MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, WIRE_VERSION, v1};
+use mcr_proto::{
+    ANNOUNCEMENT_BYTES_MAX, HEARTBEAT_SECONDS, MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, WIRE_VERSION, v1,
+};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use mcrengine::store::Store;
@@ -60,7 +62,9 @@ impl Service {
 
     /// As tonic wants it, with the wire's limits.
     pub fn into_server(self) -> AggregatorServer<Self> {
-        AggregatorServer::new(self).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
+        AggregatorServer::new(self)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 }
 
@@ -69,7 +73,10 @@ impl Aggregator for Service {
     type SessionStream = ReceiverStream<Result<v1::ToAgent, Status>>;
     type RestoreStream = ReceiverStream<Result<v1::RestoreFrame, Status>>;
 
-    async fn session(&self, request: Request<Streaming<v1::FromAgent>>) -> Result<Response<Self::SessionStream>, Status> {
+    async fn session(
+        &self,
+        request: Request<Streaming<v1::FromAgent>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
         let Ok(open) = Arc::clone(&self.open).try_acquire_owned() else {
             return Err(Status::resource_exhausted(format!("{SESSIONS_MAX} agents are connected; add an aggregator")));
         };
@@ -90,7 +97,8 @@ impl Aggregator for Service {
         let bad_name = |error| Status::invalid_argument(format!("{error}"));
         let job: JobId = request.job.parse().map_err(bad_name)?;
         let checkpoint: CheckpointId = request.checkpoint.parse().map_err(bad_name)?;
-        let permit = Arc::clone(&self.restores).acquire_owned().await.map_err(|_| Status::unavailable("shutting down"))?;
+        let permit =
+            Arc::clone(&self.restores).acquire_owned().await.map_err(|_| Status::unavailable("shutting down"))?;
         let (out, frames) = mpsc::channel(LINK_QUEUE);
         let (store, budget, threads) = (Arc::clone(&self.store), Arc::clone(&self.budget), self.threads);
         tokio::task::spawn_blocking(move || {
@@ -115,7 +123,9 @@ impl Aggregator for Service {
 }
 
 fn wrong_version(found: u32) -> Status {
-    Status::failed_precondition(format!("wire version {found}; this aggregator ({SOFTWARE}) speaks {WIRE_VERSION}: install one version everywhere"))
+    Status::failed_precondition(format!(
+        "wire version {found}; this aggregator ({SOFTWARE}) speaks {WIRE_VERSION}: install one version everywhere"
+    ))
 }
 
 /// Why a session ended.
@@ -164,7 +174,13 @@ impl Service {
     }
 
     /// Until the stream ends, the agent is silent for too long, or breaks the protocol.
-    async fn read_messages(&self, from: &mut Streaming<v1::FromAgent>, link: &Arc<AgentLink>, job: &JobId, ranks: u32) -> End {
+    async fn read_messages(
+        &self,
+        from: &mut Streaming<v1::FromAgent>,
+        link: &Arc<AgentLink>,
+        job: &JobId,
+        ranks: u32,
+    ) -> End {
         let mut assemblies: HashMap<u64, Assembly> = HashMap::new();
         let mut silent_seconds = 0;
         loop {
@@ -173,17 +189,25 @@ impl Service {
                 Err(_) => {
                     silent_seconds += HEARTBEAT_SECONDS;
                     if silent_seconds >= SILENCE_SECONDS {
-                        return End { reason: format!("node {} said nothing for {silent_seconds} s", link.node), retry: true };
+                        return End {
+                            reason: format!("node {} said nothing for {silent_seconds} s", link.node),
+                            retry: true,
+                        };
                     }
                     link.try_send(To::Heartbeat(v1::Heartbeat {}));
                     continue;
                 }
                 Ok(Ok(Some(message))) => message.message,
                 Ok(Ok(None)) => return End { reason: format!("node {} left", link.node), retry: true },
-                Ok(Err(status)) => return End { reason: format!("node {}: {}", link.node, status.message()), retry: true },
+                Ok(Err(status)) => {
+                    return End { reason: format!("node {}: {}", link.node, status.message()), retry: true };
+                }
             };
             silent_seconds = 0;
-            let broken = |reason: String| End { reason: format!("node {} broke the protocol: {reason}", link.node), retry: false };
+            let broken = |reason: String| End {
+                reason: format!("node {} broke the protocol: {reason}", link.node),
+                retry: false,
+            };
             match message {
                 Some(From::Data(data)) => {
                     if let Err(reason) = link.data(&data) {
@@ -201,8 +225,11 @@ impl Service {
                 },
                 Some(From::FetchFailed(failed)) => link.failed(failed),
                 Some(From::Withdraw(withdraw)) => {
-                    let Ok(label) = withdraw.label.parse() else { return broken("a checkpoint's name is refused".into()) };
-                    let (session, job, rank, reason) = (link.session, job.clone(), Rank(withdraw.rank), withdraw.reason);
+                    let Ok(label) = withdraw.label.parse() else {
+                        return broken("a checkpoint's name is refused".into());
+                    };
+                    let (session, job, rank, reason) =
+                        (link.session, job.clone(), Rank(withdraw.rank), withdraw.reason);
                     let _ = self.hub.send(HubEvent::Withdrawn { session, job, label, rank, reason }).await;
                 }
                 Some(From::Heartbeat(_)) => {
@@ -237,7 +264,10 @@ struct Assembly {
 fn assemble(assemblies: &mut HashMap<u64, Assembly>, part: v1::AnnouncePart) -> Result<Option<Assembly>, String> {
     if part.offset == 0 {
         if part.total_bytes > ANNOUNCEMENT_BYTES_MAX {
-            return Err(format!("an announcement of {} bytes; at most {ANNOUNCEMENT_BYTES_MAX} are allowed", part.total_bytes));
+            return Err(format!(
+                "an announcement of {} bytes; at most {ANNOUNCEMENT_BYTES_MAX} are allowed",
+                part.total_bytes
+            ));
         }
         if assemblies.len() >= ASSEMBLIES_MAX {
             return Err(format!("more than {ASSEMBLIES_MAX} announcements at a time"));
@@ -251,7 +281,10 @@ fn assemble(assemblies: &mut HashMap<u64, Assembly>, part: v1::AnnouncePart) -> 
     };
     let have = assembly.bytes.len() as u64;
     if part.offset != have || have + part.part.len() as u64 > assembly.total_bytes {
-        return Err(format!("a part at {} of announcement {}, where {have} bytes were there", part.offset, part.announce_id));
+        return Err(format!(
+            "a part at {} of announcement {}, where {have} bytes were there",
+            part.offset, part.announce_id
+        ));
     }
     assembly.bytes.extend_from_slice(&part.part);
     match assembly.bytes.len() as u64 == assembly.total_bytes {
@@ -261,8 +294,10 @@ fn assemble(assemblies: &mut HashMap<u64, Assembly>, part: v1::AnnouncePart) -> 
 }
 
 fn files_of(bytes: Bytes, rank: Rank) -> Result<Vec<FileHeader>, String> {
-    let announcement = v1::Announcement::decode(bytes).map_err(|error| format!("an announcement does not parse: {error}"))?;
-    let files: Result<Vec<FileHeader>, _> = announcement.files.into_iter().map(|file| file_from_wire(file, rank)).collect();
+    let announcement =
+        v1::Announcement::decode(bytes).map_err(|error| format!("an announcement does not parse: {error}"))?;
+    let files: Result<Vec<FileHeader>, _> =
+        announcement.files.into_iter().map(|file| file_from_wire(file, rank)).collect();
     let mut files = files.map_err(|error| error_chain(&error))?;
     if files.is_empty() {
         return Err("an announcement without files".into());
@@ -286,7 +321,14 @@ mod tests {
     use super::*;
 
     fn part(offset: u64, total_bytes: u64, part: &'static [u8]) -> v1::AnnouncePart {
-        v1::AnnouncePart { announce_id: 1, label: "it_1".into(), rank: 0, total_bytes, offset, part: Bytes::from_static(part) }
+        v1::AnnouncePart {
+            announce_id: 1,
+            label: "it_1".into(),
+            rank: 0,
+            total_bytes,
+            offset,
+            part: Bytes::from_static(part),
+        }
     }
 
     #[test]

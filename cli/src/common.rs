@@ -16,7 +16,9 @@ pub fn now_unix_ms() -> u64 {
 
 /// Opens the store that must exist already.
 pub fn open_store(args: &StoreArgs) -> anyhow::Result<PosixStore> {
-    PosixStore::open(&args.store).with_context(|| format!("{}: this is no store; name its directory with --store or MCR_STORE", args.store.display()))
+    PosixStore::open(&args.store).with_context(|| {
+        format!("{}: this is no store; name its directory with --store or MCR_STORE", args.store.display())
+    })
 }
 
 /// The job that is meant: the one that was named, or the only one there is. `None`: the store is empty.
@@ -49,11 +51,7 @@ pub fn layout_of(
     match args.layout.as_slice() {
         [] => {}
         [guess] if guess == "guess" => {}
-        [name] if !name.contains('{') => {
-            let known = || Layout::preset_names().collect::<Vec<_>>().join(", ");
-            return Layout::preset(name)
-                .with_context(|| format!("there is no layout {name:?}; presets: {}; or write a pattern with {{checkpoint}} and {{rank}}", known()));
-        }
+        [name] if !name.contains('{') => return Ok(Layout::named(name)?),
         patterns => return Ok(Layout::from_patterns(patterns, args.first_rank)?),
     }
     let (names, dir) = names()?;

@@ -7,7 +7,7 @@ use anyhow::Context;
 use mcr_anc::Aggregator;
 use mcr_anc::config::AncConfig;
 use mcr_cnc::agent::Agent;
-use mcr_cnc::config::{CncConfig, LayoutChoice};
+use mcr_cnc::config::CncConfig;
 use mcr_cnc::layout::{Layout, ScanLimits, list};
 use mcrengine::store::PosixStore;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn start_logging(json: bool) {
 
 pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
     start_logging(args.log_json);
-    let config = ConfigFile::load(&args.config)?.agent()?;
+    let config = ConfigFile::load(&args.config)?.cnc.check()?;
     let layout = agent_layout(&config)?;
     runtime(2)?.block_on(async {
         let agent = Agent::start(config, layout)?;
@@ -37,7 +37,7 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
 
 pub fn run_anc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
     start_logging(args.log_json);
-    let config = ConfigFile::load(&args.config)?.aggregator()?;
+    let config = ConfigFile::load(&args.config)?.anc.check()?;
     runtime(2)?.block_on(async {
         let aggregator = start_aggregator(config).await?;
         wait_for_signal().await?;
@@ -53,36 +53,24 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
         None => ConfigFile::default(),
     };
     // Within one process they meet on a port that the system picks, unless one is asked for.
-    file.aggregator.listen = "127.0.0.1:0".into();
-    if let Some(listen) = args.listen {
-        file.aggregator.listen = listen;
-    }
-    if let Some(store) = args.store {
-        file.aggregator.store = store;
-    }
-    if let Some(watch) = args.watch {
-        file.agent.watch = watch;
-    }
-    if let Some(job) = args.job {
-        file.agent.job = job;
-    }
-    if let Some(ranks) = args.ranks {
-        file.agent.ranks = Some(ranks);
-    }
-    if let Some(group_size) = args.group_size {
-        (file.agent.group_size, file.aggregator.group_size) = (group_size, group_size);
-    }
-    if let Some(state) = args.state {
-        file.agent.state_file = state;
-    }
-    let asked_layout = args.layout;
-    let aggregator = file.aggregator()?;
+    file.anc.listen = args.listen.unwrap_or_else(|| "127.0.0.1:0".into());
+    file.anc.store = args.store.unwrap_or(file.anc.store);
+    file.anc.group_size = args.group_size.unwrap_or(file.anc.group_size);
+    file.cnc.group_size = file.anc.group_size;
+    file.cnc.watch = args.watch.or(file.cnc.watch);
+    file.cnc.ranks = args.ranks.or(file.cnc.ranks);
+    file.cnc.state_file = args.state.or(file.cnc.state_file);
+    // What stands on the command line, or by it in the environment, has been chosen already.
+    file.cnc.job = args.job.or(file.cnc.job);
+    let environment =
+        |name: &str| (name != "MCR_JOB").then(|| std::env::var(name).ok()).flatten().filter(|value| !value.is_empty());
     // The address is filled in once it is known; this one only passes the check.
-    file.agent.aggregators = vec!["127.0.0.1:7117".into()];
-    let mut agent = file.agent()?;
-    let layout = match asked_layout.layout.is_empty() {
+    file.cnc.aggregators = vec!["127.0.0.1:7117".into()];
+    let aggregator = file.anc.check()?;
+    let mut agent = file.cnc.check_with(&environment)?;
+    let layout = match args.layout.layout.is_empty() {
         true => agent_layout(&agent)?,
-        false => layout_of(&asked_layout, || names_below(&agent.watch), false)?,
+        false => layout_of(&args.layout, || names_below(&agent.watch), false)?,
     };
     runtime(2)?.block_on(async {
         let aggregator = start_aggregator(aggregator).await?;
@@ -96,24 +84,21 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {
-    let store = PosixStore::create(&config.store).with_context(|| format!("{}: cannot be used as a store", config.store.display()))?;
+    let store = PosixStore::create(&config.store)
+        .with_context(|| format!("{}: cannot be used as a store", config.store.display()))?;
     let listen = config.listen;
     Aggregator::start(config, Arc::new(store)).await.with_context(|| format!("listening on {listen}"))
 }
 
 /// The configured layout, or a guess from what is there already.
 fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
-    match &config.layout {
-        LayoutChoice::Known(layout) => Ok(layout.clone()),
-        LayoutChoice::Guess => {
-            let (names, dir) = names_below(&config.watch)?;
-            let (layout, explanation) = Layout::guess(&names, &dir);
-            for line in explanation.to_string().lines() {
-                tracing::warn!(line, "no layout is configured; guessed from the names that are there");
-            }
-            Ok(layout)
-        }
+    let (layout, guessed) = config.layout.resolve(&config.watch, &ScanLimits::default())?;
+    for line in
+        guessed.iter().flat_map(|explanation| explanation.to_string().lines().map(str::to_owned).collect::<Vec<_>>())
+    {
+        tracing::warn!(line, "no layout is configured; guessed from the names that are there");
     }
+    Ok(layout)
 }
 
 fn names_below(dir: &Path) -> anyhow::Result<(Vec<mcrengine::ids::FilePath>, std::path::PathBuf)> {
@@ -123,7 +108,11 @@ fn names_below(dir: &Path) -> anyhow::Result<(Vec<mcrengine::ids::FilePath>, std
 
 /// Few threads: they only move frames and timers; files, codecs and the store have threads of their own.
 fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).max_blocking_threads(64).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .max_blocking_threads(64)
+        .enable_all()
+        .build();
     runtime.context("no threads for the network")
 }
 

@@ -15,13 +15,31 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         Some(job) => vec![job.clone()],
         None => manifest::jobs(&store)?,
     };
-    let (mut lines, mut table) = (Vec::new(), Table::new(&["job", "checkpoint", "state", ">ranks", ">files", ">raw", ">stored", ">ratio", ">took", "saved (UTC)"]));
+    let (mut lines, mut table) = (
+        Vec::new(),
+        Table::new(&[
+            "job",
+            "checkpoint",
+            "state",
+            ">ranks",
+            ">files",
+            ">raw",
+            ">stored",
+            ">ratio",
+            ">took",
+            "saved (UTC)",
+        ]),
+    );
     for job in &jobs {
         for state in manifest::list(&store as &dyn Store, job)? {
             table.row([
                 job.to_string(),
                 state.id.to_string(),
-                if state.is_complete() { "complete".into() } else { format!("incomplete ({} missing)", state.missing.len()) },
+                if state.is_complete() {
+                    "complete".into()
+                } else {
+                    format!("incomplete ({} missing)", state.missing.len())
+                },
                 state.ranks.to_string(),
                 state.files.to_string(),
                 human_bytes(state.raw_bytes.0),

@@ -3,23 +3,27 @@
 use crate::args::PruneArgs;
 use crate::common::{one_job, open_store};
 use crate::output::{print, print_json};
-use mcrengine::manifest::{PruneOptions, prune};
+use mcrengine::prune::{PruneOptions, prune};
 use std::process::ExitCode;
 
 pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
     let store = open_store(&args.store)?;
     let job = one_job(&store, &args.store)?;
     let pruned = prune(&store, &job, &PruneOptions { keep: args.keep, incomplete: args.incomplete })?;
+    let still_needed: Vec<String> = pruned.still_needed.iter().map(|(id, group)| format!("{id}, {group}")).collect();
     if args.json {
-        print_json(&serde_json::json!({ "job": job, "removed": pruned.removed, "kept": pruned.kept, "kept_containers": pruned.kept_containers, "freed_bytes": pruned.freed_bytes }))?;
+        let removed = &pruned.checkpoints;
+        print_json(
+            &serde_json::json!({ "job": job, "removed": removed, "freed_bytes": pruned.freed_bytes, "still_needed": still_needed }),
+        )?;
         return Ok(ExitCode::SUCCESS);
     }
-    for id in &pruned.removed {
+    for id in &pruned.checkpoints {
         print(&format!("removed {id}\n"));
     }
-    print(&format!("{} removed, {} kept, {} freed\n", pruned.removed.len(), pruned.kept.len(), mcrengine::units::human_bytes(pruned.freed_bytes)));
-    if !pruned.kept_containers.is_empty() {
-        print(&format!("{} containers stay, because kept checkpoints refer to them\n", pruned.kept_containers.len()));
+    print(&format!("{} checkpoints removed, {} freed\n", pruned.checkpoints.len(), pruned.freed_bytes));
+    if !still_needed.is_empty() {
+        print(&format!("{} containers stay, because kept checkpoints refer to them\n", still_needed.len()));
     }
     Ok(ExitCode::SUCCESS)
 }

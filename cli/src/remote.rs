@@ -24,7 +24,8 @@ pub fn restore_group(
     args: &RestartArgs,
     progress: &Progress,
 ) -> Result<Restorers, Failure> {
-    let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::Receiver(anyhow!(error).context("no threads for the network")))?;
+    let runtime = tokio::runtime::Runtime::new()
+        .map_err(|error| Failure::Receiver(anyhow!(error).context("no threads for the network")))?;
     let mut last = None;
     for i in 0..args.aggregators.len() {
         let address = &args.aggregators[(group.0 as usize + i) % args.aggregators.len()];
@@ -37,7 +38,10 @@ pub fn restore_group(
             }
         }
     }
-    Err(Failure::Receiver(anyhow!("no aggregator could be asked (last: {})", last.unwrap_or_else(|| "none was named".into()))))
+    Err(Failure::Receiver(anyhow!(
+        "no aggregator could be asked (last: {})",
+        last.unwrap_or_else(|| "none was named".into())
+    )))
 }
 
 enum Attempt {
@@ -67,14 +71,23 @@ async fn from_aggregator(
         Some(set) => (0..=set.highest().0).filter(|rank| set.contains(Rank(*rank))).collect(),
         None => Vec::new(),
     };
-    let request = v1::RestoreRequest { version: WIRE_VERSION, job: job.to_string(), checkpoint: checkpoint.to_string(), group: group.0, ranks };
+    let request = v1::RestoreRequest {
+        version: WIRE_VERSION,
+        job: job.to_string(),
+        checkpoint: checkpoint.to_string(),
+        group: group.0,
+        ranks,
+    };
     let status = |status: tonic::Status| match status.code() {
-        tonic::Code::DataLoss | tonic::Code::NotFound => Attempt::Final(Failure::Checkpoint(anyhow!("{address}: {}", status.message()))),
+        tonic::Code::DataLoss | tonic::Code::NotFound => {
+            Attempt::Final(Failure::Checkpoint(anyhow!("{address}: {}", status.message())))
+        }
         code => Attempt::Elsewhere(format!("{address}: {code}: {}", status.message())),
     };
     let mut frames = client.restore(request).await.map_err(status)?.into_inner();
     let broken = |what: String| Attempt::Final(Failure::Checkpoint(anyhow!("{address} broke the protocol: {what}")));
-    let (mut announcement, mut restorers, mut files_count): (Vec<u8>, Option<Arc<Restorers>>, u64) = (Vec::new(), None, 0);
+    let (mut announcement, mut restorers, mut files_count): (Vec<u8>, Option<Arc<Restorers>>, u64) =
+        (Vec::new(), None, 0);
     loop {
         let next = tokio::time::timeout(Duration::from_secs(2 * SILENCE_SECONDS), frames.message()).await;
         let frame = match next {
@@ -99,17 +112,27 @@ async fn from_aggregator(
                 }
             }
             Some(Frame::Data(data)) => {
-                let Some(restorers) = restorers.clone() else { return Err(broken("data before the list of files".into())) };
+                let Some(restorers) = restorers.clone() else {
+                    return Err(broken("data before the list of files".into()));
+                };
                 let crc = crc32c::crc32c(&data.bytes);
                 if crc != data.crc {
-                    return Err(Attempt::Elsewhere(format!("{address}: data damaged on the way (CRC {crc:08x}, sent {:08x})", data.crc)));
+                    return Err(Attempt::Elsewhere(format!(
+                        "{address}: data damaged on the way (CRC {crc:08x}, sent {:08x})",
+                        data.crc
+                    )));
                 }
                 progress.done(data.bytes.len() as u64);
-                let written = tokio::task::spawn_blocking(move || restorers.write(data.file, data.variable, data.offset, &data.bytes)).await;
+                let written = tokio::task::spawn_blocking(move || {
+                    restorers.write(data.file, data.variable, data.offset, &data.bytes)
+                })
+                .await;
                 written.map_err(|error| receiver(error.into()))?.map_err(sink_failure)?;
             }
             Some(Frame::End(end)) => {
-                let restorers = restorers.and_then(Arc::into_inner).ok_or_else(|| broken("an end before the list of files".into()))?;
+                let restorers = restorers
+                    .and_then(Arc::into_inner)
+                    .ok_or_else(|| broken("an end before the list of files".into()))?;
                 return match end.files == files_count {
                     true => Ok(restorers),
                     false => Err(broken(format!("{} files at the end, {files_count} at the beginning", end.files))),

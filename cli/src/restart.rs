@@ -12,7 +12,7 @@ use mcr_anc::observe::Observer;
 use mcr_anc::restart::{RestartError, Sink, SinkError, restore_files};
 use mcr_cnc::restart::{FileRestorer, RestoreError, VerifiedFile, publish_all};
 use mcr_cnc::state::{AgentState, Loaded};
-use mcrengine::container::set::ContainerSet;
+use mcrengine::container::ContainerSet;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
@@ -95,7 +95,11 @@ pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The checkpoints to try, newest first, from the one that was asked for downwards.
-fn candidates<'a>(all: &'a [CheckpointState], args: &RestartArgs, job: &JobId) -> anyhow::Result<Vec<&'a CheckpointState>> {
+fn candidates<'a>(
+    all: &'a [CheckpointState],
+    args: &RestartArgs,
+    job: &JobId,
+) -> anyhow::Result<Vec<&'a CheckpointState>> {
     let first = match &args.checkpoint {
         None => 0,
         Some(wanted) => match all.iter().position(|state| state.id == *wanted) {
@@ -127,12 +131,13 @@ fn missing_of(state: &CheckpointState) -> String {
 
 /// Nothing was ever saved: a new run, unless the agent remembers a committed checkpoint.
 fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
-    if let Some(file) = &args.state
-        && let Loaded::Found(AgentState { committed: Some(committed), .. }) = AgentState::load(file)
+    if let (Some(file), Some(job)) = (&args.state, job.as_ref().or(args.store.job.as_ref()))
+        && let Loaded::Found(AgentState { committed: Some(committed), .. }) = AgentState::load(file, job)
     {
         bail!(
             "{} holds no checkpoint, but {} says that {committed} was committed: is this the right store?",
-            args.store.store.display(), file.display()
+            args.store.store.display(),
+            file.display()
         );
     }
     if let Some(wanted) = &args.checkpoint {
@@ -140,7 +145,16 @@ fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
     }
     if args.json {
         let (outcome, passed_over) = ("new run", Vec::new());
-        print_json(&Report { outcome, job, checkpoint: None, wanted: None, files: 0, raw_bytes: 0, elapsed_ms: 0, passed_over })?;
+        print_json(&Report {
+            outcome,
+            job,
+            checkpoint: None,
+            wanted: None,
+            files: 0,
+            raw_bytes: 0,
+            elapsed_ms: 0,
+            passed_over,
+        })?;
     } else {
         print("nothing was saved yet: a new run\n");
     }
@@ -181,12 +195,21 @@ struct Restored {
 
 /// Restores one checkpoint whole: every group decoded into files beside their final names, every file compared with its
 /// digest, and only then all of them renamed.
-fn restore_checkpoint(store: &PosixStore, job: &JobId, state: &CheckpointState, args: &RestartArgs) -> Result<Restored, Failure> {
+fn restore_checkpoint(
+    store: &PosixStore,
+    job: &JobId,
+    state: &CheckpointState,
+    args: &RestartArgs,
+) -> Result<Restored, Failure> {
     if let Some(ranks) = &args.ranks
         && ranks.highest().0 >= state.ranks
     {
         let (highest, there) = (ranks.highest().0, state.ranks);
-        return Err(Failure::Receiver(anyhow::anyhow!("--ranks names rank {highest}; {} has ranks 0 to {}", state.id, there - 1)));
+        return Err(Failure::Receiver(anyhow::anyhow!(
+            "--ranks names rank {highest}; {} has ranks 0 to {}",
+            state.id,
+            there - 1
+        )));
     }
     let threads = match args.threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -196,7 +219,9 @@ fn restore_checkpoint(store: &PosixStore, job: &JobId, state: &CheckpointState, 
     let grouping = mcrengine::ids::Grouping::new(state.ranks, state.group_size)
         .ok_or_else(|| Failure::Checkpoint(anyhow::anyhow!("its manifests name no ranks")))?;
     let groups = (0..state.groups).map(GroupId).filter(|group| {
-        args.ranks.as_ref().is_none_or(|ranks| grouping.ranks_of(*group).any(|rank| ranks.contains(mcrengine::ids::Rank(rank))))
+        args.ranks
+            .as_ref()
+            .is_none_or(|ranks| grouping.ranks_of(*group).any(|rank| ranks.contains(mcrengine::ids::Rank(rank))))
     });
     let progress = Progress::new("restoring", args.json);
     let mut verified: Vec<VerifiedFile> = Vec::new();
@@ -272,13 +297,16 @@ pub fn sink_failure(error: SinkError) -> Failure {
 
 /// Compares every file with its digest, on several threads.
 fn verify_all(restorers: Restorers, threads: usize, sync: bool) -> Result<Vec<VerifiedFile>, Failure> {
-    let restorers: Vec<Mutex<Option<FileRestorer>>> = restorers.0.into_iter().flatten().map(|r| Mutex::new(Some(r))).collect();
+    let restorers: Vec<Mutex<Option<FileRestorer>>> =
+        restorers.0.into_iter().flatten().map(|r| Mutex::new(Some(r))).collect();
     let (next, done, failed) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(restorers.len())), Mutex::new(None));
     std::thread::scope(|scope| {
         for _ in 0..threads.clamp(1, restorers.len().max(1)) {
             scope.spawn(|| {
                 while let Some(restorer) = restorers.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let Some(restorer) = restorer.lock().unwrap_or_else(PoisonError::into_inner).take() else { continue };
+                    let Some(restorer) = restorer.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+                        continue;
+                    };
                     match restorer.verify(sync) {
                         Ok(file) => done.lock().unwrap_or_else(PoisonError::into_inner).push(file),
                         Err(error) => drop(failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error)),

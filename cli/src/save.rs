@@ -59,7 +59,15 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         bail!("{}: no checkpoint file was found; name the files with --layout", dir.display());
     };
 
-    let save = Save { dir: &dir, store: &store, job, grouping, options, budget: Budget::new(args.budget_mib << 20), args: &args };
+    let save = Save {
+        dir: &dir,
+        store: &store,
+        job,
+        grouping,
+        options,
+        budget: Budget::new(args.budget_mib << 20),
+        args: &args,
+    };
     let progress = Progress::new("saving", args.json);
     let mut report = Vec::with_capacity(found.len());
     for checkpoint in found {
@@ -89,7 +97,14 @@ fn flush_options(args: &SaveArgs) -> anyhow::Result<FlushOptions> {
     }
     let defaults = FlushOptions::default();
     let threads = if args.threads == 0 { defaults.threads } else { args.threads.min(1024) };
-    Ok(FlushOptions { plan, profile: args.profile.clone(), verify: !args.no_verify, reuse: !args.no_reuse, threads, ..defaults })
+    Ok(FlushOptions {
+        plan,
+        profile: args.profile.clone(),
+        verify: !args.no_verify,
+        reuse: !args.no_reuse,
+        threads,
+        ..defaults
+    })
 }
 
 /// The checkpoints below a directory, in natural order.
@@ -198,7 +213,13 @@ impl Save<'_> {
         Ok(done)
     }
 
-    fn group(&self, label: &CheckpointId, group: GroupId, captured: Vec<CapturedFile>, progress: &Progress) -> anyhow::Result<(Manifest, bool)> {
+    fn group(
+        &self,
+        label: &CheckpointId,
+        group: GroupId,
+        captured: Vec<CapturedFile>,
+        progress: &Progress,
+    ) -> anyhow::Result<(Manifest, bool)> {
         let files: Vec<FileHeader> = captured.iter().map(|file| file.header.clone()).collect();
         let key = Key { job: self.job.clone(), group, label: label.clone() };
         // Files of a directory at rest need not have been written within any time of one another.
@@ -231,9 +252,22 @@ impl Save<'_> {
 
 fn print_report(save: &Save<'_>, report: &[Saved], json: bool) -> anyhow::Result<()> {
     if json {
-        return print_json(&serde_json::json!({ "job": save.job, "store": save.args.store.store, "checkpoints": report }));
+        return print_json(
+            &serde_json::json!({ "job": save.job, "store": save.args.store.store, "checkpoints": report }),
+        );
     }
-    let mut table = Table::new(&["checkpoint", "outcome", ">ranks", ">files", ">containers", ">raw", ">stored", ">ratio", ">time", ">rate"]);
+    let mut table = Table::new(&[
+        "checkpoint",
+        "outcome",
+        ">ranks",
+        ">files",
+        ">containers",
+        ">raw",
+        ">stored",
+        ">ratio",
+        ">time",
+        ">rate",
+    ]);
     for line in report {
         let elapsed = Duration::from_millis(line.elapsed_ms);
         table.row([

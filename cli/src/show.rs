@@ -4,8 +4,8 @@ use crate::args::ShowArgs;
 use crate::common::{one_job, open_store};
 use crate::output::{Table, print, print_json, ratio, utc};
 use anyhow::{Context, bail};
-use mcrengine::container::{ContainerReader, Placement};
 use mcrengine::classify::VariableRef;
+use mcrengine::container::{ContainerReader, Placement};
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::store::Store;
@@ -46,8 +46,14 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
     let job = one_job(&store, &args.store)?;
     let all = manifest::list(&store, &job)?;
     let state = match &args.checkpoint {
-        Some(id) => all.iter().find(|state| state.id == *id).with_context(|| format!("job {job} has no checkpoint {id}; `mcr list` shows those it has"))?,
-        None => all.iter().find(|state| state.is_complete()).with_context(|| format!("job {job} has no complete checkpoint"))?,
+        Some(id) => all
+            .iter()
+            .find(|state| state.id == *id)
+            .with_context(|| format!("job {job} has no checkpoint {id}; `mcr list` shows those it has"))?,
+        None => all
+            .iter()
+            .find(|state| state.is_complete())
+            .with_context(|| format!("job {job} has no complete checkpoint"))?,
     };
     let (classes, files, pool_bytes) = look_inside(&store, &job, state)?;
     if args.json {
@@ -72,8 +78,17 @@ fn references(state: &CheckpointState) -> Vec<CheckpointId> {
 fn summary(job: &JobId, state: &CheckpointState) -> String {
     let mut text = format!(
         "job {job}, checkpoint {}, saved {} UTC\n{} ranks in {} groups of {}, {} files, scheme {}, profile {}\n{} raw, {} stored, ratio {:.3}\n",
-        state.id, utc(state.created_unix_ms), state.ranks, state.groups, state.group_size, state.files, state.scheme.name(), state.profile,
-        human_bytes(state.raw_bytes.0), human_bytes(state.stored_bytes.0), ratio(state.raw_bytes.0, state.stored_bytes.0),
+        state.id,
+        utc(state.created_unix_ms),
+        state.ranks,
+        state.groups,
+        state.group_size,
+        state.files,
+        state.scheme.name(),
+        state.profile,
+        human_bytes(state.raw_bytes.0),
+        human_bytes(state.stored_bytes.0),
+        ratio(state.raw_bytes.0, state.stored_bytes.0),
     );
     if !state.is_complete() {
         text.push_str("INCOMPLETE: it does not exist for a restart\n");
@@ -102,7 +117,11 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
         opened += 1;
         let index = reader.index();
         files.extend(index.files().iter().map(|file| File {
-            path: file.path.to_string(), rank: file.rank.0, bytes: file.bytes, variables: file.variables.len(), digest: file.digest.to_hex(),
+            path: file.path.to_string(),
+            rank: file.rank.0,
+            bytes: file.bytes,
+            variables: file.variables.len(),
+            digest: file.digest.to_hex(),
         }));
         let mut class_of: BTreeMap<VariableRef, &str> = BTreeMap::new();
         for class in index.classes() {
@@ -120,7 +139,11 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
             }
         }
         for (number, segment) in (0u32..).zip(index.segments()) {
-            match segment.class.and_then(|class| index.classes().get(class as usize)).and_then(|class| classes.get_mut(&*class.key)) {
+            match segment
+                .class
+                .and_then(|class| index.classes().get(class as usize))
+                .and_then(|class| classes.get_mut(&*class.key))
+            {
                 Some(class) => {
                     class.coded_raw_bytes += segment.raw_bytes.0;
                     class.stored_bytes += segment.stored_bytes.0;
@@ -155,7 +178,11 @@ fn class_table(classes: &[Class], pool_bytes: u64, all: bool) -> String {
             class.variables.to_string(),
             human_bytes(class.raw_bytes),
             human_bytes(class.stored_bytes),
-            if class.coded_raw_bytes == 0 { "-".into() } else { format!("{:.3}", ratio(class.coded_raw_bytes, class.stored_bytes)) },
+            if class.coded_raw_bytes == 0 {
+                "-".into()
+            } else {
+                format!("{:.3}", ratio(class.coded_raw_bytes, class.stored_bytes))
+            },
             human_bytes(class.reused_raw_bytes),
             human_bytes(class.pooled_raw_bytes),
             class.chains.iter().cloned().collect::<Vec<_>>().join(", "),
@@ -172,7 +199,13 @@ fn class_table(classes: &[Class], pool_bytes: u64, all: bool) -> String {
 fn file_table(files: &[File]) -> String {
     let mut table = Table::new(&["file", ">rank", ">bytes", ">variables", "BLAKE3"]);
     for file in files {
-        table.row([file.path.clone(), file.rank.to_string(), file.bytes.to_string(), file.variables.to_string(), file.digest[..16].to_owned()]);
+        table.row([
+            file.path.clone(),
+            file.rank.to_string(),
+            file.bytes.to_string(),
+            file.variables.to_string(),
+            file.digest[..16].to_owned(),
+        ]);
     }
     table.render()
 }

@@ -33,7 +33,11 @@ pub fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
 async fn ask(address: &str) -> Result<v1::StatusReply, String> {
     let answer = async {
         let mut client = dial_address(address).await?;
-        client.status(v1::StatusRequest {}).await.map(tonic::Response::into_inner).map_err(|status| status.message().to_owned())
+        client
+            .status(v1::StatusRequest {})
+            .await
+            .map(tonic::Response::into_inner)
+            .map_err(|status| status.message().to_owned())
     };
     tokio::time::timeout(Duration::from_secs(10), answer).await.unwrap_or_else(|_| Err("no answer within 10 s".into()))
 }
@@ -60,18 +64,37 @@ fn to_text(address: &str, status: &v1::StatusReply) -> String {
     let time = |ms: u64| human_time(Duration::from_millis(ms));
     let mut text = format!(
         "aggregator {address}: {}, up {}, store {}, {} of {} in flight\n",
-        status.software, time(status.uptime_ms), status.store, human_bytes(status.leased_bytes), human_bytes(status.budget_bytes)
+        status.software,
+        time(status.uptime_ms),
+        status.store,
+        human_bytes(status.leased_bytes),
+        human_bytes(status.budget_bytes)
     );
     let mut agents = Table::new(&["node", "job", ">ranks", ">connected", ">silent"]);
     for agent in &status.agents {
-        agents.row([agent.node.clone(), agent.job.clone(), agent.ranks.len().to_string(), time(agent.connected_ms), time(agent.silent_ms)]);
+        agents.row([
+            agent.node.clone(),
+            agent.job.clone(),
+            agent.ranks.len().to_string(),
+            time(agent.connected_ms),
+            time(agent.silent_ms),
+        ]);
     }
     let mut checkpoints = Table::new(&["job", "checkpoint", ">group", "phase", ">raw", ">stored", ">age", "what"]);
     for c in &status.checkpoints {
-        let missing = || format!("waits for ranks {}", c.missing.iter().take(8).map(u32::to_string).collect::<Vec<_>>().join(", "));
+        let missing = || {
+            format!("waits for ranks {}", c.missing.iter().take(8).map(u32::to_string).collect::<Vec<_>>().join(", "))
+        };
         let what = if c.missing.is_empty() { c.reason.clone() } else { missing() };
         checkpoints.row([
-            c.job.clone(), c.label.clone(), c.group.to_string(), c.phase.clone(), human_bytes(c.raw_bytes), human_bytes(c.stored_bytes), time(c.age_ms), what,
+            c.job.clone(),
+            c.label.clone(),
+            c.group.to_string(),
+            c.phase.clone(),
+            human_bytes(c.raw_bytes),
+            human_bytes(c.stored_bytes),
+            time(c.age_ms),
+            what,
         ]);
     }
     match status.agents.is_empty() {

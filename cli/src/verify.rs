@@ -13,7 +13,11 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     let job = one_job(&store, &args.store)?;
     let ids = match &args.checkpoint {
         Some(id) => vec![id.clone()],
-        None => manifest::list(&store, &job)?.into_iter().filter(|state| state.is_complete()).map(|state| state.id).collect(),
+        None => manifest::list(&store, &job)?
+            .into_iter()
+            .filter(|state| state.is_complete())
+            .map(|state| state.id)
+            .collect(),
     };
     let (mut good, mut lines) = (true, Vec::new());
     for id in ids {
@@ -33,7 +37,11 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         let verdict = if report.is_good() { "good" } else { "DAMAGED" };
         print(&format!(
             "{id}: {verdict}; {} files of {} groups, {} segments, {} in {} ({})\n",
-            report.files, report.groups, report.segments, mcrengine::units::human_bytes(report.raw_bytes.0), human_time(elapsed),
+            report.files,
+            report.groups,
+            report.segments,
+            mcrengine::units::human_bytes(report.raw_bytes.0),
+            human_time(elapsed),
             human_rate(report.raw_bytes.0, elapsed),
         ));
         problems.iter().for_each(|problem| print(&format!("  {problem}\n")));

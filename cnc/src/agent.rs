@@ -32,6 +32,8 @@ const READY_MAX: usize = 4096;
 const NEWS_MAX: usize = 256;
 /// Descriptors of application files held open at a time, while they are read.
 const DESCRIPTORS_MAX: usize = 64;
+/// Names of committed files in the state file, before it is looked over for the first time.
+const STATE_FILES: usize = 16 << 10;
 /// Before a checkpoint that the aggregator gave up for a passing reason is announced again.
 const AGAIN: Duration = Duration::from_secs(10);
 
@@ -62,17 +64,12 @@ impl Agent {
 
     /// As [`Agent::start`], with another reader of HDF5 maps.
     pub fn start_with(config: CncConfig, layout: Layout, maps: Arc<dyn MapSource>) -> Result<Self, AgentError> {
-        let state = match AgentState::load(&config.state_file) {
-            Loaded::New => AgentState::new(config.job.clone()),
-            Loaded::Found(state) if state.job.as_ref() == Some(&config.job) => state,
-            Loaded::Found(state) => {
-                let before = state.job.map(|job| job.to_string()).unwrap_or_default();
-                tracing::info!(job = %config.job, before, "the state file is another job's; a new run begins");
-                AgentState::new(config.job.clone())
-            }
+        let state = match AgentState::load(&config.state_file, &config.job) {
+            Loaded::New => AgentState::default(),
+            Loaded::Found(state) => state,
             Loaded::Damaged(why) => {
-                tracing::warn!(file = %config.state_file.display(), why, "the state file cannot be used; every checkpoint is announced again");
-                AgentState::new(config.job.clone())
+                tracing::warn!(why, "every checkpoint is announced again");
+                AgentState::default()
             }
         };
         let watched = Watcher::spawn(&config.watch, layout, config.watch_options());
@@ -102,6 +99,8 @@ impl Agent {
             watcher,
             maps,
             state,
+            state_changed: false,
+            state_files_max: STATE_FILES,
             links,
             descriptors: Descriptors::new(DESCRIPTORS_MAX),
             ready: VecDeque::new(),
@@ -151,6 +150,9 @@ struct Core {
     watcher: Watcher,
     maps: Arc<dyn MapSource>,
     state: AgentState,
+    state_changed: bool,
+    /// Names in the state file before it is looked over.
+    state_files_max: usize,
     links: Vec<Link>,
     descriptors: Arc<Descriptors>,
     ready: VecDeque<ReadyRank>,
@@ -193,7 +195,15 @@ impl Core {
                         break;
                     }
                 },
-                Some(news) = news.recv() => self.told(news),
+                Some(first) = news.recv() => {
+                    self.told(first);
+                    while let Ok(next) = news.try_recv() {
+                        self.told(next);
+                    }
+                    if self.state_changed {
+                        self.save_state();
+                    }
+                }
                 Some(captured) = done.recv() => self.captured(captured),
                 () = tokio::time::sleep_until(due.unwrap_or_else(tokio::time::Instant::now)), if due.is_some() => self.retry_due(),
                 _ = &mut stopped, if draining.is_none() => {
@@ -205,7 +215,10 @@ impl Core {
         }
         if !self.held.is_empty() {
             let uncommitted = self.held.len();
-            tracing::warn!(uncommitted, "ended before everything was committed; the files are announced again at the next start");
+            tracing::warn!(
+                uncommitted,
+                "ended before everything was committed; the files are announced again at the next start"
+            );
         }
         self.watcher.stop();
     }
@@ -217,7 +230,8 @@ impl Core {
                     tracing::debug!(checkpoint = %ready.checkpoint, rank = ready.rank.0, "committed before");
                     return;
                 }
-                self.again.retain(|(_, waiting)| (&waiting.checkpoint, waiting.rank) != (&ready.checkpoint, ready.rank));
+                self.again
+                    .retain(|(_, waiting)| (&waiting.checkpoint, waiting.rank) != (&ready.checkpoint, ready.rank));
                 self.ready.retain(|waiting| (&waiting.checkpoint, waiting.rank) != (&ready.checkpoint, ready.rank));
                 self.ready.push_back(ready);
             }
@@ -242,14 +256,16 @@ impl Core {
         if self.capturing.is_some() {
             return;
         }
-        let position = (0..self.ready.len()).find(|&i| self.links[self.link_of(self.ready[i].rank)].take_apart.is_some());
+        let position =
+            (0..self.ready.len()).find(|&i| self.links[self.link_of(self.ready[i].rank)].take_apart.is_some());
         let Some(ready) = position.and_then(|i| self.ready.remove(i)) else { return };
         let link = self.link_of(ready.rank);
         let take_apart = self.links[link].take_apart.unwrap_or(true);
         self.capturing = Some((ready.checkpoint.clone(), ready.rank));
         let announce_id = self.next_announce;
         self.next_announce += 1;
-        let (root, maps, descriptors) = (self.config.watch.clone(), Arc::clone(&self.maps), Arc::clone(&self.descriptors));
+        let (root, maps, descriptors) =
+            (self.config.watch.clone(), Arc::clone(&self.maps), Arc::clone(&self.descriptors));
         let done = self.done_to.clone();
         tokio::task::spawn_blocking(move || {
             let mode = if take_apart { CaptureMode::Apart } else { CaptureMode::Whole };
@@ -267,7 +283,8 @@ impl Core {
             Ok(held) => {
                 self.forget(&key, None);
                 if self.held.len() >= HELD_MAX
-                    && let Some(oldest) = self.held.iter().min_by_key(|(_, h)| h.announce_id).map(|(key, _)| key.clone())
+                    && let Some(oldest) =
+                        self.held.iter().min_by_key(|(_, h)| h.announce_id).map(|(key, _)| key.clone())
                 {
                     tracing::warn!(checkpoint = %oldest.0, rank = oldest.1.0, "too many ranks wait for their aggregator; the oldest is let go");
                     self.forget(&oldest, Some("the agent holds too many".into()));
@@ -316,7 +333,8 @@ impl Core {
                 }
             }
             News::Changed { announce_id } => {
-                let key = self.held.iter().find(|(_, held)| held.announce_id == announce_id).map(|(key, _)| key.clone());
+                let key =
+                    self.held.iter().find(|(_, held)| held.announce_id == announce_id).map(|(key, _)| key.clone());
                 if let Some(held) = key.and_then(|key| self.forget(&key, None)) {
                     for file in &held.ready.files {
                         self.watcher.look_again(&file.path);
@@ -325,7 +343,11 @@ impl Core {
             }
             News::Refused { link, reason } => {
                 let aggregator = &self.config.aggregators[link];
-                tracing::error!(aggregator, reason, "the aggregator will not have this agent; nothing is saved through it");
+                tracing::error!(
+                    aggregator,
+                    reason,
+                    "the aggregator will not have this agent; nothing is saved through it"
+                );
             }
         }
     }
@@ -333,12 +355,11 @@ impl Core {
     fn committed(&mut self, key: RankKey, checkpoint: CheckpointId, exists: bool) {
         let Some(held) = self.forget(&key, None) else { return };
         tracing::info!(checkpoint = %checkpoint, rank = key.1.0, exists, "committed");
-        let files: Vec<(FilePath, Fingerprint)> = held.ready.files.into_iter().map(|f| (f.path, f.fingerprint)).collect();
-        self.state.committed(checkpoint, &files);
-        if let Err(error) = self.state.save(&self.config.state_file) {
-            let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-            tracing::warn!(%error, cause, "cannot save the state file; after a restart everything is announced again");
-        }
+        let files: Vec<(FilePath, Fingerprint)> =
+            held.ready.files.into_iter().map(|f| (f.path, f.fingerprint)).collect();
+        self.state.committed = Some(checkpoint);
+        self.state.files.extend(files.iter().cloned());
+        self.state_changed = true;
         if self.config.delete_after_commit {
             self.to_delete.extend(files);
             if exists {
@@ -356,6 +377,20 @@ impl Core {
             if unchanged && let Err(error) = std::fs::remove_file(&full) {
                 tracing::warn!(%path, %error, "cannot delete a committed file");
             }
+        }
+    }
+
+    /// Writes the state file, once for all news that came together. Names of files that are gone are let go now and then,
+    /// so that it stays as long as the directory.
+    fn save_state(&mut self) {
+        self.state_changed = false;
+        if self.state.files.len() > self.state_files_max {
+            self.state.files.retain(|path, _| self.config.watch.join(path.as_path()).symlink_metadata().is_ok());
+            self.state_files_max = STATE_FILES.max(2 * self.state.files.len());
+        }
+        let (state, config) = (&self.state, &self.config);
+        if let Err(error) = tokio::task::block_in_place(|| state.save(&config.state_file, &config.job)) {
+            tracing::warn!(%error, "after a restart everything is announced again");
         }
     }
 
@@ -393,7 +428,8 @@ fn describe(
         let fail = |error| (path.clone(), error);
         let mut captured = capture(root, path, ready.rank, mode, maps).map_err(fail)?;
         let mut header = file_to_wire(&captured.header);
-        if (header.encoded_len() + wire.encoded_len()) as u64 > ANNOUNCEMENT_BYTES_MAX / 2 && mode == CaptureMode::Apart {
+        if (header.encoded_len() + wire.encoded_len()) as u64 > ANNOUNCEMENT_BYTES_MAX / 2 && mode == CaptureMode::Apart
+        {
             // A file whose description is as long as a checkpoint is taken whole.
             captured = capture(root, path, ready.rank, CaptureMode::Whole, maps).map_err(fail)?;
             header = file_to_wire(&captured.header);

@@ -55,8 +55,6 @@ pub struct CncOptions {
     pub reconnect_min_ms: u64,
     /// The longest such wait. Default 30 s.
     pub reconnect_max_seconds: u64,
-    /// Give a checkpoint up when a rank of it has shown nothing for this long. Default 300 s.
-    pub rank_timeout_seconds: u64,
 }
 
 impl Default for CncOptions {
@@ -81,7 +79,6 @@ impl Default for CncOptions {
             delete_after_commit: false,
             reconnect_min_ms: 100,
             reconnect_max_seconds: 30,
-            rank_timeout_seconds: 300,
         }
     }
 }
@@ -284,8 +281,6 @@ pub struct CncConfig {
     pub reconnect_min: Duration,
     /// The longest wait before dialling again.
     pub reconnect_max: Duration,
-    /// How long a rank may show nothing.
-    pub rank_timeout: Duration,
 }
 
 /// The layout, or that it has to be guessed when there are names to guess from.
@@ -432,7 +427,6 @@ impl CncOptions {
             delete_after_commit: self.delete_after_commit,
             reconnect_min: Duration::from_millis(self.reconnect_min_ms),
             reconnect_max: Duration::from_secs(self.reconnect_max_seconds),
-            rank_timeout: Duration::from_secs(self.rank_timeout_seconds),
         })
     }
 
@@ -448,7 +442,6 @@ impl CncOptions {
             ("rescan-seconds", self.rescan_seconds.unwrap_or(0), 0..=DAY_MS / 1000),
             ("reconnect-min-ms", self.reconnect_min_ms, 1..=DAY_MS),
             ("reconnect-max-seconds", self.reconnect_max_seconds, 1..=DAY_MS / 1000),
-            ("rank-timeout-seconds", self.rank_timeout_seconds, 1..=30 * DAY_MS / 1000),
         ] {
             if !range.contains(&value) {
                 let way_out = format!("it must be {} to {}", range.start(), range.end());

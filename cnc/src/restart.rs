@@ -96,6 +96,68 @@ pub enum RestoreError {
     },
 }
 
+impl RestoreError {
+    /// Whether the bytes or headers that were given are at fault, so that another checkpoint may do, and not this
+    /// machine's disk.
+    pub fn blames_checkpoint(&self) -> bool {
+        match self {
+            Self::Header(_)
+            | Self::OutOfRange { .. }
+            | Self::Chunk { .. }
+            | Self::Incomplete { .. }
+            | Self::Digest { .. } => true,
+            Self::NotADirectory { .. } | Self::Io { .. } => false,
+        }
+    }
+}
+
+/// A file whose bytes are the application's, still under a temporary name. Dropping it removes it.
+#[derive(Debug)]
+pub struct VerifiedFile {
+    to: PathBuf,
+    path: FilePath,
+    bytes: u64,
+    temporary: Option<CString>,
+}
+
+impl VerifiedFile {
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Gives the file its final name. Whatever stood there, a symbolic link too, is replaced.
+    pub fn publish(mut self) -> Result<RestoredFile, RestoreError> {
+        let target = self.to.join(self.path.as_path());
+        let directory = directory(&self.to, &self.path, false)?;
+        let name = CString::new(self.path.name()).expect("a path holds no NUL");
+        if let Some(temporary) = &self.temporary {
+            renameat(&directory, temporary.as_c_str(), &directory, name.as_c_str()).map_err(|source| {
+                RestoreError::Io { path: target, what: "renaming it to its final name", source: source.into() }
+            })?;
+        }
+        self.temporary = None;
+        Ok(RestoredFile { path: self.path.clone(), bytes: self.bytes })
+    }
+}
+
+impl Drop for VerifiedFile {
+    fn drop(&mut self) {
+        if let (Some(temporary), Ok(directory)) = (&self.temporary, directory(&self.to, &self.path, false)) {
+            let _ = unlinkat(&directory, temporary.as_c_str(), UnlinkatFlags::NoRemoveDir);
+        }
+    }
+}
+
+/// Gives all files of a checkpoint their final names, and with `sync` makes the names last.
+pub fn publish_all(to: &Path, files: Vec<VerifiedFile>, sync: bool) -> Result<Vec<RestoredFile>, RestoreError> {
+    let published: Vec<RestoredFile> = files.into_iter().map(VerifiedFile::publish).collect::<Result<_, _>>()?;
+    if sync {
+        sync_dirs(to, &published)?;
+    }
+    Ok(published)
+}
+
 /// A file that stands under its final name and is the application's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredFile {
@@ -116,6 +178,7 @@ const HOLE_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 pub struct FileRestorer {
     header: Arc<FileHeader>,
+    to: PathBuf,
     /// Where it will stand, for messages.
     target: PathBuf,
     directory: OwnedFd,
@@ -185,6 +248,7 @@ impl FileRestorer {
         let restorer = Self {
             starts: header.variables.iter().map(starts).collect(),
             header,
+            to: to.to_owned(),
             target: target.clone(),
             directory,
             temporary: Some(temporary),
@@ -235,10 +299,10 @@ impl FileRestorer {
         Ok(())
     }
 
-    /// Compares the digest of all bytes, as they are read back, with the application's, and gives the file its name.
-    ///
-    /// With `sync` its bytes are on the disk before it has the name; the name itself is with [`sync_dirs`].
-    pub fn finish(mut self, sync: bool) -> Result<RestoredFile, RestoreError> {
+    /// Compares the digest of all bytes, as they are read back, with the application's. With `sync` they are on the disk
+    /// before this returns. The file has its final name after [`VerifiedFile::publish`] only, so that all files of a
+    /// checkpoint can be compared before any of them replaces an older one.
+    pub fn verify(mut self, sync: bool) -> Result<VerifiedFile, RestoreError> {
         let expected: u64 = self.header.variables.iter().map(|v| v.raw_bytes.0).sum();
         let written = self.written.load(Ordering::Acquire);
         if written < expected {
@@ -259,15 +323,17 @@ impl FileRestorer {
         if sync {
             fsync(&self.file).map_err(self.failed("syncing it"))?;
         }
-        let name = CString::new(self.header.path.name()).expect("a path holds no NUL");
-        if let Some(temporary) = self.temporary.take() {
-            let renamed = renameat(&self.directory, temporary.as_c_str(), &self.directory, name.as_c_str());
-            if let Err(error) = renamed {
-                self.temporary = Some(temporary);
-                return Err(self.failed("renaming it to its final name")(error));
-            }
-        }
-        Ok(RestoredFile { path: self.header.path.clone(), bytes: self.header.bytes })
+        Ok(VerifiedFile {
+            to: self.to.clone(),
+            path: self.header.path.clone(),
+            bytes: self.header.bytes,
+            temporary: self.temporary.take(),
+        })
+    }
+
+    /// [`FileRestorer::verify`] and [`VerifiedFile::publish`] in one.
+    pub fn finish(self, sync: bool) -> Result<RestoredFile, RestoreError> {
+        self.verify(sync)?.publish()
     }
 
     fn failed(&self, what: &'static str) -> impl FnOnce(Errno) -> RestoreError + use<> {

@@ -9,7 +9,9 @@ use bytes::Bytes;
 use mcr_proto::v1::aggregator_client::AggregatorClient;
 use mcr_proto::v1::from_agent::Message as From;
 use mcr_proto::v1::to_agent::Message as To;
-use mcr_proto::{FETCH_BYTES_MAX, FRAME_BYTES, HEARTBEAT_SECONDS, MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, WIRE_VERSION, v1};
+use mcr_proto::{
+    FETCH_BYTES_MAX, FRAME_BYTES, HEARTBEAT_SECONDS, MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, WIRE_VERSION, v1,
+};
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -136,7 +138,12 @@ pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, n
                 reason
             }
         };
-        tracing::warn!(aggregator = options.address, reason, wait_ms = wait.as_millis() as u64, "no session; dialling again");
+        tracing::warn!(
+            aggregator = options.address,
+            reason,
+            wait_ms = wait.as_millis() as u64,
+            "no session; dialling again"
+        );
         let again = tokio::time::sleep(wait);
         tokio::pin!(again);
         loop {
@@ -177,7 +184,9 @@ pub async fn dial_address(address: &str) -> Result<AggregatorClient<Channel>, St
         .connect()
         .await
         .map_err(|error| format!("{address}: {}", chain(&error)))?;
-    Ok(AggregatorClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
+    Ok(AggregatorClient::new(channel)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX))
 }
 
 fn chain(error: &dyn std::error::Error) -> String {
@@ -197,7 +206,9 @@ type Out = mpsc::Sender<v1::FromAgent>;
 async fn send(out: &Out, message: From) -> Result<(), String> {
     let message = v1::FromAgent { message: Some(message) };
     let deadline = Duration::from_secs(SILENCE_SECONDS);
-    out.send_timeout(message, deadline).await.map_err(|_| format!("the aggregator took nothing for {SILENCE_SECONDS} s"))
+    out.send_timeout(message, deadline)
+        .await
+        .map_err(|_| format!("the aggregator took nothing for {SILENCE_SECONDS} s"))
 }
 
 async fn run_session(
@@ -237,9 +248,15 @@ async fn run_session(
                 return Ended::NoOrders;
             }
         }
-        Ok(Ok(Some(v1::ToAgent { message: Some(To::Goodbye(goodbye)) }))) if !goodbye.retry => return Ended::Refused(goodbye.reason),
+        Ok(Ok(Some(v1::ToAgent { message: Some(To::Goodbye(goodbye)) }))) if !goodbye.retry => {
+            return Ended::Refused(goodbye.reason);
+        }
         Ok(Ok(Some(v1::ToAgent { message: Some(To::Goodbye(goodbye)) }))) => return Ended::Failed(goodbye.reason),
-        Ok(Ok(_)) => return Ended::Refused("the aggregator did not answer Hello with Welcome; install one version everywhere".into()),
+        Ok(Ok(_)) => {
+            return Ended::Refused(
+                "the aggregator did not answer Hello with Welcome; install one version everywhere".into(),
+            );
+        }
         Ok(Err(status)) => return Ended::Failed(format!("{}: {}", status.code(), status.message())),
         Err(_) => return Ended::Failed("the aggregator did not answer Hello".into()),
     }
@@ -312,7 +329,9 @@ async fn run_session(
 }
 
 fn news_of(message: To) -> Result<Option<News>, String> {
-    let parse = |label: String| label.parse::<CheckpointId>().map_err(|error| format!("the aggregator names a checkpoint: {error}"));
+    let parse = |label: String| {
+        label.parse::<CheckpointId>().map_err(|error| format!("the aggregator names a checkpoint: {error}"))
+    };
     match message {
         To::Committed(v1::Committed { label, rank, checkpoint, all_groups }) => {
             let (label, checkpoint) = (parse(label)?, parse(checkpoint)?);
@@ -343,14 +362,22 @@ async fn announce(out: &Out, held: &Held) -> Result<(), String> {
 }
 
 /// Reads what a fetch asks for and sends it in frames. The files are read on threads that may block, a few at a time.
-async fn answer(fetch: v1::Fetch, held: Option<Arc<Held>>, out: Out, readers: Arc<Semaphore>, news: mpsc::Sender<News>) {
+async fn answer(
+    fetch: v1::Fetch,
+    held: Option<Arc<Held>>,
+    out: Out,
+    readers: Arc<Semaphore>,
+    news: mpsc::Sender<News>,
+) {
     let Ok(permit) = readers.acquire_owned().await else { return };
     let (fetch_id, announce_id) = (fetch.fetch_id, fetch.announce_id);
     let runtime = tokio::runtime::Handle::current();
     let frames = out.clone();
     let read = tokio::task::spawn_blocking(move || {
         let _permit = permit;
-        let Some(held) = held else { return Err(Unread { reason: "that announcement holds no longer".into(), changed: true }) };
+        let Some(held) = held else {
+            return Err(Unread { reason: "that announcement holds no longer".into(), changed: true });
+        };
         read_ranges(&fetch, &held, |offset, bytes| {
             let crc = crc32c::crc32c(&bytes);
             let data = v1::Data { fetch_id, offset, bytes: bytes.into(), crc };
@@ -383,7 +410,11 @@ impl std::convert::From<CaptureError> for Unread {
 }
 
 /// Fills frames from the ranges, one after the other, however small the ranges are.
-fn read_ranges(fetch: &v1::Fetch, held: &Held, mut each: impl FnMut(u64, Vec<u8>) -> Result<(), Unread>) -> Result<(), Unread> {
+fn read_ranges(
+    fetch: &v1::Fetch,
+    held: &Held,
+    mut each: impl FnMut(u64, Vec<u8>) -> Result<(), Unread>,
+) -> Result<(), Unread> {
     let bad = |reason: String| Unread { reason, changed: false };
     let asked = fetch.ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(range.bytes));
     if asked != Some(fetch.total_bytes) || fetch.total_bytes > FETCH_BYTES_MAX {
@@ -396,7 +427,10 @@ fn read_ranges(fetch: &v1::Fetch, held: &Held, mut each: impl FnMut(u64, Vec<u8>
             variable.is_some_and(|v| range.offset.checked_add(range.bytes).is_some_and(|end| end <= v.raw_bytes.0))
         });
         let Some(file) = file else {
-            return Err(bad(format!("file {}, variable {}, {} bytes at {}: there is no such range", range.file, range.variable, range.bytes, range.offset)));
+            return Err(bad(format!(
+                "file {}, variable {}, {} bytes at {}: there is no such range",
+                range.file, range.variable, range.bytes, range.offset
+            )));
         };
         let (mut offset, mut left) = (range.offset, range.bytes);
         while left > 0 {

@@ -128,7 +128,11 @@ fn variable_from_wire(variable: v1::VariableHeader) -> Result<header::VariableHe
         .collect::<Result<Box<[_]>, _>>()?;
     let per_extent = if filters.is_empty() { 2 } else { 3 };
     if variable.extents.len() % per_extent != 0 {
-        return field("the length of a list of extents", variable.extents.len(), "it must be pairs, or with filters triples");
+        return field(
+            "the length of a list of extents",
+            variable.extents.len(),
+            "it must be pairs, or with filters triples",
+        );
     }
     let mut end = 0u64;
     let extents: Box<[Extent]> = (variable.extents.chunks_exact(per_extent))
@@ -214,7 +218,8 @@ mod tests {
         let order = prop_oneof![Just(ByteOrder::Little), Just(ByteOrder::Big)];
         let int = (prop::sample::select(vec![1u8, 2, 4, 8]), any::<bool>(), order.clone())
             .prop_map(|(width, signed, order)| ElementType::Int { width, signed, order });
-        let float = (prop::sample::select(vec![2u8, 4, 8]), order).prop_map(|(width, order)| ElementType::Float { width, order });
+        let float = (prop::sample::select(vec![2u8, 4, 8]), order)
+            .prop_map(|(width, order)| ElementType::Float { width, order });
         let compound = Just(ElementType::Compound {
             width: 24,
             members: [
@@ -223,38 +228,54 @@ mod tests {
             ]
             .into(),
         });
-        prop_oneof![Just(ElementType::Bytes), int, float, (1u32..99).prop_map(|width| ElementType::Fixed { width }), compound]
+        prop_oneof![
+            Just(ElementType::Bytes),
+            int,
+            float,
+            (1u32..99).prop_map(|width| ElementType::Fixed { width }),
+            compound
+        ]
     }
 
     fn files() -> impl Strategy<Value = FileHeader> {
-        let variable = (elements(), "/[a-z]{1,9}", prop::collection::vec(0u64..9, 0..4), 1u64..5000, any::<bool>(), any::<[u8; 32]>());
-        (prop::collection::vec(variable, 0..20), 0u32..0o10000, any::<i64>()).prop_map(|(variables, mode, modified_ns)| {
-            let mut end = 0;
-            let variables = variables
-                .into_iter()
-                .map(|(element, path, dims, n, filtered, digest)| {
-                    let extent = Extent { offset: end, stored_bytes: n, raw_bytes: if filtered { 2 * n } else { n } };
-                    end += n;
-                    VariableHeader {
-                        role: Role::Array,
-                        path: path.into(),
-                        element,
-                        shape: Shape(dims.into()),
-                        raw_bytes: RawBytes(extent.raw_bytes),
-                        digest: Digest(digest),
-                        filters: if filtered {
-                            [Filter::Shuffle { width: 8 }, Filter::Deflate { level: 6 }, Filter::Fletcher32].into()
-                        } else {
-                            [].into()
-                        },
-                        extents: [extent].into(),
-                    }
-                })
-                .rev() // extents need not grow over the variables
-                .collect();
-            let path = FilePath::new(&b"d/f.\xff.h5"[..]).expect("valid");
-            FileHeader { path, rank: Rank(7), bytes: end, mode, modified_ns, digest: Digest([3; 32]), variables }
-        })
+        let variable = (
+            elements(),
+            "/[a-z]{1,9}",
+            prop::collection::vec(0u64..9, 0..4),
+            1u64..5000,
+            any::<bool>(),
+            any::<[u8; 32]>(),
+        );
+        (prop::collection::vec(variable, 0..20), 0u32..0o10000, any::<i64>()).prop_map(
+            |(variables, mode, modified_ns)| {
+                let mut end = 0;
+                let variables = variables
+                    .into_iter()
+                    .map(|(element, path, dims, n, filtered, digest)| {
+                        let extent =
+                            Extent { offset: end, stored_bytes: n, raw_bytes: if filtered { 2 * n } else { n } };
+                        end += n;
+                        VariableHeader {
+                            role: Role::Array,
+                            path: path.into(),
+                            element,
+                            shape: Shape(dims.into()),
+                            raw_bytes: RawBytes(extent.raw_bytes),
+                            digest: Digest(digest),
+                            filters: if filtered {
+                                [Filter::Shuffle { width: 8 }, Filter::Deflate { level: 6 }, Filter::Fletcher32].into()
+                            } else {
+                                [].into()
+                            },
+                            extents: [extent].into(),
+                        }
+                    })
+                    .rev() // extents need not grow over the variables
+                    .collect();
+                let path = FilePath::new(&b"d/f.\xff.h5"[..]).expect("valid");
+                FileHeader { path, rank: Rank(7), bytes: end, mode, modified_ns, digest: Digest([3; 32]), variables }
+            },
+        )
     }
 
     proptest! {

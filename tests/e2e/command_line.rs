@@ -33,7 +33,10 @@ impl Saved {
     }
 
     fn save(&self, expected: i32) -> serde_json::Value {
-        run_json(mcr().arg("save").arg(self.data()).args(["--group-size", "4", "--job", "job", "--store"]).arg(self.store()), expected)
+        run_json(
+            mcr().arg("save").arg(self.data()).args(["--group-size", "4", "--job", "job", "--store"]).arg(self.store()),
+            expected,
+        )
     }
 
     fn restart(&self, more: &[&str], expected: i32) -> serde_json::Value {
@@ -86,9 +89,15 @@ fn an_older_checkpoint_comes_back_when_it_is_asked_for() {
 fn some_ranks_come_back_alone() {
     let saved = Saved::new(&[10]);
     saved.restart(&["--ranks", "1,4-5"], 0);
-    let expected = saved.step(10).into_iter().filter(|(p, _)| ["rank_1.", "rank_4.", "rank_5."].iter().any(|r| p.to_string_lossy().contains(r)));
+    let expected = saved
+        .step(10)
+        .into_iter()
+        .filter(|(p, _)| ["rank_1.", "rank_4.", "rank_5."].iter().any(|r| p.to_string_lossy().contains(r)));
     assert_same_files(&expected.collect(), &contents(&saved.to()));
-    let refused = run(mcr().arg("restart").arg("--store").arg(saved.store()).arg("--to").arg(saved.to()).args(["--ranks", "6"]), 1);
+    let refused = run(
+        mcr().arg("restart").arg("--store").arg(saved.store()).arg("--to").arg(saved.to()).args(["--ranks", "6"]),
+        1,
+    );
     assert!(String::from_utf8_lossy(&refused.stderr).contains("ranks 0 to 5"));
 }
 
@@ -107,7 +116,8 @@ fn a_damaged_newest_checkpoint_is_passed_over_openly() {
 
 fn saved_exactly(saved: &Saved, newest: &str) {
     let _ = std::fs::remove_dir_all(saved.to());
-    let refused = run(mcr().arg("restart").arg("--exact").arg("--store").arg(saved.store()).arg("--to").arg(saved.to()), 1);
+    let refused =
+        run(mcr().arg("restart").arg("--exact").arg("--store").arg(saved.store()).arg("--to").arg(saved.to()), 1);
     assert!(String::from_utf8_lossy(&refused.stderr).contains(newest));
     assert!(contents(&saved.to()).is_empty(), "nothing half written is left");
 }
@@ -135,7 +145,8 @@ fn with_everything_damaged_a_restart_fails_and_writes_nothing() {
 #[test]
 fn a_store_without_checkpoints_is_a_new_run() {
     let dir = tempfile::tempdir().expect("a directory");
-    let report = run_json(mcr().arg("restart").arg("--store").arg(dir.path()).arg("--to").arg(dir.path().join("to")), 3);
+    let report =
+        run_json(mcr().arg("restart").arg("--store").arg(dir.path()).arg("--to").arg(dir.path().join("to")), 3);
     assert_eq!(report["outcome"], "new run");
 }
 
@@ -144,7 +155,10 @@ fn saving_again_stores_nothing_again() {
     let saved = Saved::new(&[9, 10]);
     let before = contents(&saved.store());
     let report = saved.save(0);
-    assert!(report["checkpoints"].as_array().expect("a list").iter().all(|c| c["outcome"] == "there already"), "{report}");
+    assert!(
+        report["checkpoints"].as_array().expect("a list").iter().all(|c| c["outcome"] == "there already"),
+        "{report}"
+    );
     assert_same_files(&before, &contents(&saved.store()));
 }
 
@@ -199,7 +213,8 @@ fn verify_finds_damage_and_names_it() {
 fn show_tells_the_classes_with_the_papers_hash_keys() {
     let saved = Saved::new(&[10]);
     let shown = run_json(mcr().arg("show").arg("--store").arg(saved.store()), 0);
-    let keys: Vec<&str> = shown["classes"].as_array().expect("a list").iter().map(|c| c["key"].as_str().expect("a key")).collect();
+    let keys: Vec<&str> =
+        shown["classes"].as_array().expect("a list").iter().map(|c| c["key"].as_str().expect("a key")).collect();
     for key in ["state/temperature_F64LE_Array1D", "state/mesh_F64LE_Array1D", "state/ids_I32LE_Array1D"] {
         assert!(keys.contains(&key), "{key} is not among {keys:?}");
     }

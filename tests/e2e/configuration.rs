@@ -27,21 +27,21 @@ fn every_configuration_that_is_shipped_can_be_used() {
 
 #[test]
 fn an_unknown_key_is_refused_with_the_nearest_known_one() {
-    let text = check("[aggregator]\nstore = \"/x\"\ngroup-sise = 4\n", 1);
+    let text = check("[anc]\nstore = \"/x\"\ngroup-sise = 4\n", 1);
     assert!(text.contains("group-sise") && text.contains("group-size"), "{text}");
-    let text = check("[agent]\nagregators = [\"a:1\"]\n", 1);
+    let text = check("[cnc]\nagregators = [\"a:1\"]\n", 1);
     assert!(text.contains("agregators") && text.contains("aggregators"), "{text}");
 }
 
 #[test]
 fn a_value_out_of_range_is_refused_with_what_it_may_be() {
-    let text = check("[aggregator]\nstore = \"/x\"\nbudget-mib = 3\n", 1);
-    assert!(text.contains("aggregator.budget-mib is 3; with segments of 4 MiB it must be between 12"), "{text}");
+    let text = check("[anc]\nstore = \"/x\"\nbudget-mib = 3\n", 1);
+    assert!(text.contains("anc.budget-mib is 3; with segments of 4 MiB it must be between 12"), "{text}");
 }
 
 #[test]
 fn the_printed_defaults_are_known_keys() {
     let defaults = run(mcr().args(["config", "defaults"]), 0);
     let text = String::from_utf8_lossy(&defaults.stdout).into_owned();
-    assert!(text.contains("[agent]") && text.contains("[aggregator]") && text.contains("group-size = 32"), "{text}");
+    assert!(text.contains("[cnc]") && text.contains("[anc]") && text.contains("group-size = 32"), "{text}");
 }

@@ -26,7 +26,10 @@ fn every_set_comes_back_byte_for_byte_with_every_scheme() {
     for set in sets() {
         for scheme in ["agnostic", "agnostic-block", "aware", "aware-block"] {
             let (store, to) = (dir.path().join("store"), dir.path().join("to"));
-            let saved = run_json(mcr().arg("save").arg(&set).args(["--scheme", scheme, "--job", "j", "--store"]).arg(&store), 0);
+            let saved = run_json(
+                mcr().arg("save").arg(&set).args(["--scheme", scheme, "--job", "j", "--store"]).arg(&store),
+                0,
+            );
             for line in saved["checkpoints"].as_array().expect("a list") {
                 assert_eq!(line["outcome"], "saved", "{}: {line}", set.display());
                 let id = line["checkpoint"].as_str().expect("a name");
@@ -55,10 +58,21 @@ fn every_set_goes_through_an_agent_and_two_aggregators_with_every_scheme() {
         let (watch, store) = (dir.path().join("run"), dir.path().join("store"));
         copy_tree(&set, &watch);
         // The same guess that the agent makes says how many ranks there are.
-        let guess = run_json(mcr().arg("save").arg(&watch).args(["--job", "g", "--profile", "raw", "--store"]).arg(dir.path().join("guess")), 0);
+        let guess = run_json(
+            mcr()
+                .arg("save")
+                .arg(&watch)
+                .args(["--job", "g", "--profile", "raw", "--store"])
+                .arg(dir.path().join("guess")),
+            0,
+        );
         let ranks = guess["checkpoints"][0]["ranks"].as_u64().expect("a number");
         let group_size = ranks.div_ceil(2);
-        let schemes: &[&str] = if contents(&set).values().map(Vec::len).sum::<usize>() < 8 << 20 { &["agnostic", "agnostic-block", "aware", "aware-block"] } else { &["agnostic-block", "aware"] };
+        let schemes: &[&str] = if contents(&set).values().map(Vec::len).sum::<usize>() < 8 << 20 {
+            &["agnostic", "agnostic-block", "aware", "aware-block"]
+        } else {
+            &["agnostic-block", "aware"]
+        };
         for scheme in schemes {
             let store = store.join(scheme);
             std::fs::create_dir_all(&store).expect("made");
@@ -66,14 +80,25 @@ fn every_set_goes_through_an_agent_and_two_aggregators_with_every_scheme() {
             let first = Daemon::aggregator(dir.path(), &format!("{scheme}0"), &store, &more);
             let second = Daemon::aggregator(dir.path(), &format!("{scheme}1"), &store, &more);
             let addresses = [first.1.clone(), second.1.clone()];
-            let more = format!("ranks = {ranks}\ngroup-size = {group_size}\nlayout = \"guess\"\nquiet-ms = 20\ncheckpoint-quiet-ms = 50");
+            let more = format!(
+                "ranks = {ranks}\ngroup-size = {group_size}\nlayout = \"guess\"\nquiet-ms = 20\ncheckpoint-quiet-ms = 50"
+            );
             let agent = Daemon::agent(dir.path(), &format!("agent-{scheme}"), &watch, &addresses, &more);
             let to = dir.path().join(format!("to-{scheme}"));
             for line in guess["checkpoints"].as_array().expect("a list") {
                 let id = line["checkpoint"].as_str().expect("a name");
                 wait_complete(&store, id);
                 let through = addresses.join(",");
-                run(mcr().arg("restart").args(["--checkpoint", id, "--aggregators", &through]).arg("--store").arg(&store).arg("--to").arg(&to), 0);
+                run(
+                    mcr()
+                        .arg("restart")
+                        .args(["--checkpoint", id, "--aggregators", &through])
+                        .arg("--store")
+                        .arg(&store)
+                        .arg("--to")
+                        .arg(&to),
+                    0,
+                );
             }
             assert_same_files(&contents(&watch), &contents(&to));
             drop(agent);

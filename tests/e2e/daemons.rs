@@ -12,7 +12,8 @@ struct Cluster {
 }
 
 const RANKS: u32 = 8;
-const AGENT: &str = "ranks = 8\ngroup-size = 4\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nquiet-ms = 50\ncheckpoint-quiet-ms = 100";
+const AGENT: &str =
+    "ranks = 8\ngroup-size = 4\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nquiet-ms = 50\ncheckpoint-quiet-ms = 100";
 
 impl Cluster {
     fn new(more: &str) -> Self {
@@ -29,7 +30,13 @@ impl Cluster {
     }
 
     fn start_agent(&mut self, node: u32) {
-        let agent = Daemon::agent(self.dir.path(), &format!("n{node}"), &Self::node(self.dir.path(), node), &self.addresses(), AGENT);
+        let agent = Daemon::agent(
+            self.dir.path(),
+            &format!("n{node}"),
+            &Self::node(self.dir.path(), node),
+            &self.addresses(),
+            AGENT,
+        );
         self.agents.push(agent);
     }
 
@@ -99,7 +106,7 @@ fn an_aggregator_that_was_killed_is_found_again_by_its_agents() {
     cluster.write(2);
     let more = format!("group-size = 4\nlisten = {address:?}");
     let config = cluster.dir.path().join("a1.toml");
-    std::fs::write(&config, format!("[aggregator]\nstore = {:?}\n{more}\n", cluster.store())).expect("written");
+    std::fs::write(&config, format!("[anc]\nstore = {:?}\n{more}\n", cluster.store())).expect("written");
     let again = Daemon::start(mcr().arg("anc").arg("--config").arg(&config));
     wait_complete(&cluster.store(), "sim.it_2");
     assert_same_files(&cluster.written(2), &cluster.restart(&[]));
@@ -112,7 +119,17 @@ fn a_file_that_is_overwritten_in_place_gives_one_checkpoint_for_each_content() {
     let (watch, store) = (dir.path().join("run"), dir.path().join("store"));
     std::fs::create_dir(&watch).expect("made");
     let more = ["--job", "job", "--ranks", "2", "--group-size", "2", "--layout", "{checkpoint}.rank_{rank}.h5"];
-    let daemon = Daemon::start(mcr().arg("run").arg("--watch").arg(&watch).arg("--store").arg(&store).args(more).arg("--state").arg(dir.path().join("state")));
+    let daemon = Daemon::start(
+        mcr()
+            .arg("run")
+            .arg("--watch")
+            .arg(&watch)
+            .arg("--store")
+            .arg(&store)
+            .args(more)
+            .arg("--state")
+            .arg(dir.path().join("state")),
+    );
     daemon.wait_for_log("session began");
     let mut written = Vec::new();
     for generation in 1..=3usize {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const AGENT: &str = "ranks = 4\ngroup-size = 2\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nquiet-ms = 20\ncheckpoint-quiet-ms = 40\nreconnect-min-ms = 50\nreconnect-max-ms = 200";
+const AGENT: &str = "ranks = 4\ngroup-size = 2\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nquiet-ms = 20\ncheckpoint-quiet-ms = 40\nreconnect-min-ms = 50\nreconnect-max-seconds = 1";
 
 /// A generator that needs no crate; the seed is printed, so that a run can be had again.
 struct Random(u64);
@@ -32,7 +32,9 @@ impl Site {
         let daemon = if which < 2 {
             let listen = self.addresses.get(which).cloned().unwrap_or_else(|| "127.0.0.1:0".into());
             let config = dir.join(format!("a{which}.toml"));
-            let text = format!("[aggregator]\nstore = {store:?}\nlisten = {listen:?}\ngroup-size = 2\nsegment-mib = 1\nbudget-mib = 16\n");
+            let text = format!(
+                "[anc]\nstore = {store:?}\nlisten = {listen:?}\ngroup-size = 2\nsegment-mib = 1\nbudget-mib = 16\n"
+            );
             std::fs::write(&config, text).expect("written");
             let daemon = Daemon::start(mcr().arg("anc").arg("--config").arg(&config));
             if self.addresses.len() == which {
@@ -80,7 +82,10 @@ fn make_dirs(dir: &Path) {
 #[test]
 fn whatever_is_killed_whenever_a_restart_gives_a_whole_checkpoint() {
     let kills: u32 = std::env::var("MCR_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(12);
-    let seed = std::env::var("MCR_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or_else(|| u64::from(std::process::id()) * 7919 + 1);
+    let seed = std::env::var("MCR_SEED")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or_else(|| u64::from(std::process::id()) * 7919 + 1);
     eprintln!("MCR_SEED={seed}");
     let mut random = Random(seed);
     let dir = tempfile::tempdir().expect("a directory");

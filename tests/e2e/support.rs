@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 /// The binary under test, with nothing of the caller's environment that changes what it does.
 pub fn mcr() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mcr"));
-    for name in ["MCR_STORE", "MCR_JOB", "MCR_CONFIG", "MCR_AGGREGATORS", "MCR_LOG", "SLURM_NTASKS", "SLURM_JOB_NTASKS"] {
+    for name in ["MCR_STORE", "MCR_JOB", "MCR_CONFIG", "MCR_AGGREGATORS", "MCR_LOG", "SLURM_NTASKS", "SLURM_JOB_NTASKS"]
+    {
         command.env_remove(name);
     }
     command
@@ -21,8 +22,11 @@ pub fn run(command: &mut Command, expected: i32) -> Output {
     let output = command.output().expect("the binary starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert_eq!(
-        output.status.code(), Some(expected),
-        "{command:?}\nstdout:\n{}\nstderr:\n{}", text(&output.stdout), text(&output.stderr)
+        output.status.code(),
+        Some(expected),
+        "{command:?}\nstdout:\n{}\nstderr:\n{}",
+        text(&output.stdout),
+        text(&output.stderr)
     );
     output
 }
@@ -67,7 +71,7 @@ impl Daemon {
     /// An aggregator over a store, on a port that the system picks.
     pub fn aggregator(dir: &Path, name: &str, store: &Path, more: &str) -> (Self, String) {
         let config = dir.join(format!("{name}.toml"));
-        let text = format!("[aggregator]\nstore = {store:?}\nlisten = \"127.0.0.1:0\"\n{more}\n");
+        let text = format!("[anc]\nstore = {store:?}\nlisten = \"127.0.0.1:0\"\n{more}\n");
         std::fs::write(&config, text).expect("written");
         let daemon = Self::start(mcr().arg("anc").arg("--config").arg(&config));
         let address = daemon.address();
@@ -79,7 +83,7 @@ impl Daemon {
         let config = dir.join(format!("{name}.toml"));
         let state = dir.join(format!("{name}.state"));
         let text = format!(
-            "[agent]\njob = \"job\"\nnode = {name:?}\nwatch = {watch:?}\nstate-file = {state:?}\naggregators = {aggregators:?}\n{more}\n"
+            "[cnc]\njob = \"job\"\nnode = {name:?}\nwatch = {watch:?}\nstate-file = {state:?}\naggregators = {aggregators:?}\n{more}\n"
         );
         std::fs::write(&config, text).expect("written");
         Self::start(mcr().arg("cnc").arg("--config").arg(&config))
@@ -93,7 +97,9 @@ impl Daemon {
     }
 
     pub fn wait_for_log(&self, what: &str) -> String {
-        wait_for(what, Duration::from_secs(30), || self.log.lock().expect("not poisoned").iter().find(|line| line.contains(what)).cloned())
+        wait_for(what, Duration::from_secs(30), || {
+            self.log.lock().expect("not poisoned").iter().find(|line| line.contains(what)).cloned()
+        })
     }
 
     pub fn log(&self) -> String {
@@ -114,7 +120,10 @@ impl Daemon {
     pub fn stop(mut self) -> Option<i32> {
         let killed = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
         assert!(killed.is_ok_and(|status| status.success()));
-        wait_for("the end of a daemon after SIGTERM", Duration::from_secs(40), || self.child.try_wait().expect("can be waited for")).code()
+        wait_for("the end of a daemon after SIGTERM", Duration::from_secs(40), || {
+            self.child.try_wait().expect("can be waited for")
+        })
+        .code()
     }
 }
 
@@ -181,6 +190,9 @@ pub fn list(store: &Path) -> Vec<serde_json::Value> {
 /// Waits until a checkpoint is listed as complete.
 pub fn wait_complete(store: &Path, id: &str) {
     wait_for(&format!("checkpoint {id} complete"), Duration::from_secs(60), || {
-        store.exists().then(|| list(store)).and_then(|all| all.into_iter().find(|c| c["checkpoint"] == id && c["complete"] == true))
+        store
+            .exists()
+            .then(|| list(store))
+            .and_then(|all| all.into_iter().find(|c| c["checkpoint"] == id && c["complete"] == true))
     });
 }
