@@ -2,5 +2,6 @@
 
 pub mod capture;
 pub mod h5;
+mod holes;
 pub mod restart;
 pub mod source;
