@@ -7,6 +7,7 @@
 //! that cannot be read, or that changed meanwhile, does.
 
 use crate::h5::{FileMap, MapSource, MappedVariable};
+use crate::holes::Sparse;
 use mcrengine::filter;
 use mcrengine::header::{ElementType, Extent, FileHeader, Role, Shape, VariableHeader};
 use mcrengine::ids::{Digest, FilePath, Rank};
@@ -406,7 +407,7 @@ fn again(input: &mut Input<'_>, extents: &[Extent]) -> io::Result<Digest> {
 
 /// The bytes of the file: in memory if they are few, else read as they are wanted into one buffer.
 struct Input<'a> {
-    file: &'a File,
+    file: Sparse<'a>,
     bytes: u64,
     whole: Option<Vec<u8>>,
     buffer: Vec<u8>,
@@ -425,7 +426,7 @@ impl<'a> Input<'a> {
             }
             _ => None,
         };
-        Ok(Self { file, bytes, whole, buffer: Vec::new() })
+        Ok(Self { file: Sparse::new(file)?, bytes, whole, buffer: Vec::new() })
     }
 
     /// Bytes that must lie within the file; at most a chunk of [`mcrengine::header::FILTERED_CHUNK_MAX`].

@@ -4,6 +4,7 @@
 //! they were read back equals the recorded one. No symbolic link below the target directory is followed, so that a
 //! hostile path or a prepared directory leads nowhere else.
 
+use crate::holes::Sparse;
 use crate::source::starts;
 use mcrengine::filter;
 use mcrengine::header::{FileHeader, HeaderError};
@@ -420,12 +421,13 @@ impl FileRestorer {
     }
 
     fn digest(&self) -> Result<Digest, RestoreError> {
+        let mut file = Sparse::new(&self.file).map_err(self.io("asking for its state"))?;
         let mut hasher = blake3::Hasher::new();
         let mut buffer = vec![0; BUFFER_BYTES.min(usize::try_from(self.header.bytes).unwrap_or(BUFFER_BYTES)).max(1)];
         let mut at = 0;
         while at < self.header.bytes {
             let n = (self.header.bytes - at).min(buffer.len() as u64) as usize;
-            self.file.read_exact_at(&mut buffer[..n], at).map_err(self.io("reading it back"))?;
+            file.read_exact_at(&mut buffer[..n], at).map_err(self.io("reading it back"))?;
             hasher.update(&buffer[..n]);
             at += n as u64;
         }

@@ -185,7 +185,8 @@ impl Parser<'_> {
         if stored_base != at {
             return Err(not_classic("a superblock that was moved", at));
         }
-        if at.checked_add(end).is_none_or(|end| end > self.bytes) {
+        // Unlike all other addresses this one counts from the first byte of the file.
+        if end > self.bytes {
             return Err(not_classic("a file that was cut short", at));
         }
         if version < 2 {

@@ -1,0 +1,110 @@
+//! How long does it take to describe a checkpoint, and what of it is the map, what the reading and hashing?
+//!
+//! Files that are in the page cache, one core; each checkpoint below MCR_CORPUS (`SET/DUMP/...`) on its own. The figure to
+//! compare with is a copy through the same buffers. `cargo bench -p mcr-cnc`.
+
+use mcr_cnc::capture::{CaptureMode, capture};
+use mcr_cnc::h5::{Classic, Library, MapSource};
+use mcr_cnc::restart::FileRestorer;
+use mcr_cnc::source::{Descriptors, OpenFile};
+use mcrengine::ids::{FilePath, Rank};
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+const REPETITIONS: usize = 9;
+
+fn main() {
+    let Some(root) = std::env::var_os("MCR_CORPUS").map(PathBuf::from) else {
+        println!("skipped: MCR_CORPUS names no directory of real checkpoints");
+        return;
+    };
+    println!("ms, fastest and median of {REPETITIONS}; the last column is the median rate of capture");
+    for set in entries(&root) {
+        for dump in entries(&set) {
+            checkpoint(&dump);
+        }
+    }
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let found = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|e| e.path());
+    let mut found: Vec<PathBuf> = found.collect();
+    found.sort();
+    found
+}
+
+fn files(directory: &Path, found: &mut Vec<PathBuf>) {
+    for path in entries(directory) {
+        if path.is_dir() { files(&path, found) } else { found.push(path) }
+    }
+}
+
+fn checkpoint(dump: &Path) {
+    let mut found = Vec::new();
+    files(dump, &mut found);
+    let bytes: u64 = found.iter().map(|f| f.metadata().map_or(0, |m| m.len())).sum();
+    let relative = |f: &PathBuf| {
+        let path = f.strip_prefix(dump).expect("below the directory").as_os_str().as_bytes();
+        FilePath::new(path).expect("a path")
+    };
+    let map = |maps: &dyn MapSource| {
+        found.iter().fold(0, |datasets, path| {
+            let file = File::open(path).expect("open");
+            let bytes = file.metadata().expect("metadata").len();
+            datasets + maps.map(path, &file, bytes).map_or(0, |map| map.variables.len())
+        })
+    };
+    let take = |mode| {
+        let one = |f: &PathBuf| capture(dump, &relative(f), Rank(0), mode, &Classic).expect("captured");
+        found.iter().map(one).collect::<Vec<_>>()
+    };
+    let captured = take(CaptureMode::Apart);
+    let fetch = |to: Option<&Path>| {
+        let descriptors = Descriptors::new(64);
+        let mut buffer = vec![0; 1 << 20];
+        for file in &captured {
+            let header = Arc::new(file.header.clone());
+            let source = OpenFile::new(dump, Arc::clone(&header), file.fingerprint, &descriptors);
+            let restorer = to.map(|to| FileRestorer::create(to, Arc::clone(&header)).expect("created"));
+            for (v, variable) in header.variables.iter().enumerate() {
+                for at in (0..variable.raw_bytes.0).step_by(1 << 20) {
+                    let n = (variable.raw_bytes.0 - at).min(1 << 20) as usize;
+                    source.read_raw(v, at, &mut buffer[..n]).expect("read");
+                    if let Some(restorer) = &restorer {
+                        restorer.write(v, at, &buffer[..n]).expect("written");
+                    }
+                }
+            }
+            if let Some(restorer) = restorer {
+                restorer.finish(false).expect("identical");
+            }
+        }
+    };
+    let to = std::env::temp_dir().join(format!("mcr-bench-{}", std::process::id()));
+    println!("{}: {} files, {:.1} MB, {} datasets", dump.display(), found.len(), bytes as f64 / 1e6, map(&Classic));
+    println!("  map, own parser    {}", timed(|| drop(map(&Classic))).0);
+    println!("  map, HDF5 library  {}", timed(|| drop(map(&Library))).0);
+    println!("  capture, whole     {}", timed(|| drop(take(CaptureMode::Whole))).0);
+    let (text, median_s) = timed(|| drop(take(CaptureMode::Apart)));
+    println!("  capture, apart     {text}   {:.0} MB/s", bytes as f64 / 1e6 / median_s);
+    println!("  fetch all          {}", timed(|| fetch(None)).0);
+    println!("  fetch and restore  {}", timed(|| fetch(Some(&to))).0);
+    // What is left of a benchmark hurts nobody.
+    let _ = std::fs::remove_dir_all(&to);
+}
+
+fn timed(mut work: impl FnMut()) -> (String, f64) {
+    let mut seconds: Vec<f64> = (0..REPETITIONS)
+        .map(|_| {
+            let start = Instant::now();
+            work();
+            start.elapsed().as_secs_f64()
+        })
+        .collect();
+    seconds.sort_by(f64::total_cmp);
+    let median = seconds[REPETITIONS / 2];
+    (format!("{:8.2} {:8.2}", seconds[0] * 1e3, median * 1e3), median)
+}

@@ -1,0 +1,74 @@
+//! Reading files that were never written everywhere, without reading what is not there.
+
+use nix::errno::Errno;
+use nix::unistd::{Whence, lseek};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+/// Reads at positions; where a sparse file has no data, zeros cost no read and no page of the kernel's cache.
+pub(crate) struct Sparse<'a> {
+    file: &'a File,
+    has_holes: bool,
+    /// The file is known to have no data from the first position up to the second.
+    hole: (u64, u64),
+}
+
+impl<'a> Sparse<'a> {
+    pub fn new(file: &'a File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        // A file system that compresses looks the same; then nothing is found, and all is read.
+        let has_holes = metadata.blocks().saturating_mul(512) < metadata.len();
+        Ok(Self { file, has_holes, hole: (0, 0) })
+    }
+
+    /// Fills the buffer with the bytes at `at`, which must lie within the file.
+    pub fn read_exact_at(&mut self, buffer: &mut [u8], at: u64) -> io::Result<()> {
+        let end = at.saturating_add(buffer.len() as u64);
+        if self.has_holes && !self.in_hole(at, end) {
+            self.hole = (at, self.next_data(at));
+        }
+        if self.has_holes && self.in_hole(at, end) {
+            buffer.fill(0);
+            return Ok(());
+        }
+        self.file.read_exact_at(buffer, at)
+    }
+
+    fn in_hole(&self, at: u64, end: u64) -> bool {
+        self.hole.0 <= at && end <= self.hole.1
+    }
+
+    /// Where data begins at or after `at`. Moves the file's own position, which nobody uses.
+    fn next_data(&self, at: u64) -> u64 {
+        let Ok(from) = i64::try_from(at) else { return at };
+        match lseek(self.file, from, Whence::SeekData) {
+            Ok(data) => u64::try_from(data).unwrap_or(at),
+            // Only a hole is left.
+            Err(Errno::ENXIO) => self.file.metadata().map_or(at, |m| m.len()),
+            Err(_) => at,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_read_as_zeros_and_data_as_it_is() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        file.set_len(10 << 20).expect("its length");
+        file.write_all_at(&[7; 5000], (3 << 20) - 100).expect("written");
+        file.write_all_at(&[8; 10], (10 << 20) - 10).expect("written");
+        let mut sparse = Sparse::new(&file).expect("metadata");
+        assert!(sparse.has_holes, "the file system of temporary files keeps holes");
+        let (mut found, mut expected) = (vec![1; 1 << 16], vec![2; 1 << 16]);
+        for at in (0..10u64 << 20).step_by(1 << 16) {
+            sparse.read_exact_at(&mut found, at).expect("read");
+            file.read_exact_at(&mut expected, at).expect("read");
+            assert!(found == expected, "at {at}");
+        }
+        assert!(sparse.read_exact_at(&mut found, (10 << 20) - 10).is_err(), "past the end");
+    }
+}

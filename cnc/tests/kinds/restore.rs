@@ -1,0 +1,230 @@
+//! What capture refuses, and what a restored file goes through before it has its name.
+
+use crate::support::{MAPS, round_trip};
+use crate::write::{FileOptions, Space, Writer, set, smooth};
+use hdf5_sys::h5t::H5T_IEEE_F64LE;
+use mcr_cnc::capture::{CaptureError, CaptureMode, CapturedFile, capture};
+use mcr_cnc::h5::{FileMap, H5Error, MapSource};
+use mcr_cnc::restart::{FileRestorer, RestoreError};
+use mcr_cnc::source::{Descriptors, OpenFile};
+use mcrengine::header::{FileHeader, Role};
+use mcrengine::ids::{Digest, FilePath, Rank};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::sync::Arc;
+
+fn take(root: &Path, name: &str, mode: CaptureMode) -> Result<CapturedFile, CaptureError> {
+    capture(root, &FilePath::new(name.as_bytes()).expect("valid"), Rank(3), mode, &*MAPS)
+}
+
+/// A file of one variable, its header, and its bytes.
+fn plain(root: &Path, name: &str) -> (Arc<FileHeader>, Vec<u8>) {
+    let bytes = smooth(300_000);
+    let path = root.join(name);
+    std::fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
+    std::fs::write(&path, &bytes).expect("write");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).expect("mode");
+    (Arc::new(take(root, name, CaptureMode::Apart).expect("captured").header), bytes)
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let name = |e: std::io::Result<std::fs::DirEntry>| e.expect("an entry").file_name().into_string().expect("a name");
+    let mut names: Vec<String> = std::fs::read_dir(directory).expect("readable").map(name).collect();
+    names.sort();
+    names
+}
+
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+#[test]
+fn only_regular_files_are_captured() {
+    let root = directory();
+    std::fs::write(root.path().join("file"), b"x").expect("write");
+    symlink("file", root.path().join("link")).expect("link");
+    nix::unistd::mkfifo(&root.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("pipe");
+    std::fs::create_dir(root.path().join("directory")).expect("directory");
+    for name in ["link", "pipe", "directory"] {
+        let error = take(root.path(), name, CaptureMode::Apart).expect_err(name);
+        assert!(matches!(error, CaptureError::NotAFile { .. }), "{name}: {error}");
+    }
+    let error = take(root.path(), "missing", CaptureMode::Apart).expect_err("missing");
+    assert!(matches!(error, CaptureError::Vanished { .. }) && error.is_transient(), "{error}");
+}
+
+#[test]
+fn a_file_taken_whole_is_one_variable_with_the_files_digest() {
+    let root = directory();
+    let writer = Writer::new(&root.path().join("f.h5"), FileOptions::default());
+    writer.dataset("/x", *H5T_IEEE_F64LE, Space::Simple(&[10]), set::nothing, Some(&smooth(80)));
+    drop(writer);
+    let header = take(root.path(), "f.h5", CaptureMode::Whole).expect("captured").header;
+    assert_eq!((header.variables.len(), header.variables[0].role, header.rank), (1, Role::WholeFile, Rank(3)));
+    assert_eq!(header.digest, Digest::of(&std::fs::read(root.path().join("f.h5")).expect("read")));
+    assert_eq!(header.variables[0].digest, header.digest);
+}
+
+#[test]
+fn an_empty_file_comes_back_empty() {
+    let root = directory();
+    File::create(root.path().join("empty")).expect("create");
+    let header = round_trip(root.path(), "empty", &*MAPS, 10);
+    assert_eq!((header.bytes, header.variables.len()), (0, 1));
+}
+
+/// Writes to the file while it is being captured.
+struct Meddler<'a>(&'a dyn Fn());
+
+// Only ever called by the thread that made it.
+#[expect(unsafe_code, reason = "the closures of these tests are called by their own thread")]
+// SAFETY: `capture` calls `map` on the thread that it was called on.
+unsafe impl Sync for Meddler<'_> {}
+#[expect(unsafe_code, reason = "as above")]
+// SAFETY: as above.
+unsafe impl Send for Meddler<'_> {}
+
+impl MapSource for Meddler<'_> {
+    fn map(&self, _: &Path, _: &File, _: u64) -> Result<FileMap, H5Error> {
+        (self.0)();
+        Err(H5Error::NotHdf5)
+    }
+}
+
+#[test]
+fn a_file_that_is_written_or_cut_meanwhile_is_refused() {
+    let root = directory();
+    let path = root.path().join("f");
+    let append = || {
+        File::options().append(true).open(&path).and_then(|mut f| f.write_all(b"more")).expect("append");
+    };
+    let cut = || {
+        File::options().write(true).open(&path).and_then(|f| f.set_len(5_000_000)).expect("cut");
+    };
+    for meddle in [&append as &dyn Fn(), &cut] {
+        std::fs::write(&path, smooth(6_000_000)).expect("write");
+        let name = FilePath::new(&b"f"[..]).expect("valid");
+        let error = capture(root.path(), &name, Rank(0), CaptureMode::Apart, &Meddler(meddle)).expect_err("changed");
+        assert!(matches!(error, CaptureError::Changed { .. }) && error.is_transient(), "{error}");
+    }
+}
+
+#[test]
+fn a_captured_file_is_read_while_it_is_the_same_even_under_no_name() {
+    let root = directory();
+    let (header, bytes) = plain(root.path(), "f");
+    let captured = take(root.path(), "f", CaptureMode::Apart).expect("captured");
+    let descriptors = Descriptors::new(1);
+    let source = OpenFile::new(root.path(), Arc::clone(&header), captured.fingerprint, &descriptors);
+    let mut piece = [0; 100];
+    source.read_raw(0, 1000, &mut piece).expect("unchanged");
+    assert_eq!(piece[..], bytes[1000..1100]);
+    assert!(source.read_raw(0, 299_950, &mut piece).is_err(), "past the end");
+    assert!(source.read_raw(1, 0, &mut piece).is_err(), "no such variable");
+    std::fs::remove_file(root.path().join("f")).expect("removed");
+    source.read_raw(0, 2000, &mut piece).expect("still held");
+    assert_eq!(piece[..], bytes[2000..2100]);
+    // Another file takes the only descriptor; then there is no way back.
+    std::fs::write(root.path().join("g"), b"other").expect("write");
+    let other = take(root.path(), "g", CaptureMode::Apart).expect("captured");
+    let other = OpenFile::new(root.path(), Arc::new(other.header), other.fingerprint, &descriptors);
+    other.read_raw(0, 0, &mut piece[..5]).expect("read");
+    let error = source.read_raw(0, 2000, &mut piece).expect_err("gone");
+    assert!(matches!(error, CaptureError::Vanished { .. }), "{error}");
+    File::options().append(true).open(root.path().join("g")).and_then(|mut f| f.write_all(b"!")).expect("append");
+    let error = other.read_raw(0, 0, &mut piece[..5]).expect_err("changed");
+    assert!(matches!(error, CaptureError::Changed { .. }), "{error}");
+}
+
+#[test]
+fn pieces_may_come_in_any_order_from_many_threads_and_twice() {
+    let root = directory();
+    let writer = Writer::new(&root.path().join("f.h5"), FileOptions::default());
+    let deflated = |list| {
+        set::chunk(&[1000])(list);
+        set::deflate(6)(list);
+    };
+    writer.dataset("/x", *H5T_IEEE_F64LE, Space::Simple(&[20_000]), deflated, Some(&smooth(160_000)));
+    drop(writer);
+    let captured = take(root.path(), "f.h5", CaptureMode::Apart).expect("captured");
+    let header = Arc::new(captured.header);
+    let source = OpenFile::new(root.path(), Arc::clone(&header), captured.fingerprint, &Descriptors::new(8));
+    let to = directory();
+    let restorer = FileRestorer::create(to.path(), Arc::clone(&header)).expect("created");
+    let mut pieces = Vec::new();
+    for (v, variable) in header.variables.iter().enumerate() {
+        for at in (0..variable.raw_bytes.0).step_by(777) {
+            let mut bytes = vec![0; (variable.raw_bytes.0 - at).min(777) as usize];
+            source.read_raw(v, at, &mut bytes).expect("read");
+            pieces.push((v, at, bytes));
+        }
+    }
+    // Every second from the back, then all of the others, then some once more.
+    let shuffled: Vec<_> =
+        pieces.iter().rev().step_by(2).chain(pieces.iter()).chain(pieces.iter().step_by(5)).collect();
+    std::thread::scope(|scope| {
+        for part in shuffled.chunks(shuffled.len().div_ceil(4)) {
+            scope.spawn(|| part.iter().for_each(|(v, at, bytes)| restorer.write(*v, *at, bytes).expect("written")));
+        }
+    });
+    restorer.finish(true).expect("identical");
+    assert_eq!(std::fs::read(to.path().join("f.h5")).ok(), std::fs::read(root.path().join("f.h5")).ok());
+    assert_eq!(names(to.path()), ["f.h5"]);
+}
+
+#[test]
+fn wrong_or_missing_bytes_leave_nothing_under_the_final_name() {
+    let root = directory();
+    let (header, mut bytes) = plain(root.path(), "d/f");
+    let to = directory();
+    let missing = FileRestorer::create(to.path(), Arc::clone(&header)).expect("created");
+    missing.write(0, 0, &bytes[1..]).expect("written");
+    let error = missing.finish(false).expect_err("a byte is missing");
+    assert!(matches!(error, RestoreError::Incomplete { written: 299_999, .. }), "{error}");
+    bytes[70_000] ^= 1;
+    let wrong = FileRestorer::create(to.path(), Arc::clone(&header)).expect("created");
+    wrong.write(0, 0, &bytes).expect("written");
+    assert!(wrong.write(0, 1, &bytes).is_err(), "one byte past the end");
+    let error = wrong.finish(false).expect_err("a bit is wrong");
+    assert!(matches!(error, RestoreError::Digest { .. }), "{error}");
+    drop(FileRestorer::create(to.path(), header).expect("created"));
+    assert_eq!(names(&to.path().join("d")), [""; 0], "nothing is left, not even a temporary file");
+}
+
+#[test]
+fn a_restored_file_replaces_what_stands_there_and_follows_no_link() {
+    let root = directory();
+    let (header, bytes) = plain(root.path(), "d/f");
+    let to = directory();
+    let outside = directory();
+    std::fs::write(outside.path().join("precious"), b"precious").expect("write");
+    std::fs::create_dir(to.path().join("d")).expect("directory");
+    symlink(outside.path().join("precious"), to.path().join("d/f")).expect("link");
+    for _ in 0..2 {
+        let restorer = FileRestorer::create(to.path(), Arc::clone(&header)).expect("created");
+        restorer.write(0, 0, &bytes).expect("written");
+        restorer.finish(false).expect("restored");
+    }
+    let metadata = to.path().join("d/f").symlink_metadata().expect("metadata");
+    assert!(metadata.is_file() && metadata.permissions().mode() & 0o7777 == 0o640);
+    assert_eq!(std::fs::read(outside.path().join("precious")).expect("read"), b"precious");
+
+    let trap = directory();
+    symlink(outside.path(), trap.path().join("d")).expect("link");
+    let error = FileRestorer::create(trap.path(), header).expect_err("a link on the way");
+    assert!(matches!(error, RestoreError::NotADirectory { .. }), "{error}");
+    assert_eq!(names(outside.path()), ["precious"]);
+}
+
+#[test]
+fn a_header_that_contradicts_itself_is_refused() {
+    let root = directory();
+    let (header, _) = plain(root.path(), "f");
+    let mut bad = FileHeader::clone(&header);
+    bad.bytes += 1;
+    let to = directory();
+    assert!(matches!(FileRestorer::create(to.path(), Arc::new(bad)), Err(RestoreError::Header(_))));
+    assert_eq!(names(to.path()), [""; 0]);
+}

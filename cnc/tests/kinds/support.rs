@@ -1,0 +1,108 @@
+//! What the tests of capture and rebuilding share.
+
+use mcr_cnc::capture::{CaptureMode, capture};
+use mcr_cnc::h5::{MapSource, Maps, worker_main};
+use mcr_cnc::restart::{FileRestorer, sync_dirs};
+use mcr_cnc::source::{Descriptors, OpenFile};
+use mcrengine::header::{FileHeader, VariableHeader};
+use mcrengine::ids::{Digest, FilePath, Rank};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, LazyLock};
+
+/// The maps of production, with this test program as the library's process.
+pub static MAPS: LazyLock<Maps> = LazyLock::new(|| Maps::with_command(worker_command));
+
+/// Starts this test program so that it runs [`worker_entry`] alone.
+pub fn worker_command() -> std::io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["support::worker_entry", "--exact", "--ignored", "--nocapture"]);
+    Ok(command)
+}
+
+#[test]
+#[ignore = "the body of the process that maps files; it leaves at once when nobody asks it"]
+fn worker_entry() {
+    worker_main();
+}
+
+/// Captures a file, rebuilds it from reads of its variables in pieces of `piece_bytes`, and compares all bytes.
+pub fn round_trip(root: &Path, name: &str, maps: &dyn MapSource, piece_bytes: usize) -> FileHeader {
+    let path = FilePath::new(name.as_bytes()).expect("a valid path");
+    let captured = capture(root, &path, Rank(0), CaptureMode::Apart, maps).unwrap_or_else(|e| panic!("{name}: {e}"));
+    captured.header.check().unwrap_or_else(|e| panic!("{name}: {e}"));
+    let header = Arc::new(captured.header);
+    let source = OpenFile::new(root, Arc::clone(&header), captured.fingerprint, &Descriptors::new(4));
+    let to = tempfile::tempdir().expect("a temporary directory");
+    let restorer = FileRestorer::create(to.path(), Arc::clone(&header)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let mut piece = vec![0; piece_bytes];
+    for (v, variable) in header.variables.iter().enumerate() {
+        let mut hasher = Vec::new();
+        let mut at = 0;
+        while at < variable.raw_bytes.0 {
+            let n = (variable.raw_bytes.0 - at).min(piece_bytes as u64) as usize;
+            source.read_raw(v, at, &mut piece[..n]).unwrap_or_else(|e| panic!("{name}: {e}"));
+            restorer.write(v, at, &piece[..n]).unwrap_or_else(|e| panic!("{name}: {e}"));
+            if variable.raw_bytes.0 < 1 << 24 {
+                hasher.extend_from_slice(&piece[..n]);
+            }
+            at += n as u64;
+        }
+        if variable.raw_bytes.0 < 1 << 24 {
+            assert_eq!(Digest::of(&hasher), variable.digest, "{name}: digest of {:?}", variable.path);
+        }
+    }
+    let restored = restorer.finish(false).unwrap_or_else(|e| panic!("{name}: {e}"));
+    sync_dirs(to.path(), &[restored]).unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert_same(&root.join(name), &to.path().join(name));
+    Arc::unwrap_or_clone(header)
+}
+
+/// Compares two files byte by byte; the restorer's own digest is not taken for it.
+fn assert_same(a: &Path, b: &Path) {
+    use std::os::unix::fs::FileExt;
+    let open = |p: &Path| std::fs::File::open(p).unwrap_or_else(|e| panic!("{}: {e}", p.display()));
+    let (fa, fb) = (open(a), open(b));
+    let len = |f: &std::fs::File| f.metadata().expect("metadata").len();
+    assert_eq!(len(&fa), len(&fb), "{}: another length", b.display());
+    let (mut x, mut y) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    let mut at = 0;
+    while at < len(&fa) {
+        let n = (len(&fa) - at).min(1 << 20) as usize;
+        fa.read_exact_at(&mut x[..n], at).expect("read");
+        fb.read_exact_at(&mut y[..n], at).expect("read");
+        assert!(x[..n] == y[..n], "{}: other bytes after {at}", b.display());
+        at += n as u64;
+    }
+    let modified = |f: &std::fs::File| f.metadata().expect("metadata").modified().expect("a time");
+    assert_eq!(modified(&fa), modified(&fb), "{}: another time", b.display());
+}
+
+/// A variable by its path, with its role, type and shape as `Array F64LE [4, 5]`.
+pub fn described(header: &FileHeader, path: &str) -> Vec<String> {
+    let line = |v: &VariableHeader| format!("{:?} {} {:?} {:?}", v.role, v.element, v.shape.0, v.filters);
+    header.variables.iter().filter(|v| &*v.path == path).map(line).collect()
+}
+
+/// All files of the corpus that MCR_CORPUS names; nothing, and a line about it, where it names none.
+pub fn corpus() -> Vec<(PathBuf, String)> {
+    let Some(root) = std::env::var_os("MCR_CORPUS") else {
+        eprintln!("skipped: MCR_CORPUS names no directory of real checkpoints");
+        return Vec::new();
+    };
+    let root = PathBuf::from(root);
+    let mut found = Vec::new();
+    let mut directories = vec![root.clone()];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(&directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display())) {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if let Some(name) = path.strip_prefix(&root).ok().and_then(Path::to_str) {
+                found.push((root.clone(), name.to_owned()));
+            }
+        }
+    }
+    found.sort();
+    found
+}
