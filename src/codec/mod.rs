@@ -520,7 +520,9 @@ impl fmt::Display for Chain {
 
 /// Makes `buffer` exactly `bytes` long without clearing what was there; every byte is then written over.
 fn resize_for_overwrite(buffer: &mut Vec<u8>, bytes: usize) {
-    if buffer.len() > bytes {
+    if buffer.capacity() < bytes {
+        *buffer = vec![0; bytes]; // new pages are zero already, and touched only once
+    } else if buffer.len() > bytes {
         buffer.truncate(bytes);
     } else {
         buffer.resize(bytes, 0);

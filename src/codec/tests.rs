@@ -336,6 +336,28 @@ fn shown_raw(raw: &[u8]) -> String {
     best.expect("encodes").0.to_string()
 }
 
+#[test]
+fn records_are_shorter_in_columns() {
+    let record = |(i, x): (usize, f64)| {
+        let mut bytes = [0; 30];
+        bytes[..4].copy_from_slice(&(i as u32 * 7 % 40_000).to_le_bytes());
+        bytes[6..14].copy_from_slice(&x.to_le_bytes());
+        bytes[14..22].copy_from_slice(&(x * x / 3.0).to_le_bytes());
+        bytes[22..26].copy_from_slice(&(i as f32).to_le_bytes());
+        bytes
+    };
+    for n in [300, 20_000] {
+        let raw: Vec<u8> = wave(n).into_iter().enumerate().flat_map(record).collect();
+        let mut scratch = Scratch::default();
+        let (chain, stored) =
+            encode_best(&Profile::Default, &raw, &particle(), &[], false, &mut scratch).expect("encodes");
+        let zstd = Chain::zstd(3).encode(&raw, &[], &mut scratch).expect("encodes");
+        assert_eq!(chain.to_string(), "columns(30)");
+        assert!(stored.len() * 10 < zstd.len() * 9, "{n} records: {} and {} bytes", stored.len(), zstd.len());
+        assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
+    }
+}
+
 /// Each golden file: its name, the chain, and the shapes that the encoder was given.
 fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
     use ByteOrder::{Big, Little};

@@ -185,9 +185,15 @@ const fn symbols<T: Real>() -> usize {
 fn encode<T: Real>(job: ArrayJob<'_>, stored: &mut Vec<u8>, buffers: &mut Buffers) {
     let big = job.param & BIG_ENDIAN != 0;
     let (elements, tail) = T::elements(job.raw);
-    let grids = grids(job.arrays, job.param >> 16, elements.len());
+    let mut grids = grids(job.arrays, job.param >> 16, elements.len());
     stored.clear();
     put_grids(&grids, stored);
+    if stored.len() > header_bytes_max(elements.len()) {
+        // So many small arrays that telling their shapes costs more than it brings.
+        grids.clear();
+        stored.clear();
+        put_grids(&grids, stored);
+    }
     let Buffers { symbols: chunk_symbols, coded, coder, bits } = buffers;
     let mut model = Model::new(symbols::<T>(), false);
     let mut walk = Walk::new(&grids, elements.len());
@@ -339,9 +345,7 @@ fn grids(arrays: &[ArrayShape], dimensions: u32, elements: usize) -> Vec<Grids> 
     if left > 0 {
         push(1, left, 1, left);
     }
-    // Each record has 4 varints; many small arrays are not worth so many records.
-    let too_many = VARINT_BYTES_MAX * 4 * grids.len() > elements / 16;
-    if is_one_row || too_many { Vec::new() } else { grids }
+    if is_one_row { Vec::new() } else { grids }
 }
 
 fn put_grids(grids: &[Grids], out: &mut Vec<u8>) {
@@ -494,9 +498,20 @@ mod tests {
         assert_eq!(grids_of(&[shape(4096, &[u64::MAX, 16, 16])], 3), []);
         assert_eq!(grids_of(&[shape(4096, &[0, 16])], 3), []);
         assert_eq!(grids_of(&[], 3), []);
-        // Not worth its header.
-        let alternating: Vec<ArrayShape> = (0..128).map(|i| shape(32, &[4 + i % 2 * 4, 8 - i % 2 * 4])).collect();
-        assert_eq!(grids_of(&alternating, 3), []);
+    }
+
+    #[test]
+    fn shapes_that_cost_more_than_they_bring_are_left_out() {
+        let arrays: Vec<ArrayShape> = (0..128).map(|i| shape(32, &[4 + i % 2 * 4, 8 - i % 2 * 4])).collect();
+        let raw = vec![1; 128 * 32 * 8];
+        let encoded = |arrays| {
+            let mut stored = Vec::new();
+            let job = ArrayJob { param: 8 | 2 << 16, raw: &raw, arrays, members: &[] };
+            encode::<f64>(job, &mut stored, &mut Buffers::default());
+            stored
+        };
+        assert_eq!(encoded(&arrays), encoded(&[]));
+        assert_ne!(encoded(&arrays[..2]), encoded(&[]));
     }
 
     /// A field that is linear in each coordinate: the Lorenzo predictor is exact but for its edges.
