@@ -185,8 +185,8 @@ pub struct PruneArgs {
     #[command(flatten)]
     pub store: StoreArgs,
     /// How many of the newest complete checkpoints stay
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub keep: u32,
+    #[arg(long, value_name = "N")]
+    pub keep: std::num::NonZeroU32,
     /// Delete incomplete checkpoints that are older than the newest complete one too
     #[arg(long)]
     pub incomplete: bool,

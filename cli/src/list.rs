@@ -35,11 +35,12 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
             table.row([
                 job.to_string(),
                 state.id.to_string(),
-                if state.is_complete() {
-                    "complete".into()
-                } else {
-                    format!("incomplete ({} missing)", state.missing.len())
-                },
+                match (state.is_complete(), state.is_pruned) {
+                    (true, _) => "complete",
+                    (false, true) => "pruned",
+                    (false, false) => "incomplete",
+                }
+                .into(),
                 state.ranks.to_string(),
                 state.files.to_string(),
                 human_bytes(state.raw_bytes.0),
@@ -66,7 +67,8 @@ fn to_json(job: &str, state: &CheckpointState) -> serde_json::Value {
         "job": job,
         "checkpoint": state.id,
         "complete": state.is_complete(),
-        "missing": state.missing.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "pruned": state.is_pruned,
+        "problems": state.problems,
         "sequence": state.sequence,
         "ranks": state.ranks,
         "groups": state.groups,

@@ -108,11 +108,11 @@ fn candidates<'a>(
         },
     };
     let from = &all[first..];
-    for state in from.iter().take_while(|state| !state.is_complete()) {
-        eprintln!("mcr: {} is not complete and therefore does not exist: {}", state.id, missing_of(state));
+    for state in from.iter().take_while(|state| !state.is_complete()).filter(|state| !state.is_pruned) {
+        eprintln!("mcr: {} is not complete and therefore does not exist: {}", state.id, problems_of(state));
     }
     if args.checkpoint.is_some() && args.exact && !from[0].is_complete() {
-        bail!("{} does not exist: {}", from[0].id, missing_of(&from[0]));
+        bail!("{} does not exist: {}", from[0].id, problems_of(&from[0]));
     }
     let complete: Vec<&CheckpointState> = from.iter().filter(|state| state.is_complete()).collect();
     if complete.is_empty() {
@@ -121,10 +121,10 @@ fn candidates<'a>(
     Ok(complete)
 }
 
-fn missing_of(state: &CheckpointState) -> String {
-    let mut text = state.missing.iter().take(4).map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    if state.missing.len() > 4 {
-        text.push_str(&format!("; and {} more", state.missing.len() - 4));
+fn problems_of(state: &CheckpointState) -> String {
+    let mut text = state.problems.iter().take(4).cloned().collect::<Vec<_>>().join("; ");
+    if state.problems.len() > 4 {
+        text.push_str(&format!("; and {} more", state.problems.len() - 4));
     }
     text
 }

@@ -119,7 +119,7 @@ fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool) -> anyhow::Res
         eprintln!("mcr: ... and {} more files that belong to no checkpoint", scan.unplaced.len() - 10);
     }
     for skipped in scan.skipped.iter().take(10) {
-        eprintln!("mcr: {skipped}; not saved");
+        eprintln!("mcr: {}: {}; not saved", skipped.path.display(), skipped.reason);
     }
     Ok(scan.checkpoints.into_iter().map(|(label, files)| (label.0, files)).collect())
 }

@@ -92,7 +92,7 @@ fn summary(job: &JobId, state: &CheckpointState) -> String {
     );
     if !state.is_complete() {
         text.push_str("INCOMPLETE: it does not exist for a restart\n");
-        state.missing.iter().take(10).for_each(|missing| text.push_str(&format!("  {missing}\n")));
+        state.problems.iter().take(10).for_each(|problem| text.push_str(&format!("  {problem}\n")));
     }
     let older = references(state);
     if !older.is_empty() {

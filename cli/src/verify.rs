@@ -2,8 +2,8 @@
 
 use crate::args::VerifyArgs;
 use crate::common::{one_job, open_store};
-use crate::output::{human_rate, human_time, print, print_json};
-use mcrengine::manifest;
+use crate::output::{Progress, human_rate, human_time, print, print_json};
+use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::verify::verify;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -11,21 +11,26 @@ use std::time::Instant;
 pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     let store = open_store(&args.store)?;
     let job = one_job(&store, &args.store)?;
-    let ids = match &args.checkpoint {
-        Some(id) => vec![id.clone()],
-        None => manifest::list(&store, &job)?
-            .into_iter()
-            .filter(|state| state.is_complete())
-            .map(|state| state.id)
-            .collect(),
+    let states = match &args.checkpoint {
+        Some(id) => vec![manifest::state(&store, &job, id)?],
+        None => manifest::list(&store, &job)?.into_iter().filter(CheckpointState::is_complete).collect(),
     };
     let (mut good, mut lines) = (true, Vec::new());
-    for id in ids {
+    for CheckpointState { id, raw_bytes, .. } in states {
         let started = Instant::now();
-        let report = verify(&store, &job, &id, args.budget_mib << 20);
+        let progress = Progress::new("verifying", args.json);
+        progress.message(id.to_string());
+        progress.add(raw_bytes.0);
+        let report = verify(&store, &job, &id, args.budget_mib << 20, &mut |raw_bytes| progress.done(raw_bytes.0));
+        drop(progress);
         let elapsed = started.elapsed();
         good &= report.is_good();
-        let problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
+        let problems: Vec<String> = (report.problems.iter())
+            .map(|problem| match problem.group {
+                Some(group) => format!("group-{:04}: {}", group.0, problem.what),
+                None => problem.what.clone(),
+            })
+            .collect();
         if args.json {
             lines.push(serde_json::json!({
                 "job": job, "checkpoint": id, "good": report.is_good(), "problems": problems, "groups": report.groups, "files": report.files,

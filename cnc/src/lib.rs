@@ -4,6 +4,7 @@ pub mod agent;
 pub mod capture;
 pub mod config;
 pub mod h5;
+mod holes;
 pub mod layout;
 pub mod restart;
 pub mod serve;
