@@ -5,6 +5,8 @@
 //! codec. Whether the bytes are taken for floats or doubles is what shuffle and zstd like better. Rates are raw bytes
 //! per second; the ratio of each chain, with the digest of the slice, goes to standard error.
 
+#![expect(missing_docs, reason = "Criterion's macro makes a public function")]
+
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use mcrengine::codec::{Chain, Profile, Scratch, choose};
 use mcrengine::header::{ByteOrder, ElementType};

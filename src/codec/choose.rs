@@ -3,10 +3,11 @@
 //! Two ways are worth their time for numbers: zstd by itself, which finds repeats (ghost zones, refined grids, what did
 //! not change), and shuffle before zstd, which finds what numbers near each other have in common. Either can be a
 //! quarter shorter than the other. What tells them apart is how much of a segment comes again, perhaps far away, where
-//! no sample of a few runs sees it. So that is counted over the whole segment first ([`repeats_per_mille`]), in a small
-//! part of the time that coding takes. Where next to nothing comes again, shuffle it is; where much does, zstd. Between, both are tried on runs
-//! spread over the segment, a sixteenth of it, long enough to hold the nearer repeats, and what comes again counts as
-//! free for zstd. Over the segments of the six checkpoints it was tried on, the choice is within 0.2 % of the better one.
+//! no sample of a few runs sees it. So that is counted over the whole segment first ([`repeats_per_mille`]), in a
+//! small part of the time that coding takes. Where next to nothing comes again, shuffle it is; where much does, zstd.
+//! Between, both are tried on runs spread over the segment, a sixteenth of it, long enough to hold the nearer repeats,
+//! and what comes again counts as free for zstd. Over the classes of five checkpoints of four codes (Cactus, Dedalus,
+//! Enzo twice, GADGET) the sum is within 0.2 % of always taking the better one.
 //!
 //! Bytes and records are tried on the sample alone, and short segments as a whole.
 

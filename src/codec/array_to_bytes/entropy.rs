@@ -24,6 +24,7 @@ pub(super) const SYMBOL_BITS_MAX: usize = TOTAL_BITS as usize;
 pub(super) const SYMBOLS_OVERHEAD_BYTES: usize = 2 * size_of::<u64>() + size_of::<u32>();
 
 /// What is known about the symbols to come.
+#[derive(Clone)]
 pub(super) struct Model {
     /// Of each symbol since long, ageing.
     counts: Vec<u32>,
@@ -300,8 +301,14 @@ mod tests {
                 encode_symbols(&symbols, &mut writer, &mut buffers, &mut stored);
                 let most = SYMBOLS_OVERHEAD_BYTES + symbols.len() * SYMBOL_BITS_MAX / 8;
                 prop_assert!(stored.len() <= most, "{} bytes, at most {most}", stored.len());
-                let cut = &stored[..stored.len() - 1];
-                prop_assert!(!decode_symbols(cut, &mut vec![0; symbols.len()], &mut Model::new(65, true)));
+                let mut longer = stored.clone();
+                longer.extend([0; 4]);
+                for damaged in [&stored[..stored.len() - 1], &stored[..stored.len() - 4], &longer] {
+                    // Decoding with what the model knows by now, and without.
+                    let mut symbols = vec![0; symbols.len()];
+                    prop_assert!(!decode_symbols(damaged, &mut symbols, &mut reader.clone()));
+                    prop_assert!(!decode_symbols(damaged, &mut symbols, &mut Model::new(65, true)));
+                }
                 let mut again = vec![0; symbols.len()];
                 prop_assert!(decode_symbols(&stored, &mut again, &mut reader));
                 prop_assert_eq!(again, symbols);
