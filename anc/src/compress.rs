@@ -4,6 +4,7 @@ use crate::flush::FlushError;
 use mcrengine::codec::{ArrayShape, Profile, Scratch, encode_best};
 use mcrengine::container::StoredSegment;
 use mcrengine::header::FileHeader;
+use mcrengine::merge::Layout;
 use mcrengine::plan::SegmentPlan;
 use mcrengine::units::RawBytes;
 
@@ -17,7 +18,11 @@ pub fn compress(
     verify: bool,
     scratch: &mut Scratch,
 ) -> Result<StoredSegment, FlushError> {
-    let arrays: Vec<ArrayShape> = segment.pieces.iter().map(|piece| array_shape(piece, files)).collect();
+    // Interleaved blocks are no arrays any more.
+    let arrays: Vec<ArrayShape> = match segment.layout {
+        Layout::Concatenated => segment.pieces.iter().map(|piece| array_shape(piece, files)).collect(),
+        Layout::Interleaved(_) => Vec::new(),
+    };
     let pooled = segment.class.is_none();
     let (chain, stored) =
         encode_best(profile, raw, &segment.element, &arrays, pooled, scratch).map_err(FlushError::Codec)?;
