@@ -1,4 +1,4 @@
-//! x
+//! The compute node's side: which files the application has finished, what they are made of, and how they come back.
 
 pub mod config;
 pub mod layout;

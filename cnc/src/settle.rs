@@ -4,7 +4,7 @@
 //! as the kernel can tell, it has rested for a while, and, for HDF5, its superblock agrees with its length. A rank is
 //! ready when all its files that were seen are settled and nothing says that there will be more.
 
-use mcrengine::ids::{CheckpointId, FilePath, Rank};
+use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 
@@ -193,7 +193,7 @@ const SUPERBLOCK_BYTES: usize = 64;
 pub fn hdf5_end<E>(
     path: &FilePath,
     bytes: u64,
-    read_at: &mut dyn FnMut(u64, &mut [u8]) -> Result<usize, E>,
+    mut read_at: impl FnMut(u64, &mut [u8]) -> Result<usize, E>,
 ) -> Result<End, E> {
     let mut block = [0u8; SUPERBLOCK_BYTES];
     let mut at = 0u64;
@@ -318,7 +318,8 @@ struct Gathered {
     marked: bool,
     /// By rank; `None` holds the files of no rank. A file without fingerprint is not settled.
     files: BTreeMap<Option<Rank>, BTreeMap<FilePath, Option<Fingerprint>>>,
-    announced: BTreeMap<Rank, Vec<SettledFile>>,
+    /// What was told of a rank, as a digest: there may be very many files.
+    announced: BTreeMap<Rank, Digest>,
     /// Ranks of which something changed since they were told of; no other is looked at again.
     changed: BTreeSet<Rank>,
 }
@@ -352,11 +353,12 @@ impl Readiness {
         }
     }
 
-    /// A file of a checkpoint is gone. Tells whether it was announced.
+    /// A file of a checkpoint is gone. Tells whether it was part of what was announced.
     pub fn remove(&mut self, now_ms: u64, checkpoint: &CheckpointId, rank: Option<Rank>, path: &FilePath) -> bool {
         let Some(gathered) = self.checkpoints.get_mut(checkpoint) else { return false };
+        let mut was_settled = false;
         if let Some(files) = gathered.files.get_mut(&rank) {
-            files.remove(path);
+            was_settled = files.remove(path).flatten().is_some();
             if files.is_empty() {
                 gathered.files.remove(&rank);
             }
@@ -364,7 +366,7 @@ impl Readiness {
         gathered.last_event_ms = now_ms;
         let rank = rank.unwrap_or(Rank(0));
         gathered.changed.extend([rank, Rank(0)]);
-        let announced = gathered.announced.get(&rank).is_some_and(|files| files.iter().any(|file| file.path == *path));
+        let announced = was_settled && gathered.announced.contains_key(&rank);
         if gathered.files.is_empty() {
             self.checkpoints.remove(checkpoint);
         } else if !gathered.files.contains_key(&Some(rank)) {
@@ -393,7 +395,7 @@ impl Readiness {
             for rank in std::mem::take(&mut gathered.changed) {
                 let files = gathered.settled(rank, &self.own);
                 let before = gathered.announced.get(&rank);
-                let Some(files) = files.filter(|files| before != Some(files)) else { continue };
+                let Some(files) = files.filter(|files| before != Some(&digest_of(files))) else { continue };
                 gathered.changed.insert(rank);
                 let enough = self.files_per_rank.is_some_and(|needed| files.len() as u64 >= u64::from(needed));
                 if (self.needs_marker && gathered.marked) || enough || (!self.needs_marker && quiet_at_ms <= now_ms) {
@@ -409,7 +411,7 @@ impl Readiness {
     /// This rank was told of, with these files.
     pub fn announced(&mut self, ready: &ReadyRank) {
         let gathered = self.gathered(&ready.checkpoint);
-        gathered.announced.insert(ready.rank, ready.files.clone());
+        gathered.announced.insert(ready.rank, digest_of(&ready.files));
         gathered.changed.remove(&ready.rank);
     }
 
@@ -420,6 +422,20 @@ impl Readiness {
             gathered.changed.insert(rank);
         }
     }
+}
+
+fn digest_of(files: &[SettledFile]) -> Digest {
+    let mut bytes = Vec::with_capacity(files.len() * 80);
+    for SettledFile { path, fingerprint: print } in files {
+        bytes.extend_from_slice(path.as_bytes());
+        bytes.push(0); // ends the path, which holds none
+        for number in [print.device, print.inode, print.bytes] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        bytes.extend_from_slice(&print.modified_ns.to_le_bytes());
+        bytes.extend_from_slice(&print.changed_ns.to_le_bytes());
+    }
+    Digest::of(&bytes)
 }
 
 impl Gathered {
@@ -571,7 +587,7 @@ mod tests {
 
     fn end_of(name: &str, content: &[u8]) -> End {
         let path = FilePath::new(name.as_bytes()).expect("valid");
-        hdf5_end::<()>(&path, content.len() as u64, &mut |at, into| {
+        hdf5_end::<()>(&path, content.len() as u64, |at, into| {
             let from = &content[usize::try_from(at).expect("small").min(content.len())..];
             let n = from.len().min(into.len());
             into[..n].copy_from_slice(&from[..n]);
