@@ -139,6 +139,8 @@ struct Requests {
 const LOOK_MAX: usize = 4096;
 /// The most events other than [`WatchEvent::Ready`] that wait while the queue is full; the oldest are dropped.
 const NOTICES_MAX: usize = 1024;
+/// The most files that are examined, or ranks that are told, in one turn: bounds what is held meanwhile.
+const BATCH: usize = 1024;
 /// How long to wait for room in a full queue.
 const FULL_MS: u64 = 50;
 const RESCAN: Duration = Duration::from_secs(60);
@@ -307,7 +309,8 @@ impl Core {
         }
         self.conclude();
         let deliver_ms = self.deliver();
-        [deliver_ms, self.due.first().map(|(at_ms, _)| *at_ms), self.rescan_ms].into_iter().flatten().min()
+        let examine_ms = (!self.examine.is_empty()).then_some(now_ms);
+        [deliver_ms, examine_ms, self.due.first().map(|(at_ms, _)| *at_ms), self.rescan_ms].into_iter().flatten().min()
     }
 
     /// Waits for the kernel, a request, or the time; false if it cannot.
@@ -586,7 +589,8 @@ impl Core {
 
     /// Looks thoroughly at the files that have rested, with one look at `/proc` for all of them.
     fn conclude(&mut self) {
-        let paths = std::mem::take(&mut self.examine);
+        let paths = std::iter::from_fn(|| self.examine.pop_first()).take(BATCH);
+        let paths: Vec<_> = paths.collect();
         let prints: Vec<_> = paths
             .into_iter()
             .filter_map(|path| {
@@ -666,8 +670,8 @@ impl Core {
                 }
             }
         }
-        let (ready, next_ms) = self.readiness.due(now_ms);
-        let mut changed = false;
+        let (ready, next_ms) = self.readiness.due(now_ms, BATCH);
+        let mut changed = ready.len() == BATCH;
         for ready in ready {
             // In-place overwriting begins without an event: what we say is what is there now.
             let moved = |file: &&crate::settle::SettledFile| {
