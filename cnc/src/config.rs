@@ -155,21 +155,8 @@ pub enum ConfigError {
         what: String,
     },
     /// A key that means nothing.
-    #[error("{}:{line}: unknown key {key:?} in {table}; {}", file.display(), way_out(near.as_deref(), known))]
-    UnknownKey {
-        /// Which file.
-        file: PathBuf,
-        /// Counted from 1.
-        line: usize,
-        /// As written.
-        key: String,
-        /// The table it stands in: `[cnc]`, or `the top of the file`.
-        table: String,
-        /// The known key that looks most like it.
-        near: Option<String>,
-        /// All known keys.
-        known: Vec<String>,
-    },
+    #[error("{0}")]
+    UnknownKey(Box<UnknownKey>),
     /// A key without which we cannot run.
     #[error("cnc.{key} is missing; {way_out}")]
     Missing {
@@ -191,6 +178,24 @@ pub enum ConfigError {
     /// A layout that cannot be.
     #[error("cnc.layout: {0}")]
     Layout(#[from] LayoutError),
+}
+
+/// A key that means nothing, and what was meant, perhaps.
+#[derive(Debug, thiserror::Error)]
+#[error("{}:{line}: unknown key {key:?} in {table}; {}", file.display(), way_out(near.as_deref(), known))]
+pub struct UnknownKey {
+    /// Which file.
+    pub file: PathBuf,
+    /// Counted from 1.
+    pub line: usize,
+    /// As written.
+    pub key: String,
+    /// The table it stands in: `[cnc]`, or `the top of the file`.
+    pub table: String,
+    /// The known key that looks most like it.
+    pub near: Option<String>,
+    /// All known keys.
+    pub known: Vec<String>,
 }
 
 fn way_out(near: Option<&str>, known: &[String]) -> String {
@@ -220,7 +225,8 @@ pub fn parse_toml<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, Con
             None => ConfigError::Syntax { file, line, what: error.message().trim().to_owned() },
             Some((key, known)) => {
                 let near = nearest(&key, &known);
-                ConfigError::UnknownKey { file, line, table: table_at(text, line), key, near, known }
+                let table = table_at(text, line);
+                ConfigError::UnknownKey(Box::new(UnknownKey { file, line, key, table, near, known }))
             }
         }
     })

@@ -244,7 +244,7 @@ impl Pattern {
         if glob.len() > PATTERN_BYTES_MAX {
             return Err(LayoutError::TooLong(glob.len()));
         }
-        let regex = glob_to_regex(glob).map_err(|what| refuse(what))?;
+        let regex = glob_to_regex(glob).map_err(refuse)?;
         let made = Self::compile(glob, &regex, first_rank).map_err(|what| refuse(&what))?;
         made.checked()
     }
@@ -425,7 +425,8 @@ mod tests {
 
     #[test]
     fn globs_mean_what_the_table_says() {
-        let cases: &[(&str, &str, Option<(&str, Option<u32>)>)] = &[
+        type Expected = Option<(&'static str, Option<u32>)>;
+        let cases: &[(&str, &str, Expected)] = &[
             ("**/{checkpoint}.{rank}.h5", "a/b/s_1.3.h5", Some(("s_1", Some(3)))),
             ("**/{checkpoint}.{rank}.h5", "s_1.3.h5", Some(("s_1", Some(3)))),
             ("**/{checkpoint}.{rank}.h5", "s_1.3.h5x", None),

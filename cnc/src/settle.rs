@@ -4,7 +4,7 @@
 //! as the kernel can tell, it has rested for a while, and, for HDF5, its superblock agrees with its length. A rank is
 //! ready when all its files that were seen are settled and nothing says that there will be more.
 
-use mcrengine::ids::{CheckpointId, FilePath, Rank};
+use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 
@@ -193,7 +193,7 @@ const SUPERBLOCK_BYTES: usize = 64;
 pub fn hdf5_end<E>(
     path: &FilePath,
     bytes: u64,
-    read_at: &mut dyn FnMut(u64, &mut [u8]) -> Result<usize, E>,
+    mut read_at: impl FnMut(u64, &mut [u8]) -> Result<usize, E>,
 ) -> Result<End, E> {
     let mut block = [0u8; SUPERBLOCK_BYTES];
     let mut at = 0u64;
@@ -317,8 +317,10 @@ struct Gathered {
     last_event_ms: u64,
     marked: bool,
     /// By rank; `None` holds the files of no rank. A file without fingerprint is not settled.
-    files: BTreeMap<Option<Rank>, BTreeMap<FilePath, Option<Fingerprint>>>,
-    announced: BTreeMap<Rank, Vec<SettledFile>>,
+    /// Sorted lists and not maps, since most ranks have one file and there may be very many ranks.
+    files: BTreeMap<Option<Rank>, Vec<(FilePath, Option<Fingerprint>)>>,
+    /// What was told of a rank, as a digest: there may be very many files.
+    announced: BTreeMap<Rank, Digest>,
     /// Ranks of which something changed since they were told of; no other is looked at again.
     changed: BTreeSet<Rank>,
 }
@@ -345,18 +347,28 @@ impl Readiness {
         settled: Option<Fingerprint>,
     ) {
         let gathered = self.gathered(checkpoint);
-        let files = gathered.files.entry(rank).or_default();
-        if files.insert(path.clone(), settled) != Some(settled) {
+        let files = gathered.files.entry(rank).or_insert_with(|| Vec::with_capacity(1));
+        let is_new = match files.binary_search_by(|(other, _)| other.cmp(path)) {
+            Ok(at) => std::mem::replace(&mut files[at].1, settled) != settled,
+            Err(at) => {
+                files.insert(at, (path.clone(), settled));
+                true
+            }
+        };
+        if is_new {
             gathered.last_event_ms = now_ms;
             gathered.changed.insert(rank.unwrap_or(Rank(0)));
         }
     }
 
-    /// A file of a checkpoint is gone. Tells whether it was announced.
+    /// A file of a checkpoint is gone. Tells whether it was part of what was announced.
     pub fn remove(&mut self, now_ms: u64, checkpoint: &CheckpointId, rank: Option<Rank>, path: &FilePath) -> bool {
         let Some(gathered) = self.checkpoints.get_mut(checkpoint) else { return false };
+        let mut was_settled = false;
         if let Some(files) = gathered.files.get_mut(&rank) {
-            files.remove(path);
+            if let Ok(at) = files.binary_search_by(|(other, _)| other.cmp(path)) {
+                was_settled = files.remove(at).1.is_some();
+            }
             if files.is_empty() {
                 gathered.files.remove(&rank);
             }
@@ -364,7 +376,7 @@ impl Readiness {
         gathered.last_event_ms = now_ms;
         let rank = rank.unwrap_or(Rank(0));
         gathered.changed.extend([rank, Rank(0)]);
-        let announced = gathered.announced.get(&rank).is_some_and(|files| files.iter().any(|file| file.path == *path));
+        let announced = was_settled && gathered.announced.contains_key(&rank);
         if gathered.files.is_empty() {
             self.checkpoints.remove(checkpoint);
         } else if !gathered.files.contains_key(&Some(rank)) {
@@ -385,21 +397,34 @@ impl Readiness {
         self.checkpoints.get_mut(checkpoint).expect("it was put there above")
     }
 
-    /// The ranks that are ready now and were not announced as they are; and when to ask again.
-    pub fn due(&mut self, now_ms: u64) -> (Vec<ReadyRank>, Option<u64>) {
+    /// The ranks that are ready now and were not announced as they are, at most so many; and when to ask again.
+    pub fn due(&mut self, now_ms: u64, most: usize) -> (Vec<ReadyRank>, Option<u64>) {
         let (mut ready, mut next_ms) = (Vec::new(), None::<u64>);
         for (checkpoint, gathered) in &mut self.checkpoints {
             let quiet_at_ms = gathered.last_event_ms.saturating_add(self.quiet_ms);
-            for rank in std::mem::take(&mut gathered.changed) {
+            if gathered.changed.is_empty() {
+                continue;
+            }
+            let complete = if self.needs_marker { gathered.marked } else { quiet_at_ms <= now_ms };
+            if !complete && !self.needs_marker {
+                next_ms = Some(next_ms.map_or(quiet_at_ms, |at| at.min(quiet_at_ms)));
+            }
+            if !complete && self.files_per_rank.is_none() {
+                continue;
+            }
+            let changed: Vec<_> = gathered.changed.iter().copied().collect();
+            for rank in changed {
+                if ready.len() >= most {
+                    return (ready, Some(now_ms));
+                }
                 let files = gathered.settled(rank, &self.own);
                 let before = gathered.announced.get(&rank);
-                let Some(files) = files.filter(|files| before != Some(files)) else { continue };
-                gathered.changed.insert(rank);
-                let enough = self.files_per_rank.is_some_and(|needed| files.len() as u64 >= u64::from(needed));
-                if (self.needs_marker && gathered.marked) || enough || (!self.needs_marker && quiet_at_ms <= now_ms) {
+                let Some(files) = files.filter(|files| before != Some(&digest_of(files))) else {
+                    gathered.changed.remove(&rank);
+                    continue;
+                };
+                if complete || self.files_per_rank.is_some_and(|needed| files.len() as u64 >= u64::from(needed)) {
                     ready.push(ReadyRank { checkpoint: checkpoint.clone(), rank, files, again: before.is_some() });
-                } else if !self.needs_marker {
-                    next_ms = Some(next_ms.map_or(quiet_at_ms, |at| at.min(quiet_at_ms)));
                 }
             }
         }
@@ -409,7 +434,7 @@ impl Readiness {
     /// This rank was told of, with these files.
     pub fn announced(&mut self, ready: &ReadyRank) {
         let gathered = self.gathered(&ready.checkpoint);
-        gathered.announced.insert(ready.rank, ready.files.clone());
+        gathered.announced.insert(ready.rank, digest_of(&ready.files));
         gathered.changed.remove(&ready.rank);
     }
 
@@ -420,6 +445,20 @@ impl Readiness {
             gathered.changed.insert(rank);
         }
     }
+}
+
+fn digest_of(files: &[SettledFile]) -> Digest {
+    let mut bytes = Vec::with_capacity(files.len() * 80);
+    for SettledFile { path, fingerprint: print } in files {
+        bytes.extend_from_slice(path.as_bytes());
+        bytes.push(0); // ends the path, which holds none
+        for number in [print.device, print.inode, print.bytes] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        bytes.extend_from_slice(&print.modified_ns.to_le_bytes());
+        bytes.extend_from_slice(&print.changed_ns.to_le_bytes());
+    }
+    Digest::of(&bytes)
 }
 
 impl Gathered {
@@ -571,7 +610,7 @@ mod tests {
 
     fn end_of(name: &str, content: &[u8]) -> End {
         let path = FilePath::new(name.as_bytes()).expect("valid");
-        hdf5_end::<()>(&path, content.len() as u64, &mut |at, into| {
+        hdf5_end::<()>(&path, content.len() as u64, |at, into| {
             let from = &content[usize::try_from(at).expect("small").min(content.len())..];
             let n = from.len().min(into.len());
             into[..n].copy_from_slice(&from[..n]);
@@ -618,7 +657,7 @@ mod tests {
         found.iter().map(|ready| (ready.rank.0, ready.files.len(), ready.again)).collect()
     }
     fn announce(readiness: &mut Readiness, now_ms: u64) -> Vec<(u32, usize, bool)> {
-        let (ready, _) = readiness.due(now_ms);
+        let (ready, _) = readiness.due(now_ms, 9);
         ready.iter().for_each(|ready| readiness.announced(ready));
         ranks(&ready)
     }
@@ -628,9 +667,9 @@ mod tests {
         let mut r = readiness(Layout::directories(), OwnRanks::all());
         r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));
         r.put(0, &id("a"), Some(Rank(2)), &path("a/2"), None);
-        assert_eq!(r.due(499), (vec![], Some(500)));
+        assert_eq!(r.due(499, 9), (vec![], Some(500)));
         assert_eq!(announce(&mut r, 500), [(1, 1, false)]);
-        assert_eq!(r.due(500), (vec![], None), "told once, and nothing to wait for but the kernel");
+        assert_eq!(r.due(500, 9), (vec![], None), "told once, and nothing to wait for but the kernel");
         r.put(600, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 1)));
         assert_eq!(announce(&mut r, 1_100), [(2, 1, false)]);
         // A second file, and a second content of the first.
@@ -638,7 +677,13 @@ mod tests {
         r.put(2_000, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 2)));
         assert_eq!(announce(&mut r, 2_500), [(1, 2, true), (2, 1, true)]);
         r.put(9_000, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 2)));
-        assert_eq!(announce(&mut r, 19_000), [], "the same content again is nothing new");
+        r.put(20_000, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 3)));
+        r.put(20_000, &id("b"), Some(Rank(1)), &path("b/1"), Some(print(1, 3)));
+        let (first, next_ms) = r.due(20_500, 1);
+        assert_eq!((ranks(&first), next_ms), (vec![(1, 2, true)], Some(20_500)), "there is more to tell at once");
+        r.announced(&first[0]);
+        assert_eq!(announce(&mut r, 20_500), [(1, 1, false)]);
+        assert_eq!(announce(&mut r, 29_000), [], "the same content again is nothing new");
     }
 
     #[test]
@@ -672,7 +717,7 @@ mod tests {
         let marked = Layout::directories().with_marker("{checkpoint}/DONE").expect("valid");
         let mut r = readiness(marked, OwnRanks::all());
         r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));
-        assert_eq!(r.due(99_000), (vec![], None), "without its marker it is not complete");
+        assert_eq!(r.due(99_000, 9), (vec![], None), "without its marker it is not complete");
         r.mark(&id("a"), true);
         assert_eq!(announce(&mut r, 0), [(1, 1, false)]);
         let mut r = readiness(Layout::directories().with_files_per_rank(2), OwnRanks::all());

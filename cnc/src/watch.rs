@@ -24,7 +24,7 @@ use std::fs::Metadata;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -139,6 +139,8 @@ struct Requests {
 const LOOK_MAX: usize = 4096;
 /// The most events other than [`WatchEvent::Ready`] that wait while the queue is full; the oldest are dropped.
 const NOTICES_MAX: usize = 1024;
+/// The most files that are examined, or ranks that are told, in one turn: bounds what is held meanwhile.
+const BATCH: usize = 1024;
 /// How long to wait for room in a full queue.
 const FULL_MS: u64 = 50;
 const RESCAN: Duration = Duration::from_secs(60);
@@ -192,10 +194,8 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.request(|requests| requests.stop = true);
-        if let Some(thread) = self.thread.take() {
-            if thread.join().is_err() {
-                tracing::error!("the watcher's thread panicked");
-            }
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the watcher's thread panicked");
         }
     }
 }
@@ -309,7 +309,8 @@ impl Core {
         }
         self.conclude();
         let deliver_ms = self.deliver();
-        [deliver_ms, self.due.first().map(|(at_ms, _)| *at_ms), self.rescan_ms].into_iter().flatten().min()
+        let examine_ms = (!self.examine.is_empty()).then_some(now_ms);
+        [deliver_ms, examine_ms, self.due.first().map(|(at_ms, _)| *at_ms), self.rescan_ms].into_iter().flatten().min()
     }
 
     /// Waits for the kernel, a request, or the time; false if it cannot.
@@ -534,6 +535,9 @@ impl Core {
         let now_ms = self.now_ms();
         if !self.files.contains_key(&path) {
             let Some(placed) = stat.as_ref().and_then(|_| self.layout.place(&path)) else { return };
+            if placed.rank.is_some_and(|rank| !self.options.own.takes(rank)) {
+                return; // many agents may see one directory: each remembers its own files only
+            }
             if self.files.len() >= self.options.limits.entries {
                 let limit = self.options.limits.entries;
                 return self.too_many(&format!("more than {limit} files are watched: {path} and more are left out"));
@@ -546,6 +550,9 @@ impl Core {
         if let Some(due_ms) = tracked.due_ms.take() {
             self.due.remove(&(due_ms, path.clone()));
         }
+        let linked = stat.as_ref().is_some_and(|stat| stat.nlink() > 1);
+        // A second name for a file is told as a creation, but nobody will close it.
+        let hint = if hint == Hint::Created && linked { Hint::MovedTo } else { hint };
         let seen = stat.as_ref().map(Fingerprint::from);
         if seen.is_some() {
             tracked.scan = self.scans;
@@ -553,7 +560,8 @@ impl Core {
                 return;
             }
         }
-        if tracked.settled.take().is_some() || tracked.state == FileState::default() {
+        let is_new = tracked.state == FileState::default(); // or settled, which leaves the same state
+        if seen.is_some() && (tracked.settled.take().is_some() || is_new) {
             let Placed { checkpoint, rank } = &tracked.placed;
             self.readiness.put(now_ms, checkpoint, *rank, &path, None);
         }
@@ -581,7 +589,8 @@ impl Core {
 
     /// Looks thoroughly at the files that have rested, with one look at `/proc` for all of them.
     fn conclude(&mut self) {
-        let paths = std::mem::take(&mut self.examine);
+        let paths = std::iter::from_fn(|| self.examine.pop_first()).take(BATCH);
+        let paths: Vec<_> = paths.collect();
         let prints: Vec<_> = paths
             .into_iter()
             .filter_map(|path| {
@@ -632,7 +641,7 @@ impl Core {
         let open =
             std::fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(self.root.join(path.as_path()));
         // What cannot be opened now fails openly when it is captured.
-        open.and_then(|file| hdf5_end(path, bytes, &mut |at, into| file.read_at(into, at))).unwrap_or(End::Unknown)
+        open.and_then(|file| hdf5_end(path, bytes, |at, into| file.read_at(into, at))).unwrap_or(End::Unknown)
     }
 
     // What is told.
@@ -661,8 +670,8 @@ impl Core {
                 }
             }
         }
-        let (ready, next_ms) = self.readiness.due(now_ms);
-        let mut changed = false;
+        let (ready, next_ms) = self.readiness.due(now_ms, BATCH);
+        let mut changed = ready.len() == BATCH;
         for ready in ready {
             // In-place overwriting begins without an event: what we say is what is there now.
             let moved = |file: &&crate::settle::SettledFile| {

@@ -107,6 +107,9 @@ fn a_file_or_a_directory_renamed_into_place_is_seen() {
     w.write("t1/part", 5);
     fs::rename(w.root.join("t1/part"), w.root.join("t1/r4")).expect("renamed");
     assert_eq!(w.told(), told("t1", 4, &[5], false));
+    w.write("t1/part", 6);
+    fs::hard_link(w.root.join("t1/part"), w.root.join("t1/r5")).expect("linked");
+    assert_eq!(w.told(), told("t1", 5, &[6], false));
     w.write("t2.temp/below/x", 1);
     w.write("t2.temp/r0", 6);
     assert_eq!(w.told(), told("t2.temp", 0, &[6], false));

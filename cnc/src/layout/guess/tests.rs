@@ -29,9 +29,12 @@ fn expect(labels: &[(&str, usize, u32)]) -> Guessed {
     labels.iter().map(|(label, files, ranks)| ((*label).to_owned(), (*files, (0..*ranks).collect()))).collect()
 }
 
+/// Names, and for each label how many files and how many ranks there are.
+type Case = (&'static [&'static str], &'static [(&'static str, usize, u32)]);
+
 #[test]
 fn numbers_tell_ranks_from_checkpoints() {
-    let cases: &[(&[&str], &[(&str, usize, u32)])] = &[
+    let cases: &[Case] = &[
         (&["st_10.0.bin", "st_10.1.bin", "st_20.0.bin", "st_20.1.bin"], &[("st_10", 2, 2), ("st_20", 2, 2)]),
         // both are dense: the last one is the rank
         (&["a-0-0", "a-0-1", "a-1-0", "a-1-1"], &[("a-0", 2, 2), ("a-1", 2, 2)]),
