@@ -4,7 +4,7 @@ use crate::support::{MAPS, round_trip};
 use crate::write::{FileOptions, Space, Writer, set, smooth};
 use hdf5_sys::h5t::H5T_IEEE_F64LE;
 use mcr_cnc::capture::{CaptureError, CaptureMode, CapturedFile, capture};
-use mcr_cnc::h5::{FileMap, H5Error, MapSource};
+use mcr_cnc::h5::{FileMap, H5Error, MapInput, MapSource};
 use mcr_cnc::restart::{FileRestorer, RestoreError};
 use mcr_cnc::source::{Descriptors, OpenFile};
 use mcrengine::header::{FileHeader, Role};
@@ -87,7 +87,7 @@ unsafe impl Sync for Meddler<'_> {}
 unsafe impl Send for Meddler<'_> {}
 
 impl MapSource for Meddler<'_> {
-    fn map(&self, _: &Path, _: &File, _: u64) -> Result<FileMap, H5Error> {
+    fn map(&self, _: &MapInput<'_>) -> Result<FileMap, H5Error> {
         (self.0)();
         Err(H5Error::NotHdf5)
     }
