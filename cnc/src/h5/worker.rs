@@ -41,6 +41,8 @@ type StartCommand = dyn Fn() -> io::Result<Command> + Send + Sync;
 /// Maps from the library, asked for in another process, one file at a time.
 pub struct MapWorker {
     command: Box<StartCommand>,
+    /// How long an answer may take.
+    deadline: Duration,
     process: Mutex<Option<Process>>,
 }
 
@@ -61,13 +63,15 @@ impl MapWorker {
 
     /// The process is started by this command.
     pub fn with_command(command: impl Fn() -> io::Result<Command> + Send + Sync + 'static) -> Self {
-        Self { command: Box::new(command), process: Mutex::new(None) }
+        // The process ends itself at its own deadline, a little sooner.
+        let deadline = FILE_DEADLINE + Duration::from_secs(5);
+        Self { command: Box::new(command), deadline, process: Mutex::new(None) }
     }
 
     fn start(&self) -> io::Result<Process> {
         let (socket, theirs) = UnixStream::pair()?;
-        socket.set_read_timeout(Some(FILE_DEADLINE + Duration::from_secs(5)))?;
-        socket.set_write_timeout(Some(FILE_DEADLINE))?;
+        socket.set_read_timeout(Some(self.deadline))?;
+        socket.set_write_timeout(Some(self.deadline))?;
         let mut command = (self.command)()?;
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn()?;
@@ -364,16 +368,14 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_dies_makes_an_error_and_no_hang() {
-        let worker = MapWorker::with_command(|| {
-            let mut command = Command::new("/bin/sh");
-            command.args(["-c", "exit 3"]);
-            Ok(command)
-        });
-        let file = tempfile::tempfile().expect("temporary file");
-        let error = worker
-            .map(&MapInput { path: Path::new("/nowhere"), file: &file, bytes: 0, whole: None })
-            .expect_err("there is no worker");
-        assert!(matches!(error, H5Error::Worker { .. }), "{error}");
+    fn a_process_that_dies_or_never_answers_makes_an_error_and_no_hang() {
+        for (program, deadline_ms) in [("/bin/true", 10_000), ("/bin/cat", 50)] {
+            let mut worker = MapWorker::with_command(move || Ok(Command::new(program)));
+            worker.deadline = Duration::from_millis(deadline_ms);
+            let file = tempfile::tempfile().expect("a temporary file");
+            let input = MapInput { path: Path::new("/nowhere"), file: &file, bytes: 0, whole: None };
+            let error = worker.map(&input).expect_err("there is no worker");
+            assert!(matches!(error, H5Error::Worker { .. }), "{program}: {error}");
+        }
     }
 }
