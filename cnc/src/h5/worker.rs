@@ -55,7 +55,8 @@ impl MapWorker {
     /// The process is this program with the argument [`WORKER_ARGUMENT`].
     pub fn new() -> Self {
         Self::with_command(|| {
-            let mut command = Command::new(std::env::current_exe()?);
+            // Not by its path: an upgrade may have put another program there.
+            let mut command = Command::new("/proc/self/exe");
             command.arg(WORKER_ARGUMENT);
             Ok(command)
         })
