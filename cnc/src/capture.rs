@@ -6,7 +6,7 @@
 //! stored bytes come back. Whatever does not work out makes the file opaque, and never fails the capture; only a file
 //! that cannot be read, or that changed meanwhile, does.
 
-use crate::h5::{FileMap, MapSource, MappedVariable};
+use crate::h5::{FileMap, MapInput, MapSource, MappedVariable};
 use crate::holes::Sparse;
 use mcrengine::filter;
 use mcrengine::header::{ElementType, Extent, FileHeader, Role, Shape, VariableHeader};
@@ -17,6 +17,7 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use tracing::debug;
 
 /// Whether files are taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,19 +149,23 @@ pub fn capture(
         return Err(CaptureError::NotAFile { path: name });
     }
     let fingerprint = Fingerprint::of(&metadata);
-    let reading = |source| CaptureError::Io { path: name.clone(), what: "reading", source };
     let mut input = Input::new(&file, fingerprint.bytes).map_err(|e| changed_if_short(e, &name))?;
     let map = match mode {
         CaptureMode::Whole => None,
-        // A file without a map is opaque, whatever the reason.
-        CaptureMode::Apart => maps.map(&name, &file, fingerprint.bytes).ok(),
+        CaptureMode::Apart => {
+            let whole = input.whole.as_deref();
+            maps.map(&MapInput { path: &name, file: &file, bytes: fingerprint.bytes, whole })
+                .and_then(|map| map.check(fingerprint.bytes).map(|()| map))
+                // A file without a map is opaque, whatever the reason.
+                .inspect_err(|error| debug!(file = %name.display(), %error, "took a file whole"))
+                .ok()
+        }
     };
-    let map = map.filter(|map| map.check(fingerprint.bytes).is_ok());
     let (digest, variables) = match map {
         Some(map) => taken_apart(&mut input, map),
         None => input.digest().map(|digest| (digest, vec![whole(digest, fingerprint.bytes)])),
     }
-    .map_err(|e| if e.kind() == io::ErrorKind::UnexpectedEof { changed_if_short(e, &name) } else { reading(e) })?;
+    .map_err(|e| changed_if_short(e, &name))?;
     if Fingerprint::of(&self::metadata(&file, &name)?) != fingerprint {
         return Err(CaptureError::Changed { path: name });
     }
@@ -345,7 +350,7 @@ fn digests(input: &mut Input<'_>, variables: &mut [VariableHeader]) -> io::Resul
         .collect();
     runs.sort_unstable_by_key(|(e, _)| e.offset);
     let mut last: HashMap<usize, u64> = HashMap::new();
-    let mut open: HashMap<usize, blake3::Hasher> = HashMap::new();
+    let mut open: HashMap<usize, Gathered> = HashMap::new();
     for (extent, v) in &runs {
         last.insert(*v, extent.offset);
     }
@@ -361,10 +366,10 @@ fn digests(input: &mut Input<'_>, variables: &mut [VariableHeader]) -> io::Resul
             let slice = &buffer[(extent.offset.max(at) - at) as usize..(extent_end.min(end) - at) as usize];
             let starts = variables[*v].extents.first().is_some_and(|first| first.offset == extent.offset);
             if starts && !open.contains_key(v) && open.len() < HASHERS_MAX {
-                open.insert(*v, blake3::Hasher::new());
+                open.insert(*v, Gathered::default());
             }
             if let Some(hasher) = open.get_mut(v) {
-                hasher.update(slice);
+                hasher.push(slice);
             }
             if extent_end > end {
                 break;
@@ -372,7 +377,7 @@ fn digests(input: &mut Input<'_>, variables: &mut [VariableHeader]) -> io::Resul
             if last.get(v) == Some(&extent.offset)
                 && let Some(hasher) = open.remove(v)
             {
-                variables[*v].digest = hasher.finalize().into();
+                variables[*v].digest = hasher.finish();
             }
             next += 1;
         }
@@ -386,6 +391,33 @@ fn digests(input: &mut Input<'_>, variables: &mut [VariableHeader]) -> io::Resul
     Ok(file.finalize().into())
 }
 
+/// A digest of many little runs: they are gathered first, since BLAKE3 is fast only on 16 KiB and more at once.
+#[derive(Default)]
+struct Gathered {
+    hasher: blake3::Hasher,
+    runs: Vec<u8>,
+}
+
+impl Gathered {
+    fn push(&mut self, run: &[u8]) {
+        const ENOUGH: usize = 32 << 10;
+        if run.len() < ENOUGH {
+            self.runs.extend_from_slice(run);
+        }
+        if run.len() >= ENOUGH || self.runs.len() >= ENOUGH {
+            self.hasher.update(&self.runs);
+            self.runs.clear();
+        }
+        if run.len() >= ENOUGH {
+            self.hasher.update(run);
+        }
+    }
+
+    fn finish(mut self) -> Digest {
+        self.hasher.update(&self.runs).finalize().into()
+    }
+}
+
 /// The digest of a variable without filters, read in the order of its raw bytes.
 fn again(input: &mut Input<'_>, extents: &[Extent]) -> io::Result<Digest> {
     if let [one] = extents
@@ -393,16 +425,16 @@ fn again(input: &mut Input<'_>, extents: &[Extent]) -> io::Result<Digest> {
     {
         return Ok(Digest::of(input.get(one.offset, one.stored_bytes)?));
     }
-    let mut hasher = blake3::Hasher::new();
+    let mut hasher = Gathered::default();
     for extent in extents {
         let mut done = 0;
         while done < extent.stored_bytes {
             let n = BUFFER_BYTES.min(extent.stored_bytes - done);
-            hasher.update(input.get(extent.offset + done, n)?);
+            hasher.push(input.get(extent.offset + done, n)?);
             done += n;
         }
     }
-    Ok(hasher.finalize().into())
+    Ok(hasher.finish())
 }
 
 /// The bytes of the file: in memory if they are few, else read as they are wanted into one buffer.

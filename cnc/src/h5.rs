@@ -106,10 +106,23 @@ pub enum H5Error {
     Io(#[from] io::Error),
 }
 
+/// A file that is to be mapped.
+#[derive(Clone, Copy, Debug)]
+pub struct MapInput<'a> {
+    /// Its name, for who must open it anew.
+    pub path: &'a Path,
+    /// It, open for reading.
+    pub file: &'a File,
+    /// Its length.
+    pub bytes: u64,
+    /// All of it, if it is in memory already.
+    pub whole: Option<&'a [u8]>,
+}
+
 /// Who gives maps.
 pub trait MapSource: Send + Sync {
-    /// The map of the file at `path`, which is open as `file` and `bytes` long.
-    fn map(&self, path: &Path, file: &File, bytes: u64) -> Result<FileMap, H5Error>;
+    /// The map of a file.
+    fn map(&self, input: &MapInput<'_>) -> Result<FileMap, H5Error>;
 }
 
 /// The most datasets of one file; one with more is opaque.
@@ -141,9 +154,9 @@ impl Default for Maps {
 }
 
 impl MapSource for Maps {
-    fn map(&self, path: &Path, file: &File, bytes: u64) -> Result<FileMap, H5Error> {
-        match Classic.map(path, file, bytes) {
-            Err(H5Error::NotClassic { .. }) => self.worker.map(path, file, bytes),
+    fn map(&self, input: &MapInput<'_>) -> Result<FileMap, H5Error> {
+        match Classic.map(input) {
+            Err(H5Error::NotClassic { .. }) => self.worker.map(input),
             known => known,
         }
     }

@@ -1,7 +1,7 @@
 //! Restored files: written beside their final names, compared with the digest of the application's file, then renamed.
 //!
-//! Nothing half written ever stands under a final name: the rename is the last step, after the digest of all bytes as
-//! they were read back equals the recorded one. No symbolic link below the target directory is followed, so that a
+//! Nothing half written ever stands under a final name: the rename is the last step, after the digest of all bytes
+//! equals the recorded one; those of a long file are read back for it, those of a small one were put together in memory. No symbolic link below the target directory is followed, so that a
 //! hostile path or a prepared directory leads nowhere else.
 
 use crate::holes::Sparse;
@@ -175,6 +175,40 @@ const UNFINISHED_MAX: u64 = 64 << 20;
 /// Runs of zeros of this length, at a multiple of it in the file, are left out: the file reads as zero there anyway.
 const HOLE_BYTES: u64 = 64 << 10;
 
+/// Files up to this length are put together in memory, and written at once.
+const IMAGE_MAX: u64 = 4 << 20;
+/// Bytes of such files, all together; where there are more, the others are written piece by piece.
+const IMAGES_MAX: u64 = 64 << 20;
+/// Bytes of them that there are.
+static IMAGES: AtomicU64 = AtomicU64::new(0);
+
+/// A small file in memory. It holds its share of [`IMAGES_MAX`] until it is dropped.
+#[derive(Debug)]
+struct Image {
+    bytes: Mutex<Vec<u8>>,
+    share: u64,
+}
+
+impl Image {
+    /// `None` if the file is too long, or too many others are in memory.
+    fn new(share: u64) -> Option<Self> {
+        let room = |used: u64| used.checked_add(share).filter(|&used| share <= IMAGE_MAX && used <= IMAGES_MAX);
+        IMAGES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
+        Some(Self { bytes: Mutex::new(vec![0; usize::try_from(share).unwrap_or(0)]), share })
+    }
+
+    fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
+        // A panic of another thread leaves at worst bytes missing, which the digest finds.
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        IMAGES.fetch_sub(self.share, Ordering::Relaxed);
+    }
+}
+
 /// One file on its way back. Dropping it removes what was written.
 #[derive(Debug)]
 pub struct FileRestorer {
@@ -185,6 +219,8 @@ pub struct FileRestorer {
     directory: OwnedFd,
     temporary: Option<CString>,
     file: File,
+    /// What will be in the file, if that is not written as it comes.
+    image: Option<Image>,
     starts: Vec<Box<[u64]>>,
     written: AtomicU64,
     unfinished: Mutex<Unfinished>,
@@ -222,6 +258,7 @@ static NTH: AtomicU64 = AtomicU64::new(0);
 impl FileRestorer {
     /// Makes the directories on the way, and a temporary file of the right length beside the final name.
     pub fn create(to: &Path, header: Arc<FileHeader>) -> Result<Self, RestoreError> {
+        let image = Image::new(header.bytes);
         header.check()?;
         let target = to.join(header.path.as_path());
         let failed = |what: &'static str| {
@@ -254,6 +291,7 @@ impl FileRestorer {
             directory,
             temporary: Some(temporary),
             file: File::from(file),
+            image,
             written: AtomicU64::new(0),
             unfinished: Mutex::default(),
         };
@@ -309,7 +347,15 @@ impl FileRestorer {
         if written < expected {
             return Err(RestoreError::Incomplete { path: self.target.clone(), written, expected });
         }
-        let (found, recorded) = (self.digest()?, self.header.digest);
+        let found = match self.image.take() {
+            Some(image) => {
+                let bytes = image.bytes();
+                self.write_out(0, &bytes)?;
+                Digest::of(&bytes)
+            }
+            None => self.digest()?,
+        };
+        let recorded = self.header.digest;
         if found != recorded {
             return Err(RestoreError::Digest { path: self.target.clone(), found, recorded });
         }
@@ -347,8 +393,21 @@ impl FileRestorer {
         move |source| RestoreError::Io { path, what, source }
     }
 
-    /// Writes bytes to their place, but for long runs of zeros.
+    /// Puts bytes to their place.
     fn put(&self, at: u64, bytes: &[u8]) -> Result<(), RestoreError> {
+        match &self.image {
+            Some(image) => {
+                // The header was checked: all its extents are within the file.
+                let at = at as usize;
+                image.bytes()[at..at + bytes.len()].copy_from_slice(bytes);
+                Ok(())
+            }
+            None => self.write_out(at, bytes),
+        }
+    }
+
+    /// Writes bytes to their place in the file, but for long runs of zeros.
+    fn write_out(&self, at: u64, bytes: &[u8]) -> Result<(), RestoreError> {
         let writing = |from: usize, to: usize| {
             self.file.write_all_at(&bytes[from..to], at + from as u64).map_err(self.io("writing"))
         };

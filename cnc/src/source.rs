@@ -33,6 +33,9 @@ impl Descriptors {
     fn add(&self, slot: &Arc<Slot>) {
         let mut open = lock(&self.open);
         open.push_back(Arc::downgrade(slot));
+        if open.len() > self.most_open {
+            open.retain(|slot| slot.strong_count() > 0);
+        }
         while open.len() > self.most_open {
             let oldest = open.pop_front().and_then(|slot| slot.upgrade());
             // Not while it is opened anew: it would be this very one, or the next in line.

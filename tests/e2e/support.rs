@@ -177,7 +177,7 @@ pub fn write_rank(dir: &Path, step: u32, rank: u32, len: usize) {
     group.new_dataset_builder().with_data(&field(step, rank, len)).create("temperature").expect("written");
     group.new_dataset_builder().with_data(&field(0, rank, len / 2)).create("mesh").expect("written");
     let ids: Vec<i32> = (0..len as i32 / 4).map(|i| i + step as i32).collect();
-    group.new_dataset_builder().deflate(6).shuffle().chunk(64).with_data(&ids).create("ids").expect("written");
+    group.new_dataset_builder().shuffle().deflate(6).chunk(64).with_data(&ids).create("ids").expect("written");
     file.new_attr::<u32>().create("step").and_then(|a| a.write_scalar(&step)).expect("written");
     file.close().expect("closed");
 }

@@ -11,21 +11,21 @@
 use super::datatype::{self, Parsed};
 use super::reader::Reader;
 use super::{
-    CHUNKS_MAX, Chunk, DATASETS_MAX, FileMap, H5Error, MapSource, MappedVariable, PipelineFilter, superblock_offset,
+    CHUNKS_MAX, Chunk, DATASETS_MAX, FileMap, H5Error, MapInput, MapSource, MappedVariable, PipelineFilter,
+    superblock_offset,
 };
 use mcrengine::header::DIMENSIONS_MAX;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::fs::File;
-use std::path::Path;
 
 /// The own parser.
 pub struct Classic;
 
 impl MapSource for Classic {
-    fn map(&self, _path: &Path, file: &File, bytes: u64) -> Result<FileMap, H5Error> {
-        let base = superblock_offset(file, bytes)?.ok_or(H5Error::NotHdf5)?;
+    fn map(&self, input: &MapInput<'_>) -> Result<FileMap, H5Error> {
+        let bytes = input.bytes;
+        let base = superblock_offset(input.file, bytes)?.ok_or(H5Error::NotHdf5)?;
         let mut parser = Parser {
-            reader: Reader::new(file, bytes)?,
+            reader: Reader::new(input)?,
             base,
             bytes,
             offset_width: 8,
@@ -76,8 +76,11 @@ struct Object {
     pipeline: Vec<PipelineFilter>,
     external: bool,
     symbol_table: Option<(u64, u64)>,
-    links: Vec<(Box<[u8]>, u64)>,
+    links: Vec<Link>,
 }
+
+/// The name of a hard link, and the address of the object that it leads to.
+type Link = (Box<[u8]>, u64);
 
 enum Layout {
     /// Data in the header, or nowhere in this file.
@@ -244,7 +247,7 @@ impl Parser<'_> {
     }
 
     /// The hard links of a group, by name.
-    fn links(&mut self, object: Object) -> Result<Vec<(Box<[u8]>, u64)>, H5Error> {
+    fn links(&mut self, object: Object) -> Result<Vec<Link>, H5Error> {
         let mut links = object.links;
         links.sort_unstable();
         if let Some((tree, heap)) = object.symbol_table {
@@ -394,7 +397,7 @@ impl Parser<'_> {
     }
 
     /// A hard link; others lead nowhere in this file that a hard link would not.
-    fn link(&self, body: &mut Fields<'_>) -> Result<Option<(Box<[u8]>, u64)>, H5Error> {
+    fn link(&self, body: &mut Fields<'_>) -> Result<Option<Link>, H5Error> {
         let (_version, flags) = (body.u8()?, body.u8()?);
         let kind = if flags & 8 != 0 { body.u8()? } else { 0 };
         body.take(if flags & 4 != 0 { 8 } else { 0 })?;
@@ -513,7 +516,7 @@ impl Parser<'_> {
         address: u64,
         above: Option<u8>,
         names: (u64, u64),
-        links: &mut Vec<(Box<[u8]>, u64)>,
+        links: &mut Vec<Link>,
     ) -> Result<(), H5Error> {
         let (level, children) = self.node(address, 0, above)?;
         let (key_len, child_len) = (self.length_width, self.offset_width);
@@ -532,7 +535,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn symbols(&mut self, address: u64, names: (u64, u64), links: &mut Vec<(Box<[u8]>, u64)>) -> Result<(), H5Error> {
+    fn symbols(&mut self, address: u64, names: (u64, u64), links: &mut Vec<Link>) -> Result<(), H5Error> {
         let head = self.piece(address, 8)?;
         let mut fields = Fields { bytes: &head, at: address };
         if fields.take(4)? != b"SNOD" {

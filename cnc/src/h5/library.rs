@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "calls of the HDF5 C library")]
 
 use super::datatype::{self, DataType, Parsed};
-use super::{CHUNKS_MAX, Chunk, DATASETS_MAX, FileMap, H5Error, MapSource, MappedVariable, PipelineFilter};
+use super::{CHUNKS_MAX, Chunk, DATASETS_MAX, FileMap, H5Error, MapInput, MapSource, MappedVariable, PipelineFilter};
 use hdf5_sys::h5::{H5_index_t, H5_iter_order_t, H5open, haddr_t, hsize_t};
 use hdf5_sys::h5d::{
     H5D_layout_t, H5Dchunk_iter, H5Dget_create_plist, H5Dget_offset, H5Dget_space, H5Dget_storage_size, H5Dget_type,
@@ -24,7 +24,6 @@ use hdf5_sys::h5s::{H5Sget_simple_extent_dims, H5Sget_simple_extent_ndims};
 use hdf5_sys::h5t::H5Tencode;
 use mcrengine::header::DIMENSIONS_MAX;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
@@ -33,9 +32,9 @@ use std::ptr;
 pub struct Library;
 
 impl MapSource for Library {
-    fn map(&self, path: &Path, _file: &File, bytes: u64) -> Result<FileMap, H5Error> {
+    fn map(&self, input: &MapInput<'_>) -> Result<FileMap, H5Error> {
         let _one_at_a_time = hdf5_sys::LOCK.lock();
-        let file = open(path)?;
+        let file = open(input.path)?;
         let mut variables = Vec::new();
         for (path, token) in datasets(&file)? {
             // A dataset that the library cannot open, or not describe, stays in the skeleton.
@@ -43,7 +42,7 @@ impl MapSource for Library {
                 variables.extend(found);
             }
         }
-        FileMap::finish(variables, bytes)
+        FileMap::finish(variables, input.bytes)
     }
 }
 

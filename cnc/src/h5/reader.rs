@@ -1,6 +1,7 @@
 //! Small reads of a file's metadata: from memory if the file is small, else through a bounded cache of pages.
 
-use super::H5Error;
+use super::{H5Error, MapInput};
+use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -14,7 +15,7 @@ const PAGES: usize = 128;
 pub(super) struct Reader<'a> {
     file: &'a File,
     len: u64,
-    whole: Vec<u8>,
+    whole: Cow<'a, [u8]>,
     /// Direct-mapped: a page lies in the slot of its number modulo [`PAGES`].
     pages: Vec<(u64, Vec<u8>)>,
     scratch: Vec<u8>,
@@ -23,15 +24,21 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(file: &'a File, len: u64) -> io::Result<Self> {
-        let mut whole = Vec::new();
+    pub fn new(input: &MapInput<'a>) -> io::Result<Self> {
+        let MapInput { file, bytes: len, whole, .. } = *input;
         let mut pages = Vec::new();
-        if len <= WHOLE_MAX {
-            whole = vec![0; usize::try_from(len).unwrap_or(0)];
-            file.read_exact_at(&mut whole, 0)?;
-        } else {
-            pages.resize(PAGES, (u64::MAX, Vec::new()));
-        }
+        let whole = match whole {
+            Some(whole) if whole.len() as u64 == len => Cow::Borrowed(whole),
+            _ if len <= WHOLE_MAX => {
+                let mut whole = vec![0; usize::try_from(len).unwrap_or(0)];
+                file.read_exact_at(&mut whole, 0)?;
+                Cow::Owned(whole)
+            }
+            _ => {
+                pages.resize(PAGES, (u64::MAX, Vec::new()));
+                Cow::Borrowed(&[][..])
+            }
+        };
         Ok(Self { file, len, whole, pages, scratch: Vec::new(), pages_left: len / PAGE_BYTES * 8 + 1024 })
     }
 

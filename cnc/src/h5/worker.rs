@@ -8,7 +8,7 @@
 //! behind its length as 8 bytes, little-endian. Numbers within a map are LEB128.
 
 use super::library::Library;
-use super::{CHUNKS_MAX, DATASETS_MAX, FileMap, H5Error, MapSource, MappedVariable};
+use super::{CHUNKS_MAX, DATASETS_MAX, FileMap, H5Error, MapInput, MapSource, MappedVariable};
 use mcrengine::header::{ByteOrder, ElementType, Extent, Filter, Member, Role, Shape};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::alarm;
@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -41,11 +41,13 @@ type StartCommand = dyn Fn() -> io::Result<Command> + Send + Sync;
 /// Maps from the library, asked for in another process, one file at a time.
 pub struct MapWorker {
     command: Box<StartCommand>,
+    /// How long an answer may take.
+    deadline: Duration,
     process: Mutex<Option<Process>>,
 }
 
+/// Dropping it closes the socket, at which the process ends; one that hangs in the library ends at its own deadline.
 struct Process {
-    child: Child,
     socket: UnixStream,
 }
 
@@ -53,7 +55,8 @@ impl MapWorker {
     /// The process is this program with the argument [`WORKER_ARGUMENT`].
     pub fn new() -> Self {
         Self::with_command(|| {
-            let mut command = Command::new(std::env::current_exe()?);
+            // Not by its path: an upgrade may have put another program there.
+            let mut command = Command::new("/proc/self/exe");
             command.arg(WORKER_ARGUMENT);
             Ok(command)
         })
@@ -61,16 +64,21 @@ impl MapWorker {
 
     /// The process is started by this command.
     pub fn with_command(command: impl Fn() -> io::Result<Command> + Send + Sync + 'static) -> Self {
-        Self { command: Box::new(command), process: Mutex::new(None) }
+        // The process ends itself at its own deadline, a little sooner.
+        let deadline = FILE_DEADLINE + Duration::from_secs(5);
+        Self { command: Box::new(command), deadline, process: Mutex::new(None) }
     }
 
     fn start(&self) -> io::Result<Process> {
         let (socket, theirs) = UnixStream::pair()?;
-        socket.set_read_timeout(Some(FILE_DEADLINE + Duration::from_secs(5)))?;
-        socket.set_write_timeout(Some(FILE_DEADLINE))?;
+        socket.set_read_timeout(Some(self.deadline))?;
+        socket.set_write_timeout(Some(self.deadline))?;
         let mut command = (self.command)()?;
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Process { child: command.spawn()?, socket })
+        let mut child = command.spawn()?;
+        // Takes leave of it whenever it ends, so that no dead process waits for the next file to be asked about.
+        std::thread::Builder::new().name("h5map-wait".into()).stack_size(64 << 10).spawn(move || child.wait())?;
+        Ok(Process { socket })
     }
 }
 
@@ -81,7 +89,8 @@ impl Default for MapWorker {
 }
 
 impl MapSource for MapWorker {
-    fn map(&self, path: &Path, _file: &File, bytes: u64) -> Result<FileMap, H5Error> {
+    fn map(&self, input: &MapInput<'_>) -> Result<FileMap, H5Error> {
+        let path = input.path;
         let failed = |what, source| H5Error::Worker { path: path.to_owned(), what, source };
         // What a thread that panicked left behind is a process like any other.
         let mut slot = self.process.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,29 +106,24 @@ impl MapSource for MapWorker {
                     *slot = Some(process);
                     let map = decode_reply(&reply)
                         .ok_or_else(|| failed("sent no map", io::ErrorKind::InvalidData.into()))??;
-                    map.check(bytes)?;
+                    map.check(input.bytes)?;
                     return Ok(map);
                 }
-                Err(_) if left_over => left_over = false,
+                Err(e) if left_over && !is_timeout(&e) => left_over = false,
                 Err(e) => return Err(failed("crashed or passed its deadline", e)),
             }
         }
     }
 }
 
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
 impl Process {
     fn ask(&mut self, path: &Path) -> io::Result<Vec<u8>> {
         send(&mut self.socket, path.as_os_str().as_bytes())?;
         receive(&mut self.socket, REPLY_MAX)
-    }
-}
-
-/// Ends the process and takes leave of it, so that none stays behind.
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Both fail only if it is gone already, which is what is wanted.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -149,7 +153,7 @@ fn serve() -> io::Result<()> {
         alarm::set(deadline_s);
         let map = File::open(&path).map_err(H5Error::from).and_then(|file| {
             let bytes = file.metadata()?.len();
-            Library.map(&path, &file, bytes)
+            Library.map(&MapInput { path: &path, file: &file, bytes, whole: None })
         });
         let reply = encode_reply(&map);
         alarm::cancel();
@@ -365,14 +369,14 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_dies_makes_an_error_and_no_hang() {
-        let worker = MapWorker::with_command(|| {
-            let mut command = Command::new("/bin/sh");
-            command.args(["-c", "exit 3"]);
-            Ok(command)
-        });
-        let file = tempfile::tempfile().expect("temporary file");
-        let error = worker.map(Path::new("/nowhere"), &file, 0).expect_err("there is no worker");
-        assert!(matches!(error, H5Error::Worker { .. }), "{error}");
+    fn a_process_that_dies_or_never_answers_makes_an_error_and_no_hang() {
+        for (program, deadline_ms) in [("/bin/true", 10_000), ("/bin/cat", 50)] {
+            let mut worker = MapWorker::with_command(move || Ok(Command::new(program)));
+            worker.deadline = Duration::from_millis(deadline_ms);
+            let file = tempfile::tempfile().expect("a temporary file");
+            let input = MapInput { path: Path::new("/nowhere"), file: &file, bytes: 0, whole: None };
+            let error = worker.map(&input).expect_err("there is no worker");
+            assert!(matches!(error, H5Error::Worker { .. }), "{program}: {error}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Real checkpoints, one file after the other: found through MCR_CORPUS, skipped aloud without it.
 
 use crate::support;
-use mcr_cnc::h5::{Classic, H5Error, Library, MapSource};
+use mcr_cnc::h5::{Classic, H5Error, Library, MapInput, MapSource};
 use mcrengine::header::Role;
 use std::fs::File;
 
@@ -25,11 +25,12 @@ fn the_own_parser_maps_what_the_library_maps() {
         let path = root.join(&name);
         let file = File::open(&path).expect("open");
         let bytes = file.metadata().expect("metadata").len();
-        let ours = match Classic.map(&path, &file, bytes) {
+        let input = MapInput { path: &path, file: &file, bytes, whole: None };
+        let ours = match Classic.map(&input) {
             Err(H5Error::NotHdf5) => continue,
             other => other.unwrap_or_else(|e| panic!("{name}: {e}")),
         };
-        let theirs = Library.map(&path, &file, bytes).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let theirs = Library.map(&input).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(ours == theirs, "{name}: {} and {} variables", ours.variables.len(), theirs.variables.len());
     }
 }

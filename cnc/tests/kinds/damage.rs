@@ -3,11 +3,9 @@
 use crate::support::{MAPS, round_trip, worker_command};
 use crate::write::{FileOptions, Space, Writer, make, set, smooth};
 use hdf5_sys::h5t::*;
-use mcr_cnc::h5::{Classic, FileMap, H5Error, MapSource, MapWorker};
+use mcr_cnc::h5::{Classic, FileMap, H5Error, MapInput, MapSource, MapWorker};
 use mcrengine::header::{ElementType, Extent, Role, Shape};
 use proptest::prelude::*;
-use std::fs::File;
-use std::path::Path;
 
 /// A small file with much metadata.
 fn sample(options: FileOptions) -> Vec<u8> {
@@ -103,7 +101,7 @@ fn the_library_may_meet_any_changed_byte_in_its_own_process() {
 struct Liar(FileMap);
 
 impl MapSource for Liar {
-    fn map(&self, _: &Path, _: &File, _: u64) -> Result<FileMap, H5Error> {
+    fn map(&self, _: &MapInput<'_>) -> Result<FileMap, H5Error> {
         Ok(self.0.clone())
     }
 }

@@ -11,7 +11,7 @@ mod write;
 
 use hdf5_sys::h5t::*;
 use mcr_cnc::capture::{CaptureMode, capture};
-use mcr_cnc::h5::{Classic, H5Error, Library, MapSource};
+use mcr_cnc::h5::{Classic, H5Error, Library, MapInput, MapSource};
 use mcr_cnc::restart::FileRestorer;
 use mcr_cnc::source::{Descriptors, OpenFile};
 use mcrengine::header::{FileHeader, Role};
@@ -31,8 +31,9 @@ fn proved(root: &Path, name: &str) -> FileHeader {
     let path = root.join(name);
     let file = File::open(&path).expect("open");
     let bytes = file.metadata().expect("metadata").len();
-    let library = Library.map(&path, &file, bytes);
-    match Classic.map(&path, &file, bytes) {
+    let input = MapInput { path: &path, file: &file, bytes, whole: None };
+    let library = Library.map(&input);
+    match Classic.map(&input) {
         Err(H5Error::NotClassic { what, .. }) => {
             let library = library.map(|map| map.variables.len());
             eprintln!("{name}: left to the library: {what}; it says {library:?}");

@@ -4,7 +4,7 @@ use crate::support::{MAPS, round_trip};
 use crate::write::{FileOptions, Space, Writer, set, smooth};
 use hdf5_sys::h5t::H5T_IEEE_F64LE;
 use mcr_cnc::capture::{CaptureError, CaptureMode, CapturedFile, capture};
-use mcr_cnc::h5::{FileMap, H5Error, MapSource};
+use mcr_cnc::h5::{FileMap, H5Error, MapInput, MapSource};
 use mcr_cnc::restart::{FileRestorer, RestoreError};
 use mcr_cnc::source::{Descriptors, OpenFile};
 use mcrengine::header::{FileHeader, Role};
@@ -76,18 +76,10 @@ fn an_empty_file_comes_back_empty() {
 }
 
 /// Writes to the file while it is being captured.
-struct Meddler<'a>(&'a dyn Fn());
-
-// Only ever called by the thread that made it.
-#[expect(unsafe_code, reason = "the closures of these tests are called by their own thread")]
-// SAFETY: `capture` calls `map` on the thread that it was called on.
-unsafe impl Sync for Meddler<'_> {}
-#[expect(unsafe_code, reason = "as above")]
-// SAFETY: as above.
-unsafe impl Send for Meddler<'_> {}
+struct Meddler<'a>(&'a (dyn Fn() + Send + Sync));
 
 impl MapSource for Meddler<'_> {
-    fn map(&self, _: &Path, _: &File, _: u64) -> Result<FileMap, H5Error> {
+    fn map(&self, _: &MapInput<'_>) -> Result<FileMap, H5Error> {
         (self.0)();
         Err(H5Error::NotHdf5)
     }
@@ -103,7 +95,7 @@ fn a_file_that_is_written_or_cut_meanwhile_is_refused() {
     let cut = || {
         File::options().write(true).open(&path).and_then(|f| f.set_len(5_000_000)).expect("cut");
     };
-    for meddle in [&append as &dyn Fn(), &cut] {
+    for meddle in [&append as &(dyn Fn() + Send + Sync), &cut] {
         std::fs::write(&path, smooth(6_000_000)).expect("write");
         let name = FilePath::new(&b"f"[..]).expect("valid");
         let error = capture(root.path(), &name, Rank(0), CaptureMode::Apart, &Meddler(meddle)).expect_err("changed");
@@ -172,6 +164,32 @@ fn pieces_may_come_in_any_order_from_many_threads_and_twice() {
     restorer.finish(true).expect("identical");
     assert_eq!(std::fs::read(to.path().join("f.h5")).ok(), std::fs::read(root.path().join("f.h5")).ok());
     assert_eq!(names(to.path()), ["f.h5"]);
+}
+
+#[test]
+fn files_too_long_or_too_many_for_memory_come_back_too() {
+    let root = directory();
+    let to = directory();
+    // More than all small files together may take, side by side; and one that is not small.
+    let many = std::iter::repeat_n(3_900_000, 20).chain([5_000_000]);
+    let open: Vec<_> = (many.enumerate())
+        .map(|(nth, len)| {
+            let name = format!("f{nth}");
+            let mut bytes = smooth(len);
+            bytes[0] = nth as u8;
+            bytes[100_000..400_000].fill(0);
+            std::fs::write(root.path().join(&name), &bytes).expect("write");
+            let header = take(root.path(), &name, CaptureMode::Apart).expect("captured").header;
+            (FileRestorer::create(to.path(), Arc::new(header)).expect("created"), name, bytes)
+        })
+        .collect();
+    for (restorer, name, bytes) in open {
+        for at in (0..bytes.len()).step_by(700_001).collect::<Vec<_>>().into_iter().rev() {
+            restorer.write(0, at as u64, &bytes[at..bytes.len().min(at + 700_001)]).expect("written");
+        }
+        restorer.finish(false).expect("identical");
+        assert!(std::fs::read(to.path().join(&name)).expect("read") == bytes, "{name}");
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub static MAPS: LazyLock<Maps> = LazyLock::new(|| Maps::with_command(worker_com
 
 /// Starts this test program so that it runs [`worker_entry`] alone.
 pub fn worker_command() -> std::io::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new("/proc/self/exe");
     command.args(["support::worker_entry", "--exact", "--ignored", "--nocapture"]);
     Ok(command)
 }
