@@ -1,0 +1,534 @@
+//! fpzip, our own, for floats and doubles in both byte orders. Bit-exact: NaN payloads, -0 and subnormals too.
+//!
+//! Source: P. Lindstrom, M. Isenburg, "Fast and efficient compression of floating-point data", IEEE Transactions on
+//! Visualization and Computer Graphics 12(5), 2006. As there, each value is predicted from its neighbours that came
+//! before (Lorenzo predictor); value and prediction are mapped to integers of the same order; sign and length of
+//! their difference are coded by an adaptive range coder, and the bits below the leading one are stored as they are.
+//!
+//! Differs from the paper, and from the library of that name, whose streams it neither reads nor writes: the range
+//! coder is another (see `entropy.rs`), its symbols and the raw bits stand apart, and the terms of the predictor are
+//! added in another order, chosen so that only one addition waits for the value before. Where a prediction is no
+//! number, the value before is the prediction.
+//!
+//! Decoding evaluates the same additions of the same IEEE 754 type in the same order, each rounded to nearest, none
+//! fused, and never looks at the bits of a NaN that it computed, so it is the same on every host.
+//!
+//! Payload: a varint, the number of records; for each, varints: how many grids in a row, extent in x, extent in y,
+//! elements of one grid; no records at all: one row. Then, for each 65536 elements: varints, the bytes of symbols and
+//! of raw bits; the symbols; the raw bits. Then the bytes after the last whole element.
+
+use super::entropy::{
+    BitReader, BitWriter, Model, SYMBOL_BITS_MAX, SYMBOLS_OVERHEAD_BYTES, SymbolBuffers, VARINT_BYTES_MAX,
+    decode_symbols, encode_symbols, put_varint, take_varint,
+};
+use crate::codec::{ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Work, resize_for_overwrite};
+use std::fmt;
+use std::ops::{Add, Sub};
+
+pub(crate) const ID: CodecId = CodecId(3);
+
+/// Elements whose symbols are coded together.
+const CHUNK_ELEMENTS: usize = 1 << 16;
+/// Elements whose neighbours are looked at together; within one row.
+const SPAN_ELEMENTS: usize = 512;
+
+pub(crate) struct Fpzip;
+
+#[derive(Default)]
+pub(crate) struct Buffers {
+    symbols: Vec<u8>,
+    coded: Vec<u8>,
+    coder: SymbolBuffers,
+    bits: BitWriter,
+}
+
+fn width_of(param: u32) -> usize {
+    (param & 0xFF) as usize
+}
+
+impl ArrayCodec for Fpzip {
+    fn id(&self) -> (CodecId, &'static str) {
+        (ID, "fpzip")
+    }
+
+    fn takes(&self, param: u32) -> bool {
+        let dimensions = param >> 16;
+        matches!(param & 0xFF, 4 | 8) && param & 0xFE00 == 0 && (1..=3).contains(&dimensions)
+    }
+
+    fn max_encoded_bytes(&self, param: u32, raw_bytes: usize) -> usize {
+        let elements = raw_bytes / width_of(param);
+        let chunks = elements.div_ceil(CHUNK_ELEMENTS);
+        raw_bytes
+            + elements * SYMBOL_BITS_MAX.div_ceil(8)
+            + chunks * (2 * VARINT_BYTES_MAX + SYMBOLS_OVERHEAD_BYTES)
+            + header_bytes_max(elements)
+    }
+
+    fn encode(&self, job: ArrayJob<'_>, stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
+        match width_of(job.param) {
+            4 => encode::<f32>(job, stored, &mut work.fpzip),
+            _ => encode::<f64>(job, stored, &mut work.fpzip),
+        }
+        Ok(())
+    }
+
+    fn decode(
+        &self,
+        param: u32,
+        stored: &[u8],
+        raw_bytes: usize,
+        raw: &mut Vec<u8>,
+        work: &mut Work,
+    ) -> Result<(), CodecError> {
+        let big = param & BIG_ENDIAN != 0;
+        match width_of(param) {
+            4 => decode::<f32>(big, stored, raw_bytes, raw, &mut work.fpzip),
+            _ => decode::<f64>(big, stored, raw_bytes, raw, &mut work.fpzip),
+        }
+        .map_err(|what| CodecError::Damaged { codec: "fpzip", what })
+    }
+
+    fn show(&self, param: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let order = if param & BIG_ENDIAN != 0 { ",be" } else { "" };
+        write!(f, "({},{}d{order})", param & 0xFF, param >> 16)
+    }
+}
+
+/// A binary floating-point type, and the integers that have its order.
+trait Real: Copy + Add<Output = Self> + Sub<Output = Self> {
+    type Bytes: Copy;
+    const BITS: u32;
+    const ZERO: Self;
+    /// What changes nothing when it is added, -0 included.
+    const NEUTRAL: Self;
+    fn elements(bytes: &[u8]) -> (&[Self::Bytes], &[u8]);
+    fn elements_mut(bytes: &mut [u8]) -> (&mut [Self::Bytes], &mut [u8]);
+    /// The bits, in the low bits.
+    fn bits(bytes: Self::Bytes, big: bool) -> u64;
+    fn bytes(bits: u64, big: bool) -> Self::Bytes;
+    fn from_bits(bits: u64) -> Self;
+    /// `None` for a NaN, whose bits nobody guarantees.
+    fn into_bits(self) -> Option<u64>;
+}
+
+macro_rules! real {
+    ($real:ident, $bits:ident) => {
+        impl Real for $real {
+            type Bytes = [u8; size_of::<$real>()];
+            const BITS: u32 = $bits::BITS;
+            const ZERO: Self = 0.0;
+            const NEUTRAL: Self = -0.0;
+            fn elements(bytes: &[u8]) -> (&[Self::Bytes], &[u8]) {
+                bytes.as_chunks()
+            }
+            fn elements_mut(bytes: &mut [u8]) -> (&mut [Self::Bytes], &mut [u8]) {
+                bytes.as_chunks_mut()
+            }
+            #[inline(always)]
+            fn bits(bytes: Self::Bytes, big: bool) -> u64 {
+                u64::from(if big { $bits::from_be_bytes(bytes) } else { $bits::from_le_bytes(bytes) })
+            }
+            #[inline(always)]
+            fn bytes(bits: u64, big: bool) -> Self::Bytes {
+                let bits = bits as $bits; // those above are cut off on purpose
+                if big { bits.to_be_bytes() } else { bits.to_le_bytes() }
+            }
+            #[inline(always)]
+            fn from_bits(bits: u64) -> Self {
+                $real::from_bits(bits as $bits)
+            }
+            #[inline(always)]
+            fn into_bits(self) -> Option<u64> {
+                if self.is_nan() { None } else { Some(u64::from(self.to_bits())) }
+            }
+        }
+    };
+}
+real!(f32, u32);
+real!(f64, u64);
+
+/// All bits of the type.
+const fn mask<T: Real>() -> u64 {
+    !0 >> (64 - T::BITS)
+}
+
+/// Bits to integers that are ordered as the numbers are.
+#[inline(always)]
+fn ordered<T: Real>(bits: u64) -> u64 {
+    let sign = 1 << (T::BITS - 1);
+    if bits & sign != 0 { !bits & mask::<T>() } else { bits | sign }
+}
+
+/// The inverse of [`ordered`].
+#[inline(always)]
+fn unordered<T: Real>(value: u64) -> u64 {
+    let sign = 1 << (T::BITS - 1);
+    if value & sign != 0 { value ^ sign } else { !value & mask::<T>() }
+}
+
+/// The prediction as an ordered integer, from the value before (and its bits) and what the rows around add to it.
+#[inline(always)]
+fn predict<T: Real>(before_bits: u64, gradient: T) -> u64 {
+    let sum = T::from_bits(before_bits) + gradient;
+    ordered::<T>(sum.into_bits().unwrap_or(before_bits))
+}
+
+/// Symbols: 0 for no difference, else the bits of its magnitude, all of it above or below this one.
+const fn no_difference<T: Real>() -> u32 {
+    T::BITS
+}
+const fn symbols<T: Real>() -> usize {
+    2 * T::BITS as usize + 1
+}
+
+fn encode<T: Real>(job: ArrayJob<'_>, stored: &mut Vec<u8>, buffers: &mut Buffers) {
+    let big = job.param & BIG_ENDIAN != 0;
+    let (elements, tail) = T::elements(job.raw);
+    let mut grids = grids(job.arrays, job.param >> 16, elements.len());
+    stored.clear();
+    put_grids(&grids, stored);
+    if stored.len() > header_bytes_max(elements.len()) {
+        // So many small arrays that telling their shapes costs more than it brings.
+        grids.clear();
+        stored.clear();
+        put_grids(&grids, stored);
+    }
+    let Buffers { symbols: chunk_symbols, coded, coder, bits } = buffers;
+    let mut model = Model::new(symbols::<T>(), false);
+    let mut walk = Walk::new(&grids, elements.len());
+    let mut gradients = [T::ZERO; SPAN_ELEMENTS];
+    let mut at = 0;
+    while at < elements.len() {
+        let chunk = CHUNK_ELEMENTS.min(elements.len() - at);
+        let chunk_end = at + chunk;
+        chunk_symbols.clear();
+        chunk_symbols.reserve(chunk);
+        bits.clear();
+        while at < chunk_end {
+            let span = walk.next(chunk_end - at);
+            let gradients = &mut gradients[..span.elements];
+            span.gradients(&elements[..at], big, gradients);
+            let mut before = span.before::<T>(&elements[..at], big);
+            for (&element, &gradient) in elements[at..].iter().zip(&*gradients) {
+                let value_bits = T::bits(element, big);
+                let (value, prediction) = (ordered::<T>(value_bits), predict::<T>(before, gradient));
+                let below = value < prediction;
+                let difference = if below { prediction - value } else { value - prediction };
+                let length = 64 - difference.leading_zeros();
+                let symbol = if below { no_difference::<T>() - length } else { no_difference::<T>() + length };
+                chunk_symbols.push(symbol as u8); // at most 128
+                if length > 1 {
+                    bits.put(difference ^ 1 << (length - 1), length - 1);
+                }
+                before = value_bits;
+            }
+            at += span.elements;
+        }
+        coded.clear();
+        encode_symbols(chunk_symbols, &mut model, coder, coded);
+        let bits = bits.finish();
+        put_varint(coded.len() as u32, stored); // both below 65536 * 8 bytes and some
+        put_varint(bits.len() as u32, stored);
+        stored.extend_from_slice(coded);
+        stored.extend_from_slice(bits);
+    }
+    stored.extend_from_slice(tail);
+}
+
+fn decode<T: Real>(
+    big: bool,
+    stored: &[u8],
+    raw_bytes: usize,
+    raw: &mut Vec<u8>,
+    buffers: &mut Buffers,
+) -> Result<(), &'static str> {
+    let mut rest = stored;
+    let count = raw_bytes / (T::BITS / 8) as usize;
+    let grids = take_grids(&mut rest, count)?;
+    resize_for_overwrite(raw, raw_bytes);
+    let (elements, tail) = T::elements_mut(raw);
+    let mut model = Model::new(symbols::<T>(), true);
+    let mut walk = Walk::new(&grids, count);
+    let mut gradients = [T::ZERO; SPAN_ELEMENTS];
+    let mut at = 0;
+    while at < count {
+        let chunk = CHUNK_ELEMENTS.min(count - at);
+        let chunk_end = at + chunk;
+        let (Some(coded), Some(bits)) = (take_varint(&mut rest), take_varint(&mut rest)) else {
+            return Err("the lengths of a chunk are cut");
+        };
+        let Some((coded, after)) = rest.split_at_checked(coded as usize) else { return Err("symbols are cut") };
+        let Some((bits, after)) = after.split_at_checked(bits as usize) else { return Err("raw bits are cut") };
+        rest = after;
+        let chunk_symbols = &mut buffers.symbols;
+        resize_for_overwrite(chunk_symbols, chunk);
+        if !decode_symbols(coded, chunk_symbols, &mut model) {
+            return Err("the symbols do not end as they must");
+        }
+        let mut chunk_symbols = chunk_symbols.iter();
+        let mut bits = BitReader::new(bits);
+        while at < chunk_end {
+            let span = walk.next(chunk_end - at);
+            let (done, open) = elements.split_at_mut(at);
+            let gradients = &mut gradients[..span.elements];
+            span.gradients(done, big, gradients);
+            let mut before = span.before::<T>(done, big);
+            for ((element, &gradient), &symbol) in open.iter_mut().zip(&*gradients).zip(&mut chunk_symbols) {
+                let prediction = predict::<T>(before, gradient);
+                let length = u32::from(symbol).abs_diff(no_difference::<T>());
+                let difference = match length {
+                    0 => 0,
+                    _ => 1 << (length - 1) | bits.take(length - 1),
+                };
+                let below = u32::from(symbol) < no_difference::<T>();
+                let value =
+                    if below { prediction.wrapping_sub(difference) } else { prediction.wrapping_add(difference) };
+                before = unordered::<T>(value & mask::<T>());
+                *element = T::bytes(before, big);
+            }
+            at += span.elements;
+        }
+        if !bits.is_at_end() {
+            return Err("the raw bits do not end where they must");
+        }
+    }
+    if rest.len() != tail.len() {
+        return Err("the last bytes do not agree with the length");
+    }
+    tail.copy_from_slice(rest);
+    Ok(())
+}
+
+/// Grids in a row that are alike: planes of `y` rows of `x` elements, the last plane and row perhaps short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Grids {
+    count: usize,
+    x: usize,
+    y: usize,
+    elements: usize,
+}
+
+/// The most bytes of the header that [`encode`] writes.
+fn header_bytes_max(elements: usize) -> usize {
+    VARINT_BYTES_MAX + elements / 16
+}
+
+/// What the shapes say, brought into line with how many elements there are. Empty: all in one row.
+///
+/// The fastest dimensions count, at most as many as asked for; an array of more is a stack of grids.
+fn grids(arrays: &[ArrayShape], dimensions: u32, elements: usize) -> Vec<Grids> {
+    let mut grids: Vec<Grids> = Vec::new();
+    let mut left = elements;
+    let mut is_one_row = true;
+    let mut push = |count: usize, x: usize, y: usize, elements: usize| match grids.last_mut() {
+        _ if count == 0 || elements == 0 => {}
+        Some(last) if (last.x, last.y, last.elements) == (x, y, elements) => last.count += count,
+        _ => grids.push(Grids { count, x, y, elements }),
+    };
+    for array in arrays {
+        let here = usize::try_from(array.elements).unwrap_or(usize::MAX).min(left);
+        left -= here;
+        let extents: Vec<usize> =
+            array.dims.iter().map(|&n| usize::try_from(n).unwrap_or(usize::MAX)).filter(|&n| n != 1).collect();
+        let fastest = &extents[extents.len().saturating_sub(dimensions as usize)..];
+        let grid = fastest.iter().try_fold(1usize, |all, &n| all.checked_mul(n)).unwrap_or(0);
+        match *fastest {
+            [.., y, x] if grid > 0 && here > x => {
+                push(here / grid, x, y, grid);
+                push(usize::from(here % grid > 0), x, y, here % grid);
+                is_one_row = false;
+            }
+            _ => push(1, here, 1, here),
+        }
+    }
+    if left > 0 {
+        push(1, left, 1, left);
+    }
+    if is_one_row { Vec::new() } else { grids }
+}
+
+fn put_grids(grids: &[Grids], out: &mut Vec<u8>) {
+    let number = |n: usize| u32::try_from(n).expect("a segment has fewer than 2^32 elements");
+    put_varint(number(grids.len()), out);
+    for grid in grids {
+        for n in [grid.count, grid.x, grid.y, grid.elements] {
+            put_varint(number(n), out);
+        }
+    }
+}
+
+fn take_grids(rest: &mut &[u8], elements: usize) -> Result<Vec<Grids>, &'static str> {
+    let records = take_varint(rest).ok_or("the header is cut")? as usize;
+    let mut grids = Vec::with_capacity(records.min(rest.len() / 4));
+    let mut covered = 0usize;
+    for _ in 0..records {
+        let mut number = || take_varint(rest).filter(|&n| n > 0).map(|n| n as usize);
+        let (Some(count), Some(x), Some(y), Some(each)) = (number(), number(), number(), number()) else {
+            return Err("a grid is cut or empty");
+        };
+        covered = count.checked_mul(each).and_then(|n| n.checked_add(covered)).ok_or("the grids are too large")?;
+        grids.push(Grids { count, x, y, elements: each });
+    }
+    if covered != elements && records > 0 {
+        return Err("the grids do not cover the elements");
+    }
+    Ok(grids)
+}
+
+/// Goes over all elements, span by span.
+struct Walk<'a> {
+    rest: &'a [Grids],
+    current: Grids,
+    /// Elements of the current grid that are done.
+    done: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn new(grids: &'a [Grids], elements: usize) -> Self {
+        match grids.split_first() {
+            Some((&current, rest)) => Self { rest, current, done: 0 },
+            None => Self { rest: &[], current: Grids { count: 1, x: elements, y: 1, elements }, done: 0 },
+        }
+    }
+
+    /// The next run of elements in one row; `most` is at least 1 and there is an element left.
+    #[inline]
+    fn next(&mut self, most: usize) -> Span {
+        if self.done == self.current.elements {
+            self.done = 0;
+            self.current.count -= 1;
+            if self.current.count == 0 {
+                let (&current, rest) = self.rest.split_first().expect("the grids cover all elements");
+                (self.current, self.rest) = (current, rest);
+            }
+        }
+        let Grids { x, y, elements, .. } = self.current;
+        let (row, in_row) = (self.done / x, self.done % x);
+        let span = Span {
+            elements: (x - in_row).min(elements - self.done).min(most).min(SPAN_ELEMENTS),
+            has_before: in_row > 0,
+            row: if row % y > 0 { Some(x) } else { None },
+            plane: if row >= y { Some(x * y) } else { None },
+        };
+        self.done += span.elements;
+        span
+    }
+}
+
+/// A run of elements in one row.
+struct Span {
+    elements: usize,
+    /// Whether the first one has a neighbour before it in its row.
+    has_before: bool,
+    /// How far back the row before is, where there is one in this plane.
+    row: Option<usize>,
+    /// How far back the plane before is, where there is one.
+    plane: Option<usize>,
+}
+
+impl Span {
+    /// The bits of the value before the first one; those of 0 at the beginning of a row.
+    fn before<T: Real>(&self, done: &[T::Bytes], big: bool) -> u64 {
+        match done.last() {
+            Some(&last) if self.has_before => T::bits(last, big),
+            _ => 0,
+        }
+    }
+
+    /// What the rows around say about the step from the value before to each one: the Lorenzo predictor without its
+    /// first term. In a corner or on an edge it is the predictor of fewer dimensions.
+    #[inline]
+    fn gradients<T: Real>(&self, done: &[T::Bytes], big: bool, gradients: &mut [T]) {
+        // Steps along the row that is `back` elements earlier.
+        let each_step = |back: usize, gradients: &mut [T], apply: fn(T, T) -> T| {
+            let from = done.len() - back;
+            let value = |i: usize| T::from_bits(T::bits(done[i], big));
+            let mut before = if self.has_before { value(from - 1) } else { T::ZERO };
+            for (gradient, &element) in gradients.iter_mut().zip(&done[from..]) {
+                let here = T::from_bits(T::bits(element, big));
+                *gradient = apply(*gradient, here - before);
+                before = here;
+            }
+        };
+        gradients.fill(T::NEUTRAL);
+        match (self.row, self.plane) {
+            (None, None) => {}
+            (Some(back), None) | (None, Some(back)) => each_step(back, gradients, |sum, step| sum + step),
+            (Some(row), Some(plane)) => {
+                each_step(row, gradients, |sum, step| sum + step);
+                each_step(plane, gradients, |sum, step| sum + step);
+                each_step(row + plane, gradients, |sum, step| sum - step);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(elements: u64, dims: &[u64]) -> ArrayShape {
+        ArrayShape { elements, dims: dims.into() }
+    }
+
+    #[test]
+    fn integers_have_the_order_of_the_numbers_and_come_back() {
+        let numbers = [f64::NEG_INFINITY, -1.5, -5e-324, -0.0, 0.0, 5e-324, 1.0, f64::MAX, f64::INFINITY];
+        let mapped = numbers.map(|x| ordered::<f64>(x.to_bits()));
+        assert!(mapped.is_sorted_by(|a, b| a < b), "{mapped:x?}");
+        assert_eq!(mapped.map(unordered::<f64>), numbers.map(f64::to_bits));
+        for bits in [0, 1, 0x7FC0_1234, 0xFFC0_0001, 0x8000_0000, 0xFFFF_FFFF] {
+            assert_eq!(unordered::<f32>(ordered::<f32>(bits)), bits, "{bits:x}");
+        }
+    }
+
+    #[test]
+    fn grids_follow_the_shapes_and_always_cover_all_elements() {
+        let grids_of = |arrays: &[ArrayShape], dimensions| grids(arrays, dimensions, 4096);
+        let grid = |count, x, y, elements| Grids { count, x, y, elements };
+        assert_eq!(grids_of(&[shape(4096, &[16, 16, 16])], 3), [grid(1, 16, 16, 4096)]);
+        assert_eq!(grids_of(&[shape(4096, &[16, 16, 16])], 2), [grid(16, 16, 16, 256)]);
+        assert_eq!(grids_of(&[shape(4096, &[16, 16, 16])], 1), []);
+        assert_eq!(grids_of(&[shape(4096, &[4, 4, 1, 16, 16])], 3), [grid(4, 16, 16, 1024)]);
+        // Cut in a plane; the shape of the rest is not known.
+        assert_eq!(grids_of(&[shape(3000, &[16, 16, 16])], 3), [grid(1, 16, 16, 3000), grid(1, 1096, 1, 1096)]);
+        // More than there is, and dimensions that cannot be.
+        assert_eq!(grids_of(&[shape(u64::MAX, &[u64::MAX, 16, 16])], 2), [grid(16, 16, 16, 256)]);
+        assert_eq!(grids_of(&[shape(4096, &[u64::MAX, 16, 16])], 3), []);
+        assert_eq!(grids_of(&[shape(4096, &[0, 16])], 3), []);
+        assert_eq!(grids_of(&[], 3), []);
+    }
+
+    #[test]
+    fn shapes_that_cost_more_than_they_bring_are_left_out() {
+        let arrays: Vec<ArrayShape> = (0..128).map(|i| shape(32, &[4 + i % 2 * 4, 8 - i % 2 * 4])).collect();
+        let raw = vec![1; 128 * 32 * 8];
+        let encoded = |arrays| {
+            let mut stored = Vec::new();
+            let job = ArrayJob { param: 8 | 2 << 16, raw: &raw, arrays, members: &[] };
+            encode::<f64>(job, &mut stored, &mut Buffers::default());
+            stored
+        };
+        assert_eq!(encoded(&arrays), encoded(&[]));
+        assert_ne!(encoded(&arrays[..2]), encoded(&[]));
+    }
+
+    /// A field that is linear in each coordinate: the Lorenzo predictor is exact but for its edges.
+    #[test]
+    fn neighbours_in_three_dimensions_make_a_smooth_field_small() {
+        let n = 32u64;
+        let value = |i: u64| (i % n) as f64 * 3.0 + (i / n % n) as f64 * 500.0 - (i / n / n) as f64 * 7000.0;
+        let raw: Vec<u8> = (0..n * n * n).flat_map(|i| value(i).to_le_bytes()).collect();
+        let mut sizes = [1, 2, 3].map(|dimensions| {
+            let arrays = [shape(n * n * n, &[n, n, n])];
+            let job = ArrayJob { param: 8 | dimensions << 16, raw: &raw, arrays: &arrays, members: &[] };
+            let mut stored = Vec::new();
+            encode::<f64>(job, &mut stored, &mut Buffers::default());
+            stored.len()
+        });
+        assert!(sizes[2] * 8 < sizes[0] && sizes[2] < sizes[1], "{sizes:?}");
+        sizes.sort_unstable();
+        assert!(sizes[0] * 50 < raw.len(), "{sizes:?}");
+    }
+}

@@ -1,0 +1,73 @@
+//! gzip (RFC 1952), one member, by zlib through `flate2`. Takes any bytes; bit-exact.
+//!
+//! The second pass of mcrEngine. The member carries a CRC-32 of its own, which decoding compares.
+
+use crate::codec::{BytesCodec, CodecError, CodecId, Work};
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+
+pub(crate) const ID: CodecId = CodecId(19);
+pub(crate) const LEVEL_MAX: u32 = 9;
+/// log2 of zlib's window: its largest.
+const WINDOW_BITS: u8 = 15;
+
+pub(crate) struct Gzip;
+
+/// The compressor last used, with its level. It is some 256 KiB; a decompressor is small, and made anew.
+#[derive(Default)]
+pub(crate) struct Contexts {
+    compressor: Option<(u32, Compress)>,
+}
+
+fn failed(source: impl std::error::Error + Send + Sync + 'static) -> CodecError {
+    CodecError::Library { codec: "gzip", source: Box::new(source) }
+}
+
+impl BytesCodec for Gzip {
+    fn id(&self) -> (CodecId, &'static str) {
+        (ID, "gzip")
+    }
+
+    fn takes(&self, param: u32) -> bool {
+        (1..=LEVEL_MAX).contains(&param)
+    }
+
+    /// zlib's own conservative bound, with room for the gzip header and trailer.
+    fn max_encoded_bytes(&self, raw_bytes: usize) -> usize {
+        raw_bytes + raw_bytes.div_ceil(8) + raw_bytes.div_ceil(64) + 64
+    }
+
+    fn encode(&self, param: u32, raw: &[u8], stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
+        let compressor = match &mut work.gzip.compressor {
+            Some((level, compressor)) if *level == param => {
+                compressor.reset();
+                compressor
+            }
+            other => &mut other.insert((param, Compress::new_gzip(Compression::new(param), WINDOW_BITS))).1,
+        };
+        stored.clear();
+        stored.reserve(self.max_encoded_bytes(raw.len()));
+        match compressor.compress_vec(raw, stored, FlushCompress::Finish).map_err(failed)? {
+            Status::StreamEnd => Ok(()),
+            Status::Ok | Status::BufError => {
+                Err(CodecError::Damaged { codec: "gzip", what: "zlib needs more room than its bound" })
+            }
+        }
+    }
+
+    fn decode(&self, _: u32, stored: &[u8], limit: usize, raw: &mut Vec<u8>, _: &mut Work) -> Result<(), CodecError> {
+        let mut decompressor = Decompress::new_gzip(WINDOW_BITS);
+        raw.clear();
+        raw.reserve(limit);
+        let status = decompressor.decompress_vec(stored, raw, FlushDecompress::Finish).map_err(failed)?;
+        match status {
+            Status::StreamEnd if decompressor.total_in() != stored.len() as u64 => {
+                Err(CodecError::Damaged { codec: "gzip", what: "bytes follow the end of the stream" })
+            }
+            Status::StreamEnd if raw.len() > limit => Err(CodecError::Length { found: raw.len(), expected: limit }),
+            Status::StreamEnd => Ok(()),
+            Status::Ok | Status::BufError => {
+                Err(CodecError::Damaged { codec: "gzip", what: "the stream is cut, or longer than it may be" })
+            }
+        }
+    }
+}

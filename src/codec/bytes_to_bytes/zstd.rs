@@ -1,0 +1,74 @@
+//! Zstandard (RFC 8878), by the `zstd` crate. Takes any bytes; bit-exact.
+//!
+//! One frame per segment, with its length but without a checksum, since the container has its own. Decoding goes from
+//! buffer to buffer, so no window is allocated, whatever the frame asks for.
+
+use crate::codec::{BytesCodec, CodecError, CodecId, Work};
+use zstd::bulk::{Compressor, Decompressor};
+
+pub(crate) const ID: CodecId = CodecId(18);
+pub(crate) const LEVEL_MAX: u32 = 22;
+
+pub(crate) struct Zstd;
+
+/// The compressor last used, with its level, and the decompressor.
+#[derive(Default)]
+pub(crate) struct Contexts {
+    compressor: Option<(u32, Compressor<'static>)>,
+    decompressor: Option<Decompressor<'static>>,
+}
+
+fn failed(source: std::io::Error) -> CodecError {
+    CodecError::Library { codec: "zstd", source: Box::new(source) }
+}
+
+impl BytesCodec for Zstd {
+    fn id(&self) -> (CodecId, &'static str) {
+        (ID, "zstd")
+    }
+
+    fn takes(&self, param: u32) -> bool {
+        (1..=LEVEL_MAX).contains(&param)
+    }
+
+    fn max_encoded_bytes(&self, raw_bytes: usize) -> usize {
+        zstd::zstd_safe::compress_bound(raw_bytes)
+    }
+
+    fn encode(&self, param: u32, raw: &[u8], stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
+        let mut contexts = match work.zstd.compressor.take() {
+            Some((level, compressor)) if level == param => (level, compressor),
+            Some((_, mut compressor)) => {
+                compressor.set_compression_level(param as i32).map_err(failed)?; // at most 22
+                (param, compressor)
+            }
+            None => (param, Compressor::new(param as i32).map_err(failed)?),
+        };
+        stored.clear();
+        stored.reserve(self.max_encoded_bytes(raw.len()));
+        contexts.1.compress_to_buffer(raw, stored).map_err(failed)?;
+        work.zstd.compressor = Some(contexts);
+        Ok(())
+    }
+
+    fn decode(
+        &self,
+        _: u32,
+        stored: &[u8],
+        limit: usize,
+        raw: &mut Vec<u8>,
+        work: &mut Work,
+    ) -> Result<(), CodecError> {
+        let decompressor = match &mut work.zstd.decompressor {
+            Some(decompressor) => decompressor,
+            none => none.insert(Decompressor::new().map_err(failed)?),
+        };
+        raw.clear();
+        raw.reserve(limit);
+        decompressor.decompress_to_buffer(stored, raw).map_err(failed)?;
+        if raw.len() > limit {
+            return Err(CodecError::Length { found: raw.len(), expected: limit });
+        }
+        Ok(())
+    }
+}

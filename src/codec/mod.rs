@@ -1,0 +1,533 @@
+//! Codecs, and chains of them: how the raw bytes of a segment become its stored bytes, and back.
+//!
+//! The folders are the signatures. A [`Chain`] is exactly one codec of `array_to_bytes/`, which knows what an element
+//! is, then any number from `bytes_to_bytes/`, which do not, at most [`STEPS_MAX`] in all. Encoding runs it forwards,
+//! decoding backwards. Everything here is lossless, bit for bit, whatever the bytes are and however long: bytes after
+//! the last whole element travel verbatim.
+//!
+//! | number | codec | signature | parameter |
+//! |--------|-------|-----------|-----------|
+//! | 0 | never assigned, so that a page of zeros is no chain | | |
+//! | 1 | `raw` | array to bytes | 0 |
+//! | 2 | `fpc` | array to bytes | bits 0-7: log2 of the table entries, 1 to 20; bit 8: big-endian |
+//! | 3 | `fpzip` | array to bytes | bits 0-7: element width, 4 or 8; bit 8: big-endian; bits 16-23: most dimensions, 1 to 3 |
+//! | 4 | `columns` | array to bytes | record width in bytes, 2 to 2^20 |
+//! | 16 | `shuffle` | bytes to bytes | element width in bytes, 2 to 2^20 |
+//! | 17 | `lz4` | bytes to bytes | 0 |
+//! | 18 | `zstd` | bytes to bytes | level, 1 to 22 |
+//! | 19 | `gzip` | bytes to bytes | level, 1 to 9 |
+//!
+//! Numbers are never reused. Bits that a parameter does not name are zero, and refused otherwise.
+//!
+//! Decoding trusts nothing: whoever calls [`Chain::decode`] says how long the result must be, and has checked that
+//! length against a limit. What the stored bytes claim never decides how much is allocated.
+
+mod array_to_bytes;
+mod bytes_to_bytes;
+mod choose;
+
+pub use choose::{Profile, ProfileError, choose, encode_best};
+
+use crate::header::{ByteOrder, ELEMENT_WIDTH_MAX, ElementType, Member};
+use array_to_bytes::{columns, fpc, fpzip};
+use bytes_to_bytes::{gzip, lz4, shuffle, zstd};
+use std::fmt;
+use std::sync::Arc;
+
+/// The number of a codec, assigned once; the module's table lists them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CodecId(pub u16);
+
+/// One codec of a chain, with its parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// Which codec.
+    pub codec: CodecId,
+    /// What it means is the codec's affair; see the module's table.
+    pub param: u32,
+}
+
+/// The most steps of a chain.
+pub const STEPS_MAX: usize = 6;
+
+/// The most raw bytes of a segment that [`Chain::encode`] takes, and that [`Chain::decode`] gives.
+pub const SEGMENT_BYTES_MAX: usize = 1 << 30;
+
+/// What one piece of a segment is: how many elements, and how they lie. Advice for the codecs that look at neighbours,
+/// never a promise: a piece may be cut in the middle of a row, or of an element.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ArrayShape {
+    /// Whole elements of the piece.
+    pub elements: u64,
+    /// Extents of the array that the piece was cut from, slowest first.
+    pub dims: Vec<u64>,
+}
+
+/// Why something could not be encoded or decoded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CodecError {
+    /// A chain names a codec that this build does not have.
+    #[error("codec {codec} is not known to this build")]
+    Unknown {
+        /// Its number.
+        codec: u16,
+    },
+    /// A parameter is out of range.
+    #[error("codec {codec}: parameter {param:#x} is not valid")]
+    Param {
+        /// Which codec.
+        codec: &'static str,
+        /// The parameter found.
+        param: u32,
+    },
+    /// A chain is cut short, too long, or not one array-to-bytes codec with bytes-to-bytes codecs after it.
+    #[error("not a chain of codecs: {what}")]
+    Chain {
+        /// Which rule is broken.
+        what: &'static str,
+    },
+    /// The stored bytes cannot have come from this codec.
+    #[error("codec {codec}: the stored bytes are damaged: {what}")]
+    Damaged {
+        /// Which codec noticed.
+        codec: &'static str,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The stored bytes decode to another length than the segment has.
+    #[error("the stored bytes decode to {found} bytes instead of {expected}")]
+    Length {
+        /// Bytes that came out, or that would have.
+        found: usize,
+        /// Bytes that the caller expects.
+        expected: usize,
+    },
+    /// A segment above [`SEGMENT_BYTES_MAX`].
+    #[error("a segment of {found} raw bytes; at most {SEGMENT_BYTES_MAX} are allowed")]
+    TooLong {
+        /// Its length.
+        found: usize,
+    },
+    /// A library refused.
+    #[error("codec {codec} failed")]
+    Library {
+        /// Which codec.
+        codec: &'static str,
+        /// What the library said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// The codec that turns elements into bytes; exactly one per chain. Pure: the same input gives the same bytes on every
+/// host, thread and run.
+pub trait ArrayCodec: Send + Sync {
+    /// Number and name, as in the module's table.
+    fn id(&self) -> (CodecId, &'static str);
+    /// Whether the parameter is valid. The other methods are called with valid ones only.
+    fn takes(&self, param: u32) -> bool;
+    /// The most bytes that `encode` gives for `raw_bytes` bytes of input.
+    fn max_encoded_bytes(&self, param: u32, raw_bytes: usize) -> usize;
+    /// Replaces `stored` by the code of `raw`.
+    fn encode(&self, job: ArrayJob<'_>, stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError>;
+    /// Replaces `raw` by what was encoded, exactly `raw_bytes` bytes, or fails.
+    fn decode(
+        &self,
+        param: u32,
+        stored: &[u8],
+        raw_bytes: usize,
+        raw: &mut Vec<u8>,
+        work: &mut Work,
+    ) -> Result<(), CodecError>;
+    /// The parameter for people.
+    fn show(&self, param: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+}
+
+/// What an [`ArrayCodec`] is to encode.
+#[derive(Clone, Copy)]
+pub struct ArrayJob<'a> {
+    /// The parameter of its step.
+    pub param: u32,
+    /// The bytes.
+    pub raw: &'a [u8],
+    /// How they lie, piece by piece; may be empty or not add up.
+    pub arrays: &'a [ArrayShape],
+    /// The members of a record, where known.
+    pub members: &'a [Member],
+}
+
+/// A codec from bytes to bytes. Pure, except that a newer release of a library may find shorter bytes.
+pub trait BytesCodec: Send + Sync {
+    /// Number and name, as in the module's table.
+    fn id(&self) -> (CodecId, &'static str);
+    /// Whether the parameter is valid. The other methods are called with valid ones only.
+    fn takes(&self, param: u32) -> bool;
+    /// The most bytes that `encode` gives for `raw_bytes` bytes of input.
+    fn max_encoded_bytes(&self, raw_bytes: usize) -> usize;
+    /// Replaces `stored` by the code of `raw`.
+    fn encode(&self, param: u32, raw: &[u8], stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError>;
+    /// Replaces `raw` by what was encoded, at most `limit` bytes, or fails.
+    fn decode(
+        &self,
+        param: u32,
+        stored: &[u8],
+        limit: usize,
+        raw: &mut Vec<u8>,
+        work: &mut Work,
+    ) -> Result<(), CodecError>;
+}
+
+/// Buffers and contexts that are used again from segment to segment; one per worker thread. Holds at most a few times
+/// the largest segment it has seen.
+#[derive(Default)]
+pub struct Scratch {
+    front: Vec<u8>,
+    back: Vec<u8>,
+    /// For `choose`.
+    seen: Vec<u32>,
+    work: Work,
+}
+
+/// The part of [`Scratch`] that codecs use.
+#[derive(Default)]
+pub struct Work {
+    zstd: zstd::Contexts,
+    gzip: gzip::Contexts,
+    lz4: lz4::Tables,
+    fpc: fpc::Tables,
+    fpzip: fpzip::Buffers,
+    columns: columns::Buffers,
+}
+
+enum Codec {
+    Array(&'static dyn ArrayCodec),
+    Bytes(&'static dyn BytesCodec),
+}
+
+impl Codec {
+    fn find(id: CodecId) -> Result<Self, CodecError> {
+        Ok(match id {
+            array_to_bytes::raw::ID => Self::Array(&array_to_bytes::raw::Raw),
+            fpc::ID => Self::Array(&fpc::Fpc),
+            fpzip::ID => Self::Array(&fpzip::Fpzip),
+            columns::ID => Self::Array(&columns::Columns),
+            shuffle::ID => Self::Bytes(&shuffle::Shuffle),
+            lz4::ID => Self::Bytes(&lz4::Lz4),
+            zstd::ID => Self::Bytes(&zstd::Zstd),
+            gzip::ID => Self::Bytes(&gzip::Gzip),
+            CodecId(codec) => return Err(CodecError::Unknown { codec }),
+        })
+    }
+}
+
+/// At most [`STEPS_MAX`] codecs: one from array to bytes, then those from bytes to bytes, in the order of encoding.
+///
+/// Two chains are equal when their steps are; what an encoder knows besides (the members of a record) does not count,
+/// since decoding needs none of it.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    steps: Vec<Step>,
+    members: Option<Arc<[Member]>>,
+}
+
+impl PartialEq for Chain {
+    fn eq(&self, other: &Self) -> bool {
+        self.steps == other.steps
+    }
+}
+impl Eq for Chain {}
+impl std::hash::Hash for Chain {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.steps.hash(state);
+    }
+}
+
+const BIG_ENDIAN: u32 = 1 << 8;
+
+fn order_bit(order: ByteOrder) -> u32 {
+    if order == ByteOrder::Big { BIG_ENDIAN } else { 0 }
+}
+
+impl Chain {
+    /// Checks number, order and parameters of the steps.
+    pub fn new(steps: &[Step]) -> Result<Self, CodecError> {
+        if steps.len() > STEPS_MAX {
+            return Err(CodecError::Chain { what: "it has more than 6 steps" });
+        }
+        for (i, step) in steps.iter().enumerate() {
+            let (takes, (_, codec)) = match Codec::find(step.codec)? {
+                Codec::Array(_) if i > 0 => {
+                    return Err(CodecError::Chain { what: "an array-to-bytes codec is not the first step" });
+                }
+                Codec::Bytes(_) if i == 0 => {
+                    return Err(CodecError::Chain { what: "the first step is no array-to-bytes codec" });
+                }
+                Codec::Array(codec) => (codec.takes(step.param), codec.id()),
+                Codec::Bytes(codec) => (codec.takes(step.param), codec.id()),
+            };
+            if !takes {
+                return Err(CodecError::Param { codec, param: step.param });
+            }
+        }
+        if steps.is_empty() {
+            return Err(CodecError::Chain { what: "it has no steps" });
+        }
+        Ok(Self { steps: steps.into(), members: None })
+    }
+
+    /// The steps, in the order of encoding.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Appends the chain: the number of steps in one byte, then for each its codec (`u16`) and parameter (`u32`), both
+    /// little-endian.
+    pub fn to_bytes(&self, out: &mut Vec<u8>) {
+        out.push(self.steps.len() as u8); // at most STEPS_MAX
+        for step in &self.steps {
+            out.extend(step.codec.0.to_le_bytes());
+            out.extend(step.param.to_le_bytes());
+        }
+    }
+
+    /// Reads a chain from the front of `bytes`; gives it and how many bytes it took.
+    pub fn from_bytes(bytes: &[u8]) -> Result<(Self, usize), CodecError> {
+        const CUT: CodecError = CodecError::Chain { what: "it is cut short" };
+        const STEP_BYTES: usize = size_of::<u16>() + size_of::<u32>();
+        let (&count, rest) = bytes.split_first().ok_or(CUT)?;
+        let count = usize::from(count);
+        if count > STEPS_MAX {
+            return Err(CodecError::Chain { what: "it has more than 6 steps" });
+        }
+        let rest = rest.get(..count * STEP_BYTES).ok_or(CUT)?;
+        let (records, _) = rest.as_chunks::<STEP_BYTES>();
+        let step = |&[a, b, c, d, e, f]: &[u8; STEP_BYTES]| Step {
+            codec: CodecId(u16::from_le_bytes([a, b])),
+            param: u32::from_le_bytes([c, d, e, f]),
+        };
+        let steps: Vec<Step> = records.iter().map(step).collect();
+        Ok((Self::new(&steps)?, 1 + count * STEP_BYTES))
+    }
+
+    /// The stored bytes of a segment. `arrays` says how its elements lie, piece by piece.
+    pub fn encode(&self, raw: &[u8], arrays: &[ArrayShape], scratch: &mut Scratch) -> Result<Vec<u8>, CodecError> {
+        self.encode_into(raw, arrays, scratch)?;
+        Ok(if self.is_raw() { raw.to_vec() } else { scratch.front.clone() })
+    }
+
+    /// As [`Chain::encode`], but gives only how long the stored bytes would be.
+    pub(crate) fn encoded_bytes(
+        &self,
+        raw: &[u8],
+        arrays: &[ArrayShape],
+        scratch: &mut Scratch,
+    ) -> Result<usize, CodecError> {
+        self.encode_into(raw, arrays, scratch)?;
+        Ok(if self.is_raw() { raw.len() } else { scratch.front.len() })
+    }
+
+    /// Leaves the stored bytes in `scratch.front`, unless the chain is [`Chain::raw`].
+    fn encode_into(&self, raw: &[u8], arrays: &[ArrayShape], scratch: &mut Scratch) -> Result<(), CodecError> {
+        if raw.len() > SEGMENT_BYTES_MAX {
+            return Err(CodecError::TooLong { found: raw.len() });
+        }
+        let Scratch { front, back, work, .. } = scratch;
+        for (i, step) in self.working_steps().iter().enumerate() {
+            let source = if i == 0 { raw } else { front.as_slice() };
+            match Codec::find(step.codec)? {
+                Codec::Array(codec) => {
+                    let members = self.members.as_deref().unwrap_or_default();
+                    codec.encode(ArrayJob { param: step.param, raw: source, arrays, members }, back, work)?;
+                }
+                Codec::Bytes(codec) => codec.encode(step.param, source, back, work)?,
+            }
+            std::mem::swap(front, back);
+        }
+        Ok(())
+    }
+
+    /// The raw bytes of a segment: exactly `raw_bytes`, or an error.
+    ///
+    /// Allocates a small multiple of `raw_bytes` at most, which the caller has checked, whatever `stored` claims.
+    pub fn decode(&self, stored: &[u8], raw_bytes: usize, scratch: &mut Scratch) -> Result<Vec<u8>, CodecError> {
+        if raw_bytes > SEGMENT_BYTES_MAX {
+            return Err(CodecError::TooLong { found: raw_bytes });
+        }
+        let steps = self.working_steps();
+        // The most bytes there can be before each step of decoding: what encoding could have given at most.
+        let mut limits = [raw_bytes; STEPS_MAX];
+        for (i, step) in steps.iter().enumerate().take(steps.len().saturating_sub(1)) {
+            limits[i + 1] = match Codec::find(step.codec)? {
+                Codec::Array(codec) => codec.max_encoded_bytes(step.param, limits[i]),
+                Codec::Bytes(codec) => codec.max_encoded_bytes(limits[i]),
+            };
+        }
+        let Scratch { front, back, work, .. } = scratch;
+        let mut raw = Vec::new();
+        for (i, step) in steps.iter().enumerate().rev() {
+            let source = if i + 1 == steps.len() { stored } else { front.as_slice() };
+            let target = if i == 0 { &mut raw } else { &mut *back };
+            match Codec::find(step.codec)? {
+                Codec::Array(codec) => codec.decode(step.param, source, limits[i], target, work)?,
+                Codec::Bytes(codec) => codec.decode(step.param, source, limits[i], target, work)?,
+            }
+            std::mem::swap(front, back);
+        }
+        if steps.is_empty() && stored.len() == raw_bytes {
+            raw = stored.to_vec();
+        }
+        if raw.len() != raw_bytes {
+            let found = if steps.is_empty() { stored.len() } else { raw.len() };
+            return Err(CodecError::Length { found, expected: raw_bytes });
+        }
+        Ok(raw)
+    }
+
+    /// The steps that change anything.
+    fn working_steps(&self) -> &[Step] {
+        match self.steps.split_first() {
+            Some((first, rest)) if first.codec == array_to_bytes::raw::ID => rest,
+            _ => &self.steps,
+        }
+    }
+
+    /// Whether stored and raw bytes are the same.
+    pub fn is_raw(&self) -> bool {
+        self.working_steps().is_empty()
+    }
+
+    fn of(steps: &[(CodecId, u32)]) -> Self {
+        let steps: Vec<Step> = steps.iter().map(|&(codec, param)| Step { codec, param }).collect();
+        Self::new(&steps).expect("our own constructors make valid chains")
+    }
+
+    /// Nothing at all.
+    pub fn raw() -> Self {
+        Self::of(&[(array_to_bytes::raw::ID, 0)])
+    }
+
+    /// gzip alone, at a level from 1 to 9; other levels are taken as the nearest of these.
+    pub fn gzip(level: u32) -> Self {
+        Self::raw().then_gzip(level)
+    }
+
+    /// zstd alone, at a level from 1 to 22; other levels are taken as the nearest of these.
+    pub fn zstd(level: u32) -> Self {
+        Self::raw().then_zstd(level)
+    }
+
+    /// LZ4 alone.
+    pub fn lz4() -> Self {
+        Self::raw().then(lz4::ID, 0)
+    }
+
+    /// Bytes of equal significance together, then zstd. Widths below 2 mean no shuffle, and so do those above 2^20.
+    pub fn shuffle_zstd(width: u32, level: u32) -> Self {
+        let raw = Self::raw();
+        let shuffled = if shuffle::Shuffle.takes(width) { raw.then(shuffle::ID, width) } else { raw };
+        shuffled.then_zstd(level)
+    }
+
+    /// FPC alone, with tables of 2^`level` entries, 1 to 20; other levels are taken as the nearest of these.
+    pub fn fpc(level: u32, order: ByteOrder) -> Self {
+        Self::of(&[(fpc::ID, level.clamp(1, fpc::LEVEL_MAX) | order_bit(order))])
+    }
+
+    /// fpzip alone, for elements of 4 or 8 bytes, with neighbours in at most so many dimensions, 1 to 3.
+    ///
+    /// # Panics
+    /// If the width is neither 4 nor 8.
+    pub fn fpzip(width: u8, order: ByteOrder, dimensions: u32) -> Self {
+        Self::of(&[(fpzip::ID, u32::from(width) | order_bit(order) | dimensions.clamp(1, 3) << 16)])
+    }
+
+    /// Records taken apart into columns, each coded on its own. `None` where there is nothing to take apart.
+    pub fn columns(element: &ElementType) -> Option<Self> {
+        match element {
+            ElementType::Compound { width, members } if (2..=ELEMENT_WIDTH_MAX).contains(width) => {
+                let chain = Self::of(&[(columns::ID, *width)]);
+                Some(Self { members: Some(members.iter().cloned().collect()), ..chain })
+            }
+            ElementType::Compound { .. }
+            | ElementType::Bytes
+            | ElementType::Int { .. }
+            | ElementType::Float { .. }
+            | ElementType::Fixed { .. } => None,
+        }
+    }
+
+    /// mcrEngine's own chain (SC12, sections IV-C and VII): FPC of level 2 for doubles, fpzip in one dimension for
+    /// floats, a Lempel-Ziv coder for the rest (LZ4 here); with `double`, gzip at level 6 over all of it. Variables
+    /// below 100 bytes, which are pooled, get gzip only.
+    pub fn paper(element: &ElementType, double: bool, pooled: bool) -> Self {
+        const GZIP_LEVEL: u32 = 6;
+        if pooled {
+            return Self::gzip(GZIP_LEVEL);
+        }
+        let first = match element {
+            ElementType::Float { width: 8, order } => Self::fpc(2, *order),
+            ElementType::Float { width: 4, order } => Self::fpzip(4, *order, 1),
+            ElementType::Float { .. }
+            | ElementType::Bytes
+            | ElementType::Int { .. }
+            | ElementType::Fixed { .. }
+            | ElementType::Compound { .. } => Self::lz4(),
+        };
+        if double { first.then_gzip(GZIP_LEVEL) } else { first }
+    }
+
+    /// The chain with one more step, which must be valid and within [`STEPS_MAX`].
+    fn then(mut self, codec: CodecId, param: u32) -> Self {
+        self.steps.push(Step { codec, param });
+        debug_assert!(Self::new(&self.steps).is_ok(), "{self}");
+        self
+    }
+
+    pub(crate) fn then_zstd(self, level: u32) -> Self {
+        self.then(zstd::ID, level.clamp(1, zstd::LEVEL_MAX))
+    }
+
+    fn then_gzip(self, level: u32) -> Self {
+        self.then(gzip::ID, level.clamp(1, gzip::LEVEL_MAX))
+    }
+}
+
+/// The steps that change anything: `shuffle(8) zstd(1)`; `raw` where none does.
+impl fmt::Display for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let steps = if self.is_raw() { &self.steps[..] } else { self.working_steps() };
+        for (i, step) in steps.iter().enumerate() {
+            if i > 0 {
+                f.write_str(" ")?;
+            }
+            match Codec::find(step.codec) {
+                Ok(Codec::Array(codec)) => {
+                    f.write_str(codec.id().1)?;
+                    codec.show(step.param, f)?;
+                }
+                Ok(Codec::Bytes(codec)) => {
+                    f.write_str(codec.id().1)?;
+                    if step.param != 0 {
+                        write!(f, "({})", step.param)?;
+                    }
+                }
+                Err(_) => write!(f, "codec-{}({})", step.codec.0, step.param)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes `buffer` exactly `bytes` long without clearing what was there; every byte is then written over.
+fn resize_for_overwrite(buffer: &mut Vec<u8>, bytes: usize) {
+    if buffer.capacity() < bytes {
+        *buffer = vec![0; bytes]; // new pages are zero already, and touched only once
+    } else if buffer.len() > bytes {
+        buffer.truncate(bytes);
+    } else {
+        buffer.resize(bytes, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,470 @@
+//! What holds for every codec, and for chains of them.
+
+use super::*;
+use crate::ids::Digest;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+const F64BE: ElementType = ElementType::Float { width: 8, order: ByteOrder::Big };
+
+fn particle() -> ElementType {
+    let member = |offset, count, element| Member { offset, count, element };
+    let id = ElementType::Int { width: 4, signed: false, order: ByteOrder::Little };
+    ElementType::Compound {
+        width: 30,
+        members: [member(0, 1, id), member(6, 2, ElementType::F64), member(22, 2, ElementType::F32)].into(),
+    }
+}
+
+/// Each codec with each kind of parameter, and chains of several.
+fn chains() -> Vec<Chain> {
+    use ByteOrder::{Big, Little};
+    let mut chains = vec![
+        Chain::raw(),
+        Chain::gzip(1),
+        Chain::zstd(3),
+        Chain::lz4(),
+        Chain::fpc(2, Little),
+        Chain::fpc(20, Big),
+        Chain::columns(&particle()).expect("a compound"),
+        Chain::of(&[(columns::ID, 16)]),
+        Chain::raw().then(shuffle::ID, 3).then(shuffle::ID, 8),
+        Chain::shuffle_zstd(8, 1),
+        Chain::paper(&ElementType::F64, true, false),
+        Chain::paper(&ElementType::F32, true, false),
+        Chain::fpc(8, Little).then(shuffle::ID, 2).then(lz4::ID, 0).then_zstd(1).then_gzip(1),
+    ];
+    for dimensions in 1..=3 {
+        chains.extend([(4, Little), (4, Big), (8, Little), (8, Big)].map(|(w, o)| Chain::fpzip(w, o, dimensions)));
+    }
+    chains
+}
+
+/// Bytes that look like numbers, like anything, or like nothing; any length.
+fn raw_bytes() -> impl Strategy<Value = Vec<u8>> {
+    let doubles = prop::collection::vec(any::<f64>(), 0..200)
+        .prop_map(|v| v.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
+    let smooth = (any::<f32>(), -4.0f32..4.0, 0usize..400, any::<bool>()).prop_map(|(start, step, n, big)| {
+        let value = |i| start + step * (i as f32);
+        (0..n).flat_map(|i| if big { value(i).to_be_bytes() } else { value(i).to_le_bytes() }).collect::<Vec<u8>>()
+    });
+    let odd_bits = prop::collection::vec(
+        prop::sample::select(vec![
+            0u64,
+            1 << 63,
+            f64::NAN.to_bits() | 0xBAD,
+            0xFFF0_0000_0000_0001,
+            0x7FF0_0000_0000_0000,
+            1,
+            0x8000_0000_8000_0000,
+            0x7F80_0001_FFC0_0000,
+            1.0f64.to_bits(),
+        ]),
+        0..300,
+    )
+    .prop_map(|v| v.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
+    let any_bytes = prop::collection::vec(any::<u8>(), 0..600);
+    let same = (any::<u8>(), 0usize..3000).prop_map(|(byte, n)| vec![byte; n]);
+    let body = prop_oneof![doubles, smooth, odd_bits, any_bytes, same];
+    (body, prop::collection::vec(any::<u8>(), 0..9)).prop_map(|(mut body, tail)| {
+        body.extend(tail);
+        body
+    })
+}
+
+fn arrays() -> impl Strategy<Value = Vec<ArrayShape>> {
+    let dims = prop::collection::vec(prop_oneof![1u64..12, Just(0), Just(u64::MAX)], 0..5);
+    let array = (dims, 0u64..300, any::<bool>()).prop_map(|(dims, cut, whole)| {
+        let product = dims.iter().fold(1u64, |a, &n| a.saturating_mul(n));
+        ArrayShape { elements: if whole { product } else { cut }, dims }
+    });
+    prop::collection::vec(array, 0..4)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn every_chain_gives_back_every_bit(raw in raw_bytes(), arrays in arrays()) {
+        let mut scratch = Scratch::default();
+        for chain in chains() {
+            let stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
+            let mut most = raw.len();
+            for step in chain.steps() {
+                most = match Codec::find(step.codec).expect("known") {
+                    Codec::Array(codec) => codec.max_encoded_bytes(step.param, most),
+                    Codec::Bytes(codec) => codec.max_encoded_bytes(most),
+                };
+            }
+            prop_assert!(stored.len() <= most, "{chain}: {} bytes, at most {most}", stored.len());
+            let again = chain.decode(&stored, raw.len(), &mut scratch);
+            prop_assert!(again.as_ref().is_ok_and(|again| *again == raw), "{chain}: {again:?}");
+            // A decoder that starts afresh, from the chain as the container stores it.
+            let mut bytes = Vec::new();
+            chain.to_bytes(&mut bytes);
+            let (read, used) = Chain::from_bytes(&bytes).expect("valid");
+            prop_assert_eq!((&read, used), (&chain, bytes.len()));
+            prop_assert_eq!(read.decode(&stored, raw.len(), &mut Scratch::default()).expect("decodes"), &raw[..]);
+        }
+    }
+
+    #[test]
+    fn encoding_does_not_depend_on_what_was_encoded_before(first in raw_bytes(), second in raw_bytes()) {
+        let mut used = Scratch::default();
+        for chain in chains() {
+            chain.encode(&first, &[], &mut used).expect("encodes");
+            let stored = chain.encode(&second, &[], &mut used).expect("encodes");
+            prop_assert_eq!(stored, chain.encode(&second, &[], &mut Scratch::default()).expect("encodes"), "{}", chain);
+        }
+    }
+
+    #[test]
+    fn damaged_bytes_give_an_error_or_the_right_length_within_bounded_memory(
+        raw in raw_bytes(),
+        arrays in arrays(),
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+        more in prop::collection::vec(any::<u8>(), 0..4),
+        expected in prop_oneof![4 => Just(None), 1 => (0usize..5000).prop_map(Some)],
+    ) {
+        for chain in chains() {
+            let mut scratch = Scratch::default();
+            let mut stored = chain.encode(&raw, &arrays, &mut Scratch::default()).expect("encodes");
+            for (at, value) in &flips {
+                if !stored.is_empty() {
+                    let at = at.index(stored.len());
+                    stored[at] ^= value;
+                }
+            }
+            if let Some(cut) = cut {
+                stored.truncate(cut.index(stored.len() + 1));
+            }
+            stored.extend(&more);
+            check_hostile(&chain, &stored, expected.unwrap_or(raw.len()), &mut scratch)?;
+        }
+    }
+
+    #[test]
+    fn random_bytes_never_panic(stored in prop::collection::vec(any::<u8>(), 0..400), raw_bytes in 0usize..3000) {
+        for chain in chains() {
+            check_hostile(&chain, &stored, raw_bytes, &mut Scratch::default())?;
+        }
+    }
+
+    #[test]
+    fn random_chains_are_valid_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..40), stored in any::<[u8; 9]>()) {
+        if let Ok((chain, used)) = Chain::from_bytes(&bytes) {
+            let mut again = Vec::new();
+            chain.to_bytes(&mut again);
+            prop_assert_eq!(&again[..], &bytes[..used]);
+            check_hostile(&chain, &stored, 100, &mut Scratch::default())?;
+        }
+    }
+
+    #[test]
+    fn the_best_chain_is_never_longer_than_the_raw_bytes_and_gives_them_back(raw in raw_bytes(), arrays in arrays()) {
+        let mut scratch = Scratch::default();
+        let elements = [ElementType::F64, ElementType::F32, F64BE, ElementType::Bytes, particle(),
+            ElementType::Fixed { width: 12 }, ElementType::Int { width: 2, signed: true, order: ByteOrder::Big }];
+        let profiles = ["default", "paper", "paper-single", "raw", "gzip", "zstd", "shuffle-zstd", "fpc", "fpzip"];
+        for (element, profile) in elements.iter().flat_map(|e| profiles.map(|p| (e, p))) {
+            let profile: Profile = profile.parse().expect("known");
+            let (chain, stored) =
+                encode_best(&profile, &raw, element, &arrays, raw.len() % 2 == 0, &mut scratch).expect("encodes");
+            prop_assert!(stored.len() <= raw.len());
+            prop_assert_eq!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes"), &raw[..], "{}", chain);
+        }
+    }
+}
+
+fn check_hostile(chain: &Chain, stored: &[u8], raw_bytes: usize, scratch: &mut Scratch) -> Result<(), TestCaseError> {
+    if let Ok(raw) = chain.decode(stored, raw_bytes, scratch) {
+        prop_assert_eq!(raw.len(), raw_bytes, "{}", chain);
+    }
+    // Each step at most half as much again, and some.
+    let most = raw_bytes * 12 + 600_000 * usize::from(chain.to_string().contains("columns")) + 20_000;
+    for buffer in [&scratch.front, &scratch.back] {
+        prop_assert!(buffer.capacity() <= most, "{}: {} bytes for {}", chain, buffer.capacity(), raw_bytes);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_bomb_is_refused_before_it_takes_memory() {
+    let raw = vec![0; 30 << 20];
+    for chain in [Chain::zstd(3), Chain::gzip(6), Chain::lz4(), Chain::raw().then_zstd(1).then_zstd(1)] {
+        let stored = chain.encode(&raw, &[], &mut Scratch::default()).expect("encodes");
+        let mut scratch = Scratch::default();
+        let error = chain.decode(&stored, 1000, &mut scratch).expect_err("too long");
+        assert!(scratch.front.capacity() + scratch.back.capacity() < 10_000, "{chain}: {error}");
+    }
+}
+
+#[test]
+fn a_segment_above_the_limit_is_refused() {
+    let error = Chain::zstd(1).decode(&[], SEGMENT_BYTES_MAX + 1, &mut Scratch::default()).expect_err("too long");
+    assert_eq!(error.to_string(), "a segment of 1073741825 raw bytes; at most 1073741824 are allowed");
+}
+
+#[test]
+fn chains_that_are_not_one_array_codec_and_then_byte_codecs_are_refused() {
+    let chain = |steps: &[(u16, u32)]| {
+        let steps: Vec<Step> = steps.iter().map(|&(id, param)| Step { codec: CodecId(id), param }).collect();
+        Chain::new(&steps).map(|chain| chain.to_string()).map_err(|error| error.to_string())
+    };
+    assert_eq!(chain(&[(1, 0), (16, 8), (18, 1)]), Ok("shuffle(8) zstd(1)".into()));
+    assert_eq!(chain(&[(1, 0)]), Ok("raw".into()));
+    assert_eq!(chain(&[(2, 0x102), (19, 6)]), Ok("fpc(2,be) gzip(6)".into()));
+    assert_eq!(chain(&[(3, 0x3_0104), (17, 0)]), Ok("fpzip(4,3d,be) lz4".into()));
+    assert_eq!(chain(&[(4, 24)]), Ok("columns(24)".into()));
+    for (steps, expected) in [
+        (&[][..], "not a chain of codecs: it has no steps"),
+        (&[(18, 1)], "not a chain of codecs: the first step is no array-to-bytes codec"),
+        (&[(1, 0), (2, 2)], "not a chain of codecs: an array-to-bytes codec is not the first step"),
+        (&[(1, 0); 7], "not a chain of codecs: it has more than 6 steps"),
+        (&[(0, 0)], "codec 0 is not known to this build"),
+        (&[(1, 0), (999, 0)], "codec 999 is not known to this build"),
+        (&[(1, 1)], "codec raw: parameter 0x1 is not valid"),
+        (&[(2, 0)], "codec fpc: parameter 0x0 is not valid"),
+        (&[(2, 21)], "codec fpc: parameter 0x15 is not valid"),
+        (&[(3, 0x1_0005)], "codec fpzip: parameter 0x10005 is not valid"),
+        (&[(3, 0x4_0008)], "codec fpzip: parameter 0x40008 is not valid"),
+        (&[(3, 0x1_0208)], "codec fpzip: parameter 0x10208 is not valid"),
+        (&[(4, 1)], "codec columns: parameter 0x1 is not valid"),
+        (&[(1, 0), (16, 1 << 21)], "codec shuffle: parameter 0x200000 is not valid"),
+        (&[(1, 0), (17, 3)], "codec lz4: parameter 0x3 is not valid"),
+        (&[(1, 0), (18, 0)], "codec zstd: parameter 0x0 is not valid"),
+        (&[(1, 0), (19, 10)], "codec gzip: parameter 0xa is not valid"),
+    ] {
+        assert_eq!(chain(steps), Err(expected.into()), "{steps:?}");
+    }
+    let mut bytes = Vec::new();
+    Chain::shuffle_zstd(8, 1).to_bytes(&mut bytes);
+    for len in 0..bytes.len() {
+        Chain::from_bytes(&bytes[..len]).expect_err("a cut chain is refused");
+    }
+}
+
+#[test]
+fn a_column_that_is_taken_apart_again_is_refused() {
+    // One column of 16 bytes, whose chain is columns(16), with nothing in it.
+    let mut stored = vec![1, 16];
+    Chain::of(&[(columns::ID, 16)]).to_bytes(&mut stored);
+    stored.push(0);
+    let error = Chain::of(&[(columns::ID, 16)]).decode(&stored, 0, &mut Scratch::default()).expect_err("nested");
+    assert_eq!(error.to_string(), "codec columns: the stored bytes are damaged: a column is taken apart again");
+}
+
+#[test]
+fn the_papers_chain_depends_on_the_type() {
+    let shown = |element: &ElementType, double, pooled| Chain::paper(element, double, pooled).to_string();
+    assert_eq!(shown(&ElementType::F64, true, false), "fpc(2) gzip(6)");
+    assert_eq!(shown(&F64BE, false, false), "fpc(2,be)");
+    assert_eq!(shown(&ElementType::F32, true, false), "fpzip(4,1d) gzip(6)");
+    assert_eq!(shown(&ElementType::Bytes, true, false), "lz4 gzip(6)");
+    assert_eq!(shown(&particle(), false, false), "lz4");
+    assert_eq!(shown(&ElementType::F64, true, true), "gzip(6)");
+}
+
+#[test]
+fn profiles_are_read_as_they_are_shown() {
+    for name in [
+        "default",
+        "paper",
+        "paper-single",
+        "raw",
+        "gzip",
+        "zstd",
+        "zstd-22",
+        "shuffle-zstd-9",
+        "fpc",
+        "fpc-2",
+        "fpzip",
+    ] {
+        let profile: Profile = name.parse().expect("known");
+        assert_eq!(profile.to_string(), name);
+        let json = serde_json::to_string(&profile).expect("is text");
+        assert_eq!(json, format!("\"{name}\""));
+        assert_eq!(serde_json::from_str::<Profile>(&json).expect("is a profile"), profile);
+    }
+    assert_eq!("zstd-3".parse(), Ok(Profile::Zstd { level: 3 }));
+    for name in ["", "zst", "zstd-0", "zstd-23", "zstd-", "fpc-21", "raw-1", "zstd-99999999999", "-3", "default-1"] {
+        assert_eq!(name.parse::<Profile>(), Err(ProfileError { found: name.into() }));
+    }
+}
+
+/// Numbers near each other, without a library's sine.
+fn wave(n: usize) -> Vec<f64> {
+    let step = |(x, v): &mut (f64, f64)| {
+        (*x, *v) = (*x + *v * 0.01, *v - *x * 0.01);
+        Some(*x)
+    };
+    std::iter::repeat_n((), n).scan((1.0, 0.5), |state, ()| step(state)).collect()
+}
+
+#[test]
+fn the_default_profile_takes_what_is_shorter_for_each_segment() {
+    let mut scratch = Scratch::default();
+    let mut shown = |raw: &[u8]| {
+        let (chain, stored) =
+            encode_best(&Profile::Default, raw, &ElementType::F64, &[], false, &mut scratch).expect("encodes");
+        let other = if chain == Chain::zstd(3) { Chain::shuffle_zstd(8, 1) } else { Chain::zstd(3) };
+        let other_bytes = other.encode(raw, &[], &mut scratch).expect("encodes").len();
+        assert!(stored.len() <= other_bytes, "{chain} {} {other} {other_bytes}", stored.len());
+        chain.to_string()
+    };
+    for n in [10_000, 300_000] {
+        let smooth: Vec<u8> = wave(n).iter().flat_map(|x| x.to_le_bytes()).collect();
+        assert_eq!(shown(&smooth), "shuffle(8) zstd(1)");
+        // No pattern but that the same three numbers come again and again.
+        let mut seed = 1u64;
+        let mut random = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 40) as usize
+        };
+        let triples: Vec<[u8; 24]> = (0..64).map(|_| std::array::from_fn(|_| random() as u8)).collect();
+        let repeats: Vec<u8> = (0..n / 3).flat_map(|_| triples[random() % 64]).collect();
+        assert_eq!(shown(&repeats), "zstd(3)");
+    }
+    let noise: Vec<u8> = (0..40_000u32).flat_map(|i| Digest::of(&i.to_le_bytes()).0).collect();
+    assert_eq!(shown_raw(&noise), "raw");
+}
+
+fn shown_raw(raw: &[u8]) -> String {
+    let best = encode_best(&Profile::Default, raw, &ElementType::F64, &[], false, &mut Scratch::default());
+    best.expect("encodes").0.to_string()
+}
+
+#[test]
+fn records_are_shorter_in_columns() {
+    let record = |(i, x): (usize, f64)| {
+        let mut bytes = [0; 30];
+        bytes[..4].copy_from_slice(&(i as u32 * 7 % 40_000).to_le_bytes());
+        bytes[6..14].copy_from_slice(&x.to_le_bytes());
+        bytes[14..22].copy_from_slice(&(x * x / 3.0).to_le_bytes());
+        bytes[22..26].copy_from_slice(&(i as f32).to_le_bytes());
+        bytes
+    };
+    for n in [300, 20_000] {
+        let raw: Vec<u8> = wave(n).into_iter().enumerate().flat_map(record).collect();
+        let mut scratch = Scratch::default();
+        let (chain, stored) =
+            encode_best(&Profile::Default, &raw, &particle(), &[], false, &mut scratch).expect("encodes");
+        let zstd = Chain::zstd(3).encode(&raw, &[], &mut scratch).expect("encodes");
+        assert_eq!(chain.to_string(), "columns(30)");
+        assert!(stored.len() * 10 < zstd.len() * 9, "{n} records: {} and {} bytes", stored.len(), zstd.len());
+        assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
+    }
+}
+
+/// Each golden file: its name, the chain, and the shapes that the encoder was given.
+fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
+    use ByteOrder::{Big, Little};
+    let grid = || vec![ArrayShape { elements: 480, dims: vec![8, 6, 10] }];
+    vec![
+        ("raw", Chain::raw(), vec![]),
+        ("fpc-2", Chain::fpc(2, Little), vec![]),
+        ("fpc-16-be", Chain::fpc(16, Big), vec![]),
+        ("fpzip-f64-1d", Chain::fpzip(8, Little, 1), grid()),
+        ("fpzip-f64-2d-be", Chain::fpzip(8, Big, 2), grid()),
+        ("fpzip-f64-3d", Chain::fpzip(8, Little, 3), grid()),
+        ("fpzip-f32-1d", Chain::fpzip(4, Little, 1), vec![]),
+        ("columns", Chain::of(&[(columns::ID, 12)]), vec![]),
+        ("shuffle-8", Chain::raw().then(shuffle::ID, 8), vec![]),
+        ("shuffle-3", Chain::raw().then(shuffle::ID, 3), vec![]),
+        ("lz4", Chain::lz4(), vec![]),
+        ("zstd-3", Chain::zstd(3), vec![]),
+        ("gzip-6", Chain::gzip(6), vec![]),
+        ("paper-f64", Chain::paper(&ElementType::F64, true, false), vec![]),
+    ]
+}
+
+/// The input of the golden files: 500 numbers, a few that are none, and 3 bytes more.
+fn golden_raw(chain: &Chain) -> Vec<u8> {
+    let big = chain.to_string().contains("be");
+    let odd = [f64::from_bits(0x7FF8_0000_0000_BEEF), -0.0, f64::INFINITY, 5e-324];
+    let numbers = wave(500).into_iter().enumerate().map(|(i, x)| if i % 125 == 60 { odd[i / 125] } else { x });
+    let mut raw: Vec<u8> = match chain.steps()[0] {
+        Step { codec: fpzip::ID, param } if param & 0xFF == 4 => {
+            numbers.flat_map(|x| (x as f32).to_le_bytes()).collect()
+        }
+        _ => numbers.flat_map(|x| if big { x.to_be_bytes() } else { x.to_le_bytes() }).collect(),
+    };
+    raw.extend(*b"end");
+    raw
+}
+
+/// A golden file is the chain, the length of the raw bytes (`u32`, little-endian), the raw bytes, the stored bytes.
+/// Files are added once, never rewritten; MCR_ADD_GOLDEN=1 adds those that are not there.
+#[test]
+fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_bytes() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/v1/codec");
+    let listed = golden();
+    for (name, chain, arrays) in &listed {
+        let path = folder.join(format!("{name}.bin"));
+        if !path.exists() && std::env::var_os("MCR_ADD_GOLDEN").is_some() {
+            let raw = golden_raw(chain);
+            let mut file = Vec::new();
+            chain.to_bytes(&mut file);
+            file.extend((raw.len() as u32).to_le_bytes());
+            file.extend(&raw);
+            file.extend(chain.encode(&raw, arrays, &mut Scratch::default()).expect("encodes"));
+            std::fs::write(&path, file).expect("tests/data is writable");
+        }
+        let file = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let (read, used) = Chain::from_bytes(&file).expect("a chain");
+        assert_eq!(read, *chain, "{name}");
+        let (len, rest) = file[used..].split_first_chunk::<4>().expect("a length");
+        let (raw, stored) = rest.split_at(u32::from_le_bytes(*len) as usize);
+        let mut scratch = Scratch::default();
+        assert_eq!(read.decode(stored, raw.len(), &mut scratch).expect("decodes"), raw, "{name}");
+        let is_our_own =
+            read.steps().iter().all(|step| [ID_RAW, fpc::ID, fpzip::ID, shuffle::ID].contains(&step.codec));
+        if is_our_own {
+            assert_eq!(read.encode(raw, arrays, &mut scratch).expect("encodes"), stored, "{name}");
+        }
+    }
+    let files = std::fs::read_dir(&folder).expect("the folder is there");
+    let found: BTreeSet<String> =
+        files.map(|file| file.expect("readable").file_name().to_string_lossy().into_owned()).collect();
+    let expected: BTreeSet<String> = listed.iter().map(|(name, ..)| format!("{name}.bin")).collect();
+    assert_eq!(found, expected, "each golden file is loaded");
+}
+
+const ID_RAW: CodecId = array_to_bytes::raw::ID;
+
+/// Real checkpoints, as bytes: each chain on a slice of each file.
+#[test]
+fn slices_of_real_checkpoints_come_back() {
+    let Some(corpus) = std::env::var_os("MCR_CORPUS") else {
+        eprintln!("skipped: MCR_CORPUS does not name a folder of checkpoints");
+        return;
+    };
+    let mut folders = vec![PathBuf::from(corpus)];
+    let mut scratch = Scratch::default();
+    let mut files = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("readable") {
+            let path = entry.expect("readable").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            files += 1;
+            if files % 7 != 0 {
+                continue; // every seventh is enough
+            }
+            let whole = std::fs::read(&path).expect("readable");
+            let raw = &whole[whole.len() / 3..whole.len().min(whole.len() / 3 + (256 << 10) + 5)];
+            let elements = (raw.len() / 8) as u64;
+            let arrays = [ArrayShape { elements, dims: vec![elements / 256, 16, 16] }];
+            for chain in chains() {
+                let stored = chain.encode(raw, &arrays, &mut scratch).expect("encodes");
+                let again = chain.decode(&stored, raw.len(), &mut scratch).expect("decodes");
+                assert!(again == raw, "{}: {chain}", path.display());
+            }
+        }
+    }
+    assert!(files > 0, "MCR_CORPUS names an empty folder");
+}

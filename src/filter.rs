@@ -1,0 +1,248 @@
+//! HDF5's reversible chunk filters, off and on again, without HDF5.
+//!
+//! Sources: HDF5 1.14 `H5Zshuffle.c`, `H5Zdeflate.c` (`compress2` of the classic zlib), `H5checksum.c`
+//! (`H5_checksum_fletcher32`). Whether the stored bytes really come back is never assumed: capture tries it chunk by
+//! chunk, and a chunk for which it fails travels as it stands.
+
+use crate::header::Filter;
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+
+/// Why a chunk does not come out of its filters, or not back into them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FilterError {
+    /// The stored bytes are not what deflate writes, or not all of it.
+    #[error("{stored_bytes} stored bytes are no deflate stream")]
+    Inflate {
+        /// Bytes given to it.
+        stored_bytes: usize,
+    },
+    /// zlib refused to compress.
+    #[error("zlib cannot compress {raw_bytes} bytes at level {level}")]
+    Deflate {
+        /// Bytes given to it.
+        raw_bytes: usize,
+        /// The level asked for.
+        level: u8,
+    },
+    /// A filter gave another length than the file says.
+    #[error("a chunk has {found} raw bytes, not {expected}")]
+    Length {
+        /// What came out.
+        found: usize,
+        /// What the file says.
+        expected: usize,
+    },
+    /// The checksum does not fit the bytes.
+    #[error("a chunk's Fletcher-32 checksum is {found:08x}, recorded {recorded:08x}")]
+    Checksum {
+        /// Of the bytes.
+        found: u32,
+        /// In the file.
+        recorded: u32,
+    },
+}
+
+/// The raw bytes of one chunk, exactly `raw_bytes` of them. Never allocates more than the filters can have added to those.
+pub fn take_off(filters: &[Filter], stored: &[u8], raw_bytes: usize) -> Result<Vec<u8>, FilterError> {
+    // The most bytes that can stand before each filter.
+    let mut limits = Vec::with_capacity(filters.len());
+    let mut limit = raw_bytes;
+    for filter in filters {
+        limits.push(limit);
+        limit = match filter {
+            Filter::Shuffle { .. } => limit,
+            Filter::Deflate { .. } => deflated_max(limit),
+            Filter::Fletcher32 => limit.saturating_add(4),
+        };
+    }
+    let mut bytes: Option<Vec<u8>> = None;
+    for (filter, &limit) in filters.iter().zip(&limits).rev() {
+        let input = bytes.as_deref().unwrap_or(stored);
+        bytes = Some(match filter {
+            Filter::Shuffle { width } => unshuffle(input, *width as usize),
+            Filter::Deflate { .. } => inflate(input, limit)?,
+            Filter::Fletcher32 => without_checksum(input)?.to_vec(),
+        });
+    }
+    let raw = bytes.unwrap_or_else(|| stored.to_vec());
+    if raw.len() != raw_bytes {
+        return Err(FilterError::Length { found: raw.len(), expected: raw_bytes });
+    }
+    Ok(raw)
+}
+
+/// The stored bytes of one chunk: the inverse of [`take_off`] wherever the application used the same filters.
+pub fn put_on(filters: &[Filter], raw: &[u8]) -> Result<Vec<u8>, FilterError> {
+    let mut bytes: Option<Vec<u8>> = None;
+    for filter in filters {
+        let input = bytes.as_deref().unwrap_or(raw);
+        bytes = Some(match filter {
+            Filter::Shuffle { width } => shuffle(input, *width as usize),
+            Filter::Deflate { level } => deflate(input, *level)?,
+            Filter::Fletcher32 => [input, &fletcher32(input).to_le_bytes()].concat(),
+        });
+    }
+    Ok(bytes.unwrap_or_else(|| raw.to_vec()))
+}
+
+/// First bytes of all elements, then second bytes, ...; bytes that fill no element stay last. One element stays as it is.
+fn shuffle(raw: &[u8], width: usize) -> Vec<u8> {
+    let elements = raw.len().checked_div(width).unwrap_or(0);
+    if width <= 1 || elements <= 1 {
+        return raw.to_vec();
+    }
+    let mut out = vec![0; raw.len()];
+    let (planes, rest) = out.split_at_mut(elements * width);
+    for (at, plane) in planes.chunks_exact_mut(elements).enumerate() {
+        for (byte, element) in plane.iter_mut().zip(raw.chunks_exact(width)) {
+            *byte = element[at];
+        }
+    }
+    rest.copy_from_slice(&raw[elements * width..]);
+    out
+}
+
+/// The inverse of [`shuffle`].
+fn unshuffle(stored: &[u8], width: usize) -> Vec<u8> {
+    let elements = stored.len().checked_div(width).unwrap_or(0);
+    if width <= 1 || elements <= 1 {
+        return stored.to_vec();
+    }
+    let mut out = vec![0; stored.len()];
+    for (at, plane) in stored[..elements * width].chunks_exact(elements).enumerate() {
+        for (byte, element) in plane.iter().zip(out.chunks_exact_mut(width)) {
+            element[at] = *byte;
+        }
+    }
+    out[elements * width..].copy_from_slice(&stored[elements * width..]);
+    out
+}
+
+/// HDF5 gives zlib this much room, and zlib's level 0 looks at it.
+fn deflated_max(raw_bytes: usize) -> usize {
+    raw_bytes.saturating_add(raw_bytes / 1000).saturating_add(13)
+}
+
+/// `compress2`: a zlib stream with the default window, memory level and strategy.
+fn deflate(raw: &[u8], level: u8) -> Result<Vec<u8>, FilterError> {
+    let refused = || FilterError::Deflate { raw_bytes: raw.len(), level };
+    let mut out = vec![0; deflated_max(raw.len())];
+    let mut stream = Compress::new(Compression::new(u32::from(level.min(9))), true);
+    match stream.compress(raw, &mut out, FlushCompress::Finish) {
+        Ok(Status::StreamEnd) => {}
+        Ok(Status::Ok | Status::BufError) | Err(_) => return Err(refused()),
+    }
+    out.truncate(usize::try_from(stream.total_out()).map_err(|_| refused())?);
+    Ok(out)
+}
+
+/// At most `limit` bytes; one more is an error, as is anything after the stream's end.
+fn inflate(stored: &[u8], limit: usize) -> Result<Vec<u8>, FilterError> {
+    let refused = || FilterError::Inflate { stored_bytes: stored.len() };
+    // A byte of deflate gives at most 1032; so a short stored chunk allocates little, whatever length was claimed.
+    let mut out = vec![0; limit.min(stored.len().saturating_mul(1040).saturating_add(64))];
+    let mut stream = Decompress::new(true);
+    match stream.decompress(stored, &mut out, FlushDecompress::Finish) {
+        Ok(Status::StreamEnd) if stream.total_in() == stored.len() as u64 => {}
+        _ => return Err(refused()),
+    }
+    out.truncate(usize::try_from(stream.total_out()).map_err(|_| refused())?);
+    Ok(out)
+}
+
+fn without_checksum(stored: &[u8]) -> Result<&[u8], FilterError> {
+    let Some((raw, sum)) = stored.split_last_chunk::<4>() else {
+        return Err(FilterError::Length { found: stored.len(), expected: 4 });
+    };
+    let (found, recorded) = (fletcher32(raw), u32::from_le_bytes(*sum));
+    if found != recorded {
+        return Err(FilterError::Checksum { found, recorded });
+    }
+    Ok(raw)
+}
+
+/// `H5_checksum_fletcher32`: over big-endian 16-bit words; a last odd byte is the high half of a word.
+fn fletcher32(bytes: &[u8]) -> u32 {
+    let fold = |sum: u32| (sum & 0xffff) + (sum >> 16);
+    let (mut sum1, mut sum2) = (0u32, 0u32);
+    let words = bytes.chunks_exact(2);
+    let odd = words.remainder();
+    // 360 words are the most for which neither sum overflows.
+    for block in bytes[..bytes.len() - odd.len()].chunks(720) {
+        for word in block.chunks_exact(2) {
+            sum1 += u32::from(u16::from_be_bytes([word[0], word[1]]));
+            sum2 += sum1;
+        }
+        (sum1, sum2) = (fold(sum1), fold(sum2));
+    }
+    if let [last] = odd {
+        sum1 += u32::from(*last) << 8;
+        sum2 += sum1;
+        (sum1, sum2) = (fold(sum1), fold(sum2));
+    }
+    (sum1, sum2) = (fold(sum1), fold(sum2));
+    (sum2 << 16) | sum1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_filter() -> impl Strategy<Value = Filter> {
+        prop_oneof![
+            (1u32..20).prop_map(|width| Filter::Shuffle { width }),
+            (0u8..=9).prop_map(|level| Filter::Deflate { level }),
+            Just(Filter::Fletcher32),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_put_on_comes_off(
+            raw in prop::collection::vec(prop_oneof![any::<u8>(), Just(0u8)], 0..5000),
+            filters in prop::collection::vec(any_filter(), 0..4),
+        ) {
+            let stored = put_on(&filters, &raw).expect("put on");
+            prop_assert_eq!(take_off(&filters, &stored, raw.len()).expect("take off"), raw);
+        }
+
+        #[test]
+        fn garbage_is_an_error_and_never_longer_than_allowed(
+            stored in prop::collection::vec(any::<u8>(), 0..400),
+            filters in prop::collection::vec(any_filter(), 0..4),
+            raw_bytes in 0usize..1000,
+        ) {
+            if let Ok(raw) = take_off(&filters, &stored, raw_bytes) {
+                prop_assert_eq!(raw.len(), raw_bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn shuffle_leaves_the_bytes_that_fill_no_element_last() {
+        assert_eq!(shuffle(b"abcdefgh", 3), b"adbecfgh");
+        assert_eq!(unshuffle(b"adbecfgh", 3), b"abcdefgh");
+        assert_eq!(shuffle(b"abcde", 3), b"abcde", "one element is left alone");
+    }
+
+    #[test]
+    fn the_checksum_is_the_librarys() {
+        assert_eq!(fletcher32(b""), 0);
+        assert_eq!(fletcher32(b"badc"), 0x2926_c6c4);
+        assert_eq!(fletcher32(b"abcde"), 0x4ff0_29c7);
+        assert_eq!(fletcher32(b"\x01"), 0x0100_0100);
+    }
+
+    #[test]
+    fn deflate_is_the_classic_zlibs() {
+        // Made with CPython's zlib.compress(bytes(range(16)) * 8, 6), which is zlib's own compress2.
+        let raw: Vec<u8> = (0..16).cycle().take(128).collect();
+        let stored = deflate(&raw, 6).expect("deflate");
+        let known = *b"\x78\x9c\x63\x60\x64\x62\x66\x61\x65\x63\xe7\xe0\xe4\xe2\xe6\xe1\xe5\xe3\x67\xa0\x33\x1f\x00\xe7\xc0\x03\xc1";
+        assert_eq!(stored, known);
+        assert_eq!(inflate(&stored, 128).expect("inflate"), raw);
+        assert!(inflate(&stored, 127).is_err(), "one byte too many must be refused");
+        assert!(inflate(&[&stored[..], b"x"].concat(), 128).is_err(), "bytes after the end must be refused");
+    }
+}
