@@ -1,0 +1,40 @@
+#![doc = include_str!("FORMAT.md")]
+
+mod columns;
+mod decode;
+mod encode;
+pub mod error;
+mod index;
+pub mod layout;
+mod pieces;
+mod reader;
+mod set;
+mod writer;
+
+pub use error::ReadError;
+pub use index::{
+    ContainerRef, Dependency, EXTENTS_MAX, Index, NO_DIGEST, PIECES_MAX, Placement, REFERENCES_MAX, SegmentEntry,
+    Source, VARIABLES_MAX,
+};
+pub use layout::{DIGEST_BYTES_MIN, INDEX_RAW_MAX, SEGMENT_RAW_MAX, VERSION};
+pub use reader::{ContainerReader, parse_index, parse_segment_header};
+pub use set::{ContainerSet, Delivery, SegmentTask, VariableReader};
+pub use writer::{ContainerWriter, Contents, SealedContainer, StoredSegment};
+
+use crate::ids::{CheckpointId, GroupId, JobId};
+use std::path::PathBuf;
+
+/// The directory of a checkpoint, from the root of the store.
+pub fn checkpoint_dir(job: &JobId, checkpoint: &CheckpointId) -> PathBuf {
+    PathBuf::from(job.as_str()).join(checkpoint.as_str())
+}
+
+/// The name of a group's container in the directory of its checkpoint.
+pub fn container_name(group: GroupId) -> String {
+    format!("group-{:04}.mcr", group.0)
+}
+
+/// The path of a container, from the root of the store.
+pub fn container_path(job: &JobId, checkpoint: &CheckpointId, group: GroupId) -> PathBuf {
+    checkpoint_dir(job, checkpoint).join(container_name(group))
+}

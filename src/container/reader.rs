@@ -1,0 +1,212 @@
+//! Reading a container: the index first, then any segment.
+
+use super::columns::IndexFault;
+use super::container_path;
+use super::decode::decode;
+use super::error::ReadError;
+use super::index::{Index, SegmentEntry};
+use super::layout::*;
+use super::writer::StoredSegment;
+use crate::codec::{CodecError, Scratch};
+use crate::ids::{CheckpointId, Digest, GroupId, JobId};
+use crate::store::{Store, StoredFile};
+use crate::units::RawBytes;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// A container open for reading, whose header, trailer and index are whole and valid.
+pub struct ContainerReader {
+    file: Box<dyn StoredFile>,
+    path: PathBuf,
+    index_digest: Digest,
+    index: Index,
+}
+
+impl ContainerReader {
+    /// Opens a container and checks all that can be checked without reading its segments.
+    ///
+    /// That it is the container that a manifest names, and not another whole one, is for
+    /// [`ContainerSet`](super::ContainerSet) to check.
+    pub fn open(store: &dyn Store, job: &JobId, checkpoint: &CheckpointId, group: GroupId) -> Result<Self, ReadError> {
+        let relative = container_path(job, checkpoint, group);
+        let file = store.open(&relative).map_err(ReadError::from_store)?;
+        Self::from_file(file, store.root().join(relative))
+    }
+
+    /// The same for a file that is open; `path` is for messages.
+    pub fn from_file(file: Box<dyn StoredFile>, path: PathBuf) -> Result<Self, ReadError> {
+        let bytes = file.len();
+        let needed = (FILE_HEADER_LEN + TRAILER_LEN) as u64;
+        if bytes < needed {
+            return Err(ReadError::Cut { path, what: "a container", needed, found: bytes });
+        }
+        let mut header = [0; FILE_HEADER_LEN];
+        read_at(&*file, &path, 0, &mut header)?;
+        check_file_header(&header).map_err(|fault| fault.at(&path, "the file header", 0))?;
+        let at = bytes - TRAILER_LEN as u64;
+        let mut trailer = [0; TRAILER_LEN];
+        read_at(&*file, &path, at, &mut trailer)?;
+        let trailer = Trailer::from_record(&trailer, bytes).map_err(|fault| fault.at(&path, "the trailer", at))?;
+
+        // Its length was compared with that of the file.
+        let mut stored = vec![0; usize::try_from(trailer.index_stored).map_err(|_| too_long(&path, "the index"))?];
+        read_at(&*file, &path, trailer.index_offset, &mut stored)?;
+        let found = crc32c::crc32c(&stored);
+        if found != trailer.index_crc {
+            let (part, at, recorded) = ("the index".into(), trailer.index_offset, trailer.index_crc);
+            return Err(ReadError::Damaged { path, part, at, found, recorded });
+        }
+        let index = parse_index(&stored, trailer.index_raw, &path)?;
+        let invalid = |what: &str| ReadError::Invalid { path: path.clone(), part: "the index", what: what.into() };
+        let end = index.segments().last().map_or(FILE_HEADER_LEN as u64, SegmentEntry::end);
+        if end != trailer.index_offset || index.segments().len() as u64 != u64::from(trailer.segments) {
+            return Err(invalid("its segments do not end where it begins"));
+        }
+        Ok(Self { file, path, index_digest: Digest::of(&stored), index })
+    }
+
+    /// What the container holds.
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// BLAKE3 of the stored index: whether it is the container that was meant.
+    pub fn index_digest(&self) -> Digest {
+        self.index_digest
+    }
+
+    /// Length of the container.
+    pub fn bytes(&self) -> u64 {
+        self.file.len()
+    }
+
+    /// Where it is, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the stored bytes of a segment and compares their checksum. `buffer` is used again.
+    pub fn read_segment(&self, segment: u32, mut buffer: Vec<u8>) -> Result<StoredSegment, ReadError> {
+        let Some(entry) = self.index.segments().get(segment as usize) else {
+            return Err(self.invalid("the index", format!("it has no segment {segment}")));
+        };
+        if let Some(dependency) = entry.dependencies.first() {
+            let what = format!("segment {segment} needs something of kind {} to be decoded", dependency.kind);
+            return Err(ReadError::Unsupported { path: self.path.clone(), what });
+        }
+        let mut record = [0; SEGMENT_HEADER_LEN];
+        read_at(&*self.file, &self.path, entry.offset, &mut record)?;
+        let header = SegmentHeader::from_record(&record)
+            .map_err(|fault| fault.at(&self.path, "a segment header", entry.offset))?;
+        if (header.raw_len, header.stored_len, &header.chain) != (entry.raw_bytes.0, entry.stored_bytes.0, &entry.chain)
+        {
+            return Err(self.invalid("a segment header", format!("segment {segment} is not as the index has it")));
+        }
+        let at = entry.offset + SEGMENT_HEADER_LEN as u64;
+        buffer.clear();
+        buffer.resize(usize::try_from(header.stored_len).map_err(|_| too_long(&self.path, "a segment"))?, 0);
+        read_at(&*self.file, &self.path, at, &mut buffer)?;
+        let found = crc32c::crc32c(&buffer);
+        if found != header.data_crc {
+            let (path, part) = (self.path.clone(), format!("segment {segment}"));
+            return Err(ReadError::Damaged { path, part, at, found, recorded: header.data_crc });
+        }
+        Ok(StoredSegment { chain: header.chain, raw_bytes: entry.raw_bytes, stored: buffer })
+    }
+
+    /// Reads and decodes a segment: its raw bytes, still merged.
+    pub fn decode_segment(&self, segment: u32, scratch: &mut Scratch) -> Result<Vec<u8>, ReadError> {
+        let stored = self.read_segment(segment, Vec::new())?;
+        let RawBytes(raw_bytes) = stored.raw_bytes;
+        let codec = |source| ReadError::Codec { path: self.path.clone(), segment, source };
+        let raw_bytes = usize::try_from(raw_bytes).map_err(|_| too_long(&self.path, "a segment"))?;
+        let raw = stored.chain.decode(&stored.stored, raw_bytes, scratch).map_err(codec)?;
+        if raw.len() != raw_bytes {
+            return Err(self.invalid("a segment", format!("{} bytes were decoded, not {raw_bytes}", raw.len())));
+        }
+        Ok(raw)
+    }
+
+    /// BLAKE3 of the whole container, read piece by piece.
+    pub fn digest(&self) -> Result<Digest, ReadError> {
+        const STEP: u64 = 1 << 20;
+        let mut hasher = blake3::Hasher::new();
+        let mut buffer = vec![0; STEP.min(self.bytes()) as usize];
+        let mut at = 0;
+        while at < self.bytes() {
+            let step = STEP.min(self.bytes() - at);
+            let part = &mut buffer[..step as usize];
+            read_at(&*self.file, &self.path, at, part)?;
+            hasher.update(part);
+            at += step;
+        }
+        Ok(hasher.finalize().into())
+    }
+
+    pub(super) fn invalid(&self, part: &'static str, what: String) -> ReadError {
+        ReadError::Invalid { path: self.path.clone(), part, what }
+    }
+}
+
+impl SegmentEntry {
+    /// Where the next segment, or the index, begins.
+    pub(super) fn end(&self) -> u64 {
+        self.offset.saturating_add(SEGMENT_HEADER_LEN as u64).saturating_add(self.stored_bytes.0)
+    }
+}
+
+/// Decompresses and reads a stored index. Never takes more memory than `raw_bytes`, at most 1 GiB, and what its items need.
+pub fn parse_index(stored: &[u8], raw_bytes: u64, path: &Path) -> Result<Index, ReadError> {
+    let invalid = |what: String| ReadError::Invalid { path: path.into(), part: "the index", what };
+    let limit = raw_bytes.min(INDEX_RAW_MAX);
+    let mut raw = Vec::new();
+    let decompress = |raw: &mut Vec<u8>| -> io::Result<()> {
+        let mut decoder = zstd::Decoder::with_buffer(stored)?.single_frame();
+        decoder.window_log_max(27)?;
+        (&mut decoder).take(limit + 1).read_to_end(raw)?;
+        match decoder.finish() {
+            [] => Ok(()),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    };
+    decompress(&mut raw).map_err(|_| invalid("it does not decompress".into()))?;
+    if raw.len() as u64 != raw_bytes {
+        return Err(invalid(format!("it has {} bytes, and {raw_bytes} were recorded", raw.len())));
+    }
+    decode(&raw).map_err(|fault: IndexFault| match fault.unknown {
+        true => ReadError::Unsupported { path: path.into(), what: format!("the index: {}", fault.sentence()) },
+        false => invalid(fault.sentence()),
+    })
+}
+
+/// Reads the record before a segment: its raw and stored lengths.
+pub fn parse_segment_header(record: &[u8; SEGMENT_HEADER_LEN], path: &Path) -> Result<(u64, u64), ReadError> {
+    let header = SegmentHeader::from_record(record).map_err(|fault| fault.at(path, "a segment header", 0))?;
+    Ok((header.raw_len, header.stored_len))
+}
+
+fn read_at(file: &dyn StoredFile, path: &Path, offset: u64, into: &mut [u8]) -> Result<(), ReadError> {
+    let len = into.len() as u64;
+    file.read_at(offset, into).map_err(|source| ReadError::Io { path: path.into(), offset, len, source })
+}
+
+fn too_long(path: &Path, part: &'static str) -> ReadError {
+    ReadError::Invalid { path: path.into(), part, what: "it does not fit the memory of this machine".into() }
+}
+
+impl Fault {
+    fn at(self, path: &Path, what: &'static str, at: u64) -> ReadError {
+        let path = path.to_path_buf();
+        match self {
+            Self::Mark => ReadError::NotOurs { path, what, at },
+            Self::Crc { found, recorded } => ReadError::Damaged { path, part: what.into(), at, found, recorded },
+            Self::TooNew(found) => ReadError::TooNew { path, found: u32::from(found), newest: u32::from(VERSION) },
+            Self::Flags(flags) => ReadError::Unsupported { path, what: format!("{what} has flags {flags:#x}") },
+            Self::Invalid(rule) => ReadError::Invalid { path, part: what, what: rule.into() },
+            Self::Chain(CodecError::Unknown(codec)) => {
+                ReadError::Unsupported { path, what: format!("{what} names codec {codec}") }
+            }
+            Self::Chain(error) => ReadError::Invalid { path, part: what, what: error.to_string() },
+        }
+    }
+}

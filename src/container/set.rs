@@ -1,0 +1,254 @@
+//! A container together with the older ones it refers to: where the bytes of every variable can be had.
+
+use super::error::ReadError;
+use super::index::{Index, Placement};
+use super::reader::ContainerReader;
+use crate::classify::VariableRef;
+use crate::codec::Scratch;
+use crate::ids::{CheckpointId, GroupId, JobId};
+use crate::manifest;
+use crate::merge::{Layout, runs};
+use crate::plan::Piece;
+use crate::store::Store;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The container of a committed group, and the older containers it refers to, all of them those that were meant.
+pub struct ContainerSet {
+    /// The group's own first, then by [`Index::references`].
+    readers: Vec<ContainerReader>,
+}
+
+/// One segment to read and decode, and whose bytes are wanted from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentTask {
+    /// 0 for the group's own container, else one more than the index among its references.
+    pub container: u32,
+    /// Which segment of it.
+    pub segment: u32,
+    /// By piece, then by variable.
+    pub deliveries: Vec<Delivery>,
+}
+
+/// A piece of a segment, and a variable of the group that has its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Delivery {
+    /// Index among the pieces of the segment.
+    pub piece: u32,
+    /// Whose bytes they are, in the group that is restored.
+    pub variable: VariableRef,
+}
+
+impl ContainerSet {
+    /// Opens what a committed group consists of, and checks that each container is the one that was meant.
+    pub fn open(store: &dyn Store, job: &JobId, checkpoint: &CheckpointId, group: GroupId) -> Result<Self, ReadError> {
+        let manifest = manifest::read_manifest(store, job, checkpoint, group)?;
+        let own = ContainerReader::open(store, job, checkpoint, group)?;
+        let foreign = |reader: &ContainerReader, what, expected: &dyn ToString, found: &dyn ToString| {
+            let (path, expected, found) = (reader.path().into(), expected.to_string(), found.to_string());
+            Err(ReadError::Foreign { path, what, expected, found })
+        };
+        if own.bytes() != manifest.container.bytes {
+            return foreign(&own, "its length", &manifest.container.bytes, &own.bytes());
+        }
+        if own.index_digest() != manifest.container.index_digest {
+            return foreign(&own, "the digest of its index", &manifest.container.index_digest, &own.index_digest());
+        }
+        let mut readers = vec![own];
+        for i in 0..readers[0].index().references().len() {
+            let reference = Arc::clone(&readers[0].index().references()[i]);
+            let older = ContainerReader::open(store, job, &reference.checkpoint, reference.group)?;
+            if older.index_digest() != reference.index_digest {
+                return foreign(&older, "the digest of its index", &reference.index_digest, &older.index_digest());
+            }
+            readers.push(older);
+        }
+        let set = Self { readers };
+        set.check_references()?;
+        Ok(set)
+    }
+
+    /// What the group's own container holds.
+    pub fn index(&self) -> &Index {
+        self.readers[0].index()
+    }
+
+    /// The group's own container, then the older ones.
+    pub fn readers(&self) -> &[ContainerReader] {
+        &self.readers
+    }
+
+    /// Every reference leads to a variable of the same length and digest, which has pieces where it is.
+    fn check_references(&self) -> Result<(), ReadError> {
+        for (at, header) in self.index().variables() {
+            let Some(Placement::External { reference, at: older }) = self.index().placement(at) else { continue };
+            let reader = &self.readers[reference as usize + 1];
+            let is_there = reader.index().placement(older) == Some(Placement::Pieces);
+            let same = |other: &crate::header::VariableHeader| {
+                other.raw_bytes == header.raw_bytes && other.digest == header.digest
+            };
+            if !is_there || !reader.index().variable(older).is_some_and(same) {
+                let what =
+                    format!("variable {:?} refers to what {} does not hold", header.path, reader.path().display());
+                return Err(self.readers[0].invalid("the index", what));
+            }
+        }
+        Ok(())
+    }
+
+    /// In which container the pieces of a variable are, and as which variable of it.
+    fn holder(&self, at: VariableRef) -> Option<(u32, VariableRef)> {
+        let placement = self.index().placement(at)?;
+        match placement {
+            Placement::Pieces => Some((0, at)),
+            Placement::External { reference, at } => Some((reference + 1, at)),
+            Placement::SameAs(target) => match self.index().placement(target)? {
+                Placement::Pieces => Some((0, target)),
+                Placement::External { reference, at } => Some((reference + 1, at)),
+                Placement::SameAs(_) => None, // refused when the index was read
+            },
+        }
+    }
+
+    /// The segments that hold the wanted variables, each once, in the order of reading.
+    pub fn tasks(&self, wanted: impl Fn(VariableRef) -> bool) -> Vec<SegmentTask> {
+        let mut deliveries: Vec<(u32, u32, Delivery)> = Vec::new();
+        for (variable, _) in self.index().variables().filter(|(at, _)| wanted(*at)) {
+            let Some((container, source)) = self.holder(variable) else { continue };
+            let index = self.readers[container as usize].index();
+            for (segment, piece) in index.pieces_of(source) {
+                let piece = (piece - index.segments()[segment as usize].pieces.start) as u32;
+                deliveries.push((container, segment, Delivery { piece, variable }));
+            }
+        }
+        deliveries.sort_unstable();
+        let tasks = deliveries.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).map(|same| SegmentTask {
+            container: same[0].0,
+            segment: same[0].1,
+            deliveries: same.iter().map(|(_, _, delivery)| *delivery).collect(),
+        });
+        tasks.collect()
+    }
+
+    /// Reads and decodes one segment and hands out its pieces: the variable, where in its raw bytes, and the bytes.
+    pub fn run<E: From<ReadError>>(
+        &self,
+        task: &SegmentTask,
+        scratch: &mut Scratch,
+        mut each: impl FnMut(VariableRef, u64, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let split = self.split_segment(task.container, task.segment, scratch)?;
+        let pieces = self.readers[task.container as usize].index().pieces(task.segment);
+        for Delivery { piece, variable } in &task.deliveries {
+            let piece = *piece as usize;
+            each(*variable, pieces[piece].offset, &split.bytes[split.start[piece]..split.start[piece + 1]])?;
+        }
+        Ok(())
+    }
+
+    fn split_segment(&self, container: u32, segment: u32, scratch: &mut Scratch) -> Result<Split, ReadError> {
+        let reader = &self.readers[container as usize];
+        let raw = reader.decode_segment(segment, scratch)?;
+        let entry = &reader.index().segments()[segment as usize];
+        Ok(Split::new(raw, reader.index().pieces(segment), entry.layout))
+    }
+}
+
+/// A decoded segment with its pieces after each other.
+struct Split {
+    bytes: Vec<u8>,
+    /// Where each piece begins, and where the last one ends.
+    start: Vec<usize>,
+}
+
+impl Split {
+    /// `raw` is as long as the pieces together: the reader has compared that.
+    fn new(raw: Vec<u8>, pieces: &[Piece], layout: Layout) -> Self {
+        let lens: Vec<usize> = pieces.iter().map(|piece| piece.bytes as usize).collect();
+        let mut start = Vec::with_capacity(lens.len() + 1);
+        start.push(0);
+        start.extend(lens.iter().scan(0, |sum, n| {
+            *sum += n;
+            Some(*sum)
+        }));
+        let bytes = match layout {
+            Layout::Concatenated => raw,
+            Layout::Interleaved(_) => {
+                let mut bytes = vec![0; raw.len()];
+                runs(&lens, layout, |run| {
+                    let to = start[run.piece];
+                    bytes[to + run.in_piece.start..to + run.in_piece.end].copy_from_slice(&raw[run.in_segment]);
+                });
+                bytes
+            }
+        };
+        Self { bytes, start }
+    }
+}
+
+/// Reads any bytes of any variable of a group, and keeps the segments decoded last, up to a number of bytes.
+pub struct VariableReader {
+    set: Arc<ContainerSet>,
+    scratch: Scratch,
+    cache_bytes: u64,
+    cached_bytes: u64,
+    used: u64,
+    /// By container and segment; with the time of last use, counted in reads.
+    cache: HashMap<(u32, u32), (u64, Split)>,
+}
+
+impl VariableReader {
+    /// Keeps at most `cache_bytes` of decoded segments, but always the one that is being read.
+    pub fn new(set: Arc<ContainerSet>, cache_bytes: u64) -> Self {
+        Self { set, scratch: Scratch::default(), cache_bytes, cached_bytes: 0, used: 0, cache: HashMap::new() }
+    }
+
+    /// What is read from.
+    pub fn set(&self) -> &Arc<ContainerSet> {
+        &self.set
+    }
+
+    /// Fills `into` with the raw bytes of a variable from `offset` on.
+    pub fn read(&mut self, variable: VariableRef, offset: u64, into: &mut [u8]) -> Result<(), ReadError> {
+        let set = Arc::clone(&self.set);
+        let refuse = |what: &str| set.readers[0].invalid("what was asked for", what.into());
+        let header = set.index().variable(variable).ok_or_else(|| refuse("there is no such variable"))?;
+        let end = offset.checked_add(into.len() as u64).filter(|&end| end <= header.raw_bytes.0);
+        let end = end.ok_or_else(|| refuse("it is beyond the end of the variable"))?;
+        let (container, source) = set.holder(variable).ok_or_else(|| refuse("there is no such variable"))?;
+        let index = set.readers[container as usize].index();
+        for (segment, at) in index.pieces_of(source) {
+            let piece = index.all_pieces()[at];
+            let (from, to) = (piece.offset.max(offset), (piece.offset + piece.bytes).min(end));
+            if from >= to {
+                continue;
+            }
+            let split = self.split(container, segment)?;
+            let start = split.start[at - index.segments()[segment as usize].pieces.start];
+            let bytes = &split.bytes[start + (from - piece.offset) as usize..start + (to - piece.offset) as usize];
+            into[(from - offset) as usize..(to - offset) as usize].copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    fn split(&mut self, container: u32, segment: u32) -> Result<&Split, ReadError> {
+        self.used += 1;
+        let key = (container, segment);
+        if !self.cache.contains_key(&key) {
+            let wanted = self.set.readers[container as usize].index().segments()[segment as usize].raw_bytes.0;
+            while self.cached_bytes + wanted > self.cache_bytes
+                && let Some(oldest) = self.cache.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| *key)
+            {
+                if let Some((_, split)) = self.cache.remove(&oldest) {
+                    self.cached_bytes -= split.bytes.len() as u64;
+                }
+            }
+            let split = self.set.split_segment(container, segment, &mut self.scratch)?;
+            self.cached_bytes += split.bytes.len() as u64;
+            self.cache.insert(key, (self.used, split));
+        }
+        let (used, split) = self.cache.get_mut(&key).expect("it was put there just now");
+        *used = self.used;
+        Ok(split)
+    }
+}

@@ -1,0 +1,321 @@
+//! Writing a container: segments as they come, then the index. Keeps no stored byte but one write buffer.
+
+use super::decode::decode;
+use super::encode::encode;
+use super::index::{ContainerRef, Index, NO_DIGEST, Source};
+use super::layout::*;
+use super::{checkpoint_dir, container_name, container_path};
+use crate::classify::{VariableClass, VariableRef};
+use crate::codec::Chain;
+use crate::header::{ElementType, FileHeader, Role};
+use crate::ids::{CheckpointId, Digest, GroupId, JobId};
+use crate::manifest;
+use crate::merge::Layout;
+use crate::plan::{Piece, Scheme, SegmentPlan};
+use crate::store::{Store, StoreError, TempFile, create_dirs, visible};
+use crate::units::{RawBytes, StoredBytes};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A segment after coding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredSegment {
+    /// How it was coded.
+    pub chain: Chain,
+    /// Its length before.
+    pub raw_bytes: RawBytes,
+    /// Its bytes after.
+    pub stored: Vec<u8>,
+}
+
+/// What the index says beside the segments.
+#[derive(Clone, Debug)]
+pub struct Contents {
+    /// How the variables were put together.
+    pub scheme: Scheme,
+    /// Bytes of each piece before the next piece's turn, in the block schemes.
+    pub block_bytes: u32,
+    /// The classes that the segments' plans name.
+    pub classes: Vec<VariableClass>,
+    /// The files of the group, in rank order.
+    pub files: Vec<FileHeader>,
+    /// Variables that are in no segment, since their bytes are elsewhere.
+    pub reused: Vec<(VariableRef, Source)>,
+}
+
+/// What the index says about a segment that was appended.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) class: Option<u32>,
+    pub(super) role: Role,
+    pub(super) element: ElementType,
+    pub(super) layout: Layout,
+    pub(super) chain: Chain,
+    pub(super) raw_bytes: RawBytes,
+    pub(super) stored_bytes: StoredBytes,
+    pub(super) pieces: Box<[Piece]>,
+}
+
+/// A container being written under a temporary name. Dropped, it leaves nothing that a reader looks at.
+pub struct ContainerWriter {
+    job: JobId,
+    checkpoint: CheckpointId,
+    group: GroupId,
+    file: HashedFile,
+    segments: Vec<Written>,
+}
+
+/// A container that is written and durable, under its final name. It takes part in a checkpoint once committed.
+#[derive(Debug)]
+pub struct SealedContainer {
+    pub(crate) job: JobId,
+    pub(crate) checkpoint: CheckpointId,
+    pub(crate) group: GroupId,
+    pub(crate) bytes: u64,
+    pub(crate) digest: Digest,
+    pub(crate) index_digest: Digest,
+    pub(crate) index: Index,
+}
+
+impl ContainerWriter {
+    /// Makes the directory where it is not there, and a temporary file in it. Fails with [`StoreError::Committed`]
+    /// where this group is committed already, or a kept checkpoint needs the container that stands there.
+    ///
+    /// One writer at a time for each group: what an earlier one left under a temporary name is removed.
+    pub fn create(
+        store: &dyn Store,
+        job: &JobId,
+        checkpoint: &CheckpointId,
+        group: GroupId,
+    ) -> Result<Self, StoreError> {
+        let dir = checkpoint_dir(job, checkpoint);
+        create_dirs(store, &dir)?;
+        manifest::check_not_committed(store, job, checkpoint, group)?;
+        let name = container_name(group);
+        for left in store.list_dir(&dir)? {
+            let is_left_over = !visible(&left.name) && left.name[1..].starts_with(&format!("{name}."));
+            // What is written now was not pruned, and must not look as if it were.
+            if is_left_over || left.name == manifest::PRUNED {
+                store.remove_file(&dir.join(left.name))?;
+                store.sync_dir(&dir)?;
+            }
+        }
+        let file = HashedFile::new(store.create_temp(&dir, &name)?);
+        let mut writer = Self { job: job.clone(), checkpoint: checkpoint.clone(), group, file, segments: Vec::new() };
+        writer.file.put(&file_header())?;
+        Ok(writer)
+    }
+
+    /// Puts a segment at the end. The pieces of a variable must come in the order of its bytes.
+    pub fn append(&mut self, plan: &SegmentPlan, segment: &StoredSegment) -> Result<(), StoreError> {
+        let refuse = |writer: &Self, what: &str| Err(StoreError::Contents { path: writer.path(), what: what.into() });
+        let (raw_len, stored_len) = (segment.raw_bytes.0, segment.stored.len() as u64);
+        if plan.raw_bytes != segment.raw_bytes || plan.pieces.iter().map(|p| p.bytes).sum::<u64>() != raw_len {
+            return refuse(self, "a segment and its plan differ in length");
+        }
+        if raw_len == 0 || raw_len > SEGMENT_RAW_MAX || stored_len > SEGMENT_STORED_MAX {
+            return refuse(self, "a segment has no bytes, or more than 1 GiB");
+        }
+        if self.segments.len() as u64 >= u64::from(u32::MAX) {
+            return refuse(self, "it has more than 2^32 segments");
+        }
+        let data_crc = crc32c::crc32c(&segment.stored);
+        let header = SegmentHeader { raw_len, stored_len, data_crc, chain: segment.chain.clone() };
+        let Some(record) = header.to_record() else {
+            return refuse(self, "a chain has more than 6 steps");
+        };
+        self.file.put(&record)?;
+        self.file.put(&segment.stored)?;
+        self.segments.push(Written {
+            class: plan.class,
+            role: plan.role,
+            element: plan.element.clone(),
+            layout: plan.layout,
+            chain: segment.chain.clone(),
+            raw_bytes: segment.raw_bytes,
+            stored_bytes: StoredBytes(stored_len),
+            pieces: plan.pieces.as_slice().into(),
+        });
+        Ok(())
+    }
+
+    /// Writes the index and the trailer, syncs the file, renames it to its final name, syncs the directory.
+    ///
+    /// The index is read again before it is written, and must say what it was given.
+    pub fn seal(mut self, store: &dyn Store, contents: Contents) -> Result<SealedContainer, StoreError> {
+        let path = self.path();
+        let refuse = |what: String| StoreError::Contents { path: path.clone(), what };
+        let raw = encode(&contents, &self.segments).map_err(|what| refuse(what.into()))?;
+        if raw.len() as u64 > INDEX_RAW_MAX {
+            let (found, limit) = (raw.len() as u64, INDEX_RAW_MAX);
+            return Err(StoreError::TooLarge { path, what: "bytes of index", found, limit });
+        }
+        let index = decode(&raw).map_err(|fault| refuse(fault.sentence()))?;
+        check_same(&index, &contents, &self.segments).map_err(|what| refuse(what.into()))?;
+        let stored = compress(&raw).map_err(|source| StoreError::Io {
+            path: path.clone(),
+            what: "compressing the index",
+            source,
+        })?;
+        let trailer = Trailer {
+            index_offset: self.file.bytes,
+            index_stored: stored.len() as u64,
+            index_raw: raw.len() as u64,
+            segments: self.segments.len() as u32,
+            index_crc: crc32c::crc32c(&stored),
+        };
+        self.file.put(&stored)?;
+        self.file.put(&trailer.to_record())?;
+        let (bytes, digest) = self.file.finish()?;
+        let dir = checkpoint_dir(&self.job, &self.checkpoint);
+        store.rename(self.file.temp.path(), &dir.join(container_name(self.group)))?;
+        store.sync_dir(&dir)?;
+        let index_digest = Digest::of(&stored);
+        let Self { job, checkpoint, group, .. } = self;
+        Ok(SealedContainer { job, checkpoint, group, bytes, digest, index_digest, index })
+    }
+
+    fn path(&self) -> PathBuf {
+        container_path(&self.job, &self.checkpoint, self.group)
+    }
+}
+
+impl SealedContainer {
+    /// Which job.
+    pub fn job(&self) -> &JobId {
+        &self.job
+    }
+    /// Which checkpoint.
+    pub fn checkpoint(&self) -> &CheckpointId {
+        &self.checkpoint
+    }
+    /// Which group.
+    pub fn group(&self) -> GroupId {
+        self.group
+    }
+    /// Length of the container.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+    /// BLAKE3 of the container.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+    /// What the container says of itself.
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+    /// How a later container refers to this one.
+    pub fn reference(&self) -> Arc<ContainerRef> {
+        Arc::new(ContainerRef {
+            checkpoint: self.checkpoint.clone(),
+            group: self.group,
+            digest: self.digest,
+            index_digest: self.index_digest,
+        })
+    }
+}
+
+/// Whether an index that was read again says what was to be written.
+fn check_same(index: &Index, contents: &Contents, segments: &[Written]) -> Result<(), &'static str> {
+    let same_segment = |(entry, written): (&super::SegmentEntry, &Written)| {
+        (entry.class, entry.role, &entry.element, entry.layout, &entry.chain)
+            == (written.class, written.role, &written.element, written.layout, &written.chain)
+            && (entry.raw_bytes, entry.stored_bytes) == (written.raw_bytes, written.stored_bytes)
+            && index.pieces[entry.pieces.clone()] == *written.pieces
+    };
+    let same_file = |(read, given): (&FileHeader, &FileHeader)| {
+        let head = |f: &FileHeader| (f.path.clone(), f.rank, f.bytes, f.mode, f.modified_ns, f.digest);
+        head(read) == head(given)
+            && read.variables.len() == given.variables.len()
+            && read.variables.iter().zip(&given.variables).all(|(r, g)| {
+                let digest_is_same = match r.raw_bytes.0 >= DIGEST_BYTES_MIN {
+                    true => r.digest == g.digest,
+                    false => r.digest == NO_DIGEST,
+                };
+                digest_is_same
+                    && (r.role, &r.path, &r.element, &r.shape) == (g.role, &g.path, &g.element, &g.shape)
+                    && (r.raw_bytes, &r.filters, &r.extents) == (g.raw_bytes, &g.filters, &g.extents)
+            })
+    };
+    let same_source = |(at, source): &(VariableRef, Source)| match (index.placement(*at), source) {
+        (Some(super::Placement::SameAs(a)), Source::SameAs(b)) => a == *b,
+        (Some(super::Placement::External { reference, at: a }), Source::External { container, at: b }) => {
+            a == *b && index.references[reference as usize] == *container
+        }
+        _ => false,
+    };
+    match () {
+        () if index.files.len() != contents.files.len() || !index.files.iter().zip(&contents.files).all(same_file) => {
+            Err("its files are not described as they were given")
+        }
+        () if index.classes != contents.classes => Err("its classes do not list their variables in order, once each"),
+        () if index.segments.len() != segments.len() || !index.segments.iter().zip(segments).all(same_segment) => {
+            Err("its segments are not described as they were planned")
+        }
+        () if !contents.reused.iter().all(same_source) => Err("what it reuses is not described as it was given"),
+        () => Ok(()),
+    }
+}
+
+/// The stored form of an index: one zstd frame, at a level that suits its length.
+fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
+    use std::io::Write;
+    let level = match raw.len() {
+        0..0x10_0000 => 19,
+        0x10_0000..0x100_0000 => 9,
+        _ => 3,
+    };
+    let mut encoder = zstd::Encoder::new(Vec::new(), level)?;
+    encoder.include_checksum(false)?;
+    // Ranks resemble each other, over more bytes than the level's own window.
+    encoder.long_distance_matching(raw.len() > 0x10_0000)?;
+    encoder.window_log(if raw.len() > 0x10_0000 { 24 } else { 20 })?;
+    encoder.write_all(raw)?;
+    encoder.finish()
+}
+
+/// A temporary file with one write buffer, which is hashed as it is written.
+pub(crate) struct HashedFile {
+    pub(crate) temp: Box<dyn TempFile>,
+    pub(crate) bytes: u64,
+    hasher: blake3::Hasher,
+    buffer: Vec<u8>,
+}
+
+/// Bytes gathered before they are written; longer runs go by it.
+const BUFFER_BYTES: usize = 1 << 20;
+
+impl HashedFile {
+    pub(crate) fn new(temp: Box<dyn TempFile>) -> Self {
+        Self { temp, bytes: 0, hasher: blake3::Hasher::new(), buffer: Vec::new() }
+    }
+
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.hasher.update(bytes);
+        self.bytes += bytes.len() as u64;
+        if self.buffer.len() + bytes.len() > BUFFER_BYTES {
+            self.write_buffer()?;
+        }
+        if bytes.len() >= BUFFER_BYTES {
+            return self.temp.append(bytes);
+        }
+        self.buffer.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Writes what is left and makes it durable; gives the length and the digest.
+    pub(crate) fn finish(&mut self) -> Result<(u64, Digest), StoreError> {
+        self.write_buffer()?;
+        self.temp.sync()?;
+        Ok((self.bytes, self.hasher.finalize().into()))
+    }
+
+    fn write_buffer(&mut self) -> Result<(), StoreError> {
+        if !self.buffer.is_empty() {
+            self.temp.append(&self.buffer)?;
+            self.buffer.clear();
+        }
+        Ok(())
+    }
+}

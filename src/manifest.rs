@@ -1,0 +1,646 @@
+//! The small file that makes a checkpoint exist: writing it, reading it, and finding the newest checkpoint.
+//!
+//! **A checkpoint exists if and only if the valid manifests in its directory cover all of its groups.** There is no
+//! other record, no root file and no lock. The text of a manifest is described in FORMAT.md, section "Manifest".
+
+use crate::container::{ContainerRef, ReadError, SealedContainer, checkpoint_dir, container_name, container_path};
+use crate::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank, natural_cmp};
+use crate::plan::Scheme;
+use crate::store::{Store, StoreError, visible};
+use crate::units::{RawBytes, StoredBytes};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// The version of manifests that this build writes, and the newest that it reads.
+pub const MANIFEST_VERSION: u32 = 1;
+/// The most bytes of a manifest: room for a million files.
+pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
+/// A directory with a file of this name was pruned; what is left in it, kept checkpoints refer to.
+pub(crate) const PRUNED: &str = "pruned";
+const MANIFEST_SUFFIX: &str = ".manifest";
+
+/// What a committed group says about itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The job.
+    pub job: JobId,
+    /// The checkpoint.
+    pub checkpoint: CheckpointId,
+    /// Order of checkpoints in time: the newest has the highest, the maximum over its groups.
+    pub sequence: u64,
+    /// Identity of the application run that saved it, or nothing where that is not known. Manifests of two runs never
+    /// make one checkpoint.
+    pub run: String,
+    /// Ranks of the job.
+    pub ranks: u32,
+    /// Groups of the checkpoint.
+    pub groups: u32,
+    /// Ranks of each group but perhaps the last.
+    pub group_size: u32,
+    /// Which group this is.
+    pub group: GroupId,
+    /// The first of its ranks.
+    pub first_rank: Rank,
+    /// How many ranks it has.
+    pub rank_count: u32,
+    /// How the variables were put together.
+    pub scheme: Scheme,
+    /// How codecs were chosen.
+    pub profile: String,
+    /// When the commit began, in milliseconds since 1970, by the clock of the aggregator.
+    pub created_unix_ms: u64,
+    /// From the first announced header to the commit, in milliseconds.
+    pub elapsed_ms: u64,
+    /// Bytes of the variables.
+    pub raw_bytes: RawBytes,
+    /// Bytes of the container.
+    pub stored_bytes: StoredBytes,
+    /// The container, beside this manifest.
+    pub container: ManifestContainer,
+    /// Containers of older checkpoints that hold bytes of this group.
+    pub references: Vec<ContainerRef>,
+    /// The files of the group.
+    pub files: Vec<ManifestFile>,
+}
+
+/// The container of a manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManifestContainer {
+    /// Its name, beside the manifest.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// BLAKE3 of all of it.
+    #[serde(with = "hex")]
+    pub digest: Digest,
+    /// BLAKE3 of its stored index.
+    #[serde(with = "hex")]
+    pub index_digest: Digest,
+}
+
+/// A file of a manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManifestFile {
+    /// Below the watched directory. In the text, a byte that is not UTF-8 is `\xNN`, and a backslash is doubled.
+    #[serde(with = "escaped")]
+    pub path: FilePath,
+    /// The rank that wrote it.
+    pub rank: Rank,
+    /// Its length.
+    pub bytes: u64,
+    /// BLAKE3 of it.
+    #[serde(with = "hex")]
+    pub digest: Digest,
+}
+
+/// What a manifest says and the container does not know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManifestDraft {
+    /// Order in time; see [`next_sequence`].
+    pub sequence: u64,
+    /// Identity of the application run, or nothing.
+    pub run: String,
+    /// Ranks of the job.
+    pub ranks: u32,
+    /// Ranks of each group but perhaps the last.
+    pub group_size: u32,
+    /// How codecs were chosen.
+    pub profile: String,
+    /// Milliseconds since 1970.
+    pub created_unix_ms: u64,
+    /// Milliseconds since the first header was announced.
+    pub elapsed_ms: u64,
+}
+
+/// The name of a group's manifest in the directory of its checkpoint.
+pub fn manifest_name(group: GroupId) -> String {
+    format!("group-{:04}{MANIFEST_SUFFIX}", group.0)
+}
+
+fn manifest_path(job: &JobId, checkpoint: &CheckpointId, group: GroupId) -> PathBuf {
+    checkpoint_dir(job, checkpoint).join(manifest_name(group))
+}
+
+/// Makes a sealed container part of its checkpoint. When the last group has done so, the checkpoint exists: before this
+/// returns no restart sees this group, afterwards every restart does.
+pub fn commit(store: &dyn Store, sealed: SealedContainer, draft: ManifestDraft) -> Result<Manifest, StoreError> {
+    let SealedContainer { job, checkpoint, group, bytes, digest, index_digest, index } = sealed;
+    let path = manifest_path(&job, &checkpoint, group);
+    let refuse = |what: &str| StoreError::Contents { path: path.clone(), what: what.into() };
+    let grouping = Grouping::new(draft.ranks, draft.group_size).ok_or_else(|| refuse("the job has no ranks"))?;
+    let ranks = grouping.ranks_of(group);
+    let file = |file: &crate::header::FileHeader| ManifestFile {
+        path: file.path.clone(),
+        rank: file.rank,
+        bytes: file.bytes,
+        digest: file.digest,
+    };
+    let manifest = Manifest {
+        sequence: draft.sequence,
+        run: draft.run,
+        ranks: draft.ranks,
+        groups: grouping.groups(),
+        group_size: draft.group_size,
+        group,
+        first_rank: Rank(ranks.start),
+        rank_count: ranks.end - ranks.start,
+        scheme: index.scheme(),
+        profile: draft.profile,
+        created_unix_ms: draft.created_unix_ms,
+        elapsed_ms: draft.elapsed_ms,
+        raw_bytes: index.raw_bytes(),
+        stored_bytes: StoredBytes(bytes),
+        container: ManifestContainer { name: container_name(group), bytes, digest, index_digest },
+        references: index.references().iter().map(|reference| ContainerRef::clone(reference)).collect(),
+        files: index.files().iter().map(file).collect(),
+        job,
+        checkpoint,
+    };
+    manifest.check().map_err(|what| refuse(&what))?;
+    // A reference to what was pruned meanwhile must not become a promise.
+    for reference in &manifest.references {
+        let older = container_path(&manifest.job, &reference.checkpoint, reference.group);
+        store.open(&older).map_err(ReadError::from_store)?;
+    }
+    let text = manifest.to_text().map_err(|what| refuse(&what))?;
+    if text.len() as u64 > MANIFEST_BYTES_MAX {
+        let (found, limit) = (text.len() as u64, MANIFEST_BYTES_MAX);
+        return Err(StoreError::TooLarge { path, what: "bytes of manifest", found, limit });
+    }
+    check_not_committed(store, &manifest.job, &manifest.checkpoint, group)?;
+    let dir = checkpoint_dir(&manifest.job, &manifest.checkpoint);
+    let mut temp = store.create_temp(&dir, &manifest_name(group))?;
+    temp.append(text.as_bytes())?;
+    temp.sync()?;
+    store.rename(temp.path(), &path)?;
+    store.sync_dir(&dir)?;
+    Ok(manifest)
+}
+
+/// Whether a group may be written: no valid manifest of it is there, and no kept checkpoint needs its container.
+pub(crate) fn check_not_committed(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    group: GroupId,
+) -> Result<(), StoreError> {
+    match read_manifest(store, job, checkpoint, group) {
+        Ok(_) => return Err(StoreError::Committed { path: manifest_path(job, checkpoint, group) }),
+        Err(error @ (ReadError::TooNew { .. } | ReadError::Unsupported { .. } | ReadError::Io { .. })) => {
+            return Err(error.into());
+        }
+        Err(_) => {} // missing, or damaged: it makes no checkpoint exist, and may be replaced
+    }
+    let container = container_path(job, checkpoint, group);
+    match store.open(&container) {
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => match is_referred_to(&list(store, job)?, checkpoint, group) {
+            true => Err(StoreError::Committed { path: container }),
+            false => Ok(()),
+        },
+    }
+}
+
+fn is_referred_to(states: &[CheckpointState], checkpoint: &CheckpointId, group: GroupId) -> bool {
+    states.iter().flat_map(|s| &s.references).any(|r| r.checkpoint == *checkpoint && r.group == group)
+}
+
+impl Manifest {
+    /// Which rule is broken, if one is.
+    fn check(&self) -> Result<(), String> {
+        let Some(grouping) = Grouping::new(self.ranks, self.group_size) else {
+            return Err(format!("{} ranks in groups of {}", self.ranks, self.group_size));
+        };
+        let ranks = grouping.ranks_of(self.group);
+        let stray = |file: &&ManifestFile| !ranks.contains(&file.rank.0);
+        match () {
+            () if grouping.groups() != self.groups => Err(format!("{} groups", self.groups)),
+            () if ranks.is_empty() => Err(format!("{} of {}", self.group, self.groups)),
+            () if (ranks.start, ranks.end - ranks.start) != (self.first_rank.0, self.rank_count) => {
+                Err(format!("{} ranks from {} on", self.rank_count, self.first_rank))
+            }
+            () if self.container.name != container_name(self.group) => {
+                Err(format!("its container is {:?}", self.container.name))
+            }
+            () => match self.files.iter().find(stray) {
+                Some(file) => Err(format!("{} is of {}, which is not in {}", file.path, file.rank, self.group)),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// The whole text, with its last line.
+    fn to_text(&self) -> Result<String, String> {
+        let json = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
+        let mut text = format!("mcr-manifest {MANIFEST_VERSION}\n{json}\n");
+        let digest = Digest::of(text.as_bytes());
+        writeln!(text, "blake3 {digest}").map_err(|error| error.to_string())?;
+        Ok(text)
+    }
+
+    /// Reads the text of a manifest. `path` is for messages.
+    pub fn parse(text: &[u8], path: &Path) -> Result<Self, ReadError> {
+        const LAST_LINE_LEN: usize = "blake3 \n".len() + 64;
+        let path = || path.to_path_buf();
+        let invalid = |what: String| ReadError::Invalid { path: path(), part: "the manifest", what };
+        let Some(rest) = text.strip_prefix(b"mcr-manifest ") else {
+            return Err(ReadError::NotOurs { path: path(), what: "the manifest", at: 0 });
+        };
+        let version = rest.split(|&b| b == b'\n').next().and_then(|line| std::str::from_utf8(line).ok());
+        match version.and_then(|v| v.parse().ok()) {
+            None | Some(0) => return Err(invalid("its first line has no version".into())),
+            Some(found) if found > MANIFEST_VERSION => {
+                return Err(ReadError::TooNew { path: path(), found, newest: MANIFEST_VERSION });
+            }
+            Some(_) => {}
+        }
+        let cut = ReadError::Cut {
+            path: path(),
+            what: "the last line of the manifest",
+            needed: LAST_LINE_LEN as u64,
+            found: text.len() as u64,
+        };
+        let Some((body, last)) = text.len().checked_sub(LAST_LINE_LEN).map(|at| text.split_at(at)) else {
+            return Err(cut);
+        };
+        let recorded = last.strip_prefix(b"blake3 ").and_then(|hex| hex.strip_suffix(b"\n"));
+        let recorded = recorded.and_then(|hex| std::str::from_utf8(hex).ok()?.parse::<Digest>().ok()).ok_or(cut)?;
+        let found = Digest::of(body);
+        if found != recorded {
+            return Err(ReadError::Digest { path: path(), what: "the manifest".into(), found, recorded });
+        }
+        let json = body.iter().position(|&b| b == b'\n').map_or(&[][..], |line| &body[line + 1..]);
+        let manifest: Self = serde_json::from_slice(json).map_err(|error| invalid(error.to_string()))?;
+        manifest.check().map_err(invalid)?;
+        Ok(manifest)
+    }
+}
+
+/// Reads the manifest of one group, and checks that it is of that group.
+pub fn read_manifest(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    group: GroupId,
+) -> Result<Manifest, ReadError> {
+    let relative = manifest_path(job, checkpoint, group);
+    let file = store.open(&relative).map_err(ReadError::from_store)?;
+    let path = store.root().join(relative);
+    let len = file.len();
+    if len > MANIFEST_BYTES_MAX {
+        let what = format!("it has {len} bytes, more than {MANIFEST_BYTES_MAX}");
+        return Err(ReadError::Invalid { path, part: "the manifest", what });
+    }
+    let mut text = vec![0; len as usize];
+    file.read_at(0, &mut text).map_err(|source| ReadError::Io { path: path.clone(), offset: 0, len, source })?;
+    let manifest = Manifest::parse(&text, &path)?;
+    let (found, expected) = ((&manifest.job, &manifest.checkpoint, manifest.group), (job, checkpoint, group));
+    if found != expected {
+        let show = |(job, checkpoint, group): (&JobId, &CheckpointId, GroupId)| format!("{job}/{checkpoint}, {group}");
+        let (expected, found) = (show(expected), show(found));
+        return Err(ReadError::Foreign { path, what: "the manifest", expected, found });
+    }
+    Ok(manifest)
+}
+
+/// The manifests of a checkpoint, by group. Fails at the first that cannot be read.
+pub fn manifests(store: &dyn Store, job: &JobId, checkpoint: &CheckpointId) -> Result<Vec<Manifest>, ReadError> {
+    let first = read_manifest(store, job, checkpoint, GroupId(0))?;
+    let groups = first.groups;
+    let mut all = vec![first];
+    for group in 1..groups {
+        all.push(read_manifest(store, job, checkpoint, GroupId(group))?);
+    }
+    Ok(all)
+}
+
+/// A checkpoint as its directory shows it, complete or not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckpointState {
+    /// Its name.
+    pub id: CheckpointId,
+    /// The highest of its groups; 0 where no manifest can be read.
+    pub sequence: u64,
+    /// Ranks of the job.
+    pub ranks: u32,
+    /// Groups it has when complete.
+    pub groups: u32,
+    /// Ranks of each group but perhaps the last.
+    pub group_size: u32,
+    /// Identity of the run that saved it.
+    pub run: String,
+    /// How the variables were put together.
+    pub scheme: Scheme,
+    /// How codecs were chosen.
+    pub profile: String,
+    /// Files of the groups that are there.
+    pub files: u64,
+    /// Bytes of their variables.
+    pub raw_bytes: RawBytes,
+    /// Bytes of their containers.
+    pub stored_bytes: StoredBytes,
+    /// The first of their commits, in milliseconds since 1970.
+    pub created_unix_ms: u64,
+    /// The longest that a group took.
+    pub elapsed_ms: u64,
+    /// The older containers they refer to, without repetition.
+    pub references: Vec<ContainerRef>,
+    /// Why it is not complete; nothing if it is.
+    pub problems: Vec<String>,
+    /// Whether it was pruned, and stands here only for what others refer to.
+    pub is_pruned: bool,
+}
+
+impl CheckpointState {
+    /// Whether it exists, in the sense of FORMAT.md.
+    pub fn is_complete(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// The jobs of a store, by name.
+pub fn jobs(store: &dyn Store) -> Result<Vec<JobId>, ReadError> {
+    directories(store, Path::new(""))
+}
+
+fn directories<T: std::str::FromStr>(store: &dyn Store, dir: &Path) -> Result<Vec<T>, ReadError> {
+    let entries = store.list_dir(dir).map_err(ReadError::from_store)?;
+    Ok(entries.iter().filter(|e| e.is_dir && visible(&e.name)).filter_map(|e| e.name.parse().ok()).collect())
+}
+
+/// The checkpoints of a job, newest first, complete or not. A job that is not there has none.
+pub fn list(store: &dyn Store, job: &JobId) -> Result<Vec<CheckpointState>, ReadError> {
+    let ids: Vec<CheckpointId> = match directories(store, Path::new(job.as_str())) {
+        Err(ReadError::Missing { .. }) => Vec::new(),
+        other => other?,
+    };
+    let mut states = Vec::with_capacity(ids.len());
+    for id in ids {
+        match state(store, job, &id) {
+            Err(ReadError::Missing { .. }) => {} // removed meanwhile
+            other => states.push(other?),
+        }
+    }
+    states.sort_by(|a, b| {
+        (b.sequence.cmp(&a.sequence)).then_with(|| natural_cmp(b.id.as_str().as_bytes(), a.id.as_str().as_bytes()))
+    });
+    Ok(states)
+}
+
+/// The complete checkpoints of a job, newest first: what a restart tries, one after the other.
+pub fn newest_restorable(
+    store: &dyn Store,
+    job: &JobId,
+) -> Result<impl Iterator<Item = CheckpointState> + use<>, ReadError> {
+    Ok(list(store, job)?.into_iter().filter(CheckpointState::is_complete))
+}
+
+/// One more than any checkpoint of the job has.
+pub fn next_sequence(store: &dyn Store, job: &JobId) -> Result<u64, ReadError> {
+    Ok(list(store, job)?.iter().map(|state| state.sequence).max().map_or(1, |newest| newest.saturating_add(1)))
+}
+
+/// The first of `DD0007`, `DD0007~2`, ... under which no group is committed and nothing that is still needed stands.
+pub fn free_generation(store: &dyn Store, job: &JobId, label: &CheckpointId) -> Result<CheckpointId, ReadError> {
+    let states = list(store, job)?;
+    let taken = |id: &CheckpointId| {
+        let referred = states.iter().flat_map(|s| &s.references).any(|r| r.checkpoint == *id);
+        referred || states.iter().any(|s| s.id == *id && s.groups > 0)
+    };
+    let mut id = label.clone();
+    while taken(&id) {
+        // Each turn finds another checkpoint that there is, so this ends; the name may get too long before.
+        id = id.with_generation(id.generation().saturating_add(1)).map_err(|error| ReadError::Invalid {
+            path: store.root().join(checkpoint_dir(job, &id)),
+            part: "the checkpoint's name",
+            what: error.to_string(),
+        })?;
+    }
+    Ok(id)
+}
+
+/// One checkpoint as its directory shows it.
+pub fn state(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<CheckpointState, ReadError> {
+    let dir = checkpoint_dir(job, id);
+    let entries = store.list_dir(&dir).map_err(ReadError::from_store)?;
+    let mut found = CheckpointState {
+        id: id.clone(),
+        sequence: 0,
+        ranks: 0,
+        groups: 0,
+        group_size: 0,
+        run: String::new(),
+        scheme: Scheme::default(),
+        profile: String::new(),
+        files: 0,
+        raw_bytes: RawBytes(0),
+        stored_bytes: StoredBytes(0),
+        created_unix_ms: u64::MAX,
+        elapsed_ms: 0,
+        references: Vec::new(),
+        problems: Vec::new(),
+        is_pruned: entries.iter().any(|entry| entry.name == PRUNED),
+    };
+    let mut there: Vec<u32> = Vec::new();
+    for group in entries.iter().filter_map(|entry| group_of_manifest(&entry.name)) {
+        match read_manifest(store, job, id, group) {
+            Err(ReadError::Missing { .. }) => {} // removed meanwhile
+            Err(error) => found.problems.push(error.to_string()),
+            Ok(manifest) if there.is_empty() || found.agrees(&manifest) => {
+                there.push(group.0);
+                found.add(manifest);
+            }
+            Ok(manifest) => {
+                found.sequence = found.sequence.max(manifest.sequence);
+                found.references.extend(manifest.references);
+                found.problems.push(format!(
+                    "{} was saved by another run, or with other numbers of ranks and groups, than those before it",
+                    dir.join(manifest_name(group)).display()
+                ));
+            }
+        }
+    }
+    there.sort_unstable();
+    if let Some(missing) = missing_groups(&there, found.groups) {
+        found.problems.push(missing);
+    }
+    if there.is_empty() {
+        found.created_unix_ms = 0;
+    }
+    found.references.sort_by(|a, b| (&a.checkpoint, a.group).cmp(&(&b.checkpoint, b.group)));
+    found.references.dedup();
+    Ok(found)
+}
+
+impl CheckpointState {
+    fn agrees(&self, manifest: &Manifest) -> bool {
+        (self.ranks, self.groups, self.group_size, self.run.as_str())
+            == (manifest.ranks, manifest.groups, manifest.group_size, manifest.run.as_str())
+    }
+
+    fn add(&mut self, manifest: Manifest) {
+        self.sequence = self.sequence.max(manifest.sequence);
+        (self.ranks, self.groups, self.group_size) = (manifest.ranks, manifest.groups, manifest.group_size);
+        self.run = manifest.run;
+        self.scheme = manifest.scheme;
+        self.profile = manifest.profile;
+        self.files += manifest.files.len() as u64;
+        self.raw_bytes.0 = self.raw_bytes.0.saturating_add(manifest.raw_bytes.0);
+        self.stored_bytes.0 = self.stored_bytes.0.saturating_add(manifest.stored_bytes.0);
+        self.created_unix_ms = self.created_unix_ms.min(manifest.created_unix_ms);
+        self.elapsed_ms = self.elapsed_ms.max(manifest.elapsed_ms);
+        self.references.extend(manifest.references);
+    }
+}
+
+/// The group of a manifest's name, if it is the name that we write.
+fn group_of_manifest(name: &str) -> Option<GroupId> {
+    let number = name.strip_prefix("group-")?.strip_suffix(MANIFEST_SUFFIX)?;
+    let group = GroupId(number.parse().ok()?);
+    (manifest_name(group) == name).then_some(group)
+}
+
+/// "groups 0, 3-7 of 12 are not committed". `there` is sorted.
+fn missing_groups(there: &[u32], groups: u32) -> Option<String> {
+    if there.is_empty() {
+        return Some("no group is committed".into());
+    }
+    let mut runs = String::new();
+    let mut next = 0;
+    for &group in there.iter().chain([&groups]) {
+        if group > next {
+            let comma = if runs.is_empty() { "" } else { ", " };
+            let _ = match group - 1 {
+                last if last == next => write!(runs, "{comma}{next}"),
+                last => write!(runs, "{comma}{next}-{last}"),
+            };
+        }
+        next = group + 1;
+    }
+    (!runs.is_empty()).then(|| format!("groups {runs} of {groups} are not committed"))
+}
+
+/// A digest as hexadecimal text.
+mod hex {
+    use crate::ids::Digest;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(digest: &Digest, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&digest.to_hex())
+    }
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Digest, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// A path as text that gives the same bytes back, whatever they are.
+mod escaped {
+    use crate::ids::FilePath;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use std::fmt::Write;
+
+    pub(super) fn serialize<S: Serializer>(path: &FilePath, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&escape(path.as_bytes()))
+    }
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<FilePath, D::Error> {
+        let text = String::deserialize(from)?;
+        let bytes = unescape(&text).ok_or_else(|| D::Error::custom(format!("{text:?} has a bad escape")))?;
+        FilePath::new(bytes).map_err(D::Error::custom)
+    }
+
+    pub(super) fn escape(bytes: &[u8]) -> String {
+        let mut text = String::with_capacity(bytes.len());
+        for chunk in bytes.utf8_chunks() {
+            text.push_str(&chunk.valid().replace('\\', "\\\\"));
+            for byte in chunk.invalid() {
+                let _ = write!(text, "\\x{byte:02x}"); // writing to a String does not fail
+            }
+        }
+        text
+    }
+
+    pub(super) fn unescape(text: &str) -> Option<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(text.len());
+        let mut rest = text.as_bytes();
+        while let Some((&byte, after)) = rest.split_first() {
+            rest = after;
+            if byte != b'\\' {
+                bytes.push(byte);
+                continue;
+            }
+            match rest {
+                [b'\\', after @ ..] => {
+                    bytes.push(b'\\');
+                    rest = after;
+                }
+                [b'x', high, low, after @ ..] => {
+                    let digit = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
+                    bytes.push(digit(*high)? << 4 | digit(*low)?);
+                    rest = after;
+                }
+                _ => return None,
+            }
+        }
+        Some(bytes)
+    }
+}
+
+impl Serialize for ContainerRef {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        Reference {
+            checkpoint: self.checkpoint.clone(),
+            group: self.group,
+            digest: self.digest,
+            index_digest: self.index_digest,
+        }
+        .serialize(to)
+    }
+}
+impl<'a> Deserialize<'a> for ContainerRef {
+    fn deserialize<D: serde::Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
+        let Reference { checkpoint, group, digest, index_digest } = Reference::deserialize(from)?;
+        Ok(Self { checkpoint, group, digest, index_digest })
+    }
+}
+
+/// A reference as a manifest spells it.
+#[derive(Serialize, Deserialize)]
+struct Reference {
+    checkpoint: CheckpointId,
+    group: GroupId,
+    #[serde(with = "hex")]
+    digest: Digest,
+    #[serde(with = "hex")]
+    index_digest: Digest,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_path_comes_back_whatever_its_bytes(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            prop_assert_eq!(escaped::unescape(&escaped::escape(&bytes)), Some(bytes));
+        }
+    }
+
+    #[test]
+    fn missing_groups_are_named() {
+        assert_eq!(missing_groups(&[0, 1, 2], 3), None);
+        assert_eq!(missing_groups(&[], 3).as_deref(), Some("no group is committed"));
+        assert_eq!(missing_groups(&[1, 5], 9).as_deref(), Some("groups 0, 2-4, 6-8 of 9 are not committed"));
+    }
+
+    #[test]
+    fn only_our_own_names_are_manifests() {
+        assert_eq!(group_of_manifest("group-0003.manifest"), Some(GroupId(3)));
+        assert_eq!(group_of_manifest("group-123456.manifest"), Some(GroupId(123_456)));
+        for other in ["group-3.manifest", ".group-0003.manifest.1", "group-0003.mcr", "group-+003.manifest"] {
+            assert_eq!(group_of_manifest(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Bytes that need not be stored again: those of the previous checkpoint, and those of another rank.
+
+use crate::classify::VariableRef;
+use crate::container::{ContainerReader, ContainerRef, DIGEST_BYTES_MIN, Placement, REFERENCES_MAX, ReadError, Source};
+use crate::header::FileHeader;
+use crate::ids::{Digest, JobId};
+use crate::manifest::Manifest;
+use crate::store::Store;
+use crate::units::RawBytes;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What the previous checkpoint of a group holds, by digest.
+#[derive(Clone, Debug, Default)]
+pub struct ReuseIndex {
+    containers: Vec<Arc<ContainerRef>>,
+    by_digest: HashMap<Digest, Held>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    container: u32,
+    at: VariableRef,
+    raw_bytes: RawBytes,
+}
+
+impl ReuseIndex {
+    /// Nothing to reuse.
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// What a committed group holds, itself or by reference. Always leads to the container that really has the bytes.
+    ///
+    /// At most 16 older containers are referred to; of more, those are left out that bring least, and what they hold is
+    /// stored anew. So chains of references do not grow, and old containers become free.
+    pub fn load(store: &dyn Store, job: &JobId, manifest: &Manifest) -> Result<Self, ReadError> {
+        let reader = ContainerReader::open(store, job, &manifest.checkpoint, manifest.group)?;
+        let (recorded, found) = (manifest.container.index_digest, reader.index_digest());
+        if recorded != found {
+            let (path, expected, found) = (reader.path().into(), recorded.to_hex(), found.to_hex());
+            return Err(ReadError::Foreign { path, what: "the digest of its index", expected, found });
+        }
+        let index = reader.index();
+        let own = Arc::new(ContainerRef {
+            checkpoint: manifest.checkpoint.clone(),
+            group: manifest.group,
+            digest: manifest.container.digest,
+            index_digest: manifest.container.index_digest,
+        });
+        let containers: Vec<_> = [own].into_iter().chain(index.references().iter().cloned()).collect();
+        let mut brings = vec![0u64; containers.len()];
+        let mut by_digest = HashMap::new();
+        for (variable, header) in index.variables().filter(|(_, header)| header.raw_bytes.0 >= DIGEST_BYTES_MIN) {
+            let (container, at) = match index.placement(variable) {
+                Some(Placement::Pieces) => (0, variable),
+                Some(Placement::External { reference, at }) => (reference + 1, at),
+                Some(Placement::SameAs(_)) | None => continue, // its target is there too
+            };
+            let held = Held { container, at, raw_bytes: header.raw_bytes };
+            if by_digest.insert(header.digest, held).is_none() {
+                let brings = &mut brings[container as usize];
+                *brings = brings.saturating_add(header.raw_bytes.0);
+            }
+        }
+        if containers.len() > REFERENCES_MAX {
+            // The container itself is the youngest, and stays.
+            let mut others: Vec<usize> = (1..containers.len()).collect();
+            others.sort_by_key(|&i| std::cmp::Reverse(brings[i]));
+            let dropped = &others[REFERENCES_MAX - 1..];
+            by_digest.retain(|_, held| !dropped.contains(&(held.container as usize)));
+        }
+        Ok(Self { containers, by_digest })
+    }
+
+    /// Where bytes of this digest and length are, if they are.
+    pub fn source(&self, digest: &Digest, raw_bytes: RawBytes) -> Option<Source> {
+        let held = self.by_digest.get(digest).filter(|held| held.raw_bytes == raw_bytes)?;
+        let container = Arc::clone(&self.containers[held.container as usize]);
+        Some(Source::External { container, at: held.at })
+    }
+
+    /// How many variables it knows.
+    pub fn len(&self) -> usize {
+        self.by_digest.len()
+    }
+
+    /// Whether it knows none.
+    pub fn is_empty(&self) -> bool {
+        self.by_digest.is_empty()
+    }
+}
+
+/// All that a group need not store: variables that an older container holds, and variables with the bytes of another one
+/// of the group. Ready for [`plan`](crate::plan::plan)'s `skip` and for [`Contents`](crate::container::Contents).
+pub fn reusable(files: &[FileHeader], reuse: &ReuseIndex) -> Vec<(VariableRef, Source)> {
+    let mut found = Vec::new();
+    let mut seen: HashMap<(Digest, RawBytes), VariableRef> = HashMap::new();
+    for (f, file) in files.iter().enumerate() {
+        for (v, header) in file.variables.iter().enumerate() {
+            if header.raw_bytes.0 < DIGEST_BYTES_MIN {
+                continue;
+            }
+            let at = VariableRef { file: f as u32, variable: v as u32 };
+            if let Some(target) = seen.get(&(header.digest, header.raw_bytes)) {
+                found.push((at, Source::SameAs(*target)));
+                continue;
+            }
+            seen.insert((header.digest, header.raw_bytes), at);
+            if let Some(source) = reuse.source(&header.digest, header.raw_bytes) {
+                found.push((at, source));
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,164 @@
+//! A store that fails on purpose: the process dies after an operation, the disk is full, a write is torn.
+
+use super::{Entry, MemoryStore, Store, StoreError, StoredFile, TempFile};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What goes wrong, and when. Operations that change the store are counted from 0; reading is not counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing; for counting.
+    None,
+    /// This operation and all after it do not happen: the process died before it.
+    Stop {
+        /// The first operation that does not happen.
+        before: u64,
+    },
+    /// As [`Fault::Stop`], but if the operation is a write, the first half of its bytes still gets there.
+    Tear {
+        /// The operation that happens by half.
+        at: u64,
+    },
+    /// From this operation on, whatever takes space fails, after half of a write was done; removing still works.
+    Full {
+        /// The first operation that fails.
+        from: u64,
+    },
+}
+
+/// A memory store with a fault. What survives is asked of [`MemoryStore::crash`].
+#[derive(Clone)]
+pub struct FaultyStore {
+    inner: MemoryStore,
+    fault: Fault,
+    operations: Arc<AtomicU64>,
+}
+
+/// What an operation needs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    TakesSpace,
+    TakesNone,
+}
+
+impl FaultyStore {
+    /// `inner`, with something that goes wrong.
+    pub fn new(inner: MemoryStore, fault: Fault) -> Self {
+        Self { inner, fault, operations: Arc::default() }
+    }
+
+    /// How many operations were begun so far.
+    pub fn operations(&self) -> u64 {
+        self.operations.load(Ordering::Relaxed)
+    }
+
+    /// The store behind it.
+    pub fn inner(&self) -> &MemoryStore {
+        &self.inner
+    }
+
+    fn dead(&self) -> bool {
+        let now = self.operations();
+        matches!(self.fault, Fault::Stop { before: n } | Fault::Tear { at: n } if now > n)
+    }
+
+    /// Counts an operation. `Err((error, halfway))` where it does not happen, or only halfway.
+    fn count(&self, kind: Kind) -> Result<(), (io::Error, bool)> {
+        let now = self.operations.fetch_add(1, Ordering::Relaxed);
+        match self.fault {
+            Fault::Stop { before } if now >= before => Err((io::Error::other("the process died"), false)),
+            Fault::Tear { at } if now >= at => Err((io::Error::other("the process died"), now == at)),
+            Fault::Full { from } if now >= from && kind == Kind::TakesSpace => {
+                Err((io::ErrorKind::StorageFull.into(), true))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn step(&self, kind: Kind, path: &Path, what: &'static str) -> Result<(), StoreError> {
+        self.count(kind).map_err(|(source, _)| StoreError::Io { path: path.into(), what, source })
+    }
+}
+
+impl Store for FaultyStore {
+    fn root(&self) -> &Path {
+        self.inner.root()
+    }
+    fn create_dir(&self, dir: &Path) -> Result<bool, StoreError> {
+        self.step(Kind::TakesSpace, dir, "creating the directory")?;
+        self.inner.create_dir(dir)
+    }
+    fn create_temp(&self, dir: &Path, name: &str) -> Result<Box<dyn TempFile>, StoreError> {
+        self.step(Kind::TakesSpace, dir, "creating the file")?;
+        let temp = self.inner.create_temp(dir, name)?;
+        Ok(Box::new(FaultyTemp { store: self.clone(), temp: Some(temp) }))
+    }
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        self.step(Kind::TakesNone, to, "renaming into place")?;
+        self.inner.rename(from, to)
+    }
+    fn sync_dir(&self, dir: &Path) -> Result<(), StoreError> {
+        self.step(Kind::TakesNone, dir, "syncing the directory")?;
+        self.inner.sync_dir(dir)
+    }
+    fn open(&self, path: &Path) -> Result<Box<dyn StoredFile>, StoreError> {
+        self.inner.open(path)
+    }
+    fn list_dir(&self, dir: &Path) -> Result<Vec<Entry>, StoreError> {
+        self.inner.list_dir(dir)
+    }
+    fn remove_file(&self, path: &Path) -> Result<(), StoreError> {
+        self.step(Kind::TakesNone, path, "removing")?;
+        self.inner.remove_file(path)
+    }
+    fn remove_dir(&self, dir: &Path) -> Result<(), StoreError> {
+        self.step(Kind::TakesNone, dir, "removing the directory")?;
+        self.inner.remove_dir(dir)
+    }
+}
+
+struct FaultyTemp {
+    store: FaultyStore,
+    /// `None` only while it is dropped.
+    temp: Option<Box<dyn TempFile>>,
+}
+
+impl FaultyTemp {
+    fn temp(&mut self) -> &mut dyn TempFile {
+        self.temp.as_deref_mut().expect("taken only by drop")
+    }
+}
+
+impl TempFile for FaultyTemp {
+    fn path(&self) -> &Path {
+        self.temp.as_deref().expect("taken only by drop").path()
+    }
+    fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        match self.store.count(Kind::TakesSpace) {
+            Ok(()) => self.temp().append(bytes),
+            Err((source, halfway)) => {
+                if halfway {
+                    self.temp().append(&bytes[..bytes.len() / 2])?;
+                }
+                Err(StoreError::Io { path: self.path().into(), what: "writing", source })
+            }
+        }
+    }
+    fn sync(&mut self) -> Result<(), StoreError> {
+        match self.store.count(Kind::TakesSpace) {
+            Ok(()) => self.temp().sync(),
+            Err((source, _)) => Err(StoreError::Io { path: self.path().into(), what: "syncing", source }),
+        }
+    }
+}
+
+impl Drop for FaultyTemp {
+    fn drop(&mut self) {
+        let temp = self.temp.take();
+        if self.store.dead() {
+            std::mem::forget(temp); // a dead process removes nothing
+        }
+    }
+}

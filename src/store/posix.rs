@@ -1,0 +1,177 @@
+//! A directory of a POSIX file system: the parallel file system of a cluster, or a disk.
+//!
+//! Directories are made with mode 0700 and files with 0600, so that no user reads another's checkpoint.
+
+use super::{Entry, Store, StoreError, StoredFile, TempFile};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// A store in a directory.
+#[derive(Clone, Debug)]
+pub struct PosixStore {
+    root: PathBuf,
+}
+
+impl PosixStore {
+    /// A store in a directory that is there.
+    pub fn open(root: impl Into<PathBuf>) -> Result<Self, StoreError> {
+        let root = root.into();
+        match std::fs::metadata(&root) {
+            Ok(found) if found.is_dir() => Ok(Self { root }),
+            Ok(_) => Err(failed(&root, "opening the store", io::ErrorKind::NotADirectory.into())),
+            Err(source) => Err(failed(&root, "opening the store", source)),
+        }
+    }
+
+    /// A store in a directory that is made, with those above it, where it is not there.
+    pub fn create(root: impl Into<PathBuf>) -> Result<Self, StoreError> {
+        let root = root.into();
+        (DirBuilder::new().recursive(true).mode(0o700).create(&root))
+            .map_err(|source| failed(&root, "creating the store", source))?;
+        if let Some(parent) = root.parent().filter(|p| !p.as_os_str().is_empty()) {
+            // The parent may belong to somebody else and not be readable; then its durability is theirs.
+            let _ = File::open(parent).and_then(|dir| dir.sync_all());
+        }
+        Self::open(root)
+    }
+}
+
+fn failed(path: &Path, what: &'static str, source: io::Error) -> StoreError {
+    StoreError::Io { path: path.into(), what, source }
+}
+
+/// Removing what is not there has been done.
+fn gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+impl Store for PosixStore {
+    fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn create_dir(&self, dir: &Path) -> Result<bool, StoreError> {
+        let path = self.root.join(dir);
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(false),
+            Err(source) => Err(failed(&path, "creating the directory", source)),
+        }
+    }
+
+    fn create_temp(&self, dir: &Path, name: &str) -> Result<Box<dyn TempFile>, StoreError> {
+        const TRIES: u32 = 16;
+        let mut tried = 0;
+        loop {
+            // Seeded by the operating system, so two nodes do not choose the same; `create_new` settles the rest.
+            let unique = RandomState::new().hash_one(tried);
+            let path = dir.join(format!(".{name}.{unique:016x}"));
+            let full = self.root.join(&path);
+            match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&full) {
+                Ok(file) => return Ok(Box::new(PosixTemp { file, path, full })),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tried < TRIES => tried += 1,
+                Err(source) => return Err(failed(&full, "creating the file", source)),
+            }
+        }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        let to = self.root.join(to);
+        std::fs::rename(self.root.join(from), &to).map_err(|source| failed(&to, "renaming into place", source))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<(), StoreError> {
+        let path = self.root.join(dir);
+        File::open(&path)
+            .and_then(|dir| dir.sync_all())
+            .map_err(|source| failed(&path, "syncing the directory", source))
+    }
+
+    fn open(&self, path: &Path) -> Result<Box<dyn StoredFile>, StoreError> {
+        let path = self.root.join(path);
+        let open = || {
+            let file = File::open(&path)?;
+            let found = file.metadata()?;
+            match found.is_file() {
+                true => Ok(PosixFile { len: found.len(), file }),
+                false => Err(io::ErrorKind::IsADirectory.into()),
+            }
+        };
+        open().map(|file| Box::new(file) as _).map_err(|source| failed(&path, "opening", source))
+    }
+
+    fn list_dir(&self, dir: &Path) -> Result<Vec<Entry>, StoreError> {
+        let path = self.root.join(dir);
+        let list = || {
+            let mut entries = Vec::new();
+            for entry in std::fs::read_dir(&path)? {
+                let entry = entry?;
+                if let Ok(name) = entry.file_name().into_string() {
+                    entries.push(Entry { name, is_dir: entry.file_type()?.is_dir() });
+                }
+            }
+            entries.sort();
+            Ok(entries)
+        };
+        list().map_err(|source| failed(&path, "listing", source))
+    }
+
+    fn remove_file(&self, path: &Path) -> Result<(), StoreError> {
+        let path = self.root.join(path);
+        gone(std::fs::remove_file(&path)).map_err(|source| failed(&path, "removing", source))
+    }
+
+    fn remove_dir(&self, dir: &Path) -> Result<(), StoreError> {
+        let path = self.root.join(dir);
+        gone(std::fs::remove_dir(&path)).map_err(|source| failed(&path, "removing the directory", source))
+    }
+}
+
+struct PosixTemp {
+    file: File,
+    /// Relative to the root.
+    path: PathBuf,
+    full: PathBuf,
+}
+
+impl TempFile for PosixTemp {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.file.write_all(bytes).map_err(|source| failed(&self.full, "writing", source))
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.file.sync_all().map_err(|source| failed(&self.full, "syncing", source))
+    }
+}
+
+impl Drop for PosixTemp {
+    fn drop(&mut self) {
+        // After the rename there is nothing under this name, and nobody else chooses it.
+        let _ = std::fs::remove_file(&self.full);
+    }
+}
+
+struct PosixFile {
+    file: File,
+    len: u64,
+}
+
+impl StoredFile for PosixFile {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(into, offset)
+    }
+}

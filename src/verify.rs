@@ -1,0 +1,226 @@
+//! Proving that a checkpoint can be restored: every checksum and digest, and every file put together again in memory.
+
+use crate::classify::VariableRef;
+use crate::container::{ContainerSet, DIGEST_BYTES_MIN, ReadError, VariableReader};
+use crate::filter::put_on;
+use crate::header::{Extent, FileHeader, VariableHeader};
+use crate::ids::{CheckpointId, Digest, GroupId, JobId};
+use crate::manifest::{self, Manifest};
+use crate::store::{Advice, Store};
+use crate::units::{RawBytes, StoredBytes};
+use serde::Serialize;
+use std::error::Error;
+use std::sync::Arc;
+
+/// What was proved, and what is wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct VerifyReport {
+    /// Groups whose manifests were read.
+    pub groups: u32,
+    /// Files put together again whose digest agrees.
+    pub files: u64,
+    /// Variables whose digest agrees, or that have none.
+    pub variables: u64,
+    /// Segments of the checkpoint's own containers.
+    pub segments: u64,
+    /// Bytes of the variables that agree.
+    pub raw_bytes: RawBytes,
+    /// Bytes of the containers.
+    pub stored_bytes: StoredBytes,
+    /// What is wrong, at most [`PROBLEMS_MAX`]; nothing if the checkpoint can be restored.
+    pub problems: Vec<Problem>,
+}
+
+/// Something wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// In which group, if in one.
+    pub group: Option<GroupId>,
+    /// What, and where.
+    pub what: String,
+    /// What to do.
+    pub advice: Advice,
+}
+
+/// The most problems of one report; after that many, verifying stops.
+pub const PROBLEMS_MAX: usize = 1000;
+/// Bytes read and hashed at once.
+const STEP_BYTES: u64 = 1 << 20;
+
+impl VerifyReport {
+    /// Whether nothing is wrong.
+    pub fn is_good(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    fn problem(&mut self, group: Option<GroupId>, error: &ReadError) {
+        let mut what = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            what = format!("{what}: {error}");
+            cause = error.source();
+        }
+        self.problems.push(Problem { group, what, advice: error.advice() });
+    }
+}
+
+/// Reads all of a checkpoint. `cache_bytes` bounds the decoded segments that are kept; `progress` is told the raw bytes
+/// of each variable that was done.
+pub fn verify(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    cache_bytes: u64,
+    progress: &mut dyn FnMut(RawBytes),
+) -> VerifyReport {
+    let mut report = VerifyReport::default();
+    let state = match manifest::state(store, job, checkpoint) {
+        Ok(state) => state,
+        Err(error) => {
+            report.problem(None, &error);
+            return report;
+        }
+    };
+    let advice = Advice::OlderCheckpoint;
+    report.problems.extend(state.problems.into_iter().map(|what| Problem { group: None, what, advice }));
+    for group in (0..state.groups).map(GroupId) {
+        if report.problems.len() >= PROBLEMS_MAX {
+            break;
+        }
+        match manifest::read_manifest(store, job, checkpoint, group) {
+            Ok(manifest) => {
+                report.groups += 1;
+                if let Err(error) = verify_group(store, &manifest, cache_bytes, &mut report, progress) {
+                    report.problem(Some(group), &error);
+                }
+            }
+            Err(_) => {} // the state said so already
+        }
+    }
+    report
+}
+
+fn verify_group(
+    store: &dyn Store,
+    manifest: &Manifest,
+    cache_bytes: u64,
+    report: &mut VerifyReport,
+    progress: &mut dyn FnMut(RawBytes),
+) -> Result<(), ReadError> {
+    let group = Some(manifest.group);
+    let set = Arc::new(ContainerSet::open(store, &manifest.job, &manifest.checkpoint, manifest.group)?);
+    let own = &set.readers()[0];
+    report.segments += own.index().segments().len() as u64;
+    report.stored_bytes += StoredBytes(own.bytes());
+    let found = own.digest()?;
+    if found != manifest.container.digest {
+        let (path, what, recorded) = (own.path().into(), "the container".into(), manifest.container.digest);
+        report.problem(group, &ReadError::Digest { path, what, found, recorded });
+    }
+    let files = set.index().files();
+    let described = files.iter().map(|f| (&f.path, f.rank, f.bytes, f.digest));
+    if !described.eq(manifest.files.iter().map(|f| (&f.path, f.rank, f.bytes, f.digest))) {
+        return Err(own_error(&set, "the list of files", "it is not that of the manifest".into()));
+    }
+    let mut reader = VariableReader::new(Arc::clone(&set), cache_bytes);
+    for (f, file) in files.iter().enumerate() {
+        let mut is_whole = true;
+        for (v, header) in file.variables.iter().enumerate() {
+            let at = VariableRef { file: f as u32, variable: v as u32 };
+            match verify_variable(&mut reader, at, header) {
+                Ok(()) => {
+                    report.variables += 1;
+                    report.raw_bytes += header.raw_bytes;
+                    progress(header.raw_bytes);
+                }
+                Err(error) => {
+                    is_whole = false;
+                    report.problem(group, &error);
+                }
+            }
+            if report.problems.len() >= PROBLEMS_MAX {
+                return Ok(());
+            }
+        }
+        if !is_whole {
+            continue; // its variables were reported
+        }
+        match file_digest(&mut reader, f as u32, file) {
+            Ok(found) if found == file.digest => report.files += 1,
+            Ok(found) => {
+                let (path, what) = (set.readers()[0].path().into(), format!("file {}", file.path));
+                report.problem(group, &ReadError::Digest { path, what, found, recorded: file.digest });
+            }
+            Err(error) => report.problem(group, &error),
+        }
+    }
+    Ok(())
+}
+
+fn verify_variable(reader: &mut VariableReader, at: VariableRef, header: &VariableHeader) -> Result<(), ReadError> {
+    let mut hasher = blake3::Hasher::new();
+    hash_raw(reader, at, 0, header.raw_bytes.0, &mut hasher)?;
+    let found = Digest::from(hasher.finalize());
+    if header.raw_bytes.0 < DIGEST_BYTES_MIN || found == header.digest {
+        return Ok(());
+    }
+    let set = reader.set();
+    let file = set.index().files().get(at.file as usize).map(|file| file.path.to_string()).unwrap_or_default();
+    let (path, what) = (set.readers()[0].path().into(), format!("{file}: variable {:?}", header.path));
+    Err(ReadError::Digest { path, what, found, recorded: header.digest })
+}
+
+/// BLAKE3 of a file as it would be restored, without a whole variable or file in memory.
+pub fn file_digest(reader: &mut VariableReader, file: u32, header: &FileHeader) -> Result<Digest, ReadError> {
+    let mut parts: Vec<(&Extent, u32, u64)> = Vec::new();
+    for (v, variable) in header.variables.iter().enumerate() {
+        let mut raw_offset = 0;
+        for extent in &variable.extents {
+            parts.push((extent, v as u32, raw_offset));
+            raw_offset += extent.raw_bytes;
+        }
+    }
+    parts.sort_by_key(|(extent, ..)| (extent.offset, extent.stored_bytes));
+    let mut hasher = blake3::Hasher::new();
+    for (extent, variable, raw_offset) in parts {
+        let at = VariableRef { file, variable };
+        let filters = &header.variables[variable as usize].filters;
+        if filters.is_empty() {
+            hash_raw(reader, at, raw_offset, extent.raw_bytes, &mut hasher)?;
+            continue;
+        }
+        // A filtered chunk has at most 64 MiB, which was checked when the index was read.
+        let mut raw = vec![0; extent.raw_bytes as usize];
+        reader.read(at, raw_offset, &mut raw)?;
+        let refuse = |what: String| own_error(reader.set(), "a filtered chunk", format!("{}: {what}", header.path));
+        let stored = put_on(filters, &raw).map_err(|error| refuse(error.to_string()))?;
+        if stored.len() as u64 != extent.stored_bytes {
+            return Err(refuse(format!("{} bytes after its filters, not {}", stored.len(), extent.stored_bytes)));
+        }
+        hasher.update(&stored);
+    }
+    Ok(hasher.finalize().into())
+}
+
+fn hash_raw(
+    reader: &mut VariableReader,
+    at: VariableRef,
+    offset: u64,
+    bytes: u64,
+    hasher: &mut blake3::Hasher,
+) -> Result<(), ReadError> {
+    let mut buffer = vec![0; bytes.min(STEP_BYTES) as usize];
+    let mut done = 0;
+    while done < bytes {
+        let step = (bytes - done).min(STEP_BYTES);
+        let part = &mut buffer[..step as usize];
+        reader.read(at, offset + done, part)?;
+        hasher.update(part);
+        done += step;
+    }
+    Ok(())
+}
+
+fn own_error(set: &ContainerSet, part: &'static str, what: String) -> ReadError {
+    ReadError::Invalid { path: set.readers()[0].path().into(), part, what }
+}
