@@ -266,7 +266,12 @@ impl Manifest {
             return Err(cut);
         };
         let recorded = last.strip_prefix(b"blake3 ").and_then(|hex| hex.strip_suffix(b"\n"));
-        let recorded = recorded.and_then(|hex| std::str::from_utf8(hex).ok()?.parse::<Digest>().ok()).ok_or(cut)?;
+        // One spelling: lower case, so that every flipped bit is noticed.
+        let recorded = recorded.and_then(|hex| {
+            let text = std::str::from_utf8(hex).ok()?;
+            text.parse::<Digest>().ok().filter(|digest| digest.to_hex() == text)
+        });
+        let recorded = recorded.ok_or(cut)?;
         let found = Digest::of(body);
         if found != recorded {
             return Err(ReadError::Digest { path: path(), what: "the manifest".into(), found, recorded });

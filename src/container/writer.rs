@@ -268,9 +268,13 @@ fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
     };
     let mut encoder = zstd::Encoder::new(Vec::new(), level)?;
     encoder.include_checksum(false)?;
-    // Ranks resemble each other, over more bytes than the level's own window.
-    encoder.long_distance_matching(raw.len() > 0x10_0000)?;
-    encoder.window_log(if raw.len() > 0x10_0000 { 24 } else { 20 })?;
+    // A known length lets zstd make its tables no larger than they need be.
+    encoder.set_pledged_src_size(Some(raw.len() as u64))?;
+    if raw.len() >= 0x10_0000 {
+        // Ranks resemble each other, over more bytes than the level's own window.
+        encoder.long_distance_matching(true)?;
+        encoder.window_log(24)?;
+    }
     encoder.write_all(raw)?;
     encoder.finish()
 }

@@ -1,0 +1,187 @@
+//! Whatever happens at whatever moment, restart sees the old checkpoint or the new one, whole, and trying again works.
+//!
+//! The store keeps only what was synced. It is stopped before every operation in turn, and then looked at with nothing,
+//! everything or something left of what was not synced.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use mcrengine::ids::CheckpointId;
+use mcrengine::manifest::{list, newest_restorable, next_sequence};
+use mcrengine::prune::{PruneOptions, Pruned, prune};
+use mcrengine::store::{Advice, Fault, FaultyStore, MemoryStore, Store, StoreError, Survival};
+use mcrengine::verify::verify;
+use support::*;
+
+const SURVIVALS: [Survival; 5] =
+    [Survival::Synced, Survival::Everything, Survival::Some(1), Survival::Some(2), Survival::Some(3)];
+
+fn keep(n: u32) -> PruneOptions {
+    PruneOptions { keep: n.try_into().expect("not zero"), incomplete: true, in_flight: vec![] }
+}
+
+fn prune_job(store: &dyn Store, n: u32) -> Result<Pruned, StoreError> {
+    prune(store, &job(), &keep(n))
+}
+
+/// The complete checkpoints, newest first. Each must be good, to the last byte.
+fn good(store: &dyn Store, at: &str) -> Vec<CheckpointId> {
+    let complete: Vec<CheckpointId> = newest_restorable(store, &job())
+        .unwrap_or_else(|error| panic!("{at}: {error}"))
+        .map(|state| state.id)
+        .collect();
+    for id in &complete {
+        let report = verify(store, &job(), id, 1 << 20, &mut |_| ());
+        assert!(report.is_good(), "{at}: {id}: {:?}", report.problems);
+        assert_eq!(report.files, 4, "{at}: {id}");
+    }
+    complete
+}
+
+/// How many operations this takes when nothing goes wrong.
+fn operations(start: &MemoryStore, work: impl Fn(&dyn Store) -> Result<(), StoreError>) -> u64 {
+    let store = FaultyStore::new(start.crash(Survival::Everything), Fault::None);
+    work(&store).expect("nothing goes wrong");
+    store.operations()
+}
+
+#[test]
+fn a_flush_stopped_anywhere_leaves_old_or_new_and_can_be_done_again() {
+    let start = MemoryStore::new();
+    flush_step(&start, 1, None).expect("writes");
+    let work = |store: &dyn Store| flush_step(store, 2, Some(1));
+    let count = operations(&start, work);
+    assert!(count > 20, "{count} operations");
+    for n in 0..=count {
+        for fault in [Fault::Stop { before: n }, Fault::Tear { at: n }] {
+            let store = FaultyStore::new(start.crash(Survival::Everything), fault);
+            let result = work(&store);
+            assert_eq!(result.is_ok(), n == count, "{fault:?}: {result:?}");
+            for survival in SURVIVALS {
+                let at = format!("{fault:?}, {survival:?}");
+                let after = store.inner().crash(survival);
+                let complete = good(&after, &at);
+                let old_or_new = complete == [step_id(1)] || complete == [step_id(2), step_id(1)];
+                assert!(old_or_new, "{at}: {complete:?}");
+                if result.is_ok() {
+                    assert_eq!(complete.len(), 2, "{at}: what was committed is there");
+                }
+                work(&after).unwrap_or_else(|error| panic!("{at}: again: {error}"));
+                assert_eq!(good(&after, &at), [step_id(2), step_id(1)], "{at}");
+                let temporary = after.paths().iter().filter(|p| p.to_string_lossy().contains("/.")).count();
+                assert!(temporary <= 2, "{at}: {temporary} temporary files pile up");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_first_flush_of_a_job_stopped_anywhere_leaves_nothing_or_all() {
+    let work = |store: &dyn Store| flush_step(store, 1, None);
+    let count = operations(&MemoryStore::new(), work);
+    for n in 0..count {
+        let store = FaultyStore::new(MemoryStore::new(), Fault::Stop { before: n });
+        work(&store).expect_err("stopped");
+        for survival in SURVIVALS {
+            let at = format!("before operation {n}, {survival:?}");
+            let after = store.inner().crash(survival);
+            let complete = good(&after, &at);
+            assert!(complete.is_empty() || complete == [step_id(1)], "{at}");
+            work(&after).unwrap_or_else(|error| panic!("{at}: again: {error}"));
+            assert_eq!(good(&after, &at), [step_id(1)], "{at}");
+        }
+    }
+}
+
+#[test]
+fn a_prune_stopped_anywhere_leaves_whole_checkpoints_and_can_go_on() {
+    let start = MemoryStore::new();
+    flush_step(&start, 1, None).expect("writes");
+    flush_step(&start, 2, Some(1)).expect("writes");
+    flush_step(&start, 3, Some(2)).expect("writes");
+    flush_step(&start, 4, None).expect("writes");
+    let all = [4, 3, 2, 1].map(step_id);
+    let work = |store: &dyn Store| prune_job(store, 2).map(|_| ());
+    let count = operations(&start, work);
+    assert!(count > 10, "{count} operations");
+    for n in 0..=count {
+        let store = FaultyStore::new(start.crash(Survival::Everything), Fault::Stop { before: n });
+        assert_eq!(work(&store).is_ok(), n == count);
+        for survival in SURVIVALS {
+            let at = format!("before operation {n}, {survival:?}");
+            let after = store.inner().crash(survival);
+            let complete = good(&after, &at);
+            assert!(complete.starts_with(&all[..2]), "{at}: {complete:?}");
+            assert!(complete.iter().all(|id| all.contains(id)), "{at}: {complete:?}");
+            work(&after).unwrap_or_else(|error| panic!("{at}: again: {error}"));
+            assert_eq!(good(&after, &at), all[..2], "{at}");
+            // DD0003 refers to DD0001, whose containers stay, and nothing else of it, but not through DD0002.
+            let left: Vec<String> = after.paths().iter().map(|path| path.display().to_string()).collect();
+            let old = |id: &str| left.iter().filter(|path| path.contains(id) && path.ends_with(".mcr")).count();
+            assert_eq!((old("DD0001"), old("DD0002")), (2, 0), "{at}: {left:?}");
+            assert!(!left.iter().any(|path| path.contains("DD0001") && path.ends_with(".manifest")), "{at}");
+            // Once nothing refers to them they go too, with their directories.
+            prune_job(&after, 1).unwrap_or_else(|error| panic!("{at}: {error}"));
+            assert_eq!(good(&after, &at), all[..1], "{at}");
+            let left = after.list_dir("wave".as_ref()).expect("lists");
+            assert_eq!(left.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>(), ["DD0004"], "{at}");
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_fills_up_anywhere_costs_the_new_checkpoint_only() {
+    let start = MemoryStore::new();
+    flush_step(&start, 1, None).expect("writes");
+    let count = operations(&start, |store| flush_step(store, 2, Some(1)));
+    for n in 0..count {
+        let store = FaultyStore::new(start.crash(Survival::Everything), Fault::Full { from: n });
+        match flush_step(&store, 2, Some(1)) {
+            Err(error) => assert_eq!(error.advice(), Advice::FreeSpace, "{error}"),
+            Ok(()) => assert!(n + 2 >= count, "only the last rename and sync of the directory take no space"),
+        }
+        let at = format!("full from operation {n}");
+        let complete = good(store.inner(), &at);
+        assert!(complete.contains(&step_id(1)), "{at}");
+        let temporary = store.inner().paths().iter().filter(|p| p.to_string_lossy().contains("/.")).count();
+        assert_eq!(temporary, 0, "{at}: what was half written is removed, since the space is needed");
+    }
+}
+
+#[test]
+fn groups_of_two_runs_never_make_one_checkpoint() {
+    let store = MemoryStore::new();
+    let mut how = how(1);
+    let reuse = mcrengine::reuse::ReuseIndex::empty();
+    let number = mcrengine::ids::GroupId;
+    flush(&store, &step_id(1), number(0), &group(0..2, 1), &how, &reuse).expect("writes");
+    how.draft.run = "run 2".into();
+    flush(&store, &step_id(1), number(1), &group(2..4, 1), &how, &reuse).expect("writes");
+    let states = list(&store, &job()).expect("lists");
+    assert_eq!(states.len(), 1);
+    assert!(!states[0].is_complete() && states[0].problems[0].contains("another run"), "{:?}", states[0].problems);
+    assert_eq!(next_sequence(&store, &job()).expect("lists"), 2);
+}
+
+#[test]
+fn what_is_in_flight_or_newer_than_the_newest_is_not_pruned() {
+    let store = MemoryStore::new();
+    for step in 1..=3 {
+        flush_step(&store, step, None).expect("writes");
+    }
+    let reuse = mcrengine::reuse::ReuseIndex::empty();
+    let half = |step: u64| {
+        let number = mcrengine::ids::GroupId(0);
+        flush(&store, &step_id(step), number, &group(0..2, step), &how(step), &reuse).expect("writes");
+    };
+    half(4); // newer than all
+    store.remove_file("wave/DD0001/group-0001.manifest".as_ref()).expect("removes"); // older, and incomplete
+    store.remove_file("wave/DD0002/group-0001.manifest".as_ref()).expect("removes");
+    let ids = |pruned: Pruned| pruned.checkpoints;
+    let spare = PruneOptions { in_flight: vec![step_id(2)], ..keep(1) };
+    let untouched = PruneOptions { incomplete: false, ..keep(1) };
+    assert_eq!(ids(prune(&store, &job(), &untouched).expect("prunes")), []);
+    assert_eq!(ids(prune(&store, &job(), &spare).expect("prunes")), [step_id(1)]);
+    assert_eq!(ids(prune(&store, &job(), &keep(1)).expect("prunes")), [step_id(2)]);
+    assert_eq!(list(&store, &job()).expect("lists").len(), 2, "DD0003, and DD0004 that may still become complete");
+}

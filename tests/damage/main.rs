@@ -1,0 +1,252 @@
+//! Every part of what is in a store, damaged in every way, as seen by whoever lists, opens and verifies it: the right
+//! bytes, an error that says what and where, or an older checkpoint. Never wrong bytes and never a panic.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod mutate;
+
+use mcrengine::container::{ContainerReader, ContainerSet, ReadError};
+use mcrengine::ids::GroupId;
+use mcrengine::manifest::{list, newest_restorable};
+use mcrengine::store::{Advice, MemoryStore, Survival};
+use mcrengine::verify::verify;
+use std::path::{Path, PathBuf};
+use support::*;
+
+/// A part of a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PartOf {
+    Header,
+    Segment,
+    Index,
+    Trailer,
+    Manifest,
+    /// The container of the older checkpoint, which the newer one refers to.
+    Older,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Damage {
+    Missing,
+    Cut,
+    Flipped,
+    /// What stood there under another content of the same checkpoint.
+    Stale,
+    /// A whole one of another group.
+    Foreign,
+}
+
+/// Who notices first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Noticed {
+    List,
+    Open,
+    Verify,
+}
+
+fn whole() -> MemoryStore {
+    let store = MemoryStore::new();
+    flush_step(&store, 1, None).expect("writes");
+    flush_step(&store, 2, Some(1)).expect("writes");
+    store
+}
+
+/// The same checkpoints with other bytes in them.
+fn other_run() -> MemoryStore {
+    let store = MemoryStore::new();
+    let mut how = how(2);
+    how.chain = mcrengine::codec::Chain::raw();
+    for id in [1, 2] {
+        for number in [0, 1] {
+            let group = group(number * 2..number * 2 + 2, id + 5);
+            let reuse = mcrengine::reuse::ReuseIndex::empty();
+            flush(&store, &step_id(id), GroupId(number), &group, &how, &reuse).expect("writes");
+        }
+    }
+    store
+}
+
+fn path(part: PartOf, group: u32) -> PathBuf {
+    match part {
+        PartOf::Manifest => format!("wave/DD0002/group-{group:04}.manifest").into(),
+        PartOf::Older => format!("wave/DD0001/group-{group:04}.mcr").into(),
+        _ => format!("wave/DD0002/group-{group:04}.mcr").into(),
+    }
+}
+
+/// Where in its file the part begins and ends.
+fn range(store: &MemoryStore, part: PartOf, len: usize) -> std::ops::Range<usize> {
+    let reader = ContainerReader::open(store, &job(), &step_id(2), GroupId(1)).expect("opens");
+    let segment = &reader.index().segments()[0];
+    let index = reader.index().segments().last().map_or(32, |s| s.offset + 72 + s.stored_bytes.0) as usize;
+    match part {
+        PartOf::Header => 0..32,
+        PartOf::Segment => segment.offset as usize..(segment.offset + 72 + segment.stored_bytes.0) as usize,
+        PartOf::Index => index..len - 48,
+        PartOf::Trailer => len - 48..len,
+        PartOf::Manifest => 0..len,
+        PartOf::Older => 32..len / 2,
+    }
+}
+
+/// The damaged bytes; the part alone is stale or foreign where it is a part of a file.
+fn damaged(store: &MemoryStore, part: PartOf, damage: Damage) -> Option<Vec<u8>> {
+    let bytes = store.get(&path(part, 1)).expect("there");
+    let range = range(store, part, bytes.len());
+    let from_another = |other: Vec<u8>| {
+        let is_whole = matches!(part, PartOf::Manifest | PartOf::Older);
+        let is_tail = matches!(part, PartOf::Index | PartOf::Trailer);
+        match (is_whole, is_tail) {
+            (true, _) => other,
+            (_, true) => {
+                let keep = range.end - range.start;
+                let at = other.len() - (bytes.len() - range.start);
+                [&bytes[..range.start], &other[at..at + keep], &bytes[range.end..]].concat()
+            }
+            _ => [&bytes[..range.start], &other[range.clone()], &bytes[range.end..]].concat(),
+        }
+    };
+    match damage {
+        Damage::Missing => None,
+        Damage::Cut => Some(bytes[..(range.start + range.end) / 2].to_vec()),
+        Damage::Flipped => {
+            let mut bytes = bytes;
+            bytes[(range.start + range.end) / 2] ^= 0x10;
+            Some(bytes)
+        }
+        Damage::Stale => Some(from_another(other_run().get(&path(part, 1)).expect("there"))),
+        Damage::Foreign => Some(from_another(store.get(&path(part, 0)).expect("there"))),
+    }
+}
+
+#[test]
+fn every_damage_to_every_part_is_noticed() {
+    use Damage::*;
+    use PartOf::*;
+    let store = whole();
+    for part in [Header, Segment, Index, Trailer, Manifest, Older] {
+        for damage in [Missing, Cut, Flipped, Stale, Foreign] {
+            let at = format!("{part:?} {damage:?}");
+            let expected = match (part, damage) {
+                // All containers of a version begin alike.
+                (Header, Stale | Foreign) => continue,
+                // As whole as the one that belongs there; only the container tells that it is not.
+                (Manifest, Stale) => Noticed::Open,
+                (Manifest, _) => Noticed::List,
+                (Segment, Flipped | Stale | Foreign) => Noticed::Verify,
+                (Older, Flipped) => Noticed::Verify,
+                _ => Noticed::Open,
+            };
+            let after = store.crash(Survival::Everything);
+            let path = path(part, 1);
+            match damaged(&store, part, damage) {
+                None => mcrengine::store::Store::remove_file(&after, &path).expect("removes"),
+                Some(bytes) => after.put(&path, &bytes),
+            }
+            let listed = list(&after, &job()).expect("one damaged checkpoint does not hide the others");
+            let is_listed = listed.iter().any(|state| state.id == step_id(2) && state.is_complete());
+            let opened = ContainerSet::open(&after, &job(), &step_id(2), GroupId(1)).map(|_| ());
+            let report = verify(&after, &job(), &step_id(2), 1 << 20, &mut |_| ());
+            assert!(!report.is_good(), "{at}: it is noticed by verify in any case");
+            let first = match (is_listed, &opened) {
+                (false, _) => Noticed::List,
+                (true, Err(_)) => Noticed::Open,
+                (true, Ok(())) => Noticed::Verify,
+            };
+            assert_eq!(first, expected, "{at}: {opened:?} {:?}", report.problems);
+            if let Err(error) = &opened {
+                assert_eq!(error.advice(), Advice::OlderCheckpoint, "{at}: {error}");
+                let name = path.file_stem().and_then(|n| n.to_str()).expect("a name");
+                assert!(error.to_string().contains(name), "{at}: {error} does not name the group");
+            }
+            assert!(report.problems.iter().all(|p| p.advice == Advice::OlderCheckpoint), "{at}: {:?}", report.problems);
+            // What was not damaged is as good as before.
+            if part != Older {
+                let older = verify(&after, &job(), &step_id(1), 1 << 20, &mut |_| ());
+                assert!(older.is_good(), "{at}: {:?}", older.problems);
+                let mut restorable = newest_restorable(&after, &job()).expect("lists");
+                assert!(restorable.any(|state| state.id == step_id(1)), "{at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_cut_of_a_container_is_noticed() {
+    let store = whole();
+    let path = Path::new("wave/DD0002/group-0001.mcr");
+    let bytes = store.get(path).expect("there");
+    for len in 0..bytes.len() {
+        store.put(path, &bytes[..len]);
+        let error = ContainerReader::open(&store, &job(), &step_id(2), GroupId(1)).map(|_| ()).expect_err("cut");
+        assert_eq!(error.advice(), Advice::OlderCheckpoint, "{len} of {} bytes: {error}", bytes.len());
+    }
+}
+
+#[test]
+fn every_cut_and_every_flipped_bit_of_a_manifest_is_noticed() {
+    let store = whole();
+    let path = Path::new("wave/DD0002/group-0001.manifest");
+    let bytes = store.get(path).expect("there");
+    let parse = |bytes: &[u8]| mcrengine::manifest::Manifest::parse(bytes, path);
+    parse(&bytes).expect("whole");
+    for len in 0..bytes.len() {
+        parse(&bytes[..len]).expect_err("cut");
+    }
+    for at in 0..bytes.len() {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1 << (at % 8);
+        parse(&flipped).expect_err("flipped");
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_a_container_is_noticed_before_wrong_bytes_are_given() {
+    let store = MemoryStore::new();
+    let mut how = how(1);
+    (how.draft.ranks, how.draft.group_size) = (1, 1);
+    let group = group(0..1, 1);
+    flush(&store, &step_id(1), GroupId(0), &group, &how, &mcrengine::reuse::ReuseIndex::empty()).expect("writes");
+    let path = Path::new("wave/DD0001/group-0000.mcr");
+    let bytes = store.get(path).expect("there");
+    for at in (0..bytes.len()).step_by(7).chain(0..300).chain(bytes.len() - 300..bytes.len()) {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1 << (at % 8);
+        store.put(path, &flipped);
+        let Ok(set) = ContainerSet::open(&store, &job(), &step_id(1), GroupId(0)) else { continue };
+        let mut failed = false;
+        for task in set.tasks(|_| true) {
+            let result = set.run(&task, &mut Default::default(), |variable, offset, bytes| {
+                let from = offset as usize;
+                assert_eq!(bytes, &group.raw(variable)[from..from + bytes.len()], "byte {at}: wrong bytes");
+                Ok::<(), ReadError>(())
+            });
+            failed |= result.is_err();
+        }
+        // Ignored flags of the header and reserved bytes of it are under its checksum too.
+        assert!(failed, "byte {at} of {}", bytes.len());
+    }
+}
+
+#[test]
+fn formats_of_the_future_ask_for_an_upgrade() {
+    let store = whole();
+    let path = Path::new("wave/DD0002/group-0001.mcr");
+    let mut bytes = store.get(path).expect("there");
+    bytes[8] = 2;
+    let crc = crc32c::crc32c(&bytes[..28]).to_le_bytes();
+    bytes[28..32].copy_from_slice(&crc);
+    store.put(path, &bytes);
+    let error = ContainerReader::open(&store, &job(), &step_id(2), GroupId(1)).map(|_| ()).expect_err("too new");
+    assert_eq!(
+        (error.advice(), matches!(error, ReadError::TooNew { found: 2, newest: 1, .. })),
+        (Advice::Upgrade, true)
+    );
+
+    let path = Path::new("wave/DD0002/group-0001.manifest");
+    let text = String::from_utf8(store.get(path).expect("there")).expect("text");
+    let text = text.replacen("mcr-manifest 1", "mcr-manifest 7", 1);
+    let error = mcrengine::manifest::Manifest::parse(text.as_bytes(), path).expect_err("too new");
+    assert_eq!(error.advice(), Advice::Upgrade, "{error}");
+}

@@ -1,0 +1,143 @@
+//! What the fuzz targets of `tests/fuzz` do, for a moment and with a fixed seed, so that every run of the tests does it.
+
+use super::support::*;
+use mcrengine::container::{ContainerReader, parse_index, parse_segment_header};
+use mcrengine::ids::GroupId;
+use mcrengine::manifest::Manifest;
+use mcrengine::reuse::ReuseIndex;
+use mcrengine::store::MemoryStore;
+use std::path::Path;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n.max(1)
+    }
+
+    /// A few bytes replaced, removed, repeated or set to their extremes.
+    fn mutate(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut out = bytes.to_vec();
+        for _ in 0..=self.below(3) {
+            let at = self.below(out.len());
+            match self.below(5) {
+                0 if !out.is_empty() => out[at] ^= 1 << self.below(8),
+                1 if !out.is_empty() => out[at] = [0, 1, 0x7f, 0x80, 0xff][self.below(5)],
+                2 => out.truncate(at),
+                3 if !out.is_empty() => drop(out.remove(at)),
+                _ => out.insert(at.min(out.len()), self.below(256) as u8),
+            }
+        }
+        out
+    }
+}
+
+fn sample() -> (MemoryStore, Vec<u8>, u64) {
+    let store = MemoryStore::new();
+    flush_step(&store, 1, None).expect("writes");
+    let manifest = mcrengine::manifest::read_manifest(&store, &job(), &step_id(1), GroupId(0)).expect("reads");
+    let reuse = ReuseIndex::load(&store, &job(), &manifest).expect("loads");
+    flush(&store, &step_id(2), GroupId(0), &group(0..2, 2), &how(2), &reuse).expect("writes");
+    let bytes = store.get(Path::new("wave/DD0002/group-0000.mcr")).expect("there");
+    let trailer = bytes.len() - 48;
+    let number = |at: usize| u64::from_le_bytes(bytes[trailer + at..trailer + at + 8].try_into().expect("8 bytes"));
+    let (offset, stored, raw) = (number(0) as usize, number(8) as usize, number(16));
+    let index = bytes[offset..offset + stored].to_vec();
+    (store, index, raw)
+}
+
+/// The same index as one zstd frame of stored bytes would be: mutations then reach what is inside.
+fn frame(raw: &[u8]) -> Vec<u8> {
+    zstd::bulk::compress(raw, 1).expect("compresses")
+}
+
+#[test]
+fn a_mutated_index_is_an_error_or_another_valid_index() {
+    let (_, stored, raw_len) = sample();
+    let raw = zstd::bulk::decompress(&stored, raw_len as usize).expect("decompresses");
+    let path = Path::new("fuzz");
+    parse_index(&frame(&raw), raw_len, path).expect("whole");
+    let mut random = Random(1);
+    let mut valid = 0;
+    for _ in 0..20_000 {
+        let mutated = random.mutate(&raw);
+        if let Ok(index) = parse_index(&frame(&mutated), mutated.len() as u64, path) {
+            valid += 1;
+            // What it promises holds: nothing of this may panic.
+            for (at, header) in index.variables() {
+                let bytes: u64 = index.pieces_of(at).map(|(_, piece)| index.all_pieces()[piece].bytes).sum();
+                assert!(bytes == 0 || bytes == header.raw_bytes.0);
+                assert!(index.placement(at).is_some());
+            }
+            for (i, segment) in index.segments().iter().enumerate() {
+                let sum: u64 = index.pieces(i as u32).iter().map(|piece| piece.bytes).sum();
+                assert_eq!(sum, segment.raw_bytes.0);
+            }
+        }
+    }
+    assert!(valid > 0, "a changed digest or time is still an index");
+    for _ in 0..2_000 {
+        let _ = parse_index(&random.mutate(&stored), raw_len, path);
+    }
+    assert!(parse_index(&stored, raw_len + 1, path).is_err() && parse_index(&stored, raw_len - 1, path).is_err());
+}
+
+#[test]
+fn an_index_cannot_ask_for_more_memory_than_it_has_bytes_for() {
+    // Counts that are not there, in every place of the head column and of the list of columns.
+    let (_, stored, raw_len) = sample();
+    let raw = zstd::bulk::decompress(&stored, raw_len as usize).expect("decompresses");
+    let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
+    for at in 0..raw.len() {
+        let mutated = [&raw[..at], &huge, &raw[at + 1..]].concat();
+        let _ = parse_index(&frame(&mutated), mutated.len() as u64, Path::new("fuzz"));
+    }
+    // A frame that unpacks to far more than was recorded is not unpacked to the end.
+    let bomb = frame(&vec![0; 64 << 20]);
+    assert!(parse_index(&bomb, 100, Path::new("fuzz")).is_err());
+}
+
+#[test]
+fn a_mutated_container_never_panics() {
+    let (store, ..) = sample();
+    let path = Path::new("wave/DD0002/group-0000.mcr");
+    let bytes = store.get(path).expect("there");
+    let mut random = Random(2);
+    for _ in 0..1_000 {
+        let mut mutated = random.mutate(&bytes);
+        // With right checksums in header and trailer, so that what is behind them is reached.
+        let (last, len) = (mutated.len().saturating_sub(48), mutated.len());
+        if len > 128 {
+            let crc = crc32c::crc32c(&mutated[last..last + 36]).to_le_bytes();
+            mutated[last + 36..last + 40].copy_from_slice(&crc);
+            let crc = crc32c::crc32c(&mutated[..28]).to_le_bytes();
+            mutated[28..32].copy_from_slice(&crc);
+            let record: &mut [u8; 72] = (&mut mutated[32..104]).try_into().expect("72 bytes");
+            let crc = crc32c::crc32c(&record[..68]).to_le_bytes();
+            record[68..].copy_from_slice(&crc);
+            let _ = parse_segment_header(record, path);
+        }
+        store.put(path, &mutated);
+        let Ok(reader) = ContainerReader::open(&store, &job(), &step_id(2), GroupId(0)) else { continue };
+        for segment in 0..reader.index().segments().len() as u32 + 1 {
+            let _ = reader.decode_segment(segment, &mut Default::default());
+        }
+    }
+}
+
+#[test]
+fn a_mutated_manifest_with_a_right_digest_never_panics() {
+    let (store, ..) = sample();
+    let path = Path::new("wave/DD0002/group-0000.manifest");
+    let text = store.get(path).expect("there");
+    let body = &text[..text.len() - 72];
+    let mut random = Random(3);
+    for _ in 0..5_000 {
+        let mut mutated = random.mutate(body);
+        let digest = mcrengine::ids::Digest::of(&mutated);
+        mutated.extend_from_slice(format!("blake3 {digest}\n").as_bytes());
+        let _ = Manifest::parse(&mutated, path);
+        let _ = Manifest::parse(&random.mutate(&text), path);
+    }
+}

@@ -1,0 +1,70 @@
+//! Files of every released format are still read. They were added once and are never rewritten.
+
+use super::support::*;
+use mcrengine::ids::GroupId;
+use mcrengine::manifest;
+use mcrengine::store::PosixStore;
+use mcrengine::verify::verify;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
+}
+
+/// Every file below the golden store that some test here reads.
+const LOADED: [&str; 4] = [
+    "wave/DD0001/group-0000.mcr",
+    "wave/DD0001/group-0000.manifest",
+    "wave/DD0002/group-0000.mcr",
+    "wave/DD0002/group-0000.manifest",
+];
+
+#[test]
+fn version_1_is_read() {
+    let store = PosixStore::open(data().join("v1/store")).expect("opens");
+    for (step, before) in [(1, None), (2, Some("DD0001"))] {
+        let report = verify(&store, &job(), &step_id(step), 1 << 20, &mut |_| ());
+        assert!(report.is_good(), "{:?}", report.problems);
+        assert_eq!((report.groups, report.files), (1, 2));
+        let manifest = manifest::read_manifest(&store, &job(), &step_id(step), GroupId(0)).expect("reads");
+        assert_eq!((manifest.sequence, manifest.ranks, manifest.run.as_str()), (step, 2, "run 1"));
+        assert_eq!(manifest.references.first().map(|r| r.checkpoint.as_str()), before);
+        let expected: Vec<_> = group(0..2, step).files.iter().map(|file| (file.path.clone(), file.digest)).collect();
+        let found: Vec<_> = manifest.files.into_iter().map(|file| (file.path, file.digest)).collect();
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn every_golden_file_is_loaded_by_a_test() {
+    let root = data().join("v1/store");
+    let mut found = BTreeSet::new();
+    let mut dirs = vec![root.clone()];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(&dir).expect("lists") {
+            let path = entry.expect("an entry").path();
+            match path.is_dir() {
+                true => dirs.push(path),
+                false => drop(found.insert(path.strip_prefix(&root).expect("below").display().to_string())),
+            }
+        }
+    }
+    assert_eq!(found, LOADED.map(String::from).into(), "a golden file is added with the test that reads it");
+}
+
+/// Run once for a new version of the format: `MCR_WRITE_GOLDEN=v2 cargo test --test format write_golden`.
+#[test]
+fn write_golden_files_of_a_new_version() {
+    let Ok(version) = std::env::var("MCR_WRITE_GOLDEN") else { return };
+    let root = data().join(version).join("store");
+    assert!(!root.exists(), "golden files are never rewritten");
+    let store = PosixStore::create(root).expect("creates");
+    let mut reuse = mcrengine::reuse::ReuseIndex::empty();
+    for step in [1, 2] {
+        let mut how = how_in(mcrengine::plan::Scheme::ALL[step as usize + 1], step);
+        (how.draft.ranks, how.draft.group_size) = (2, 2);
+        let manifest = flush(&store, &step_id(step), GroupId(0), &group(0..2, step), &how, &reuse).expect("writes");
+        reuse = mcrengine::reuse::ReuseIndex::load(&store, &job(), &manifest).expect("loads");
+    }
+}

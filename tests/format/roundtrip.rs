@@ -1,0 +1,239 @@
+//! Whatever a group looks like, every byte of every variable comes back, by each way of reading.
+
+use super::support::*;
+use mcrengine::classify::VariableRef;
+use mcrengine::codec::Chain;
+use mcrengine::container::*;
+use mcrengine::header::*;
+use mcrengine::ids::{Digest, GroupId};
+use mcrengine::manifest::{commit, read_manifest};
+use mcrengine::plan::{PlanOptions, Scheme};
+use mcrengine::reuse::{ReuseIndex, reusable};
+use mcrengine::store::{MemoryStore, StoreError};
+use mcrengine::verify::verify;
+use proptest::prelude::*;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+fn element() -> impl Strategy<Value = ElementType> {
+    let order = prop_oneof![Just(ByteOrder::Little), Just(ByteOrder::Big)];
+    let member = |offset, count, element| Member { offset, count, element };
+    prop_oneof![
+        Just(ElementType::Bytes),
+        (prop::sample::select(vec![1u8, 2, 4, 8]), any::<bool>(), order.clone())
+            .prop_map(|(width, signed, order)| ElementType::Int { width, signed, order }),
+        (prop::sample::select(vec![2u8, 4, 8]), order).prop_map(|(width, order)| ElementType::Float { width, order }),
+        (1u32..40).prop_map(|width| ElementType::Fixed { width }),
+        Just(ElementType::Compound {
+            width: 24,
+            members: vec![member(0, 1, ElementType::F64), member(8, 3, ElementType::F32)].into(),
+        }),
+    ]
+}
+
+/// Names, lengths and contents from small sets, so that classes have several members and bytes repeat.
+fn part() -> impl Strategy<Value = Part> {
+    let name = prop::sample::select(vec!["/Grid1/Density", "/Grid22/Density", "/Time", "/\u{fc}/x", "/Grid1/Velocity"]);
+    let len = prop::sample::select(vec![0usize, 8, 96, 100, 800, 4095, 4096, 5000, 9000]);
+    (name, element(), len, 0u64..3, prop::collection::vec(0usize..5000, 0..4)).prop_map(
+        |(path, element, len, seed, mut at)| {
+            at.iter_mut().for_each(|n| *n = (*n).min(len));
+            at.push(len);
+            at.sort_unstable();
+            let cuts = at.iter().scan(0, |before, n| Some(*n - std::mem::replace(before, *n))).collect();
+            Part { path: path.into(), element, raw: bytes(len, seed), cuts }
+        },
+    )
+}
+
+fn any_group() -> impl Strategy<Value = Group> {
+    prop::collection::vec(prop::collection::vec(part(), 0..6), 0..5).prop_map(|ranks| {
+        let mut group = Group { files: Vec::new(), raw: Vec::new() };
+        for (i, parts) in ranks.into_iter().enumerate() {
+            let (header, raw) = file(&format!("out/f.{i}"), i as u32 / 3, parts);
+            group.files.push(header);
+            group.raw.push(raw);
+        }
+        group
+    })
+}
+
+/// As `group`, but as the index gives it: short variables have no digest.
+fn as_read(files: &[FileHeader]) -> Vec<FileHeader> {
+    let mut files = files.to_vec();
+    for variable in files.iter_mut().flat_map(|file| &mut file.variables) {
+        if variable.raw_bytes.0 < DIGEST_BYTES_MIN {
+            variable.digest = NO_DIGEST;
+        }
+    }
+    files
+}
+
+fn check(store: &MemoryStore, id: &str, group: &Group) -> Result<(), TestCaseError> {
+    let set = ContainerSet::open(store, &job(), &checkpoint(id), GroupId(0)).expect("opens");
+    let set = Arc::new(set);
+    prop_assert_eq!(set.index().files(), as_read(&group.files));
+    // Piece by piece, in the order of the segments.
+    let mut rebuilt: HashMap<VariableRef, Vec<u8>> = HashMap::new();
+    for task in set.tasks(|_| true) {
+        let put = |at: VariableRef, offset: u64, bytes: &[u8]| {
+            let whole = rebuilt.entry(at).or_insert_with(|| vec![0; group.raw(at).len()]);
+            whole[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
+            Ok::<(), ReadError>(())
+        };
+        set.run(&task, &mut Default::default(), put).expect("runs");
+    }
+    // Any range, with a cache that holds next to nothing.
+    let mut reader = VariableReader::new(Arc::clone(&set), 1000);
+    for at in group.variables() {
+        let raw = group.raw(at);
+        prop_assert_eq!(rebuilt.get(&at).map_or(&[][..], Vec::as_slice), raw);
+        let (from, to) = (raw.len() / 3, raw.len() - raw.len() / 4);
+        let mut part = vec![0; to - from];
+        reader.read(at, from as u64, &mut part).expect("reads");
+        prop_assert_eq!(&part, &raw[from..to]);
+        prop_assert!(reader.read(at, 1, &mut vec![0; raw.len()]).is_err(), "beyond the end");
+    }
+    let report = verify(store, &job(), &checkpoint(id), 1 << 20, &mut |_| ());
+    prop_assert!(report.is_good(), "{:?}", report.problems);
+    prop_assert_eq!(report.files, group.files.len() as u64);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_byte_of_every_variable_comes_back(
+        (group, next) in (any_group(), any_group()),
+        scheme in prop::sample::select(Scheme::ALL.to_vec()),
+        segment_bytes in prop::sample::select(vec![1024u64, 8192, 1 << 20]),
+        small_class_bytes in prop::sample::select(vec![0u64, 2000]),
+        is_raw in any::<bool>(),
+    ) {
+        let store = MemoryStore::new();
+        let mut how = how_in(scheme, 1);
+        how.options = PlanOptions { segment_bytes, small_class_bytes, ..how.options };
+        how.chain = if is_raw { Chain::raw() } else { Chain::zstd(1) };
+        (how.draft.ranks, how.draft.group_size) = (2, 2);
+        let manifest = flush(&store, &checkpoint("a"), GroupId(0), &group, &how, &ReuseIndex::empty()).expect("writes");
+        check(&store, "a", &group)?;
+        prop_assert_eq!(read_manifest(&store, &job(), &checkpoint("a"), GroupId(0)).expect("reads"), manifest.clone());
+
+        // The next checkpoint refers to this one, and the one after to both, never through one to the other.
+        let reuse = ReuseIndex::load(&store, &job(), &manifest).expect("loads");
+        how.draft.sequence = 2;
+        let second = flush(&store, &checkpoint("b"), GroupId(0), &next, &how, &reuse).expect("writes");
+        check(&store, "b", &next)?;
+        let reuse = ReuseIndex::load(&store, &job(), &second).expect("loads");
+        let third = flush(&store, &checkpoint("c"), GroupId(0), &next, &how, &reuse).expect("writes");
+        check(&store, "c", &next)?;
+        let mut both = second.references.clone();
+        both.extend(third.references.iter().filter(|r| r.checkpoint == checkpoint("b")).cloned());
+        prop_assert!(third.references.iter().all(|r| both.contains(r)));
+        prop_assert!(third.container.bytes <= second.container.bytes + 600, "nothing that was there is stored again");
+    }
+
+    /// Filters, several extents of filtered chunks, stored lengths unlike raw ones: what the index must keep, though
+    /// nothing here can be put together again.
+    #[test]
+    fn the_index_keeps_every_field(
+        chunks in prop::collection::vec((0u64..5000, 1u64..3000), 1..6),
+        filters in prop::collection::vec(prop_oneof![
+            (1u32..9).prop_map(|width| Filter::Shuffle { width }),
+            (0u8..10).prop_map(|level| Filter::Deflate { level }),
+            Just(Filter::Fletcher32),
+        ], 1..4),
+        dims in prop::collection::vec(any::<u64>(), 0..33),
+        (mode, modified_ns, rank) in (any::<u32>(), any::<i64>(), 0u32..2),
+        role in prop::sample::select(vec![Role::Array, Role::StoredChunks, Role::WholeFile, Role::Skeleton]),
+        element in element(),
+    ) {
+        let (mut header, mut raw) = file("f", rank, vec![]);
+        let mut extents: Vec<Extent> = Vec::new();
+        let mut end = header.bytes;
+        for (raw_bytes, stored_bytes) in chunks {
+            extents.push(Extent { offset: end, stored_bytes, raw_bytes });
+            end += stored_bytes;
+        }
+        extents.reverse(); // the order of a variable's chunks is not that of the file
+        let bytes: Vec<u8> = bytes(extents.iter().map(|e| e.raw_bytes).sum::<u64>() as usize, 3);
+        (header.bytes, header.mode, header.modified_ns) = (end, mode, modified_ns);
+        header.variables.push(VariableHeader {
+            role, element, path: "/chunked".into(),
+            shape: Shape(dims.into()),
+            raw_bytes: mcrengine::units::RawBytes(bytes.len() as u64),
+            digest: Digest::of(&bytes),
+            filters: filters.into(),
+            extents: extents.into(),
+        });
+        raw[0].truncate(21);
+        raw.push(bytes);
+        let group = Group { files: vec![header], raw: vec![raw] };
+        let store = MemoryStore::new();
+        let sealed = write(&store, &checkpoint("a"), GroupId(0), &group, &how(1), &ReuseIndex::empty()).expect("writes");
+        let reader = ContainerReader::open(&store, &job(), &checkpoint("a"), GroupId(0)).expect("opens");
+        prop_assert_eq!(reader.index().files(), as_read(&group.files));
+        prop_assert_eq!(reader.index(), sealed.index());
+        prop_assert_eq!((reader.bytes(), reader.digest().expect("reads")), (sealed.bytes(), sealed.digest()));
+    }
+}
+
+#[test]
+fn contents_that_contradict_themselves_are_refused_before_anything_gets_a_final_name() {
+    type Spoil = fn(&mut Contents);
+    let spoils: [(&str, Spoil); 7] = [
+        ("a class has a member that is no variable", |c| c.classes[0].members[0].file = 9),
+        ("in no segment", |c| {
+            c.reused.retain(|(_, source)| !matches!(source, Source::SameAs(_)));
+        }),
+        ("once each", |c| c.classes[1].members.swap(0, 1)),
+        ("do not cover", |c| c.files[1].variables[1].extents[0].offset += 1),
+        ("the same as", |c| {
+            let first = c.reused[0].0;
+            c.reused[0].1 = Source::SameAs(first);
+        }),
+        ("a variable of 4096 bytes or more has none", |c| c.files[0].variables[1].digest = NO_DIGEST),
+        ("cannot be written", |c| c.files[0].variables[1].shape = Shape(vec![1; 33].into())),
+    ];
+    for (expected, spoil) in spoils {
+        let store = MemoryStore::new();
+        let group = group(0..2, 1);
+        let mut contents = Contents {
+            scheme: Scheme::Aware,
+            block_bytes: 0,
+            classes: mcrengine::classify::classify(&group.files, &Default::default()),
+            files: group.files.clone(),
+            reused: reusable(&group.files, &ReuseIndex::empty()),
+        };
+        let reused = contents.reused.clone();
+        let skip = |at| reused.iter().any(|(r, _)| *r == at);
+        let plans = mcrengine::plan::plan(&group.files, &contents.classes, &how(1).options, skip);
+        let mut writer = ContainerWriter::create(&store, &job(), &checkpoint("a"), GroupId(0)).expect("creates");
+        for plan in &plans {
+            let stored = vec![0; plan.raw_bytes.0 as usize];
+            writer.append(plan, &StoredSegment { chain: Chain::raw(), raw_bytes: plan.raw_bytes, stored }).expect("ok");
+        }
+        spoil(&mut contents);
+        let error = writer.seal(&store, contents).map(|_| ()).expect_err(expected);
+        assert!(error.to_string().contains(expected), "{expected}: {error}");
+        assert!(store.paths().is_empty(), "{expected}");
+    }
+}
+
+#[test]
+fn a_group_is_committed_once() {
+    let store = MemoryStore::new();
+    let one = group(0..2, 1);
+    flush(&store, &checkpoint("a"), GroupId(0), &one, &how(1), &ReuseIndex::empty()).expect("writes");
+    let before = store.get(std::path::Path::new("wave/a/group-0000.mcr"));
+    let again = flush(&store, &checkpoint("a"), GroupId(0), &group(0..2, 2), &how(1), &ReuseIndex::empty());
+    assert!(matches!(again, Err(StoreError::Committed { .. })), "{again:?}");
+    assert_eq!(store.get(std::path::Path::new("wave/a/group-0000.mcr")), before);
+    // A container that was sealed but not committed is replaced.
+    let sealed = write(&store, &checkpoint("a"), GroupId(1), &group(2..4, 1), &how(1), &ReuseIndex::empty());
+    let stale = sealed.expect("writes");
+    let manifest = flush(&store, &checkpoint("a"), GroupId(1), &group(2..4, 2), &how(1), &ReuseIndex::empty());
+    assert_eq!(manifest.expect("writes").files[0].path.as_bytes(), b"DD0002/data.cpu0002");
+    assert!(matches!(commit(&store, stale, how(1).draft), Err(StoreError::Committed { .. })), "a late writer loses");
+}

@@ -1,0 +1,256 @@
+//! A small group of ranks with real bytes, and the whole way from it into a store.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use mcrengine::classify::{Naming, VariableClass, VariableRef, classify};
+use mcrengine::codec::{Chain, Scratch};
+use mcrengine::container::{ContainerWriter, Contents, SealedContainer, StoredSegment};
+use mcrengine::header::{ElementType, Extent, FileHeader, Role, Shape, VariableHeader};
+use mcrengine::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank};
+use mcrengine::manifest::{Manifest, ManifestDraft, commit};
+use mcrengine::merge::merge;
+use mcrengine::plan::{PlanOptions, Scheme, plan};
+use mcrengine::reuse::{ReuseIndex, reusable};
+use mcrengine::store::{Store, StoreError};
+use mcrengine::units::RawBytes;
+
+pub fn job() -> JobId {
+    "wave".parse().expect("valid")
+}
+pub fn checkpoint(name: &str) -> CheckpointId {
+    name.parse().expect("valid")
+}
+
+/// Files and the bytes of their variables.
+#[derive(Clone, Debug)]
+pub struct Group {
+    pub files: Vec<FileHeader>,
+    /// By file, by variable.
+    pub raw: Vec<Vec<Vec<u8>>>,
+}
+
+impl Group {
+    pub fn raw(&self, at: VariableRef) -> &[u8] {
+        &self.raw[at.file as usize][at.variable as usize]
+    }
+
+    pub fn variables(&self) -> impl Iterator<Item = VariableRef> + '_ {
+        let all = |f: usize| (0..self.raw[f].len()).map(move |v| (f, v));
+        (0..self.raw.len()).flat_map(all).map(|(f, v)| VariableRef { file: f as u32, variable: v as u32 })
+    }
+}
+
+/// Bytes that follow from a seed, smooth enough to compress.
+pub fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut value = seed as f64;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        value += (x % 16) as f64 / 64.0;
+        bytes.extend_from_slice(&value.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// A variable of a file to be: name, type, bytes, and the lengths of the extents that they are cut into.
+#[derive(Debug)]
+pub struct Part {
+    pub path: String,
+    pub element: ElementType,
+    pub raw: Vec<u8>,
+    pub cuts: Vec<usize>,
+}
+
+/// Lays variables out in a file, with some bytes of skeleton before each extent.
+pub fn file(path: &str, rank: u32, parts: Vec<Part>) -> (FileHeader, Vec<Vec<u8>>) {
+    let mut image: Vec<u8> = Vec::new();
+    let mut runs = Vec::new();
+    let mut variables = Vec::new();
+    let mut raws = Vec::new();
+    for (i, part) in parts.into_iter().enumerate() {
+        let mut extents = Vec::new();
+        let mut at = 0;
+        let cuts: Vec<usize> = if part.cuts.is_empty() { vec![part.raw.len()] } else { part.cuts };
+        for cut in cuts {
+            image.extend(bytes(8 * (i % 4) + 3, 77));
+            let n = cut as u64;
+            extents.push(Extent { offset: image.len() as u64, stored_bytes: n, raw_bytes: n });
+            runs.push((image.len() as u64, n));
+            image.extend_from_slice(&part.raw[at..at + cut]);
+            at += cut;
+        }
+        let width = u64::from(part.element.width());
+        variables.push(VariableHeader {
+            role: Role::Array,
+            path: part.path.into(),
+            shape: Shape([part.raw.len() as u64 / width].into()),
+            element: part.element,
+            raw_bytes: RawBytes(part.raw.len() as u64),
+            digest: Digest::of(&part.raw),
+            filters: [].into(),
+            extents: extents.into(),
+        });
+        raws.push(part.raw);
+    }
+    image.extend(bytes(21, 5));
+    let extents = FileHeader::gaps(&runs, image.len() as u64);
+    let skeleton: Vec<u8> = (extents.iter())
+        .flat_map(|e| image[e.offset as usize..(e.offset + e.stored_bytes) as usize].to_vec())
+        .collect();
+    variables.insert(
+        0,
+        VariableHeader {
+            role: Role::Skeleton,
+            path: "".into(),
+            element: ElementType::Bytes,
+            shape: Shape([skeleton.len() as u64].into()),
+            raw_bytes: RawBytes(skeleton.len() as u64),
+            digest: Digest::of(&skeleton),
+            filters: [].into(),
+            extents,
+        },
+    );
+    raws.insert(0, skeleton);
+    let header = FileHeader {
+        path: FilePath::new(path.as_bytes()).expect("valid"),
+        rank: Rank(rank),
+        bytes: image.len() as u64,
+        mode: 0o640,
+        modified_ns: 1_700_000_000_123_456_789 + i64::from(rank) * 1_000_003,
+        digest: Digest::of(&image),
+        variables,
+    };
+    (header, raws)
+}
+
+/// The ranks of a group at a step of the simulation: something that changes, something that does not, something that is
+/// the same on all ranks, and something small.
+pub fn group(ranks: std::ops::Range<u32>, step: u64) -> Group {
+    let mut group = Group { files: Vec::new(), raw: Vec::new() };
+    for rank in ranks {
+        let part = |path: &str, len: usize, seed: u64, cuts: &[usize]| Part {
+            path: path.into(),
+            element: ElementType::F64,
+            raw: bytes(len, seed),
+            cuts: cuts.into(),
+        };
+        let parts = vec![
+            part("/Grid1/Density", 9600, step * 1000 + u64::from(rank), &[4000, 5600]),
+            part("/Grid1/Potential", 5000, 31 + u64::from(rank), &[]),
+            part("/Grid1/Table", 6400, 7, &[]),
+            part("/Time", 8, step, &[]),
+            part("/Nothing", 0, 0, &[]),
+        ];
+        let (header, raw) = file(&format!("DD{step:04}/data.cpu{rank:04}"), rank, parts);
+        group.files.push(header);
+        group.raw.push(raw);
+    }
+    group
+}
+
+/// How a group is written.
+#[derive(Clone)]
+pub struct How {
+    pub options: PlanOptions,
+    pub chain: Chain,
+    pub draft: ManifestDraft,
+}
+
+pub fn how(sequence: u64) -> How {
+    How {
+        options: PlanOptions { segment_bytes: 16 << 10, small_class_bytes: 64, ..PlanOptions::default() },
+        chain: Chain::zstd(1),
+        draft: ManifestDraft {
+            sequence,
+            run: "run 1".into(),
+            ranks: 4,
+            group_size: 2,
+            profile: "test".into(),
+            created_unix_ms: 1_700_000_000_000 + sequence,
+            elapsed_ms: 40,
+        },
+    }
+}
+
+pub fn how_in(scheme: Scheme, sequence: u64) -> How {
+    let mut how = how(sequence);
+    how.options.scheme = scheme;
+    how.options.block_bytes = 512.try_into().expect("not zero");
+    how
+}
+
+/// Writes and seals the container of a group.
+pub fn write(
+    store: &dyn Store,
+    id: &CheckpointId,
+    number: GroupId,
+    group: &Group,
+    how: &How,
+    reuse: &ReuseIndex,
+) -> Result<SealedContainer, StoreError> {
+    let classes: Vec<VariableClass> = classify(&group.files, &Naming::default());
+    let reused = reusable(&group.files, reuse);
+    let skipped: std::collections::HashSet<VariableRef> = reused.iter().map(|(at, _)| *at).collect();
+    let plans = plan(&group.files, &classes, &how.options, |at| skipped.contains(&at));
+    let mut writer = ContainerWriter::create(store, &job(), id, number)?;
+    let mut scratch = Scratch::default();
+    for plan in &plans {
+        let pieces: Vec<&[u8]> = (plan.pieces.iter())
+            .map(|p| &group.raw(p.variable)[p.offset as usize..(p.offset + p.bytes) as usize])
+            .collect();
+        let raw = merge(&pieces, plan.layout);
+        let stored = how.chain.encode(&raw, &[], &mut scratch).expect("encodes");
+        writer
+            .append(plan, &StoredSegment { chain: how.chain.clone(), raw_bytes: RawBytes(raw.len() as u64), stored })?;
+    }
+    let contents = Contents {
+        scheme: how.options.scheme,
+        block_bytes: how.options.block_bytes.get(),
+        classes,
+        files: group.files.clone(),
+        reused,
+    };
+    writer.seal(store, contents)
+}
+
+/// The whole way of one group: container, then manifest.
+pub fn flush(
+    store: &dyn Store,
+    id: &CheckpointId,
+    number: GroupId,
+    group: &Group,
+    how: &How,
+    reuse: &ReuseIndex,
+) -> Result<Manifest, StoreError> {
+    let sealed = write(store, id, number, group, how, reuse)?;
+    commit(store, sealed, how.draft.clone())
+}
+
+/// All groups of a step, each reusing what its predecessor in `before` has.
+pub fn flush_step(store: &dyn Store, step: u64, before: Option<u64>) -> Result<(), StoreError> {
+    let how = how(step);
+    let grouping = Grouping::new(how.draft.ranks, how.draft.group_size).expect("valid");
+    for number in (0..grouping.groups()).map(GroupId) {
+        let reuse = match before {
+            None => ReuseIndex::empty(),
+            Some(before) => {
+                let manifest = mcrengine::manifest::read_manifest(store, &job(), &step_id(before), number)?;
+                ReuseIndex::load(store, &job(), &manifest)?
+            }
+        };
+        let group = group(grouping.ranks_of(number), step);
+        match flush(store, &step_id(step), number, &group, &how, &reuse) {
+            // Committed by an earlier attempt, which died afterwards: done.
+            Err(StoreError::Committed { .. }) => {}
+            other => other.map(|_| ())?,
+        }
+    }
+    Ok(())
+}
+
+pub fn step_id(step: u64) -> CheckpointId {
+    checkpoint(&format!("DD{step:04}"))
+}
