@@ -389,7 +389,7 @@ fn container_ref(column: &mut Cursor<'_>) -> Parsed<Arc<ContainerRef>> {
 fn chain(column: &mut Cursor<'_>) -> Parsed<Chain> {
     match Chain::from_bytes(column.remainder()) {
         Ok((chain, used)) => column.bytes(used).map(|_| chain),
-        Err(CodecError::Unknown(_)) => column.unknown("a codec"),
+        Err(CodecError::Unknown { .. }) => column.unknown("a codec"),
         Err(_) => column.bad("a chain of codecs is not valid"),
     }
 }

@@ -20,7 +20,7 @@ fn eight_thousand_small_variables_take_an_index_of_less_than_60_kb() {
             for variable in 0..16 {
                 let raw = vec![variable as u8; (cells * cells * 8) as usize];
                 let path = format!("/Grid{grid:08}/Variable_{variable:02}");
-                parts.push(Part { path, element: ElementType::F64, raw, cuts: vec![] });
+                parts.push(Part { path, element: ElementType::F64, raw, cuts: vec![], filters: vec![] });
             }
         }
         let (header, raw) = file(&format!("data.cpu{rank:04}"), rank, parts);
