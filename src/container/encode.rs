@@ -383,3 +383,18 @@ impl OfChecked for VariableRef {
         files.get(self.file as usize)?.variables.get(self.variable as usize)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_lists_the_columns_in_their_order() {
+        let document = include_str!("FORMAT.md");
+        let table = document.split("| column ").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("the table");
+        let first_cells = table.lines().skip(2).filter_map(|row| row.split('|').nth(1));
+        let names: Vec<&str> = first_cells.flat_map(|cell| cell.split(',')).map(str::trim).collect();
+        assert_eq!(names, COLUMNS);
+        assert!(document.contains(&format!("needs the first {} and ignores", COLUMNS.len())));
+    }
+}
