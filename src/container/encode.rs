@@ -64,7 +64,7 @@ pub(super) fn encode(contents: &Contents, segments: &[Written]) -> Result<Vec<u8
     }
 
     let mut types = Interned::default();
-    let mut filters = Interned::default();
+    let mut filters: Interned<'_, Box<[Filter]>> = Interned::default();
     let mut chains = Interned::default();
     let mut references = Interned::default();
     let mut elsewhere: HashMap<VariableRef, &Source> = HashMap::with_capacity(contents.reused.len());
@@ -205,7 +205,7 @@ pub(super) fn encode(contents: &Contents, segments: &[Written]) -> Result<Vec<u8
 
     let types: Vec<&ElementType> = types.items;
     types.iter().for_each(|t| element(&mut c.types, t));
-    filters.items.iter().for_each(|set: &&Box<[Filter]>| filter_set(&mut c.filters, set));
+    filters.items.iter().for_each(|set| filter_set(&mut c.filters, set));
     chains.items.iter().for_each(|chain: &&Chain| chain.to_bytes(&mut c.chains.0));
     if references.items.len() > REFERENCES_MAX {
         return Err("it refers to more than 16 older containers");
