@@ -87,14 +87,16 @@ pub fn verify(
         if report.problems.len() >= PROBLEMS_MAX {
             break;
         }
-        match manifest::read_manifest(store, job, checkpoint, group) {
-            Ok(manifest) => {
-                report.groups += 1;
-                if let Err(error) = verify_group(store, &manifest, cache_bytes, &mut report, progress) {
-                    report.problem(Some(group), &error);
-                }
-            }
-            Err(_) => {} // the state said so already
+        let result = manifest::read_manifest(store, job, checkpoint, group).and_then(|manifest| {
+            report.groups += 1;
+            verify_group(store, &manifest, cache_bytes, &mut report, progress)
+        });
+        match result {
+            Ok(()) => {}
+            // The state says which groups are missing, and which manifests are damaged.
+            Err(ReadError::Missing { path }) if path.ends_with(manifest::manifest_name(group)) => {}
+            Err(error) if report.problems.iter().any(|known| known.what == error.to_string()) => {}
+            Err(error) => report.problem(Some(group), &error),
         }
     }
     report

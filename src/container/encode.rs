@@ -64,7 +64,7 @@ pub(super) fn encode(contents: &Contents, segments: &[Written]) -> Result<Vec<u8
     }
 
     let mut types = Interned::default();
-    let mut filters = Interned::default();
+    let mut filters: Interned<'_, Box<[Filter]>> = Interned::default();
     let mut chains = Interned::default();
     let mut references = Interned::default();
     let mut elsewhere: HashMap<VariableRef, &Source> = HashMap::with_capacity(contents.reused.len());
@@ -205,7 +205,7 @@ pub(super) fn encode(contents: &Contents, segments: &[Written]) -> Result<Vec<u8
 
     let types: Vec<&ElementType> = types.items;
     types.iter().for_each(|t| element(&mut c.types, t));
-    filters.items.iter().for_each(|set: &&Box<[Filter]>| filter_set(&mut c.filters, set));
+    filters.items.iter().for_each(|set| filter_set(&mut c.filters, set));
     chains.items.iter().for_each(|chain: &&Chain| chain.to_bytes(&mut c.chains.0));
     if references.items.len() > REFERENCES_MAX {
         return Err("it refers to more than 16 older containers");
@@ -381,5 +381,20 @@ pub(super) trait OfChecked {
 impl OfChecked for VariableRef {
     fn of_checked(self, files: &[FileHeader]) -> Option<&VariableHeader> {
         files.get(self.file as usize)?.variables.get(self.variable as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_lists_the_columns_in_their_order() {
+        let document = include_str!("FORMAT.md");
+        let table = document.split("| column ").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("the table");
+        let first_cells = table.lines().skip(2).filter_map(|row| row.split('|').nth(1));
+        let names: Vec<&str> = first_cells.flat_map(|cell| cell.split(',')).map(str::trim).collect();
+        assert_eq!(names, COLUMNS);
+        assert!(document.contains(&format!("needs the first {} and ignores", COLUMNS.len())));
     }
 }

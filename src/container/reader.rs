@@ -203,8 +203,8 @@ impl Fault {
             Self::TooNew(found) => ReadError::TooNew { path, found: u32::from(found), newest: u32::from(VERSION) },
             Self::Flags(flags) => ReadError::Unsupported { path, what: format!("{what} has flags {flags:#x}") },
             Self::Invalid(rule) => ReadError::Invalid { path, part: what, what: rule.into() },
-            Self::Chain(CodecError::Unknown { codec }) => {
-                ReadError::Unsupported { path, what: format!("{what} names codec {codec}") }
+            Self::Chain(error @ CodecError::Unknown { .. }) => {
+                ReadError::Unsupported { path, what: format!("{what}: {error}") }
             }
             Self::Chain(error) => ReadError::Invalid { path, part: what, what: error.to_string() },
         }

@@ -78,7 +78,7 @@ fn path(part: PartOf, group: u32) -> PathBuf {
 /// Where in its file the part begins and ends.
 fn range(store: &MemoryStore, part: PartOf, len: usize) -> std::ops::Range<usize> {
     let reader = ContainerReader::open(store, &job(), &step_id(2), GroupId(1)).expect("opens");
-    let segment = &reader.index().segments()[0];
+    let segment = &reader.index().segments()[1];
     let index = reader.index().segments().last().map_or(32, |s| s.offset + 72 + s.stored_bytes.0) as usize;
     match part {
         PartOf::Header => 0..32,
@@ -86,7 +86,13 @@ fn range(store: &MemoryStore, part: PartOf, len: usize) -> std::ops::Range<usize
         PartOf::Index => index..len - 48,
         PartOf::Trailer => len - 48..len,
         PartOf::Manifest => 0..len,
-        PartOf::Older => 32..len / 2,
+        PartOf::Older => {
+            // Of the segments that the newer checkpoint needs.
+            let set = ContainerSet::open(store, &job(), &step_id(2), GroupId(1)).expect("opens");
+            let task = set.tasks(|_| true).into_iter().find(|task| task.container == 1).expect("it refers to it");
+            let segment = &set.readers()[1].index().segments()[task.segment as usize];
+            segment.offset as usize..(segment.offset + 72 + segment.stored_bytes.0) as usize
+        }
     }
 }
 

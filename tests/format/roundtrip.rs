@@ -41,7 +41,7 @@ fn part() -> impl Strategy<Value = Part> {
             at.push(len);
             at.sort_unstable();
             let cuts = at.iter().scan(0, |before, n| Some(*n - std::mem::replace(before, *n))).collect();
-            Part { path: path.into(), element, raw: bytes(len, seed), cuts }
+            Part { path: path.into(), element, raw: bytes(len, seed), cuts, filters: vec![] }
         },
     )
 }

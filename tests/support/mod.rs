@@ -4,7 +4,8 @@
 use mcrengine::classify::{Naming, VariableClass, VariableRef, classify};
 use mcrengine::codec::{Chain, Scratch};
 use mcrengine::container::{ContainerWriter, Contents, SealedContainer, StoredSegment};
-use mcrengine::header::{ElementType, Extent, FileHeader, Role, Shape, VariableHeader};
+use mcrengine::filter::put_on;
+use mcrengine::header::{ElementType, Extent, FileHeader, Filter, Role, Shape, VariableHeader};
 use mcrengine::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank};
 use mcrengine::manifest::{Manifest, ManifestDraft, commit};
 use mcrengine::merge::merge;
@@ -62,6 +63,8 @@ pub struct Part {
     pub element: ElementType,
     pub raw: Vec<u8>,
     pub cuts: Vec<usize>,
+    /// Each extent goes through these.
+    pub filters: Vec<Filter>,
 }
 
 /// Lays variables out in a file, with some bytes of skeleton before each extent.
@@ -76,10 +79,11 @@ pub fn file(path: &str, rank: u32, parts: Vec<Part>) -> (FileHeader, Vec<Vec<u8>
         let cuts: Vec<usize> = if part.cuts.is_empty() { vec![part.raw.len()] } else { part.cuts };
         for cut in cuts {
             image.extend(bytes(8 * (i % 4) + 3, 77));
-            let n = cut as u64;
-            extents.push(Extent { offset: image.len() as u64, stored_bytes: n, raw_bytes: n });
-            runs.push((image.len() as u64, n));
-            image.extend_from_slice(&part.raw[at..at + cut]);
+            let stored = put_on(&part.filters, &part.raw[at..at + cut]).expect("filters take it");
+            let (offset, stored_bytes) = (image.len() as u64, stored.len() as u64);
+            extents.push(Extent { offset, stored_bytes, raw_bytes: cut as u64 });
+            runs.push((offset, stored_bytes));
+            image.extend_from_slice(&stored);
             at += cut;
         }
         let width = u64::from(part.element.width());
@@ -90,7 +94,7 @@ pub fn file(path: &str, rank: u32, parts: Vec<Part>) -> (FileHeader, Vec<Vec<u8>
             element: part.element,
             raw_bytes: RawBytes(part.raw.len() as u64),
             digest: Digest::of(&part.raw),
-            filters: [].into(),
+            filters: part.filters.into(),
             extents: extents.into(),
         });
         raws.push(part.raw);
@@ -136,11 +140,14 @@ pub fn group(ranks: std::ops::Range<u32>, step: u64) -> Group {
             element: ElementType::F64,
             raw: bytes(len, seed),
             cuts: cuts.into(),
+            filters: vec![],
         };
+        let filters = vec![Filter::Shuffle { width: 8 }, Filter::Deflate { level: 6 }, Filter::Fletcher32];
         let parts = vec![
             part("/Grid1/Density", 9600, step * 1000 + u64::from(rank), &[4000, 5600]),
             part("/Grid1/Potential", 5000, 31 + u64::from(rank), &[]),
             part("/Grid1/Table", 6400, 7, &[]),
+            Part { filters, ..part("/Grid1/Energy", 6000, step * 500 + u64::from(rank), &[2000, 2000, 2000]) },
             part("/Time", 8, step, &[]),
             part("/Nothing", 0, 0, &[]),
         ];
