@@ -13,8 +13,10 @@ use mcrengine::store::{Advice, Fault, FaultyStore, MemoryStore, Store, StoreErro
 use mcrengine::verify::verify;
 use support::*;
 
-const SURVIVALS: [Survival; 5] =
-    [Survival::Synced, Survival::Everything, Survival::Some(1), Survival::Some(2), Survival::Some(3)];
+/// Nothing, everything, and ten choices of something.
+fn survivals() -> impl Iterator<Item = Survival> {
+    [Survival::Synced, Survival::Everything].into_iter().chain((1..=10).map(Survival::Some))
+}
 
 fn keep(n: u32) -> PruneOptions {
     PruneOptions { keep: n.try_into().expect("not zero"), incomplete: true, in_flight: vec![] }
@@ -57,7 +59,7 @@ fn a_flush_stopped_anywhere_leaves_old_or_new_and_can_be_done_again() {
             let store = FaultyStore::new(start.crash(Survival::Everything), fault);
             let result = work(&store);
             assert_eq!(result.is_ok(), n == count, "{fault:?}: {result:?}");
-            for survival in SURVIVALS {
+            for survival in survivals() {
                 let at = format!("{fault:?}, {survival:?}");
                 let after = store.inner().crash(survival);
                 let complete = good(&after, &at);
@@ -82,7 +84,7 @@ fn the_first_flush_of_a_job_stopped_anywhere_leaves_nothing_or_all() {
     for n in 0..count {
         let store = FaultyStore::new(MemoryStore::new(), Fault::Stop { before: n });
         work(&store).expect_err("stopped");
-        for survival in SURVIVALS {
+        for survival in survivals() {
             let at = format!("before operation {n}, {survival:?}");
             let after = store.inner().crash(survival);
             let complete = good(&after, &at);
@@ -107,7 +109,7 @@ fn a_prune_stopped_anywhere_leaves_whole_checkpoints_and_can_go_on() {
     for n in 0..=count {
         let store = FaultyStore::new(start.crash(Survival::Everything), Fault::Stop { before: n });
         assert_eq!(work(&store).is_ok(), n == count);
-        for survival in SURVIVALS {
+        for survival in survivals() {
             let at = format!("before operation {n}, {survival:?}");
             let after = store.inner().crash(survival);
             let complete = good(&after, &at);
