@@ -9,7 +9,8 @@ use std::process::ExitCode;
 pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
     let store = open_store(&args.store)?;
     let job = one_job(&store, &args.store)?;
-    let pruned = prune(&store, &job, &PruneOptions { keep: args.keep, incomplete: args.incomplete, in_flight: Vec::new() })?;
+    let pruned =
+        prune(&store, &job, &PruneOptions { keep: args.keep, incomplete: args.incomplete, in_flight: Vec::new() })?;
     let still_needed: Vec<String> = pruned.still_needed.iter().map(|(id, group)| format!("{id}, {group}")).collect();
     if args.json {
         let removed = &pruned.checkpoints;
