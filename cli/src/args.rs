@@ -144,6 +144,9 @@ pub struct RestartArgs {
 pub struct ListArgs {
     #[command(flatten)]
     pub store: StoreArgs,
+    /// List also what was pruned and stays only for what others refer to
+    #[arg(long)]
+    pub all: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -13,6 +13,7 @@ use mcrengine::store::PosixStore;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
 /// Log lines go to standard error; MCR_LOG says which (`info` unless set).
@@ -26,8 +27,11 @@ fn start_logging(json: bool) {
 pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
     start_logging(args.log_json);
     let config = ConfigFile::load(&args.config)?.cnc.check()?;
-    let layout = agent_layout(&config)?;
     runtime(2)?.block_on(async {
+        let layout = tokio::select! {
+            layout = agent_layout(&config) => layout?,
+            signal = wait_for_signal() => return signal.map(|()| ExitCode::SUCCESS),
+        };
         let agent = Agent::start(config, layout)?;
         wait_for_signal().await?;
         agent.drain().await;
@@ -68,13 +72,20 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     file.cnc.aggregators = vec!["127.0.0.1:7117".into()];
     let aggregator = file.anc.check()?;
     let mut agent = file.cnc.check_with(&environment)?;
-    let layout = match args.layout.layout.is_empty() {
-        true => agent_layout(&agent)?,
-        false => layout_of(&args.layout, || names_below(&agent.watch), false)?,
+    let asked = match args.layout.layout.is_empty() {
+        true => None,
+        false => Some(layout_of(&args.layout, || names_below(&agent.watch), false)?),
     };
     runtime(2)?.block_on(async {
         let aggregator = start_aggregator(aggregator).await?;
         agent.aggregators = vec![aggregator.address.to_string()];
+        let layout = match asked {
+            Some(layout) => layout,
+            None => tokio::select! {
+                layout = agent_layout(&agent) => layout?,
+                signal = wait_for_signal() => return signal.map(|()| ExitCode::SUCCESS),
+            },
+        };
         let agent = Agent::start(agent, layout)?;
         wait_for_signal().await?;
         agent.drain().await;
@@ -90,15 +101,27 @@ async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {
     Aggregator::start(config, Arc::new(store)).await.with_context(|| format!("listening on {listen}"))
 }
 
-/// The configured layout, or a guess from what is there already.
-fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
-    let (layout, guessed) = config.layout.resolve(&config.watch, &ScanLimits::default())?;
-    for line in
-        guessed.iter().flat_map(|explanation| explanation.to_string().lines().map(str::to_owned).collect::<Vec<_>>())
-    {
-        tracing::warn!(line, "no layout is configured; guessed from the names that are there");
+/// How often a directory that tells nothing yet is looked at again.
+const GUESS_AGAIN: Duration = Duration::from_secs(2);
+
+/// The configured layout, or a guess from what is there, once enough is there to guess from.
+async fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
+    let mut told = false;
+    loop {
+        let (layout, guessed) = config.layout.resolve(&config.watch, &ScanLimits::default())?;
+        let Some(explanation) = guessed else { return Ok(layout) };
+        if explanation.certain {
+            for line in &explanation.lines {
+                tracing::warn!(line, "no layout is configured; guessed from the names that are there");
+            }
+            return Ok(layout);
+        }
+        if !told {
+            tracing::warn!(watch = %config.watch.display(), "no layout is configured, and the names that are there do not tell it yet");
+            told = true;
+        }
+        tokio::time::sleep(GUESS_AGAIN).await;
     }
-    Ok(layout)
 }
 
 fn names_below(dir: &Path) -> anyhow::Result<(Vec<mcrengine::ids::FilePath>, std::path::PathBuf)> {

@@ -31,7 +31,8 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         ]),
     );
     for job in &jobs {
-        for state in manifest::list(&store as &dyn Store, job)? {
+        for state in manifest::list(&store as &dyn Store, job)?.into_iter().filter(|state| args.all || !state.is_pruned)
+        {
             table.row([
                 job.to_string(),
                 state.id.to_string(),

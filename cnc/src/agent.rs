@@ -390,7 +390,8 @@ impl Core {
         }
         let (state, config) = (&self.state, &self.config);
         if let Err(error) = tokio::task::block_in_place(|| state.save(&config.state_file, &config.job)) {
-            tracing::warn!(%error, "after a restart everything is announced again");
+            let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            tracing::warn!(%error, cause, "after a restart everything is announced again");
         }
     }
 

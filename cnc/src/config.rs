@@ -19,7 +19,7 @@ pub struct CncOptions {
     pub job: Option<String>,
     /// The directory below which the application writes its checkpoints. No default.
     pub watch: Option<PathBuf>,
-    /// Which files make a checkpoint: a preset's name, `"guess"`, a list of patterns, or a table (see
+    /// Which files make a checkpoint: a preset's name, `"guess"`, a pattern or a list of them, or a table (see
     /// [`LayoutTable`]). Default `"guess"`.
     pub layout: LayoutOptions,
     /// How many ranks the application has. Default: `SLURM_NTASKS`, `SLURM_JOB_NTASKS`, else as in the checkpoint
@@ -86,7 +86,7 @@ impl Default for CncOptions {
 /// The value of `layout`, as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LayoutOptions {
-    /// A preset's name, or `guess`.
+    /// A preset's name, a pattern, or `guess`.
     Named(String),
     /// Patterns or expressions, and what goes with them.
     Table(LayoutTable),
@@ -137,7 +137,7 @@ impl<'de> Deserialize<'de> for LayoutOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{}: cannot be read: {source}", file.display())]
+    #[error("{}: cannot be read", file.display())]
     Unreadable {
         /// Which file.
         file: PathBuf,
@@ -176,7 +176,7 @@ pub enum ConfigError {
         way_out: String,
     },
     /// A layout that cannot be.
-    #[error("cnc.layout: {0}")]
+    #[error("cnc.layout")]
     Layout(#[from] LayoutError),
 }
 
@@ -317,6 +317,9 @@ impl LayoutOptions {
     pub fn check(&self) -> Result<LayoutChoice, ConfigError> {
         let table = match self {
             Self::Named(name) if name == "guess" => return Ok(LayoutChoice::Guess),
+            Self::Named(pattern) if pattern.contains('{') => {
+                return Ok(LayoutChoice::Known(Layout::from_patterns(&[pattern], 0)?));
+            }
             Self::Named(name) => return Ok(LayoutChoice::Known(Layout::named(name)?)),
             Self::Table(table) => table,
         };

@@ -34,7 +34,7 @@ pub enum Loaded {
 
 /// Why the state could not be kept.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: the agent's state cannot be written: {source}; correct \"state-file\" in [cnc], or make room", path.display())]
+#[error("{}: the agent's state cannot be written; correct \"state-file\" in [cnc], or make room", path.display())]
 pub struct StateError {
     /// The state file.
     path: PathBuf,

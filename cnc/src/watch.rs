@@ -101,7 +101,7 @@ pub enum WatchEvent {
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
     /// Not there, not a directory, or not ours to read.
-    #[error("{}: cannot be watched: {source}; make the directory, or correct \"watch\" in the configuration", path.display())]
+    #[error("{}: cannot be watched; make the directory, or correct \"watch\" in the configuration", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
@@ -109,7 +109,7 @@ pub enum WatchError {
         source: io::Error,
     },
     /// No pipe or no thread.
-    #[error("the watcher cannot start: {0}")]
+    #[error("the watcher cannot start")]
     Start(#[source] io::Error),
 }
 
