@@ -36,7 +36,7 @@ struct Report {
     checkpoint: Option<CheckpointId>,
     wanted: Option<CheckpointId>,
     files: u64,
-    raw_bytes: u64,
+    file_bytes: u64,
     elapsed_ms: u64,
     /// Newer checkpoints that were tried, and what is wrong with them.
     passed_over: Vec<PassedOver>,
@@ -83,7 +83,7 @@ pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
             checkpoint: Some(state.id.clone()),
             wanted: wanted.clone(),
             files: restored.files,
-            raw_bytes: restored.raw_bytes,
+            file_bytes: restored.file_bytes,
             elapsed_ms: started.elapsed().as_millis() as u64,
             passed_over,
         };
@@ -151,7 +151,7 @@ fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
             checkpoint: None,
             wanted: None,
             files: 0,
-            raw_bytes: 0,
+            file_bytes: 0,
             elapsed_ms: 0,
             passed_over,
         })?;
@@ -169,9 +169,9 @@ fn print_restored(report: &Report, args: &RestartArgs, started: Instant) -> anyh
     print(&format!(
         "restored {checkpoint}: {} files, {} in {} ({}), to {}\n",
         report.files,
-        mcrengine::units::human_bytes(report.raw_bytes),
+        mcrengine::units::human_bytes(report.file_bytes),
         human_time(elapsed),
-        human_rate(report.raw_bytes, elapsed),
+        human_rate(report.file_bytes, elapsed),
         args.to.display()
     ));
     if let (Some(wanted), true) = (&report.wanted, report.outcome == "older") {
@@ -190,7 +190,7 @@ pub enum Failure {
 
 struct Restored {
     files: u64,
-    raw_bytes: u64,
+    file_bytes: u64,
 }
 
 /// Restores one checkpoint whole: every group decoded into files beside their final names, every file compared with its
@@ -233,9 +233,9 @@ fn restore_checkpoint(
         };
         verified.extend(verify_all(restorers, threads, !args.no_sync)?);
     }
-    let (files, raw_bytes) = (verified.len() as u64, verified.iter().map(VerifiedFile::bytes).sum());
+    let (files, file_bytes) = (verified.len() as u64, verified.iter().map(VerifiedFile::bytes).sum());
     publish_all(&args.to, verified, !args.no_sync).map_err(|error| receiver(error.into()))?;
-    Ok(Restored { files, raw_bytes })
+    Ok(Restored { files, file_bytes })
 }
 
 /// Whatever goes wrong where the files are written.
