@@ -10,6 +10,7 @@ mod output;
 mod prune;
 mod remote;
 mod restart;
+mod restorers;
 mod save;
 mod show;
 mod status;
