@@ -6,6 +6,7 @@
 //! stored bytes come back. Whatever does not work out makes the file opaque, and never fails the capture; only a file
 //! that cannot be read, or that changed meanwhile, does.
 
+use crate::fingerprint::Fingerprint;
 use crate::h5::{FileMap, MapInput, MapSource, MappedVariable};
 use crate::holes::Sparse;
 use mcrengine::filter;
@@ -26,40 +27,6 @@ pub enum CaptureMode {
     Whole,
     /// HDF5 files become skeleton and variables.
     Apart,
-}
-
-/// What tells a file's content apart from a later one without reading it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Fingerprint {
-    /// Number of the file system.
-    pub device: u64,
-    /// Number of the file on it.
-    pub inode: u64,
-    /// Length of the file in bytes.
-    pub bytes: u64,
-    /// Last change of the content, nanoseconds since 1970.
-    pub modified_ns: i64,
-    /// Last change of the content, name, owner or mode, nanoseconds since 1970.
-    pub changed_ns: i64,
-}
-
-impl Fingerprint {
-    /// As the file system tells it.
-    pub fn of(metadata: &Metadata) -> Self {
-        let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            bytes: metadata.len(),
-            modified_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
-            changed_ns: ns(metadata.ctime(), metadata.ctime_nsec()),
-        }
-    }
-
-    /// Whether the content is the same as far as can be told; removing the file's name or changing its mode does not matter.
-    pub fn same_content(&self, other: &Self) -> bool {
-        Self { changed_ns: 0, ..*self } == Self { changed_ns: 0, ..*other }
-    }
 }
 
 /// A file that was read once, whole and unchanged.
