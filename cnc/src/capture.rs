@@ -18,6 +18,7 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 use tracing::debug;
 
 /// Whether files are taken apart.
@@ -111,10 +112,7 @@ pub fn capture(
 ) -> Result<CapturedFile, CaptureError> {
     let name = root.join(path.as_path());
     let file = open(&name)?;
-    let metadata = metadata(&file, &name)?;
-    if !metadata.is_file() {
-        return Err(CaptureError::NotAFile { path: name });
-    }
+    let metadata = rested(&file, &name)?;
     let fingerprint = Fingerprint::of(&metadata);
     let mut input = Input::new(&file, fingerprint.bytes).map_err(|e| changed_if_short(e, &name))?;
     let map = match mode {
@@ -173,6 +171,53 @@ pub(crate) fn metadata(file: &File, name: &Path) -> Result<Metadata, CaptureErro
 /// A file that ends before the length it had was cut while we read it.
 pub(crate) fn changed_if_short(source: io::Error, name: &Path) -> CaptureError {
     match source.kind() {
+/// File systems take their times from a clock that ticks every 1 to 10 ms.
+const TICK: Duration = Duration::from_millis(20);
+/// Those that keep whole seconds; some keep even ones.
+const WHOLE_SECONDS: Duration = Duration::from_secs(2);
+/// So often a file may have changed again after the wait; then it is still being written.
+const LOOKS_MAX: u32 = 5;
+
+/// The state of a regular file whose last change is so old that one more would have another time. Without this a write
+/// right after the first look could not be told from none.
+fn rested(file: &File, name: &Path) -> Result<Metadata, CaptureError> {
+    let mut waited_for = None;
+    for _ in 0..LOOKS_MAX {
+        let metadata = metadata(file, name)?;
+        if !metadata.is_file() {
+            return Err(CaptureError::NotAFile { path: name.to_owned() });
+        }
+        let fingerprint = Fingerprint::of(&metadata);
+        // Where the clocks of a file server and of this node disagree, having waited counts.
+        if waited_for == Some(fingerprint) {
+            return Ok(metadata);
+        }
+        let wait = unrested(&fingerprint, now_ns());
+        if wait.is_zero() {
+            return Ok(metadata);
+        }
+        std::thread::sleep(wait);
+        waited_for = Some(fingerprint);
+    }
+    Err(CaptureError::Changed { path: name.to_owned() })
+}
+
+/// How long a file that was last changed like this has still to rest.
+fn unrested(fingerprint: &Fingerprint, now_ns: i64) -> Duration {
+    let whole = |ns: i64| ns % 1_000_000_000 == 0;
+    let rest = match whole(fingerprint.changed_ns) && whole(fingerprint.modified_ns) {
+        true => WHOLE_SECONDS,
+        false => TICK,
+    };
+    let age_ns = now_ns.saturating_sub(fingerprint.changed_ns).max(0);
+    rest.saturating_sub(Duration::from_nanos(age_ns.unsigned_abs()))
+}
+
+fn now_ns() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
         io::ErrorKind::UnexpectedEof => CaptureError::Changed { path: name.to_owned() },
         _ => CaptureError::Io { path: name.to_owned(), what: "reading it", source },
     }
@@ -453,5 +498,25 @@ impl<'a> Input<'a> {
             Some(whole) => Ok(Digest::of(whole)),
             None => again(self, &all),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_rests_for_a_tick_of_the_clock_that_its_times_seem_to_come_from() {
+        let after = |changed_ns: i64, modified_ns: i64, age_ns: i64| {
+            let is = Fingerprint { device: 1, inode: 2, bytes: 3, modified_ns, changed_ns };
+            unrested(&is, changed_ns + age_ns).as_nanos()
+        };
+        let (fine, whole) = (1_700_000_000_123_456_789, 1_700_000_000_000_000_000);
+        assert_eq!(after(fine, fine, 0), 20_000_000);
+        assert_eq!(after(fine, fine, 5_000_000), 15_000_000);
+        assert_eq!(after(fine, fine, 20_000_000), 0);
+        assert_eq!(after(fine, whole, 20_000_000), 0, "an application may set whole seconds");
+        assert_eq!(after(whole, whole, 500_000_000), 1_500_000_000);
+        assert_eq!(after(fine, fine, -3_600_000_000_000), 20_000_000, "a server whose clock is ahead");
     }
 }
