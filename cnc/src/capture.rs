@@ -10,7 +10,7 @@ use crate::fingerprint::Fingerprint;
 use crate::h5::{FileMap, MapInput, MapSource, MappedVariable};
 use crate::holes::Sparse;
 use mcrengine::filter;
-use mcrengine::header::{ElementType, Extent, FileHeader, Role, Shape, VariableHeader};
+use mcrengine::header::{ElementType, Extent, FileHeader, Filter, Role, Shape, VariableHeader};
 use mcrengine::ids::{Digest, FilePath, Rank};
 use mcrengine::units::RawBytes;
 use std::collections::HashMap;
@@ -99,8 +99,11 @@ impl CaptureError {
 const BUFFER_BYTES: u64 = 1 << 20;
 /// Variables in several extents whose digests are computed side by side as the file goes by; others are read again.
 const HASHERS_MAX: usize = 64;
-/// After so many chunks of one variable in a row that filters do not give back, the others are not tried.
-const FAILED_CHUNKS_MAX: u32 = 4;
+/// A variable is given up after so many chunks that filters do not give back, if they are half of those tried: another
+/// zlib wrote them, and finding that out costs as much as compressing.
+const FAILED_CHUNKS_MAX: u32 = 2;
+/// After so many variables in a row that gave back no chunk, others of the file behind the same filters are not tried.
+const FAILED_VARIABLES_MAX: u32 = 2;
 
 /// Reads a file below `root` once, and describes it.
 pub fn capture(
@@ -168,9 +171,6 @@ pub(crate) fn metadata(file: &File, name: &Path) -> Result<Metadata, CaptureErro
     file.metadata().map_err(|source| CaptureError::Io { path: name.to_owned(), what: "asking for its state", source })
 }
 
-/// A file that ends before the length it had was cut while we read it.
-pub(crate) fn changed_if_short(source: io::Error, name: &Path) -> CaptureError {
-    match source.kind() {
 /// File systems take their times from a clock that ticks every 1 to 10 ms.
 const TICK: Duration = Duration::from_millis(20);
 /// Those that keep whole seconds; some keep even ones.
@@ -218,6 +218,9 @@ fn now_ns() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
+/// A file that ends before the length it had was cut while we read it.
+pub(crate) fn changed_if_short(source: io::Error, name: &Path) -> CaptureError {
+    match source.kind() {
         io::ErrorKind::UnexpectedEof => CaptureError::Changed { path: name.to_owned() },
         _ => CaptureError::Io { path: name.to_owned(), what: "reading it", source },
     }
@@ -253,10 +256,17 @@ fn taken_apart(input: &mut Input<'_>, map: FileMap) -> io::Result<(Digest, Vec<V
         filters: [].into(),
         extents: skeleton,
     });
+    // By filters: variables in a row of which nothing came back.
+    let mut failed: HashMap<Box<[Filter]>, u32> = HashMap::new();
     for mapped in map.variables {
-        match mapped.filters.is_empty() {
-            true => variables.push(unfiltered(mapped)),
-            false => filtered(input, mapped, &mut variables)?,
+        if mapped.filters.is_empty() {
+            variables.push(unfiltered(mapped));
+            continue;
+        }
+        let failed = failed.entry(mapped.filters.clone()).or_default();
+        match filtered(input, mapped, *failed < FAILED_VARIABLES_MAX, &mut variables)? {
+            true => *failed = 0,
+            false => *failed += 1,
         }
     }
     let digest = digests(input, &mut variables)?;
@@ -280,13 +290,19 @@ fn unfiltered(mapped: MappedVariable) -> VariableHeader {
     }
 }
 
-/// Tries every chunk: those whose stored bytes come back go on as raw bytes, the others as they stand.
-fn filtered(input: &mut Input<'_>, mapped: MappedVariable, variables: &mut Vec<VariableHeader>) -> io::Result<()> {
+/// Tries the chunks, if any are to be tried: those whose stored bytes come back go on as raw bytes, the others as they
+/// stand. Whether any came back.
+fn filtered(
+    input: &mut Input<'_>,
+    mapped: MappedVariable,
+    to_be_tried: bool,
+    variables: &mut Vec<VariableHeader>,
+) -> io::Result<bool> {
     let (mut array, mut stored) = (Part::default(), Part::default());
-    let mut failed_in_a_row = 0;
+    let (mut came_back, mut failed) = (0u32, if to_be_tried { 0 } else { FAILED_CHUNKS_MAX });
     for extent in &mapped.extents {
         let chunk = input.get(extent.offset, extent.stored_bytes)?;
-        let raw = (failed_in_a_row < FAILED_CHUNKS_MAX)
+        let raw = (failed < FAILED_CHUNKS_MAX || failed < came_back)
             .then(|| usize::try_from(extent.raw_bytes).ok())
             .flatten()
             .and_then(|raw_bytes| filter::take_off(&mapped.filters, chunk, raw_bytes).ok())
@@ -294,11 +310,11 @@ fn filtered(input: &mut Input<'_>, mapped: MappedVariable, variables: &mut Vec<V
         match raw {
             Some(raw) => {
                 array.push(*extent, &raw);
-                failed_in_a_row = 0;
+                came_back = came_back.saturating_add(1);
             }
             None => {
                 stored.push(Extent { raw_bytes: extent.stored_bytes, ..*extent }, chunk);
-                failed_in_a_row += 1;
+                failed = failed.saturating_add(1);
             }
         }
     }
