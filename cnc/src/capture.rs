@@ -343,7 +343,7 @@ fn filtered(
             extents: stored.extents.into(),
         });
     }
-    Ok(())
+    Ok(came_back > 0)
 }
 
 /// Some chunks of a dataset and the digest of their raw bytes.
