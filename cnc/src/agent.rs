@@ -5,10 +5,11 @@
 
 use crate::capture::{CaptureError, CaptureMode, capture};
 use crate::config::CncConfig;
+use crate::fingerprint::Fingerprint;
 use crate::h5::{MapSource, Maps};
 use crate::layout::Layout;
 use crate::serve::{Held, LinkOptions, News, Order, run_link};
-use crate::settle::{Fingerprint, ReadyRank};
+use crate::settle::ReadyRank;
 use crate::source::{Descriptors, OpenFile};
 use crate::state::{AgentState, Loaded};
 use crate::watch::{WatchError, WatchEvent, Watcher};

@@ -6,10 +6,11 @@
 //! stored bytes come back. Whatever does not work out makes the file opaque, and never fails the capture; only a file
 //! that cannot be read, or that changed meanwhile, does.
 
+use crate::fingerprint::Fingerprint;
 use crate::h5::{FileMap, MapInput, MapSource, MappedVariable};
 use crate::holes::Sparse;
 use mcrengine::filter;
-use mcrengine::header::{ElementType, Extent, FileHeader, Role, Shape, VariableHeader};
+use mcrengine::header::{ElementType, Extent, FileHeader, Filter, Role, Shape, VariableHeader};
 use mcrengine::ids::{Digest, FilePath, Rank};
 use mcrengine::units::RawBytes;
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 use tracing::debug;
 
 /// Whether files are taken apart.
@@ -26,40 +28,6 @@ pub enum CaptureMode {
     Whole,
     /// HDF5 files become skeleton and variables.
     Apart,
-}
-
-/// What tells a file's content apart from a later one without reading it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Fingerprint {
-    /// Number of the file system.
-    pub device: u64,
-    /// Number of the file on it.
-    pub inode: u64,
-    /// Length of the file in bytes.
-    pub bytes: u64,
-    /// Last change of the content, nanoseconds since 1970.
-    pub modified_ns: i64,
-    /// Last change of the content, name, owner or mode, nanoseconds since 1970.
-    pub changed_ns: i64,
-}
-
-impl Fingerprint {
-    /// As the file system tells it.
-    pub fn of(metadata: &Metadata) -> Self {
-        let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            bytes: metadata.len(),
-            modified_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
-            changed_ns: ns(metadata.ctime(), metadata.ctime_nsec()),
-        }
-    }
-
-    /// Whether the content is the same as far as can be told; removing the file's name or changing its mode does not matter.
-    pub fn same_content(&self, other: &Self) -> bool {
-        Self { changed_ns: 0, ..*self } == Self { changed_ns: 0, ..*other }
-    }
 }
 
 /// A file that was read once, whole and unchanged.
@@ -131,8 +99,11 @@ impl CaptureError {
 const BUFFER_BYTES: u64 = 1 << 20;
 /// Variables in several extents whose digests are computed side by side as the file goes by; others are read again.
 const HASHERS_MAX: usize = 64;
-/// After so many chunks of one variable in a row that filters do not give back, the others are not tried.
-const FAILED_CHUNKS_MAX: u32 = 4;
+/// A variable is given up after so many chunks that filters do not give back, if they are half of those tried: another
+/// zlib wrote them, and finding that out costs as much as compressing.
+const FAILED_CHUNKS_MAX: u32 = 2;
+/// After so many variables in a row that gave back no chunk, others of the file behind the same filters are not tried.
+const FAILED_VARIABLES_MAX: u32 = 2;
 
 /// Reads a file below `root` once, and describes it.
 pub fn capture(
@@ -144,10 +115,7 @@ pub fn capture(
 ) -> Result<CapturedFile, CaptureError> {
     let name = root.join(path.as_path());
     let file = open(&name)?;
-    let metadata = metadata(&file, &name)?;
-    if !metadata.is_file() {
-        return Err(CaptureError::NotAFile { path: name });
-    }
+    let metadata = rested(&file, &name)?;
     let fingerprint = Fingerprint::of(&metadata);
     let mut input = Input::new(&file, fingerprint.bytes).map_err(|e| changed_if_short(e, &name))?;
     let map = match mode {
@@ -203,6 +171,53 @@ pub(crate) fn metadata(file: &File, name: &Path) -> Result<Metadata, CaptureErro
     file.metadata().map_err(|source| CaptureError::Io { path: name.to_owned(), what: "asking for its state", source })
 }
 
+/// File systems take their times from a clock that ticks every 1 to 10 ms.
+const TICK: Duration = Duration::from_millis(20);
+/// Those that keep whole seconds; some keep even ones.
+const WHOLE_SECONDS: Duration = Duration::from_secs(2);
+/// So often a file may have changed again after the wait; then it is still being written.
+const LOOKS_MAX: u32 = 5;
+
+/// The state of a regular file whose last change is so old that one more would have another time. Without this a write
+/// right after the first look could not be told from none.
+fn rested(file: &File, name: &Path) -> Result<Metadata, CaptureError> {
+    let mut waited_for = None;
+    for _ in 0..LOOKS_MAX {
+        let metadata = metadata(file, name)?;
+        if !metadata.is_file() {
+            return Err(CaptureError::NotAFile { path: name.to_owned() });
+        }
+        let fingerprint = Fingerprint::of(&metadata);
+        // Where the clocks of a file server and of this node disagree, having waited counts.
+        if waited_for == Some(fingerprint) {
+            return Ok(metadata);
+        }
+        let wait = unrested(&fingerprint, now_ns());
+        if wait.is_zero() {
+            return Ok(metadata);
+        }
+        std::thread::sleep(wait);
+        waited_for = Some(fingerprint);
+    }
+    Err(CaptureError::Changed { path: name.to_owned() })
+}
+
+/// How long a file that was last changed like this has still to rest.
+fn unrested(fingerprint: &Fingerprint, now_ns: i64) -> Duration {
+    let whole = |ns: i64| ns % 1_000_000_000 == 0;
+    let rest = match whole(fingerprint.changed_ns) && whole(fingerprint.modified_ns) {
+        true => WHOLE_SECONDS,
+        false => TICK,
+    };
+    let age_ns = now_ns.saturating_sub(fingerprint.changed_ns).max(0);
+    rest.saturating_sub(Duration::from_nanos(age_ns.unsigned_abs()))
+}
+
+fn now_ns() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
 /// A file that ends before the length it had was cut while we read it.
 pub(crate) fn changed_if_short(source: io::Error, name: &Path) -> CaptureError {
     match source.kind() {
@@ -241,10 +256,17 @@ fn taken_apart(input: &mut Input<'_>, map: FileMap) -> io::Result<(Digest, Vec<V
         filters: [].into(),
         extents: skeleton,
     });
+    // By filters: variables in a row of which nothing came back.
+    let mut failed: HashMap<Box<[Filter]>, u32> = HashMap::new();
     for mapped in map.variables {
-        match mapped.filters.is_empty() {
-            true => variables.push(unfiltered(mapped)),
-            false => filtered(input, mapped, &mut variables)?,
+        if mapped.filters.is_empty() {
+            variables.push(unfiltered(mapped));
+            continue;
+        }
+        let failed = failed.entry(mapped.filters.clone()).or_default();
+        match filtered(input, mapped, *failed < FAILED_VARIABLES_MAX, &mut variables)? {
+            true => *failed = 0,
+            false => *failed += 1,
         }
     }
     let digest = digests(input, &mut variables)?;
@@ -268,13 +290,19 @@ fn unfiltered(mapped: MappedVariable) -> VariableHeader {
     }
 }
 
-/// Tries every chunk: those whose stored bytes come back go on as raw bytes, the others as they stand.
-fn filtered(input: &mut Input<'_>, mapped: MappedVariable, variables: &mut Vec<VariableHeader>) -> io::Result<()> {
+/// Tries the chunks, if any are to be tried: those whose stored bytes come back go on as raw bytes, the others as they
+/// stand. Whether any came back.
+fn filtered(
+    input: &mut Input<'_>,
+    mapped: MappedVariable,
+    to_be_tried: bool,
+    variables: &mut Vec<VariableHeader>,
+) -> io::Result<bool> {
     let (mut array, mut stored) = (Part::default(), Part::default());
-    let mut failed_in_a_row = 0;
+    let (mut came_back, mut failed) = (0u32, if to_be_tried { 0 } else { FAILED_CHUNKS_MAX });
     for extent in &mapped.extents {
         let chunk = input.get(extent.offset, extent.stored_bytes)?;
-        let raw = (failed_in_a_row < FAILED_CHUNKS_MAX)
+        let raw = (failed < FAILED_CHUNKS_MAX || failed < came_back)
             .then(|| usize::try_from(extent.raw_bytes).ok())
             .flatten()
             .and_then(|raw_bytes| filter::take_off(&mapped.filters, chunk, raw_bytes).ok())
@@ -282,11 +310,11 @@ fn filtered(input: &mut Input<'_>, mapped: MappedVariable, variables: &mut Vec<V
         match raw {
             Some(raw) => {
                 array.push(*extent, &raw);
-                failed_in_a_row = 0;
+                came_back = came_back.saturating_add(1);
             }
             None => {
                 stored.push(Extent { raw_bytes: extent.stored_bytes, ..*extent }, chunk);
-                failed_in_a_row += 1;
+                failed = failed.saturating_add(1);
             }
         }
     }
@@ -315,7 +343,7 @@ fn filtered(input: &mut Input<'_>, mapped: MappedVariable, variables: &mut Vec<V
             extents: stored.extents.into(),
         });
     }
-    Ok(())
+    Ok(came_back > 0)
 }
 
 /// Some chunks of a dataset and the digest of their raw bytes.
@@ -486,5 +514,25 @@ impl<'a> Input<'a> {
             Some(whole) => Ok(Digest::of(whole)),
             None => again(self, &all),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_rests_for_a_tick_of_the_clock_that_its_times_seem_to_come_from() {
+        let after = |changed_ns: i64, modified_ns: i64, age_ns: i64| {
+            let is = Fingerprint { device: 1, inode: 2, bytes: 3, modified_ns, changed_ns };
+            unrested(&is, changed_ns + age_ns).as_nanos()
+        };
+        let (fine, whole) = (1_700_000_000_123_456_789, 1_700_000_000_000_000_000);
+        assert_eq!(after(fine, fine, 0), 20_000_000);
+        assert_eq!(after(fine, fine, 5_000_000), 15_000_000);
+        assert_eq!(after(fine, fine, 20_000_000), 0);
+        assert_eq!(after(fine, whole, 20_000_000), 0, "an application may set whole seconds");
+        assert_eq!(after(whole, whole, 500_000_000), 1_500_000_000);
+        assert_eq!(after(fine, fine, -3_600_000_000_000), 20_000_000, "a server whose clock is ahead");
     }
 }

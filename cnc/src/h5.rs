@@ -5,7 +5,7 @@
 //!
 //! - `classic.rs` reads the format itself, in safe Rust, as far as simulations use it: microseconds a dataset.
 //! - `library.rs` asks the HDF5 library, which knows every feature there is, but may crash or hang on a damaged file.
-//! - `worker.rs` therefore runs the library in a process of its own, under a deadline and a memory limit.
+//! - `worker.rs` therefore runs the library in processes of its own, under a deadline and a memory limit.
 //! - `datatype.rs` turns HDF5's datatype messages into element types, for both.
 
 mod classic;
@@ -166,11 +166,15 @@ impl MapSource for Maps {
 pub const SIGNATURE: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
 
 /// Where the superblock is: at 0, 512, 1024, 2048, ... behind a user block; `None` if the file is not HDF5.
-pub fn superblock_offset(file: &File, bytes: u64) -> io::Result<Option<u64>> {
+/// What is in memory already is not read.
+pub fn superblock_offset(file: &File, bytes: u64, whole: Option<&[u8]>) -> io::Result<Option<u64>> {
     let mut at = 0;
     while at + SIGNATURE.len() as u64 <= bytes {
         let mut found = [0; SIGNATURE.len()];
-        file.read_exact_at(&mut found, at)?;
+        match whole.and_then(|w| w.get(usize::try_from(at).ok()?..)?.first_chunk()) {
+            Some(bytes) => found = *bytes,
+            None => file.read_exact_at(&mut found, at)?,
+        }
         if found == SIGNATURE {
             return Ok(Some(at));
         }
@@ -225,6 +229,14 @@ impl FileMap {
     /// The extents of the skeleton of a file of this length.
     pub fn skeleton(&self, bytes: u64) -> Box<[Extent]> {
         FileHeader::gaps(&self.runs(), bytes)
+    }
+}
+
+/// Appends a name. Bytes that are no UTF-8 become U+FFFD and two digits each, so that different names stay different.
+fn push_name(path: &mut String, name: &[u8]) {
+    for piece in name.utf8_chunks() {
+        path.push_str(piece.valid());
+        path.extend(piece.invalid().iter().map(|byte| format!("\u{fffd}{byte:02x}")));
     }
 }
 

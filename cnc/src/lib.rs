@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod capture;
 pub mod config;
+pub mod fingerprint;
 pub mod h5;
 mod holes;
 pub mod layout;

@@ -1,8 +1,11 @@
 //! Restored files: written beside their final names, compared with the digest of the application's file, then renamed.
 //!
 //! Nothing half written ever stands under a final name: the rename is the last step, after the digest of all bytes
-//! equals the recorded one; those of a long file are read back for it, those of a small one were put together in memory. No symbolic link below the target directory is followed, so that a
-//! hostile path or a prepared directory leads nowhere else.
+//! equals the recorded one; those of a long file are read back for it, those of a small one were put together in memory.
+//! No symbolic link below the target directory is followed, so that a hostile path or a prepared directory leads nowhere
+//! else. What a killed restart left is removed by the next one (`leftovers.rs`).
+
+mod leftovers;
 
 use crate::holes::Sparse;
 use crate::source::starts;
@@ -252,9 +255,6 @@ enum Place {
     Spill(u64),
 }
 
-/// Tells the temporary names of one process apart.
-static NTH: AtomicU64 = AtomicU64::new(0);
-
 impl FileRestorer {
     /// Makes the directories on the way, and a temporary file of the right length beside the final name.
     pub fn create(to: &Path, header: Arc<FileHeader>) -> Result<Self, RestoreError> {
@@ -266,10 +266,8 @@ impl FileRestorer {
             move |source: Errno| RestoreError::Io { path, what, source: source.into() }
         };
         let directory = directory(to, &header.path, true)?;
-        // Short enough for any name; found again by the prefix should the machine stop before the rename.
-        let nth = NTH.fetch_add(1, Ordering::Relaxed);
-        let temporary =
-            CString::new(format!(".mcr-restart-{}-{nth}.tmp", std::process::id())).expect("the name holds no NUL");
+        leftovers::remove_once(&directory);
+        let temporary = leftovers::temporary_name("tmp");
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let owner_only = Mode::S_IRUSR | Mode::S_IWUSR;
         let create = || openat(&directory, temporary.as_c_str(), flags, owner_only);
@@ -471,11 +469,10 @@ impl FileRestorer {
 
     /// A file without a name beside the restored one.
     fn spill(&self) -> io::Result<File> {
-        let nth = NTH.fetch_add(1, Ordering::Relaxed);
-        let name = format!(".mcr-restart-{}-{nth}.spill", std::process::id());
+        let name = leftovers::temporary_name("spill");
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let file = openat(&self.directory, name.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
-        unlinkat(&self.directory, name.as_str(), UnlinkatFlags::NoRemoveDir)?;
+        let file = openat(&self.directory, name.as_c_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        unlinkat(&self.directory, name.as_c_str(), UnlinkatFlags::NoRemoveDir)?;
         Ok(File::from(file))
     }
 

@@ -4,38 +4,9 @@
 //! as the kernel can tell, it has rested for a while, and, for HDF5, its superblock agrees with its length. A rank is
 //! ready when all its files that were seen are settled and nothing says that there will be more.
 
+use crate::fingerprint::Fingerprint;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::MetadataExt;
-
-/// What tells one content of a file from another without reading it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Fingerprint {
-    /// The file system's device number.
-    pub device: u64,
-    /// Its number there.
-    pub inode: u64,
-    /// Length.
-    pub bytes: u64,
-    /// Last change of the content, nanoseconds since 1970.
-    pub modified_ns: i64,
-    /// Last change of content or attributes, which no application can set, nanoseconds since 1970.
-    pub changed_ns: i64,
-}
-
-impl From<&std::fs::Metadata> for Fingerprint {
-    fn from(stat: &std::fs::Metadata) -> Self {
-        let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
-        Self {
-            device: stat.dev(),
-            inode: stat.ino(),
-            bytes: stat.len(),
-            modified_ns: ns(stat.mtime(), stat.mtime_nsec()),
-            changed_ns: ns(stat.ctime(), stat.ctime_nsec()),
-        }
-    }
-}
 
 /// How long things must rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

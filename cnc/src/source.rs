@@ -4,7 +4,8 @@
 //! renames or removes meanwhile can still be fetched; how many are open at once is bounded over all files
 //! ([`Descriptors`]), and dropping the [`OpenFile`] closes its own.
 
-use crate::capture::{CaptureError, Fingerprint, changed_if_short, metadata, open};
+use crate::capture::{CaptureError, changed_if_short, metadata, open};
+use crate::fingerprint::Fingerprint;
 use mcrengine::filter;
 use mcrengine::header::{FileHeader, VariableHeader};
 use std::collections::VecDeque;

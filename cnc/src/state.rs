@@ -3,7 +3,7 @@
 //! A text file: one line of JSON, then the BLAKE3 of that line. Written beside its name, synced, renamed. No file, or an
 //! empty one, is a new run; so is a damaged one, said aloud: all that is lost is that files are read again.
 
-use crate::settle::Fingerprint;
+use crate::fingerprint::Fingerprint;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, JobId};
 use std::collections::BTreeMap;
 use std::fs::File;

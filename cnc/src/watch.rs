@@ -8,11 +8,10 @@
 
 mod writers;
 
+use crate::fingerprint::Fingerprint;
 use crate::layout::walk::{Found, walk};
 use crate::layout::{Layout, Placed, ScanError, ScanLimits, is_ours};
-use crate::settle::{
-    End, FileState, Fingerprint, Hint, Look, OwnRanks, Readiness, ReadyRank, SettleRules, Verdict, hdf5_end,
-};
+use crate::settle::{End, FileState, Hint, Look, OwnRanks, Readiness, ReadyRank, SettleRules, Verdict, hdf5_end};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;

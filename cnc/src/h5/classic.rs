@@ -1,19 +1,21 @@
 //! The map of a file from its bytes alone, for the part of the format that simulations write.
 //!
 //! Source: HDF5 File Format Specification 3.0, with the library's own decoders where it is silent. Understood are
-//! superblocks 0 to 3, object headers 1 and 2, groups as symbol tables and as compact links, contiguous data, and chunks
-//! behind a version 1 B-tree. Dense groups, the newer chunk indices, shared messages in heaps and split files are left to
-//! the library ([`H5Error::NotClassic`]). Checksums of metadata are not compared: a wrong map is found out otherwise.
+//! superblocks 0 to 3, object headers 1 and 2, groups as symbol tables, as compact and as dense links, contiguous data, and
+//! chunks behind each of the six indices. Shared messages in heaps, links longer than 4 KiB and split files are left to the
+//! library ([`H5Error::NotClassic`]). Checksums of metadata are not compared: a wrong map is found out otherwise.
 //!
 //! Bounds: everything that is looked at or copied is paid for, and a file has no more to pay than its length can hold,
 //! so no loop of pointers goes on. B-tree levels must fall; nothing here recurses deeper than those.
 
+mod chunks;
+mod dense;
+mod tree2;
+
 use super::datatype::{self, Parsed};
 use super::reader::Reader;
-use super::{
-    CHUNKS_MAX, Chunk, DATASETS_MAX, FileMap, H5Error, MapInput, MapSource, MappedVariable, PipelineFilter,
-    superblock_offset,
-};
+use super::{DATASETS_MAX, FileMap, H5Error, MapInput, MapSource, MappedVariable, PipelineFilter, superblock_offset};
+use chunks::Index;
 use mcrengine::header::DIMENSIONS_MAX;
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -23,15 +25,16 @@ pub struct Classic;
 impl MapSource for Classic {
     fn map(&self, input: &MapInput<'_>) -> Result<FileMap, H5Error> {
         let bytes = input.bytes;
-        let base = superblock_offset(input.file, bytes)?.ok_or(H5Error::NotHdf5)?;
+        let base = superblock_offset(input.file, bytes, input.whole)?.ok_or(H5Error::NotHdf5)?;
         let mut parser = Parser {
             reader: Reader::new(input)?,
             base,
             bytes,
             offset_width: 8,
             length_width: 8,
-            steps_left: bytes / 2 + 4096,
+            steps_left: bytes + 4096,
             committed: HashMap::new(),
+            in_committed: false,
             chunks: 0,
             variables: Vec::new(),
         };
@@ -59,6 +62,8 @@ struct Parser<'a> {
     steps_left: u64,
     /// Committed datatypes by address.
     committed: HashMap<u64, DatatypeMessage>,
+    /// A committed datatype is being read, which is never shared itself.
+    in_committed: bool,
     /// Chunks found so far, in all datasets.
     chunks: usize,
     variables: Vec<MappedVariable>,
@@ -70,13 +75,21 @@ type DatatypeMessage = (Parsed, u32);
 /// What an object's header says, as far as we ask.
 #[derive(Default)]
 struct Object {
-    dims: Option<Vec<u64>>,
+    dims: Option<Dims>,
     datatype: Option<DatatypeMessage>,
     layout: Option<Layout>,
     pipeline: Vec<PipelineFilter>,
     external: bool,
     symbol_table: Option<(u64, u64)>,
+    /// Heap of links, and B-tree of their names.
+    dense: Option<(u64, u64)>,
     links: Vec<Link>,
+}
+
+/// What a dataset's dimensions are, and what they may grow to.
+struct Dims {
+    now: Vec<u64>,
+    most: Vec<u64>,
 }
 
 /// The name of a hard link, and the address of the object that it leads to.
@@ -86,14 +99,9 @@ enum Layout {
     /// Data in the header, or nowhere in this file.
     Elsewhere,
     /// `bytes` is `None` in old messages; then it follows from the dataspace.
-    Contiguous {
-        address: u64,
-        bytes: Option<u64>,
-    },
-    Chunked {
-        address: u64,
-        dims: Vec<u64>,
-    },
+    Contiguous { address: u64, bytes: Option<u64> },
+    /// The dimensions of a chunk, and the length of an element as the last.
+    Chunked { index: Index, dims: Vec<u64> },
 }
 
 /// Little-endian fields of a piece of metadata, one after the other.
@@ -227,7 +235,7 @@ impl Parser<'_> {
             }
             path.truncate(*path_len);
             path.push('/');
-            path.push_str(&String::from_utf8_lossy(&name));
+            super::push_name(&mut path, &name);
             if path.len() > PATH_MAX {
                 return Err(not_classic("a path of more than 64 KiB", address));
             }
@@ -249,6 +257,9 @@ impl Parser<'_> {
     /// The hard links of a group, by name.
     fn links(&mut self, object: Object) -> Result<Vec<Link>, H5Error> {
         let mut links = object.links;
+        if let Some((heap, names)) = object.dense {
+            self.dense_links(heap, names, &mut links)?;
+        }
         links.sort_unstable();
         if let Some((tree, heap)) = object.symbol_table {
             let names = self.local_heap(heap)?;
@@ -268,18 +279,17 @@ impl Parser<'_> {
         let product = |dims: &[u64]| dims.iter().fold(u64::from(width), |n, &d| n.saturating_mul(d));
         match layout {
             Layout::Contiguous { address, bytes } if !object.external => {
-                let bytes = bytes.unwrap_or_else(|| product(&dims));
+                let bytes = bytes.unwrap_or_else(|| product(&dims.now));
                 let offset = address.saturating_add(self.base);
-                self.variables.extend(super::contiguous(path, &datatype, &dims, offset, bytes));
+                self.variables.extend(super::contiguous(path, &datatype, &dims.now, offset, bytes));
             }
-            Layout::Chunked { address: tree, dims: chunk_dims } => {
-                if chunk_dims.len() != dims.len() + 1 {
+            Layout::Chunked { index, dims: chunk_dims } => {
+                let Some((_, chunk_dims)) = chunk_dims.split_last().filter(|(_, c)| c.len() == dims.now.len()) else {
                     return Err(not_classic("chunks of other dimensions than the dataset's", address));
-                }
-                let mut chunks = Vec::new();
-                self.chunk_node(tree, None, chunk_dims.len(), &mut chunks)?;
-                let chunk_raw_bytes = product(&chunk_dims[..dims.len()]);
-                let found = super::chunked(path, &datatype, &dims, chunk_raw_bytes, &object.pipeline, &chunks);
+                };
+                let raw_bytes = product(chunk_dims);
+                let chunks = self.chunks(&index, &dims.now, &dims.most, chunk_dims, raw_bytes)?;
+                let found = super::chunked(path, &datatype, &dims.now, raw_bytes, &object.pipeline, &chunks);
                 self.variables.extend(found);
             }
             Layout::Contiguous { .. } | Layout::Elsewhere => {}
@@ -352,7 +362,7 @@ impl Parser<'_> {
             match kind {
                 0x01 | 0x02 | 0x08 | 0x0b if shared => return Err(not_classic("a shared message", fields.at)),
                 0x01 => object.dims = Some(self.dataspace(&mut body)?),
-                0x02 => self.link_info(&mut body)?,
+                0x02 => object.dense = self.link_info(&mut body)?,
                 0x03 if shared => object.datatype = Some(self.committed_datatype(&mut body)?),
                 0x03 => object.datatype = Some(datatype_message(&body)?),
                 0x06 => object.links.extend(self.link(&mut body)?),
@@ -373,8 +383,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn dataspace(&self, body: &mut Fields<'_>) -> Result<Vec<u64>, H5Error> {
-        let (version, rank, _flags) = (body.u8()?, body.u8()?, body.u8()?);
+    fn dataspace(&self, body: &mut Fields<'_>) -> Result<Dims, H5Error> {
+        let (version, rank, flags) = (body.u8()?, body.u8()?, body.u8()?);
         body.take(match version {
             1 => 5,
             2 => 1,
@@ -383,17 +393,18 @@ impl Parser<'_> {
         if usize::from(rank) > DIMENSIONS_MAX {
             return Err(not_classic("a dataspace of more than 32 dimensions", body.at));
         }
-        (0..rank).map(|_| body.number(self.length_width)).collect()
+        let mut dims = || (0..rank).map(|_| body.number(self.length_width)).collect::<Result<Vec<_>, _>>();
+        let now = dims()?;
+        let most = if flags & 1 != 0 { dims()? } else { now.clone() };
+        Ok(Dims { now, most })
     }
 
-    /// A group with a heap of links is the library's.
-    fn link_info(&self, body: &mut Fields<'_>) -> Result<(), H5Error> {
+    /// Heap and B-tree of the names of a dense group.
+    fn link_info(&self, body: &mut Fields<'_>) -> Result<Option<(u64, u64)>, H5Error> {
         let (_version, flags) = (body.u8()?, body.u8()?);
         body.take(if flags & 1 != 0 { 8 } else { 0 })?;
-        match body.address(self.offset_width)? {
-            None => Ok(()),
-            Some(_) => Err(not_classic("a group with a heap of links", body.at)),
-        }
+        let (heap, names) = (body.address(self.offset_width)?, body.address(self.offset_width)?);
+        Ok(heap.zip(names))
     }
 
     /// A hard link; others lead nowhere in this file that a hard link would not.
@@ -417,32 +428,15 @@ impl Parser<'_> {
         if let Some(known) = self.committed.get(&address) {
             return Ok(known.clone());
         }
-        let message = self.committed_message(address)?;
+        if std::mem::replace(&mut self.in_committed, true) {
+            return Err(not_classic("a committed datatype that is shared itself", address));
+        }
+        let object = self.object(address)?;
+        self.in_committed = false;
+        let message = object.datatype;
+        let message = message.ok_or_else(|| not_classic("a committed datatype without its message", address))?;
         self.committed.insert(address, message.clone());
         Ok(message)
-    }
-
-    /// The datatype of a committed one, which is never shared itself; so this goes no deeper.
-    fn committed_message(&mut self, address: u64) -> Result<DatatypeMessage, H5Error> {
-        let prefix = self.piece(address, 16)?;
-        let mut fields = Fields { bytes: &prefix, at: address };
-        if prefix.starts_with(b"OHDR") || fields.u8()? != 1 {
-            return Err(not_classic("a committed datatype with a new header", address));
-        }
-        fields.take(7)?;
-        let len = fields.number(4)? as usize;
-        let bytes = self.piece(address.saturating_add(16), len)?;
-        let mut fields = Fields { bytes: &bytes, at: address };
-        while fields.bytes.len() >= 8 {
-            self.pay(0, address)?;
-            let (kind, len, flags) = (fields.u16()?, fields.u16()?, fields.u8()?);
-            fields.take(3)?;
-            let body = Fields { bytes: fields.take(usize::from(len))?, at: address };
-            if kind == 0x03 && flags & 2 == 0 {
-                return datatype_message(&body);
-            }
-        }
-        Err(not_classic("a committed datatype without its message", address))
     }
 
     fn layout(&self, body: &mut Fields<'_>) -> Result<Layout, H5Error> {
@@ -454,7 +448,7 @@ impl Parser<'_> {
                 body.take(5)?;
                 (class, usize::from(rank))
             }
-            3 | 4 => (body.u8()?, 0),
+            3..=5 => (body.u8()?, 0),
             _ => return Err(unknown),
         };
         Ok(match class {
@@ -472,12 +466,44 @@ impl Parser<'_> {
                 let address = body.address(self.offset_width)?;
                 let dims = (0..rank).map(|_| body.number(4)).collect::<Result<_, _>>()?;
                 match address {
-                    Some(address) => Layout::Chunked { address, dims },
+                    Some(address) => Layout::Chunked { index: Index::Tree1(address), dims },
                     None => Layout::Elsewhere,
                 }
             }
+            2 => self.indexed_layout(body)?,
             _ => return Err(unknown),
         })
+    }
+
+    /// Chunks as layouts 4 and 5 say where they are.
+    fn indexed_layout(&self, body: &mut Fields<'_>) -> Result<Layout, H5Error> {
+        let unknown = not_classic("a data layout of an unknown make", body.at);
+        let (flags, rank, width) = (body.u8()?, usize::from(body.u8()?), usize::from(body.u8()?));
+        if rank > DIMENSIONS_MAX + 1 || !(1..=8).contains(&width) {
+            return Err(unknown);
+        }
+        let dims = (0..rank).map(|_| body.number(width)).collect::<Result<_, _>>()?;
+        let kind = body.u8()?;
+        let single = match kind {
+            1 if flags & 2 != 0 => Some((body.number(self.length_width)?, body.u32()?)),
+            _ => None,
+        };
+        body.take(match kind {
+            1 | 2 => 0,
+            3 => 1,
+            4 => 5,
+            5 => 6,
+            _ => return Err(unknown),
+        })?;
+        let Some(address) = body.address(self.offset_width)? else { return Ok(Layout::Elsewhere) };
+        let index = match kind {
+            1 => Index::Single(address, single),
+            2 => Index::Implicit(address),
+            3 => Index::FixedArray(address),
+            4 => Index::ExtensibleArray(address),
+            _ => Index::Tree2(address),
+        };
+        Ok(Layout::Chunked { index, dims })
     }
 
     /// Address and length of the names of a symbol table.
@@ -579,37 +605,6 @@ impl Parser<'_> {
             }
         }
         Err(not_classic("a name without an end", at))
-    }
-
-    fn chunk_node(
-        &mut self,
-        address: u64,
-        above: Option<u8>,
-        rank: usize,
-        chunks: &mut Vec<Chunk>,
-    ) -> Result<(), H5Error> {
-        let (level, children) = self.node(address, 1, above)?;
-        let from = address.saturating_add(8 + 2 * self.offset_width as u64);
-        let bytes = self.piece(from, children * (8 + 8 * rank + self.offset_width))?;
-        let mut fields = Fields { bytes: &bytes, at: from };
-        for _ in 0..children {
-            self.pay(0, from)?;
-            let (stored_bytes, filter_mask) = (u64::from(fields.u32()?), fields.u32()?);
-            fields.take(8 * rank)?;
-            let child = fields.address(self.offset_width)?;
-            match (level, child) {
-                (0, Some(child)) => {
-                    self.chunks += 1;
-                    if self.chunks > CHUNKS_MAX {
-                        return Err(H5Error::TooMany { what: "chunks", limit: CHUNKS_MAX as u64 });
-                    }
-                    chunks.push(Chunk { offset: child.saturating_add(self.base), stored_bytes, filter_mask });
-                }
-                (_, Some(child)) => self.chunk_node(child, Some(level), rank, chunks)?,
-                (_, None) => {}
-            }
-        }
-        Ok(())
     }
 }
 

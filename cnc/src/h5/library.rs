@@ -93,7 +93,9 @@ fn datasets(file: &Id) -> Result<Vec<(Box<str>, H5O_token_t)>, H5Error> {
             if state.too_many {
                 return 1;
             }
-            state.found.push((format!("/{}", name.to_string_lossy()).into(), info.token));
+            let mut path = String::from("/");
+            super::push_name(&mut path, name.to_bytes());
+            state.found.push((path.into(), info.token));
         }
         0
     }

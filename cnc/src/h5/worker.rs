@@ -19,7 +19,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The hidden subcommand that must lead to [`worker_main`].
@@ -38,12 +38,40 @@ const PATH_MAX: u64 = 1 << 16;
 
 type StartCommand = dyn Fn() -> io::Result<Command> + Send + Sync;
 
-/// Maps from the library, asked for in another process, one file at a time.
+/// Processes at a time; a file that comes when all are at work waits until one is done.
+const PROCESSES_MAX: usize = 4;
+
+/// Maps from the library, asked for in other processes, one file at a time in each.
 pub struct MapWorker {
     command: Box<StartCommand>,
     /// How long an answer may take.
     deadline: Duration,
-    process: Mutex<Option<Process>>,
+    pool: Mutex<Pool>,
+    /// Told when a process is done with a file.
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct Pool {
+    /// The one that was at work last is asked first, so that the others may end for lack of work.
+    idle: Vec<Process>,
+    at_work: usize,
+}
+
+/// The right to ask one process; gives it back to the pool when it is dropped.
+struct Turn<'a> {
+    worker: &'a MapWorker,
+    process: Option<Process>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut pool = self.worker.pool();
+        pool.at_work -= 1;
+        pool.idle.extend(self.process.take());
+        drop(pool);
+        self.worker.done.notify_one();
+    }
 }
 
 /// Dropping it closes the socket, at which the process ends; one that hangs in the library ends at its own deadline.
@@ -66,7 +94,20 @@ impl MapWorker {
     pub fn with_command(command: impl Fn() -> io::Result<Command> + Send + Sync + 'static) -> Self {
         // The process ends itself at its own deadline, a little sooner.
         let deadline = FILE_DEADLINE + Duration::from_secs(5);
-        Self { command: Box::new(command), deadline, process: Mutex::new(None) }
+        Self { command: Box::new(command), deadline, pool: Mutex::default(), done: Condvar::new() }
+    }
+
+    /// What a thread that panicked left behind is a pool like any other.
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for others at most as long as their files' deadlines let them take.
+    fn turn(&self) -> Turn<'_> {
+        let full = |pool: &mut Pool| pool.at_work >= PROCESSES_MAX;
+        let mut pool = self.done.wait_while(self.pool(), full).unwrap_or_else(PoisonError::into_inner);
+        pool.at_work += 1;
+        Turn { worker: self, process: pool.idle.pop() }
     }
 
     fn start(&self) -> io::Result<Process> {
@@ -92,24 +133,24 @@ impl MapSource for MapWorker {
     fn map(&self, input: &MapInput<'_>) -> Result<FileMap, H5Error> {
         let path = input.path;
         let failed = |what, source| H5Error::Worker { path: path.to_owned(), what, source };
-        // What a thread that panicked left behind is a process like any other.
-        let mut slot = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that was left from before may have gone since, so the first failure is not the file's.
-        let mut left_over = slot.is_some();
+        let mut turn = self.turn();
         loop {
-            let mut process = match slot.take() {
+            let left_over = turn.process.is_some();
+            let mut process = match turn.process.take() {
                 Some(process) => process,
                 None => self.start().map_err(|e| failed("did not start", e))?,
             };
             match process.ask(path) {
                 Ok(reply) => {
-                    *slot = Some(process);
-                    let map = decode_reply(&reply)
-                        .ok_or_else(|| failed("sent no map", io::ErrorKind::InvalidData.into()))??;
+                    let map =
+                        decode_reply(&reply).ok_or_else(|| failed("sent no map", io::ErrorKind::InvalidData.into()))?;
+                    turn.process = Some(process);
+                    let map = map?;
                     map.check(input.bytes)?;
                     return Ok(map);
                 }
-                Err(e) if left_over && !is_timeout(&e) => left_over = false,
+                // One that was left from before may have gone since, so its failure is not the file's.
+                Err(e) if left_over && !is_timeout(&e) => {}
                 Err(e) => return Err(failed("crashed or passed its deadline", e)),
             }
         }

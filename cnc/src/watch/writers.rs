@@ -4,7 +4,7 @@
 //! show: processes of other users (unless we are root) and of other containers, mappings of files that were closed, and
 //! all of other nodes.
 
-use crate::settle::Fingerprint;
+use crate::fingerprint::Fingerprint;
 use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;

@@ -1,11 +1,14 @@
 //! Damaged and hostile files: whatever the map of one says, its bytes come back.
 
+use crate::UNLIMITED;
 use crate::support::{MAPS, round_trip, worker_command};
 use crate::write::{FileOptions, Space, Writer, make, set, smooth};
 use hdf5_sys::h5t::*;
 use mcr_cnc::h5::{Classic, FileMap, H5Error, MapInput, MapSource, MapWorker};
 use mcrengine::header::{ElementType, Extent, Role, Shape};
+use mcrengine::ids::Digest;
 use proptest::prelude::*;
+use std::path::Path;
 
 /// A small file with much metadata.
 fn sample(options: FileOptions) -> Vec<u8> {
@@ -21,6 +24,29 @@ fn sample(options: FileOptions) -> Vec<u8> {
     writer.dataset("/g/deflated", *H5T_IEEE_F64LE, Space::Simple(&[40]), deflated, Some(&smooth(320)));
     let record = make::compound(24, &[("a", 0, *H5T_IEEE_F64LE), ("b", 8, make::array(*H5T_STD_I32LE, &[2]))]);
     writer.dataset("/h/record", record, Space::Simple(&[5]), set::nothing, Some(&smooth(120)));
+    let byte = *H5T_STD_I8LE;
+    for (nth, most) in [[6, 6], [UNLIMITED, 6], [UNLIMITED, UNLIMITED]].iter().enumerate() {
+        let fletcher = |list| {
+            set::chunk(&[2, 2])(list);
+            set::fletcher32()(list);
+        };
+        writer.dataset(
+            &format!("/i/{nth}"),
+            byte,
+            Space::Growing(&[6, 6], most),
+            set::chunk(&[2, 2]),
+            Some(&smooth(36)),
+        );
+        writer.dataset(&format!("/i/{nth}f"), byte, Space::Growing(&[6, 6], most), fletcher, Some(&smooth(36)));
+    }
+    writer.group("/dense", |list| {
+        if options.latest {
+            set::dense_links()(list)
+        }
+    });
+    for nth in 0..4 {
+        writer.hard_link("/g", &format!("/dense/{nth}"));
+    }
     writer.hard_link("/g", "/h/cycle");
     writer.attribute("/g", "attribute");
     drop(writer);
@@ -32,20 +58,27 @@ fn samples() -> [Vec<u8>; 2] {
 }
 
 fn comes_back(bytes: &[u8], maps: &dyn MapSource) {
+    all_come_back(&[bytes], maps);
+}
+
+/// Written first and captured then, since a file must rest for a moment before it is.
+fn all_come_back(files: &[&[u8]], maps: &dyn MapSource) {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    std::fs::write(directory.path().join("f.h5"), bytes).expect("write");
-    round_trip(directory.path(), "f.h5", maps, 500);
+    for (nth, bytes) in files.iter().enumerate() {
+        std::fs::write(directory.path().join(nth.to_string()), bytes).expect("write");
+    }
+    for nth in 0..files.len() {
+        round_trip(directory.path(), &nth.to_string(), maps, 500);
+    }
 }
 
 #[test]
 fn a_file_cut_short_anywhere_comes_back() {
     for whole in samples() {
-        for len in (0..whole.len()).step_by(37) {
-            comes_back(&whole[..len], &Classic);
-        }
-        for len in [0, 7, 8, 100, whole.len() / 2, whole.len() - 1] {
-            comes_back(&whole[..len], &*MAPS);
-        }
+        let cut = |lens: &mut dyn Iterator<Item = usize>| lens.map(|len| &whole[..len]).collect::<Vec<_>>();
+        all_come_back(&cut(&mut (0..whole.len()).step_by(37)), &Classic);
+        let lens = [0, 7, 8, 100, whole.len() / 2, whole.len() - 1];
+        all_come_back(&cut(&mut lens.into_iter()), &*MAPS);
     }
 }
 
@@ -68,32 +101,80 @@ fn garbage_behind_a_right_signature_comes_back() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
     #[test]
     fn any_changed_bytes_come_back(
         latest in any::<bool>(),
-        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
+        files in prop::collection::vec(changes(), 8),
     ) {
         thread_local!(static SAMPLES: [Vec<u8>; 2] = samples());
-        let mut bytes = SAMPLES.with(|s| s[usize::from(latest)].clone());
-        for (at, value) in changes {
-            let at = at.index(bytes.len());
-            bytes[at] = value;
-        }
-        comes_back(&bytes, &Classic);
+        let whole = SAMPLES.with(|s| s[usize::from(latest)].clone());
+        let files: Vec<_> = files.into_iter().map(|changes| changed(whole.clone(), changes)).collect();
+        all_come_back(&files.iter().map(Vec::as_slice).collect::<Vec<_>>(), &Classic);
     }
+
+    // Without the files: many more of them, and only maps.
+    #[test]
+    fn any_changed_metadata_ends_in_a_map_within_the_file_or_an_error(
+        latest in any::<bool>(),
+        changes in changes(),
+    ) {
+        thread_local!(static SAMPLES: [Vec<u8>; 2] = samples());
+        let bytes = changed(SAMPLES.with(|s| s[usize::from(latest)].clone()), changes);
+        let file = tempfile::tempfile().expect("a temporary file");
+        std::io::Write::write_all(&mut &file, &bytes).expect("written");
+        let len = bytes.len() as u64;
+        let input = MapInput { path: Path::new("f.h5"), file: &file, bytes: len, whole: Some(&bytes) };
+        if let Ok(map) = Classic.map(&input) {
+            prop_assert!(map.check(len).is_ok());
+        }
+    }
+}
+
+type Changes = Vec<(prop::sample::Index, u8)>;
+
+/// Bytes that are set to others.
+fn changes() -> impl Strategy<Value = Changes> {
+    let value = prop_oneof![any::<u8>(), Just(0), Just(0xff), 1u8..4];
+    prop::collection::vec((any::<prop::sample::Index>(), value), 1..20)
+}
+
+/// Only what is not the raw data of an array: that may be anything.
+fn changed(mut bytes: Vec<u8>, changes: Changes) -> Vec<u8> {
+    thread_local!(static METADATA: std::cell::RefCell<std::collections::HashMap<Digest, Vec<usize>>> = Default::default());
+    let places = METADATA.with_borrow_mut(|known| {
+        let places = || metadata_of(&bytes);
+        known.entry(Digest::of(&bytes)).or_insert_with(places).clone()
+    });
+    for (at, value) in changes {
+        bytes[places[at.index(places.len())]] = value;
+    }
+    bytes
+}
+
+fn metadata_of(bytes: &[u8]) -> Vec<usize> {
+    let mut file = tempfile::tempfile().expect("a temporary file");
+    std::io::Write::write_all(&mut file, bytes).expect("written");
+    let len = bytes.len() as u64;
+    let map = Classic.map(&MapInput { path: Path::new("f.h5"), file: &file, bytes: len, whole: Some(bytes) });
+    let skeleton = map.expect("a sound file").skeleton(len);
+    // Runs of zeros are mostly room that nobody uses.
+    let used = |at: &usize| bytes[at.saturating_sub(8)..(*at + 9).min(bytes.len())].iter().any(|&b| b != 0);
+    skeleton.iter().flat_map(|e| e.offset as usize..(e.offset + e.stored_bytes) as usize).filter(used).collect()
 }
 
 #[test]
 fn the_library_may_meet_any_changed_byte_in_its_own_process() {
     let worker = MapWorker::with_command(worker_command);
     for whole in samples() {
-        for nth in 0..60 {
+        let changed = |nth: usize| {
             let mut bytes = whole.clone();
             let at = nth * 1597 % bytes.len();
             bytes[at] ^= 0xff;
-            comes_back(&bytes, &worker);
-        }
+            bytes
+        };
+        let files: Vec<_> = (0..60).map(changed).collect();
+        all_come_back(&files.iter().map(Vec::as_slice).collect::<Vec<_>>(), &worker);
     }
 }
 
@@ -128,4 +209,35 @@ fn a_map_that_overlaps_or_names_filters_that_are_none_costs_no_byte() {
     ] {
         comes_back(&bytes, &Liar(FileMap { variables }));
     }
+}
+
+#[test]
+fn several_files_are_mapped_at_once_and_by_four_processes_at_most() {
+    use std::sync::{Arc, Condvar, Mutex};
+    use std::time::Duration;
+    let started = Arc::new((Mutex::new(0), Condvar::new()));
+    let here = Arc::clone(&started);
+    let worker = MapWorker::with_command(move || {
+        let (count, more) = &*here;
+        let mut count = count.lock().expect("not poisoned");
+        *count += 1;
+        more.notify_all();
+        // If files were mapped one after the other, nobody would come while this one waits.
+        drop(more.wait_timeout_while(count, Duration::from_secs(10), |count| *count < 2));
+        worker_command()
+    });
+    let whole = &samples()[0];
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("f.h5");
+    std::fs::write(&path, whole).expect("write");
+    let file = std::fs::File::open(&path).expect("open");
+    let input = MapInput { path: &path, file: &file, bytes: whole.len() as u64, whole: None };
+    let expected = Classic.map(&input).expect("a sound file");
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..5).for_each(|_| assert_eq!(worker.map(&input).expect("a map"), expected)));
+        }
+    });
+    let count = *started.0.lock().expect("not poisoned");
+    assert!((2..=4).contains(&count), "{count} processes");
 }

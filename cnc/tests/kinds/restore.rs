@@ -246,3 +246,30 @@ fn a_header_that_contradicts_itself_is_refused() {
     assert!(matches!(FileRestorer::create(to.path(), Arc::new(bad)), Err(RestoreError::Header(_))));
     assert_eq!(names(to.path()), [""; 0]);
 }
+
+/// Writes to the file as soon as its map is asked for, one time.
+struct OneWrite(std::path::PathBuf, std::sync::atomic::AtomicBool);
+
+impl MapSource for OneWrite {
+    fn map(&self, _: &MapInput<'_>) -> Result<FileMap, H5Error> {
+        if !self.1.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            let file = File::options().write(true).open(&self.0).expect("open");
+            std::os::unix::fs::FileExt::write_all_at(&file, b"!", 10).expect("written");
+        }
+        Err(H5Error::NotHdf5)
+    }
+}
+
+#[test]
+fn a_write_of_the_same_length_right_after_the_first_look_is_noticed() {
+    let root = directory();
+    let path = root.path().join("f");
+    let name = FilePath::new(&b"f"[..]).expect("valid");
+    // Often enough that the clock of the file system would not tick in between if nobody waited for it.
+    for nth in 0..20 {
+        std::fs::write(&path, vec![nth; 5000]).expect("write");
+        let maps = OneWrite(path.clone(), Default::default());
+        let found = capture(root.path(), &name, Rank(0), CaptureMode::Apart, &maps);
+        assert!(matches!(found, Err(CaptureError::Changed { .. })), "{nth}: {found:?}");
+    }
+}

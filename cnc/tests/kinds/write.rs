@@ -94,6 +94,19 @@ impl Writer {
         set: impl FnOnce(hid_t),
         bytes: Option<&[u8]>,
     ) {
+        self.dataset_named(name.as_bytes(), datatype, space, set, bytes);
+    }
+
+    /// As [`Writer::dataset`]; the name need not be text.
+    pub fn dataset_named(
+        &self,
+        name: &[u8],
+        datatype: hid_t,
+        space: Space<'_>,
+        set: impl FnOnce(hid_t),
+        bytes: Option<&[u8]>,
+    ) {
+        let name = CString::new(name).expect("no NUL");
         // SAFETY: plain calls with live arguments, under the library's lock; `bytes` holds all elements.
         unsafe {
             let space = match space {
@@ -106,8 +119,7 @@ impl Writer {
             set(creation);
             let links = ok(H5Pcreate(*H5P_CLS_LINK_CREATE));
             ok(H5Pset_create_intermediate_group(links, 1));
-            let dataset =
-                ok(H5Dcreate2(self.file, c(name).as_ptr(), datatype, ok(space), links, creation, H5P_DEFAULT));
+            let dataset = ok(H5Dcreate2(self.file, name.as_ptr(), datatype, ok(space), links, creation, H5P_DEFAULT));
             if let Some(bytes) = bytes {
                 ok(H5Dwrite(dataset, datatype, H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.as_ptr().cast()));
             }

@@ -1,0 +1,65 @@
+//! What tells one content of a file from another without reading it.
+
+use serde::{Deserialize, Serialize};
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+
+/// Which file it is, its length and its times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fingerprint {
+    /// The file system's device number.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+    /// Length.
+    pub bytes: u64,
+    /// Last change of the content, nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Last change of content, name, owner or mode, which no application can set, nanoseconds since 1970.
+    pub changed_ns: i64,
+}
+
+impl Fingerprint {
+    /// As the file system tells it.
+    pub fn of(metadata: &Metadata) -> Self {
+        let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+            modified_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
+            changed_ns: ns(metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    /// Whether the content is the same as far as can be told; removing the file's name or changing its mode does not matter.
+    pub fn same_content(&self, other: &Self) -> bool {
+        Self { changed_ns: 0, ..*self } == Self { changed_ns: 0, ..*other }
+    }
+}
+
+impl From<&Metadata> for Fingerprint {
+    fn from(metadata: &Metadata) -> Self {
+        Self::of(metadata)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_mode_is_the_same_content_and_a_new_time_or_length_is_not() {
+        let is = Fingerprint { device: 1, inode: 2, bytes: 3, modified_ns: 4, changed_ns: 5 };
+        assert!(is.same_content(&Fingerprint { changed_ns: 6, ..is }));
+        for other in [
+            Fingerprint { device: 0, ..is },
+            Fingerprint { inode: 0, ..is },
+            Fingerprint { bytes: 0, ..is },
+            Fingerprint { modified_ns: 0, ..is },
+        ] {
+            assert!(!is.same_content(&other), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Groups that keep their links in a fractal heap, found through a version 2 B-tree of their names.
+
+use super::{Fields, Link, Parser, not_classic};
+use crate::h5::H5Error;
+
+/// What the header of a fractal heap says about where its objects are.
+struct Heap {
+    at: u64,
+    id_bytes: usize,
+    /// Blocks in a row of the doubling table.
+    width: u64,
+    /// Length of the blocks in its first two rows; each later row doubles it.
+    start_bytes: u64,
+    direct_max_bytes: u64,
+    /// Width of an offset in the heap.
+    offset_width: usize,
+    /// Width of an object's length.
+    len_width: usize,
+    root: u64,
+    /// Rows of the root block; none if it holds objects itself.
+    rows: u32,
+}
+
+/// Longest piece of a heap that is taken as a link.
+const LINK_MAX: u64 = 64 << 10;
+
+impl Parser<'_> {
+    /// The hard links of a dense group.
+    pub(super) fn dense_links(&mut self, heap: u64, names: u64, links: &mut Vec<Link>) -> Result<(), H5Error> {
+        let heap = self.heap(heap)?;
+        let tree = self.tree2(names)?;
+        if tree.kind != 5 || tree.record_bytes != 4 + heap.id_bytes {
+            return Err(not_classic("a B-tree of something else than links", names));
+        }
+        self.records(&tree, &mut |parser: &mut Self, record, at| {
+            let bytes = parser.object_of(&heap, &record[4..], at)?;
+            links.extend(parser.link(&mut Fields { bytes: &bytes, at })?);
+            Ok(())
+        })
+    }
+
+    fn heap(&mut self, address: u64) -> Result<Heap, H5Error> {
+        let (offset_width, length_width) = (self.offset_width, self.length_width);
+        let bytes = self.piece(address, 22 + 12 * length_width + 3 * offset_width)?;
+        let mut fields = Fields { bytes: &bytes, at: address };
+        let odd = || not_classic("a heap of links of an odd make", address);
+        if fields.take(4)? != b"FRHP" || fields.u8()? != 0 {
+            return Err(odd());
+        }
+        let (id_bytes, filters_bytes, _flags) = (usize::from(fields.u16()?), fields.u16()?, fields.u8()?);
+        let managed_max_bytes = u64::from(fields.u32()?);
+        // Huge objects, free space, and how much there is of everything.
+        fields.take(10 * length_width + 2 * offset_width)?;
+        let width = u64::from(fields.u16()?);
+        let (start_bytes, direct_max_bytes) = (fields.number(length_width)?, fields.number(length_width)?);
+        let (offset_bits, _start_rows) = (u32::from(fields.u16()?), fields.u16()?);
+        let (root, rows) = (fields.address(offset_width)?.ok_or_else(odd)?, u32::from(fields.u16()?));
+        let powers = [width, start_bytes, direct_max_bytes].iter().all(|n| n.is_power_of_two());
+        if filters_bytes != 0 || !powers || !(8..=64).contains(&offset_bits) || start_bytes > direct_max_bytes {
+            return Err(odd());
+        }
+        // The widths as the library computes them: a power of two takes the bytes of the number below it.
+        let bytes_for = |most: u64| most.checked_ilog2().map_or(1, |log| log as usize / 8 + 1);
+        let len_width = (direct_max_bytes.ilog2() as usize).div_ceil(8).min(bytes_for(managed_max_bytes));
+        let heap = Heap {
+            at: address,
+            id_bytes,
+            width,
+            start_bytes,
+            direct_max_bytes,
+            offset_width: offset_bits.div_ceil(8) as usize,
+            len_width,
+            root,
+            rows,
+        };
+        if heap.id_bytes < 1 + heap.offset_width + heap.len_width {
+            return Err(odd());
+        }
+        Ok(heap)
+    }
+
+    /// The bytes of a managed object.
+    fn object_of(&mut self, heap: &Heap, id: &[u8], at: u64) -> Result<Vec<u8>, H5Error> {
+        let mut fields = Fields { bytes: id, at };
+        // Version 0 and kind 0; huge and tiny objects are the library's.
+        if fields.u8()? & 0xf0 != 0 {
+            return Err(not_classic("a link that is no managed object", at));
+        }
+        let (offset, len) = (fields.number(heap.offset_width)?, fields.number(heap.len_width)?);
+        let (block, within, block_bytes) = self.block_of(heap, offset)?;
+        if len > LINK_MAX || within.checked_add(len).is_none_or(|end| end > block_bytes) {
+            return Err(not_classic("a link that passes the end of its block", at));
+        }
+        self.piece(block.saturating_add(within), len as usize)
+    }
+
+    /// The direct block that holds an offset of the heap: its address, the offset in it, and its length.
+    fn block_of(&mut self, heap: &Heap, mut offset: u64) -> Result<(u64, u64, u64), H5Error> {
+        let outside = || not_classic("a link outside of its heap", heap.at);
+        let (mut block, mut rows) = (heap.root, heap.rows);
+        if rows == 0 {
+            return Ok((block, offset, heap.start_bytes));
+        }
+        let row_bytes = heap.start_bytes.checked_mul(heap.width).ok_or_else(outside)?;
+        let direct_rows = heap.direct_max_bytes.ilog2() - heap.start_bytes.ilog2() + 2;
+        let head = 5 + self.offset_width + heap.offset_width;
+        loop {
+            let row = (offset / row_bytes).checked_ilog2().map_or(0, |log| log + 1);
+            if row >= rows {
+                return Err(outside());
+            }
+            let (row_start, block_bytes) = match row {
+                0 => (0, heap.start_bytes),
+                _ => (row_bytes << (row - 1), heap.start_bytes << (row - 1)),
+            };
+            offset -= row_start;
+            let nth = u64::from(row) * heap.width + offset / block_bytes;
+            offset %= block_bytes;
+            if !self.piece(block, 5)?.starts_with(b"FHIB\0") {
+                return Err(not_classic("a block of a heap without its signature", block));
+            }
+            let pointer = block.saturating_add(head as u64 + nth * self.offset_width as u64);
+            let bytes = self.piece(pointer, self.offset_width)?;
+            block = Fields { bytes: &bytes, at: pointer }.address(self.offset_width)?.ok_or_else(outside)?;
+            if row < direct_rows {
+                return Ok((block, offset, block_bytes));
+            }
+            // Fewer rows than before: a block is never longer than all rows above it.
+            rows = (block_bytes / row_bytes).checked_ilog2().ok_or_else(outside)? + 1;
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Any bytes as an HDF5 file: an error, or a map whose extents are disjoint and within the file.
+//!
+//! The signature is put in front where it is missing; start from small files of every kind, such as `tests/data/h5`.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use mcr_cnc::h5::{Classic, MapInput, MapSource, SIGNATURE};
+use std::fs::File;
+use std::path::Path;
+
+fuzz_target!(|data: &[u8]| {
+    let mut whole = data.to_vec();
+    if let Some(signature) = whole.first_chunk_mut() {
+        *signature = SIGNATURE;
+    }
+    // All is in memory, so nothing is read from it.
+    let file = File::open("/dev/null").expect("it is on every machine that fuzzes");
+    let bytes = whole.len() as u64;
+    let input = MapInput { path: Path::new("fuzz"), file: &file, bytes, whole: Some(&whole) };
+    if let Ok(map) = Classic.map(&input) {
+        map.check(bytes).expect("a map that was given is sound");
+        let skeleton: u64 = map.skeleton(bytes).iter().map(|e| e.stored_bytes).sum();
+        let arrays: u64 = map.runs().iter().map(|(_, bytes)| bytes).sum();
+        assert_eq!(skeleton + arrays, bytes);
+    }
+});
