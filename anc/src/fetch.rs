@@ -9,12 +9,17 @@ use mcrengine::header::FileHeader;
 use mcrengine::ids::Rank;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 use std::time::Duration;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::watch;
 use tonic::Status;
 
 /// Frames to an agent that may wait; more than that, and whoever sends waits.
 pub const LINK_QUEUE: usize = 64;
+/// Messages of the hub to an agent that may wait: an answer for each rank that an agent may hold, and more than that.
+/// An agent for which more wait is one that takes nothing.
+const ANSWERS_MAX: usize = 16 << 10;
 
 /// An agent's session, as the aggregator's other parts see it.
 pub struct AgentLink {
@@ -22,12 +27,19 @@ pub struct AgentLink {
     pub session: u64,
     /// Host name, for people.
     pub node: String,
-    out: tokio::sync::mpsc::Sender<Result<v1::ToAgent, Status>>,
+    /// Taken away at the end, so that the stream to the agent ends as well.
+    out: Mutex<Option<Frames>>,
+    /// The hub's messages; it never waits for an agent.
+    answers: tokio::sync::mpsc::Sender<v1::to_agent::Message>,
+    /// Whether the session has ended, for those who wait for it.
+    ended: watch::Sender<bool>,
     pending: Mutex<Pending>,
     next_fetch: AtomicU64,
     /// Flush threads are not the runtime's, but wait for room in its queue with a deadline.
     runtime: tokio::runtime::Handle,
 }
+
+type Frames = tokio::sync::mpsc::Sender<Result<v1::ToAgent, Status>>;
 
 #[derive(Default)]
 struct Pending {
@@ -51,14 +63,36 @@ struct Failed {
 
 impl AgentLink {
     /// A link whose messages go to `out`. Within a tokio runtime.
-    pub fn new(session: u64, node: String, out: tokio::sync::mpsc::Sender<Result<v1::ToAgent, Status>>) -> Arc<Self> {
+    pub fn new(session: u64, node: String, out: Frames) -> Arc<Self> {
         let (pending, next_fetch) = (Mutex::default(), AtomicU64::new(1));
-        Arc::new(Self { session, node, out, pending, next_fetch, runtime: tokio::runtime::Handle::current() })
+        let (answers, to_send) = tokio::sync::mpsc::channel(ANSWERS_MAX);
+        let (ended, runtime) = (watch::Sender::new(false), tokio::runtime::Handle::current());
+        let end = ended.subscribe();
+        let sending = Mutex::new(Some(out.clone()));
+        let link = Arc::new(Self { session, node, out: sending, answers, ended, pending, next_fetch, runtime });
+        link.runtime.spawn(send_answers(to_send, out, Arc::downgrade(&link), end));
+        link
     }
 
-    /// Sends a message if there is room now; an agent that does not take its messages is ended by its silence.
-    pub fn try_send(&self, message: v1::to_agent::Message) -> bool {
-        self.out.try_send(Ok(v1::ToAgent { message: Some(message) })).is_ok()
+    /// Has a message sent, in order, without waiting for the agent. An agent for which too many wait is ended: it
+    /// announces again what was not answered.
+    pub fn send(&self, message: v1::to_agent::Message) {
+        if let Err(TrySendError::Full(_)) = self.answers.try_send(message) {
+            self.end(&format!("node {} takes no messages", self.node));
+        }
+    }
+
+    /// Until the session has ended, by whoever ended it.
+    pub async fn until_ended(&self) -> String {
+        // Only fails without a sender, and the sender is in `self`.
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+        let pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.ended.clone().unwrap_or_default()
+    }
+
+    /// Whether the session has ended.
+    pub fn has_ended(&self) -> bool {
+        *self.ended.borrow()
     }
 
     /// A frame arrived. An error ends the session: the agent does not keep to the protocol.
@@ -106,6 +140,9 @@ impl AgentLink {
         for (_, slot) in pending.slots.drain() {
             let _ = slot.done.try_send(Err(Failed { reason: reason.to_owned(), changed: false }));
         }
+        drop(pending);
+        self.out.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.ended.send_replace(true);
     }
 
     /// Asks for ranges; the answer comes through the receiver. Called from flush threads.
@@ -129,9 +166,46 @@ impl AgentLink {
         let asked = Asked { link: self, fetch_id, answer, deadline };
         let fetch = v1::Fetch { fetch_id, announce_id, ranges, total_bytes };
         let message = v1::ToAgent { message: Some(v1::to_agent::Message::Fetch(fetch)) };
-        match self.runtime.block_on(self.out.send_timeout(Ok(message), deadline)) {
-            Ok(()) => Ok(asked),
-            Err(_) => Err(Failed { reason: format!("node {} takes no requests", self.node), changed: false }),
+        let out = self.out.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let sent = match out {
+            Some(out) => self.runtime.block_on(out.send_timeout(Ok(message), deadline)).is_ok(),
+            None => false,
+        };
+        if sent {
+            return Ok(asked);
+        }
+        let reason = format!("node {} takes no requests", self.node);
+        self.end(&reason);
+        Err(Failed { reason, changed: false })
+    }
+}
+
+/// Sends the hub's messages, each with a deadline; after the end, quickly, what was already said.
+async fn send_answers(
+    mut answers: tokio::sync::mpsc::Receiver<v1::to_agent::Message>,
+    out: Frames,
+    link: Weak<AgentLink>,
+    mut ended: watch::Receiver<bool>,
+) {
+    let frame = |message| Ok(v1::ToAgent { message: Some(message) });
+    loop {
+        let message = tokio::select! {
+            biased;
+            _ = ended.wait_for(|ended| *ended) => break,
+            message = answers.recv() => message,
+        };
+        let Some(message) = message else { return };
+        let deadline = Duration::from_secs(mcr_proto::SILENCE_SECONDS);
+        if out.send_timeout(frame(message), deadline).await.is_err() {
+            if let Some(link) = link.upgrade() {
+                link.end(&format!("node {} takes no messages", link.node));
+            }
+            return;
+        }
+    }
+    while let Ok(message) = answers.try_recv() {
+        if out.send_timeout(frame(message), Duration::from_secs(1)).await.is_err() {
+            return;
         }
     }
 }
@@ -147,7 +221,9 @@ struct Asked<'a> {
 impl Asked<'_> {
     fn wait(self) -> Result<Vec<u8>, Failed> {
         self.answer.recv_timeout(self.deadline).unwrap_or_else(|_| {
-            let reason = format!("node {} sent nothing for {} s", self.link.node, self.deadline.as_secs());
+            let reason = format!("node {} did not answer within {} s", self.link.node, self.deadline.as_secs());
+            // It counts as lost, and announces again in its next session.
+            self.link.end(&reason);
             Err(Failed { reason, changed: false })
         })
     }
@@ -168,6 +244,8 @@ pub struct Announced {
     pub announce_id: u64,
     /// The rank's files, in the order of the announcement.
     pub files: Arc<Vec<FileHeader>>,
+    /// Room for announcements in this process's memory, given back with the last copy.
+    pub room: Option<Arc<tokio::sync::OwnedSemaphorePermit>>,
 }
 
 /// The files of a group, each at some agent.
@@ -207,7 +285,8 @@ impl Source for RemoteSource {
         }
         let mut batches: Vec<Batch<'_>> = Vec::new();
         let mut open: HashMap<usize, usize> = HashMap::new();
-        for (i, run) in wanted.iter().enumerate() {
+        // Nothing is sent for no bytes, and nobody must wait for it.
+        for (i, run) in wanted.iter().enumerate().filter(|(_, run)| !run.into.is_empty()) {
             let (a, file, rank, path) = &self.places[run.variable.file as usize];
             let bytes = run.into.len() as u64;
             let full = |batch: &Batch<'_>| batch.total_bytes + bytes > FETCH_BYTES_MAX || batch.ranges.len() >= 4096;
@@ -312,6 +391,7 @@ mod tests {
         let linked = link();
         let link = &linked.link;
         let asked = link.ask(1, vec![], 5, Duration::ZERO).map_err(|_| "ended").expect("open");
-        assert!(asked.wait().map_err(|f| f.reason).expect_err("silent").contains("n1 sent nothing"));
+        assert!(asked.wait().map_err(|f| f.reason).expect_err("silent").contains("n1 did not answer"));
+        assert!(link.has_ended(), "its session ends, so that it announces again");
     }
 }

@@ -16,6 +16,7 @@ use mcrengine::reuse::{ReuseIndex, reusable};
 use mcrengine::store::{Store, StoreError};
 use mcrengine::units::{RawBytes, StoredBytes};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Instant;
@@ -106,6 +107,19 @@ pub enum FlushError {
         /// How much.
         raw_bytes: RawBytes,
     },
+    /// A mistake of ours. Nothing was committed.
+    #[error("the flush panicked: {0}; report this")]
+    Panicked(String),
+}
+
+/// Runs a part of a flush on a thread that others wait for: a panic is told as an error, so that they do not wait for ever.
+pub(crate) fn unpanicked<T>(work: impl FnOnce() -> Result<T, FlushError>) -> Result<T, FlushError> {
+    // What the work leaves half done is thrown away with the flush.
+    std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        Err(FlushError::Panicked(text.unwrap_or_else(|| "without a message".into())))
+    })
 }
 
 /// The whole path of DESIGN section 6 for one group, top to bottom: classify, plan, fetch and merge, compress, write,
@@ -200,14 +214,14 @@ fn fetch_merge_compress(
                         (index, flush.budget.lease(segments[index].raw_bytes.0 * LEASE_PER_RAW_BYTE))
                     };
                     let buffer = spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
-                    match fetch_segment(flush.source, &segments[index], buffer) {
+                    match unpanicked(|| Ok(fetch_segment(flush.source, &segments[index], buffer)?)) {
                         Ok(raw) => {
                             if to_compress.send(RawSegment { index, raw, lease }).is_err() {
                                 break;
                             }
                         }
                         Err(error) => {
-                            let _ = to_write.send(Err(error.into()));
+                            let _ = to_write.send(Err(error));
                             break;
                         }
                     }
@@ -222,7 +236,8 @@ fn fetch_merge_compress(
                     let received = raw_segments.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(RawSegment { index, raw, lease }) = received else { break };
                     let segment = &segments[index];
-                    let done = check_whole(segment, files, &raw).and_then(|all_whole| {
+                    let done = unpanicked(|| {
+                        let all_whole = check_whole(segment, files, &raw)?;
                         let stored =
                             compress(&flush.options.profile, segment, files, &raw, flush.options.verify, &mut scratch)?;
                         if !all_whole {
@@ -253,10 +268,11 @@ fn fetch_merge_compress(
             }
             while let Some((stored, raw, lease)) = early.remove(&due) {
                 if result.is_ok() {
-                    let checked = raw.map_or(Ok(()), |raw| parts.check(&segments[due], files, &raw));
-                    result = checked
-                        .and_then(|()| write(&segments[due], &stored))
-                        .inspect_err(|_| stopped.store(true, Ordering::Relaxed));
+                    result = unpanicked(|| {
+                        raw.map_or(Ok(()), |raw| parts.check(&segments[due], files, &raw))?;
+                        write(&segments[due], &stored)
+                    })
+                    .inspect_err(|_| stopped.store(true, Ordering::Relaxed));
                 }
                 drop(lease);
                 due += 1;

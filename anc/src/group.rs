@@ -44,7 +44,7 @@ pub enum Phase {
 pub enum Reason {
     /// These ranks did not announce in time.
     Missing(BTreeSet<Rank>),
-    /// The store kept failing.
+    /// The store, or a node's disk, kept failing.
     Store(String),
     /// A newer checkpoint is whole, and too many older ones are waiting.
     Overtaken,
@@ -72,7 +72,7 @@ impl fmt::Display for Reason {
                 }
                 f.write_str(if ranks.len() > 8 { ", ..." } else { "" })
             }
-            Self::Store(error) => write!(f, "the store failed {FLUSH_ATTEMPTS_MAX} times: {error}"),
+            Self::Store(error) => write!(f, "it failed {FLUSH_ATTEMPTS_MAX} times: {error}"),
             Self::Overtaken => f.write_str("newer checkpoints came before it was whole"),
             Self::Shutdown => f.write_str("the aggregator is shutting down"),
         }
@@ -90,7 +90,7 @@ pub enum Event {
     Flushed(CheckpointId),
     /// These ranks' bytes could not be had: their agent is gone, or their files changed.
     RanksFailed(BTreeSet<Rank>),
-    /// The store failed; the text says how.
+    /// The store failed, or something else that may pass; the text says what.
     StoreFailed(String),
     /// Time passed.
     Tick,
@@ -149,7 +149,9 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
         }
         (Phase::Flushing { attempts }, Event::RanksFailed(ranks)) if !ranks.is_empty() => gather(ranks, attempts),
         // Nobody in particular failed: the same as a store that has to be tried again.
-        (Phase::Flushing { attempts }, Event::RanksFailed(_)) => wait(attempts, now_ms, times),
+        (phase @ Phase::Flushing { .. }, Event::RanksFailed(_)) => {
+            step(phase, Event::StoreFailed("no rank's bytes could be had".into()), now_ms, times, todo)
+        }
         (Phase::Flushing { attempts }, Event::StoreFailed(error)) => {
             if attempts + 1 >= FLUSH_ATTEMPTS_MAX {
                 return abandon(Reason::Store(error), todo);

@@ -5,13 +5,14 @@
 
 use crate::budget::Budget;
 use crate::fetch::{AgentLink, Announced, RemoteSource};
-use crate::flush::{Flush, FlushError, FlushOptions, flush_checkpoint};
+use crate::flush::{Flush, FlushError, FlushOptions, flush_checkpoint, unpanicked};
 use crate::group::{Effect, Event, Phase, Reason, Times, step};
-use crate::instance::{Instance, choose_instance};
+use crate::instance::{Instance, Written, choose_instance};
 use crate::observe::Observer;
+use crate::source::FetchError;
 use mcr_proto::v1;
 use mcrengine::header::FileHeader;
-use mcrengine::ids::{CheckpointId, Digest, GroupId, Grouping, JobId, Rank};
+use mcrengine::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank};
 use mcrengine::manifest::{self, Manifest};
 use mcrengine::store::Store;
 use mcrengine::units::{RawBytes, StoredBytes};
@@ -27,6 +28,10 @@ pub const HUB_QUEUE: usize = 256;
 pub const WAITING_MAX: usize = 8;
 /// Checkpoints of one group that are remembered after their end, to answer agents that ask again.
 const REMEMBERED_MAX: usize = 16;
+/// Checkpoints of all groups that are gathered or remembered; announcements of further ones are refused.
+const GATHERS_MAX: usize = 64 << 10;
+/// First and longest wait before a committed group looks again whether the others are there, so that the agents hear it.
+const LOOK_MS: (u64, u64) = (500, 60_000);
 
 /// What the hub runs with.
 #[derive(Clone)]
@@ -72,7 +77,7 @@ pub enum HubEvent {
         announced: Announced,
         /// The job.
         job: JobId,
-        /// Ranks of the job, 0 if the agent does not know.
+        /// Ranks of the job, 0 if nobody knows.
         ranks: u32,
         /// The application's name of the checkpoint.
         label: CheckpointId,
@@ -101,6 +106,8 @@ pub enum HubEvent {
         /// After how long.
         elapsed: Duration,
     },
+    /// These committed checkpoints exist by now, all groups included; the others were looked for.
+    Exist(Vec<Key>),
     /// Somebody asks how things are.
     Status(oneshot::Sender<v1::StatusReply>),
     /// Finish what is flushing, give up the rest, and end.
@@ -137,9 +144,19 @@ struct Gather {
     announced: BTreeMap<Rank, Announced>,
     /// Announced while the flush ran.
     next: BTreeMap<Rank, Announced>,
-    /// What each rank's files were when it was committed.
-    committed: BTreeMap<Rank, Digest>,
+    /// What each rank's files were when it was committed, and when they were written.
+    committed: BTreeMap<Rank, (Digest, i64)>,
+    /// What each rank announced last, here or for the content before, whether it still holds or not.
+    last: BTreeMap<Rank, Seen>,
+    /// A rank overwrote its files; what was written before this, in nanoseconds since 1970, is not of the same content.
+    not_before_ns: Option<i64>,
+    /// What failed last, for people.
+    problem: String,
     exists: bool,
+    /// Who was told that it is committed, and not yet that it exists: node, announcement.
+    untold: BTreeMap<Rank, (String, u64)>,
+    /// When to look whether it exists, and how long to wait after that, in milliseconds.
+    look: (u64, u64),
     raw_bytes: RawBytes,
     stored_bytes: StoredBytes,
     since: Instant,
@@ -147,6 +164,38 @@ struct Gather {
     progress: Arc<Progress>,
     /// Grows; the order of arrival.
     serial: u64,
+}
+
+/// What a rank's files were.
+struct Seen {
+    modified_ns: i64,
+    files: Vec<(FilePath, Digest)>,
+}
+
+fn modified_ns(files: &[FileHeader]) -> i64 {
+    files.iter().map(|file| file.modified_ns).max().unwrap_or(i64::MIN)
+}
+
+impl Gather {
+    /// Notes what a rank announced. If it overwrote what it had announced before, whatever was written nearer to that than
+    /// to this is of the content before: a checkpoint is written in less than half the time between two.
+    fn saw(&mut self, rank: Rank, files: &[FileHeader]) {
+        let seen = Seen {
+            modified_ns: modified_ns(files),
+            files: files.iter().map(|file| (file.path.clone(), file.digest)).collect(),
+        };
+        if let Some(before) = self.last.get(&rank) {
+            let differs =
+                |(path, digest): &(FilePath, Digest)| before.files.iter().any(|(p, d)| p == path && d != digest);
+            if seen.modified_ns < before.modified_ns {
+                self.not_before_ns = None; // put back from elsewhere: its time tells nothing
+            } else if seen.files.iter().any(differs) {
+                let half = before.modified_ns + (seen.modified_ns.saturating_sub(before.modified_ns)) / 2;
+                self.not_before_ns = Some(self.not_before_ns.map_or(half, |at| at.max(half)));
+            }
+        }
+        self.last.insert(rank, seen);
+    }
 }
 
 /// Bytes done by the flush that runs.
@@ -183,7 +232,11 @@ pub struct Hub {
     running: BTreeSet<Key>,
     started: Instant,
     serial: u64,
+    /// A thread is looking which committed checkpoints exist.
+    looking: bool,
     draining: Option<oneshot::Sender<()>>,
+    /// Starts a flush; a test's own one decides itself when it ends, and how.
+    launch: fn(FlushWork, mpsc::Sender<HubEvent>) -> std::io::Result<()>,
 }
 
 impl Hub {
@@ -205,7 +258,9 @@ impl Hub {
             running: BTreeSet::new(),
             started: Instant::now(),
             serial: 0,
+            looking: false,
             draining: None,
+            launch: launch_flush,
         };
         (hub, events, receiver)
     }
@@ -215,7 +270,7 @@ impl Hub {
         loop {
             let event = match self.next_tick() {
                 None => events.recv().await,
-                Some(wait) => match tokio::time::timeout(wait, events.recv()).await {
+                Some(wait) => match tokio::time::timeout(wait.max(Duration::from_millis(1)), events.recv()).await {
                     Ok(event) => event,
                     Err(_) => {
                         self.tick();
@@ -226,6 +281,10 @@ impl Hub {
             match event {
                 Some(event) => self.handle(event),
                 None => return,
+            }
+            // However many events there are, what is due is not put off by them.
+            if self.next_tick() == Some(Duration::ZERO) {
+                self.tick();
             }
             if self.running.is_empty()
                 && let Some(done) = self.draining.take()
@@ -244,16 +303,71 @@ impl Hub {
         let due = self.gathers.values().filter_map(|gather| match gather.phase {
             Phase::Gathering { deadline_ms, .. } => Some(deadline_ms),
             Phase::Waiting { until_ms, .. } => Some(until_ms),
-            Phase::Flushing { .. } | Phase::Committed(_) | Phase::Abandoned(_) => None,
+            Phase::Committed(_) => (!gather.untold.is_empty() && !self.looking).then_some(gather.look.0),
+            Phase::Flushing { .. } | Phase::Abandoned(_) => None,
         });
-        due.min().map(|due_ms| Duration::from_millis(due_ms.saturating_sub(self.now_ms()).max(1)))
+        due.min().map(|due_ms| Duration::from_millis(due_ms.saturating_sub(self.now_ms())))
     }
 
     fn tick(&mut self) {
         for key in self.gathers.keys().cloned().collect::<Vec<_>>() {
             self.step(&key, Event::Tick);
         }
-        self.start_flushes();
+        if self.draining.is_none() {
+            self.start_look();
+            self.start_flushes();
+        }
+    }
+
+    /// Looks, on a thread of its own, which committed checkpoints exist by now.
+    fn start_look(&mut self) {
+        if self.looking {
+            return;
+        }
+        let now_ms = self.now_ms();
+        let mut due = Vec::new();
+        for (key, gather) in &mut self.gathers {
+            let Phase::Committed(id) = &gather.phase else { continue };
+            if !gather.untold.is_empty() && now_ms >= gather.look.0 {
+                gather.look = (now_ms + gather.look.1, (gather.look.1 * 2).min(LOOK_MS.1));
+                due.push((key.clone(), id.clone()));
+            }
+        }
+        if due.is_empty() {
+            return;
+        }
+        let (store, events) = (Arc::clone(&self.store), self.events.clone());
+        let look = move || {
+            let exists = |key: &Key, id: &CheckpointId| {
+                let look = || Ok(manifest::state(&*store, &key.job, id).is_ok_and(|state| state.is_complete()));
+                unpanicked(look).unwrap_or(false)
+            };
+            let exist = due.into_iter().filter(|(key, id)| exists(key, id)).map(|(key, _)| key).collect();
+            // Only fails when the hub is gone.
+            let _ = events.blocking_send(HubEvent::Exist(exist));
+        };
+        self.looking = std::thread::Builder::new().name("look".into()).spawn(look).is_ok();
+    }
+
+    /// Tells the agents again, now that the other groups are there too.
+    fn exist(&mut self, key: &Key) {
+        let Some(gather) = self.gathers.get_mut(key) else { return };
+        let Phase::Committed(id) = &gather.phase else { return };
+        gather.exists = true;
+        tracing::debug!(job = %key.job, checkpoint = %id, group = key.group.0, "exists");
+        for (rank, (node, announce_id)) in std::mem::take(&mut gather.untold) {
+            let told = v1::Committed {
+                label: key.label.to_string(),
+                rank: rank.0,
+                checkpoint: id.to_string(),
+                all_groups: true,
+                announce_id,
+            };
+            // In the session that the agent has now.
+            for agent in self.agents.values().filter(|agent| agent.job == key.job && agent.link.node == node) {
+                agent.link.send(v1::to_agent::Message::Committed(told.clone()));
+            }
+        }
     }
 
     fn handle(&mut self, event: HubEvent) {
@@ -279,6 +393,10 @@ impl Hub {
                 self.lose(&key, rank, session);
             }
             HubEvent::FlushEnded { key, result, elapsed } => self.flush_ended(&key, *result, elapsed),
+            HubEvent::Exist(keys) => {
+                self.looking = false;
+                keys.iter().for_each(|key| self.exist(key));
+            }
             HubEvent::Status(reply) => {
                 let _ = reply.send(self.status());
             }
@@ -328,23 +446,23 @@ impl Hub {
     }
 
     fn announced(&mut self, announced: Announced, job: JobId, ranks: u32, label: CheckpointId, rank: Rank) {
-        let refuse = |why: String, retry: bool| {
-            tracing::warn!(%job, checkpoint = %label, rank = rank.0, why, "announcement refused");
-            let reason = v1::Abandoned { label: label.to_string(), rank: rank.0, reason: why, retry };
-            announced.link.try_send(v1::to_agent::Message::Abandoned(reason));
+        let refuse = |announced: &Announced, label: &CheckpointId, why: String, retry: bool| {
+            tracing::warn!(checkpoint = %label, rank = rank.0, why, "announcement refused");
+            give_back(announced, label, rank, why, retry);
         };
         if self.draining.is_some() {
-            return refuse(Reason::Shutdown.to_string(), true);
+            return refuse(&announced, &label, Reason::Shutdown.to_string(), true);
         }
-        let known = if ranks > 0 { Some(ranks) } else { self.options.ranks.or_else(|| self.ranks_of_newest(&job)) };
-        let Some(grouping) = known.and_then(|ranks| Grouping::new(ranks, self.options.group_size)) else {
+        let Some(grouping) = Grouping::new(ranks, self.options.group_size) else {
             return refuse(
+                &announced,
+                &label,
                 "nobody says how many ranks the job has; set `ranks` for the agent or the aggregator".into(),
                 false,
             );
         };
         if rank.0 >= grouping.ranks() {
-            return refuse(format!("{rank} of a job that has {} ranks", grouping.ranks()), false);
+            return refuse(&announced, &label, format!("{rank} of a job that has {} ranks", grouping.ranks()), false);
         }
         let key = Key { group: grouping.group_of(rank), job, label };
         if let Some(agent) = self.agents.get_mut(&announced.link.session) {
@@ -353,33 +471,49 @@ impl Hub {
         tracing::debug!(job = %key.job, checkpoint = %key.label, rank = rank.0, files = announced.files.len(), "announced");
         let over = match self.gathers.get(&key).map(|gather| (&gather.phase, gather)) {
             None => true,
-            Some((Phase::Committed(_), gather)) => gather.committed.get(&rank) != Some(&content(&announced.files)),
+            // The same bytes written again are part of the next content, of which another rank's may differ.
+            Some((Phase::Committed(_), gather)) => {
+                gather.committed.get(&rank) != Some(&(content(&announced.files), modified_ns(&announced.files)))
+            }
             Some((Phase::Abandoned(_), _)) => true,
             Some((_, gather)) => gather.grouping != grouping && !matches!(gather.phase, Phase::Flushing { .. }),
         };
         if over {
+            if self.gathers.len() >= GATHERS_MAX && !self.gathers.contains_key(&key) {
+                return refuse(
+                    &announced,
+                    &key.label,
+                    format!("{GATHERS_MAX} checkpoints are gathered here already"),
+                    true,
+                );
+            }
             self.begin(key.clone(), grouping);
         }
         let Some(gather) = self.gathers.get_mut(&key) else { return };
-        match gather.phase {
-            Phase::Flushing { .. } => {
-                gather.next.insert(rank, announced);
-            }
+        let replaced = match gather.phase {
+            Phase::Flushing { .. } => gather.next.insert(rank, announced.clone()),
             Phase::Committed(_) => {
                 // The same content again: answer this rank alone.
                 gather.announced = [(rank, announced)].into();
-                self.step(&key, Event::Announced(rank));
+                return self.step(&key, Event::Announced(rank));
             }
             Phase::Gathering { .. } | Phase::Waiting { .. } | Phase::Abandoned(_) => {
-                gather.announced.insert(rank, announced);
-                self.drop_stale(&key);
-                self.step(&key, Event::Announced(rank));
+                gather.saw(rank, &announced.files);
+                gather.announced.insert(rank, announced.clone())
             }
+        };
+        if let Some(other) = replaced.filter(|other| other.link.session != announced.link.session) {
+            tracing::warn!(
+                job = %key.job, checkpoint = %key.label, rank = rank.0, first = other.link.node, last = announced.link.node,
+                "announced in two sessions; the last one counts"
+            );
+            let reason = format!("node {} announced the same rank later; let one agent have it", announced.link.node);
+            give_back(&other, &key.label, rank, reason, false);
         }
-    }
-
-    fn ranks_of_newest(&self, job: &JobId) -> Option<u32> {
-        manifest::list(&*self.store, job).ok()?.first().map(|newest| newest.ranks)
+        self.drop_stale(&key);
+        if self.gathers.get(&key).is_some_and(|gather| gather.announced.contains_key(&rank)) {
+            self.step(&key, Event::Announced(rank));
+        }
     }
 
     /// Starts to gather anew under a key, and keeps what waits and what is remembered bounded.
@@ -387,13 +521,26 @@ impl Hub {
         self.serial += 1;
         let missing = grouping.ranks_of(key.group).map(Rank).collect();
         let deadline_ms = self.now_ms() + self.options.times.gather_ms;
+        let before = self.gathers.remove(&key);
+        let (last, not_before_ns) = before.map_or_else(Default::default, |before| {
+            for (rank, announced) in before.announced.iter().chain(&before.next) {
+                let reason = "the job has another number of ranks".into();
+                give_back(announced, &key.label, *rank, reason, true);
+            }
+            (before.last, before.not_before_ns)
+        });
         let gather = Gather {
             phase: Phase::Gathering { missing, deadline_ms, attempts: 0 },
             grouping,
             announced: BTreeMap::new(),
             next: BTreeMap::new(),
             committed: BTreeMap::new(),
+            last,
+            not_before_ns,
+            problem: String::new(),
             exists: false,
+            untold: BTreeMap::new(),
+            look: (0, LOOK_MS.0),
             raw_bytes: RawBytes(0),
             stored_bytes: StoredBytes(0),
             since: Instant::now(),
@@ -424,20 +571,26 @@ impl Hub {
         }
     }
 
-    /// Files of one checkpoint are written within `spread` of one another; an older announcement under the same name
-    /// belongs to a content that is being overwritten, and is awaited anew.
+    /// Files of one checkpoint are written within `spread` of one another, and after any that another rank has overwritten
+    /// since; an older announcement under the same name belongs to a content that is being overwritten, and is awaited anew.
     fn drop_stale(&mut self, key: &Key) {
         let spread_ns = i64::try_from(self.options.spread.as_nanos()).unwrap_or(i64::MAX);
         let Some(gather) = self.gathers.get_mut(key) else { return };
-        let written = |a: &Announced| a.files.iter().map(|f| f.modified_ns).max().unwrap_or(i64::MIN);
-        let newest = gather.announced.values().map(written).max().unwrap_or(i64::MIN);
-        let stale: Vec<Rank> = (gather.announced.iter())
-            .filter(|(_, a)| !a.files.is_empty() && written(a) < newest.saturating_sub(spread_ns))
-            .map(|(rank, _)| *rank)
-            .collect();
-        stale.iter().for_each(|rank| drop(gather.announced.remove(rank)));
+        if !matches!(gather.phase, Phase::Gathering { .. } | Phase::Waiting { .. }) {
+            return;
+        }
+        let newest = gather.announced.values().map(|a| modified_ns(&a.files)).max().unwrap_or(i64::MIN);
+        let oldest = newest.saturating_sub(spread_ns).max(gather.not_before_ns.unwrap_or(i64::MIN));
+        let is_stale = |a: &Announced| !a.files.is_empty() && modified_ns(&a.files) < oldest;
+        let stale: Vec<Rank> = gather.announced.iter().filter(|(_, a)| is_stale(a)).map(|(rank, _)| *rank).collect();
         for rank in stale {
             tracing::warn!(job = %key.job, checkpoint = %key.label, rank = rank.0, "older than the other ranks' files; awaited anew");
+            if let Some(gather) = self.gathers.get_mut(key)
+                && let Some(announced) = gather.announced.remove(&rank)
+            {
+                let reason = "another rank has overwritten its files since; awaited anew".into();
+                give_back(&announced, &key.label, rank, reason, false);
+            }
             self.step(key, Event::Lost(rank));
         }
     }
@@ -454,22 +607,28 @@ impl Hub {
                 Effect::Flush => self.queue.push_back(key.clone()),
                 Effect::TellCommitted(id) => {
                     for (rank, announced) in std::mem::take(&mut gather.announced) {
+                        let announce_id = announced.announce_id;
                         let told = v1::Committed {
                             label: key.label.to_string(),
                             rank: rank.0,
                             checkpoint: id.to_string(),
                             all_groups: gather.exists,
+                            announce_id,
                         };
-                        gather.committed.insert(rank, content(&announced.files));
-                        announced.link.try_send(v1::to_agent::Message::Committed(told));
+                        gather.committed.insert(rank, (content(&announced.files), modified_ns(&announced.files)));
+                        if !gather.exists {
+                            if gather.untold.is_empty() {
+                                gather.look = (now_ms + LOOK_MS.0, LOOK_MS.0);
+                            }
+                            gather.untold.insert(rank, (announced.link.node.clone(), announce_id));
+                        }
+                        announced.link.send(v1::to_agent::Message::Committed(told));
                     }
                 }
                 Effect::TellAbandoned(reason) => {
                     tracing::warn!(job = %key.job, checkpoint = %key.label, group = key.group.0, %reason, "abandoned checkpoint");
                     for (rank, announced) in std::mem::take(&mut gather.announced) {
-                        let (label, reason, retry) = (key.label.to_string(), reason.to_string(), reason.may_pass());
-                        let told = v1::Abandoned { label, rank: rank.0, reason, retry };
-                        announced.link.try_send(v1::to_agent::Message::Abandoned(told));
+                        give_back(&announced, &key.label, rank, reason.to_string(), reason.may_pass());
                     }
                 }
             }
@@ -497,6 +656,12 @@ impl Hub {
         let Some(gather) = self.gathers.get_mut(&key).filter(|g| matches!(g.phase, Phase::Flushing { .. })) else {
             return;
         };
+        // Whoever is not there is awaited, whatever the phase says: a container without a rank is no checkpoint.
+        let ranks = gather.grouping.ranks_of(key.group).map(Rank);
+        let missing: BTreeSet<Rank> = ranks.filter(|rank| !gather.announced.contains_key(rank)).collect();
+        if !missing.is_empty() {
+            return self.step(&key, Event::RanksFailed(missing));
+        }
         gather.progress = Arc::default();
         let (files, source) = RemoteSource::new(gather.announced.values().cloned(), self.options.fetch_deadline);
         let work = FlushWork {
@@ -507,18 +672,11 @@ impl Hub {
             grouping: gather.grouping,
             files,
             source,
+            not_before_ns: gather.not_before_ns,
             progress: Arc::clone(&gather.progress),
         };
-        let events = self.events.clone();
-        let thread = std::thread::Builder::new().name("flush".into()).spawn(move || {
-            let started = Instant::now();
-            let key = work.key.clone();
-            let result = Box::new(work.run());
-            // Only fails when the hub is gone, and then nobody waits.
-            let _ = events.blocking_send(HubEvent::FlushEnded { key, result, elapsed: started.elapsed() });
-        });
-        match thread {
-            Ok(_) => drop(self.running.insert(key)),
+        match (self.launch)(work, self.events.clone()) {
+            Ok(()) => drop(self.running.insert(key)),
             Err(error) => self.step(&key, Event::StoreFailed(format!("no thread for the flush: {error}"))),
         }
     }
@@ -529,6 +687,7 @@ impl Hub {
         let Some(gather) = self.gathers.get_mut(key) else { return };
         gather.flush_ms = elapsed_ms;
         let next = std::mem::take(&mut gather.next);
+        let grouping = gather.grouping;
         match result {
             Ok(flushed) => {
                 gather.exists = flushed.exists;
@@ -539,36 +698,35 @@ impl Hub {
                     raw_bytes = flushed.manifest.raw_bytes.0, stored_bytes = flushed.manifest.stored_bytes.0, elapsed_ms,
                     "committed group"
                 );
-                let grouping = gather.grouping;
                 self.step(key, Event::Flushed(flushed.id));
-                // Announced while the flush ran: the same content is answered, another one begins the next checkpoint.
-                for (rank, announced) in next {
-                    let (job, label) = (key.job.clone(), key.label.clone());
-                    self.announced(announced, job, grouping.ranks(), label, rank);
-                }
             }
             Err(error) => {
                 tracing::warn!(job = %key.job, checkpoint = %key.label, group = key.group.0, error = error_chain(&error), "flush failed");
-                let event = match &error {
-                    FlushError::Fetch(fetch) => {
-                        let rank = fetch.rank();
-                        gather.announced.remove(&rank);
-                        // Whoever else has lost its session since is awaited too.
-                        let alive = |a: &Announced| self.agents.contains_key(&a.link.session);
-                        let mut missing: BTreeSet<Rank> = [rank].into();
-                        gather.announced.retain(|rank, a| alive(a) || !missing.insert(*rank));
-                        Event::RanksFailed(missing)
-                    }
-                    other => Event::StoreFailed(error_chain(other)),
-                };
-                self.step(key, event);
-                for (rank, announced) in next {
-                    if let Some(gather) = self.gathers.get_mut(key) {
-                        gather.announced.insert(rank, announced);
-                        self.step(key, Event::Announced(rank));
+                gather.problem = error_chain(&error);
+                let mut missing = BTreeSet::new();
+                if let FlushError::Fetch(FetchError::Changed { rank, .. }) = &error {
+                    missing.insert(*rank);
+                    if let Some(announced) = gather.announced.remove(rank) {
+                        // Its agent need not have noticed. If it has, it announces another time, and this says nothing.
+                        give_back(&announced, &key.label, *rank, error_chain(&error), true);
                     }
                 }
+                // Whoever has lost its session since is awaited too, and announces again.
+                let alive = |a: &Announced| self.agents.contains_key(&a.link.session) && !a.link.has_ended();
+                gather.announced.retain(|rank, a| alive(a) || !missing.insert(*rank));
+                // With everybody still there nobody announces again: what failed is tried again, a few times.
+                self.step(
+                    key,
+                    match missing.is_empty() {
+                        true => Event::StoreFailed(error_chain(&error)),
+                        false => Event::RanksFailed(missing),
+                    },
+                );
             }
+        }
+        // Announced while the flush ran: the same content is answered, another one is taken as if it came now.
+        for (rank, announced) in next {
+            self.announced(announced, key.job.clone(), grouping.ranks(), key.label.clone(), rank);
         }
     }
 
@@ -595,6 +753,25 @@ impl Hub {
     }
 }
 
+/// Tells an agent that its announcement is of no use any more, and whether to announce again after a while.
+fn give_back(announced: &Announced, label: &CheckpointId, rank: Rank, reason: String, retry: bool) {
+    let (label, rank, announce_id) = (label.to_string(), rank.0, announced.announce_id);
+    let told = v1::Abandoned { label, rank, reason, retry, announce_id };
+    announced.link.send(v1::to_agent::Message::Abandoned(told));
+}
+
+/// Runs a flush on a thread of its own; whatever happens there, its end is told.
+fn launch_flush(work: FlushWork, events: mpsc::Sender<HubEvent>) -> std::io::Result<()> {
+    let flush = move || {
+        let started = Instant::now();
+        let key = work.key.clone();
+        let result = Box::new(unpanicked(|| work.run()));
+        // Only fails when the hub is gone, and then nobody waits.
+        let _ = events.blocking_send(HubEvent::FlushEnded { key, result, elapsed: started.elapsed() });
+    };
+    std::thread::Builder::new().name("flush".into()).spawn(flush).map(drop)
+}
+
 fn is_over(phase: &Phase) -> bool {
     matches!(phase, Phase::Committed(_) | Phase::Abandoned(_))
 }
@@ -605,7 +782,9 @@ fn gather_status(key: &Key, gather: &Gather) -> v1::CheckpointStatus {
             ("gathering", String::new(), missing.iter().take(64).map(|r| r.0).collect())
         }
         Phase::Flushing { .. } => ("flushing", String::new(), Vec::new()),
-        Phase::Waiting { attempts, .. } => ("waiting", format!("the store failed {attempts} times"), Vec::new()),
+        Phase::Waiting { attempts, .. } => {
+            ("waiting", format!("failed {attempts} times, and is tried again: {}", gather.problem), Vec::new())
+        }
         Phase::Committed(id) => ("committed", id.to_string(), Vec::new()),
         Phase::Abandoned(reason) => ("abandoned", reason.to_string(), Vec::new()),
     };
@@ -657,6 +836,7 @@ struct FlushWork {
     grouping: Grouping,
     files: Vec<FileHeader>,
     source: RemoteSource,
+    not_before_ns: Option<i64>,
     progress: Arc<Progress>,
 }
 
@@ -664,7 +844,9 @@ impl FlushWork {
     fn run(self) -> Result<Flushed, FlushError> {
         let store = &*self.store;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let chosen = choose_instance(store, &self.key, self.grouping, &self.files, self.options.spread)?;
+        let written =
+            Written { spread: self.options.spread, not_before_ms: self.not_before_ns.map(|ns| ns / 1_000_000) };
+        let chosen = choose_instance(store, &self.key, self.grouping, &self.files, written)?;
         let (manifest, was_there) = match chosen {
             Instance::There(manifest) => (*manifest, true),
             Instance::New(checkpoint) => {
@@ -692,3 +874,7 @@ impl FlushWork {
         Ok(Flushed { id, manifest, exists, was_there })
     }
 }
+
+#[cfg(test)]
+#[path = "hub_tests.rs"]
+mod tests;

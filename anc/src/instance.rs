@@ -2,15 +2,18 @@
 //!
 //! Codes that overwrite their checkpoint under one name (`restart.h5`) save another content each time, and a committed
 //! checkpoint is never changed. So the first content is `restart.h5`, the next `restart.h5~2`, and so on. Every group
-//! finds the number by itself, from the store alone: the first one under which its own manifest is missing and the
-//! other groups' files, if there are any, were written at the same time as its own.
+//! finds the number by itself, from the store alone: the one whose other groups' files were written when its own were,
+//! and where there is none, the next that nobody has used. A group that missed a step so never joins its newer content
+//! to the others' older one.
 
 use crate::hub::Key;
 use mcrengine::container::ReadError;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, Grouping};
-use mcrengine::manifest::{self, Manifest};
-use mcrengine::store::Store;
+use mcrengine::manifest::{self, Manifest, manifest_name};
+use mcrengine::store::{Store, StoreError, visible};
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 /// What to do with a content.
@@ -21,47 +24,163 @@ pub enum Instance {
     New(CheckpointId),
 }
 
-/// The most contents under one name that are looked at.
-const GENERATIONS_MAX: u32 = 1 << 20;
+/// The newest contents under one name that are looked at; an older one is no step that a group could still join.
+const LOOKED_AT: usize = 32;
 
-/// Finds the name. `spread` is how far apart the files of one checkpoint may be written.
+/// What a flush knows about when its files were written.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// How far apart the files of one checkpoint may be written.
+    pub spread: Duration,
+    /// Whatever was written before this, in milliseconds since 1970, belongs to a content that was overwritten since.
+    pub not_before_ms: Option<i64>,
+}
+
+/// One content under a name: when another group's files of it were written, if another group is there.
+struct Taken {
+    id: CheckpointId,
+    ours: bool,
+    other_ms: Option<i64>,
+}
+
+/// Finds the name.
 pub fn choose_instance(
     store: &dyn Store,
     key: &Key,
     grouping: Grouping,
     files: &[FileHeader],
-    spread: Duration,
-) -> Result<Instance, ReadError> {
-    let newest_ms = |files: &[FileHeader]| files.iter().map(|f| f.modified_ns / 1_000_000).max().unwrap_or(0);
-    let ours_ms = newest_ms(files);
-    let spread_ms = i64::try_from(spread.as_millis()).unwrap_or(i64::MAX);
-    for generation in 1..GENERATIONS_MAX {
-        let Ok(id) = key.label.with_generation(generation) else { break };
-        match manifest::read_manifest(store, &key.job, &id, key.group) {
+    written: Written,
+) -> Result<Instance, StoreError> {
+    let ours_ms = files.iter().map(|f| f.modified_ns / 1_000_000).max().unwrap_or(0);
+    let generations = generations(store, key)?;
+    let free = generations.last().map_or(1, |newest| newest.saturating_add(1));
+    let mut taken = Vec::new();
+    for generation in generations.iter().rev().take(LOOKED_AT).rev() {
+        let Ok(id) = key.label.with_generation(*generation) else { continue };
+        let (ours, groups) = match manifest::read_manifest(store, &key.job, &id, key.group) {
             Ok(manifest) if same_content(&manifest, grouping, files) => return Ok(Instance::There(Box::new(manifest))),
-            Ok(_) => continue,
-            Err(ReadError::Missing { .. }) => {}
-            // Ours, but not readable: it stays as evidence, and the content is saved under the next name.
-            Err(error) if !matches!(error, ReadError::Io { .. }) => continue,
-            Err(error) => return Err(error),
-        }
-        let others = (0..grouping.groups()).map(GroupId).filter(|group| *group != key.group);
-        let mut fits = true;
-        for group in others.take(64) {
-            if let Ok(other) = manifest::read_manifest(store, &key.job, &id, group) {
-                fits = other.ranks == grouping.ranks() && (other.written_unix_ms - ours_ms).abs() <= spread_ms;
-                break;
-            }
-        }
-        if fits {
-            return Ok(Instance::New(id));
-        }
+            Ok(manifest) => (true, manifest.groups),
+            Err(ReadError::Missing { .. }) => (false, grouping.groups()),
+            // Ours, but not readable: it stays as evidence, and the content is saved under another name.
+            Err(error) if !matches!(error, ReadError::Io { .. }) => (true, grouping.groups()),
+            Err(error) => return Err(error.into()),
+        };
+        let other = other_group(store, key, &id, groups)?;
+        // Saved with other numbers of ranks, or pruned: nothing to join.
+        let ours =
+            ours || other.as_ref().map_or_else(|| is_pruned(store, key, &id), |other| other.ranks != grouping.ranks());
+        taken.push(Taken { id, ours, other_ms: other.map(|other| other.written_unix_ms) });
     }
-    Ok(Instance::New(key.label.clone()))
+    // Begun by another group, or by us before a failure, and not committed by anybody yet.
+    let begun = taken.iter().rev().take_while(|taken| !taken.ours && taken.other_ms.is_none()).last();
+    Ok(Instance::New(match fitting(&taken, ours_ms, written).or(begun.map(|taken| &taken.id)) {
+        Some(id) => id.clone(),
+        None => key.label.with_generation(free).unwrap_or_else(|_| key.label.clone()),
+    }))
+}
+
+/// The content that was written when ours was, if there is one that lacks our group.
+fn fitting(taken: &[Taken], ours_ms: i64, written: Written) -> Option<&CheckpointId> {
+    let spread_ms = i64::try_from(written.spread.as_millis()).unwrap_or(i64::MAX);
+    let apart = |other_ms: i64| ours_ms.saturating_sub(other_ms).saturating_abs();
+    // The nearest in time, whether we are in it or not: if we are, ours is of no step that the others have.
+    let (nearest, place) = (taken.iter().enumerate())
+        .filter_map(|(i, taken)| taken.other_ms.map(|ms| (i, taken, ms)))
+        .min_by_key(|(_, _, ms)| apart(*ms))
+        .map(|(i, taken, _)| (taken, i))?;
+    let other_ms = nearest.other_ms?;
+    if nearest.ours || apart(other_ms) > spread_ms || written.not_before_ms.is_some_and(|ms| other_ms < ms) {
+        return None;
+    }
+    // Newer than all: of this step only if it is nearer than half a step, as far as the one before tells what a step is.
+    let before_ms = taken[..place].iter().rev().find_map(|taken| taken.other_ms);
+    let step_ms = before_ms.map(|before_ms| other_ms.saturating_sub(before_ms).saturating_abs());
+    match step_ms {
+        Some(step_ms) if ours_ms > other_ms && apart(other_ms) > step_ms / 2 => None,
+        _ => Some(&nearest.id),
+    }
+}
+
+/// Which contents of a label have a directory in the store, in rising order.
+fn generations(store: &dyn Store, key: &Key) -> Result<BTreeSet<u32>, StoreError> {
+    let entries = match store.list_dir(Path::new(key.job.as_str())) {
+        Err(error) if error.is_not_found() => return Ok(BTreeSet::new()),
+        other => other?,
+    };
+    let ids = entries.iter().filter(|entry| entry.is_dir).filter_map(|entry| entry.name.parse::<CheckpointId>().ok());
+    let label = key.label.with_generation(1).unwrap_or_else(|_| key.label.clone());
+    Ok(ids.filter(|id| id.label() == label.as_str()).map(|id| id.generation()).collect())
+}
+
+fn directory(key: &Key, id: &CheckpointId) -> std::path::PathBuf {
+    Path::new(key.job.as_str()).join(id.as_str())
+}
+
+/// The manifest of any other group.
+fn other_group(store: &dyn Store, key: &Key, id: &CheckpointId, groups: u32) -> Result<Option<Manifest>, StoreError> {
+    let entries = match store.list_dir(&directory(key, id)) {
+        Err(error) if error.is_not_found() => return Ok(None),
+        other => other?,
+    };
+    let names: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).filter(|name| visible(name)).collect();
+    let others = (0..groups).map(GroupId).filter(|group| *group != key.group);
+    let mut there = others.filter(|group| names.contains(manifest_name(*group).as_str()));
+    Ok(there.find_map(|group| manifest::read_manifest(store, &key.job, id, group).ok()))
+}
+
+fn is_pruned(store: &dyn Store, key: &Key, id: &CheckpointId) -> bool {
+    manifest::state(store, &key.job, id).is_ok_and(|state| state.is_pruned)
 }
 
 fn same_content(manifest: &Manifest, grouping: Grouping, files: &[FileHeader]) -> bool {
     manifest.ranks == grouping.ranks()
         && manifest.files.len() == files.len()
         && manifest.files.iter().zip(files).all(|(m, f)| m.path == f.path && m.rank == f.rank && m.digest == f.digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(all: &[(bool, Option<i64>)]) -> Vec<Taken> {
+        let id = |i: usize| format!("restart.h5~{}", i + 2).parse().expect("valid");
+        all.iter()
+            .enumerate()
+            .map(|(i, (ours, other_ms))| Taken { id: id(i), ours: *ours, other_ms: *other_ms })
+            .collect()
+    }
+
+    fn place(all: &[(bool, Option<i64>)], ours_s: i64) -> Option<String> {
+        let all: Vec<_> = all.iter().map(|(ours, other_s)| (*ours, other_s.map(|s| s * 1000))).collect();
+        let written = Written { spread: Duration::from_secs(600), not_before_ms: None };
+        fitting(&taken(&all), ours_s * 1000, written).map(ToString::to_string)
+    }
+
+    fn nth(i: usize) -> Option<String> {
+        Some(format!("restart.h5~{}", i + 2))
+    }
+
+    #[test]
+    fn a_group_joins_the_step_at_which_the_others_wrote() {
+        assert_eq!(place(&[(false, Some(1000))], 1003), nth(0));
+        assert_eq!(place(&[(false, Some(1000))], 990), nth(0), "it wrote first and commits last");
+        assert_eq!(place(&[(true, Some(1000)), (false, Some(1060))], 1063), nth(1));
+    }
+
+    #[test]
+    fn a_group_that_missed_steps_does_not_join_an_older_one() {
+        let missed = [(false, Some(1000)), (false, Some(1060)), (false, Some(1120))];
+        assert_eq!(place(&missed, 1121), nth(2), "the first that lacks it would be another step");
+        assert_eq!(place(&missed, 1181), None, "the others have not committed this step yet");
+        assert_eq!(place(&[(false, Some(1000))], 1000 + 601), None, "further apart than one checkpoint's files");
+        assert_eq!(place(&[(true, Some(1000)), (true, Some(1060))], 1061), None, "it is in the nearest already");
+    }
+
+    #[test]
+    fn what_was_overwritten_since_is_not_joined() {
+        let written = Written { spread: Duration::from_secs(600), not_before_ms: Some(1_030_000) };
+        assert!(fitting(&taken(&[(false, Some(1_000_000))]), 1_060_000, written).is_none());
+        let written = Written { not_before_ms: None, ..written };
+        assert!(fitting(&taken(&[(false, Some(1_000_000))]), 1_060_000, written).is_some());
+    }
 }

@@ -37,6 +37,8 @@ pub struct Aggregator {
 
 /// How long a drain may take: inside Slurm's KillWait of 30 s.
 const DRAIN: Duration = Duration::from_secs(25);
+/// How long agents may take to leave after it.
+const GOODBYE: Duration = Duration::from_secs(2);
 
 impl Aggregator {
     /// Listens and serves until [`Aggregator::drain`].
@@ -45,9 +47,9 @@ impl Aggregator {
         let address = listener.local_addr()?;
         let budget = budget::Budget::new(config.budget_bytes);
         let take_apart = config.hub.flush.plan.scheme.takes_files_apart();
-        let (group_size, threads) = (config.hub.group_size, config.hub.flush.threads);
+        let (group_size, threads, ranks) = (config.hub.group_size, config.hub.flush.threads, config.hub.ranks);
         let (hub, events, received) = Hub::new(Arc::clone(&store), config.hub, Arc::clone(&budget));
-        let service = Service::new(events.clone(), store, budget, take_apart, group_size, threads);
+        let service = Service::new(events.clone(), store, budget, take_apart, group_size, threads).with_ranks(ranks);
         let hub = tokio::spawn(hub.run(received));
         let (stop, stopped) = oneshot::channel::<()>();
         let (shut, shutting) = oneshot::channel::<()>();
@@ -62,7 +64,7 @@ impl Aggregator {
             .serve_with_incoming_shutdown(tokio_stream::wrappers::TcpListenerStream::new(listener), async {
                 let _ = shutting.await;
             });
-        let server = tokio::spawn(server);
+        let mut server = tokio::spawn(server);
         let ended = tokio::spawn(async move {
             let _ = stopped.await;
             let (done, drained) = oneshot::channel();
@@ -72,9 +74,12 @@ impl Aggregator {
             {
                 tracing::warn!(seconds = DRAIN.as_secs(), "a flush did not end in time; its checkpoint does not exist");
             }
-            let _ = shut.send(());
             hub.abort();
-            server.abort();
+            let _ = shut.send(());
+            // Without the hub every session says goodbye, which takes its last answers along.
+            if tokio::time::timeout(GOODBYE, &mut server).await.is_err() {
+                server.abort();
+            }
         });
         tracing::info!(%address, "aggregator listens");
         Ok(Self { address, stop, ended })

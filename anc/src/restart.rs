@@ -12,6 +12,7 @@ use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
 use mcrengine::store::Store;
 use mcrengine::units::{RawBytes, StoredBytes};
 use prost::Message;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -93,6 +94,7 @@ pub fn send_ranks(
     out: &Frames,
 ) -> Result<(), RestartError> {
     let set = ContainerSet::open(store, job, checkpoint, group)?;
+    let ranks: BTreeSet<Rank> = ranks.iter().copied().collect();
     let wanted = |file: &FileHeader| ranks.is_empty() || ranks.contains(&file.rank);
     let sender = Sender { out, runtime: tokio::runtime::Handle::current() };
     let mut numbers = vec![0u32; set.index().files().len()];

@@ -14,13 +14,14 @@ use mcr_proto::{
 };
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
+use mcrengine::manifest;
 use mcrengine::store::Store;
 use prost::Message;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -28,6 +29,8 @@ use tonic::{Request, Response, Status, Streaming};
 const ASSEMBLIES_MAX: usize = 4;
 /// Agents at a time; further ones are turned away.
 const SESSIONS_MAX: usize = 4096;
+/// Encoded announcements in memory, half received or waiting for their checkpoint, in KiB: 1 GiB.
+const ANNOUNCED_KIB_MAX: usize = 1 << 20;
 /// Restarts at a time; further ones wait.
 const RESTORES_MAX: usize = 4;
 
@@ -43,6 +46,10 @@ pub struct Service {
     sessions: Arc<AtomicU64>,
     open: Arc<Semaphore>,
     restores: Arc<Semaphore>,
+    /// Room for announcements, in KiB.
+    room: Arc<Semaphore>,
+    /// Ranks of jobs whose agents do not say.
+    ranks: Option<u32>,
 }
 
 impl Service {
@@ -57,7 +64,13 @@ impl Service {
     ) -> Self {
         let (sessions, open) = (Arc::new(AtomicU64::new(1)), Arc::new(Semaphore::new(SESSIONS_MAX)));
         let restores = Arc::new(Semaphore::new(RESTORES_MAX));
-        Self { hub, store, budget, take_apart, group_size, threads, sessions, open, restores }
+        let room = Arc::new(Semaphore::new(ANNOUNCED_KIB_MAX));
+        Self { hub, store, budget, take_apart, group_size, threads, sessions, open, restores, room, ranks: None }
+    }
+
+    /// With the number of ranks of jobs whose agents do not say it.
+    pub fn with_ranks(self, ranks: Option<u32>) -> Self {
+        Self { ranks, ..self }
     }
 
     /// As tonic wants it, with the wire's limits.
@@ -108,7 +121,9 @@ impl Aggregator for Service {
             let result = restart::send_ranks(&*store, &job, &checkpoint, group, &ranks, threads, &budget, &out);
             if let Err(error) = result {
                 tracing::warn!(%job, %checkpoint, group = group.0, error = error_chain(&error), "restart failed");
-                let _ = out.blocking_send(Err(restart::to_status(&error)));
+                // A receiver that takes nothing is not waited for: the stream's end without `End` says the same.
+                let told = out.send_timeout(Err(restart::to_status(&error)), Duration::from_secs(1));
+                let _ = tokio::runtime::Handle::current().block_on(told);
             }
         });
         Ok(Response::new(ReceiverStream::new(frames)))
@@ -128,6 +143,8 @@ fn wrong_version(found: u32) -> Status {
     ))
 }
 
+const SHUTTING_DOWN: &str = "the aggregator is shutting down";
+
 /// Why a session ended.
 struct End {
     reason: String,
@@ -138,7 +155,9 @@ impl Service {
     async fn serve_session(&self, mut from: Streaming<v1::FromAgent>, out: mpsc::Sender<Result<v1::ToAgent, Status>>) {
         let hello = match tokio::time::timeout(Duration::from_secs(SILENCE_SECONDS), from.message()).await {
             Ok(Ok(Some(v1::FromAgent { message: Some(From::Hello(hello)) }))) => self.check_hello(hello),
-            _ => Err(End { reason: "the first message must be Hello".into(), retry: false }),
+            Ok(Ok(Some(_))) => Err(End { reason: "the first message must be Hello".into(), retry: false }),
+            Err(_) => Err(End { reason: format!("no Hello within {SILENCE_SECONDS} s"), retry: true }),
+            Ok(Ok(None) | Err(_)) => return,
         };
         let (node, job, ranks) = match hello {
             Ok(hello) => hello,
@@ -147,13 +166,16 @@ impl Service {
         let link = AgentLink::new(self.sessions.fetch_add(1, Ordering::Relaxed), node, out.clone());
         let session = link.session;
         let welcome = v1::Welcome { version: WIRE_VERSION, take_apart: self.take_apart, software: SOFTWARE.into() };
-        link.try_send(To::Welcome(welcome));
-        if self.hub.send(HubEvent::Opened { link: Arc::clone(&link), job: job.clone() }).await.is_ok() {
-            let end = self.read_messages(&mut from, &link, &job, ranks).await;
-            link.end(&end.reason);
-            let _ = self.hub.send(HubEvent::Ended { session }).await;
-            goodbye(&out, end).await;
-        }
+        drop(out);
+        link.send(To::Welcome(welcome));
+        let end = match self.hub.send(HubEvent::Opened { link: Arc::clone(&link), job: job.clone() }).await {
+            Ok(()) => self.read_messages(&mut from, &link, &job, ranks).await,
+            Err(_) => End { reason: SHUTTING_DOWN.into(), retry: true },
+        };
+        tracing::debug!(session, reason = end.reason, "session ended");
+        link.send(To::Goodbye(v1::Goodbye { reason: end.reason.clone(), retry: end.retry }));
+        link.end(&end.reason);
+        let _ = self.hub.send(HubEvent::Ended { session }).await;
     }
 
     fn check_hello(&self, hello: v1::Hello) -> Result<(String, JobId, u32), End> {
@@ -179,13 +201,19 @@ impl Service {
         from: &mut Streaming<v1::FromAgent>,
         link: &Arc<AgentLink>,
         job: &JobId,
-        ranks: u32,
+        mut ranks: u32,
     ) -> End {
         let mut assemblies: HashMap<u64, Assembly> = HashMap::new();
         let mut silent_seconds = 0;
         loop {
             let wait = Duration::from_secs(HEARTBEAT_SECONDS);
-            let message = match tokio::time::timeout(wait, from.message()).await {
+            // Each arm only makes an event; a message that is half received stays in the stream.
+            let heard = tokio::select! {
+                heard = tokio::time::timeout(wait, from.message()) => heard,
+                reason = link.until_ended() => return End { reason, retry: true },
+                () = self.hub.closed() => return End { reason: SHUTTING_DOWN.into(), retry: true },
+            };
+            let message = match heard {
                 Err(_) => {
                     silent_seconds += HEARTBEAT_SECONDS;
                     if silent_seconds >= SILENCE_SECONDS {
@@ -194,7 +222,7 @@ impl Service {
                             retry: true,
                         };
                     }
-                    link.try_send(To::Heartbeat(v1::Heartbeat {}));
+                    link.send(To::Heartbeat(v1::Heartbeat {}));
                     continue;
                 }
                 Ok(Ok(Some(message))) => message.message,
@@ -214,15 +242,25 @@ impl Service {
                         return broken(reason);
                     }
                 }
-                Some(From::Announce(part)) => match assemble(&mut assemblies, part) {
-                    Ok(None) => {}
-                    Ok(Some(whole)) => {
-                        if let Err(reason) = self.announce(whole, link, job, ranks).await {
-                            return broken(reason);
+                Some(From::Announce(part)) => {
+                    let kib = u32::try_from(part.part.len().div_ceil(1024)).unwrap_or(u32::MAX).max(1);
+                    let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(kib) else {
+                        let reason = format!("announcements of {} MiB wait here already", ANNOUNCED_KIB_MAX >> 10);
+                        return End { reason, retry: true };
+                    };
+                    match assemble(&mut assemblies, part, room) {
+                        Ok(None) => {}
+                        Ok(Some(whole)) => {
+                            if ranks == 0 {
+                                ranks = self.ranks_of(job).await;
+                            }
+                            if let Err(reason) = self.announce(whole, link, job, ranks).await {
+                                return broken(reason);
+                            }
                         }
+                        Err(reason) => return broken(reason),
                     }
-                    Err(reason) => return broken(reason),
-                },
+                }
                 Some(From::FetchFailed(failed)) => link.failed(failed),
                 Some(From::Withdraw(withdraw)) => {
                     let Ok(label) = withdraw.label.parse() else {
@@ -241,11 +279,22 @@ impl Service {
         }
     }
 
+    /// How many ranks a job has whose agent does not know: as configured, or as its newest checkpoint has; 0 if neither.
+    async fn ranks_of(&self, job: &JobId) -> u32 {
+        if let Some(ranks) = self.ranks {
+            return ranks;
+        }
+        let (store, job) = (Arc::clone(&self.store), job.clone());
+        let newest = move || manifest::list(&*store, &job).ok()?.into_iter().find(|c| c.ranks > 0).map(|c| c.ranks);
+        tokio::task::spawn_blocking(newest).await.ok().flatten().unwrap_or(0)
+    }
+
     async fn announce(&self, whole: Assembly, link: &Arc<AgentLink>, job: &JobId, ranks: u32) -> Result<(), String> {
-        let Assembly { announce_id, label, rank, bytes, .. } = whole;
+        let Assembly { announce_id, label, rank, bytes, room, .. } = whole;
         let parsed = tokio::task::spawn_blocking(move || files_of(bytes.freeze(), rank)).await;
         let files = parsed.map_err(|_| "reading an announcement failed".to_owned())??;
-        let announced = Announced { link: Arc::clone(link), announce_id, files: Arc::new(files) };
+        let (files, room) = (Arc::new(files), room.map(Arc::new));
+        let announced = Announced { link: Arc::clone(link), announce_id, files, room };
         let event = HubEvent::Announced { announced, job: job.clone(), ranks, label, rank };
         self.hub.send(event).await.map_err(|_| "the aggregator is shutting down".to_owned())
     }
@@ -258,10 +307,16 @@ struct Assembly {
     rank: Rank,
     total_bytes: u64,
     bytes: BytesMut,
+    /// What its bytes take of [`ANNOUNCED_KIB_MAX`].
+    room: Option<OwnedSemaphorePermit>,
 }
 
-/// Adds a part; gives the whole once it is there.
-fn assemble(assemblies: &mut HashMap<u64, Assembly>, part: v1::AnnouncePart) -> Result<Option<Assembly>, String> {
+/// Adds a part, with its room; gives the whole once it is there.
+fn assemble(
+    assemblies: &mut HashMap<u64, Assembly>,
+    part: v1::AnnouncePart,
+    room: OwnedSemaphorePermit,
+) -> Result<Option<Assembly>, String> {
     if part.offset == 0 {
         if part.total_bytes > ANNOUNCEMENT_BYTES_MAX {
             return Err(format!(
@@ -274,7 +329,8 @@ fn assemble(assemblies: &mut HashMap<u64, Assembly>, part: v1::AnnouncePart) -> 
         }
         let label = part.label.parse().map_err(|error| format!("a checkpoint's name is refused: {error}"))?;
         let (announce_id, rank, total_bytes) = (part.announce_id, Rank(part.rank), part.total_bytes);
-        assemblies.insert(announce_id, Assembly { announce_id, label, rank, total_bytes, bytes: BytesMut::new() });
+        let (bytes, room) = (BytesMut::new(), None);
+        assemblies.insert(announce_id, Assembly { announce_id, label, rank, total_bytes, bytes, room });
     }
     let Some(assembly) = assemblies.get_mut(&part.announce_id) else {
         return Err(format!("a later part of announcement {}, whose first is missing", part.announce_id));
@@ -287,6 +343,10 @@ fn assemble(assemblies: &mut HashMap<u64, Assembly>, part: v1::AnnouncePart) -> 
         ));
     }
     assembly.bytes.extend_from_slice(&part.part);
+    match &mut assembly.room {
+        None => assembly.room = Some(room),
+        Some(there) => there.merge(room),
+    }
     match assembly.bytes.len() as u64 == assembly.total_bytes {
         true => Ok(assemblies.remove(&part.announce_id)),
         false => Ok(None),
@@ -331,22 +391,27 @@ mod tests {
         }
     }
 
+    fn room() -> OwnedSemaphorePermit {
+        static ROOM: std::sync::LazyLock<Arc<Semaphore>> = std::sync::LazyLock::new(|| Arc::new(Semaphore::new(99)));
+        Arc::clone(&ROOM).try_acquire_owned().expect("free")
+    }
+
     #[test]
     fn parts_in_order_make_an_announcement() {
         let mut open = HashMap::new();
-        assert!(assemble(&mut open, part(0, 5, b"abc")).expect("first").is_none());
-        let whole = assemble(&mut open, part(3, 5, b"de")).expect("second").expect("whole");
+        assert!(assemble(&mut open, part(0, 5, b"abc"), room()).expect("first").is_none());
+        let whole = assemble(&mut open, part(3, 5, b"de"), room()).expect("second").expect("whole");
         assert_eq!(&whole.bytes[..], b"abcde");
         assert!(open.is_empty());
     }
 
     #[test]
     fn parts_that_lie_about_their_length_or_place_are_refused() {
-        assert!(assemble(&mut HashMap::new(), part(3, 5, b"de")).is_err(), "the first is missing");
-        assert!(assemble(&mut HashMap::new(), part(0, ANNOUNCEMENT_BYTES_MAX + 1, b"")).is_err(), "too long");
-        assert!(assemble(&mut HashMap::new(), part(0, 2, b"abc")).is_err(), "longer than it says");
+        assert!(assemble(&mut HashMap::new(), part(3, 5, b"de"), room()).is_err(), "the first is missing");
+        assert!(assemble(&mut HashMap::new(), part(0, ANNOUNCEMENT_BYTES_MAX + 1, b""), room()).is_err(), "too long");
+        assert!(assemble(&mut HashMap::new(), part(0, 2, b"abc"), room()).is_err(), "longer than it says");
         let mut open = HashMap::new();
-        assert!(assemble(&mut open, part(0, 5, b"abc")).is_ok());
-        assert!(assemble(&mut open, part(4, 5, b"e")).is_err(), "a gap");
+        assert!(assemble(&mut open, part(0, 5, b"abc"), room()).is_ok());
+        assert!(assemble(&mut open, part(4, 5, b"e"), room()).is_err(), "a gap");
     }
 }

@@ -108,7 +108,7 @@ impl Agent {
             capturing: None,
             held: BTreeMap::new(),
             again: Vec::new(),
-            to_delete: Vec::new(),
+            to_delete: VecDeque::new(),
             next_announce: 1,
             done_to,
         };
@@ -162,8 +162,8 @@ struct Core {
     held: BTreeMap<RankKey, HeldRank>,
     /// Given up for a passing reason; ready again at that time.
     again: Vec<(tokio::time::Instant, ReadyRank)>,
-    /// Files of committed checkpoints that wait until a checkpoint exists, all groups included.
-    to_delete: Vec<(FilePath, Fingerprint)>,
+    /// Files of committed checkpoints that wait until their checkpoint exists, all groups included.
+    to_delete: VecDeque<(CheckpointId, Vec<(FilePath, Fingerprint)>)>,
     next_announce: u64,
     done_to: mpsc::Sender<Captured>,
 }
@@ -324,10 +324,12 @@ impl Core {
                     }
                 }
             }
-            News::Committed { label, rank, checkpoint, exists } => self.committed((label, rank), checkpoint, exists),
-            News::Abandoned { label, rank, reason, retry } => {
+            News::Committed { announce_id, label, rank, checkpoint, exists } => {
+                self.committed(announce_id, (label, rank), checkpoint, exists)
+            }
+            News::Abandoned { announce_id, label, rank, reason, retry } => {
                 tracing::warn!(checkpoint = %label, rank = rank.0, reason, retry, "the aggregator gave it up");
-                if let Some(held) = self.forget(&(label, rank), None)
+                if let Some(held) = self.answered(announce_id, &(label, rank))
                     && retry
                 {
                     self.again.push((tokio::time::Instant::now() + AGAIN, held.ready));
@@ -353,26 +355,40 @@ impl Core {
         }
     }
 
-    fn committed(&mut self, key: RankKey, checkpoint: CheckpointId, exists: bool) {
-        let Some(held) = self.forget(&key, None) else { return };
-        tracing::info!(checkpoint = %checkpoint, rank = key.1.0, exists, "committed");
-        let files: Vec<(FilePath, Fingerprint)> =
-            held.ready.files.into_iter().map(|f| (f.path, f.fingerprint)).collect();
-        self.state.committed = Some(checkpoint);
-        self.state.files.extend(files.iter().cloned());
-        self.state_changed = true;
-        if self.config.delete_after_commit {
-            self.to_delete.extend(files);
-            if exists {
-                self.delete_committed();
+    /// What an answer is about. An answer to an announcement that was replaced since says nothing about the files that
+    /// are there now, and is let pass.
+    fn answered(&mut self, announce_id: u64, key: &RankKey) -> Option<HeldRank> {
+        let is_this = self.held.get(key).is_some_and(|held| held.announce_id == announce_id);
+        if is_this { self.forget(key, None) } else { None }
+    }
+
+    fn committed(&mut self, announce_id: u64, key: RankKey, checkpoint: CheckpointId, exists: bool) {
+        if let Some(held) = self.answered(announce_id, &key) {
+            tracing::info!(checkpoint = %checkpoint, rank = key.1.0, exists, "committed");
+            let files: Vec<(FilePath, Fingerprint)> =
+                held.ready.files.into_iter().map(|f| (f.path, f.fingerprint)).collect();
+            self.state.committed = Some(checkpoint.clone());
+            self.state.files.extend(files.iter().cloned());
+            self.state_changed = true;
+            if self.config.delete_after_commit {
+                self.to_delete.push_back((checkpoint.clone(), files));
+                if self.to_delete.len() > HELD_MAX {
+                    self.to_delete.pop_front();
+                }
             }
+        }
+        if exists {
+            self.delete_committed(&checkpoint);
         }
     }
 
-    /// Deletes the application's files of committed checkpoints, where the configuration says so: only once a checkpoint
-    /// that is as new exists whole, and only files that are still what was committed.
-    fn delete_committed(&mut self) {
-        for (path, fingerprint) in std::mem::take(&mut self.to_delete) {
+    /// Deletes the application's files of a checkpoint that exists whole, where the configuration says so, and only files
+    /// that are still what was committed.
+    fn delete_committed(&mut self, checkpoint: &CheckpointId) {
+        let (those, others): (VecDeque<_>, _) =
+            std::mem::take(&mut self.to_delete).into_iter().partition(|(id, _)| id == checkpoint);
+        self.to_delete = others;
+        for (path, fingerprint) in those.into_iter().flat_map(|(_, files)| files) {
             let full = self.config.watch.join(path.as_path());
             let unchanged = std::fs::symlink_metadata(&full).is_ok_and(|now| Fingerprint::from(&now) == fingerprint);
             if unchanged && let Err(error) = std::fs::remove_file(&full) {

@@ -56,8 +56,10 @@ pub enum News {
         /// Variables, not whole files.
         take_apart: bool,
     },
-    /// The group's part is in the store.
+    /// The group's part is in the store. Told again once the checkpoint exists.
     Committed {
+        /// Which announcement is answered.
+        announce_id: u64,
         /// The application's name.
         label: CheckpointId,
         /// The rank.
@@ -69,6 +71,8 @@ pub enum News {
     },
     /// The aggregator gave it up.
     Abandoned {
+        /// Which announcement is answered.
+        announce_id: u64,
         /// The application's name.
         label: CheckpointId,
         /// The rank.
@@ -333,12 +337,12 @@ fn news_of(message: To) -> Result<Option<News>, String> {
         label.parse::<CheckpointId>().map_err(|error| format!("the aggregator names a checkpoint: {error}"))
     };
     match message {
-        To::Committed(v1::Committed { label, rank, checkpoint, all_groups }) => {
+        To::Committed(v1::Committed { label, rank, checkpoint, all_groups, announce_id }) => {
             let (label, checkpoint) = (parse(label)?, parse(checkpoint)?);
-            Ok(Some(News::Committed { label, rank: Rank(rank), checkpoint, exists: all_groups }))
+            Ok(Some(News::Committed { announce_id, label, rank: Rank(rank), checkpoint, exists: all_groups }))
         }
-        To::Abandoned(v1::Abandoned { label, rank, reason, retry }) => {
-            Ok(Some(News::Abandoned { label: parse(label)?, rank: Rank(rank), reason, retry }))
+        To::Abandoned(v1::Abandoned { label, rank, reason, retry, announce_id }) => {
+            Ok(Some(News::Abandoned { announce_id, label: parse(label)?, rank: Rank(rank), reason, retry }))
         }
         To::Heartbeat(_) => Ok(None),
         To::Welcome(_) | To::Fetch(_) | To::Goodbye(_) => Ok(None),

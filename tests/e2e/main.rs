@@ -4,5 +4,6 @@ mod command_line;
 mod configuration;
 mod corpus;
 mod daemons;
+mod full_disk;
 mod kills;
 mod support;

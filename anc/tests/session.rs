@@ -1,0 +1,633 @@
+//! An aggregator against agents that are slow, lost, mistaken or hostile, over real gRPC, and stores that fail.
+
+use mcr_anc::Aggregator;
+use mcr_anc::config::{AncConfig, AncOptions};
+use mcr_proto::convert::file_to_wire;
+use mcr_proto::v1::aggregator_client::AggregatorClient;
+use mcr_proto::v1::from_agent::Message as Say;
+use mcr_proto::v1::to_agent::Message as Hear;
+use mcr_proto::{WIRE_VERSION, v1};
+use mcrengine::header::{ElementType, Extent, FileHeader, Role, Shape, VariableHeader};
+use mcrengine::ids::{Digest, FilePath, GroupId, JobId, Rank};
+use mcrengine::manifest::{self, Manifest};
+use mcrengine::store::{Entry, MemoryStore, Store, StoreError, StoredFile, TempFile};
+use mcrengine::units::RawBytes;
+use prost::Message as _;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+/// No test waits longer than this for something that must come.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+const WELL: u8 = 0;
+const FULL: u8 = 1;
+const PANICKING: u8 = 2;
+
+/// A memory store with a switch.
+#[derive(Clone, Default)]
+struct Switched {
+    inner: MemoryStore,
+    state: Arc<AtomicU8>,
+}
+
+struct SwitchedTemp(Box<dyn TempFile>, Arc<AtomicU8>);
+
+impl Switched {
+    fn set(&self, state: u8) {
+        self.state.store(state, Ordering::SeqCst);
+    }
+}
+
+fn check(state: &AtomicU8, path: &Path) -> Result<(), StoreError> {
+    match state.load(Ordering::SeqCst) {
+        FULL => {
+            Err(StoreError::Io { path: path.into(), what: "writing", source: std::io::ErrorKind::StorageFull.into() })
+        }
+        PANICKING => panic!("a mistake in the store"),
+        _ => Ok(()),
+    }
+}
+
+impl Store for Switched {
+    fn root(&self) -> &Path {
+        self.inner.root()
+    }
+    fn create_dir(&self, dir: &Path) -> Result<bool, StoreError> {
+        self.inner.create_dir(dir)
+    }
+    fn create_temp(&self, dir: &Path, name: &str) -> Result<Box<dyn TempFile>, StoreError> {
+        let temp = self.inner.create_temp(dir, name)?;
+        Ok(Box::new(SwitchedTemp(temp, Arc::clone(&self.state))))
+    }
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        self.inner.rename(from, to)
+    }
+    fn sync_dir(&self, dir: &Path) -> Result<(), StoreError> {
+        self.inner.sync_dir(dir)
+    }
+    fn open(&self, path: &Path) -> Result<Box<dyn StoredFile>, StoreError> {
+        self.inner.open(path)
+    }
+    fn list_dir(&self, dir: &Path) -> Result<Vec<Entry>, StoreError> {
+        self.inner.list_dir(dir)
+    }
+    fn remove_file(&self, path: &Path) -> Result<(), StoreError> {
+        self.inner.remove_file(path)
+    }
+    fn remove_dir(&self, dir: &Path) -> Result<(), StoreError> {
+        self.inner.remove_dir(dir)
+    }
+}
+
+impl TempFile for SwitchedTemp {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+    fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        check(&self.1, self.0.path())?;
+        self.0.append(bytes)
+    }
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.0.sync()
+    }
+}
+
+fn config(group_size: u32) -> AncConfig {
+    let options = AncOptions {
+        store: "/memory".into(),
+        listen: "127.0.0.1:0".into(),
+        group_size,
+        segment_mib: 1,
+        budget_mib: 8,
+        threads: 2,
+        ..AncOptions::default()
+    };
+    let mut config = options.check().expect("valid");
+    config.hub.times.retry_ms = 5;
+    config
+}
+
+struct Site {
+    aggregator: Aggregator,
+    store: Switched,
+}
+
+impl Site {
+    async fn start(config: AncConfig) -> Self {
+        let store = Switched::default();
+        let aggregator = Aggregator::start(config, Arc::new(store.clone())).await.expect("listens");
+        Self { aggregator, store }
+    }
+
+    async fn connect(&self) -> AggregatorClient<tonic::transport::Channel> {
+        let address = format!("http://{}", self.aggregator.address);
+        AggregatorClient::connect(address).await.expect("it listens").max_encoding_message_size(64 << 20)
+    }
+
+    /// A peer that has said nothing yet.
+    async fn silent(&self) -> Peer {
+        let (out, queue) = mpsc::channel(1024);
+        let from = self.connect().await.session(ReceiverStream::new(queue)).await.expect("a session").into_inner();
+        Peer { out, from, files: BTreeMap::new(), next: 1 }
+    }
+
+    /// A peer that has said hello and was welcomed.
+    async fn peer(&self, node: &str, ranks: u32, group_size: u32) -> Peer {
+        let mut peer = self.silent().await;
+        peer.say(Say::Hello(hello(node, ranks, group_size))).await;
+        match peer.hear().await {
+            Hear::Welcome(_) => peer,
+            other => panic!("no welcome: {other:?}"),
+        }
+    }
+
+    fn manifest(&self, id: &str, group: u32) -> Option<Manifest> {
+        manifest::read_manifest(&self.store, &job(), &id.parse().expect("valid"), GroupId(group)).ok()
+    }
+
+    /// The first checkpoint that status tells of for which this holds.
+    async fn wait_status(&self, what: &str, is: impl Fn(&v1::CheckpointStatus) -> bool) -> v1::CheckpointStatus {
+        let mut client = self.connect().await;
+        let until = tokio::time::Instant::now() + DEADLINE;
+        loop {
+            let status = client.status(v1::StatusRequest {}).await.expect("status").into_inner();
+            if let Some(found) = status.checkpoints.into_iter().find(&is) {
+                return found;
+            }
+            assert!(tokio::time::Instant::now() < until, "{what}: not in time");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+fn job() -> JobId {
+    "job".parse().expect("valid")
+}
+
+fn hello(node: &str, ranks: u32, group_size: u32) -> v1::Hello {
+    let (job, software) = (job().to_string(), "test".into());
+    v1::Hello { version: WIRE_VERSION, node: node.into(), job, ranks, group_size, software }
+}
+
+/// An agent written by hand.
+struct Peer {
+    out: mpsc::Sender<v1::FromAgent>,
+    from: Streaming<v1::ToAgent>,
+    /// The bytes behind each announcement.
+    files: BTreeMap<u64, Vec<u8>>,
+    next: u64,
+}
+
+impl Peer {
+    async fn say(&self, message: Say) {
+        // Whether the aggregator still listens is what the answer tells.
+        let _ = self.out.send(v1::FromAgent { message: Some(message) }).await;
+    }
+
+    async fn hear(&mut self) -> Hear {
+        self.hear_end().await.expect("the session has ended")
+    }
+
+    /// The next message, or none at the end of the session.
+    async fn hear_end(&mut self) -> Option<Hear> {
+        loop {
+            let next = tokio::time::timeout(DEADLINE, self.from.message()).await.expect("nothing came in time");
+            match next.ok().flatten()?.message.expect("of a kind that is known") {
+                Hear::Heartbeat(_) => {}
+                message => return Some(message),
+            }
+        }
+    }
+
+    /// Announces one file of a rank; the number of the announcement.
+    async fn announce(&mut self, label: &str, rank: u32, bytes: &[u8], modified_ns: i64) -> u64 {
+        let announce_id = self.next;
+        self.next += 1;
+        let files = vec![file_to_wire(&file(rank, bytes, modified_ns))];
+        let part = v1::Announcement { files }.encode_to_vec();
+        let (label, total_bytes) = (label.to_owned(), part.len() as u64);
+        self.files.insert(announce_id, bytes.to_vec());
+        let part = v1::AnnouncePart { announce_id, label, rank, total_bytes, offset: 0, part: part.into() };
+        self.say(Say::Announce(part)).await;
+        announce_id
+    }
+
+    /// Answers fetches until something else is said.
+    async fn serve(&mut self) -> Hear {
+        loop {
+            match self.hear().await {
+                Hear::Fetch(fetch) => self.answer(&fetch).await,
+                other => return other,
+            }
+        }
+    }
+
+    async fn answer(&self, fetch: &v1::Fetch) {
+        let bytes = &self.files[&fetch.announce_id];
+        let joined: Vec<u8> = (fetch.ranges.iter())
+            .flat_map(|range| bytes[range.offset as usize..(range.offset + range.bytes) as usize].iter().copied())
+            .collect();
+        let crc = crc32c::crc32c(&joined);
+        self.say(Say::Data(v1::Data { fetch_id: fetch.fetch_id, offset: 0, bytes: joined.into(), crc })).await;
+    }
+
+    async fn committed(&mut self) -> v1::Committed {
+        match self.serve().await {
+            Hear::Committed(committed) => committed,
+            other => panic!("not committed: {other:?}"),
+        }
+    }
+
+    async fn abandoned(&mut self) -> v1::Abandoned {
+        match self.serve().await {
+            Hear::Abandoned(abandoned) => abandoned,
+            other => panic!("not abandoned: {other:?}"),
+        }
+    }
+
+    async fn goodbye(&mut self) -> v1::Goodbye {
+        match self.hear().await {
+            Hear::Goodbye(goodbye) => goodbye,
+            other => panic!("no goodbye: {other:?}"),
+        }
+    }
+}
+
+/// A file of one variable: all of its bytes.
+fn file(rank: u32, bytes: &[u8], modified_ns: i64) -> FileHeader {
+    let (digest, len) = (Digest::of(bytes), bytes.len() as u64);
+    FileHeader {
+        path: FilePath::new(format!("rank{rank}").into_bytes()).expect("valid"),
+        rank: Rank(rank),
+        bytes: len,
+        mode: 0o644,
+        modified_ns,
+        digest,
+        variables: vec![VariableHeader {
+            role: Role::WholeFile,
+            path: "".into(),
+            element: ElementType::Bytes,
+            shape: Shape([len].into()),
+            raw_bytes: RawBytes(len),
+            digest,
+            filters: [].into(),
+            extents: [Extent { offset: 0, stored_bytes: len, raw_bytes: len }].into(),
+        }],
+    }
+}
+
+/// What a rank saved at a step.
+fn saved(rank: u32, step: u8) -> Vec<u8> {
+    (0..3000u32).map(|i| (i * (rank + 3)) as u8 ^ step).collect()
+}
+
+const SECOND_NS: i64 = 1_000_000_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peers_that_break_the_protocol_are_told_and_the_others_are_served() {
+    let site = Site::start(config(2)).await;
+    let mut good = site.peer("good", 2, 2).await;
+    good.announce("it_1", 0, &saved(0, 1), 0).await;
+
+    let mut early = site.silent().await;
+    early.say(Say::Heartbeat(v1::Heartbeat {})).await;
+    assert!(early.goodbye().await.reason.contains("must be Hello"));
+
+    let mut other = site.silent().await;
+    other.say(Say::Hello(hello("n", 2, 7))).await;
+    assert!(other.goodbye().await.reason.contains("group-size is 7"));
+
+    let part = |total_bytes, offset, part: &'static [u8]| {
+        let (announce_id, label, rank) = (9, "it_1".into(), 1);
+        Say::Announce(v1::AnnouncePart { announce_id, label, rank, total_bytes, offset, part: part.into() })
+    };
+    let broken = [
+        ("a second Hello", Say::Hello(hello("n", 2, 2))),
+        ("at most", part(1 << 40, 0, b"x")),
+        ("first is missing", part(9, 4, b"x")),
+        ("does not parse", part(7, 0, b"garbage")),
+        ("without files", part(0, 0, b"")),
+        ("name is refused", Say::Withdraw(v1::Withdraw { label: "../x".into(), rank: 0, reason: String::new() })),
+    ];
+    for (reason, message) in broken {
+        let mut peer = site.peer("bad", 2, 2).await;
+        peer.say(message).await;
+        let goodbye = peer.goodbye().await;
+        assert!(goodbye.reason.contains(reason) && !goodbye.retry, "{goodbye:?}, not {reason}");
+        assert!(peer.hear_end().await.is_none(), "the stream ends after it");
+    }
+
+    // No answer to anything, a half announcement, one of a rank that the job does not have, and far too long a message.
+    let mut odd = site.peer("odd", 2, 2).await;
+    odd.say(Say::Data(v1::Data { fetch_id: 77, offset: 5, bytes: vec![1].into(), crc: 0 })).await;
+    odd.say(Say::FetchFailed(v1::FetchFailed { fetch_id: 78, reason: "?".into(), changed: true })).await;
+    odd.say(part(100, 0, b"half")).await;
+    odd.announce("it_1", 5, &saved(5, 1), 0).await;
+    assert!(odd.abandoned().await.reason.contains("of a job that has 2 ranks"));
+    odd.say(Say::Withdraw(v1::Withdraw { label: "x".repeat(3 << 20), rank: 0, reason: String::new() })).await;
+    while odd.hear_end().await.is_some() {}
+
+    let mut second = site.peer("second", 2, 2).await;
+    second.announce("it_1", 1, &saved(1, 1), 0).await;
+    let (a, b) = tokio::join!(good.committed(), second.committed());
+    assert_eq!((a.checkpoint.as_str(), b.checkpoint.as_str()), ("it_1", "it_1"));
+    assert!(a.all_groups);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hundreds_of_silent_sessions_do_not_keep_others_from_being_served() {
+    let site = Site::start(config(1)).await;
+    let mut client = site.connect().await;
+    let mut held = Vec::new();
+    for _ in 0..60 {
+        let (out, queue) = mpsc::channel(1);
+        held.push((out, client.session(ReceiverStream::new(queue)).await.expect("a session")));
+    }
+    let mut peers = Vec::new();
+    for _ in 0..200 {
+        peers.push(site.silent().await);
+    }
+    let mut good = site.peer("good", 1, 1).await;
+    good.announce("it_1", 0, &saved(0, 1), 0).await;
+    assert!(good.committed().await.all_groups);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_does_not_answer_loses_its_session_and_is_served_in_the_next() {
+    let mut config = config(1);
+    config.hub.fetch_deadline = Duration::from_millis(100);
+    let site = Site::start(config).await;
+    let mut slow = site.peer("slow", 1, 1).await;
+    slow.announce("it_1", 0, &saved(0, 1), 0).await;
+    assert!(matches!(slow.hear().await, Hear::Fetch(_)));
+    let goodbye = loop {
+        match slow.hear().await {
+            Hear::Goodbye(goodbye) => break goodbye,
+            Hear::Fetch(_) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(goodbye.retry && goodbye.reason.contains("did not answer"), "{goodbye:?}");
+    let mut again = site.peer("slow", 1, 1).await;
+    again.announce("it_1", 0, &saved(0, 1), 0).await;
+    assert_eq!(again.committed().await.checkpoint, "it_1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_frame_ends_the_session_and_costs_no_checkpoint() {
+    let site = Site::start(config(1)).await;
+    let mut peer = site.peer("n", 1, 1).await;
+    peer.announce("it_1", 0, &saved(0, 1), 0).await;
+    let Hear::Fetch(fetch) = peer.hear().await else { panic!("no fetch") };
+    let damaged = v1::Data { fetch_id: fetch.fetch_id, offset: 0, bytes: vec![1, 2].into(), crc: 3 };
+    peer.say(Say::Data(damaged)).await;
+    assert!(peer.goodbye().await.reason.contains("damaged on the way"));
+    let mut again = site.peer("n", 1, 1).await;
+    again.announce("it_1", 0, &saved(0, 1), 0).await;
+    assert_eq!(again.committed().await.checkpoint, "it_1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fetch_that_a_living_agent_cannot_answer_is_tried_again_and_given_up_openly() {
+    let site = Site::start(config(1)).await;
+    let mut peer = site.peer("n", 1, 1).await;
+    peer.announce("it_1", 0, &saved(0, 1), 0).await;
+    let refuse = |fetch: v1::Fetch| {
+        Say::FetchFailed(v1::FetchFailed { fetch_id: fetch.fetch_id, reason: "bad sector".into(), changed: false })
+    };
+    let Hear::Fetch(fetch) = peer.hear().await else { panic!("no fetch") };
+    peer.say(refuse(fetch)).await;
+    assert_eq!(peer.committed().await.checkpoint, "it_1", "the second time it can be read");
+
+    peer.announce("it_2", 0, &saved(0, 2), 0).await;
+    let mut asked = 0;
+    let abandoned = loop {
+        match peer.hear().await {
+            Hear::Fetch(fetch) => peer.say(refuse(fetch)).await,
+            Hear::Abandoned(abandoned) => break abandoned,
+            other => panic!("{other:?}"),
+        }
+        asked += 1;
+    };
+    assert_eq!(asked, 5);
+    assert!(abandoned.retry && abandoned.reason.contains("bad sector"), "{abandoned:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_that_are_not_those_announced_are_not_committed_and_their_agent_is_told() {
+    let site = Site::start(config(1)).await;
+    let mut peer = site.peer("n", 1, 1).await;
+    let id = peer.announce("it_1", 0, &saved(0, 1), 0).await;
+    peer.files.insert(id, saved(0, 9));
+    let abandoned = peer.abandoned().await;
+    assert!(abandoned.retry && abandoned.announce_id == id, "{abandoned:?}");
+    assert!(site.manifest("it_1", 0).is_none());
+    peer.announce("it_1", 0, &saved(0, 9), 0).await;
+    assert_eq!(peer.committed().await.checkpoint, "it_1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_store_is_named_and_tried_again_until_there_is_room() {
+    let mut config = config(1);
+    config.hub.times.retry_ms = 100;
+    let site = Site::start(config).await;
+    let mut peer = site.peer("n", 1, 1).await;
+    site.store.set(FULL);
+    peer.announce("it_1", 0, &saved(0, 1), 0).await;
+    let (waiting, ()) = tokio::join!(
+        async {
+            let waiting = site.wait_status("waiting", |c| c.phase == "waiting").await;
+            site.store.set(WELL);
+            waiting
+        },
+        async { assert_eq!(peer.committed().await.checkpoint, "it_1") }
+    );
+    assert!(waiting.reason.contains("no storage space"), "{}", waiting.reason);
+    assert!(site.manifest("it_1", 0).is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_stays_full_gives_the_checkpoint_back_after_five_times() {
+    let site = Site::start(config(1)).await;
+    let mut peer = site.peer("n", 1, 1).await;
+    site.store.set(FULL);
+    let id = peer.announce("it_1", 0, &saved(0, 1), 0).await;
+    let abandoned = peer.abandoned().await;
+    assert!(abandoned.retry && abandoned.announce_id == id, "{abandoned:?}");
+    assert!(abandoned.reason.contains("5 times") && abandoned.reason.contains("no storage space"), "{abandoned:?}");
+    site.store.set(WELL);
+    peer.announce("it_1", 0, &saved(0, 1), 0).await;
+    assert_eq!(peer.committed().await.checkpoint, "it_1", "under the first name, which nobody used");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flush_that_panics_is_a_flush_that_failed() {
+    let mut config = config(1);
+    config.hub.times.retry_ms = 50;
+    let site = Site::start(config).await;
+    let mut peer = site.peer("n", 1, 1).await;
+    site.store.set(PANICKING);
+    peer.announce("it_1", 0, &saved(0, 1), 0).await;
+    let (waiting, ()) = tokio::join!(
+        async {
+            let waiting = site.wait_status("waiting", |c| c.phase == "waiting").await;
+            site.store.set(WELL);
+            waiting
+        },
+        async { assert_eq!(peer.committed().await.checkpoint, "it_1") }
+    );
+    assert!(waiting.reason.contains("a mistake in the store"), "{}", waiting.reason);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_agents_of_every_group_hear_that_a_checkpoint_exists() {
+    let site = Site::start(config(1)).await;
+    let mut first = site.peer("first", 2, 1).await;
+    let id = first.announce("it_1", 0, &saved(0, 1), 0).await;
+    assert!(!first.committed().await.all_groups);
+    let mut second = site.peer("second", 2, 1).await;
+    second.announce("it_1", 1, &saved(1, 1), 0).await;
+    assert!(second.committed().await.all_groups);
+    let told = first.committed().await;
+    assert!(told.all_groups && told.announce_id == id, "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_with_hundreds_of_ranks_hears_of_every_one() {
+    const RANKS: u32 = 300;
+    let site = Site::start(config(RANKS)).await;
+    let mut peer = site.peer("n", RANKS, RANKS).await;
+    for rank in 0..RANKS {
+        peer.announce("it_1", rank, &saved(rank, 1), 0).await;
+    }
+    let mut told = std::collections::BTreeSet::new();
+    while told.len() < RANKS as usize {
+        told.insert(peer.committed().await.rank);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_agents_with_one_rank_the_last_counts_and_the_first_is_told() {
+    let site = Site::start(config(2)).await;
+    let (mut first, mut last) = (site.peer("first", 2, 2).await, site.peer("last", 2, 2).await);
+    let id = first.announce("it_1", 0, &saved(0, 1), 0).await;
+    site.wait_status("announced", |c| c.missing == [1]).await;
+    last.announce("it_1", 0, &saved(0, 1), 0).await;
+    let abandoned = first.abandoned().await;
+    assert!(abandoned.announce_id == id && abandoned.reason.contains("node last"), "{abandoned:?}");
+    last.announce("it_1", 1, &saved(1, 1), 0).await;
+    assert_eq!(last.committed().await.checkpoint, "it_1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn how_many_ranks_there_are_may_come_from_the_newest_checkpoint() {
+    let site = Site::start(config(2)).await;
+    let mut unsure = site.peer("unsure", 0, 2).await;
+    unsure.announce("it_1", 0, &saved(0, 1), 0).await;
+    assert!(unsure.abandoned().await.reason.contains("how many ranks"));
+    let mut sure = site.peer("sure", 1, 2).await;
+    sure.announce("it_1", 0, &saved(0, 1), 0).await;
+    assert_eq!(sure.committed().await.checkpoint, "it_1");
+    unsure.announce("it_2", 0, &saved(0, 2), 0).await;
+    assert_eq!(unsure.committed().await.checkpoint, "it_2");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_content_that_replaced_another_is_never_committed_with_that_one() {
+    let site = Site::start(config(2)).await;
+    let mut peer = site.peer("n", 2, 2).await;
+    peer.announce("restart.h5", 0, &saved(0, 1), 1000 * SECOND_NS).await;
+    // Rank 0 is at the next step already when rank 1's part of this one arrives.
+    peer.announce("restart.h5", 0, &saved(0, 2), 1060 * SECOND_NS).await;
+    let late = peer.announce("restart.h5", 1, &saved(1, 1), 1001 * SECOND_NS).await;
+    assert_eq!(peer.abandoned().await.announce_id, late);
+    peer.announce("restart.h5", 1, &saved(1, 2), 1061 * SECOND_NS).await;
+    assert_eq!(peer.committed().await.checkpoint, "restart.h5");
+    let committed = site.manifest("restart.h5", 0).expect("committed");
+    let digests: Vec<Digest> = committed.files.iter().map(|f| f.digest).collect();
+    assert_eq!(digests, [Digest::of(&saved(0, 2)), Digest::of(&saved(1, 2))]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_missed_a_step_does_not_complete_the_others_older_one() {
+    let site = Site::start(config(1)).await;
+    let (mut zero, mut one) = (site.peer("zero", 2, 1).await, site.peer("one", 2, 1).await);
+    for step in 1..=3u8 {
+        one.announce("restart.h5", 1, &saved(1, step), i64::from(step) * 60 * SECOND_NS).await;
+        assert!(!one.committed().await.all_groups);
+    }
+    zero.announce("restart.h5", 0, &saved(0, 3), 181 * SECOND_NS).await;
+    let committed = zero.committed().await;
+    assert_eq!((committed.checkpoint.as_str(), committed.all_groups), ("restart.h5~3", true));
+    zero.announce("restart.h5", 0, &saved(0, 4), 241 * SECOND_NS).await;
+    let committed = zero.committed().await;
+    assert_eq!((committed.checkpoint.as_str(), committed.all_groups), ("restart.h5~4", false));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rank_whose_bytes_stay_the_same_is_part_of_the_next_content_too() {
+    let site = Site::start(config(2)).await;
+    let mut peer = site.peer("n", 2, 2).await;
+    for (step, id) in [(1u8, "restart.h5"), (2, "restart.h5~2")] {
+        let at_ns = i64::from(step) * 60 * SECOND_NS;
+        peer.announce("restart.h5", 1, &saved(1, 0), at_ns).await;
+        peer.announce("restart.h5", 0, &saved(0, step), at_ns).await;
+        assert_eq!((peer.committed().await.checkpoint, peer.committed().await.checkpoint), (id.into(), id.into()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_aggregator_that_ends_says_goodbye_and_the_next_one_knows_what_was_committed() {
+    let site = Site::start(config(1)).await;
+    let mut peer = site.peer("n", 1, 1).await;
+    peer.announce("it_1", 0, &saved(0, 1), 0).await;
+    assert_eq!(peer.committed().await.checkpoint, "it_1");
+    let store = site.store.clone();
+    tokio::time::timeout(DEADLINE, site.aggregator.drain()).await.expect("it drains in time");
+    assert!(peer.goodbye().await.retry);
+    assert!(peer.hear_end().await.is_none());
+
+    let aggregator = Aggregator::start(config(1), Arc::new(store.clone())).await.expect("listens");
+    let site = Site { aggregator, store };
+    let mut peer = site.peer("n", 1, 1).await;
+    peer.announce("it_1", 0, &saved(0, 1), 0).await;
+    assert!(
+        matches!(peer.hear().await, Hear::Committed(c) if c.checkpoint == "it_1" && c.all_groups),
+        "nothing is fetched"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn receivers_that_take_nothing_do_not_keep_the_store_from_others() {
+    let site = Site::start(config(1)).await;
+    let mut peer = site.peer("n", 1, 1).await;
+    peer.announce("it_1", 0, &saved(0, 1), 0).await;
+    peer.committed().await;
+    let (version, job) = (WIRE_VERSION, job().to_string());
+    let request = |checkpoint: &str| v1::RestoreRequest {
+        version,
+        job: job.clone(),
+        checkpoint: checkpoint.into(),
+        group: 0,
+        ranks: vec![],
+    };
+    let mut client = site.connect().await;
+    let mut untaken = Vec::new();
+    for _ in 0..8 {
+        untaken.push(client.restore(request("it_1")).await.expect("a stream"));
+    }
+    let mut frames = client.restore(request("it_1")).await.expect("a stream").into_inner();
+    let mut ended = false;
+    while let Some(frame) = tokio::time::timeout(DEADLINE, frames.message()).await.expect("in time").expect("a frame") {
+        ended = matches!(frame.message, Some(v1::restore_frame::Message::End(_)));
+    }
+    assert!(ended);
+    let mut missing = client.restore(request("it_9")).await.expect("a stream").into_inner();
+    assert_eq!(missing.message().await.expect_err("there is none").code(), tonic::Code::NotFound);
+}

@@ -1,0 +1,194 @@
+//! The agent against an aggregator written by hand, which answers late, twice, or not at all.
+
+use mcr_cnc::agent::Agent;
+use mcr_cnc::config::CncOptions;
+use mcr_cnc::layout::Layout;
+use mcr_proto::v1::aggregator_server::{Aggregator, AggregatorServer};
+use mcr_proto::v1::from_agent::Message as Hear;
+use mcr_proto::v1::to_agent::Message as Say;
+use mcr_proto::{WIRE_VERSION, v1};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::{Request, Response, Status, Streaming};
+
+/// No test waits longer than this for something that must come.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// One session of the agent, as the aggregator has it.
+struct Session {
+    from: Streaming<v1::FromAgent>,
+    out: mpsc::Sender<Result<v1::ToAgent, Status>>,
+}
+
+/// Hands every session to the test.
+struct Desk(mpsc::Sender<Session>);
+
+#[tonic::async_trait]
+impl Aggregator for Desk {
+    type SessionStream = ReceiverStream<Result<v1::ToAgent, Status>>;
+    type RestoreStream = ReceiverStream<Result<v1::RestoreFrame, Status>>;
+
+    async fn session(&self, from: Request<Streaming<v1::FromAgent>>) -> Result<Response<Self::SessionStream>, Status> {
+        let (out, stream) = mpsc::channel(64);
+        let _ = self.0.send(Session { from: from.into_inner(), out }).await;
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+    async fn restore(&self, _: Request<v1::RestoreRequest>) -> Result<Response<Self::RestoreStream>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+    async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+}
+
+impl Session {
+    async fn say(&self, message: Say) {
+        self.out.send(Ok(v1::ToAgent { message: Some(message) })).await.expect("the agent listens");
+    }
+
+    async fn hear(&mut self) -> Hear {
+        loop {
+            let next = tokio::time::timeout(DEADLINE, self.from.message()).await.expect("nothing came in time");
+            match next.expect("no error").expect("no end").message.expect("of a kind that is known") {
+                Hear::Heartbeat(_) => {}
+                message => return message,
+            }
+        }
+    }
+
+    async fn welcome(&mut self) {
+        assert!(matches!(self.hear().await, Hear::Hello(_)));
+        let software = "test".into();
+        self.say(Say::Welcome(v1::Welcome { version: WIRE_VERSION, take_apart: true, software })).await;
+    }
+
+    /// The next announcement, whatever else is said before.
+    async fn announced(&mut self) -> v1::AnnouncePart {
+        loop {
+            if let Hear::Announce(part) = self.hear().await {
+                return part;
+            }
+        }
+    }
+
+    async fn commit(&self, part: &v1::AnnouncePart, checkpoint: &str, all_groups: bool) {
+        let (label, rank, announce_id) = (part.label.clone(), part.rank, part.announce_id);
+        let checkpoint = checkpoint.into();
+        self.say(Say::Committed(v1::Committed { label, rank, checkpoint, all_groups, announce_id })).await;
+    }
+}
+
+struct Site {
+    dir: tempfile::TempDir,
+    agent: Agent,
+    sessions: mpsc::Receiver<Session>,
+}
+
+impl Site {
+    async fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let (desk, sessions) = mpsc::channel(4);
+        let server = tonic::transport::Server::builder().add_service(AggregatorServer::new(Desk(desk)));
+        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        let watch = dir.path().join("run");
+        std::fs::create_dir(&watch).expect("made");
+        let options = CncOptions {
+            job: Some("job".into()),
+            watch: Some(watch),
+            ranks: Some(2),
+            aggregators: vec![address.to_string()],
+            node: Some("n".into()),
+            quiet_ms: 20,
+            scan_quiet_ms: 60,
+            checkpoint_quiet_ms: 50,
+            state_file: Some(dir.path().join("state")),
+            delete_after_commit: true,
+            reconnect_min_ms: 20,
+            reconnect_max_seconds: 1,
+            ..CncOptions::default()
+        };
+        let config = options.check().expect("valid");
+        let layout = Layout::from_patterns(&["{checkpoint}.rank_{rank}"], 0).expect("valid");
+        let agent = Agent::start(config, layout).expect("starts");
+        Self { dir, agent, sessions }
+    }
+
+    async fn session(&mut self) -> Session {
+        let next = tokio::time::timeout(DEADLINE, self.sessions.recv()).await;
+        let mut session = next.expect("no session in time").expect("the server runs");
+        session.welcome().await;
+        session
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join("run").join(name)
+    }
+}
+
+async fn wait_gone(path: &Path) {
+    let until = tokio::time::Instant::now() + DEADLINE;
+    while path.exists() {
+        assert!(tokio::time::Instant::now() < until, "{} is still there", path.display());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_to_what_was_overwritten_since_neither_forgets_nor_deletes_the_newer_file() {
+    let mut site = Site::start().await;
+    let file = site.file("restart.rank_0");
+    std::fs::write(&file, b"step 1").expect("written");
+    let mut session = site.session().await;
+    let old = session.announced().await;
+    std::fs::write(&file, b"the second step").expect("written");
+    let new = session.announced().await;
+    assert_ne!(old.announce_id, new.announce_id);
+    session.commit(&old, "restart", true).await;
+    // A new session: what is not answered is announced again.
+    drop(session);
+    let mut session = site.session().await;
+    assert_eq!(session.announced().await.announce_id, new.announce_id);
+    assert_eq!(std::fs::read(&file).expect("still there"), b"the second step");
+    session.commit(&new, "restart~2", true).await;
+    wait_gone(&file).await;
+    site.agent.drain().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_are_deleted_once_their_own_checkpoint_exists_in_all_groups() {
+    let mut site = Site::start().await;
+    let (first, second) = (site.file("a.rank_0"), site.file("b.rank_0"));
+    std::fs::write(&first, b"first").expect("written");
+    let mut session = site.session().await;
+    let a = session.announced().await;
+    session.commit(&a, "a", false).await;
+    std::fs::write(&second, b"second").expect("written");
+    let b = session.announced().await;
+    session.commit(&b, "b", true).await;
+    wait_gone(&second).await;
+    assert!(first.exists(), "its checkpoint does not exist yet");
+    session.commit(&a, "a", true).await;
+    wait_gone(&first).await;
+    site.agent.drain().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_was_refused_keeps_dialling() {
+    let mut site = Site::start().await;
+    for _ in 0..2 {
+        let mut session = tokio::time::timeout(DEADLINE, site.sessions.recv()).await.expect("in time").expect("runs");
+        assert!(matches!(session.hear().await, Hear::Hello(_)));
+        session.say(Say::Goodbye(v1::Goodbye { reason: "not you".into(), retry: false })).await;
+    }
+    std::fs::write(site.file("a.rank_1"), b"bytes").expect("written");
+    let mut session = site.session().await;
+    let part = session.announced().await;
+    assert_eq!(part.rank, 1, "once it is let in it saves");
+    session.commit(&part, "a", true).await;
+    wait_gone(&site.file("a.rank_1")).await;
+    site.agent.drain().await;
+}
