@@ -26,8 +26,8 @@ install: build ## the command, without debugging lines, to PREFIX/bin (PREFIX=/u
 	install -s -m 755 "$$(cargo metadata --format-version 1 --no-deps --offline \
 	    | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/mcr" "$(DESTDIR)$(PREFIX)/bin/mcr"
 
-demo: prerequisites ## a simulation is killed together with the daemons, and ends bit for bit as if nothing had been
-	@deploy/demo.sh
+demo: prerequisites ## a simulation and the daemons are killed, and it ends bit for bit as if nothing had been (DAEMONS=1: as processes)
+	@deploy/demo.sh $(if $(DAEMONS),--daemons)
 
 test: prerequisites scripts ## all tests and checks
 	cargo check --locked -p mcrengine # alone: it must not need what only the daemons have
