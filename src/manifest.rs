@@ -66,6 +66,13 @@ pub struct Manifest {
     pub files: Vec<ManifestFile>,
 }
 
+impl Manifest {
+    /// Bytes of the group's files together.
+    pub fn file_bytes(&self) -> u64 {
+        self.files.iter().fold(0, |sum, file| file.bytes.saturating_add(sum))
+    }
+}
+
 /// The container of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestContainer {
@@ -345,6 +352,8 @@ pub struct CheckpointState {
     pub profile: String,
     /// Files of the groups that are there.
     pub files: u64,
+    /// Bytes of those files: what a ratio of compression compares with.
+    pub file_bytes: u64,
     /// Bytes of their variables.
     pub raw_bytes: RawBytes,
     /// Bytes of their containers.
@@ -443,6 +452,7 @@ pub fn state(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<Checkp
         scheme: Scheme::default(),
         profile: String::new(),
         files: 0,
+        file_bytes: 0,
         raw_bytes: RawBytes(0),
         stored_bytes: StoredBytes(0),
         created_unix_ms: u64::MAX,
@@ -490,11 +500,12 @@ impl CheckpointState {
 
     fn add(&mut self, manifest: Manifest) {
         self.sequence = self.sequence.max(manifest.sequence);
+        self.files += manifest.files.len() as u64;
+        self.file_bytes = self.file_bytes.saturating_add(manifest.file_bytes());
         (self.ranks, self.groups, self.group_size) = (manifest.ranks, manifest.groups, manifest.group_size);
         self.run = manifest.run;
         self.scheme = manifest.scheme;
         self.profile = manifest.profile;
-        self.files += manifest.files.len() as u64;
         self.raw_bytes.0 = self.raw_bytes.0.saturating_add(manifest.raw_bytes.0);
         self.stored_bytes.0 = self.stored_bytes.0.saturating_add(manifest.stored_bytes.0);
         self.created_unix_ms = self.created_unix_ms.min(manifest.created_unix_ms);

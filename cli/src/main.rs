@@ -10,6 +10,7 @@ mod output;
 mod prune;
 mod remote;
 mod restart;
+mod restorers;
 mod save;
 mod show;
 mod status;
@@ -17,6 +18,7 @@ mod verify;
 
 use args::{Cli, Command};
 use clap::Parser;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some(mcr_cnc::h5::WORKER_ARGUMENT) {
         return mcr_cnc::h5::worker_main();
     }
+    raise_open_files();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         // Not clap's 2: from `mcr restart` that means that an older checkpoint is there.
@@ -49,4 +52,14 @@ fn main() -> ExitCode {
         eprintln!("mcr: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+/// A checkpoint may have thousands of files, and a restart holds those of a group open: as many as the system lets us.
+fn raise_open_files() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        // What cannot be raised stays as it is; running out of descriptors is told where it happens.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
 }

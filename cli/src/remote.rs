@@ -2,7 +2,7 @@
 
 use crate::args::RestartArgs;
 use crate::output::Progress;
-use crate::restart::{Failure, Restorers, receiver, sink_failure};
+use crate::restorers::{Failure, Restorers, receiver, sink_failure};
 use anyhow::anyhow;
 use mcr_anc::restart::Sink;
 use mcr_cnc::serve::dial_address;

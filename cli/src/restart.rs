@@ -6,21 +6,19 @@ use crate::args::RestartArgs;
 use crate::common::{job_of, open_store};
 use crate::output::{Progress, human_rate, human_time, print, print_json};
 use crate::remote;
+use crate::restorers::{Failure, Restorers, receiver, sink_failure, verify_all};
 use anyhow::{Context, bail};
 use mcr_anc::budget::Budget;
 use mcr_anc::observe::Observer;
-use mcr_anc::restart::{RestartError, Sink, SinkError, restore_files};
-use mcr_cnc::restart::{FileRestorer, RestoreError, VerifiedFile, publish_all};
+use mcr_anc::restart::{RestartError, restore_files};
+use mcr_cnc::restart::{VerifiedFile, publish_all};
 use mcr_cnc::state::{AgentState, Loaded};
 use mcrengine::container::ContainerSet;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::store::{PosixStore, Store};
-use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// Exit status: an older checkpoint than asked for was restored.
@@ -36,7 +34,7 @@ struct Report {
     checkpoint: Option<CheckpointId>,
     wanted: Option<CheckpointId>,
     files: u64,
-    raw_bytes: u64,
+    file_bytes: u64,
     elapsed_ms: u64,
     /// Newer checkpoints that were tried, and what is wrong with them.
     passed_over: Vec<PassedOver>,
@@ -83,7 +81,7 @@ pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
             checkpoint: Some(state.id.clone()),
             wanted: wanted.clone(),
             files: restored.files,
-            raw_bytes: restored.raw_bytes,
+            file_bytes: restored.file_bytes,
             elapsed_ms: started.elapsed().as_millis() as u64,
             passed_over,
         };
@@ -151,7 +149,7 @@ fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
             checkpoint: None,
             wanted: None,
             files: 0,
-            raw_bytes: 0,
+            file_bytes: 0,
             elapsed_ms: 0,
             passed_over,
         })?;
@@ -169,9 +167,9 @@ fn print_restored(report: &Report, args: &RestartArgs, started: Instant) -> anyh
     print(&format!(
         "restored {checkpoint}: {} files, {} in {} ({}), to {}\n",
         report.files,
-        mcrengine::units::human_bytes(report.raw_bytes),
+        mcrengine::units::human_bytes(report.file_bytes),
         human_time(elapsed),
-        human_rate(report.raw_bytes, elapsed),
+        human_rate(report.file_bytes, elapsed),
         args.to.display()
     ));
     if let (Some(wanted), true) = (&report.wanted, report.outcome == "older") {
@@ -180,17 +178,9 @@ fn print_restored(report: &Report, args: &RestartArgs, started: Instant) -> anyh
     Ok(())
 }
 
-/// Whose fault it is.
-pub enum Failure {
-    /// Something in the checkpoint; an older one may do.
-    Checkpoint(anyhow::Error),
-    /// Something where the files go; no other checkpoint will do.
-    Receiver(anyhow::Error),
-}
-
 struct Restored {
     files: u64,
-    raw_bytes: u64,
+    file_bytes: u64,
 }
 
 /// Restores one checkpoint whole: every group decoded into files beside their final names, every file compared with its
@@ -233,38 +223,9 @@ fn restore_checkpoint(
         };
         verified.extend(verify_all(restorers, threads, !args.no_sync)?);
     }
-    let (files, raw_bytes) = (verified.len() as u64, verified.iter().map(VerifiedFile::bytes).sum());
+    let (files, file_bytes) = (verified.len() as u64, verified.iter().map(VerifiedFile::bytes).sum());
     publish_all(&args.to, verified, !args.no_sync).map_err(|error| receiver(error.into()))?;
-    Ok(Restored { files, raw_bytes })
-}
-
-/// Whatever goes wrong where the files are written.
-pub fn receiver(error: anyhow::Error) -> Failure {
-    Failure::Receiver(error.context("writing the restored files"))
-}
-
-/// Files being restored, by their number in the sender's list; `None` are not wanted.
-pub struct Restorers(Vec<Option<FileRestorer>>);
-
-impl Restorers {
-    /// Makes a temporary file for each wanted header.
-    pub fn create(to: &Path, files: &[FileHeader], wanted: &dyn Fn(&FileHeader) -> bool) -> Result<Self, Failure> {
-        let make = |file: &FileHeader| match wanted(file) {
-            true => FileRestorer::create(to, Arc::new(file.clone())).map(Some),
-            false => Ok(None),
-        };
-        let all: Result<Vec<_>, RestoreError> = files.iter().map(make).collect();
-        all.map(Self).map_err(|error| receiver(error.into()))
-    }
-}
-
-impl Sink for Restorers {
-    fn write(&self, file: u32, variable: u32, offset: u64, bytes: &[u8]) -> Result<(), SinkError> {
-        match self.0.get(file as usize) {
-            Some(Some(restorer)) => Ok(restorer.write(variable as usize, offset, bytes)?),
-            _ => Err(format!("bytes for file {file}, which was not asked for").into()),
-        }
-    }
+    Ok(Restored { files, file_bytes })
 }
 
 #[expect(clippy::too_many_arguments, reason = "what is restored, and how")]
@@ -285,38 +246,5 @@ fn direct(
         Ok(()) => Ok(restorers),
         Err(RestartError::Sink(error)) => Err(sink_failure(error)),
         Err(error) => Err(Failure::Checkpoint(error.into())),
-    }
-}
-
-/// A file that would not take its bytes: the disk's fault, or bytes that do not fit what the headers say.
-pub fn sink_failure(error: SinkError) -> Failure {
-    let blames_checkpoint = error.downcast_ref::<RestoreError>().is_none_or(RestoreError::blames_checkpoint);
-    let error = anyhow::anyhow!(error);
-    if blames_checkpoint { Failure::Checkpoint(error) } else { receiver(error) }
-}
-
-/// Compares every file with its digest, on several threads.
-fn verify_all(restorers: Restorers, threads: usize, sync: bool) -> Result<Vec<VerifiedFile>, Failure> {
-    let restorers: Vec<Mutex<Option<FileRestorer>>> =
-        restorers.0.into_iter().flatten().map(|r| Mutex::new(Some(r))).collect();
-    let (next, done, failed) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(restorers.len())), Mutex::new(None));
-    std::thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, restorers.len().max(1)) {
-            scope.spawn(|| {
-                while let Some(restorer) = restorers.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let Some(restorer) = restorer.lock().unwrap_or_else(PoisonError::into_inner).take() else {
-                        continue;
-                    };
-                    match restorer.verify(sync) {
-                        Ok(file) => done.lock().unwrap_or_else(PoisonError::into_inner).push(file),
-                        Err(error) => drop(failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error)),
-                    }
-                }
-            });
-        }
-    });
-    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(error) => Err(sink_failure(error.into())),
-        None => Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner)),
     }
 }

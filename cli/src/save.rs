@@ -36,7 +36,7 @@ struct Saved {
     files: u64,
     ranks: u32,
     containers: u32,
-    raw_bytes: u64,
+    file_bytes: u64,
     stored_bytes: u64,
     elapsed_ms: u64,
 }
@@ -146,7 +146,7 @@ impl Save<'_> {
             files: files.len() as u64,
             ranks: self.grouping.ranks(),
             containers: 0,
-            raw_bytes: 0,
+            file_bytes: 0,
             stored_bytes: 0,
             elapsed_ms: 0,
         };
@@ -177,7 +177,7 @@ impl Save<'_> {
             }
             line.checkpoint = Some(manifest.checkpoint.to_string());
             line.containers += 1;
-            line.raw_bytes += manifest.raw_bytes.0;
+            line.file_bytes += manifest.file_bytes();
             line.stored_bytes += manifest.stored_bytes.0;
         }
         line.elapsed_ms = started.elapsed().as_millis() as u64;
@@ -262,7 +262,7 @@ fn print_report(save: &Save<'_>, report: &[Saved], json: bool) -> anyhow::Result
         ">ranks",
         ">files",
         ">containers",
-        ">raw",
+        ">bytes",
         ">stored",
         ">ratio",
         ">time",
@@ -276,11 +276,11 @@ fn print_report(save: &Save<'_>, report: &[Saved], json: bool) -> anyhow::Result
             line.ranks.to_string(),
             line.files.to_string(),
             line.containers.to_string(),
-            mcrengine::units::human_bytes(line.raw_bytes),
+            mcrengine::units::human_bytes(line.file_bytes),
             mcrengine::units::human_bytes(line.stored_bytes),
-            format!("{:.3}", ratio(line.raw_bytes, line.stored_bytes)),
+            format!("{:.3}", ratio(line.file_bytes, line.stored_bytes)),
             human_time(elapsed),
-            human_rate(line.raw_bytes, elapsed),
+            human_rate(line.file_bytes, elapsed),
         ]);
     }
     print(&table.render());

@@ -59,7 +59,7 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
     if args.json {
         let mut value = serde_json::json!({
             "job": job, "checkpoint": state.id, "ranks": state.ranks, "groups": state.groups, "scheme": state.scheme.name(),
-            "profile": state.profile, "raw_bytes": state.raw_bytes, "stored_bytes": state.stored_bytes, "pool_stored_bytes": pool_bytes,
+            "profile": state.profile, "file_bytes": state.file_bytes, "raw_bytes": state.raw_bytes, "stored_bytes": state.stored_bytes, "pool_stored_bytes": pool_bytes,
             "references": references(state), "classes": classes,
         });
         value["files"] = serde_json::to_value(&files)?;
@@ -77,7 +77,7 @@ fn references(state: &CheckpointState) -> Vec<CheckpointId> {
 
 fn summary(job: &JobId, state: &CheckpointState) -> String {
     let mut text = format!(
-        "job {job}, checkpoint {}, saved {} UTC\n{} ranks in {} groups of {}, {} files, scheme {}, profile {}\n{} raw, {} stored, ratio {:.3}\n",
+        "job {job}, checkpoint {}, saved {} UTC\n{} ranks in {} groups of {}, {} files, scheme {}, profile {}\n{} in files, {} stored, ratio {:.3}\n",
         state.id,
         utc(state.created_unix_ms),
         state.ranks,
@@ -86,9 +86,9 @@ fn summary(job: &JobId, state: &CheckpointState) -> String {
         state.files,
         state.scheme.name(),
         state.profile,
-        human_bytes(state.raw_bytes.0),
+        human_bytes(state.file_bytes),
         human_bytes(state.stored_bytes.0),
-        ratio(state.raw_bytes.0, state.stored_bytes.0),
+        ratio(state.file_bytes, state.stored_bytes.0),
     );
     if !state.is_complete() {
         text.push_str("INCOMPLETE: it does not exist for a restart\n");

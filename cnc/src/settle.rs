@@ -309,7 +309,28 @@ pub struct Readiness {
     quiet_ms: u64,
     needs_marker: bool,
     files_per_rank: Option<u32>,
+    doubt_quiet_ms: u64,
+    /// What each rank had when it was last told of.
+    usual: BTreeMap<Rank, Usual>,
     checkpoints: BTreeMap<CheckpointId, Gathered>,
+}
+
+/// How much a rank writes for a checkpoint.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usual {
+    files: usize,
+    bytes: u64,
+}
+
+impl Usual {
+    fn of(files: &[SettledFile]) -> Self {
+        Self { files: files.len(), bytes: files.iter().fold(0, |sum, file| file.fingerprint.bytes.saturating_add(sum)) }
+    }
+
+    /// Fewer files than before, or less than half of the bytes: perhaps the rank has only paused.
+    fn lacks(&self, before: Option<&Self>) -> bool {
+        before.is_some_and(|before| self.files < before.files || self.bytes < before.bytes / 2)
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -333,6 +354,8 @@ impl Readiness {
             quiet_ms: rules.checkpoint_quiet_ms,
             needs_marker: layout.has_marker(),
             files_per_rank: layout.files_per_rank(),
+            doubt_quiet_ms: rules.doubt_quiet_ms,
+            usual: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
         }
     }
@@ -423,7 +446,16 @@ impl Readiness {
                     gathered.changed.remove(&rank);
                     continue;
                 };
-                if complete || self.files_per_rank.is_some_and(|needed| files.len() as u64 >= u64::from(needed)) {
+                let enough = self.files_per_rank.is_some_and(|needed| files.len() as u64 >= u64::from(needed));
+                if complete && !self.needs_marker && !enough && Usual::of(&files).lacks(self.usual.get(&rank)) {
+                    // Files that are still to come would make another checkpoint of the same name; rather wait for them.
+                    let doubt_until_ms = gathered.last_event_ms.saturating_add(self.doubt_quiet_ms);
+                    if doubt_until_ms > now_ms {
+                        next_ms = Some(next_ms.map_or(doubt_until_ms, |at| at.min(doubt_until_ms)));
+                        continue;
+                    }
+                }
+                if complete || enough {
                     ready.push(ReadyRank { checkpoint: checkpoint.clone(), rank, files, again: before.is_some() });
                 }
             }
@@ -433,6 +465,7 @@ impl Readiness {
 
     /// This rank was told of, with these files.
     pub fn announced(&mut self, ready: &ReadyRank) {
+        self.usual.insert(ready.rank, Usual::of(&ready.files));
         let gathered = self.gathered(&ready.checkpoint);
         gathered.announced.insert(ready.rank, digest_of(&ready.files));
         gathered.changed.remove(&ready.rank);
@@ -679,11 +712,31 @@ mod tests {
         r.put(9_000, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 2)));
         r.put(20_000, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 3)));
         r.put(20_000, &id("b"), Some(Rank(1)), &path("b/1"), Some(print(1, 3)));
+        r.put(20_000, &id("b"), Some(Rank(1)), &path("b/1b"), Some(print(1, 3)));
         let (first, next_ms) = r.due(20_500, 1);
         assert_eq!((ranks(&first), next_ms), (vec![(1, 2, true)], Some(20_500)), "there is more to tell at once");
         r.announced(&first[0]);
-        assert_eq!(announce(&mut r, 20_500), [(1, 1, false)]);
+        assert_eq!(announce(&mut r, 20_500), [(1, 2, false)]);
         assert_eq!(announce(&mut r, 29_000), [], "the same content again is nothing new");
+    }
+
+    #[test]
+    fn a_rank_with_less_than_last_time_is_given_longer_to_write_the_rest() {
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(100, 1)));
+        r.put(0, &id("a"), Some(Rank(1)), &path("a/1b"), Some(print(100, 1)));
+        assert_eq!(announce(&mut r, 500), [(1, 2, false)]);
+        r.put(1_000, &id("b"), Some(Rank(1)), &path("b/1"), Some(print(100, 1)));
+        assert_eq!(r.due(1_500, 9), (vec![], Some(31_000)), "a file is missing");
+        r.put(5_000, &id("b"), Some(Rank(1)), &path("b/1b"), Some(print(100, 1)));
+        assert_eq!(announce(&mut r, 5_500), [(1, 2, false)]);
+        r.put(6_000, &id("c"), Some(Rank(1)), &path("c/1"), Some(print(40, 1)));
+        r.put(6_000, &id("c"), Some(Rank(1)), &path("c/1b"), Some(print(40, 1)));
+        assert_eq!(r.due(6_500, 9), (vec![], Some(36_000)), "less than half of the bytes");
+        assert_eq!(announce(&mut r, 36_000), [(1, 2, false)], "it is that small, then");
+        r.put(40_000, &id("d"), Some(Rank(1)), &path("d/1"), Some(print(40, 1)));
+        r.put(40_000, &id("d"), Some(Rank(1)), &path("d/1b"), Some(print(40, 1)));
+        assert_eq!(announce(&mut r, 40_500), [(1, 2, false)], "and from then on no wonder");
     }
 
     #[test]

@@ -1,0 +1,78 @@
+//! Files on their way back, whoever sends their bytes; and whose fault it is when they do not arrive.
+
+use mcr_anc::restart::{Sink, SinkError};
+use mcr_cnc::restart::{FileRestorer, RestoreError, VerifiedFile};
+use mcrengine::header::FileHeader;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Whose fault it is.
+pub enum Failure {
+    /// Something in the checkpoint; an older one may do.
+    Checkpoint(anyhow::Error),
+    /// Something where the files go; no other checkpoint will do.
+    Receiver(anyhow::Error),
+}
+
+/// Whatever goes wrong where the files are written.
+pub fn receiver(error: anyhow::Error) -> Failure {
+    Failure::Receiver(error.context("writing the restored files"))
+}
+
+/// Files being restored, by their number in the sender's list; `None` are not wanted.
+pub struct Restorers(Vec<Option<FileRestorer>>);
+
+impl Restorers {
+    /// Makes a temporary file for each wanted header.
+    pub fn create(to: &Path, files: &[FileHeader], wanted: &dyn Fn(&FileHeader) -> bool) -> Result<Self, Failure> {
+        let make = |file: &FileHeader| match wanted(file) {
+            true => FileRestorer::create(to, Arc::new(file.clone())).map(Some),
+            false => Ok(None),
+        };
+        let all: Result<Vec<_>, RestoreError> = files.iter().map(make).collect();
+        all.map(Self).map_err(|error| receiver(error.into()))
+    }
+}
+
+impl Sink for Restorers {
+    fn write(&self, file: u32, variable: u32, offset: u64, bytes: &[u8]) -> Result<(), SinkError> {
+        match self.0.get(file as usize) {
+            Some(Some(restorer)) => Ok(restorer.write(variable as usize, offset, bytes)?),
+            _ => Err(format!("bytes for file {file}, which was not asked for").into()),
+        }
+    }
+}
+
+/// A file that would not take its bytes: the disk's fault, or bytes that do not fit what the headers say.
+pub fn sink_failure(error: SinkError) -> Failure {
+    let blames_checkpoint = error.downcast_ref::<RestoreError>().is_none_or(RestoreError::blames_checkpoint);
+    let error = anyhow::anyhow!(error);
+    if blames_checkpoint { Failure::Checkpoint(error) } else { receiver(error) }
+}
+
+/// Compares every file with its digest, on several threads.
+pub fn verify_all(restorers: Restorers, threads: usize, sync: bool) -> Result<Vec<VerifiedFile>, Failure> {
+    let restorers: Vec<Mutex<Option<FileRestorer>>> =
+        restorers.0.into_iter().flatten().map(|r| Mutex::new(Some(r))).collect();
+    let (next, done, failed) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(restorers.len())), Mutex::new(None));
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, restorers.len().max(1)) {
+            scope.spawn(|| {
+                while let Some(restorer) = restorers.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let Some(restorer) = restorer.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+                        continue;
+                    };
+                    match restorer.verify(sync) {
+                        Ok(file) => done.lock().unwrap_or_else(PoisonError::into_inner).push(file),
+                        Err(error) => drop(failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error)),
+                    }
+                }
+            });
+        }
+    });
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(sink_failure(error.into())),
+        None => Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
