@@ -42,7 +42,7 @@
 //!
 //! # Restart: the same upwards
 //!
-//! `cli/src/restart.rs` is this table: `restore_checkpoint` is rows 2 to 7, and its caller goes on to an older
+//! `cli/src/restart.rs` is this table: `restore_checkpoint` is rows 2 to 8, and its caller goes on to an older
 //! checkpoint, openly, where one of them fails because of the checkpoint.
 //!
 //! | # | step | where | function | gives |
