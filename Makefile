@@ -3,13 +3,14 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites build demo test lint scripts bench fuzz
+.PHONY: help prerequisites build install demo test lint scripts bench fuzz
 
 # A shell that has never seen rustup's directory finds cargo all the same.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 SCRIPTS := deploy/demo.sh deploy/prerequisites.sh .ci/run
 FUZZ_SECONDS ?= 60
+PREFIX ?= /usr/local
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -20,17 +21,23 @@ prerequisites: ## look for compilers, CMake and Rust; install them when root, el
 build: prerequisites ## the command, target/release/mcr
 	cargo build --release --locked -p mcr-cli --bin mcr
 
-demo: prerequisites ## a simulation is killed together with the daemons, and ends bit for bit as if nothing had been
-	@deploy/demo.sh
+install: build ## the command, without debugging lines, to PREFIX/bin (PREFIX=/usr/local)
+	install -d "$(DESTDIR)$(PREFIX)/bin"
+	install -s -m 755 "$$(cargo metadata --format-version 1 --no-deps --offline \
+	    | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/mcr" "$(DESTDIR)$(PREFIX)/bin/mcr"
+
+demo: prerequisites ## a simulation and the daemons are killed, and it ends bit for bit as if nothing had been (DAEMONS=1: as processes)
+	@deploy/demo.sh $(if $(DAEMONS),--daemons)
 
 test: prerequisites scripts ## all tests and checks
 	cargo check --locked -p mcrengine # alone: it must not need what only the daemons have
 	cargo test --locked --workspace
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 
-lint: scripts ## formatting and clippy, warnings being errors
+lint: scripts ## formatting, clippy and documentation, warnings being errors
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
 
 scripts: # each script parses; shellcheck, where there is one, has nothing to say
 	@for script in $(SCRIPTS); do bash -n "$$script"; done
@@ -40,5 +47,7 @@ bench: prerequisites ## benchmarks (Criterion)
 	cargo bench --locked --workspace
 
 fuzz: ## each fuzz target for FUZZ_SECONDS (60); needs a nightly toolchain and cargo-fuzz
-	@cd tests/fuzz && for target in $$(cargo +nightly fuzz list); do \
-	    cargo +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS); done
+	@cargo +nightly fuzz --version >/dev/null 2>&1 || { echo "missing: a nightly toolchain and cargo-fuzz;" \
+	    "install: rustup toolchain install nightly && cargo install cargo-fuzz --locked" >&2; exit 1; }
+	cd tests/fuzz && for target in $$(cargo +nightly fuzz list --fuzz-dir .); do \
+	    cargo +nightly fuzz run --fuzz-dir . "$$target" -- -max_total_time=$(FUZZ_SECONDS); done

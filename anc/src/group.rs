@@ -21,7 +21,8 @@ pub enum Phase {
         /// Flushes that failed on the store before.
         attempts: u32,
     },
-    /// `flush_checkpoint` is running; its end arrives as [`Event::Flushed`] or [`Event::FlushFailed`].
+    /// `flush_checkpoint` is running; its end arrives as [`Event::Flushed`], [`Event::RanksFailed`] or
+    /// [`Event::StoreFailed`].
     Flushing {
         /// Flushes that failed on the store before.
         attempts: u32,

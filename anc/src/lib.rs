@@ -4,6 +4,8 @@
 //! Knows variables, not HDF5. A message's way: [`serve`] checks it, [`hub`] owns what it means, [`group::step`] decides,
 //! [`flush::flush_checkpoint`] does the work, [`fetch`] pulls the bytes.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 pub mod budget;
 pub mod compress;
 pub mod config;

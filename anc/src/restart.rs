@@ -105,7 +105,7 @@ pub fn send_ranks(
         sent += u32::from(wanted(file));
     }
     sender.files(&files).map_err(RestartError::Sink)?;
-    let totals = Totals::default();
+    let totals = Totals;
     let sink = NumberedSink { sender: &sender, numbers };
     restore_files(&set, wanted, threads, budget, &totals, &sink)?;
     let end = v1::RestoreEnd { files: files.len() as u64, raw_bytes: files.iter().map(|file| file.bytes).sum() };
@@ -123,7 +123,6 @@ pub fn to_status(error: &RestartError) -> Status {
     }
 }
 
-#[derive(Default)]
 struct Totals;
 impl Observer for Totals {
     fn segment(&self, raw_bytes: RawBytes, stored_bytes: StoredBytes) {

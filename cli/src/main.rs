@@ -27,7 +27,15 @@ fn main() -> ExitCode {
         return mcr_cnc::h5::worker_main();
     }
     raise_open_files();
-    let result = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Not clap's 2: from `mcr restart` that means that an older checkpoint is there.
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        }
+    };
+    let result = match cli.command {
         Command::Save(args) => save::run(args),
         Command::Restart(args) => restart::run(args),
         Command::List(args) => list::run(args),

@@ -25,12 +25,14 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         drop(progress);
         let elapsed = started.elapsed();
         good &= report.is_good();
-        let problems: Vec<String> = (report.problems.iter())
+        let mut problems: Vec<String> = (report.problems.iter())
             .map(|problem| match problem.group {
                 Some(group) => format!("group-{:04}: {}", group.0, problem.what),
                 None => problem.what.clone(),
             })
             .collect();
+        // One damaged segment is found again by every file that it holds bytes of.
+        problems.dedup();
         if args.json {
             lines.push(serde_json::json!({
                 "job": job, "checkpoint": id, "good": report.is_good(), "problems": problems, "groups": report.groups, "files": report.files,

@@ -1,5 +1,8 @@
 //! The compute node's side: which files the application has finished, what they are made of, and how they come back.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
+#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "deletes committed files, if it is told to"))]
 pub mod agent;
 pub mod capture;
 pub mod config;
@@ -7,9 +10,11 @@ pub mod fingerprint;
 pub mod h5;
 mod holes;
 pub mod layout;
+#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "writes the restored files"))]
 pub mod restart;
 pub mod serve;
 pub mod settle;
 pub mod source;
+#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "writes its own file, on the node"))]
 pub mod state;
 pub mod watch;

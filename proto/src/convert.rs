@@ -127,7 +127,7 @@ fn variable_from_wire(variable: v1::VariableHeader) -> Result<header::VariableHe
         })
         .collect::<Result<Box<[_]>, _>>()?;
     let per_extent = if filters.is_empty() { 2 } else { 3 };
-    if variable.extents.len() % per_extent != 0 {
+    if !variable.extents.len().is_multiple_of(per_extent) {
         return field(
             "the length of a list of extents",
             variable.extents.len(),

@@ -4,7 +4,6 @@ pub mod convert;
 
 /// Version 1 of the wire.
 #[expect(missing_docs, reason = "generated; the .proto file documents it")]
-#[expect(clippy::all, reason = "generated")]
 pub mod v1 {
     tonic::include_proto!("mcr.v1");
 }

@@ -9,6 +9,7 @@
 mod contract;
 pub mod faulty;
 pub mod memory;
+#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "files are made, renamed, synced and deleted here"))]
 pub mod posix;
 
 pub use faulty::{Fault, FaultyStore};

@@ -151,6 +151,14 @@ fn a_store_without_checkpoints_is_a_new_run() {
 }
 
 #[test]
+fn a_mistyped_command_is_not_taken_for_an_older_checkpoint() {
+    for args in [&["restart", "--sotre", "x"][..], &["restart", "--to"], &["restart"], &["restrat"]] {
+        run(mcr().args(args), 1);
+    }
+    run(mcr().args(["restart", "--help"]), 0);
+}
+
+#[test]
 fn saving_again_stores_nothing_again() {
     let saved = Saved::new(&[9, 10]);
     let before = contents(&saved.store());

@@ -1,6 +1,8 @@
 //! Configuration files: what is shipped loads, what is wrong is refused by name.
 
 use crate::support::*;
+use mcr_anc::config::AncOptions;
+use mcr_cnc::config::{CncOptions, parse_toml};
 use std::path::Path;
 
 fn check(text: &str, expected: i32) -> String {
@@ -39,9 +41,63 @@ fn a_value_out_of_range_is_refused_with_what_it_may_be() {
     assert!(text.contains("anc.budget-mib is 3; with segments of 4 MiB it must be between 12"), "{text}");
 }
 
+/// The shipped file with every line `# key = value` made a line of its table, and each of those lines by itself.
+fn printed_defaults() -> (String, Vec<(&'static str, String)>) {
+    let printed = run(mcr().args(["config", "defaults"]), 0);
+    let (mut whole, mut lines, mut table) = (String::new(), Vec::new(), "");
+    for line in String::from_utf8(printed.stdout).expect("text").lines() {
+        table = match line.split(']').next() {
+            Some("[cnc") => "cnc",
+            Some("[anc") => "anc",
+            _ => table,
+        };
+        let open = line.strip_prefix("# ").filter(|rest| {
+            let key = rest.split(" = ").next().unwrap_or_default();
+            rest.contains(" = ") && key.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')
+        });
+        lines.extend(open.map(|open| (table, open.to_owned())));
+        whole.push_str(open.unwrap_or(line));
+        whole.push('\n');
+    }
+    (whole, lines)
+}
+
+fn load(text: &str) -> (CncOptions, AncOptions) {
+    #[derive(Default, serde::Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct File {
+        cnc: CncOptions,
+        anc: AncOptions,
+    }
+    let File { cnc, anc } = parse_toml(text, Path::new("defaults")).expect("the shipped lines are understood");
+    (cnc, anc)
+}
+
 #[test]
-fn the_printed_defaults_are_known_keys() {
-    let defaults = run(mcr().args(["config", "defaults"]), 0);
-    let text = String::from_utf8_lossy(&defaults.stdout).into_owned();
-    assert!(text.contains("[cnc]") && text.contains("[anc]") && text.contains("group-size = 32"), "{text}");
+fn every_key_stands_in_the_printed_defaults() {
+    let (whole, _) = printed_defaults();
+    check(&whole, 0);
+    let tables: toml::Table = whole.parse().expect("TOML");
+    for table in ["cnc", "anc"] {
+        // A key like no other is refused with the list of those there are.
+        let refused = check(&format!("[{table}]\nqqqq = 1\n"), 1);
+        let known = refused.split("the keys are ").nth(1).expect("a list of keys");
+        for key in known.trim().split(", ") {
+            assert!(tables[table].as_table().expect("a table").contains_key(key), "[{table}] does not name {key}");
+        }
+    }
+}
+
+#[test]
+fn what_the_printed_defaults_call_a_default_is_one() {
+    let (_, lines) = printed_defaults();
+    let untouched = format!("{:?}", load(""));
+    let mut defaults = 0;
+    for (table, line) in lines {
+        let is_example = line.contains("# e.g. ");
+        let same = format!("{:?}", load(&format!("[{table}]\n{line}\n"))) == untouched;
+        assert_eq!(same, !is_example, "[{table}] {line}");
+        defaults += usize::from(same);
+    }
+    assert!(defaults >= 20, "only {defaults} defaults are shown");
 }
