@@ -23,7 +23,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// One line of the report.
@@ -70,10 +70,17 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     };
     let progress = Progress::new("saving", args.json);
     let mut report = Vec::with_capacity(found.len());
-    for checkpoint in found {
-        progress.message(checkpoint.0.to_string());
-        report.push(save.checkpoint(checkpoint, &progress)?);
-    }
+    // While one checkpoint is coded and synced, the next is captured: reading and waiting for the disk go together.
+    std::thread::scope(|scope| {
+        let (to_flush, captured) = mpsc::sync_channel(1);
+        let save = &save;
+        scope.spawn(move || found.into_iter().map(|found| save.capture(found)).try_for_each(|c| to_flush.send(c)));
+        for captured in captured {
+            progress.message(captured.line.label.clone());
+            report.push(save.flush(captured, &progress)?);
+        }
+        anyhow::Ok(())
+    })?;
     drop(progress);
     print_report(&save, &report, args.json)?;
     let saved = report.iter().any(|line| line.checkpoint.is_some());
@@ -124,6 +131,18 @@ fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool) -> anyhow::Res
     Ok(scan.checkpoints.into_iter().map(|(label, files)| (label.0, files)).collect())
 }
 
+/// One group's syncs are waited for while the next is coded. The budget bounds all of them together.
+const GROUPS_AT_A_TIME: usize = 2;
+
+/// A checkpoint on its way to the store.
+struct Captured {
+    label: CheckpointId,
+    line: Saved,
+    /// By rank, then by path; nothing where `line` says why.
+    files: Option<Vec<CapturedFile>>,
+    started: Instant,
+}
+
 struct Save<'a> {
     dir: &'a Path,
     store: &'a dyn Store,
@@ -135,8 +154,8 @@ struct Save<'a> {
 }
 
 impl Save<'_> {
-    /// Saves one checkpoint, or says why not. An error of the store ends the whole run.
-    fn checkpoint(&self, (label, files): Found, progress: &Progress) -> anyhow::Result<Saved> {
+    /// Describes the files of one checkpoint, or says why it is not saved.
+    fn capture(&self, (label, files): Found) -> Captured {
         let started = Instant::now();
         let mut line = Saved {
             label: label.to_string(),
@@ -155,31 +174,56 @@ impl Save<'_> {
         if !missing.is_empty() {
             let first = missing.iter().take(8).map(u32::to_string).collect::<Vec<_>>().join(", ");
             line.reason = Some(format!("{} of {} ranks have no file: {first}", missing.len(), self.grouping.ranks()));
-            return Ok(line);
+            return Captured { label, line, files: None, started };
         }
-        let captured = match self.capture_all(&files) {
-            Ok(captured) => captured,
+        match self.capture_all(&files) {
+            Ok(files) => Captured { label, line, files: Some(files), started },
             Err(reason) => {
                 line.outcome = "failed";
                 line.reason = Some(reason);
-                return Ok(line);
+                Captured { label, line, files: None, started }
             }
-        };
-        line.outcome = "there already";
+        }
+    }
+
+    /// Commits what was captured, a few groups at a time. An error of the store ends the whole run.
+    fn flush(&self, captured: Captured, progress: &Progress) -> anyhow::Result<Saved> {
+        let Captured { label, mut line, files, started } = captured;
+        let Some(files) = files else { return Ok(line) };
         let mut by_group: Vec<Vec<CapturedFile>> = (0..self.grouping.groups()).map(|_| Vec::new()).collect();
-        for file in captured {
+        for file in files {
             by_group[self.grouping.group_of(file.header.rank).0 as usize].push(file);
         }
-        for (group, files) in (0..).map(GroupId).zip(by_group) {
-            let (manifest, was_there) = self.group(&label, group, files, progress)?;
-            if !was_there {
-                line.outcome = "saved";
+        line.outcome = "there already";
+        let lanes = by_group.len().min(GROUPS_AT_A_TIME);
+        let groups = Mutex::new((0..).map(GroupId).zip(by_group));
+        let (done_to, done) = mpsc::channel();
+        std::thread::scope(|scope| {
+            for _ in 0..lanes {
+                let (groups, label, done_to) = (&groups, &label, done_to.clone());
+                scope.spawn(move || {
+                    let next = || groups.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    // The receiver is gone when another group has failed: then no further one is begun.
+                    while let Some((group, files)) = next() {
+                        if done_to.send(self.group(label, group, files, progress)).is_err() {
+                            break;
+                        }
+                    }
+                });
             }
-            line.checkpoint = Some(manifest.checkpoint.to_string());
-            line.containers += 1;
-            line.raw_bytes += manifest.raw_bytes.0;
-            line.stored_bytes += manifest.stored_bytes.0;
-        }
+            drop(done_to);
+            for group in done {
+                let (manifest, was_there) = group?;
+                if !was_there {
+                    line.outcome = "saved";
+                }
+                line.checkpoint = Some(manifest.checkpoint.to_string());
+                line.containers += 1;
+                line.raw_bytes += manifest.raw_bytes.0;
+                line.stored_bytes += manifest.stored_bytes.0;
+            }
+            anyhow::Ok(())
+        })?;
         line.elapsed_ms = started.elapsed().as_millis() as u64;
         Ok(line)
     }
