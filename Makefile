@@ -43,8 +43,9 @@ scripts: # each script parses; shellcheck, where there is one, has nothing to sa
 	@for script in $(SCRIPTS); do bash -n "$$script"; done
 	@if command -v shellcheck >/dev/null; then shellcheck $(SCRIPTS); fi
 
-bench: prerequisites ## benchmarks (Criterion)
-	cargo bench --locked --workspace
+bench: prerequisites ## all benchmarks, as in BENCHMARKS.md; those on real checkpoints need MCR_CORPUS; takes about 15 minutes
+	cargo bench --locked -p mcr-cli --bench compare --bench stream --bench memory
+	cargo bench --locked -p mcrengine --bench plan --bench codecs
 
 fuzz: ## each fuzz target for FUZZ_SECONDS (60); needs a nightly toolchain and cargo-fuzz
 	@cargo +nightly fuzz --version >/dev/null 2>&1 || { echo "missing: a nightly toolchain and cargo-fuzz;" \

@@ -26,11 +26,8 @@ pub fn compress(
     let pooled = segment.class.is_none();
     let (chain, stored) =
         encode_best(profile, raw, &segment.element, &arrays, pooled, scratch).map_err(FlushError::Codec)?;
-    if verify {
-        let decoded = chain.decode(&stored, raw.len(), scratch).map_err(FlushError::Codec)?;
-        if decoded != raw {
-            return Err(FlushError::NotLossless { chain: chain.to_string(), raw_bytes: RawBytes(raw.len() as u64) });
-        }
+    if verify && !chain.gives_back(&stored, raw, scratch).map_err(FlushError::Codec)? {
+        return Err(FlushError::NotLossless { chain: chain.to_string(), raw_bytes: RawBytes(raw.len() as u64) });
     }
     Ok(StoredSegment { chain, raw_bytes: RawBytes(raw.len() as u64), stored })
 }

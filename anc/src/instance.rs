@@ -9,7 +9,7 @@
 use crate::hub::Key;
 use mcrengine::container::ReadError;
 use mcrengine::header::FileHeader;
-use mcrengine::ids::{CheckpointId, GroupId, Grouping};
+use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId};
 use mcrengine::manifest::{self, Manifest, manifest_name};
 use mcrengine::store::{Store, StoreError, visible};
 use std::collections::BTreeSet;
@@ -77,6 +77,58 @@ pub fn choose_instance(
         Some(id) => id.clone(),
         None => key.label.with_generation(free).unwrap_or_else(|_| key.label.clone()),
     }))
+}
+
+/// As [`choose_instance`], for whoever has all groups at hand, each with its files in order: one name for all of them.
+///
+/// The newest content under the label that holds nothing but these files, whole or as far as an interrupted run came;
+/// else the next name that nobody has used.
+pub fn choose_for_all(
+    store: &dyn Store,
+    job: &JobId,
+    label: &CheckpointId,
+    grouping: Grouping,
+    groups: &[Vec<FileHeader>],
+) -> Result<CheckpointId, StoreError> {
+    let key = Key { job: job.clone(), group: GroupId(0), label: label.clone() };
+    let generations = generations(store, &key)?;
+    let free = generations.last().map_or(1, |newest| newest.saturating_add(1));
+    'generation: for generation in generations.iter().rev().take(LOOKED_AT) {
+        let Ok(id) = label.with_generation(*generation) else { continue };
+        let state = manifest::state(store, job, &id)?;
+        if state.is_pruned {
+            continue;
+        }
+        for (group, files) in (0..).map(GroupId).zip(groups) {
+            match manifest::read_manifest(store, job, &id, group) {
+                Ok(manifest) if same_content(&manifest, grouping, files) => {}
+                Err(ReadError::Missing { .. }) => {}
+                Err(error @ ReadError::Io { .. }) => return Err(error.into()),
+                Ok(_) | Err(_) => continue 'generation,
+            }
+        }
+        // A group beyond ours was saved with other numbers of ranks.
+        if state.groups <= grouping.groups() {
+            return Ok(id);
+        }
+    }
+    Ok(label.with_generation(free).unwrap_or_else(|_| label.clone()))
+}
+
+/// Whether a group's files are committed under a name already.
+pub fn committed(
+    store: &dyn Store,
+    job: &JobId,
+    id: &CheckpointId,
+    group: GroupId,
+    grouping: Grouping,
+    files: &[FileHeader],
+) -> Result<Option<Manifest>, StoreError> {
+    match manifest::read_manifest(store, job, id, group) {
+        Ok(manifest) if same_content(&manifest, grouping, files) => Ok(Some(manifest)),
+        Err(error @ ReadError::Io { .. }) => Err(error.into()),
+        Ok(_) | Err(_) => Ok(None),
+    }
 }
 
 /// The content that was written when ours was, if there is one that lacks our group.

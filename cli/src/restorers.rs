@@ -51,12 +51,16 @@ pub fn sink_failure(error: SinkError) -> Failure {
     if blames_checkpoint { Failure::Checkpoint(error) } else { receiver(error) }
 }
 
+/// Files that are synced at a time: a file system makes several durable in one step, if they are asked for together.
+const SYNCS_AT_A_TIME: usize = 16;
+
 /// Compares every file with its digest, on several threads.
 pub fn verify_all(restorers: Restorers, threads: usize, sync: bool) -> Result<Vec<VerifiedFile>, Failure> {
     let restorers: Vec<Mutex<Option<FileRestorer>>> =
         restorers.0.into_iter().flatten().map(|r| Mutex::new(Some(r))).collect();
     let (next, done, failed) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(restorers.len())), Mutex::new(None));
     std::thread::scope(|scope| {
+        let threads = if sync { threads.max(SYNCS_AT_A_TIME) } else { threads };
         for _ in 0..threads.clamp(1, restorers.len().max(1)) {
             scope.spawn(|| {
                 while let Some(restorer) = restorers.get(next.fetch_add(1, Ordering::Relaxed)) {

@@ -7,8 +7,7 @@ use crate::output::{Progress, Table, human_rate, human_time, print, print_json, 
 use anyhow::{Context, bail};
 use mcr_anc::budget::Budget;
 use mcr_anc::flush::{Flush, FlushOptions, flush_checkpoint, least_budget};
-use mcr_anc::hub::Key;
-use mcr_anc::instance::{Instance, choose_instance};
+use mcr_anc::instance::{choose_for_all, committed};
 use mcr_cnc::capture::{CaptureMode, CapturedFile, capture};
 use mcr_cnc::h5::Maps;
 use mcr_cnc::layout::{ScanLimits, list, scan};
@@ -23,7 +22,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// One line of the report.
@@ -70,10 +69,17 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     };
     let progress = Progress::new("saving", args.json);
     let mut report = Vec::with_capacity(found.len());
-    for checkpoint in found {
-        progress.message(checkpoint.0.to_string());
-        report.push(save.checkpoint(checkpoint, &progress)?);
-    }
+    // While one checkpoint is coded and synced, the next is captured: reading and waiting for the disk go together.
+    std::thread::scope(|scope| {
+        let (to_flush, captured) = mpsc::sync_channel(1);
+        let save = &save;
+        scope.spawn(move || found.into_iter().map(|found| save.capture(found)).try_for_each(|c| to_flush.send(c)));
+        for captured in captured {
+            progress.message(captured.line.label.clone());
+            report.push(save.flush(captured, &progress)?);
+        }
+        anyhow::Ok(())
+    })?;
     drop(progress);
     print_report(&save, &report, args.json)?;
     let saved = report.iter().any(|line| line.checkpoint.is_some());
@@ -124,6 +130,18 @@ fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool) -> anyhow::Res
     Ok(scan.checkpoints.into_iter().map(|(label, files)| (label.0, files)).collect())
 }
 
+/// One group's syncs are waited for while the next is coded. The budget bounds all of them together.
+const GROUPS_AT_A_TIME: usize = 2;
+
+/// A checkpoint on its way to the store.
+struct Captured {
+    label: CheckpointId,
+    line: Saved,
+    /// By rank, then by path; nothing where `line` says why.
+    files: Option<Vec<CapturedFile>>,
+    started: Instant,
+}
+
 struct Save<'a> {
     dir: &'a Path,
     store: &'a dyn Store,
@@ -135,8 +153,8 @@ struct Save<'a> {
 }
 
 impl Save<'_> {
-    /// Saves one checkpoint, or says why not. An error of the store ends the whole run.
-    fn checkpoint(&self, (label, files): Found, progress: &Progress) -> anyhow::Result<Saved> {
+    /// Describes the files of one checkpoint, or says why it is not saved.
+    fn capture(&self, (label, files): Found) -> Captured {
         let started = Instant::now();
         let mut line = Saved {
             label: label.to_string(),
@@ -155,31 +173,60 @@ impl Save<'_> {
         if !missing.is_empty() {
             let first = missing.iter().take(8).map(u32::to_string).collect::<Vec<_>>().join(", ");
             line.reason = Some(format!("{} of {} ranks have no file: {first}", missing.len(), self.grouping.ranks()));
-            return Ok(line);
+            return Captured { label, line, files: None, started };
         }
-        let captured = match self.capture_all(&files) {
-            Ok(captured) => captured,
+        match self.capture_all(&files) {
+            Ok(files) => Captured { label, line, files: Some(files), started },
             Err(reason) => {
                 line.outcome = "failed";
                 line.reason = Some(reason);
-                return Ok(line);
+                Captured { label, line, files: None, started }
             }
-        };
-        line.outcome = "there already";
+        }
+    }
+
+    /// Commits what was captured, a few groups at a time. An error of the store ends the whole run.
+    fn flush(&self, captured: Captured, progress: &Progress) -> anyhow::Result<Saved> {
+        let Captured { label, mut line, files, started } = captured;
+        let Some(files) = files else { return Ok(line) };
         let mut by_group: Vec<Vec<CapturedFile>> = (0..self.grouping.groups()).map(|_| Vec::new()).collect();
-        for file in captured {
+        for file in files {
             by_group[self.grouping.group_of(file.header.rank).0 as usize].push(file);
         }
-        for (group, files) in (0..).map(GroupId).zip(by_group) {
-            let (manifest, was_there) = self.group(&label, group, files, progress)?;
-            if !was_there {
-                line.outcome = "saved";
+        line.outcome = "there already";
+        let headers: Vec<Vec<FileHeader>> =
+            by_group.iter().map(|files| files.iter().map(|file| file.header.clone()).collect()).collect();
+        let id = choose_for_all(self.store, &self.job, &label, self.grouping, &headers)?;
+        let by_group = by_group.into_iter().zip(headers);
+        let lanes = by_group.len().min(GROUPS_AT_A_TIME);
+        let groups = Mutex::new((0..).map(GroupId).zip(by_group));
+        let (done_to, done) = mpsc::channel();
+        std::thread::scope(|scope| {
+            for _ in 0..lanes {
+                let (groups, id, done_to) = (&groups, &id, done_to.clone());
+                scope.spawn(move || {
+                    let next = || groups.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    // The receiver is gone when another group has failed: then no further one is begun.
+                    while let Some((group, (captured, files))) = next() {
+                        if done_to.send(self.group(id, group, captured, files, progress)).is_err() {
+                            break;
+                        }
+                    }
+                });
             }
-            line.checkpoint = Some(manifest.checkpoint.to_string());
-            line.containers += 1;
-            line.file_bytes += manifest.file_bytes();
-            line.stored_bytes += manifest.stored_bytes.0;
-        }
+            drop(done_to);
+            for group in done {
+                let (manifest, was_there) = group?;
+                if !was_there {
+                    line.outcome = "saved";
+                }
+                line.checkpoint = Some(manifest.checkpoint.to_string());
+                line.containers += 1;
+                line.file_bytes += manifest.file_bytes();
+                line.stored_bytes += manifest.stored_bytes.0;
+            }
+            anyhow::Ok(())
+        })?;
         line.elapsed_ms = started.elapsed().as_millis() as u64;
         Ok(line)
     }
@@ -213,27 +260,25 @@ impl Save<'_> {
         Ok(done)
     }
 
+    /// Commits one group, unless it is there already.
     fn group(
         &self,
-        label: &CheckpointId,
+        checkpoint: &CheckpointId,
         group: GroupId,
         captured: Vec<CapturedFile>,
+        files: Vec<FileHeader>,
         progress: &Progress,
     ) -> anyhow::Result<(Manifest, bool)> {
-        let files: Vec<FileHeader> = captured.iter().map(|file| file.header.clone()).collect();
-        let key = Key { job: self.job.clone(), group, label: label.clone() };
-        // Files of a directory at rest need not have been written within any time of one another.
-        let checkpoint = match choose_instance(self.store, &key, self.grouping, &files, Duration::MAX)? {
-            Instance::There(manifest) => return Ok((*manifest, true)),
-            Instance::New(checkpoint) => checkpoint,
-        };
+        if let Some(manifest) = committed(self.store, &self.job, checkpoint, group, self.grouping, &files)? {
+            return Ok((manifest, true));
+        }
         let descriptors = Descriptors::new(256);
         let open = |file: CapturedFile| OpenFile::new(self.dir, Arc::new(file.header), file.fingerprint, &descriptors);
         let source = LocalSource { files: captured.into_iter().map(open).collect(), threads: self.options.threads };
         let flush = Flush {
             store: self.store,
             job: self.job.clone(),
-            checkpoint,
+            checkpoint: checkpoint.clone(),
             group,
             grouping: self.grouping,
             group_size: self.args.group_size,
@@ -245,7 +290,7 @@ impl Save<'_> {
             observer: progress,
             now_unix_ms: now_unix_ms(),
         };
-        let manifest = flush_checkpoint(flush).with_context(|| format!("{label}, {group}"))?;
+        let manifest = flush_checkpoint(flush).with_context(|| format!("{checkpoint}, {group}"))?;
         Ok((manifest, false))
     }
 }

@@ -13,6 +13,7 @@ use mcrengine::filter;
 use mcrengine::header::{ElementType, Extent, FileHeader, Filter, Role, Shape, VariableHeader};
 use mcrengine::ids::{Digest, FilePath, Rank};
 use mcrengine::units::RawBytes;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -476,11 +477,23 @@ struct Input<'a> {
 /// Files up to this length are read once and kept until they are described.
 const WHOLE_MAX: u64 = 4 << 20;
 
+thread_local! {
+    /// The memory of the last such file, for the next: new pages cost as much as reading into them.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+impl Drop for Input<'_> {
+    fn drop(&mut self) {
+        SPARE.set(self.whole.take().unwrap_or_default());
+    }
+}
+
 impl<'a> Input<'a> {
     fn new(file: &'a File, bytes: u64) -> io::Result<Self> {
         let whole = match usize::try_from(bytes) {
             Ok(len) if bytes <= WHOLE_MAX => {
-                let mut whole = vec![0; len];
+                let mut whole = SPARE.take();
+                whole.resize(len, 0);
                 file.read_exact_at(&mut whole, 0)?;
                 Some(whole)
             }

@@ -424,7 +424,8 @@ fn read_ranges(
     if asked != Some(fetch.total_bytes) || fetch.total_bytes > FETCH_BYTES_MAX {
         return Err(bad(format!("a fetch of {} bytes whose ranges do not add up, or too many", fetch.total_bytes)));
     }
-    let (mut sent, mut frame) = (0u64, Vec::new());
+    let new_frame = |sent: u64| Vec::with_capacity((fetch.total_bytes - sent).min(FRAME_BYTES as u64) as usize);
+    let (mut sent, mut frame) = (0u64, new_frame(0));
     for range in &fetch.ranges {
         let file = held.files.get(range.file as usize).filter(|file| {
             let variable = file.header().variables.get(range.variable as usize);
@@ -445,7 +446,8 @@ fn read_ranges(
             file.read_raw(range.variable as usize, offset, &mut frame[start..])?;
             (offset, left) = (offset + bytes, left - bytes);
             if frame.len() == FRAME_BYTES {
-                each(sent, std::mem::take(&mut frame))?;
+                let next = new_frame(sent + FRAME_BYTES as u64);
+                each(sent, std::mem::replace(&mut frame, next))?;
                 sent += FRAME_BYTES as u64;
             }
         }

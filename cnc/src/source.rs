@@ -100,23 +100,21 @@ impl OpenFile {
             return Ok(());
         }
         let file = self.file()?;
-        self.read_extents(&file, variable, header, offset, into)?;
-        self.unchanged(&file)
+        let read = self.read_extents(&file, variable, header, offset, into);
+        // Whatever a file that has changed gave, an error too, says nothing about the one that was captured.
+        self.unchanged(&file)?;
+        read
     }
 
-    /// The descriptor, opened if need be; checked against the fingerprint.
+    /// The descriptor, opened if need be. Whoever reads asks afterwards whether the file is [`OpenFile::unchanged`].
     fn file(&self) -> Result<Arc<File>, CaptureError> {
-        let held = lock(&self.slot).clone();
-        let file = match held {
-            Some(file) => file,
-            None => {
-                let file = Arc::new(open(&self.name)?);
-                *lock(&self.slot) = Some(Arc::clone(&file));
-                self.descriptors.add(&self.slot);
-                file
-            }
-        };
+        if let Some(file) = &*lock(&self.slot) {
+            return Ok(Arc::clone(file));
+        }
+        let file = Arc::new(open(&self.name)?);
         self.unchanged(&file)?;
+        *lock(&self.slot) = Some(Arc::clone(&file));
+        self.descriptors.add(&self.slot);
         Ok(file)
     }
 

@@ -100,6 +100,11 @@ proptest! {
             prop_assert!(stored.len() <= most, "{chain}: {} bytes, at most {most}", stored.len());
             let again = chain.decode(&stored, raw.len(), &mut scratch);
             prop_assert!(again.as_ref().is_ok_and(|again| *again == raw), "{chain}: {again:?}");
+            prop_assert!(chain.gives_back(&stored, &raw, &mut scratch).is_ok_and(|same| same), "{chain}");
+            if let Some((_, others)) = raw.split_first().filter(|(_, others)| !others.is_empty()) {
+                let others = [others, &[!raw[0]]].concat();
+                prop_assert!(others == raw || !chain.gives_back(&stored, &others, &mut scratch).unwrap_or(false));
+            }
             // A decoder that starts afresh, from the chain as the container stores it.
             let mut bytes = Vec::new();
             chain.to_bytes(&mut bytes);

@@ -186,6 +186,25 @@ fn another_content_under_the_same_names_becomes_another_checkpoint() {
 }
 
 #[test]
+fn files_with_times_of_long_ago_are_one_checkpoint_all_the_same() {
+    let saved = Saved::new(&[10]);
+    for rank in 0..6 {
+        write_rank(&saved.data(), 10, rank, 500);
+        if rank >= 4 {
+            // As after a copy that keeps no times: the second group's are nearer to those of the content before.
+            let file = std::fs::File::options().write(true).open(saved.data().join(format!("sim.it_10.rank_{rank}.h5")));
+            let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(1 << 20);
+            file.and_then(|file| file.set_modified(long_ago)).expect("its time is set");
+        }
+    }
+    saved.save(0);
+    assert_eq!(ids(&saved).len(), 2);
+    let report = saved.restart(&[], 0);
+    assert!(report["checkpoint"].as_str().is_some_and(|id| id.ends_with("~2")), "{report}");
+    assert_same_files(&saved.step(10), &contents(&saved.to()));
+}
+
+#[test]
 fn a_checkpoint_with_a_missing_rank_is_not_saved_and_said_so() {
     let saved = Saved::new(&[9]);
     (0..5).for_each(|rank| write_rank(&saved.data(), 10, rank, 500));

@@ -1,0 +1,120 @@
+//! How much memory do agent and aggregator take, and how often does an agent at rest wake up?
+//!
+//! An aggregator with a budget of 128 MiB and an agent with one of 64 MiB, processes of their own, on loopback. 2 GB of
+//! doubles go through with the default profile. Goals: the aggregator's peak under 256 MiB; the agent's under 32 MiB at
+//! rest and under its budget + 32 MiB at work; at rest, with a session open, only the heartbeats every 5 s.
+//! Peak is VmHWM, at rest is VmRSS, wake-ups are voluntary context switches of all threads in a minute.
+//! MCR_BENCH_MIB says how much goes through (1907), MCR_BENCH_DIR where files and store lie.
+
+mod support;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{is_asked_for, process_status};
+
+const RANKS: u32 = 16;
+const REST: Duration = Duration::from_secs(60);
+
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn main() {
+    if !is_asked_for() {
+        return;
+    }
+    let mib: usize = std::env::var("MCR_BENCH_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(1907);
+    let dir = match std::env::var_os("MCR_BENCH_DIR") {
+        Some(dir) => tempfile::tempdir_in(dir),
+        None => tempfile::tempdir(),
+    }
+    .expect("a directory");
+    let (store, files) = (dir.path().join("store"), dir.path().join("files"));
+    std::fs::create_dir(&files).expect("made");
+
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
+    let config = dir.path().join("mcr.toml");
+    let text = format!(
+        "[anc]\nstore = {store:?}\nlisten = \"127.0.0.1:{port}\"\nbudget-mib = 128\n\
+         [cnc]\njob = \"bench\"\nwatch = {files:?}\nstate-file = {:?}\naggregators = [\"127.0.0.1:{port}\"]\n\
+         layout = \"{{checkpoint}}.rank_{{rank}}.h5\"\nranks = {RANKS}\nbudget-mib = 64\n",
+        dir.path().join("state")
+    );
+    std::fs::write(&config, text).expect("written");
+    let start = |what: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mcr"));
+        for name in ["MCR_STORE", "MCR_JOB", "MCR_LOG"] {
+            command.env_remove(name);
+        }
+        command.arg(what).arg("--config").arg(&config).stdout(Stdio::null()).stderr(Stdio::null());
+        Daemon(command.spawn().expect("it starts"))
+    };
+    let (aggregator, agent) = (start("anc"), start("cnc"));
+    let (anc, cnc) = (aggregator.0.id(), agent.0.id());
+    let mib_of = |process, field| process_status(process, field).map_or(f64::NAN, |kib| kib as f64 / 1024.0);
+    std::thread::sleep(Duration::from_secs(3));
+
+    let rest = |when: &str| {
+        let (before_cnc, before_anc) = (switches(cnc), switches(anc));
+        std::thread::sleep(REST);
+        let (of_cnc, of_anc) = (switches(cnc) - before_cnc, switches(anc) - before_anc);
+        let seconds = REST.as_secs();
+        println!("at rest, {when}: agent {:.1} MiB, {of_cnc} wake-ups in {seconds} s", mib_of(cnc, "VmRSS"));
+        println!("at rest, {when}: aggregator {:.1} MiB, {of_anc} wake-ups in {seconds} s", mib_of(anc, "VmRSS"));
+    };
+    rest("fresh");
+    let bytes = write_files(&files, mib);
+    let started = Instant::now();
+    let manifest = store.join("bench").join("sim.it_1").join("group-0000.manifest");
+    while !manifest.exists() {
+        assert!(started.elapsed() < Duration::from_secs(300), "no commit within five minutes");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let stored = support::bytes_below(&store);
+    println!(
+        "{:.1} MB in, {:.1} MB stored, {:.1} s",
+        bytes as f64 / 1e6,
+        stored as f64 / 1e6,
+        started.elapsed().as_secs_f64()
+    );
+    println!("peak: aggregator {:.1} MiB with a budget of 128 MiB", mib_of(anc, "VmHWM"));
+    println!("peak: agent {:.1} MiB with a budget of 64 MiB", mib_of(cnc, "VmHWM"));
+    rest("after it");
+}
+
+/// Voluntary context switches of all threads that a process has now.
+fn switches(process: u32) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let of = |path: PathBuf| {
+        let status = std::fs::read_to_string(path.join("status")).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse::<u64>().ok())
+    };
+    threads.filter_map(|thread| of(thread.path())).sum()
+}
+
+/// Files of doubles that compress about as fields of a simulation do: smooth, with noise in the low bits.
+fn write_files(dir: &Path, mib: usize) -> u64 {
+    let each = (mib << 20) / RANKS as usize / 8;
+    let mut noise = 0x9E37_79B9_7F4A_7C15_u64;
+    for rank in 0..RANKS {
+        let hidden = dir.join(format!(".{rank}.tmp"));
+        let name = hidden.with_file_name(format!("sim.it_1.rank_{rank}.h5"));
+        let mut file = std::io::BufWriter::new(std::fs::File::create(&hidden).expect("created"));
+        for i in 0..each {
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let value = (f64::from(rank) + i as f64 * 1e-4).sin() * 1e3;
+            let noisy = f64::from_bits(value.to_bits() ^ noise >> 40);
+            file.write_all(&noisy.to_le_bytes()).expect("written");
+        }
+        file.into_inner().expect("written").sync_all().expect("synced");
+        std::fs::rename(&hidden, name).expect("renamed");
+    }
+    (each * 8 * RANKS as usize) as u64
+}

@@ -1,0 +1,114 @@
+//! How long do classifying and planning a million headers take, on one core, and in how much memory? Goal: 2 s, 1 GiB.
+//!
+//! 15,408 ranks of Cactus, 65 variables each with the names and shapes that Carpet gives them, in groups of 32 as 482
+//! aggregators have them. An aggregator holds one group's headers; here the groups go by one after the other, and once
+//! more all of them are one group, which holds a million headers at a time.
+
+mod support;
+
+use mcrengine::classify::{Naming, classify};
+use mcrengine::header::{ElementType, Extent, FileHeader, Role, Shape, VariableHeader};
+use mcrengine::ids::{Digest, FilePath, Rank};
+use mcrengine::plan::{PlanOptions, plan};
+use mcrengine::units::RawBytes;
+use std::time::{Duration, Instant};
+use support::{Sample, process_status, repetitions};
+
+const RANKS: u32 = 15_408;
+const GROUP_SIZE: u32 = 32;
+const VARIABLES: usize = 65;
+/// Of the evolution by McLachlan, its gauge, the initial data and the grid.
+const NAMES: [&str; 26] = [
+    "ADMBASE::alp",
+    "ADMBASE::betax",
+    "ADMBASE::betay",
+    "ADMBASE::betaz",
+    "ADMBASE::gxx",
+    "ADMBASE::gxy",
+    "ML_BSSN::phi",
+    "ML_BSSN::gt11",
+    "ML_BSSN::gt12",
+    "ML_BSSN::gt13",
+    "ML_BSSN::gt22",
+    "ML_BSSN::gt23",
+    "ML_BSSN::gt33",
+    "ML_BSSN::Xt1",
+    "ML_BSSN::Xt2",
+    "ML_BSSN::Xt3",
+    "ML_BSSN::trK",
+    "ML_BSSN::At11",
+    "ML_BSSN::At12",
+    "ML_BSSN::At13",
+    "ML_BSSN::At22",
+    "ML_BSSN::At23",
+    "ML_BSSN::At33",
+    "ML_BSSN::alpha",
+    "ML_BSSN::A",
+    "GRID::r",
+]; // each at three refinement levels, but for the last
+
+fn file(rank: u32) -> FileHeader {
+    const POINTS: [u64; 3] = [19, 21, 23];
+    let raw_bytes = POINTS.iter().product::<u64>() * 8;
+    let variable = |i: usize| {
+        let (name, level, component) = (NAMES[i / 3], i % 3, rank);
+        let path = format!("{name} it=1024 tl=0 rl={level} c={component}");
+        let extent = Extent { offset: 4096 + i as u64 * (raw_bytes + 512), stored_bytes: raw_bytes, raw_bytes };
+        VariableHeader {
+            role: Role::Array,
+            path: path.into(),
+            element: ElementType::F64,
+            shape: Shape(POINTS.into()),
+            raw_bytes: RawBytes(raw_bytes),
+            digest: Digest([rank as u8; 32]),
+            filters: [].into(),
+            extents: [extent].into(),
+        }
+    };
+    FileHeader {
+        path: FilePath::new(format!("checkpoint.chkpt.it_1024.file_{rank}.h5").into_bytes()).expect("valid"),
+        rank: Rank(rank),
+        bytes: 4096 + VARIABLES as u64 * (raw_bytes + 512),
+        mode: 0o644,
+        modified_ns: 0,
+        digest: Digest([0; 32]),
+        variables: (0..VARIABLES).map(variable).collect(),
+    }
+}
+
+/// Classifies and plans one group; gives how long both took, and how many classes and segments there are.
+fn classify_and_plan(files: &[FileHeader]) -> (Duration, usize, usize) {
+    let started = Instant::now();
+    let classes = classify(files, &Naming::default());
+    let segments = plan(files, &classes, &PlanOptions::default(), |_| false);
+    (started.elapsed(), classes.len(), segments.len())
+}
+
+fn main() {
+    if !support::is_asked_for() {
+        return;
+    }
+    let (mut by_group, mut at_once) = (Sample::new(), Sample::new());
+    let n = repetitions(15);
+    let peak_mib = || process_status(std::process::id(), "VmHWM").unwrap_or(0) / 1024;
+    for _ in 0..n {
+        let mut elapsed = Duration::ZERO;
+        for first in (0..RANKS).step_by(GROUP_SIZE as usize) {
+            let files: Vec<FileHeader> = (first..(first + GROUP_SIZE).min(RANKS)).map(file).collect();
+            elapsed += classify_and_plan(&files).0;
+        }
+        by_group.push_ms(elapsed);
+    }
+    let headers = RANKS as usize * VARIABLES;
+    println!("{headers} headers; milliseconds: median [quartiles; extremes] of {n}");
+    println!("  in groups of {GROUP_SIZE} ranks: {}; peak {} MiB", by_group.show(), peak_mib());
+    let files: Vec<FileHeader> = (0..RANKS).map(file).collect();
+    let mut found = (0, 0);
+    for _ in 0..n {
+        let (elapsed, classes, segments) = classify_and_plan(&files);
+        at_once.push_ms(elapsed);
+        found = (classes, segments);
+    }
+    let (classes, segments) = found;
+    println!("  as one group: {}; peak {} MiB; {classes} classes, {segments} segments", at_once.show(), peak_mib());
+}

@@ -1,0 +1,227 @@
+//! How much of what a bare tonic stream carries does a checkpoint get, through agent and aggregator on loopback?
+//! Goal: 60 %, with the profile `raw`.
+//!
+//! Bare: one bidirectional stream, messages of 1 MiB that are made once, and counted and dropped where they arrive.
+//! Ours: an agent and an aggregator in this process, each on a runtime of its own with two threads as in the daemons,
+//! HDF5 files of doubles and the store in a file system in memory (MCR_BENCH_DIR, /dev/shm unless set), everything else
+//! as it is: digests at the agent, CRCs on the wire, digests at the aggregator, decoding again, container digest, sync.
+//! *Stream* is from the beginning of the flush to the commit; *all* is from the beginning of the capture. Both kinds
+//! take turns. MCR_BENCH_REPETITIONS says how often (15), MCR_BENCH_MIB how much (1024).
+
+mod support;
+
+use mcr_anc::Aggregator;
+use mcr_anc::config::AncOptions;
+use mcr_cnc::agent::Agent;
+use mcr_cnc::config::{CncOptions, LayoutOptions};
+use mcr_cnc::h5::{FileMap, H5Error, MapInput, MapSource, Maps};
+use mcr_proto::v1::aggregator_client::AggregatorClient;
+use mcr_proto::v1::aggregator_server::{self, AggregatorServer};
+use mcr_proto::{FRAME_BYTES, MESSAGE_BYTES_MAX, v1};
+use mcrengine::store::PosixStore;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use support::{Sample, is_asked_for, repetitions};
+use tokio::runtime::Runtime;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::{Request, Response, Status, Streaming};
+
+const RANKS: u32 = 8;
+const DATASETS: usize = 16;
+
+fn main() {
+    if !is_asked_for() {
+        return;
+    }
+    let mib = std::env::var("MCR_BENCH_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(1024);
+    let dir = std::env::var_os("MCR_BENCH_DIR").map_or_else(|| PathBuf::from("/dev/shm"), PathBuf::from);
+    let dir = tempfile::tempdir_in(dir).expect("a directory");
+    let files = dir.path().join("files");
+    write_files(&files, mib);
+    let bytes = support::bytes_below(&files);
+    let [mut bare, mut bare_large, mut stream, mut all, mut share, mut share_large] = [const { Sample::new() }; 6];
+    let n = repetitions(15);
+    let rate = |elapsed: Duration| bytes as f64 / 1e6 / elapsed.as_secs_f64();
+    // The first round warms up and is not counted.
+    for round in 0..=n {
+        let (mut of_bare, mut of_large, mut of_ours) =
+            (Duration::ZERO, Duration::ZERO, (Duration::ZERO, Duration::ZERO));
+        for turn in 0..3 {
+            match (round + turn) % 3 {
+                0 => of_bare = bare_stream(bytes, false),
+                1 => of_large = bare_stream(bytes, true),
+                _ => of_ours = through_ours(dir.path(), &files),
+            }
+        }
+        if round > 0 {
+            bare.push(rate(of_bare));
+            bare_large.push(rate(of_large));
+            stream.push(rate(of_ours.0));
+            all.push(rate(of_ours.1));
+            share.push(of_bare.as_secs_f64() / of_ours.0.as_secs_f64() * 100.0);
+            share_large.push(of_large.as_secs_f64() / of_ours.0.as_secs_f64() * 100.0);
+        }
+    }
+    println!("{:.1} MB in {RANKS} files; MB/s: median [quartiles; extremes] of {n}", bytes as f64 / 1e6);
+    println!("  bare tonic stream of 1 MiB messages:  {}", bare.show());
+    println!("  the same with large HTTP/2 frames:    {}", bare_large.show());
+    println!("  ours, stream: {}", stream.show());
+    println!("  ours, all:    {}", all.show());
+    println!("  stream as a share of bare, %:         {}", share.show());
+    println!("  stream as a share of large frames, %: {}", share_large.show());
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads")
+}
+
+/// Counts what arrives, and ends the answer when the stream ends.
+struct Counter(Arc<AtomicU64>);
+
+#[tonic::async_trait]
+impl aggregator_server::Aggregator for Counter {
+    type SessionStream = ReceiverStream<Result<v1::ToAgent, Status>>;
+    type RestoreStream = ReceiverStream<Result<v1::RestoreFrame, Status>>;
+
+    async fn session(&self, from: Request<Streaming<v1::FromAgent>>) -> Result<Response<Self::SessionStream>, Status> {
+        let (out, answer) = tokio::sync::mpsc::channel(1);
+        let (mut from, count) = (from.into_inner(), Arc::clone(&self.0));
+        tokio::spawn(async move {
+            while let Ok(Some(message)) = from.message().await {
+                if let Some(v1::from_agent::Message::Data(data)) = message.message {
+                    count.fetch_add(data.bytes.len() as u64, Ordering::Relaxed);
+                }
+            }
+            drop(out);
+        });
+        Ok(Response::new(ReceiverStream::new(answer)))
+    }
+
+    async fn restore(&self, _: Request<v1::RestoreRequest>) -> Result<Response<Self::RestoreStream>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+}
+
+/// As many bytes through a stream that nothing else is done with; in HTTP/2 frames of 16 KiB, or in large ones as ours.
+fn bare_stream(bytes: u64, large_frames: bool) -> Duration {
+    let (near, far) = (runtime(), runtime());
+    let count = Arc::new(AtomicU64::new(0));
+    let counter = Counter(Arc::clone(&count));
+    let address = far.block_on(async {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let service = AggregatorServer::new(counter).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let server = tonic::transport::Server::builder()
+            .initial_stream_window_size(8 << 20)
+            .initial_connection_window_size(16 << 20)
+            .max_frame_size(large_frames.then_some(MESSAGE_BYTES_MAX as u32))
+            .tcp_nodelay(true)
+            .add_service(service);
+        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        address
+    });
+    near.block_on(async {
+        let channel = tonic::transport::Endpoint::from_shared(format!("http://{address}")).expect("an address");
+        let channel = channel.tcp_nodelay(true).connect().await.expect("connected");
+        let mut client = AggregatorClient::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let (out, queue) = tokio::sync::mpsc::channel(16);
+        let payload = bytes::Bytes::from(vec![0x5a; FRAME_BYTES]);
+        let mut answer = client.session(ReceiverStream::new(queue)).await.expect("a stream").into_inner();
+        let started = Instant::now();
+        for i in 0..bytes / FRAME_BYTES as u64 {
+            let offset = i * FRAME_BYTES as u64;
+            let data = v1::Data { fetch_id: 1, offset, bytes: payload.clone(), crc: 0 };
+            let message = v1::FromAgent { message: Some(v1::from_agent::Message::Data(data)) };
+            out.send(message).await.expect("taken");
+        }
+        drop(out);
+        while let Ok(Some(_)) = answer.message().await {}
+        assert_eq!(count.load(Ordering::Relaxed), bytes / FRAME_BYTES as u64 * FRAME_BYTES as u64);
+        started.elapsed()
+    })
+}
+
+/// Notes when the first file is captured.
+struct Noting {
+    maps: Maps,
+    first: Arc<Mutex<Option<Instant>>>,
+}
+
+impl MapSource for Noting {
+    fn map(&self, input: &MapInput<'_>) -> Result<FileMap, H5Error> {
+        self.first.lock().expect("not poisoned").get_or_insert_with(Instant::now);
+        self.maps.map(input)
+    }
+}
+
+/// One checkpoint from the files to the commit: from the beginning of the flush, and from that of the capture.
+fn through_ours(dir: &Path, files: &Path) -> (Duration, Duration) {
+    let (near, far) = (runtime(), runtime());
+    let store = dir.join("store");
+    let posix = PosixStore::create(&store).expect("a store");
+    let anc = AncOptions {
+        store: store.clone(),
+        listen: "127.0.0.1:0".into(),
+        profile: "raw".parse().expect("a profile"),
+        ..AncOptions::default()
+    };
+    let aggregator =
+        far.block_on(Aggregator::start(anc.check().expect("a configuration"), Arc::new(posix))).expect("an aggregator");
+    let cnc = CncOptions {
+        job: Some("bench".into()),
+        watch: Some(files.to_owned()),
+        layout: LayoutOptions::Named("{checkpoint}.rank_{rank}.h5".into()),
+        ranks: Some(RANKS),
+        aggregators: vec![aggregator.address.to_string()],
+        state_file: Some(dir.join("state")),
+        scan_quiet_ms: 10,
+        checkpoint_quiet_ms: 10,
+        ..CncOptions::default()
+    };
+    let config = cnc.check_with(&|_: &str| None).expect("a configuration");
+    let (layout, _) = config.layout.resolve(files, &Default::default()).expect("a layout");
+    let first = Arc::new(Mutex::new(None));
+    let maps = Arc::new(Noting { maps: Maps::new(), first: Arc::clone(&first) });
+    let agent = near.block_on(async { Agent::start_with(config, layout, maps) }).expect("an agent");
+
+    let checkpoint = store.join("bench").join("sim.it_1");
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let wait_for = |is_there: &dyn Fn(&Path) -> bool| {
+        while !is_there(&checkpoint) {
+            assert!(Instant::now() < deadline, "no commit within two minutes");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Instant::now()
+    };
+    // The container's temporary file is made when the first fetch is due.
+    let flushing = wait_for(&|dir| std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()));
+    let committed = wait_for(&|dir| dir.join("group-0000.manifest").exists());
+    let captured = first.lock().expect("not poisoned").expect("a file was captured");
+    near.block_on(agent.drain());
+    far.block_on(aggregator.drain());
+    std::fs::remove_dir_all(&store).expect("removed");
+    std::fs::remove_file(dir.join("state")).expect("removed");
+    (committed - flushing, committed - captured)
+}
+
+/// The files of one checkpoint: doubles that are different everywhere.
+fn write_files(dir: &Path, mib: usize) {
+    std::fs::create_dir(dir).expect("made");
+    let len = (mib << 20) / 8 / RANKS as usize / DATASETS;
+    for rank in 0..RANKS {
+        let file = hdf5::File::create(dir.join(format!("sim.it_1.rank_{rank}.h5"))).expect("created");
+        for dataset in 0..DATASETS {
+            let start = f64::from(rank) + dataset as f64 * 0.01;
+            let field: Vec<f64> = (0..len).map(|i| (start + i as f64 * 1e-3).sin()).collect();
+            let name = format!("field{dataset}");
+            file.new_dataset_builder().with_data(&field).create(name.as_str()).expect("written");
+        }
+        file.close().expect("closed");
+    }
+}

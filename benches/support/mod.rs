@@ -1,0 +1,81 @@
+//! What the benches share: repetitions, medians and spread, files below a folder, the state of a process.
+
+#![allow(dead_code, reason = "no bench needs all of it")]
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often each thing is measured: MCR_BENCH_REPETITIONS, or so many.
+pub fn repetitions(default: usize) -> usize {
+    let given = std::env::var("MCR_BENCH_REPETITIONS").ok().and_then(|text| text.parse().ok());
+    given.unwrap_or(default).max(1)
+}
+
+/// Cargo starts a bench with `--bench`, and `cargo test --benches` without it: then nothing is measured.
+pub fn is_asked_for() -> bool {
+    std::env::args().any(|argument| argument == "--bench")
+}
+
+/// Measured values of one thing, in one unit.
+#[derive(Clone, Debug, Default)]
+pub struct Sample(Vec<f64>);
+
+impl Sample {
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    pub fn push(&mut self, value: f64) {
+        self.0.push(value);
+        self.0.sort_by(f64::total_cmp);
+    }
+
+    pub fn push_ms(&mut self, elapsed: Duration) {
+        self.push(elapsed.as_secs_f64() * 1e3);
+    }
+
+    fn quantile(&self, q: f64) -> f64 {
+        let Some(last) = self.0.len().checked_sub(1) else { return f64::NAN };
+        let at = q * last as f64;
+        let (low, high) = (self.0[at.floor() as usize], self.0[at.ceil() as usize]);
+        low + (high - low) * at.fract()
+    }
+
+    pub fn median(&self) -> f64 {
+        self.quantile(0.5)
+    }
+
+    /// Median, the quartiles, the extremes.
+    pub fn show(&self) -> String {
+        let q = |q| self.quantile(q);
+        format!("{:.1} [{:.1} to {:.1}; {:.1} to {:.1}]", q(0.5), q(0.25), q(0.75), q(0.0), q(1.0))
+    }
+}
+
+/// Lengths and names of all files below a folder.
+pub fn files_below(folder: &Path) -> Vec<(u64, PathBuf)> {
+    let (mut files, mut folders) = (Vec::new(), vec![folder.to_path_buf()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(metadata) if metadata.is_dir() => folders.push(entry.path()),
+                Ok(metadata) => files.push((metadata.len(), entry.path())),
+                Err(_) => {}
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// Bytes of all files below a folder.
+pub fn bytes_below(folder: &Path) -> u64 {
+    files_below(folder).iter().map(|(bytes, _)| bytes).sum()
+}
+
+/// A number of the status of a process: `VmHWM` (KiB), `voluntary_ctxt_switches`. `None`: the process has ended.
+pub fn process_status(process: u32, field: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find(|line| line.split(':').next() == Some(field))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
