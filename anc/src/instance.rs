@@ -30,7 +30,8 @@ const LOOKED_AT: usize = 32;
 /// What a flush knows about when its files were written.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
-    /// How far apart the files of one checkpoint may be written.
+    /// How far apart the files of one checkpoint may be written; [`Duration::MAX`]: their times tell nothing, and the
+    /// first content that lacks the group is the one.
     pub spread: Duration,
     /// Whatever was written before this, in milliseconds since 1970, belongs to a content that was overwritten since.
     pub not_before_ms: Option<i64>,
@@ -81,6 +82,9 @@ pub fn choose_instance(
 
 /// The content that was written when ours was, if there is one that lacks our group.
 fn fitting(taken: &[Taken], ours_ms: i64, written: Written) -> Option<&CheckpointId> {
+    if written.spread == Duration::MAX {
+        return taken.iter().find(|taken| !taken.ours).map(|taken| &taken.id);
+    }
     let spread_ms = i64::try_from(written.spread.as_millis()).unwrap_or(i64::MAX);
     let apart = |other_ms: i64| ours_ms.saturating_sub(other_ms).saturating_abs();
     // The nearest in time, whether we are in it or not: if we are, ours is of no step that the others have.

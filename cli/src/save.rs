@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use mcr_anc::budget::Budget;
 use mcr_anc::flush::{Flush, FlushOptions, flush_checkpoint, least_budget};
 use mcr_anc::hub::Key;
-use mcr_anc::instance::{Instance, choose_instance};
+use mcr_anc::instance::{Instance, Written, choose_instance};
 use mcr_cnc::capture::{CaptureMode, CapturedFile, capture};
 use mcr_cnc::h5::Maps;
 use mcr_cnc::layout::{ScanLimits, list, scan};
@@ -223,7 +223,8 @@ impl Save<'_> {
         let files: Vec<FileHeader> = captured.iter().map(|file| file.header.clone()).collect();
         let key = Key { job: self.job.clone(), group, label: label.clone() };
         // Files of a directory at rest need not have been written within any time of one another.
-        let checkpoint = match choose_instance(self.store, &key, self.grouping, &files, Duration::MAX)? {
+        let written = Written { spread: Duration::MAX, not_before_ms: None };
+        let checkpoint = match choose_instance(self.store, &key, self.grouping, &files, written)? {
             Instance::There(manifest) => return Ok((*manifest, true)),
             Instance::New(checkpoint) => checkpoint,
         };
