@@ -133,9 +133,19 @@ impl AgentLink {
         }
     }
 
-    /// The session has ended: every fetch under way and every later one fails.
+    /// The session has ended: every fetch under way and every later one fails. The agent may dial again.
     pub fn end(&self, reason: &str) {
+        self.end_with(reason, true);
+    }
+
+    /// As [`AgentLink::end`]; `retry`: whether dialling again helps. The first end is the one that the agent is told.
+    pub fn end_with(&self, reason: &str, retry: bool) {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if pending.ended.is_none() {
+            // Before anybody knows of the end, so that it is the last that is sent.
+            let goodbye = v1::Goodbye { reason: reason.to_owned(), retry };
+            let _ = self.answers.try_send(v1::to_agent::Message::Goodbye(goodbye));
+        }
         pending.ended.get_or_insert_with(|| reason.to_owned());
         for (_, slot) in pending.slots.drain() {
             let _ = slot.done.try_send(Err(Failed { reason: reason.to_owned(), changed: false }));

@@ -173,8 +173,7 @@ impl Service {
             Err(_) => End { reason: SHUTTING_DOWN.into(), retry: true },
         };
         tracing::debug!(session, reason = end.reason, "session ended");
-        link.send(To::Goodbye(v1::Goodbye { reason: end.reason.clone(), retry: end.retry }));
-        link.end(&end.reason);
+        link.end_with(&end.reason, end.retry);
         let _ = self.hub.send(HubEvent::Ended { session }).await;
     }
 

@@ -361,7 +361,7 @@ async fn hundreds_of_silent_sessions_do_not_keep_others_from_being_served() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_does_not_answer_loses_its_session_and_is_served_in_the_next() {
     let mut config = config(1);
-    config.hub.fetch_deadline = Duration::from_millis(100);
+    config.hub.fetch_deadline = Duration::from_millis(500);
     let site = Site::start(config).await;
     let mut slow = site.peer("slow", 1, 1).await;
     slow.announce("it_1", 0, &saved(0, 1), 0).await;
