@@ -6,6 +6,7 @@
 
 use crate::header::Filter;
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+use std::cell::RefCell;
 
 /// Why a chunk does not come out of its filters, or not back into them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -123,16 +124,26 @@ fn deflated_max(raw_bytes: usize) -> usize {
     raw_bytes.saturating_add(raw_bytes / 1000).saturating_add(13)
 }
 
+thread_local! {
+    /// The last level and its stream: setting one up takes longer than compressing a small chunk.
+    static DEFLATE: RefCell<Option<(u8, Compress)>> = const { RefCell::new(None) };
+    static INFLATE: RefCell<Option<Decompress>> = const { RefCell::new(None) };
+}
+
 /// `compress2`: a zlib stream with the default window, memory level and strategy.
 fn deflate(raw: &[u8], level: u8) -> Result<Vec<u8>, FilterError> {
     let refused = || FilterError::Deflate { raw_bytes: raw.len(), level };
     let mut out = vec![0; deflated_max(raw.len())];
-    let mut stream = Compress::new(Compression::new(u32::from(level.min(9))), true);
+    let kept = DEFLATE.take().filter(|(of, _)| *of == level);
+    let (_, mut stream) =
+        kept.unwrap_or_else(|| (level, Compress::new(Compression::new(u32::from(level.min(9))), true)));
+    stream.reset();
     match stream.compress(raw, &mut out, FlushCompress::Finish) {
         Ok(Status::StreamEnd) => {}
         Ok(Status::Ok | Status::BufError) | Err(_) => return Err(refused()),
     }
     out.truncate(usize::try_from(stream.total_out()).map_err(|_| refused())?);
+    DEFLATE.set(Some((level, stream)));
     Ok(out)
 }
 
@@ -141,12 +152,14 @@ fn inflate(stored: &[u8], limit: usize) -> Result<Vec<u8>, FilterError> {
     let refused = || FilterError::Inflate { stored_bytes: stored.len() };
     // A byte of deflate gives at most 1032; so a short stored chunk allocates little, whatever length was claimed.
     let mut out = vec![0; limit.min(stored.len().saturating_mul(1040).saturating_add(64))];
-    let mut stream = Decompress::new(true);
+    let mut stream = INFLATE.take().unwrap_or_else(|| Decompress::new(true));
+    stream.reset(true);
     match stream.decompress(stored, &mut out, FlushDecompress::Finish) {
         Ok(Status::StreamEnd) if stream.total_in() == stored.len() as u64 => {}
         _ => return Err(refused()),
     }
     out.truncate(usize::try_from(stream.total_out()).map_err(|_| refused())?);
+    INFLATE.set(Some(stream));
     Ok(out)
 }
 
@@ -205,6 +218,20 @@ mod tests {
         ) {
             let stored = put_on(&filters, &raw).expect("put on");
             prop_assert_eq!(take_off(&filters, &stored, raw.len()).expect("take off"), raw);
+        }
+
+        #[test]
+        fn a_stream_that_is_used_again_gives_the_bytes_of_a_new_one(
+            chunks in prop::collection::vec((0u8..=9, 1usize..7, 0usize..70_000), 1..6),
+        ) {
+            for (level, period, len) in chunks {
+                let raw: Vec<u8> = (0..len).map(|at| (at % period * at / 1000) as u8).collect();
+                let fresh = std::thread::spawn({
+                    let raw = raw.clone();
+                    move || deflate(&raw, level)
+                });
+                prop_assert_eq!(deflate(&raw, level), fresh.join().expect("no panic"));
+            }
         }
 
         #[test]

@@ -126,9 +126,12 @@ pub trait MapSource: Send + Sync {
 }
 
 /// The most datasets of one file; one with more is opaque.
-pub const DATASETS_MAX: usize = 4 << 20;
-/// The most chunks of one file; one with more is opaque.
-pub const CHUNKS_MAX: usize = 32 << 20;
+pub const DATASETS_MAX: usize = 1 << 20;
+/// The most chunks of one file; one with more is opaque. They take 24 bytes each while it is mapped.
+pub const CHUNKS_MAX: usize = 4 << 20;
+/// The most extents of one file, after chunks that follow each other were joined; one with more is opaque. They take some
+/// 100 bytes each until the file is described.
+pub const EXTENTS_MAX: usize = 1 << 20;
 
 /// The maps that production uses: the own parser, and where that does not understand the file, the library's process.
 pub struct Maps {
@@ -194,9 +197,13 @@ impl FileMap {
         Ok(map)
     }
 
-    /// Whether the extents are not empty, disjoint and within a file of this length.
+    /// Whether the extents are not too many, not empty, disjoint and within a file of this length.
     pub fn check(&self, bytes: u64) -> Result<(), H5Error> {
-        let mut runs: Vec<(u64, u64, usize)> = Vec::with_capacity(self.variables.iter().map(|v| v.extents.len()).sum());
+        let extents = self.variables.iter().map(|v| v.extents.len()).sum();
+        if extents > EXTENTS_MAX {
+            return Err(H5Error::TooMany { what: "extents", limit: EXTENTS_MAX as u64 });
+        }
+        let mut runs: Vec<(u64, u64, usize)> = Vec::with_capacity(extents);
         for (v, variable) in self.variables.iter().enumerate() {
             runs.extend(variable.extents.iter().map(|e| (e.offset, e.stored_bytes, v)));
         }

@@ -113,7 +113,11 @@ proptest! {
         all_come_back(&files.iter().map(Vec::as_slice).collect::<Vec<_>>(), &Classic);
     }
 
-    // Without the files: many more of them, and only maps.
+}
+
+proptest! {
+    // No files are captured, so there can be many more.
+    #![proptest_config(ProptestConfig { cases: 16 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
     #[test]
     fn any_changed_metadata_ends_in_a_map_within_the_file_or_an_error(
         latest in any::<bool>(),
@@ -208,6 +212,26 @@ fn a_map_that_overlaps_or_names_filters_that_are_none_costs_no_byte() {
         vec![variable("/a", u64::MAX, &[])],
     ] {
         comes_back(&bytes, &Liar(FileMap { variables }));
+    }
+}
+
+#[test]
+fn a_file_of_more_pieces_than_we_hold_is_one_piece() {
+    use mcr_cnc::h5::{EXTENTS_MAX, MappedVariable};
+    let variable = |pieces: usize| MappedVariable {
+        role: Role::Array,
+        path: "/x".into(),
+        element: ElementType::Bytes,
+        shape: Shape([pieces as u64].into()),
+        filters: [].into(),
+        extents: (0..pieces as u64).map(|nth| Extent { offset: 2 * nth, stored_bytes: 1, raw_bytes: 1 }).collect(),
+    };
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(directory.path().join("f"), vec![7; 2 * EXTENTS_MAX + 2]).expect("write");
+    for (pieces, role) in [(EXTENTS_MAX, Role::Skeleton), (EXTENTS_MAX + 1, Role::WholeFile)] {
+        let liar = Liar(FileMap { variables: vec![variable(pieces)] });
+        let header = round_trip(directory.path(), "f", &liar, 1 << 20);
+        assert_eq!(header.variables[0].role, role, "{pieces} pieces");
     }
 }
 
