@@ -8,6 +8,7 @@
 
 mod support;
 
+use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -64,7 +65,7 @@ fn main() {
     let rest = |when: &str| {
         let (before_cnc, before_anc) = (switches(cnc), switches(anc));
         std::thread::sleep(REST);
-        let (of_cnc, of_anc) = (switches(cnc) - before_cnc, switches(anc) - before_anc);
+        let (of_cnc, of_anc) = (switches_since(cnc, &before_cnc), switches_since(anc, &before_anc));
         let seconds = REST.as_secs();
         println!("at rest, {when}: agent {:.1} MiB, {of_cnc} wake-ups in {seconds} s", mib_of(cnc, "VmRSS"));
         println!("at rest, {when}: aggregator {:.1} MiB, {of_anc} wake-ups in {seconds} s", mib_of(anc, "VmRSS"));
@@ -89,14 +90,22 @@ fn main() {
     rest("after it");
 }
 
-/// Voluntary context switches of all threads that a process has now.
-fn switches(process: u32) -> u64 {
+/// Voluntary context switches of each thread that a process has now.
+fn switches(process: u32) -> HashMap<PathBuf, u64> {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let of = |path: PathBuf| {
         let status = std::fs::read_to_string(path.join("status")).ok()?;
-        status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse::<u64>().ok())
+        let count =
+            status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse().ok())?;
+        Some((path, count))
     };
-    threads.filter_map(|thread| of(thread.path())).sum()
+    threads.filter_map(|thread| of(thread.path())).collect()
+}
+
+/// How many of them there were since; those of a thread that has ended meanwhile are not known.
+fn switches_since(process: u32, before: &HashMap<PathBuf, u64>) -> u64 {
+    let since = |(thread, now): (PathBuf, u64)| now - before.get(&thread).copied().unwrap_or(0).min(now);
+    switches(process).into_iter().map(since).sum()
 }
 
 /// Files of doubles that compress about as fields of a simulation do: smooth, with noise in the low bits.
