@@ -105,6 +105,7 @@ pub mod merge;
 pub mod plan;
 pub mod prune;
 pub mod reuse;
+pub mod runs;
 pub mod store;
 pub mod units;
 pub mod verify;

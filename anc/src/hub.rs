@@ -14,6 +14,7 @@ use mcr_proto::v1;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank};
 use mcrengine::manifest::{self, Manifest};
+use mcrengine::runs::run_of;
 use mcrengine::store::Store;
 use mcrengine::units::{RawBytes, StoredBytes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -844,8 +845,9 @@ impl FlushWork {
     fn run(self) -> Result<Flushed, FlushError> {
         let store = &*self.store;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let written =
-            Written { spread: self.options.spread, not_before_ms: self.not_before_ns.map(|ns| ns / 1_000_000) };
+        let run = self.run_of_files()?;
+        let (spread, not_before_ms) = (self.options.spread, self.not_before_ns.map(|ns| ns / 1_000_000));
+        let written = Written { spread, not_before_ms, run: &run };
         let chosen = choose_instance(store, &self.key, self.grouping, &self.files, written)?;
         let (manifest, was_there) = match chosen {
             Instance::There(manifest) => (*manifest, true),
@@ -857,7 +859,7 @@ impl FlushWork {
                     group: self.key.group,
                     grouping: self.grouping,
                     group_size: self.options.group_size,
-                    run: String::new(),
+                    run: run.clone(),
                     files: self.files,
                     source: &self.source,
                     options: &self.options.flush,
@@ -872,6 +874,22 @@ impl FlushWork {
         // Only for the agents' information; what cannot be read now is found out at the restart.
         let exists = manifest::state(store, &self.key.job, &id).is_ok_and(|state| state.is_complete());
         Ok(Flushed { id, manifest, exists, was_there })
+    }
+
+    /// The run that wrote the files. A rank whose files are all from a run before is awaited anew: it is about to write
+    /// them again.
+    fn run_of_files(&self) -> Result<String, FlushError> {
+        let mut ranks: BTreeMap<Rank, (i64, &FileHeader)> = BTreeMap::new();
+        for file in &self.files {
+            let newest = ranks.entry(file.rank).or_insert((i64::MIN, file));
+            *newest = (newest.0.max(file.modified_ns.div_euclid(1_000_000)), newest.1);
+        }
+        let newest_ms = ranks.values().map(|(ms, _)| *ms).max().unwrap_or(0);
+        let run = run_of(&*self.store, &self.key.job, newest_ms)?;
+        match ranks.into_iter().find(|(_, (written_ms, _))| *written_ms < run.began_unix_ms) {
+            Some((rank, (_, file))) => Err(FetchError::Changed { rank, file: file.path.to_string() }.into()),
+            None => Ok(run.name),
+        }
     }
 }
 

@@ -29,11 +29,13 @@ const LOOKED_AT: usize = 32;
 
 /// What a flush knows about when its files were written.
 #[derive(Clone, Copy, Debug)]
-pub struct Written {
+pub struct Written<'a> {
     /// How far apart the files of one checkpoint may be written.
     pub spread: Duration,
     /// Whatever was written before this, in milliseconds since 1970, belongs to a content that was overwritten since.
     pub not_before_ms: Option<i64>,
+    /// In which run; the groups of two runs never make one checkpoint.
+    pub run: &'a str,
 }
 
 /// One content under a name: when another group's files of it were written, if another group is there.
@@ -49,7 +51,7 @@ pub fn choose_instance(
     key: &Key,
     grouping: Grouping,
     files: &[FileHeader],
-    written: Written,
+    written: Written<'_>,
 ) -> Result<Instance, StoreError> {
     let ours_ms = files.iter().map(|f| f.modified_ns / 1_000_000).max().unwrap_or(0);
     let generations = generations(store, key)?;
@@ -66,9 +68,9 @@ pub fn choose_instance(
             Err(error) => return Err(error.into()),
         };
         let other = other_group(store, key, &id, groups)?;
-        // Saved with other numbers of ranks, or pruned: nothing to join.
-        let ours =
-            ours || other.as_ref().map_or_else(|| is_pruned(store, key, &id), |other| other.ranks != grouping.ranks());
+        // Saved with other numbers of ranks, or by another run, or pruned: nothing to join.
+        let is_other = |other: &Manifest| other.ranks != grouping.ranks() || other.run != written.run;
+        let ours = ours || other.as_ref().map_or_else(|| is_pruned(store, key, &id), is_other);
         taken.push(Taken { id, ours, other_ms: other.map(|other| other.written_unix_ms) });
     }
     // Begun by another group, or by us before a failure, and not committed by anybody yet.
@@ -82,14 +84,14 @@ pub fn choose_instance(
 /// As [`choose_instance`], for whoever has all groups at hand, each with its files in order: one name for all of them.
 ///
 /// The newest content under the label that holds nothing but these files, whole or as far as an interrupted run came;
-/// else the next name that nobody has used.
+/// else the next name that nobody has used. With it comes the run that the groups which are there name.
 pub fn choose_for_all(
     store: &dyn Store,
     job: &JobId,
     label: &CheckpointId,
     grouping: Grouping,
     groups: &[Vec<FileHeader>],
-) -> Result<CheckpointId, StoreError> {
+) -> Result<(CheckpointId, String), StoreError> {
     let key = Key { job: job.clone(), group: GroupId(0), label: label.clone() };
     let generations = generations(store, &key)?;
     let free = generations.last().map_or(1, |newest| newest.saturating_add(1));
@@ -109,10 +111,10 @@ pub fn choose_for_all(
         }
         // A group beyond ours was saved with other numbers of ranks.
         if state.groups <= grouping.groups() {
-            return Ok(id);
+            return Ok((id, state.run));
         }
     }
-    Ok(label.with_generation(free).unwrap_or_else(|_| label.clone()))
+    Ok((label.with_generation(free).unwrap_or_else(|_| label.clone()), String::new()))
 }
 
 /// Whether a group's files are committed under a name already.
@@ -132,7 +134,7 @@ pub fn committed(
 }
 
 /// The content that was written when ours was, if there is one that lacks our group.
-fn fitting(taken: &[Taken], ours_ms: i64, written: Written) -> Option<&CheckpointId> {
+fn fitting<'a>(taken: &'a [Taken], ours_ms: i64, written: Written<'_>) -> Option<&'a CheckpointId> {
     let spread_ms = i64::try_from(written.spread.as_millis()).unwrap_or(i64::MAX);
     let apart = |other_ms: i64| ours_ms.saturating_sub(other_ms).saturating_abs();
     // The nearest in time, whether we are in it or not: if we are, ours is of no step that the others have.
@@ -204,7 +206,7 @@ mod tests {
 
     fn place(all: &[(bool, Option<i64>)], ours_s: i64) -> Option<String> {
         let all: Vec<_> = all.iter().map(|(ours, other_s)| (*ours, other_s.map(|s| s * 1000))).collect();
-        let written = Written { spread: Duration::from_secs(600), not_before_ms: None };
+        let written = Written { spread: Duration::from_secs(600), not_before_ms: None, run: "" };
         fitting(&taken(&all), ours_s * 1000, written).map(ToString::to_string)
     }
 
@@ -230,7 +232,7 @@ mod tests {
 
     #[test]
     fn what_was_overwritten_since_is_not_joined() {
-        let written = Written { spread: Duration::from_secs(600), not_before_ms: Some(1_030_000) };
+        let written = Written { spread: Duration::from_secs(600), not_before_ms: Some(1_030_000), run: "" };
         assert!(fitting(&taken(&[(false, Some(1_000_000))]), 1_060_000, written).is_none());
         let written = Written { not_before_ms: None, ..written };
         assert!(fitting(&taken(&[(false, Some(1_000_000))]), 1_060_000, written).is_some());

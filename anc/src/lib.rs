@@ -56,8 +56,6 @@ impl Aggregator {
         let (stop, stopped) = oneshot::channel::<()>();
         let (shut, shutting) = oneshot::channel::<()>();
         let server = tonic::transport::Server::builder()
-            .http2_keepalive_interval(Some(Duration::from_secs(10)))
-            .http2_keepalive_timeout(Some(Duration::from_secs(20)))
             .initial_stream_window_size(8 << 20)
             .initial_connection_window_size(16 << 20)
             // A frame of the wire in one of HTTP/2's, instead of 64 with a header each.

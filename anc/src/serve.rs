@@ -9,9 +9,7 @@ use mcr_proto::convert::file_from_wire;
 use mcr_proto::v1::aggregator_server::{Aggregator, AggregatorServer};
 use mcr_proto::v1::from_agent::Message as From;
 use mcr_proto::v1::to_agent::Message as To;
-use mcr_proto::{
-    ANNOUNCEMENT_BYTES_MAX, HEARTBEAT_SECONDS, MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, WIRE_VERSION, v1,
-};
+use mcr_proto::{ANNOUNCEMENT_BYTES_MAX, MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, WIRE_VERSION, v1};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use mcrengine::manifest;
@@ -203,9 +201,8 @@ impl Service {
         mut ranks: u32,
     ) -> End {
         let mut assemblies: HashMap<u64, Assembly> = HashMap::new();
-        let mut silent_seconds = 0;
         loop {
-            let wait = Duration::from_secs(HEARTBEAT_SECONDS);
+            let wait = Duration::from_secs(SILENCE_SECONDS);
             // Each arm only makes an event; a message that is half received stays in the stream.
             let heard = tokio::select! {
                 heard = tokio::time::timeout(wait, from.message()) => heard,
@@ -214,15 +211,8 @@ impl Service {
             };
             let message = match heard {
                 Err(_) => {
-                    silent_seconds += HEARTBEAT_SECONDS;
-                    if silent_seconds >= SILENCE_SECONDS {
-                        return End {
-                            reason: format!("node {} said nothing for {silent_seconds} s", link.node),
-                            retry: true,
-                        };
-                    }
-                    link.send(To::Heartbeat(v1::Heartbeat {}));
-                    continue;
+                    let reason = format!("node {} said nothing for {SILENCE_SECONDS} s", link.node);
+                    return End { reason, retry: true };
                 }
                 Ok(Ok(Some(message))) => message.message,
                 Ok(Ok(None)) => return End { reason: format!("node {} left", link.node), retry: true },
@@ -230,7 +220,6 @@ impl Service {
                     return End { reason: format!("node {}: {}", link.node, status.message()), retry: true };
                 }
             };
-            silent_seconds = 0;
             let broken = |reason: String| End {
                 reason: format!("node {} broke the protocol: {reason}", link.node),
                 retry: false,
@@ -270,6 +259,8 @@ impl Service {
                     let _ = self.hub.send(HubEvent::Withdrawn { session, job, label, rank, reason }).await;
                 }
                 Some(From::Heartbeat(_)) => {
+                    // Answered, so that the agent too knows that there is somebody; the agent keeps the time for both.
+                    link.send(To::Heartbeat(v1::Heartbeat {}));
                     let _ = self.hub.try_send(HubEvent::Heard { session: link.session });
                 }
                 Some(From::Hello(_)) => return broken("a second Hello".into()),

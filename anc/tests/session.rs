@@ -341,6 +341,16 @@ async fn peers_that_break_the_protocol_are_told_and_the_others_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_heartbeat_is_answered_so_that_a_session_at_rest_lasts() {
+    let site = Site::start(config(2)).await;
+    let mut peer = site.peer("n", 2, 2).await;
+    peer.say(Say::Heartbeat(v1::Heartbeat {})).await;
+    let answer = tokio::time::timeout(DEADLINE, peer.from.message()).await.expect("nothing came in time");
+    let answer = answer.ok().flatten().and_then(|answer| answer.message);
+    assert!(matches!(answer, Some(Hear::Heartbeat(_))), "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundreds_of_silent_sessions_do_not_keep_others_from_being_served() {
     let site = Site::start(config(1)).await;
     let mut client = site.connect().await;

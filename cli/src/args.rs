@@ -126,6 +126,9 @@ pub struct RestartArgs {
     /// Fail instead of restoring an older checkpoint
     #[arg(long)]
     pub exact: bool,
+    /// Restore a copy to look at: the application goes on, or is not started from it
+    #[arg(long)]
+    pub copy: bool,
     /// Do not wait until the files are on disk
     #[arg(long)]
     pub no_sync: bool,

@@ -3,7 +3,7 @@
 //! Nothing appears under a final name before every file of the checkpoint is there and equals its digest.
 
 use crate::args::RestartArgs;
-use crate::common::{job_of, open_store};
+use crate::common::{job_of, now_unix_ms, open_store};
 use crate::output::{Progress, human_rate, human_time, print, print_json};
 use crate::remote;
 use crate::restorers::{Failure, Restorers, receiver, sink_failure, verify_all};
@@ -17,6 +17,7 @@ use mcrengine::container::ContainerSet;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
+use mcrengine::runs::begin_run;
 use mcrengine::store::{PosixStore, Store};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -47,11 +48,15 @@ struct PassedOver {
 }
 
 pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
-    let started = Instant::now();
+    let (started, started_unix_ms) = (Instant::now(), now_unix_ms());
     let store = open_store(&args.store)?;
     let Some(job) = job_of(&store, &args.store)? else { return new_run(&args, None) };
     let all = manifest::list(&store, &job)?;
-    if all.is_empty() {
+    if args.checkpoint.is_none() && !all.iter().any(CheckpointState::is_complete) {
+        for state in all.iter().filter(|state| !state.is_pruned) {
+            eprintln!("mcr: {} was never completed and therefore does not exist: {}", state.id, problems_of(state));
+        }
+        mark_run(&store, &job, started_unix_ms, &args);
         return new_run(&args, Some(job));
     }
     let candidates = candidates(&all, &args, &job)?;
@@ -74,6 +79,7 @@ pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
                 continue;
             }
         };
+        mark_run(&store, &job, started_unix_ms, &args);
         let is_older = wanted.as_ref() != Some(&state.id);
         let report = Report {
             outcome: if is_older { "older" } else { "restored" },
@@ -90,6 +96,18 @@ pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
     }
     let tried = passed_over.iter().map(|p| p.checkpoint.to_string()).collect::<Vec<_>>().join(", ");
     bail!("no checkpoint of job {job} could be restored (tried: {tried}); `mcr verify` tells what is damaged")
+}
+
+/// From here on a new run of the application writes: what the one before left half committed is not completed by it.
+fn mark_run(store: &PosixStore, job: &JobId, now_unix_ms: u64, args: &RestartArgs) {
+    if args.copy {
+        return;
+    }
+    if let Err(error) = begin_run(store, job, now_unix_ms) {
+        eprintln!(
+            "mcr: the store cannot be told that a new run begins ({error}); prune with --incomplete before it saves"
+        );
+    }
 }
 
 /// The checkpoints to try, newest first, from the one that was asked for downwards.

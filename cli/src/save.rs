@@ -196,19 +196,19 @@ impl Save<'_> {
         line.outcome = "there already";
         let headers: Vec<Vec<FileHeader>> =
             by_group.iter().map(|files| files.iter().map(|file| file.header.clone()).collect()).collect();
-        let id = choose_for_all(self.store, &self.job, &label, self.grouping, &headers)?;
+        let (id, run) = choose_for_all(self.store, &self.job, &label, self.grouping, &headers)?;
         let by_group = by_group.into_iter().zip(headers);
         let lanes = by_group.len().min(GROUPS_AT_A_TIME);
         let groups = Mutex::new((0..).map(GroupId).zip(by_group));
         let (done_to, done) = mpsc::channel();
         std::thread::scope(|scope| {
             for _ in 0..lanes {
-                let (groups, id, done_to) = (&groups, &id, done_to.clone());
+                let (groups, id, run, done_to) = (&groups, &id, &run, done_to.clone());
                 scope.spawn(move || {
                     let next = || groups.lock().unwrap_or_else(PoisonError::into_inner).next();
                     // The receiver is gone when another group has failed: then no further one is begun.
                     while let Some((group, (captured, files))) = next() {
-                        if done_to.send(self.group(id, group, captured, files, progress)).is_err() {
+                        if done_to.send(self.group((id, run), group, captured, files, progress)).is_err() {
                             break;
                         }
                     }
@@ -263,7 +263,7 @@ impl Save<'_> {
     /// Commits one group, unless it is there already.
     fn group(
         &self,
-        checkpoint: &CheckpointId,
+        (checkpoint, run): (&CheckpointId, &str),
         group: GroupId,
         captured: Vec<CapturedFile>,
         files: Vec<FileHeader>,
@@ -282,7 +282,7 @@ impl Save<'_> {
             group,
             grouping: self.grouping,
             group_size: self.args.group_size,
-            run: String::new(),
+            run: run.to_owned(),
             files,
             source: &source,
             options: &self.options,

@@ -8,6 +8,7 @@ use crate::config::CncConfig;
 use crate::fingerprint::Fingerprint;
 use crate::h5::{MapSource, Maps};
 use crate::layout::Layout;
+use crate::memory;
 use crate::serve::{Held, LinkOptions, News, Order, run_link};
 use crate::settle::ReadyRank;
 use crate::source::{Descriptors, OpenFile};
@@ -203,6 +204,9 @@ impl Core {
                     }
                     if self.state_changed {
                         self.save_state();
+                        if self.held.is_empty() && self.ready.is_empty() && self.capturing.is_none() {
+                            tokio::task::block_in_place(memory::give_back);
+                        }
                     }
                 }
                 Some(captured) = done.recv() => self.captured(captured),

@@ -535,6 +535,12 @@ mod tests {
     const LEAST: &str =
         "[cnc]\njob = \"heat\"\nwatch = \"/scratch/heat\"\naggregators = [\"io1:7447\", \"[::1]:7447\"]\n";
 
+    /// As it is printed, with its cause.
+    fn told(error: &dyn std::error::Error) -> String {
+        let cause = error.source().map(|cause| format!(": {cause}"));
+        format!("{error}{}", cause.unwrap_or_default())
+    }
+
     fn check(more: &str, environment: &[(&str, &str)]) -> Result<CncConfig, ConfigError> {
         let get = |name: &str| {
             let home = [("HOME", "/home/ann")];
@@ -597,7 +603,7 @@ mod tests {
             ("layout = { preset = \"enzo\", files-per-rank = 0 }", &["files-per-rank is 0", "at least 1"]),
             ("layout = { patterns = [\"{checkpoint}\"], first-rank = 2 }", &["first-rank is 2", "0 or 1"]),
         ] {
-            let error = check(more, &[]).expect_err(more).to_string();
+            let error = told(&check(more, &[]).expect_err(more));
             assert!(words.iter().all(|word| error.contains(word)), "{more}: {error}");
         }
         let error = check("", &[("SLURM_NTASKS", "many")]).expect_err("no number").to_string();

@@ -180,8 +180,6 @@ enum Ended {
 pub async fn dial_address(address: &str) -> Result<AggregatorClient<Channel>, String> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| format!("{address}: {error}"))?;
     let channel = (endpoint.connect_timeout(Duration::from_secs(10)))
-        .http2_keep_alive_interval(Duration::from_secs(10))
-        .keep_alive_timeout(Duration::from_secs(20))
         .initial_stream_window_size(8 << 20)
         .initial_connection_window_size(16 << 20)
         .tcp_nodelay(true)

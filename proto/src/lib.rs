@@ -18,8 +18,8 @@ pub const FRAME_BYTES: usize = 1 << 20;
 pub const ANNOUNCEMENT_BYTES_MAX: u64 = 256 << 20;
 /// Raw bytes that one fetch may ask for.
 pub const FETCH_BYTES_MAX: u64 = 64 << 20;
-/// A side that has nothing to say says so this often, in seconds.
-pub const HEARTBEAT_SECONDS: u64 = 5;
+/// An agent says this often, in seconds, that it is there, and the aggregator answers: the only wake-up of a session at rest.
+pub const HEARTBEAT_SECONDS: u64 = 10;
 /// A side that has heard nothing for this long, in seconds, ends the session.
 pub const SILENCE_SECONDS: u64 = 30;
 /// Name and version of this software, for people.

@@ -192,7 +192,8 @@ fn files_with_times_of_long_ago_are_one_checkpoint_all_the_same() {
         write_rank(&saved.data(), 10, rank, 500);
         if rank >= 4 {
             // As after a copy that keeps no times: the second group's are nearer to those of the content before.
-            let file = std::fs::File::options().write(true).open(saved.data().join(format!("sim.it_10.rank_{rank}.h5")));
+            let file =
+                std::fs::File::options().write(true).open(saved.data().join(format!("sim.it_10.rank_{rank}.h5")));
             let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(1 << 20);
             file.and_then(|file| file.set_modified(long_ago)).expect("its time is set");
         }

@@ -183,6 +183,37 @@ fn an_agent_with_another_group_size_is_refused_and_told_why() {
     cluster.agents.push(wrong);
 }
 
+#[test]
+fn what_a_dead_run_left_half_committed_is_not_completed_by_the_next_run() {
+    let mut cluster = Cluster::new("");
+    cluster.write(1);
+    wait_complete(&cluster.store(), "sim.it_1");
+    // The run dies after half of its ranks have written step 2.
+    let elsewhere = cluster.dir.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).expect("made");
+    for rank in 0..4 {
+        write_rank(&elsewhere, 2, rank, 2000);
+        let name = format!("sim.it_2.rank_{rank}.h5");
+        let minute_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+        let file = std::fs::File::options().write(true).open(elsewhere.join(&name));
+        file.and_then(|file| file.set_modified(minute_ago)).expect("its time is set");
+        std::fs::rename(elsewhere.join(&name), Cluster::node(cluster.dir.path(), 0).join(&name)).expect("renamed");
+    }
+    cluster.aggregators[0].0.wait_for_log("committed group job=job checkpoint=sim.it_2");
+    std::mem::take(&mut cluster.agents).into_iter().for_each(Daemon::kill);
+    (0..2).for_each(|node| std::fs::remove_dir_all(Cluster::node(cluster.dir.path(), node)).expect("removed"));
+    (0..2).for_each(|node| std::fs::create_dir(Cluster::node(cluster.dir.path(), node)).expect("made"));
+    assert_eq!(cluster.restart(&[]).len(), 8);
+    // The next run computes other bytes, and its second half is there first.
+    (0..2).for_each(|node| cluster.start_agent(node));
+    (4..8).for_each(|rank| write_rank(&Cluster::node(cluster.dir.path(), 1), 2, rank, 3000));
+    cluster.aggregators[1].0.wait_for_log("committed group job=job checkpoint=sim.it_2~2");
+    (0..4).for_each(|rank| write_rank(&Cluster::node(cluster.dir.path(), 0), 2, rank, 3000));
+    wait_complete(&cluster.store(), "sim.it_2~2");
+    assert_same_files(&cluster.written(2), &cluster.restart(&[]));
+    assert!(list(&cluster.store()).iter().all(|c| c["checkpoint"] != "sim.it_2" || c["complete"] == false));
+}
+
 /// Peak resident size of a process, in MiB.
 fn peak_mib(id: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("running");
