@@ -31,6 +31,14 @@ impl Budget {
         Lease { budget: Arc::clone(self), bytes }
     }
 
+    /// Some bytes, if afterwards at least `reserve` are free; nobody waits for these.
+    pub fn lease_spare(self: &Arc<Self>, bytes: u64, reserve: u64) -> Option<Lease> {
+        let mut free = self.free_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = free.checked_sub(bytes).filter(|left| *left >= reserve)?;
+        *free = left;
+        Some(Lease { budget: Arc::clone(self), bytes })
+    }
+
     /// All of it, in bytes.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes
@@ -52,6 +60,15 @@ impl Drop for Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spare_bytes_leave_the_reserve_alone() {
+        let budget = Budget::new(100);
+        let spare = budget.lease_spare(60, 40);
+        assert!(spare.is_some() && budget.lease_spare(1, 40).is_none());
+        drop(spare);
+        assert!(budget.lease_spare(1, 100).is_none() && budget.lease_spare(0, 100).is_some());
+    }
 
     #[test]
     fn leases_never_add_up_to_more_than_the_budget() {

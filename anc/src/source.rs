@@ -18,6 +18,12 @@ pub trait Source: Sync {
     /// Fills every run, or fails; then the runs hold anything.
     fn fetch(&self, wanted: &mut [Wanted<'_>]) -> Result<(), FetchError>;
 
+    /// Whether the bytes come from the very memory that was hashed for their headers, so that hashing them again tells
+    /// nothing.
+    fn is_checked(&self) -> bool {
+        false
+    }
+
     /// How many fetches at a time make sense: more than one where waiting is most of it.
     fn parallel(&self) -> usize;
 }

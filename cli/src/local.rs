@@ -26,6 +26,10 @@ impl Source for LocalSource {
         Ok(())
     }
 
+    fn is_checked(&self) -> bool {
+        self.files.iter().all(OpenFile::has_image)
+    }
+
     fn parallel(&self) -> usize {
         self.threads
     }

@@ -5,10 +5,10 @@ use crate::common::{layout_of, now_unix_ms};
 use crate::local::LocalSource;
 use crate::output::{Progress, Table, human_rate, human_time, print, print_json, ratio};
 use anyhow::{Context, bail};
-use mcr_anc::budget::Budget;
+use mcr_anc::budget::{Budget, Lease};
 use mcr_anc::flush::{Flush, FlushOptions, flush_checkpoint, least_budget};
 use mcr_anc::instance::{choose_for_all, committed};
-use mcr_cnc::capture::{CaptureMode, CapturedFile, capture};
+use mcr_cnc::capture::{CaptureMode, CapturedFile, capture_keeping};
 use mcr_cnc::h5::Maps;
 use mcr_cnc::layout::{ScanLimits, list, scan};
 use mcr_cnc::source::{Descriptors, OpenFile};
@@ -133,12 +133,18 @@ fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool) -> anyhow::Res
 /// One group's syncs are waited for while the next is coded. The budget bounds all of them together.
 const GROUPS_AT_A_TIME: usize = 2;
 
+/// A file that was captured, with its bytes where the budget has room for them.
+struct KeptFile {
+    file: CapturedFile,
+    image: Option<(Vec<u8>, Lease)>,
+}
+
 /// A checkpoint on its way to the store.
 struct Captured {
     label: CheckpointId,
     line: Saved,
     /// By rank, then by path; nothing where `line` says why.
-    files: Option<Vec<CapturedFile>>,
+    files: Option<Vec<KeptFile>>,
     started: Instant,
 }
 
@@ -189,13 +195,13 @@ impl Save<'_> {
     fn flush(&self, captured: Captured, progress: &Progress) -> anyhow::Result<Saved> {
         let Captured { label, mut line, files, started } = captured;
         let Some(files) = files else { return Ok(line) };
-        let mut by_group: Vec<Vec<CapturedFile>> = (0..self.grouping.groups()).map(|_| Vec::new()).collect();
+        let mut by_group: Vec<Vec<KeptFile>> = (0..self.grouping.groups()).map(|_| Vec::new()).collect();
         for file in files {
-            by_group[self.grouping.group_of(file.header.rank).0 as usize].push(file);
+            by_group[self.grouping.group_of(file.file.header.rank).0 as usize].push(file);
         }
         line.outcome = "there already";
         let headers: Vec<Vec<FileHeader>> =
-            by_group.iter().map(|files| files.iter().map(|file| file.header.clone()).collect()).collect();
+            by_group.iter().map(|files| files.iter().map(|kept| kept.file.header.clone()).collect()).collect();
         let (id, run) = choose_for_all(self.store, &self.job, &label, self.grouping, &headers)?;
         let by_group = by_group.into_iter().zip(headers);
         let lanes = by_group.len().min(GROUPS_AT_A_TIME);
@@ -232,15 +238,24 @@ impl Save<'_> {
     }
 
     /// Captures files on several threads, and puts them in the order of the flush: by rank, then by path.
-    fn capture_all(&self, files: &[(FilePath, Rank)]) -> Result<Vec<CapturedFile>, String> {
+    fn capture_all(&self, files: &[(FilePath, Rank)]) -> Result<Vec<KeptFile>, String> {
         let maps = Maps::new();
+        // Half of the budget, and no less than what a flush of two groups needs to go on.
+        let least = least_budget(self.options.plan.segment_bytes) * GROUPS_AT_A_TIME as u64;
+        let reserve = least.max(self.budget.total_bytes() / 2);
         let mode = if self.options.plan.scheme.takes_files_apart() { CaptureMode::Apart } else { CaptureMode::Whole };
         let (next, done, failed) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(files.len())), Mutex::new(None));
         std::thread::scope(|scope| {
             for _ in 0..self.options.threads.clamp(1, files.len().max(1)) {
                 scope.spawn(|| {
                     while let Some((path, rank)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        match capture(self.dir, path, *rank, mode, &maps) {
+                        let mut lease = None;
+                        let keep = |bytes| {
+                            lease = self.budget.lease_spare(bytes, reserve);
+                            lease.is_some()
+                        };
+                        let kept = capture_keeping(self.dir, path, *rank, mode, &maps, keep);
+                        match kept.map(|(file, image)| KeptFile { file, image: image.zip(lease) }) {
                             Ok(file) => done.lock().unwrap_or_else(PoisonError::into_inner).push(file),
                             Err(error) => {
                                 let reason = format!("{path}: {}", mcr_anc::hub::error_chain(&error));
@@ -256,7 +271,10 @@ impl Save<'_> {
             return Err(reason);
         }
         let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-        done.sort_by(|a, b| a.header.rank.cmp(&b.header.rank).then_with(|| a.header.path.cmp(&b.header.path)));
+        done.sort_by(|a, b| {
+            let (a, b) = (&a.file.header, &b.file.header);
+            a.rank.cmp(&b.rank).then_with(|| a.path.cmp(&b.path))
+        });
         Ok(done)
     }
 
@@ -265,7 +283,7 @@ impl Save<'_> {
         &self,
         (checkpoint, run): (&CheckpointId, &str),
         group: GroupId,
-        captured: Vec<CapturedFile>,
+        captured: Vec<KeptFile>,
         files: Vec<FileHeader>,
         progress: &Progress,
     ) -> anyhow::Result<(Manifest, bool)> {
@@ -273,8 +291,14 @@ impl Save<'_> {
             return Ok((manifest, true));
         }
         let descriptors = Descriptors::new(256);
-        let open = |file: CapturedFile| OpenFile::new(self.dir, Arc::new(file.header), file.fingerprint, &descriptors);
-        let source = LocalSource { files: captured.into_iter().map(open).collect(), threads: self.options.threads };
+        let (mut open, mut leases) = (Vec::with_capacity(captured.len()), Vec::new());
+        for KeptFile { file, image } in captured {
+            let (image, lease) = image.unzip();
+            leases.extend(lease);
+            let header = Arc::new(file.header);
+            open.push(OpenFile::new(self.dir, header, file.fingerprint, &descriptors).with_image(image));
+        }
+        let source = LocalSource { files: open, threads: self.options.threads };
         let flush = Flush {
             store: self.store,
             job: self.job.clone(),
@@ -291,6 +315,7 @@ impl Save<'_> {
             now_unix_ms: now_unix_ms(),
         };
         let manifest = flush_checkpoint(flush).with_context(|| format!("{checkpoint}, {group}"))?;
+        drop((source, leases)); // the bytes, then the right to hold them
         Ok((manifest, false))
     }
 }

@@ -114,6 +114,19 @@ pub fn capture(
     mode: CaptureMode,
     maps: &dyn MapSource,
 ) -> Result<CapturedFile, CaptureError> {
+    capture_keeping(root, path, rank, mode, maps, |_| false).map(|(file, _)| file)
+}
+
+/// As [`capture`], and gives the bytes of a short file along if `keep`, asked with their number, says so: whoever
+/// needs them right afterwards need not read them again ([`crate::source::OpenFile::with_image`]).
+pub fn capture_keeping(
+    root: &Path,
+    path: &FilePath,
+    rank: Rank,
+    mode: CaptureMode,
+    maps: &dyn MapSource,
+    keep: impl FnOnce(u64) -> bool,
+) -> Result<(CapturedFile, Option<Vec<u8>>), CaptureError> {
     let name = root.join(path.as_path());
     let file = open(&name)?;
     let metadata = rested(&file, &name)?;
@@ -150,7 +163,8 @@ pub fn capture(
     if header.check().is_err() {
         header.variables = vec![whole(digest, fingerprint.bytes)];
     }
-    Ok(CapturedFile { header, fingerprint })
+    let image = if input.whole.is_some() && keep(fingerprint.bytes) { input.whole.take() } else { None };
+    Ok((CapturedFile { header, fingerprint }, image))
 }
 
 /// Opens a file for reading, without following a link in its last component, and without waiting for the writer of a pipe.

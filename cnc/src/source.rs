@@ -64,6 +64,8 @@ pub struct OpenFile {
     starts: Vec<Box<[u64]>>,
     /// The last chunk that was taken out of its filters: variable, extent, raw bytes.
     last_chunk: Mutex<Option<LastChunk>>,
+    /// All bytes of the file, if whoever captured it has them still; then nothing is read again.
+    image: Option<Vec<u8>>,
 }
 
 type LastChunk = (usize, usize, Arc<Vec<u8>>);
@@ -80,7 +82,18 @@ impl OpenFile {
             slot: Arc::default(),
             starts,
             last_chunk: Mutex::default(),
+            image: None,
         }
+    }
+
+    /// The same, with the bytes that were captured ([`crate::capture::capture_keeping`]).
+    pub fn with_image(self, image: Option<Vec<u8>>) -> Self {
+        Self { image: image.filter(|image| image.len() as u64 == self.header.bytes), ..self }
+    }
+
+    /// Whether it reads from the bytes that were captured.
+    pub fn has_image(&self) -> bool {
+        self.image.is_some()
     }
 
     /// What was captured.
@@ -99,8 +112,11 @@ impl OpenFile {
         if into.is_empty() {
             return Ok(());
         }
+        if self.image.is_some() {
+            return self.read_extents(None, variable, header, offset, into);
+        }
         let file = self.file()?;
-        let read = self.read_extents(&file, variable, header, offset, into);
+        let read = self.read_extents(Some(&file), variable, header, offset, into);
         // Whatever a file that has changed gave, an error too, says nothing about the one that was captured.
         self.unchanged(&file)?;
         read
@@ -127,7 +143,7 @@ impl OpenFile {
 
     fn read_extents(
         &self,
-        file: &File,
+        file: Option<&File>,
         variable: usize,
         header: &VariableHeader,
         mut offset: u64,
@@ -149,7 +165,7 @@ impl OpenFile {
             let n = usize::try_from(extent.raw_bytes - within).unwrap_or(usize::MAX).min(into.len());
             let (piece, rest) = into.split_at_mut(n);
             if header.filters.is_empty() {
-                file.read_exact_at(piece, extent.offset + within).map_err(|e| changed_if_short(e, &self.name))?;
+                self.read_stored(file, piece, extent.offset + within)?;
             } else {
                 let raw = self.chunk(file, variable, header, nth)?;
                 let from = within as usize;
@@ -162,10 +178,24 @@ impl OpenFile {
         Ok(())
     }
 
+    /// Bytes as they stand in the file: from the image, or from the file that is open.
+    fn read_stored(&self, file: Option<&File>, into: &mut [u8], offset: u64) -> Result<(), CaptureError> {
+        let mut in_image = |image: &Vec<u8>| {
+            let from = usize::try_from(offset).ok()?;
+            image.get(from..from.checked_add(into.len())?).map(|bytes| into.copy_from_slice(bytes))
+        };
+        let read = match (&self.image, file) {
+            (Some(image), _) => in_image(image).ok_or_else(|| io::ErrorKind::UnexpectedEof.into()),
+            (None, Some(file)) => file.read_exact_at(into, offset),
+            (None, None) => Err(io::ErrorKind::NotFound.into()),
+        };
+        read.map_err(|e| changed_if_short(e, &self.name))
+    }
+
     /// The raw bytes of a chunk. The last one is kept, since a variable is mostly read from its front to its end.
     fn chunk(
         &self,
-        file: &File,
+        file: Option<&File>,
         variable: usize,
         header: &VariableHeader,
         nth: usize,
@@ -178,7 +208,7 @@ impl OpenFile {
         let extent = header.extents[nth];
         // Both lengths are at most 64 MiB: the header was checked.
         let mut stored = vec![0; extent.stored_bytes as usize];
-        file.read_exact_at(&mut stored, extent.offset).map_err(|e| changed_if_short(e, &self.name))?;
+        self.read_stored(file, &mut stored, extent.offset)?;
         // At capture these bytes came out of their filters; if they do not now, they are others.
         let raw = filter::take_off(&header.filters, &stored, extent.raw_bytes as usize).map_err(|e| {
             let source = io::Error::new(io::ErrorKind::InvalidData, e);
