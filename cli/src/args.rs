@@ -22,7 +22,7 @@ pub enum Command {
     Save(SaveArgs),
     /// Bring back the newest good checkpoint, every file byte for byte
     ///
-    /// Exit status: 0 restored, 1 failed, 2 restored an older checkpoint than asked for, 3 nothing was ever saved (a new run).
+    /// Exit status: 0 restored, 1 failed, 2 restored an older checkpoint than asked for, 3 no checkpoint was ever completed (a new run).
     Restart(RestartArgs),
     /// List the checkpoints of a store, newest first
     List(ListArgs),

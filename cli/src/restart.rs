@@ -24,7 +24,7 @@ use std::time::Instant;
 
 /// Exit status: an older checkpoint than asked for was restored.
 const OLDER: u8 = 2;
-/// Exit status: nothing was ever saved.
+/// Exit status: no checkpoint was ever completed.
 const NEW_RUN: u8 = 3;
 
 /// What happened, for `--json`.
@@ -172,7 +172,7 @@ fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
             passed_over,
         })?;
     } else {
-        print("nothing was saved yet: a new run\n");
+        print("no checkpoint was ever completed: a new run\n");
     }
     Ok(ExitCode::from(NEW_RUN))
 }
