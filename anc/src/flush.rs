@@ -1,11 +1,11 @@
 //! A whole group announced: from headers to a committed checkpoint.
 
 use crate::budget::{Budget, Lease};
-use crate::compress::compress;
+use crate::compress::{CompressError, compress};
 use crate::observe::Observer;
 use crate::source::{FetchError, Source, Wanted};
 use mcrengine::classify::{Naming, VariableRef, classify};
-use mcrengine::codec::{CodecError, Profile, Scratch};
+use mcrengine::codec::{Profile, Scratch};
 use mcrengine::container::{ContainerWriter, Contents, ReadError, StoredSegment};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, GroupId, Grouping, JobId};
@@ -14,7 +14,7 @@ use mcrengine::merge::{Layout, merge, runs};
 use mcrengine::plan::{PlanOptions, SegmentPlan, plan};
 use mcrengine::reuse::{ReuseIndex, reusable};
 use mcrengine::store::{Store, StoreError};
-use mcrengine::units::{RawBytes, StoredBytes};
+use mcrengine::units::StoredBytes;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,19 +94,9 @@ pub enum FlushError {
     /// The store could not be read.
     #[error("reading from the store")]
     Read(#[from] ReadError),
-    /// A codec failed on its own output.
-    #[error("coding a segment")]
-    Codec(#[source] CodecError),
-    /// A codec did not give the same bytes back. A bug of ours; nothing was written.
-    #[error(
-        "the chain {chain} did not give back the {raw_bytes} that it was given; report this and use the profile \"zstd\""
-    )]
-    NotLossless {
-        /// Which chain.
-        chain: String,
-        /// How much.
-        raw_bytes: RawBytes,
-    },
+    /// A codec failed.
+    #[error(transparent)]
+    Compress(#[from] CompressError),
     /// A mistake of ours. Nothing was committed.
     #[error("the flush panicked: {0}; report this")]
     Panicked(String),

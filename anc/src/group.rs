@@ -2,12 +2,23 @@
 //!
 //! The shell in [`crate::hub`] owns the state, tells [`step`] what happened, and starts what it asks for.
 
-use mcrengine::ids::{CheckpointId, Rank};
+use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
 use std::collections::BTreeSet;
 use std::fmt;
 
 /// How often a flush that failed on the store is tried again before the checkpoint is given up.
 pub const FLUSH_ATTEMPTS_MAX: u32 = 5;
+
+/// A checkpoint of a group, as the application names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// The job.
+    pub job: JobId,
+    /// The group.
+    pub group: GroupId,
+    /// The application's name of the checkpoint.
+    pub label: CheckpointId,
+}
 
 /// Where one checkpoint of one group stands.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 use crate::budget::Budget;
 use crate::fetch::{AgentLink, Announced, RemoteSource};
 use crate::flush::{Flush, FlushError, FlushOptions, flush_checkpoint, unpanicked};
-use crate::group::{Effect, Event, Phase, Reason, Times, step};
+use crate::group::{Effect, Event, Key, Phase, Reason, Times, step};
 use crate::instance::{Instance, Written, choose_instance};
 use crate::observe::Observer;
 use crate::source::FetchError;
@@ -113,17 +113,6 @@ pub enum HubEvent {
     Status(oneshot::Sender<v1::StatusReply>),
     /// Finish what is flushing, give up the rest, and end.
     Shutdown(oneshot::Sender<()>),
-}
-
-/// A checkpoint of a group, as the application names it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
-    /// The job.
-    pub job: JobId,
-    /// The group.
-    pub group: GroupId,
-    /// The application's name of the checkpoint.
-    pub label: CheckpointId,
 }
 
 /// What a flush gave.

@@ -6,7 +6,7 @@
 //! and where there is none, the next that nobody has used. A group that missed a step so never joins its newer content
 //! to the others' older one.
 
-use crate::hub::Key;
+use crate::group::Key;
 use mcrengine::container::ReadError;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId};
