@@ -73,7 +73,10 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     std::thread::scope(|scope| {
         let (to_flush, captured) = mpsc::sync_channel(1);
         let save = &save;
-        scope.spawn(move || found.into_iter().map(|found| save.capture(found)).try_for_each(|c| to_flush.send(c)));
+        scope.spawn(move || {
+            // The receiver is gone when a flush has failed.
+            found.into_iter().map(|found| save.capture(found)).all(|captured| to_flush.send(captured).is_ok())
+        });
         for captured in captured {
             progress.message(captured.line.label.clone());
             report.push(save.flush(captured, &progress)?);
