@@ -58,8 +58,6 @@ impl Aggregator {
         let server = tonic::transport::Server::builder()
             .initial_stream_window_size(8 << 20)
             .initial_connection_window_size(16 << 20)
-            // A frame of the wire in one of HTTP/2's, instead of 64 with a header each.
-            .max_frame_size(mcr_proto::MESSAGE_BYTES_MAX as u32)
             .max_concurrent_streams(64)
             .tcp_nodelay(true)
             .add_service(service.into_server())
