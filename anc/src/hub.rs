@@ -481,7 +481,11 @@ impl Hub {
         }
         let Some(gather) = self.gathers.get_mut(&key) else { return };
         let replaced = match gather.phase {
-            Phase::Flushing { .. } => gather.next.insert(rank, announced.clone()),
+            Phase::Flushing { .. } => {
+                // Noted now: it may be withdrawn before the flush ends, and still tells which content came before.
+                gather.saw(rank, &announced.files);
+                gather.next.insert(rank, announced.clone())
+            }
             Phase::Committed(_) => {
                 // The same content again: answer this rank alone.
                 gather.announced = [(rank, announced)].into();

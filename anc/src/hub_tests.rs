@@ -245,6 +245,29 @@ fn play(site: &mut Site, script: &[(u8, usize)], skip: bool) {
     site.settle();
 }
 
+#[test]
+fn a_step_announced_during_a_flush_and_withdrawn_is_not_forgotten() {
+    let (write, announce, withdraw, changed) = (0, 2, 4, 7);
+    let script = [
+        (write, 0),
+        (write, 1),
+        (write, 2),
+        (announce, 0),
+        (announce, 2),
+        (write, 0),
+        (announce, 1),
+        // The flush of step 1 runs.
+        (announce, 0),
+        (withdraw, 0),
+        (write, 1),
+        (write, 2),
+        (changed, 0),
+        // Rank 0 goes on to step 3, while the others have announced step 1 and written step 2.
+        (write, 0),
+    ];
+    play(&mut Site::new(Duration::from_secs(1 << 30)), &script, false);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
