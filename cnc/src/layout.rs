@@ -192,6 +192,9 @@ impl Layout {
 
     /// Where a file belongs; `None` where it is part of no checkpoint.
     pub fn place(&self, path: &FilePath) -> Option<Placed> {
+        if is_of_a_store(path.as_bytes()) {
+            return None;
+        }
         self.patterns
             .iter()
             .find_map(|pattern| pattern.place(path.as_bytes()))
@@ -233,6 +236,15 @@ impl fmt::Display for Layout {
 /// Names of ours, or of files that are not there yet: below a directory or with a name that begins with `.mcr`.
 pub fn is_ours(path: &[u8]) -> bool {
     path.split(|&b| b == b'/').any(|component| component.starts_with(b".mcr"))
+}
+
+/// A container or manifest: the store may stand below the directory of the checkpoints, and is never saved into itself.
+pub(crate) fn is_of_a_store(path: &[u8]) -> bool {
+    let name = path.rsplit(|&b| b == b'/').next().unwrap_or(path);
+    let number = name
+        .strip_prefix(b"group-")
+        .and_then(|rest| rest.strip_suffix(b".mcr").or_else(|| rest.strip_suffix(b".manifest")));
+    number.is_some_and(|digits| digits.len() >= 4 && digits.iter().all(u8::is_ascii_digit))
 }
 
 /// Groups whose text must equal that of the group `checkpoint` have names that begin with this.

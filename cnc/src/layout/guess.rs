@@ -5,7 +5,7 @@
 //! rank; the beginning of a component up to a number that tells the checkpoints apart is the label. Files without a
 //! rank join by that label. What cannot be told is one checkpoint, and the explanation says so.
 
-use super::{Layout, Pattern, is_ours, label_of, presets};
+use super::{Layout, Pattern, is_of_a_store, is_ours, label_of, presets};
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -34,7 +34,11 @@ const SLOTS_MAX: usize = 16;
 const TEMPLATES_MAX: usize = 64;
 
 pub(super) fn guess(paths: &[FilePath], directory: &Path) -> (Layout, Explanation) {
-    let paths: Vec<_> = paths.iter().filter(|path| !is_ours(path.as_bytes())).take(PATHS_MAX).collect();
+    let paths: Vec<_> = paths
+        .iter()
+        .filter(|path| !is_ours(path.as_bytes()) && !is_of_a_store(path.as_bytes()))
+        .take(PATHS_MAX)
+        .collect();
     presets::telling()
         .find_map(|preset| fits(&preset, &paths))
         .or_else(|| from_numbers(&paths, &label_of_directory(directory)))

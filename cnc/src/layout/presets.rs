@@ -33,7 +33,7 @@ const TABLE: &[Preset] = &[
     Preset { name: "gadget", first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:snap(?:shot)?_[0-9]{3,}}.{rank}{,.hdf5}",
         "**/{checkpoint:snap(?:shot)?_[0-9]{3,}}{,.hdf5}",
-        "**/restartfiles/{checkpoint:restart}.{rank}",
+        "**/restartfiles/{checkpoint:(?:bak-)?restart}.{rank}",
     ]},
     // The suffix of four or more digits is the rank, with io_form_restart = 102. Nests d01, d02, ... belong together.
     Preset { name: "wrf", first_rank: 0, telling: true, patterns: &[
@@ -59,6 +59,14 @@ const TABLE: &[Preset] = &[
     Preset { name: "flash", first_rank: 0, telling: true, patterns: &[
         "**/*_s{rank:[0-9]{4}}_{checkpoint:(?:hdf5|ncmpi)_chk_[0-9]{4}}",
         "**/*{checkpoint:(?:hdf5|ncmpi)_chk_[0-9]{4}}",
+    ]},
+    // eddy_uv0.f00012, rs6eddy_uv3.f00001: the digit before the dot is the number of the writer
+    Preset { name: "nek5000", first_rank: 0, telling: true, patterns: &[
+        r"**/*{rank:[0-9]}.{checkpoint:f[0-9]{5}}",
+    ]},
+    // data.0003.dbl, rho.0003.dbl.h5; the double and the float outputs are counted apart
+    Preset { name: "pluto", first_rank: 0, telling: true, patterns: &[
+        r"**/*.{checkpoint:[0-9]{4}\.(?:dbl|flt)}{,.h5}",
     ]},
     // chk00010/Level_0/Cell_D_00003, chk00010/Header; AMReX writes chk00010.temp and renames it
     Preset { name: "amrex", first_rank: 0, telling: true, patterns: &[
@@ -146,6 +154,13 @@ mod tests {
         ("flash", "sedov_hdf5_chk_0012", "hdf5_chk_0012", None),
         ("flash", "sedov_s0003_hdf5_chk_0012", "hdf5_chk_0012", Some(3)),
         ("flash", "sedov_hdf5_plt_cnt_0012", "", None),
+        ("gadget", "restartfiles/bak-restart.3", "bak-restart", Some(3)),
+        ("nek5000", "eddy_uv0.f00012", "f00012", Some(0)),
+        ("nek5000", "A03/rs6turb3.f00001", "f00001", Some(3)),
+        ("nek5000", "eddy_uv.re2", "", None),
+        ("pluto", "data.0003.dbl", "0003.dbl", None),
+        ("pluto", "out/rho.0003.dbl.h5", "0003.dbl", None),
+        ("pluto", "dbl.out", "", None),
         ("amrex", "chk00010/Level_0/Cell_D_00003", "chk00010", Some(3)),
         ("amrex", "chk_run00010/Header", "chk_run00010", None),
         ("amrex", "chk00010.temp/Header", "", None),

@@ -8,14 +8,21 @@ use std::fs::Metadata;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
-/// A label in the order people give it: `it_9` before `it_10`.
+/// A label in the order people give it: `it_9` before `it_10`, and where labels are nothing but numbers, `0.25` before
+/// `0.5` before `1e3`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CheckpointLabel(pub CheckpointId);
 
 impl Ord for CheckpointLabel {
     fn cmp(&self, other: &Self) -> Ordering {
-        natural_cmp(self.0.as_str().as_bytes(), other.0.as_str().as_bytes())
+        let (a, b) = (self.0.as_str(), other.0.as_str());
+        let by_number = match (number(a), number(b)) {
+            (Some(a), Some(b)) => a.total_cmp(&b),
+            (a, b) => b.is_some().cmp(&a.is_some()),
+        };
+        by_number.then_with(|| natural_cmp(a.as_bytes(), b.as_bytes()))
     }
 }
 impl PartialOrd for CheckpointLabel {
@@ -24,10 +31,16 @@ impl PartialOrd for CheckpointLabel {
     }
 }
 
+/// The number that a label is, if it is nothing else.
+fn number(label: &str) -> Option<f64> {
+    let is_digits = label.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit());
+    label.parse().ok().filter(|number: &f64| is_digits && number.is_finite())
+}
+
 /// How far a walk goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanLimits {
-    /// Directories inside each other. Default 16.
+    /// Directories inside each other. Default 64.
     pub depth: usize,
     /// Files and directories in all. Default 4 Mi.
     pub entries: usize,
@@ -35,7 +48,7 @@ pub struct ScanLimits {
 
 impl Default for ScanLimits {
     fn default() -> Self {
-        Self { depth: 16, entries: 4 << 20 }
+        Self { depth: 64, entries: 4 << 20 }
     }
 }
 
@@ -62,6 +75,8 @@ pub struct Listing {
 pub struct Scan {
     /// The oldest label first, each with its files in the order of their names. Files of no rank are of rank 0 here.
     pub checkpoints: BTreeMap<CheckpointLabel, Vec<(FilePath, Rank)>>,
+    /// When the newest file of each was modified.
+    pub modified: BTreeMap<CheckpointLabel, SystemTime>,
     /// Files that the layout gives to no checkpoint.
     pub unplaced: Vec<FilePath>,
     /// See [`Listing::skipped`].
@@ -71,11 +86,45 @@ pub struct Scan {
 /// The most that [`Listing::skipped`] tells.
 pub const SKIPPED_MAX: usize = 1000;
 
+/// Names say in which order checkpoints were written, unless times contradict them by this much: files that were copied
+/// without their times are this close together, and checkpoints of a run are further apart.
+const CONTRADICTION: Duration = Duration::from_secs(60);
+
+/// A checkpoint's label and its files, see [`Scan::checkpoints`].
+pub type Labelled = (CheckpointId, Vec<(FilePath, Rank)>);
+
+impl Scan {
+    /// The checkpoints, the oldest first, and a line about the order where that is not the one of the names: codes that
+    /// use a few names in turn (`restart.a`, `restart.b`; `state`, `state_prev`) tell it by the times of files alone.
+    pub fn in_order(self) -> (Vec<Labelled>, Option<String>) {
+        let Self { checkpoints, modified, .. } = self;
+        let time = |label: &CheckpointLabel| modified.get(label).copied().unwrap_or(SystemTime::UNIX_EPOCH);
+        let mut newest: Option<&CheckpointLabel> = None;
+        let mut contradiction = None;
+        for label in checkpoints.keys() {
+            match newest {
+                Some(before) if time(label) + CONTRADICTION <= time(before) => {
+                    contradiction.get_or_insert_with(|| {
+                        format!("{} was written after {}: the order is that of the files' times", before.0, label.0)
+                    });
+                }
+                Some(before) if time(label) <= time(before) => {}
+                _ => newest = Some(label),
+            }
+        }
+        let mut order: Vec<_> = checkpoints.into_iter().collect();
+        if contradiction.is_some() {
+            order.sort_by_key(|(label, _)| time(label)); // stable: the names decide among equals
+        }
+        (order.into_iter().map(|(label, files)| (label.0, files)).collect(), contradiction)
+    }
+}
+
 /// Why a directory could not be walked.
 #[derive(Debug, thiserror::Error)]
 pub enum ScanError {
     /// The directory itself cannot be read; below it, that is [`Skipped`].
-    #[error("{}: cannot be read: {source}", path.display())]
+    #[error("{}: cannot be read", path.display())]
     Unreadable {
         /// Which directory.
         path: PathBuf,
@@ -94,29 +143,37 @@ pub enum ScanError {
 
 /// The files below `root`, in the order of their names.
 pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
-    let mut listing = Listing::default();
+    let (files, skipped) = list_with_times(root, limits)?;
+    Ok(Listing { files: files.into_iter().map(|(path, _)| path).collect(), skipped })
+}
+
+/// The same, and when each file was modified.
+fn list_with_times(root: &Path, limits: &ScanLimits) -> Result<(Vec<(FilePath, SystemTime)>, Vec<Skipped>), ScanError> {
+    let (mut files, mut skipped) = (Vec::new(), Vec::new());
     let mut see = |found: Found<'_>| match found {
-        Found::File(path, _) => listing.files.push(path),
+        Found::File(path, metadata) => files.push((path, metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH))),
         Found::Directory(_) => {}
-        Found::Skipped(path, reason) if listing.skipped.len() < SKIPPED_MAX => {
-            listing.skipped.push(Skipped { path: path.to_owned(), reason });
+        Found::Skipped(path, reason) if skipped.len() < SKIPPED_MAX => {
+            skipped.push(Skipped { path: path.to_owned(), reason });
         }
         Found::Skipped(..) => {}
     };
     walk(root, Path::new(""), limits, &mut see)?;
-    listing.files.sort();
-    Ok(listing)
+    files.sort();
+    Ok((files, skipped))
 }
 
 /// The checkpoints below `root`.
 pub fn scan(root: &Path, layout: &Layout, limits: &ScanLimits) -> Result<Scan, ScanError> {
-    let listing = list(root, limits)?;
-    let mut scan = Scan { skipped: listing.skipped, ..Scan::default() };
-    for path in listing.files {
+    let (files, skipped) = list_with_times(root, limits)?;
+    let mut scan = Scan { skipped, ..Scan::default() };
+    for (path, modified) in files {
         match layout.place(&path) {
             Some(placed) => {
-                let files = scan.checkpoints.entry(CheckpointLabel(placed.checkpoint)).or_default();
-                files.push((path, placed.rank.unwrap_or(Rank(0))));
+                let label = CheckpointLabel(placed.checkpoint);
+                let newest = scan.modified.entry(label.clone()).or_insert(modified);
+                *newest = modified.max(*newest);
+                scan.checkpoints.entry(label).or_default().push((path, placed.rank.unwrap_or(Rank(0))));
             }
             None => scan.unplaced.push(path),
         }
@@ -148,7 +205,9 @@ pub(crate) fn walk(
         let absolute = root.join(&directory);
         let listed = match std::fs::read_dir(&absolute) {
             Ok(listed) => listed,
-            Err(source) if directory == below => return Err(ScanError::Unreadable { path: absolute, source }),
+            Err(source) if directory == below => {
+                return Err(ScanError::Unreadable { path: absolute.components().collect(), source });
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // it vanished meanwhile
             Err(_) => {
                 see(Found::Skipped(&directory, "the directory cannot be read"));
@@ -217,6 +276,38 @@ mod tests {
         );
         assert_eq!(scan.unplaced.iter().map(ToString::to_string).collect::<Vec<_>>(), ["readme"]);
         assert_eq!(scan.skipped, [Skipped { path: "t9/link".into(), reason: "it is a symbolic link" }]);
+    }
+
+    fn order_of(files: &[(&str, u64)]) -> (Vec<String>, Option<String>) {
+        let root = tempfile::tempdir().expect("a directory");
+        for (name, seconds) in files {
+            let file = std::fs::File::create(root.path().join(name)).expect("made");
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(*seconds)).expect("set");
+        }
+        let layout = Layout::from_patterns(&["{checkpoint}"], 0).expect("valid");
+        let (order, contradiction) = scan(root.path(), &layout, &ScanLimits::default()).expect("scanned").in_order();
+        (order.into_iter().map(|(label, _)| label.to_string()).collect(), contradiction)
+    }
+
+    #[test]
+    fn labels_that_are_numbers_are_ordered_by_their_value() {
+        let (order, contradiction) =
+            order_of(&[("0.5", 0), ("1", 0), ("0.25", 0), ("1.5e-05", 0), ("10", 0), ("x", 0)]);
+        assert_eq!(
+            (&order[..], contradiction),
+            (&["1.5e-05", "0.25", "0.5", "1", "10", "x"].map(String::from)[..], None)
+        );
+    }
+
+    #[test]
+    fn names_used_in_turn_are_ordered_by_when_they_were_written_and_copies_by_their_names() {
+        let (order, contradiction) = order_of(&[("restart.1", 9000), ("restart.2", 8000)]);
+        assert_eq!(order, ["restart.2", "restart.1"], "the code was writing them in turn");
+        assert!(contradiction.is_some_and(|line| line.contains("restart.1 was written after restart.2")));
+        let (order, contradiction) = order_of(&[("step_9", 9005), ("step_10", 9000), ("step_11", 9001)]);
+        assert_eq!((&order[..], contradiction), (&["step_9", "step_10", "step_11"].map(String::from)[..], None));
+        let (order, _) = order_of(&[("state_prev", 1000), ("state", 2000)]);
+        assert_eq!(order, ["state_prev", "state"], "the newest is the last, whatever the names say");
     }
 
     #[test]
