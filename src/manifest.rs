@@ -368,6 +368,8 @@ pub struct CheckpointState {
     pub problems: Vec<String>,
     /// Whether it was pruned, and stands here only for what others refer to.
     pub is_pruned: bool,
+    /// Whether a manifest is there that cannot be read: unlike one that is missing, it was committed once.
+    pub is_damaged: bool,
 }
 
 impl CheckpointState {
@@ -400,10 +402,16 @@ pub fn list(store: &dyn Store, job: &JobId) -> Result<Vec<CheckpointState>, Read
             other => states.push(other?),
         }
     }
-    states.sort_by(|a, b| {
-        (b.sequence.cmp(&a.sequence)).then_with(|| natural_cmp(b.id.as_str().as_bytes(), a.id.as_str().as_bytes()))
-    });
-    Ok(states)
+    let by_name =
+        |a: &CheckpointState, b: &CheckpointState| natural_cmp(a.id.as_str().as_bytes(), b.id.as_str().as_bytes());
+    states.sort_by(|a, b| b.sequence.cmp(&a.sequence).then_with(|| by_name(b, a)));
+    // Of one whose manifests are all damaged only the name is left to say how old it is.
+    let (mut placed, nameless): (Vec<_>, Vec<_>) = states.into_iter().partition(|s| s.sequence > 0 || !s.is_damaged);
+    for state in nameless {
+        let older = placed.iter().position(|other| by_name(other, &state).is_lt());
+        placed.insert(older.unwrap_or(placed.len()), state);
+    }
+    Ok(placed)
 }
 
 /// The complete checkpoints of a job, newest first: what a restart tries, one after the other.
@@ -460,12 +468,16 @@ pub fn state(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<Checkp
         references: Vec::new(),
         problems: Vec::new(),
         is_pruned: entries.iter().any(|entry| entry.name == PRUNED),
+        is_damaged: false,
     };
     let mut there: Vec<u32> = Vec::new();
     for group in entries.iter().filter_map(|entry| group_of_manifest(&entry.name)) {
         match read_manifest(store, job, id, group) {
             Err(ReadError::Missing { .. }) => {} // removed meanwhile
-            Err(error) => found.problems.push(error.to_string()),
+            Err(error) => {
+                found.is_damaged = true;
+                found.problems.push(error.to_string());
+            }
             Ok(manifest) if there.is_empty() || found.agrees(&manifest) => {
                 there.push(group.0);
                 found.add(manifest);

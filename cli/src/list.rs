@@ -36,10 +36,11 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
             table.row([
                 job.to_string(),
                 state.id.to_string(),
-                match (state.is_complete(), state.is_pruned) {
-                    (true, _) => "complete",
-                    (false, true) => "pruned",
-                    (false, false) => "incomplete",
+                match &state {
+                    state if state.is_complete() => "complete",
+                    CheckpointState { is_pruned: true, .. } => "pruned",
+                    CheckpointState { is_damaged: true, .. } => "damaged",
+                    _ => "incomplete",
                 }
                 .into(),
                 state.ranks.to_string(),
@@ -48,7 +49,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
                 human_bytes(state.stored_bytes.0),
                 format!("{:.3}", ratio(state.file_bytes, state.stored_bytes.0)),
                 human_time(Duration::from_millis(state.elapsed_ms)),
-                utc(state.created_unix_ms),
+                if state.created_unix_ms > 0 { utc(state.created_unix_ms) } else { "-".to_owned() },
             ]);
             lines.push(to_json(job.as_str(), &state));
         }
@@ -69,6 +70,7 @@ fn to_json(job: &str, state: &CheckpointState) -> serde_json::Value {
         "checkpoint": state.id,
         "complete": state.is_complete(),
         "pruned": state.is_pruned,
+        "damaged": state.is_damaged,
         "problems": state.problems,
         "sequence": state.sequence,
         "ranks": state.ranks,

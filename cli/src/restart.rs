@@ -56,14 +56,24 @@ pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
         for state in all.iter().filter(|state| !state.is_pruned) {
             eprintln!("mcr: {} was never completed and therefore does not exist: {}", state.id, problems_of(state));
         }
+        if let Some(damaged) = all.iter().find(|state| is_lost(state)) {
+            bail!("{} was committed and is damaged, and there is no other checkpoint of job {job}", damaged.id);
+        }
         mark_run(&store, &job, started_unix_ms, &args);
         return new_run(&args, Some(job));
     }
     let candidates = candidates(&all, &args, &job)?;
-    let wanted = args.checkpoint.clone().or_else(|| candidates.first().map(|state| state.id.clone()));
+    let newest = all.iter().find(|state| state.is_complete() || is_lost(state));
+    let wanted = args.checkpoint.clone().or_else(|| newest.map(|state| state.id.clone()));
     std::fs::create_dir_all(&args.to).with_context(|| format!("{}: cannot be made", args.to.display()))?;
 
-    let mut passed_over = Vec::new();
+    let lost = all.iter().take_while(|state| state.id != candidates[0].id).filter(|state| is_lost(state));
+    let lost = lost.filter(|_| args.checkpoint.is_none());
+    let mut passed_over: Vec<_> =
+        lost.map(|state| PassedOver { checkpoint: state.id.clone(), reason: problems_of(state) }).collect();
+    if let (Some(lost), true) = (passed_over.first(), args.exact) {
+        bail!("{} cannot be restored: {}", lost.checkpoint, lost.reason);
+    }
     for state in candidates {
         let restored = match restore_checkpoint(&store, &job, state, &args) {
             Ok(restored) => restored,
@@ -125,7 +135,8 @@ fn candidates<'a>(
     };
     let from = &all[first..];
     for state in from.iter().take_while(|state| !state.is_complete()).filter(|state| !state.is_pruned) {
-        eprintln!("mcr: {} is not complete and therefore does not exist: {}", state.id, problems_of(state));
+        let what = if is_lost(state) { "is damaged" } else { "is not complete and therefore does not exist" };
+        eprintln!("mcr: {} {what}: {}", state.id, problems_of(state));
     }
     if args.checkpoint.is_some() && args.exact && !from[0].is_complete() {
         bail!("{} does not exist: {}", from[0].id, problems_of(&from[0]));
@@ -135,6 +146,11 @@ fn candidates<'a>(
         bail!("job {job} has no complete checkpoint; `mcr list` shows what is missing");
     }
     Ok(complete)
+}
+
+/// Whether it was committed, as far as what is left of its manifests tells, and cannot be restored.
+fn is_lost(state: &CheckpointState) -> bool {
+    state.is_damaged && !state.is_pruned
 }
 
 fn problems_of(state: &CheckpointState) -> String {

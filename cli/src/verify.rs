@@ -13,8 +13,14 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     let job = one_job(&store, &args.store)?;
     let states = match &args.checkpoint {
         Some(id) => vec![manifest::state(&store, &job, id)?],
-        None => manifest::list(&store, &job)?.into_iter().filter(CheckpointState::is_complete).collect(),
+        None => manifest::list(&store, &job)?
+            .into_iter()
+            .filter(|state| state.is_complete() || (state.is_damaged && !state.is_pruned))
+            .collect(),
     };
+    if states.is_empty() && !args.json {
+        print("no complete checkpoint\n");
+    }
     let (mut good, mut lines) = (true, Vec::new());
     for CheckpointState { id, raw_bytes, .. } in states {
         let started = Instant::now();
