@@ -56,8 +56,8 @@ pub fn layout_of(
     }
     let (names, dir) = names()?;
     let (layout, explanation) = Layout::guess(&names, &dir);
-    if !quiet {
-        eprintln!("mcr: guessed from {} file names:", names.len());
+    if !quiet && !names.is_empty() {
+        eprintln!("mcr: guessed from {} file name{}:", names.len(), if names.len() == 1 { "" } else { "s" });
         for line in explanation.to_string().lines() {
             eprintln!("mcr:   {line}");
         }

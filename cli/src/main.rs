@@ -19,6 +19,7 @@ mod verify;
 use args::{Cli, Command};
 use clap::Parser;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigHandler, Signal, signal};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some(mcr_cnc::h5::WORKER_ARGUMENT) {
         return mcr_cnc::h5::worker_main();
     }
+    survive_file_size_limit();
     raise_open_files();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -52,6 +54,13 @@ fn main() -> ExitCode {
         eprintln!("mcr: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+/// A file that reaches `ulimit -f` is an error of the write to it, and told as such, not the silent end of the process.
+#[expect(unsafe_code, reason = "no safe call sets what a signal does")]
+fn survive_file_size_limit() {
+    // SAFETY: no handler is installed, and no thread runs yet. Where it fails, the process ends as it would have.
+    let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
 }
 
 /// A checkpoint may have thousands of files, and a restart holds those of a group open: as many as the system lets us.

@@ -13,7 +13,7 @@ use mcr_cnc::h5::Maps;
 use mcr_cnc::layout::{ScanLimits, list, scan};
 use mcr_cnc::source::{Descriptors, OpenFile};
 use mcrengine::header::FileHeader;
-use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, Rank};
+use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, RANKS_MAX, Rank};
 use mcrengine::manifest::Manifest;
 use mcrengine::plan::PlanOptions;
 use mcrengine::store::{PosixStore, Store};
@@ -49,7 +49,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     let store = PosixStore::create(&args.store.store)?;
     let options = flush_options(&args)?;
     if Grouping::new(args.ranks.unwrap_or(1), args.group_size).is_none() {
-        bail!("--group-size and --ranks must be at least 1");
+        bail!("--group-size must be at least 1, and --ranks 1 to {RANKS_MAX}");
     }
     let found = find_checkpoints(&dir, &args.layout, args.json)?;
     let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);
@@ -130,7 +130,11 @@ fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool) -> anyhow::Res
     for skipped in scan.skipped.iter().take(10) {
         eprintln!("mcr: {}: {}; not saved", skipped.path.display(), skipped.reason);
     }
-    Ok(scan.checkpoints.into_iter().map(|(label, files)| (label.0, files)).collect())
+    let (found, order) = scan.in_order();
+    if let Some(line) = order {
+        eprintln!("mcr: {line}");
+    }
+    Ok(found)
 }
 
 /// One group's syncs are waited for while the next is coded. The budget bounds all of them together.

@@ -275,3 +275,84 @@ fn every_scheme_and_profile_gives_back_the_same_bytes() {
         }
     }
 }
+
+#[test]
+fn a_damaged_manifest_is_told_and_not_taken_for_a_checkpoint_that_never_was() {
+    let saved = Saved::new(&[1, 2]);
+    for (age, id) in ids(&saved).iter().enumerate() {
+        for group in 0..2 {
+            let manifest = saved.container(id, group).with_extension("manifest");
+            let bytes = std::fs::read(&manifest).expect("readable");
+            std::fs::write(&manifest, &bytes[..bytes.len() / 2 * group as usize]).expect("cut");
+        }
+        let listed = run_json(mcr().arg("list").arg("--store").arg(saved.store()), 0);
+        let line = &listed[age];
+        assert_eq!(
+            (&line["checkpoint"], &line["damaged"], &line["complete"]),
+            (&id[..].into(), &true.into(), &false.into())
+        );
+        run(mcr().arg("verify").arg("--store").arg(saved.store()), 1);
+        if age == 0 {
+            let report = saved.restart(&[], 2);
+            assert_eq!((&report["outcome"], &report["wanted"]), (&"older".into(), &id[..].into()), "{report}");
+            assert_eq!(report["passed_over"].as_array().map(Vec::len), Some(1), "{report}");
+            assert_eq!(contents(&saved.to()), saved.step(1));
+            let exact = mcr()
+                .arg("restart")
+                .arg("--exact")
+                .arg("--store")
+                .arg(saved.store())
+                .arg("--to")
+                .arg(saved.to())
+                .output();
+            assert_eq!(exact.expect("it starts").status.code(), Some(1));
+        }
+    }
+    let output = run(mcr().arg("restart").arg("--store").arg(saved.store()).arg("--to").arg(saved.to()), 1);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("is damaged, and there is no other"), "not a new run: {said}");
+}
+
+#[test]
+fn a_file_size_limit_is_an_error_that_names_the_file() {
+    let saved = Saved::new(&[1]);
+    let limited = |what: &str| {
+        let script = format!(
+            "ulimit -f 4; exec \"$0\" {what} --job job --store \"$1\" {} \"$2\"",
+            if what == "save" { "" } else { "--to" }
+        );
+        let mut command = std::process::Command::new("bash");
+        let (store, dir) = match what {
+            "save" => (saved.dir.path().join("other"), saved.data()),
+            _ => (saved.store(), saved.to()),
+        };
+        let output = run(command.arg("-c").arg(script).arg(env!("CARGO_BIN_EXE_mcr")).arg(store).arg(dir), 1);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = limited("save");
+    assert!(said.contains("group-000") && said.contains("File too large"), "{said}");
+    let said = limited("restart");
+    assert!(said.contains(".h5") && said.contains("File too large"), "{said}");
+}
+
+#[test]
+fn a_store_below_the_directory_is_not_saved_into_itself() {
+    let saved = Saved::new(&[1]);
+    let store = saved.data().join("below/store");
+    let save = |expected| {
+        let mut command = mcr();
+        run_json(
+            command.arg("save").arg(saved.data()).args(["--group-size", "4", "--job", "job", "--store"]).arg(&store),
+            expected,
+        )
+    };
+    let first = save(0);
+    assert_eq!(first["checkpoints"][0]["outcome"], "saved", "{first}");
+    let again = save(0);
+    assert_eq!(
+        (again["checkpoints"].as_array().map(Vec::len), &again["checkpoints"][0]["outcome"]),
+        (Some(1), &"there already".into()),
+        "{again}"
+    );
+    assert_eq!(again["checkpoints"][0]["files"], 6);
+}
