@@ -134,7 +134,7 @@ fn manifest_path(job: &JobId, checkpoint: &CheckpointId, group: GroupId) -> Path
 /// Makes a sealed container part of its checkpoint. When the last group has done so, the checkpoint exists: before this
 /// returns no restart sees this group, afterwards every restart does.
 pub fn commit(store: &dyn Store, sealed: SealedContainer, draft: ManifestDraft) -> Result<Manifest, StoreError> {
-    let SealedContainer { job, checkpoint, group, bytes, digest, index_digest, index } = sealed;
+    let SealedContainer { job, checkpoint, group, bytes, digest, index_digest, index, held } = sealed;
     let path = manifest_path(&job, &checkpoint, group);
     let refuse = |what: &str| StoreError::Contents { path: path.clone(), what: what.into() };
     let grouping = Grouping::new(draft.ranks, draft.group_size).ok_or_else(|| refuse("the job has no ranks"))?;
@@ -184,6 +184,7 @@ pub fn commit(store: &dyn Store, sealed: SealedContainer, draft: ManifestDraft) 
     temp.append(text.as_bytes())?;
     temp.sync()?;
     store.rename(temp.path(), &path)?;
+    drop(held); // whoever looks now finds the manifest
     store.sync_dir(&dir)?;
     Ok(manifest)
 }

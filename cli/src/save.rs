@@ -6,7 +6,7 @@ use crate::local::LocalSource;
 use crate::output::{Progress, Table, human_rate, human_time, print, print_json, ratio};
 use anyhow::{Context, bail};
 use mcr_anc::budget::{Budget, Lease};
-use mcr_anc::flush::{Flush, FlushOptions, flush_checkpoint, least_budget};
+use mcr_anc::flush::{Flush, FlushError, FlushOptions, flush_checkpoint, least_budget};
 use mcr_anc::instance::{choose_for_all, committed};
 use mcr_cnc::capture::{CaptureMode, CapturedFile, capture_keeping};
 use mcr_cnc::h5::Maps;
@@ -16,7 +16,7 @@ use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, RANKS_MAX, Rank};
 use mcrengine::manifest::Manifest;
 use mcrengine::plan::PlanOptions;
-use mcrengine::store::{PosixStore, Store};
+use mcrengine::store::{PosixStore, Store, StoreError};
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -139,6 +139,9 @@ fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool) -> anyhow::Res
 
 /// One group's syncs are waited for while the next is coded. The budget bounds all of them together.
 const GROUPS_AT_A_TIME: usize = 2;
+
+/// How long a group waits for another process that is saving it.
+const BUSY_MAX: Duration = Duration::from_secs(600);
 
 /// A file that was captured, with its bytes where the budget has room for them.
 struct KeptFile {
@@ -306,7 +309,7 @@ impl Save<'_> {
             open.push(OpenFile::new(self.dir, header, file.fingerprint, &descriptors).with_image(image));
         }
         let source = LocalSource { files: open, threads: self.options.threads };
-        let flush = Flush {
+        let flush = || Flush {
             store: self.store,
             job: self.job.clone(),
             checkpoint: checkpoint.clone(),
@@ -314,16 +317,33 @@ impl Save<'_> {
             grouping: self.grouping,
             group_size: self.args.group_size,
             run: run.to_owned(),
-            files,
+            files: files.clone(),
             source: &source,
             options: &self.options,
             budget: &self.budget,
             observer: progress,
             now_unix_ms: now_unix_ms(),
         };
-        let manifest = flush_checkpoint(flush).with_context(|| format!("{checkpoint}, {group}"))?;
+        let deadline = Instant::now() + BUSY_MAX;
+        let saved = loop {
+            let error = match flush_checkpoint(flush()) {
+                Ok(manifest) => break (manifest, false),
+                Err(error) => error,
+            };
+            // Another `mcr save`, or a daemon: what it commits may be what we would have.
+            let is_busy = matches!(error, FlushError::Store(StoreError::Busy { .. }));
+            if (is_busy || matches!(error, FlushError::Store(StoreError::Committed { .. })))
+                && let Some(manifest) = committed(self.store, &self.job, checkpoint, group, self.grouping, &files)?
+            {
+                break (manifest, true);
+            }
+            if !is_busy || Instant::now() >= deadline {
+                return Err(error).with_context(|| format!("{checkpoint}, {group}"));
+            }
+            std::thread::sleep(Duration::from_millis(50 + u64::from(std::process::id() % 100)));
+        };
         drop((source, leases)); // the bytes, then the right to hold them
-        Ok((manifest, false))
+        Ok(saved)
     }
 }
 

@@ -152,7 +152,10 @@ impl ReadError {
             StoreError::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => Self::Missing { path },
             StoreError::Io { path, source, .. } => Self::Io { path, offset: 0, len: 0, source },
             StoreError::Read(error) => error,
-            StoreError::Committed { path } | StoreError::Contents { path, .. } | StoreError::TooLarge { path, .. } => {
+            StoreError::Committed { path }
+            | StoreError::Busy { path }
+            | StoreError::Contents { path, .. }
+            | StoreError::TooLarge { path, .. } => {
                 Self::Io { path, offset: 0, len: 0, source: io::Error::other("a writer's error while reading") }
             }
         }

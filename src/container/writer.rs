@@ -12,7 +12,7 @@ use crate::ids::{CheckpointId, Digest, GroupId, JobId};
 use crate::manifest;
 use crate::merge::Layout;
 use crate::plan::{Piece, Scheme, SegmentPlan};
-use crate::store::{Store, StoreError, TempFile, create_dirs, visible};
+use crate::store::{Entry, Store, StoreError, TempFile, create_dirs, visible};
 use crate::units::{RawBytes, StoredBytes};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -75,13 +75,24 @@ pub struct SealedContainer {
     pub(crate) digest: Digest,
     pub(crate) index_digest: Digest,
     pub(crate) index: Index,
+    pub(crate) held: Held,
+}
+
+/// While it is there, nobody else writes the same container.
+pub(crate) struct Held(#[expect(dead_code, reason = "it is only held")] Box<dyn TempFile>);
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Held")
+    }
 }
 
 impl ContainerWriter {
     /// Makes the directory where it is not there, and a temporary file in it. Fails with [`StoreError::Committed`]
     /// where this group is committed already, or a kept checkpoint needs the container that stands there.
     ///
-    /// One writer at a time for each group: what an earlier one left under a temporary name is removed.
+    /// One writer at a time for each group, from here until its container is committed or dropped: a second one gets
+    /// [`StoreError::Busy`]. What an earlier one left under a temporary name is removed.
     pub fn create(
         store: &dyn Store,
         job: &JobId,
@@ -90,17 +101,25 @@ impl ContainerWriter {
     ) -> Result<Self, StoreError> {
         let dir = checkpoint_dir(job, checkpoint);
         create_dirs(store, &dir)?;
-        manifest::check_not_committed(store, job, checkpoint, group)?;
         let name = container_name(group);
-        for left in store.list_dir(&dir)? {
-            let is_left_over = !visible(&left.name) && left.name[1..].starts_with(&format!("{name}."));
-            // What is written now was not pruned, and must not look as if it were.
-            if is_left_over || left.name == manifest::PRUNED {
-                store.remove_file(&dir.join(left.name))?;
-                store.sync_dir(&dir)?;
-            }
+        let temp = store.create_temp(&dir, &name)?;
+        // From here on whoever comes later sees ours. Whoever came before still holds its file, or has committed it; so
+        // the manifest is looked for last. Else its container would be replaced by ours after its manifest was written.
+        let is_ours = |left: &str| temp.path().file_name().is_some_and(|ours| ours == left);
+        let left_over = |left: &str| !visible(left) && left[1..].starts_with(&format!("{name}.")) && !is_ours(left);
+        let left: Vec<Entry> =
+            (store.list_dir(&dir)?.into_iter()).filter(|e| left_over(&e.name) || e.name == manifest::PRUNED).collect();
+        let others = left.iter().map(|left| left.name.as_str()).chain([name.as_str()]);
+        if let Some(held) = others.map(|name| dir.join(name)).find(|path| store.is_held(path)) {
+            return Err(StoreError::Busy { path: held.with_file_name(&name) });
         }
-        let file = HashedFile::new(store.create_temp(&dir, &name)?);
+        manifest::check_not_committed(store, job, checkpoint, group)?;
+        for left in left {
+            // What is written now was not pruned, and must not look as if it were.
+            store.remove_file(&dir.join(left.name))?;
+            store.sync_dir(&dir)?;
+        }
+        let file = HashedFile::new(temp);
         let mut writer = Self { job: job.clone(), checkpoint: checkpoint.clone(), group, file, segments: Vec::new() };
         writer.file.put(&file_header())?;
         Ok(writer)
@@ -171,8 +190,8 @@ impl ContainerWriter {
         store.rename(self.file.temp.path(), &dir.join(container_name(self.group)))?;
         store.sync_dir(&dir)?;
         let index_digest = Digest::of(&stored);
-        let Self { job, checkpoint, group, .. } = self;
-        Ok(SealedContainer { job, checkpoint, group, bytes, digest, index_digest, index })
+        let Self { job, checkpoint, group, file, .. } = self;
+        Ok(SealedContainer { job, checkpoint, group, bytes, digest, index_digest, index, held: Held(file.temp) })
     }
 
     fn path(&self) -> PathBuf {

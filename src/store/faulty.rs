@@ -117,6 +117,10 @@ impl Store for FaultyStore {
         self.step(Kind::TakesNone, dir, "removing the directory")?;
         self.inner.remove_dir(dir)
     }
+
+    fn is_held(&self, path: &Path) -> bool {
+        self.inner.is_held(path)
+    }
 }
 
 struct FaultyTemp {

@@ -40,6 +40,12 @@ pub trait Store: Send + Sync {
     fn remove_file(&self, path: &Path) -> Result<(), StoreError>;
     /// Removes an empty directory; that it was not there is no error.
     fn remove_dir(&self, dir: &Path) -> Result<(), StoreError>;
+    /// Whether the [`TempFile`] that this file was written by still exists, in any process, under whatever name the
+    /// file is now. `false` where the file system cannot tell.
+    fn is_held(&self, path: &Path) -> bool {
+        let _ = path;
+        false
+    }
 }
 
 /// A file being written under a temporary name. Dropped before it was renamed, it is removed if that can be done.
@@ -137,6 +143,12 @@ pub enum StoreError {
         /// The container or manifest.
         path: PathBuf,
     },
+    /// Another process, or another thread of this one, is writing the same group of the same checkpoint.
+    #[error("{path}: another process is saving this just now", path = .path.display())]
+    Busy {
+        /// The container.
+        path: PathBuf,
+    },
     /// What is to be written contradicts itself.
     #[error("{path}: cannot be written: {what}", path = .path.display())]
     Contents {
@@ -168,6 +180,7 @@ impl StoreError {
         match self {
             Self::Io { source, .. } => io_advice(source),
             Self::Committed { .. } => Advice::NewGeneration,
+            Self::Busy { .. } => Advice::Retry,
             Self::Contents { .. } | Self::TooLarge { .. } => Advice::Report,
             Self::Read(error) => error.advice(),
         }

@@ -3,7 +3,7 @@
 //! Directories are made with mode 0700 and files with 0600, so that no user reads another's checkpoint.
 
 use super::{Entry, Store, StoreError, StoredFile, TempFile};
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
@@ -74,7 +74,11 @@ impl Store for PosixStore {
             let path = dir.join(format!(".{name}.{unique:016x}"));
             let full = self.root.join(&path);
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&full) {
-                Ok(file) => return Ok(Box::new(PosixTemp { file, path, full })),
+                Ok(file) => {
+                    // Gone with the process, however it ends. Where there are no locks, see `is_held`.
+                    let _ = file.try_lock();
+                    return Ok(Box::new(PosixTemp { file, path, full }));
+                }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tried < TRIES => tried += 1,
                 Err(source) => return Err(failed(&full, "creating the file", source)),
             }
@@ -130,6 +134,11 @@ impl Store for PosixStore {
     fn remove_dir(&self, dir: &Path) -> Result<(), StoreError> {
         let path = self.root.join(dir);
         gone(std::fs::remove_dir(&path)).map_err(|source| failed(&path, "removing the directory", source))
+    }
+
+    fn is_held(&self, path: &Path) -> bool {
+        let locked = |file: File| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+        File::open(self.root.join(path)).is_ok_and(locked)
     }
 }
 

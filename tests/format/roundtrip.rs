@@ -9,7 +9,7 @@ use mcrengine::ids::{Digest, GroupId};
 use mcrengine::manifest::{commit, read_manifest};
 use mcrengine::plan::{PlanOptions, Scheme};
 use mcrengine::reuse::{ReuseIndex, reusable};
-use mcrengine::store::{MemoryStore, StoreError};
+use mcrengine::store::{MemoryStore, PosixStore, Store, StoreError};
 use mcrengine::verify::verify;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -236,4 +236,29 @@ fn a_group_is_committed_once() {
     let manifest = flush(&store, &checkpoint("a"), GroupId(1), &group(2..4, 2), &how(1), &ReuseIndex::empty());
     assert_eq!(manifest.expect("writes").files[0].path.as_bytes(), b"DD0002/data.cpu0002");
     assert!(matches!(commit(&store, stale, how(1).draft), Err(StoreError::Committed { .. })), "a late writer loses");
+}
+
+#[test]
+fn of_two_writers_of_one_group_the_later_is_turned_away_and_the_committed_container_stays() {
+    let dir = tempfile::tempdir().expect("a directory");
+    // Two stores, as two processes have them.
+    let (store, other) = [(); 2].map(|()| PosixStore::create(dir.path()).expect("a store")).into();
+    let id = checkpoint("a");
+    let create = || ContainerWriter::create(&other, &job(), &id, GroupId(0)).map(|_| ());
+    let write = || write(&store, &id, GroupId(0), &group(0..2, 1), &how(1), &ReuseIndex::empty()).expect("writes");
+    let names = || store.list_dir(std::path::Path::new("wave/a")).expect("listed").len();
+
+    let writing = ContainerWriter::create(&store, &job(), &id, GroupId(0)).expect("creates");
+    assert!(matches!(create(), Err(StoreError::Busy { .. })), "while the first one writes");
+    assert_eq!(names(), 1, "the first one's file is still there, and nothing of the second");
+    drop(writing);
+    let sealed = write();
+    assert!(matches!(create(), Err(StoreError::Busy { .. })), "while it has a final name and no manifest");
+    drop(sealed);
+    let sealed = write();
+    commit(&store, sealed, how(1).draft).expect("commits");
+    assert!(matches!(create(), Err(StoreError::Committed { .. })), "{:?}", create());
+    assert_eq!(names(), 2, "container and manifest");
+    let report = verify(&store, &job(), &id, 1 << 20, &mut |_| {});
+    assert!(!report.problems.iter().any(|problem| problem.group.is_some()), "{:?}", report.problems);
 }
