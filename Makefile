@@ -47,8 +47,7 @@ bench: prerequisites ## all benchmarks, as in BENCHMARKS.md; those on real check
 	cargo bench --locked -p mcr-cli --bench compare --bench stream --bench memory
 	cargo bench --locked -p mcrengine --bench plan --bench codecs
 
-fuzz: ## each fuzz target for FUZZ_SECONDS (60); needs a nightly toolchain and cargo-fuzz
-	@cargo +nightly fuzz --version >/dev/null 2>&1 || { echo "missing: a nightly toolchain and cargo-fuzz;" \
-	    "install: rustup toolchain install nightly && cargo install cargo-fuzz --locked" >&2; exit 1; }
-	cd tests/fuzz && for target in $$(cargo +nightly fuzz list --fuzz-dir .); do \
-	    cargo +nightly fuzz run --fuzz-dir . "$$target" -- -max_total_time=$(FUZZ_SECONDS); done
+fuzz: ## each fuzz target for FUZZ_SECONDS (60); needs cargo-fuzz
+	@cargo fuzz --version >/dev/null 2>&1 || { echo "missing: cargo-fuzz; install: cargo install cargo-fuzz --locked" >&2; exit 1; }
+	cd tests/fuzz && for target in $$(cargo fuzz list --fuzz-dir .); do \
+	    RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir . "$$target" -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048; done

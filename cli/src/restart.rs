@@ -48,6 +48,13 @@ struct PassedOver {
 }
 
 pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
+    restore_newest(args, LOOKS)
+}
+
+/// How often a restart looks again where all that it found was pruned meanwhile, since newer ones had been saved.
+const LOOKS: u32 = 3;
+
+fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
     let (started, started_unix_ms) = (Instant::now(), now_unix_ms());
     let store = open_store(&args.store)?;
     let Some(job) = job_of(&store, &args.store)? else { return new_run(&args, None) };
@@ -103,6 +110,10 @@ pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
         };
         print_restored(&report, &args, started)?;
         return Ok(ExitCode::from(if is_older { OLDER } else { 0 }));
+    }
+    let is_new = |state: &CheckpointState| state.is_complete() && all.iter().all(|known| known.id != state.id);
+    if args.checkpoint.is_none() && !args.exact && looks > 1 && manifest::list(&store, &job)?.iter().any(is_new) {
+        return restore_newest(args, looks - 1);
     }
     let tried = passed_over.iter().map(|p| p.checkpoint.to_string()).collect::<Vec<_>>().join(", ");
     bail!("no checkpoint of job {job} could be restored (tried: {tried}); `mcr verify` tells what is damaged")
