@@ -147,8 +147,11 @@ pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
     Ok(Listing { files: files.into_iter().map(|(path, _)| path).collect(), skipped })
 }
 
-/// The same, and when each file was modified.
-fn list_with_times(root: &Path, limits: &ScanLimits) -> Result<(Vec<(FilePath, SystemTime)>, Vec<Skipped>), ScanError> {
+/// A file, and when it was modified.
+type Timed = (FilePath, SystemTime);
+
+/// The same, with times.
+fn list_with_times(root: &Path, limits: &ScanLimits) -> Result<(Vec<Timed>, Vec<Skipped>), ScanError> {
     let (mut files, mut skipped) = (Vec::new(), Vec::new());
     let mut see = |found: Found<'_>| match found {
         Found::File(path, metadata) => files.push((path, metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH))),
