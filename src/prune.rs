@@ -39,7 +39,8 @@ pub struct Pruned {
 /// One prune at a time for each job. Interrupted at any point, it leaves whole checkpoints, and the next one goes on.
 pub fn prune(store: &dyn Store, job: &JobId, options: &PruneOptions) -> Result<Pruned, StoreError> {
     let states = list(store, job)?;
-    let doomed = doomed(&states, options);
+    let mut doomed = doomed(&states, options);
+    doomed.retain(|state| state.is_complete() || !is_being_written(store, job, &state.id));
     let mut pruned = Pruned::default();
     // The oldest first, so that what is left after an interruption is the newest.
     for state in doomed.iter().rev() {
@@ -53,6 +54,12 @@ pub fn prune(store: &dyn Store, job: &JobId, options: &PruneOptions) -> Result<P
         remove_rest(store, job, &state.id, &needed, &mut pruned)?;
     }
     Ok(pruned)
+}
+
+/// Whether a process that lives holds a file of it, as far as the store can tell.
+fn is_being_written(store: &dyn Store, job: &JobId, id: &CheckpointId) -> bool {
+    let dir = checkpoint_dir(job, id);
+    store.list_dir(&dir).is_ok_and(|entries| entries.iter().any(|entry| store.is_held(&dir.join(&entry.name))))
 }
 
 /// Which checkpoints go. `states` are newest first, and so is what is returned.

@@ -111,7 +111,8 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
         print_restored(&report, &args, started)?;
         return Ok(ExitCode::from(if is_older { OLDER } else { 0 }));
     }
-    let is_new = |state: &CheckpointState| state.is_complete() && all.iter().all(|known| known.id != state.id);
+    let is_new =
+        |state: &CheckpointState| state.is_complete() && !all.iter().any(|k| k.is_complete() && k.id == state.id);
     if args.checkpoint.is_none() && !args.exact && looks > 1 && manifest::list(&store, &job)?.iter().any(is_new) {
         return restore_newest(args, looks - 1);
     }

@@ -6,8 +6,9 @@ use mcrengine::codec::Chain;
 use mcrengine::container::*;
 use mcrengine::header::*;
 use mcrengine::ids::{Digest, GroupId};
-use mcrengine::manifest::{commit, read_manifest};
+use mcrengine::manifest::{self, commit, read_manifest};
 use mcrengine::plan::{PlanOptions, Scheme};
+use mcrengine::prune::{PruneOptions, prune};
 use mcrengine::reuse::{ReuseIndex, reusable};
 use mcrengine::store::{MemoryStore, PosixStore, Store, StoreError};
 use mcrengine::verify::verify;
@@ -251,7 +252,16 @@ fn of_two_writers_of_one_group_the_later_is_turned_away_and_the_committed_contai
     let writing = ContainerWriter::create(&store, &job(), &id, GroupId(0)).expect("creates");
     assert!(matches!(create(), Err(StoreError::Busy { .. })), "while the first one writes");
     assert_eq!(names(), 1, "the first one's file is still there, and nothing of the second");
+    // Beside a newer one that is complete, it looks like what a crash left.
+    flush(&store, &checkpoint("b"), GroupId(0), &group(0..2, 1), &how(1), &ReuseIndex::empty()).expect("writes");
+    flush(&store, &checkpoint("b"), GroupId(1), &group(2..4, 1), &how(1), &ReuseIndex::empty()).expect("writes");
+    let options = PruneOptions { keep: std::num::NonZeroU32::MIN, incomplete: true, in_flight: Vec::new() };
+    assert!(manifest::state(&store, &job(), &checkpoint("b")).expect("read").is_complete());
+    prune(&other, &job(), &options).expect("prunes");
+    assert_eq!(names(), 1, "what is being written stays");
     drop(writing);
+    prune(&other, &job(), &options).expect("prunes");
+    assert!(!dir.path().join("wave/a").exists(), "and what nobody writes goes");
     let sealed = write();
     assert!(matches!(create(), Err(StoreError::Busy { .. })), "while it has a final name and no manifest");
     drop(sealed);
