@@ -14,6 +14,7 @@ use mcrengine::manifest::{self, Manifest, manifest_name};
 use mcrengine::store::{Store, StoreError, visible};
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What to do with a content.
@@ -90,7 +91,7 @@ pub fn choose_for_all(
     job: &JobId,
     label: &CheckpointId,
     grouping: Grouping,
-    groups: &[Vec<FileHeader>],
+    groups: &[Arc<Vec<FileHeader>>],
 ) -> Result<(CheckpointId, String), StoreError> {
     let key = Key { job: job.clone(), group: GroupId(0), label: label.clone() };
     let generations = generations(store, &key)?;

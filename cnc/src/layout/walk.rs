@@ -110,7 +110,11 @@ pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
 
 /// The checkpoints below `root`.
 pub fn scan(root: &Path, layout: &Layout, limits: &ScanLimits) -> Result<Scan, ScanError> {
-    let listing = list(root, limits)?;
+    Ok(sort(list(root, limits)?, layout))
+}
+
+/// The checkpoints that a directory's files make.
+pub fn sort(listing: Listing, layout: &Layout) -> Scan {
     let mut scan = Scan { skipped: listing.skipped, ..Scan::default() };
     for path in listing.files {
         match layout.place(&path) {
@@ -121,7 +125,7 @@ pub fn scan(root: &Path, layout: &Layout, limits: &ScanLimits) -> Result<Scan, S
             None => scan.unplaced.push(path),
         }
     }
-    Ok(scan)
+    scan
 }
 
 /// What a walk meets.
