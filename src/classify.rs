@@ -204,6 +204,17 @@ mod tests {
     }
 
     #[test]
+    fn every_run_of_digits_is_one_sign_and_all_else_stays() {
+        for (name, expected) in
+            [("", ""), ("7", "#"), ("a12b3", "a#b#"), ("\u{fc}1\u{661}9", "\u{fc}#\u{661}#"), ("x-", "x-")]
+        {
+            assert_eq!(Naming::Numbers.normalise(name), expected, "{name:?}");
+            let files = [file(0, vec![variable(name, ElementType::F32, &[7])])];
+            assert_eq!(keys(&files, &Naming::Numbers)[0].0, format!("{expected}_F32LE_Array1D"));
+        }
+    }
+
+    #[test]
     fn lengths_may_differ_but_type_and_class_may_not() {
         let files = [
             file(0, vec![variable("/a", ElementType::F64, &[3]), variable("/a2", ElementType::F64, &[])]),

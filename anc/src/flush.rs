@@ -79,18 +79,21 @@ pub struct Flush<'a> {
     pub budget: &'a Arc<Budget>,
     /// What earlier flushes left, and this one leaves.
     pub spare: &'a Spare,
+    /// Asked once the container is durable: waits until the group may be committed, or says that it may not. For who
+    /// has several checkpoints under way, of which none must exist before an older one.
+    pub may_commit: &'a (dyn Fn() -> bool + Sync),
     /// Who watches.
     pub observer: &'a dyn Observer,
     /// Milliseconds since 1970, for the manifest.
     pub now_unix_ms: u64,
 }
 
-/// Memory that one flush leaves to the next: new pages cost as much as filling them. Holds what flushes at a time have
-/// at most, each at most three segments and the tables of codecs for each of its threads.
+/// Memory that one flush leaves to the next: new pages cost more than filling them. Holds at most what all flushes at a
+/// time needed once: raw segments, a third of what they leased, and for each thread the tables of its codecs.
 #[derive(Default)]
 pub struct Spare {
     scratch: Mutex<Vec<Scratch>>,
-    /// As long as they ever were.
+    /// As long as the longest segment that was ever in them.
     raw: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -118,6 +121,9 @@ pub enum FlushError {
     /// A codec failed.
     #[error(transparent)]
     Compress(#[from] CompressError),
+    /// An older checkpoint was not committed, so this one is not either.
+    #[error("a checkpoint before it failed")]
+    NotItsTurn,
     /// A mistake of ours. Nothing was committed.
     #[error("the flush panicked: {0}; report this")]
     Panicked(String),
@@ -166,6 +172,9 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     };
     let (scheme, block_bytes) = (options.plan.scheme, options.plan.block_bytes.get());
     let sealed = writer.seal(*store, Contents { scheme, block_bytes, classes, files: flush.files, reused })?;
+    if !(flush.may_commit)() {
+        return Err(FlushError::NotItsTurn);
+    }
     Ok(manifest::commit(flush.store, sealed, draft)?)
 }
 
@@ -426,4 +435,80 @@ fn compare(variable: VariableRef, files: &[FileHeader], hasher: &blake3::Hasher)
     }
     let file = &files[variable.file as usize];
     Err(FetchError::Changed { rank: file.rank, file: file.path.to_string() }.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mcrengine::header::{ElementType, Extent, Role, Shape, VariableHeader};
+    use mcrengine::ids::{FilePath, Rank};
+    use mcrengine::plan::Piece;
+    use mcrengine::units::RawBytes;
+
+    /// The bytes of the first file were hashed where they are.
+    struct FirstIsChecked;
+    impl Source for FirstIsChecked {
+        fn fetch(&self, _: &mut [Wanted<'_>]) -> Result<(), FetchError> {
+            Ok(())
+        }
+        fn is_checked(&self, file: u32) -> bool {
+            file == 0
+        }
+        fn parallel(&self) -> usize {
+            1
+        }
+    }
+
+    /// A file of one variable.
+    fn file(rank: u32, bytes: u64, digest: Digest) -> FileHeader {
+        let variable = VariableHeader {
+            role: Role::WholeFile,
+            path: "".into(),
+            element: ElementType::Bytes,
+            shape: Shape([bytes].into()),
+            raw_bytes: RawBytes(bytes),
+            digest,
+            filters: [].into(),
+            extents: [Extent { offset: 0, stored_bytes: bytes, raw_bytes: bytes }].into(),
+        };
+        let path = FilePath::new(format!("f{rank}").into_bytes()).expect("valid");
+        FileHeader { path, rank: Rank(rank), bytes, mode: 0o600, modified_ns: 0, digest, variables: vec![variable] }
+    }
+
+    fn segment(pieces: &[(u32, u64, u64)]) -> SegmentPlan {
+        let piece = |&(file, offset, bytes): &(u32, u64, u64)| {
+            let variable = VariableRef { file, variable: 0 };
+            Piece { variable, offset, bytes }
+        };
+        SegmentPlan {
+            class: None,
+            role: Role::WholeFile,
+            element: ElementType::Bytes,
+            raw_bytes: pieces.iter().map(|p| RawBytes(p.2)).sum(),
+            pieces: pieces.iter().map(piece).collect(),
+            layout: Layout::Concatenated,
+        }
+    }
+
+    #[test]
+    fn bytes_that_were_not_hashed_where_they_are_are_compared_beside_those_that_were() {
+        let no_digest = mcrengine::container::NO_DIGEST;
+        let files = [file(0, 4, no_digest), file(1, 4, Digest::of(b"bbbb"))];
+        let both = segment(&[(0, 0, 4), (1, 0, 4)]);
+        assert!(check_whole(&FirstIsChecked, &both, &files, b"aaaabbbb").expect("as announced"));
+        let error = check_whole(&FirstIsChecked, &both, &files, b"aaaabbbB").expect_err("the second changed");
+        assert!(matches!(error, FlushError::Fetch(FetchError::Changed { rank: Rank(1), .. })), "{error}");
+    }
+
+    #[test]
+    fn a_variable_in_two_segments_is_compared_when_its_last_byte_is_there() {
+        let files = [file(0, 4, mcrengine::container::NO_DIGEST), file(1, 4, Digest::of(b"bbbb"))];
+        let (front, back) = (segment(&[(0, 0, 4), (1, 0, 1)]), segment(&[(1, 1, 3)]));
+        assert!(!check_whole(&FirstIsChecked, &front, &files, b"aaaab").expect("nothing to compare yet"));
+        for (rest, is_same) in [(b"bbb", true), (b"bbB", false)] {
+            let mut parts = PartDigests::default();
+            parts.check(&FirstIsChecked, &front, &files, b"aaaab").expect("not whole yet");
+            assert_eq!(parts.check(&FirstIsChecked, &back, &files, rest).is_ok(), is_same);
+        }
+    }
 }

@@ -859,6 +859,7 @@ impl FlushWork {
                     options: &self.options.flush,
                     budget: &self.budget,
                     spare: &Spare::default(),
+                    may_commit: &|| true,
                     observer: &*self.progress,
                     now_unix_ms: now.map_or(0, |now| now.as_millis() as u64),
                 };

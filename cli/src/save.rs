@@ -24,7 +24,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// One line of the report.
@@ -68,6 +68,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         options,
         budget: Budget::new(args.budget_mib << 20),
         spare: Spare::default(),
+        turns: Turns::default(),
         args: &args,
     };
     let progress = Progress::new("saving", args.json);
@@ -154,6 +155,8 @@ struct Captured {
 struct Group {
     /// Which line of the report.
     nth: usize,
+    /// How many groups older checkpoints of this run have.
+    older: usize,
     checkpoint: CheckpointId,
     sequence: u64,
     run: String,
@@ -171,6 +174,41 @@ enum Event {
     Done { nth: usize, manifest: Box<Manifest>, was_there: bool },
 }
 
+/// Lets no checkpoint exist before an older one of the same run: a command that is stopped leaves no gap, which the next
+/// would fill with what then looked newest.
+#[derive(Default)]
+struct Turns {
+    /// Groups that are committed, and whether one failed.
+    state: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+impl Turns {
+    fn done(&self, well: bool) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = (state.0 + usize::from(well), state.1 || !well);
+        self.changed.notify_all();
+    }
+
+    /// Waits until so many groups are committed. Groups are handed out in order and nobody waits for a younger one, so
+    /// that there always is one that goes on. False if one failed.
+    fn wait(&self, groups: usize) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_waiting = |state: &mut (usize, bool)| state.0 < groups && !state.1;
+        let state = self.changed.wait_while(state, is_waiting).unwrap_or_else(PoisonError::into_inner);
+        !state.1
+    }
+}
+
+/// Tells that a group failed, unless it is told otherwise: a panic on one lane must not let the others wait for ever.
+struct Failing<'a>(&'a Turns);
+
+impl Drop for Failing<'_> {
+    fn drop(&mut self) {
+        self.0.done(false);
+    }
+}
+
 struct Save<'a> {
     dir: &'a Path,
     store: &'a dyn Store,
@@ -179,6 +217,7 @@ struct Save<'a> {
     options: FlushOptions,
     budget: Arc<Budget>,
     spare: Spare,
+    turns: Turns,
     args: &'a SaveArgs,
 }
 
@@ -230,7 +269,16 @@ impl Save<'_> {
                     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     // Whoever reports is gone when another group has failed: then no further one is begun.
                     while let Ok(group) = next() {
-                        if to_report.send(self.group(group, progress)).is_err() {
+                        let failing = Failing(&self.turns);
+                        let event = self.group(group, progress);
+                        let is_well = event.is_ok();
+                        // First the reason, then those who wait are told, whose own errors say nothing.
+                        let is_over = to_report.send(event).is_err();
+                        if is_well {
+                            std::mem::forget(failing);
+                            self.turns.done(true);
+                        }
+                        if is_over {
                             break;
                         }
                     }
@@ -279,6 +327,7 @@ impl Save<'_> {
         progress: &Progress,
     ) -> anyhow::Result<()> {
         let next_sequence = manifest::next_sequence(self.store, &self.job)?;
+        let mut older = 0;
         for (nth, Captured { label, mut line, files, started }) in captured.into_iter().enumerate() {
             progress.message(line.label.clone());
             let Some(files) = files else {
@@ -303,11 +352,12 @@ impl Save<'_> {
             for ((group, headers), files) in (0..).map(GroupId).zip(headers).zip(rest) {
                 let (checkpoint, run) = (checkpoint.clone(), run.clone());
                 let lane = &to_lanes[group.0 as usize % to_lanes.len()];
-                let group = Group { nth, checkpoint, sequence, run, group, headers, files };
+                let group = Group { nth, older, checkpoint, sequence, run, group, headers, files };
                 if lane.send(group).is_err() {
                     return Ok(());
                 }
             }
+            older += groups;
         }
         Ok(())
     }
@@ -355,7 +405,7 @@ impl Save<'_> {
 
     /// Commits one group, unless it is there already.
     fn group(&self, group: Group, progress: &Progress) -> anyhow::Result<Event> {
-        let Group { nth, checkpoint, sequence, run, group, headers, files } = group;
+        let Group { nth, older, checkpoint, sequence, run, group, headers, files } = group;
         if let Some(manifest) = committed(self.store, &self.job, &checkpoint, group, self.grouping, &headers)? {
             return Ok(Event::Done { nth, manifest: Box::new(manifest), was_there: true });
         }
@@ -382,6 +432,7 @@ impl Save<'_> {
             options: &self.options,
             budget: &self.budget,
             spare: &self.spare,
+            may_commit: &|| self.turns.wait(older),
             observer: progress,
             now_unix_ms: now_unix_ms(),
         };
@@ -434,4 +485,25 @@ fn print_report(save: &Save<'_>, report: &[Saved], json: bool) -> anyhow::Result
     let saved = report.iter().filter(|line| line.checkpoint.is_some()).count();
     print(&format!("{saved} of {} checkpoints are in {}{of_job}\n", report.len(), save.args.store.store.display()));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_waits_for_those_of_older_checkpoints_and_hears_when_one_fails() {
+        let turns = Turns::default();
+        assert!(turns.wait(0));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| turns.wait(2));
+            turns.done(true);
+            turns.done(true);
+            assert!(waiting.join().expect("no panic"));
+            let waiting = scope.spawn(|| turns.wait(3));
+            drop(Failing(&turns));
+            assert!(!waiting.join().expect("no panic"));
+        });
+        assert!(!turns.wait(1), "nothing is committed after a failure");
+    }
 }

@@ -579,4 +579,40 @@ mod tests {
         assert_eq!(after(whole, whole, 500_000_000), 1_500_000_000);
         assert_eq!(after(fine, fine, -3_600_000_000_000), 20_000_000, "a server whose clock is ahead");
     }
+
+    #[test]
+    fn a_file_whose_bytes_are_kept_is_the_same_but_for_the_digests_of_short_variables() {
+        /// One variable of 4095 bytes and one of 4096.
+        struct Two;
+        impl MapSource for Two {
+            fn map(&self, _: &MapInput<'_>) -> Result<FileMap, crate::h5::H5Error> {
+                let variable = |path: &str, offset, bytes| MappedVariable {
+                    role: Role::Array,
+                    path: path.into(),
+                    element: ElementType::Bytes,
+                    shape: Shape([bytes].into()),
+                    filters: [].into(),
+                    extents: vec![Extent { offset, stored_bytes: bytes, raw_bytes: bytes }],
+                };
+                Ok(FileMap { variables: vec![variable("/a", 10, 4095), variable("/b", 4200, 4096)] })
+            }
+        }
+        let root = tempfile::tempdir().expect("a directory");
+        let bytes: Vec<u8> = (0..10_000u32).map(|i| (i * i >> 3) as u8).collect();
+        std::fs::write(root.path().join("f"), &bytes).expect("written");
+        let path = FilePath::new(&b"f"[..]).expect("valid");
+        let capture = |keep: bool| {
+            let buffer = |_| keep.then(|| vec![1; 20_000]);
+            capture_keeping(root.path(), &path, Rank(0), CaptureMode::Apart, &Two, buffer).expect("captured")
+        };
+        let ((all, none), (mut kept, image)) = (capture(false), capture(true));
+        assert_eq!((none, image), (None, Some(bytes.clone())));
+        assert_eq!(all.header.variables[1].digest, Digest::of(&bytes[10..4105]));
+        let digests: Vec<_> = kept.header.variables.iter().map(|v| v.digest).collect();
+        assert_eq!(digests, [NO_DIGEST, NO_DIGEST, Digest::of(&bytes[4200..8296])], "the skeleton is short too");
+        for (variable, whole) in kept.header.variables.iter_mut().zip(&all.header.variables) {
+            variable.digest = whole.digest;
+        }
+        assert_eq!(kept, all);
+    }
 }
