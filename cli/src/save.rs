@@ -136,10 +136,13 @@ fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool) -> anyhow::Res
 /// The syncs of some groups are waited for while others are coded. The budget bounds all of them together.
 const GROUPS_AT_A_TIME: usize = 3;
 
+/// The bytes of a file, and the right to hold them.
+type Image = (Vec<u8>, Lease);
+
 /// A file that was captured, with its bytes where the budget has room for them.
 struct KeptFile {
     file: CapturedFile,
-    image: Option<(Vec<u8>, Lease)>,
+    image: Option<Image>,
 }
 
 /// A checkpoint on its way to the store.
@@ -163,7 +166,7 @@ struct Group {
     group: GroupId,
     headers: Arc<Vec<FileHeader>>,
     /// For each header.
-    files: Vec<(Fingerprint, Option<(Vec<u8>, Lease)>)>,
+    files: Vec<(Fingerprint, Option<Image>)>,
 }
 
 /// What whoever writes the report hears.

@@ -598,7 +598,7 @@ mod tests {
             }
         }
         let root = tempfile::tempdir().expect("a directory");
-        let bytes: Vec<u8> = (0..10_000u32).map(|i| (i * i >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..10_000u32).map(|i| ((i * i) >> 3) as u8).collect();
         std::fs::write(root.path().join("f"), &bytes).expect("written");
         let path = FilePath::new(&b"f"[..]).expect("valid");
         let capture = |keep: bool| {
