@@ -9,7 +9,6 @@ use crate::header::{ElementType, FileHeader, Role, Shape, VariableHeader};
 use crate::units::RawBytes;
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt::Write;
 
 /// When the names of two variables agree.
 #[derive(Clone, Debug, Default)]
@@ -33,15 +32,7 @@ impl Naming {
                     return Cow::Borrowed(name);
                 }
                 let mut out = String::with_capacity(name.len());
-                let mut in_number = false;
-                for c in name.chars() {
-                    if !c.is_ascii_digit() {
-                        out.push(c);
-                    } else if !in_number {
-                        out.push('#');
-                    }
-                    in_number = c.is_ascii_digit();
-                }
+                push_without_numbers(&mut out, name);
                 Cow::Owned(out)
             }
             Self::Rules(rules) => rules.iter().fold(Cow::Borrowed(name), |name, (regex, by)| {
@@ -52,6 +43,17 @@ impl Naming {
             }),
         }
     }
+}
+
+/// Appends a name with `#` for every run of digits.
+fn push_without_numbers(out: &mut String, name: &str) {
+    let mut rest = name;
+    while let Some(at) = rest.bytes().position(|b| b.is_ascii_digit()) {
+        out.push_str(&rest[..at]);
+        out.push('#');
+        rest = rest[at..].trim_start_matches(|c: char| c.is_ascii_digit());
+    }
+    out.push_str(rest);
 }
 
 /// A variable of a group, by its place in the group's list of files.
@@ -91,11 +93,11 @@ pub struct VariableClass {
 pub fn classify(files: &[FileHeader], naming: &Naming) -> Vec<VariableClass> {
     let mut classes: Vec<VariableClass> = Vec::new();
     let mut by_key: HashMap<Box<str>, usize> = HashMap::new();
-    let mut key = String::new();
+    let (mut key, mut kind) = (String::new(), None);
     for (f, file) in files.iter().enumerate() {
         for (v, variable) in file.variables.iter().enumerate() {
             let member = VariableRef { file: index(f), variable: index(v) };
-            write_key(&mut key, file, variable, naming);
+            write_key(&mut key, file, variable, naming, &mut kind);
             let class = match by_key.get(key.as_str()) {
                 Some(&class) => class,
                 None => {
@@ -122,7 +124,11 @@ fn index(i: usize) -> u32 {
     u32::try_from(i).expect("fewer than 2^32 headers fit in memory")
 }
 
-fn write_key(key: &mut String, file: &FileHeader, variable: &VariableHeader, naming: &Naming) {
+/// The end of a hash key, `_F32LE_Array1D`, with what it is made of.
+type Kind = (ElementType, usize, String);
+
+/// `kind` is that of the variable before, since most have the same, and formatting takes longer than all else here.
+fn write_key(key: &mut String, file: &FileHeader, variable: &VariableHeader, naming: &Naming, kind: &mut Option<Kind>) {
     key.clear();
     match variable.role {
         Role::Skeleton => key.push_str("#skeleton"),
@@ -131,17 +137,29 @@ fn write_key(key: &mut String, file: &FileHeader, variable: &VariableHeader, nam
             key.push_str(&naming.normalise(&String::from_utf8_lossy(file.path.name())));
         }
         Role::Array | Role::StoredChunks => {
-            key.push_str(naming.normalise(variable.path.trim_start_matches('/')).as_ref());
+            let name = variable.path.trim_start_matches('/');
+            match naming {
+                Naming::Numbers => push_without_numbers(key, name),
+                Naming::Exact | Naming::Rules(_) => key.push_str(&naming.normalise(name)),
+            }
             if variable.role == Role::StoredChunks {
                 key.push_str("#stored");
             }
         }
     }
-    let class: &dyn std::fmt::Display = match variable.role {
-        Role::Array => &variable.shape,
-        _ => &Shape([0].into()),
-    };
-    write!(key, "_{}_{class}", variable.element).expect("writing to a String does not fail");
+    let dimensions = if variable.role == Role::Array { variable.shape.0.len() } else { 1 };
+    match kind {
+        Some((element, n, text)) if (&*element, *n) == (&variable.element, dimensions) => key.push_str(text),
+        _ => {
+            let class: &dyn std::fmt::Display = match variable.role {
+                Role::Array => &variable.shape,
+                Role::Skeleton | Role::StoredChunks | Role::WholeFile => &Shape([0].into()),
+            };
+            let text = format!("_{}_{class}", variable.element);
+            key.push_str(&text);
+            *kind = Some((variable.element.clone(), dimensions, text));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -183,6 +201,17 @@ mod tests {
     fn the_hash_key_is_the_papers() {
         let files = [file(0, vec![variable("/ToyGrp/Temperature", ElementType::F32, &[7])])];
         assert_eq!(keys(&files, &Naming::default()), [("ToyGrp/Temperature_F32LE_Array1D".into(), 1)]);
+    }
+
+    #[test]
+    fn every_run_of_digits_is_one_sign_and_all_else_stays() {
+        for (name, expected) in
+            [("", ""), ("7", "#"), ("a12b3", "a#b#"), ("\u{fc}1\u{661}9", "\u{fc}#\u{661}#"), ("x-", "x-")]
+        {
+            assert_eq!(Naming::Numbers.normalise(name), expected, "{name:?}");
+            let files = [file(0, vec![variable(name, ElementType::F32, &[7])])];
+            assert_eq!(keys(&files, &Naming::Numbers)[0].0, format!("{expected}_F32LE_Array1D"));
+        }
     }
 
     #[test]

@@ -207,7 +207,8 @@ pub struct VariableHeader {
     pub shape: Shape,
     /// Length of its raw bytes: the sum over its extents.
     pub raw_bytes: RawBytes,
-    /// BLAKE3 of its raw bytes.
+    /// BLAKE3 of its raw bytes. Of short variables it may be [`NO_DIGEST`](crate::container::NO_DIGEST): in an index, and
+    /// where nobody reads the file a second time.
     pub digest: Digest,
     /// Filters of each extent; empty where the extents hold the raw bytes themselves.
     pub filters: Box<[Filter]>,

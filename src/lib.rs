@@ -39,7 +39,8 @@
 //! A variable's bytes come from whoever implements `anc/src/source.rs`: `RemoteSource` (`anc/src/fetch.rs`) asks the
 //! agents, which read the file again and compare; `LocalSource` (`cli/src/local.rs`) reads it here. What arrives is compared with
 //! the digest of row 2 before it is written, so a file that changed meanwhile spoils this checkpoint only, openly; only
-//! bytes that are still in the very memory that was hashed are not hashed again (`is_checked`).
+//! bytes that are still in the very memory that was hashed are not hashed again (`is_checked`), and of those files the
+//! digests that no container holds are not made at all.
 //!
 //! # Restart: the same upwards
 //!

@@ -67,18 +67,42 @@ pub struct Flush<'a> {
     pub group_size: u32,
     /// Identity of the application run, or empty.
     pub run: String,
+    /// Its place in the order of checkpoints, where the caller knows it; else the next of the job.
+    pub sequence: Option<u64>,
     /// The files of the group's ranks, in rank order.
-    pub files: Vec<FileHeader>,
+    pub files: Arc<Vec<FileHeader>>,
     /// Where their bytes are.
     pub source: &'a dyn Source,
     /// How.
     pub options: &'a FlushOptions,
     /// What bounds the memory.
     pub budget: &'a Arc<Budget>,
+    /// What earlier flushes left, and this one leaves.
+    pub spare: &'a Spare,
+    /// Asked once the container is durable: waits until the group may be committed, or says that it may not. For who
+    /// has several checkpoints under way, of which none must exist before an older one.
+    pub may_commit: &'a (dyn Fn() -> bool + Sync),
     /// Who watches.
     pub observer: &'a dyn Observer,
     /// Milliseconds since 1970, for the manifest.
     pub now_unix_ms: u64,
+}
+
+/// Memory that one flush leaves to the next: new pages cost more than filling them. Holds at most what all flushes at a
+/// time needed once: raw segments, a third of what they leased, and for each thread the tables of its codecs.
+#[derive(Default)]
+pub struct Spare {
+    scratch: Mutex<Vec<Scratch>>,
+    /// As long as the longest segment that was ever in them.
+    raw: Mutex<Vec<Vec<u8>>>,
+}
+
+fn take<T: Default>(spare: &Mutex<Vec<T>>) -> T {
+    spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+}
+
+fn leave<T>(spare: &Mutex<Vec<T>>, left: T) {
+    spare.lock().unwrap_or_else(PoisonError::into_inner).push(left);
 }
 
 /// Why a flush failed. Nothing of it exists then, but for a temporary file that no reader looks at.
@@ -97,6 +121,9 @@ pub enum FlushError {
     /// A codec failed.
     #[error(transparent)]
     Compress(#[from] CompressError),
+    /// An older checkpoint was not committed, so this one is not either.
+    #[error("a checkpoint before it failed")]
+    NotItsTurn,
     /// A mistake of ours. Nothing was committed.
     #[error("the flush panicked: {0}; report this")]
     Panicked(String),
@@ -117,7 +144,12 @@ pub(crate) fn unpanicked<T>(work: impl FnOnce() -> Result<T, FlushError>) -> Res
 pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     let started = Instant::now();
     let Flush { store, files, options, .. } = &flush;
-    let sequence = manifest::next_sequence(*store, &flush.job)?;
+    // First, so that whoever comes second is told at once.
+    let mut writer = ContainerWriter::create(*store, &flush.job, &flush.checkpoint, flush.group)?;
+    let sequence = match flush.sequence {
+        Some(known) => known,
+        None => manifest::next_sequence(*store, &flush.job)?,
+    };
     let reuse = if options.reuse { newest_of_group(&flush) } else { ReuseIndex::empty() };
 
     let classes = classify(files, &options.naming);
@@ -126,7 +158,6 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     let segments = plan(files, &classes, &options.plan, |variable| skip.contains(&variable));
     flush.observer.planned(segments.len(), segments.iter().map(|s| s.raw_bytes).sum());
 
-    let mut writer = ContainerWriter::create(*store, &flush.job, &flush.checkpoint, flush.group)?;
     fetch_merge_compress(&flush, &segments, |segment, stored| {
         flush.observer.segment(stored.raw_bytes, StoredBytes(stored.stored.len() as u64));
         Ok(writer.append(segment, stored)?)
@@ -142,6 +173,9 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     };
     let (scheme, block_bytes) = (options.plan.scheme, options.plan.block_bytes.get());
     let sealed = writer.seal(*store, Contents { scheme, block_bytes, classes, files: flush.files, reused })?;
+    if !(flush.may_commit)() {
+        return Err(FlushError::NotItsTurn);
+    }
     Ok(manifest::commit(flush.store, sealed, draft)?)
 }
 
@@ -159,12 +193,16 @@ fn newest_of_group(flush: &Flush<'_>) -> ReuseIndex {
     })
 }
 
-/// Raw bytes of a segment, while they are leased. Fetched or merged, compressed and decoded bytes exist at a time: 3 x.
+/// Raw bytes of a segment, the first of `raw`, while they are leased. Fetched or merged, compressed and decoded bytes
+/// exist at a time: 3 x.
 struct RawSegment {
     index: usize,
     raw: Vec<u8>,
     lease: Lease,
 }
+
+/// A segment that can be written, with its raw bytes where their digests have to wait for those of other segments.
+type Coded = (usize, StoredSegment, Option<Vec<u8>>, Lease);
 
 const LEASE_PER_RAW_BYTE: u64 = 3;
 
@@ -175,7 +213,7 @@ pub fn least_budget(segment_bytes: u64) -> u64 {
 
 /// Fetches, merges and compresses all segments, several at a time within the budget, and gives them to `write` in order.
 ///
-/// Fetching threads take segments and leases in the order of the plan, so the segment that is written next always has
+/// Whoever fetches takes segments and leases in the order of the plan, so the segment that is written next always has
 /// its lease, and nobody waits for what comes later. The first error stops the taking; what was taken is finished.
 fn fetch_merge_compress(
     flush: &Flush<'_>,
@@ -183,30 +221,44 @@ fn fetch_merge_compress(
     mut write: impl FnMut(&SegmentPlan, &StoredSegment) -> Result<(), FlushError>,
 ) -> Result<(), FlushError> {
     let threads = flush.options.threads.clamp(1, segments.len().max(1));
+    let fetching = flush.source.parallel().min(segments.len());
     let next = Mutex::new(0..segments.len());
-    let spare = Mutex::new(Vec::new());
     let (to_compress, raw_segments) = mpsc::sync_channel::<RawSegment>(threads);
     let raw_segments = Mutex::new(raw_segments);
     // Bounded by the leases that its messages hold.
-    let (to_write, finished) = mpsc::channel::<Result<(usize, StoredSegment, Option<Vec<u8>>, Lease), FlushError>>();
+    let (to_write, finished) = mpsc::channel::<Result<Coded, FlushError>>();
     let stopped = AtomicBool::new(false);
-    let files = &flush.files;
+    let (files, spare) = (&flush.files[..], flush.spare);
+    let bytes_of = |index: usize| segments[index].raw_bytes.0 as usize; // at most 1 GiB
+
+    let fetch_next = || -> Option<Result<RawSegment, FlushError>> {
+        let (index, lease) = {
+            let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
+            let index = next.next().filter(|_| !stopped.load(Ordering::Relaxed))?;
+            (index, flush.budget.lease(segments[index].raw_bytes.0 * LEASE_PER_RAW_BYTE))
+        };
+        let fetched = unpanicked(|| Ok(fetch_segment(flush.source, &segments[index], take(&spare.raw))?));
+        Some(fetched.map(|raw| RawSegment { index, raw, lease }))
+    };
+    let code = |RawSegment { index, raw, lease }: RawSegment, scratch: &mut Scratch| {
+        let (segment, bytes) = (&segments[index], &raw[..bytes_of(index)]);
+        let all_checked = check_whole(flush.source, segment, files, bytes)?;
+        let stored = compress(&flush.options.profile, segment, files, bytes, flush.options.verify, scratch)?;
+        if !all_checked {
+            return Ok((index, stored, Some(raw), lease));
+        }
+        leave(&spare.raw, raw);
+        Ok((index, stored, None, lease))
+    };
 
     std::thread::scope(|scope| {
-        for _ in 0..flush.source.parallel().clamp(1, segments.len().max(1)) {
-            let (next, spare, stopped, to_compress, to_write) =
-                (&next, &spare, &stopped, to_compress.clone(), to_write.clone());
+        for _ in 0..fetching {
+            let (fetch_next, to_compress, to_write) = (&fetch_next, to_compress.clone(), to_write.clone());
             scope.spawn(move || {
-                loop {
-                    let (index, lease) = {
-                        let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
-                        let Some(index) = next.next().filter(|_| !stopped.load(Ordering::Relaxed)) else { break };
-                        (index, flush.budget.lease(segments[index].raw_bytes.0 * LEASE_PER_RAW_BYTE))
-                    };
-                    let buffer = spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
-                    match unpanicked(|| Ok(fetch_segment(flush.source, &segments[index], buffer)?)) {
+                while let Some(fetched) = fetch_next() {
+                    match fetched {
                         Ok(raw) => {
-                            if to_compress.send(RawSegment { index, raw, lease }).is_err() {
+                            if to_compress.send(raw).is_err() {
                                 break;
                             }
                         }
@@ -219,27 +271,17 @@ fn fetch_merge_compress(
             });
         }
         for _ in 0..threads {
-            let (raw_segments, spare, to_write) = (&raw_segments, &spare, to_write.clone());
+            let (fetch_next, code, raw_segments, to_write) = (&fetch_next, &code, &raw_segments, to_write.clone());
             scope.spawn(move || {
-                let mut scratch = Scratch::default();
-                loop {
-                    let received = raw_segments.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    let Ok(RawSegment { index, raw, lease }) = received else { break };
-                    let segment = &segments[index];
-                    let done = unpanicked(|| {
-                        let all_whole = check_whole(flush.source, segment, files, &raw)?;
-                        let stored =
-                            compress(&flush.options.profile, segment, files, &raw, flush.options.verify, &mut scratch)?;
-                        if !all_whole {
-                            return Ok((index, stored, Some(raw), lease));
-                        }
-                        spare.lock().unwrap_or_else(PoisonError::into_inner).push(raw);
-                        Ok((index, stored, None, lease))
-                    });
-                    if to_write.send(done).is_err() {
+                let mut scratch = take(&spare.scratch);
+                let receive = || raw_segments.lock().unwrap_or_else(PoisonError::into_inner).recv().ok().map(Ok);
+                while let Some(fetched) = if fetching == 0 { fetch_next() } else { receive() } {
+                    let coded = fetched.and_then(|raw| unpanicked(|| code(raw, &mut scratch)));
+                    if to_write.send(coded).is_err() {
                         break;
                     }
                 }
+                leave(&spare.scratch, scratch);
             });
         }
         drop((to_compress, to_write));
@@ -259,7 +301,10 @@ fn fetch_merge_compress(
             while let Some((stored, raw, lease)) = early.remove(&due) {
                 if result.is_ok() {
                     result = unpanicked(|| {
-                        raw.map_or(Ok(()), |raw| parts.check(&segments[due], files, &raw))?;
+                        if let Some(raw) = raw {
+                            parts.check(flush.source, &segments[due], files, &raw[..bytes_of(due)])?;
+                            leave(&spare.raw, raw);
+                        }
                         write(&segments[due], &stored)
                     })
                     .inspect_err(|_| stopped.store(true, Ordering::Relaxed));
@@ -275,11 +320,14 @@ fn fetch_merge_compress(
     })
 }
 
-/// Fetches the pieces of a segment and merges them, straight into place where they are only put after each other.
+/// Fetches the pieces of a segment and merges them, straight into place where they are only put after each other. They
+/// are the first bytes of what it gives.
 fn fetch_segment(source: &dyn Source, segment: &SegmentPlan, mut buffer: Vec<u8>) -> Result<Vec<u8>, FetchError> {
     let raw_bytes = usize::try_from(segment.raw_bytes.0).expect("a segment is at most 1 GiB");
-    buffer.resize(raw_bytes, 0);
-    let mut rest = &mut buffer[..];
+    if buffer.len() < raw_bytes {
+        buffer.resize(raw_bytes, 0);
+    }
+    let mut rest = &mut buffer[..raw_bytes];
     let mut wanted: Vec<Wanted<'_>> = Vec::with_capacity(segment.pieces.len());
     for piece in &segment.pieces {
         let into;
@@ -300,19 +348,21 @@ fn fetch_segment(source: &dyn Source, segment: &SegmentPlan, mut buffer: Vec<u8>
     Ok(merge(&pieces, segment.layout))
 }
 
-/// Compares the digest of every variable that is whole in this segment; false if some are only in part.
+/// Compares the digest of every variable that is whole in this segment; false if some must be compared that are not.
 fn check_whole(
     source: &dyn Source,
     segment: &SegmentPlan,
     files: &[FileHeader],
     raw: &[u8],
 ) -> Result<bool, FlushError> {
-    if source.is_checked() {
+    let is_checked = |i: usize| source.is_checked(segment.pieces[i].variable.file);
+    if (0..segment.pieces.len()).all(is_checked) {
         return Ok(true);
     }
     let is_whole = |i: usize| segment.pieces[i].bytes == segment.pieces[i].variable.of(files).raw_bytes.0;
-    for_each_hashed(segment, raw, is_whole, |i, hasher| compare(segment.pieces[i].variable, files, hasher))?;
-    Ok((0..segment.pieces.len()).all(is_whole))
+    let chosen = |i: usize| is_whole(i) && !is_checked(i);
+    for_each_hashed(segment, raw, chosen, |i, hasher| compare(segment.pieces[i].variable, files, hasher))?;
+    Ok((0..segment.pieces.len()).all(|i| is_whole(i) || is_checked(i)))
 }
 
 /// Digests of variables that are spread over several segments; those come in order.
@@ -322,11 +372,18 @@ struct PartDigests {
 }
 
 impl PartDigests {
-    fn check(&mut self, segment: &SegmentPlan, files: &[FileHeader], raw: &[u8]) -> Result<(), FlushError> {
+    fn check(
+        &mut self,
+        source: &dyn Source,
+        segment: &SegmentPlan,
+        files: &[FileHeader],
+        raw: &[u8],
+    ) -> Result<(), FlushError> {
         let lens: Vec<usize> = segment.pieces.iter().map(|p| p.bytes as usize).collect();
         runs(&lens, segment.layout, |run| {
             let piece = &segment.pieces[run.piece];
-            if piece.bytes != piece.variable.of(files).raw_bytes.0 {
+            let is_part = piece.bytes != piece.variable.of(files).raw_bytes.0;
+            if is_part && !source.is_checked(piece.variable.file) {
                 let (hasher, bytes) = self.open.entry(piece.variable).or_default();
                 hasher.update(&raw[run.in_segment.clone()]);
                 *bytes += run.in_segment.len() as u64;
@@ -379,4 +436,80 @@ fn compare(variable: VariableRef, files: &[FileHeader], hasher: &blake3::Hasher)
     }
     let file = &files[variable.file as usize];
     Err(FetchError::Changed { rank: file.rank, file: file.path.to_string() }.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mcrengine::header::{ElementType, Extent, Role, Shape, VariableHeader};
+    use mcrengine::ids::{FilePath, Rank};
+    use mcrengine::plan::Piece;
+    use mcrengine::units::RawBytes;
+
+    /// The bytes of the first file were hashed where they are.
+    struct FirstIsChecked;
+    impl Source for FirstIsChecked {
+        fn fetch(&self, _: &mut [Wanted<'_>]) -> Result<(), FetchError> {
+            Ok(())
+        }
+        fn is_checked(&self, file: u32) -> bool {
+            file == 0
+        }
+        fn parallel(&self) -> usize {
+            1
+        }
+    }
+
+    /// A file of one variable.
+    fn file(rank: u32, bytes: u64, digest: Digest) -> FileHeader {
+        let variable = VariableHeader {
+            role: Role::WholeFile,
+            path: "".into(),
+            element: ElementType::Bytes,
+            shape: Shape([bytes].into()),
+            raw_bytes: RawBytes(bytes),
+            digest,
+            filters: [].into(),
+            extents: [Extent { offset: 0, stored_bytes: bytes, raw_bytes: bytes }].into(),
+        };
+        let path = FilePath::new(format!("f{rank}").into_bytes()).expect("valid");
+        FileHeader { path, rank: Rank(rank), bytes, mode: 0o600, modified_ns: 0, digest, variables: vec![variable] }
+    }
+
+    fn segment(pieces: &[(u32, u64, u64)]) -> SegmentPlan {
+        let piece = |&(file, offset, bytes): &(u32, u64, u64)| {
+            let variable = VariableRef { file, variable: 0 };
+            Piece { variable, offset, bytes }
+        };
+        SegmentPlan {
+            class: None,
+            role: Role::WholeFile,
+            element: ElementType::Bytes,
+            raw_bytes: pieces.iter().map(|p| RawBytes(p.2)).sum(),
+            pieces: pieces.iter().map(piece).collect(),
+            layout: Layout::Concatenated,
+        }
+    }
+
+    #[test]
+    fn bytes_that_were_not_hashed_where_they_are_are_compared_beside_those_that_were() {
+        let no_digest = mcrengine::container::NO_DIGEST;
+        let files = [file(0, 4, no_digest), file(1, 4, Digest::of(b"bbbb"))];
+        let both = segment(&[(0, 0, 4), (1, 0, 4)]);
+        assert!(check_whole(&FirstIsChecked, &both, &files, b"aaaabbbb").expect("as announced"));
+        let error = check_whole(&FirstIsChecked, &both, &files, b"aaaabbbB").expect_err("the second changed");
+        assert!(matches!(error, FlushError::Fetch(FetchError::Changed { rank: Rank(1), .. })), "{error}");
+    }
+
+    #[test]
+    fn a_variable_in_two_segments_is_compared_when_its_last_byte_is_there() {
+        let files = [file(0, 4, mcrengine::container::NO_DIGEST), file(1, 4, Digest::of(b"bbbb"))];
+        let (front, back) = (segment(&[(0, 0, 4), (1, 0, 1)]), segment(&[(1, 1, 3)]));
+        assert!(!check_whole(&FirstIsChecked, &front, &files, b"aaaab").expect("nothing to compare yet"));
+        for (rest, is_same) in [(b"bbb", true), (b"bbB", false)] {
+            let mut parts = PartDigests::default();
+            parts.check(&FirstIsChecked, &front, &files, b"aaaab").expect("not whole yet");
+            assert_eq!(parts.check(&FirstIsChecked, &back, &files, rest).is_ok(), is_same);
+        }
+    }
 }

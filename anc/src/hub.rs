@@ -5,7 +5,7 @@
 
 use crate::budget::Budget;
 use crate::fetch::{AgentLink, Announced, RemoteSource};
-use crate::flush::{Flush, FlushError, FlushOptions, flush_checkpoint, unpanicked};
+use crate::flush::{Flush, FlushError, FlushOptions, Spare, flush_checkpoint, unpanicked};
 use crate::group::{Effect, Event, Key, Phase, Reason, Times, step};
 use crate::instance::{Instance, Written, choose_instance};
 use crate::observe::Observer;
@@ -853,10 +853,13 @@ impl FlushWork {
                     grouping: self.grouping,
                     group_size: self.options.group_size,
                     run: run.clone(),
-                    files: self.files,
+                    sequence: None,
+                    files: self.files.into(),
                     source: &self.source,
                     options: &self.options.flush,
                     budget: &self.budget,
+                    spare: &Spare::default(),
+                    may_commit: &|| true,
                     observer: &*self.progress,
                     now_unix_ms: now.map_or(0, |now| now.as_millis() as u64),
                 };

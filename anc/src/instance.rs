@@ -14,6 +14,7 @@ use mcrengine::manifest::{self, Manifest, manifest_name};
 use mcrengine::store::{Store, StoreError, visible};
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What to do with a content.
@@ -84,14 +85,15 @@ pub fn choose_instance(
 /// As [`choose_instance`], for whoever has all groups at hand, each with its files in order: one name for all of them.
 ///
 /// The newest content under the label that holds nothing but these files, whole or as far as an interrupted run came;
-/// else the next name that nobody has used. With it comes the run that the groups which are there name.
+/// else the next name that nobody has used. With it come the run that the groups which are there name, and their place in
+/// the order of checkpoints if there are any.
 pub fn choose_for_all(
     store: &dyn Store,
     job: &JobId,
     label: &CheckpointId,
     grouping: Grouping,
-    groups: &[Vec<FileHeader>],
-) -> Result<(CheckpointId, String), StoreError> {
+    groups: &[Arc<Vec<FileHeader>>],
+) -> Result<(CheckpointId, String, Option<u64>), StoreError> {
     let key = Key { job: job.clone(), group: GroupId(0), label: label.clone() };
     let generations = generations(store, &key)?;
     let free = generations.last().map_or(1, |newest| newest.saturating_add(1));
@@ -111,10 +113,11 @@ pub fn choose_for_all(
         }
         // A group beyond ours was saved with other numbers of ranks.
         if state.groups <= grouping.groups() {
-            return Ok((id, state.run));
+            let place = (state.sequence > 0).then_some(state.sequence);
+            return Ok((id, state.run, place));
         }
     }
-    Ok((label.with_generation(free).unwrap_or_else(|_| label.clone()), String::new()))
+    Ok((label.with_generation(free).unwrap_or_else(|_| label.clone()), String::new(), None))
 }
 
 /// Whether a group's files are committed under a name already.

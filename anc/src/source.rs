@@ -18,13 +18,14 @@ pub trait Source: Sync {
     /// Fills every run, or fails; then the runs hold anything.
     fn fetch(&self, wanted: &mut [Wanted<'_>]) -> Result<(), FetchError>;
 
-    /// Whether the bytes come from the very memory that was hashed for their headers, so that hashing them again tells
-    /// nothing.
-    fn is_checked(&self) -> bool {
+    /// Whether the bytes of this file come from the very memory that was hashed for its header, so that hashing them
+    /// again tells nothing.
+    fn is_checked(&self, _file: u32) -> bool {
         false
     }
 
-    /// How many fetches at a time make sense: more than one where waiting is most of it.
+    /// How many fetches at a time make sense: more than one where waiting is most of it, none of their own where a fetch
+    /// is no waiting at all. Then whoever compresses fetches.
     fn parallel(&self) -> usize;
 }
 

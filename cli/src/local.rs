@@ -2,16 +2,17 @@
 
 use mcr_anc::source::{FetchError, Source, Wanted};
 use mcr_cnc::source::OpenFile;
+use mcrengine::header::FileHeader;
 
 /// The captured files of a group, in the order of the flush.
-pub struct LocalSource {
+pub struct LocalSource<'a> {
     /// The files.
-    pub files: Vec<OpenFile>,
+    pub files: Vec<OpenFile<&'a FileHeader>>,
     /// How many reads at a time.
     pub threads: usize,
 }
 
-impl Source for LocalSource {
+impl Source for LocalSource<'_> {
     fn fetch(&self, wanted: &mut [Wanted<'_>]) -> Result<(), FetchError> {
         for run in wanted {
             let file = &self.files[run.variable.file as usize];
@@ -26,11 +27,11 @@ impl Source for LocalSource {
         Ok(())
     }
 
-    fn is_checked(&self) -> bool {
-        self.files.iter().all(OpenFile::has_image)
+    fn is_checked(&self, file: u32) -> bool {
+        self.files.get(file as usize).is_some_and(OpenFile::has_image)
     }
 
     fn parallel(&self) -> usize {
-        self.threads
+        if self.files.iter().all(OpenFile::has_image) { 0 } else { self.threads }
     }
 }

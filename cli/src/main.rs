@@ -38,7 +38,10 @@ fn main() -> ExitCode {
         }
     };
     let result = match cli.command {
-        Command::Save(args) => save::run(args),
+        Command::Save(args) => {
+            mcr_cnc::memory::expect_bulk();
+            save::run(args)
+        }
         Command::Restart(args) => restart::run(args),
         Command::List(args) => list::run(args),
         Command::Show(args) => show::run(args),

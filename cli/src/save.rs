@@ -6,15 +6,16 @@ use crate::local::LocalSource;
 use crate::output::{Progress, Table, human_rate, human_time, print, print_json, ratio};
 use anyhow::{Context, bail};
 use mcr_anc::budget::{Budget, Lease};
-use mcr_anc::flush::{Flush, FlushError, FlushOptions, flush_checkpoint, least_budget};
+use mcr_anc::flush::{Flush, FlushError, FlushOptions, Spare, flush_checkpoint, least_budget};
 use mcr_anc::instance::{choose_for_all, committed};
 use mcr_cnc::capture::{CaptureMode, CapturedFile, capture_keeping};
+use mcr_cnc::fingerprint::Fingerprint;
 use mcr_cnc::h5::Maps;
-use mcr_cnc::layout::{ScanLimits, list, scan};
+use mcr_cnc::layout::{ScanLimits, list, sort};
 use mcr_cnc::source::{Descriptors, OpenFile};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, RANKS_MAX, Rank};
-use mcrengine::manifest::Manifest;
+use mcrengine::manifest::{self, Manifest};
 use mcrengine::plan::PlanOptions;
 use mcrengine::store::{PosixStore, Store, StoreError};
 use std::collections::BTreeSet;
@@ -22,7 +23,8 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// One line of the report.
@@ -65,23 +67,20 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         grouping,
         options,
         budget: Budget::new(args.budget_mib << 20),
+        spare: Spare::default(),
+        turns: Turns::default(),
         args: &args,
     };
     let progress = Progress::new("saving", args.json);
-    let mut report = Vec::with_capacity(found.len());
-    // While one checkpoint is coded and synced, the next is captured: reading and waiting for the disk go together.
-    std::thread::scope(|scope| {
-        let (to_flush, captured) = mpsc::sync_channel(1);
+    // While checkpoints are coded and synced, the next is captured: reading and waiting for the disk go together.
+    let report = std::thread::scope(|scope| {
+        let (to_flush, captured) = mpsc::sync_channel(0);
         let save = &save;
         scope.spawn(move || {
             // The receiver is gone when a flush has failed.
             found.into_iter().map(|found| save.capture(found)).all(|captured| to_flush.send(captured).is_ok())
         });
-        for captured in captured {
-            progress.message(captured.line.label.clone());
-            report.push(save.flush(captured, &progress)?);
-        }
-        anyhow::Ok(())
+        save.flush_all(captured, &progress)
     })?;
     drop(progress);
     print_report(&save, &report, args.json)?;
@@ -119,8 +118,9 @@ fn flush_options(args: &SaveArgs) -> anyhow::Result<FlushOptions> {
 /// The checkpoints below a directory, in natural order.
 fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool) -> anyhow::Result<Vec<Found>> {
     let limits = ScanLimits::default();
-    let layout = layout_of(layout, || Ok((list(dir, &limits)?.files, dir.to_owned())), quiet)?;
-    let scan = scan(dir, &layout, &limits)?;
+    let listing = list(dir, &limits)?;
+    let layout = layout_of(layout, || Ok((listing.files.clone(), dir.to_owned())), quiet)?;
+    let scan = sort(listing, &layout);
     for path in scan.unplaced.iter().take(10) {
         eprintln!("mcr: {path}: belongs to no checkpoint of this layout; not saved");
     }
@@ -137,16 +137,21 @@ fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool) -> anyhow::Res
     Ok(found)
 }
 
-/// One group's syncs are waited for while the next is coded. The budget bounds all of them together.
-const GROUPS_AT_A_TIME: usize = 2;
+/// The syncs of some groups are waited for while others are coded. The budget bounds all of them together.
+const GROUPS_AT_A_TIME: usize = 3;
 
-/// How long a group waits for another process that is saving it.
+/// The bytes of a file, and the right to hold them.
+type Image = (Vec<u8>, Lease);
+
+/// How long a group waits for another process that is saving it. Both may hold containers that wait for their turn, but
+/// whoever is waited for has an older one to commit first: only two that see their checkpoints in different orders can
+/// wait for each other. Then this ends it: the first that gives up lets the other go on.
 const BUSY_MAX: Duration = Duration::from_secs(600);
 
 /// A file that was captured, with its bytes where the budget has room for them.
 struct KeptFile {
     file: CapturedFile,
-    image: Option<(Vec<u8>, Lease)>,
+    image: Option<Image>,
 }
 
 /// A checkpoint on its way to the store.
@@ -158,6 +163,71 @@ struct Captured {
     started: Instant,
 }
 
+/// A group on its way there.
+struct Group {
+    /// Which line of the report.
+    nth: usize,
+    /// How many groups older checkpoints of this run have.
+    older: usize,
+    checkpoint: CheckpointId,
+    sequence: u64,
+    run: String,
+    group: GroupId,
+    headers: Arc<Vec<FileHeader>>,
+    /// For each header.
+    files: Vec<(Fingerprint, Option<Image>)>,
+}
+
+/// What whoever writes the report hears.
+enum Event {
+    /// A checkpoint was captured, or not; so many groups follow.
+    Begun { line: Saved, started: Instant, groups: usize },
+    /// One is committed, and whether it was before.
+    Done { nth: usize, manifest: Box<Manifest>, was_there: bool },
+}
+
+/// Lets no checkpoint exist before an older one of the same run: a command that is stopped leaves no gap, which the next
+/// would fill with what then looked newest.
+#[derive(Default)]
+struct Turns {
+    /// Groups that are committed, and whether one failed.
+    state: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+impl Turns {
+    fn done(&self, well: bool) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = (state.0 + usize::from(well), state.1 || !well);
+        self.changed.notify_all();
+    }
+
+    /// Waits until so many groups are committed. Groups are handed out in order and nobody waits for a younger one, so
+    /// that there always is one that goes on. False if one failed.
+    fn wait(&self, groups: usize) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_waiting = |state: &mut (usize, bool)| state.0 < groups && !state.1;
+        let state = self.changed.wait_while(state, is_waiting).unwrap_or_else(PoisonError::into_inner);
+        !state.1
+    }
+
+    /// Waits that long. False if a group failed.
+    fn pause(&self, time: Duration) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let over = self.changed.wait_timeout_while(state, time, |state| !state.1);
+        !over.unwrap_or_else(PoisonError::into_inner).0.1
+    }
+}
+
+/// Tells that a group failed, unless it is told otherwise: a panic on one lane must not let the others wait for ever.
+struct Failing<'a>(&'a Turns);
+
+impl Drop for Failing<'_> {
+    fn drop(&mut self) {
+        self.0.done(false);
+    }
+}
+
 struct Save<'a> {
     dir: &'a Path,
     store: &'a dyn Store,
@@ -165,6 +235,8 @@ struct Save<'a> {
     grouping: Grouping,
     options: FlushOptions,
     budget: Arc<Budget>,
+    spare: Spare,
+    turns: Turns,
     args: &'a SaveArgs,
 }
 
@@ -201,56 +273,121 @@ impl Save<'_> {
         }
     }
 
-    /// Commits what was captured, a few groups at a time. An error of the store ends the whole run.
-    fn flush(&self, captured: Captured, progress: &Progress) -> anyhow::Result<Saved> {
-        let Captured { label, mut line, files, started } = captured;
-        let Some(files) = files else { return Ok(line) };
-        let mut by_group: Vec<Vec<KeptFile>> = (0..self.grouping.groups()).map(|_| Vec::new()).collect();
-        for file in files {
-            by_group[self.grouping.group_of(file.file.header.rank).0 as usize].push(file);
-        }
-        line.outcome = "there already";
-        let headers: Vec<Vec<FileHeader>> =
-            by_group.iter().map(|files| files.iter().map(|kept| kept.file.header.clone()).collect()).collect();
-        let (id, run) = choose_for_all(self.store, &self.job, &label, self.grouping, &headers)?;
-        let by_group = by_group.into_iter().zip(headers);
-        let lanes = by_group.len().min(GROUPS_AT_A_TIME);
-        let groups = Mutex::new((0..).map(GroupId).zip(by_group));
-        let (done_to, done) = mpsc::channel();
+    /// Commits what was captured, a few groups at a time, and reports in the order of the checkpoints. An error of the
+    /// store ends the whole run.
+    fn flush_all(&self, captured: Receiver<Captured>, progress: &Progress) -> anyhow::Result<Vec<Saved>> {
+        // What one group may reuse of the checkpoint before must be committed: then each group keeps to its own queue.
+        let queues = if self.options.reuse { GROUPS_AT_A_TIME } else { 1 };
+        let (to_lanes, queues): (Vec<_>, Vec<_>) = (0..queues).map(|_| mpsc::sync_channel::<Group>(0)).unzip();
+        let queues: Vec<_> = queues.into_iter().map(|queue| Arc::new(Mutex::new(queue))).collect();
+        let (to_report, events) = mpsc::channel::<anyhow::Result<Event>>();
         std::thread::scope(|scope| {
-            for _ in 0..lanes {
-                let (groups, id, run, done_to) = (&groups, &id, &run, done_to.clone());
+            for lane in 0..GROUPS_AT_A_TIME {
+                let (queue, to_report) = (Arc::clone(&queues[lane % queues.len()]), to_report.clone());
                 scope.spawn(move || {
-                    let next = || groups.lock().unwrap_or_else(PoisonError::into_inner).next();
-                    // The receiver is gone when another group has failed: then no further one is begun.
-                    while let Some((group, (captured, files))) = next() {
-                        if done_to.send(self.group((id, run), group, captured, files, progress)).is_err() {
+                    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    // Whoever reports is gone when another group has failed: then no further one is begun.
+                    while let Ok(group) = next() {
+                        let (failing, older) = (Failing(&self.turns), group.older);
+                        let event = self.group(group, progress);
+                        let is_well = event.is_ok();
+                        // First the reason, then those who wait are told, whose own errors say nothing.
+                        let is_over = to_report.send(event).is_err();
+                        if is_well {
+                            self.turns.wait(older); // one that was there already counts in its turn, too
+                            std::mem::forget(failing);
+                            self.turns.done(true);
+                        }
+                        if is_over {
                             break;
                         }
                     }
                 });
             }
-            drop(done_to);
-            for group in done {
-                let (manifest, was_there) = group?;
-                if !was_there {
-                    line.outcome = "saved";
+            drop(queues); // so that whoever fills a queue sees that nobody takes from it any more
+            scope.spawn(move || {
+                if let Err(error) = self.hand_out(captured, &to_lanes, &to_report, progress) {
+                    let _ = to_report.send(Err(error));
                 }
-                line.checkpoint = Some(manifest.checkpoint.to_string());
-                line.containers += 1;
-                line.file_bytes += manifest.file_bytes();
-                line.stored_bytes += manifest.stored_bytes.0;
+            });
+            let mut report: Vec<Saved> = Vec::new();
+            let mut open: Vec<(usize, Instant)> = Vec::new();
+            for event in events {
+                match event? {
+                    Event::Begun { line, started, groups } => {
+                        report.push(line);
+                        open.push((groups, started));
+                    }
+                    Event::Done { nth, manifest, was_there } => {
+                        let (line, (groups, started)) = (&mut report[nth], &mut open[nth]);
+                        if !was_there {
+                            line.outcome = "saved";
+                        }
+                        line.checkpoint = Some(manifest.checkpoint.to_string());
+                        line.containers += 1;
+                        line.file_bytes += manifest.file_bytes();
+                        line.stored_bytes += manifest.stored_bytes.0;
+                        *groups -= 1;
+                        if *groups == 0 {
+                            line.elapsed_ms = started.elapsed().as_millis() as u64;
+                        }
+                    }
+                }
             }
-            anyhow::Ok(())
-        })?;
-        line.elapsed_ms = started.elapsed().as_millis() as u64;
-        Ok(line)
+            Ok(report)
+        })
+    }
+
+    /// Takes checkpoints apart into groups, for the lanes.
+    fn hand_out(
+        &self,
+        captured: Receiver<Captured>,
+        to_lanes: &[SyncSender<Group>],
+        to_report: &Sender<anyhow::Result<Event>>,
+        progress: &Progress,
+    ) -> anyhow::Result<()> {
+        let mut next_sequence = manifest::next_sequence(self.store, &self.job)?;
+        let mut older = 0;
+        for (nth, Captured { label, mut line, files, started }) in captured.into_iter().enumerate() {
+            progress.message(line.label.clone());
+            let Some(files) = files else {
+                let _ = to_report.send(Ok(Event::Begun { line, started, groups: 0 }));
+                continue;
+            };
+            let groups = self.grouping.groups() as usize;
+            let (mut headers, mut rest): (Vec<Vec<_>>, Vec<Vec<_>>) = (vec![Vec::new(); groups], Vec::new());
+            rest.resize_with(groups, Vec::new);
+            for KeptFile { file: CapturedFile { header, fingerprint }, image } in files {
+                let group = self.grouping.group_of(header.rank).0 as usize;
+                headers[group].push(header);
+                rest[group].push((fingerprint, image));
+            }
+            let headers: Vec<_> = headers.into_iter().map(Arc::new).collect();
+            let (checkpoint, run, begun) = choose_for_all(self.store, &self.job, &label, self.grouping, &headers)?;
+            line.outcome = "there already";
+            if to_report.send(Ok(Event::Begun { line, started, groups })).is_err() {
+                break; // a group has failed, and nobody wants to hear more
+            }
+            // Where some of it is there, its place is known; so two who save the same at once give the same places.
+            let sequence = begun.unwrap_or(next_sequence);
+            next_sequence = next_sequence.max(sequence.saturating_add(1));
+            for ((group, headers), files) in (0..).map(GroupId).zip(headers).zip(rest) {
+                let (checkpoint, run) = (checkpoint.clone(), run.clone());
+                let lane = &to_lanes[group.0 as usize % to_lanes.len()];
+                let group = Group { nth, older, checkpoint, sequence, run, group, headers, files };
+                if lane.send(group).is_err() {
+                    return Ok(());
+                }
+            }
+            older += groups;
+        }
+        Ok(())
     }
 
     /// Captures files on several threads, and puts them in the order of the flush: by rank, then by path.
     fn capture_all(&self, files: &[(FilePath, Rank)]) -> Result<Vec<KeptFile>, String> {
         let maps = Maps::new();
-        // Half of the budget, and no less than what a flush of two groups needs to go on.
+        // Half of the budget, and no less than what the flushes at a time need to go on.
         let least = least_budget(self.options.plan.segment_bytes) * GROUPS_AT_A_TIME as u64;
         let reserve = least.max(self.budget.total_bytes() / 2);
         let mode = if self.options.plan.scheme.takes_files_apart() { CaptureMode::Apart } else { CaptureMode::Whole };
@@ -262,7 +399,7 @@ impl Save<'_> {
                         let mut lease = None;
                         let keep = |bytes| {
                             lease = self.budget.lease_spare(bytes, reserve);
-                            lease.is_some()
+                            lease.as_ref().map(|_| Vec::new())
                         };
                         let kept = capture_keeping(self.dir, path, *rank, mode, &maps, keep);
                         match kept.map(|(file, image)| KeptFile { file, image: image.zip(lease) }) {
@@ -289,26 +426,20 @@ impl Save<'_> {
     }
 
     /// Commits one group, unless it is there already.
-    fn group(
-        &self,
-        (checkpoint, run): (&CheckpointId, &str),
-        group: GroupId,
-        captured: Vec<KeptFile>,
-        files: Vec<FileHeader>,
-        progress: &Progress,
-    ) -> anyhow::Result<(Manifest, bool)> {
-        if let Some(manifest) = committed(self.store, &self.job, checkpoint, group, self.grouping, &files)? {
-            return Ok((manifest, true));
+    fn group(&self, group: Group, progress: &Progress) -> anyhow::Result<Event> {
+        let Group { nth, older, checkpoint, sequence, run, group, headers, files } = group;
+        if let Some(manifest) = committed(self.store, &self.job, &checkpoint, group, self.grouping, &headers)? {
+            return Ok(Event::Done { nth, manifest: Box::new(manifest), was_there: true });
         }
         let descriptors = Descriptors::new(256);
-        let (mut open, mut leases) = (Vec::with_capacity(captured.len()), Vec::new());
-        for KeptFile { file, image } in captured {
+        let (mut open, mut leases) = (Vec::with_capacity(files.len()), Vec::new());
+        for (header, (fingerprint, image)) in headers.iter().zip(files) {
             let (image, lease) = image.unzip();
             leases.extend(lease);
-            let header = Arc::new(file.header);
-            open.push(OpenFile::new(self.dir, header, file.fingerprint, &descriptors).with_image(image));
+            open.push(OpenFile::new(self.dir, header, fingerprint, &descriptors).with_image(image));
         }
         let source = LocalSource { files: open, threads: self.options.threads };
+        let may_commit = || self.turns.wait(older);
         let flush = || Flush {
             store: self.store,
             job: self.job.clone(),
@@ -316,16 +447,20 @@ impl Save<'_> {
             group,
             grouping: self.grouping,
             group_size: self.args.group_size,
-            run: run.to_owned(),
-            files: files.clone(),
+            run: run.clone(),
+            sequence: Some(sequence),
+            files: Arc::clone(&headers),
             source: &source,
             options: &self.options,
             budget: &self.budget,
+            spare: &self.spare,
+            may_commit: &may_commit,
             observer: progress,
             now_unix_ms: now_unix_ms(),
         };
+        let there = || committed(self.store, &self.job, &checkpoint, group, self.grouping, &headers);
         let deadline = Instant::now() + BUSY_MAX;
-        let saved = loop {
+        let (manifest, was_there) = loop {
             let error = match flush_checkpoint(flush()) {
                 Ok(manifest) => break (manifest, false),
                 Err(error) => error,
@@ -333,17 +468,25 @@ impl Save<'_> {
             // Another `mcr save`, or a daemon: what it commits may be what we would have.
             let is_busy = matches!(error, FlushError::Store(StoreError::Busy { .. }));
             if (is_busy || matches!(error, FlushError::Store(StoreError::Committed { .. })))
-                && let Some(manifest) = committed(self.store, &self.job, checkpoint, group, self.grouping, &files)?
+                && let Some(manifest) = there()?
             {
                 break (manifest, true);
             }
-            if !is_busy || Instant::now() >= deadline {
-                return Err(error).with_context(|| format!("{checkpoint}, {group}"));
+            let name = || format!("{checkpoint}, {group}");
+            if !is_busy {
+                return Err(error).with_context(name);
             }
-            std::thread::sleep(Duration::from_millis(50 + u64::from(std::process::id() % 100)));
+            if Instant::now() >= deadline {
+                let minutes = BUSY_MAX.as_secs() / 60;
+                let advice = || format!("{}: waited {minutes} minutes; save again when the other has ended", name());
+                return Err(error).with_context(advice);
+            }
+            if !self.turns.pause(Duration::from_millis(50 + u64::from(std::process::id() % 100))) {
+                return Err(error).with_context(name); // another group has failed, and told why
+            }
         };
         drop((source, leases)); // the bytes, then the right to hold them
-        Ok(saved)
+        Ok(Event::Done { nth, manifest: Box::new(manifest), was_there })
     }
 }
 
@@ -390,4 +533,27 @@ fn print_report(save: &Save<'_>, report: &[Saved], json: bool) -> anyhow::Result
     let saved = report.iter().filter(|line| line.checkpoint.is_some()).count();
     print(&format!("{saved} of {} checkpoints are in {}{of_job}\n", report.len(), save.args.store.store.display()));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_waits_for_those_of_older_checkpoints_and_hears_when_one_fails() {
+        let turns = Turns::default();
+        assert!(turns.wait(0));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| turns.wait(2));
+            turns.done(true);
+            turns.done(true);
+            assert!(waiting.join().expect("no panic"));
+            let waiting = scope.spawn(|| turns.wait(3));
+            assert!(turns.pause(Duration::from_millis(1)), "none has failed yet");
+            drop(Failing(&turns));
+            assert!(!waiting.join().expect("no panic"));
+        });
+        assert!(!turns.pause(Duration::from_secs(600)));
+        assert!(!turns.wait(1), "nothing is committed after a failure");
+    }
 }

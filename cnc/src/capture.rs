@@ -9,6 +9,7 @@
 use crate::fingerprint::Fingerprint;
 use crate::h5::{FileMap, MapInput, MapSource, MappedVariable};
 use crate::holes::Sparse;
+use mcrengine::container::{DIGEST_BYTES_MIN, NO_DIGEST};
 use mcrengine::filter;
 use mcrengine::header::{ElementType, Extent, FileHeader, Filter, Role, Shape, VariableHeader};
 use mcrengine::ids::{Digest, FilePath, Rank};
@@ -16,8 +17,8 @@ use mcrengine::units::RawBytes;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::{File, Metadata, OpenOptions};
-use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use tracing::debug;
@@ -114,24 +115,27 @@ pub fn capture(
     mode: CaptureMode,
     maps: &dyn MapSource,
 ) -> Result<CapturedFile, CaptureError> {
-    capture_keeping(root, path, rank, mode, maps, |_| false).map(|(file, _)| file)
+    capture_keeping(root, path, rank, mode, maps, |_| None).map(|(file, _)| file)
 }
 
-/// As [`capture`], and gives the bytes of a short file along if `keep`, asked with their number, says so: whoever
-/// needs them right afterwards need not read them again ([`crate::source::OpenFile::with_image`]).
+/// As [`capture`], and gives the bytes of a short file along if `keep`, asked with their number, has a buffer for them:
+/// whoever needs them right afterwards need not read them again ([`crate::source::OpenFile::with_image`]).
+///
+/// Then variables below [`DIGEST_BYTES_MIN`] have [`NO_DIGEST`], as in a container's index: nobody compares them with
+/// bytes that were read a second time, and thousands of short digests cost more than all the long ones.
 pub fn capture_keeping(
     root: &Path,
     path: &FilePath,
     rank: Rank,
     mode: CaptureMode,
     maps: &dyn MapSource,
-    keep: impl FnOnce(u64) -> bool,
+    keep: impl FnOnce(u64) -> Option<Vec<u8>>,
 ) -> Result<(CapturedFile, Option<Vec<u8>>), CaptureError> {
     let name = root.join(path.as_path());
     let file = open(&name)?;
     let metadata = rested(&file, &name)?;
     let fingerprint = Fingerprint::of(&metadata);
-    let mut input = Input::new(&file, fingerprint.bytes).map_err(|e| changed_if_short(e, &name))?;
+    let mut input = Input::new(&file, &metadata, keep).map_err(|e| changed_if_short(e, &name))?;
     let map = match mode {
         CaptureMode::Whole => None,
         CaptureMode::Apart => {
@@ -163,7 +167,7 @@ pub fn capture_keeping(
     if header.check().is_err() {
         header.variables = vec![whole(digest, fingerprint.bytes)];
     }
-    let image = if input.whole.is_some() && keep(fingerprint.bytes) { input.whole.take() } else { None };
+    let image = if input.is_kept { input.whole.take() } else { None };
     Ok((CapturedFile { header, fingerprint }, image))
 }
 
@@ -288,8 +292,8 @@ fn taken_apart(input: &mut Input<'_>, map: FileMap) -> io::Result<(Digest, Vec<V
     Ok((digest, variables))
 }
 
-/// Stands in a header until its digest is known; a variable without bytes has no other.
-const PENDING: Digest = Digest([0; 32]);
+/// Stands in a header until its digest is known.
+const PENDING: Digest = NO_DIGEST;
 
 fn unfiltered(mapped: MappedVariable) -> VariableHeader {
     let raw_bytes = RawBytes(mapped.extents.iter().map(|e| e.raw_bytes).sum());
@@ -379,7 +383,9 @@ impl Part {
 
 /// Computes all digests that are still pending, and that of the file.
 fn digests(input: &mut Input<'_>, variables: &mut [VariableHeader]) -> io::Result<Digest> {
-    let pending: Vec<usize> = (0..variables.len()).filter(|&v| variables[v].digest == PENDING).collect();
+    let least = if input.is_kept { DIGEST_BYTES_MIN } else { 0 };
+    let is_pending = |v: &VariableHeader| v.digest == PENDING && v.raw_bytes.0 >= least;
+    let pending: Vec<usize> = (0..variables.len()).filter(|&v| is_pending(&variables[v])).collect();
     if input.whole.is_some() {
         for v in pending {
             variables[v].digest = again(input, &variables[v].extents)?;
@@ -485,6 +491,8 @@ struct Input<'a> {
     file: Sparse<'a>,
     bytes: u64,
     whole: Option<Vec<u8>>,
+    /// The caller wants `whole`.
+    is_kept: bool,
     buffer: Vec<u8>,
 }
 
@@ -503,17 +511,26 @@ impl Drop for Input<'_> {
 }
 
 impl<'a> Input<'a> {
-    fn new(file: &'a File, bytes: u64) -> io::Result<Self> {
+    /// Of a file that was just opened.
+    fn new(file: &'a File, metadata: &Metadata, keep: impl FnOnce(u64) -> Option<Vec<u8>>) -> io::Result<Self> {
+        let bytes = metadata.len();
+        let mut is_kept = false;
         let whole = match usize::try_from(bytes) {
             Ok(len) if bytes <= WHOLE_MAX => {
-                let mut whole = SPARE.take();
-                whole.resize(len, 0);
-                file.read_exact_at(&mut whole, 0)?;
+                let kept = keep(bytes);
+                is_kept = kept.is_some();
+                let mut whole = kept.unwrap_or_else(|| SPARE.take());
+                // Not `read_exact_at`, which wants memory that was written to.
+                whole.clear();
+                whole.reserve_exact(len);
+                if file.take(bytes).read_to_end(&mut whole)? != len {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
                 Some(whole)
             }
             _ => None,
         };
-        Ok(Self { file: Sparse::new(file)?, bytes, whole, buffer: Vec::new() })
+        Ok(Self { file: Sparse::of(file, metadata), bytes, whole, is_kept, buffer: Vec::new() })
     }
 
     /// Bytes that must lie within the file; at most a chunk of [`mcrengine::header::FILTERED_CHUNK_MAX`].
@@ -561,5 +578,41 @@ mod tests {
         assert_eq!(after(fine, whole, 20_000_000), 0, "an application may set whole seconds");
         assert_eq!(after(whole, whole, 500_000_000), 1_500_000_000);
         assert_eq!(after(fine, fine, -3_600_000_000_000), 20_000_000, "a server whose clock is ahead");
+    }
+
+    #[test]
+    fn a_file_whose_bytes_are_kept_is_the_same_but_for_the_digests_of_short_variables() {
+        /// One variable of 4095 bytes and one of 4096.
+        struct Two;
+        impl MapSource for Two {
+            fn map(&self, _: &MapInput<'_>) -> Result<FileMap, crate::h5::H5Error> {
+                let variable = |path: &str, offset, bytes| MappedVariable {
+                    role: Role::Array,
+                    path: path.into(),
+                    element: ElementType::Bytes,
+                    shape: Shape([bytes].into()),
+                    filters: [].into(),
+                    extents: vec![Extent { offset, stored_bytes: bytes, raw_bytes: bytes }],
+                };
+                Ok(FileMap { variables: vec![variable("/a", 10, 4095), variable("/b", 4200, 4096)] })
+            }
+        }
+        let root = tempfile::tempdir().expect("a directory");
+        let bytes: Vec<u8> = (0..10_000u32).map(|i| ((i * i) >> 3) as u8).collect();
+        std::fs::write(root.path().join("f"), &bytes).expect("written");
+        let path = FilePath::new(&b"f"[..]).expect("valid");
+        let capture = |keep: bool| {
+            let buffer = |_| keep.then(|| vec![1; 20_000]);
+            capture_keeping(root.path(), &path, Rank(0), CaptureMode::Apart, &Two, buffer).expect("captured")
+        };
+        let ((all, none), (mut kept, image)) = (capture(false), capture(true));
+        assert_eq!((none, image), (None, Some(bytes.clone())));
+        assert_eq!(all.header.variables[1].digest, Digest::of(&bytes[10..4105]));
+        let digests: Vec<_> = kept.header.variables.iter().map(|v| v.digest).collect();
+        assert_eq!(digests, [NO_DIGEST, NO_DIGEST, Digest::of(&bytes[4200..8296])], "the skeleton is short too");
+        for (variable, whole) in kept.header.variables.iter_mut().zip(&all.header.variables) {
+            variable.digest = whole.digest;
+        }
+        assert_eq!(kept, all);
     }
 }

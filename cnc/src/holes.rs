@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
@@ -16,10 +16,14 @@ pub(crate) struct Sparse<'a> {
 
 impl<'a> Sparse<'a> {
     pub fn new(file: &'a File) -> io::Result<Self> {
-        let metadata = file.metadata()?;
+        Ok(Self::of(file, &file.metadata()?))
+    }
+
+    /// For a file of which this is known.
+    pub fn of(file: &'a File, metadata: &Metadata) -> Self {
         // A file system that compresses looks the same; then nothing is found, and all is read.
         let has_holes = metadata.blocks().saturating_mul(512) < metadata.len();
-        Ok(Self { file, has_holes, hole: (0, 0) })
+        Self { file, has_holes, hole: (0, 0) }
     }
 
     /// Fills the buffer with the bytes at `at`, which must lie within the file.

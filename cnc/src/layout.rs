@@ -10,7 +10,7 @@ pub mod presets;
 pub mod walk;
 
 pub use guess::Explanation;
-pub use walk::{CheckpointLabel, Listing, Scan, ScanError, ScanLimits, Skipped, list, scan};
+pub use walk::{CheckpointLabel, Listing, Scan, ScanError, ScanLimits, Skipped, list, scan, sort};
 
 use mcrengine::ids::{CheckpointId, FilePath, NameError, RANKS_MAX, Rank};
 use regex::bytes::{Captures, Regex, RegexBuilder};

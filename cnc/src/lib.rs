@@ -10,7 +10,7 @@ pub mod fingerprint;
 pub mod h5;
 mod holes;
 pub mod layout;
-mod memory;
+pub mod memory;
 #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "writes the restored files"))]
 pub mod restart;
 pub mod serve;

@@ -11,6 +11,7 @@ use mcrengine::header::{FileHeader, VariableHeader};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
+use std::ops::Deref;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -52,11 +53,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A captured file whose raw bytes can be read.
+/// A captured file whose raw bytes can be read. Its header is owned, shared or lent.
 #[derive(Debug)]
-pub struct OpenFile {
+pub struct OpenFile<H = Arc<FileHeader>> {
     name: PathBuf,
-    header: Arc<FileHeader>,
+    header: H,
     fingerprint: Fingerprint,
     descriptors: Arc<Descriptors>,
     slot: Arc<Slot>,
@@ -70,9 +71,9 @@ pub struct OpenFile {
 
 type LastChunk = (usize, usize, Arc<Vec<u8>>);
 
-impl OpenFile {
+impl<H: Deref<Target = FileHeader>> OpenFile<H> {
     /// The file below `root` that was captured as `header` when it had this fingerprint. Opens nothing yet.
-    pub fn new(root: &Path, header: Arc<FileHeader>, fingerprint: Fingerprint, descriptors: &Arc<Descriptors>) -> Self {
+    pub fn new(root: &Path, header: H, fingerprint: Fingerprint, descriptors: &Arc<Descriptors>) -> Self {
         let starts = header.variables.iter().map(starts).collect();
         Self {
             name: root.join(header.path.as_path()),
@@ -97,7 +98,7 @@ impl OpenFile {
     }
 
     /// What was captured.
-    pub fn header(&self) -> &Arc<FileHeader> {
+    pub fn header(&self) -> &H {
         &self.header
     }
 

@@ -8,6 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A store in a directory.
 #[derive(Clone, Debug)]
@@ -75,8 +76,12 @@ impl Store for PosixStore {
             let full = self.root.join(&path);
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&full) {
                 Ok(file) => {
-                    // Gone with the process, however it ends. Where there are no locks, see `is_held`.
-                    let _ = file.try_lock();
+                    // Gone with the process, however it ends. Somebody may be looking just now whether it is held. Where
+                    // there are no locks, see `is_held`.
+                    while tried < TRIES && matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+                        tried += 1;
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
                     return Ok(Box::new(PosixTemp { file, path, full }));
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tried < TRIES => tried += 1,

@@ -189,13 +189,15 @@ fn contents_that_contradict_themselves_are_refused_before_anything_gets_a_final_
             c.reused.retain(|(_, source)| !matches!(source, Source::SameAs(_)));
         }),
         ("once each", |c| c.classes[1].members.swap(0, 1)),
-        ("do not cover", |c| c.files[1].variables[1].extents[0].offset += 1),
+        ("do not cover", |c| Arc::make_mut(&mut c.files)[1].variables[1].extents[0].offset += 1),
         ("the same as", |c| {
             let first = c.reused[0].0;
             c.reused[0].1 = Source::SameAs(first);
         }),
-        ("a variable of 4096 bytes or more has none", |c| c.files[0].variables[1].digest = NO_DIGEST),
-        ("cannot be written", |c| c.files[0].variables[1].shape = Shape(vec![1; 33].into())),
+        ("a variable of 4096 bytes or more has none", |c| {
+            Arc::make_mut(&mut c.files)[0].variables[1].digest = NO_DIGEST
+        }),
+        ("cannot be written", |c| Arc::make_mut(&mut c.files)[0].variables[1].shape = Shape(vec![1; 33].into())),
     ];
     for (expected, spoil) in spoils {
         let store = MemoryStore::new();
@@ -204,7 +206,7 @@ fn contents_that_contradict_themselves_are_refused_before_anything_gets_a_final_
             scheme: Scheme::Aware,
             block_bytes: 0,
             classes: mcrengine::classify::classify(&group.files, &Default::default()),
-            files: group.files.clone(),
+            files: group.files.clone().into(),
             reused: reusable(&group.files, &ReuseIndex::empty()),
         };
         let reused = contents.reused.clone();

@@ -100,7 +100,7 @@ fn a_million_variables_take_less_than_a_gib_to_write_and_to_read() {
         writer.append(plan, &segment).expect("appends");
     }
     drop(plans);
-    let contents = Contents { scheme: Scheme::Aware, block_bytes: 0, classes, files, reused: vec![] };
+    let contents = Contents { scheme: Scheme::Aware, block_bytes: 0, classes, files: files.into(), reused: vec![] };
     let sealed = writer.seal(&store, contents).expect("seals");
     let written = started.elapsed();
     let variables = sealed.index().variables().count();

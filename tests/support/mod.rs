@@ -217,7 +217,7 @@ pub fn write(
         scheme: how.options.scheme,
         block_bytes: how.options.block_bytes.get(),
         classes,
-        files: group.files.clone(),
+        files: group.files.clone().into(),
         reused,
     };
     writer.seal(store, contents)

@@ -17,6 +17,7 @@ use super::reader::Reader;
 use super::{DATASETS_MAX, FileMap, H5Error, MapInput, MapSource, MappedVariable, PipelineFilter, superblock_offset};
 use chunks::Index;
 use mcrengine::header::DIMENSIONS_MAX;
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// The own parser.
@@ -152,7 +153,7 @@ fn not_classic(what: &'static str, at: u64) -> H5Error {
     H5Error::NotClassic { what, at }
 }
 
-impl Parser<'_> {
+impl<'a> Parser<'a> {
     /// Pays for one entry, and for as many bytes of copies or names.
     fn pay(&mut self, bytes: usize, at: u64) -> Result<(), H5Error> {
         self.steps_left = self
@@ -162,11 +163,14 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// A copy of `len` bytes at an address.
-    fn piece(&mut self, address: u64, len: usize) -> Result<Vec<u8>, H5Error> {
+    /// `len` bytes at an address.
+    fn piece(&mut self, address: u64, len: usize) -> Result<Cow<'a, [u8]>, H5Error> {
         let at = address.saturating_add(self.base);
         self.pay(len, at)?;
-        Ok(self.reader.get(at, len)?.to_vec())
+        match self.reader.borrowed(at, len) {
+            Some(bytes) => Ok(Cow::Borrowed(bytes)),
+            None => Ok(Cow::Owned(self.reader.get(at, len)?.to_vec())),
+        }
     }
 
     /// Reads the widths, and gives the address of the root group's header.

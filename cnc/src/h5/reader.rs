@@ -72,6 +72,14 @@ impl<'a> Reader<'a> {
         Ok(&self.scratch)
     }
 
+    /// The same without a copy, where all of the file is in memory.
+    pub fn borrowed(&self, at: u64, len: usize) -> Option<&'a [u8]> {
+        match self.whole {
+            Cow::Borrowed(whole) => whole.get(usize::try_from(at).ok()?..)?.get(..len),
+            Cow::Owned(_) => None,
+        }
+    }
+
     fn page(&mut self, number: u64) -> Result<&[u8], H5Error> {
         let slot = &mut self.pages[(number % PAGES as u64) as usize];
         if slot.0 != number {

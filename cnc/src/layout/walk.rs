@@ -66,6 +66,8 @@ pub struct Skipped {
 pub struct Listing {
     /// Regular files, in the order of their names.
     pub files: Vec<FilePath>,
+    /// When each of them was modified.
+    pub modified: Vec<SystemTime>,
     /// Neither files nor directories (links, sockets, devices), or not readable, at most [`SKIPPED_MAX`] of them.
     pub skipped: Vec<Skipped>,
 }
@@ -143,15 +145,6 @@ pub enum ScanError {
 
 /// The files below `root`, in the order of their names.
 pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
-    let (files, skipped) = list_with_times(root, limits)?;
-    Ok(Listing { files: files.into_iter().map(|(path, _)| path).collect(), skipped })
-}
-
-/// A file, and when it was modified.
-type Timed = (FilePath, SystemTime);
-
-/// The same, with times.
-fn list_with_times(root: &Path, limits: &ScanLimits) -> Result<(Vec<Timed>, Vec<Skipped>), ScanError> {
     let (mut files, mut skipped) = (Vec::new(), Vec::new());
     let mut see = |found: Found<'_>| match found {
         Found::File(path, metadata) => files.push((path, metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH))),
@@ -163,14 +156,19 @@ fn list_with_times(root: &Path, limits: &ScanLimits) -> Result<(Vec<Timed>, Vec<
     };
     walk(root, Path::new(""), limits, &mut see)?;
     files.sort();
-    Ok((files, skipped))
+    let (files, modified) = files.into_iter().unzip();
+    Ok(Listing { files, modified, skipped })
 }
 
 /// The checkpoints below `root`.
 pub fn scan(root: &Path, layout: &Layout, limits: &ScanLimits) -> Result<Scan, ScanError> {
-    let (files, skipped) = list_with_times(root, limits)?;
-    let mut scan = Scan { skipped, ..Scan::default() };
-    for (path, modified) in files {
+    Ok(sort(list(root, limits)?, layout))
+}
+
+/// The checkpoints that a directory's files make.
+pub fn sort(listing: Listing, layout: &Layout) -> Scan {
+    let mut scan = Scan { skipped: listing.skipped, ..Scan::default() };
+    for (path, modified) in listing.files.into_iter().zip(listing.modified) {
         match layout.place(&path) {
             Some(placed) => {
                 let label = CheckpointLabel(placed.checkpoint);
@@ -181,7 +179,7 @@ pub fn scan(root: &Path, layout: &Layout, limits: &ScanLimits) -> Result<Scan, S
             None => scan.unplaced.push(path),
         }
     }
-    Ok(scan)
+    scan
 }
 
 /// What a walk meets.

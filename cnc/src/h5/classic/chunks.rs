@@ -186,7 +186,7 @@ impl Parser<'_> {
         if !bytes.starts_with(signature) || bytes.get(4) != Some(&0) {
             return Err(not_classic("an index of chunks without its signature", address));
         }
-        Ok(bytes)
+        Ok(bytes.into_owned())
     }
 
     fn fixed_array(&mut self, address: u64, raw_bytes: u64, chunks: &mut Vec<Chunk>) -> Result<(), H5Error> {

@@ -91,7 +91,7 @@ impl Parser<'_> {
         if len > LINK_MAX || within.checked_add(len).is_none_or(|end| end > block_bytes) {
             return Err(not_classic("a link that passes the end of its block", at));
         }
-        self.piece(block.saturating_add(within), len as usize)
+        Ok(self.piece(block.saturating_add(within), len as usize)?.into_owned())
     }
 
     /// The direct block that holds an offset of the heap: its address, the offset in it, and its length.
