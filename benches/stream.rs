@@ -136,7 +136,7 @@ fn bare_stream(bytes: u64, large_frames: bool) -> Duration {
         let started = Instant::now();
         for i in 0..bytes / FRAME_BYTES as u64 {
             let offset = i * FRAME_BYTES as u64;
-            let data = v1::Data { fetch_id: 1, offset, bytes: payload.clone(), crc: 0 };
+            let data = v1::Data { fetch_id: 1, offset, bytes: payload.clone() };
             let message = v1::FromAgent { message: Some(v1::from_agent::Message::Data(data)) };
             out.send(message).await.expect("taken");
         }

@@ -5,7 +5,7 @@ use crate::compress::{CompressError, compress};
 use crate::observe::Observer;
 use crate::source::{FetchError, Source, Wanted};
 use mcrengine::classify::{Naming, VariableRef, classify};
-use mcrengine::codec::{Profile, Scratch};
+use mcrengine::codec::{Chain, Profile, Scratch};
 use mcrengine::container::{ContainerWriter, Contents, ReadError, StoredSegment};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, GroupId, Grouping, JobId};
@@ -14,7 +14,7 @@ use mcrengine::merge::{Layout, merge, runs};
 use mcrengine::plan::{PlanOptions, SegmentPlan, plan};
 use mcrengine::reuse::{ReuseIndex, reusable};
 use mcrengine::store::{Store, StoreError};
-use mcrengine::units::StoredBytes;
+use mcrengine::units::{RawBytes, StoredBytes};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -228,6 +228,12 @@ fn fetch_merge_compress(
                     let segment = &segments[index];
                     let done = unpanicked(|| {
                         let all_whole = check_whole(flush.source, segment, files, &raw)?;
+                        if matches!(flush.options.profile, Profile::Raw) {
+                            // Stored as it is: no other buffer, and nothing to decode. An empty one says where to look.
+                            let raw_bytes = RawBytes(raw.len() as u64);
+                            let stored = StoredSegment { chain: Chain::raw(), raw_bytes, stored: raw };
+                            return Ok((index, stored, (!all_whole).then(Vec::new), lease));
+                        }
                         let stored =
                             compress(&flush.options.profile, segment, files, &raw, flush.options.verify, &mut scratch)?;
                         if !all_whole {
@@ -259,10 +265,14 @@ fn fetch_merge_compress(
             while let Some((stored, raw, lease)) = early.remove(&due) {
                 if result.is_ok() {
                     result = unpanicked(|| {
-                        raw.map_or(Ok(()), |raw| parts.check(&segments[due], files, &raw))?;
+                        let in_part = raw.as_ref().map(|raw| if raw.is_empty() { &stored.stored } else { raw });
+                        in_part.map_or(Ok(()), |raw| parts.check(&segments[due], files, raw))?;
                         write(&segments[due], &stored)
                     })
                     .inspect_err(|_| stopped.store(true, Ordering::Relaxed));
+                }
+                if matches!(flush.options.profile, Profile::Raw) {
+                    spare.lock().unwrap_or_else(PoisonError::into_inner).push(stored.stored);
                 }
                 drop(lease);
                 due += 1;
