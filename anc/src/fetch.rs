@@ -9,7 +9,7 @@ use mcr_proto::{FETCH_BYTES_MAX, FRAME_BYTES, FRAME_BYTES_MIN, v1};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::Rank;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::error::TrySendError;
@@ -35,6 +35,8 @@ pub struct AgentLink {
     /// Whether the session has ended, for those who wait for it.
     ended: watch::Sender<bool>,
     pending: Mutex<Pending>,
+    /// Data arrived since [`AgentLink::sent_data`] was asked last.
+    sent_data: AtomicBool,
     next_fetch: AtomicU64,
     /// Flush threads are not the runtime's, but wait for room in its queue with a deadline.
     runtime: tokio::runtime::Handle,
@@ -73,7 +75,10 @@ impl AgentLink {
         let (ended, runtime) = (watch::Sender::new(false), tokio::runtime::Handle::current());
         let end = ended.subscribe();
         let sending = Mutex::new(Some(out.clone()));
-        let link = Arc::new(Self { session, node, out: sending, answers, ended, pending, next_fetch, runtime });
+        let link = {
+            let sent_data = AtomicBool::new(false);
+            Arc::new(Self { session, node, out: sending, answers, ended, pending, sent_data, next_fetch, runtime })
+        };
         link.runtime.spawn(send_answers(to_send, out, Arc::downgrade(&link), end));
         link
     }
@@ -102,9 +107,15 @@ impl AgentLink {
     /// A frame arrived; its payload goes to whoever waits for it, as it is. An agent that does not keep to the protocol
     /// loses its session.
     pub fn data(&self, frame: DataFrame) {
+        self.sent_data.store(true, Ordering::Relaxed);
         if let Err(reason) = self.take_data(frame) {
             self.end_with(&format!("node {} broke the protocol: {reason}", self.node), false);
         }
+    }
+
+    /// Whether data arrived since this was asked last: a sign of life that no message gives.
+    pub fn sent_data(&self) -> bool {
+        self.sent_data.swap(false, Ordering::Relaxed)
     }
 
     fn take_data(&self, frame: DataFrame) -> Result<(), String> {
@@ -436,8 +447,10 @@ mod tests {
             assert!(reason.contains(why) && linked.link.has_ended(), "{reason}");
         }
         let linked = link();
+        assert!(!linked.link.sent_data());
         linked.link.data(data(99, 0, &[b"late"]));
         assert!(!linked.link.has_ended(), "nobody waits for it any more");
+        assert!(linked.link.sent_data() && !linked.link.sent_data(), "but its sender lives");
     }
 
     #[test]

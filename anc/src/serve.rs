@@ -221,6 +221,7 @@ impl Service {
                 () = self.hub.closed() => return End { reason: SHUTTING_DOWN.into(), retry: true },
             };
             let message = match heard {
+                None if link.sent_data() => continue,
                 None => {
                     let reason = format!("node {} said nothing for {SILENCE_SECONDS} s", link.node);
                     return End { reason, retry: true };
