@@ -395,8 +395,11 @@ mod tests {
         }
     }
 
-    /// What the codec gets, and what the slot gets: of each frame fetch, offset and payload.
-    fn sorted(sent: &[u8], chunk_bytes: usize) -> (Vec<u8>, Vec<(u64, u64, Vec<u8>)>) {
+    /// Fetch, offset and payload.
+    type Taken = (u64, u64, Vec<u8>);
+
+    /// What the codec gets, and what the slot gets.
+    fn sorted(sent: &[u8], chunk_bytes: usize) -> (Vec<u8>, Vec<Taken>) {
         let chunks: Vec<Bytes> = sent.chunks(chunk_bytes.max(1)).map(Bytes::copy_from_slice).collect();
         let (slot, taken) = (DataSlot::default(), Arc::new(Mutex::new(Vec::new())));
         let to = Arc::clone(&taken);
