@@ -2,7 +2,7 @@
 //!
 //! An aggregator with a budget of 128 MiB and an agent with one of 64 MiB, processes of their own, on loopback. 2 GB of
 //! doubles go through with the default profile. Goals: the aggregator's peak under 256 MiB; the agent's under 32 MiB at
-//! rest and under its budget + 32 MiB at work; at rest, with a session open, only the heartbeats every 10 s.
+//! rest and under its budget + 32 MiB at work; at rest, with a session open, no wake-ups but the kernel's own.
 //! Peak is VmHWM, at rest is VmRSS, wake-ups are voluntary context switches of all threads in a minute.
 //! MCR_BENCH_MIB says how much goes through (1907), MCR_BENCH_DIR where files and store lie.
 

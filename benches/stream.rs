@@ -1,12 +1,18 @@
 //! How much of what a bare tonic stream carries does a checkpoint get, through agent and aggregator on loopback?
 //! Goal: 60 %, with the profile `raw`.
 //!
-//! Bare: one bidirectional stream, messages of 1 MiB that are made once, and counted and dropped where they arrive.
-//! Ours: an agent and an aggregator in this process, each on a runtime of its own with two threads as in the daemons,
-//! HDF5 files of doubles and the store in a file system in memory (MCR_BENCH_DIR, /dev/shm unless set), everything else
-//! as it is: digests at the agent, CRCs on the wire, digests at the aggregator, decoding again, container digest, sync.
-//! *Stream* is from the beginning of the flush to the commit; *all* is from the beginning of the capture. Both kinds
-//! take turns. MCR_BENCH_REPETITIONS says how often (15), MCR_BENCH_MIB how much (1024).
+//! Bare: one bidirectional stream, messages of 1 MiB that are made once, and counted and dropped where they arrive; with
+//! HTTP/2 frames of 16 KiB, as tonic has them, and with frames as ours. Nothing is read, checked or written.
+//!
+//! Ours: an agent and an aggregator in this process, each on a runtime of its own with two threads as in the daemons;
+//! HDF5 files of doubles and the store in a file system in memory (MCR_BENCH_DIR, /dev/shm unless set). Everything is as it
+//! is in production: each byte is read from its file, sent, compared with the digest of its variable, put in a segment,
+//! checksummed, hashed once more for the container, written, and synced. *Stream* is from the beginning of the flush to the
+//! commit; *all* is from the beginning of the capture, which reads and hashes every file before it is announced.
+//!
+//! All kinds take turns. On a machine that others use too, wall times mislead, so the processor time of this process is
+//! given as well, in nanoseconds for each byte, and the share by either. MCR_BENCH_REPETITIONS says how often (15),
+//! MCR_BENCH_MIB how much (1024).
 
 mod support;
 
@@ -17,8 +23,10 @@ use mcr_cnc::config::{CncOptions, LayoutOptions};
 use mcr_cnc::h5::{FileMap, H5Error, MapInput, MapSource, Maps};
 use mcr_proto::v1::aggregator_client::AggregatorClient;
 use mcr_proto::v1::aggregator_server::{self, AggregatorServer};
-use mcr_proto::{FRAME_BYTES, MESSAGE_BYTES_MAX, v1};
+use mcr_proto::{FRAME_BYTES, HTTP_FRAME_BYTES, MESSAGE_BYTES_MAX, v1};
 use mcrengine::store::PosixStore;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -41,36 +49,84 @@ fn main() {
     let files = dir.path().join("files");
     write_files(&files, mib);
     let bytes = support::bytes_below(&files);
-    let [mut bare, mut bare_large, mut stream, mut all, mut share, mut share_large] = [const { Sample::new() }; 6];
+    let [mut bare, mut bare_as_ours, mut stream, mut all] = [const { Measured::new() }; 4];
+    let [mut share, mut share_as_ours, mut share_of_cpu] = [const { Sample::new() }; 3];
     let n = repetitions(15);
-    let rate = |elapsed: Duration| bytes as f64 / 1e6 / elapsed.as_secs_f64();
     // The first round warms up and is not counted.
     for round in 0..=n {
-        let (mut of_bare, mut of_large, mut of_ours) =
-            (Duration::ZERO, Duration::ZERO, (Duration::ZERO, Duration::ZERO));
+        let [mut of_bare, mut of_as_ours, mut of_stream, mut of_all] = [Cost::default(); 4];
         for turn in 0..3 {
             match (round + turn) % 3 {
-                0 => of_bare = bare_stream(bytes, false),
-                1 => of_large = bare_stream(bytes, true),
-                _ => of_ours = through_ours(dir.path(), &files),
+                0 => of_bare = bare_stream(bytes, None),
+                1 => of_as_ours = bare_stream(bytes, Some(HTTP_FRAME_BYTES)),
+                _ => (of_stream, of_all) = through_ours(dir.path(), &files),
             }
         }
         if round > 0 {
-            bare.push(rate(of_bare));
-            bare_large.push(rate(of_large));
-            stream.push(rate(of_ours.0));
-            all.push(rate(of_ours.1));
-            share.push(of_bare.as_secs_f64() / of_ours.0.as_secs_f64() * 100.0);
-            share_large.push(of_large.as_secs_f64() / of_ours.0.as_secs_f64() * 100.0);
+            bare.push(bytes, of_bare);
+            bare_as_ours.push(bytes, of_as_ours);
+            stream.push(bytes, of_stream);
+            all.push(bytes, of_all);
+            share.push(of_bare.wall_s / of_stream.wall_s * 100.0);
+            share_as_ours.push(of_as_ours.wall_s / of_stream.wall_s * 100.0);
+            share_of_cpu.push(of_bare.cpu_s / of_stream.cpu_s * 100.0);
         }
     }
-    println!("{:.1} MB in {RANKS} files; MB/s: median [quartiles; extremes] of {n}", bytes as f64 / 1e6);
-    println!("  bare tonic stream of 1 MiB messages:  {}", bare.show());
-    println!("  the same with large HTTP/2 frames:    {}", bare_large.show());
-    println!("  ours, stream: {}", stream.show());
-    println!("  ours, all:    {}", all.show());
-    println!("  stream as a share of bare, %:         {}", share.show());
-    println!("  stream as a share of large frames, %: {}", share_large.show());
+    println!("{:.1} MB in {RANKS} files; median [quartiles; extremes] of {n}", bytes as f64 / 1e6);
+    bare.print("bare tonic stream of 1 MiB messages");
+    bare_as_ours.print("the same with HTTP/2 frames as ours");
+    stream.print("ours, stream");
+    all.print("ours, all");
+    println!("  stream as a share of the first, %: {}", share.show());
+    println!("  stream as a share of the second, %: {}", share_as_ours.show());
+    println!("  processor time of the first as a share of that of stream, %: {}", share_of_cpu.show());
+}
+
+/// What something took.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    wall_s: f64,
+    cpu_s: f64,
+}
+
+/// A moment.
+#[derive(Clone, Copy)]
+struct Mark {
+    at: Instant,
+    cpu_s: f64,
+}
+
+impl Mark {
+    fn now() -> Self {
+        let usage = getrusage(UsageWho::RUSAGE_SELF).expect("known");
+        let cpu_us = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+        Self { at: Instant::now(), cpu_s: cpu_us as f64 / 1e6 }
+    }
+
+    fn since(self, before: Self) -> Cost {
+        Cost { wall_s: (self.at - before.at).as_secs_f64(), cpu_s: self.cpu_s - before.cpu_s }
+    }
+}
+
+struct Measured {
+    mb_per_s: Sample,
+    cpu_ns_per_byte: Sample,
+}
+
+impl Measured {
+    const fn new() -> Self {
+        Self { mb_per_s: Sample::new(), cpu_ns_per_byte: Sample::new() }
+    }
+
+    fn push(&mut self, bytes: u64, cost: Cost) {
+        self.mb_per_s.push(bytes as f64 / 1e6 / cost.wall_s);
+        self.cpu_ns_per_byte.push(cost.cpu_s * 1e9 / bytes as f64);
+    }
+
+    fn print(&self, what: &str) {
+        let (rate, cpu) = (&self.mb_per_s, &self.cpu_ns_per_byte);
+        println!("  {what}: {} MB/s; {:.2} ns of processor time for each byte", rate.show(), cpu.median());
+    }
 }
 
 fn runtime() -> Runtime {
@@ -108,8 +164,8 @@ impl aggregator_server::Aggregator for Counter {
     }
 }
 
-/// As many bytes through a stream that nothing else is done with; in HTTP/2 frames of 16 KiB, or in large ones as ours.
-fn bare_stream(bytes: u64, large_frames: bool) -> Duration {
+/// As many bytes through a stream that nothing else is done with; in HTTP/2 frames of 16 KiB, or of so many bytes.
+fn bare_stream(bytes: u64, http_frame_bytes: Option<u32>) -> Cost {
     let (near, far) = (runtime(), runtime());
     let count = Arc::new(AtomicU64::new(0));
     let counter = Counter(Arc::clone(&count));
@@ -120,7 +176,7 @@ fn bare_stream(bytes: u64, large_frames: bool) -> Duration {
         let server = tonic::transport::Server::builder()
             .initial_stream_window_size(8 << 20)
             .initial_connection_window_size(16 << 20)
-            .max_frame_size(large_frames.then_some(MESSAGE_BYTES_MAX as u32))
+            .max_frame_size(http_frame_bytes)
             .tcp_nodelay(true)
             .add_service(service);
         tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
@@ -133,35 +189,35 @@ fn bare_stream(bytes: u64, large_frames: bool) -> Duration {
         let (out, queue) = tokio::sync::mpsc::channel(16);
         let payload = bytes::Bytes::from(vec![0x5a; FRAME_BYTES]);
         let mut answer = client.session(ReceiverStream::new(queue)).await.expect("a stream").into_inner();
-        let started = Instant::now();
+        let started = Mark::now();
         for i in 0..bytes / FRAME_BYTES as u64 {
             let offset = i * FRAME_BYTES as u64;
-            let data = v1::Data { fetch_id: 1, offset, bytes: payload.clone(), crc: 0 };
+            let data = v1::Data { fetch_id: 1, offset, bytes: payload.clone() };
             let message = v1::FromAgent { message: Some(v1::from_agent::Message::Data(data)) };
             out.send(message).await.expect("taken");
         }
         drop(out);
         while let Ok(Some(_)) = answer.message().await {}
         assert_eq!(count.load(Ordering::Relaxed), bytes / FRAME_BYTES as u64 * FRAME_BYTES as u64);
-        started.elapsed()
+        Mark::now().since(started)
     })
 }
 
 /// Notes when the first file is captured.
 struct Noting {
     maps: Maps,
-    first: Arc<Mutex<Option<Instant>>>,
+    first: Arc<Mutex<Option<Mark>>>,
 }
 
 impl MapSource for Noting {
     fn map(&self, input: &MapInput<'_>) -> Result<FileMap, H5Error> {
-        self.first.lock().expect("not poisoned").get_or_insert_with(Instant::now);
+        self.first.lock().expect("not poisoned").get_or_insert_with(Mark::now);
         self.maps.map(input)
     }
 }
 
 /// One checkpoint from the files to the commit: from the beginning of the flush, and from that of the capture.
-fn through_ours(dir: &Path, files: &Path) -> (Duration, Duration) {
+fn through_ours(dir: &Path, files: &Path) -> (Cost, Cost) {
     let (near, far) = (runtime(), runtime());
     let store = dir.join("store");
     let posix = PosixStore::create(&store).expect("a store");
@@ -197,7 +253,7 @@ fn through_ours(dir: &Path, files: &Path) -> (Duration, Duration) {
             assert!(Instant::now() < deadline, "no commit within two minutes");
             std::thread::sleep(Duration::from_millis(1));
         }
-        Instant::now()
+        Mark::now()
     };
     // The container's temporary file is made when the first fetch is due.
     let flushing = wait_for(&|dir| std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()));
@@ -207,7 +263,7 @@ fn through_ours(dir: &Path, files: &Path) -> (Duration, Duration) {
     far.block_on(aggregator.drain());
     std::fs::remove_dir_all(&store).expect("removed");
     std::fs::remove_file(dir.join("state")).expect("removed");
-    (committed - flushing, committed - captured)
+    (committed.since(flushing), committed.since(captured))
 }
 
 /// The files of one checkpoint: doubles that are different everywhere.

@@ -4,13 +4,14 @@
 
 use crate::source::{FetchError, Source, Wanted};
 use bytes::Bytes;
-use mcr_proto::{FETCH_BYTES_MAX, v1};
+use mcr_proto::data::DataFrame;
+use mcr_proto::{FETCH_BYTES_MAX, FRAME_BYTES, FRAME_BYTES_MIN, v1};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::Rank;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::watch;
 use tonic::Status;
@@ -34,6 +35,8 @@ pub struct AgentLink {
     /// Whether the session has ended, for those who wait for it.
     ended: watch::Sender<bool>,
     pending: Mutex<Pending>,
+    /// Data arrived since [`AgentLink::sent_data`] was asked last.
+    sent_data: AtomicBool,
     next_fetch: AtomicU64,
     /// Flush threads are not the runtime's, but wait for room in its queue with a deadline.
     runtime: tokio::runtime::Handle,
@@ -50,9 +53,12 @@ struct Pending {
 
 /// A fetch under way.
 struct Slot {
-    buffer: Vec<u8>,
-    total_bytes: usize,
-    done: mpsc::SyncSender<Result<Vec<u8>, Failed>>,
+    /// Bytes that came.
+    have: u64,
+    total_bytes: u64,
+    /// Frames in order, or why there are no more. Bounded by what was asked for: frames are no smaller than
+    /// [`FRAME_BYTES_MIN`].
+    frames: mpsc::Sender<Result<Vec<Bytes>, Failed>>,
 }
 
 /// How a fetch failed.
@@ -69,7 +75,10 @@ impl AgentLink {
         let (ended, runtime) = (watch::Sender::new(false), tokio::runtime::Handle::current());
         let end = ended.subscribe();
         let sending = Mutex::new(Some(out.clone()));
-        let link = Arc::new(Self { session, node, out: sending, answers, ended, pending, next_fetch, runtime });
+        let link = {
+            let sent_data = AtomicBool::new(false);
+            Arc::new(Self { session, node, out: sending, answers, ended, pending, sent_data, next_fetch, runtime })
+        };
         link.runtime.spawn(send_answers(to_send, out, Arc::downgrade(&link), end));
         link
     }
@@ -95,33 +104,43 @@ impl AgentLink {
         *self.ended.borrow()
     }
 
-    /// A frame arrived. An error ends the session: the agent does not keep to the protocol.
-    pub fn data(&self, data: &v1::Data) -> Result<(), String> {
+    /// A frame arrived; its payload goes to whoever waits for it, as it is. An agent that does not keep to the protocol
+    /// loses its session.
+    pub fn data(&self, frame: DataFrame) {
+        self.sent_data.store(true, Ordering::Relaxed);
+        if let Err(reason) = self.take_data(frame) {
+            self.end_with(&format!("node {} broke the protocol: {reason}", self.node), false);
+        }
+    }
+
+    /// Whether data arrived since this was asked last: a sign of life that no message gives.
+    pub fn sent_data(&self) -> bool {
+        self.sent_data.swap(false, Ordering::Relaxed)
+    }
+
+    fn take_data(&self, frame: DataFrame) -> Result<(), String> {
+        let bytes = frame.bytes();
+        let DataFrame { fetch_id, offset, pieces } = frame;
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         // Not awaited any more: the flush that asked has failed since.
-        let Some(slot) = pending.slots.get_mut(&data.fetch_id) else { return Ok(()) };
-        if data.offset != slot.buffer.len() as u64 || slot.buffer.len() + data.bytes.len() > slot.total_bytes {
+        let Some(slot) = pending.slots.get_mut(&fetch_id) else { return Ok(()) };
+        let left = slot.total_bytes - slot.have;
+        if offset != slot.have || bytes as u64 > left {
             return Err(format!(
-                "data of fetch {} at {} with {} bytes, where {} of {} bytes were there",
-                data.fetch_id,
-                data.offset,
-                data.bytes.len(),
-                slot.buffer.len(),
-                slot.total_bytes
+                "data of fetch {fetch_id} at {offset} with {bytes} bytes, where {} of {} bytes were there",
+                slot.have, slot.total_bytes
             ));
         }
-        let crc = crc32c::crc32c(&data.bytes);
-        if crc != data.crc {
+        if bytes > FRAME_BYTES || bytes < FRAME_BYTES_MIN && (bytes as u64) < left {
             return Err(format!(
-                "data of fetch {} damaged on the way (CRC {crc:08x}, sent {:08x})",
-                data.fetch_id, data.crc
+                "a frame of {bytes} bytes; from {FRAME_BYTES_MIN} to {FRAME_BYTES} are allowed, and fewer in the last of a fetch"
             ));
         }
-        slot.buffer.extend_from_slice(&data.bytes);
-        if slot.buffer.len() == slot.total_bytes
-            && let Some(slot) = pending.slots.remove(&data.fetch_id)
-        {
-            let _ = slot.done.try_send(Ok(slot.buffer));
+        slot.have += bytes as u64;
+        // Only fails if nobody waits any more.
+        let _ = slot.frames.send(Ok(pieces));
+        if bytes as u64 == left {
+            pending.slots.remove(&fetch_id);
         }
         Ok(())
     }
@@ -129,7 +148,7 @@ impl AgentLink {
     /// The agent cannot answer a fetch.
     pub fn failed(&self, failed: v1::FetchFailed) {
         if let Some(slot) = self.pending.lock().unwrap_or_else(PoisonError::into_inner).slots.remove(&failed.fetch_id) {
-            let _ = slot.done.try_send(Err(Failed { reason: failed.reason, changed: failed.changed }));
+            let _ = slot.frames.send(Err(Failed { reason: failed.reason, changed: failed.changed }));
         }
     }
 
@@ -148,7 +167,7 @@ impl AgentLink {
         }
         pending.ended.get_or_insert_with(|| reason.to_owned());
         for (_, slot) in pending.slots.drain() {
-            let _ = slot.done.try_send(Err(Failed { reason: reason.to_owned(), changed: false }));
+            let _ = slot.frames.send(Err(Failed { reason: reason.to_owned(), changed: false }));
         }
         drop(pending);
         self.out.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -164,16 +183,15 @@ impl AgentLink {
         deadline: Duration,
     ) -> Result<Asked<'_>, Failed> {
         let fetch_id = self.next_fetch.fetch_add(1, Ordering::Relaxed);
-        let (done, answer) = mpsc::sync_channel(1);
+        let (frames, answer) = mpsc::channel();
         {
             let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(reason) = &pending.ended {
                 return Err(Failed { reason: reason.clone(), changed: false });
             }
-            let total = usize::try_from(total_bytes).expect("a fetch is at most 64 MiB");
-            pending.slots.insert(fetch_id, Slot { buffer: Vec::with_capacity(total), total_bytes: total, done });
+            pending.slots.insert(fetch_id, Slot { have: 0, total_bytes, frames });
         }
-        let asked = Asked { link: self, fetch_id, answer, deadline };
+        let asked = Asked { link: self, fetch_id, answer, until: Instant::now() + deadline, deadline };
         let fetch = v1::Fetch { fetch_id, announce_id, ranges, total_bytes };
         let message = v1::ToAgent { message: Some(v1::to_agent::Message::Fetch(fetch)) };
         let out = self.out.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -224,13 +242,36 @@ async fn send_answers(
 struct Asked<'a> {
     link: &'a AgentLink,
     fetch_id: u64,
-    answer: mpsc::Receiver<Result<Vec<u8>, Failed>>,
+    answer: mpsc::Receiver<Result<Vec<Bytes>, Failed>>,
+    /// When all of it must be there.
+    until: Instant,
     deadline: Duration,
 }
 
 impl Asked<'_> {
-    fn wait(self) -> Result<Vec<u8>, Failed> {
-        self.answer.recv_timeout(self.deadline).unwrap_or_else(|_| {
+    /// Fills the runs, one after the other, as their bytes come.
+    fn fill<'b>(&self, into: impl IntoIterator<Item = &'b mut [u8]>) -> Result<(), Failed> {
+        let (mut pieces, mut piece) = (Vec::new().into_iter(), Bytes::new());
+        for mut run in into {
+            while !run.is_empty() {
+                while piece.is_empty() {
+                    match pieces.next() {
+                        Some(next) => piece = next,
+                        None => pieces = self.next_frame()?.into_iter(),
+                    }
+                }
+                let bytes = piece.split_to(piece.len().min(run.len()));
+                let filled;
+                (filled, run) = run.split_at_mut(bytes.len());
+                filled.copy_from_slice(&bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn next_frame(&self) -> Result<Vec<Bytes>, Failed> {
+        let wait = self.until.saturating_duration_since(Instant::now());
+        self.answer.recv_timeout(wait).unwrap_or_else(|_| {
             let reason = format!("node {} did not answer within {} s", self.link.node, self.deadline.as_secs());
             // It counts as lost, and announces again in its next session.
             self.link.end(&reason);
@@ -324,14 +365,11 @@ impl Source for RemoteSource {
             let answer = announced.link.ask(announced.announce_id, ranges, total_bytes, self.deadline);
             asked.push((answer.map_err(|failed| lost(rank, file, failed))?, rank, file, members));
         }
+        // Each run goes to one batch, in the order of the batch's ranges.
+        let mut runs: Vec<Option<&mut [u8]>> = wanted.iter_mut().map(|run| Some(&mut *run.into)).collect();
         for (answer, rank, file, members) in asked {
-            let bytes = Bytes::from(answer.wait().map_err(|failed| lost(rank, file, failed))?);
-            let mut at = 0;
-            for i in members {
-                let into = &mut *wanted[i].into;
-                into.copy_from_slice(&bytes[at..at + into.len()]);
-                at += into.len();
-            }
+            let into = members.into_iter().filter_map(|i| runs[i].take());
+            answer.fill(into).map_err(|failed| lost(rank, file, failed))?;
         }
         Ok(())
     }
@@ -359,40 +397,69 @@ mod tests {
         Linked { link, _taken: taken, _runtime: runtime }
     }
 
-    fn data(fetch_id: u64, offset: u64, bytes: &[u8]) -> v1::Data {
-        v1::Data { fetch_id, offset, bytes: bytes.to_vec().into(), crc: crc32c::crc32c(bytes) }
+    fn data(fetch_id: u64, offset: u64, pieces: &[&'static [u8]]) -> DataFrame {
+        DataFrame { fetch_id, offset, pieces: pieces.iter().map(|piece| Bytes::from_static(piece)).collect() }
     }
 
+    fn ask(link: &AgentLink, total_bytes: u64) -> Asked<'_> {
+        link.ask(1, vec![], total_bytes, Duration::from_secs(5)).map_err(|failed| failed.reason).expect("open")
+    }
+
+    static BYTES: [u8; 3 * FRAME_BYTES_MIN] = {
+        let mut bytes = [0; 3 * FRAME_BYTES_MIN];
+        let mut i = 0;
+        while i < bytes.len() {
+            bytes[i] = (i * 7 / 5) as u8;
+            i += 1;
+        }
+        bytes
+    };
+
     #[test]
-    fn frames_in_order_make_an_answer() {
+    fn frames_in_order_fill_the_runs_however_both_are_cut() {
         let linked = link();
         let link = &linked.link;
-        let asked = link.ask(1, vec![], 5, Duration::from_secs(5)).map_err(|_| "ended").expect("open");
-        link.data(&data(asked.fetch_id, 0, b"abc")).expect("in order");
-        link.data(&data(asked.fetch_id, 3, b"de")).expect("in order");
-        assert_eq!(asked.wait().map_err(|f| f.reason).expect("whole"), b"abcde");
+        let asked = ask(link, BYTES.len() as u64);
+        let (first, last) = BYTES.split_at(FRAME_BYTES_MIN + 100);
+        link.data(data(asked.fetch_id, 0, &[&first[..7], &first[7..]]));
+        link.data(data(asked.fetch_id, first.len() as u64, &[last]));
+        let mut filled = vec![0; BYTES.len()];
+        let (a, rest) = filled.split_at_mut(3);
+        let (b, c) = rest.split_at_mut(FRAME_BYTES_MIN + 500);
+        asked.fill([a, b, c]).map_err(|failed| failed.reason).expect("whole");
+        assert!(filled == BYTES && !link.has_ended());
         assert!(link.pending.lock().expect("not poisoned").slots.is_empty());
     }
 
     #[test]
-    fn a_frame_that_is_damaged_or_out_of_order_ends_the_session() {
+    fn a_frame_out_of_order_or_of_a_wrong_length_ends_the_session() {
+        let frames: [(u64, &'static [u8], &str); 4] = [
+            (1, &BYTES[1..], "at 1"),
+            (0, &BYTES, "of 49151 bytes were there"),
+            (0, &BYTES[..FRAME_BYTES_MIN - 1], "a frame of 16383 bytes"),
+            (0, b"", "a frame of 0 bytes"),
+        ];
+        for (offset, bytes, why) in frames {
+            let linked = link();
+            let asked = ask(&linked.link, BYTES.len() as u64 - 1);
+            linked.link.data(data(asked.fetch_id, offset, &[bytes]));
+            let reason = asked.fill([&mut [0u8][..]]).map_err(|failed| failed.reason).expect_err("refused");
+            assert!(reason.contains(why) && linked.link.has_ended(), "{reason}");
+        }
         let linked = link();
-        let link = &linked.link;
-        let asked = link.ask(1, vec![], 5, Duration::from_secs(5)).map_err(|_| "ended").expect("open");
-        assert!(link.data(&data(asked.fetch_id, 1, b"a")).expect_err("a gap").contains("at 1"));
-        assert!(link.data(&data(asked.fetch_id, 0, b"abcdef")).is_err(), "more than was asked for");
-        let damaged = v1::Data { crc: 7, ..data(asked.fetch_id, 0, b"abc") };
-        assert!(link.data(&damaged).expect_err("a wrong CRC").contains("damaged"));
-        assert_eq!(link.data(&data(99, 0, b"late")), Ok(()), "nobody waits for it any more");
+        assert!(!linked.link.sent_data());
+        linked.link.data(data(99, 0, &[b"late"]));
+        assert!(!linked.link.has_ended(), "nobody waits for it any more");
+        assert!(linked.link.sent_data() && !linked.link.sent_data(), "but its sender lives");
     }
 
     #[test]
     fn the_end_of_a_session_fails_what_is_under_way_and_what_comes_later() {
         let linked = link();
         let link = &linked.link;
-        let asked = link.ask(1, vec![], 5, Duration::from_secs(5)).map_err(|_| "ended").expect("open");
+        let asked = ask(link, 5);
         link.end("the node is gone");
-        assert_eq!(asked.wait().map_err(|f| f.reason).expect_err("ended"), "the node is gone");
+        assert_eq!(asked.fill([&mut [0u8][..]]).map_err(|f| f.reason).expect_err("ended"), "the node is gone");
         assert!(link.ask(1, vec![], 5, Duration::from_secs(5)).is_err());
     }
 
@@ -401,7 +468,7 @@ mod tests {
         let linked = link();
         let link = &linked.link;
         let asked = link.ask(1, vec![], 5, Duration::ZERO).map_err(|_| "ended").expect("open");
-        assert!(asked.wait().map_err(|f| f.reason).expect_err("silent").contains("n1 did not answer"));
+        assert!(asked.fill([&mut [0u8][..]]).map_err(|f| f.reason).expect_err("silent").contains("n1 did not answer"));
         assert!(link.has_ended(), "its session ends, so that it announces again");
     }
 }

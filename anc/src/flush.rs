@@ -5,7 +5,7 @@ use crate::compress::{CompressError, compress};
 use crate::observe::Observer;
 use crate::source::{FetchError, Source, Wanted};
 use mcrengine::classify::{Naming, VariableRef, classify};
-use mcrengine::codec::{Profile, Scratch};
+use mcrengine::codec::{Chain, Profile, Scratch};
 use mcrengine::container::{ContainerWriter, Contents, ReadError, StoredSegment};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, GroupId, Grouping, JobId};
@@ -201,8 +201,16 @@ struct RawSegment {
     lease: Lease,
 }
 
-/// A segment that can be written, with its raw bytes where their digests have to wait for those of other segments.
-type Coded = (usize, StoredSegment, Option<Vec<u8>>, Lease);
+/// The bytes of a segment whose digests have to wait for those of other segments.
+enum Unchecked {
+    Nothing,
+    Raw(Vec<u8>),
+    /// What is stored is raw.
+    Stored,
+}
+
+/// A segment that can be written.
+type Coded = (usize, StoredSegment, Unchecked, Lease);
 
 const LEASE_PER_RAW_BYTE: u64 = 3;
 
@@ -240,15 +248,23 @@ fn fetch_merge_compress(
         let fetched = unpanicked(|| Ok(fetch_segment(flush.source, &segments[index], take(&spare.raw))?));
         Some(fetched.map(|raw| RawSegment { index, raw, lease }))
     };
-    let code = |RawSegment { index, raw, lease }: RawSegment, scratch: &mut Scratch| {
+    let is_raw = matches!(flush.options.profile, Profile::Raw);
+    let code = |RawSegment { index, mut raw, lease }: RawSegment, scratch: &mut Scratch| {
         let (segment, bytes) = (&segments[index], &raw[..bytes_of(index)]);
         let all_checked = check_whole(flush.source, segment, files, bytes)?;
+        if is_raw {
+            // Stored as it is: no other buffer, and nothing to decode.
+            raw.truncate(bytes_of(index));
+            let stored = StoredSegment { chain: Chain::raw(), raw_bytes: segment.raw_bytes, stored: raw };
+            let unchecked = if all_checked { Unchecked::Nothing } else { Unchecked::Stored };
+            return Ok((index, stored, unchecked, lease));
+        }
         let stored = compress(&flush.options.profile, segment, files, bytes, flush.options.verify, scratch)?;
         if !all_checked {
-            return Ok((index, stored, Some(raw), lease));
+            return Ok((index, stored, Unchecked::Raw(raw), lease));
         }
         leave(&spare.raw, raw);
-        Ok((index, stored, None, lease))
+        Ok((index, stored, Unchecked::Nothing, lease))
     };
 
     std::thread::scope(|scope| {
@@ -292,22 +308,29 @@ fn fetch_merge_compress(
         let mut due = 0;
         for done in finished {
             match done {
-                Ok((index, stored, raw, lease)) => drop(early.insert(index, (stored, raw, lease))),
+                Ok((index, stored, unchecked, lease)) => drop(early.insert(index, (stored, unchecked, lease))),
                 Err(error) => {
                     stopped.store(true, Ordering::Relaxed);
                     result = result.and(Err(error));
                 }
             }
-            while let Some((stored, raw, lease)) = early.remove(&due) {
+            while let Some((stored, unchecked, lease)) = early.remove(&due) {
                 if result.is_ok() {
                     result = unpanicked(|| {
-                        if let Some(raw) = raw {
-                            parts.check(flush.source, &segments[due], files, &raw[..bytes_of(due)])?;
-                            leave(&spare.raw, raw);
+                        match unchecked {
+                            Unchecked::Nothing => {}
+                            Unchecked::Raw(raw) => {
+                                parts.check(flush.source, &segments[due], files, &raw[..bytes_of(due)])?;
+                                leave(&spare.raw, raw);
+                            }
+                            Unchecked::Stored => parts.check(flush.source, &segments[due], files, &stored.stored)?,
                         }
                         write(&segments[due], &stored)
                     })
                     .inspect_err(|_| stopped.store(true, Ordering::Relaxed));
+                }
+                if is_raw {
+                    leave(&spare.raw, stored.stored);
                 }
                 drop(lease);
                 due += 1;

@@ -21,6 +21,7 @@ pub mod source;
 
 use config::AncConfig;
 use hub::{Hub, HubEvent};
+use mcr_proto::{HTTP_FRAME_BYTES, KEEPALIVE_RETRIES, KEEPALIVE_SECONDS};
 use mcrengine::store::Store;
 use serve::Service;
 use std::net::SocketAddr;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use tonic::transport::server::TcpIncoming;
 
 /// A running aggregator.
 pub struct Aggregator {
@@ -47,6 +49,12 @@ impl Aggregator {
     pub async fn start(config: AncConfig, store: Arc<dyn Store>) -> std::io::Result<Self> {
         let listener = TcpListener::bind(config.listen).await?;
         let address = listener.local_addr()?;
+        let (idle, interval) = KEEPALIVE_SECONDS;
+        let incoming = TcpIncoming::from(listener)
+            .with_nodelay(Some(true))
+            .with_keepalive(Some(Duration::from_secs(idle)))
+            .with_keepalive_interval(Some(Duration::from_secs(interval)))
+            .with_keepalive_retries(Some(KEEPALIVE_RETRIES));
         let budget = budget::Budget::new(config.budget_bytes);
         let take_apart = config.hub.flush.plan.scheme.takes_files_apart();
         let (group_size, threads, ranks) = (config.hub.group_size, config.hub.flush.threads, config.hub.ranks);
@@ -58,10 +66,10 @@ impl Aggregator {
         let server = tonic::transport::Server::builder()
             .initial_stream_window_size(8 << 20)
             .initial_connection_window_size(16 << 20)
+            .max_frame_size(Some(HTTP_FRAME_BYTES))
             .max_concurrent_streams(64)
-            .tcp_nodelay(true)
             .add_service(service.into_server())
-            .serve_with_incoming_shutdown(tokio_stream::wrappers::TcpListenerStream::new(listener), async {
+            .serve_with_incoming_shutdown(incoming, async {
                 let _ = shutting.await;
             });
         let mut server = tokio::spawn(server);

@@ -6,6 +6,7 @@ use crate::hub::{HubEvent, error_chain};
 use crate::restart;
 use bytes::{Bytes, BytesMut};
 use mcr_proto::convert::file_from_wire;
+use mcr_proto::data::{DataFrame, DataSlot, TakesData};
 use mcr_proto::v1::aggregator_server::{Aggregator, AggregatorServer};
 use mcr_proto::v1::from_agent::Message as From;
 use mcr_proto::v1::to_agent::Message as To;
@@ -72,10 +73,9 @@ impl Service {
     }
 
     /// As tonic wants it, with the wire's limits.
-    pub fn into_server(self) -> AggregatorServer<Self> {
-        AggregatorServer::new(self)
-            .max_decoding_message_size(MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    pub fn into_server(self) -> TakesData<AggregatorServer<Self>> {
+        let server = AggregatorServer::new(self).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        TakesData(server.max_encoding_message_size(MESSAGE_BYTES_MAX))
     }
 }
 
@@ -93,9 +93,10 @@ impl Aggregator for Service {
         };
         let (out, to_agent) = mpsc::channel(LINK_QUEUE);
         let service = self.clone();
+        let slot = request.extensions().get::<DataSlot>().cloned().unwrap_or_default();
         tokio::spawn(async move {
             let _open = open;
-            service.serve_session(request.into_inner(), out).await;
+            service.serve_session(request.into_inner(), &slot, out).await;
         });
         Ok(Response::new(ReceiverStream::new(to_agent)))
     }
@@ -150,7 +151,12 @@ struct End {
 }
 
 impl Service {
-    async fn serve_session(&self, mut from: Streaming<v1::FromAgent>, out: mpsc::Sender<Result<v1::ToAgent, Status>>) {
+    async fn serve_session(
+        &self,
+        mut from: Streaming<v1::FromAgent>,
+        slot: &DataSlot,
+        out: mpsc::Sender<Result<v1::ToAgent, Status>>,
+    ) {
         let hello = match tokio::time::timeout(Duration::from_secs(SILENCE_SECONDS), from.message()).await {
             Ok(Ok(Some(v1::FromAgent { message: Some(From::Hello(hello)) }))) => self.check_hello(hello),
             Ok(Ok(Some(_))) => Err(End { reason: "the first message must be Hello".into(), retry: false }),
@@ -163,6 +169,8 @@ impl Service {
         };
         let link = AgentLink::new(self.sessions.fetch_add(1, Ordering::Relaxed), node, out.clone());
         let session = link.session;
+        let takes = Arc::clone(&link);
+        slot.fill(move |frame| takes.data(frame));
         let welcome = v1::Welcome { version: WIRE_VERSION, take_apart: self.take_apart, software: SOFTWARE.into() };
         drop(out);
         link.send(To::Welcome(welcome));
@@ -201,22 +209,26 @@ impl Service {
         mut ranks: u32,
     ) -> End {
         let mut assemblies: HashMap<u64, Assembly> = HashMap::new();
+        let mut at_rest = false;
         loop {
             let wait = Duration::from_secs(SILENCE_SECONDS);
-            // Each arm only makes an event; a message that is half received stays in the stream.
+            // Each arm only makes an event; a message that is half received stays in the stream. That an agent at rest is
+            // there is the kernel's to know.
             let heard = tokio::select! {
-                heard = tokio::time::timeout(wait, from.message()) => heard,
+                heard = from.message() => Some(heard),
+                () = tokio::time::sleep(wait), if !at_rest => None,
                 reason = link.until_ended() => return End { reason, retry: true },
                 () = self.hub.closed() => return End { reason: SHUTTING_DOWN.into(), retry: true },
             };
             let message = match heard {
-                Err(_) => {
+                None if link.sent_data() => continue,
+                None => {
                     let reason = format!("node {} said nothing for {SILENCE_SECONDS} s", link.node);
                     return End { reason, retry: true };
                 }
-                Ok(Ok(Some(message))) => message.message,
-                Ok(Ok(None)) => return End { reason: format!("node {} left", link.node), retry: true },
-                Ok(Err(status)) => {
+                Some(Ok(Some(message))) => message.message,
+                Some(Ok(None)) => return End { reason: format!("node {} left", link.node), retry: true },
+                Some(Err(status)) => {
                     return End { reason: format!("node {}: {}", link.node, status.message()), retry: true };
                 }
             };
@@ -224,12 +236,10 @@ impl Service {
                 reason: format!("node {} broke the protocol: {reason}", link.node),
                 retry: false,
             };
+            at_rest = matches!(message, Some(From::Heartbeat(v1::Heartbeat { at_rest: true })));
             match message {
-                Some(From::Data(data)) => {
-                    if let Err(reason) = link.data(&data) {
-                        return broken(reason);
-                    }
-                }
+                // Of an unusual shape, or it would be in the slot; it may be wrong all the same.
+                Some(From::Data(data)) => link.data(DataFrame::from(data)),
                 Some(From::Announce(part)) => {
                     let kib = u32::try_from(part.part.len().div_ceil(1024)).unwrap_or(u32::MAX).max(1);
                     let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(kib) else {
@@ -260,7 +270,7 @@ impl Service {
                 }
                 Some(From::Heartbeat(_)) => {
                     // Answered, so that the agent too knows that there is somebody; the agent keeps the time for both.
-                    link.send(To::Heartbeat(v1::Heartbeat {}));
+                    link.send(To::Heartbeat(v1::Heartbeat { at_rest: false }));
                     let _ = self.hub.try_send(HubEvent::Heard { session: link.session });
                 }
                 Some(From::Hello(_)) => return broken("a second Hello".into()),

@@ -233,8 +233,7 @@ impl Peer {
         let joined: Vec<u8> = (fetch.ranges.iter())
             .flat_map(|range| bytes[range.offset as usize..(range.offset + range.bytes) as usize].iter().copied())
             .collect();
-        let crc = crc32c::crc32c(&joined);
-        self.say(Say::Data(v1::Data { fetch_id: fetch.fetch_id, offset: 0, bytes: joined.into(), crc })).await;
+        self.say(Say::Data(v1::Data { fetch_id: fetch.fetch_id, offset: 0, bytes: joined.into() })).await;
     }
 
     async fn committed(&mut self) -> v1::Committed {
@@ -287,6 +286,31 @@ fn saved(rank: u32, step: u8) -> Vec<u8> {
     (0..3000u32).map(|i| (i * (rank + 3)) as u8 ^ step).collect()
 }
 
+/// A site whose only rank is at one peer.
+async fn alone(config: AncConfig) -> (Site, Peer) {
+    let site = Site::start(config).await;
+    let peer = site.peer("n", 1, 1).await;
+    (site, peer)
+}
+
+/// What status says about a checkpoint that waits because its store is not well; once it is, the checkpoint is committed.
+async fn waiting_for_the_store(state: u8, retry_ms: u64) -> (Site, String) {
+    let mut config = config(1);
+    config.hub.times.retry_ms = retry_ms;
+    let (site, mut peer) = alone(config).await;
+    site.store.set(state);
+    peer.announce("it_1", 0, &saved(0, 1), 0).await;
+    let (waiting, ()) = tokio::join!(
+        async {
+            let waiting = site.wait_status("waiting", |c| c.phase == "waiting").await;
+            site.store.set(WELL);
+            waiting
+        },
+        async { assert_eq!(peer.committed().await.checkpoint, "it_1") }
+    );
+    (site, waiting.reason)
+}
+
 const SECOND_NS: i64 = 1_000_000_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -296,7 +320,7 @@ async fn peers_that_break_the_protocol_are_told_and_the_others_are_served() {
     good.announce("it_1", 0, &saved(0, 1), 0).await;
 
     let mut early = site.silent().await;
-    early.say(Say::Heartbeat(v1::Heartbeat {})).await;
+    early.say(Say::Heartbeat(v1::Heartbeat { at_rest: false })).await;
     assert!(early.goodbye().await.reason.contains("must be Hello"));
 
     let mut other = site.silent().await;
@@ -325,7 +349,7 @@ async fn peers_that_break_the_protocol_are_told_and_the_others_are_served() {
 
     // No answer to anything, a half announcement, one of a rank that the job does not have, and far too long a message.
     let mut odd = site.peer("odd", 2, 2).await;
-    odd.say(Say::Data(v1::Data { fetch_id: 77, offset: 5, bytes: vec![1].into(), crc: 0 })).await;
+    odd.say(Say::Data(v1::Data { fetch_id: 77, offset: 5, bytes: vec![1].into() })).await;
     odd.say(Say::FetchFailed(v1::FetchFailed { fetch_id: 78, reason: "?".into(), changed: true })).await;
     odd.say(part(100, 0, b"half")).await;
     odd.announce("it_1", 5, &saved(5, 1), 0).await;
@@ -344,7 +368,7 @@ async fn peers_that_break_the_protocol_are_told_and_the_others_are_served() {
 async fn a_heartbeat_is_answered_so_that_a_session_at_rest_lasts() {
     let site = Site::start(config(2)).await;
     let mut peer = site.peer("n", 2, 2).await;
-    peer.say(Say::Heartbeat(v1::Heartbeat {})).await;
+    peer.say(Say::Heartbeat(v1::Heartbeat { at_rest: false })).await;
     let answer = tokio::time::timeout(DEADLINE, peer.from.message()).await.expect("nothing came in time");
     let answer = answer.ok().flatten().and_then(|answer| answer.message);
     assert!(matches!(answer, Some(Hear::Heartbeat(_))), "{answer:?}");
@@ -390,14 +414,14 @@ async fn an_agent_that_does_not_answer_loses_its_session_and_is_served_in_the_ne
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_frame_ends_the_session_and_costs_no_checkpoint() {
-    let site = Site::start(config(1)).await;
-    let mut peer = site.peer("n", 1, 1).await;
+async fn a_frame_out_of_place_ends_the_session_and_costs_no_checkpoint() {
+    let (site, mut peer) = alone(config(1)).await;
     peer.announce("it_1", 0, &saved(0, 1), 0).await;
     let Hear::Fetch(fetch) = peer.hear().await else { panic!("no fetch") };
-    let damaged = v1::Data { fetch_id: fetch.fetch_id, offset: 0, bytes: vec![1, 2].into(), crc: 3 };
-    peer.say(Say::Data(damaged)).await;
-    assert!(peer.goodbye().await.reason.contains("damaged on the way"));
+    let misplaced = v1::Data { fetch_id: fetch.fetch_id, offset: 7, bytes: vec![1, 2].into() };
+    peer.say(Say::Data(misplaced)).await;
+    let goodbye = peer.goodbye().await;
+    assert!(!goodbye.retry && goodbye.reason.contains("broke the protocol: data of fetch"), "{goodbye:?}");
     let mut again = site.peer("n", 1, 1).await;
     again.announce("it_1", 0, &saved(0, 1), 0).await;
     assert_eq!(again.committed().await.checkpoint, "it_1");
@@ -405,8 +429,7 @@ async fn a_damaged_frame_ends_the_session_and_costs_no_checkpoint() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fetch_that_a_living_agent_cannot_answer_is_tried_again_and_given_up_openly() {
-    let site = Site::start(config(1)).await;
-    let mut peer = site.peer("n", 1, 1).await;
+    let (_site, mut peer) = alone(config(1)).await;
     peer.announce("it_1", 0, &saved(0, 1), 0).await;
     let refuse = |fetch: v1::Fetch| {
         Say::FetchFailed(v1::FetchFailed { fetch_id: fetch.fetch_id, reason: "bad sector".into(), changed: false })
@@ -431,8 +454,7 @@ async fn a_fetch_that_a_living_agent_cannot_answer_is_tried_again_and_given_up_o
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bytes_that_are_not_those_announced_are_not_committed_and_their_agent_is_told() {
-    let site = Site::start(config(1)).await;
-    let mut peer = site.peer("n", 1, 1).await;
+    let (site, mut peer) = alone(config(1)).await;
     let id = peer.announce("it_1", 0, &saved(0, 1), 0).await;
     peer.files.insert(id, saved(0, 9));
     let abandoned = peer.abandoned().await;
@@ -444,28 +466,14 @@ async fn bytes_that_are_not_those_announced_are_not_committed_and_their_agent_is
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_store_is_named_and_tried_again_until_there_is_room() {
-    let mut config = config(1);
-    config.hub.times.retry_ms = 100;
-    let site = Site::start(config).await;
-    let mut peer = site.peer("n", 1, 1).await;
-    site.store.set(FULL);
-    peer.announce("it_1", 0, &saved(0, 1), 0).await;
-    let (waiting, ()) = tokio::join!(
-        async {
-            let waiting = site.wait_status("waiting", |c| c.phase == "waiting").await;
-            site.store.set(WELL);
-            waiting
-        },
-        async { assert_eq!(peer.committed().await.checkpoint, "it_1") }
-    );
-    assert!(waiting.reason.contains("no storage space"), "{}", waiting.reason);
+    let (site, reason) = waiting_for_the_store(FULL, 100).await;
+    assert!(reason.contains("no storage space"), "{reason}");
     assert!(site.manifest("it_1", 0).is_some());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_stays_full_gives_the_checkpoint_back_after_five_times() {
-    let site = Site::start(config(1)).await;
-    let mut peer = site.peer("n", 1, 1).await;
+    let (site, mut peer) = alone(config(1)).await;
     site.store.set(FULL);
     let id = peer.announce("it_1", 0, &saved(0, 1), 0).await;
     let abandoned = peer.abandoned().await;
@@ -478,21 +486,8 @@ async fn a_store_that_stays_full_gives_the_checkpoint_back_after_five_times() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flush_that_panics_is_a_flush_that_failed() {
-    let mut config = config(1);
-    config.hub.times.retry_ms = 50;
-    let site = Site::start(config).await;
-    let mut peer = site.peer("n", 1, 1).await;
-    site.store.set(PANICKING);
-    peer.announce("it_1", 0, &saved(0, 1), 0).await;
-    let (waiting, ()) = tokio::join!(
-        async {
-            let waiting = site.wait_status("waiting", |c| c.phase == "waiting").await;
-            site.store.set(WELL);
-            waiting
-        },
-        async { assert_eq!(peer.committed().await.checkpoint, "it_1") }
-    );
-    assert!(waiting.reason.contains("a mistake in the store"), "{}", waiting.reason);
+    let (_, reason) = waiting_for_the_store(PANICKING, 50).await;
+    assert!(reason.contains("a mistake in the store"), "{reason}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -594,8 +589,7 @@ async fn a_rank_whose_bytes_stay_the_same_is_part_of_the_next_content_too() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_aggregator_that_ends_says_goodbye_and_the_next_one_knows_what_was_committed() {
-    let site = Site::start(config(1)).await;
-    let mut peer = site.peer("n", 1, 1).await;
+    let (site, mut peer) = alone(config(1)).await;
     peer.announce("it_1", 0, &saved(0, 1), 0).await;
     assert_eq!(peer.committed().await.checkpoint, "it_1");
     let store = site.store.clone();
@@ -615,8 +609,7 @@ async fn an_aggregator_that_ends_says_goodbye_and_the_next_one_knows_what_was_co
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn receivers_that_take_nothing_do_not_keep_the_store_from_others() {
-    let site = Site::start(config(1)).await;
-    let mut peer = site.peer("n", 1, 1).await;
+    let (site, mut peer) = alone(config(1)).await;
     peer.announce("it_1", 0, &saved(0, 1), 0).await;
     peer.committed().await;
     let (version, job) = (WIRE_VERSION, job().to_string());

@@ -8,7 +8,6 @@ use crate::config::CncConfig;
 use crate::fingerprint::Fingerprint;
 use crate::h5::{MapSource, Maps};
 use crate::layout::Layout;
-use crate::memory;
 use crate::serve::{Held, LinkOptions, News, Order, run_link};
 use crate::settle::ReadyRank;
 use crate::source::{Descriptors, OpenFile};
@@ -55,7 +54,16 @@ pub enum AgentError {
 /// A running agent.
 pub struct Agent {
     stop: oneshot::Sender<()>,
-    ended: tokio::task::JoinHandle<()>,
+    ended: tokio::task::JoinHandle<Drained>,
+}
+
+/// How an agent ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Ranks of checkpoints that were settled and are not committed; they are announced again at the next start.
+    pub uncommitted: usize,
+    /// It was waited for them as long as a drain may take.
+    pub time_was_up: bool,
 }
 
 impl Agent {
@@ -91,7 +99,7 @@ impl Agent {
                     budget_bytes: config.budget_bytes / config.aggregators.len().max(1) as u64,
                 };
                 tokio::spawn(run_link(options, received, news_to.clone()));
-                Link { orders, take_apart: None }
+                Link { orders, take_apart: None, is_refused: false }
             })
             .collect();
         let (stop, stopped) = oneshot::channel();
@@ -117,10 +125,12 @@ impl Agent {
         Ok(Self { stop, ended })
     }
 
-    /// Stops watching, waits a while for what is announced to be committed, and ends.
-    pub async fn drain(self) {
+    /// Stops watching, waits a while for what is announced to be committed, and ends; at once where no aggregator that
+    /// would have it is awaited.
+    pub async fn drain(self) -> Drained {
         let _ = self.stop.send(());
-        let _ = self.ended.await;
+        // Fails if the agent ended by a mistake of ours; the panic was told.
+        self.ended.await.unwrap_or_default()
     }
 }
 
@@ -128,6 +138,8 @@ struct Link {
     orders: mpsc::Sender<Order>,
     /// Known once a session began.
     take_apart: Option<bool>,
+    /// The aggregator said last that it will not have this agent; nobody need wait for it.
+    is_refused: bool,
 }
 
 type RankKey = (CheckpointId, Rank);
@@ -179,12 +191,11 @@ impl Core {
         mut news: mpsc::Receiver<News>,
         mut done: mpsc::Receiver<Captured>,
         mut stopped: oneshot::Receiver<()>,
-    ) {
+    ) -> Drained {
         let mut draining: Option<tokio::time::Instant> = None;
         loop {
             self.start_capture();
-            let idle = self.held.is_empty() && self.ready.is_empty() && self.capturing.is_none();
-            if draining.is_some_and(|until| idle || tokio::time::Instant::now() >= until) {
+            if draining.is_some_and(|until| self.is_idle() || tokio::time::Instant::now() >= until) {
                 break;
             }
             let due = self.again.iter().map(|(at, _)| *at).chain(draining).min();
@@ -204,9 +215,6 @@ impl Core {
                     }
                     if self.state_changed {
                         self.save_state();
-                        if self.held.is_empty() && self.ready.is_empty() && self.capturing.is_none() {
-                            tokio::task::block_in_place(memory::give_back);
-                        }
                     }
                 }
                 Some(captured) = done.recv() => self.captured(captured),
@@ -218,14 +226,16 @@ impl Core {
                 }
             }
         }
-        if !self.held.is_empty() {
-            let uncommitted = self.held.len();
+        let uncommitted = self.held.len() + self.ready.len() + usize::from(self.capturing.is_some());
+        if uncommitted > 0 {
             tracing::warn!(
                 uncommitted,
                 "ended before everything was committed; the files are announced again at the next start"
             );
         }
+        let time_was_up = draining.is_some() && !self.is_idle();
         self.watcher.stop();
+        Drained { uncommitted, time_was_up }
     }
 
     fn watched(&mut self, event: WatchEvent) {
@@ -254,6 +264,13 @@ impl Core {
     fn link_of(&self, rank: Rank) -> usize {
         let group = GroupId(rank.0 / self.config.group_size);
         group.0 as usize % self.links.len().max(1)
+    }
+
+    /// Nothing is in flight that an aggregator could still commit.
+    fn is_idle(&self) -> bool {
+        self.capturing.is_none()
+            && self.held.values().all(|held| self.links[held.link].is_refused)
+            && self.ready.iter().all(|ready| self.links[self.link_of(ready.rank)].is_refused)
     }
 
     /// Captures the first rank whose aggregator has said how, if nothing is being captured.
@@ -316,7 +333,7 @@ impl Core {
     fn told(&mut self, news: News) {
         match news {
             News::Welcome { link, take_apart } => {
-                self.links[link].take_apart = Some(take_apart);
+                (self.links[link].take_apart, self.links[link].is_refused) = (Some(take_apart), false);
                 // Captured for an aggregator with another scheme: once more.
                 let other: Vec<RankKey> = (self.held.iter())
                     .filter(|(_, held)| held.link == link && held.take_apart != take_apart)
@@ -349,6 +366,7 @@ impl Core {
                 }
             }
             News::Refused { link, reason } => {
+                self.links[link].is_refused = true;
                 let aggregator = &self.config.aggregators[link];
                 tracing::error!(
                     aggregator,

@@ -4,17 +4,20 @@
 //! committed. Generated types stop here.
 
 use crate::capture::CaptureError;
+use crate::memory;
 use crate::source::OpenFile;
 use bytes::Bytes;
+use mcr_proto::data::WithData;
 use mcr_proto::v1::aggregator_client::AggregatorClient;
 use mcr_proto::v1::from_agent::Message as From;
 use mcr_proto::v1::to_agent::Message as To;
 use mcr_proto::{
-    FETCH_BYTES_MAX, FRAME_BYTES, HEARTBEAT_SECONDS, MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, WIRE_VERSION, v1,
+    FETCH_BYTES_MAX, FRAME_BYTES, HEARTBEAT_SECONDS, KEEPALIVE_RETRIES, KEEPALIVE_SECONDS, MESSAGE_BYTES_MAX,
+    SILENCE_SECONDS, SOFTWARE, WIRE_VERSION, v1,
 };
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -122,8 +125,8 @@ pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, n
     let mut held: BTreeMap<u64, Arc<Held>> = BTreeMap::new();
     let mut wait = options.reconnect.0;
     loop {
-        let ended = match dial(&options).await {
-            Ok(client) => run_session(&options, client, &mut orders, &mut held, &news).await,
+        let ended = match connect(&options.address).await {
+            Ok(channel) => run_session(&options, channel, &mut orders, &mut held, &news).await,
             Err(error) => Ended::Failed(error),
         };
         let reason = match ended {
@@ -178,17 +181,25 @@ enum Ended {
 
 /// A client for an address, with the wire's limits and deadlines.
 pub async fn dial_address(address: &str) -> Result<AggregatorClient<Channel>, String> {
+    Ok(AggregatorClient::new(connect(address).await?)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX))
+}
+
+/// A connection whose other end the kernel asks for now and then, so that nobody here need wake up for it.
+async fn connect(address: &str) -> Result<Channel, String> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| format!("{address}: {error}"))?;
-    let channel = (endpoint.connect_timeout(Duration::from_secs(10)))
+    let (idle, interval) = KEEPALIVE_SECONDS;
+    (endpoint.connect_timeout(Duration::from_secs(10)))
         .initial_stream_window_size(8 << 20)
         .initial_connection_window_size(16 << 20)
         .tcp_nodelay(true)
+        .tcp_keepalive(Some(Duration::from_secs(idle)))
+        .tcp_keepalive_interval(Some(Duration::from_secs(interval)))
+        .tcp_keepalive_retries(Some(KEEPALIVE_RETRIES))
         .connect()
         .await
-        .map_err(|error| format!("{address}: {}", chain(&error)))?;
-    Ok(AggregatorClient::new(channel)
-        .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(MESSAGE_BYTES_MAX))
+        .map_err(|error| format!("{address}: {}", chain(&error)))
 }
 
 fn chain(error: &dyn std::error::Error) -> String {
@@ -198,11 +209,10 @@ fn chain(error: &dyn std::error::Error) -> String {
     }
 }
 
-async fn dial(options: &LinkOptions) -> Result<AggregatorClient<Channel>, String> {
-    dial_address(&options.address).await
-}
-
 type Out = mpsc::Sender<v1::FromAgent>;
+
+/// Messages other than data that may wait for the network; more than that, and whoever sends waits.
+const MESSAGES_MAX: usize = 16;
 
 /// Waits for room in the queue; an aggregator that takes nothing for long has left.
 async fn send(out: &Out, message: From) -> Result<(), String> {
@@ -215,15 +225,20 @@ async fn send(out: &Out, message: From) -> Result<(), String> {
 
 async fn run_session(
     options: &LinkOptions,
-    mut client: AggregatorClient<Channel>,
+    channel: Channel,
     orders: &mut mpsc::Receiver<Order>,
     held: &mut BTreeMap<u64, Arc<Held>>,
     news: &mpsc::Sender<News>,
 ) -> Ended {
     // Frames that wait, plus the few that are being read, are all the data that this link holds.
     let frames = usize::try_from(options.budget_bytes / FRAME_BYTES as u64).unwrap_or(usize::MAX).clamp(4, 1024) / 2;
-    let readers = Arc::new(Semaphore::new((frames / 2).clamp(1, 4)));
-    let (out, queue) = mpsc::channel::<v1::FromAgent>(frames);
+    let readers = Semaphore::new((frames / 2).clamp(1, 4));
+    let (out, queue) = mpsc::channel::<v1::FromAgent>(MESSAGES_MAX);
+    let (data_out, data_queue) = mpsc::channel(frames);
+    let sender = Arc::new(Sender { data: data_out, messages: out.clone(), frames: FramePool::new(frames), readers });
+    let mut client = AggregatorClient::new(WithData::new(channel, data_queue))
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let hello = v1::Hello {
         version: WIRE_VERSION,
         node: options.node.clone(),
@@ -270,6 +285,9 @@ async fn run_session(
     let mut heartbeat = tokio::time::interval(Duration::from_secs(HEARTBEAT_SECONDS));
     heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut heard = tokio::time::Instant::now();
+    // Whether the aggregator was told that nothing waits for an answer; then no timer runs here, and the kernel alone
+    // looks whether it is still there.
+    let mut at_rest = false;
     loop {
         // Each arm only makes an event; nothing is cut in half when another one wins.
         tokio::select! {
@@ -278,14 +296,24 @@ async fn run_session(
                     None => return Ended::NoOrders,
                     Some(Order::Hold(h)) => {
                         held.insert(h.announce_id, Arc::clone(&h));
+                        if std::mem::take(&mut at_rest) {
+                            heard = tokio::time::Instant::now();
+                            heartbeat.reset();
+                        }
                         announce(&out, &h).await
                     }
-                    Some(Order::Forget { announce_id, withdraw }) => match (held.remove(&announce_id), withdraw) {
-                        (Some(h), Some(reason)) => {
-                            let label = h.label.to_string();
-                            send(&out, From::Withdraw(v1::Withdraw { label, rank: h.rank.0, reason })).await
+                    Some(Order::Forget { announce_id, withdraw }) => {
+                        let forgotten = held.remove(&announce_id);
+                        if held.is_empty() && !at_rest {
+                            heartbeat.reset_immediately();
                         }
-                        _ => Ok(()),
+                        match (forgotten, withdraw) {
+                            (Some(h), Some(reason)) => {
+                                let label = h.label.to_string();
+                                send(&out, From::Withdraw(v1::Withdraw { label, rank: h.rank.0, reason })).await
+                            }
+                            _ => Ok(()),
+                        }
                     }
                 };
                 if let Err(reason) = sent {
@@ -304,7 +332,7 @@ async fn run_session(
                     Some(To::Goodbye(goodbye)) => return Ended::Refused(goodbye.reason),
                     Some(To::Fetch(fetch)) => {
                         let held = held.get(&fetch.announce_id).cloned();
-                        tokio::spawn(answer(fetch, held, out.clone(), Arc::clone(&readers), news.clone()));
+                        tokio::spawn(answer(fetch, held, Arc::clone(&sender), news.clone()));
                     }
                     Some(other) => match news_of(other) {
                         Ok(None) => {}
@@ -318,12 +346,21 @@ async fn run_session(
                     None => return Ended::Refused("a message of a kind that this version does not know".into()),
                 }
             }
-            _ = heartbeat.tick() => {
+            _ = heartbeat.tick(), if !at_rest => {
                 if heard.elapsed() > deadline {
                     return Ended::Left(format!("the aggregator said nothing for {SILENCE_SECONDS} s"));
                 }
-                if out.try_send(v1::FromAgent { message: Some(From::Heartbeat(v1::Heartbeat {})) }).is_err() && out.is_closed() {
-                    return Ended::Left("the session has ended".into());
+                let nothing_waits = held.is_empty();
+                let message = From::Heartbeat(v1::Heartbeat { at_rest: nothing_waits });
+                match out.try_send(v1::FromAgent { message: Some(message) }) {
+                    Ok(()) if nothing_waits => {
+                        at_rest = true;
+                        sender.frames.clear();
+                        tokio::task::spawn_blocking(memory::give_back);
+                    }
+                    Ok(()) => {}
+                    Err(_) if out.is_closed() => return Ended::Left("the session has ended".into()),
+                    Err(_) => {}
                 }
             }
         }
@@ -363,27 +400,32 @@ async fn announce(out: &Out, held: &Held) -> Result<(), String> {
     }
 }
 
+/// What it takes to answer fetches of one session.
+struct Sender {
+    data: mpsc::Sender<v1::Data>,
+    messages: Out,
+    frames: Arc<FramePool>,
+    /// Files are read a few at a time.
+    readers: Semaphore,
+}
+
 /// Reads what a fetch asks for and sends it in frames. The files are read on threads that may block, a few at a time.
-async fn answer(
-    fetch: v1::Fetch,
-    held: Option<Arc<Held>>,
-    out: Out,
-    readers: Arc<Semaphore>,
-    news: mpsc::Sender<News>,
-) {
-    let Ok(permit) = readers.acquire_owned().await else { return };
+async fn answer(fetch: v1::Fetch, held: Option<Arc<Held>>, sender: Arc<Sender>, news: mpsc::Sender<News>) {
+    let Ok(_permit) = sender.readers.acquire().await else { return };
     let (fetch_id, announce_id) = (fetch.fetch_id, fetch.announce_id);
     let runtime = tokio::runtime::Handle::current();
-    let frames = out.clone();
+    let to = Arc::clone(&sender);
     let read = tokio::task::spawn_blocking(move || {
-        let _permit = permit;
         let Some(held) = held else {
             return Err(Unread { reason: "that announcement holds no longer".into(), changed: true });
         };
-        read_ranges(&fetch, &held, |offset, bytes| {
-            let crc = crc32c::crc32c(&bytes);
-            let data = v1::Data { fetch_id, offset, bytes: bytes.into(), crc };
-            runtime.block_on(send(&frames, From::Data(data))).map_err(|reason| Unread { reason, changed: false })
+        let deadline = Duration::from_secs(SILENCE_SECONDS);
+        read_ranges(&fetch, &held, &to.frames, |offset, bytes| {
+            let data = v1::Data { fetch_id, offset, bytes };
+            runtime.block_on(to.data.send_timeout(data, deadline)).map_err(|_| {
+                let reason = format!("the aggregator took nothing for {SILENCE_SECONDS} s");
+                Unread { reason, changed: false }
+            })
         })
     })
     .await;
@@ -397,7 +439,53 @@ async fn answer(
     }
     tracing::warn!(announce_id, reason = unread.reason, "a fetch cannot be answered");
     let failed = v1::FetchFailed { fetch_id, reason: unread.reason, changed: unread.changed };
-    let _ = send(&out, From::FetchFailed(failed)).await;
+    let _ = send(&sender.messages, From::FetchFailed(failed)).await;
+}
+
+/// Buffers of frames, used again: fresh memory costs more than reading into it.
+struct FramePool {
+    free: Mutex<Vec<Vec<u8>>>,
+    /// Buffers kept at most; as many as can be under way.
+    most: usize,
+}
+
+impl FramePool {
+    fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { free: Mutex::default(), most })
+    }
+
+    /// A frame of so many bytes, whatever they are.
+    fn take(self: &Arc<Self>, bytes: usize) -> FrameBuffer {
+        let mut buffer = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        buffer.resize(bytes, 0);
+        FrameBuffer { buffer, pool: Arc::clone(self) }
+    }
+
+    /// Keeps none of them.
+    fn clear(&self) {
+        *self.free.lock().unwrap_or_else(PoisonError::into_inner) = Vec::new();
+    }
+}
+
+/// A buffer that goes back to its pool.
+struct FrameBuffer {
+    buffer: Vec<u8>,
+    pool: Arc<FramePool>,
+}
+
+impl AsRef<[u8]> for FrameBuffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+impl Drop for FrameBuffer {
+    fn drop(&mut self) {
+        let mut free = self.pool.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.len() < self.pool.most {
+            free.push(std::mem::take(&mut self.buffer));
+        }
+    }
 }
 
 struct Unread {
@@ -415,15 +503,17 @@ impl std::convert::From<CaptureError> for Unread {
 fn read_ranges(
     fetch: &v1::Fetch,
     held: &Held,
-    mut each: impl FnMut(u64, Vec<u8>) -> Result<(), Unread>,
+    pool: &Arc<FramePool>,
+    mut each: impl FnMut(u64, Bytes) -> Result<(), Unread>,
 ) -> Result<(), Unread> {
     let bad = |reason: String| Unread { reason, changed: false };
     let asked = fetch.ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(range.bytes));
     if asked != Some(fetch.total_bytes) || fetch.total_bytes > FETCH_BYTES_MAX {
         return Err(bad(format!("a fetch of {} bytes whose ranges do not add up, or too many", fetch.total_bytes)));
     }
-    let new_frame = |sent: u64| Vec::with_capacity((fetch.total_bytes - sent).min(FRAME_BYTES as u64) as usize);
-    let (mut sent, mut frame) = (0u64, new_frame(0));
+    let new_frame = |sent: u64| pool.take((fetch.total_bytes - sent).min(FRAME_BYTES as u64) as usize);
+    // How much of the fetch is sent, and of the frame is filled.
+    let (mut sent, mut filled, mut frame) = (0u64, 0, new_frame(0));
     for range in &fetch.ranges {
         let file = held.files.get(range.file as usize).filter(|file| {
             let variable = file.header().variables.get(range.variable as usize);
@@ -437,18 +527,17 @@ fn read_ranges(
         };
         let (mut offset, mut left) = (range.offset, range.bytes);
         while left > 0 {
-            let room = (FRAME_BYTES - frame.len()) as u64;
-            let bytes = left.min(room);
-            let start = frame.len();
-            frame.resize(start + bytes as usize, 0);
-            file.read_raw(range.variable as usize, offset, &mut frame[start..])?;
-            (offset, left) = (offset + bytes, left - bytes);
-            if frame.len() == FRAME_BYTES {
-                let next = new_frame(sent + FRAME_BYTES as u64);
-                each(sent, std::mem::replace(&mut frame, next))?;
-                sent += FRAME_BYTES as u64;
+            let bytes = left.min((frame.buffer.len() - filled) as u64);
+            let end = filled + bytes as usize;
+            file.read_raw(range.variable as usize, offset, &mut frame.buffer[filled..end])?;
+            (offset, left, filled) = (offset + bytes, left - bytes, end);
+            // Its length is that of a frame, or all that was left.
+            if filled == frame.buffer.len() {
+                let next = sent + filled as u64;
+                each(sent, Bytes::from_owner(std::mem::replace(&mut frame, new_frame(next))))?;
+                (sent, filled) = (next, 0);
             }
         }
     }
-    if frame.is_empty() { Ok(()) } else { each(sent, frame) }
+    Ok(())
 }

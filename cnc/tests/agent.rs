@@ -1,6 +1,6 @@
 //! The agent against an aggregator written by hand, which answers late, twice, or not at all.
 
-use mcr_cnc::agent::Agent;
+use mcr_cnc::agent::{Agent, Drained};
 use mcr_cnc::config::CncOptions;
 use mcr_cnc::layout::Layout;
 use mcr_proto::v1::aggregator_server::{Aggregator, AggregatorServer};
@@ -48,14 +48,24 @@ impl Session {
         self.out.send(Ok(v1::ToAgent { message: Some(message) })).await.expect("the agent listens");
     }
 
+    async fn next(&mut self) -> Hear {
+        let next = tokio::time::timeout(DEADLINE, self.from.message()).await.expect("nothing came in time");
+        next.expect("no error").expect("no end").message.expect("of a kind that is known")
+    }
+
+    /// The next message that is no heartbeat.
     async fn hear(&mut self) -> Hear {
         loop {
-            let next = tokio::time::timeout(DEADLINE, self.from.message()).await.expect("nothing came in time");
-            match next.expect("no error").expect("no end").message.expect("of a kind that is known") {
+            match self.next().await {
                 Hear::Heartbeat(_) => {}
                 message => return message,
             }
         }
+    }
+
+    async fn goodbye(&mut self) {
+        assert!(matches!(self.hear().await, Hear::Hello(_)));
+        self.say(Say::Goodbye(v1::Goodbye { reason: "not you".into(), retry: false })).await;
     }
 
     async fn welcome(&mut self) {
@@ -117,9 +127,14 @@ impl Site {
         Self { dir, agent, sessions }
     }
 
-    async fn session(&mut self) -> Session {
+    /// The next session, in which nothing was said yet.
+    async fn dialled(&mut self) -> Session {
         let next = tokio::time::timeout(DEADLINE, self.sessions.recv()).await;
-        let mut session = next.expect("no session in time").expect("the server runs");
+        next.expect("no session in time").expect("the server runs")
+    }
+
+    async fn session(&mut self) -> Session {
+        let mut session = self.dialled().await;
         session.welcome().await;
         session
     }
@@ -180,9 +195,7 @@ async fn files_are_deleted_once_their_own_checkpoint_exists_in_all_groups() {
 async fn an_agent_that_was_refused_keeps_dialling() {
     let mut site = Site::start().await;
     for _ in 0..2 {
-        let mut session = tokio::time::timeout(DEADLINE, site.sessions.recv()).await.expect("in time").expect("runs");
-        assert!(matches!(session.hear().await, Hear::Hello(_)));
-        session.say(Say::Goodbye(v1::Goodbye { reason: "not you".into(), retry: false })).await;
+        site.dialled().await.goodbye().await;
     }
     std::fs::write(site.file("a.rank_1"), b"bytes").expect("written");
     let mut session = site.session().await;
@@ -190,5 +203,30 @@ async fn an_agent_that_was_refused_keeps_dialling() {
     assert_eq!(part.rank, 1, "once it is let in it saves");
     session.commit(&part, "a", true).await;
     wait_gone(&site.file("a.rank_1")).await;
+    site.agent.drain().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_was_refused_ends_without_waiting_for_an_answer() {
+    let mut site = Site::start().await;
+    std::fs::write(site.file("a.rank_0"), b"bytes").expect("written");
+    let mut session = site.session().await;
+    session.announced().await;
+    drop(session);
+    site.dialled().await.goodbye().await;
+    let drained = site.agent.drain().await;
+    assert_eq!(drained, Drained { uncommitted: 1, time_was_up: false });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_says_when_it_waits_for_nothing_so_that_it_can_be_silent() {
+    let mut site = Site::start().await;
+    let mut session = site.session().await;
+    let at_rest = Hear::Heartbeat(v1::Heartbeat { at_rest: true });
+    assert_eq!(session.next().await, at_rest, "nothing is announced yet");
+    std::fs::write(site.file("a.rank_0"), b"bytes").expect("written");
+    let part = session.announced().await;
+    session.commit(&part, "a", true).await;
+    while session.next().await != at_rest {}
     site.agent.drain().await;
 }
