@@ -356,3 +356,33 @@ fn a_store_below_the_directory_is_not_saved_into_itself() {
     );
     assert_eq!(again["checkpoints"][0]["files"], 6);
 }
+
+#[test]
+fn two_who_save_one_directory_at_once_both_succeed_and_agree_about_the_order() {
+    let saved = Saved::new(&[1, 2, 3, 4, 5]);
+    for (round, profile) in ["raw", "zstd", "raw", "zstd"].into_iter().enumerate() {
+        let store = saved.dir.path().join(format!("shared-{round}"));
+        let save = || {
+            let mut command = mcr();
+            command.arg("save").arg(saved.data()).args(["--group-size", "2", "--job", "job", "--profile", profile]);
+            let report = run_json(command.arg("--store").arg(&store), 0);
+            report["checkpoints"].as_array().map(Vec::len)
+        };
+        std::thread::scope(|scope| {
+            let other = scope.spawn(save);
+            assert_eq!((save(), other.join().expect("no panic")), (Some(5), Some(5)));
+        });
+        run(mcr().arg("verify").arg("--store").arg(&store), 0);
+        let listed = list(&store);
+        let newest_first: Vec<_> =
+            listed.iter().map(|c| c["checkpoint"].as_str().expect("a name").to_owned()).collect();
+        assert_eq!(newest_first, ids(&saved));
+        assert!(listed.iter().all(|c| c["complete"] == true), "{listed:?}");
+        let places = || list(&store).iter().map(|c| c["sequence"].as_u64().expect("a number")).collect::<Vec<_>>();
+        assert_eq!(places(), [5, 4, 3, 2, 1], "as if one had saved alone");
+        let last = store.join("job").join(&ids(&saved)[0]).join("group-0001.manifest");
+        std::fs::remove_file(last).expect("as if it had been stopped before");
+        save();
+        assert_eq!(places(), [5, 4, 3, 2, 1], "what is completed keeps its place");
+    }
+}
