@@ -59,6 +59,7 @@ fn file(rank: u32) -> FileHeader {
             path: path.into(),
             element: ElementType::F64,
             shape: Shape(POINTS.into()),
+            chunk: Default::default(),
             raw_bytes: RawBytes(raw_bytes),
             digest: Digest([rank as u8; 32]),
             filters: [].into(),

@@ -174,6 +174,7 @@ mod tests {
             path: path.into(),
             element,
             shape: Shape(shape.into()),
+            chunk: Default::default(),
             raw_bytes,
             digest: Digest([0; 32]),
             filters: [].into(),

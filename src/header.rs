@@ -205,6 +205,9 @@ pub struct VariableHeader {
     pub element: ElementType,
     /// Dimensions; for chunked variables those of the array, though the raw bytes are chunk after chunk.
     pub shape: Shape,
+    /// Dimensions of its chunks, if they are known and whole; no dimensions if its raw bytes are not chunk after chunk.
+    /// Advice for codecs: not kept in containers.
+    pub chunk: Shape,
     /// Length of its raw bytes: the sum over its extents.
     pub raw_bytes: RawBytes,
     /// BLAKE3 of its raw bytes. Of short variables it may be [`NO_DIGEST`](crate::container::NO_DIGEST): in an index, and
@@ -360,6 +363,7 @@ mod tests {
             path: "/x".into(),
             element: ElementType::Bytes,
             shape: Shape::default(),
+            chunk: Default::default(),
             raw_bytes: RawBytes(extents.iter().map(|e| e.raw_bytes).sum()),
             digest: Digest([0; 32]),
             filters: [].into(),

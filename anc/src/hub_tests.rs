@@ -195,6 +195,7 @@ fn file(rank: u32, step: u32) -> FileHeader {
             path: "".into(),
             element: ElementType::Bytes,
             shape: Shape([8].into()),
+            chunk: Default::default(),
             raw_bytes: RawBytes(8),
             digest,
             filters: [].into(),

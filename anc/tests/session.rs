@@ -273,6 +273,7 @@ fn file(rank: u32, bytes: &[u8], modified_ns: i64) -> FileHeader {
             path: "".into(),
             element: ElementType::Bytes,
             shape: Shape([len].into()),
+            chunk: Default::default(),
             raw_bytes: RawBytes(len),
             digest,
             filters: [].into(),

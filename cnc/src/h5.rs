@@ -46,6 +46,8 @@ pub struct MappedVariable {
     pub element: ElementType,
     /// Its dimensions, those of an array type appended.
     pub shape: Shape,
+    /// Dimensions of its chunks, in the same way; none if it is in one run.
+    pub chunk: Shape,
     /// Filters of each extent.
     pub filters: Box<[Filter]>,
     /// In the order of the raw bytes.
@@ -291,6 +293,7 @@ fn contiguous(path: &str, datatype: &DataType, dims: &[u64], offset: u64, bytes:
         path: path.into(),
         element: datatype.element_for(bytes),
         shape: shape(dims, &datatype.dims),
+        chunk: Shape::default(),
         filters: [].into(),
         extents: vec![extent],
     })
@@ -301,7 +304,7 @@ fn chunked(
     path: &str,
     datatype: &DataType,
     dims: &[u64],
-    chunk_raw_bytes: u64,
+    (chunk_dims, chunk_raw_bytes): (&[u64], u64),
     pipeline: &[PipelineFilter],
     chunks: &[Chunk],
 ) -> impl Iterator<Item = MappedVariable> + use<> {
@@ -328,6 +331,7 @@ fn chunked(
         path: path.into(),
         element: datatype.element_for(chunk_raw_bytes),
         shape: shape(dims, &datatype.dims),
+        chunk: shape(chunk_dims, &datatype.dims),
         filters: filters.unwrap_or_default(),
         extents: array,
     };
@@ -336,6 +340,7 @@ fn chunked(
         path: path.into(),
         element: ElementType::Bytes,
         shape: Shape([stored_bytes].into()),
+        chunk: Shape::default(),
         filters: [].into(),
         extents: stored,
     };
@@ -379,13 +384,14 @@ mod tests {
         let any = DataType { element: ElementType::F64, dims: Vec::new() };
         let chunk = |offset, filter_mask| Chunk { offset, stored_bytes: 80, filter_mask };
         let plain: Vec<_> =
-            chunked("/x", &any, &[20], 80, &[], &[chunk(100, 0), chunk(180, 0), chunk(20, 0)]).collect();
+            chunked("/x", &any, &[20], (&[10], 80), &[], &[chunk(100, 0), chunk(180, 0), chunk(20, 0)]).collect();
         assert_eq!(plain.len(), 1);
         assert_eq!(plain[0].extents.iter().map(|e| e.raw_bytes).collect::<Vec<_>>(), [160, 80]);
         let deflate = [(1, Some(6))];
-        let mixed: Vec<_> = chunked("/x", &any, &[20], 90, &deflate, &[chunk(100, 0), chunk(180, 1)]).collect();
+        let mixed: Vec<_> =
+            chunked("/x", &any, &[20], (&[10], 90), &deflate, &[chunk(100, 0), chunk(180, 1)]).collect();
         assert_eq!(mixed.iter().map(|v| v.role).collect::<Vec<_>>(), [Role::Array, Role::StoredChunks]);
-        let unknown: Vec<_> = chunked("/x", &any, &[20], 90, &[(32000, None)], &[chunk(100, 0)]).collect();
+        let unknown: Vec<_> = chunked("/x", &any, &[20], (&[10], 90), &[(32000, None)], &[chunk(100, 0)]).collect();
         assert_eq!(unknown.iter().map(|v| v.role).collect::<Vec<_>>(), [Role::StoredChunks]);
     }
 }

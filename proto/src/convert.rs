@@ -91,6 +91,7 @@ fn variable_to_wire(variable: &header::VariableHeader) -> v1::VariableHeader {
         path: variable.path.to_string(),
         element: Some(element_to_wire(&variable.element)),
         dims: variable.shape.0.to_vec(),
+        chunk: variable.chunk.0.to_vec(),
         digest: variable.digest.0.to_vec().into(),
         filters: (variable.filters.iter())
             .map(|filter| match *filter {
@@ -113,6 +114,9 @@ fn variable_from_wire(variable: v1::VariableHeader) -> Result<header::VariableHe
     };
     if variable.dims.len() > DIMENSIONS_MAX {
         return field("a variable's number of dimensions", variable.dims.len(), "at most 32 are allowed");
+    }
+    if variable.chunk.len() > DIMENSIONS_MAX {
+        return field("a chunk's number of dimensions", variable.chunk.len(), "at most 32 are allowed");
     }
     if variable.filters.len() > FILTERS_MAX {
         return field("a variable's number of filters", variable.filters.len(), "at most 8 are allowed");
@@ -147,6 +151,7 @@ fn variable_from_wire(variable: v1::VariableHeader) -> Result<header::VariableHe
         path: variable.path.into(),
         element: element_from_wire(variable.element.unwrap_or_default(), true)?,
         shape: Shape(variable.dims.into()),
+        chunk: Shape(variable.chunk.into()),
         raw_bytes: RawBytes(extents.iter().fold(0u64, |sum, e| sum.saturating_add(e.raw_bytes))),
         digest: digest(&variable.digest)?,
         filters,
@@ -260,6 +265,7 @@ mod tests {
                             path: path.into(),
                             element,
                             shape: Shape(dims.into()),
+                            chunk: Default::default(),
                             raw_bytes: RawBytes(extent.raw_bytes),
                             digest: Digest(digest),
                             filters: if filtered {

@@ -185,7 +185,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
                     .map_or_else(|| variable_classes.bad("a class has more than 2^64 bytes"), Ok)?;
             }
             let raw_bytes = RawBytes(raw_bytes);
-            variables.push(VariableHeader { role, path, element, shape, raw_bytes, digest, filters, extents });
+            let chunk = Shape::default();
+            variables.push(VariableHeader { role, path, element, shape, chunk, raw_bytes, digest, filters, extents });
         }
         if let Some(v) = gaps {
             let others = variables.iter().enumerate().filter(|(i, _)| *i != v).map(|(_, other)| other);

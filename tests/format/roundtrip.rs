@@ -163,6 +163,7 @@ proptest! {
         header.variables.push(VariableHeader {
             role, element, path: "/chunked".into(),
             shape: Shape(dims.into()),
+            chunk: Default::default(),
             raw_bytes: mcrengine::units::RawBytes(bytes.len() as u64),
             digest: Digest::of(&bytes),
             filters: filters.into(),

@@ -293,7 +293,8 @@ impl<'a> Parser<'a> {
                 };
                 let raw_bytes = product(chunk_dims);
                 let chunks = self.chunks(&index, &dims.now, &dims.most, chunk_dims, raw_bytes)?;
-                let found = super::chunked(path, &datatype, &dims.now, raw_bytes, &object.pipeline, &chunks);
+                let found =
+                    super::chunked(path, &datatype, &dims.now, (chunk_dims, raw_bytes), &object.pipeline, &chunks);
                 self.variables.extend(found);
             }
             Layout::Contiguous { .. } | Layout::Elsewhere => {}

@@ -146,7 +146,15 @@ fn dataset(file: &Id, path: &str, token: H5O_token_t) -> Result<Vec<MappedVariab
             let rank = usize::try_from(rank).map_err(|_| H5Error::Library { what: "H5Pget_chunk" })?;
             let chunk_raw_bytes = chunk_dims.iter().take(rank).fold(u64::from(width), |n, &d| n.saturating_mul(d));
             let (pipeline, chunks) = (pipeline_of(&creation)?, chunks_of(&dataset)?);
-            Ok(super::chunked(path, &datatype, &dims, chunk_raw_bytes, &pipeline, &chunks).collect())
+            Ok(super::chunked(
+                path,
+                &datatype,
+                &dims,
+                (&chunk_dims[..rank.min(DIMENSIONS_MAX)], chunk_raw_bytes),
+                &pipeline,
+                &chunks,
+            )
+            .collect())
         }
         // Compact data is in the object's header; virtual datasets have no data here.
         _ => Ok(Vec::new()),

@@ -235,6 +235,8 @@ fn encode_reply(map: &Result<FileMap, H5Error>) -> Vec<u8> {
         element(&mut out, &v.element);
         number(&mut out, v.shape.0.len() as u64);
         v.shape.0.iter().for_each(|&d| number(&mut out, d));
+        number(&mut out, v.chunk.0.len() as u64);
+        v.chunk.0.iter().for_each(|&d| number(&mut out, d));
         number(&mut out, v.filters.len() as u64);
         for filter in &v.filters {
             let (kind, value) = match filter {
@@ -300,11 +302,13 @@ fn decode_reply(reply: &[u8]) -> Option<Result<FileMap, H5Error>> {
         let element = from.element(0)?;
         let dims = from.count(mcrengine::header::DIMENSIONS_MAX)?;
         let shape = Shape((0..dims).map(|_| from.number()).collect::<Option<_>>()?);
+        let dims = from.count(mcrengine::header::DIMENSIONS_MAX)?;
+        let chunk = Shape((0..dims).map(|_| from.number()).collect::<Option<_>>()?);
         let filters = from.count(mcrengine::header::FILTERS_MAX)?;
         let filters = (0..filters).map(|_| from.filter()).collect::<Option<_>>()?;
         let extents = from.count(CHUNKS_MAX)?;
         let extents = (0..extents).map(|_| from.extent()).collect::<Option<_>>()?;
-        variables.push(MappedVariable { role, path, element, shape, filters, extents });
+        variables.push(MappedVariable { role, path, element, shape, chunk, filters, extents });
     }
     (from.bytes.is_empty() && variables.iter().all(|v| v.element.is_valid() && !v.extents.is_empty()))
         .then_some(Ok(FileMap { variables }))
@@ -393,6 +397,7 @@ mod tests {
             path: format!("/gr\u{fc}n/{nth}").into(),
             element,
             shape: Shape([7, u64::MAX].into()),
+            chunk: Shape([3].into()),
             filters: [Filter::Shuffle { width: 8 }, Filter::Deflate { level: 9 }, Filter::Fletcher32].into(),
             extents: vec![Extent { offset: 1 << 40, stored_bytes: 300, raw_bytes: 4096 }; nth + 1],
         };

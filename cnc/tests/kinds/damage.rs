@@ -200,6 +200,7 @@ fn a_map_that_overlaps_or_names_filters_that_are_none_costs_no_byte() {
         path: path.into(),
         element: ElementType::F64,
         shape: Shape([10].into()),
+        chunk: Default::default(),
         filters: filters.into(),
         extents: vec![Extent { offset, stored_bytes: 80, raw_bytes: if filters.is_empty() { 80 } else { 800 } }],
     };
@@ -223,6 +224,7 @@ fn a_file_of_more_pieces_than_we_hold_is_one_piece() {
         path: "/x".into(),
         element: ElementType::Bytes,
         shape: Shape([pieces as u64].into()),
+        chunk: Default::default(),
         filters: [].into(),
         extents: (0..pieces as u64).map(|nth| Extent { offset: 2 * nth, stored_bytes: 1, raw_bytes: 1 }).collect(),
     };
