@@ -20,9 +20,13 @@ use std::str::FromStr;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Profile {
-    /// Measured for each segment; fast enough never to be in the way. `default`
+    /// The better of shuffle and zstd, and zstd alone, measured for each segment; never in the way. `fast`, or `default`
     #[default]
-    Default,
+    Fast,
+    /// Prediction where it is worth its time: as small as the best known codec for each class. `balanced`
+    Balanced,
+    /// Whatever makes it smallest, at the speed of xz. `max`
+    Max,
     /// The chain of the mcrEngine paper. `paper`, or `paper-single` without the second pass
     Paper {
         /// With gzip over everything.
@@ -74,7 +78,7 @@ const SHUFFLE_WIDTH_MAX: u32 = 64;
 /// A profile that is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{found:?} is no profile; there are default, paper, paper-single, raw, gzip, zstd, zstd-1 to zstd-22, shuffle-zstd, \
+    "{found:?} is no profile; there are fast, balanced, max, paper, paper-single, raw, gzip, zstd, zstd-1 to zstd-22, shuffle-zstd, \
      shuffle-zstd-1 to shuffle-zstd-22, fpc, fpc-1 to fpc-20, and fpzip"
 )]
 pub struct ProfileError {
@@ -100,7 +104,9 @@ impl FromStr for Profile {
             ("zstd", _) => Ok(Self::Zstd { level: within(ZSTD_LEVEL, 22)? }),
             ("shuffle-zstd", _) => Ok(Self::ShuffleZstd { level: within(SHUFFLE_ZSTD_LEVEL, 22)? }),
             ("fpc", _) => Ok(Self::Fpc { level: within(FPC_LEVEL, 20)? }),
-            ("default", None) => Ok(Self::Default),
+            ("fast" | "default", None) => Ok(Self::Fast),
+            ("balanced", None) => Ok(Self::Balanced),
+            ("max", None) => Ok(Self::Max),
             ("paper", None) => Ok(Self::Paper { double: true }),
             ("paper-single", None) => Ok(Self::Paper { double: false }),
             ("raw", None) => Ok(Self::Raw),
@@ -117,7 +123,9 @@ impl fmt::Display for Profile {
             if level == default { f.write_str(name) } else { write!(f, "{name}-{level}") }
         };
         match *self {
-            Self::Default => f.write_str("default"),
+            Self::Fast => f.write_str("fast"),
+            Self::Balanced => f.write_str("balanced"),
+            Self::Max => f.write_str("max"),
             Self::Paper { double: true } => f.write_str("paper"),
             Self::Paper { double: false } => f.write_str("paper-single"),
             Self::Raw => f.write_str("raw"),
@@ -139,6 +147,26 @@ impl TryFrom<String> for Profile {
 impl From<Profile> for String {
     fn from(profile: Profile) -> Self {
         profile.to_string()
+    }
+}
+
+impl Profile {
+    /// Whether several classes may share a segment, because their variables predict each other.
+    pub fn is_together(&self) -> bool {
+        matches!(self, Self::Balanced | Self::Max)
+    }
+
+    /// Raw bytes of a segment where nothing else is said. Repeats and relations are found within a segment only.
+    pub fn segment_bytes(&self) -> u64 {
+        match self {
+            Self::Balanced | Self::Max => 16 << 20,
+            _ => 4 << 20,
+        }
+    }
+
+    /// Bytes in memory for each raw byte of a segment that is fetched, merged, coded and decoded again.
+    pub fn memory_per_raw_byte(&self) -> u64 {
+        if self.is_together() { 16 } else { 3 }
     }
 }
 
@@ -207,7 +235,8 @@ pub fn encode_best(
     scratch: &mut Scratch,
 ) -> Result<(Chain, Vec<u8>), CodecError> {
     let mut best: Option<(Chain, Vec<u8>)> = None;
-    let chains = if raw.len() <= WHOLE_BYTES {
+    let are_measured_whole = raw.len() <= WHOLE_BYTES || matches!(profile, Profile::Balanced | Profile::Max);
+    let chains = if are_measured_whole {
         candidates(profile, element, arrays, pooled)
     } else {
         vec![choose(profile, raw, element, arrays, pooled, scratch)]
@@ -237,11 +266,32 @@ fn candidates(profile: &Profile, element: &ElementType, arrays: &[ArrayShape], p
             let dimensions = if is_a_grid() { &[1, 2, 3][..] } else { &[1] };
             dimensions.iter().map(|&n| Chain::fpzip(*width, *order, n)).collect()
         }
-        (Profile::Default | Profile::Fpc { .. } | Profile::Fpzip, _) => measured(element),
+        (Profile::Fast | Profile::Fpc { .. } | Profile::Fpzip, _) => measured(element),
+        (Profile::Balanced, _) => predicted(element, BALANCED),
+        (Profile::Max, _) => predicted(element, MAX),
     }
 }
 
-/// The candidates of the default profile: zstd first, what is for numbers last.
+/// What `balanced` and `max` do: how hard to predict, levels of zstd alone and after shuffling.
+const BALANCED: (u32, u32, u32) = (1, 6, 3);
+const MAX: (u32, u32, u32) = (2, 17, 17);
+
+/// Prediction where there may be numbers, and what serves other bytes.
+fn predicted(element: &ElementType, (effort, zstd, shuffled): (u32, u32, u32)) -> Vec<Chain> {
+    let others = || vec![Chain::zstd(zstd)];
+    match (element, Chain::predict(element, effort)) {
+        (ElementType::Bytes, Some(predict)) => vec![predict, Chain::zstd(zstd)],
+        (_, Some(predict)) => vec![predict],
+        (ElementType::Int { width: 1, .. } | ElementType::Fixed { width: 1 }, None) => others(),
+        (ElementType::Compound { .. }, None) => others().into_iter().chain(Chain::columns(element)).collect(),
+        (_, None) if element.width() <= SHUFFLE_WIDTH_MAX => {
+            others().into_iter().chain([Chain::shuffle_zstd(element.width(), shuffled)]).collect()
+        }
+        (_, None) => others(),
+    }
+}
+
+/// The candidates of the fast profile: zstd first, what is for numbers last.
 fn measured(element: &ElementType) -> Vec<Chain> {
     let zstd = Chain::zstd(ZSTD_LEVEL);
     let shuffled = |width| Chain::shuffle_zstd(width, SHUFFLE_ZSTD_LEVEL);

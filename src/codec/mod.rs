@@ -12,6 +12,7 @@
 //! | 2 | `fpc` | array to bytes | bits 0-7: log2 of the table entries, 1 to 20; bit 8: big-endian |
 //! | 3 | `fpzip` | array to bytes | bits 0-7: element width, 4 or 8; bit 8: big-endian; bits 16-23: most dimensions, 1 to 3 |
 //! | 4 | `columns` | array to bytes | record width in bytes, 2 to 2^20 |
+//! | 5 | `predict` | array to bytes | bits 0-7: element width, 4 or 8; bit 8: big-endian; bit 9: integers; bit 10: bytes; bits 16-23: effort of the encoder, 1 to 3 |
 //! | 16 | `shuffle` | bytes to bytes | element width in bytes, 2 to 2^20 |
 //! | 17 | `lz4` | bytes to bytes | 0 |
 //! | 18 | `zstd` | bytes to bytes | level, 1 to 22 |
@@ -29,7 +30,7 @@ mod choose;
 pub use choose::{Profile, ProfileError, choose, encode_best};
 
 use crate::header::{ByteOrder, ELEMENT_WIDTH_MAX, ElementType, Member};
-use array_to_bytes::{columns, fpc, fpzip};
+use array_to_bytes::{columns, fpc, fpzip, predict};
 use bytes_to_bytes::{gzip, lz4, shuffle, zstd};
 use std::fmt;
 use std::sync::Arc;
@@ -61,6 +62,10 @@ pub struct ArrayShape {
     pub elements: u64,
     /// Extents of the array that the piece was cut from, slowest first.
     pub dims: Vec<u64>,
+    /// Extents of its chunks, if it lies chunk after chunk, the last ones filled up; none if row after row.
+    pub chunk: Vec<u64>,
+    /// Pieces of one class have the same number; the classes of a segment come one after the other.
+    pub column: u32,
 }
 
 /// Why something could not be encoded or decoded.
@@ -199,6 +204,15 @@ pub struct Work {
     fpc: fpc::Tables,
     fpzip: fpzip::Buffers,
     columns: columns::Buffers,
+    /// Threads that a codec may use beside the caller's; 0 and 1: none.
+    threads: usize,
+}
+
+impl Scratch {
+    /// Codecs that can may use so many threads, the caller's counted. What they give does not depend on it.
+    pub fn set_threads(&mut self, threads: usize) {
+        self.work.threads = threads;
+    }
 }
 
 enum Codec {
@@ -213,6 +227,7 @@ impl Codec {
             fpc::ID => Self::Array(&fpc::Fpc),
             fpzip::ID => Self::Array(&fpzip::Fpzip),
             columns::ID => Self::Array(&columns::Columns),
+            predict::ID => Self::Array(&predict::Predict),
             shuffle::ID => Self::Bytes(&shuffle::Shuffle),
             lz4::ID => Self::Bytes(&lz4::Lz4),
             zstd::ID => Self::Bytes(&zstd::Zstd),
@@ -466,6 +481,20 @@ impl Chain {
     /// If the width is neither 4 nor 8.
     pub fn fpzip(width: u8, order: ByteOrder, dimensions: u32) -> Self {
         Self::of(&[(fpzip::ID, u32::from(width) | order_bit(order) | dimensions.clamp(1, 3) << 16)])
+    }
+
+    /// Prediction with so much effort, 1 to 3; `None` for what is no number of 4 or 8 bytes.
+    pub fn predict(element: &ElementType, effort: u32) -> Option<Self> {
+        let (width, order, is_float) = match *element {
+            ElementType::Float { width: width @ (4 | 8), order } => (width, order, true),
+            ElementType::Int { width: width @ (4 | 8), order, .. } => (width, order, false),
+            ElementType::Bytes => return Some(Self::of(&[(predict::ID, predict::param_of_bytes(effort))])),
+            ElementType::Float { .. }
+            | ElementType::Int { .. }
+            | ElementType::Fixed { .. }
+            | ElementType::Compound { .. } => return None,
+        };
+        Some(Self::of(&[(predict::ID, predict::param(width, order == ByteOrder::Big, is_float, effort))]))
     }
 
     /// Records taken apart into columns, each coded on its own. `None` where there is nothing to take apart.

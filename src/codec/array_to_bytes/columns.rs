@@ -66,7 +66,7 @@ impl ArrayCodec for Columns {
         let mut coded = Vec::with_capacity(layout.len());
         for (bytes, element) in &layout {
             let (column, later) = rest.split_at(bytes * records);
-            let (chain, column) = encode_best(&Profile::Default, column, element, &[], false, inner)?;
+            let (chain, column) = encode_best(&Profile::Fast, column, element, &[], false, inner)?;
             put_varint(*bytes as u32, stored); // at most ELEMENT_WIDTH_MAX
             chain.to_bytes(stored);
             put_varint(column.len() as u32, stored); // at most SEGMENT_BYTES_MAX

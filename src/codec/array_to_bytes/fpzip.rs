@@ -469,7 +469,7 @@ mod tests {
     use super::*;
 
     fn shape(elements: u64, dims: &[u64]) -> ArrayShape {
-        ArrayShape { elements, dims: dims.into() }
+        ArrayShape { elements, dims: dims.into(), ..ArrayShape::default() }
     }
 
     #[test]

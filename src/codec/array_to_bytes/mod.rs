@@ -4,4 +4,5 @@ pub(super) mod columns;
 mod entropy;
 pub(super) mod fpc;
 pub(super) mod fpzip;
+pub(super) mod predict;
 pub(super) mod raw;

@@ -1,0 +1,735 @@
+//! In which order columns are coded, and how each is predicted.
+
+use super::fit::{Sampled, select, solve};
+use super::layout::{Array, Column, Kind, Layout};
+use super::linear::{At, Place, SIXTHS, Term, locate, power};
+use super::nested::{self, Cells, Link};
+use super::numbers::Elements;
+use super::predictor::{Field, Predictor, Set, Units, rows};
+use super::repeats::{self, Marks, Runs};
+use super::residual::{self, Effort, Numbers};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Places that terms are chosen by, that an order is chosen by, and that weights are fitted on.
+const SAMPLE: usize = 2048;
+const SAMPLE_ORDER: usize = 512;
+const SAMPLE_FIT: usize = 1 << 14;
+/// Columns that predict each other at most, and those whose products and quotients are tried.
+const FAMILY_MAX: usize = 32;
+const PRODUCTS_MAX: usize = 24;
+const QUOTIENTS_MAX: usize = 16;
+/// Terms of a prediction, by effort.
+const TERMS: [usize; 3] = [8, 16, 24];
+/// Cells that blocks tell are told well if no more bits are left.
+const TOLD_BITS_MAX: f64 = 30.0;
+/// Below this many elements a column gets no fitted weights.
+const FITTED_MIN: usize = 64;
+/// Numbers that tell how well they are coded as they are.
+const RUN: usize = 4096;
+/// Elements that share a choice of weights.
+const UNIT: usize = 1024;
+/// Sets of weights to choose from.
+const SETS_MAX: usize = 4;
+/// A further set must save this part of the bits.
+const SET_GAIN: f64 = 0.004;
+
+/// All that the encoder decided.
+pub(super) struct Choice {
+    pub layout: Layout,
+    pub bits: Vec<u64>,
+    pub values: Vec<f64>,
+    pub runs: Runs,
+    /// Which arrays refine which: the first column that this holds for, and the links.
+    pub nested: Vec<(usize, Vec<Link>)>,
+    /// Of each column, with the code of its literals.
+    pub predictors: Vec<(Predictor, Vec<u8>)>,
+}
+
+/// Terms found while columns were ordered: for each, by its number in the segment's own order, with the others' numbers.
+type Relations = HashMap<usize, Vec<Relation>>;
+
+#[derive(Clone, Copy)]
+enum Relation {
+    Product(usize, usize),
+    Quotient(usize, usize, usize),
+}
+
+impl Choice {
+    pub(super) fn new(mut layout: Layout, body: &[u8], kind: Elements, effort: u32, threads: usize) -> Self {
+        let load = |layout: &Layout| {
+            let mut bits = vec![0; body.len() / kind.width];
+            layout.runs(|from, step, to, count| {
+                for (i, element) in bits[to..to + count].iter_mut().enumerate() {
+                    let at = (from + i * step) * kind.width;
+                    *element = kind.load(&body[at..at + kind.width]);
+                }
+            });
+            bits
+        };
+        let numbers = |bits: &[u64]| -> Vec<f64> {
+            if kind.is_float { bits.iter().map(|&b| kind.value(b)).collect() } else { Vec::new() }
+        };
+        let mut bits = load(&layout);
+        if let Some(joined) = join(&layout, &bits, kind) {
+            layout = joined;
+            bits = load(&layout);
+        }
+        let mut values = numbers(&bits);
+        let mut relations = Relations::new();
+        let mut nested = if kind.is_float { links(&layout, &values, kind, effort) } else { Vec::new() };
+        let keys: Vec<usize> = nested.iter().map(|(key, _)| *key).collect();
+        if kind.is_float
+            && effort > 1
+            && let Some((ordered, found)) = reorder(&layout, &values, kind, &keys)
+        {
+            (layout, relations) = (ordered, found);
+            bits = load(&layout);
+            values = numbers(&bits);
+        }
+        let runs = repeats::find_all(&bits, kind, effort);
+        let families = families(&layout.columns);
+        let mut place_of = vec![0; layout.order.len()];
+        layout.order.iter().enumerate().for_each(|(place, &own)| place_of[own] = place);
+        nested.iter_mut().for_each(|(key, _)| *key = place_of[*key]);
+        nested.sort_by_key(|(key, _)| *key);
+        let cells = all_cells(&layout.columns, &nested).unwrap_or_default();
+        let choose = |column: usize| {
+            let related = relations.get(&layout.order[column]).map_or(&[][..], Vec::as_slice);
+            let back = |own: usize| column.checked_sub(place_of[own]).and_then(|n| u16::try_from(n).ok()).unwrap_or(0);
+            let related = related.iter().map(|relation| match *relation {
+                Relation::Product(a, b) => Term::Product(back(a), back(b)),
+                Relation::Quotient(a, b, c) => Term::Quotient(back(a), back(b), back(c)),
+            });
+            let place = Place { columns: &layout.columns, column };
+            let none = Marks { runs: &runs, cells: &[], base: layout.columns[column].base };
+            let mut data = Data { place, kind, bits: &bits, values: &values, marks: none, effort };
+            let told = cells.get(column).and_then(|cells| data.told(cells, families[column]));
+            if told.is_some() {
+                data.marks.cells = &cells[column];
+            }
+            let (predictor, code) = data.predictor(families[column], related.filter(|term| term.is_valid()).collect());
+            (Predictor { told, ..predictor }, code)
+        };
+        let predictors = on_threads(layout.columns.len(), threads, choose);
+        Self { layout, bits, values, runs, nested, predictors }
+    }
+}
+
+/// Results for 0 up to `count`, in order, made on so many threads.
+fn on_threads<T: Send>(count: usize, threads: usize, make: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    if threads < 2 || count < 2 {
+        return (0..count).map(make).collect();
+    }
+    let (next, made) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(count)));
+    let work = || loop {
+        let n = next.fetch_add(1, Ordering::Relaxed);
+        if n >= count {
+            break;
+        }
+        let one = make(n);
+        made.lock().unwrap_or_else(PoisonError::into_inner).push((n, one));
+    };
+    std::thread::scope(|scope| {
+        (1..threads.min(count)).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+    let mut made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
+    made.sort_by_key(|(n, _)| *n);
+    made.into_iter().map(|(_, one)| one).collect()
+}
+
+/// For each family of columns the arrays that refine each other, and the column by which they were found.
+fn links(layout: &Layout, values: &[f64], kind: Elements, effort: u32) -> Vec<(usize, Vec<Link>)> {
+    let mut tried: HashMap<&[Array], (usize, bool)> = HashMap::new();
+    let mut found = Vec::new();
+    for (n, column) in layout.columns.iter().enumerate() {
+        let (count, is_found) = tried.entry(&column.arrays).or_default();
+        if *is_found || *count >= if effort > 1 { 4 } else { 1 } || column.elements < FITTED_MIN {
+            continue;
+        }
+        *count += 1;
+        let links = nested::find(column, values, kind.width == 4);
+        if !links.is_empty() {
+            *is_found = true;
+            found.push((n, links));
+        }
+    }
+    found
+}
+
+/// The cells that nested arrays tell, for each column; empty where there are none. `None` where links do not fit.
+pub(super) fn all_cells(columns: &[Column], nested: &[(usize, Vec<Link>)]) -> Option<Vec<Cells>> {
+    let mut all: Vec<Cells> = Vec::new();
+    all.resize_with(if nested.is_empty() { 0 } else { columns.len() }, Vec::new);
+    for (key, links) in nested {
+        all.get(*key)?.is_empty().then_some(())?; // one list for each family
+        let cells = nested::cells(&columns[*key], links)?;
+        for (column, own) in columns.iter().zip(&mut all).skip(*key) {
+            if column.arrays == columns[*key].arrays {
+                own.clone_from(&cells);
+            }
+        }
+    }
+    Some(all)
+}
+
+/// For each column how many before it, in a row, have the same arrays.
+fn families(columns: &[Column]) -> Vec<usize> {
+    let mut family = 0;
+    (columns.iter().enumerate())
+        .map(|(i, column)| {
+            family = if i > 0 && columns[i - 1].arrays == column.arrays { (family + 1).min(FAMILY_MAX) } else { 0 };
+            family
+        })
+        .collect()
+}
+
+/// Puts slabs of one domain together, where the last plane of one is like the first of the next.
+fn join(layout: &Layout, bits: &[u64], kind: Elements) -> Option<Layout> {
+    let mut groups = layout.groups.clone();
+    let mut from = 0;
+    let mut is_any = false;
+    for group in &mut groups {
+        let elements: usize = group.arrays.iter().map(|dims| dims.iter().product::<usize>()).sum();
+        let dims = group.arrays[0];
+        let each: usize = dims.iter().product();
+        if group.kind == Kind::Plain && group.arrays.len() > 1 && each >= 8 && group.arrays.iter().all(|d| *d == dims) {
+            // Here the layout is plain, so that the working order is that of rows.
+            let value = |array: usize, at: [usize; 3]| {
+                kind.ordered(bits[from + array * each + (at[0] * dims[1] + at[1]) * dims[2] + at[2]])
+            };
+            let bits_of = |a: i64, b: i64| f64::from(64 - a.wrapping_sub(b).unsigned_abs().leading_zeros());
+            let mut best: Option<(f64, usize)> = None;
+            for axis in 0..3 {
+                if dims[axis] < 2 {
+                    continue;
+                }
+                let (mut seam, mut inner, mut count) = (0.0, 0.0, 0.0);
+                for array in 0..group.arrays.len() - 1 {
+                    let step = (each / dims[axis] / 64).max(1);
+                    for place in (0..each / dims[axis]).step_by(step) {
+                        let others: Vec<usize> = (0..3).filter(|&a| a != axis).collect();
+                        let mut at = [0; 3];
+                        at[others[0]] = place / dims[others[1]];
+                        at[others[1]] = place % dims[others[1]];
+                        let with = |n: usize| {
+                            let mut at = at;
+                            at[axis] = n;
+                            at
+                        };
+                        let last = value(array, with(dims[axis] - 1));
+                        seam += bits_of(last, value(array + 1, with(0)));
+                        inner += bits_of(last, value(array, with(dims[axis] - 2)));
+                        count += 1.0;
+                    }
+                }
+                let gap = (seam - inner) / f64::max(count, 1.0);
+                if gap < 1.0 && best.is_none_or(|(least, _)| gap < least) {
+                    best = Some((gap, axis));
+                }
+            }
+            if let Some((_, axis)) = best {
+                group.kind = Kind::Join(axis);
+                is_any = true;
+            }
+        }
+        from += elements;
+    }
+    if is_any { Layout::new(groups, None) } else { None }
+}
+
+/// The columns of each family so that what is best predicted by the others comes last.
+fn reorder(layout: &Layout, values: &[f64], kind: Elements, keys: &[usize]) -> Option<(Layout, Relations)> {
+    let mut by_arrays: HashMap<&[Array], Vec<usize>> = HashMap::new();
+    let mut families: Vec<&[Array]> = Vec::new();
+    for (i, column) in layout.columns.iter().enumerate() {
+        let family = by_arrays.entry(&column.arrays).or_insert_with(|| {
+            families.push(&column.arrays);
+            Vec::new()
+        });
+        family.push(i);
+    }
+    let mut order = Vec::with_capacity(layout.columns.len());
+    let mut relations = Relations::new();
+    for family in families {
+        let members = &by_arrays[family];
+        let elements = layout.columns[members[0]].elements;
+        if members.len() < 2 || members.len() > FAMILY_MAX || elements < FITTED_MIN {
+            order.extend(members);
+            continue;
+        }
+        for (member, found) in best_last(members, &layout.columns, values, kind, keys) {
+            order.push(member);
+            relations.insert(member, found);
+        }
+    }
+    // The layout is in the segment's own order still: places are numbers of columns.
+    Some((Layout::new(layout.groups.clone(), Some(order))?, relations))
+}
+
+fn precision(kind: Elements) -> f64 {
+    if kind.width == 4 { f64::from(1u32 << 23) } else { (1u64 << 52) as f64 }
+}
+
+/// What an error is divided by: the size of the number, but not less than a small part of the mean.
+fn by_size(target: &[f64], precision: f64) -> Vec<f64> {
+    let mean = target.iter().map(|y| y.abs()).sum::<f64>() / target.len().max(1) as f64;
+    let weight = |y: &f64| precision / (y.abs() + mean * 1e-6).max(f64::MIN_POSITIVE);
+    target.iter().map(weight).map(|w| if w.is_finite() { w } else { 0.0 }).collect()
+}
+
+/// Bits that are left, the members that the prediction uses, and its products and quotients.
+type Score = (f64, Vec<usize>, Vec<Relation>);
+
+/// Members, what is best predicted by the others last, each with the products and quotients that it is predicted by.
+fn best_last(
+    members: &[usize],
+    columns: &[Column],
+    values: &[f64],
+    kind: Elements,
+    keys: &[usize],
+) -> Vec<(usize, Vec<Relation>)> {
+    let elements = columns[members[0]].elements;
+    let sample = SAMPLE_ORDER.min(elements);
+    let at = |n: usize| n * elements / sample;
+    let sampled: Vec<Vec<f64>> =
+        members.iter().map(|&m| (0..sample).map(|n| values[columns[m].base + at(n)]).collect()).collect();
+    let score = |target: usize, left: &[usize]| -> Score {
+        let weigh = by_size(&sampled[target], precision(kind));
+        let goal: Vec<f64> = sampled[target].iter().zip(&weigh).map(|(y, w)| y * w).collect();
+        let others: Vec<usize> = left.iter().copied().filter(|&m| m != target).collect();
+        let mut candidates: Vec<Sampled> = Vec::new();
+        let mut terms: Vec<Term> = Vec::new();
+        let of = |i: u16| others[usize::from(i) - 1];
+        combine(others.len(), |term| {
+            let candidate: Sampled = match term {
+                Term::Value(at) => sampled[of(at.back)].clone(),
+                Term::Product(a, b) => multiply(&sampled[of(a)], &sampled[of(b)], None),
+                Term::Quotient(a, b, c) => multiply(&sampled[of(a)], &sampled[of(b)], Some(&sampled[of(c)])),
+                Term::Power(a, sixths) => sampled[of(a)].iter().map(|&x| power(x, sixths)).collect(),
+                Term::One | Term::Before(_) => vec![1.0; sample],
+            };
+            candidates.push(candidate.iter().zip(&weigh).map(|(x, w)| x * w).collect());
+            terms.push(term);
+        });
+        let selected = select(&goal, &vec![0.5; sample], candidates, 12, 0.05);
+        let mut uses = Vec::new();
+        let mut found = Vec::new();
+        for term in selected.terms.iter().map(|&t| terms[t]) {
+            match term {
+                Term::Value(at) => uses.push(of(at.back)),
+                Term::Product(a, b) => {
+                    uses.extend([of(a), of(b)]);
+                    found.push(Relation::Product(members[of(a)], members[of(b)]));
+                }
+                Term::Quotient(a, b, c) => {
+                    uses.extend([of(a), of(b), of(c)]);
+                    found.push(Relation::Quotient(members[of(a)], members[of(b)], members[of(c)]));
+                }
+                Term::Power(a, _) => uses.push(of(a)),
+                Term::One | Term::Before(_) => {}
+            }
+        }
+        (selected.bits, uses, found)
+    };
+    let mut left: Vec<usize> = (0..members.len()).collect();
+    let mut scores: Vec<Option<Score>> = vec![None; members.len()];
+    let mut last_first = Vec::with_capacity(members.len());
+    while left.len() > 1 {
+        for &member in &left {
+            if scores[member].is_none() {
+                scores[member] = Some(score(member, &left));
+            }
+        }
+        let bits = |m: usize| scores[m].as_ref().map_or(f64::MAX, |(bits, ..)| *bits);
+        // The one that nested arrays were found by comes first of all.
+        let free = left.iter().filter(|&&m| !keys.contains(&members[m]));
+        let Some(&best) = free.min_by(|&&a, &&b| bits(a).total_cmp(&bits(b)).then(b.cmp(&a))) else { break };
+        let found = scores[best].take().map_or_else(Vec::new, |(_, _, found)| found);
+        last_first.push((members[best], found));
+        left.retain(|&m| m != best);
+        // Who was predicted by it must be looked at again.
+        for score in &mut scores {
+            if score.as_ref().is_some_and(|(_, used, _)| used.contains(&best)) {
+                *score = None;
+            }
+        }
+    }
+    last_first.extend(left.into_iter().map(|m| (members[m], Vec::new())));
+    last_first.into_iter().rev().collect()
+}
+
+/// All terms that so many columns before may make: values, then products, then quotients.
+fn combine(columns: usize, mut term: impl FnMut(Term)) {
+    let n = columns.min(usize::from(u16::MAX)) as u16;
+    (1..=n).for_each(|a| term(Term::Value(At::column(a))));
+    term(Term::One);
+    (1..=n).for_each(|a| SIXTHS.into_iter().for_each(|sixths| term(Term::Power(a, sixths))));
+    if columns <= PRODUCTS_MAX {
+        (1..=n).for_each(|a| (a..=n).for_each(|b| term(Term::Product(a, b))));
+    }
+    if columns <= QUOTIENTS_MAX {
+        for a in 1..=n {
+            for b in a..=n {
+                (1..=n).filter(|&c| c != a && c != b).for_each(|c| term(Term::Quotient(a, b, c)));
+            }
+        }
+    }
+}
+
+fn multiply(a: &[f64], b: &[f64], over: Option<&[f64]>) -> Sampled {
+    let product = a.iter().zip(b).map(|(a, b)| a * b);
+    match over {
+        None => product.map(finite).collect(),
+        Some(over) => product.zip(over).map(|(ab, c)| finite(ab / c)).collect(),
+    }
+}
+
+fn finite(value: f64) -> f64 {
+    if value.is_finite() { value } else { 0.0 }
+}
+
+/// Neighbours that come before, for arrays of so many dimensions.
+fn neighbours(dimensions: usize, effort: u32) -> Vec<At> {
+    let reach = |radius: i8, far: i8| {
+        let mut steps = Vec::new();
+        let of = |n: usize, r: i8| if dimensions >= n { -r..=r } else { 0..=0 };
+        for i in of(3, far) {
+            for j in of(2, far) {
+                for k in -far..=far {
+                    let size = [i, j, k].map(i8::abs);
+                    let is_near = size.iter().all(|&s| s <= radius);
+                    let is_on_axis = size.iter().filter(|&&s| s > 0).count() == 1;
+                    let at = At::own([i, j, k]);
+                    if at.is_valid() && (is_near || is_on_axis) {
+                        steps.push(at);
+                    }
+                }
+            }
+        }
+        steps
+    };
+    match (dimensions, effort) {
+        (3, 1) => reach(1, 1),
+        (3, _) => reach(1, 4),
+        (_, 1) => reach(1, 2),
+        (_, _) => reach(3, 4),
+    }
+}
+
+/// Everything that a column's predictor is chosen by.
+struct Data<'a> {
+    place: Place<'a>,
+    kind: Elements,
+    bits: &'a [u64],
+    values: &'a [f64],
+    marks: Marks<'a>,
+    effort: u32,
+}
+
+/// Elements that are to be predicted, with the units that they are in.
+struct Literals {
+    elements: Vec<usize>,
+    units: Vec<u32>,
+    unit_count: usize,
+    /// Of the column's elements, which are among these.
+    is_one: Vec<bool>,
+}
+
+impl Data<'_> {
+    fn field(&self) -> Field<'_> {
+        Field { place: self.place, kind: self.kind, bits: self.bits, values: self.values }
+    }
+
+    fn column(&self) -> &Column {
+        &self.place.columns[self.place.column]
+    }
+
+    /// Whether the cells that blocks tell are told well, and by which weights.
+    fn told(&self, cells: &[u32], family: usize) -> Option<u16> {
+        let column = self.column();
+        let some: Vec<usize> = (0..column.elements)
+            .filter(|&n| cells.get(n).is_some_and(|&cell| cell != 0) && !self.marks.is_copied(column.base + n))
+            .collect();
+        if some.is_empty() {
+            return None;
+        }
+        let sample = spread(&some, SAMPLE);
+        let bits = |back: u16| {
+            let weights = (back > 0).then(|| self.place.columns[self.place.column - usize::from(back)].base);
+            let off = |&n: &usize| {
+                let told = self.kind.nearest(nested::predict(column, cells[n], n, self.values, weights));
+                let off = self.kind.ordered(self.bits[column.base + n]).wrapping_sub(told).unsigned_abs();
+                f64::from(u64::BITS - off.leading_zeros())
+            };
+            sample.iter().map(off).sum::<f64>() / sample.len() as f64
+        };
+        let most = if self.kind.width == 4 { TOLD_BITS_MAX / 2.0 } else { TOLD_BITS_MAX };
+        let backs = 0..=family.min(8) as u16;
+        let best = backs.map(|back| (bits(back), back)).min_by(|a, b| a.0.total_cmp(&b.0));
+        best.filter(|(bits, _)| *bits < most).map(|(_, back)| back)
+    }
+
+    fn predictor(&self, family: usize, related: Vec<Term>) -> (Predictor, Vec<u8>) {
+        let column = self.column();
+        let mut literals =
+            Literals { elements: Vec::new(), units: Vec::new(), unit_count: 0, is_one: vec![false; column.elements] };
+        // At the lowest effort a part of the units stands for all.
+        let part = if self.effort > 1 || column.elements < 16 * UNIT { 1 } else { 8 };
+        let mut count = 0;
+        let mut units = Units::new(UNIT);
+        rows(column, |array, i, j, start| {
+            let unit = units.row(array, i, j);
+            for at in (start..start + array.dims[2]).filter(|&at| self.marks.is_literal(at)) {
+                count += 1;
+                if part == 1 || unit.wrapping_mul(0x9E37_79B1) >> 9 & (part - 1) == 0 {
+                    literals.is_one[at - column.base] = true;
+                    literals.elements.push(at - column.base);
+                    literals.units.push(unit as u32);
+                }
+            }
+            Some(())
+        });
+        literals.unit_count = units.count();
+        let wide = |array: &Array| array.dims.iter().filter(|&&n| n > 1).count().max(1);
+        let dimensions = column.arrays.iter().map(wide).max().unwrap_or(1);
+        let lorenzo = Set::Integer(dimensions as u8);
+        let other = if self.kind.is_float && literals.elements.len() >= FITTED_MIN {
+            let (predictor, bits) = self.fitted(&literals, lorenzo, dimensions, family, related);
+            Some((predictor, bits / literals.elements.len() as f64))
+        } else {
+            (self.effort > 1 && dimensions > 1 && count > 0).then(|| (Predictor::of(lorenzo), 0.0))
+        };
+        let code = |option: &Predictor| option.encode(self.field(), self.marks, self.effort);
+        let none = Predictor::none();
+        let Some((other, bits)) = other else {
+            let code = code(&none);
+            return (none, code);
+        };
+        if self.effort == 1 {
+            // One run of them tells about the numbers as they are.
+            let from = (literals.elements.len() / 2).saturating_sub(RUN / 2);
+            let run =
+                literals.elements[from..].iter().take(RUN).map(|&n| self.kind.ordered(self.bits[column.base + n]));
+            let run: Vec<i64> = run.collect();
+            let plain = residual::encode(&Numbers { values: &run, floats: None, is_predicted: false }, Effort::of(0));
+            let best = if bits < plain.len() as f64 * 8.0 / run.len() as f64 { other } else { none };
+            let code = code(&best);
+            return (best, code);
+        }
+        let cost = |option: &Predictor, code: &[u8]| {
+            let mut written = Vec::new();
+            option.write(&mut written);
+            written.len() + code.len()
+        };
+        let [plain, predicted] = [&none, &other].map(code);
+        match cost(&other, &predicted) < cost(&none, &plain) {
+            true => (other, predicted),
+            false => (none, plain),
+        }
+    }
+
+    /// How far a set's predictions are off, as a count of representable numbers.
+    fn errors(&self, set: &Set, literals: &Literals) -> Vec<f64> {
+        let mut errors = Vec::with_capacity(literals.elements.len());
+        let base = self.column().base;
+        set.each_difference(
+            self.field(),
+            |at| literals.is_one[at - base],
+            |_, difference| {
+                errors.push(difference.unsigned_abs() as f64);
+            },
+        );
+        errors
+    }
+
+    fn fitted(
+        &self,
+        literals: &Literals,
+        lorenzo: Set,
+        dimensions: usize,
+        family: usize,
+        related: Vec<Term>,
+    ) -> (Predictor, f64) {
+        let mut pool: Vec<Term> = neighbours(dimensions, self.effort).into_iter().map(Term::Value).collect();
+        pool.extend((1..=family as u16).map(|back| Term::Value(At::column(back))));
+        pool.push(Term::One);
+        for back in 1..=family.min(if self.effort > 1 { 8 } else { 3 }) as u16 {
+            pool.extend(SIXTHS.map(|sixths| Term::Power(back, sixths)));
+        }
+        pool.extend(related);
+        if self.column().arrays.iter().any(|array| array.like != array.start) {
+            pool.extend([Term::Before(1), Term::Before(2)]);
+        }
+        if self.effort > 1 {
+            // What lies around the place in the columns just before.
+            for back in 1..=family.min(4) as u16 {
+                for (axis, step) in [(2, -1), (2, 1), (1, -1), (1, 1), (0, -1), (0, 1)] {
+                    let mut steps = [0; 3];
+                    steps[axis] = step;
+                    if axis + dimensions >= 3 {
+                        pool.push(Term::Value(At { back, steps }));
+                    }
+                }
+            }
+        }
+        let all: Vec<usize> = (0..literals.elements.len()).collect();
+        let rough = self.errors(&lorenzo, literals);
+        let bits = |errors: &[f64]| -> Vec<f32> { errors.iter().map(|e| (e + 0.5).log2() as f32).collect() };
+        let mut sets: Vec<(Set, Vec<f32>)> = vec![(lorenzo, bits(&rough))];
+        if let Some((set, errors)) = self.fit(literals, &all, &rough, &pool) {
+            sets.push((set, bits(&errors)));
+        }
+        if self.effort == 1 {
+            let bits = |(_, bits): &(Set, Vec<f32>)| bits.iter().map(|&b| f64::from(b) + 1.0).sum::<f64>();
+            let best = sets.into_iter().min_by(|a, b| bits(a).total_cmp(&bits(b)));
+            return best
+                .map_or_else(|| (Predictor::none(), f64::MAX), |best| (Predictor::of(best.0.clone()), bits(&best)));
+        }
+        let (mut which, mut sum) = choose_units(&sets, literals);
+        while self.effort > 1 && sets.len() <= SETS_MAX && literals.unit_count > 1 {
+            // Another set for the units that gain least over Lorenzo's so far.
+            let mut gains = vec![(0f64, 0usize); literals.unit_count];
+            for (n, &unit) in literals.units.iter().enumerate() {
+                let set = usize::from(which[unit as usize]);
+                let gain = &mut gains[unit as usize];
+                *gain = (gain.0 + f64::from(sets[0].1[n] - sets[set].1[n]), gain.1 + 1);
+            }
+            let mut by_gain: Vec<(f64, usize)> = (gains.iter().enumerate())
+                .filter(|(_, (_, count))| *count > 0)
+                .map(|(unit, (gain, count))| (gain / *count as f64, unit))
+                .collect();
+            by_gain.sort_by(|a, b| a.0.total_cmp(&b.0));
+            by_gain.truncate(by_gain.len().div_ceil(3));
+            let mut is_chosen = vec![false; literals.unit_count];
+            by_gain.iter().for_each(|(_, unit)| is_chosen[*unit] = true);
+            let mut found: Option<(Set, Vec<f32>)> = None;
+            for _ in 0..2 {
+                let some: Vec<usize> =
+                    (all.iter().copied()).filter(|&n| is_chosen[literals.units[n] as usize]).collect();
+                let Some((set, errors)) = self.fit(literals, &some, &rough, &pool) else { break };
+                sets.push((set, bits(&errors)));
+                let (now, _) = choose_units(&sets, literals);
+                found = sets.pop();
+                // Once more with those that like it.
+                is_chosen = now.iter().map(|&set| usize::from(set) == sets.len()).collect();
+            }
+            let Some(found) = found else { break };
+            sets.push(found);
+            let (now, less) = choose_units(&sets, literals);
+            if less > sum * (1.0 - SET_GAIN) {
+                sets.pop();
+                break;
+            }
+            (which, sum) = (now, less);
+        }
+        let mut used = vec![false; sets.len()];
+        which.iter().for_each(|&set| used[usize::from(set)] = true);
+        let number: Vec<u8> = used
+            .iter()
+            .scan(0, |n, &used| {
+                let own = *n;
+                *n += u8::from(used);
+                Some(own)
+            })
+            .collect();
+        let kept = sets.into_iter().zip(&used).filter(|(_, used)| **used).map(|((set, _), _)| set).collect();
+        let predictor = Predictor {
+            sets: kept,
+            unit: UNIT,
+            which: which.iter().map(|&set| number[usize::from(set)]).collect(),
+            told: None,
+        };
+        (predictor, sum)
+    }
+
+    /// Terms and weights by some of the literals, and how far off they are for all of them.
+    fn fit(&self, literals: &Literals, some: &[usize], rough: &[f64], pool: &[Term]) -> Option<(Set, Vec<f64>)> {
+        let sample = spread(some, SAMPLE);
+        let (target, floors, candidates) = self.sampled(literals, &sample, rough, pool);
+        let most = TERMS[(self.effort as usize - 1).min(TERMS.len() - 1)];
+        let selected = select(&target, &floors, candidates, most, 64.0 / some.len().max(1) as f64);
+        if selected.terms.is_empty() {
+            return None;
+        }
+        let terms: Vec<Term> = selected.terms.iter().map(|&t| pool[t]).collect();
+        let sample = spread(some, SAMPLE_FIT);
+        let mut best: Option<(f64, Set, Vec<f64>)> = None;
+        let mut scale = rough.to_vec();
+        for _ in 0..if self.effort > 1 { 3 } else { 1 } {
+            let (target, _, columns) = self.sampled(literals, &sample, &scale, &terms);
+            let Some(weights) = solve(&target, &columns) else { break };
+            let set = Set::Linear { terms: terms.clone(), weights };
+            let errors = self.errors(&set, literals);
+            let bits: f64 = some.iter().map(|&n| (errors[n] + 0.5).log2()).sum();
+            scale.clone_from(&errors);
+            if best.as_ref().is_some_and(|(least, ..)| bits >= *least) {
+                break;
+            }
+            best = Some((bits, set, errors));
+        }
+        best.map(|(_, set, errors)| (set, errors))
+    }
+
+    /// Weighed targets, the least error that counts for each, and weighed terms. An error is measured by what another
+    /// prediction left at the place (`scale`): so that rough places do not decide about smooth ones.
+    fn sampled(
+        &self,
+        literals: &Literals,
+        sample: &[usize],
+        scale: &[f64],
+        terms: &[Term],
+    ) -> (Vec<f64>, Vec<f64>, Vec<Sampled>) {
+        let column = self.column();
+        let elements: Vec<usize> = sample.iter().map(|&n| literals.elements[n]).collect();
+        let target: Vec<f64> = elements.iter().map(|&n| self.values[column.base + n]).collect();
+        let mut scales: Vec<f64> = sample.iter().map(|&n| scale[n]).collect();
+        let mut sorted = scales.clone();
+        sorted.sort_by(f64::total_cmp);
+        let least = sorted.get(sorted.len() / 2).map_or(1.0, |median| median / 16.0).max(1.0);
+        scales.iter_mut().for_each(|s| *s = s.max(least));
+        let weigh: Vec<f64> = by_size(&target, precision(self.kind)).iter().zip(&scales).map(|(w, s)| w / s).collect();
+        let places: Vec<(&Array, [usize; 3])> = (elements.iter())
+            .map(|&n| {
+                let array = locate(column, n);
+                let (at, [_, ny, nx]) = (n - array.start, array.dims);
+                (array, [at / nx / ny, at / nx % ny, at % nx])
+            })
+            .collect();
+        let candidates = (terms.iter())
+            .map(|&term| {
+                (places.iter().zip(&weigh))
+                    .map(|((array, at), w)| self.place.value(term, array, *at, self.values) * w)
+                    .collect()
+            })
+            .collect();
+        let target = target.iter().zip(&weigh).map(|(y, w)| y * w).collect();
+        (target, scales.iter().map(|s| 0.5 / s).collect(), candidates)
+    }
+}
+
+/// The best set for each unit, and the bits that are left in all.
+fn choose_units(sets: &[(Set, Vec<f32>)], literals: &Literals) -> (Vec<u8>, f64) {
+    let mut sums = vec![0f64; literals.unit_count * sets.len()];
+    for (s, (_, bits)) in sets.iter().enumerate() {
+        for (&bits, &unit) in bits.iter().zip(&literals.units) {
+            sums[unit as usize * sets.len() + s] += f64::from(bits) + 1.0;
+        }
+    }
+    let mut sum = 0.0;
+    let which = (sums.chunks_exact(sets.len()))
+        .map(|sums| {
+            let best = (0..sets.len()).min_by(|&a, &b| sums[a].total_cmp(&sums[b])).unwrap_or(0);
+            sum += sums[best];
+            best as u8
+        })
+        .collect();
+    (which, sum)
+}
+
+fn spread(all: &[usize], most: usize) -> Vec<usize> {
+    let count = all.len().min(most);
+    (0..count).map(|n| all[n * all.len() / count]).collect()
+}

@@ -1,0 +1,185 @@
+//! Which terms predict a column, and their weights.
+//!
+//! Selection is orthogonal least squares (S. Chen, S. A. Billings, W. Luo, "Orthogonal least squares methods and their
+//! application to non-linear system identification", International Journal of Control 50(5), 1989) on a sample: of all
+//! candidates the one that leaves the least error joins, and the others are made orthogonal to it. Errors are weighed
+//! by the size of the number, since what counts is how many of its bits are left. How many terms are kept is decided by
+//! the bits that the error leaves, not by its square: a relation may be exact with its last term only.
+
+/// The most terms of a prediction.
+pub(super) const TERMS_MAX: usize = 32;
+
+/// One candidate on the sample: its weighed values.
+pub(super) type Sampled = Vec<f64>;
+
+/// Which candidates, best first, and how many bits of a number they leave on the mean.
+pub(super) struct Selected {
+    pub terms: Vec<usize>,
+    pub bits: f64,
+}
+
+/// Bits that errors take on the mean, each at least its floor.
+fn bits_left(errors: &[f64], floors: &[f64]) -> f64 {
+    let sum: f64 = errors.iter().zip(floors).map(|(e, floor)| e.abs().max(*floor).log2()).sum();
+    sum / errors.len().max(1) as f64
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    // Four sums, so that additions need not wait for each other.
+    let mut sums = [0.0; 4];
+    let ((a4, a_rest), (b4, b_rest)) = (a.as_chunks::<4>(), b.as_chunks::<4>());
+    for (a, b) in a4.iter().zip(b4) {
+        for i in 0..4 {
+            sums[i] += a[i] * b[i];
+        }
+    }
+    sums.iter().sum::<f64>() + a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum::<f64>()
+}
+
+/// `a -= factor * b`
+fn subtract(a: &mut [f64], factor: f64, b: &[f64]) {
+    a.iter_mut().zip(b).for_each(|(a, b)| *a -= factor * b);
+}
+
+/// Chooses among the candidates for a target, all weighed alike, so that an error of 1 counts alike everywhere, and below
+/// its floor not at all. `term_bits` is what one more term costs, in bits for each number.
+pub(super) fn select(
+    target: &[f64],
+    floors: &[f64],
+    mut candidates: Vec<Sampled>,
+    most: usize,
+    term_bits: f64,
+) -> Selected {
+    let mut error = target.to_vec();
+    let most = most.min(target.len() / 8).min(TERMS_MAX);
+    let norms: Vec<f64> = candidates.iter().map(|c| dot(c, c)).collect();
+    let mut left = norms.clone();
+    let mut found = Selected { terms: Vec::new(), bits: bits_left(&error, floors) };
+    let mut terms = Vec::new();
+    for count in 1..=most {
+        let mut best: Option<(f64, usize)> = None;
+        for (i, candidate) in candidates.iter().enumerate() {
+            // What is left of it is rounding once it is a sum of others.
+            if left[i] > norms[i] * 1e-20 && left[i] > 0.0 {
+                let projection = dot(candidate, &error);
+                let gain = projection * projection / left[i];
+                if best.is_none_or(|(most, _)| gain > most) {
+                    best = Some((gain, i));
+                }
+            }
+        }
+        let Some((_, chosen)) = best else { break };
+        let direction = std::mem::take(&mut candidates[chosen]);
+        let norm = left[chosen];
+        left[chosen] = 0.0;
+        let factor = dot(&direction, &error) / norm;
+        subtract(&mut error, factor, &direction);
+        for (i, candidate) in candidates.iter_mut().enumerate() {
+            if left[i] > norms[i] * 1e-20 && left[i] > 0.0 {
+                let factor = dot(&direction, candidate) / norm;
+                subtract(candidate, factor, &direction);
+                left[i] = dot(candidate, candidate);
+            }
+        }
+        terms.push(chosen);
+        let bits = bits_left(&error, floors);
+        if bits + term_bits * count as f64 + 0.02 < found.bits + term_bits * found.terms.len() as f64 {
+            found = Selected { terms: terms.clone(), bits };
+        }
+    }
+    found
+}
+
+/// Weights that make the sum of the columns nearest to the target, by modified Gram-Schmidt, once improved; all finite.
+pub(super) fn solve(target: &[f64], columns: &[Sampled]) -> Option<Vec<f64>> {
+    let scales: Vec<f64> = columns.iter().map(|c| dot(c, c).sqrt()).collect();
+    let mut q: Vec<Sampled> = Vec::with_capacity(columns.len());
+    let mut r: Vec<Vec<f64>> = Vec::with_capacity(columns.len());
+    for (column, &scale) in columns.iter().zip(&scales) {
+        if scale <= 0.0 || !scale.is_finite() {
+            return None;
+        }
+        let mut v: Sampled = column.iter().map(|x| x / scale).collect();
+        let mut row = vec![0.0; columns.len()];
+        for _ in 0..2 {
+            for (i, other) in q.iter().enumerate() {
+                let factor = dot(other, &v);
+                subtract(&mut v, factor, other);
+                row[i] += factor;
+            }
+        }
+        let norm = dot(&v, &v).sqrt();
+        if norm.is_nan() || norm <= 1e-15 {
+            return None;
+        }
+        v.iter_mut().for_each(|x| *x /= norm);
+        row[q.len()] = norm;
+        q.push(v);
+        r.push(row);
+    }
+    let mut weights = vec![0.0; columns.len()];
+    for _ in 0..3 {
+        let mut error = target.to_vec();
+        for ((column, weight), scale) in columns.iter().zip(&weights).zip(&scales) {
+            subtract(&mut error, weight / scale, column);
+        }
+        let mut step: Vec<f64> = Vec::with_capacity(q.len());
+        for direction in &q {
+            let factor = dot(direction, &error);
+            subtract(&mut error, factor, direction);
+            step.push(factor);
+        }
+        for i in (0..step.len()).rev() {
+            let later: f64 = (i + 1..step.len()).map(|j| r[j][i] * step[j]).sum();
+            step[i] = (step[i] - later) / r[i][i];
+        }
+        weights.iter_mut().zip(&step).for_each(|(w, s)| *w += s);
+    }
+    weights.iter_mut().zip(&scales).for_each(|(w, s)| *w /= s);
+    weights.iter().all(|w| w.is_finite()).then_some(weights)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(seed: u64, n: usize) -> Vec<f64> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 11) as f64 / (1u64 << 53) as f64 - 0.5
+        };
+        (0..n).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn an_exact_sum_of_three_among_forty_is_found_with_its_weights() {
+        let candidates: Vec<Vec<f64>> = (0..40).map(|i| noise(i + 1, 500)).collect();
+        let target: Vec<f64> =
+            (0..500).map(|k| 3.0 * candidates[7][k] - 0.25 * candidates[30][k] + candidates[11][k]).collect();
+        let selected = select(&target, &[1e-16; 500], candidates.clone(), 8, 0.01);
+        let mut terms = selected.terms.clone();
+        terms.sort_unstable();
+        assert_eq!(terms, [7, 11, 30]);
+        assert!(selected.bits < -47.0, "{} bits", selected.bits);
+        let columns: Vec<Vec<f64>> = selected.terms.iter().map(|&t| candidates[t].clone()).collect();
+        let weights = solve(&target, &columns).expect("they are independent");
+        for (term, weight) in selected.terms.iter().zip(weights) {
+            let expected = [(7, 3.0), (30, -0.25), (11, 1.0)].iter().find(|(t, _)| t == term).expect("one of them").1;
+            assert!((weight - expected).abs() < 1e-14, "{weight} instead of {expected}");
+        }
+    }
+
+    #[test]
+    fn noise_is_left_alone() {
+        let candidates: Vec<Vec<f64>> = (0..20).map(|i| noise(i + 1, 1000)).collect();
+        assert!(select(&noise(99, 1000), &[1e-16; 1000], candidates, 8, 0.01).terms.is_empty());
+    }
+
+    #[test]
+    fn columns_that_depend_on_each_other_have_no_weights() {
+        let a = noise(1, 50);
+        assert!(solve(&a, &[a.clone(), a.clone()]).is_none());
+        assert!(solve(&a, &[vec![0.0; 50]]).is_none());
+    }
+}

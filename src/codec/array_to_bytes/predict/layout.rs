@@ -1,0 +1,380 @@
+//! How the elements of a segment lie: columns of arrays, in the order in which they are coded.
+//!
+//! A segment holds one column (a class of variables over all ranks) or several; the arrays of one column follow each
+//! other. Three things are done with a column before its neighbours are looked at. *Lanes*: points with few components
+//! (`x y z x y z`), or records of an opaque file, are taken apart into as many columns. *Join*: arrays that are slabs
+//! of one domain are put together along an axis, so that neighbours on two ranks are neighbours here. *Plain*: nothing.
+
+use crate::codec::ArrayShape;
+use crate::codec::array_to_bytes::entropy::{put_varint, take_varint};
+use std::collections::HashMap;
+
+/// Extents in at most three dimensions, slowest first; those of more dimensions are multiplied into the first.
+pub(super) type Dims = [usize; 3];
+
+/// Components of a point that are taken apart.
+const LANES_POINT_MAX: usize = 4;
+/// Lanes of a record at most.
+const LANES_MAX: usize = 4096;
+/// Columns in all at most.
+pub(super) const COLUMNS_MAX: usize = 1 << 14;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Plain,
+    Lanes(usize),
+    Join(usize),
+}
+
+/// Arrays of one column, as they lie in the segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    pub kind: Kind,
+    /// Extents of the chunks that each array lies in, one after the other; `None` for row after row.
+    pub chunk: Option<Dims>,
+    pub arrays: Vec<Dims>,
+}
+
+/// Row (i, j) of an array in runs: where each is in the array's elements as they lie, where in the row, how long.
+pub(super) fn row_runs(
+    dims: Dims,
+    chunk: Option<Dims>,
+    i: usize,
+    j: usize,
+) -> impl Iterator<Item = (usize, usize, usize)> {
+    let chunk = chunk.unwrap_or(dims);
+    let count = [0, 1, 2].map(|d| dims[d] / chunk[d].max(1));
+    (0..count[2]).map(move |n| {
+        let before = ((i / chunk[0]) * count[1] + j / chunk[1]) * count[2] + n;
+        let inside = ((i % chunk[0]) * chunk[1] + j % chunk[1]) * chunk[2];
+        (before * chunk.iter().product::<usize>() + inside, n * chunk[2], chunk[2])
+    })
+}
+
+fn fits(dims: &Dims, chunk: Option<Dims>) -> bool {
+    chunk.is_none_or(|chunk| dims.iter().zip(chunk).all(|(&n, c)| c > 0 && n % c == 0))
+}
+
+/// One array in working order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Array {
+    /// Its first element, counted in its column.
+    pub start: usize,
+    pub dims: Dims,
+    /// First element of the array before it with the same extents; its own where there is none.
+    pub like: usize,
+}
+
+/// One column in working order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Column {
+    /// Its first element in the working order.
+    pub base: usize,
+    pub elements: usize,
+    pub arrays: Vec<Array>,
+}
+
+/// Where everything is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub groups: Vec<Group>,
+    /// The columns, in the order of coding.
+    pub columns: Vec<Column>,
+    /// Which column of the segment's own order each of them is.
+    pub order: Vec<usize>,
+}
+
+fn product(dims: &Dims) -> Option<usize> {
+    dims.iter().try_fold(1usize, |a, &n| a.checked_mul(n))
+}
+
+/// The extents of chunks, for an array whose own were made three. `None` where the array is not what it was said to be.
+fn collapse_chunk(dims: &[u64], chunk: &[u64], collapsed: Dims) -> Option<Dims> {
+    let wide: Vec<usize> = (dims.iter().zip(chunk).filter(|(n, _)| **n > 1))
+        .map(|(_, &c)| usize::try_from(c).ok())
+        .collect::<Option<_>>()?;
+    let mut found = [1; 3];
+    (dims.len() == chunk.len() && wide.len() <= 3).then_some(())?;
+    found[3 - wide.len()..].copy_from_slice(&wide);
+    let same: Vec<usize> = dims.iter().filter(|&&n| n > 1).map(|&n| n as usize).collect();
+    (collapsed[3 - same.len()..] == same && fits(&collapsed, Some(found)) && found != collapsed).then_some(found)
+}
+
+fn collapse(dims: &[u64], elements: usize) -> Dims {
+    let mut wide =
+        dims.iter().filter(|&&n| n > 1).map(|&n| usize::try_from(n).unwrap_or(usize::MAX)).collect::<Vec<_>>();
+    while wide.len() > 3 {
+        let first = wide.remove(0);
+        wide[0] = wide[0].saturating_mul(first);
+    }
+    let mut found = [1; 3];
+    found[3 - wide.len()..].copy_from_slice(&wide);
+    if product(&found) == Some(elements) { found } else { [1, 1, elements] }
+}
+
+impl Group {
+    fn elements(&self) -> Option<usize> {
+        self.arrays.iter().try_fold(0usize, |sum, dims| sum.checked_add(product(dims)?))
+    }
+
+    fn columns(&self) -> usize {
+        if let Kind::Lanes(lanes) = self.kind { lanes } else { 1 }
+    }
+
+    /// The arrays of each of its columns.
+    fn working(&self) -> Vec<Dims> {
+        match self.kind {
+            Kind::Plain => self.arrays.clone(),
+            Kind::Lanes(lanes) => {
+                (self.arrays.iter()).map(|dims| [1, 1, dims.iter().product::<usize>() / lanes]).collect()
+            }
+            Kind::Join(axis) => {
+                let mut joined = self.arrays.first().copied().unwrap_or([1, 1, 0]);
+                joined[axis] *= self.arrays.len();
+                vec![joined]
+            }
+        }
+    }
+}
+
+/// The columns of a segment from what is known about its arrays; one row of numbers where that does not add up.
+pub(super) fn groups(arrays: &[ArrayShape], elements: usize) -> Vec<Group> {
+    let mut groups: Vec<(u32, Group)> = Vec::new();
+    let mut sum = 0usize;
+    for array in arrays {
+        let Ok(count) = usize::try_from(array.elements) else { break };
+        if count == 0 {
+            continue;
+        }
+        sum = sum.saturating_add(count);
+        let mut dims = collapse(&array.dims, count);
+        let chunk = collapse_chunk(&array.dims, &array.chunk, dims);
+        if chunk.is_none() && !array.chunk.is_empty() {
+            dims = [1, 1, count];
+        }
+        match groups.last_mut() {
+            Some((column, group)) if *column == array.column && group.chunk == chunk => group.arrays.push(dims),
+            _ => groups.push((array.column, Group { kind: Kind::Plain, chunk, arrays: vec![dims] })),
+        }
+    }
+    if elements == 0 {
+        return Vec::new();
+    }
+    if sum != elements || groups.len() > COLUMNS_MAX / LANES_POINT_MAX {
+        return vec![Group { kind: Kind::Plain, chunk: None, arrays: vec![[1, 1, elements]] }];
+    }
+    let mut groups: Vec<Group> = groups.into_iter().map(|(_, group)| group).collect();
+    for group in &mut groups {
+        let lanes = group.arrays.first().map_or(1, |dims| dims[2]);
+        let are_points = |dims: &Dims| dims[2] == lanes && dims[0] == 1;
+        let is_linear = group.chunk.is_none_or(|chunk| chunk[0] == 1 && chunk[2] == lanes);
+        if (2..=LANES_POINT_MAX).contains(&lanes)
+            && is_linear
+            && group.arrays.iter().all(are_points)
+            && group.arrays.iter().any(|dims| dims[1] > 1)
+        {
+            group.kind = Kind::Lanes(lanes);
+            group.chunk = None; // points after each other, chunk or not
+        }
+    }
+    groups
+}
+
+impl Layout {
+    /// `order` says which column comes first, and so on; `None` where something does not add up.
+    pub(super) fn new(groups: Vec<Group>, order: Option<Vec<usize>>) -> Option<Self> {
+        let mut columns = Vec::new();
+        for group in &groups {
+            let arrays = group.working();
+            for _ in 0..group.columns() {
+                let mut start = 0;
+                let mut last: HashMap<Dims, usize> = HashMap::new();
+                let arrays: Vec<Array> = (arrays.iter())
+                    .map(|&dims| {
+                        let like = last.insert(dims, start).unwrap_or(start);
+                        let array = Array { start, dims, like };
+                        start += dims.iter().product::<usize>();
+                        array
+                    })
+                    .collect();
+                columns.push(Column { base: 0, elements: start, arrays });
+            }
+        }
+        let order = order.unwrap_or_else(|| (0..columns.len()).collect());
+        let mut seen = vec![false; columns.len()];
+        if order.len() != columns.len() || columns.len() > COLUMNS_MAX {
+            return None;
+        }
+        for &column in &order {
+            if std::mem::replace(seen.get_mut(column)?, true) {
+                return None;
+            }
+        }
+        let mut base = 0;
+        let columns = (order.iter())
+            .map(|&column| {
+                let column = Column { base, ..columns[column].clone() };
+                base += column.elements;
+                column
+            })
+            .collect();
+        Some(Self { groups, columns, order })
+    }
+
+    /// Calls with runs of elements: place in the segment, steps between them there, place in working order, how many.
+    pub(super) fn runs(&self, mut run: impl FnMut(usize, usize, usize, usize)) {
+        let mut place = vec![0; self.order.len()];
+        for (working, &own) in self.order.iter().enumerate() {
+            place[own] = working;
+        }
+        let (mut from, mut column) = (0, 0);
+        for group in &self.groups {
+            match group.kind {
+                Kind::Plain if group.chunk.is_none() => {
+                    let target = &self.columns[place[column]];
+                    run(from, 1, target.base, target.elements);
+                    from += target.elements;
+                }
+                Kind::Plain => {
+                    let mut to = self.columns[place[column]].base;
+                    for &dims in &group.arrays {
+                        for (i, j) in (0..dims[0]).flat_map(|i| (0..dims[1]).map(move |j| (i, j))) {
+                            row_runs(dims, group.chunk, i, j)
+                                .for_each(|(at, k, count)| run(from + at, 1, to + k, count));
+                            to += dims[2];
+                        }
+                        from += dims.iter().product::<usize>();
+                    }
+                }
+                Kind::Lanes(lanes) => {
+                    let mut start = 0;
+                    for dims in &group.arrays {
+                        let rows = dims.iter().product::<usize>() / lanes;
+                        for lane in 0..lanes {
+                            run(from + lane, lanes, self.columns[place[column + lane]].base + start, rows);
+                        }
+                        (from, start) = (from + rows * lanes, start + rows);
+                    }
+                }
+                Kind::Join(axis) => {
+                    let base = self.columns[place[column]].base;
+                    let whole = group.working()[0];
+                    for (g, dims) in group.arrays.iter().enumerate() {
+                        for i in 0..dims[0] {
+                            for j in 0..dims[1] {
+                                let mut at = [i, j, 0];
+                                at[axis] += g * dims[axis];
+                                let row = base + (at[0] * whole[1] + at[1]) * whole[2] + at[2];
+                                let runs = row_runs(*dims, group.chunk, i, j);
+                                runs.for_each(|(at, k, count)| run(from + at, 1, row + k, count));
+                            }
+                        }
+                        from += dims.iter().product::<usize>();
+                    }
+                }
+            }
+            column += group.columns();
+        }
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        put(self.groups.len(), out);
+        let mut before: Option<&Vec<Dims>> = None;
+        for group in &self.groups {
+            put(
+                match group.kind {
+                    Kind::Plain => 0,
+                    Kind::Join(axis) => 1 + axis,
+                    Kind::Lanes(lanes) => 3 + lanes,
+                },
+                out,
+            );
+            let chunk = group.chunk.unwrap_or_default();
+            chunk.iter().take(if group.chunk.is_some() { 3 } else { 1 }).for_each(|&n| put(n, out));
+            if before == Some(&group.arrays) {
+                put(0, out);
+                continue;
+            }
+            before = Some(&group.arrays);
+            let mut runs: Vec<(Dims, usize)> = Vec::new();
+            for dims in &group.arrays {
+                match runs.last_mut() {
+                    Some((last, count)) if last == dims => *count += 1,
+                    _ => runs.push((*dims, 1)),
+                }
+            }
+            put(runs.len(), out);
+            for (dims, count) in runs {
+                put(count, out);
+                dims.iter().for_each(|&n| put(n, out));
+            }
+        }
+        let is_own = self.order.iter().enumerate().all(|(i, &c)| i == c);
+        put(usize::from(!is_own), out);
+        if !is_own {
+            self.order.iter().for_each(|&c| put(c, out));
+        }
+    }
+
+    /// Reads what [`Layout::write`] wrote, for so many elements. Nothing is allocated that these do not fill.
+    pub(super) fn read(bytes: &mut &[u8], elements: usize) -> Option<Self> {
+        let mut groups: Vec<Group> = Vec::new();
+        let (mut sum, mut columns) = (0usize, 0usize);
+        for _ in 0..take(bytes).filter(|&n| n <= COLUMNS_MAX)? {
+            let kind = match take(bytes)? {
+                0 => Kind::Plain,
+                n @ 1..=3 => Kind::Join(n - 1),
+                n @ 5.. if n - 3 <= LANES_MAX => Kind::Lanes(n - 3),
+                _ => return None,
+            };
+            let chunk = match take(bytes)? {
+                0 => None,
+                n => Some([n, take(bytes)?, take(bytes)?]),
+            };
+            let mut arrays: Vec<Dims> = Vec::new();
+            match take(bytes)? {
+                0 => arrays.clone_from(&groups.last()?.arrays),
+                runs => {
+                    let mut room = elements.checked_sub(sum)?;
+                    for _ in 0..runs {
+                        let count = take(bytes).filter(|&n| n > 0)?;
+                        let dims = [take(bytes)?, take(bytes)?, take(bytes)?];
+                        let each = product(&dims).filter(|&n| n > 0)?;
+                        room = room.checked_sub(each.checked_mul(count)?)?;
+                        arrays.extend(std::iter::repeat_n(dims, count));
+                    }
+                }
+            }
+            arrays.iter().all(|dims| fits(dims, chunk)).then_some(())?;
+            let group = Group { kind, chunk, arrays };
+            let count = group.elements()?;
+            sum = sum.checked_add(count).filter(|&sum| sum <= elements)?;
+            columns += group.columns();
+            match kind {
+                Kind::Plain => {}
+                Kind::Lanes(n) if group.arrays.iter().all(|dims| dims.iter().product::<usize>() % n == 0) => {}
+                Kind::Join(_) if group.arrays.windows(2).all(|pair| pair[0] == pair[1]) => {}
+                Kind::Lanes(_) | Kind::Join(_) => return None,
+            }
+            if columns > COLUMNS_MAX {
+                return None;
+            }
+            groups.push(group);
+        }
+        let order = match take(bytes)? {
+            0 => None,
+            1 => Some((0..columns).map(|_| take(bytes)).collect::<Option<Vec<_>>>()?),
+            _ => return None,
+        };
+        (sum == elements).then_some(())?;
+        Self::new(groups, order)
+    }
+}
+
+pub(super) fn put(n: usize, out: &mut Vec<u8>) {
+    put_varint(u32::try_from(n).unwrap_or(u32::MAX), out); // a segment is at most 2^30 bytes
+}
+
+pub(super) fn take(bytes: &mut &[u8]) -> Option<usize> {
+    take_varint(bytes).map(|n| n as usize)
+}

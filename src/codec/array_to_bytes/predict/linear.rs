@@ -1,0 +1,304 @@
+//! Predictions: sums of terms, each a coefficient times a neighbour, another column's value at or near the same place,
+//! or a product or quotient of such values.
+//!
+//! The neighbours in n dimensions are those of the Lorenzo predictor (L. Ibarria et al., "Out-of-core compression and
+//! decompression of large n-dimensional scalar fields", Eurographics 2003), with fitted weights instead of 1 and -1.
+//!
+//! Decoding adds and multiplies doubles in the order written here, each rounded to nearest, none fused: so it gives the
+//! same bits on every host. For each row of an array the terms that do not need the row itself come first, all in
+//! their order, then those that do, in theirs.
+
+use super::layout::{Array, Column};
+
+/// Where a value is: in which column, and how far from the place that is predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct At {
+    /// How many columns before, in the order of coding; 0 for the column itself.
+    pub back: u16,
+    /// Steps in each dimension, slowest first, at most 7 either way; in the column itself towards what comes before.
+    pub steps: [i8; 3],
+}
+
+pub(super) const STEPS_MAX: i8 = 7;
+
+impl At {
+    pub(super) fn column(back: u16) -> Self {
+        Self { back, steps: [0; 3] }
+    }
+
+    pub(super) fn own(steps: [i8; 3]) -> Self {
+        Self { back: 0, steps }
+    }
+
+    /// Own values come before: the first step that is not 0 goes backwards.
+    pub(super) fn is_valid(self) -> bool {
+        let first = self.steps.iter().find(|&&s| s != 0).copied();
+        self.steps.iter().all(|s| s.unsigned_abs() <= STEPS_MAX.unsigned_abs())
+            && (self.back > 0 || first.is_some_and(|s| s < 0))
+    }
+}
+
+/// What a coefficient is multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Term {
+    /// One value.
+    Value(At),
+    /// Of two columns, at the place itself.
+    Product(u16, u16),
+    /// Of two columns, divided by a third.
+    Quotient(u16, u16, u16),
+    /// 1.
+    One,
+    /// Of a column, at the place itself, to the power of so many sixths; one of [`SIXTHS`].
+    Power(u16, i8),
+    /// At the same place, of the array before in the column with the same extents, or (2) the one before that.
+    Before(u8),
+}
+
+impl Term {
+    /// Which columns before it needs.
+    pub(super) fn columns(self) -> [Option<u16>; 3] {
+        match self {
+            Self::Value(at) => [Some(at.back), None, None],
+            Self::Power(a, _) => [Some(a), None, None],
+            Self::Product(a, b) => [Some(a), Some(b), None],
+            Self::Quotient(a, b, c) => [Some(a), Some(b), Some(c)],
+            Self::One | Self::Before(_) => [None; 3],
+        }
+    }
+
+    pub(super) fn is_valid(self) -> bool {
+        match self {
+            Self::Value(at) => at.is_valid(),
+            Self::Product(a, b) => a > 0 && b > 0,
+            Self::Power(a, sixths) => a > 0 && SIXTHS.contains(&sixths),
+            Self::Quotient(a, b, c) => a > 0 && b > 0 && c > 0,
+            Self::One => true,
+            Self::Before(n) => n == 1 || n == 2,
+        }
+    }
+}
+
+/// All values, and the column that is predicted.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub columns: &'a [Column],
+    pub column: usize,
+}
+
+impl Place<'_> {
+    fn own(&self) -> &Column {
+        &self.columns[self.column]
+    }
+
+    /// Where the array like this one begins, or the one like that; `None` where there is none.
+    fn like(&self, array: &Array, n: u8) -> Option<usize> {
+        let mut at = *array;
+        for _ in 0..n {
+            if at.like == at.start {
+                return None;
+            }
+            at = *locate(self.own(), at.like);
+        }
+        Some(self.own().base + at.start)
+    }
+
+    fn base_of(&self, back: u16) -> usize {
+        self.columns[self.column - usize::from(back)].base
+    }
+
+    /// The value that stands for own ones which are not there: the last before, in the nearest dimension that has one.
+    #[inline(always)]
+    fn before(values: &[f64], at: usize, column_base: usize, [i, j, k]: [usize; 3], [_, ny, nx]: [usize; 3]) -> f64 {
+        let back = if k > 0 {
+            1
+        } else if j > 0 {
+            nx
+        } else if i > 0 {
+            nx * ny
+        } else {
+            1
+        };
+        if at >= column_base + back { values[at - back] } else { 0.0 }
+    }
+
+    /// First place of the row that a value of row (i, j) is taken from, or `None` where that row is not whole yet.
+    fn row_of(&self, at: At, array: &Array, i: usize, j: usize) -> Option<usize> {
+        let [nz, ny, nx] = array.dims;
+        let near = |index: usize, step: i8, n: usize| index.saturating_add_signed(isize::from(step)).min(n - 1);
+        let row = [near(i, at.steps[0], nz), near(j, at.steps[1], ny)];
+        let start = self.base_of(at.back) + array.start + (row[0] * ny + row[1]) * nx;
+        (at.back > 0 || row < [i, j]).then_some(start)
+    }
+
+    /// One term at one place; what the row functions compute, one at a time.
+    pub(super) fn value(&self, term: Term, array: &Array, [i, j, k]: [usize; 3], values: &[f64]) -> f64 {
+        let nx = array.dims[2];
+        let in_array = (i * array.dims[1] + j) * nx + k;
+        let of = |back: u16| values[self.base_of(back) + array.start + in_array];
+        match term {
+            Term::Value(at) => match self.row_of(at, array, i, j) {
+                Some(row) => values[row + near_in_row(k, at.steps[2], nx)],
+                None => self.own_row(at, array, [i, j, k], values),
+            },
+            Term::Product(a, b) => of(a) * of(b),
+            Term::Power(a, sixths) => power(of(a), sixths),
+            Term::Quotient(a, b, c) => finite(of(a) * of(b) / of(c)),
+            Term::One => 1.0,
+            Term::Before(n) => match self.like(array, n) {
+                Some(start) => values[start + in_array],
+                None => 0.0,
+            },
+        }
+    }
+
+    #[inline(always)]
+    fn own_row(&self, at: At, array: &Array, [i, j, k]: [usize; 3], values: &[f64]) -> f64 {
+        let [_, ny, nx] = array.dims;
+        let here = self.own().base + array.start + (i * ny + j) * nx + k;
+        let back = usize::from(at.steps[2].unsigned_abs());
+        match at.steps == [0, 0, at.steps[2]] && back <= k {
+            true => values[here - back],
+            false => Self::before(values, here, self.own().base, [i, j, k], array.dims),
+        }
+    }
+
+    /// Adds to `sums` all terms that need nothing of this row, and lists the others in `later`.
+    pub(super) fn add_row(
+        &self,
+        (terms, weights): (&[Term], &[f64]),
+        array: &Array,
+        (i, j): (usize, usize),
+        values: &[f64],
+        sums: &mut [f64],
+        later: &mut Vec<(At, f64)>,
+    ) {
+        let [_, ny, nx] = array.dims;
+        let in_array = array.start + (i * ny + j) * nx;
+        let row = |back: u16| &values[self.base_of(back) + in_array..][..nx];
+        sums.fill(0.0);
+        later.clear();
+        for (&term, &weight) in terms.iter().zip(weights) {
+            match term {
+                Term::Value(at) => match self.row_of(at, array, i, j) {
+                    Some(start) => add_shifted(sums, weight, &values[start..start + nx], at.steps[2]),
+                    None => later.push((at, weight)),
+                },
+                Term::Power(a, sixths) => {
+                    for (sum, a) in sums.iter_mut().zip(row(a)) {
+                        *sum += weight * power(*a, sixths);
+                    }
+                }
+                Term::Product(a, b) => {
+                    for ((sum, a), b) in sums.iter_mut().zip(row(a)).zip(row(b)) {
+                        *sum += weight * (a * b);
+                    }
+                }
+                Term::Quotient(a, b, c) => {
+                    for (((sum, a), b), c) in sums.iter_mut().zip(row(a)).zip(row(b)).zip(row(c)) {
+                        *sum += weight * finite(a * b / c);
+                    }
+                }
+                Term::One => sums.iter_mut().for_each(|sum| *sum += weight),
+                Term::Before(n) => {
+                    if let Some(start) = self.like(array, n) {
+                        add_shifted(sums, weight, &values[start + (i * ny + j) * nx..][..nx], 0);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The rest of the prediction, from the values before in this row.
+    #[inline(always)]
+    pub(super) fn add_later(
+        &self,
+        later: &[(At, f64)],
+        array: &Array,
+        place: [usize; 3],
+        values: &[f64],
+        sum: f64,
+    ) -> f64 {
+        let mut sum = sum;
+        for &(at, weight) in later {
+            sum += weight * self.own_row(at, array, place, values);
+        }
+        sum
+    }
+}
+
+fn near_in_row(k: usize, step: i8, nx: usize) -> usize {
+    k.saturating_add_signed(isize::from(step)).min(nx - 1)
+}
+
+/// Powers that are tried, in sixths: what densities, lengths, energies and times of one state go with.
+pub(super) const SIXTHS: [i8; 7] = [-6, -4, -3, -2, 2, 3, 4];
+
+/// A power of a positive number; 0 for any other. The cube root is Halley's iteration, so that no host's library decides.
+pub(super) fn power(x: f64, sixths: i8) -> f64 {
+    if !(x > 0.0 && x.is_finite()) {
+        return 0.0;
+    }
+    let root = || {
+        // A third of the exponent, off by 5 %; each step has three times as many digits right.
+        let mut root = f64::from_bits(x.to_bits() / 3 + 0x2A9F_7893_0000_0000);
+        for _ in 0..3 {
+            let cube = root * root * root;
+            root = root * (cube + 2.0 * x) / (2.0 * cube + x);
+        }
+        root
+    };
+    let square = |x: f64| x * x;
+    finite(match sixths {
+        -6 => 1.0 / x,
+        -4 => 1.0 / square(root()),
+        -3 => 1.0 / x.sqrt(),
+        -2 => 1.0 / root(),
+        2 => root(),
+        3 => x.sqrt(),
+        _ => square(root()),
+    })
+}
+
+#[inline(always)]
+fn finite(value: f64) -> f64 {
+    if value.is_finite() { value } else { 0.0 }
+}
+
+/// `sums[k] += weight * row[k + step]`, the nearest in the row where that is outside.
+fn add_shifted(sums: &mut [f64], weight: f64, row: &[f64], step: i8) {
+    let nx = row.len();
+    let shift = usize::from(step.unsigned_abs()).min(nx);
+    let (inner, edge) = (nx - shift, if step < 0 { row[0] } else { row[nx - 1] });
+    if step < 0 {
+        sums[..shift].iter_mut().for_each(|sum| *sum += weight * edge);
+        sums[shift..].iter_mut().zip(&row[..inner]).for_each(|(sum, value)| *sum += weight * value);
+    } else {
+        sums[..inner].iter_mut().zip(&row[shift..]).for_each(|(sum, value)| *sum += weight * value);
+        sums[inner..].iter_mut().for_each(|sum| *sum += weight * edge);
+    }
+}
+
+/// The array that begins at, or holds, an element of the column.
+pub(super) fn locate(column: &Column, element: usize) -> &Array {
+    // Arrays hold at least one element each, so that no two begin at the same.
+    &column.arrays[column.arrays.partition_point(|array| array.start <= element).saturating_sub(1)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn powers_are_what_their_name_says() {
+        for x in [1e-90, 1.7e-9, 0.3, 1.0, 2.0, 12345.678, 9e90] {
+            for sixths in SIXTHS {
+                let (found, expected) = (power(x, sixths), x.powf(f64::from(sixths) / 6.0));
+                assert!((found / expected - 1.0).abs() < 1e-12, "{x} to the {sixths}/6 is {expected}, not {found}");
+            }
+        }
+        for none in [0.0, -0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(power(none, 2), 0.0);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Prediction: of what is a number only the difference to what the other numbers tell is stored.
+//!
+//! Works on a whole segment, which may hold several classes: their variables predict each other. In this order:
+//! runs that occur before are taken out (`repeats.rs`); each column gets the predictor that leaves the fewest bits of a
+//! sample (`choose.rs`): a weighted sum of neighbours in up to three dimensions, of other columns, of products and
+//! quotients of them (`linear.rs`, `fit.rs`), or integer differences, or none (`predictor.rs`); the differences, as a
+//! count of representable numbers, are coded (`residual.rs`). What coarse and fine grids tell of each other is in
+//! `nested.rs`, numbers in files that nobody described in `records.rs`.
+//!
+//! The stream is described in `FORMAT.md`, beside this file.
+
+mod choose;
+mod fit;
+mod layout;
+mod linear;
+mod nested;
+mod numbers;
+mod predictor;
+mod records;
+mod repeats;
+mod residual;
+
+use crate::codec::{ArrayCodec, ArrayJob, BIG_ENDIAN, CodecError, CodecId, Work, resize_for_overwrite};
+use layout::{Group, Kind, Layout, put, take};
+use linear::Place;
+use numbers::Elements;
+use predictor::{Field, Predictor};
+use repeats::{Marks, Runs};
+use std::fmt;
+
+pub(crate) const ID: CodecId = CodecId(5);
+
+/// Bits of the parameter.
+const INTEGERS: u32 = 1 << 9;
+const BYTES: u32 = 1 << 10;
+const EFFORT_SHIFT: u32 = 16;
+/// The highest effort; decoding does not depend on it.
+pub(crate) const EFFORT_MAX: u32 = 3;
+/// What is added to the length of very short segments at most.
+const MORE_BYTES: usize = 16 << 10;
+
+pub(crate) struct Predict;
+
+/// The parameter for elements of a width and kind.
+pub(crate) fn param(width: u8, is_big: bool, is_float: bool, effort: u32) -> u32 {
+    let big = if is_big { BIG_ENDIAN } else { 0 };
+    let integers = if is_float { 0 } else { INTEGERS };
+    u32::from(width) | big | integers | effort.clamp(1, EFFORT_MAX) << EFFORT_SHIFT
+}
+
+/// The parameter for bytes of which nothing is known.
+pub(crate) fn param_of_bytes(effort: u32) -> u32 {
+    BYTES | 8 | effort.clamp(1, EFFORT_MAX) << EFFORT_SHIFT
+}
+
+fn elements_of(param: u32) -> Elements {
+    Elements { width: (param & 0xFF) as usize, is_big: param & BIG_ENDIAN != 0, is_float: param & INTEGERS == 0 }
+}
+
+fn damaged(what: &'static str) -> CodecError {
+    CodecError::Damaged { codec: "predict", what }
+}
+
+impl ArrayCodec for Predict {
+    fn id(&self) -> (CodecId, &'static str) {
+        (ID, "predict")
+    }
+
+    fn takes(&self, param: u32) -> bool {
+        let effort = param >> EFFORT_SHIFT;
+        matches!(param & 0xFF, 4 | 8)
+            && param & 0xF800 == 0
+            && (param & BYTES == 0 || param & 0xFFFF == BYTES | 8)
+            && (1..=EFFORT_MAX).contains(&effort)
+    }
+
+    fn max_encoded_bytes(&self, _param: u32, raw_bytes: usize) -> usize {
+        // A column is never coded in more than its elements take, but for some forty bytes, and has an element at least.
+        raw_bytes * 12 + MORE_BYTES
+    }
+
+    fn encode(&self, job: ArrayJob<'_>, stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
+        let effort = job.param >> EFFORT_SHIFT;
+        stored.clear();
+        if job.param & BYTES == 0 {
+            let kind = elements_of(job.param);
+            return encode(
+                kind,
+                job.raw,
+                layout::groups(job.arrays, job.raw.len() / kind.width),
+                (effort, work.threads),
+                stored,
+            );
+        }
+        let files: Vec<usize> =
+            job.arrays.iter().map(|array| usize::try_from(array.elements).unwrap_or(usize::MAX)).collect();
+        let found =
+            records::find(job.raw, &files).unwrap_or(records::Records { width: 8, lanes: 1, regions: Vec::new() });
+        let (records, others) = found.split(job.raw);
+        let packed = pack(&others, effort)?;
+        found.write(stored);
+        put(packed.len(), stored);
+        stored.extend(packed);
+        let kind = Elements { width: found.width, is_big: false, is_float: true };
+        let arrays = found.arrays();
+        let kind_of = if found.lanes > 1 { Kind::Lanes(found.lanes) } else { Kind::Plain };
+        let group = Group { kind: kind_of, chunk: None, arrays };
+        let groups = if group.arrays.is_empty() { Vec::new() } else { vec![group] };
+        encode(kind, &records, groups, (effort, work.threads), stored)
+    }
+
+    fn decode(
+        &self,
+        param: u32,
+        stored: &[u8],
+        raw_bytes: usize,
+        raw: &mut Vec<u8>,
+        _work: &mut Work,
+    ) -> Result<(), CodecError> {
+        let wrong = || damaged("the stream does not say what it must");
+        if param & BYTES == 0 {
+            return decode(elements_of(param), stored, raw_bytes, raw).ok_or_else(wrong);
+        }
+        decode_bytes(stored, raw_bytes, raw).ok_or_else(wrong)
+    }
+
+    fn show(&self, param: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, effort) = (elements_of(param), param >> EFFORT_SHIFT);
+        if param & BYTES != 0 {
+            return write!(f, "(bytes, effort {effort})");
+        }
+        let letter = if kind.is_float { 'f' } else { 'i' };
+        write!(f, "({letter}{}{}, effort {effort})", kind.width * 8, if kind.is_big { "be" } else { "" })
+    }
+}
+
+/// One zstd frame.
+fn pack(bytes: &[u8], effort: u32) -> Result<Vec<u8>, CodecError> {
+    zstd::bulk::compress(bytes, if effort > 1 { 19 } else { 3 })
+        .map_err(|error| CodecError::Library { codec: "predict", source: error.into() })
+}
+
+fn encode(
+    kind: Elements,
+    raw: &[u8],
+    groups: Vec<Group>,
+    (effort, threads): (u32, usize),
+    stored: &mut Vec<u8>,
+) -> Result<(), CodecError> {
+    let (body, tail) = raw.split_at(raw.len() / kind.width * kind.width);
+    let own_order = Layout::new(groups, None).ok_or_else(|| damaged("the arrays do not add up"))?;
+    let columns = choose::Choice::new(own_order, body, kind, effort, threads);
+    let choose::Choice { layout, bits, values, runs, nested, predictors } = columns;
+
+    let mut header = Vec::new();
+    layout.write(&mut header);
+    for tokens in &runs.tokens {
+        put(tokens.count, &mut header);
+        for list in [&tokens.skips, &tokens.lengths, &tokens.froms] {
+            put(list.len(), &mut header);
+            header.extend_from_slice(list);
+        }
+    }
+    put(nested.len(), &mut header);
+    for (column, links) in &nested {
+        put(*column, &mut header);
+        nested::write(links, &mut header);
+    }
+    let cells = choose::all_cells(&layout.columns, &nested).unwrap_or_default();
+    let mut codes = Vec::new();
+    for (column, (predictor, code)) in predictors.iter().enumerate() {
+        let cells = cells.get(column).filter(|_| predictor.told.is_some()).map_or(&[][..], Vec::as_slice);
+        let runs = Marks { runs: &runs, cells, base: layout.columns[column].base };
+        let place = Place { columns: &layout.columns, column };
+        let field = Field { place, kind, bits: &bits, values: &values };
+        let [near, told] = predictor.encode_others(field, runs, effort);
+        predictor.write(&mut header);
+        for part in [code, &near, &told] {
+            put(part.len(), &mut header);
+            codes.extend_from_slice(part);
+        }
+    }
+    let packed = pack(&header, effort)?;
+    put(packed.len(), stored);
+    put(header.len(), stored);
+    stored.extend(packed);
+    stored.extend(codes);
+    stored.extend_from_slice(tail);
+    Ok(())
+}
+
+fn decode_bytes(mut stored: &[u8], raw_bytes: usize, raw: &mut Vec<u8>) -> Option<()> {
+    let found = records::Records::read(&mut stored)?;
+    let bytes = found.bytes().filter(|&bytes| bytes <= raw_bytes)?;
+    let packed = take(&mut stored)?;
+    let (packed, stored) = stored.split_at_checked(packed)?;
+    let others = zstd::bulk::decompress(packed, raw_bytes - bytes).ok()?;
+    let mut records = Vec::new();
+    decode(Elements { width: found.width, is_big: false, is_float: true }, stored, bytes, &mut records)?;
+    raw.clear();
+    found.join(&records, &others, raw)?;
+    (raw.len() == raw_bytes).then_some(())
+}
+
+fn decode(kind: Elements, mut stored: &[u8], raw_bytes: usize, raw: &mut Vec<u8>) -> Option<()> {
+    let elements = raw_bytes / kind.width;
+    let (packed, header_bytes) = (take(&mut stored)?, take(&mut stored)?);
+    let (packed, mut codes) = stored.split_at_checked(packed)?;
+    (header_bytes <= raw_bytes * 12 + MORE_BYTES).then_some(())?;
+    let header = zstd::bulk::decompress(packed, header_bytes).ok()?;
+    let mut header = header.as_slice();
+    let layout = Layout::read(&mut header, elements)?;
+    let mut both = [Vec::new(), Vec::new()];
+    for (i, froms) in both.iter_mut().enumerate() {
+        let count = take(&mut header)?;
+        let mut lists: [&[u8]; 3] = [&[]; 3];
+        for list in &mut lists {
+            let bytes = take(&mut header)?;
+            let (front, rest) = header.split_at_checked(bytes)?;
+            (*list, header) = (front, rest);
+        }
+        let [skips, lengths, from_bytes] = lists;
+        if i == 0 || count > 0 {
+            *froms = repeats::places(elements, count, skips, lengths, from_bytes)?;
+        }
+    }
+    let [exact, near] = both;
+    let runs = Runs::new(exact, near);
+    let mut nested = Vec::new();
+    for _ in 0..take(&mut header).filter(|&n| n <= layout.columns.len())? {
+        nested.push((take(&mut header)?, nested::read(&mut header)?));
+    }
+    let all_cells = choose::all_cells(&layout.columns, &nested)?;
+    let mut bits = vec![0u64; elements];
+    let mut values = if kind.is_float { vec![0f64; elements] } else { Vec::new() };
+    for column in 0..layout.columns.len() {
+        let predictor = Predictor::read(&mut header, column, &layout.columns, kind)?;
+        let mut parts: [&[u8]; 3] = [&[]; 3];
+        for part in &mut parts {
+            let (front, rest) = codes.split_at_checked(take(&mut header)?)?;
+            (*part, codes) = (front, rest);
+        }
+        let cells = all_cells.get(column).filter(|_| predictor.told.is_some()).map_or(&[][..], Vec::as_slice);
+        (predictor.told.is_none() || kind.is_float && !cells.is_empty()).then_some(())?;
+        let marks = Marks { runs: &runs, cells, base: layout.columns[column].base };
+        let place = Place { columns: &layout.columns, column };
+        predictor.decode(place, kind, parts, marks, &mut bits, &mut values)?;
+    }
+    header.is_empty().then_some(())?;
+    resize_for_overwrite(raw, raw_bytes);
+    let (body, tail) = raw.split_at_mut(elements * kind.width);
+    layout.runs(|from, step, to, count| {
+        for (i, &element) in bits[to..to + count].iter().enumerate() {
+            let at = (from + i * step) * kind.width;
+            kind.store(element, &mut body[at..at + kind.width]);
+        }
+    });
+    (codes.len() == tail.len()).then(|| tail.copy_from_slice(codes))
+}

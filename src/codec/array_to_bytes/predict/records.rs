@@ -1,0 +1,214 @@
+//! Numbers in files that nobody described: records of equal length, found by what repeats at a distance.
+//!
+//! Many codes write their state as plain records, one for each particle or cell: a few numbers after each other, again
+//! and again. Bytes of equal meaning are then often equal, or nearly so, at the distance of one record: the signs and
+//! exponents of numbers, counters, constants. So the distance with the most equal bytes is looked for, then where such
+//! records begin and end, then how numbers lie in them.
+
+use super::layout::{Dims, put, take};
+
+/// Records are at least this long, and at most.
+const RECORD_BYTES: std::ops::RangeInclusive<usize> = 8..=2048;
+/// Bytes that are looked at for the distance.
+const LOOKED_AT: usize = 1 << 14;
+/// Files that are looked at for it: the longest.
+const FILES_LOOKED_AT: usize = 3;
+/// Of all bytes so many in a hundred must be equal at the distance, and more than twice as many as at most others.
+const EQUAL_PERCENT_MIN: usize = 20;
+/// Records in a region at least.
+const ROWS_MIN: usize = 32;
+
+/// Where records are: bytes that are none come first, then so many records, and so on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Records {
+    /// Bytes of each number: 4 or 8.
+    pub width: usize,
+    /// Numbers in a record.
+    pub lanes: usize,
+    /// Bytes before, and records.
+    pub regions: Vec<(usize, usize)>,
+}
+
+/// The distance at which most bytes are equal.
+fn distance(bytes: &[u8]) -> Option<usize> {
+    let from = (bytes.len() / 2).saturating_sub(LOOKED_AT / 2);
+    let looked_at = &bytes[from..(from + LOOKED_AT).min(bytes.len())];
+    let mut all: Vec<(usize, usize)> = Vec::new();
+    for distance in RECORD_BYTES.step_by(4).take_while(|d| d * 4 < looked_at.len()) {
+        let equal = looked_at.iter().zip(&looked_at[distance..]).filter(|(a, b)| a == b).count();
+        all.push((equal * 100 / (looked_at.len() - distance), distance));
+    }
+    let most = all.iter().map(|(percent, _)| *percent).max()?;
+    let mut sorted: Vec<usize> = all.iter().map(|(percent, _)| *percent).collect();
+    sorted.sort_unstable();
+    let usual = sorted[sorted.len() / 2];
+    // The shortest that is nearly as good: its multiples are too.
+    let shortest = all.iter().find(|(percent, _)| percent * 10 >= most * 9)?;
+    (most >= EQUAL_PERCENT_MIN && most > 2 * usual).then_some(shortest.1)
+}
+
+/// The records of one file.
+fn region(bytes: &[u8], distance: usize, width: usize) -> Option<(usize, usize)> {
+    let equal: Vec<bool> = bytes.iter().zip(bytes.get(distance..)?).map(|(a, b)| a == b).collect();
+    let windows: Vec<usize> =
+        equal.chunks_exact(distance).map(|window| window.iter().filter(|&&e| e).count()).collect();
+    let mean = windows.iter().sum::<usize>() / windows.len().max(1);
+    let (mut best, mut from) = (0..0, 0);
+    for (n, &count) in windows.iter().chain(std::iter::once(&0)).enumerate() {
+        if count * 3 < mean || count == 0 {
+            if n - from > best.len() {
+                best = from..n;
+            }
+            from = n + 1;
+        }
+    }
+    // Numbers lie so that their last bytes, which hold sign and exponent, are the ones that are equal.
+    let inside = equal.get(best.start * distance..best.end * distance)?;
+    let mut counts = vec![0usize; width];
+    for (n, _) in inside.iter().enumerate().filter(|(_, equal)| **equal) {
+        counts[n % width] += 1;
+    }
+    let phase = (0..width)
+        .max_by_key(|&p| (counts[(p + width - 1) % width] * 2 + counts[(p + width - 2) % width], width - p))?;
+    let start = best.start * distance + phase;
+    let rows = ((best.end + 1) * distance).checked_sub(start)? / distance;
+    (rows >= ROWS_MIN && start + rows * distance <= bytes.len()).then_some((start, rows))
+}
+
+/// Finds the records of files that lie one after the other. All have the distance of the first in which one is found.
+pub(super) fn find(bytes: &[u8], files: &[usize]) -> Option<Records> {
+    let mut rest = bytes;
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for &length in files {
+        let (file, after) = rest.split_at_checked(length)?;
+        parts.push(file);
+        rest = after;
+    }
+    parts.push(rest);
+    let mut longest = parts.clone();
+    longest.sort_by_key(|file| std::cmp::Reverse(file.len()));
+    let distance = longest.iter().take(FILES_LOOKED_AT).find_map(|file| distance(file))?;
+    let width = if distance % 8 == 0 { 8 } else { 4 };
+    let mut found = Records { width, lanes: distance / width, regions: Vec::new() };
+    let mut gap = 0;
+    for file in parts {
+        match region(file, distance, width) {
+            Some((start, rows)) => {
+                found.regions.push((gap + start, rows));
+                gap = file.len() - start - rows * distance;
+            }
+            None => gap += file.len(),
+        }
+    }
+    (!found.regions.is_empty()).then_some(found)
+}
+
+impl Records {
+    fn record_bytes(&self) -> usize {
+        self.width * self.lanes
+    }
+
+    /// Splits bytes into records and the others.
+    pub(super) fn split(&self, mut bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
+        let (mut records, mut others) = (Vec::with_capacity(bytes.len()), Vec::new());
+        for &(gap, rows) in &self.regions {
+            let (before, rest) = bytes.split_at(gap);
+            let (here, rest) = rest.split_at(rows * self.record_bytes());
+            others.extend_from_slice(before);
+            records.extend_from_slice(here);
+            bytes = rest;
+        }
+        others.extend_from_slice(bytes);
+        (records, others)
+    }
+
+    /// Puts them together again. `None` if they do not fit.
+    pub(super) fn join(&self, mut records: &[u8], mut others: &[u8], into: &mut Vec<u8>) -> Option<()> {
+        for &(gap, rows) in &self.regions {
+            let (before, rest) = others.split_at_checked(gap)?;
+            let (here, after) = records.split_at_checked(rows.checked_mul(self.record_bytes())?)?;
+            into.extend_from_slice(before);
+            into.extend_from_slice(here);
+            (others, records) = (rest, after);
+        }
+        into.extend_from_slice(others);
+        records.is_empty().then_some(())
+    }
+
+    /// The records as arrays.
+    pub(super) fn arrays(&self) -> Vec<Dims> {
+        self.regions.iter().map(|&(_, rows)| [1, rows, self.lanes]).collect()
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        put(self.width, out);
+        put(self.lanes, out);
+        put(self.regions.len(), out);
+        for &(gap, rows) in &self.regions {
+            put(gap, out);
+            put(rows, out);
+        }
+    }
+
+    pub(super) fn read(bytes: &mut &[u8]) -> Option<Self> {
+        let (width, lanes, count) = (take(bytes)?, take(bytes)?, take(bytes)?);
+        (matches!(width, 4 | 8) && lanes > 0 && count <= bytes.len()).then_some(())?;
+        let regions = (0..count).map(|_| Some((take(bytes)?, take(bytes)?))).collect::<Option<_>>()?;
+        Some(Self { width, lanes, regions })
+    }
+
+    /// Bytes of all records; `None` above what there can be.
+    pub(super) fn bytes(&self) -> Option<usize> {
+        let record = self.width.checked_mul(self.lanes)?;
+        self.regions.iter().try_fold(0usize, |sum, (_, rows)| sum.checked_add(rows.checked_mul(record)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(head: usize, rows: usize, tail: usize) -> Vec<u8> {
+        let noise = |n: usize| (n as f64 * 12.9898).sin().abs() + 0.01;
+        let mut bytes: Vec<u8> = (0..head).map(|n| (n * 37 % 251) as u8).collect();
+        for row in 0..rows {
+            for x in [5.0, noise(row), noise(row + 7777), 1.0] {
+                bytes.extend(f64::to_le_bytes(x));
+            }
+            bytes.extend((row as u64).to_le_bytes());
+        }
+        bytes.extend((0..tail).map(|n| (n * 91 % 241) as u8));
+        bytes
+    }
+
+    #[test]
+    fn records_are_found_between_what_is_none_and_come_back() {
+        let files = [file(83, 200, 11), file(0, 90, 500), vec![9; 40]];
+        let all: Vec<u8> = files.concat();
+        let lengths: Vec<usize> = files.iter().map(Vec::len).collect();
+        let found = find(&all, &lengths).expect("there are records");
+        assert_eq!((found.width, found.lanes, found.regions.len()), (8, 5, 2));
+        assert!(found.regions[0].0.abs_diff(83).is_multiple_of(8), "numbers begin at {}", found.regions[0].0);
+        assert!(found.regions[0].1 >= 195, "{} of 200 records", found.regions[0].1);
+        let (records, others) = found.split(&all);
+        let mut again = Vec::new();
+        found.join(&records, &others, &mut again).expect("they fit");
+        assert_eq!(again, all);
+        let mut written = Vec::new();
+        found.write(&mut written);
+        assert_eq!(Records::read(&mut &written[..]), Some(found));
+    }
+
+    #[test]
+    fn text_and_noise_have_no_records() {
+        let text = "a parameter = 17; another = nothing at all; the third one is a long sentence. ".repeat(3);
+        assert_eq!(find(text.as_bytes(), &[]), None);
+        let mut state = 1u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        let noise: Vec<u8> = (0..40_000).map(|_| next()).collect();
+        assert_eq!(find(&noise, &[100, 200]), None);
+    }
+}

@@ -1,0 +1,242 @@
+//! What prediction leaves of a column, as bytes: the shortest of a few ways.
+//!
+//! - *none*: all are zero.
+//! - *pco*: `pco` (M. Loncaric, pcodec), which finds bins of a fixed number of bits each, and for numbers as they are also
+//!   its own differences and multiples. Decoding runs at memory speed.
+//! - *symbols*: sign and length of each number by an adaptive range coder whose model is chosen by how long the two
+//!   before were, the bits below the leading one as they are.
+//! - *bytes*: bytes of equal significance together, then zstd.
+
+use super::layout::{put, take};
+use crate::codec::array_to_bytes::entropy::{
+    BitReader, BitWriter, Model, SymbolBuffers, decode_symbols, encode_symbols,
+};
+use pco::standalone::{simple_compress, simple_decompress_into};
+use pco::{ChunkConfig, DeltaSpec, ModeSpec};
+
+/// Symbols: from -64 to 64 significant bits.
+const SYMBOLS: usize = 129;
+const ZERO: usize = 64;
+/// Models to choose from.
+const CONTEXTS: usize = 6;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    None = 0,
+    Pco = 1,
+    Symbols = 2,
+    Bytes = 3,
+    PcoFloats = 4,
+}
+
+/// What is to be coded: differences, or where there is no prediction the ordered numbers themselves.
+pub(super) struct Numbers<'a> {
+    pub values: &'a [i64],
+    /// The same as doubles, where they are such and not predicted.
+    pub floats: Option<&'a [f64]>,
+    pub is_predicted: bool,
+}
+
+/// How hard to try.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Effort {
+    pub pco_level: usize,
+    pub zstd_level: i32,
+    pub symbols: bool,
+}
+
+impl Effort {
+    pub(super) fn of(effort: u32) -> Self {
+        match effort {
+            0 => Self { pco_level: 4, zstd_level: 1, symbols: false },
+            1 => Self { pco_level: 8, zstd_level: 3, symbols: false },
+            _ => Self { pco_level: 8, zstd_level: 12, symbols: true },
+        }
+    }
+}
+
+/// The shortest code: its way, then its bytes.
+pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
+    let values = numbers.values;
+    if values.iter().all(|&v| v == 0) {
+        return vec![Way::None as u8];
+    }
+    let mut config = ChunkConfig::default().with_compression_level(effort.pco_level);
+    if numbers.is_predicted {
+        config = config.with_delta_spec(DeltaSpec::NoOp).with_mode_spec(ModeSpec::Classic);
+    }
+    let mut best: Vec<u8> = Vec::new();
+    let mut keep = |way: Way, code: &[u8]| {
+        if best.is_empty() || code.len() + 1 < best.len() {
+            best.clear();
+            best.push(way as u8);
+            best.extend_from_slice(code);
+        }
+    };
+    // It fails for configurations that do not suit the numbers only.
+    if let Ok(code) = simple_compress(values, &config) {
+        keep(Way::Pco, &code);
+    }
+    if let Some(Ok(code)) = numbers.floats.map(|floats| simple_compress(floats, &config)) {
+        keep(Way::PcoFloats, &code);
+    }
+    if effort.symbols {
+        keep(Way::Symbols, &symbols(values));
+    }
+    if !numbers.is_predicted || effort.symbols {
+        let shuffled: Vec<u8> = (0..8).flat_map(|byte| values.iter().map(move |v| v.to_le_bytes()[byte])).collect();
+        if let Ok(code) = zstd::bulk::compress(&shuffled, effort.zstd_level) {
+            keep(Way::Bytes, &code);
+        }
+    }
+    best
+}
+
+/// The numbers again; `None` where the bytes are not theirs. `is_float` says that doubles come as such.
+pub(super) fn decode(code: &[u8], count: usize, ordered: impl Fn(f64) -> i64) -> Option<Vec<i64>> {
+    let (&way, code) = code.split_first()?;
+    let mut values = vec![0i64; count];
+    match way {
+        way if way == Way::None as u8 => code.is_empty().then_some(())?,
+        way if way == Way::Pco as u8 => {
+            let progress = simple_decompress_into(code, &mut values).ok()?;
+            (progress.n_processed == count && progress.finished).then_some(())?;
+        }
+        way if way == Way::PcoFloats as u8 => {
+            let mut floats = vec![0f64; count];
+            let progress = simple_decompress_into(code, &mut floats).ok()?;
+            (progress.n_processed == count && progress.finished).then_some(())?;
+            values.iter_mut().zip(&floats).for_each(|(v, &f)| *v = ordered(f));
+        }
+        way if way == Way::Symbols as u8 => from_symbols(code, &mut values)?,
+        way if way == Way::Bytes as u8 => {
+            let shuffled = zstd::bulk::decompress(code, count * 8).ok().filter(|bytes| bytes.len() == count * 8)?;
+            for (byte, plane) in shuffled.chunks_exact(count.max(1)).enumerate() {
+                values.iter_mut().zip(plane).for_each(|(v, &b)| *v |= i64::from(b) << (8 * byte));
+            }
+        }
+        _ => return None,
+    }
+    Some(values)
+}
+
+fn length(value: i64) -> u32 {
+    u64::BITS - value.unsigned_abs().leading_zeros()
+}
+
+fn symbol(value: i64) -> u8 {
+    let length = length(value) as usize; // at most 64
+    (if value < 0 { ZERO - length } else { ZERO + length }) as u8
+}
+
+/// Which model: by how the lengths of the two numbers before stand to those of all.
+fn context(sum: u32, limits: &[u8; CONTEXTS - 1]) -> usize {
+    limits.iter().map(|&limit| usize::from(sum > u32::from(limit))).sum()
+}
+
+fn symbols(values: &[i64]) -> Vec<u8> {
+    // Limits that share the numbers equally among the models.
+    let mut counts = [0usize; 256];
+    let (mut one, mut two) = (0, 0);
+    for &value in values {
+        counts[(one + two) as usize] += 1;
+        (one, two) = (length(value), one);
+    }
+    let mut limits = [u8::MAX; CONTEXTS - 1];
+    let (mut sum, mut at) = (0, 0);
+    for (value, count) in counts.iter().enumerate() {
+        sum += count;
+        while at < limits.len() && sum * CONTEXTS >= values.len() * (at + 1) {
+            limits[at] = value as u8;
+            at += 1;
+        }
+    }
+    let mut streams: [Vec<u8>; CONTEXTS] = Default::default();
+    let mut bits = BitWriter::default();
+    let (mut one, mut two) = (0, 0);
+    for &value in values {
+        streams[context(one + two, &limits)].push(symbol(value));
+        let length = length(value);
+        if length > 1 {
+            // Below the leading bit, which the length tells.
+            bits.put(value.unsigned_abs() & !(!0 << (length - 1)), length - 1);
+        }
+        (one, two) = (length, one);
+    }
+    let mut out = limits.to_vec();
+    let mut buffers = SymbolBuffers::default();
+    for stream in &streams {
+        let mut code = Vec::new();
+        encode_symbols(stream, &mut Model::new(SYMBOLS, false), &mut buffers, &mut code);
+        put(stream.len(), &mut out);
+        put(code.len(), &mut out);
+        out.extend(code);
+    }
+    out.extend_from_slice(bits.finish());
+    out
+}
+
+fn from_symbols(mut code: &[u8], values: &mut [i64]) -> Option<()> {
+    let (limits, rest) = code.split_first_chunk::<{ CONTEXTS - 1 }>()?;
+    code = rest;
+    let mut streams: [Vec<u8>; CONTEXTS] = Default::default();
+    let mut left = values.len();
+    for stream in &mut streams {
+        let count = take(&mut code)?;
+        left = left.checked_sub(count)?;
+        let bytes = take(&mut code)?;
+        let (symbols, rest) = code.split_at_checked(bytes)?;
+        code = rest;
+        stream.resize(count, 0);
+        decode_symbols(symbols, stream, &mut Model::new(SYMBOLS, true)).then_some(())?;
+    }
+    (left == 0).then_some(())?;
+    let mut streams = streams.each_ref().map(|stream| stream.iter());
+    let mut bits = BitReader::new(code);
+    let (mut one, mut two) = (0, 0);
+    for value in values {
+        let symbol = usize::from(*streams[context(one + two, limits)].next()?);
+        let length = symbol.abs_diff(ZERO) as u32; // at most 64
+        let magnitude = if length > 1 { 1 << (length - 1) | bits.take(length - 1) } else { u64::from(length) };
+        *value = if symbol < ZERO { magnitude.wrapping_neg() as i64 } else { magnitude as i64 };
+        (one, two) = (length, one);
+    }
+    bits.is_at_end().then_some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn numbers() -> impl Strategy<Value = Vec<i64>> {
+        prop_oneof![
+            prop::collection::vec(any::<i64>(), 0..400),
+            prop::collection::vec(-40i64..40, 0..400),
+            prop::collection::vec(prop::sample::select(vec![i64::MIN, i64::MAX, 0, 1, -1]), 0..400),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_come_back_each_way(values in numbers(), is_predicted in any::<bool>(), symbols in any::<bool>()) {
+            let effort = Effort { pco_level: 4, zstd_level: 3, symbols };
+            let code = encode(&Numbers { values: &values, floats: None, is_predicted }, effort);
+            prop_assert_eq!(decode(&code, values.len(), |_| 0), Some(values.clone()));
+            let mut code = vec![Way::Symbols as u8];
+            code.extend(super::symbols(&values));
+            prop_assert_eq!(decode(&code, values.len(), |_| 0), Some(values.clone()));
+            code.pop();
+            prop_assert!(decode(&code, values.len(), |_| 0).is_none_or(|found| found != values || values.is_empty()));
+        }
+
+        #[test]
+        fn doubles_as_such_come_back_with_all_their_bits(bits in prop::collection::vec(any::<u64>(), 1..300)) {
+            let floats: Vec<f64> = bits.iter().map(|&b| f64::from_bits(b)).collect();
+            let code = simple_compress(&floats, &ChunkConfig::default()).expect("it takes doubles");
+            let code: Vec<u8> = std::iter::once(Way::PcoFloats as u8).chain(code).collect();
+            let values: Vec<i64> = bits.iter().map(|&b| b as i64).collect();
+            prop_assert_eq!(decode(&code, bits.len(), |f| f.to_bits() as i64), Some(values));
+        }
+    }
+}
