@@ -59,10 +59,10 @@ fn codecs(criterion: &mut Criterion) {
         let is_floats = bytes_as(4).expect("encodes") < bytes_as(8).expect("encodes");
         let (element, width) = if is_floats { (ElementType::F32, 4) } else { (ElementType::F64, 8) };
         eprintln!("{set}: {} bytes taken for {element}, BLAKE3 {:?}", raw.len(), Digest::of(&raw));
-        let chosen = choose(&Profile::Default, &raw, &element, &[], false, &mut scratch);
+        let chosen = choose(&Profile::Fast, &raw, &element, &[], false, &mut scratch);
         let shuffle = Chain::shuffle_zstd(u32::from(width), 1);
         let chains = [
-            ("default", chosen),
+            ("fast", chosen),
             ("shuffle-zstd-1", shuffle),
             ("zstd-1", Chain::zstd(1)),
             ("zstd-3", Chain::zstd(3)),
@@ -86,7 +86,7 @@ fn codecs(criterion: &mut Criterion) {
             });
         }
         group.bench_function("default/choose", |b| {
-            b.iter(|| choose(&Profile::Default, black_box(&raw), &element, &[], false, &mut scratch));
+            b.iter(|| choose(&Profile::Fast, black_box(&raw), &element, &[], false, &mut scratch));
         });
         group.finish();
     }

@@ -6,9 +6,11 @@
 //! are classes that would not fill a worthwhile segment.
 
 use crate::classify::{VariableClass, VariableRef};
-use crate::header::{ElementType, FileHeader, Role};
+use crate::codec::Profile;
+use crate::header::{ElementType, FileHeader, Role, Shape};
 use crate::merge::Layout;
 use crate::units::RawBytes;
+use std::collections::HashMap;
 use std::num::NonZeroU32;
 
 /// How the variables of a group are put together (mcrEngine, SC12, section III-B).
@@ -59,6 +61,8 @@ pub struct PlanOptions {
     pub small_bytes: u64,
     /// Classes with fewer raw bytes in all are pooled by type.
     pub small_class_bytes: u64,
+    /// Classes of one type of numbers share segments, because their variables predict each other; scheme Aware only.
+    pub together: bool,
 }
 
 impl Default for PlanOptions {
@@ -69,7 +73,15 @@ impl Default for PlanOptions {
             segment_bytes: 4 << 20,
             small_bytes: 100,
             small_class_bytes: 8 << 10,
+            together: false,
         }
+    }
+}
+
+impl PlanOptions {
+    /// The defaults for a profile.
+    pub fn of(profile: &Profile) -> Self {
+        Self { segment_bytes: profile.segment_bytes(), together: profile.is_together(), ..Self::default() }
     }
 }
 
@@ -97,8 +109,17 @@ pub struct SegmentPlan {
     pub pieces: Vec<Piece>,
     /// How they are merged.
     pub layout: Layout,
+    /// Where a further class begins, as a place among the pieces; none where there is one class only.
+    pub columns: Vec<u32>,
     /// The sum over the pieces.
     pub raw_bytes: RawBytes,
+}
+
+impl SegmentPlan {
+    /// Which of the segment's classes a piece belongs to, counted from 0.
+    pub fn column_of(&self, piece: usize) -> u32 {
+        self.columns.partition_point(|&begin| begin as usize <= piece) as u32 // at most 2^24 pieces
+    }
 }
 
 /// Cuts classes into segments. `skip` names variables that need not be stored, since the same bytes already are.
@@ -113,10 +134,19 @@ pub fn plan(
 ) -> Vec<SegmentPlan> {
     let mut segments = Vec::new();
     let mut pools: Vec<(Role, ElementType, Vec<Piece>)> = Vec::new();
+    let together = options.together && options.scheme == Scheme::Aware;
+    let mut bundles: Vec<Bundle<'_>> = Vec::new();
     let interleaved = matches!(options.scheme, Scheme::AgnosticBlock | Scheme::AwareBlock);
     for (c, class) in classes.iter().enumerate() {
         let whole = |variable: VariableRef| Piece { variable, offset: 0, bytes: variable.of(files).raw_bytes.0 };
         let kept = || class.members.iter().filter(|m| !skip(**m)).map(|m| whole(*m)).filter(|p| p.bytes > 0);
+        if together && class.role == Role::Array && is_number(&class.element) {
+            match bundles.iter_mut().find(|bundle| *bundle.element == class.element) {
+                Some(bundle) => bundle.columns.push(kept().collect()),
+                None => bundles.push(Bundle { element: &class.element, columns: vec![kept().collect()] }),
+            }
+            continue;
+        }
         let class_is_small = kept().map(|p| p.bytes).sum::<u64>() < options.small_class_bytes;
         let (small, large): (Vec<Piece>, Vec<Piece>) =
             kept().partition(|p| class_is_small || p.bytes < options.small_bytes);
@@ -134,6 +164,7 @@ pub fn plan(
             element: class.element.clone(),
             raw_bytes: RawBytes(pieces.iter().map(|p| p.bytes).sum()),
             pieces,
+            columns: Vec::new(),
             layout,
         };
         if interleaved {
@@ -143,14 +174,84 @@ pub fn plan(
             concatenated(&large, options.segment_bytes, |pieces| segments.push(segment(pieces, Layout::Concatenated)));
         }
     }
+    bundles.into_iter().for_each(|bundle| bundle.cut(files, options.segment_bytes, &mut segments));
     for (role, element, pool) in pools {
         concatenated(&pool, options.segment_bytes, |pieces| {
             let raw_bytes = RawBytes(pieces.iter().map(|p| p.bytes).sum());
             let (element, layout) = (element.clone(), Layout::Concatenated);
-            segments.push(SegmentPlan { class: None, role, element, pieces, layout, raw_bytes });
+            segments.push(SegmentPlan { class: None, role, element, pieces, layout, columns: Vec::new(), raw_bytes });
         });
     }
     segments
+}
+
+fn is_number(element: &ElementType) -> bool {
+    matches!(element, ElementType::Int { width: 4 | 8, .. } | ElementType::Float { width: 4 | 8, .. })
+}
+
+/// All classes of one type of numbers, each with its pieces.
+struct Bundle<'a> {
+    element: &'a ElementType,
+    columns: Vec<Vec<Piece>>,
+}
+
+impl Bundle<'_> {
+    /// Classes whose variables have the same shapes, file by file, stand beside each other. Where not all ranks have room
+    /// in one segment, each holds some ranks, with all of their variables.
+    fn cut(mut self, files: &[FileHeader], segment_bytes: u64, segments: &mut Vec<SegmentPlan>) {
+        let mut first_of: HashMap<Vec<(u32, &Shape)>, usize> = HashMap::new();
+        let mut places: Vec<usize> = Vec::with_capacity(self.columns.len());
+        for (n, column) in self.columns.iter().enumerate() {
+            let shapes = column.iter().map(|piece| (piece.variable.file, &piece.variable.of(files).shape)).collect();
+            places.push(*first_of.entry(shapes).or_insert(n));
+        }
+        let mut order: Vec<usize> = (0..self.columns.len()).collect();
+        order.sort_by_key(|&n| places[n]);
+        self.columns =
+            order.into_iter().map(|n| std::mem::take(&mut self.columns[n])).filter(|c| !c.is_empty()).collect();
+
+        let mut by_file = vec![0u64; files.len()];
+        for piece in self.columns.iter().flatten() {
+            by_file[piece.variable.file as usize] += piece.bytes;
+        }
+        let mut from = 0;
+        while from < files.len() {
+            let mut end = from + 1;
+            let mut bytes = by_file[from];
+            while end < files.len() && bytes.saturating_add(by_file[end]) <= segment_bytes {
+                bytes += by_file[end];
+                end += 1;
+            }
+            self.emit(from as u32..end as u32, segment_bytes, segments);
+            from = end;
+        }
+    }
+
+    /// The segment of some files, or several where one file is too large.
+    fn emit(&self, files: std::ops::Range<u32>, segment_bytes: u64, segments: &mut Vec<SegmentPlan>) {
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut column_of: HashMap<VariableRef, usize> = HashMap::new();
+        for (n, column) in self.columns.iter().enumerate() {
+            for piece in column.iter().filter(|piece| files.contains(&piece.variable.file)) {
+                pieces.push(*piece);
+                column_of.insert(piece.variable, n);
+            }
+        }
+        concatenated(&pieces, segment_bytes, |pieces| {
+            let column = |piece: &Piece| column_of.get(&piece.variable);
+            let begins = |pair: &[Piece]| column(&pair[0]) != column(&pair[1]);
+            let columns = (1u32..).zip(pieces.windows(2)).filter(|(_, pair)| begins(pair)).map(|(at, _)| at).collect();
+            segments.push(SegmentPlan {
+                class: None,
+                role: Role::Array,
+                element: self.element.clone(),
+                layout: Layout::Concatenated,
+                columns,
+                raw_bytes: RawBytes(pieces.iter().map(|p| p.bytes).sum()),
+                pieces,
+            });
+        });
+    }
 }
 
 /// Fills segments one after the other; a piece that does not fit goes on in the next.
@@ -204,10 +305,9 @@ fn rounds(pieces: &[Piece], width: u64, options: &PlanOptions, mut emit: impl Fn
 mod tests {
     use super::*;
     use crate::classify::{Naming, classify};
-    use crate::header::{Shape, VariableHeader};
+    use crate::header::VariableHeader;
     use crate::ids::{Digest, FilePath, Rank};
     use proptest::prelude::*;
-    use std::collections::HashMap;
 
     fn files(lens: &[Vec<u64>]) -> Vec<FileHeader> {
         let variable = |(i, &n): (usize, &u64)| VariableHeader {
@@ -215,6 +315,7 @@ mod tests {
             path: ["/a", "/b", "/c", "/d"][i % 4].into(),
             element: ElementType::F64,
             shape: Shape([n / 8].into()),
+            chunk: Default::default(),
             raw_bytes: RawBytes(n),
             digest: Digest([0; 32]),
             filters: [].into(),
@@ -240,13 +341,14 @@ mod tests {
             block in 1u32..600,
             segment_bytes in (8u64..256).prop_map(|n| n * 8),
             skip_nth in 2u32..5,
+            together in any::<bool>(),
         ) {
             let files = files(&lens);
             let classes = classify(&files, &Naming::default());
             let options = PlanOptions {
                 scheme, segment_bytes,
                 block_bytes: NonZeroU32::new(block).expect("not zero"),
-                small_bytes: 100, small_class_bytes: 500,
+                small_bytes: 100, small_class_bytes: 500, together,
             };
             let skip = |v: VariableRef| v.variable % skip_nth == 1;
             let segments = plan(&files, &classes, &options, skip);
@@ -269,6 +371,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn classes_that_belong_together_share_a_segment_rank_by_rank() {
+        let files = files(&[vec![400, 800, 400], vec![400, 800, 400], vec![400, 800, 400]]);
+        let classes = classify(&files, &Naming::default());
+        let options = PlanOptions { together: true, segment_bytes: 3200, ..PlanOptions::default() };
+        let segments = plan(&files, &classes, &options, |_| false);
+        let order: Vec<Vec<(u32, u32)>> = segments
+            .iter()
+            .map(|s| s.pieces.iter().map(|p| (p.variable.variable, p.variable.file)).collect())
+            .collect();
+        let of = |ranks: &[u32]| [0, 2, 1].iter().flat_map(|&v| ranks.iter().map(move |&r| (v, r))).collect::<Vec<_>>();
+        assert_eq!(order, [of(&[0, 1]), of(&[2])], "those of one shape beside each other");
+        assert_eq!(segments[0].columns, [2, 4]);
     }
 
     #[test]

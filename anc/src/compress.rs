@@ -1,6 +1,6 @@
 //! One merged run of raw bytes in, one stored segment out, decoded again and compared.
 
-use mcrengine::codec::{ArrayShape, CodecError, Profile, Scratch, encode_best};
+use mcrengine::codec::{ArrayShape, Chain, CodecError, Profile, Scratch, encode_best};
 use mcrengine::container::StoredSegment;
 use mcrengine::header::FileHeader;
 use mcrengine::merge::Layout;
@@ -37,26 +37,58 @@ pub fn compress(
 ) -> Result<StoredSegment, CompressError> {
     // Interleaved blocks are no arrays any more.
     let arrays: Vec<ArrayShape> = match segment.layout {
-        Layout::Concatenated => segment.pieces.iter().map(|piece| array_shape(piece, files)).collect(),
+        Layout::Concatenated => (segment.pieces.iter().enumerate())
+            .map(|(n, piece)| array_shape(piece, files, segment.column_of(n)))
+            .collect(),
         Layout::Interleaved(_) => Vec::new(),
     };
-    let pooled = segment.class.is_none();
-    let (chain, stored) =
-        encode_best(profile, raw, &segment.element, &arrays, pooled, scratch).map_err(CompressError::Codec)?;
-    if verify && !chain.gives_back(&stored, raw, scratch).map_err(CompressError::Codec)? {
-        return Err(CompressError::NotLossless { chain: chain.to_string(), raw_bytes: RawBytes(raw.len() as u64) });
-    }
+    let (chain, stored) = match encode_checked(profile, segment, &arrays, raw, verify, scratch) {
+        Ok(coded) => coded,
+        // A mistake in a codec must not cost a checkpoint: what is simpler is tried, and checked as well.
+        Err(error) => {
+            tracing::error!(
+                error = crate::hub::error_chain(&error),
+                "a segment is stored by zstd instead; report this"
+            );
+            encode_checked(&Profile::Zstd { level: 3 }, segment, &[], raw, verify, scratch)?
+        }
+    };
     Ok(StoredSegment { chain, raw_bytes: RawBytes(raw.len() as u64), stored })
 }
 
+fn encode_checked(
+    profile: &Profile,
+    segment: &SegmentPlan,
+    arrays: &[ArrayShape],
+    raw: &[u8],
+    verify: bool,
+    scratch: &mut Scratch,
+) -> Result<(Chain, Vec<u8>), CompressError> {
+    let pooled = segment.class.is_none() && segment.columns.is_empty();
+    let (chain, stored) =
+        encode_best(profile, raw, &segment.element, arrays, pooled, scratch).map_err(CompressError::Codec)?;
+    if verify && !chain.gives_back(&stored, raw, scratch).map_err(CompressError::Codec)? {
+        return Err(CompressError::NotLossless { chain: chain.to_string(), raw_bytes: RawBytes(raw.len() as u64) });
+    }
+    Ok((chain, stored))
+}
+
 /// The array that a piece is, as far as it is whole; a cut piece is a line of elements.
-fn array_shape(piece: &mcrengine::plan::Piece, files: &[FileHeader]) -> ArrayShape {
+fn array_shape(piece: &mcrengine::plan::Piece, files: &[FileHeader], column: u32) -> ArrayShape {
     let variable = piece.variable.of(files);
     let elements = piece.bytes / u64::from(variable.element.width());
     let is_whole = piece.offset == 0 && piece.bytes == variable.raw_bytes.0;
-    let dims = match is_whole && variable.filters.is_empty() && variable.extents.len() == 1 {
-        true => variable.shape.0.to_vec(),
-        false => vec![elements],
-    };
-    ArrayShape { elements, dims }
+    let product = |dims: &[u64]| dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
+    let (dims, chunk) = (&variable.shape.0, &variable.chunk.0);
+    if is_whole && product(dims) == Some(elements) && (chunk.is_empty() || chunk == dims) {
+        return ArrayShape { elements, dims: dims.to_vec(), chunk: Vec::new(), column };
+    }
+    // All chunks are there, the last ones in each dimension filled up.
+    if is_whole && chunk.len() == dims.len() && !chunk.contains(&0) {
+        let filled: Vec<u64> = dims.iter().zip(chunk).map(|(&n, &c)| n.div_ceil(c).saturating_mul(c)).collect();
+        if product(&filled) == Some(elements) {
+            return ArrayShape { elements, dims: filled, chunk: chunk.to_vec(), column };
+        }
+    }
+    ArrayShape { elements, dims: vec![elements], chunk: Vec::new(), column }
 }

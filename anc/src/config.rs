@@ -27,15 +27,17 @@ pub struct AncOptions {
     pub scheme: Scheme,
     /// Bytes of each rank before the next rank's turn, in the block schemes. Default 65536.
     pub block_bytes: u32,
-    /// MiB gathered into one segment before it is compressed, 1 to 64. Default 4.
+    /// MiB gathered into one segment before it is compressed, 1 to 64. Default 0: what suits the profile, 4, or 16 for
+    /// `balanced` and `max`.
     pub segment_mib: u64,
     /// Variables with fewer bytes are pooled instead of coded with their class. Default 100.
     pub small_bytes: u64,
-    /// MiB of checkpoint in flight at most; at least 3 segments. Default 256.
+    /// MiB of checkpoint in flight at most; at least 3 segments, 16 for `balanced` and `max`.
+    /// Default 256.
     pub budget_mib: u64,
     /// Threads that compress. Default 0: as many as the process may run on.
     pub threads: usize,
-    /// `default`, `paper`, `paper-single`, `zstd`, `gzip`, `raw`, ... Default default.
+    /// `fast`, `balanced`, `max`, `paper`, `paper-single`, `zstd`, `gzip`, `raw`, ... Default fast.
     pub profile: Profile,
     /// Decode every segment again before it is written. Default true.
     pub verify: bool,
@@ -64,11 +66,11 @@ impl Default for AncOptions {
             ranks: None,
             scheme: Scheme::default(),
             block_bytes: 64 << 10,
-            segment_mib: 4,
+            segment_mib: 0,
             small_bytes: 100,
             budget_mib: 256,
             threads: 0,
-            profile: Profile::Default,
+            profile: Profile::Fast,
             verify: true,
             reuse: true,
             naming: "numbers".into(),
@@ -128,16 +130,25 @@ impl AncOptions {
         let Some(block_bytes) = NonZeroU32::new(self.block_bytes).filter(|b| b.get() >= 8) else {
             return wrong("anc.block-bytes", self.block_bytes, "it must be at least 8");
         };
-        if !(1..=64).contains(&self.segment_mib) {
-            return wrong("anc.segment-mib", self.segment_mib, "it must be between 1 and 64");
+        if self.segment_mib > 64 {
+            return wrong(
+                "anc.segment-mib",
+                self.segment_mib,
+                "it must be at most 64, or 0 for what suits the profile",
+            );
         }
-        let segment_bytes = self.segment_mib << 20;
-        let least_mib = least_budget(segment_bytes).div_ceil(1 << 20);
+        let segment_bytes = if self.segment_mib == 0 { self.profile.segment_bytes() } else { self.segment_mib << 20 };
+        let least_mib = least_budget(segment_bytes, &self.profile).div_ceil(1 << 20);
         if self.budget_mib < least_mib || self.budget_mib > 1 << 20 {
             return wrong(
                 "anc.budget-mib",
                 self.budget_mib,
-                format!("with segments of {} MiB it must be between {least_mib} and {}", self.segment_mib, 1 << 20),
+                format!(
+                    "with segments of {} MiB and the profile {} it must be between {least_mib} and {}",
+                    segment_bytes >> 20,
+                    self.profile,
+                    1 << 20
+                ),
             );
         }
         if self.threads > 1024 {
@@ -189,7 +200,7 @@ impl AncOptions {
             block_bytes,
             segment_bytes,
             small_bytes: self.small_bytes,
-            ..PlanOptions::default()
+            ..PlanOptions::of(&self.profile)
         };
         let flush = FlushOptions {
             plan,

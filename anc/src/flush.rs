@@ -43,7 +43,7 @@ impl Default for FlushOptions {
         Self {
             plan: PlanOptions::default(),
             naming: Naming::default(),
-            profile: Profile::Default,
+            profile: Profile::Fast,
             verify: true,
             reuse: true,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
@@ -193,8 +193,7 @@ fn newest_of_group(flush: &Flush<'_>) -> ReuseIndex {
     })
 }
 
-/// Raw bytes of a segment, the first of `raw`, while they are leased. Fetched or merged, compressed and decoded bytes
-/// exist at a time: 3 x.
+/// Raw bytes of a segment, the first of `raw`, while they are leased, with what coding needs beside them.
 struct RawSegment {
     index: usize,
     raw: Vec<u8>,
@@ -212,11 +211,16 @@ enum Unchecked {
 /// A segment that can be written.
 type Coded = (usize, StoredSegment, Unchecked, Lease);
 
-const LEASE_PER_RAW_BYTE: u64 = 3;
-
 /// The least budget, in bytes, with which segments of this length can be made.
-pub fn least_budget(segment_bytes: u64) -> u64 {
-    segment_bytes * LEASE_PER_RAW_BYTE
+pub fn least_budget(segment_bytes: u64, profile: &Profile) -> u64 {
+    segment_bytes * profile.memory_per_raw_byte()
+}
+
+/// Threads for each segment, where fewer segments than threads make up the most of the bytes.
+fn threads_of_each(threads: usize, segments: &[SegmentPlan]) -> usize {
+    let largest = segments.iter().map(|segment| segment.raw_bytes).max().unwrap_or_default();
+    let large = segments.iter().filter(|segment| segment.raw_bytes.0 * 2 > largest.0).count();
+    threads / large.max(1)
 }
 
 /// Fetches, merges and compresses all segments, several at a time within the budget, and gives them to `write` in order.
@@ -229,6 +233,7 @@ fn fetch_merge_compress(
     mut write: impl FnMut(&SegmentPlan, &StoredSegment) -> Result<(), FlushError>,
 ) -> Result<(), FlushError> {
     let threads = flush.options.threads.clamp(1, segments.len().max(1));
+    let threads_of_each = threads_of_each(flush.options.threads, segments);
     let fetching = flush.source.parallel().min(segments.len());
     let next = Mutex::new(0..segments.len());
     let (to_compress, raw_segments) = mpsc::sync_channel::<RawSegment>(threads);
@@ -243,7 +248,7 @@ fn fetch_merge_compress(
         let (index, lease) = {
             let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
             let index = next.next().filter(|_| !stopped.load(Ordering::Relaxed))?;
-            (index, flush.budget.lease(segments[index].raw_bytes.0 * LEASE_PER_RAW_BYTE))
+            (index, flush.budget.lease(segments[index].raw_bytes.0 * flush.options.profile.memory_per_raw_byte()))
         };
         let fetched = unpanicked(|| Ok(fetch_segment(flush.source, &segments[index], take(&spare.raw))?));
         Some(fetched.map(|raw| RawSegment { index, raw, lease }))
@@ -290,6 +295,7 @@ fn fetch_merge_compress(
             let (fetch_next, code, raw_segments, to_write) = (&fetch_next, &code, &raw_segments, to_write.clone());
             scope.spawn(move || {
                 let mut scratch = take(&spare.scratch);
+                scratch.set_threads(threads_of_each);
                 let receive = || raw_segments.lock().unwrap_or_else(PoisonError::into_inner).recv().ok().map(Ok);
                 while let Some(fetched) = if fetching == 0 { fetch_next() } else { receive() } {
                     let coded = fetched.and_then(|raw| unpanicked(|| code(raw, &mut scratch)));
@@ -490,6 +496,7 @@ mod tests {
             path: "".into(),
             element: ElementType::Bytes,
             shape: Shape([bytes].into()),
+            chunk: Default::default(),
             raw_bytes: RawBytes(bytes),
             digest,
             filters: [].into(),
@@ -508,6 +515,7 @@ mod tests {
             class: None,
             role: Role::WholeFile,
             element: ElementType::Bytes,
+            columns: Vec::new(),
             raw_bytes: pieces.iter().map(|p| RawBytes(p.2)).sum(),
             pieces: pieces.iter().map(piece).collect(),
             layout: Layout::Concatenated,

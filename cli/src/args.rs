@@ -84,8 +84,8 @@ pub struct SaveArgs {
     /// Bytes of each rank before the next one's turn, in the block schemes
     #[arg(long, default_value_t = 65536, value_name = "BYTES")]
     pub block_bytes: u32,
-    /// Which codecs
-    #[arg(long, default_value = "default", value_name = "PROFILE")]
+    /// fast, balanced or max; or paper, zstd-9, fpzip, ... (an unknown one lists them)
+    #[arg(long, default_value = "fast", value_name = "PROFILE")]
     pub profile: Profile,
     /// MiB of checkpoint in memory at most
     #[arg(long, default_value_t = 256, value_name = "MIB")]

@@ -98,8 +98,8 @@ fn job_of(args: &SaveArgs, dir: &Path) -> anyhow::Result<JobId> {
 
 fn flush_options(args: &SaveArgs) -> anyhow::Result<FlushOptions> {
     let block_bytes = NonZeroU32::new(args.block_bytes).context("--block-bytes must be at least 1")?;
-    let plan = PlanOptions { scheme: args.scheme, block_bytes, ..PlanOptions::default() };
-    let least_mib = least_budget(plan.segment_bytes).div_ceil(1 << 20);
+    let plan = PlanOptions { scheme: args.scheme, block_bytes, ..PlanOptions::of(&args.profile) };
+    let least_mib = least_budget(plan.segment_bytes, &args.profile).div_ceil(1 << 20);
     if args.budget_mib < least_mib {
         bail!("--budget-mib is {}; it must be at least {least_mib}", args.budget_mib);
     }
@@ -388,7 +388,7 @@ impl Save<'_> {
     fn capture_all(&self, files: &[(FilePath, Rank)]) -> Result<Vec<KeptFile>, String> {
         let maps = Maps::new();
         // Half of the budget, and no less than what the flushes at a time need to go on.
-        let least = least_budget(self.options.plan.segment_bytes) * GROUPS_AT_A_TIME as u64;
+        let least = least_budget(self.options.plan.segment_bytes, &self.options.profile) * GROUPS_AT_A_TIME as u64;
         let reserve = least.max(self.budget.total_bytes() / 2);
         let mode = if self.options.plan.scheme.takes_files_apart() { CaptureMode::Apart } else { CaptureMode::Whole };
         let (next, done, failed) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(files.len())), Mutex::new(None));

@@ -22,14 +22,25 @@ struct Class {
     element: String,
     variables: u64,
     raw_bytes: u64,
-    /// Of the class, in segments of its own; pooled and reused bytes not counted.
+    /// Of the class, in segments of its own; shared and reused bytes not counted.
     coded_raw_bytes: u64,
     stored_bytes: u64,
     /// Not stored again: the same bytes are on another rank or in an older checkpoint.
     reused_raw_bytes: u64,
-    pooled_raw_bytes: u64,
+    /// In segments with variables of other classes: pools of small ones, or classes that predict each other.
+    shared_raw_bytes: u64,
     segments: u64,
     chains: BTreeSet<String>,
+}
+
+/// Segments that hold variables of several classes, of one type and chain.
+#[derive(serde::Serialize)]
+struct Shared {
+    element: String,
+    chain: String,
+    segments: u64,
+    raw_bytes: u64,
+    stored_bytes: u64,
 }
 
 #[derive(serde::Serialize)]
@@ -55,11 +66,11 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
             .find(|state| state.is_complete())
             .with_context(|| format!("job {job} has no complete checkpoint"))?,
     };
-    let (classes, files, pool_bytes) = look_inside(&store, &job, state)?;
+    let (classes, files, shared) = look_inside(&store, &job, state)?;
     if args.json {
         let mut value = serde_json::json!({
             "job": job, "checkpoint": state.id, "ranks": state.ranks, "groups": state.groups, "scheme": state.scheme.name(),
-            "profile": state.profile, "file_bytes": state.file_bytes, "raw_bytes": state.raw_bytes, "stored_bytes": state.stored_bytes, "pool_stored_bytes": pool_bytes,
+            "profile": state.profile, "file_bytes": state.file_bytes, "raw_bytes": state.raw_bytes, "stored_bytes": state.stored_bytes, "shared": shared,
             "references": references(state), "classes": classes,
         });
         value["files"] = serde_json::to_value(&files)?;
@@ -67,7 +78,7 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     print(&summary(&job, state));
-    print(&if args.files { file_table(&files) } else { class_table(&classes, pool_bytes, args.all) });
+    print(&if args.files { file_table(&files) } else { class_table(&classes, &shared, args.all) });
     Ok(ExitCode::SUCCESS)
 }
 
@@ -103,10 +114,11 @@ fn summary(job: &JobId, state: &CheckpointState) -> String {
     text
 }
 
-type Inside = (Vec<Class>, Vec<File>, u64);
+type Inside = (Vec<Class>, Vec<File>, Vec<Shared>);
 
 fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyhow::Result<Inside> {
-    let (mut classes, mut files, mut pool_bytes): (BTreeMap<String, Class>, Vec<File>, u64) = Default::default();
+    let (mut classes, mut files): (BTreeMap<String, Class>, Vec<File>) = Default::default();
+    let mut shared: BTreeMap<(String, String), (u64, u64, u64)> = BTreeMap::new();
     let mut opened = 0;
     for group in (0..state.groups).map(GroupId) {
         let reader = match ContainerReader::open(store, job, &state.id, group) {
@@ -151,12 +163,19 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
                     class.chains.insert(segment.chain.to_string());
                 }
                 None => {
-                    pool_bytes += segment.stored_bytes.0;
+                    let chain = segment.chain.to_string();
                     for piece in index.pieces(number) {
                         if let Some(class) = class_of.get(&piece.variable).and_then(|key| classes.get_mut(*key)) {
-                            class.pooled_raw_bytes += piece.bytes;
+                            class.shared_raw_bytes += piece.bytes;
+                            if !class.chains.contains(&chain) {
+                                class.chains.insert(chain.clone());
+                            }
                         }
                     }
+                    let shared = shared.entry((segment.element.to_string(), chain)).or_default();
+                    shared.0 += 1;
+                    shared.1 += segment.raw_bytes.0;
+                    shared.2 += segment.stored_bytes.0;
                 }
             }
         }
@@ -166,11 +185,18 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
     }
     let mut classes: Vec<Class> = classes.into_values().collect();
     classes.sort_by(|a, b| b.raw_bytes.cmp(&a.raw_bytes).then_with(|| a.key.cmp(&b.key)));
-    Ok((classes, files, pool_bytes))
+    let shared = shared.into_iter().map(|((element, chain), (segments, raw_bytes, stored_bytes))| Shared {
+        element,
+        chain,
+        segments,
+        raw_bytes,
+        stored_bytes,
+    });
+    Ok((classes, files, shared.collect()))
 }
 
-fn class_table(classes: &[Class], pool_bytes: u64, all: bool) -> String {
-    let mut table = Table::new(&["class", ">variables", ">raw", ">stored", ">ratio", ">reused", ">pooled", "chains"]);
+fn class_table(classes: &[Class], shared: &[Shared], all: bool) -> String {
+    let mut table = Table::new(&["class", ">variables", ">raw", ">stored", ">ratio", ">reused", ">shared", "chains"]);
     let shown = if all { classes.len() } else { classes.len().min(LARGEST) };
     for class in &classes[..shown] {
         table.row([
@@ -184,7 +210,7 @@ fn class_table(classes: &[Class], pool_bytes: u64, all: bool) -> String {
                 format!("{:.3}", ratio(class.coded_raw_bytes, class.stored_bytes))
             },
             human_bytes(class.reused_raw_bytes),
-            human_bytes(class.pooled_raw_bytes),
+            human_bytes(class.shared_raw_bytes),
             class.chains.iter().cloned().collect::<Vec<_>>().join(", "),
         ]);
     }
@@ -192,7 +218,21 @@ fn class_table(classes: &[Class], pool_bytes: u64, all: bool) -> String {
     if shown < classes.len() {
         text.push_str(&format!("... and {} smaller classes (--all shows them)\n", classes.len() - shown));
     }
-    text.push_str(&format!("pools of small variables: {} stored\n", human_bytes(pool_bytes)));
+    if !shared.is_empty() {
+        text.push_str("\nsegments that several classes share\n");
+        let mut table = Table::new(&["type", ">segments", ">raw", ">stored", ">ratio", "chain"]);
+        for one in shared {
+            table.row([
+                one.element.clone(),
+                one.segments.to_string(),
+                human_bytes(one.raw_bytes),
+                human_bytes(one.stored_bytes),
+                format!("{:.3}", ratio(one.raw_bytes, one.stored_bytes)),
+                one.chain.clone(),
+            ]);
+        }
+        text.push_str(&table.render());
+    }
     text
 }
 

@@ -265,7 +265,7 @@ fn several_jobs_in_a_store_must_be_told_apart() {
 fn every_scheme_and_profile_gives_back_the_same_bytes() {
     let saved = Saved::new(&[10]);
     for scheme in ["agnostic", "agnostic-block", "aware", "aware-block"] {
-        for profile in ["default", "paper", "paper-single", "raw"] {
+        for profile in ["fast", "balanced", "max", "paper", "paper-single", "raw"] {
             let store = saved.dir.path().join(format!("{scheme}-{profile}"));
             let more = ["--scheme", scheme, "--profile", profile, "--block-bytes", "1000", "--job", "j", "--store"];
             run(mcr().arg("save").arg(saved.data()).args(more).arg(&store), 0);

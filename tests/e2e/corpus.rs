@@ -21,13 +21,18 @@ fn sets() -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_set_comes_back_byte_for_byte_with_every_scheme() {
+fn every_set_comes_back_byte_for_byte_with_every_scheme_and_the_profiles_that_predict() {
     let dir = tempfile::tempdir().expect("a directory");
     for set in sets() {
-        for scheme in ["agnostic", "agnostic-block", "aware", "aware-block"] {
+        let schemes = ["agnostic", "agnostic-block", "aware", "aware-block"].map(|scheme| (scheme, "fast"));
+        for (scheme, profile) in schemes.into_iter().chain([("aware", "balanced"), ("aware", "max")]) {
             let (store, to) = (dir.path().join("store"), dir.path().join("to"));
             let saved = run_json(
-                mcr().arg("save").arg(&set).args(["--scheme", scheme, "--job", "j", "--store"]).arg(&store),
+                mcr()
+                    .arg("save")
+                    .arg(&set)
+                    .args(["--scheme", scheme, "--profile", profile, "--job", "j", "--store"])
+                    .arg(&store),
                 0,
             );
             for line in saved["checkpoints"].as_array().expect("a list") {
