@@ -12,6 +12,8 @@ use super::numbers::Elements;
 const LOOKED_AT_PART: usize = 32;
 /// Elements of a run at least.
 const RUN_MIN: usize = 4;
+/// And so many where neighbours are equal: few different values cost next to nothing anyhow.
+const RUN_LONG: usize = 24;
 /// Where an element is copied from: its place plus one, 0 where it is not; the top bit turns the sign.
 pub(super) type From = u32;
 pub(super) const TURNED: u32 = 1 << 31;
@@ -62,8 +64,8 @@ fn is_worth(bits: &[u64], elements: Elements, slack: Slack) -> bool {
     let (mut looked_at, mut again) = (0, 0);
     for window in bits.windows(RUN_MIN) {
         let &[a, b, c, d] = window else { continue };
-        if a == b {
-            continue; // equal ones in a row cost next to nothing anyhow
+        if [b, c, d] == [a; 3] {
+            continue; // a constant costs nothing anyhow
         }
         let hash = hash([a, b, c, d].map(|value| elements.magnitude(value) >> slack));
         if hash >> 32 & (LOOKED_AT_PART as u64 - 1) == 0 {
@@ -74,7 +76,7 @@ fn is_worth(bits: &[u64], elements: Elements, slack: Slack) -> bool {
             seen[place] = mark;
         }
     }
-    again * 100 > looked_at * 2 || bits.len() < 1 << 12
+    again * 100 > looked_at || bits.len() < 1 << 12
 }
 
 impl Runs {
@@ -218,8 +220,10 @@ pub(super) fn find(
             }
         }
         let (mut length, mut from, direction, is_turned) = best;
+        let differ = || bits[at..at + length].windows(2).all(|pair| pair[0] != pair[1]);
+        let is_run = length >= RUN_MIN && (length >= RUN_LONG || differ());
         // Back to where it began: perhaps at a window that was not looked up.
-        while part > 1 && length >= RUN_MIN && at > copied_to {
+        while part > 1 && is_run && at > copied_to {
             let (source, before) = (from - direction, at - 1);
             let is_before = |source: usize| source < before && is_like(source, is_turned, before);
             if !usize::try_from(source).is_ok_and(is_before) || slack > 0 && done[before] != 0 {
@@ -227,7 +231,6 @@ pub(super) fn find(
             }
             (at, from, length, expected) = (before, source, length + 1, expected - 1);
         }
-        let is_run = length >= RUN_MIN;
         if is_run {
             put(at - copied_to, &mut tokens.skips);
             put(
