@@ -97,16 +97,16 @@ impl PathModel {
 
     /// Each lane's way, all at once.
     ///
-    /// Scatter: the root's WAN card carries its own lane from the start, while its LAN card feeds the other lanes in turn
-    /// (its block for the lane's rank along with the others), then the rest of its site. A far end passes on what is not its
-    /// own when all of its lane has come. A gather is the same backwards: a far end waits for its neighbours' blocks, and
-    /// the root's LAN card receives the other lanes as they come.
+    /// Scatter: the root's WAN card carries its own lane from the start, while its LAN card feeds the other lanes in turn,
+    /// then the ranks of its own site. A far end passes on what is not its own when all of its lane has come. A gather is
+    /// the same backwards: a far end waits for its neighbours' blocks, and the root's LAN card receives its own site's
+    /// blocks first, then the other lanes as they come.
     fn overlapped(&self, direction: Direction, lanes: usize, m: f64) -> f64 {
         let (lan, wan) = (self.lan_bytes_per_second, self.wan(lanes));
         let (latency, overhead) = (self.wan_latency_seconds, self.lan_latency_seconds);
         let shares: Vec<f64> = (0..lanes).map(|l| share(self.far_ranks, lanes, l) as f64).collect();
         let far_lan = |x: f64| if x > 1.0 { overhead + (x - 1.0) * m / lan } else { 0.0 };
-        let others_here = (self.near_ranks - lanes) as f64;
+        let own_site = (self.near_ranks - 1) as f64 * m / lan;
         match direction {
             Direction::Scatter => {
                 let mut lan_free = 0.0;
@@ -115,23 +115,23 @@ impl PathModel {
                     let ready = if lane == 0 {
                         0.0
                     } else {
-                        lan_free += (x + 1.0) * m / lan;
+                        lan_free += x * m / lan;
                         lan_free + overhead
                     };
                     end = end.max(ready + latency + x * m / wan + far_lan(x));
                 }
-                let local = lan_free + others_here * m / lan + overhead;
+                let local = lan_free + own_site + overhead;
                 if self.near_ranks > 1 { end.max(local) } else { end }
             }
             Direction::Gather => {
                 // the root's own site first, then the lanes as they come
-                let mut lan_free = if self.near_ranks > 1 { overhead + others_here * m / lan } else { 0.0 };
+                let mut lan_free = if self.near_ranks > 1 { overhead + own_site } else { 0.0 };
                 let mut arrivals: Vec<(f64, f64)> =
                     shares.iter().map(|&x| (far_lan(x) + latency + x * m / wan, x)).collect();
                 let own = arrivals.remove(0).0;
                 arrivals.sort_by(|a, b| a.0.total_cmp(&b.0));
                 for (arrived, x) in arrivals {
-                    lan_free = lan_free.max(arrived) + overhead + (x + 1.0) * m / lan;
+                    lan_free = lan_free.max(arrived) + overhead + x * m / lan;
                 }
                 own.max(lan_free)
             }
@@ -222,7 +222,7 @@ mod tests {
     fn lanes_are_chosen_where_they_help_and_linear_where_not() {
         for direction in [Direction::Scatter, Direction::Gather] {
             assert_eq!(sites(1000.0, 100.0, 400.0, 0.0).choose(direction, MIB, 0.05), Some(4));
-            assert_eq!(sites(400.0, 100.0, 400.0, 5e-3).choose(direction, MIB, 0.05), Some(3));
+            assert_eq!(sites(400.0, 100.0, 400.0, 5e-3).choose(direction, MIB, 0.05), Some(4));
             assert_eq!(sites(100.0, 100.0, 400.0, 0.0).choose(direction, MIB, 0.05), None, "b_LAN = b_WAN");
             assert_eq!(sites(400.0, 100.0, 100.0, 0.0).choose(direction, MIB, 0.05), None, "B_WAN = b_WAN");
         }
