@@ -68,6 +68,15 @@ fn counts(bytes: &[usize]) -> Result<Vec<c_int>> {
     bytes.iter().map(|&b| count(b)).collect()
 }
 
+/// Rust's empty slices of bytes stand at address 1, which is Open MPI's MPI_IN_PLACE; null is nothing special to any MPI.
+fn place<T>(slice: &[T]) -> *const c_void {
+    if slice.is_empty() { ptr::null() } else { slice.as_ptr().cast() }
+}
+
+fn place_mut<T>(slice: &mut [T]) -> *mut c_void {
+    if slice.is_empty() { ptr::null_mut() } else { slice.as_mut_ptr().cast() }
+}
+
 fn int(n: usize) -> c_int {
     c_int::try_from(n).unwrap_or(c_int::MAX) // a rank beyond int: MPI refuses it
 }
@@ -145,11 +154,18 @@ impl Comm {
         }
     }
 
+    /// Ends all ranks, without waiting for them.
+    pub fn abort(&self, code: u8) -> ! {
+        // SAFETY: our communicator is valid.
+        unsafe { ffi::MPI_Abort(self.raw, c_int::from(code)) };
+        std::process::exit(i32::from(code))
+    }
+
     /// Blocks until `bytes` may be used again.
     pub fn send(&self, bytes: &[u8], to: usize, tag: u16) -> Result<()> {
         let (len, to, tag) = (count(bytes.len())?, int(to), c_int::from(tag));
         // SAFETY: the buffer is `len` readable bytes for the time of the call.
-        check("MPI_Send", unsafe { ffi::MPI_Send(bytes.as_ptr().cast(), len, ffi::RSMPI_UINT8_T, to, tag, self.raw) })
+        check("MPI_Send", unsafe { ffi::MPI_Send(place(bytes), len, ffi::RSMPI_UINT8_T, to, tag, self.raw) })
     }
 
     /// Fills all of `bytes` from one message, or fails.
@@ -162,15 +178,7 @@ impl Comm {
             let (from, tag) = (int(from), c_int::from(tag));
             check(
                 "MPI_Recv",
-                ffi::MPI_Recv(
-                    bytes.as_mut_ptr().cast(),
-                    len,
-                    ffi::RSMPI_UINT8_T,
-                    from,
-                    tag,
-                    self.raw,
-                    status.as_mut_ptr(),
-                ),
+                ffi::MPI_Recv(place_mut(bytes), len, ffi::RSMPI_UINT8_T, from, tag, self.raw, status.as_mut_ptr()),
             )?;
             check("MPI_Get_count", ffi::MPI_Get_count(status.as_ptr(), ffi::RSMPI_UINT8_T, &mut found))?;
         }
@@ -188,9 +196,7 @@ impl Comm {
     pub fn broadcast(&self, bytes: &mut [u8], root: usize) -> Result<()> {
         let len = count(bytes.len())?;
         // SAFETY: the buffer is `len` bytes, writable where MPI writes.
-        check("MPI_Bcast", unsafe {
-            ffi::MPI_Bcast(bytes.as_mut_ptr().cast(), len, ffi::RSMPI_UINT8_T, int(root), self.raw)
-        })
+        check("MPI_Bcast", unsafe { ffi::MPI_Bcast(place_mut(bytes), len, ffi::RSMPI_UINT8_T, int(root), self.raw) })
     }
 
     /// Numbers of the root's for everybody.
@@ -208,7 +214,7 @@ impl Comm {
         let mut all = vec![0.0f64; self.size];
         // SAFETY: one double is sent by each rank, and there is room for `size` of them.
         check("MPI_Allgather", unsafe {
-            let (from, to) = (ptr::from_ref(&number).cast(), all.as_mut_ptr().cast());
+            let (from, to) = (ptr::from_ref(&number).cast(), place_mut(&mut all));
             ffi::MPI_Allgather(from, 1, ffi::RSMPI_DOUBLE, to, 1, ffi::RSMPI_DOUBLE, self.raw)
         })?;
         Ok(all)
@@ -220,7 +226,7 @@ impl Comm {
         let len = count(mine.len())?;
         // SAFETY: both buffers hold `len` doubles.
         check("MPI_Allreduce", unsafe {
-            let (from, to) = (mine.as_ptr().cast(), numbers.as_mut_ptr().cast());
+            let (from, to) = (place(&mine), place_mut(numbers));
             ffi::MPI_Allreduce(from, to, len, ffi::RSMPI_DOUBLE, ffi::RSMPI_MAX, self.raw)
         })
     }
@@ -231,7 +237,7 @@ impl Comm {
         let len = count(numbers.len())?;
         // SAFETY: `numbers` holds `len` doubles, and so does `into` at the root, the only rank where MPI writes it.
         check("MPI_Reduce", unsafe {
-            let (from, to) = (numbers.as_ptr().cast(), into.as_mut_ptr().cast());
+            let (from, to) = (place(numbers), place_mut(into));
             ffi::MPI_Reduce(from, to, len, ffi::RSMPI_DOUBLE, ffi::RSMPI_SUM, int(root), self.raw)
         })
     }
@@ -242,7 +248,7 @@ impl Comm {
         let len = count(mine.len())?;
         // SAFETY: the root's buffer holds `size` blocks of `len` bytes, ours one.
         check("MPI_Scatter", unsafe {
-            let (from, to, byte) = (blocks.as_ptr().cast(), mine.as_mut_ptr().cast(), ffi::RSMPI_UINT8_T);
+            let (from, to, byte) = (place(blocks), place_mut(mine), ffi::RSMPI_UINT8_T);
             ffi::MPI_Scatter(from, len, byte, to, len, byte, int(root), self.raw)
         })
     }
@@ -253,7 +259,7 @@ impl Comm {
         let len = count(mine.len())?;
         // SAFETY: the root's buffer holds `size` blocks of `len` bytes, ours one.
         check("MPI_Gather", unsafe {
-            let (from, to, byte) = (mine.as_ptr().cast(), blocks.as_mut_ptr().cast(), ffi::RSMPI_UINT8_T);
+            let (from, to, byte) = (place(mine), place_mut(blocks), ffi::RSMPI_UINT8_T);
             ffi::MPI_Gather(from, len, byte, to, len, byte, int(root), self.raw)
         })
     }
@@ -263,7 +269,7 @@ impl Comm {
         let (lens, places) = self.layout(lens, blocks.len(), mine.len(), root)?;
         // SAFETY: `layout` compared lengths and places with the buffers.
         check("MPI_Scatterv", unsafe {
-            let (from, to, byte) = (blocks.as_ptr().cast(), mine.as_mut_ptr().cast(), ffi::RSMPI_UINT8_T);
+            let (from, to, byte) = (place(blocks), place_mut(mine), ffi::RSMPI_UINT8_T);
             ffi::MPI_Scatterv(
                 from,
                 lens.as_ptr(),
@@ -283,7 +289,7 @@ impl Comm {
         let (lens, places) = self.layout(lens, blocks.len(), mine.len(), root)?;
         // SAFETY: `layout` compared lengths and places with the buffers.
         check("MPI_Gatherv", unsafe {
-            let (from, to, byte) = (mine.as_ptr().cast(), blocks.as_mut_ptr().cast(), ffi::RSMPI_UINT8_T);
+            let (from, to, byte) = (place(mine), place_mut(blocks), ffi::RSMPI_UINT8_T);
             ffi::MPI_Gatherv(from, lens[self.rank], byte, to, lens.as_ptr(), places.as_ptr(), byte, int(root), self.raw)
         })
     }
@@ -307,7 +313,7 @@ impl Comm {
         let len = count(mine.len())?;
         // SAFETY: there is room for `size` blocks of `len` bytes.
         check("MPI_Allgather", unsafe {
-            let (from, to, byte) = (mine.as_ptr().cast(), blocks.as_mut_ptr().cast(), ffi::RSMPI_UINT8_T);
+            let (from, to, byte) = (place(mine), place_mut(blocks), ffi::RSMPI_UINT8_T);
             ffi::MPI_Allgather(from, len, byte, to, len, byte, self.raw)
         })
     }
@@ -318,7 +324,7 @@ impl Comm {
         let len = count(out.len() / self.size)?;
         // SAFETY: both buffers hold `size` blocks of `len` bytes.
         check("MPI_Alltoall", unsafe {
-            let (from, to, byte) = (out.as_ptr().cast(), blocks.as_mut_ptr().cast(), ffi::RSMPI_UINT8_T);
+            let (from, to, byte) = (place(out), place_mut(blocks), ffi::RSMPI_UINT8_T);
             ffi::MPI_Alltoall(from, len, byte, to, len, byte, self.raw)
         })
     }
@@ -390,6 +396,11 @@ impl<'b> Pending<'_, 'b> {
         self.begin("MPI_Issend", bytes, to, tag, ffi::MPI_Issend)
     }
 
+    /// Begins to send to one who is known to have begun to receive; anything else is an error of the caller's.
+    pub fn send_ready(&mut self, bytes: &'b [u8], to: usize, tag: u16) -> Result<MessageIndex> {
+        self.begin("MPI_Irsend", bytes, to, tag, ffi::MPI_Irsend)
+    }
+
     fn begin(
         &mut self,
         call: &'static str,
@@ -410,9 +421,7 @@ impl<'b> Pending<'_, 'b> {
         let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
         let (len, to, tag) = (count(bytes.len())?, int(to), c_int::from(tag));
         // SAFETY: the buffer is borrowed for 'b, and this request ends before 'b does.
-        check(call, unsafe {
-            isend(bytes.as_ptr().cast(), len, ffi::RSMPI_UINT8_T, to, tag, self.comm.raw, &mut request)
-        })?;
+        check(call, unsafe { isend(place(bytes), len, ffi::RSMPI_UINT8_T, to, tag, self.comm.raw, &mut request) })?;
         Ok(self.keep(request))
     }
 
@@ -424,7 +433,7 @@ impl<'b> Pending<'_, 'b> {
         // SAFETY: the buffer is borrowed, alone, for 'b, and this request ends before 'b does.
         check("MPI_Irecv", unsafe {
             let byte = ffi::RSMPI_UINT8_T;
-            ffi::MPI_Irecv(bytes.as_mut_ptr().cast(), len, byte, from, tag, self.comm.raw, &mut request)
+            ffi::MPI_Irecv(place_mut(bytes), len, byte, from, tag, self.comm.raw, &mut request)
         })?;
         Ok(self.keep(request))
     }
