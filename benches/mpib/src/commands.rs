@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod collective;
+pub mod lanes;
 pub mod model;
 pub mod p2p;
 
@@ -24,6 +25,8 @@ pub enum Command {
     Collective(collective::Options),
     /// Parameters of Hockney's, LogGP and LMO models, and what they predict
     Model(model::Options),
+    /// Scatter and gather between two sites over several lanes: T(P), measured and modelled, and the choice
+    Lanes(lanes::Options),
     /// Whether every implementation of every operation moves the right bytes, here and now
     Check(check::Options),
 }
@@ -34,6 +37,7 @@ pub fn run(comm: &Comm, command: Command) -> Result<String, Failure> {
         Command::P2p(options) => p2p::run(comm, &options),
         Command::Collective(options) => collective::run(comm, &options),
         Command::Model(options) => model::run(comm, &options),
+        Command::Lanes(options) => lanes::run(comm, &options),
         Command::Check(options) => check::run(comm, &options),
     }
 }

@@ -4,6 +4,7 @@ pub mod collectives;
 pub mod comm;
 pub mod models;
 pub mod p2p;
+pub mod pathfinder;
 pub mod report;
 pub mod rules;
 pub mod schedule;

@@ -142,9 +142,16 @@ pub fn stream_seconds(comm: &Comm, i: usize, j: usize, bytes: usize, messages: u
     Ok(wtime() - start)
 }
 
-/// Bytes each second between `near[k]` and `far[k]` for all k at the same time; the slowest pair's, the median of `reps`.
-/// Collective: ranks in no pair wait.
-pub fn streams(comm: &Comm, pairs: &[(usize, usize)], bytes: usize, messages: usize, reps: usize) -> Result<f64> {
+/// Bytes each second that each of `pairs` has while all of them are busy; the slowest pair's, the median of `reps`. An empty
+/// round trip, which a stream contains once, is taken off. Collective: ranks in no pair wait.
+pub fn streams(
+    comm: &Comm,
+    pairs: &[(usize, usize)],
+    bytes: usize,
+    messages: usize,
+    reps: usize,
+    empty_seconds: f64,
+) -> Result<f64> {
     let mut rates = Vec::with_capacity(reps);
     for _ in 0..reps + 1 {
         comm.barrier()?;
@@ -156,13 +163,13 @@ pub fn streams(comm: &Comm, pairs: &[(usize, usize)], bytes: usize, messages: us
             }
         }
         comm.all_max(&mut seconds)?;
-        rates.push((bytes * messages) as f64 / seconds[0]);
+        rates.push((bytes * messages) as f64 / (seconds[0] - empty_seconds).max(f64::MIN_POSITIVE));
     }
     Ok(crate::stats::median(&rates[1..])) // the first fills TCP's windows
 }
 
-/// Bytes each second, summed, that `from` sends to all of `to` at the same time. Collective.
-pub fn fan_out(comm: &Comm, from: usize, to: &[usize], bytes: usize, reps: usize) -> Result<f64> {
+/// Bytes each second, summed, that `from` sends to all of `to` at the same time, less an empty round trip. Collective.
+pub fn fan_out(comm: &Comm, from: usize, to: &[usize], bytes: usize, reps: usize, empty_seconds: f64) -> Result<f64> {
     let mut rates = Vec::with_capacity(reps);
     for _ in 0..reps + 1 {
         comm.barrier()?;
@@ -181,7 +188,7 @@ pub fn fan_out(comm: &Comm, from: usize, to: &[usize], bytes: usize, reps: usize
             comm.send(&[], from, TAG)?;
         }
         comm.all_max(&mut seconds)?;
-        rates.push((bytes * to.len()) as f64 / seconds[0]);
+        rates.push((bytes * to.len()) as f64 / (seconds[0] - empty_seconds).max(f64::MIN_POSITIVE));
     }
     Ok(crate::stats::median(&rates[1..]))
 }
@@ -227,6 +234,18 @@ pub fn train(comm: &Comm, i: usize, j: usize, bytes: usize, messages: usize, rep
         delay_seconds: delay.as_secs_f64(),
         delayed_seconds,
     })
+}
+
+/// Seconds of the quickest empty round trip between two ranks, on every rank: everything that disturbs only makes it longer.
+/// Collective.
+pub fn quickest_round_trip(comm: &Comm, i: usize, j: usize) -> Result<f64> {
+    let mut quickest = [0.0];
+    if [i, j].contains(&comm.rank()) {
+        let trips = round_trips(comm, i, j, 0, 0, &StoppingRule::fixed(20))?;
+        quickest[0] = trips.into_iter().fold(f64::INFINITY, f64::min);
+    }
+    comm.broadcast_numbers(&mut quickest, i)?;
+    Ok(quickest[0])
 }
 
 /// Point-to-two experiments, `each` for every rank where there are so many, non-overlapping ones at the same time. Every

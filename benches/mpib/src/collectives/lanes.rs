@@ -57,6 +57,11 @@ impl Lanes {
         Ok(Self { near, far })
     }
 
+    /// Dep_send and Dep_recv of each lane.
+    pub fn pairs(&self) -> Vec<(usize, usize)> {
+        self.near.iter().zip(&self.far).map(|(&near, far)| (near, far[0])).collect()
+    }
+
     fn lane_of_near(&self, rank: usize) -> Option<usize> {
         self.near[..self.far.len()].iter().position(|&r| r == rank)
     }
