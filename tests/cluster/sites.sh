@@ -31,6 +31,7 @@ ip netns del "$tag-try"
 [ "$DELAY_MS" = 0 ] || [ -c /dev/net/tun ] || skip "/dev/net/tun, for a delay"
 
 work=$(mktemp -d)
+: >"$work/line"
 remove() {
     local space process
     [ -z "$line" ] || kill "$line" 2>/dev/null || true

@@ -241,7 +241,7 @@ pub fn train(comm: &Comm, i: usize, j: usize, bytes: usize, messages: usize, rep
 pub fn quickest_round_trip(comm: &Comm, i: usize, j: usize) -> Result<f64> {
     let mut quickest = [0.0];
     if [i, j].contains(&comm.rank()) {
-        let trips = round_trips(comm, i, j, 0, 0, &StoppingRule::fixed(20))?;
+        let trips = round_trips(comm, i, j, 0, 0, &StoppingRule::fixed(50))?;
         quickest[0] = trips.into_iter().fold(f64::INFINITY, f64::min);
     }
     comm.broadcast_numbers(&mut quickest, i)?;
