@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod collective;
+pub mod jor;
 pub mod lanes;
 pub mod model;
 pub mod p2p;
@@ -27,6 +28,8 @@ pub enum Command {
     Model(model::Options),
     /// Scatter and gather between two sites over several lanes: T(P), measured and modelled, and the choice
     Lanes(lanes::Options),
+    /// What coupling two sites brings: Jacobi's iteration over both, artless and artful
+    Jor(jor::Options),
     /// Whether every implementation of every operation moves the right bytes, here and now
     Check(check::Options),
 }
@@ -38,6 +41,7 @@ pub fn run(comm: &Comm, command: Command) -> Result<String, Failure> {
         Command::Collective(options) => collective::run(comm, &options),
         Command::Model(options) => model::run(comm, &options),
         Command::Lanes(options) => lanes::run(comm, &options),
+        Command::Jor(options) => jor::run(comm, &options),
         Command::Check(options) => check::run(comm, &options),
     }
 }

@@ -2,6 +2,7 @@
 pub mod clock;
 pub mod collectives;
 pub mod comm;
+pub mod jor;
 pub mod models;
 pub mod p2p;
 pub mod pathfinder;
