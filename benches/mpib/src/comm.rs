@@ -481,8 +481,10 @@ impl<'b> Pending<'_, 'b> {
         })
     }
 
-    /// The same, asleep between looks: where ranks share cores, who spins takes the time of who works.
-    pub fn wait_all_asleep(&mut self, nap: Duration) -> Result<()> {
+    /// The same, giving the processor away between looks, and asleep for a `nap` each time once `patience` is over: where
+    /// ranks share cores, who spins takes the time of who works.
+    pub fn wait_all_asleep(&mut self, patience: Duration, nap: Duration) -> Result<()> {
+        let begun = std::time::Instant::now();
         loop {
             let mut ended = 0;
             // SAFETY: as many live or null requests as we say.
@@ -494,7 +496,7 @@ impl<'b> Pending<'_, 'b> {
                 self.open = 0;
                 return Ok(());
             }
-            std::thread::sleep(nap);
+            if begun.elapsed() < patience { std::thread::yield_now() } else { std::thread::sleep(nap) }
         }
     }
 }

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 const TAG: u16 = 500;
 /// Ranks that only pretend to compute sleep while they wait, and so leave the cores to those that have something to do.
 const NAP: Duration = Duration::from_micros(50);
+/// But not at once: a neighbour is mostly about to come, and a nap lasts twice as long as asked for.
+const PATIENCE: Duration = Duration::from_micros(300);
 
 /// A run that cannot be.
 #[derive(Debug, thiserror::Error)]
@@ -274,7 +276,7 @@ impl Runner<'_> {
             for (edge, &(_, rank)) in out.iter().zip(meet) {
                 pending.send(edge, rank, TAG)?;
             }
-            if self.plan.pace.is_some() { pending.wait_all_asleep(NAP) } else { pending.wait_all() }
+            if self.plan.pace.is_some() { pending.wait_all_asleep(PATIENCE, NAP) } else { pending.wait_all() }
         })?;
         for (edge, &(side, _)) in into.iter().zip(meet) {
             let values = edge.as_chunks::<8>().0.iter().map(|b| f64::from_ne_bytes(*b));
