@@ -8,7 +8,7 @@ use mpib::collectives::operation::{Flow, Kind, Operation, Setting};
 use mpib::comm::Comm;
 use mpib::stats::StoppingRule;
 use mpib::timing::{Method, Timer, Timing};
-use mpib::tune::{Optimal, estimate};
+use mpib::tune::{Candidates, Optimal, estimate};
 use std::time::Duration;
 
 /// Nobody but the last rank does anything, and that takes 5 ms.
@@ -59,7 +59,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut both = Vec::new();
     for kind in [Kind::Scatter, Kind::Gather] {
         let names = kind.implementations(0);
-        both.push(estimate(&comm, &mut timer, kind, &names, &setting, &[8, 4096, 65536], &how, 1)?.0);
+        let of = Candidates { kind, names: &names, setting: &setting };
+        both.push(estimate(&comm, &mut timer, of, &[8, 4096, 65536], &how, 1)?.0);
     }
     let gather = both.pop().unwrap_or_default();
     let scatter = both.pop().unwrap_or_default();

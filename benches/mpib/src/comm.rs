@@ -38,6 +38,9 @@ pub enum CommError {
         /// The length it should have.
         expected: usize,
     },
+    /// A file or a socket, on this rank alone.
+    #[error("{0}")]
+    Beside(String),
     /// What all ranks were told by one that found it.
     #[error("{0}")]
     Told(String),

@@ -6,6 +6,7 @@ pub mod jor;
 pub mod lanes;
 pub mod model;
 pub mod p2p;
+pub mod paths;
 
 use clap::{Args, Subcommand, ValueEnum};
 use mpib::clock::Clock;
@@ -30,6 +31,8 @@ pub enum Command {
     Lanes(lanes::Options),
     /// What coupling two sites brings: Jacobi's iteration over both, artless and artful
     Jor(jor::Options),
+    /// The transfer paths of a checkpoint: gathers of groups, TCP, node-local disk and PFS; and which group size to take
+    Paths(paths::Options),
     /// Whether every implementation of every operation moves the right bytes, here and now
     Check(check::Options),
 }
@@ -42,6 +45,7 @@ pub fn run(comm: &Comm, command: Command) -> Result<String, Failure> {
         Command::Model(options) => model::run(comm, &options),
         Command::Lanes(options) => lanes::run(comm, &options),
         Command::Jor(options) => jor::run(comm, &options),
+        Command::Paths(options) => paths::run(comm, &options),
         Command::Check(options) => check::run(comm, &options),
     }
 }

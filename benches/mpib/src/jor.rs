@@ -299,7 +299,7 @@ impl Serial {
 
     /// Exchanges when it is time, and iterates once.
     pub fn step(&mut self) {
-        if self.done % self.period == 0
+        if self.done.is_multiple_of(self.period)
             && let [upper, lower] = self.halves.as_mut_slice()
         {
             let (down, up) = (upper.edge(Side::Down), lower.edge(Side::Up));

@@ -51,18 +51,30 @@ impl Estimates {
     }
 }
 
-/// Measures all `names` at `sizes`, then again where the best one changes, at most `rounds` times. Summaries of all come
-/// along. Collective.
+/// What is to be compared.
+#[derive(Clone, Copy)]
+pub struct Candidates<'a> {
+    /// The operation.
+    pub kind: Kind,
+    /// Its implementations.
+    pub names: &'a [String],
+    /// Root and sites.
+    pub setting: &'a Setting,
+}
+
+/// Name, block size and times of everything measured, sorted by both.
+pub type Measured = Vec<(String, usize, Summary)>;
+
+/// Measures all candidates at `sizes`, then again where the best one changes, at most `rounds` times. Collective.
 pub fn estimate(
     comm: &Comm,
     timer: &mut Timer,
-    kind: Kind,
-    names: &[String],
-    setting: &Setting,
+    of: Candidates<'_>,
     sizes: &[usize],
     how: &Timing,
     rounds: usize,
-) -> Result<(Estimates, Vec<(String, usize, Summary)>), TuneError> {
+) -> Result<(Estimates, Measured), TuneError> {
+    let Candidates { kind, names, setting } = of;
     let mut estimates =
         Estimates { operation: kind.name().into(), curves: names.iter().map(|n| (n.clone(), Vec::new())).collect() };
     let mut all = Vec::new();
@@ -158,7 +170,8 @@ mod tests {
     #[test]
     fn in_between_sizes_are_never_more_than_5_percent_slower_than_the_best_fixed_choice() {
         // binomial for short, linear for long blocks, and one with a jump at its rendezvous
-        let truth: [(&str, fn(f64) -> f64); 3] = [
+        type Curve = (&'static str, fn(f64) -> f64);
+        let truth: [Curve; 3] = [
             ("linear", |m| 7.0e-5 + 7.0 * m * 1e-9),
             ("binomial", |m| 3.0e-5 + 12.0 * m * 1e-9),
             ("native", |m| if m < 5000.0 { 4.5e-5 + 7.5 * m * 1e-9 } else { 9e-5 + 7.5 * m * 1e-9 }),

@@ -81,6 +81,8 @@ fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
         (2, "collective scatter --root 2", "--root is 2"),
         (2, "collective scatter -o x.doc", "the ending must be"),
         (2, "collective scatter -o /nowhere/x.json --sizes 1 --max-reps 10", "/nowhere/x.json"),
+        (3, "paths --pfs /nowhere --groups 3 --bytes 10 --max-reps 10", "/nowhere/"),
+        (3, "paths --groups 1", "at least 2 ranks"),
         (2, "nonsense", "unrecognized subcommand"),
     ] {
         let output = mpib(ranks, words);
@@ -138,6 +140,39 @@ fn jor_at_period_1_has_the_bits_of_a_serial_run() {
         let text = good(mpib(ranks, words));
         assert!(text.contains("are those of a serial run, bit by bit"), "{words}: {text}");
         assert!(text.contains("artful speedup"), "{words}: {text}");
+    }
+}
+
+#[test]
+fn every_path_of_a_checkpoint_is_timed_and_leaves_no_file() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (local, pfs) = (directory.path().join("local"), directory.path().join("pfs"));
+    for path in [&local, &pfs] {
+        std::fs::create_dir(path).expect("made");
+    }
+    let words = format!(
+        "paths --bytes 30000 --groups 2,5 --sites 0-2/3-4 --min-reps 3 --max-reps 3 --local {} --pfs {} --format json",
+        local.display(),
+        pfs.display()
+    );
+    let report = json(mpib(5, &words));
+    let names: Vec<_> =
+        report["rows"].as_array().expect("rows").iter().filter_map(|r| r["operation"].as_str()).collect();
+    for path in [
+        "gather/tcp, groups of 2",
+        "gather/tcp, groups of 5",
+        "gather/binomial, groups of 2",
+        "gather/lanes-2, groups of 5",
+        "write/local, every rank",
+        "write/pfs, every rank",
+        "write/pfs, one of 5",
+    ] {
+        assert!(names.contains(&path), "{path} in {names:?}");
+    }
+    assert!(!names.contains(&"gather/lanes-1, groups of 2"), "a group of one site has no lanes: {names:?}");
+    assert!(report["notes"].to_string().contains("recommended: group size"), "{report}");
+    for path in [local, pfs] {
+        assert_eq!(std::fs::read_dir(&path).expect("still there").count(), 0, "{}", path.display());
     }
 }
 

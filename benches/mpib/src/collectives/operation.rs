@@ -189,7 +189,7 @@ impl Collective {
         }
         let lanes: Option<usize> = name.strip_prefix("lanes-").and_then(|p| p.parse().ok());
         let known = kind.implementations(0).iter().any(|n| n == name);
-        if !known && !(kind.moves_blocks() && lanes.is_some()) {
+        if !(known || kind.moves_blocks() && lanes.is_some()) {
             let mut known = kind.implementations(0);
             known.extend(kind.moves_blocks().then(|| "lanes-1 and so on".to_string()));
             return Err(SettingError::Unknown { kind: kind.name(), name: name.into(), known: known.join(", ") });

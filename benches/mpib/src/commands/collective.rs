@@ -10,7 +10,7 @@ use mpib::rules;
 use mpib::sizes::{Refinement, refine};
 use mpib::stats::StoppingRule;
 use mpib::timing::Timer;
-use mpib::tune::estimate;
+use mpib::tune::{Candidates, estimate};
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -114,7 +114,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         rows
     } else {
         let rounds = if options.adaptive { 8 } else { 0 };
-        let (found, all) = estimate(comm, &mut timer, kind, &names, &setting, &sizes, &timing, rounds)?;
+        let of = Candidates { kind, names: &names, setting: &setting };
+        let (found, all) = estimate(comm, &mut timer, of, &sizes, &timing, rounds)?;
         let measured: std::collections::BTreeSet<_> = all.iter().map(|a| a.1).collect();
         let mut last = None;
         for size in measured {

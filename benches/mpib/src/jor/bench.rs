@@ -54,7 +54,7 @@ pub struct Outcome {
     pub half_seconds: [f64; 2],
     /// Each site alone on 2N x N.
     pub whole_seconds: [f64; 2],
-    /// Power of site 0 over that of site 1, on N x N.
+    /// Power of site 0 over that of site 1, on N x N: the median iterations' ratio.
     pub ratio: f64,
     /// The same on 2N x N.
     pub ratio_whole: f64,
@@ -88,9 +88,10 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
     let [alone_half, alone_whole] = counts(comm, &[(half, 0, 1), (whole, 0, 1)])?[..] else {
         return Err(CommError::Told("two counts were asked for".into()).into());
     };
-    let half_seconds = runner.alone(half, alone_half)?;
-    let whole_seconds = runner.alone(whole, alone_whole)?;
-    let (ratio, ratio_whole) = (half_seconds[1] / half_seconds[0], whole_seconds[1] / whole_seconds[0]);
+    let (half_seconds, half_iteration) = runner.alone(half, alone_half)?;
+    let (whole_seconds, whole_iteration) = runner.alone(whole, alone_whole)?;
+    // by the median iteration rather than the whole time: whatever else a node does now and then is not its power
+    let (ratio, ratio_whole) = (half_iteration[1] / half_iteration[0], whole_iteration[1] / whole_iteration[0]);
     let used = plan.ratio.unwrap_or(ratio);
     let rows = balanced_rows(whole.rows, used, near.len(), far.len());
     let even = balanced_rows(whole.rows, near.len() as f64 / far.len() as f64, near.len(), far.len());
@@ -181,6 +182,16 @@ fn front_ends(comm: &Comm, near: &[usize], far: &[usize], n: usize) -> Result<([
     Ok((if turned { [pair[1], pair[0]] } else { pair }, times[best]))
 }
 
+/// Iterations whose times are kept, for their median.
+const KEPT: usize = 100_000;
+
+/// One rank's part of a run.
+struct Run {
+    seconds: f64,
+    iteration_seconds: f64,
+    block: Block,
+}
+
 struct Runner<'a> {
     comm: &'a Comm,
     plan: &'a Plan,
@@ -195,20 +206,22 @@ impl Runner<'_> {
         self.order.iter().position(|&r| r == self.comm.rank()).unwrap_or(0)
     }
 
-    /// Seconds of each site alone, both at the same time: nothing passes between them.
-    fn alone(&self, problem: Problem, count: usize) -> Result<[f64; 2], JorError> {
+    /// Seconds of each site alone, and of its median iteration; both at the same time, and nothing passes between them.
+    fn alone(&self, problem: Problem, count: usize) -> Result<([f64; 2], [f64; 2]), JorError> {
         let me = self.position();
         let (ranks, first) = if me < self.near { (self.near, 0) } else { (self.far, self.near) };
         let cut = parts(problem, self.plan.cut, ranks, 0, problem.rows)?;
-        let (mut near, mut far) = (Vec::new(), Vec::new());
+        let mut times = [const { Vec::new() }; 4];
         for _ in 0..self.plan.reps {
-            let seconds = self.timed(problem, &cut, first, 1, count)?.0;
-            let mut both = if first == 0 { [seconds, 0.0] } else { [0.0, seconds] };
-            self.comm.all_max(&mut both)?;
-            near.push(both[0]);
-            far.push(both[1]);
+            let run = self.timed(problem, &cut, first, 1, count)?;
+            let mut all = [0.0; 4];
+            let site = usize::from(first != 0);
+            (all[site], all[2 + site]) = (run.seconds, run.iteration_seconds);
+            self.comm.all_max(&mut all)?;
+            times.iter_mut().zip(all).for_each(|(times, time)| times.push(time));
         }
-        Ok([median(&near), median(&far)])
+        let [near, far, near_iteration, far_iteration] = times.map(|t| median(&t));
+        Ok(([near, far], [near_iteration, far_iteration]))
     }
 
     /// Seconds of both sites together.
@@ -216,12 +229,12 @@ impl Runner<'_> {
         let cut = parts(problem, self.plan.cut, self.near, self.far, rows)?;
         let mut times = Vec::new();
         loop {
-            let (seconds, block) = self.timed(problem, &cut, 0, period, count)?;
-            let mut longest = [seconds];
+            let run = self.timed(problem, &cut, 0, period, count)?;
+            let mut longest = [run.seconds];
             self.comm.all_max(&mut longest)?;
             times.push(longest[0]);
             if times.len() >= self.plan.reps {
-                return Ok((median(&times), block));
+                return Ok((median(&times), run.block));
             }
         }
     }
@@ -234,13 +247,15 @@ impl Runner<'_> {
         first: usize,
         period: usize,
         count: usize,
-    ) -> Result<(f64, Block), CommError> {
+    ) -> Result<Run, CommError> {
         let me = self.position();
         let part = &cut[me - first];
         let mut block = Block::new(problem, part.area.clone());
         let mut pace = self.plan.pace.map(|rates| Pace::new(rates[usize::from(me >= self.near)]));
         self.comm.barrier()?;
         let start = wtime();
+        let mut before = start;
+        let mut iterations = Vec::with_capacity(count.min(KEPT));
         for step in 0..count {
             let now = |side: usize| !part.other_site[side] || step % period == 0;
             let meet: Vec<(usize, usize)> = (0..4)
@@ -255,8 +270,13 @@ impl Runner<'_> {
             if let Some(pace) = &mut pace {
                 pace.end(block.points());
             }
+            let now = wtime();
+            if iterations.len() < KEPT {
+                iterations.push(now - before);
+            }
+            before = now;
         }
-        Ok((wtime() - start, block))
+        Ok(Run { seconds: before - start, iteration_seconds: median(&iterations), block })
     }
 
     /// With some neighbours: side and rank of each.
