@@ -80,6 +80,13 @@ fn place_mut<T>(slice: &mut [T]) -> *mut c_void {
     if slice.is_empty() { ptr::null_mut() } else { slice.as_mut_ptr().cast() }
 }
 
+fn wait_for(requests: &mut [ffi::MPI_Request]) -> Result<()> {
+    // SAFETY: as many live or null requests as we say.
+    check("MPI_Waitall", unsafe {
+        ffi::MPI_Waitall(int(requests.len()), requests.as_mut_ptr(), ffi::RSMPI_STATUSES_IGNORE)
+    })
+}
+
 fn int(n: usize) -> c_int {
     c_int::try_from(n).unwrap_or(c_int::MAX) // a rank beyond int: MPI refuses it
 }
@@ -351,6 +358,67 @@ impl Comm {
         mine.map_err(CommError::Told)
     }
 
+    /// Sends the same bytes so many times, with at most `window` messages under way.
+    pub fn send_stream(&self, bytes: &[u8], messages: usize, window: usize, to: usize, tag: u16) -> Result<()> {
+        let (len, to, tag) = (count(bytes.len())?, int(to), c_int::from(tag));
+        let from = place(bytes);
+        self.ring(messages, window, |_, request| {
+            // SAFETY: the bytes are borrowed until `ring` has waited for all messages, and nobody writes to them.
+            check("MPI_Isend", unsafe { ffi::MPI_Isend(from, len, ffi::RSMPI_UINT8_T, to, tag, self.raw, request) })
+        })
+    }
+
+    /// Receives so many messages of `slot_bytes` each, into the parts of `buffer` in turn, all of which wait for a message.
+    pub fn receive_stream(
+        &self,
+        buffer: &mut [u8],
+        slot_bytes: usize,
+        messages: usize,
+        from: usize,
+        tag: u16,
+    ) -> Result<()> {
+        let slots = buffer.len().checked_div(slot_bytes).unwrap_or(1).max(1);
+        assert!(slot_bytes <= buffer.len(), "a slot of {slot_bytes} bytes in {}", buffer.len());
+        let (len, from, tag) = (count(slot_bytes)?, int(from), c_int::from(tag));
+        let start = buffer.as_mut_ptr();
+        self.ring(messages, slots, |message, request| {
+            // SAFETY: message k + slots begins only when message k, in the same part of the buffer, has ended, and the buffer
+            // is borrowed, alone, until `ring` has waited for all of them. The part lies within it.
+            check("MPI_Irecv", unsafe {
+                let into = start.add(message % slots * slot_bytes).cast();
+                ffi::MPI_Irecv(into, len, ffi::RSMPI_UINT8_T, from, tag, self.raw, request)
+            })
+        })
+    }
+
+    /// Begins `messages` messages, of which at most `window` are under way; message k + `window` begins when message k has
+    /// ended. Waits for half of a window at a time, since a call costs as much as a short message. All have ended when this
+    /// returns.
+    fn ring(
+        &self,
+        messages: usize,
+        window: usize,
+        mut begin: impl FnMut(usize, &mut ffi::MPI_Request) -> Result<()>,
+    ) -> Result<()> {
+        let half = window.div_ceil(2).max(1);
+        // SAFETY: the handle is a constant of the library.
+        let mut requests = vec![unsafe { ffi::RSMPI_REQUEST_NULL }; window.max(1)];
+        let mut outcome = Ok(());
+        for message in 0..messages {
+            let at = message % requests.len();
+            if at.is_multiple_of(half) {
+                let end = (at + half).min(requests.len());
+                outcome = wait_for(&mut requests[at..end]);
+            }
+            outcome = outcome.and_then(|()| begin(message, &mut requests[at]));
+            if outcome.is_err() {
+                break;
+            }
+        }
+        let ended = wait_for(&mut requests); // in any case: the buffers are borrowed no longer than this
+        outcome.and(ended)
+    }
+
     /// Messages under way while `work` does something else. All of them have ended when this returns.
     pub fn overlapped<'b, R>(&self, work: impl FnOnce(&mut Pending<'_, 'b>) -> Result<R>) -> Result<R> {
         let mut pending = Pending { comm: self, requests: Vec::new(), open: 0, buffers: PhantomData };
@@ -477,11 +545,7 @@ impl<'b> Pending<'_, 'b> {
     /// Waits for all of them.
     pub fn wait_all(&mut self) -> Result<()> {
         self.open = 0;
-        // SAFETY: as many live or null requests as we say.
-        check("MPI_Waitall", unsafe {
-            let (n, all) = (int(self.requests.len()), self.requests.as_mut_ptr());
-            ffi::MPI_Waitall(n, all, ffi::RSMPI_STATUSES_IGNORE)
-        })
+        wait_for(&mut self.requests)
     }
 
     /// The same, giving the processor away between looks, and asleep for a `nap` each time once `patience` is over: where

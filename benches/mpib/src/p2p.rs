@@ -103,42 +103,24 @@ pub fn round_trips(
     }
 }
 
-/// Receives in flight at a time. More than a few bring nothing, and their buffers would leave the caches.
-const IN_FLIGHT: usize = 4;
+/// Receive buffers of a stream together: they should not push each other out of a cache.
+const BUFFERS_BYTES: usize = 512 << 10;
+/// Messages under way at most, and at least two, so that the next one is expected while one arrives.
+const WINDOW: usize = 64;
 
-/// Seconds in which `messages` of `bytes` each go from `i` to `j`, a word back at the end: what a stream gives. Both call it
-/// at the same time as others do between other pairs; only `i` gets a time.
+/// Seconds in which `messages` of `bytes` each go from `i` to `j`, a word back at the end: what a stream gives. Both call it,
+/// as others may between other pairs at the same time.
 pub fn stream_seconds(comm: &Comm, i: usize, j: usize, bytes: usize, messages: usize) -> Result<f64> {
+    let buffers = BUFFERS_BYTES.checked_div(bytes).unwrap_or(WINDOW).clamp(2, WINDOW);
+    let mut buffer = vec![1u8; if comm.rank() == i { bytes } else { bytes * buffers }];
     let start = wtime();
     if comm.rank() == i {
-        let out = vec![1u8; bytes];
-        let start = wtime();
-        comm.overlapped(|pending| {
-            let mut window = std::collections::VecDeque::new();
-            for _ in 0..messages {
-                if window.len() == 2 * IN_FLIGHT
-                    && let Some(oldest) = window.pop_front()
-                {
-                    pending.wait(oldest)?;
-                }
-                window.push_back(pending.send(&out, j, TAG)?);
-            }
-            pending.wait_all()?;
-            comm.receive(&mut [], j, TAG)
-        })?;
-        return Ok(wtime() - start);
+        comm.send_stream(&buffer, messages, WINDOW, j, TAG)?;
+        comm.receive(&mut [], j, TAG)?;
+    } else {
+        comm.receive_stream(&mut buffer, bytes, messages, i, TAG)?;
+        comm.send(&[], i, TAG)?;
     }
-    let mut buffers = vec![vec![0u8; bytes]; IN_FLIGHT.min(messages.max(1))];
-    let mut left = messages;
-    while left > 0 {
-        // a buffer is free again when its scope ends; the scopes overlap on the sender's side
-        let now = left.min(buffers.len());
-        comm.overlapped(|pending| {
-            buffers.iter_mut().take(now).try_for_each(|buffer| pending.receive(buffer, i, TAG).map(|_| ()))
-        })?;
-        left -= now;
-    }
-    comm.send(&[], i, TAG)?;
     Ok(wtime() - start)
 }
 
