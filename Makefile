@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites build install demo test test-mpi lint scripts bench fuzz
+.PHONY: help prerequisites build install demo test test-mpi test-sites lint scripts bench fuzz
 
 # A shell that has never seen rustup's directory finds cargo all the same.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -33,12 +33,20 @@ test: prerequisites scripts ## all tests and checks
 	cargo check --locked -p mcrengine # alone: it must not need what only the daemons have
 	cargo test --locked --workspace
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	@if deploy/prerequisites.sh mpi; then $(MAKE) --no-print-directory test-mpi; \
+	    else echo "SKIPPED: the tests of benches/mpib, which need an MPI" >&2; fi
 
 # Red Hat keeps Open MPI beside the path until its module is loaded.
-test-mpi: scripts ## benches/mpib alone, which needs an MPI: on oversubscribed ranks and, for root, between emulated sites
+MPIB := cd benches/mpib && PATH="$$PATH:/usr/lib64/openmpi/bin" cargo
+
+test-mpi: scripts ## benches/mpib, which needs an MPI, on oversubscribed ranks of this machine
 	@deploy/prerequisites.sh mpi
-	cd benches/mpib && PATH="$$PATH:/usr/lib64/openmpi/bin" && cargo test --locked && \
-	    cargo clippy --locked --all-targets -- -D warnings
+	$(MPIB) test --locked --lib --bins --examples --test ranks
+	$(MPIB) clippy --locked --all-targets -- -D warnings
+
+test-sites: scripts ## benches/mpib between emulated sites, as root; takes 5 minutes, more on a busy machine
+	@deploy/prerequisites.sh mpi
+	$(MPIB) test --locked --test sites
 
 lint: scripts ## formatting, clippy and documentation, warnings being errors
 	cargo fmt --all --check

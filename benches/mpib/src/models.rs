@@ -37,6 +37,15 @@ impl Hockney {
         Self { latency_seconds: a, seconds_per_byte: b }
     }
 
+    /// From one-way times at two sizes or more, the smallest of them empty: its time, and the slope between the two largest
+    /// sizes. Long messages begin with a handshake that short ones do without, and a line through both would give neither
+    /// the latency nor the bandwidth of the link.
+    pub fn from_ends(points: &[(usize, f64)]) -> Self {
+        let [first, .., before, last] = points else { return Self::fit(points) };
+        let slope = (last.1 - before.1) / (last.0 as f64 - before.0 as f64);
+        Self { latency_seconds: first.1, seconds_per_byte: slope.max(0.0) }
+    }
+
     /// Of a message.
     pub fn seconds(&self, bytes: usize) -> f64 {
         self.latency_seconds + bytes as f64 * self.seconds_per_byte
@@ -272,6 +281,15 @@ mod tests {
         assert!(falling.seconds_per_byte == 0.0 && falling.latency_seconds > 0.9, "{falling:?}");
         let steep = Hockney::fit(&[(10, 0.001), (100, 1.0)]);
         assert!(steep.latency_seconds == 0.0 && steep.seconds_per_byte > 0.0, "{steep:?}");
+    }
+
+    #[test]
+    fn a_handshake_of_long_messages_hides_neither_latency_nor_bandwidth() {
+        let time = |m: usize| 10e-3 + m as f64 * 8e-8 + if m > 65536 { 20e-3 } else { 0.0 };
+        let found = Hockney::from_ends(&[0, 1024, 131_072, 1 << 20].map(|m| (m, time(m))));
+        near(found.latency_seconds, 10e-3, "latency");
+        near(found.seconds_per_byte, 8e-8, "per byte");
+        assert_eq!(Hockney::from_ends(&[(0, 1.0), (10, 2.0)]), Hockney::fit(&[(0, 1.0), (10, 2.0)]));
     }
 
     #[test]

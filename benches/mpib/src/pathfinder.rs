@@ -20,7 +20,7 @@ pub fn measure_paths(comm: &Comm, sites: &[usize], root: usize, bytes: usize, re
     let (lan_trip, lan_rate) = match lan_pair {
         Some((i, j)) => {
             let trip = quickest_round_trip(comm, i, j)?;
-            (trip, streams(comm, &[(i, j)], bytes, 4, reps, trip)?)
+            (trip, streams(comm, &[(i, j)], bytes, 2, reps)?)
         }
         None => (wan_trip, f64::INFINITY),
     };
@@ -28,7 +28,7 @@ pub fn measure_paths(comm: &Comm, sites: &[usize], root: usize, bytes: usize, re
     let mut wan = Vec::with_capacity(most);
     for lanes in 1..=most {
         let pairs = Lanes::new(sites, root, lanes).map(|l| l.pairs()).unwrap_or_default();
-        wan.push(streams(comm, &pairs, bytes, 2, reps, wan_trip)?);
+        wan.push(streams(comm, &pairs, bytes, 2, reps)?);
     }
     Ok(PathModel {
         near_ranks: near.len(),

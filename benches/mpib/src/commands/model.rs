@@ -12,7 +12,7 @@ use mpib::timing::{Timer, Timing};
 #[derive(Args)]
 pub struct Options {
     /// Sizes of messages beside the empty one, with commas; the largest also serves the LMO model
-    #[arg(long, value_parser = bytes_not_zero, value_delimiter = ',', default_values_t = [4096, 65536, 1 << 20])]
+    #[arg(long, value_parser = bytes_not_zero, value_delimiter = ',', default_values_t = [4096, 262_144, 1 << 20])]
     sizes: Vec<usize>,
     /// Messages in a train, for LogGP
     #[arg(long, default_value_t = 8)]
@@ -56,7 +56,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         let empty = *trips[0].get(i, j) / 2.0;
         let way =
             |(&size, times): (&usize, &PairMatrix<f64>)| (size, (*times.get(i, j) - empty).max(f64::MIN_POSITIVE));
-        Hockney::fit(&sizes.iter().zip(&trips).map(way).collect::<Vec<_>>())
+        Hockney::from_ends(&sizes.iter().zip(&trips).map(way).collect::<Vec<_>>())
     });
     let mean = Hockney::mean_of(&pairs);
     let lmo = if n >= 3 {
