@@ -364,6 +364,20 @@ pub fn bytes_not_zero(text: &str) -> Result<usize, String> {
     }
 }
 
+/// All ranks' blocks together, which a root has in memory, and a varying operation twice.
+const ALL_BLOCKS_BYTES: usize = 8 << 30;
+
+/// Refuses sizes that would fill a node's memory.
+pub fn all_fit(sizes: &[usize], ranks: usize) -> Result<(), Failure> {
+    match sizes.iter().find(|&&size| size.saturating_mul(ranks) > ALL_BLOCKS_BYTES) {
+        None => Ok(()),
+        Some(size) => Err(Failure::Input(format!(
+            "--sizes {size}: blocks for {ranks} ranks are more than the {} GiB that a root may hold",
+            ALL_BLOCKS_BYTES >> 30
+        ))),
+    }
+}
+
 /// Bits each second, for people.
 pub fn rate(bytes_per_second: f64) -> String {
     let bits = 8.0 * bytes_per_second;

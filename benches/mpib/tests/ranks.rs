@@ -78,6 +78,7 @@ fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
         (2, "jor --sites 0/1 --periods 0", "--periods"),
         (4, "jor --sites 0-2/3 --cut blocks", "blocks need equal numbers"),
         (2, "collective gather --impl magic", "no implementation \"magic\""),
+        (6, "collective alltoall --sizes 64,1536MiB", "more than the 8 GiB"),
         (2, "collective scatter --root 2", "--root is 2"),
         (2, "collective scatter -o x.doc", "the ending must be"),
         (2, "collective scatter -o /nowhere/x.json --sizes 1 --max-reps 10", "/nowhere/x.json"),

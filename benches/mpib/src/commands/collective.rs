@@ -1,6 +1,6 @@
 //! `mpib collective`: one operation, in some or all implementations, over sizes; which is best where.
 
-use super::{Failure, Output, SiteOptions, TimingOptions, at_least, bytes, context};
+use super::{Failure, Output, SiteOptions, TimingOptions, all_fit, at_least, bytes, context};
 use clap::{Args, ValueEnum};
 use mpib::collectives::operation::{Collective, KINDS, Kind, Operation, Setting};
 use mpib::comm::Comm;
@@ -75,6 +75,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let KindName(kind) = options.operation;
     at_least(comm, 2, "a collective operation")?;
     let n = comm.size();
+    all_fit(&options.sizes, comm.size())?;
     if options.root >= n {
         return Err(Failure::Input(format!("--root is {}; there are {n} ranks, from 0", options.root)));
     }

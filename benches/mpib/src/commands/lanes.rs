@@ -1,6 +1,6 @@
 //! `mpib lanes`: what several lanes between two sites bring for scatter and gather, by the models and by the clock.
 
-use super::{Failure, Output, SiteOptions, TimingOptions, at_least, bytes_not_zero, context, rate};
+use super::{Failure, Output, SiteOptions, TimingOptions, all_fit, at_least, bytes_not_zero, context, rate};
 use clap::Args;
 use mpib::collectives::operation::{Collective, Kind, Setting};
 use mpib::comm::Comm;
@@ -37,6 +37,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let timing = options.timing.timing()?;
     at_least(comm, 2, "two sites")?;
     let n = comm.size();
+    all_fit(&options.sizes, comm.size())?;
     if options.root >= n {
         return Err(Failure::Input(format!("--root is {}; there are {n} ranks, from 0", options.root)));
     }

@@ -1,6 +1,6 @@
 //! `mpib model`: parameters of the models from round trips, trains and point-to-two experiments, and what they say of a linear scatter.
 
-use super::{Failure, Output, Repetitions, at_least, bytes_not_zero, context, rate};
+use super::{Failure, Output, Repetitions, all_fit, at_least, bytes_not_zero, context, rate};
 use clap::Args;
 use mpib::collectives::operation::{Collective, Kind, Setting};
 use mpib::comm::Comm;
@@ -30,6 +30,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     options.output.check()?;
     let rule = options.repetitions.rule()?;
     at_least(comm, 2, "a model of messages")?;
+    all_fit(&options.sizes, comm.size())?;
     if !(2..=1024).contains(&options.train) {
         return Err(Failure::Input(format!("--train is {}; it must be 2 to 1024", options.train)));
     }
