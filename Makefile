@@ -44,9 +44,9 @@ test-mpi: scripts ## benches/mpib, which needs an MPI, on oversubscribed ranks o
 	$(MPIB) test --locked --lib --bins --examples --test ranks
 	$(MPIB) clippy --locked --all-targets -- -D warnings
 
-test-sites: scripts ## benches/mpib between emulated sites, as root; takes 5 minutes, more on a busy machine
+test-sites: scripts ## benches/mpib between emulated sites, as root, and its HDF5 checkpoints; 10 minutes, most of them HDF5's build
 	@deploy/prerequisites.sh mpi
-	$(MPIB) test --locked --test sites
+	$(MPIB) test --locked --features hdf5 --test sites --test checkpoints
 
 lint: scripts ## formatting, clippy and documentation, warnings being errors
 	cargo fmt --all --check

@@ -10,6 +10,8 @@
 //! sites, as in the paper, and seldom enough to cost little ([`Problem::look_every`]).
 
 pub mod bench;
+#[cfg(feature = "hdf5")]
+pub mod checkpoint;
 
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -165,6 +167,21 @@ impl Block {
     /// Points in our area.
     pub fn points(&self) -> usize {
         self.area.rows.len() * self.area.cols.len()
+    }
+
+    /// Everything, the border too: with a period, what is in it is a part of the state.
+    pub fn state(&self) -> &[f64] {
+        &self.old
+    }
+
+    /// The inverse of [`Block::state`]; false, and nothing done, for as many values as another area has.
+    pub fn set_state(&mut self, state: &[f64]) -> bool {
+        if state.len() != self.old.len() {
+            return false;
+        }
+        self.old.copy_from_slice(state);
+        self.new.copy_from_slice(state);
+        true
     }
 
     /// Our points, row by row.

@@ -40,6 +40,16 @@ pub struct Options {
     /// Write the paper's figures 3 and 5 to 9 as SVG into this directory
     #[arg(long, value_name = "DIR")]
     figures: Option<PathBuf>,
+    /// Run as an application: once, at the first of --periods, saving an HDF5 file of each rank here, and starting from the
+    /// newest that all ranks have
+    #[arg(long, value_name = "DIR")]
+    checkpoint_dir: Option<PathBuf>,
+    /// Iterations between checkpoints
+    #[arg(long, default_value_t = 100)]
+    checkpoint_every: usize,
+    /// Iterations of the application, instead of those that bring the error to a tenth
+    #[arg(long)]
+    iterations: Option<usize>,
     #[command(flatten)]
     sites: SiteOptions,
     #[command(flatten)]
@@ -71,6 +81,9 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let plan = plan(options)?;
     let sites = options.sites.two_sites(comm)?;
     let plan = Plan { sites: sites.clone(), ..plan };
+    if let Some(directory) = &options.checkpoint_dir {
+        return application(comm, options, &plan, directory);
+    }
     let of_site = |site| (0..comm.size()).filter(|&r| sites[r] == site).collect::<Vec<_>>();
     let (near, far) = (of_site(0), of_site(1));
     let mut runs = Vec::new();
@@ -132,6 +145,47 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         found: serde_json::json!({ "n": plan.n, "pace": plan.pace, "runs": found }),
     };
     options.output.write(comm, &report)
+}
+
+#[cfg(not(feature = "hdf5"))]
+fn application(_: &Comm, _: &Options, _: &Plan, _: &Path) -> Result<String, Failure> {
+    Err(Failure::Input("--checkpoint-dir: this build has no HDF5 (cargo build --release --features hdf5)".into()))
+}
+
+/// A run that saves its state and starts from it; its last line is a digest of all points, the same however often it was
+/// killed.
+#[cfg(feature = "hdf5")]
+fn application(comm: &Comm, options: &Options, plan: &Plan, directory: &Path) -> Result<String, Failure> {
+    use mpib::jor::bench::solve_from;
+    use mpib::jor::checkpoint::Checkpoints;
+    let every = options.checkpoint_every;
+    if every == 0 {
+        return Err(Failure::Input("--checkpoint-every is 0; it must be at least 1".into()));
+    }
+    let made = std::fs::create_dir_all(directory).map_err(|e| format!("{}: {e}", directory.display()));
+    comm.agree(made)?;
+    let period = options.periods.first().copied().unwrap_or(1).max(1);
+    let ratio = plan.ratio.unwrap_or(1.0);
+    let of_site = |site| plan.sites.iter().filter(|&&s| s == site).count();
+    let whole = Problem::whole(plan.n);
+    let rows = balanced_rows(whole.rows, ratio, of_site(0), of_site(1));
+    let count = options.iterations.unwrap_or_else(|| iterations(whole, rows, period));
+    let checkpoints = Checkpoints::new(directory, comm.rank());
+    let mut from = 0;
+    let load = |block: &mut mpib::jor::Block| {
+        from = checkpoints.newest(comm, block)?;
+        Ok(from)
+    };
+    let after = |iteration: usize, block: &mpib::jor::Block| {
+        if iteration.is_multiple_of(every) { checkpoints.save(iteration, block) } else { Ok(()) }
+    };
+    let values = solve_from(comm, plan, ratio, period, load, count, after)?;
+    // FNV-1a over the bits of all points
+    let digest = values
+        .iter()
+        .flat_map(|v| v.to_le_bytes())
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    Ok(format!("started at iteration {from}, ended at {count}\ndigest {digest:016x}\n"))
 }
 
 /// Everything but the sites.

@@ -95,12 +95,12 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
     let used = plan.ratio.unwrap_or(ratio);
     let rows = balanced_rows(whole.rows, used, near.len(), far.len());
     let even = balanced_rows(whole.rows, near.len() as f64 / far.len() as f64, near.len(), far.len());
-    let transparent_seconds = runner.coupled(whole, even, 1, alone_whole)?.0;
+    let transparent_seconds = runner.coupled(whole, even, 1, alone_whole)?;
     let wanted: Vec<_> = plan.periods.iter().map(|&p| (whole, if p == 1 { 0 } else { rows }, p)).collect();
     let found = counts(comm, &wanted)?;
     let mut periods = Vec::new();
     for (&period, &count) in plan.periods.iter().zip(&found) {
-        periods.push((period, count, runner.coupled(whole, rows, period, count)?.0));
+        periods.push((period, count, runner.coupled(whole, rows, period, count)?));
     }
     let best = periods.iter().copied().min_by(|a, b| a.2.total_cmp(&b.2)).unwrap_or((1, 0, f64::NAN));
     let alone = whole_seconds[0].min(whole_seconds[1]);
@@ -121,19 +121,35 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
     })
 }
 
-/// Both sites at `period` for so many iterations, rows as balanced for `ratio`; all points at rank 0, row by row, when the
-/// cut is strips. For comparing bits with [`super::Serial`]. Collective.
+/// Both sites at `period` for so many iterations, rows as balanced for `ratio`; all points on all ranks, row by row. For
+/// comparing bits with [`super::Serial`]. Collective.
 pub fn solve(comm: &Comm, plan: &Plan, ratio: f64, period: usize, count: usize) -> Result<Vec<f64>, JorError> {
+    solve_from(comm, plan, ratio, period, |_| Ok(0), count, |_, _| Ok(()))
+}
+
+/// The same, from the iteration that `load` gives after it has put points into our part; `after` sees each iteration.
+/// Collective, `load` too.
+pub fn solve_from(
+    comm: &Comm,
+    plan: &Plan,
+    ratio: f64,
+    period: usize,
+    load: impl FnOnce(&mut Block) -> Result<usize, CommError>,
+    count: usize,
+    after: impl FnMut(usize, &Block) -> Result<(), CommError>,
+) -> Result<Vec<f64>, JorError> {
     let of_site = |site| (0..comm.size()).filter(move |&r| plan.sites[r] == site).collect::<Vec<_>>();
     let (near, far) = (of_site(0), of_site(1));
     let order: Vec<usize> = near.iter().chain(&far).copied().collect();
     let problem = Problem::whole(plan.n);
     let rows = balanced_rows(problem.rows, ratio, near.len(), far.len());
+    let cut = parts(problem, plan.cut, near.len(), far.len(), rows)?;
     let runner = Runner { comm, plan, order, near: near.len(), far: far.len() };
-    let (_, block) = runner.coupled(problem, rows, period, count)?;
+    let mut block = Block::new(problem, cut[runner.position()].area.clone());
+    let from = load(&mut block)?;
+    let block = runner.iterate(&cut, 0, period, from..count, block, after)?.block;
     let mine: Vec<u8> = block.values().iter().flat_map(|v| v.to_ne_bytes()).collect();
     let all = comm.all_bytes(&mine)?;
-    let cut = parts(problem, plan.cut, near.len(), far.len(), rows)?;
     let mut values = vec![0.0; problem.points()];
     for (part, &rank) in cut.iter().zip(&runner.order) {
         let mut numbers = all[rank].as_chunks::<8>().0.iter();
@@ -225,7 +241,7 @@ impl Runner<'_> {
     }
 
     /// Seconds of both sites together.
-    fn coupled(&self, problem: Problem, rows: usize, period: usize, count: usize) -> Result<(f64, Block), JorError> {
+    fn coupled(&self, problem: Problem, rows: usize, period: usize, count: usize) -> Result<f64, JorError> {
         let cut = parts(problem, self.plan.cut, self.near, self.far, rows)?;
         let mut times = Vec::new();
         loop {
@@ -234,7 +250,7 @@ impl Runner<'_> {
             self.comm.all_max(&mut longest)?;
             times.push(longest[0]);
             if times.len() >= self.plan.reps {
-                return Ok((median(&times), run.block));
+                return Ok(median(&times));
             }
         }
     }
@@ -248,15 +264,28 @@ impl Runner<'_> {
         period: usize,
         count: usize,
     ) -> Result<Run, CommError> {
+        let block = Block::new(problem, cut[self.position() - first].area.clone());
+        self.iterate(cut, first, period, 0..count, block, |_, _| Ok(()))
+    }
+
+    /// Iterates; `after` sees how many iterations there have been, and our points.
+    fn iterate(
+        &self,
+        cut: &[Part],
+        first: usize,
+        period: usize,
+        steps: std::ops::Range<usize>,
+        mut block: Block,
+        mut after: impl FnMut(usize, &Block) -> Result<(), CommError>,
+    ) -> Result<Run, CommError> {
         let me = self.position();
         let part = &cut[me - first];
-        let mut block = Block::new(problem, part.area.clone());
         let mut pace = self.plan.pace.map(|rates| Pace::new(rates[usize::from(me >= self.near)]));
         self.comm.barrier()?;
         let start = wtime();
         let mut before = start;
-        let mut iterations = Vec::with_capacity(count.min(KEPT));
-        for step in 0..count {
+        let mut iterations = Vec::with_capacity(steps.len().min(KEPT));
+        for step in steps {
             let now = |side: usize| !part.other_site[side] || step % period == 0;
             let meet: Vec<(usize, usize)> = (0..4)
                 .filter(|&side| now(side))
@@ -275,6 +304,7 @@ impl Runner<'_> {
                 iterations.push(now - before);
             }
             before = now;
+            after(step + 1, &block)?;
         }
         Ok(Run { seconds: before - start, iteration_seconds: median(&iterations), block })
     }
