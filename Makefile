@@ -46,7 +46,8 @@ test-mpi: scripts ## benches/mpib, which needs an MPI, on oversubscribed ranks o
 
 test-sites: scripts ## benches/mpib between emulated sites, as root, and its HDF5 checkpoints; 10 minutes, most of them HDF5's build
 	@deploy/prerequisites.sh mpi
-	$(MPIB) test --locked --features hdf5 --test sites --test checkpoints
+	$(if $(wildcard target/release/mcr),export MCR="$(CURDIR)/target/release/mcr";) \
+	    $(MPIB) test --locked --features hdf5 --test sites --test checkpoints
 
 lint: scripts ## formatting, clippy and documentation, warnings being errors
 	cargo fmt --all --check

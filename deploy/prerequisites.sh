@@ -45,10 +45,10 @@ missing_rust() {
 
 packages() { # the command that installs the C side here, or nothing where we do not know the distribution
     if have apt-get; then
-        # libclang1 and libclang-common-NN-dev of one version: the one that libclang1 means here
+        # library and headers of one version: the one that this release calls libclang-dev
         local clang=''
         if [ -n "$mpi" ]; then
-            clang=$(apt-cache depends libclang-dev 2>/dev/null | grep -oE 'libclang-[0-9]+-dev' | grep -oE '[0-9]+' | head -n 1)
+            clang=$(apt-cache depends libclang-dev 2>/dev/null | grep -oE 'libclang-[0-9]+-dev' | grep -oE '[0-9]+' | head -n 1 || true)
             clang=" libopenmpi-dev openmpi-bin libclang1-${clang:-14} libclang-common-${clang:-14}-dev iproute2"
         fi
         echo "apt-get install -y --no-install-recommends build-essential cmake ca-certificates curl$clang"

@@ -3,7 +3,7 @@
 //!
 //! Open MPI up to at least 4.1 compares, for scatter and gather, the sizes in the file with the size of one element times the
 //! number of ranks, not with the bytes of the message (`coll_tuned_decision_dynamic.c`); 5.0 counts the elements. There the
-//! rule of the smallest size is all that has effect, and [`write`] says so in the file.
+//! rule of the smallest size is all that has effect, and [`write()`] says so in the file.
 
 use std::fmt::Write;
 

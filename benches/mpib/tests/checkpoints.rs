@@ -61,3 +61,44 @@ fn a_killed_run_continues_and_ends_with_the_same_bits() {
     assert!(older.starts_with("started at iteration 190"), "{older}");
     assert_eq!(line(&older, "digest "), line(&undisturbed, "digest "));
 }
+
+/// With MCR naming the command `mcr`: the whole way, through the daemons.
+#[test]
+fn a_run_and_its_daemons_are_killed_and_what_the_store_gives_back_ends_with_the_same_bits() {
+    let Some(mcr) = std::env::var_os("MCR") else {
+        eprintln!("SKIPPED: needs the command mcr, as in MCR=../../target/release/mcr");
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = |name: &str| directory.path().join(name);
+    let undisturbed = good(mpib(4, &words(&path("whole"))));
+
+    std::fs::create_dir(path("run")).expect("made");
+    let mut daemon = Command::new(&mcr);
+    daemon.args(["run", "--layout", "cactus", "--ranks", "4", "--job", "jor"]).arg("--watch").arg(path("run"));
+    daemon.arg("--store").arg(path("store")).arg("--state").arg(path("state"));
+    let log = std::fs::File::create(path("log")).expect("a log");
+    daemon.stdout(Stdio::null()).stderr(log);
+    let mut daemon = daemon.spawn().expect("mcr runs");
+    // a checkpoint each second; three of them stay for the agent to look at
+    let slow = words(&path("run")).replace("--checkpoint-every 10", "--checkpoint-every 40") + " --pace 5000,5000";
+    let mut ranks = mpirun(4).arg(MPIB).args(slow.split_whitespace()).spawn().expect("timeout(1) runs");
+    let deadline = Instant::now() + Duration::from_secs(180);
+    let list = || Command::new(&mcr).args(["list", "--store"]).arg(path("store")).output().expect("mcr runs");
+    while !support::stdout(&list()).contains("complete") {
+        let said = || std::fs::read_to_string(path("log")).unwrap_or_default();
+        assert!(Instant::now() < deadline, "no checkpoint was committed: {}", said());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    daemon.kill().expect("it runs");
+    daemon.wait().expect("a child");
+    Command::new("kill").args(["-TERM", &ranks.id().to_string()]).status().expect("kill(1) runs");
+    ranks.wait().expect("a child");
+
+    let mut restart = Command::new(&mcr);
+    restart.args(["restart", "--store"]).arg(path("store")).arg("--to").arg(path("back"));
+    good(restart.output().expect("mcr runs"));
+    let again = good(mpib(4, &words(&path("back"))));
+    assert!(!again.starts_with("started at iteration 0"), "nothing was brought back: {again}");
+    assert_eq!(line(&again, "digest "), line(&undisturbed, "digest "));
+}

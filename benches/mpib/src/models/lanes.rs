@@ -7,7 +7,7 @@
 //! - table 1: the sum of its rows, a + (n1 + P - 1) M / b_LAN to prepare, L + n1 M / (P b_WAN(P)) over the WAN, and
 //!   a + n1 M / (P b_LAN) within the far site. There nothing is rounded up, and the LAN counts n1 + P - 1 + n1 / P blocks.
 //!
-//! Neither lets a root send to its own site while its lane's block is on the WAN. [`PathModel::overlapped`] does: it walks
+//! Neither lets a root send to its own site while its lane's block is on the WAN. [`Variant::Overlapped`] does: it walks
 //! through the schedule that `collectives::lanes` follows, with each network card busy with one thing at a time, and so can
 //! also tell when the plain linear algorithm wins, which is where b_LAN = b_WAN or where one lane fills the WAN.
 
