@@ -3,17 +3,17 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites build install demo test lint scripts bench fuzz
+.PHONY: help prerequisites build install demo test test-mpi test-sites lint scripts bench fuzz
 
 # A shell that has never seen rustup's directory finds cargo all the same.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
-SCRIPTS := deploy/demo.sh deploy/prerequisites.sh .ci/run
+SCRIPTS := deploy/demo.sh deploy/prerequisites.sh tests/cluster/sites.sh .ci/run
 FUZZ_SECONDS ?= 60
 PREFIX ?= /usr/local
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
 
 prerequisites: ## look for compilers, CMake and Rust; install them when root, else say what is missing
 	@deploy/prerequisites.sh
@@ -33,6 +33,21 @@ test: prerequisites scripts ## all tests and checks
 	cargo check --locked -p mcrengine # alone: it must not need what only the daemons have
 	cargo test --locked --workspace
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	@if deploy/prerequisites.sh mpi; then $(MAKE) --no-print-directory test-mpi; \
+	    else echo "SKIPPED: the tests of benches/mpib, which need an MPI" >&2; fi
+
+# Red Hat keeps Open MPI beside the path until its module is loaded.
+MPIB := cd benches/mpib && PATH="$$PATH:/usr/lib64/openmpi/bin" cargo
+
+test-mpi: scripts ## benches/mpib, which needs an MPI, on oversubscribed ranks of this machine
+	@deploy/prerequisites.sh mpi
+	$(MPIB) test --locked --lib --bins --examples --test ranks
+	$(MPIB) clippy --locked --all-targets -- -D warnings
+
+test-sites: scripts ## benches/mpib between emulated sites, as root, and its HDF5 checkpoints; 10 minutes, most of them HDF5's build
+	@deploy/prerequisites.sh mpi
+	$(if $(wildcard target/release/mcr),export MCR="$(CURDIR)/target/release/mcr";) \
+	    $(MPIB) test --locked --features hdf5 --test sites --test checkpoints
 
 lint: scripts ## formatting, clippy and documentation, warnings being errors
 	cargo fmt --all --check

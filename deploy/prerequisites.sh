@@ -2,7 +2,12 @@
 # What building needs beside this checkout: a C and a C++ compiler, make, CMake (for the HDF5 that is built in), and Rust.
 # Says nothing when all is there. As root it installs what is missing with the distribution's packages (Rust with
 # rustup); as anybody else it prints what to install, and fails. Running it again does no harm.
+#     deploy/prerequisites.sh [mpi]
+# With "mpi", also what benches/mpib needs: Open MPI with its headers, and libclang, from which rsmpi makes its bindings.
 set -euo pipefail
+
+mpi=${1:-}
+case $mpi in '' | mpi) ;; *) echo "usage: $0 [mpi]" >&2; exit 2 ;; esac
 
 cmake_needed=3.18 rust_needed=1.88
 
@@ -14,6 +19,8 @@ version_of() { "$@" --version 2>/dev/null | grep -oE '[0-9]+\.[0-9]+(\.[0-9]+)?'
 # rustup puts cargo where a fresh shell does not look yet.
 if ! have cargo && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH; fi
 
+any() { local pattern; for pattern; do compgen -G "$pattern" >/dev/null && return; done; return 1; }
+
 missing_tools() {
     local tool found
     for tool in cc c++ make; do have $tool || echo "$tool"; done
@@ -21,6 +28,13 @@ missing_tools() {
     if [ -z "$found" ]; then echo cmake; elif ! at_least "$found" $cmake_needed; then
         echo "CMake $cmake_needed or newer (found $found)"
     fi
+    [ -n "$mpi" ] || return 0
+    # where Red Hat's module is installed and not loaded, both commands are beside the path
+    have mpicc || [ -x /usr/lib64/openmpi/bin/mpicc ] || echo "an MPI with mpicc"
+    have mpirun || [ -x /usr/lib64/openmpi/bin/mpirun ] || echo mpirun
+    # rsmpi's bindgen wants both the library and the headers of the same version
+    any '/usr/lib*/libclang.so*' '/usr/lib/*/libclang-[0-9]*.so*' || echo libclang
+    any '/usr/lib*/clang/*/include/stddef.h' '/usr/lib/llvm-*/lib/clang/*/include/stddef.h' || echo "libclang's headers"
 }
 missing_rust() {
     local found
@@ -31,8 +45,14 @@ missing_rust() {
 
 packages() { # the command that installs the C side here, or nothing where we do not know the distribution
     if have apt-get; then
-        echo 'apt-get install -y --no-install-recommends build-essential cmake ca-certificates curl'
-    elif have dnf; then echo 'dnf install -y gcc gcc-c++ make cmake curl'; fi
+        # library and headers of one version: the one that this release calls libclang-dev
+        local clang=''
+        if [ -n "$mpi" ]; then
+            clang=$(apt-cache depends libclang-dev 2>/dev/null | grep -oE 'libclang-[0-9]+-dev' | grep -oE '[0-9]+' | head -n 1 || true)
+            clang=" libopenmpi-dev openmpi-bin libclang1-${clang:-14} libclang-common-${clang:-14}-dev iproute2"
+        fi
+        echo "apt-get install -y --no-install-recommends build-essential cmake ca-certificates curl$clang"
+    elif have dnf; then echo "dnf install -y gcc gcc-c++ make cmake curl${mpi:+ openmpi-devel clang-devel iproute-tc}"; fi
 }
 rustup='curl --proto =https --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal'
 
@@ -56,7 +76,7 @@ quietly() { # prints what a command said only where it failed
     "$@" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
 }
 if [ -n "$tools" ] || ! have curl; then
-    if have apt-get; then quietly env DEBIAN_FRONTEND=noninteractive apt-get update; fi
+    if have apt-get; then quietly env DEBIAN_FRONTEND=noninteractive apt-get update; install=$(packages); fi
     # shellcheck disable=SC2086 # the words of a command
     [ -z "$install" ] || quietly env DEBIAN_FRONTEND=noninteractive $install
 fi

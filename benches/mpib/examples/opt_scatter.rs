@@ -1,0 +1,90 @@
+//! The library inside a program: times an operation of the program's own, finds the fastest scatter for each size, and uses it.
+//!
+//!     mpirun -n 4 target/debug/examples/opt_scatter
+
+use mpi::traits::Communicator;
+use mpib::collectives::Result;
+use mpib::collectives::operation::{Flow, Kind, Operation, Setting};
+use mpib::comm::Comm;
+use mpib::stats::StoppingRule;
+use mpib::timing::{Method, Timer, Timing};
+use mpib::tune::{Candidates, Optimal, estimate};
+use std::time::Duration;
+
+/// Nobody but the last rank does anything, and that takes 5 ms.
+struct LastSleeps;
+
+impl Operation for LastSleeps {
+    fn name(&self) -> String {
+        "last-sleeps/example".into()
+    }
+    fn flow(&self) -> Flow {
+        Flow::Symmetric
+    }
+    fn prepare(&mut self, _: &Comm, _: usize) -> Result<()> {
+        Ok(())
+    }
+    fn run(&mut self, comm: &Comm) -> Result<()> {
+        if comm.rank() + 1 == comm.size() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+    fn is_right(&self, _: &Comm) -> bool {
+        true
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let universe = mpi::initialize().ok_or("MPI does not start")?;
+    // any communicator will do: here, all ranks in reverse order
+    let world = universe.world();
+    let reversed = world
+        .split_by_color_with_key(mpi::topology::Color::with_value(1), -world.rank())
+        .ok_or("the split left nobody out")?;
+    let comm = Comm::of(&reversed)?;
+    let mut timer = Timer::new(&comm)?;
+
+    let rule = StoppingRule::fixed(7);
+    for method in [Method::Maximum, Method::Global] {
+        let seconds = timer.measure(&mut LastSleeps, 0, &Timing { method, rule, ..Timing::default() })?;
+        // the slowest rank counts, whichever the method
+        if seconds.min < 5e-3 {
+            return Err(format!("{method:?}: {} s for a sleep of 5 ms", seconds.min).into());
+        }
+    }
+
+    let how = Timing { rule: StoppingRule::fixed(5), ..Timing::default() };
+    let setting = Setting::default();
+    let mut both = Vec::new();
+    for kind in [Kind::Scatter, Kind::Gather] {
+        let names = kind.implementations(0);
+        let of = Candidates { kind, names: &names, setting: &setting };
+        both.push(estimate(&comm, &mut timer, of, &[8, 4096, 65536], &how, 1)?.0);
+    }
+    let gather = both.pop().unwrap_or_default();
+    let scatter = both.pop().unwrap_or_default();
+    let chosen = scatter.best(20_000).unwrap_or("-").to_string();
+    let optimal = Optimal::new(scatter, gather, setting);
+    for len in [1, 100, 20_000, 300_000] {
+        let blocks: Vec<u8> = if comm.rank() == 0 {
+            (0..len * comm.size()).map(|at| (at / len + at % 7) as u8).collect()
+        } else {
+            Vec::new()
+        };
+        let mut mine = vec![0; len];
+        optimal.scatter(&comm, &blocks, &mut mine)?;
+        if mine.iter().enumerate().any(|(at, &byte)| byte != (comm.rank() + (comm.rank() * len + at) % 7) as u8) {
+            return Err(format!("rank {}: wrong bytes of {len}", comm.rank()).into());
+        }
+        let mut back = vec![0; blocks.len()];
+        optimal.gather(&comm, &mine, &mut back)?;
+        if back != blocks {
+            return Err(format!("{len} bytes did not come back as they were").into());
+        }
+    }
+    if comm.rank() == 0 {
+        println!("all right; 20000 bytes are scattered by {chosen}");
+    }
+    Ok(())
+}

@@ -1,0 +1,314 @@
+//! Collective operations in several implementations, to be timed, chosen from and used.
+//!
+//! Scatter and gather take blocks of unequal lengths everywhere; every rank knows all lengths. Equal blocks are a special
+//! case, and `native` then calls MPI_Scatter and MPI_Gather rather than their varying siblings.
+
+pub mod lanes;
+pub mod operation;
+pub mod tree;
+
+use crate::comm::{Comm, CommError};
+use lanes::Lanes;
+use std::borrow::Cow;
+use tree::Tree;
+
+/// What goes wrong is MPI's.
+pub type Result<T, E = CommError> = std::result::Result<T, E>;
+
+/// How a scatter or gather is done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Algorithm {
+    /// The MPI library's.
+    Native,
+    /// Along a tree, a rank's children one after the other.
+    Tree(Tree),
+    /// Along a tree, a rank's children all at once.
+    TreeAtOnce(Tree),
+    /// The root serves all at once, each when it has said that it is ready to receive.
+    Ready {
+        /// Whose blocks they are.
+        root: usize,
+    },
+    /// Two sites, several lanes.
+    Lanes(Lanes),
+}
+
+const TAG: u16 = 100; // and TAG + 1
+const READY: u16 = 102;
+
+/// A block for every rank, in rank order, at the root; `mine` is `lens[rank]` long.
+pub fn scatter(
+    comm: &Comm,
+    how: &Algorithm,
+    blocks: &[u8],
+    lens: &[usize],
+    mine: &mut [u8],
+    root: usize,
+) -> Result<()> {
+    match how {
+        Algorithm::Native if equal(lens) => comm.scatter(blocks, mine, root),
+        Algorithm::Native => comm.scatter_varying(blocks, lens, mine, root),
+        Algorithm::Tree(tree) => scatter_along(comm, tree, false, blocks, lens, mine),
+        Algorithm::TreeAtOnce(tree) => scatter_along(comm, tree, true, blocks, lens, mine),
+        Algorithm::Ready { .. } => scatter_when_ready(comm, blocks, lens, mine, root),
+        Algorithm::Lanes(lanes) => lanes.scatter(comm, blocks, lens, mine, TAG),
+    }
+}
+
+/// The inverse of [`scatter`].
+pub fn gather(comm: &Comm, how: &Algorithm, mine: &[u8], lens: &[usize], blocks: &mut [u8], root: usize) -> Result<()> {
+    match how {
+        Algorithm::Native if equal(lens) => comm.gather(mine, blocks, root),
+        Algorithm::Native => comm.gather_varying(mine, lens, blocks, root),
+        Algorithm::Tree(tree) => gather_along(comm, tree, false, mine, lens, blocks),
+        Algorithm::TreeAtOnce(tree) => gather_along(comm, tree, true, mine, lens, blocks),
+        Algorithm::Ready { .. } => gather_when_ready(comm, mine, lens, blocks, root),
+        Algorithm::Lanes(lanes) => lanes.gather(comm, mine, lens, blocks, TAG),
+    }
+}
+
+fn equal(lens: &[usize]) -> bool {
+    lens.windows(2).all(|w| w[0] == w[1])
+}
+
+/// Where each rank's block is among all of them.
+struct Blocks<'l> {
+    lens: &'l [usize],
+    starts: Vec<usize>,
+}
+
+impl<'l> Blocks<'l> {
+    fn new(lens: &'l [usize]) -> Self {
+        let starts = lens
+            .iter()
+            .scan(0, |at, len| {
+                *at += len;
+                Some(*at - len)
+            })
+            .collect();
+        Self { lens, starts }
+    }
+    fn of<'b>(&self, blocks: &'b [u8], rank: usize) -> &'b [u8] {
+        &blocks[self.starts[rank]..][..self.lens[rank]]
+    }
+    fn of_mut<'b>(&self, blocks: &'b mut [u8], rank: usize) -> &'b mut [u8] {
+        &mut blocks[self.starts[rank]..][..self.lens[rank]]
+    }
+    fn len_of(&self, ranks: &[usize]) -> usize {
+        ranks.iter().map(|&r| self.lens[r]).sum()
+    }
+    /// The blocks of `ranks` after each other; not copied where they stand so already.
+    fn bundle<'b>(&self, blocks: &'b [u8], ranks: &[usize]) -> Cow<'b, [u8]> {
+        if ranks.windows(2).all(|w| w[1] == w[0] + 1) {
+            return Cow::Borrowed(&blocks[self.starts[ranks[0]]..][..self.len_of(ranks)]);
+        }
+        let mut bundle = Vec::with_capacity(self.len_of(ranks));
+        ranks.iter().for_each(|&r| bundle.extend_from_slice(self.of(blocks, r)));
+        Cow::Owned(bundle)
+    }
+    fn unbundle(&self, blocks: &mut [u8], ranks: &[usize], bundle: &[u8]) {
+        let mut rest = bundle;
+        for &rank in ranks {
+            let block = rest.split_off(..self.lens[rank]).unwrap_or_default();
+            self.of_mut(blocks, rank).copy_from_slice(block);
+        }
+    }
+}
+
+fn scatter_along(
+    comm: &Comm,
+    tree: &Tree,
+    at_once: bool,
+    blocks: &[u8],
+    lens: &[usize],
+    mine: &mut [u8],
+) -> Result<()> {
+    let me = comm.rank();
+    let place = Blocks::new(lens);
+    let branches: Vec<_> = tree.children(me).iter().map(|&child| (child, tree.below(child))).collect();
+    let received;
+    let bundles: Vec<Cow<'_, [u8]>> = match tree.parent(me) {
+        None => {
+            mine.copy_from_slice(place.of(blocks, me));
+            branches.iter().map(|(_, ranks)| place.bundle(blocks, ranks)).collect()
+        }
+        Some(parent) if branches.is_empty() => return comm.receive(mine, parent, TAG),
+        Some(parent) => {
+            let mut all = vec![0; place.len_of(&tree.below(me))];
+            comm.receive(&mut all, parent, TAG)?;
+            received = all;
+            let (own, mut rest) = received.split_at(lens[me]);
+            mine.copy_from_slice(own);
+            let mut cut = std::collections::BTreeMap::new();
+            for child in tree.branches(me) {
+                cut.insert(child, rest.split_off(..place.len_of(&tree.below(child))).unwrap_or_default());
+            }
+            branches.iter().map(|(child, _)| Cow::Borrowed(cut.get(child).copied().unwrap_or_default())).collect()
+        }
+    };
+    comm.overlapped(|pending| {
+        for ((child, _), bundle) in branches.iter().zip(&bundles) {
+            if at_once {
+                pending.send(bundle, *child, TAG)?;
+            } else {
+                comm.send(bundle, *child, TAG)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn gather_along(comm: &Comm, tree: &Tree, at_once: bool, mine: &[u8], lens: &[usize], blocks: &mut [u8]) -> Result<()> {
+    let me = comm.rank();
+    let place = Blocks::new(lens);
+    let below = tree.below(me);
+    let parent = tree.parent(me);
+    if let (Some(parent), [_]) = (parent, below.as_slice()) {
+        return comm.send(mine, parent, TAG);
+    }
+    let in_place = parent.is_none() && below.windows(2).all(|w| w[1] == w[0] + 1);
+    let mut bundle = Vec::new();
+    let all: &mut [u8] = if in_place {
+        blocks // below a root 0 with consecutive branches: the order of blocks is the order of ranks
+    } else {
+        bundle.resize(place.len_of(&below), 0);
+        &mut bundle
+    };
+    let (own, mut rest) = all.split_at_mut(lens[me]);
+    own.copy_from_slice(mine);
+    let mut branches = std::collections::BTreeMap::new();
+    for child in tree.branches(me) {
+        branches.insert(child, rest.split_off_mut(..place.len_of(&tree.below(child))).unwrap_or_default());
+    }
+    comm.overlapped(|pending| {
+        // who was served last in a scatter has the smallest branch of a binomial tree, and is complete first
+        for &child in tree.children(me).iter().rev() {
+            let Some(branch) = branches.remove(&child) else { continue };
+            if at_once {
+                pending.receive(branch, child, TAG)?;
+            } else {
+                comm.receive(branch, child, TAG)?;
+            }
+        }
+        Ok(())
+    })?;
+    match parent {
+        Some(parent) => comm.send(&bundle, parent, TAG),
+        None if in_place => Ok(()),
+        None => {
+            place.unbundle(blocks, &below, &bundle);
+            Ok(())
+        }
+    }
+}
+
+fn scatter_when_ready(comm: &Comm, blocks: &[u8], lens: &[usize], mine: &mut [u8], root: usize) -> Result<()> {
+    if comm.rank() != root {
+        return comm.overlapped(|pending| {
+            pending.receive(mine, root, TAG)?;
+            comm.send(&[], root, READY)
+        });
+    }
+    let place = Blocks::new(lens);
+    mine.copy_from_slice(place.of(blocks, root));
+    let others: Vec<_> = (0..comm.size()).filter(|&r| r != root).collect();
+    let mut words = vec![[0u8; 0]; others.len()];
+    comm.overlapped(|pending| {
+        for (word, &rank) in words.iter_mut().zip(&others) {
+            pending.receive(word, rank, READY)?;
+        }
+        // first come, first served; our own sends end in between
+        let mut served = 0;
+        while served < others.len() {
+            let Some(ended) = pending.wait_any()? else { break };
+            if let Some(&ready) = others.get(ended.0) {
+                pending.send_ready(place.of(blocks, ready), ready, TAG)?;
+                served += 1;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn gather_when_ready(comm: &Comm, mine: &[u8], lens: &[usize], blocks: &mut [u8], root: usize) -> Result<()> {
+    if comm.rank() != root {
+        comm.receive(&mut [], root, READY)?;
+        return comm.overlapped(|pending| pending.send_ready(mine, root, TAG).map(|_| ()));
+    }
+    let mut rest = blocks;
+    comm.overlapped(|pending| {
+        for (rank, &len) in lens.iter().enumerate() {
+            let block = rest.split_off_mut(..len).unwrap_or_default();
+            if rank == root {
+                block.copy_from_slice(mine);
+            } else {
+                pending.receive(block, rank, TAG)?;
+                comm.send(&[], rank, READY)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The root's bytes for everybody, along a tree, a rank's children all at once.
+pub fn broadcast_along(comm: &Comm, tree: &Tree, bytes: &mut [u8]) -> Result<()> {
+    if let Some(parent) = tree.parent(comm.rank()) {
+        comm.receive(bytes, parent, TAG)?;
+    }
+    let bytes = &*bytes;
+    comm.overlapped(|pending| {
+        tree.children(comm.rank()).iter().try_for_each(|&child| pending.send(bytes, child, TAG).map(|_| ()))
+    })
+}
+
+/// The sum of all ranks' numbers at the root of a tree; elsewhere `into` ends as scratch. Children are added in the order of
+/// the tree, so that the result does not depend on who comes first.
+pub fn reduce_along(comm: &Comm, tree: &Tree, numbers: &[f64], into: &mut [f64]) -> Result<()> {
+    let (me, len) = (comm.rank(), numbers.len());
+    into.copy_from_slice(numbers);
+    let mut bytes = vec![0u8; len * 8];
+    for &child in tree.children(me).iter().rev() {
+        comm.receive(&mut bytes, child, TAG)?;
+        for (sum, part) in into.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *sum += f64::from_ne_bytes(*part);
+        }
+    }
+    let Some(parent) = tree.parent(me) else { return Ok(()) };
+    for (part, sum) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(into.iter()) {
+        *part = sum.to_ne_bytes();
+    }
+    comm.send(&bytes, parent, TAG)
+}
+
+/// Block j of rank i becomes block i of rank j, everybody to everybody at once.
+pub fn all_to_all_at_once(comm: &Comm, out: &[u8], blocks: &mut [u8]) -> Result<()> {
+    let (me, n) = (comm.rank(), comm.size());
+    let len = out.len() / n;
+    let mut rest = &mut *blocks;
+    comm.overlapped(|pending| {
+        for rank in 0..n {
+            let block = rest.split_off_mut(..len).unwrap_or_default();
+            if rank == me {
+                block.copy_from_slice(&out[me * len..][..len]);
+            } else {
+                pending.receive(block, rank, TAG)?;
+            }
+        }
+        // everybody begins with another one, so that nobody is served by all at once
+        (1..n).map(|i| (me + i) % n).try_for_each(|rank| pending.send(&out[rank * len..][..len], rank, TAG).map(|_| ()))
+    })
+}
+
+/// Nobody leaves before all have come: D. Hensgen, R. Finkel, U. Manber's dissemination, ceil(log2 n) rounds.
+pub fn disseminate(comm: &Comm) -> Result<()> {
+    let (me, n) = (comm.rank(), comm.size());
+    let mut distance = 1;
+    while distance < n {
+        comm.overlapped(|pending| {
+            pending.send(&[], (me + distance) % n, TAG)?;
+            comm.receive(&mut [], (me + n - distance) % n, TAG)
+        })?;
+        distance *= 2;
+    }
+    Ok(())
+}

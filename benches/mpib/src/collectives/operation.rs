@@ -1,0 +1,352 @@
+//! Operations as a timer sees them: prepared for a size, run many times, and looked at afterwards.
+
+use super::tree::Tree;
+use super::{Algorithm, Result};
+use crate::comm::Comm;
+
+/// Anything that all ranks do together and that one may want to time. A program's own operations implement this too.
+pub trait Operation {
+    /// As in `scatter/binomial`; what stands before the slash is what it does, after it how.
+    fn name(&self) -> String;
+
+    /// Where it starts or ends, when there is such a rank and not all are equal.
+    fn flow(&self) -> Flow;
+
+    /// Gets buffers for blocks of `block_bytes` and touches them. Called by all ranks, before any `run` and again for every
+    /// size.
+    fn prepare(&mut self, comm: &Comm, block_bytes: usize) -> Result<()>;
+
+    /// Once. All ranks call it as often as all others.
+    fn run(&mut self, comm: &Comm) -> Result<()>;
+
+    /// Moves to other buffers, which no cache has seen lately. Nothing to do where there are none.
+    fn freshen(&mut self) {}
+
+    /// Whether this rank has what it should have after a run.
+    fn is_right(&self, comm: &Comm) -> bool;
+}
+
+/// Which way data goes: it decides what a single rank can know of the end of the operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Scatter, broadcast: the root is done before the others are.
+    From(usize),
+    /// Gather, reduce: when the root is done, all is done.
+    To(usize),
+    /// All-to-all, barrier.
+    Symmetric,
+}
+
+/// What a built-in operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// One block for each rank, from the root.
+    Scatter,
+    /// The same with blocks of unequal lengths, 0 to twice the size.
+    ScatterVarying,
+    /// One block of each rank, to the root.
+    Gather,
+    /// The same with blocks of unequal lengths, 0 to twice the size.
+    GatherVarying,
+    /// One block, the root's, for all.
+    Broadcast,
+    /// A sum of doubles at the root; sizes are rounded down to whole doubles.
+    Reduce,
+    /// Everybody's block for everybody.
+    AllGather,
+    /// A block of everybody for everybody.
+    AllToAll,
+    /// Nothing but waiting for each other.
+    Barrier,
+}
+
+/// All of them.
+pub const KINDS: [Kind; 9] = [
+    Kind::Scatter,
+    Kind::ScatterVarying,
+    Kind::Gather,
+    Kind::GatherVarying,
+    Kind::Broadcast,
+    Kind::Reduce,
+    Kind::AllGather,
+    Kind::AllToAll,
+    Kind::Barrier,
+];
+
+impl Kind {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scatter => "scatter",
+            Self::ScatterVarying => "scatterv",
+            Self::Gather => "gather",
+            Self::GatherVarying => "gatherv",
+            Self::Broadcast => "broadcast",
+            Self::Reduce => "reduce",
+            Self::AllGather => "allgather",
+            Self::AllToAll => "alltoall",
+            Self::Barrier => "barrier",
+        }
+    }
+
+    /// Implementations there are, by name; `lanes-P` (P = 1, 2 ...) where `lanes` of them fit.
+    pub fn implementations(self, lanes: usize) -> Vec<String> {
+        let names: &[&str] = match self {
+            Self::Scatter | Self::ScatterVarying | Self::Gather | Self::GatherVarying => {
+                &["native", "linear", "linear-nonblocking", "linear-ready", "binomial", "traeff", "sorted"]
+            }
+            Self::Broadcast | Self::Reduce => &["native", "linear", "binomial"],
+            Self::AllToAll => &["native", "linear"],
+            Self::AllGather => &["native", "gather-broadcast"],
+            Self::Barrier => &["native", "dissemination"],
+        };
+        let lanes = if self.moves_blocks() { lanes } else { 0 };
+        let named = names.iter().map(ToString::to_string);
+        named.chain((1..=lanes).map(|p| format!("lanes-{p}"))).collect()
+    }
+
+    /// Scatter and gather.
+    pub fn moves_blocks(self) -> bool {
+        matches!(self, Self::Scatter | Self::ScatterVarying | Self::Gather | Self::GatherVarying)
+    }
+
+    fn varying(self) -> bool {
+        matches!(self, Self::ScatterVarying | Self::GatherVarying)
+    }
+}
+
+/// What a built-in operation is made from.
+#[derive(Clone, Debug, Default)]
+pub struct Setting {
+    /// Where the root is.
+    pub root: usize,
+    /// The site of each rank; empty without sites.
+    pub sites: Vec<usize>,
+    /// How far each rank is from the root, in seconds or by any other measure; empty where nobody knows.
+    pub distances: Vec<f64>,
+}
+
+/// An operation that does not exist.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SettingError {
+    /// No such name.
+    #[error("{kind} has no implementation {name:?}; it has {known}")]
+    Unknown {
+        /// Of this operation.
+        kind: &'static str,
+        /// The name given.
+        name: String,
+        /// All names, with commas.
+        known: String,
+    },
+    /// Lanes without two sites, or too many.
+    #[error("{name}: {source}")]
+    Lanes {
+        /// The name given.
+        name: String,
+        /// What is wrong.
+        source: super::lanes::LanesError,
+    },
+    /// No such rank.
+    #[error("the root is rank {root}; there are {ranks} ranks, from 0")]
+    Root {
+        /// Asked for.
+        root: usize,
+        /// All ranks.
+        ranks: usize,
+    },
+}
+
+/// A built-in operation in one implementation.
+pub struct Collective {
+    kind: Kind,
+    implementation: String,
+    setting: Setting,
+    how: Option<Algorithm>,
+    lens: Vec<usize>,
+    /// Several sets of buffers where fresh ones are asked for; one otherwise.
+    sets: Vec<Buffers>,
+    fresh_sets: usize,
+    at: usize,
+}
+
+#[derive(Default, Clone)]
+struct Buffers {
+    out: Vec<u8>,
+    into: Vec<u8>,
+    numbers: Vec<f64>,
+    sums: Vec<f64>,
+}
+
+/// Sets of buffers among which [`Operation::freshen`] walks are as many as make this many bytes, beyond all caches.
+const FRESH_BYTES: usize = 256 << 20;
+
+impl Collective {
+    /// `name` is one of [`Kind::implementations`].
+    pub fn new(kind: Kind, name: &str, setting: &Setting, ranks: usize) -> Result<Self, SettingError> {
+        if setting.root >= ranks {
+            return Err(SettingError::Root { root: setting.root, ranks });
+        }
+        let lanes: Option<usize> = name.strip_prefix("lanes-").and_then(|p| p.parse().ok());
+        let known = kind.implementations(0).iter().any(|n| n == name);
+        if !(known || kind.moves_blocks() && lanes.is_some()) {
+            let mut known = kind.implementations(0);
+            known.extend(kind.moves_blocks().then(|| "lanes-1 and so on".to_string()));
+            return Err(SettingError::Unknown { kind: kind.name(), name: name.into(), known: known.join(", ") });
+        }
+        if let Some(lanes) = lanes {
+            super::lanes::Lanes::new(&setting.sites, setting.root, lanes)
+                .map_err(|source| SettingError::Lanes { name: name.into(), source })?;
+        }
+        Ok(Self {
+            kind,
+            implementation: name.into(),
+            setting: setting.clone(),
+            how: None,
+            lens: Vec::new(),
+            sets: Vec::new(),
+            fresh_sets: 1,
+            at: 0,
+        })
+    }
+
+    /// Each run uses buffers that have long not been touched, if `fresh`.
+    pub fn with_fresh_buffers(mut self, fresh: bool) -> Self {
+        self.fresh_sets = if fresh { usize::MAX } else { 1 };
+        self
+    }
+
+    /// Trees depend on lengths, so that this is done for each size.
+    fn algorithm(&self, ranks: usize) -> Algorithm {
+        debug_assert_eq!(self.lens.len(), ranks);
+        // `new` has refused whatever has no name there
+        crate::tune::named(&self.implementation, &self.lens, &self.setting).unwrap_or(Algorithm::Native)
+    }
+
+    fn tree(&self, ranks: usize) -> Option<Tree> {
+        match self.implementation.as_str() {
+            "linear" => Some(Tree::linear(ranks, self.setting.root)),
+            "binomial" => Some(Tree::binomial_from(ranks, self.setting.root)),
+            _ => None,
+        }
+    }
+}
+
+/// The byte at `at` of what `from` sends to `to`: different for all of them, so that nothing passes for something else.
+fn pattern(from: usize, to: usize, at: usize) -> u8 {
+    (at.wrapping_mul(31) ^ from.wrapping_mul(131) ^ to.wrapping_mul(241).wrapping_add(at >> 8)) as u8
+}
+
+impl Operation for Collective {
+    fn name(&self) -> String {
+        format!("{}/{}", self.kind.name(), self.implementation)
+    }
+
+    fn flow(&self) -> Flow {
+        match self.kind {
+            Kind::Scatter | Kind::ScatterVarying | Kind::Broadcast => Flow::From(self.setting.root),
+            Kind::Gather | Kind::GatherVarying | Kind::Reduce => Flow::To(self.setting.root),
+            Kind::AllGather | Kind::AllToAll | Kind::Barrier => Flow::Symmetric,
+        }
+    }
+
+    fn prepare(&mut self, comm: &Comm, block_bytes: usize) -> Result<()> {
+        let (me, n, root) = (comm.rank(), comm.size(), self.setting.root);
+        self.lens = (0..n).map(|r| if self.kind.varying() { block_bytes * (2 * r) / n } else { block_bytes }).collect();
+        self.how = self.kind.moves_blocks().then(|| self.algorithm(n));
+        let block = |from: usize, to: usize, len: usize| (0..len).map(move |at| pattern(from, to, at));
+        let lens = self.lens.clone();
+        let to_all = || (0..n).flat_map(|to| block(me, to, lens[to])).collect::<Vec<_>>();
+        let total: usize = lens.iter().sum();
+        let mut set = Buffers::default();
+        match self.kind {
+            Kind::Scatter | Kind::ScatterVarying => {
+                set.out = if me == root { to_all() } else { Vec::new() };
+                set.into = vec![0; lens[me]];
+            }
+            Kind::Gather | Kind::GatherVarying => {
+                set.out = block(me, root, lens[me]).collect();
+                set.into = vec![0; if me == root { total } else { 0 }];
+            }
+            Kind::Broadcast => {
+                set.into = if me == root { block(root, 0, block_bytes).collect() } else { vec![0; block_bytes] };
+            }
+            Kind::Reduce => {
+                set.numbers = (0..block_bytes / 8).map(|at| (me + at % 1000) as f64).collect();
+                set.sums = vec![0.0; block_bytes / 8];
+            }
+            Kind::AllGather => {
+                set.out = block(me, 0, block_bytes).collect();
+                set.into = vec![0; total];
+            }
+            Kind::AllToAll => {
+                set.out = to_all();
+                set.into = vec![0; total];
+            }
+            Kind::Barrier => {}
+        }
+        let bytes = set.out.len() + set.into.len() + 8 * (set.numbers.len() + set.sums.len());
+        let sets = self.fresh_sets.min(FRESH_BYTES / bytes.max(4096)).clamp(1, 4096);
+        self.sets = vec![set; sets];
+        self.at = 0;
+        Ok(())
+    }
+
+    fn freshen(&mut self) {
+        self.at = (self.at + 1) % self.sets.len().max(1);
+    }
+
+    fn run(&mut self, comm: &Comm) -> Result<()> {
+        let (n, root) = (comm.size(), self.setting.root);
+        let tree = self.tree(n);
+        let Some(set) = self.sets.get_mut(self.at) else { return Ok(()) };
+        match (self.kind, &self.how, tree) {
+            (Kind::Scatter | Kind::ScatterVarying, Some(how), _) => {
+                super::scatter(comm, how, &set.out, &self.lens, &mut set.into, root)
+            }
+            (Kind::Gather | Kind::GatherVarying, Some(how), _) => {
+                super::gather(comm, how, &set.out, &self.lens, &mut set.into, root)
+            }
+            (Kind::Broadcast, _, Some(tree)) => super::broadcast_along(comm, &tree, &mut set.into),
+            (Kind::Broadcast, ..) => comm.broadcast(&mut set.into, root),
+            (Kind::Reduce, _, Some(tree)) => super::reduce_along(comm, &tree, &set.numbers, &mut set.sums),
+            (Kind::Reduce, ..) => comm.reduce_sum(&set.numbers, &mut set.sums, root),
+            (Kind::AllGather, ..) if self.implementation == "gather-broadcast" => {
+                let how = Algorithm::Tree(Tree::binomial_from(n, root));
+                super::gather(comm, &how, &set.out, &self.lens, &mut set.into, root)?;
+                super::broadcast_along(comm, &Tree::binomial_from(n, root), &mut set.into)
+            }
+            (Kind::AllGather, ..) => comm.all_gather(&set.out, &mut set.into),
+            (Kind::AllToAll, _, Some(_)) => super::all_to_all_at_once(comm, &set.out, &mut set.into),
+            (Kind::AllToAll, ..) => comm.all_to_all(&set.out, &mut set.into),
+            (Kind::Barrier, ..) if self.implementation == "dissemination" => super::disseminate(comm),
+            (Kind::Barrier, ..) => comm.barrier(),
+            (Kind::Scatter | Kind::ScatterVarying | Kind::Gather | Kind::GatherVarying, None, _) => Ok(()),
+        }
+    }
+
+    fn is_right(&self, comm: &Comm) -> bool {
+        let (me, n, root) = (comm.rank(), comm.size(), self.setting.root);
+        let Some(set) = self.sets.get(self.at) else { return false };
+        let is = |found: &[u8], from: usize, to: usize| {
+            found.iter().enumerate().all(|(at, &byte)| byte == pattern(from, to, at))
+        };
+        let all = |to: usize| {
+            let mut rest = set.into.as_slice();
+            rest.len() == self.lens.iter().sum::<usize>()
+                && (0..n).all(|from| rest.split_off(..self.lens[from]).is_some_and(|block| is(block, from, to)))
+        };
+        match self.kind {
+            Kind::Scatter | Kind::ScatterVarying => set.into.len() == self.lens[me] && is(&set.into, root, me),
+            Kind::Gather | Kind::GatherVarying => me != root || all(root),
+            Kind::Broadcast => set.into.len() == self.lens[me] && is(&set.into, root, 0),
+            Kind::Reduce => {
+                let sum = |at: usize| (0..n).map(|r| (r + at % 1000) as f64).sum::<f64>();
+                me != root || set.sums.iter().enumerate().all(|(at, &found)| found == sum(at))
+            }
+            Kind::AllGather => all(0),
+            Kind::AllToAll => all(me),
+            Kind::Barrier => true,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Who passes whose blocks on to whom. A tree is computed by every rank alone, from what all of them know.
+
+/// A spanning tree of all ranks; each rank's children in the order in which they are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tree {
+    root: usize,
+    parent: Vec<Option<usize>>,
+    children: Vec<Vec<usize>>,
+}
+
+impl Tree {
+    /// The root serves everybody itself, in the order given (which holds every other rank once).
+    pub fn flat(ranks: usize, root: usize, order: impl IntoIterator<Item = usize>) -> Self {
+        let mut tree = Self { root, parent: vec![None; ranks], children: vec![Vec::new(); ranks] };
+        order.into_iter().for_each(|rank| tree.join(rank, root));
+        tree
+    }
+
+    /// Everybody in the order of ranks, after the root.
+    pub fn linear(ranks: usize, root: usize) -> Self {
+        Self::flat(ranks, root, (1..ranks).map(|i| (root + i) % ranks))
+    }
+
+    /// Who gets the most bytes is served first, so that the long messages of a slow receiver overlap the others.
+    pub fn sorted(lens: &[usize], root: usize) -> Self {
+        let mut order: Vec<_> = (0..lens.len()).filter(|&r| r != root).collect();
+        order.sort_by_key(|&r| (std::cmp::Reverse(lens[r]), r));
+        Self::flat(lens.len(), root, order)
+    }
+
+    /// Who is far away (by any measure) is served first, so that its latency is hidden behind the others.
+    pub fn sorted_by(cost: &[f64], root: usize) -> Self {
+        let mut order: Vec<_> = (0..cost.len()).filter(|&r| r != root).collect();
+        order.sort_by(|&a, &b| cost[b].total_cmp(&cost[a]).then(a.cmp(&b)));
+        Self::flat(cost.len(), root, order)
+    }
+
+    /// The binomial tree over `seats`, a permutation of all ranks whose first is the root.
+    pub fn binomial(seats: &[usize]) -> Self {
+        let n = seats.len();
+        let mut tree = Self::flat(n, seats[0], []);
+        // seat s hangs on s without its lowest bit; larger subtrees are served first
+        for bit in (0..usize::BITS).rev().map(|b| 1usize << b).filter(|&b| b < n) {
+            for seat in (bit..n).step_by(2 * bit) {
+                tree.join(seats[seat], seats[seat - bit]);
+            }
+        }
+        tree
+    }
+
+    /// The binomial tree in the order of ranks, from the root on.
+    pub fn binomial_from(ranks: usize, root: usize) -> Self {
+        Self::binomial(&(0..ranks).map(|i| (root + i) % ranks).collect::<Vec<_>>())
+    }
+
+    /// J. L. Traeff, "Hierarchical gather/scatter algorithms with graceful degradation" (IPDPS 2004), for blocks of unequal
+    /// lengths: a block that is no shorter than all that would travel with it goes directly, since passing it on would
+    /// cost more than a latency saves. What remains is a binomial tree, longer blocks nearer to the root.
+    pub fn traeff(lens: &[usize], root: usize) -> Self {
+        let mut rest: Vec<_> = (0..lens.len()).filter(|&r| r != root).collect();
+        rest.sort_by_key(|&r| (std::cmp::Reverse(lens[r]), r));
+        let mut left: usize = rest.iter().map(|&r| lens[r]).sum();
+        let mut direct = Vec::new();
+        // equal blocks are never alone more than all others together, but for the last two
+        while rest.len() > 2 && lens[rest[0]] > left - lens[rest[0]] {
+            let rank = rest.remove(0);
+            left -= lens[rank];
+            direct.push(rank);
+        }
+        let mut seats = vec![root];
+        seats.extend(rest);
+        let inner = Self::binomial(&(0..seats.len()).collect::<Vec<_>>());
+        let mut tree = Self::flat(lens.len(), root, direct);
+        for (seat, rank) in seats.iter().enumerate() {
+            tree.children[*rank].extend(inner.children[seat].iter().map(|&s| seats[s]));
+            if let Some(parent) = inner.parent[seat] {
+                tree.parent[*rank] = Some(seats[parent]);
+            }
+        }
+        tree
+    }
+
+    fn join(&mut self, rank: usize, parent: usize) {
+        self.parent[rank] = Some(parent);
+        self.children[parent].push(rank);
+    }
+
+    /// Where everything comes from or goes to.
+    pub fn root(&self) -> usize {
+        self.root
+    }
+
+    /// Nobody above the root.
+    pub fn parent(&self, rank: usize) -> Option<usize> {
+        self.parent[rank]
+    }
+
+    /// In the order of service.
+    pub fn children(&self, rank: usize) -> &[usize] {
+        &self.children[rank]
+    }
+
+    /// A rank and all below it, each before those below it: the order in which blocks travel together. Branches stand in
+    /// the order of ranks, whatever the order of service, so that blocks below rank 0 mostly stand so already.
+    pub fn below(&self, rank: usize) -> Vec<usize> {
+        let mut found = vec![rank];
+        let mut at = 0;
+        // depth first: a child's whole branch stands together
+        while at < found.len() {
+            let place = at + 1;
+            found.splice(place..place, self.branches(found[at]));
+            at += 1;
+        }
+        found
+    }
+
+    /// The children in the order in which their branches stand in [`Tree::below`].
+    pub fn branches(&self, rank: usize) -> Vec<usize> {
+        let mut children = self.children[rank].clone();
+        children.sort_unstable();
+        children
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trees(n: usize, root: usize) -> Vec<Tree> {
+        let lens: Vec<_> = (0..n).map(|i| (i * 7919) % 13 + if i == n / 2 { 1000 } else { 0 }).collect();
+        let costs: Vec<_> = lens.iter().map(|&l| l as f64).collect();
+        vec![
+            Tree::linear(n, root),
+            Tree::sorted(&lens, root),
+            Tree::sorted_by(&costs, root),
+            Tree::binomial_from(n, root),
+            Tree::traeff(&lens, root),
+        ]
+    }
+
+    #[test]
+    fn every_rank_hangs_in_the_tree_once() {
+        for n in 1..20 {
+            for root in [0, n / 2, n - 1] {
+                for tree in trees(n, root) {
+                    let mut all = tree.below(root);
+                    assert_eq!(all[0], root);
+                    all.sort_unstable();
+                    assert_eq!(all, (0..n).collect::<Vec<_>>(), "{tree:?}");
+                    for rank in 0..n {
+                        let parent = tree.parent(rank);
+                        assert_eq!(parent.is_none(), rank == root, "{tree:?}");
+                        assert!(parent.is_none_or(|p| tree.children(p).contains(&rank)), "{tree:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_binomial_tree_has_as_many_levels_as_bits() {
+        let tree = Tree::binomial_from(16, 3);
+        let depth = |mut rank| {
+            let mut depth = 0;
+            while let Some(parent) = tree.parent(rank) {
+                (rank, depth) = (parent, depth + 1);
+            }
+            depth
+        };
+        assert_eq!((0..16).map(depth).max(), Some(4));
+        assert_eq!(tree.children(3), [11, 7, 5, 4], "larger subtrees first");
+        assert_eq!(tree.below(11).len(), 8);
+        assert_eq!(Tree::binomial_from(16, 0).below(0), (0..16).collect::<Vec<_>>(), "nothing to rearrange");
+    }
+
+    #[test]
+    fn traeff_sends_a_huge_block_directly_and_is_binomial_for_equal_ones() {
+        let tree = Tree::traeff(&[1, 1, 1, 900, 1, 1], 0);
+        assert_eq!((tree.parent(3), tree.children(3).len()), (Some(0), 0));
+        let equal = Tree::traeff(&[5; 8], 0);
+        assert_eq!(equal, Tree::binomial_from(8, 0));
+    }
+
+    #[test]
+    fn the_longest_block_is_served_first() {
+        assert_eq!(Tree::sorted(&[9, 1, 5, 7], 0).children(0), [3, 2, 1]);
+    }
+}

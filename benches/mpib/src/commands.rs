@@ -1,0 +1,407 @@
+//! One module for each subcommand, and what all of them share: options, context, and how a report goes out.
+
+pub mod check;
+pub mod collective;
+pub mod jor;
+pub mod lanes;
+pub mod model;
+pub mod p2p;
+pub mod paths;
+
+use clap::{Args, Subcommand, ValueEnum};
+use mpib::clock::Clock;
+use mpib::comm::{Comm, CommError};
+use mpib::report::{Context, Format, Report};
+use mpib::sites::{self, SiteError};
+use mpib::stats::{Estimate, StoppingRule};
+use mpib::timing::{Isolation, Method, Timing};
+use std::fmt::Display;
+use std::path::PathBuf;
+
+/// What there is to do.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Round trips between all pairs of ranks
+    P2p(p2p::Options),
+    /// Collective operations, in one implementation or in all of them
+    Collective(collective::Options),
+    /// Parameters of Hockney's, LogGP and LMO models, and what they predict
+    Model(model::Options),
+    /// Scatter and gather between two sites over several lanes: T(P), measured and modelled, and the choice
+    Lanes(lanes::Options),
+    /// What coupling two sites brings: Jacobi's iteration over both, artless and artful
+    Jor(jor::Options),
+    /// The transfer paths of a checkpoint: gathers of groups, TCP, node-local disk and PFS; and which group size to take
+    Paths(paths::Options),
+    /// Whether every implementation of every operation moves the right bytes, here and now
+    Check(check::Options),
+}
+
+/// The report's text, on rank 0.
+pub fn run(comm: &Comm, command: Command) -> Result<String, Failure> {
+    match command {
+        Command::P2p(options) => p2p::run(comm, &options),
+        Command::Collective(options) => collective::run(comm, &options),
+        Command::Model(options) => model::run(comm, &options),
+        Command::Lanes(options) => lanes::run(comm, &options),
+        Command::Jor(options) => jor::run(comm, &options),
+        Command::Paths(options) => paths::run(comm, &options),
+        Command::Check(options) => check::run(comm, &options),
+    }
+}
+
+/// Why there is no report.
+#[derive(Debug)]
+pub enum Failure {
+    /// What was asked for cannot be. All ranks find it alike.
+    Input(String),
+    /// A file cannot be written, on rank 0; all ranks know.
+    Output(String),
+    /// MPI failed, perhaps on this rank alone.
+    Comm(CommError),
+}
+
+impl From<CommError> for Failure {
+    fn from(error: CommError) -> Self {
+        match error {
+            CommError::Told(text) => Self::Output(text),
+            error => Self::Comm(error),
+        }
+    }
+}
+
+impl From<mpib::tune::TuneError> for Failure {
+    fn from(error: mpib::tune::TuneError) -> Self {
+        match error {
+            mpib::tune::TuneError::Comm(error) => error.into(),
+            mpib::tune::TuneError::Setting(error) => Self::input(error),
+        }
+    }
+}
+
+impl Failure {
+    pub fn input(error: impl Display) -> Self {
+        Self::Input(error.to_string())
+    }
+}
+
+/// Fewer ranks than the command needs.
+pub fn at_least(comm: &Comm, ranks: usize, what: &str) -> Result<(), Failure> {
+    if comm.size() >= ranks {
+        return Ok(());
+    }
+    let (n, s) = (comm.size(), if comm.size() == 1 { "" } else { "s" });
+    Err(Failure::Input(format!("{n} rank{s}; {what} needs at least {ranks} (mpirun -n {ranks} mpib ...)")))
+}
+
+/// How often to repeat.
+#[derive(Args, Clone)]
+pub struct Repetitions {
+    /// Never fewer repetitions than these
+    #[arg(long, default_value_t = 10)]
+    min_reps: usize,
+    /// Never more repetitions than these; the same as --min-reps: a fixed number
+    #[arg(long, default_value_t = 1000)]
+    max_reps: usize,
+    /// Relative error to reach: half the width of the confidence interval
+    #[arg(long, default_value_t = 0.05)]
+    alpha: f64,
+    /// Confidence of intervals
+    #[arg(long, default_value_t = 0.95)]
+    confidence: f64,
+    /// The estimate that must reach alpha
+    #[arg(long, value_enum, default_value_t = EstimateName::Median)]
+    estimate: EstimateName,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum EstimateName {
+    /// With Student's t
+    Mean,
+    /// With order statistics
+    Median,
+}
+
+impl Repetitions {
+    pub fn rule(&self) -> Result<StoppingRule, Failure> {
+        let estimate = match self.estimate {
+            EstimateName::Mean => Estimate::Mean,
+            EstimateName::Median => Estimate::Median,
+        };
+        let &Self { min_reps, max_reps, alpha, confidence, .. } = self;
+        let rule = StoppingRule { min_reps, max_reps, alpha, confidence, estimate };
+        rule.check().map_err(Failure::input)?;
+        Ok(rule)
+    }
+}
+
+/// How to time a collective operation.
+#[derive(Args, Clone)]
+pub struct TimingOptions {
+    #[command(flatten)]
+    repetitions: Repetitions,
+    /// Which time counts
+    #[arg(long, value_enum, default_value_t = MethodName::Maximum)]
+    method: MethodName,
+    /// What keeps a repetition apart from the next
+    #[arg(long, value_enum, default_value_t = IsolationName::Barrier)]
+    isolation: IsolationName,
+    /// Repetitions before the first that counts
+    #[arg(long, default_value_t = 3)]
+    warm_up: usize,
+    /// Other buffers for each repetition, so that none is in a cache
+    #[arg(long)]
+    fresh: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum MethodName {
+    /// First start to last end, on synchronised clocks
+    Global,
+    /// The longest of all ranks' own times
+    Maximum,
+    /// The root's own time, confirmed
+    Root,
+    /// Single tasks, after de Supinski and Karonis
+    Specific,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum IsolationName {
+    /// MPI_Barrier
+    Barrier,
+    /// MPI_Reduce and MPI_Bcast
+    Reduce,
+    /// Empty messages to rank 0 and back
+    PointToPoint,
+    /// A common time on synchronised clocks
+    StartTime,
+    /// Nothing
+    Pipelined,
+}
+
+impl TimingOptions {
+    pub fn timing(&self) -> Result<Timing, Failure> {
+        let method = match self.method {
+            MethodName::Global => Method::Global,
+            MethodName::Maximum => Method::Maximum,
+            MethodName::Root => Method::Root,
+            MethodName::Specific => Method::Specific,
+        };
+        let isolation = match self.isolation {
+            IsolationName::Barrier => Isolation::Barrier,
+            IsolationName::Reduce => Isolation::Reduce,
+            IsolationName::PointToPoint => Isolation::PointToPoint,
+            IsolationName::StartTime => Isolation::StartTime,
+            IsolationName::Pipelined => Isolation::Pipelined,
+        };
+        Ok(Timing {
+            method,
+            isolation,
+            rule: self.repetitions.rule()?,
+            warm_up: self.warm_up,
+            fresh_buffers: self.fresh,
+        })
+    }
+}
+
+/// Where ranks are.
+#[derive(Args, Clone)]
+pub struct SiteOptions {
+    /// Ranks of each site, as in 0-3/4-7
+    #[arg(long, value_name = "RANKS", group = "site")]
+    sites: Option<String>,
+    /// Hosts that match this name (with *) are one site, all others the other one
+    #[arg(long, value_name = "PATTERN", group = "site")]
+    site_mask: Option<String>,
+    /// A file with lines of a host name (with *) and the name of its site
+    #[arg(long, value_name = "FILE", group = "site")]
+    site_file: Option<PathBuf>,
+}
+
+impl SiteOptions {
+    /// Whether anything was said.
+    pub fn given(&self) -> bool {
+        self.sites.is_some() || self.site_mask.is_some() || self.site_file.is_some()
+    }
+
+    /// The site of each rank: given, or found by round trips. Collective.
+    pub fn sites(&self, comm: &Comm) -> Result<Vec<usize>, Failure> {
+        if let Some(text) = &self.sites {
+            return sites::from_ranks(text, comm.size()).map_err(Failure::input);
+        }
+        if let Some(pattern) = &self.site_mask {
+            return Ok(sites::from_mask(pattern, &hosts(comm)?));
+        }
+        if let Some(path) = &self.site_file {
+            // rank 0 reads: elsewhere there may be no such file
+            let read = || std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()));
+            let text = comm.agree(if comm.rank() == 0 { read() } else { Ok(String::new()) })?;
+            let text = comm.all_bytes(text.as_bytes())?.swap_remove(0);
+            return sites::from_file(&String::from_utf8_lossy(&text), &hosts(comm)?).map_err(Failure::input);
+        }
+        Ok(sites::find(comm)?)
+    }
+
+    /// Two of them, or an error.
+    pub fn two_sites(&self, comm: &Comm) -> Result<Vec<usize>, Failure> {
+        let sites = self.sites(comm)?;
+        sites::two(&sites).map_err(|error: SiteError| {
+            let hint = if self.given() { "" } else { "; none were found by round trips: give them with --sites" };
+            Failure::Input(format!("{error}{hint}"))
+        })?;
+        Ok(sites)
+    }
+}
+
+/// How and where the report goes.
+#[derive(Args, Clone)]
+pub struct Output {
+    /// What is printed
+    #[arg(long, value_enum, default_value_t = FormatName::Table)]
+    format: FormatName,
+    /// Also a file, in the format of its ending: .json .csv .svg .gp .txt; may be given several times
+    #[arg(long, short, value_name = "FILE")]
+    output: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum FormatName {
+    /// For people
+    Table,
+    /// For spreadsheets
+    Csv,
+    /// Everything, the context too
+    Json,
+}
+
+impl Output {
+    /// Refuses endings that say nothing, before anything is measured.
+    pub fn check(&self) -> Result<(), Failure> {
+        self.output.iter().try_for_each(|path| format_of(path).map(|_| ()))
+    }
+
+    /// Writes the files, and gives what is to be printed. Collective.
+    pub fn write(&self, comm: &Comm, report: &Report) -> Result<String, Failure> {
+        self.write_with(comm, report, &[])
+    }
+
+    /// The same with more files, already written out.
+    pub fn write_with(&self, comm: &Comm, report: &Report, more: &[(PathBuf, String)]) -> Result<String, Failure> {
+        let write = || -> Result<(), String> {
+            let own = self.output.iter().filter_map(|p| Some((p.clone(), report.write(format_of(p).ok()?))));
+            for (path, text) in own.chain(more.iter().cloned()) {
+                std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+            }
+            Ok(())
+        };
+        comm.agree(if comm.rank() == 0 { write() } else { Ok(()) })?;
+        Ok(report.write(match self.format {
+            FormatName::Table => Format::Table,
+            FormatName::Csv => Format::Csv,
+            FormatName::Json => Format::Json,
+        }))
+    }
+}
+
+fn format_of(path: &std::path::Path) -> Result<Format, Failure> {
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("json") => Ok(Format::Json),
+        Some("csv") => Ok(Format::Csv),
+        Some("svg") => Ok(Format::Svg),
+        Some("gp") => Ok(Format::Gnuplot),
+        Some("txt") => Ok(Format::Table),
+        _ => {
+            Err(Failure::Input(format!("--output {}: the ending must be .json .csv .svg .gp or .txt", path.display())))
+        }
+    }
+}
+
+/// Host of each rank. Collective.
+pub fn hosts(comm: &Comm) -> Result<Vec<String>, Failure> {
+    let mine = mpi::environment::processor_name().unwrap_or_else(|_| "?".into());
+    Ok(comm.all_bytes(mine.as_bytes())?.iter().map(|b| String::from_utf8_lossy(b).into_owned()).collect())
+}
+
+/// Where this runs. Collective.
+pub fn context(comm: &Comm, clock: Option<&Clock>, sites: &[usize]) -> Result<Context, Failure> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let processors = read("/proc/cpuinfo");
+    let model = processors.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": ").map(|(_, m)| m));
+    let count = std::thread::available_parallelism().map_or(0, usize::from);
+    Ok(Context {
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+        mpib: env!("CARGO_PKG_VERSION").into(),
+        mpi_library: mpi::environment::library_version().unwrap_or_default().trim_end_matches('\0').trim().into(),
+        hosts: hosts(comm)?,
+        sites: sites.to_vec(),
+        clock: clock.map_or("each rank on its own clock".into(), Clock::describe),
+        clock_resolution_seconds: mpi::environment::time_resolution(),
+        machine: format!("{count} x {}, {}", model.unwrap_or("?"), read("/proc/sys/kernel/osrelease").trim()),
+    })
+}
+
+/// Bytes as people write them: 64, 4KiB, 1MiB, 2GiB.
+pub fn bytes(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" | "B" => 1,
+        "KiB" | "K" | "k" => 1 << 10,
+        "MiB" | "M" => 1 << 20,
+        "GiB" | "G" => 1 << 30,
+        unit => return Err(format!("unknown unit {unit:?}; there are KiB, MiB and GiB")),
+    };
+    let number: usize = digits.parse().map_err(|_| "expected a number of bytes, as in 64, 4KiB or 1MiB".to_string())?;
+    let bytes = number.checked_mul(unit).filter(|&b| b <= mpib::comm::MAX_MESSAGE_BYTES);
+    bytes.ok_or_else(|| format!("at most {} bytes fit into a message", mpib::comm::MAX_MESSAGE_BYTES))
+}
+
+/// A size that a bandwidth can be told from.
+pub fn bytes_not_zero(text: &str) -> Result<usize, String> {
+    match bytes(text)? {
+        0 => Err("a message of 0 bytes has no bandwidth; give a size of at least 1".into()),
+        more => Ok(more),
+    }
+}
+
+/// All ranks' blocks together, which a root has in memory, and a varying operation twice.
+const ALL_BLOCKS_BYTES: usize = 8 << 30;
+
+/// Refuses sizes that would fill a node's memory.
+pub fn all_fit(sizes: &[usize], ranks: usize) -> Result<(), Failure> {
+    match sizes.iter().find(|&&size| size.saturating_mul(ranks) > ALL_BLOCKS_BYTES) {
+        None => Ok(()),
+        Some(size) => Err(Failure::Input(format!(
+            "--sizes {size}: blocks for {ranks} ranks are more than the {} GiB that a root may hold",
+            ALL_BLOCKS_BYTES >> 30
+        ))),
+    }
+}
+
+/// Bits each second, for people.
+pub fn rate(bytes_per_second: f64) -> String {
+    let bits = 8.0 * bytes_per_second;
+    if bits >= 1e9 { format!("{:.3} Gbit/s", bits / 1e9) } else { format!("{:.2} Mbit/s", bits / 1e6) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units_and_a_limit() {
+        assert_eq!(bytes("0"), Ok(0));
+        assert_eq!(bytes("4KiB"), Ok(4096));
+        assert_eq!(bytes("1M"), Ok(1 << 20));
+        for bad in ["", "KiB", "-1", "1.5M", "3TB", "4G", "NaN"] {
+            assert!(bytes(bad).is_err(), "{bad:?}");
+        }
+        assert!(bytes_not_zero("0").expect_err("no bandwidth").contains("0 bytes"));
+    }
+
+    #[test]
+    fn rates_read_as_networks_do() {
+        assert_eq!(rate(12.5e6), "100.00 Mbit/s");
+        assert_eq!(rate(1.25e9), "10.000 Gbit/s");
+    }
+}

@@ -1,0 +1,47 @@
+//! `mpib check`: before a figure is believed, whether the operation behind it does what it says.
+
+use super::{Failure, SiteOptions, bytes};
+use clap::Args;
+use mpib::collectives::operation::{Collective, KINDS, Operation, Setting};
+use mpib::comm::Comm;
+
+#[derive(Args)]
+pub struct Options {
+    /// Block sizes to try; several with commas
+    #[arg(long, value_parser = bytes, value_delimiter = ',', default_values_t = [0, 1, 1000, 100_000])]
+    sizes: Vec<usize>,
+    #[command(flatten)]
+    sites: SiteOptions,
+}
+
+pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
+    let n = comm.size();
+    let sites = if options.sites.given() { options.sites.two_sites(comm)? } else { Vec::new() };
+    let here = sites.iter().filter(|&&s| s == 0).count();
+    let mut tried = 0;
+    let mut wrong = Vec::new();
+    for root in [0, n / 2, n - 1] {
+        let lanes = if sites.is_empty() { 0 } else { here.min(n - here) };
+        let distances = (0..n).map(|r| ((r * 5) % 7) as f64).collect();
+        let setting = Setting { root, sites: sites.clone(), distances };
+        for kind in KINDS {
+            for name in kind.implementations(lanes) {
+                let mut operation = Collective::new(kind, &name, &setting, n).map_err(Failure::input)?;
+                for &size in &options.sizes {
+                    operation.prepare(comm, size)?;
+                    operation.run(comm)?;
+                    let mut bad = [f64::from(u8::from(!operation.is_right(comm)))];
+                    comm.all_max(&mut bad)?;
+                    tried += 1;
+                    if bad[0] != 0.0 {
+                        wrong.push(format!("{} with {size} bytes from root {root}", operation.name()));
+                    }
+                }
+            }
+        }
+    }
+    match wrong.as_slice() {
+        [] => Ok(format!("{tried} operations on {n} ranks: all bytes are where they belong\n")),
+        some => Err(Failure::Output(format!("wrong bytes: {}", some.join("; ")))),
+    }
+}

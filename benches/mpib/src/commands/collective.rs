@@ -1,0 +1,161 @@
+//! `mpib collective`: one operation, in some or all implementations, over sizes; which is best where.
+
+use super::{Failure, Output, SiteOptions, TimingOptions, all_fit, at_least, bytes, context};
+use clap::{Args, ValueEnum};
+use mpib::collectives::operation::{Collective, KINDS, Kind, Operation, Setting};
+use mpib::comm::Comm;
+use mpib::p2p::round_trips;
+use mpib::report::{Report, Row};
+use mpib::rules;
+use mpib::sizes::{Refinement, refine};
+use mpib::stats::StoppingRule;
+use mpib::timing::Timer;
+use mpib::tune::{Candidates, estimate};
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct Options {
+    /// scatter, scatterv, gather, gatherv, broadcast, reduce, allgather, alltoall or barrier
+    #[arg(value_enum)]
+    operation: KindName,
+    /// Implementations, with commas; "all" for all of them
+    #[arg(long = "impl", value_delimiter = ',', default_values_t = ["all".to_string()])]
+    implementations: Vec<String>,
+    /// Block sizes, with commas
+    #[arg(long, value_parser = bytes, value_delimiter = ',', default_values_t = [64, 1024, 16384, 262_144])]
+    sizes: Vec<usize>,
+    /// More sizes where the curve bends (with one implementation), or where another one becomes the best (with several)
+    #[arg(long)]
+    adaptive: bool,
+    /// Rank that scatters or gathers
+    #[arg(long, default_value_t = 0)]
+    root: usize,
+    /// Write the choice as a rules file for Open MPI's coll_tuned_dynamic_rules_filename
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+    /// Write the choice as JSON, for a program that uses the library
+    #[arg(long, value_name = "FILE")]
+    estimates: Option<PathBuf>,
+    #[command(flatten)]
+    timing: TimingOptions,
+    #[command(flatten)]
+    sites: SiteOptions,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// The library's kinds, under their names.
+#[derive(Clone, Copy)]
+struct KindName(Kind);
+
+impl ValueEnum for KindName {
+    fn value_variants<'a>() -> &'a [Self] {
+        const {
+            &[
+                KindName(KINDS[0]),
+                KindName(KINDS[1]),
+                KindName(KINDS[2]),
+                KindName(KINDS[3]),
+                KindName(KINDS[4]),
+                KindName(KINDS[5]),
+                KindName(KINDS[6]),
+                KindName(KINDS[7]),
+                KindName(KINDS[8]),
+            ]
+        }
+    }
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(clap::builder::PossibleValue::new(self.0.name()))
+    }
+}
+
+pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
+    options.output.check()?;
+    let timing = options.timing.timing()?;
+    let KindName(kind) = options.operation;
+    at_least(comm, 2, "a collective operation")?;
+    let n = comm.size();
+    all_fit(&options.sizes, comm.size())?;
+    if options.root >= n {
+        return Err(Failure::Input(format!("--root is {}; there are {n} ranks, from 0", options.root)));
+    }
+    let sites = if options.sites.given() { options.sites.two_sites(comm)? } else { Vec::new() };
+    let here = sites.iter().filter(|&&s| s == sites[options.root]).count();
+    let lanes = if sites.is_empty() { 0 } else { here.min(n - here) };
+    let names = if options.implementations.iter().any(|n| n == "all") {
+        kind.implementations(lanes)
+    } else {
+        options.implementations.clone()
+    };
+    let distances = if names.iter().any(|n| n == "sorted") { distances(comm, options.root)? } else { Vec::new() };
+    let setting = Setting { root: options.root, sites: sites.clone(), distances };
+    for name in &names {
+        Collective::new(kind, name, &setting, n).map_err(Failure::input)?;
+    }
+    let mut sizes = options.sizes.clone();
+    sizes.sort_unstable();
+    sizes.dedup();
+    if kind == Kind::Barrier {
+        sizes.truncate(1);
+    }
+    let mut timer = Timer::new(comm)?;
+    let mut notes = Vec::new();
+    let mut files = Vec::new();
+    let rows = if let ([name], true) = (names.as_slice(), options.adaptive) {
+        let mut operation =
+            Collective::new(kind, name, &setting, n).map_err(Failure::input)?.with_fresh_buffers(timing.fresh_buffers);
+        let mut rows = Vec::new();
+        refine(&sizes, Refinement::default(), |size| {
+            let seconds = timer.measure(&mut operation, size, &timing)?;
+            let value = seconds.value(timing.rule.estimate);
+            rows.push(Row { operation: operation.name(), block_bytes: size, seconds });
+            Ok::<_, Failure>(value)
+        })?;
+        rows.sort_by_key(|r| r.block_bytes);
+        rows
+    } else {
+        let rounds = if options.adaptive { 8 } else { 0 };
+        let of = Candidates { kind, names: &names, setting: &setting };
+        let (found, all) = estimate(comm, &mut timer, of, &sizes, &timing, rounds)?;
+        let measured: std::collections::BTreeSet<_> = all.iter().map(|a| a.1).collect();
+        let mut last = None;
+        for size in measured {
+            let best = found.best(size).map(String::from);
+            if best != last {
+                notes.push(format!("from {size} bytes: {}", best.as_deref().unwrap_or("-")));
+                last = best;
+            }
+        }
+        if let Some(path) = &options.rules {
+            let chosen = found.rules().ok_or_else(|| {
+                Failure::Input(format!("--rules: Open MPI has no rules for {} with these implementations", kind.name()))
+            })?;
+            files.push((path.clone(), rules::write(n, vec![chosen])));
+        }
+        if let Some(path) = &options.estimates {
+            files.push((path.clone(), serde_json::to_string_pretty(&found).map_err(Failure::input)?));
+        }
+        all.into_iter().map(|(operation, block_bytes, seconds)| Row { operation, block_bytes, seconds }).collect()
+    };
+    let report = Report {
+        title: format!("{} on {n} ranks", kind.name()),
+        context: context(comm, Some(timer.clock()), &sites)?,
+        rows,
+        notes,
+        found: serde_json::json!({ "timing": timing }),
+    };
+    options.output.write_with(comm, &report, &files)
+}
+
+/// How far each rank is from the root: the quickest of ten round trips. Collective.
+fn distances(comm: &Comm, root: usize) -> Result<Vec<f64>, Failure> {
+    let mut distances = vec![0.0; comm.size()];
+    for (rank, distance) in distances.iter_mut().enumerate().filter(|(r, _)| *r != root) {
+        if [root, rank].contains(&comm.rank()) {
+            let trips = round_trips(comm, root, rank, 0, 0, &StoppingRule::fixed(10))?;
+            *distance = trips.into_iter().fold(f64::INFINITY, f64::min);
+        }
+    }
+    comm.broadcast_numbers(&mut distances, root)?;
+    Ok(distances)
+}

@@ -1,0 +1,327 @@
+//! `mpib jor`: what coupling two sites brings, for a program that takes no notice of it and for one that does.
+
+use super::{Failure, Output, SiteOptions, at_least, context};
+use clap::{Args, ValueEnum};
+use mpib::comm::Comm;
+use mpib::jor::bench::{JorError, Outcome, Plan, run as bench, solve};
+use mpib::jor::{CLASSES, Cut, Problem, Serial, balanced_rows, error_evolution, iterations};
+use mpib::report::{Line, Plot, Point, Report, people};
+use std::path::{Path, PathBuf};
+
+#[derive(Args)]
+pub struct Options {
+    /// Problem class: S, W, A, B or C (N = 16, 128, 256, 512, 1024)
+    #[arg(long, default_value = "S")]
+    class: String,
+    /// N itself, instead of a class
+    #[arg(long, value_name = "N")]
+    size: Option<usize>,
+    /// Iterations between exchanges of the sites, with commas; 1 is always among them
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32])]
+    periods: Vec<usize>,
+    /// Hold each rank of site 0 and of site 1 to so many points each second, as in 200000,100000
+    #[arg(long, value_delimiter = ',', value_name = "POINTS,POINTS")]
+    pace: Vec<f64>,
+    /// Power of site 0 over that of site 1, instead of measuring it
+    #[arg(long)]
+    balance: Option<f64>,
+    /// How an area is cut among the ranks of a site
+    #[arg(long, value_enum, default_value_t = CutName::Strips)]
+    cut: CutName,
+    /// Ranks of both sites to use, several with commas, as in 1+1,2+2,4+2; all unless given
+    #[arg(long, value_delimiter = ',', value_name = "NEAR+FAR")]
+    procs: Vec<String>,
+    /// Times each run is done; the median counts
+    #[arg(long, default_value_t = 1)]
+    reps: usize,
+    /// Compare the result at period 1 with a serial run, bit by bit
+    #[arg(long)]
+    verify: bool,
+    /// Write the paper's figures 3 and 5 to 9 as SVG into this directory
+    #[arg(long, value_name = "DIR")]
+    figures: Option<PathBuf>,
+    /// Run as an application: once, at the first of --periods, saving an HDF5 file of each rank here, and starting from the
+    /// newest that all ranks have
+    #[arg(long, value_name = "DIR")]
+    checkpoint_dir: Option<PathBuf>,
+    /// Iterations between checkpoints
+    #[arg(long, default_value_t = 100)]
+    checkpoint_every: usize,
+    /// Iterations of the application, instead of those that bring the error to a tenth
+    #[arg(long)]
+    iterations: Option<usize>,
+    #[command(flatten)]
+    sites: SiteOptions,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum CutName {
+    /// Whole rows
+    Strips,
+    /// Rectangles
+    Blocks,
+    /// Both, one after the other
+    Both,
+}
+
+impl From<JorError> for Failure {
+    fn from(error: JorError) -> Self {
+        match error {
+            JorError::Comm(error) => error.into(),
+            JorError::Cut(error) => Self::input(error),
+        }
+    }
+}
+
+pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
+    options.output.check()?;
+    at_least(comm, 2, "a coupling of two sites")?;
+    let plan = plan(options)?;
+    let sites = options.sites.two_sites(comm)?;
+    let plan = Plan { sites: sites.clone(), ..plan };
+    if let Some(directory) = &options.checkpoint_dir {
+        return application(comm, options, &plan, directory);
+    }
+    let of_site = |site| (0..comm.size()).filter(|&r| sites[r] == site).collect::<Vec<_>>();
+    let (near, far) = (of_site(0), of_site(1));
+    let mut runs = Vec::new();
+    for text in &options.procs {
+        runs.push(procs(text, near.len(), far.len())?);
+    }
+    if runs.is_empty() {
+        runs.push((near.len(), far.len()));
+    }
+    let cuts = match options.cut {
+        CutName::Strips => vec![Cut::Strips],
+        CutName::Blocks => vec![Cut::Blocks],
+        CutName::Both => vec![Cut::Strips, Cut::Blocks],
+    };
+    // refused now, not after an hour
+    for (&cut, &(upper, lower)) in cuts.iter().flat_map(|c| runs.iter().map(move |r| (c, r))) {
+        for (problem, far) in [(Problem::whole(plan.n), lower), (Problem::half(plan.n), 0)] {
+            let rows = balanced_rows(problem.rows, plan.ratio.unwrap_or(1.0), upper, lower);
+            mpib::jor::parts(problem, cut, upper, far, rows).map_err(Failure::input)?;
+            mpib::jor::parts(problem, cut, lower.max(1), 0, rows).map_err(Failure::input)?;
+        }
+    }
+    let mut notes = Vec::new();
+    let mut outcomes = Vec::new();
+    for &(upper, lower) in &runs {
+        let chosen: Vec<usize> = near[..upper].iter().chain(&far[..lower]).copied().collect();
+        let some = comm.split(u16::from(chosen.contains(&comm.rank())))?;
+        let mut sorted = chosen.clone();
+        sorted.sort_unstable();
+        for &cut in &cuts {
+            let plan = Plan { sites: sorted.iter().map(|&r| sites[r]).collect(), cut, ..plan.clone() };
+            // who is not chosen learns the outcome from rank 0, who always is
+            let outcome = if chosen.contains(&comm.rank()) { Some(bench(&some, &plan)?) } else { None };
+            let text = outcome.map(|o| serde_json::to_vec(&o)).transpose().map_err(Failure::input)?;
+            let told = comm.all_bytes(&text.unwrap_or_default())?;
+            let told = told.iter().find(|t| !t.is_empty()).map(|t| serde_json::from_slice::<Outcome>(t));
+            let outcome = told.transpose().map_err(Failure::input)?.unwrap_or_default();
+            notes.extend(lines(&outcome, upper, lower, cut, &plan));
+            outcomes.push((upper, lower, cut, outcome));
+        }
+        comm.barrier()?;
+    }
+    if options.verify {
+        notes.push(verify(comm, &plan)?);
+    }
+    if let Some(directory) = &options.figures {
+        let write = || figures(directory, &plan, &outcomes).map_err(|e| format!("{}: {e}", directory.display()));
+        comm.agree(if comm.rank() == 0 { write() } else { Ok(()) })?;
+    }
+    let found: Vec<_> = outcomes
+        .iter()
+        .map(|(u, l, cut, o)| serde_json::json!({ "near": u, "far": l, "cut": cut, "outcome": o }))
+        .collect();
+    let report = Report {
+        title: format!("JOR, {0} x {1} points, {2} + {3} ranks", 2 * plan.n, plan.n, near.len(), far.len()),
+        context: context(comm, None, &sites)?,
+        rows: Vec::new(),
+        notes,
+        found: serde_json::json!({ "n": plan.n, "pace": plan.pace, "runs": found }),
+    };
+    options.output.write(comm, &report)
+}
+
+#[cfg(not(feature = "hdf5"))]
+fn application(_: &Comm, _: &Options, _: &Plan, _: &Path) -> Result<String, Failure> {
+    Err(Failure::Input("--checkpoint-dir: this build has no HDF5 (cargo build --release --features hdf5)".into()))
+}
+
+/// A run that saves its state and starts from it; its last line is a digest of all points, the same however often it was
+/// killed.
+#[cfg(feature = "hdf5")]
+fn application(comm: &Comm, options: &Options, plan: &Plan, directory: &Path) -> Result<String, Failure> {
+    use mpib::jor::bench::solve_from;
+    use mpib::jor::checkpoint::Checkpoints;
+    let every = options.checkpoint_every;
+    if every == 0 {
+        return Err(Failure::Input("--checkpoint-every is 0; it must be at least 1".into()));
+    }
+    let made = std::fs::create_dir_all(directory).map_err(|e| format!("{}: {e}", directory.display()));
+    comm.agree(made)?;
+    let period = options.periods.first().copied().unwrap_or(1).max(1);
+    let ratio = plan.ratio.unwrap_or(1.0);
+    let of_site = |site| plan.sites.iter().filter(|&&s| s == site).count();
+    let whole = Problem::whole(plan.n);
+    let rows = balanced_rows(whole.rows, ratio, of_site(0), of_site(1));
+    let count = options.iterations.unwrap_or_else(|| iterations(whole, rows, period));
+    let checkpoints = Checkpoints::new(directory, comm.rank());
+    let mut from = 0;
+    let load = |block: &mut mpib::jor::Block| {
+        from = checkpoints.newest(comm, block)?;
+        Ok(from)
+    };
+    let after = |iteration: usize, block: &mpib::jor::Block| {
+        if iteration.is_multiple_of(every) { checkpoints.save(iteration, block) } else { Ok(()) }
+    };
+    let values = solve_from(comm, plan, ratio, period, load, count, after)?;
+    // FNV-1a over the bits of all points
+    let digest = values
+        .iter()
+        .flat_map(|v| v.to_le_bytes())
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    Ok(format!("started at iteration {from}, ended at {count}\ndigest {digest:016x}\n"))
+}
+
+/// Everything but the sites.
+fn plan(options: &Options) -> Result<Plan, Failure> {
+    let class = CLASSES.iter().find(|(name, _)| name.eq_ignore_ascii_case(&options.class));
+    let n = match (options.size, class) {
+        (Some(n), _) => n,
+        (None, Some((_, n))) => *n,
+        (None, None) => {
+            return Err(Failure::Input(format!("--class is {:?}; there are S, W, A, B and C", options.class)));
+        }
+    };
+    if !(2..=16384).contains(&n) {
+        return Err(Failure::Input(format!("--size is {n}; N must be 2 to 16384")));
+    }
+    let good = |rate: &f64| rate.is_finite() && *rate >= 1.0;
+    let pace = match options.pace.as_slice() {
+        [] => None,
+        [near, far] if good(near) && good(far) => Some([*near, *far]),
+        other => {
+            return Err(Failure::Input(format!(
+                "--pace is {other:?}; it takes two numbers of at least 1, as in 200000,100000"
+            )));
+        }
+    };
+    if let Some(ratio) = options.balance.filter(|r| !(r.is_finite() && *r > 0.0)) {
+        return Err(Failure::Input(format!("--balance is {ratio}; it must be more than 0")));
+    }
+    if !(1..=1000).contains(&options.reps) {
+        return Err(Failure::Input(format!("--reps is {}; it must be 1 to 1000", options.reps)));
+    }
+    let mut periods = options.periods.clone();
+    periods.push(1);
+    periods.sort_unstable();
+    periods.dedup();
+    if periods[0] == 0 || periods.len() > 64 || periods.last().is_some_and(|&p| p > 100_000) {
+        return Err(Failure::Input("--periods: up to 63 numbers from 1 to 100000".into()));
+    }
+    Ok(Plan { n, sites: Vec::new(), pace, periods, cut: Cut::Strips, ratio: options.balance, reps: options.reps })
+}
+
+fn procs(text: &str, near: usize, far: usize) -> Result<(usize, usize), Failure> {
+    let numbers = text.split_once('+').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+    match numbers {
+        Some((a, b)) if (1..=near).contains(&a) && (1..=far).contains(&b) => Ok((a, b)),
+        _ => Err(Failure::Input(format!(
+            "--procs {text:?}: expected ranks of both sites, at least 1+1 and at most {near}+{far}"
+        ))),
+    }
+}
+
+fn lines(o: &Outcome, near: usize, far: usize, cut: Cut, plan: &Plan) -> Vec<String> {
+    let cut = format!("{cut:?}").to_lowercase();
+    let mut lines = vec![
+        format!(
+            "{near} + {far} ranks, {cut}; front-ends: ranks {} and {}, {} there and back",
+            o.front_ends[0],
+            o.front_ends[1],
+            people(o.front_end_seconds)
+        ),
+        format!(
+            "each site alone: {} and {} on N x N, {} and {} on 2N x N",
+            people(o.half_seconds[0]),
+            people(o.half_seconds[1]),
+            people(o.whole_seconds[0]),
+            people(o.whole_seconds[1])
+        ),
+        format!(
+            "power ratio {:.3} (on 2N x N {:.3}{}); balanced: {} of {} rows",
+            o.ratio,
+            o.ratio_whole,
+            if o.cache_crossed { ": a cache boundary lies between" } else { "" },
+            o.balanced_rows,
+            2 * plan.n
+        ),
+        format!("transparent: {}", people(o.transparent_seconds)),
+    ];
+    for (period, count, seconds) in &o.periods {
+        lines.push(format!("balanced, period {period}: {count} iterations, {}", people(*seconds)));
+    }
+    lines.push(format!("artless speedup {:.3}, artful speedup {:.3} at period {}", o.artless, o.artful, o.best_period));
+    lines
+}
+
+/// The whole of it at period 1, on all ranks, against one process.
+fn verify(comm: &Comm, plan: &Plan) -> Result<String, Failure> {
+    let plan = Plan { pace: None, ..plan.clone() };
+    let count = iterations(Problem::whole(plan.n), 0, 1).min(1000);
+    let together = solve(comm, &plan, plan.ratio.unwrap_or(1.5), 1, count)?;
+    let mut serial = Serial::new(Problem::whole(plan.n), 0, 1);
+    (0..count).for_each(|_| serial.step());
+    let differ = together.iter().zip(serial.values()).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+    match differ {
+        0 => Ok(format!(
+            "period 1, {count} iterations: all {} points are those of a serial run, bit by bit",
+            together.len()
+        )),
+        some => Err(Failure::Output(format!("period 1: {some} points differ from a serial run"))),
+    }
+}
+
+/// Figures 3 and 5 to 9 of the paper, as far as the runs have what goes into them.
+fn figures(directory: &Path, plan: &Plan, outcomes: &[(usize, usize, Cut, Outcome)]) -> std::io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    let write = |name: &str, title: &str, x: &str, y: &str, lines: Vec<Line>| {
+        let plot = Plot { title: title.into(), x: x.into(), y: y.into(), log: false, lines };
+        std::fs::write(directory.join(name), plot.svg())
+    };
+    let problem = Problem::whole(plan.n);
+    let ten = iterations(problem, plan.n, 10).min(20_000);
+    let evolution = |period| {
+        let points = error_evolution(problem, plan.n, period, ten);
+        points.into_iter().map(|(k, e)| Point::at(k as f64, e)).collect()
+    };
+    let line = |name: &str, points| Line { name: name.into(), points };
+    let both = vec![line("synchronous", evolution(1)), line("period 10", evolution(10))];
+    write("figure-3.svg", "Error over iterations", "iterations", "error", both)?;
+    let runtime = |(u, l, cut, o): &(usize, usize, Cut, Outcome)| Line {
+        name: format!("{u}+{l} {cut:?}"),
+        points: o.periods.iter().map(|(p, _, s)| Point::at(*p as f64, *s)).collect(),
+    };
+    write("figure-5.svg", "Run time over period", "period", "seconds", outcomes.iter().map(runtime).collect())?;
+    let over = |equal: bool, value: &dyn Fn(&Outcome) -> f64, name: &str| Line {
+        name: name.into(),
+        points: outcomes
+            .iter()
+            .filter(|(u, l, ..)| (u == l) == equal)
+            .map(|(u, _, _, o)| Point::at(*u as f64, value(o)))
+            .collect(),
+    };
+    let nodes = "ranks of each site";
+    write("figure-6.svg", "Artless speedup", nodes, "speedup", vec![over(true, &|o| o.artless, "artless")])?;
+    write("figure-7.svg", "Artful speedup", nodes, "speedup", vec![over(true, &|o| o.artful, "artful")])?;
+    let deviation = |o: &Outcome| 100.0 * (o.balanced_rows as f64 / plan.n as f64 - 1.0);
+    let shares = vec![over(true, &deviation, "site 0"), over(true, &|o| -deviation(o), "site 1")];
+    write("figure-8.svg", "Load beside an even one", nodes, "percent", shares)?;
+    let unequal = vec![over(false, &|o| o.artless, "artless"), over(false, &|o| o.artful, "artful")];
+    write("figure-9.svg", "Speedup, unequal numbers of ranks", "ranks of site 0", "speedup", unequal)
+}

@@ -1,0 +1,185 @@
+//! `mpib lanes`: what several lanes between two sites bring for scatter and gather, by the models and by the clock.
+
+use super::{Failure, Output, SiteOptions, TimingOptions, all_fit, at_least, bytes_not_zero, context, rate};
+use clap::Args;
+use mpib::collectives::operation::{Collective, Kind, Setting};
+use mpib::comm::Comm;
+use mpib::models::lanes::{Direction, PathModel, VARIANTS, Variant};
+use mpib::pathfinder::measure_paths;
+use mpib::report::{Report, Row, people};
+use mpib::timing::Timer;
+use std::collections::BTreeMap;
+
+#[derive(Args)]
+pub struct Options {
+    /// Block sizes, with commas
+    #[arg(long, value_parser = bytes_not_zero, value_delimiter = ',', default_values_t = [1 << 20])]
+    sizes: Vec<usize>,
+    /// Rank that scatters and gathers
+    #[arg(long, default_value_t = 0)]
+    root: usize,
+    /// Repetitions of each bandwidth
+    #[arg(long, default_value_t = 3)]
+    rate_reps: usize,
+    /// Lanes are chosen by the model only where they promise at least this much over linear
+    #[arg(long, default_value_t = 0.05)]
+    margin: f64,
+    #[command(flatten)]
+    timing: TimingOptions,
+    #[command(flatten)]
+    sites: SiteOptions,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
+    options.output.check()?;
+    let timing = options.timing.timing()?;
+    at_least(comm, 2, "two sites")?;
+    let n = comm.size();
+    all_fit(&options.sizes, comm.size())?;
+    if options.root >= n {
+        return Err(Failure::Input(format!("--root is {}; there are {n} ranks, from 0", options.root)));
+    }
+    if !(0.0..1.0).contains(&options.margin) {
+        return Err(Failure::Input(format!("--margin is {}; it must be at least 0 and less than 1", options.margin)));
+    }
+    if !(1..=1000).contains(&options.rate_reps) {
+        return Err(Failure::Input(format!("--rate-reps is {}; it must be 1 to 1000", options.rate_reps)));
+    }
+    let sites = options.sites.two_sites(comm)?;
+    let setting = Setting { root: options.root, sites: sites.clone(), distances: Vec::new() };
+    let largest = options.sizes.iter().copied().max().unwrap_or(1);
+    let model = measure_paths(comm, &sites, options.root, largest, options.rate_reps)?;
+    let mut timer = Timer::new(comm)?;
+    let mut rows = Vec::new();
+    let mut notes = paths(&model);
+    let mut found = Vec::new();
+    for &size in &options.sizes {
+        for (kind, direction) in [(Kind::Scatter, Direction::Scatter), (Kind::Gather, Direction::Gather)] {
+            let names = ["native", "linear", "linear-nonblocking"].map(String::from).into_iter();
+            let names: Vec<_> = names.chain((1..=model.max_lanes()).map(|p| format!("lanes-{p}"))).collect();
+            let mut medians = BTreeMap::new();
+            for name in &names {
+                let mut operation = Collective::new(kind, name, &setting, n).map_err(Failure::input)?;
+                let seconds = timer.measure(&mut operation, size, &timing)?;
+                medians.insert(name.clone(), seconds.value(timing.rule.estimate));
+                rows.push(Row { operation: format!("{}/{name}", kind.name()), block_bytes: size, seconds });
+            }
+            let choice = Choice::of(&model, direction, size, options.margin, &medians);
+            notes.extend(choice.lines(kind.name()));
+            found.push(choice.json(kind.name()));
+        }
+    }
+    let report = Report {
+        title: format!("{} + {} ranks, root {}", model.near_ranks, model.far_ranks, options.root),
+        context: context(comm, Some(timer.clock()), &sites)?,
+        rows,
+        notes,
+        found: serde_json::json!({ "paths": model, "choices": found }),
+    };
+    options.output.write(comm, &report)
+}
+
+/// The measured links, a line each.
+pub fn paths(model: &PathModel) -> Vec<String> {
+    let wan: Vec<_> = model.wan_bytes_per_second.iter().map(|&b| rate(b)).collect();
+    vec![
+        format!("LAN: {}, {} one way", rate(model.lan_bytes_per_second), people(model.lan_latency_seconds)),
+        format!(
+            "WAN: {} one way; 1, 2 ... lanes at a time have each {}",
+            people(model.wan_latency_seconds),
+            wan.join(", ")
+        ),
+        format!("WAN: the root alone to all ranks at once has {}", rate(model.root_wan_bytes_per_second)),
+    ]
+}
+
+/// What the models say, what the clock says, and what follows.
+struct Choice<'m> {
+    size: usize,
+    direction: Direction,
+    model: &'m PathModel,
+    medians: &'m BTreeMap<String, f64>,
+    by_model: Option<usize>,
+    best_lanes: usize,
+    by_clock: String,
+}
+
+impl<'m> Choice<'m> {
+    fn of(
+        model: &'m PathModel,
+        direction: Direction,
+        size: usize,
+        margin: f64,
+        medians: &'m BTreeMap<String, f64>,
+    ) -> Self {
+        let time = |lanes: &usize| medians.get(&format!("lanes-{lanes}")).copied().unwrap_or(f64::INFINITY);
+        let best_lanes = (1..=model.max_lanes()).min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(1);
+        let fastest = |lanes: bool| {
+            let some = medians.iter().filter(move |(name, _)| name.starts_with("lanes-") == lanes);
+            some.min_by(|a, b| a.1.total_cmp(b.1)).map(|(name, time)| (name.as_str(), *time))
+        };
+        let by_clock = match (fastest(true), fastest(false)) {
+            (Some((lanes, time)), Some((_, plain))) if time * (1.0 + margin) < plain => lanes,
+            (_, plain) => plain.map_or("native", |(name, _)| name),
+        };
+        let by_model = model.choose(direction, size, margin);
+        Self { size, direction, model, medians, by_model, best_lanes, by_clock: by_clock.into() }
+    }
+
+    fn time(&self, name: &str) -> f64 {
+        self.medians.get(name).copied().unwrap_or(f64::NAN)
+    }
+
+    fn lines(&self, kind: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        for lanes in 1..=self.model.max_lanes() {
+            let of = |variant| people(self.model.lanes_seconds(variant, self.direction, lanes, self.size));
+            lines.push(format!(
+                "{kind} of {} bytes, {lanes} lane{}: measured {}, overlapped model {}, section 4.2 {}, table 1 {}",
+                self.size,
+                if lanes == 1 { "" } else { "s" },
+                people(self.time(&format!("lanes-{lanes}"))),
+                of(Variant::Overlapped),
+                of(Variant::Section42),
+                of(Variant::Table1)
+            ));
+        }
+        let single = self.time("lanes-1");
+        let best = self.time(&format!("lanes-{}", self.best_lanes));
+        lines.push(format!(
+            "{kind} of {} bytes: linear measured {}, model {}; best of the lanes {} ({:.2} x over one lane)",
+            self.size,
+            people(self.time("linear").min(self.time("linear-nonblocking"))),
+            people(self.model.linear_seconds(self.size)),
+            self.best_lanes,
+            single / best
+        ));
+        let by_model = self.by_model.map_or("linear".to_string(), |p| format!("lanes-{p}"));
+        lines.push(format!("{kind} of {} bytes: the model chooses {by_model}, the clock {}", self.size, self.by_clock));
+        lines
+    }
+
+    fn json(&self, kind: &str) -> serde_json::Value {
+        let models: BTreeMap<String, Vec<f64>> = VARIANTS
+            .iter()
+            .map(|&v| {
+                let times =
+                    (1..=self.model.max_lanes()).map(|p| self.model.lanes_seconds(v, self.direction, p, self.size));
+                (format!("{v:?}"), times.collect())
+            })
+            .collect();
+        serde_json::json!({
+            "operation": kind,
+            "block_bytes": self.size,
+            "measured_seconds": self.medians,
+            "model_seconds": models,
+            "model_linear_seconds": self.model.linear_seconds(self.size),
+            "lanes_by_model": self.by_model,
+            "best_lanes_by_model": self.model.best_lanes(Variant::Overlapped, self.direction, self.size),
+            "best_lanes_measured": self.best_lanes,
+            "chosen_by_clock": self.by_clock,
+        })
+    }
+}

@@ -1,0 +1,135 @@
+//! `mpib model`: parameters of the models from round trips, trains and point-to-two experiments, and what they say of a linear scatter.
+
+use super::{Failure, Output, Repetitions, all_fit, at_least, bytes_not_zero, context, rate};
+use clap::Args;
+use mpib::collectives::operation::{Collective, Kind, Setting};
+use mpib::comm::Comm;
+use mpib::models::{Hockney, Lmo, LogGp, PairMatrix};
+use mpib::p2p::{Order, all_pairs, point_to_two, train};
+use mpib::report::{Report, Row, people};
+use mpib::timing::{Timer, Timing};
+
+#[derive(Args)]
+pub struct Options {
+    /// Sizes of messages beside the empty one, with commas; the largest also serves the LMO model
+    #[arg(long, value_parser = bytes_not_zero, value_delimiter = ',', default_values_t = [4096, 262_144, 1 << 20])]
+    sizes: Vec<usize>,
+    /// Messages in a train, for LogGP
+    #[arg(long, default_value_t = 8)]
+    train: usize,
+    /// Point-to-two experiments of each rank, for LMO
+    #[arg(long, default_value_t = 3)]
+    triples: usize,
+    #[command(flatten)]
+    repetitions: Repetitions,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
+    options.output.check()?;
+    let rule = options.repetitions.rule()?;
+    at_least(comm, 2, "a model of messages")?;
+    all_fit(&options.sizes, comm.size())?;
+    if !(2..=1024).contains(&options.train) {
+        return Err(Failure::Input(format!("--train is {}; it must be 2 to 1024", options.train)));
+    }
+    let n = comm.size();
+    let mut sizes = options.sizes.clone();
+    sizes.push(0);
+    sizes.sort_unstable();
+    sizes.dedup();
+    let largest = sizes.last().copied().unwrap_or(1);
+    let mut rows = Vec::new();
+    // there and nothing back: the way there is what a byte costs, and an empty way is half of an empty round trip
+    let mut trips = Vec::new();
+    for &size in &sizes {
+        let found = all_pairs(comm, Order::Parallel, size, 0, &rule)?;
+        let index = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j)));
+        rows.extend(index.zip(&found.values).map(|((i, j), summary)| Row {
+            operation: format!("there/{i}-{j}"),
+            block_bytes: size,
+            seconds: summary.clone(),
+        }));
+        trips.push(PairMatrix::new(n, |i, j| found.get(i, j).value(rule.estimate)));
+    }
+    let pairs = PairMatrix::new(n, |i, j| {
+        let empty = *trips[0].get(i, j) / 2.0;
+        let way =
+            |(&size, times): (&usize, &PairMatrix<f64>)| (size, (*times.get(i, j) - empty).max(f64::MIN_POSITIVE));
+        Hockney::from_ends(&sizes.iter().zip(&trips).map(way).collect::<Vec<_>>())
+    });
+    let mean = Hockney::mean_of(&pairs);
+    let lmo = if n >= 3 {
+        let twos = point_to_two(comm, largest, options.triples.max(1), 11)?;
+        let (empty, loaded) = (&trips[0], &trips[trips.len() - 1]);
+        Some(Lmo::fit(largest, empty, loaded, &twos))
+    } else {
+        None
+    };
+    let mut trains = Vec::new();
+    for bytes in [1, 1024, 16384] {
+        let mut mine = if comm.rank() < 2 {
+            let t = train(comm, 0, 1, bytes, options.train, 21)?;
+            [t.single_seconds, t.back_to_back_seconds, t.delay_seconds, t.delayed_seconds]
+        } else {
+            [0.0; 4]
+        };
+        comm.broadcast_numbers(&mut mine, 0)?;
+        let [single_seconds, back_to_back_seconds, delay_seconds, delayed_seconds] = mine;
+        let messages = options.train;
+        trains.push(mpib::models::Train {
+            bytes,
+            messages,
+            single_seconds,
+            back_to_back_seconds,
+            delay_seconds,
+            delayed_seconds,
+        });
+    }
+    let loggp = LogGp::fit(&trains);
+    let mut timer = Timer::new(comm)?;
+    let mut scatter = Collective::new(Kind::Scatter, "linear", &Setting::default(), n).map_err(Failure::input)?;
+    let measured = timer.measure(&mut scatter, largest, &Timing { rule, ..Timing::default() })?;
+    let mut notes = vec![
+        format!(
+            "Hockney, mean of all pairs: latency {}, {}",
+            people(mean.latency_seconds),
+            rate(1.0 / mean.seconds_per_byte)
+        ),
+        format!(
+            "LogGP, ranks 0 and 1: L {}, o {}, g {}, G {:.4} ns/B",
+            people(loggp.latency_seconds),
+            people(loggp.overhead_seconds),
+            people(loggp.gap_seconds),
+            loggp.seconds_per_byte * 1e9
+        ),
+    ];
+    for (i, j) in (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j))).take(64) {
+        let h = pairs.get(i, j);
+        notes.push(format!(
+            "Hockney {i}-{j}: latency {}, {}",
+            people(h.latency_seconds),
+            rate(1.0 / h.seconds_per_byte)
+        ));
+    }
+    if let Some(lmo) = &lmo {
+        let ranks = lmo.processing_seconds.iter().zip(&lmo.processing_seconds_per_byte).enumerate();
+        notes.extend(ranks.map(|(i, (c, t))| format!("LMO rank {i}: C {}, t {:.4} ns/B", people(*c), t * 1e9)));
+    }
+    notes.push(format!(
+        "linear scatter of {largest} bytes: measured {}, Hockney {}{}",
+        people(measured.value(rule.estimate)),
+        people(mean.linear_scatter_seconds(n, largest)),
+        lmo.as_ref().map_or(String::new(), |l| format!(", LMO {}", people(l.linear_scatter_seconds(0, largest))))
+    ));
+    rows.push(Row { operation: "scatter/linear".into(), block_bytes: largest, seconds: measured });
+    let report = Report {
+        title: format!("Models of {n} ranks"),
+        context: context(comm, Some(timer.clock()), &[])?,
+        rows,
+        notes,
+        found: serde_json::json!({ "hockney": mean, "hockney_pairs": pairs, "loggp": loggp, "lmo": lmo, "trains": trains }),
+    };
+    options.output.write(comm, &report)
+}

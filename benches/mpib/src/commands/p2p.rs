@@ -1,0 +1,81 @@
+//! `mpib p2p`: round trips between all pairs, C(n,2) estimates with errors.
+
+use super::{Failure, Output, Repetitions, at_least, bytes, context};
+use clap::{Args, ValueEnum};
+use mpib::comm::Comm;
+use mpib::p2p::{Order, all_pairs, stream_seconds};
+use mpib::report::{Report, Row, people};
+use mpib::stats::Summary;
+
+#[derive(Args)]
+pub struct Options {
+    /// Bytes of the message there; several with commas
+    #[arg(long, value_parser = bytes, value_delimiter = ',', default_values_t = [0, 1024, 65536, 1 << 20])]
+    sizes: Vec<usize>,
+    /// Bytes of the answer; the same as there unless given
+    #[arg(long, value_parser = bytes)]
+    back: Option<usize>,
+    /// Pairs one after the other, or as many at a time as there can be without a rank in two
+    #[arg(long, value_enum, default_value_t = OrderName::Parallel)]
+    order: OrderName,
+    /// Also streams of messages between ranks 0 and 1, for their bandwidth
+    #[arg(long)]
+    stream: bool,
+    #[command(flatten)]
+    repetitions: Repetitions,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum OrderName {
+    Sequential,
+    Parallel,
+}
+
+pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
+    options.output.check()?;
+    let rule = options.repetitions.rule()?;
+    at_least(comm, 2, "a round trip")?;
+    let order = match options.order {
+        OrderName::Sequential => Order::Sequential,
+        OrderName::Parallel => Order::Parallel,
+    };
+    let n = comm.size();
+    let mut rows = Vec::new();
+    let mut notes = Vec::new();
+    for &size in &options.sizes {
+        let pairs = all_pairs(comm, order, size, options.back.unwrap_or(size), &rule)?;
+        let index = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j)));
+        for ((i, j), summary) in index.zip(pairs.values) {
+            rows.push(Row { operation: format!("round-trip/{i}-{j}"), block_bytes: size, seconds: summary });
+        }
+    }
+    if options.stream {
+        for &size in options.sizes.iter().filter(|&&s| s > 0) {
+            let messages = (64usize << 20).div_ceil(size).clamp(64, 4096);
+            let mut times = Vec::new();
+            for _ in 0..7 {
+                comm.barrier()?;
+                let mut seconds = [if comm.rank() < 2 { stream_seconds(comm, 0, 1, size, messages)? } else { 0.0 }];
+                comm.broadcast_numbers(&mut seconds, 0)?;
+                times.push(seconds[0] / messages as f64);
+            }
+            let seconds = Summary::of(&times[1..], rule.confidence);
+            notes.push(format!(
+                "stream 0-1, {size} bytes: {} a message, {:.1} MB/s",
+                people(seconds.median),
+                size as f64 / seconds.median / 1e6
+            ));
+            rows.push(Row { operation: "stream/0-1".into(), block_bytes: size, seconds });
+        }
+    }
+    let report = Report {
+        title: format!("Round trips between all pairs of {n} ranks"),
+        context: context(comm, None, &[])?,
+        rows,
+        notes,
+        found: serde_json::Value::Null,
+    };
+    options.output.write(comm, &report)
+}

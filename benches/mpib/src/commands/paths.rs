@@ -1,0 +1,202 @@
+//! `mpib paths`: what the ways of a checkpoint take on this machine, and what follows for GROUP_SIZE and the aggregators.
+
+use super::{Failure, Output, SiteOptions, TimingOptions, at_least, bytes_not_zero, context, rate};
+use clap::Args;
+use mpib::collectives::operation::Operation;
+use mpib::comm::Comm;
+use mpib::paths::{GroupGather, TcpGather, WriteFiles};
+use mpib::report::{Line, Plot, Point, Report, Row, people};
+use mpib::stats::Summary;
+use mpib::timing::Timer;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct Options {
+    /// Bytes of each rank's checkpoint
+    #[arg(long, value_parser = bytes_not_zero, default_value = "1MiB")]
+    bytes: usize,
+    /// Group sizes to try, with commas; those of more than all ranks become all ranks
+    #[arg(long, value_delimiter = ',', default_values_t = [2, 4, 8, 16, 32])]
+    groups: Vec<usize>,
+    /// A directory on each node's own disk
+    #[arg(long, value_name = "DIR")]
+    local: Option<PathBuf>,
+    /// A directory on the parallel file system
+    #[arg(long, value_name = "DIR")]
+    pfs: Option<PathBuf>,
+    /// A picture of all paths over the group size (SVG)
+    #[arg(long, value_name = "FILE")]
+    figure: Option<PathBuf>,
+    #[command(flatten)]
+    timing: TimingOptions,
+    #[command(flatten)]
+    sites: SiteOptions,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// One way at one group size.
+struct Way {
+    name: &'static str,
+    group: usize,
+    seconds: Summary,
+}
+
+pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
+    options.output.check()?;
+    let timing = options.timing.timing()?;
+    at_least(comm, 2, "a group")?;
+    let n = comm.size();
+    let mut groups: Vec<usize> = options.groups.iter().map(|&g| g.min(n)).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    if groups.first().is_none_or(|&g| g < 2) {
+        return Err(Failure::Input("--groups: a group has at least 2 ranks".into()));
+    }
+    let whole_group_bytes = options.bytes.checked_mul(n).filter(|&b| b <= mpib::comm::MAX_MESSAGE_BYTES);
+    if whole_group_bytes.is_none() {
+        return Err(Failure::Input(format!("--bytes {}: {n} ranks' bytes do not fit into one message", options.bytes)));
+    }
+    let sites = if options.sites.given() { options.sites.two_sites(comm)? } else { Vec::new() };
+    let mut timer = Timer::new(comm)?;
+    let mut rows = Vec::new();
+    let mut ways: Vec<Way> = Vec::new();
+    let mut measure = |operation: &mut dyn Operation, name: &'static str, group: usize| -> Result<(), Failure> {
+        let seconds = timer.measure(operation, options.bytes, &timing)?;
+        let mut wrong = [f64::from(u8::from(!operation.is_right(comm)))];
+        comm.all_max(&mut wrong)?;
+        if wrong[0] != 0.0 {
+            return Err(Failure::Output(format!("{}: wrong bytes arrived", operation.name())));
+        }
+        rows.push(Row { operation: operation.name(), block_bytes: options.bytes, seconds: seconds.clone() });
+        ways.push(Way { name, group, seconds });
+        Ok(())
+    };
+    for &group in &groups {
+        for (name, implementation) in [
+            ("native", "native"),
+            ("linear", "linear-nonblocking"),
+            ("binomial", "binomial"),
+            ("lanes-1", "lanes-1"),
+            ("lanes-2", "lanes-2"),
+            ("lanes-4", "lanes-4"),
+        ] {
+            if let Some(mut gather) = GroupGather::new(comm, group, implementation, &sites)? {
+                measure(&mut gather, name, group)?;
+            }
+        }
+        measure(&mut TcpGather::new(comm, group)?, "tcp", group)?;
+    }
+    if let Some(directory) = &options.local {
+        measure(&mut WriteFiles::new(comm, "local", directory, 1)?, "local disk", 1)?;
+    }
+    if let Some(directory) = &options.pfs {
+        measure(&mut WriteFiles::new(comm, "pfs", directory, 1)?, "pfs", 1)?;
+        for &group in &groups {
+            measure(&mut WriteFiles::new(comm, "pfs", directory, group)?, "pfs", group)?;
+        }
+    }
+    let notes = recommend(&ways, &groups, n, options.bytes);
+    let figure = options.figure.clone().map(|path| (path, plot(&ways, n, options.bytes).svg()));
+    let report = Report {
+        title: format!("Transfer paths of {n} ranks, {} bytes each", options.bytes),
+        context: context(comm, Some(timer.clock()), &sites)?,
+        rows,
+        notes,
+        found: serde_json::Value::Null,
+    };
+    options.output.write_with(comm, &report, figure.as_slice())
+}
+
+/// The group size with the least time from the ranks to the store: the fastest gather, then the aggregators' writing. Both
+/// overlap in the running system, which makes the sum an upper bound; where no PFS was given, gathers alone decide.
+fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<String> {
+    let gather = |group: usize| {
+        let some = ways.iter().filter(move |w| w.group == group && !["pfs", "local disk"].contains(&w.name));
+        some.min_by(|a, b| a.seconds.median.total_cmp(&b.seconds.median))
+    };
+    let write = |group: usize| ways.iter().find(|w| w.group == group && w.name == "pfs").map(|w| w.seconds.median);
+    let whole = (bytes * n) as f64;
+    let mut lines = Vec::new();
+    let mut best: Option<(f64, usize, &str)> = None;
+    for &group in groups {
+        let Some(fastest) = gather(group) else { continue };
+        let total = fastest.seconds.median + write(group).unwrap_or(0.0);
+        let written = write(group)
+            .map_or(String::new(), |w| format!(", then {} to write by {} aggregators", people(w), n.div_ceil(group)));
+        lines.push(format!(
+            "groups of {group}: {} to gather by {}{written}",
+            people(fastest.seconds.median),
+            fastest.name
+        ));
+        if best.is_none_or(|b| total < b.0) {
+            best = Some((total, group, fastest.name));
+        }
+    }
+    if let Some(direct) = write(1) {
+        lines.push(format!("without aggregators: {n} ranks write in {}, {}", people(direct), rate(whole / direct)));
+    }
+    if let Some((total, group, name)) = best {
+        lines.push(format!(
+            "recommended: group size {group}, {} aggregator{}, gathered by {name}: {}, {}",
+            n.div_ceil(group),
+            if n.div_ceil(group) == 1 { "" } else { "s" },
+            people(total),
+            rate(whole / total)
+        ));
+    }
+    lines
+}
+
+fn plot(ways: &[Way], n: usize, bytes: usize) -> Plot {
+    let mut lines: Vec<Line> = Vec::new();
+    for way in ways {
+        let interval = way.seconds.median_interval;
+        let point = Point {
+            x: way.group as f64,
+            y: way.seconds.median,
+            low: interval.map_or(way.seconds.min, |i| i.low),
+            high: interval.map_or(way.seconds.max, |i| i.high),
+        };
+        match lines.iter_mut().find(|l| l.name == way.name) {
+            Some(line) => line.points.push(point),
+            None => lines.push(Line { name: way.name.into(), points: vec![point] }),
+        }
+    }
+    Plot {
+        title: format!("{n} ranks, {bytes} bytes each"),
+        x: "group size (1: no aggregators)".into(),
+        y: "seconds (median, 95 %)".into(),
+        log: true,
+        lines,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_sum_of_gathering_and_writing_is_recommended() {
+        let way = |name, group, seconds| Way { name, group, seconds: Summary::of(&[seconds], 0.95) };
+        let ways = [
+            way("native", 2, 1.0),
+            way("tcp", 2, 0.9),
+            way("native", 4, 1.5),
+            way("tcp", 4, 2.0),
+            way("pfs", 1, 9.0),
+            way("pfs", 2, 6.0),
+            way("pfs", 4, 3.0),
+        ];
+        let lines = recommend(&ways, &[2, 4], 8, 1 << 20);
+        assert!(
+            lines[3].starts_with("recommended: group size 4, 2 aggregators, gathered by native: 4.500 s"),
+            "{lines:?}"
+        );
+        let without_pfs = recommend(&ways[..4], &[2, 4], 8, 1 << 20);
+        assert!(
+            without_pfs[2].starts_with("recommended: group size 2, 4 aggregators, gathered by tcp"),
+            "{without_pfs:?}"
+        );
+    }
+}

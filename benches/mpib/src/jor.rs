@@ -1,0 +1,448 @@
+//! The coupled-cluster benchmark of C. Clauss, S. Gsell, S. Lankes, T. Bemmerl, "A fair benchmark for evaluating the latent
+//! potential of heterogeneous coupled clusters": Laplace's equation on 2N x N points by Jacobi's iteration (JOR), over two
+//! sites that exchange their common border only every so many iterations.
+//!
+//! Here is what needs no MPI: the points, who has which of them, and how many iterations there are to be. Boundary values are
+//! those of x^2 - y^2, of which the five-point stencil is exact, so that the error of any iterate is known without a second
+//! solution. The start is 0 everywhere inside.
+//!
+//! Deviations: the error is the largest difference from the exact solution. It is looked at after an exchange between the
+//! sites, as in the paper, and seldom enough to cost little ([`Problem::look_every`]).
+
+pub mod bench;
+#[cfg(feature = "hdf5")]
+pub mod checkpoint;
+
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// A rectangle of `rows` x `cols` points within the boundary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// 2N, or N for a run on half of it.
+    pub rows: usize,
+    /// N
+    pub cols: usize,
+}
+
+/// The paper's classes and their N. It prints 1024x1204 for the last, which can only be 1024x1024.
+pub const CLASSES: [(&str, usize); 5] = [("S", 16), ("W", 128), ("A", 256), ("B", 512), ("C", 1024)];
+
+impl Problem {
+    /// 2N x N
+    pub fn whole(n: usize) -> Self {
+        Self { rows: 2 * n, cols: n }
+    }
+
+    /// N x N
+    pub fn half(n: usize) -> Self {
+        Self { rows: n, cols: n }
+    }
+
+    /// Points to be computed.
+    pub fn points(&self) -> usize {
+        self.rows * self.cols
+    }
+
+    /// The solution at row 0..=rows+1, column 0..=cols+1; the outermost are the boundary.
+    pub fn exact(&self, row: usize, col: usize) -> f64 {
+        let scale = (self.cols + 1) as f64;
+        let (x, y) = (col as f64 / scale, row as f64 / scale);
+        x * x - y * y
+    }
+
+    /// Exchanges between two looks at the error: it falls by less than a thousandth of its start in the meantime.
+    pub fn look_every(&self, period: usize) -> usize {
+        (self.points() / 4096 / period).max(1)
+    }
+}
+
+/// Rows and columns of the inner points that somebody has, counted from 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Area {
+    /// From the top.
+    pub rows: Range<usize>,
+    /// From the left.
+    pub cols: Range<usize>,
+}
+
+/// An area's values, with a border around it that belongs to neighbours or to the boundary.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Block {
+    area: Area,
+    wide: usize,
+    old: Vec<f64>,
+    new: Vec<f64>,
+}
+
+/// Which border.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Above.
+    Up,
+    /// Below.
+    Down,
+    /// Smaller columns.
+    Left,
+    /// Larger columns.
+    Right,
+}
+
+/// In the order in which neighbours are named.
+pub const SIDES: [Side; 4] = [Side::Up, Side::Down, Side::Left, Side::Right];
+
+impl Block {
+    /// 0 inside, the solution on the boundary, and 0 where neighbours begin.
+    pub fn new(problem: Problem, area: Area) -> Self {
+        let wide = area.cols.len() + 2;
+        let mut old = vec![0.0; wide * (area.rows.len() + 2)];
+        for r in 0..area.rows.len() + 2 {
+            for c in 0..wide {
+                let (row, col) = (area.rows.start + r, area.cols.start + c);
+                if row == 0 || row == problem.rows + 1 || col == 0 || col == problem.cols + 1 {
+                    old[r * wide + c] = problem.exact(row, col);
+                }
+            }
+        }
+        Self { area, wide, new: old.clone(), old }
+    }
+
+    /// One iteration. Every point is the same expression of the same four values wherever it is computed: nothing is fused
+    /// or summed in another order, so that any number of ranks gets the same bits.
+    pub fn sweep(&mut self) {
+        let wide = self.wide;
+        for r in 1..=self.area.rows.len() {
+            let row = r * wide;
+            let (up, here, down) =
+                (&self.old[row - wide..row], &self.old[row..row + wide], &self.old[row + wide..row + 2 * wide]);
+            for (c, new) in self.new[row..row + wide].iter_mut().enumerate().take(wide - 1).skip(1) {
+                *new = (((up[c] + here[c - 1]) + here[c + 1]) + down[c]) * 0.25;
+            }
+        }
+        std::mem::swap(&mut self.old, &mut self.new);
+        // the border is not computed, and has to be in both
+        for side in SIDES {
+            for at in self.line(side, 0) {
+                self.old[at] = self.new[at];
+            }
+        }
+    }
+
+    /// The largest difference from the solution.
+    pub fn error(&self, problem: Problem) -> f64 {
+        let mut largest: f64 = 0.0;
+        for r in 1..=self.area.rows.len() {
+            for c in 1..self.wide - 1 {
+                let exact = problem.exact(self.area.rows.start + r, self.area.cols.start + c);
+                largest = largest.max((self.old[r * self.wide + c] - exact).abs());
+            }
+        }
+        largest
+    }
+
+    /// Places of the points along a side: of the border itself (`inside` 0), or of our own next to it (1). No corners.
+    fn line(&self, side: Side, inside: usize) -> impl Iterator<Item = usize> + use<> {
+        let (high, wide) = (self.area.rows.len() + 2, self.wide);
+        let (first, step, count) = match side {
+            Side::Up => (inside * wide + 1, 1, wide - 2),
+            Side::Down => ((high - 1 - inside) * wide + 1, 1, wide - 2),
+            Side::Left => (wide + inside, wide, high - 2),
+            Side::Right => (2 * wide - 1 - inside, wide, high - 2),
+        };
+        (0..count).map(move |i| first + i * step)
+    }
+
+    /// What a neighbour needs of us.
+    pub fn edge(&self, side: Side) -> Vec<f64> {
+        self.line(side, 1).map(|at| self.old[at]).collect()
+    }
+
+    /// What we need of a neighbour.
+    pub fn set_border(&mut self, side: Side, values: impl IntoIterator<Item = f64>) {
+        for (at, value) in self.line(side, 0).zip(values) {
+            self.old[at] = value;
+        }
+    }
+
+    /// Points in our area.
+    pub fn points(&self) -> usize {
+        self.area.rows.len() * self.area.cols.len()
+    }
+
+    /// Everything, the border too: with a period, what is in it is a part of the state.
+    pub fn state(&self) -> &[f64] {
+        &self.old
+    }
+
+    /// The inverse of [`Block::state`]; false, and nothing done, for as many values as another area has.
+    pub fn set_state(&mut self, state: &[f64]) -> bool {
+        if state.len() != self.old.len() {
+            return false;
+        }
+        self.old.copy_from_slice(state);
+        self.new.copy_from_slice(state);
+        true
+    }
+
+    /// Our points, row by row.
+    pub fn values(&self) -> Vec<f64> {
+        let rows = (1..=self.area.rows.len()).flat_map(|r| (1..self.wide - 1).map(move |c| (r, c)));
+        rows.map(|(r, c)| self.old[r * self.wide + c]).collect()
+    }
+}
+
+/// How a site's area is cut among its ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cut {
+    /// Whole rows: few, long messages. What the paper does.
+    Strips,
+    /// Rectangles as square as can be: short messages, and several pairs between the sites. The paper's outlook.
+    Blocks,
+}
+
+/// One rank's part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its points.
+    pub area: Area,
+    /// Positions of the neighbours, in the order of [`SIDES`].
+    pub neighbours: [Option<usize>; 4],
+    /// Whether that neighbour is in the other site.
+    pub other_site: [bool; 4],
+}
+
+/// `whole` cut into `parts` as even as can be.
+fn cut(whole: Range<usize>, parts: usize) -> impl Iterator<Item = Range<usize>> {
+    let (start, len) = (whole.start, whole.len());
+    (0..parts).map(move |i| start + len * i / parts..start + len * (i + 1) / parts)
+}
+
+/// A partition that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CutError {
+    /// A part without points.
+    #[error("{ranks} ranks cannot share {rows} x {cols} points: somebody would have none")]
+    TooMany {
+        /// Of a site.
+        ranks: usize,
+        /// Its rows.
+        rows: usize,
+        /// Its columns.
+        cols: usize,
+    },
+    /// Blocks on both sides must meet.
+    #[error("blocks need equal numbers of ranks in both sites; there are {near} and {far}")]
+    Unequal {
+        /// Of the upper site.
+        near: usize,
+        /// Of the lower site.
+        far: usize,
+    },
+}
+
+/// Parts of the upper site's `upper` ranks, which have the first `upper_rows` rows, then of the lower site's. With no lower
+/// ranks, all rows are the upper's. Positions, not ranks: the last of the upper strips and the first of the lower ones
+/// meet, and so are the front-ends.
+pub fn parts(
+    problem: Problem,
+    cut_as: Cut,
+    upper: usize,
+    lower: usize,
+    upper_rows: usize,
+) -> Result<Vec<Part>, CutError> {
+    let upper_rows = if lower == 0 { problem.rows } else { upper_rows };
+    if cut_as == Cut::Blocks && lower != 0 && upper != lower {
+        return Err(CutError::Unequal { near: upper, far: lower });
+    }
+    let across = match cut_as {
+        Cut::Strips => 1,
+        // the widest number of columns of blocks that is not more than that of rows
+        Cut::Blocks => (1..=upper).filter(|a| upper.is_multiple_of(*a) && a * a <= upper).max().unwrap_or(1),
+    };
+    let mut areas = Vec::new();
+    for (rows, ranks) in [(0..upper_rows, upper), (upper_rows..problem.rows, lower)] {
+        if ranks == 0 {
+            continue;
+        }
+        let down = ranks / across;
+        if rows.len() < down || problem.cols < across {
+            return Err(CutError::TooMany { ranks, rows: rows.len(), cols: problem.cols });
+        }
+        for rows in cut(rows, down) {
+            areas.extend(cut(0..problem.cols, across).map(|cols| Area { rows: rows.clone(), cols }));
+        }
+    }
+    let total = areas.len();
+    let part = |(at, area): (usize, &Area)| {
+        let column = at % across;
+        let neighbours = [
+            at.checked_sub(across),
+            Some(at + across).filter(|&n| n < total),
+            (column > 0).then(|| at - 1),
+            (column + 1 < across).then_some(at + 1),
+        ];
+        let is_upper = |at: usize| at < upper;
+        let other_site = neighbours.map(|n| n.is_some_and(|n| is_upper(n) != is_upper(at)));
+        Part { area: area.clone(), neighbours, other_site }
+    };
+    Ok(areas.iter().enumerate().map(part).collect())
+}
+
+/// Rows for the upper site when the other one is 1/`ratio` times as powerful; nobody's share is empty.
+pub fn balanced_rows(rows: usize, ratio: f64, upper: usize, lower: usize) -> usize {
+    let share = (rows as f64 * ratio / (1.0 + ratio)).round() as usize;
+    share.clamp(upper.min(rows), rows.saturating_sub(lower).max(1))
+}
+
+/// All of it in one process, with a border between `upper_rows` and the rest exchanged every `period` iterations.
+pub struct Serial {
+    problem: Problem,
+    period: usize,
+    halves: Vec<Block>,
+    done: usize,
+}
+
+impl Serial {
+    /// `upper_rows` of 0 or of all: one piece, without a border.
+    pub fn new(problem: Problem, upper_rows: usize, period: usize) -> Self {
+        let cols = 0..problem.cols;
+        let rows = [0..upper_rows, upper_rows..problem.rows];
+        let areas = rows.into_iter().filter(|r| !r.is_empty()).map(|rows| Area { rows, cols: cols.clone() });
+        Self { problem, period, halves: areas.map(|a| Block::new(problem, a)).collect(), done: 0 }
+    }
+
+    /// Exchanges when it is time, and iterates once.
+    pub fn step(&mut self) {
+        if self.done.is_multiple_of(self.period)
+            && let [upper, lower] = self.halves.as_mut_slice()
+        {
+            let (down, up) = (upper.edge(Side::Down), lower.edge(Side::Up));
+            upper.set_border(Side::Down, up);
+            lower.set_border(Side::Up, down);
+        }
+        self.halves.iter_mut().for_each(Block::sweep);
+        self.done += 1;
+    }
+
+    /// The largest difference from the solution.
+    pub fn error(&self) -> f64 {
+        self.halves.iter().map(|h| h.error(self.problem)).fold(0.0, f64::max)
+    }
+
+    /// All points, row by row.
+    pub fn values(&self) -> Vec<f64> {
+        self.halves.iter().flat_map(Block::values).collect()
+    }
+}
+
+/// Iterations until the error is a tenth of its start, in whole periods; found by doing them.
+pub fn iterations(problem: Problem, upper_rows: usize, period: usize) -> usize {
+    let mut serial = Serial::new(problem, upper_rows, period);
+    let aim = serial.error() / 10.0;
+    let stride = period * problem.look_every(period);
+    // about 0.4 N^2 iterations at period 1; the limit only ends what would never end
+    while serial.done < 1000 * problem.points() {
+        (0..stride).for_each(|_| serial.step());
+        if serial.error() <= aim {
+            break;
+        }
+    }
+    serial.done
+}
+
+/// The error after each exchange, relative to the start, for so many iterations: the paper's figure 3.
+pub fn error_evolution(problem: Problem, upper_rows: usize, period: usize, iterations: usize) -> Vec<(usize, f64)> {
+    let mut serial = Serial::new(problem, upper_rows, period);
+    let start = serial.error();
+    let mut points = vec![(0, 1.0)];
+    while serial.done < iterations {
+        (0..period).for_each(|_| serial.step());
+        points.push((serial.done, serial.error() / start));
+    }
+    points
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_solution_is_a_fixed_point() {
+        let problem = Problem { rows: 6, cols: 4 };
+        let mut block = Block::new(problem, Area { rows: 0..6, cols: 0..4 });
+        for r in 1..7 {
+            for c in 1..5 {
+                let at = r * block.wide + c;
+                block.old[at] = problem.exact(r, c);
+            }
+        }
+        block.sweep();
+        assert!(block.error(problem) < 1e-15, "{}", block.error(problem));
+    }
+
+    #[test]
+    fn an_iteration_brings_the_error_down_to_a_tenth_and_counts_grow_with_the_period() {
+        let problem = Problem::whole(16);
+        let counts: Vec<_> = [1, 2, 4, 8].map(|p| iterations(problem, 16, p)).to_vec();
+        let mut serial = Serial::new(problem, 16, 1);
+        let start = serial.error();
+        (0..counts[0]).for_each(|_| serial.step());
+        assert!(serial.error() <= start / 10.0, "{} of {start}", serial.error());
+        let mut fewer = Serial::new(problem, 16, 1);
+        (0..counts[0] - 1).for_each(|_| fewer.step());
+        assert!(fewer.error() > start / 10.0, "one iteration less is not enough");
+        assert!(counts.windows(2).all(|w| w[0] <= w[1]), "{counts:?}");
+        assert!(counts[3] < 3 * counts[0], "{counts:?}");
+    }
+
+    #[test]
+    fn a_border_exchanged_every_time_changes_no_bit() {
+        let problem = Problem::whole(9);
+        let mut whole = Serial::new(problem, 0, 1);
+        let mut cut = Serial::new(problem, 7, 1);
+        let mut late = Serial::new(problem, 7, 3);
+        for _ in 0..50 {
+            [&mut whole, &mut cut, &mut late].into_iter().for_each(Serial::step);
+        }
+        let bits = |s: &Serial| s.values().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&whole), bits(&cut));
+        assert_ne!(bits(&whole), bits(&late), "with a period of 3 it cannot be the same");
+    }
+
+    #[test]
+    fn parts_cover_every_point_once_and_neighbours_know_each_other() {
+        for cut_as in [Cut::Strips, Cut::Blocks] {
+            for (upper, lower, rows) in [(4, 4, 20), (1, 1, 16), (6, 6, 16), (5, 0, 32)] {
+                let problem = Problem::whole(16);
+                let parts = parts(problem, cut_as, upper, lower, rows).expect("fits");
+                let mut times = vec![0; problem.points()];
+                for part in &parts {
+                    for r in part.area.rows.clone() {
+                        part.area.cols.clone().for_each(|c| times[r * problem.cols + c] += 1);
+                    }
+                }
+                assert!(times.iter().all(|&t| t == 1), "{cut_as:?} {upper}+{lower}");
+                for (at, part) in parts.iter().enumerate() {
+                    for (side, back) in [(0, 1), (1, 0), (2, 3), (3, 2)] {
+                        let Some(other) = part.neighbours[side] else { continue };
+                        assert_eq!(parts[other].neighbours[back], Some(at), "{cut_as:?} {upper}+{lower}");
+                        assert_eq!(part.other_site[side], (at < upper) != (other < upper));
+                    }
+                }
+            }
+        }
+        let unequal = parts(Problem::whole(16), Cut::Strips, 3, 1, 24).expect("strips may be unequal");
+        assert_eq!(unequal.iter().map(|p| p.area.rows.len()).collect::<Vec<_>>(), [8, 8, 8, 8]);
+        assert!(parts(Problem::whole(16), Cut::Blocks, 3, 1, 24).is_err());
+        assert!(parts(Problem::whole(4), Cut::Strips, 5, 1, 4).is_err());
+    }
+
+    #[test]
+    fn work_is_shared_by_power() {
+        assert_eq!(balanced_rows(64, 1.0, 4, 4), 32);
+        assert_eq!(balanced_rows(64, 2.0, 4, 4), 43);
+        assert_eq!(balanced_rows(64, 1e9, 4, 4), 60);
+        assert_eq!(balanced_rows(64, 1e-9, 4, 4), 4);
+    }
+}

@@ -1,0 +1,362 @@
+//! The benchmark's runs over MPI: who meets at the border, how powerful each site is, and what coupling brings.
+
+use super::{Block, Cut, CutError, Part, Problem, SIDES, balanced_rows, iterations, parts};
+use crate::comm::{Comm, CommError, wtime};
+use crate::p2p::round_trips;
+use crate::stats::{StoppingRule, median};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+
+const TAG: u16 = 500;
+/// Ranks that only pretend to compute sleep while they wait, and so leave the cores to those that have something to do.
+const NAP: Duration = Duration::from_micros(50);
+/// But not at once: a neighbour is mostly about to come, and a nap lasts twice as long as asked for.
+const PATIENCE: Duration = Duration::from_micros(300);
+
+/// A run that cannot be.
+#[derive(Debug, thiserror::Error)]
+pub enum JorError {
+    /// MPI failed.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// More ranks than rows.
+    #[error(transparent)]
+    Cut(#[from] CutError),
+}
+
+/// What a benchmark does.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// N
+    pub n: usize,
+    /// The site of each rank: 0 or 1, both there.
+    pub sites: Vec<usize>,
+    /// Points each second that a rank of a site is held to; none: as fast as it can.
+    pub pace: Option<[f64; 2]>,
+    /// Iterations between exchanges of the sites; 1 among them.
+    pub periods: Vec<usize>,
+    /// How areas are cut.
+    pub cut: Cut,
+    /// Power of site 0 over that of site 1; measured where not given.
+    pub ratio: Option<f64>,
+    /// Each run is done so many times, and the median counts.
+    pub reps: usize,
+}
+
+/// What came out, the same on all ranks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Ranks that meet at the border, of site 0 and of site 1.
+    pub front_ends: [usize; 2],
+    /// Their round trip.
+    pub front_end_seconds: f64,
+    /// Each site alone on N x N.
+    pub half_seconds: [f64; 2],
+    /// Each site alone on 2N x N.
+    pub whole_seconds: [f64; 2],
+    /// Power of site 0 over that of site 1, on N x N: the median iterations' ratio.
+    pub ratio: f64,
+    /// The same on 2N x N.
+    pub ratio_whole: f64,
+    /// Both differ: on one site the whole problem does not fit into a cache that half of it fits into.
+    pub cache_crossed: bool,
+    /// Rows of site 0 when the load is balanced, of 2N.
+    pub balanced_rows: usize,
+    /// Both sites, load not balanced, exchange after each iteration.
+    pub transparent_seconds: f64,
+    /// Period, iterations, and seconds of the balanced runs.
+    pub periods: Vec<(usize, usize, f64)>,
+    /// The period of the shortest of them.
+    pub best_period: usize,
+    /// Best site alone over the transparent run.
+    pub artless: f64,
+    /// Best site alone over the best of the periods.
+    pub artful: f64,
+}
+
+/// Runs all of it. Collective; `sites` has both 0 and 1.
+pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
+    let of_site = |site| (0..comm.size()).filter(move |&r| plan.sites[r] == site).collect::<Vec<_>>();
+    let (near, far) = (of_site(0), of_site(1));
+    let (front_ends, front_end_seconds) = front_ends(comm, &near, &far, plan.n)?;
+    let (whole, half) = (Problem::whole(plan.n), Problem::half(plan.n));
+    // positions: site 0 from the top, its front-end last; then site 1, its front-end first
+    let mut order: Vec<usize> = near.iter().copied().filter(|&r| r != front_ends[0]).collect();
+    order.extend(front_ends);
+    order.extend(far.iter().copied().filter(|&r| r != front_ends[1]));
+    let runner = Runner { comm, plan, order, near: near.len(), far: far.len() };
+    let [alone_half, alone_whole] = counts(comm, &[(half, 0, 1), (whole, 0, 1)])?[..] else {
+        return Err(CommError::Told("two counts were asked for".into()).into());
+    };
+    let (half_seconds, half_iteration) = runner.alone(half, alone_half)?;
+    let (whole_seconds, whole_iteration) = runner.alone(whole, alone_whole)?;
+    // by the median iteration rather than the whole time: whatever else a node does now and then is not its power
+    let (ratio, ratio_whole) = (half_iteration[1] / half_iteration[0], whole_iteration[1] / whole_iteration[0]);
+    let used = plan.ratio.unwrap_or(ratio);
+    let rows = balanced_rows(whole.rows, used, near.len(), far.len());
+    let even = balanced_rows(whole.rows, near.len() as f64 / far.len() as f64, near.len(), far.len());
+    let transparent_seconds = runner.coupled(whole, even, 1, alone_whole)?;
+    let wanted: Vec<_> = plan.periods.iter().map(|&p| (whole, if p == 1 { 0 } else { rows }, p)).collect();
+    let found = counts(comm, &wanted)?;
+    let mut periods = Vec::new();
+    for (&period, &count) in plan.periods.iter().zip(&found) {
+        periods.push((period, count, runner.coupled(whole, rows, period, count)?));
+    }
+    let best = periods.iter().copied().min_by(|a, b| a.2.total_cmp(&b.2)).unwrap_or((1, 0, f64::NAN));
+    let alone = whole_seconds[0].min(whole_seconds[1]);
+    Ok(Outcome {
+        front_ends,
+        front_end_seconds,
+        half_seconds,
+        whole_seconds,
+        ratio: used,
+        ratio_whole,
+        cache_crossed: (ratio_whole / ratio - 1.0).abs() > 0.1,
+        balanced_rows: rows,
+        transparent_seconds,
+        periods,
+        best_period: best.0,
+        artless: alone / transparent_seconds,
+        artful: alone / best.2,
+    })
+}
+
+/// Both sites at `period` for so many iterations, rows as balanced for `ratio`; all points on all ranks, row by row. For
+/// comparing bits with [`super::Serial`]. Collective.
+pub fn solve(comm: &Comm, plan: &Plan, ratio: f64, period: usize, count: usize) -> Result<Vec<f64>, JorError> {
+    solve_from(comm, plan, ratio, period, |_| Ok(0), count, |_, _| Ok(()))
+}
+
+/// The same, from the iteration that `load` gives after it has put points into our part; `after` sees each iteration.
+/// Collective, `load` too.
+pub fn solve_from(
+    comm: &Comm,
+    plan: &Plan,
+    ratio: f64,
+    period: usize,
+    load: impl FnOnce(&mut Block) -> Result<usize, CommError>,
+    count: usize,
+    after: impl FnMut(usize, &Block) -> Result<(), CommError>,
+) -> Result<Vec<f64>, JorError> {
+    let of_site = |site| (0..comm.size()).filter(move |&r| plan.sites[r] == site).collect::<Vec<_>>();
+    let (near, far) = (of_site(0), of_site(1));
+    let order: Vec<usize> = near.iter().chain(&far).copied().collect();
+    let problem = Problem::whole(plan.n);
+    let rows = balanced_rows(problem.rows, ratio, near.len(), far.len());
+    let cut = parts(problem, plan.cut, near.len(), far.len(), rows)?;
+    let runner = Runner { comm, plan, order, near: near.len(), far: far.len() };
+    let mut block = Block::new(problem, cut[runner.position()].area.clone());
+    let from = load(&mut block)?;
+    let block = runner.iterate(&cut, 0, period, from..count, block, after)?.block;
+    let mine: Vec<u8> = block.values().iter().flat_map(|v| v.to_ne_bytes()).collect();
+    let all = comm.all_bytes(&mine)?;
+    let mut values = vec![0.0; problem.points()];
+    for (part, &rank) in cut.iter().zip(&runner.order) {
+        let mut numbers = all[rank].as_chunks::<8>().0.iter();
+        for row in part.area.rows.clone() {
+            for col in part.area.cols.clone() {
+                if let Some(number) = numbers.next() {
+                    values[row * problem.cols + col] = f64::from_ne_bytes(*number);
+                }
+            }
+        }
+    }
+    Ok(values)
+}
+
+/// Iterations for several problems, each counted by another rank. Collective.
+fn counts(comm: &Comm, wanted: &[(Problem, usize, usize)]) -> Result<Vec<usize>, CommError> {
+    let mut found = vec![0.0; wanted.len()];
+    for (i, &(problem, rows, period)) in wanted.iter().enumerate() {
+        if i % comm.size() == comm.rank() {
+            found[i] = iterations(problem, rows, period) as f64;
+        }
+    }
+    comm.all_max(&mut found)?;
+    Ok(found.into_iter().map(|n| n as usize).collect())
+}
+
+/// The pair of both sites with the quickest round trip of a border. As many pairs at a time as the smaller site has ranks.
+fn front_ends(comm: &Comm, near: &[usize], far: &[usize], n: usize) -> Result<([usize; 2], f64), CommError> {
+    let (few, many, turned) = if near.len() <= far.len() { (near, far, false) } else { (far, near, true) };
+    let mut times = vec![f64::NEG_INFINITY; few.len() * many.len()];
+    for round in 0..many.len() {
+        comm.barrier()?;
+        for (i, &a) in few.iter().enumerate() {
+            let j = (i + round) % many.len();
+            if [a, many[j]].contains(&comm.rank()) {
+                let trips = round_trips(comm, a, many[j], 8 * n, 8 * n, &StoppingRule::fixed(5))?;
+                if comm.rank() == a {
+                    times[i * many.len() + j] = trips.into_iter().fold(f64::INFINITY, f64::min);
+                }
+            }
+        }
+    }
+    comm.all_max(&mut times)?;
+    let best = (0..times.len()).min_by(|&a, &b| times[a].total_cmp(&times[b])).unwrap_or(0);
+    let pair = [few[best / many.len()], many[best % many.len()]];
+    Ok((if turned { [pair[1], pair[0]] } else { pair }, times[best]))
+}
+
+/// Iterations whose times are kept, for their median.
+const KEPT: usize = 100_000;
+
+/// One rank's part of a run.
+struct Run {
+    seconds: f64,
+    iteration_seconds: f64,
+    block: Block,
+}
+
+struct Runner<'a> {
+    comm: &'a Comm,
+    plan: &'a Plan,
+    /// Which rank is at which position.
+    order: Vec<usize>,
+    near: usize,
+    far: usize,
+}
+
+impl Runner<'_> {
+    fn position(&self) -> usize {
+        self.order.iter().position(|&r| r == self.comm.rank()).unwrap_or(0)
+    }
+
+    /// Seconds of each site alone, and of its median iteration; both at the same time, and nothing passes between them.
+    fn alone(&self, problem: Problem, count: usize) -> Result<([f64; 2], [f64; 2]), JorError> {
+        let me = self.position();
+        let (ranks, first) = if me < self.near { (self.near, 0) } else { (self.far, self.near) };
+        let cut = parts(problem, self.plan.cut, ranks, 0, problem.rows)?;
+        let mut times = [const { Vec::new() }; 4];
+        for _ in 0..self.plan.reps {
+            let run = self.timed(problem, &cut, first, 1, count)?;
+            let mut all = [0.0; 4];
+            let site = usize::from(first != 0);
+            (all[site], all[2 + site]) = (run.seconds, run.iteration_seconds);
+            self.comm.all_max(&mut all)?;
+            times.iter_mut().zip(all).for_each(|(times, time)| times.push(time));
+        }
+        let [near, far, near_iteration, far_iteration] = times.map(|t| median(&t));
+        Ok(([near, far], [near_iteration, far_iteration]))
+    }
+
+    /// Seconds of both sites together.
+    fn coupled(&self, problem: Problem, rows: usize, period: usize, count: usize) -> Result<f64, JorError> {
+        let cut = parts(problem, self.plan.cut, self.near, self.far, rows)?;
+        let mut times = Vec::new();
+        loop {
+            let run = self.timed(problem, &cut, 0, period, count)?;
+            let mut longest = [run.seconds];
+            self.comm.all_max(&mut longest)?;
+            times.push(longest[0]);
+            if times.len() >= self.plan.reps {
+                return Ok(median(&times));
+            }
+        }
+    }
+
+    /// Our part of a run of the positions from `first` on.
+    fn timed(
+        &self,
+        problem: Problem,
+        cut: &[Part],
+        first: usize,
+        period: usize,
+        count: usize,
+    ) -> Result<Run, CommError> {
+        let block = Block::new(problem, cut[self.position() - first].area.clone());
+        self.iterate(cut, first, period, 0..count, block, |_, _| Ok(()))
+    }
+
+    /// Iterates; `after` sees how many iterations there have been, and our points.
+    fn iterate(
+        &self,
+        cut: &[Part],
+        first: usize,
+        period: usize,
+        steps: std::ops::Range<usize>,
+        mut block: Block,
+        mut after: impl FnMut(usize, &Block) -> Result<(), CommError>,
+    ) -> Result<Run, CommError> {
+        let me = self.position();
+        let part = &cut[me - first];
+        let mut pace = self.plan.pace.map(|rates| Pace::new(rates[usize::from(me >= self.near)]));
+        self.comm.barrier()?;
+        let start = wtime();
+        let mut before = start;
+        let mut iterations = Vec::with_capacity(steps.len().min(KEPT));
+        for step in steps {
+            let now = |side: usize| !part.other_site[side] || step % period == 0;
+            let meet: Vec<(usize, usize)> = (0..4)
+                .filter(|&side| now(side))
+                .filter_map(|side| Some((side, self.order[part.neighbours[side]? + first])))
+                .collect();
+            self.exchange(&mut block, &meet)?;
+            if let Some(pace) = &mut pace {
+                pace.begin();
+            }
+            block.sweep();
+            if let Some(pace) = &mut pace {
+                pace.end(block.points());
+            }
+            let now = wtime();
+            if iterations.len() < KEPT {
+                iterations.push(now - before);
+            }
+            before = now;
+            after(step + 1, &block)?;
+        }
+        Ok(Run { seconds: before - start, iteration_seconds: median(&iterations), block })
+    }
+
+    /// With some neighbours: side and rank of each.
+    fn exchange(&self, block: &mut Block, meet: &[(usize, usize)]) -> Result<(), CommError> {
+        if meet.is_empty() {
+            return Ok(());
+        }
+        let out: Vec<Vec<u8>> = meet
+            .iter()
+            .map(|&(side, _)| block.edge(SIDES[side]).iter().flat_map(|v| v.to_ne_bytes()).collect())
+            .collect();
+        let mut into: Vec<Vec<u8>> = out.iter().map(|edge| vec![0; edge.len()]).collect();
+        self.comm.overlapped(|pending| {
+            for (edge, &(_, rank)) in into.iter_mut().zip(meet) {
+                pending.receive(edge, rank, TAG)?;
+            }
+            for (edge, &(_, rank)) in out.iter().zip(meet) {
+                pending.send(edge, rank, TAG)?;
+            }
+            if self.plan.pace.is_some() { pending.wait_all_asleep(PATIENCE, NAP) } else { pending.wait_all() }
+        })?;
+        for (edge, &(side, _)) in into.iter().zip(meet) {
+            let values = edge.as_chunks::<8>().0.iter().map(|b| f64::from_ne_bytes(*b));
+            block.set_border(SIDES[side], values);
+        }
+        Ok(())
+    }
+}
+
+/// Holds a rank to a number of points each second, by sleeping after each iteration for as long as is left. What it sleeps
+/// too long is taken off the next time.
+struct Pace {
+    seconds_per_point: f64,
+    begun: Instant,
+    debt: f64,
+}
+
+impl Pace {
+    fn new(points_per_second: f64) -> Self {
+        Self { seconds_per_point: 1.0 / points_per_second, begun: Instant::now(), debt: 0.0 }
+    }
+    fn begin(&mut self) {
+        self.begun = Instant::now();
+    }
+    fn end(&mut self, points: usize) {
+        let wanted = points as f64 * self.seconds_per_point - self.debt;
+        let left = wanted - self.begun.elapsed().as_secs_f64();
+        if left > 0.0 {
+            std::thread::sleep(Duration::from_secs_f64(left));
+        }
+        self.debt = self.begun.elapsed().as_secs_f64() - wanted;
+    }
+}

@@ -1,0 +1,87 @@
+//! JOR as an application that saves its state: each rank an HDF5 file every so many iterations, named as Carpet names them,
+//! `jor.chkpt.it_ITERATION.file_RANK.h5`, and a start from the newest iteration of which every rank has a good file.
+
+use super::Block;
+use crate::comm::{Comm, CommError};
+use std::path::{Path, PathBuf};
+
+/// So many checkpoints of a rank stay; older ones go when a new one is there.
+const KEPT: usize = 3;
+
+/// Where checkpoints are, and how often there are some.
+pub struct Checkpoints {
+    directory: PathBuf,
+    rank: usize,
+}
+
+fn beside(path: &Path, error: impl std::fmt::Display) -> CommError {
+    CommError::Beside(format!("{}: {error}", path.display()))
+}
+
+impl Checkpoints {
+    /// Of this rank, in a directory that exists.
+    pub fn new(directory: &Path, rank: usize) -> Self {
+        Self { directory: directory.into(), rank }
+    }
+
+    fn path(&self, iteration: usize) -> PathBuf {
+        self.directory.join(format!("jor.chkpt.it_{iteration}.file_{}.h5", self.rank))
+    }
+
+    /// Iterations of which this rank has a file, rising.
+    fn iterations(&self) -> Vec<usize> {
+        let end = format!(".file_{}.h5", self.rank);
+        let number = |name: &str| name.strip_prefix("jor.chkpt.it_")?.strip_suffix(&end)?.parse().ok();
+        let entries = std::fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let mut found: Vec<usize> = entries.filter_map(|e| number(e.file_name().to_str()?)).collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// Writes a file beside its name and renames it, so that no name ever has half a state.
+    pub fn save(&self, iteration: usize, block: &Block) -> Result<(), CommError> {
+        let path = self.path(iteration);
+        let beside_it = path.with_extension("h5.tmp");
+        let write = || -> hdf5::Result<()> {
+            let file = hdf5::File::create(&beside_it)?;
+            file.new_dataset_builder().with_data(block.state()).create("values")?;
+            file.new_dataset_builder().with_data(&[iteration as u64]).create("iteration")?;
+            file.close()
+        };
+        write().map_err(|e| beside(&path, e))?;
+        std::fs::rename(&beside_it, &path).map_err(|e| beside(&path, e))?;
+        let all = self.iterations();
+        for &old in &all[..all.len().saturating_sub(KEPT)] {
+            std::fs::remove_file(self.path(old)).ok(); // somebody else may tidy up too
+        }
+        Ok(())
+    }
+
+    /// The values of a file that is whole and of this iteration.
+    fn load(&self, iteration: usize) -> Option<Vec<f64>> {
+        let file = hdf5::File::open(self.path(iteration)).ok()?;
+        let number = file.dataset("iteration").ok()?.read_raw::<u64>().ok()?;
+        let values = file.dataset("values").ok()?.read_raw::<f64>().ok()?;
+        (number == [iteration as u64]).then_some(values)
+    }
+
+    /// Puts the newest state that every rank has into `block`, and gives its iteration; 0 where there is none. Collective.
+    pub fn newest(&self, comm: &Comm, block: &mut Block) -> Result<usize, CommError> {
+        let mine: Vec<u8> = self.iterations().iter().flat_map(|&i| (i as u64).to_ne_bytes()).collect();
+        let all = comm.all_bytes(&mine)?;
+        let lists: Vec<Vec<u64>> =
+            all.iter().map(|b| b.as_chunks::<8>().0.iter().map(|n| u64::from_ne_bytes(*n)).collect()).collect();
+        for &iteration in lists[0].iter().rev().filter(|i| lists.iter().all(|list| list.contains(i))) {
+            let iteration = usize::try_from(iteration).unwrap_or(usize::MAX);
+            let fresh = block.clone();
+            let good = self.load(iteration).is_some_and(|state| block.set_state(&state));
+            let mut bad = [f64::from(u8::from(!good))];
+            comm.all_max(&mut bad)?;
+            if bad[0] == 0.0 {
+                return Ok(iteration);
+            }
+            *block = fresh;
+        }
+        Ok(0)
+    }
+}

@@ -1,0 +1,277 @@
+//! Messages between two ranks: round trips between all pairs, streams, trains, and experiments with a third one.
+
+use crate::collectives::Result;
+use crate::comm::{Comm, wtime};
+use crate::models::{PairMatrix, PointToTwo, Train};
+use crate::schedule::{Triple, rounds_of_pairs, rounds_of_triples};
+use crate::stats::{StoppingRule, Summary};
+use std::time::{Duration, Instant};
+
+const TAG: u16 = 400;
+
+/// Who measures at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// One pair, while all others wait.
+    Sequential,
+    /// As many pairs as there can be without a rank in two: right where the network is switched, and n/2 times as fast.
+    Parallel,
+}
+
+/// Round trips of a message there and one back, between all pairs; every rank gets all summaries. Collective.
+pub fn all_pairs(
+    comm: &Comm,
+    order: Order,
+    there_bytes: usize,
+    back_bytes: usize,
+    rule: &StoppingRule,
+) -> Result<PairMatrix<Summary>> {
+    let n = comm.size();
+    let mut mine: Vec<(usize, Summary)> = Vec::new();
+    for round in rounds_of_pairs(n) {
+        let groups: Vec<Vec<(usize, usize)>> = match order {
+            Order::Parallel => vec![round],
+            Order::Sequential => round.into_iter().map(|pair| vec![pair]).collect(),
+        };
+        for pairs in groups {
+            comm.barrier()?;
+            if let Some(&(i, j)) = pairs.iter().find(|(i, j)| [*i, *j].contains(&comm.rank())) {
+                let samples = round_trips(comm, i, j, there_bytes, back_bytes, rule)?;
+                if comm.rank() == i {
+                    mine.push((PairMatrix::<()>::index(n, i, j), Summary::of(&samples, rule.confidence)));
+                }
+            }
+        }
+    }
+    share(comm, n, mine)
+}
+
+/// Everybody's results for everybody.
+fn share(comm: &Comm, n: usize, mine: Vec<(usize, Summary)>) -> Result<PairMatrix<Summary>> {
+    let text = serde_json::to_vec(&mine).map_err(|e| crate::comm::CommError::Told(e.to_string()))?;
+    let mut all: Vec<(usize, Summary)> = Vec::new();
+    for part in comm.all_bytes(&text)? {
+        let part: Vec<(usize, Summary)> =
+            serde_json::from_slice(&part).map_err(|e| crate::comm::CommError::Told(e.to_string()))?;
+        all.extend(part);
+    }
+    all.sort_by_key(|(index, _)| *index);
+    Ok(PairMatrix { ranks: n, values: all.into_iter().map(|(_, summary)| summary).collect() })
+}
+
+/// Between `i`, who measures and decides when it is enough, and `j`; both call it, and only `i` gets times.
+pub fn round_trips(
+    comm: &Comm,
+    i: usize,
+    j: usize,
+    there_bytes: usize,
+    back_bytes: usize,
+    rule: &StoppingRule,
+) -> Result<Vec<f64>> {
+    let (mut there, mut back) = (vec![1u8; there_bytes], vec![2u8; back_bytes]);
+    let mut samples = Vec::new();
+    let first = comm.rank() == i;
+    let other = if first { j } else { i };
+    let mut warm_up = 3;
+    loop {
+        let mut more = if first { rule.more_reps(&samples) as u64 } else { 0 };
+        let mut word = more.to_ne_bytes();
+        if first {
+            comm.send(&word, other, TAG)?;
+        } else {
+            comm.receive(&mut word, other, TAG)?;
+            more = u64::from_ne_bytes(word);
+        }
+        if more == 0 {
+            return Ok(samples);
+        }
+        for _ in 0..more + warm_up {
+            if first {
+                let start = wtime();
+                comm.send(&there, other, TAG)?;
+                comm.receive(&mut back, other, TAG)?;
+                samples.push(wtime() - start);
+            } else {
+                comm.receive(&mut there, other, TAG)?;
+                comm.send(&back, other, TAG)?;
+            }
+        }
+        if first {
+            samples.drain(samples.len() - (more + warm_up) as usize..samples.len() - more as usize);
+        }
+        warm_up = 0;
+    }
+}
+
+/// Receive buffers of a stream together: they should not push each other out of a cache.
+const BUFFERS_BYTES: usize = 512 << 10;
+/// Messages under way at most, and at least two, so that the next one is expected while one arrives.
+const WINDOW: usize = 64;
+
+/// Seconds in which `messages` of `bytes` each go from `i` to `j`, a word back at the end: what a stream gives. Both call it,
+/// as others may between other pairs at the same time.
+pub fn stream_seconds(comm: &Comm, i: usize, j: usize, bytes: usize, messages: usize) -> Result<f64> {
+    let buffers = BUFFERS_BYTES.checked_div(bytes).unwrap_or(WINDOW).clamp(2, WINDOW);
+    let mut buffer = vec![1u8; if comm.rank() == i { bytes } else { bytes * buffers }];
+    let start = wtime();
+    if comm.rank() == i {
+        comm.send_stream(&buffer, messages, WINDOW, j, TAG)?;
+        comm.receive(&mut [], j, TAG)?;
+    } else {
+        comm.receive_stream(&mut buffer, bytes, messages, i, TAG)?;
+        comm.send(&[], i, TAG)?;
+    }
+    Ok(wtime() - start)
+}
+
+/// Bytes each second that each of `pairs` has while all of them are busy; the slowest pair's, the median of `reps`. From the
+/// difference between a stream and one of twice as many messages, in which latencies, handshakes and first bursts, the same
+/// in both, are gone. Collective: ranks in no pair wait.
+pub fn streams(comm: &Comm, pairs: &[(usize, usize)], bytes: usize, messages: usize, reps: usize) -> Result<f64> {
+    let mut rates = Vec::with_capacity(reps);
+    for _ in 0..reps + 1 {
+        let mut seconds = [0.0; 2];
+        for (seconds, messages) in seconds.iter_mut().zip([messages, 2 * messages]) {
+            comm.barrier()?;
+            if let Some(&(i, j)) = pairs.iter().find(|(i, j)| [*i, *j].contains(&comm.rank())) {
+                let found = stream_seconds(comm, i, j, bytes, messages)?;
+                if comm.rank() == i {
+                    *seconds = found;
+                }
+            }
+        }
+        comm.all_max(&mut seconds)?;
+        let [once, twice] = seconds;
+        // where others' work outweighs ours, there is no difference to go by
+        let more = if twice > 1.2 * once { twice - once } else { twice / 2.0 };
+        rates.push((bytes * messages) as f64 / more.max(f64::MIN_POSITIVE));
+    }
+    Ok(crate::stats::median(&rates[1..])) // the first fills TCP's windows
+}
+
+/// Bytes each second, summed, that `from` sends to all of `to` at the same time, less an empty round trip. Collective.
+pub fn fan_out(comm: &Comm, from: usize, to: &[usize], bytes: usize, reps: usize, empty_seconds: f64) -> Result<f64> {
+    let mut rates = Vec::with_capacity(reps);
+    for _ in 0..reps + 1 {
+        comm.barrier()?;
+        let start = wtime();
+        let mut seconds = [0.0];
+        if comm.rank() == from {
+            let out = vec![1u8; bytes];
+            comm.overlapped(|pending| to.iter().try_for_each(|&rank| pending.send(&out, rank, TAG).map(|_| ())))?;
+            for &rank in to {
+                comm.receive(&mut [], rank, TAG)?;
+            }
+            seconds[0] = wtime() - start;
+        } else if to.contains(&comm.rank()) {
+            let mut into = vec![0u8; bytes];
+            comm.receive(&mut into, from, TAG)?;
+            comm.send(&[], from, TAG)?;
+        }
+        comm.all_max(&mut seconds)?;
+        rates.push((bytes * to.len()) as f64 / (seconds[0] - empty_seconds).max(f64::MIN_POSITIVE));
+    }
+    Ok(crate::stats::median(&rates[1..]))
+}
+
+/// Round trips after trains of messages from `i` to `j`, for LogGP. Both call it; only `i` gets times.
+pub fn train(comm: &Comm, i: usize, j: usize, bytes: usize, messages: usize, reps: usize) -> Result<Train> {
+    let one = |n: usize, delay: Duration| -> Result<f64> {
+        let mut times = Vec::with_capacity(reps);
+        let mut buffer = vec![1u8; bytes];
+        for _ in 0..reps + 1 {
+            if comm.rank() == i {
+                let start = wtime();
+                for k in 0..n {
+                    comm.send(&buffer, j, TAG)?;
+                    if k + 1 < n && !delay.is_zero() {
+                        let until = Instant::now() + delay;
+                        while Instant::now() < until {
+                            std::hint::spin_loop();
+                        }
+                    }
+                }
+                comm.receive(&mut buffer, j, TAG)?;
+                times.push(wtime() - start);
+            } else {
+                for _ in 0..n {
+                    comm.receive(&mut buffer, i, TAG)?;
+                }
+                comm.send(&buffer, i, TAG)?;
+            }
+        }
+        Ok(if comm.rank() == i { crate::stats::median(&times[1..]) } else { 0.0 })
+    };
+    let single_seconds = one(1, Duration::ZERO)?;
+    let back_to_back_seconds = one(messages, Duration::ZERO)?;
+    // longer than any gap, and no longer than needed
+    let delay = Duration::from_secs_f64(single_seconds.clamp(0.0, 1.0));
+    let delayed_seconds = one(messages, delay)?;
+    Ok(Train {
+        bytes,
+        messages,
+        single_seconds,
+        back_to_back_seconds,
+        delay_seconds: delay.as_secs_f64(),
+        delayed_seconds,
+    })
+}
+
+/// Seconds of the quickest empty round trip between two ranks, on every rank: everything that disturbs only makes it longer.
+/// Collective.
+pub fn quickest_round_trip(comm: &Comm, i: usize, j: usize) -> Result<f64> {
+    let mut quickest = [0.0];
+    if [i, j].contains(&comm.rank()) {
+        let trips = round_trips(comm, i, j, 0, 0, &StoppingRule::fixed(50))?;
+        quickest[0] = trips.into_iter().fold(f64::INFINITY, f64::min);
+    }
+    comm.broadcast_numbers(&mut quickest, i)?;
+    Ok(quickest[0])
+}
+
+/// Point-to-two experiments, `each` for every rank where there are so many, non-overlapping ones at the same time. Every
+/// rank gets all of them. Collective.
+pub fn point_to_two(comm: &Comm, bytes: usize, each: usize, reps: usize) -> Result<Vec<PointToTwo>> {
+    let rounds = rounds_of_triples(comm.size(), each);
+    let mut mine = Vec::new();
+    for round in &rounds {
+        comm.barrier()?;
+        let Some(triple) = round.iter().find(|t| t.from == comm.rank() || t.to.contains(&comm.rank())) else {
+            continue;
+        };
+        let empty_seconds = triple_seconds(comm, triple, 0, reps)?;
+        let loaded_seconds = triple_seconds(comm, triple, bytes, reps)?;
+        if comm.rank() == triple.from {
+            mine.push(PointToTwo { from: triple.from, to: triple.to, empty_seconds, loaded_seconds });
+        }
+    }
+    let text = serde_json::to_vec(&mine).map_err(|e| crate::comm::CommError::Told(e.to_string()))?;
+    let mut all = Vec::new();
+    for part in comm.all_bytes(&text)? {
+        let part: Vec<PointToTwo> =
+            serde_json::from_slice(&part).map_err(|e| crate::comm::CommError::Told(e.to_string()))?;
+        all.extend(part);
+    }
+    Ok(all)
+}
+
+fn triple_seconds(comm: &Comm, triple: &Triple, bytes: usize, reps: usize) -> Result<f64> {
+    let mut times = Vec::with_capacity(reps);
+    let mut buffer = vec![1u8; bytes];
+    for _ in 0..reps + 2 {
+        if comm.rank() == triple.from {
+            let start = wtime();
+            for to in triple.to {
+                comm.send(&buffer, to, TAG)?;
+            }
+            for to in triple.to {
+                comm.receive(&mut [], to, TAG)?;
+            }
+            times.push(wtime() - start);
+        } else {
+            comm.receive(&mut buffer, triple.from, TAG)?;
+            comm.send(&[], triple.from, TAG)?;
+        }
+    }
+    Ok(if times.is_empty() { 0.0 } else { crate::stats::median(&times[2..]) })
+}

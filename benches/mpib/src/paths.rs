@@ -1,0 +1,320 @@
+//! The ways that a checkpoint can take, as operations to be timed: from all ranks to the aggregators of their groups, and from
+//! either of them to files.
+//!
+//! A group is GROUP_SIZE consecutive ranks, and its first rank stands for its aggregator, so that N ranks have
+//! ceil(N / GROUP_SIZE) of them. All groups work at the same time.
+
+use crate::collectives::Result;
+use crate::collectives::operation::{Collective, Flow, Kind, Operation, Setting};
+use crate::comm::{Comm, CommError};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A peer that says nothing for so long has gone.
+const SILENCE: Duration = Duration::from_secs(120);
+
+/// Who has not come by then does not come: all ranks start at the same time.
+const ARRIVAL: Duration = Duration::from_secs(20);
+
+/// Of bytes, at most so many are handed over at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+fn beside(what: &str, error: std::io::Error) -> CommError {
+    CommError::Beside(format!("{what}: {error}"))
+}
+
+/// Bytes that no file system and no line makes smaller, the same for a rank every time (xorshift64*, S. Vigna).
+fn noise(rank: usize, len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15 ^ (rank as u64 + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        bytes.extend_from_slice(&state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_ne_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// MPI gathers of all groups at once.
+pub struct GroupGather {
+    group: Comm,
+    gather: Collective,
+    group_size: usize,
+}
+
+impl GroupGather {
+    /// `implementation` as in [`Kind::Gather`]. `sites`, where there are some, has a number for each rank of `comm`.
+    /// Collective; `None` on all ranks where the implementation does not fit every group, as lanes in one site.
+    pub fn new(comm: &Comm, group_size: usize, implementation: &str, sites: &[usize]) -> Result<Option<Self>> {
+        let first = comm.rank() / group_size * group_size;
+        let group = comm.split(u16::try_from(comm.rank() / group_size).unwrap_or(u16::MAX))?;
+        let sites = sites.iter().skip(first).take(group.size()).copied().collect();
+        let setting = Setting { root: 0, sites, distances: Vec::new() };
+        let gather = Collective::new(Kind::Gather, implementation, &setting, group.size()).ok();
+        let mut missing = [f64::from(u8::from(gather.is_none()))];
+        comm.all_max(&mut missing)?;
+        Ok(gather.filter(|_| missing[0] == 0.0).map(|gather| Self { group, gather, group_size }))
+    }
+}
+
+impl Operation for GroupGather {
+    fn name(&self) -> String {
+        format!("{}, groups of {}", self.gather.name(), self.group_size)
+    }
+    fn flow(&self) -> Flow {
+        Flow::Symmetric
+    }
+    fn prepare(&mut self, _: &Comm, block_bytes: usize) -> Result<()> {
+        self.gather.prepare(&self.group, block_bytes)
+    }
+    fn run(&mut self, _: &Comm) -> Result<()> {
+        self.gather.run(&self.group)
+    }
+    fn is_right(&self, _: &Comm) -> bool {
+        self.gather.is_right(&self.group)
+    }
+}
+
+/// The same over plain TCP connections, which stay open: what there is to be had without an MPI.
+pub struct TcpGather {
+    group: Comm,
+    group_size: usize,
+    /// At the first rank of a group: to all others, in the order of ranks. Elsewhere: to the first.
+    links: Vec<TcpStream>,
+    out: Vec<u8>,
+    into: Vec<Vec<u8>>,
+}
+
+impl TcpGather {
+    /// Connects. Collective; an error on all ranks where one of them finds no way.
+    pub fn new(comm: &Comm, group_size: usize) -> Result<Self> {
+        let group = comm.split(u16::try_from(comm.rank() / group_size).unwrap_or(u16::MAX))?;
+        let leads = group.rank() == 0;
+        let listener = if leads { listen().map(Some) } else { Ok(None) };
+        let listener = comm.agree(listener.map_err(|e| format!("TCP: {e}")))?;
+        let address = listener.as_ref().map(|(_, address)| address.to_string()).unwrap_or_default();
+        let address = String::from_utf8_lossy(&group.all_bytes(address.as_bytes())?[0]).into_owned();
+        let links = match listener {
+            Some((listener, _)) => accept_all(&listener, group.size()),
+            None => connect(&address, group.rank()).map(|link| vec![link]),
+        };
+        let links = comm.agree(links.map_err(|e| format!("TCP to {address}: {e}")))?;
+        Ok(Self { group, group_size, links, out: Vec::new(), into: Vec::new() })
+    }
+}
+
+/// At an address that others can reach: that of the host's name, else that of the way out, else the lowest that a card of
+/// this host has, else this machine's alone.
+fn listen() -> std::io::Result<(TcpListener, SocketAddr)> {
+    let named = mpi::environment::processor_name().ok().and_then(|n| (n.as_str(), 0).to_socket_addrs().ok()?.next());
+    let way_out = || -> Option<IpAddr> {
+        let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+        socket.connect("192.0.2.1:9").ok()?; // a documentation address; nothing is sent
+        Some(socket.local_addr().ok()?.ip())
+    };
+    let ip = named.map(|a| a.ip()).filter(|ip| !ip.is_loopback()).or_else(way_out).or_else(card_address);
+    let ip = ip.unwrap_or(IpAddr::from([127, 0, 0, 1]));
+    let listener = TcpListener::bind((ip, 0))?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
+/// From Linux' table of its own addresses.
+fn card_address() -> Option<IpAddr> {
+    own_address(&std::fs::read_to_string("/proc/net/fib_trie").ok()?)
+}
+
+/// An address stands on the line before the one that says that it is this host's.
+fn own_address(table: &str) -> Option<IpAddr> {
+    let lines: Vec<_> = table.lines().collect();
+    let own = lines.windows(2).filter(|w| w[1].contains("32 host LOCAL"));
+    let addresses = own.filter_map(|w| w[0].split_whitespace().last()?.parse::<IpAddr>().ok());
+    addresses.filter(|ip| !ip.is_loopback()).min()
+}
+
+/// Links to ranks 1, 2 ..., whoever comes first; each says who it is. Not for ever.
+fn accept_all(listener: &TcpListener, ranks: usize) -> std::io::Result<Vec<TcpStream>> {
+    listener.set_nonblocking(true)?;
+    let begun = std::time::Instant::now();
+    let mut links: Vec<Option<TcpStream>> = (1..ranks).map(|_| None).collect();
+    while links.iter().any(Option::is_none) {
+        match listener.accept() {
+            Ok((mut link, _)) => {
+                link.set_nonblocking(false)?;
+                ready(&link)?;
+                let mut word = [0; 8];
+                link.read_exact(&mut word)?;
+                let rank = usize::try_from(u64::from_le_bytes(word)).unwrap_or(0);
+                // a stranger's connection is dropped
+                if let Some(place) = rank.checked_sub(1).and_then(|r| links.get_mut(r)) {
+                    *place = Some(link);
+                }
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                if begun.elapsed() > ARRIVAL {
+                    return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "not all ranks of the group came"));
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(links.into_iter().flatten().collect())
+}
+
+fn connect(address: &str, rank: usize) -> std::io::Result<TcpStream> {
+    let address: SocketAddr = address
+        .parse()
+        .map_err(|_| std::io::Error::new(std::io::ErrorKind::InvalidData, "the aggregator has no address"))?;
+    let mut link = TcpStream::connect_timeout(&address, ARRIVAL)?;
+    ready(&link)?;
+    link.write_all(&(rank as u64).to_le_bytes())?;
+    Ok(link)
+}
+
+fn ready(link: &TcpStream) -> std::io::Result<()> {
+    link.set_nodelay(true)?;
+    link.set_read_timeout(Some(SILENCE))?;
+    link.set_write_timeout(Some(SILENCE))
+}
+
+impl Operation for TcpGather {
+    fn name(&self) -> String {
+        format!("gather/tcp, groups of {}", self.group_size)
+    }
+    fn flow(&self) -> Flow {
+        Flow::Symmetric
+    }
+    fn prepare(&mut self, _: &Comm, block_bytes: usize) -> Result<()> {
+        self.out = noise(self.group.rank(), block_bytes);
+        self.into = self.links.iter().map(|_| vec![0; block_bytes]).collect();
+        Ok(())
+    }
+    fn run(&mut self, _: &Comm) -> Result<()> {
+        let failed = |error| beside("TCP", error);
+        if self.group.rank() != 0 {
+            let Some(link) = self.links.first_mut() else { return Ok(()) };
+            link.write_all(&self.out).map_err(failed)?;
+            // not done before the aggregator has it
+            return link.read_exact(&mut [0]).map_err(failed);
+        }
+        // one thread a link, as an aggregator's runtime would have them all under way
+        let gathered: std::io::Result<()> = std::thread::scope(|scope| {
+            let threads: Vec<_> = self
+                .links
+                .iter_mut()
+                .zip(&mut self.into)
+                .map(|(link, block)| {
+                    scope.spawn(move || {
+                        link.read_exact(block)?;
+                        link.write_all(&[1])
+                    })
+                })
+                .collect();
+            threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into())))
+        });
+        gathered.map_err(failed)
+    }
+    fn is_right(&self, _: &Comm) -> bool {
+        self.group.rank() != 0 || self.into.iter().zip(1..).all(|(block, rank)| *block == noise(rank, block.len()))
+    }
+}
+
+/// Files, synced: of every rank, or of the first of every group for all of it.
+pub struct WriteFiles {
+    what: String,
+    directory: PathBuf,
+    /// 1: every rank its own. More: the first of so many, as many times as much.
+    group_size: usize,
+    rank: usize,
+    bytes: Vec<u8>,
+    times: usize,
+}
+
+impl WriteFiles {
+    /// `what` is the path's name, as in `pfs`. All ranks look whether they can write there. Collective.
+    pub fn new(comm: &Comm, what: &str, directory: &Path, group_size: usize) -> Result<Self> {
+        let rank = comm.rank();
+        let new =
+            Self { what: what.into(), directory: directory.into(), group_size, rank, bytes: Vec::new(), times: 0 };
+        let tried = File::create(new.path()).map(|_| ()).and_then(|()| std::fs::remove_file(new.path()));
+        comm.agree(tried.map_err(|e| format!("{}: {e}", new.path().display())))?;
+        Ok(new)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.join(format!("mpib-paths-{}-{}", self.what, self.rank))
+    }
+
+    fn writes(&self) -> bool {
+        self.rank.is_multiple_of(self.group_size)
+    }
+}
+
+impl Operation for WriteFiles {
+    fn name(&self) -> String {
+        match self.group_size {
+            1 => format!("write/{}, every rank", self.what),
+            size => format!("write/{}, one of {size}", self.what),
+        }
+    }
+    fn flow(&self) -> Flow {
+        Flow::Symmetric
+    }
+    fn prepare(&mut self, comm: &Comm, block_bytes: usize) -> Result<()> {
+        self.bytes = if self.writes() { noise(self.rank, block_bytes) } else { Vec::new() };
+        self.times = self.group_size.min(comm.size() - self.rank);
+        Ok(())
+    }
+    fn run(&mut self, _: &Comm) -> Result<()> {
+        if !self.writes() {
+            return Ok(());
+        }
+        let write = || -> std::io::Result<()> {
+            let mut file = File::create(self.path())?;
+            for _ in 0..self.times {
+                self.bytes.chunks(PIECE_BYTES).try_for_each(|piece| file.write_all(piece))?;
+            }
+            file.sync_all()
+        };
+        write().map_err(|e| beside(&self.path().display().to_string(), e))
+    }
+    fn is_right(&self, _: &Comm) -> bool {
+        let whole = self.bytes.repeat(self.times);
+        !self.writes() || std::fs::read(self.path()).is_ok_and(|found| found == whole)
+    }
+}
+
+impl Drop for WriteFiles {
+    fn drop(&mut self) {
+        std::fs::remove_file(self.path()).ok(); // it may never have been written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_own_address_is_found_where_no_name_resolves() {
+        let table = "Main:\n  +-- 10.77.0.0/24 2 0 2\n     |-- 10.77.0.0\n        /24 link UNICAST\n     |-- 10.77.0.1\n        \
+                     /32 host LOCAL\n     |-- 127.0.0.1\n        /32 host LOCAL\n";
+        assert_eq!(own_address(table), Some(IpAddr::from([10, 77, 0, 1])));
+        assert_eq!(own_address("     |-- 127.0.0.1\n        /32 host LOCAL\n"), None);
+    }
+
+    #[test]
+    fn noise_is_a_ranks_own_and_always_the_same() {
+        assert_eq!(noise(3, 1000), noise(3, 1000));
+        assert_ne!(noise(3, 1000), noise(4, 1000));
+        assert_eq!(noise(0, 13).len(), 13);
+        let mut seen = [0u32; 256];
+        noise(1, 1 << 16).iter().for_each(|&b| seen[usize::from(b)] += 1);
+        assert!(seen.iter().all(|&n| (150..370).contains(&n)), "every byte about equally often: {seen:?}");
+    }
+}

@@ -1,0 +1,453 @@
+//! Results as a table, CSV, JSON with the whole context, a picture (SVG), and a gnuplot script.
+
+use crate::stats::Summary;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+
+/// Where and how a figure was measured: without it the figure is an anecdote.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Context {
+    /// What was typed.
+    pub command: String,
+    /// Version of this program.
+    pub mpib: String,
+    /// The MPI library's own words.
+    pub mpi_library: String,
+    /// Host of each rank, in rank order.
+    pub hosts: Vec<String>,
+    /// Site of each rank, where sites matter.
+    pub sites: Vec<usize>,
+    /// How ranks were timed against each other.
+    pub clock: String,
+    /// Resolution of the clock in seconds.
+    pub clock_resolution_seconds: f64,
+    /// Operating system and processors of rank 0.
+    pub machine: String,
+}
+
+/// One row: an operation at one size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// What was timed, as in `scatter/binomial`.
+    pub operation: String,
+    /// Bytes of one block.
+    pub block_bytes: usize,
+    /// Seconds.
+    pub seconds: Summary,
+}
+
+/// All that one command found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Heading.
+    pub title: String,
+    /// Where and how.
+    pub context: Context,
+    /// The measurements.
+    pub rows: Vec<Row>,
+    /// Conclusions, one sentence each.
+    pub notes: Vec<String>,
+    /// What else the command found, as it wishes.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub found: serde_json::Value,
+}
+
+/// How a report is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    Table,
+    /// For spreadsheets.
+    Csv,
+    /// Everything.
+    Json,
+    /// A picture.
+    Svg,
+    /// A script with its data, for gnuplot.
+    Gnuplot,
+}
+
+impl Report {
+    /// In one of the formats, ending with a new line.
+    pub fn write(&self, format: Format) -> String {
+        match format {
+            Format::Table => self.table(),
+            Format::Csv => self.csv(),
+            Format::Json => serde_json::to_string_pretty(self).map_or_else(|e| format!("{e}\n"), |s| s + "\n"),
+            Format::Svg => self.plot().svg(),
+            Format::Gnuplot => self.plot().gnuplot(),
+        }
+    }
+
+    fn table(&self) -> String {
+        let mut out = format!("{}\n{} ranks, {}\n", self.title, self.context.hosts.len(), self.context.clock);
+        if !self.rows.is_empty() {
+            let wide = self.rows.iter().map(|r| r.operation.len()).max().unwrap_or(0).max(9);
+            let heads = ["bytes", "reps", "min", "median", "95% from", "to", "mean", "p99"];
+            write_row(&mut out, wide, "operation", heads.map(String::from));
+            for row in &self.rows {
+                let s = &row.seconds;
+                let ends = s.median_interval.map_or(["-".into(), "-".into()], |i| [people(i.low), people(i.high)]);
+                let [low, high] = ends;
+                let cells = [
+                    row.block_bytes.to_string(),
+                    s.reps.to_string(),
+                    people(s.min),
+                    people(s.median),
+                    low,
+                    high,
+                    people(s.mean),
+                    people(s.p99),
+                ];
+                write_row(&mut out, wide, &row.operation, cells);
+            }
+        }
+        self.notes.iter().for_each(|note| out += &format!("{note}\n"));
+        out
+    }
+
+    fn csv(&self) -> String {
+        let mut out = String::from(
+            "operation,block_bytes,reps,min_s,median_s,median_low_s,median_high_s,mean_s,mean_low_s,mean_high_s,deviation_s,p99_s,max_s\n",
+        );
+        for row in &self.rows {
+            let s = &row.seconds;
+            let ends =
+                |i: Option<crate::stats::Interval>| i.map_or(",".to_string(), |i| format!("{:e},{:e}", i.low, i.high));
+            let operation = row.operation.replace('"', "\"\"");
+            // writing to a String cannot fail
+            let _ = writeln!(
+                out,
+                "\"{operation}\",{},{},{:e},{:e},{},{:e},{},{:e},{:e},{:e}",
+                row.block_bytes,
+                s.reps,
+                s.min,
+                s.median,
+                ends(s.median_interval),
+                s.mean,
+                ends(s.mean_interval),
+                s.deviation,
+                s.p99,
+                s.max
+            );
+        }
+        out
+    }
+
+    /// Time over size, one line for each operation.
+    pub fn plot(&self) -> Plot {
+        let mut lines: Vec<Line> = Vec::new();
+        for row in &self.rows {
+            let interval = row.seconds.median_interval;
+            let point = Point {
+                x: row.block_bytes as f64,
+                y: row.seconds.median,
+                low: interval.map_or(row.seconds.min, |i| i.low),
+                high: interval.map_or(row.seconds.max, |i| i.high),
+            };
+            match lines.iter_mut().find(|l| l.name == row.operation) {
+                Some(line) => line.points.push(point),
+                None => lines.push(Line { name: row.operation.clone(), points: vec![point] }),
+            }
+        }
+        Plot {
+            title: self.title.clone(),
+            x: "bytes of a block".into(),
+            y: "seconds (median, 95 %)".into(),
+            log: true,
+            lines,
+        }
+    }
+}
+
+fn write_row(out: &mut String, wide: usize, name: &str, cells: [String; 8]) {
+    *out += &format!("{name:wide$}");
+    cells.iter().for_each(|cell| *out += &format!(" {cell:>10}"));
+    out.push('\n');
+}
+
+/// Seconds with a unit, four digits.
+pub fn people(seconds: f64) -> String {
+    let (value, unit) = match seconds.abs() {
+        s if s >= 1.0 || s == 0.0 => (seconds, "s"),
+        s if s >= 1e-3 => (seconds * 1e3, "ms"),
+        s if s >= 1e-6 => (seconds * 1e6, "us"),
+        _ => (seconds * 1e9, "ns"),
+    };
+    let digits = if value.abs() >= 100.0 {
+        1
+    } else if value.abs() >= 10.0 {
+        2
+    } else {
+        3
+    };
+    format!("{value:.digits$} {unit}")
+}
+
+/// A picture of lines with error bars.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plot {
+    /// Heading.
+    pub title: String,
+    /// What goes to the right.
+    pub x: String,
+    /// What goes up.
+    pub y: String,
+    /// Both axes logarithmic.
+    pub log: bool,
+    /// The lines.
+    pub lines: Vec<Line>,
+}
+
+/// A named line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// As in the legend.
+    pub name: String,
+    /// In the order to connect them in.
+    pub points: Vec<Point>,
+}
+
+/// A point and its error bar.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// To the right.
+    pub x: f64,
+    /// Up.
+    pub y: f64,
+    /// Lower end of the bar.
+    pub low: f64,
+    /// Upper end of the bar.
+    pub high: f64,
+}
+
+impl Point {
+    /// Without an error bar.
+    pub fn at(x: f64, y: f64) -> Self {
+        Self { x, y, low: y, high: y }
+    }
+}
+
+const COLOURS: [&str; 8] = ["#1b6ca8", "#c8442d", "#2f8f4e", "#8052a5", "#b8860b", "#3a3a3a", "#d4588f", "#119da4"];
+const WIDE: f64 = 860.0;
+const HIGH: f64 = 520.0;
+const LEFT: f64 = 90.0;
+const RIGHT: f64 = 220.0;
+const TOP: f64 = 44.0;
+const BOTTOM: f64 = 60.0;
+
+/// One axis: from values to a place between 0 and 1.
+struct Axis {
+    log: bool,
+    low: f64,
+    high: f64,
+}
+
+impl Axis {
+    fn over(values: impl Iterator<Item = f64>, log: bool) -> Self {
+        let fits = |v: &f64| v.is_finite() && (!log || *v > 0.0);
+        let (low, high) =
+            values.filter(fits).fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
+        match (log, low.is_finite()) {
+            (true, true) => {
+                let (low, high) = (low.log10().floor(), high.log10().ceil());
+                Self { log, low, high: if high > low { high } else { low + 1.0 } }
+            }
+            (false, true) => {
+                let low = low.min(0.0);
+                Self { log, low, high: if high > low { low + (high - low) * 1.05 } else { low + 1.0 } }
+            }
+            (_, false) => Self { log, low: 0.0, high: 1.0 },
+        }
+    }
+
+    /// None for what a logarithmic axis has no place for.
+    fn place(&self, value: f64) -> Option<f64> {
+        let value = if self.log { value.log10() } else { value };
+        value.is_finite().then(|| (value - self.low) / (self.high - self.low))
+    }
+
+    fn ticks(&self) -> Vec<f64> {
+        if self.log {
+            return (self.low as i32..=self.high as i32).map(|e| 10f64.powi(e)).collect();
+        }
+        let rough = (self.high - self.low) / 6.0;
+        let unit = 10f64.powf(rough.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * unit).into_iter().find(|s| *s >= rough).unwrap_or(unit);
+        let first = (self.low / step).ceil();
+        (0..12).map(|i| (first + f64::from(i)) * step).take_while(|t| *t <= self.high).collect()
+    }
+}
+
+impl Plot {
+    /// As a picture that needs nothing else.
+    pub fn svg(&self) -> String {
+        let points = || self.lines.iter().flat_map(|l| &l.points);
+        let across = Axis::over(points().map(|p| p.x), self.log);
+        let up = Axis::over(points().flat_map(|p| [p.low, p.y, p.high]), self.log);
+        let (plot_wide, plot_high) = (WIDE - LEFT - RIGHT, HIGH - TOP - BOTTOM);
+        let x_at = |v: f64| across.place(v).map(|p| LEFT + p * plot_wide);
+        let y_at = |v: f64| up.place(v).map(|p| HIGH - BOTTOM - p * plot_high);
+        let mut out = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDE} {HIGH}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+             <rect width=\"{WIDE}\" height=\"{HIGH}\" fill=\"white\"/>\n\
+             <text x=\"{LEFT}\" y=\"24\" font-size=\"15\">{}</text>\n",
+            escape(&self.title)
+        );
+        for (value, x) in across.ticks().into_iter().filter_map(|t| Some((t, x_at(t)?))) {
+            out += &format!(
+                "<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{0:.1}\" stroke=\"#ddd\"/><text x=\"{x:.1}\" y=\"{1:.1}\" text-anchor=\"middle\">{2}</text>\n",
+                HIGH - BOTTOM,
+                HIGH - BOTTOM + 18.0,
+                tick(value)
+            );
+        }
+        for (value, y) in up.ticks().into_iter().filter_map(|t| Some((t, y_at(t)?))) {
+            out += &format!(
+                "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{0:.1}\" y2=\"{y:.1}\" stroke=\"#ddd\"/><text x=\"{1:.1}\" y=\"{2:.1}\" text-anchor=\"end\">{3}</text>\n",
+                WIDE - RIGHT,
+                LEFT - 6.0,
+                y + 4.0,
+                tick(value)
+            );
+        }
+        for (i, line) in self.lines.iter().enumerate() {
+            let colour = COLOURS[i % COLOURS.len()];
+            let dash = if i < COLOURS.len() { "" } else { " stroke-dasharray=\"5 3\"" };
+            let placed: Vec<_> =
+                line.points.iter().filter_map(|p| Some((x_at(p.x)?, y_at(p.y)?, y_at(p.low), y_at(p.high)))).collect();
+            let path: Vec<_> = placed.iter().map(|(x, y, ..)| format!("{x:.1},{y:.1}")).collect();
+            out += &format!("<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\"{dash}/>\n", path.join(" "));
+            for (x, y, low, high) in placed {
+                if let (Some(low), Some(high)) = (low, high) {
+                    out += &format!(
+                        "<line x1=\"{x:.1}\" y1=\"{low:.1}\" x2=\"{x:.1}\" y2=\"{high:.1}\" stroke=\"{colour}\"/>"
+                    );
+                }
+                out += &format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.4\" fill=\"{colour}\"/>\n");
+            }
+            let y = TOP + 8.0 + 18.0 * i as f64;
+            out += &format!(
+                "<line x1=\"{0:.1}\" y1=\"{y:.1}\" x2=\"{1:.1}\" y2=\"{y:.1}\" stroke=\"{colour}\"{dash}/><text x=\"{2:.1}\" y=\"{3:.1}\">{4}</text>\n",
+                WIDE - RIGHT + 12.0,
+                WIDE - RIGHT + 34.0,
+                WIDE - RIGHT + 40.0,
+                y + 4.0,
+                escape(&line.name)
+            );
+        }
+        out += &format!(
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n<text transform=\"translate(20,{:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n</svg>\n",
+            LEFT + plot_wide / 2.0,
+            HIGH - 18.0,
+            escape(&self.x),
+            TOP + plot_high / 2.0,
+            escape(&self.y)
+        );
+        out
+    }
+
+    /// As a script that carries its data.
+    pub fn gnuplot(&self) -> String {
+        let quote = |text: &str| text.replace(['"', '\\', '\n'], " ");
+        let mut out = format!(
+            "set title \"{}\"\nset xlabel \"{}\"\nset ylabel \"{}\"\nset key outside right\nset grid\n",
+            quote(&self.title),
+            quote(&self.x),
+            quote(&self.y)
+        );
+        if self.log {
+            out += "set logscale xy\n";
+        }
+        for (i, line) in self.lines.iter().enumerate() {
+            out += &format!("$line{i} << END\n");
+            line.points.iter().for_each(|p| out += &format!("{:e} {:e} {:e} {:e}\n", p.x, p.y, p.low, p.high));
+            out += "END\n";
+        }
+        let parts = self
+            .lines
+            .iter()
+            .enumerate()
+            .map(|(i, line)| format!("$line{i} using 1:2:3:4 with yerrorlines title \"{}\"", quote(&line.name)));
+        out + "plot " + &parts.collect::<Vec<_>>().join(", \\\n     ") + "\n"
+    }
+}
+
+fn tick(value: f64) -> String {
+    if value != 0.0 && (value.abs() >= 1e5 || value.abs() < 1e-3) { format!("{value:.0e}") } else { format!("{value}") }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Report {
+        let row = |operation: &str, block_bytes, base: f64| Row {
+            operation: operation.into(),
+            block_bytes,
+            seconds: Summary::of(&(0..20).map(|i| base * (1.0 + f64::from(i) / 100.0)).collect::<Vec<_>>(), 0.95),
+        };
+        Report {
+            title: "a < b & \"c\"".into(),
+            context: Context { hosts: vec!["n0".into(), "n1".into()], ..Context::default() },
+            rows: vec![row("scatter/linear", 0, 1e-5), row("scatter/linear", 64, 2e-5), row("scatter/lanes", 64, 3e-3)],
+            notes: vec!["linear is fastest".into()],
+            found: serde_json::Value::Null,
+        }
+    }
+
+    #[test]
+    fn json_gives_the_same_report_back() {
+        let report = sample();
+        let back: Report = serde_json::from_str(&report.write(Format::Json)).expect("our own JSON");
+        assert_eq!(back, report);
+    }
+
+    #[test]
+    fn csv_has_a_column_for_every_head() {
+        let csv = sample().write(Format::Csv);
+        let columns: Vec<_> = csv.lines().map(|l| l.split(',').count()).collect();
+        assert_eq!(columns, [13; 4], "{csv}");
+    }
+
+    #[test]
+    fn a_picture_has_all_lines_and_no_stray_markup() {
+        let svg = sample().write(Format::Svg);
+        assert_eq!(svg.matches("<polyline").count(), 2);
+        assert_eq!(svg.matches("<circle").count(), 2, "size 0 has no place on a logarithmic axis");
+        assert!(svg.contains("a &lt; b &amp; "), "{svg}");
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+
+    #[test]
+    fn a_picture_of_nothing_is_still_a_picture() {
+        let svg = Report { rows: Vec::new(), ..sample() }.write(Format::Svg);
+        assert!(svg.ends_with("</svg>\n") && !svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+
+    #[test]
+    fn a_gnuplot_script_carries_its_data() {
+        let script = sample().write(Format::Gnuplot);
+        assert_eq!(script.matches("$line0").count(), 2, "{script}");
+        assert_eq!(script.matches("\nEND\n").count(), 2, "{script}");
+    }
+
+    #[test]
+    fn a_table_shows_each_row_and_note() {
+        let table = sample().write(Format::Table);
+        assert!(table.contains("3.285 ms") && table.ends_with("linear is fastest\n"), "{table}");
+    }
+
+    #[test]
+    fn times_have_units_people_read() {
+        for (seconds, text) in
+            [(0.0, "0.000 s"), (1.5, "1.500 s"), (0.0123, "12.30 ms"), (4.5e-6, "4.500 us"), (1.2e-7, "120.0 ns")]
+        {
+            assert_eq!(people(seconds), text);
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! How sure we are: Student's t, order statistics of the median, and when to stop repeating.
+//!
+//! Times of messages are skewed, with a long tail to the right, so that the mean says little about them; both a mean and a
+//! median are given, each with a two-sided confidence interval. The interval of the median needs no assumption on the
+//! distribution: how many of n samples lie below the median is binomial with p = 1/2. Since that is discrete, the interval of
+//! whole order statistics covers more than asked for (97.9 % instead of 95 % at n = 10); we interpolate between two of them
+//! as T. P. Hettmansperger and S. J. Sheather do (Statistics and Probability Letters 4, 1986).
+
+use serde::{Deserialize, Serialize};
+
+/// When repetitions of one measurement end.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StoppingRule {
+    /// Never fewer repetitions than these.
+    pub min_reps: usize,
+    /// Never more. Equal to `min_reps`: a fixed number, whatever the error.
+    pub max_reps: usize,
+    /// Good enough: half the width of the confidence interval over the estimate.
+    pub alpha: f64,
+    /// How often the interval holds the true value, as in 0.95.
+    pub confidence: f64,
+    /// Which estimate must be good enough.
+    pub estimate: Estimate,
+}
+
+/// What stands for a series of repetitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Estimate {
+    /// The arithmetic mean, with Student's t.
+    Mean,
+    /// The median, with order statistics.
+    Median,
+}
+
+/// A stopping rule that no series can obey.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RuleError {
+    /// Zero repetitions.
+    #[error("min-reps is 0; at least 1 repetition is needed")]
+    NoReps,
+    /// More at least than at most.
+    #[error("min-reps is {min}, which is more than max-reps, {max}")]
+    Reversed {
+        /// `min_reps`
+        min: usize,
+        /// `max_reps`
+        max: usize,
+    },
+    /// Beyond what we keep in memory.
+    #[error("max-reps is {0}; at most {MAX_REPS} are kept")]
+    TooMany(usize),
+    /// Not a relative error.
+    #[error("alpha is {0}; it is the relative error to reach, and must be more than 0 and less than 1")]
+    Alpha(f64),
+    /// Not a probability.
+    #[error("confidence is {0}; it must be at least 0.5 and less than 1, as in 0.95")]
+    Confidence(f64),
+    /// An interval of one sample.
+    #[error("min-reps is {0}; at least 3 repetitions are needed to tell an error from")]
+    TooFew(usize),
+}
+
+/// The most repetitions of one measurement.
+pub const MAX_REPS: usize = 10_000_000;
+
+impl Default for StoppingRule {
+    fn default() -> Self {
+        Self { min_reps: 10, max_reps: 1000, alpha: 0.05, confidence: 0.95, estimate: Estimate::Median }
+    }
+}
+
+impl StoppingRule {
+    /// Exactly `reps` repetitions.
+    pub fn fixed(reps: usize) -> Self {
+        Self { min_reps: reps, max_reps: reps, ..Self::default() }
+    }
+
+    /// Refuses what cannot be obeyed.
+    pub fn check(&self) -> Result<(), RuleError> {
+        match *self {
+            Self { min_reps: 0, .. } => Err(RuleError::NoReps),
+            Self { min_reps: min, max_reps: max, .. } if min > max => Err(RuleError::Reversed { min, max }),
+            Self { max_reps, .. } if max_reps > MAX_REPS => Err(RuleError::TooMany(max_reps)),
+            // NaN fails these comparisons, and so is refused
+            Self { alpha, .. } if !(alpha > 0.0 && alpha < 1.0) => Err(RuleError::Alpha(alpha)),
+            Self { confidence, .. } if !(0.5..1.0).contains(&confidence) => Err(RuleError::Confidence(confidence)),
+            Self { min_reps, max_reps, .. } if min_reps < max_reps && min_reps < 3 => Err(RuleError::TooFew(min_reps)),
+            _ => Ok(()),
+        }
+    }
+
+    /// How many repetitions to add to `samples` before looking again; 0 when the series is good enough or at its end.
+    ///
+    /// Looking after every repetition, and stopping at the first interval that happens to be narrow, makes intervals that
+    /// are too narrow. We therefore look seldom: the next look is a tenth beyond where the present spread says that the aim
+    /// will be reached, which is at least twice, and at most four times, as many samples as now.
+    pub fn more_reps(&self, samples: &[f64]) -> usize {
+        let n = samples.len();
+        if n < self.min_reps {
+            return self.min_reps - n;
+        }
+        if n >= self.max_reps {
+            return 0;
+        }
+        let error = self.steady_error(samples);
+        if error <= self.alpha {
+            return 0;
+        }
+        let wanted = if error.is_finite() { 1.1 * n as f64 * (error / self.alpha).powi(2) } else { f64::INFINITY };
+        let next = wanted.clamp(2.0 * n as f64, 4.0 * n as f64).ceil() as usize;
+        next.min(self.max_reps) - n
+    }
+
+    /// The relative error to decide by. The width of a median's interval hangs on the few samples beside its ends and
+    /// varies much; half of an interval twice as wide in standard deviations varies less, and so is less often narrow by
+    /// chance.
+    fn steady_error(&self, samples: &[f64]) -> f64 {
+        let summary = Summary::of(samples, self.confidence);
+        let error = summary.relative_error(self.estimate);
+        if self.estimate == Estimate::Mean {
+            return error;
+        }
+        let twice = 2.0 * t_quantile(0.5 + self.confidence / 2.0, 1e9);
+        let wide = Summary::of(samples, 2.0 * t_cdf(twice, 1e9) - 1.0).relative_error(self.estimate) / 2.0;
+        if wide.is_finite() { wide.max(0.9 * error) } else { error }
+    }
+}
+
+/// An interval that holds the true value with the confidence asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Its lower end.
+    pub low: f64,
+    /// Its upper end.
+    pub high: f64,
+}
+
+/// What a series of repetitions says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Number of repetitions.
+    pub reps: usize,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+    /// The arithmetic mean.
+    pub mean: f64,
+    /// Standard deviation of one repetition; 0 where there is but one.
+    pub deviation: f64,
+    /// The value with as many above as below.
+    pub median: f64,
+    /// 99 of 100 repetitions are not above.
+    pub p99: f64,
+    /// Student's interval of the mean; absent for a single repetition.
+    pub mean_interval: Option<Interval>,
+    /// Interval of the median from order statistics; absent where there are too few repetitions for the confidence.
+    pub median_interval: Option<Interval>,
+}
+
+impl Summary {
+    /// Of at least one sample; all of them finite.
+    pub fn of(samples: &[f64], confidence: f64) -> Self {
+        assert!(!samples.is_empty(), "a summary of no samples");
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len();
+        let mean = samples.iter().sum::<f64>() / n as f64;
+        let squares: f64 = samples.iter().map(|x| (x - mean).powi(2)).sum();
+        let deviation = if n > 1 { (squares / (n - 1) as f64).sqrt() } else { 0.0 };
+        let mean_interval = (n > 1).then(|| {
+            let half = t_quantile(0.5 + confidence / 2.0, (n - 1) as f64) * deviation / (n as f64).sqrt();
+            Interval { low: mean - half, high: mean + half }
+        });
+        Self {
+            reps: n,
+            min: sorted[0],
+            max: sorted[n - 1],
+            mean,
+            deviation,
+            median: median_of_sorted(&sorted),
+            p99: sorted[(n * 99).div_ceil(100) - 1],
+            mean_interval,
+            median_interval: median_interval(&sorted, confidence),
+        }
+    }
+
+    /// The chosen estimate.
+    pub fn value(&self, estimate: Estimate) -> f64 {
+        match estimate {
+            Estimate::Mean => self.mean,
+            Estimate::Median => self.median,
+        }
+    }
+
+    /// The interval of the chosen estimate.
+    pub fn interval(&self, estimate: Estimate) -> Option<Interval> {
+        match estimate {
+            Estimate::Mean => self.mean_interval,
+            Estimate::Median => self.median_interval,
+        }
+    }
+
+    /// Half the width of the interval over the estimate; infinite where there is no interval.
+    pub fn relative_error(&self, estimate: Estimate) -> f64 {
+        let Some(interval) = self.interval(estimate) else { return f64::INFINITY };
+        let half = (interval.high - interval.low) / 2.0;
+        if half == 0.0 { 0.0 } else { half / self.value(estimate).abs() }
+    }
+}
+
+/// The median of any samples, 0 of none.
+pub fn median(samples: &[f64]) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    if sorted.is_empty() { 0.0 } else { median_of_sorted(&sorted) }
+}
+
+fn median_of_sorted(sorted: &[f64]) -> f64 {
+    let n = sorted.len();
+    if n % 2 == 1 { sorted[n / 2] } else { (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0 }
+}
+
+/// The interpolated interval of the median, from sorted samples.
+fn median_interval(sorted: &[f64], confidence: f64) -> Option<Interval> {
+    let n = sorted.len();
+    // [X(d), X(n+1-d)] covers with 1 - 2 P(B <= d-1), B binomial(n, 1/2); the widest has d = 1
+    let mut term = 0.5f64.powi(i32::try_from(n).ok()?); // P(B = 0), which underflows only beyond n = 1074
+    if term == 0.0 {
+        return Some(wide_median_interval(sorted, confidence));
+    }
+    let mut below = term;
+    let mut coverage = 1.0 - 2.0 * below;
+    if coverage < confidence {
+        return None;
+    }
+    let mut d = 1;
+    loop {
+        term *= (n - d + 1) as f64 / d as f64; // P(B = d)
+        let narrower = 1.0 - 2.0 * (below + term);
+        if narrower < confidence || 2 * (d + 1) > n {
+            // between the two: the weight of Hettmansperger and Sheather
+            let at = (coverage - confidence) / (coverage - narrower).max(f64::MIN_POSITIVE);
+            let weight = (n - d) as f64 * at / (d as f64 + (n as f64 - 2.0 * d as f64) * at);
+            let weight = if 2 * (d + 1) > n { 0.0 } else { weight.clamp(0.0, 1.0) };
+            let low = (1.0 - weight) * sorted[d - 1] + weight * sorted[d];
+            let high = (1.0 - weight) * sorted[n - d] + weight * sorted[n - d - 1];
+            return Some(Interval { low, high });
+        }
+        below += term;
+        coverage = narrower;
+        d += 1;
+    }
+}
+
+/// The same for so many samples that the binomial distribution is normal for every practical purpose.
+fn wide_median_interval(sorted: &[f64], confidence: f64) -> Interval {
+    let n = sorted.len() as f64;
+    let half = t_quantile(0.5 + confidence / 2.0, 1e9) * n.sqrt() / 2.0;
+    let at = |position: f64| {
+        let position = (position - 0.5).clamp(0.0, n - 1.0); // of n samples, the middle is position n/2
+        let (whole, part) = (position.floor() as usize, position.fract());
+        let next = sorted[(whole + 1).min(sorted.len() - 1)];
+        sorted[whole] * (1.0 - part) + next * part
+    };
+    Interval { low: at(n / 2.0 - half), high: at(n / 2.0 + half) }
+}
+
+/// The value that Student's t with `df` degrees of freedom stays below with probability `p`, 0.5 <= p < 1.
+pub fn t_quantile(p: f64, df: f64) -> f64 {
+    debug_assert!((0.5..1.0).contains(&p) && df > 0.0, "p {p}, df {df}");
+    let (mut low, mut high) = (0.0, 1.0);
+    while t_cdf(high, df) < p {
+        (low, high) = (high, high * 2.0);
+        if high > 1e12 {
+            return high;
+        }
+    }
+    for _ in 0..200 {
+        let middle = (low + high) / 2.0;
+        if middle <= low || middle >= high {
+            break;
+        }
+        if t_cdf(middle, df) < p { low = middle } else { high = middle }
+    }
+    (low + high) / 2.0
+}
+
+/// Probability that Student's t with `df` degrees of freedom is below `t` >= 0.
+fn t_cdf(t: f64, df: f64) -> f64 {
+    // through 1 - x where x is near 1, since t*t is lost beside a large df otherwise
+    let x = df / (df + t * t);
+    let y = t * t / (df + t * t);
+    1.0 - 0.5 * incomplete_beta(df / 2.0, 0.5, x, y)
+}
+
+/// The regularised incomplete beta function I_x(a, b), with y = 1 - x: the continued fraction of DLMF 8.17.22.
+fn incomplete_beta(a: f64, b: f64, x: f64, y: f64) -> f64 {
+    if x <= 0.0 {
+        return 0.0;
+    }
+    if y <= 0.0 {
+        return 1.0;
+    }
+    if x > (a + 1.0) / (a + b + 2.0) {
+        return 1.0 - incomplete_beta(b, a, y, x);
+    }
+    let front = (ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b) + a * (-y).ln_1p() + b * y.ln()).exp() / a;
+    let guard = |v: f64| if v.abs() < 1e-300 { 1e-300 } else { v };
+    let (mut c, mut d) = (1.0, 1.0 / guard(1.0 - (a + b) * x / (a + 1.0)));
+    let mut fraction = d;
+    for m in 1..10_000 {
+        let m = f64::from(m);
+        for numerator in [
+            m * (b - m) * x / ((a + 2.0 * m - 1.0) * (a + 2.0 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2.0 * m) * (a + 2.0 * m + 1.0)),
+        ] {
+            d = 1.0 / guard(1.0 + numerator * d);
+            c = guard(1.0 + numerator / c);
+            fraction *= c * d;
+        }
+        if (c * d - 1.0).abs() < 1e-15 {
+            break;
+        }
+    }
+    front * fraction
+}
+
+/// Logarithm of the gamma function for x > 0: Lanczos' approximation with g = 7 and nine terms, 15 digits.
+fn ln_gamma(x: f64) -> f64 {
+    const TERMS: [f64; 9] = [
+        0.999_999_999_999_809_9,
+        676.520_368_121_885_1,
+        -1_259.139_216_722_402_8,
+        771.323_428_777_653_1,
+        -176.615_029_162_140_6,
+        12.507_343_278_686_905,
+        -0.138_571_095_265_720_12,
+        9.984_369_578_019_572e-6,
+        1.505_632_735_149_311_6e-7,
+    ];
+    let x = x - 1.0;
+    let t = x + 7.5;
+    let series = (1..9).fold(TERMS[0], |sum, i| sum + TERMS[i] / (x + i as f64));
+    0.5 * (2.0 * std::f64::consts::PI).ln() + (x + 0.5) * t.ln() - t + series.ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SplitMix64 (S. Vigna), and Box and Muller's normal deviates.
+    struct Random(u64);
+    impl Random {
+        fn uniform(&mut self) -> f64 {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = self.0;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+        }
+        fn normal(&mut self) -> f64 {
+            (-2.0 * (1.0 - self.uniform()).ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
+        }
+    }
+
+    #[test]
+    fn t_quantiles_are_those_of_the_printed_tables() {
+        for (p, df, printed) in [
+            (0.975, 1.0, 12.7062),
+            (0.975, 2.0, 4.3027),
+            (0.975, 9.0, 2.2622),
+            (0.95, 9.0, 1.8331),
+            (0.995, 30.0, 2.7500),
+            (0.975, 120.0, 1.9799),
+            (0.975, 1e9, 1.9600),
+            (0.5, 5.0, 0.0),
+        ] {
+            let found = t_quantile(p, df);
+            assert!((found - printed).abs() < 6e-5, "t({p}, {df}) = {found}, printed {printed}");
+        }
+    }
+
+    /// How often the interval of `draw`'s series holds the truth.
+    fn coverage(trials: usize, truth: f64, estimate: Estimate, mut series: impl FnMut() -> Vec<f64>) -> f64 {
+        let held = (0..trials)
+            .filter(|_| {
+                let interval = Summary::of(&series(), 0.95).interval(estimate).expect("samples enough for an interval");
+                interval.low <= truth && truth <= interval.high
+            })
+            .count();
+        held as f64 / trials as f64
+    }
+
+    #[test]
+    fn nominal_95_percent_is_95_percent_within_one_point() {
+        let mut random = Random(7);
+        for n in [10, 11, 101] {
+            let found = coverage(10_000, 3.0, Estimate::Mean, || (0..n).map(|_| 3.0 + random.normal()).collect());
+            assert!((found - 0.95).abs() < 0.01, "mean of {n} normal samples: {found}");
+        }
+        // lognormal, as message times are: skewed, with a tail; its median is e^0
+        for n in [10, 15, 30, 101, 1200] {
+            let trials = if n > 1000 { 3_000 } else { 10_000 };
+            let found = coverage(trials, 1.0, Estimate::Median, || (0..n).map(|_| random.normal().exp()).collect());
+            assert!((found - 0.95).abs() < 0.01, "median of {n} lognormal samples: {found}");
+        }
+    }
+
+    #[test]
+    fn stopping_when_it_is_good_enough_keeps_the_confidence_within_one_point() {
+        let mut random = Random(11);
+        for (estimate, spread) in [(Estimate::Mean, 0.25), (Estimate::Median, 0.25), (Estimate::Mean, 0.1)] {
+            let rule = StoppingRule { min_reps: 30, max_reps: 4000, alpha: 0.03, confidence: 0.95, estimate };
+            let mut reps = 0;
+            let found = coverage(8_000, 1.0, estimate, || {
+                let mut samples = Vec::new();
+                loop {
+                    let more = rule.more_reps(&samples);
+                    samples.extend((0..more).map(|_| 1.0 + spread * random.normal()));
+                    if more == 0 {
+                        reps += samples.len();
+                        return samples;
+                    }
+                }
+            });
+            assert!((found - 0.95).abs() < 0.01, "{estimate:?}, spread {spread}: {found}, {} reps", reps / 8_000);
+        }
+    }
+
+    #[test]
+    fn a_series_ends_at_max_reps_whatever_its_error() {
+        let rule = StoppingRule { max_reps: 25, ..StoppingRule::default() };
+        let mut samples: Vec<f64> = Vec::new();
+        let mut looks = Vec::new();
+        loop {
+            let more = rule.more_reps(&samples);
+            looks.push(more);
+            if more == 0 {
+                break;
+            }
+            samples.extend((0..more).map(|i| if i % 2 == 0 { 1.0 } else { 9.0 }));
+        }
+        assert_eq!(looks, [10, 15, 0]);
+        assert_eq!(StoppingRule::fixed(4).more_reps(&[1.0, 5.0, 9.0]), 1);
+        assert_eq!(StoppingRule::fixed(4).more_reps(&[1.0, 5.0, 9.0, 2.0]), 0);
+    }
+
+    #[test]
+    fn rules_that_cannot_be_obeyed_are_refused() {
+        let good = StoppingRule::default();
+        assert_eq!(good.check(), Ok(()));
+        assert_eq!(StoppingRule { min_reps: 0, ..good }.check(), Err(RuleError::NoReps));
+        assert_eq!(StoppingRule { max_reps: 9, ..good }.check(), Err(RuleError::Reversed { min: 10, max: 9 }));
+        assert_eq!(StoppingRule { alpha: 1.0, ..good }.check(), Err(RuleError::Alpha(1.0)));
+        let nan = StoppingRule { alpha: f64::NAN, ..good }.check().expect_err("NaN is no error to reach");
+        assert!(nan.to_string().starts_with("alpha is NaN"), "{nan}");
+        assert_eq!(StoppingRule { confidence: 1.0, ..good }.check(), Err(RuleError::Confidence(1.0)));
+        assert_eq!(StoppingRule { min_reps: 2, ..good }.check(), Err(RuleError::TooFew(2)));
+    }
+
+    #[test]
+    fn few_samples_have_no_interval_of_the_median() {
+        assert_eq!(Summary::of(&[1.0, 2.0, 3.0, 4.0, 5.0], 0.95).median_interval, None);
+        let six = Summary::of(&[6.0, 2.0, 3.0, 4.0, 5.0, 1.0], 0.95);
+        let interval = six.median_interval.expect("six samples are enough for 95 %");
+        assert!(interval.low >= 1.0 && interval.low < 2.0 && interval.high > 5.0, "{interval:?}");
+        assert_eq!((six.median, six.min, six.max, six.p99), (3.5, 1.0, 6.0, 6.0));
+    }
+}

@@ -1,0 +1,294 @@
+//! How long an operation of all ranks takes: isolated, repeated until it is known well enough, by the method asked for.
+
+use crate::clock::Clock;
+use crate::collectives::Result;
+use crate::collectives::operation::{Flow, Operation};
+use crate::comm::{Comm, wtime};
+use crate::stats::{StoppingRule, Summary, median};
+use serde::{Deserialize, Serialize};
+
+/// Which time it is that counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Method {
+    /// From the first start to the last end on synchronised clocks: the definition itself.
+    Global,
+    /// The longest of the times that the ranks measured, each on its own clock.
+    Maximum,
+    /// The root's own time; where others end later (scatter, broadcast), until their confirmations have come, less what
+    /// confirming takes. Never less than the root's own time, which a careless subtraction would give for small messages.
+    Root,
+    /// From single tasks, after B. de Supinski and N. Karonis, "Accurately measuring MPI broadcasts in a computational grid"
+    /// (HPDC 1999): for each rank in turn the root runs the operation until that rank alone answers, less half of a round
+    /// trip to it; the slowest task is the operation. For a gather the rank starts on a word of the root's. Needs no clock
+    /// and no barrier. Symmetric operations have no such tasks and are timed by `Maximum`.
+    Specific,
+}
+
+/// What keeps one repetition out of the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Isolation {
+    /// MPI_Barrier.
+    Barrier,
+    /// An MPI_Reduce of one number to rank 0 and a broadcast of it.
+    Reduce,
+    /// Empty messages to rank 0 and back.
+    PointToPoint,
+    /// All start at a common time on synchronised clocks. A repetition for which a rank came late is thrown away.
+    StartTime,
+    /// Nothing: repetitions overlap as they do in a loop of a program.
+    Pipelined,
+}
+
+/// All that is to be said of a measurement but for what is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Timing {
+    /// Which time counts.
+    pub method: Method,
+    /// What is between repetitions.
+    pub isolation: Isolation,
+    /// How many repetitions.
+    pub rule: StoppingRule,
+    /// Repetitions before the first that counts.
+    pub warm_up: usize,
+    /// Other buffers for each repetition.
+    pub fresh_buffers: bool,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            method: Method::Maximum,
+            isolation: Isolation::Barrier,
+            rule: StoppingRule::default(),
+            warm_up: 3,
+            fresh_buffers: false,
+        }
+    }
+}
+
+/// Times operations on one communicator; knows the clocks of all ranks.
+pub struct Timer {
+    comm: Comm,
+    clock: Clock,
+    start_slack_seconds: f64,
+}
+
+const TAG: u16 = 300;
+/// Who starts later than this after the common time spoils the repetition.
+const LATE_SECONDS: f64 = 10e-6;
+
+impl Timer {
+    /// Collective, as all of this.
+    pub fn new(comm: &Comm) -> Result<Self> {
+        let comm = comm.duplicate()?;
+        let clock = Clock::synchronised(&comm)?;
+        Ok(Self { comm, clock, start_slack_seconds: 1e-4 })
+    }
+
+    /// The clock behind global times.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Prepares `operation` for `block_bytes`, warms up, and repeats it as the rule has it. Every rank gets the same summary.
+    pub fn measure(&mut self, operation: &mut dyn Operation, block_bytes: usize, how: &Timing) -> Result<Summary> {
+        operation.prepare(&self.comm, block_bytes)?;
+        for _ in 0..how.warm_up {
+            operation.run(&self.comm)?;
+        }
+        self.comm.barrier()?;
+        let specific = how.method == Method::Specific && operation.flow() != Flow::Symmetric;
+        let mut samples = Vec::new();
+        loop {
+            // decided in one place: ranks of different machines need not round alike
+            let mut more = [how.rule.more_reps(&samples) as f64];
+            self.comm.broadcast_numbers(&mut more, 0)?;
+            if more[0] == 0.0 {
+                return Ok(Summary::of(&samples, how.rule.confidence));
+            }
+            let more = (more[0] as usize).min(4096); // looks at the clock and the root's memory stay bounded
+            let times =
+                if specific { self.tasks(operation, how, more)? } else { self.repetitions(operation, how, more)? };
+            samples.extend(times);
+        }
+    }
+
+    /// So many times, the same on all ranks.
+    fn repetitions(&mut self, operation: &mut dyn Operation, how: &Timing, reps: usize) -> Result<Vec<f64>> {
+        let needs_clock = how.method == Method::Global || how.isolation == Isolation::StartTime;
+        let confirm = match (how.method, operation.flow()) {
+            (Method::Root, Flow::From(root)) => Some((root, self.confirmation_seconds(root)?)),
+            _ => None,
+        };
+        let mut good = Vec::new();
+        while good.len() < reps {
+            if needs_clock {
+                self.clock.keep(&self.comm)?;
+            }
+            let wanted = reps - good.len();
+            // three numbers a repetition: the end, minus the start, and whether somebody came late
+            let mut ends = Vec::with_capacity(3 * wanted);
+            let me = self.comm.rank();
+            let seen_by = match (how.method, operation.flow()) {
+                (Method::Root, Flow::From(root) | Flow::To(root)) => Some(root),
+                (Method::Root, Flow::Symmetric) => Some(0),
+                _ => None,
+            };
+            for _ in 0..wanted {
+                if how.fresh_buffers {
+                    operation.freshen();
+                }
+                let late = self.isolate(how.isolation)?;
+                let start = wtime();
+                operation.run(&self.comm)?;
+                let end = wtime();
+                if let Some((root, confirming)) = confirm {
+                    self.confirm(root)?;
+                    let confirmed = wtime() - confirming;
+                    ends.push(end.max(confirmed) - start);
+                    ends.push(0.0);
+                } else if how.method == Method::Global {
+                    ends.push(self.clock.global(end));
+                    ends.push(-self.clock.global(start));
+                } else {
+                    ends.push(end - start);
+                    ends.push(0.0);
+                }
+                ends.push(f64::from(u8::from(late)));
+                if seen_by.is_some_and(|r| r != me) {
+                    let at = ends.len() - 3;
+                    ends[at] = f64::NEG_INFINITY;
+                }
+            }
+            self.comm.all_max(&mut ends)?;
+            let on_time: Vec<f64> =
+                ends.as_chunks::<3>().0.iter().filter(|[.., late]| *late == 0.0).map(|[e, s, _]| e + s).collect();
+            if 2 * on_time.len() < wanted {
+                // somebody is late more often than not: start later, up to where waiting helps nobody
+                self.start_slack_seconds = (2.0 * self.start_slack_seconds).min(0.1);
+                if self.start_slack_seconds >= 0.1 {
+                    good.extend(ends.as_chunks::<3>().0.iter().map(|[e, s, _]| e + s));
+                    continue;
+                }
+            }
+            good.extend(on_time);
+        }
+        good.truncate(reps);
+        Ok(good)
+    }
+
+    /// Waits until all may start. Whether this rank came late for it.
+    fn isolate(&self, isolation: Isolation) -> Result<bool> {
+        let (comm, me) = (&self.comm, self.comm.rank());
+        match isolation {
+            Isolation::Barrier => comm.barrier()?,
+            Isolation::Reduce => {
+                let mut sum = [0.0];
+                comm.reduce_sum(&[1.0], &mut sum, 0)?;
+                comm.broadcast_numbers(&mut sum, 0)?;
+            }
+            Isolation::PointToPoint if me == 0 => {
+                for rank in 1..comm.size() {
+                    comm.receive(&mut [], rank, TAG)?;
+                }
+                for rank in 1..comm.size() {
+                    comm.send(&[], rank, TAG)?;
+                }
+            }
+            Isolation::PointToPoint => {
+                comm.send(&[], 0, TAG)?;
+                comm.receive(&mut [], 0, TAG)?;
+            }
+            Isolation::StartTime => {
+                comm.barrier()?;
+                let mut start = [self.clock.now() + self.start_slack_seconds];
+                comm.broadcast_numbers(&mut start, 0)?;
+                loop {
+                    match start[0] - self.clock.now() {
+                        left if left <= 0.0 => return Ok(-left > LATE_SECONDS),
+                        // where ranks share cores, others must get to the start too
+                        left if left > 50e-6 => std::thread::yield_now(),
+                        _ => std::hint::spin_loop(),
+                    }
+                }
+            }
+            Isolation::Pipelined => {}
+        }
+        Ok(false)
+    }
+
+    fn confirm(&self, root: usize) -> Result<()> {
+        if self.comm.rank() != root {
+            return self.comm.send(&[], root, TAG);
+        }
+        (0..self.comm.size()).filter(|&r| r != root).try_for_each(|rank| self.comm.receive(&mut [], rank, TAG))
+    }
+
+    /// What confirming alone takes the root: the median of a few.
+    fn confirmation_seconds(&self, root: usize) -> Result<f64> {
+        let mut times = Vec::new();
+        for _ in 0..11 {
+            self.comm.barrier()?;
+            let start = wtime();
+            self.confirm(root)?;
+            times.push(wtime() - start);
+        }
+        Ok(median(&times))
+    }
+
+    /// So many times of single tasks, each the slowest task's, the same on all ranks.
+    fn tasks(&mut self, operation: &mut dyn Operation, how: &Timing, reps: usize) -> Result<Vec<f64>> {
+        let (comm, me) = (&self.comm, self.comm.rank());
+        let (root, gathers) = match operation.flow() {
+            Flow::From(root) => (root, false),
+            Flow::To(root) => (root, true),
+            Flow::Symmetric => (0, true),
+        };
+        let mut slowest = vec![0.0f64; reps];
+        for other in (0..comm.size()).filter(|&r| r != root) {
+            let mut trips = [0.0; 11];
+            for trip in &mut trips {
+                let start = wtime();
+                if me == root {
+                    comm.send(&[], other, TAG)?;
+                    comm.receive(&mut [], other, TAG)?;
+                } else if me == other {
+                    comm.receive(&mut [], root, TAG)?;
+                    comm.send(&[], root, TAG)?;
+                }
+                *trip = wtime() - start;
+            }
+            let one_way = median(&trips) / 2.0;
+            for time in &mut slowest {
+                if how.fresh_buffers {
+                    operation.freshen();
+                }
+                let start = wtime();
+                if gathers && me == root {
+                    comm.send(&[], other, TAG)?;
+                } else if gathers && me == other {
+                    comm.receive(&mut [], root, TAG)?;
+                }
+                operation.run(comm)?;
+                if !gathers && me == other {
+                    comm.send(&[], root, TAG)?;
+                } else if !gathers && me == root {
+                    comm.receive(&mut [], other, TAG)?;
+                }
+                *time = time.max(wtime() - start - one_way);
+            }
+            // nobody else waits for its turn, so that it may be far behind; nothing of this is timed
+            comm.barrier()?;
+        }
+        if me != root {
+            slowest.fill(f64::NEG_INFINITY);
+        }
+        comm.all_max(&mut slowest)?;
+        if comm.size() == 1 {
+            slowest.fill(0.0);
+        }
+        Ok(slowest)
+    }
+}

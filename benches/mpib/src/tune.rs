@@ -1,0 +1,213 @@
+//! The fastest implementation for each message size, found once and used afterwards: the original library's `Opt_Scatter`.
+
+use crate::collectives::operation::{Collective, Kind, Operation, Setting, SettingError};
+use crate::collectives::tree::Tree;
+use crate::collectives::{self, Algorithm, Result, lanes::Lanes};
+use crate::comm::Comm;
+use crate::rules::{Collective as Ruled, Rule};
+use crate::sizes::interpolate;
+use crate::stats::Summary;
+use crate::timing::{Timer, Timing};
+use serde::{Deserialize, Serialize};
+
+/// What several implementations of one operation take at several sizes. Can be kept as JSON for the next run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Estimates {
+    /// As in `scatter`.
+    pub operation: String,
+    /// Name, and seconds by block size, sizes rising.
+    pub curves: Vec<(String, Vec<(usize, f64)>)>,
+}
+
+impl Estimates {
+    /// The implementation with the least time at `block_bytes`, by straight lines between the measured sizes. The original
+    /// took the best at the next smaller size, and so the wrong one up to the next crossing.
+    pub fn best(&self, block_bytes: usize) -> Option<&str> {
+        let time = |curve: &[(usize, f64)]| interpolate(curve, block_bytes);
+        self.curves
+            .iter()
+            .filter(|(_, curve)| !curve.is_empty())
+            .min_by(|(_, a), (_, b)| time(a).total_cmp(&time(b)))
+            .map(|(name, _)| name.as_str())
+    }
+
+    /// Sizes between two measured ones at which another implementation becomes the best: where one more measurement says
+    /// most. At the middle of such a gap.
+    pub fn doubtful_sizes(&self, min_gap_bytes: usize) -> Vec<usize> {
+        let sizes: Vec<_> = self.curves.first().map(|(_, c)| c.iter().map(|p| p.0).collect()).unwrap_or_default();
+        let doubtful = |w: &&[usize]| w[1] - w[0] >= 2 * min_gap_bytes.max(1) && self.best(w[0]) != self.best(w[1]);
+        sizes.windows(2).filter(doubtful).map(|w| w[0] + (w[1] - w[0]) / 2).collect()
+    }
+
+    /// Rules for Open MPI, from the implementations that it has.
+    pub fn rules(&self) -> Option<(Ruled, Vec<Rule>)> {
+        let collective = Ruled::of(&self.operation)?;
+        let has = |(name, _): &&(String, _)| collective.algorithm(name).is_some();
+        let known =
+            Self { operation: self.operation.clone(), curves: self.curves.iter().filter(has).cloned().collect() };
+        let sizes = known.curves.first()?.1.iter().map(|p| p.0);
+        let rule = |size| Some(Rule { from_block_bytes: size, algorithm: collective.algorithm(known.best(size)?)? });
+        Some((collective, sizes.filter_map(rule).collect()))
+    }
+}
+
+/// What is to be compared.
+#[derive(Clone, Copy)]
+pub struct Candidates<'a> {
+    /// The operation.
+    pub kind: Kind,
+    /// Its implementations.
+    pub names: &'a [String],
+    /// Root and sites.
+    pub setting: &'a Setting,
+}
+
+/// Name, block size and times of everything measured, sorted by both.
+pub type Measured = Vec<(String, usize, Summary)>;
+
+/// Measures all candidates at `sizes`, then again where the best one changes, at most `rounds` times. Collective.
+pub fn estimate(
+    comm: &Comm,
+    timer: &mut Timer,
+    of: Candidates<'_>,
+    sizes: &[usize],
+    how: &Timing,
+    rounds: usize,
+) -> Result<(Estimates, Measured), TuneError> {
+    let Candidates { kind, names, setting } = of;
+    let mut estimates =
+        Estimates { operation: kind.name().into(), curves: names.iter().map(|n| (n.clone(), Vec::new())).collect() };
+    let mut all = Vec::new();
+    let mut next = sizes.to_vec();
+    for _ in 0..=rounds {
+        for &size in &next {
+            // one size after the other, all implementations at each: what disturbs one disturbs its rivals too
+            for (name, curve) in &mut estimates.curves {
+                let mut operation =
+                    Collective::new(kind, name, setting, comm.size())?.with_fresh_buffers(how.fresh_buffers);
+                let summary = timer.measure(&mut operation, size, how)?;
+                curve.push((size, summary.value(how.rule.estimate)));
+                all.push((operation.name(), size, summary));
+            }
+        }
+        estimates.curves.iter_mut().for_each(|(_, curve)| curve.sort_by_key(|p| p.0));
+        next = estimates.doubtful_sizes(64);
+        if next.is_empty() {
+            break;
+        }
+    }
+    all.sort_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
+    Ok((estimates, all))
+}
+
+/// Why there are no estimates.
+#[derive(Debug, thiserror::Error)]
+pub enum TuneError {
+    /// MPI's fault.
+    #[error(transparent)]
+    Comm(#[from] crate::comm::CommError),
+    /// The caller's.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+}
+
+/// A scatter and gather that use the fastest implementation for each size.
+pub struct Optimal {
+    scatter: Estimates,
+    gather: Estimates,
+    setting: Setting,
+}
+
+impl Optimal {
+    /// From estimates, measured now or kept from an earlier run.
+    pub fn new(scatter: Estimates, gather: Estimates, setting: Setting) -> Self {
+        Self { scatter, gather, setting }
+    }
+
+    /// To be used instead of MPI_Scatter, with blocks of equal length.
+    pub fn scatter(&self, comm: &Comm, blocks: &[u8], mine: &mut [u8]) -> Result<()> {
+        let lens = vec![mine.len(); comm.size()];
+        collectives::scatter(comm, &self.algorithm(&self.scatter, &lens), blocks, &lens, mine, self.setting.root)
+    }
+
+    /// To be used instead of MPI_Gather, with blocks of equal length.
+    pub fn gather(&self, comm: &Comm, mine: &[u8], blocks: &mut [u8]) -> Result<()> {
+        let lens = vec![mine.len(); comm.size()];
+        collectives::gather(comm, &self.algorithm(&self.gather, &lens), mine, &lens, blocks, self.setting.root)
+    }
+
+    fn algorithm(&self, estimates: &Estimates, lens: &[usize]) -> Algorithm {
+        let (ranks, root) = (lens.len(), self.setting.root);
+        let name = estimates.best(lens[root]).unwrap_or("native");
+        named(name, lens, &self.setting).unwrap_or_else(|| {
+            debug_assert!(name == "native", "{name} of {ranks} ranks");
+            Algorithm::Native
+        })
+    }
+}
+
+/// The algorithm of a name, for blocks of these lengths; `None` for `native` and what does not exist.
+pub fn named(name: &str, lens: &[usize], setting: &Setting) -> Option<Algorithm> {
+    let (ranks, root) = (lens.len(), setting.root);
+    Some(match name {
+        "linear" => Algorithm::Tree(Tree::linear(ranks, root)),
+        "linear-nonblocking" => Algorithm::TreeAtOnce(Tree::linear(ranks, root)),
+        "linear-ready" => Algorithm::Ready { root },
+        "binomial" => Algorithm::Tree(Tree::binomial_from(ranks, root)),
+        "traeff" => Algorithm::Tree(Tree::traeff(lens, root)),
+        "sorted" if setting.distances.len() == ranks && lens.windows(2).all(|w| w[0] == w[1]) => {
+            Algorithm::Tree(Tree::sorted_by(&setting.distances, root))
+        }
+        "sorted" => Algorithm::Tree(Tree::sorted(lens, root)),
+        lanes => Algorithm::Lanes(Lanes::new(&setting.sites, root, lanes.strip_prefix("lanes-")?.parse().ok()?).ok()?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_between_sizes_are_never_more_than_5_percent_slower_than_the_best_fixed_choice() {
+        // binomial for short, linear for long blocks, and one with a jump at its rendezvous
+        type Curve = (&'static str, fn(f64) -> f64);
+        let truth: [Curve; 3] = [
+            ("linear", |m| 7.0e-5 + 7.0 * m * 1e-9),
+            ("binomial", |m| 3.0e-5 + 12.0 * m * 1e-9),
+            ("native", |m| if m < 5000.0 { 4.5e-5 + 7.5 * m * 1e-9 } else { 9e-5 + 7.5 * m * 1e-9 }),
+        ];
+        let curve = |time: fn(f64) -> f64, sizes: &[usize]| sizes.iter().map(|&s| (s, time(s as f64))).collect();
+        let mut sizes = crate::sizes::powers_of_two(0, 1 << 20);
+        let mut found = Estimates::default();
+        for _ in 0..8 {
+            found.curves = truth.iter().map(|(name, time)| (name.to_string(), curve(*time, &sizes))).collect();
+            let more = found.doubtful_sizes(64);
+            sizes.extend(more);
+            sizes.sort_unstable();
+        }
+        let mut worst: f64 = 1.0;
+        for size in (0..1 << 20).step_by(97) {
+            let chosen = found.best(size).expect("three curves");
+            let time = |name: &str| truth.iter().find(|t| t.0 == name).expect("a curve").1(size as f64);
+            let best = truth.iter().map(|t| t.1(size as f64)).fold(f64::MAX, f64::min);
+            worst = worst.max(time(chosen) / best);
+        }
+        assert!(worst <= 1.05, "{worst}");
+        assert_eq!((found.best(0), found.best(1 << 20)), (Some("binomial"), Some("linear")));
+    }
+
+    #[test]
+    fn rules_name_only_what_open_mpi_can_do() {
+        let estimates = Estimates {
+            operation: "scatter".into(),
+            curves: vec![
+                ("lanes-2".into(), vec![(0, 1.0), (1024, 1.0)]),
+                ("linear".into(), vec![(0, 9.0), (1024, 2.0)]),
+                ("binomial".into(), vec![(0, 8.0), (1024, 3.0)]),
+            ],
+        };
+        let (collective, rules) = estimates.rules().expect("scatter has rules");
+        let numbers: Vec<_> = rules.iter().map(|r| (r.from_block_bytes, r.algorithm)).collect();
+        assert_eq!((collective, numbers), (Ruled::Scatter, vec![(0, 2), (1024, 1)]));
+    }
+}

@@ -1,0 +1,189 @@
+//! On oversubscribed ranks of this machine: what is moved, what is said, and that all ends. No figure is compared with
+//! another one here, since ranks that share cores with others' programs have no figures.
+
+mod support;
+
+use support::{MPIB, example, good, json, mpib, mpirun, stderr, stdout};
+
+#[test]
+fn every_implementation_moves_the_right_bytes() {
+    for (ranks, words) in [
+        (1, "check"),
+        (2, "check --sites 0/1"),
+        (5, "check --sites 0,2/1,3-4"),
+        (8, "check --sites 0-3/4-7 --sizes 0,1,1000,70000"),
+    ] {
+        let text = good(mpib(ranks, words));
+        assert!(text.contains("all bytes are where they belong"), "{text}");
+    }
+}
+
+#[test]
+fn a_program_can_time_its_own_operation_and_use_the_fastest_scatter() {
+    let output = mpirun(4).arg(example("opt_scatter")).output().expect("timeout(1) runs");
+    let text = good(output);
+    assert!(text.starts_with("all right"), "{text}");
+}
+
+#[test]
+fn every_method_with_every_isolation_gives_a_time_within_its_bounds() {
+    for method in ["global", "maximum", "root", "specific"] {
+        for isolation in ["barrier", "reduce", "point-to-point", "start-time", "pipelined"] {
+            let words = format!(
+                "collective gather --impl binomial --sizes 256 --method {method} --isolation {isolation} \
+                 --min-reps 6 --max-reps 24 --format json"
+            );
+            let report = json(mpib(3, &words));
+            let row = &report["rows"][0];
+            let (reps, median) = (row["seconds"]["reps"].as_u64(), row["seconds"]["median"].as_f64());
+            assert!(reps.is_some_and(|n| (6..=24).contains(&n)), "{method} {isolation}: {row}");
+            assert!(median.is_some_and(|t| t > 0.0 && t < 60.0), "{method} {isolation}: {row}");
+            assert_eq!(report["context"]["hosts"].as_array().map(Vec::len), Some(3));
+        }
+    }
+}
+
+#[test]
+fn round_trips_of_all_pairs_are_measured_in_either_order() {
+    for order in ["sequential", "parallel"] {
+        let words = format!("p2p --sizes 0,100 --order {order} --min-reps 3 --max-reps 3 --format json");
+        let report = json(mpib(5, &words));
+        let rows = report["rows"].as_array().expect("rows");
+        let pairs: std::collections::BTreeSet<_> = rows.iter().filter_map(|r| r["operation"].as_str()).collect();
+        assert_eq!((rows.len(), pairs.len()), (20, 10), "{order}: {report}");
+        assert!(rows.iter().all(|r| r["seconds"]["reps"] == 3), "{order}: {report}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
+    for (ranks, words, said) in [
+        (2, "p2p --alpha NaN", "alpha is NaN"),
+        (2, "p2p --alpha 0", "alpha is 0"),
+        (2, "collective scatter --alpha 1.5", "alpha is 1.5"),
+        (2, "p2p --confidence 1", "confidence is 1"),
+        (2, "p2p --min-reps 9 --max-reps 3", "min-reps is 9"),
+        (2, "p2p --sizes 3TB", "unknown unit"),
+        (2, "model --sizes 0", "0 bytes has no bandwidth"),
+        (2, "lanes --sizes 0 --sites 0/1", "0 bytes has no bandwidth"),
+        (1, "p2p", "needs at least 2"),
+        (1, "collective gather", "needs at least 2"),
+        (1, "jor", "needs at least 2"),
+        (2, "jor --sites 0-1", "all 2 ranks are in one site"),
+        (2, "lanes --sites 0-1", "all 2 ranks are in one site"),
+        (3, "lanes --sites 0/1/2", "there are 3 sites"),
+        (3, "lanes --sites 0/1", "rank 2 is in 0 sites"),
+        (2, "jor --sites 0/1 --pace NaN,1", "--pace is [NaN, 1.0]"),
+        (2, "jor --sites 0/1 --class Q", "--class is \"Q\""),
+        (2, "jor --sites 0/1 --periods 0", "--periods"),
+        (4, "jor --sites 0-2/3 --cut blocks", "blocks need equal numbers"),
+        (2, "collective gather --impl magic", "no implementation \"magic\""),
+        (6, "collective alltoall --sizes 64,1536MiB", "more than the 8 GiB"),
+        (2, "collective scatter --root 2", "--root is 2"),
+        (2, "collective scatter -o x.doc", "the ending must be"),
+        (2, "collective scatter -o /nowhere/x.json --sizes 1 --max-reps 10", "/nowhere/x.json"),
+        (3, "paths --pfs /nowhere --groups 3 --bytes 10 --max-reps 10", "/nowhere/"),
+        (3, "paths --groups 1", "at least 2 ranks"),
+        (2, "nonsense", "unrecognized subcommand"),
+    ] {
+        let output = mpib(ranks, words);
+        let text = stderr(&output);
+        assert!(matches!(output.status.code(), Some(1 | 2)), "{words}: {}, {text}", output.status);
+        assert_eq!(text.matches(said).count(), 1, "{words}: {text}");
+        assert!(!text.contains("MPI_ABORT") && !text.contains("signal"), "{words}: {text}");
+        assert!(stdout(&output).is_empty(), "{words}: {}", stdout(&output));
+    }
+}
+
+#[test]
+fn results_come_as_files_of_every_kind_and_open_mpi_takes_the_rules() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str| directory.path().join(name);
+    let mut command = mpirun(4);
+    command.arg(MPIB).args("collective broadcast --sizes 64,4096 --min-reps 4 --max-reps 4 --adaptive".split(' '));
+    for name in ["r.json", "r.csv", "r.svg", "r.gp", "r.txt"] {
+        command.arg("-o").arg(file(name));
+    }
+    command.arg("--rules").arg(file("rules")).arg("--estimates").arg(file("estimates"));
+    good(command.output().expect("timeout(1) runs"));
+    let read = |name: &str| std::fs::read_to_string(file(name)).expect("written");
+    let report: mpib::report::Report = serde_json::from_str(&read("r.json")).expect("a report");
+    assert!(report.rows.len() >= 6, "three implementations at two sizes: {report:?}");
+    assert!(report.context.mpi_library.contains("MPI"), "{:?}", report.context);
+    assert_eq!(read("r.csv").lines().count(), report.rows.len() + 1);
+    assert!(read("r.svg").starts_with("<svg") && read("r.gp").contains("plot $line0"));
+    let estimates: mpib::tune::Estimates = serde_json::from_str(&read("estimates")).expect("estimates");
+    assert!(estimates.best(1000).is_some());
+    let mut with_rules = mpirun(4);
+    with_rules.args(["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_dynamic_rules_filename"]);
+    let text = good(with_rules.arg(file("rules")).args([MPIB, "check", "--sizes", "10"]).output().expect("runs"));
+    assert!(text.contains("all bytes"), "{text}");
+}
+
+#[test]
+fn models_have_parameters_that_are_numbers() {
+    let report = json(mpib(4, "model --sizes 1024,65536 --min-reps 5 --max-reps 5 --format json"));
+    let found = &report["found"];
+    for number in [&found["hockney"]["latency_seconds"], &found["loggp"]["latency_seconds"]] {
+        assert!(number.as_f64().is_some_and(|v| v >= 0.0), "{found}");
+    }
+    assert_eq!(found["lmo"]["processing_seconds"].as_array().map(Vec::len), Some(4), "{found}");
+    assert_eq!(found["hockney_pairs"]["values"].as_array().map(Vec::len), Some(6), "{found}");
+}
+
+#[test]
+fn jor_at_period_1_has_the_bits_of_a_serial_run() {
+    for (ranks, words) in [
+        (2, "jor --sites 0/1 --periods 1,3 --verify"),
+        (5, "jor --sites 0,3/1,2,4 --size 12 --periods 1,2 --verify --balance 0.7"),
+        (6, "jor --sites 0-2/3-5 --cut both --periods 1,4 --verify --procs 1+1,3+3"),
+    ] {
+        let text = good(mpib(ranks, words));
+        assert!(text.contains("are those of a serial run, bit by bit"), "{words}: {text}");
+        assert!(text.contains("artful speedup"), "{words}: {text}");
+    }
+}
+
+#[test]
+fn every_path_of_a_checkpoint_is_timed_and_leaves_no_file() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (local, pfs) = (directory.path().join("local"), directory.path().join("pfs"));
+    for path in [&local, &pfs] {
+        std::fs::create_dir(path).expect("made");
+    }
+    let words = format!(
+        "paths --bytes 30000 --groups 2,5 --sites 0-2/3-4 --min-reps 3 --max-reps 3 --local {} --pfs {} --format json",
+        local.display(),
+        pfs.display()
+    );
+    let report = json(mpib(5, &words));
+    let names: Vec<_> =
+        report["rows"].as_array().expect("rows").iter().filter_map(|r| r["operation"].as_str()).collect();
+    for path in [
+        "gather/tcp, groups of 2",
+        "gather/tcp, groups of 5",
+        "gather/binomial, groups of 2",
+        "gather/lanes-2, groups of 5",
+        "write/local, every rank",
+        "write/pfs, every rank",
+        "write/pfs, one of 5",
+    ] {
+        assert!(names.contains(&path), "{path} in {names:?}");
+    }
+    assert!(!names.contains(&"gather/lanes-1, groups of 2"), "a group of one site has no lanes: {names:?}");
+    assert!(report["notes"].to_string().contains("recommended: group size"), "{report}");
+    for path in [local, pfs] {
+        assert_eq!(std::fs::read_dir(&path).expect("still there").count(), 0, "{}", path.display());
+    }
+}
+
+#[test]
+fn jor_draws_the_figures_of_the_paper() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let words = format!("jor --sites 0-1/2-3 --size 8 --procs 1+1,2+2,2+1 --figures {}", directory.path().display());
+    good(mpib(4, &words));
+    for figure in [3, 5, 6, 7, 8, 9] {
+        let svg = std::fs::read_to_string(directory.path().join(format!("figure-{figure}.svg"))).expect("drawn");
+        assert!(svg.contains("<circle"), "figure {figure} has no point");
+    }
+}

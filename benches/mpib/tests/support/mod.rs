@@ -1,0 +1,63 @@
+//! Starts ranks, and waits for them, but not for ever.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+pub const MPIB: &str = env!("CARGO_BIN_EXE_mpib");
+
+/// A loaded machine with two cores may take long; one that hangs is not waited for.
+const DEADLINE: &str = "240";
+
+/// Ends all of them after a while, by a signal to mpirun first.
+pub fn bounded(program: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=20", DEADLINE, program]);
+    command
+}
+
+/// More ranks than cores: they give the cores to each other.
+pub fn mpirun(ranks: usize) -> Command {
+    let mut command = bounded("mpirun");
+    command.args(["--oversubscribe", "--bind-to", "none", "-n", &ranks.to_string()]);
+    for (name, value) in [
+        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+        ("OMPI_MCA_mpi_yield_when_idle", "1"),
+        ("OMPI_MCA_btl_base_warn_component_unused", "0"),
+    ] {
+        command.env(name, value);
+    }
+    command
+}
+
+/// `mpib` with these words, separated by spaces.
+pub fn mpib(ranks: usize, words: &str) -> Output {
+    mpirun(ranks).arg(MPIB).args(words.split_whitespace()).output().expect("timeout(1) runs")
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What a successful run printed.
+pub fn good(output: Output) -> String {
+    assert!(output.status.success(), "{}: {}{}", output.status, stdout(&output), stderr(&output));
+    stdout(&output)
+}
+
+/// The report of a successful run with `--format json`.
+pub fn json(output: Output) -> serde_json::Value {
+    let text = good(output);
+    // a harmless warning of mpirun's may stand before it
+    let from = text.find('{').unwrap_or(0);
+    serde_json::from_str(&text[from..]).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+pub fn example(name: &str) -> PathBuf {
+    Path::new(MPIB).with_file_name("examples").join(name)
+}
