@@ -38,7 +38,11 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
 #[test]
 fn a_value_out_of_range_is_refused_with_what_it_may_be() {
     let text = check("[anc]\nstore = \"/x\"\nbudget-mib = 3\n", 1);
-    assert!(text.contains("anc.budget-mib is 3; with segments of 4 MiB it must be between 12"), "{text}");
+    let expected = "anc.budget-mib is 3; with segments of 4 MiB and the profile fast it must be between 12";
+    assert!(text.contains(expected), "{text}");
+    let text = check("[anc]\nstore = \"/x\"\nbudget-mib = 255\nprofile = \"max\"\n", 1);
+    let expected = "anc.budget-mib is 255; with segments of 16 MiB and the profile max it must be between 256";
+    assert!(text.contains(expected), "{text}");
 }
 
 /// The shipped file with every line `# key = value` made a line of its table, and each of those lines by itself.
