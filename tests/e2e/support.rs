@@ -172,7 +172,16 @@ pub fn field(step: u32, rank: u32, len: usize) -> Vec<f64> {
 /// Writes the file of one rank as an application does: straight under its final name.
 pub fn write_rank(dir: &Path, step: u32, rank: u32, len: usize) {
     let path = dir.join(format!("sim.it_{step}.rank_{rank}.h5"));
-    let file = hdf5::File::create(&path).expect("created");
+    // HDF5 locks the file, and a process that another test is just starting holds what was open here until it runs.
+    let mut created = hdf5::File::create(&path);
+    for _ in 0..200 {
+        if created.is_ok() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        created = hdf5::File::create(&path);
+    }
+    let file = created.expect("created");
     let group = file.create_group("state").expect("created");
     group.new_dataset_builder().with_data(&field(step, rank, len)).create("temperature").expect("written");
     group.new_dataset_builder().with_data(&field(0, rank, len / 2)).create("mesh").expect("written");
