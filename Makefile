@@ -41,7 +41,8 @@ MPIB := cd benches/mpib && PATH="$$PATH:/usr/lib64/openmpi/bin" cargo
 
 test-mpi: scripts ## benches/mpib, which needs an MPI, on oversubscribed ranks of this machine
 	@deploy/prerequisites.sh mpi
-	$(MPIB) test --locked --lib --bins --examples --test ranks
+	$(MPIB) build --locked --examples # a test runs one on several ranks
+	$(MPIB) test --locked --lib --bins --test ranks
 	$(MPIB) clippy --locked --all-targets -- -D warnings
 
 test-sites: scripts ## benches/mpib between emulated sites, as root, and its HDF5 checkpoints; 10 minutes, most of them HDF5's build

@@ -22,7 +22,7 @@ fn every_implementation_moves_the_right_bytes() {
 fn a_program_can_time_its_own_operation_and_use_the_fastest_scatter() {
     let output = mpirun(4).arg(example("opt_scatter")).output().expect("timeout(1) runs");
     let text = good(output);
-    assert!(text.starts_with("all right"), "{text}");
+    assert!(text.contains("all right"), "{text}");
 }
 
 #[test]
