@@ -9,7 +9,7 @@ set -euo pipefail
 mpi=${1:-}
 case $mpi in '' | mpi) ;; *) echo "usage: $0 [mpi]" >&2; exit 2 ;; esac
 
-cmake_needed=3.18 rust_needed=1.88
+cmake_needed=3.18 rust_needed=1.89
 
 have() { command -v "$1" >/dev/null 2>&1; }
 # at_least FOUND NEEDED: compares version numbers.
