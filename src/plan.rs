@@ -232,7 +232,9 @@ impl Bundle<'_> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut column_of: HashMap<VariableRef, usize> = HashMap::new();
         for (n, column) in self.columns.iter().enumerate() {
-            for piece in column.iter().filter(|piece| files.contains(&piece.variable.file)) {
+            // In rank order, as the files are: those of some files stand together.
+            let before = |file: u32| column.partition_point(|piece| piece.variable.file < file);
+            for piece in &column[before(files.start)..before(files.end)] {
                 pieces.push(*piece);
                 column_of.insert(piece.variable, n);
             }

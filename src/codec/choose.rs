@@ -23,7 +23,7 @@ pub enum Profile {
     /// The better of shuffle and zstd, and zstd alone, measured for each segment; never in the way. `fast`, or `default`
     #[default]
     Fast,
-    /// Prediction as far as it takes little time: about as small as the best known codec for each class, or smaller. `balanced`
+    /// Prediction as far as it takes little time: about as small as the best codec for each class, or smaller. `balanced`
     Balanced,
     /// Whatever makes it smallest, at the speed of xz. `max`
     Max,
