@@ -174,6 +174,7 @@ pub fn plan(
             concatenated(&large, options.segment_bytes, |pieces| segments.push(segment(pieces, Layout::Concatenated)));
         }
     }
+    let bundles = with_their_numbers(bundles, files);
     bundles.into_iter().for_each(|bundle| bundle.cut(files, options.segment_bytes, &mut segments));
     for (role, element, pool) in pools {
         concatenated(&pool, options.segment_bytes, |pieces| {
@@ -193,6 +194,66 @@ fn is_number(element: &ElementType) -> bool {
 struct Bundle<'a> {
     element: &'a ElementType,
     columns: Vec<Vec<Piece>>,
+}
+
+/// Numbers of rows go with the rows: integers beside which real numbers of the same width and byte order lie, in the same
+/// group of the same file, as many, or as points of up to four of them. Where such groups have the same names in several
+/// files (kinds of particles), each has columns of its own.
+fn with_their_numbers<'a>(mut bundles: Vec<Bundle<'a>>, files: &[FileHeader]) -> Vec<Bundle<'a>> {
+    for n in 0..bundles.len() {
+        let ElementType::Int { width, order, .. } = *bundles[n].element else { continue };
+        let floats = ElementType::Float { width, order };
+        let Some(target) = bundles.iter().position(|bundle| *bundle.element == floats) else { continue };
+        let bytes = |piece: &Piece| piece.variable.of(files).raw_bytes.0;
+        let mut widest: HashMap<(u32, &str), u64> = HashMap::new();
+        for piece in bundles[target].columns.iter().flatten() {
+            let widest = widest.entry((piece.variable.file, parent(piece, files))).or_default();
+            *widest = bytes(piece).max(*widest);
+        }
+        let has_rows = |piece: &Piece| {
+            let widest = widest.get(&(piece.variable.file, parent(piece, files)));
+            widest.is_some_and(|&widest| widest % bytes(piece) == 0 && widest / bytes(piece) <= POINT_MAX)
+        };
+        let all = std::mem::take(&mut bundles[n].columns);
+        let (theirs, others): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|numbers| !numbers.is_empty() && numbers.iter().all(has_rows));
+        let mut first_in: HashMap<&str, u32> = HashMap::new();
+        let mut kinds: Vec<&str> = Vec::new();
+        for piece in theirs.iter().flatten() {
+            let name = parent(piece, files);
+            if *first_in.entry(name).or_insert(piece.variable.file) != piece.variable.file && !kinds.contains(&name) {
+                kinds.push(name);
+            }
+        }
+        bundles[n].columns = others;
+        bundles[target].columns.splice(0..0, theirs);
+        if kinds.len() > 1 && kinds.len() <= KINDS_MAX {
+            let columns = std::mem::take(&mut bundles[target].columns);
+            bundles[target].columns = columns.into_iter().flat_map(|column| by_kind(column, &kinds, files)).collect();
+        }
+    }
+    bundles
+}
+
+/// Components of a point, and kinds of rows, at most.
+const POINT_MAX: u64 = 4;
+const KINDS_MAX: usize = 32;
+
+/// The group of its file that a variable is in.
+fn parent<'a>(piece: &Piece, files: &'a [FileHeader]) -> &'a str {
+    let path: &str = &piece.variable.of(files).path;
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+/// A column for each kind, one for what is in no such group, in their order; none that is empty.
+fn by_kind(column: Vec<Piece>, kinds: &[&str], files: &[FileHeader]) -> Vec<Vec<Piece>> {
+    let mut columns: Vec<Vec<Piece>> = vec![Vec::new(); kinds.len() + 1];
+    for piece in column {
+        let name = parent(&piece, files);
+        columns[kinds.iter().position(|kind| *kind == name).unwrap_or(kinds.len())].push(piece);
+    }
+    columns.retain(|column| !column.is_empty());
+    columns
 }
 
 impl Bundle<'_> {

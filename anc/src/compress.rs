@@ -2,7 +2,7 @@
 
 use mcrengine::codec::{ArrayShape, Chain, CodecError, Profile, Scratch, encode_best};
 use mcrengine::container::StoredSegment;
-use mcrengine::header::FileHeader;
+use mcrengine::header::{ElementType, FileHeader};
 use mcrengine::merge::Layout;
 use mcrengine::plan::SegmentPlan;
 use mcrengine::units::RawBytes;
@@ -38,7 +38,10 @@ pub fn compress(
     // Interleaved blocks are no arrays any more.
     let arrays: Vec<ArrayShape> = match segment.layout {
         Layout::Concatenated => (segment.pieces.iter().enumerate())
-            .map(|(n, piece)| array_shape(piece, files, segment.column_of(n)))
+            .map(|(n, piece)| ArrayShape {
+                is_integer: is_float(&segment.element) && !is_float(&piece.variable.of(files).element),
+                ..array_shape(piece, files, segment.column_of(n))
+            })
             .collect(),
         Layout::Interleaved(_) => Vec::new(),
     };
@@ -73,6 +76,10 @@ fn encode_checked(
     Ok((chain, stored))
 }
 
+fn is_float(element: &ElementType) -> bool {
+    matches!(element, ElementType::Float { .. })
+}
+
 /// The array that a piece is, as far as it is whole; a cut piece is a line of elements.
 fn array_shape(piece: &mcrengine::plan::Piece, files: &[FileHeader], column: u32) -> ArrayShape {
     let variable = piece.variable.of(files);
@@ -81,14 +88,14 @@ fn array_shape(piece: &mcrengine::plan::Piece, files: &[FileHeader], column: u32
     let product = |dims: &[u64]| dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
     let (dims, chunk) = (&variable.shape.0, &variable.chunk.0);
     if is_whole && product(dims) == Some(elements) && (chunk.is_empty() || chunk == dims) {
-        return ArrayShape { elements, dims: dims.to_vec(), chunk: Vec::new(), column };
+        return ArrayShape { elements, dims: dims.to_vec(), column, ..ArrayShape::default() };
     }
     // All chunks are there, the last ones in each dimension filled up.
     if is_whole && chunk.len() == dims.len() && !chunk.contains(&0) {
         let filled: Vec<u64> = dims.iter().zip(chunk).map(|(&n, &c)| n.div_ceil(c).saturating_mul(c)).collect();
         if product(&filled) == Some(elements) {
-            return ArrayShape { elements, dims: filled, chunk: chunk.to_vec(), column };
+            return ArrayShape { elements, dims: filled, chunk: chunk.to_vec(), column, is_integer: false };
         }
     }
-    ArrayShape { elements, dims: vec![elements], chunk: Vec::new(), column }
+    ArrayShape { elements, dims: vec![elements], column, ..ArrayShape::default() }
 }

@@ -66,6 +66,8 @@ pub struct ArrayShape {
     pub chunk: Vec<u64>,
     /// Pieces of one class have the same number; the classes of a segment come one after the other.
     pub column: u32,
+    /// Integers, in a segment of real numbers.
+    pub is_integer: bool,
 }
 
 /// Why something could not be encoded or decoded.

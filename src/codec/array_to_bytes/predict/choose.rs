@@ -59,24 +59,30 @@ enum Relation {
 impl Choice {
     pub(super) fn new(mut layout: Layout, body: &[u8], kind: Elements, effort: u32, threads: usize) -> Self {
         let load = |layout: &Layout| {
-            let mut bits = vec![0; body.len() / kind.width];
+            let mut bits = vec![0; layout.elements()];
             layout.runs(|from, step, to, count| {
                 for (i, element) in bits[to..to + count].iter_mut().enumerate() {
                     let at = (from + i * step) * kind.width;
                     *element = kind.load(&body[at..at + kind.width]);
                 }
             });
+            layout.fill(&mut bits);
             bits
         };
-        let numbers = |bits: &[u64]| -> Vec<f64> {
-            if kind.is_float { bits.iter().map(|&b| kind.value(b)).collect() } else { Vec::new() }
+        let numbers = |layout: &Layout, bits: &[u64]| -> Vec<f64> {
+            if !kind.is_float {
+                return Vec::new();
+            }
+            let mut values: Vec<f64> = bits.iter().map(|&b| kind.value(b)).collect();
+            layout.columns.iter().for_each(|column| column.unwrap(&mut values));
+            values
         };
         let mut bits = load(&layout);
         if let Some(joined) = join(&layout, &bits, kind) {
             layout = joined;
             bits = load(&layout);
         }
-        let mut values = numbers(&bits);
+        let mut values = numbers(&layout, &bits);
         let mut relations = Relations::new();
         let mut nested = if kind.is_float { links(&layout, &values, kind, effort) } else { Vec::new() };
         let keys: Vec<usize> = nested.iter().map(|(key, _)| *key).collect();
@@ -86,7 +92,13 @@ impl Choice {
         {
             (layout, relations) = (ordered, found);
             bits = load(&layout);
-            values = numbers(&bits);
+            values = numbers(&layout, &bits);
+        } else if !layout.tables.is_empty()
+            && let Some(grouped) = layout.reordered(side_by_side(&layout.columns))
+        {
+            layout = grouped;
+            bits = load(&layout);
+            values = numbers(&layout, &bits);
         }
         let runs = repeats::find_all(&bits, kind, effort);
         let families = families(&layout.columns);
@@ -146,7 +158,7 @@ fn links(layout: &Layout, values: &[f64], kind: Elements, effort: u32) -> Vec<(u
     let mut found = Vec::new();
     for (n, column) in layout.columns.iter().enumerate() {
         let (count, is_found) = tried.entry(&column.arrays).or_default();
-        if *is_found || *count >= if effort > 1 { 4 } else { 1 } || column.elements < FITTED_MIN {
+        if *is_found || *count >= if effort > 1 { 4 } else { 1 } || column.elements < FITTED_MIN || column.is_integer {
             continue;
         }
         *count += 1;
@@ -180,21 +192,41 @@ fn families(columns: &[Column]) -> Vec<usize> {
     let mut family = 0;
     (columns.iter().enumerate())
         .map(|(i, column)| {
-            family = if i > 0 && columns[i - 1].arrays == column.arrays { (family + 1).min(FAMILY_MAX) } else { 0 };
+            let is_next = i > 0 && columns[i - 1].arrays == column.arrays;
+            family = if is_next && !column.is_integer && !columns[i - 1].is_integer {
+                (family + 1).min(FAMILY_MAX)
+            } else {
+                0
+            };
             family
         })
         .collect()
 }
 
+/// The order in which columns of the same arrays stand beside each other, integers first.
+fn side_by_side(columns: &[Column]) -> Vec<usize> {
+    let mut first_of: HashMap<&[Array], usize> = HashMap::new();
+    let mut order: Vec<(bool, usize, usize)> = (columns.iter().enumerate())
+        .map(|(n, column)| (!column.is_integer, *first_of.entry(&column.arrays).or_insert(n), n))
+        .collect();
+    order.sort_unstable();
+    order.into_iter().map(|(.., n)| n).collect()
+}
+
 /// Puts slabs of one domain together, where the last plane of one is like the first of the next.
 fn join(layout: &Layout, bits: &[u64], kind: Elements) -> Option<Layout> {
     let mut groups = layout.groups.clone();
-    let mut from = 0;
+    let mut from = 0; // in working order, where rows with a number have places
+    let placed = |n: usize| layout.groups[n].table.is_some();
     let mut is_any = false;
-    for group in &mut groups {
+    for (n, group) in groups.iter_mut().enumerate() {
         let elements: usize = group.arrays.iter().map(|dims| dims.iter().product::<usize>()).sum();
         let dims = group.arrays[0];
         let each: usize = dims.iter().product();
+        if placed(n) {
+            from += layout.elements_of(n);
+            continue;
+        }
         if group.kind == Kind::Plain && group.arrays.len() > 1 && each >= 8 && group.arrays.iter().all(|d| *d == dims) {
             // Here the layout is plain, so that the working order is that of rows.
             let value = |array: usize, at: [usize; 3]| {
@@ -237,16 +269,17 @@ fn join(layout: &Layout, bits: &[u64], kind: Elements) -> Option<Layout> {
         }
         from += elements;
     }
-    if is_any { Layout::new(groups, None) } else { None }
+    if is_any { Layout::new(groups, layout.tables.clone(), None) } else { None }
 }
 
 /// The columns of each family so that what is best predicted by the others comes last.
 fn reorder(layout: &Layout, values: &[f64], kind: Elements, keys: &[usize]) -> Option<(Layout, Relations)> {
-    let mut by_arrays: HashMap<&[Array], Vec<usize>> = HashMap::new();
-    let mut families: Vec<&[Array]> = Vec::new();
+    let mut by_arrays: HashMap<(&[Array], bool), Vec<usize>> = HashMap::new();
+    let mut families: Vec<(&[Array], bool)> = Vec::new();
     for (i, column) in layout.columns.iter().enumerate() {
-        let family = by_arrays.entry(&column.arrays).or_insert_with(|| {
-            families.push(&column.arrays);
+        let alike = (&column.arrays[..], column.is_integer);
+        let family = by_arrays.entry(alike).or_insert_with(|| {
+            families.push(alike);
             Vec::new()
         });
         family.push(i);
@@ -254,9 +287,9 @@ fn reorder(layout: &Layout, values: &[f64], kind: Elements, keys: &[usize]) -> O
     let mut order = Vec::with_capacity(layout.columns.len());
     let mut relations = Relations::new();
     for family in families {
-        let members = &by_arrays[family];
+        let members = &by_arrays[&family];
         let elements = layout.columns[members[0]].elements;
-        if members.len() < 2 || members.len() > FAMILY_MAX || elements < FITTED_MIN {
+        if family.1 || members.len() < 2 || members.len() > FAMILY_MAX || elements < FITTED_MIN {
             order.extend(members);
             continue;
         }
@@ -266,15 +299,15 @@ fn reorder(layout: &Layout, values: &[f64], kind: Elements, keys: &[usize]) -> O
         }
     }
     // The layout is in the segment's own order still: places are numbers of columns.
-    Some((Layout::new(layout.groups.clone(), Some(order))?, relations))
+    Some((layout.reordered(order)?, relations))
 }
 
-fn precision(kind: Elements) -> f64 {
+pub(super) fn precision(kind: Elements) -> f64 {
     if kind.width == 4 { f64::from(1u32 << 23) } else { (1u64 << 52) as f64 }
 }
 
 /// What an error is divided by: the size of the number, but not less than a small part of the mean.
-fn by_size(target: &[f64], precision: f64) -> Vec<f64> {
+pub(super) fn by_size(target: &[f64], precision: f64) -> Vec<f64> {
     let mean = target.iter().map(|y| y.abs()).sum::<f64>() / target.len().max(1) as f64;
     let weight = |y: &f64| precision / (y.abs() + mean * 1e-6).max(f64::MIN_POSITIVE);
     target.iter().map(weight).map(|w| if w.is_finite() { w } else { 0.0 }).collect()
@@ -309,11 +342,19 @@ fn best_last(
                 Term::Product(a, b) => multiply(&sampled[of(a)], &sampled[of(b)], None),
                 Term::Quotient(a, b, c) => multiply(&sampled[of(a)], &sampled[of(b)], Some(&sampled[of(c)])),
                 Term::Power(a, sixths) => sampled[of(a)].iter().map(|&x| power(x, sixths)).collect(),
-                Term::One | Term::Before(_) => vec![1.0; sample],
+                Term::One | Term::Before(_) | Term::Index(_) => vec![1.0; sample],
             };
             candidates.push(candidate.iter().zip(&weigh).map(|(x, w)| x * w).collect());
             terms.push(term);
         });
+        if let [array] = &columns[members[0]].arrays[..] {
+            let [_, ny, nx] = array.dims;
+            for axis in (0..3u8).filter(|&axis| array.dims[usize::from(axis)] > 1) {
+                let index = |n: usize| [n / nx / ny, n / nx % ny, n % nx][usize::from(axis)] as f64;
+                candidates.push(weigh.iter().enumerate().map(|(n, w)| index(at(n)) * w).collect());
+                terms.push(Term::Index(axis));
+            }
+        }
         let selected = select(&goal, &vec![0.5; sample], candidates, 12, 0.05);
         let mut uses = Vec::new();
         let mut found = Vec::new();
@@ -329,7 +370,7 @@ fn best_last(
                     found.push(Relation::Quotient(members[of(a)], members[of(b)], members[of(c)]));
                 }
                 Term::Power(a, _) => uses.push(of(a)),
-                Term::One | Term::Before(_) => {}
+                Term::One | Term::Before(_) | Term::Index(_) => {}
             }
         }
         (selected.bits, uses, found)
@@ -496,7 +537,7 @@ impl Data<'_> {
         let wide = |array: &Array| array.dims.iter().filter(|&&n| n > 1).count().max(1);
         let dimensions = column.arrays.iter().map(wide).max().unwrap_or(1);
         let lorenzo = Set::Integer(dimensions as u8);
-        let other = if self.kind.is_float && literals.elements.len() >= FITTED_MIN {
+        let other = if self.kind.is_float && !column.is_integer && literals.elements.len() >= FITTED_MIN {
             let (predictor, bits) = self.fitted(&literals, lorenzo, dimensions, family, related);
             Some((predictor, bits / literals.elements.len() as f64))
         } else {
@@ -514,7 +555,10 @@ impl Data<'_> {
             let run =
                 literals.elements[from..].iter().take(RUN).map(|&n| self.kind.ordered(self.bits[column.base + n]));
             let run: Vec<i64> = run.collect();
-            let plain = residual::encode(&Numbers { values: &run, floats: None, is_predicted: false }, Effort::of(0));
+            let plain = residual::encode(
+                &Numbers { values: &run, floats: None, is_predicted: false, around: &[] },
+                Effort::of(0),
+            );
             let best = if bits < plain.len() as f64 * 8.0 / run.len() as f64 { other } else { none };
             let code = code(&best);
             return (best, code);
@@ -562,6 +606,11 @@ impl Data<'_> {
         pool.extend(related);
         if self.column().arrays.iter().any(|array| array.like != array.start) {
             pool.extend([Term::Before(1), Term::Before(2)]);
+        }
+        if let [array] = &self.column().arrays[..]
+            && (self.effort > 1 || self.column().wrap.is_some())
+        {
+            pool.extend((0..3u8).filter(|&axis| array.dims[usize::from(axis)] > 1).map(Term::Index));
         }
         if self.effort > 1 {
             // What lies around the place in the columns just before.
@@ -648,7 +697,9 @@ impl Data<'_> {
     /// Terms and weights by some of the literals, and how far off they are for all of them.
     fn fit(&self, literals: &Literals, some: &[usize], rough: &[f64], pool: &[Term]) -> Option<(Set, Vec<f64>)> {
         let sample = spread(some, SAMPLE);
-        let (target, floors, candidates) = self.sampled(literals, &sample, rough, pool);
+        // Rooted, so that where the other prediction was right by chance does not count too much.
+        let rooted: Vec<f64> = rough.iter().map(|error| error.sqrt()).collect();
+        let (target, floors, candidates) = self.sampled(literals, &sample, &rooted, pool);
         let most = TERMS[(self.effort as usize - 1).min(TERMS.len() - 1)];
         let selected = select(&target, &floors, candidates, most, 64.0 / some.len().max(1) as f64);
         if selected.terms.is_empty() {

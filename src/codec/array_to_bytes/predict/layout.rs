@@ -5,6 +5,7 @@
 //! (`x y z x y z`), or records of an opaque file, are taken apart into as many columns. *Join*: arrays that are slabs
 //! of one domain are put together along an axis, so that neighbours on two ranks are neighbours here. *Plain*: nothing.
 
+use super::tables::{self, Table, Wrap};
 use crate::codec::ArrayShape;
 use crate::codec::array_to_bytes::entropy::{put_varint, take_varint};
 use std::collections::HashMap;
@@ -33,6 +34,16 @@ pub(super) struct Group {
     /// Extents of the chunks that each array lies in, one after the other; `None` for row after row.
     pub chunk: Option<Dims>,
     pub arrays: Vec<Dims>,
+    /// Integers among real numbers; known to the encoder only.
+    pub is_integer: bool,
+    /// The table whose rows these are.
+    pub table: Option<usize>,
+}
+
+impl Group {
+    pub(super) fn new(kind: Kind, chunk: Option<Dims>, arrays: Vec<Dims>) -> Self {
+        Self { kind, chunk, arrays, is_integer: false, table: None }
+    }
 }
 
 /// Row (i, j) of an array in runs: where each is in the array's elements as they lie, where in the row, how long.
@@ -72,19 +83,37 @@ pub(super) struct Column {
     pub base: usize,
     pub elements: usize,
     pub arrays: Vec<Array>,
+    /// Integers among real numbers; known to the encoder only.
+    pub is_integer: bool,
+    /// How positions go round; such a column has one array.
+    pub wrap: Option<Wrap>,
+}
+
+impl Column {
+    /// Numbers to compute with, from all that there are.
+    pub(super) fn unwrap(&self, values: &mut [f64]) {
+        if let Some(wrap) = &self.wrap {
+            let dims @ [_, ny, nx] = self.arrays.first().map_or([1; 3], |array| array.dims);
+            for (n, value) in values[self.base..self.base + self.elements].iter_mut().enumerate() {
+                *value = wrap.unwrapped(*value, [n / nx / ny, n / nx % ny, n % nx], dims);
+            }
+        }
+    }
 }
 
 /// Where everything is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub groups: Vec<Group>,
+    /// Rows that are in the order of their numbers.
+    pub tables: Vec<Table>,
     /// The columns, in the order of coding.
     pub columns: Vec<Column>,
     /// Which column of the segment's own order each of them is.
     pub order: Vec<usize>,
 }
 
-fn product(dims: &Dims) -> Option<usize> {
+pub(super) fn product(dims: &Dims) -> Option<usize> {
     dims.iter().try_fold(1usize, |a, &n| a.checked_mul(n))
 }
 
@@ -117,23 +146,32 @@ impl Group {
         self.arrays.iter().try_fold(0usize, |sum, dims| sum.checked_add(product(dims)?))
     }
 
-    fn columns(&self) -> usize {
+    pub(super) fn lanes(&self) -> usize {
         if let Kind::Lanes(lanes) = self.kind { lanes } else { 1 }
     }
 
-    /// The arrays of each of its columns.
-    fn working(&self) -> Vec<Dims> {
-        match self.kind {
+    /// The arrays of each of its columns; `n` is its own number. What has places in a table comes first, the rest after.
+    fn working(&self, n: usize, tables: &[Table]) -> Vec<Vec<Dims>> {
+        let lanes = self.lanes();
+        let elements = |dims: &Dims| dims.iter().product::<usize>();
+        if let Some(table) = self.table.and_then(|t| tables.get(t)) {
+            let rest: Vec<Dims> = (self.arrays.iter().zip(&table.rows))
+                .map(|(dims, kept)| [1, 1, elements(dims) / lanes - kept])
+                .filter(|dims| dims[2] > 0)
+                .collect();
+            let placed = std::iter::repeat_n(vec![table.dims], if table.key == n { 0 } else { lanes });
+            return placed.chain(std::iter::repeat_n(rest.clone(), if rest.is_empty() { 0 } else { lanes })).collect();
+        }
+        let arrays = match self.kind {
             Kind::Plain => self.arrays.clone(),
-            Kind::Lanes(lanes) => {
-                (self.arrays.iter()).map(|dims| [1, 1, dims.iter().product::<usize>() / lanes]).collect()
-            }
+            Kind::Lanes(lanes) => self.arrays.iter().map(|dims| [1, 1, elements(dims) / lanes]).collect(),
             Kind::Join(axis) => {
                 let mut joined = self.arrays.first().copied().unwrap_or([1, 1, 0]);
                 joined[axis] *= self.arrays.len();
                 vec![joined]
             }
-        }
+        };
+        vec![arrays; lanes]
     }
 }
 
@@ -154,14 +192,17 @@ pub(super) fn groups(arrays: &[ArrayShape], elements: usize) -> Vec<Group> {
         }
         match groups.last_mut() {
             Some((column, group)) if *column == array.column && group.chunk == chunk => group.arrays.push(dims),
-            _ => groups.push((array.column, Group { kind: Kind::Plain, chunk, arrays: vec![dims] })),
+            _ => {
+                let group = Group { is_integer: array.is_integer, ..Group::new(Kind::Plain, chunk, vec![dims]) };
+                groups.push((array.column, group));
+            }
         }
     }
     if elements == 0 {
         return Vec::new();
     }
     if sum != elements || groups.len() > COLUMNS_MAX / LANES_POINT_MAX {
-        return vec![Group { kind: Kind::Plain, chunk: None, arrays: vec![[1, 1, elements]] }];
+        return vec![Group::new(Kind::Plain, None, vec![[1, 1, elements]])];
     }
     let mut groups: Vec<Group> = groups.into_iter().map(|(_, group)| group).collect();
     for group in &mut groups {
@@ -182,11 +223,13 @@ pub(super) fn groups(arrays: &[ArrayShape], elements: usize) -> Vec<Group> {
 
 impl Layout {
     /// `order` says which column comes first, and so on; `None` where something does not add up.
-    pub(super) fn new(groups: Vec<Group>, order: Option<Vec<usize>>) -> Option<Self> {
+    pub(super) fn new(groups: Vec<Group>, tables: Vec<Table>, order: Option<Vec<usize>>) -> Option<Self> {
         let mut columns = Vec::new();
-        for group in &groups {
-            let arrays = group.working();
-            for _ in 0..group.columns() {
+        let mut wraps: Vec<_> = tables.iter().map(|table| table.wraps.iter().copied()).collect();
+        for (n, group) in groups.iter().enumerate() {
+            let placed = group.table.filter(|&t| tables[t].key != n);
+            for (c, arrays) in group.working(n, &tables).into_iter().enumerate() {
+                let wrap = placed.filter(|_| c < group.lanes()).and_then(|t| wraps[t].next()).flatten();
                 let mut start = 0;
                 let mut last: HashMap<Dims, usize> = HashMap::new();
                 let arrays: Vec<Array> = (arrays.iter())
@@ -197,7 +240,7 @@ impl Layout {
                         array
                     })
                     .collect();
-                columns.push(Column { base: 0, elements: start, arrays });
+                columns.push(Column { base: 0, elements: start, arrays, is_integer: group.is_integer, wrap });
             }
         }
         let order = order.unwrap_or_else(|| (0..columns.len()).collect());
@@ -218,17 +261,98 @@ impl Layout {
                 column
             })
             .collect();
-        Some(Self { groups, columns, order })
+        Some(Self { groups, tables, columns, order })
+    }
+
+    /// The same with another order.
+    pub(super) fn reordered(&self, order: Vec<usize>) -> Option<Self> {
+        Self::new(self.groups.clone(), self.tables.clone(), Some(order))
+    }
+
+    /// Elements in working order: those of the segment that have no number, and places without a row.
+    pub(super) fn elements(&self) -> usize {
+        self.columns.last().map_or(0, |column| column.base + column.elements)
+    }
+
+    /// Elements of a group in working order.
+    pub(super) fn elements_of(&self, n: usize) -> usize {
+        self.groups[n].working(n, &self.tables).iter().flatten().map(|dims| dims.iter().product::<usize>()).sum()
+    }
+
+    /// Where each column of the segment's own order is.
+    fn places(&self) -> Vec<usize> {
+        let mut place = vec![0; self.order.len()];
+        self.order.iter().enumerate().for_each(|(working, &own)| place[own] = working);
+        place
+    }
+
+    /// Calls for each column that has places in a table: its number in the segment's own order, the table, the group.
+    pub(super) fn each_placed(&self, mut found: impl FnMut(usize, usize, &Group)) {
+        let mut column = 0;
+        for (n, group) in self.groups.iter().enumerate() {
+            if let Some(t) = group.table.filter(|&t| self.tables[t].key != n) {
+                (column..column + group.lanes()).for_each(|own| found(own, t, group));
+            }
+            column += group.working(n, &self.tables).len();
+        }
+    }
+
+    /// Gives each place without a row what is before it.
+    pub(super) fn fill(&self, bits: &mut [u64]) {
+        let place = self.places();
+        self.each_placed(|own, t, _| {
+            let column = &self.columns[place[own]];
+            self.tables[t].fill(&mut bits[column.base..column.base + column.elements]);
+        });
+    }
+
+    /// Calls for each row with a number: the element that holds it, and the number.
+    pub(super) fn keys(&self, mut key: impl FnMut(usize, u64)) {
+        let mut from = 0;
+        for (n, group) in self.groups.iter().enumerate() {
+            if let Some(table) = group.table.map(|t| &self.tables[t]).filter(|table| table.key == n) {
+                let mut slots = table.slots.iter();
+                let mut at = from;
+                for (dims, &kept) in group.arrays.iter().zip(&table.rows) {
+                    for (row, &slot) in (0..kept).zip(slots.by_ref()) {
+                        key(at + row, table.first.wrapping_add(u64::from(slot)));
+                    }
+                    at += dims.iter().product::<usize>();
+                }
+            }
+            from += group.elements().unwrap_or(0);
+        }
     }
 
     /// Calls with runs of elements: place in the segment, steps between them there, place in working order, how many.
     pub(super) fn runs(&self, mut run: impl FnMut(usize, usize, usize, usize)) {
-        let mut place = vec![0; self.order.len()];
-        for (working, &own) in self.order.iter().enumerate() {
-            place[own] = working;
-        }
+        let place = self.places();
         let (mut from, mut column) = (0, 0);
-        for group in &self.groups {
+        for (n, group) in self.groups.iter().enumerate() {
+            if let Some(table) = group.table.map(|t| &self.tables[t]) {
+                let lanes = group.lanes();
+                let rest = column + if table.key == n { 0 } else { lanes };
+                let (mut slots, mut start) = (&table.slots[..], 0);
+                for (dims, &kept) in group.arrays.iter().zip(&table.rows) {
+                    let rows = dims.iter().product::<usize>() / lanes;
+                    let (own, others) = slots.split_at(kept.min(slots.len()));
+                    slots = others;
+                    for lane in 0..lanes {
+                        if table.key != n {
+                            let base = self.columns[place[column + lane]].base;
+                            let each = own.iter().enumerate();
+                            each.for_each(|(row, &slot)| run(from + row * lanes + lane, 1, base + slot as usize, 1));
+                        }
+                        if rows > kept {
+                            let base = self.columns[place[rest + lane]].base;
+                            run(from + kept * lanes + lane, lanes, base + start, rows - kept);
+                        }
+                    }
+                    (from, start) = (from + rows * lanes, start + rows - kept);
+                }
+                column += group.working(n, &self.tables).len();
+                continue;
+            }
             match group.kind {
                 Kind::Plain if group.chunk.is_none() => {
                     let target = &self.columns[place[column]];
@@ -258,7 +382,7 @@ impl Layout {
                 }
                 Kind::Join(axis) => {
                     let base = self.columns[place[column]].base;
-                    let whole = group.working()[0];
+                    let whole = group.working(n, &self.tables)[0][0];
                     for (g, dims) in group.arrays.iter().enumerate() {
                         for i in 0..dims[0] {
                             for j in 0..dims[1] {
@@ -273,7 +397,7 @@ impl Layout {
                     }
                 }
             }
-            column += group.columns();
+            column += group.lanes();
         }
     }
 
@@ -310,7 +434,10 @@ impl Layout {
             }
         }
         let is_own = self.order.iter().enumerate().all(|(i, &c)| i == c);
-        put(usize::from(!is_own), out);
+        put(usize::from(!is_own) + if self.tables.is_empty() { 0 } else { 2 }, out);
+        if !self.tables.is_empty() {
+            tables::write(&self.tables, &self.groups, out);
+        }
         if !is_own {
             self.order.iter().for_each(|&c| put(c, out));
         }
@@ -346,10 +473,10 @@ impl Layout {
                 }
             }
             arrays.iter().all(|dims| fits(dims, chunk)).then_some(())?;
-            let group = Group { kind, chunk, arrays };
+            let group = Group::new(kind, chunk, arrays);
             let count = group.elements()?;
             sum = sum.checked_add(count).filter(|&sum| sum <= elements)?;
-            columns += group.columns();
+            columns += group.lanes();
             match kind {
                 Kind::Plain => {}
                 Kind::Lanes(n) if group.arrays.iter().all(|dims| dims.iter().product::<usize>() % n == 0) => {}
@@ -361,13 +488,18 @@ impl Layout {
             }
             groups.push(group);
         }
-        let order = match take(bytes)? {
+        let flags = take(bytes).filter(|&flags| flags < 4)?;
+        let tables = if flags & 2 == 0 { Vec::new() } else { tables::read(bytes, &mut groups)? };
+        if !tables.is_empty() {
+            columns = groups.iter().enumerate().map(|(n, group)| group.working(n, &tables).len()).sum();
+        }
+        let order = match flags & 1 {
             0 => None,
-            1 => Some((0..columns).map(|_| take(bytes)).collect::<Option<Vec<_>>>()?),
-            _ => return None,
+            _ if columns > COLUMNS_MAX => return None,
+            _ => Some((0..columns).map(|_| take(bytes)).collect::<Option<Vec<_>>>()?),
         };
         (sum == elements).then_some(())?;
-        Self::new(groups, order)
+        Self::new(groups, tables, order)
     }
 }
 

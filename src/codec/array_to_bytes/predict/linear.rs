@@ -53,6 +53,8 @@ pub(super) enum Term {
     Power(u16, i8),
     /// At the same place, of the array before in the column with the same extents, or (2) the one before that.
     Before(u8),
+    /// How far along an axis of its array the place is.
+    Index(u8),
 }
 
 impl Term {
@@ -63,7 +65,7 @@ impl Term {
             Self::Power(a, _) => [Some(a), None, None],
             Self::Product(a, b) => [Some(a), Some(b), None],
             Self::Quotient(a, b, c) => [Some(a), Some(b), Some(c)],
-            Self::One | Self::Before(_) => [None; 3],
+            Self::One | Self::Before(_) | Self::Index(_) => [None; 3],
         }
     }
 
@@ -75,6 +77,7 @@ impl Term {
             Self::Quotient(a, b, c) => a > 0 && b > 0 && c > 0,
             Self::One => true,
             Self::Before(n) => n == 1 || n == 2,
+            Self::Index(axis) => axis < 3,
         }
     }
 }
@@ -145,6 +148,7 @@ impl Place<'_> {
             Term::Power(a, sixths) => power(of(a), sixths),
             Term::Quotient(a, b, c) => finite(of(a) * of(b) / of(c)),
             Term::One => 1.0,
+            Term::Index(axis) => [i, j, k][usize::from(axis)] as f64,
             Term::Before(n) => match self.like(array, n) {
                 Some(start) => values[start + in_array],
                 None => 0.0,
@@ -200,6 +204,11 @@ impl Place<'_> {
                     }
                 }
                 Term::One => sums.iter_mut().for_each(|sum| *sum += weight),
+                Term::Index(2) => sums.iter_mut().enumerate().for_each(|(k, sum)| *sum += weight * k as f64),
+                Term::Index(axis) => {
+                    let along = weight * if axis == 0 { i } else { j } as f64;
+                    sums.iter_mut().for_each(|sum| *sum += along);
+                }
                 Term::Before(n) => {
                     if let Some(start) = self.like(array, n) {
                         add_shifted(sums, weight, &values[start + (i * ny + j) * nx..][..nx], 0);

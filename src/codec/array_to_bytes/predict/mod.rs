@@ -1,7 +1,7 @@
 //! Prediction: of what is a number only the difference to what the other numbers tell is stored.
 //!
 //! Works on a whole segment, which may hold several classes: their variables predict each other. In this order:
-//! runs that occur before are taken out (`repeats.rs`); each column gets the predictor that leaves the fewest bits of a
+//! rows of particles are put in the order of their numbers (`tables.rs`, `chain.rs`); runs that occur before are taken out (`repeats.rs`); each column gets the predictor that leaves the fewest bits of a
 //! sample (`choose.rs`): a weighted sum of neighbours in up to three dimensions, of other columns, of products and
 //! quotients of them (`linear.rs`, `fit.rs`), or integer differences, or none (`predictor.rs`); the differences, as a
 //! count of representable numbers, are coded (`residual.rs`). What coarse and fine grids tell of each other is in
@@ -9,6 +9,7 @@
 //!
 //! The stream is described in `FORMAT.md`, beside this file.
 
+mod chain;
 mod choose;
 mod fit;
 mod layout;
@@ -19,6 +20,7 @@ mod predictor;
 mod records;
 mod repeats;
 mod residual;
+mod tables;
 
 use crate::codec::{ArrayCodec, ArrayJob, BIG_ENDIAN, CodecError, CodecId, Work, resize_for_overwrite};
 use layout::{Group, Kind, Layout, put, take};
@@ -104,7 +106,7 @@ impl ArrayCodec for Predict {
         let kind = Elements { width: found.width, is_big: false, is_float: true };
         let arrays = found.arrays();
         let kind_of = if found.lanes > 1 { Kind::Lanes(found.lanes) } else { Kind::Plain };
-        let group = Group { kind: kind_of, chunk: None, arrays };
+        let group = Group::new(kind_of, None, arrays);
         let groups = if group.arrays.is_empty() { Vec::new() } else { vec![group] };
         encode(kind, &records, groups, (effort, work.threads), stored)
     }
@@ -143,12 +145,13 @@ fn pack(bytes: &[u8], effort: u32) -> Result<Vec<u8>, CodecError> {
 fn encode(
     kind: Elements,
     raw: &[u8],
-    groups: Vec<Group>,
+    mut groups: Vec<Group>,
     (effort, threads): (u32, usize),
     stored: &mut Vec<u8>,
 ) -> Result<(), CodecError> {
     let (body, tail) = raw.split_at(raw.len() / kind.width * kind.width);
-    let own_order = Layout::new(groups, None).ok_or_else(|| damaged("the arrays do not add up"))?;
+    let tables = if kind.is_float { tables::find(&mut groups, body, kind) } else { Vec::new() };
+    let own_order = Layout::new(groups, tables, None).ok_or_else(|| damaged("the arrays do not add up"))?;
     let columns = choose::Choice::new(own_order, body, kind, effort, threads);
     let choose::Choice { layout, bits, values, runs, nested, predictors } = columns;
 
@@ -180,6 +183,8 @@ fn encode(
             codes.extend_from_slice(part);
         }
     }
+    (0..layout.tables.len())
+        .for_each(|t| tables::encode_order(&layout, t, (kind, &bits), effort, &mut header, &mut codes));
     let packed = pack(&header, effort)?;
     put(packed.len(), stored);
     put(header.len(), stored);
@@ -209,7 +214,8 @@ fn decode(kind: Elements, mut stored: &[u8], raw_bytes: usize, raw: &mut Vec<u8>
     (header_bytes <= raw_bytes * 12 + MORE_BYTES).then_some(())?;
     let header = zstd::bulk::decompress(packed, header_bytes).ok()?;
     let mut header = header.as_slice();
-    let layout = Layout::read(&mut header, elements)?;
+    let mut layout = Layout::read(&mut header, elements)?;
+    let working = layout.elements();
     let mut both = [Vec::new(), Vec::new()];
     for (i, froms) in both.iter_mut().enumerate() {
         let count = take(&mut header)?;
@@ -221,7 +227,7 @@ fn decode(kind: Elements, mut stored: &[u8], raw_bytes: usize, raw: &mut Vec<u8>
         }
         let [skips, lengths, from_bytes] = lists;
         if i == 0 || count > 0 {
-            *froms = repeats::places(elements, count, skips, lengths, from_bytes)?;
+            *froms = repeats::places(working, count, skips, lengths, from_bytes)?;
         }
     }
     let [exact, near] = both;
@@ -231,8 +237,8 @@ fn decode(kind: Elements, mut stored: &[u8], raw_bytes: usize, raw: &mut Vec<u8>
         nested.push((take(&mut header)?, nested::read(&mut header)?));
     }
     let all_cells = choose::all_cells(&layout.columns, &nested)?;
-    let mut bits = vec![0u64; elements];
-    let mut values = if kind.is_float { vec![0f64; elements] } else { Vec::new() };
+    let mut bits = vec![0u64; working];
+    let mut values = if kind.is_float { vec![0f64; working] } else { Vec::new() };
     for column in 0..layout.columns.len() {
         let predictor = Predictor::read(&mut header, column, &layout.columns, kind)?;
         let mut parts: [&[u8]; 3] = [&[]; 3];
@@ -246,6 +252,9 @@ fn decode(kind: Elements, mut stored: &[u8], raw_bytes: usize, raw: &mut Vec<u8>
         let place = Place { columns: &layout.columns, column };
         predictor.decode(place, kind, parts, marks, &mut bits, &mut values)?;
     }
+    for t in 0..layout.tables.len() {
+        layout.tables[t].slots = tables::decode_order(&layout, t, (kind, &bits), &mut header, &mut codes)?;
+    }
     header.is_empty().then_some(())?;
     resize_for_overwrite(raw, raw_bytes);
     let (body, tail) = raw.split_at_mut(elements * kind.width);
@@ -255,5 +264,6 @@ fn decode(kind: Elements, mut stored: &[u8], raw_bytes: usize, raw: &mut Vec<u8>
             kind.store(element, &mut body[at..at + kind.width]);
         }
     });
+    layout.keys(|at, key| kind.store(key, &mut body[at * kind.width..(at + 1) * kind.width]));
     (codes.len() == tail.len()).then(|| tail.copy_from_slice(codes))
 }

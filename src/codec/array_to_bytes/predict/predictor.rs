@@ -6,7 +6,7 @@ use super::linear::{At, Place, STEPS_MAX, Term};
 use super::nested;
 use super::numbers::Elements;
 use super::repeats::Marks;
-use super::residual::{self, Effort, Numbers};
+use super::residual::{self, Around, Effort, Numbers};
 
 /// Sets of weights at most.
 const SETS_MAX: usize = 16;
@@ -73,6 +73,32 @@ pub(super) fn rows(column: &Column, mut row: impl FnMut(&Array, usize, usize, us
     Some(())
 }
 
+/// Literals of a column for which those around them are worth looking at.
+const AROUND_MIN: usize = 2048;
+
+fn is_grid(column: &Column) -> bool {
+    column.arrays.iter().any(|array| array.dims[0] > 1 || array.dims[1] > 1)
+}
+
+/// For each literal those before it along the axes.
+fn around(column: &Column, marks: Marks<'_>) -> Vec<Around> {
+    let mut numbers = vec![0u32; column.elements]; // of literals, from 1
+    let mut around: Vec<Around> = Vec::new();
+    rows(column, |array, i, j, start| {
+        let [_, ny, nx] = array.dims;
+        for k in 0..nx {
+            let at = start + k - column.base;
+            if marks.is_literal(start + k) {
+                let back = |is_there: bool, steps: usize| if is_there { numbers[at - steps] } else { 0 };
+                around.push([back(k > 0, 1), back(j > 0, nx), back(i > 0, nx * ny)]);
+                numbers[at] = around.len() as u32; // fewer than 2^30
+            }
+        }
+        Some(())
+    });
+    around
+}
+
 /// Neighbours in the Lorenzo predictor's sum, 0 where there are none.
 fn integer(
     kind: Elements,
@@ -131,7 +157,10 @@ impl Row {
         let Field { place, kind, bits, values } = field;
         match set {
             Set::Integer(dimensions) => integer(kind, bits, at, [i, j, k], array.dims, *dimensions),
-            Set::Linear { .. } => kind.nearest(place.add_later(&self.later, array, [i, j, k], values, self.sums[k])),
+            Set::Linear { .. } => {
+                let sum = place.add_later(&self.later, array, [i, j, k], values, self.sums[k]);
+                kind.nearest(place.columns[place.column].wrap.map_or(sum, |wrap| wrap.wrapped(sum)))
+            }
         }
     }
 }
@@ -210,7 +239,10 @@ impl Predictor {
             });
         }
         let floats = (!floats.is_empty()).then_some(floats.as_slice());
-        residual::encode(&Numbers { values: &left, floats, is_predicted: !self.sets.is_empty() }, Effort::of(effort))
+        let around =
+            if effort > 1 && left.len() >= AROUND_MIN && is_grid(column) { around(column, marks) } else { Vec::new() };
+        let is_predicted = !self.sets.is_empty();
+        residual::encode(&Numbers { values: &left, floats, is_predicted, around: &around }, Effort::of(effort))
     }
 
     /// The codes of a column's elements that are nearly copied, and of those that their blocks tell.
@@ -226,7 +258,10 @@ impl Predictor {
             .collect();
         [near, told].map(|left| match left.is_empty() {
             true => Vec::new(),
-            false => residual::encode(&Numbers { values: &left, floats: None, is_predicted: true }, Effort::of(effort)),
+            false => {
+                let numbers = Numbers { values: &left, floats: None, is_predicted: true, around: &[] };
+                residual::encode(&numbers, Effort::of(effort))
+            }
         })
     }
 
@@ -253,9 +288,10 @@ impl Predictor {
         let count = |is_one: &dyn Fn(usize) -> bool| own.clone().filter(|&at| is_one(at)).count();
         let numbers = |code: &[u8], count: usize| match count {
             0 => code.is_empty().then(Vec::new),
-            count => residual::decode(code, count, |_| 0),
+            count => residual::decode(code, count, |_| 0, Vec::new),
         };
-        let left = residual::decode(code, count(&|at| marks.is_literal(at)), |f| kind.ordered(f.to_bits()))?;
+        let literals = count(&|at| marks.is_literal(at));
+        let left = residual::decode(code, literals, |f| kind.ordered(f.to_bits()), || around(column, marks))?;
         let (mut left, mut near, mut told) = (
             left.into_iter(),
             numbers(near, count(&|at| marks.is_near(at)))?.into_iter(),
@@ -288,7 +324,8 @@ impl Predictor {
                 };
                 bits[at] = element;
                 if kind.is_float {
-                    values[at] = kind.value(element);
+                    let value = kind.value(element);
+                    values[at] = column.wrap.map_or(value, |wrap| wrap.unwrapped(value, [i, j, k], array.dims));
                 }
             }
             Some(())
@@ -365,6 +402,7 @@ fn write_term(term: Term, out: &mut Vec<u8>) {
         Term::Product(a, b) => numbers(&[2, a, b]),
         Term::Quotient(a, b, c) => numbers(&[3, a, b, c]),
         Term::Before(n) => numbers(&[4, u16::from(n)]),
+        Term::Index(axis) => numbers(&[6, u16::from(axis)]),
         Term::Power(a, sixths) => numbers(&[5, a, (sixths + 6) as u16]),
     }
 }
@@ -385,6 +423,7 @@ fn read_term(bytes: &mut &[u8], column: usize, columns: &[Column]) -> Option<Ter
         3 => Term::Quotient(back(bytes)?, back(bytes)?, back(bytes)?),
         5 => Term::Power(back(bytes)?, take(bytes).filter(|&n| n <= 12)? as i8 - 6),
         4 => Term::Before(take(bytes).and_then(|n| u8::try_from(n).ok())?),
+        6 => Term::Index(take(bytes).filter(|&axis| axis < 3)? as u8),
         _ => return None,
     };
     let is_like = |back: u16| columns[column - usize::from(back)].arrays == columns[column].arrays;

@@ -5,6 +5,8 @@
 //!   its own differences and multiples. Decoding runs at memory speed.
 //! - *symbols*: sign and length of each number by an adaptive range coder whose model is chosen by how long the two
 //!   before were, the bits below the leading one as they are.
+//! - *around*: the same for grids, where the model is chosen by how long the numbers of the cells before were along each
+//!   axis: what is hard to predict lies together in all of them.
 //! - *bytes*: bytes of equal significance together, then zstd.
 
 use super::layout::{put, take};
@@ -17,8 +19,12 @@ use pco::{ChunkConfig, DeltaSpec, ModeSpec};
 /// Symbols: from -64 to 64 significant bits.
 const SYMBOLS: usize = 129;
 const ZERO: usize = 64;
-/// Models to choose from.
+/// Models to choose from, in a line and in a grid.
 const CONTEXTS: usize = 6;
+const CONTEXTS_AROUND: usize = 12;
+
+/// For each number the places of up to three others before it, plus 1; 0 where there is none.
+pub(super) type Around = [u32; 3];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
@@ -27,6 +33,7 @@ enum Way {
     Symbols = 2,
     Bytes = 3,
     PcoFloats = 4,
+    Around = 5,
 }
 
 /// What is to be coded: differences, or where there is no prediction the ordered numbers themselves.
@@ -35,6 +42,8 @@ pub(super) struct Numbers<'a> {
     /// The same as doubles, where they are such and not predicted.
     pub floats: Option<&'a [f64]>,
     pub is_predicted: bool,
+    /// In a grid; none in a line.
+    pub around: &'a [Around],
 }
 
 /// How hard to try.
@@ -81,7 +90,10 @@ pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
         keep(Way::PcoFloats, &code);
     }
     if effort.symbols {
-        keep(Way::Symbols, &symbols(values));
+        match numbers.around {
+            [] => keep(Way::Symbols, &symbols::<CONTEXTS>(values, &[])),
+            around => keep(Way::Around, &symbols::<CONTEXTS_AROUND>(values, around)),
+        }
     }
     if !numbers.is_predicted || effort.symbols {
         let shuffled: Vec<u8> = (0..8).flat_map(|byte| values.iter().map(move |v| v.to_le_bytes()[byte])).collect();
@@ -92,8 +104,14 @@ pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
     best
 }
 
-/// The numbers again; `None` where the bytes are not theirs. `is_float` says that doubles come as such.
-pub(super) fn decode(code: &[u8], count: usize, ordered: impl Fn(f64) -> i64) -> Option<Vec<i64>> {
+/// The numbers again; `None` where the bytes are not theirs. `ordered` says what doubles are as numbers, `around` which
+/// others are around each.
+pub(super) fn decode(
+    code: &[u8],
+    count: usize,
+    ordered: impl Fn(f64) -> i64,
+    around: impl FnOnce() -> Vec<Around>,
+) -> Option<Vec<i64>> {
     let (&way, code) = code.split_first()?;
     let mut values = vec![0i64; count];
     match way {
@@ -108,7 +126,12 @@ pub(super) fn decode(code: &[u8], count: usize, ordered: impl Fn(f64) -> i64) ->
             (progress.n_processed == count && progress.finished).then_some(())?;
             values.iter_mut().zip(&floats).for_each(|(v, &f)| *v = ordered(f));
         }
-        way if way == Way::Symbols as u8 => from_symbols(code, &mut values)?,
+        way if way == Way::Symbols as u8 => from_symbols::<CONTEXTS>(code, &mut values, &[])?,
+        way if way == Way::Around as u8 => {
+            let around = around();
+            (around.len() == count).then_some(())?;
+            from_symbols::<CONTEXTS_AROUND>(code, &mut values, &around)?;
+        }
         way if way == Way::Bytes as u8 => {
             let shuffled = zstd::bulk::decompress(code, count * 8).ok().filter(|bytes| bytes.len() == count * 8)?;
             for (byte, plane) in shuffled.chunks_exact(count.max(1)).enumerate() {
@@ -129,41 +152,55 @@ fn symbol(value: i64) -> u8 {
     (if value < 0 { ZERO - length } else { ZERO + length }) as u8
 }
 
-/// Which model: by how the lengths of the two numbers before stand to those of all.
-fn context(sum: u32, limits: &[u8; CONTEXTS - 1]) -> usize {
+/// What the model of number `n` is chosen by, from the lengths so far: the sum of the two before, or of those around.
+#[inline(always)]
+fn sum_before(lengths: &[u8], around: &[Around]) -> u32 {
+    let n = lengths.len();
+    let back = |steps: usize| n.checked_sub(steps).map_or(0, |at| u32::from(lengths[at]));
+    match around.get(n) {
+        None => back(1) + back(2),
+        Some(around) => {
+            around.iter().map(|&at| if at == 0 { back(1) } else { u32::from(lengths[at as usize - 1]) }).sum()
+        }
+    }
+}
+
+/// Which model: by how the lengths of the numbers before stand to those of all.
+#[inline(always)]
+fn context(sum: u32, limits: &[u8]) -> usize {
     limits.iter().map(|&limit| usize::from(sum > u32::from(limit))).sum()
 }
 
-fn symbols(values: &[i64]) -> Vec<u8> {
+fn symbols<const MODELS: usize>(values: &[i64], around: &[Around]) -> Vec<u8> {
+    let mut lengths: Vec<u8> = Vec::with_capacity(values.len());
+    let mut sums: Vec<u8> = Vec::with_capacity(values.len());
+    for &value in values {
+        sums.push(sum_before(&lengths, around).min(255) as u8); // at most 3 times 64
+        lengths.push(length(value) as u8);
+    }
     // Limits that share the numbers equally among the models.
     let mut counts = [0usize; 256];
-    let (mut one, mut two) = (0, 0);
-    for &value in values {
-        counts[(one + two) as usize] += 1;
-        (one, two) = (length(value), one);
-    }
-    let mut limits = [u8::MAX; CONTEXTS - 1];
+    sums.iter().for_each(|&sum| counts[usize::from(sum)] += 1);
+    let mut limits = vec![u8::MAX; MODELS - 1];
     let (mut sum, mut at) = (0, 0);
     for (value, count) in counts.iter().enumerate() {
         sum += count;
-        while at < limits.len() && sum * CONTEXTS >= values.len() * (at + 1) {
+        while at < limits.len() && sum * MODELS >= values.len() * (at + 1) {
             limits[at] = value as u8;
             at += 1;
         }
     }
-    let mut streams: [Vec<u8>; CONTEXTS] = Default::default();
+    let mut streams: [Vec<u8>; MODELS] = std::array::from_fn(|_| Vec::new());
     let mut bits = BitWriter::default();
-    let (mut one, mut two) = (0, 0);
-    for &value in values {
-        streams[context(one + two, &limits)].push(symbol(value));
+    for (&value, &sum) in values.iter().zip(&sums) {
+        streams[context(u32::from(sum), &limits)].push(symbol(value));
         let length = length(value);
         if length > 1 {
             // Below the leading bit, which the length tells.
             bits.put(value.unsigned_abs() & !(!0 << (length - 1)), length - 1);
         }
-        (one, two) = (length, one);
     }
-    let mut out = limits.to_vec();
+    let mut out = limits;
     let mut buffers = SymbolBuffers::default();
     for stream in &streams {
         let mut code = Vec::new();
@@ -176,10 +213,10 @@ fn symbols(values: &[i64]) -> Vec<u8> {
     out
 }
 
-fn from_symbols(mut code: &[u8], values: &mut [i64]) -> Option<()> {
-    let (limits, rest) = code.split_first_chunk::<{ CONTEXTS - 1 }>()?;
+fn from_symbols<const MODELS: usize>(mut code: &[u8], values: &mut [i64], around: &[Around]) -> Option<()> {
+    let (limits, rest) = code.split_at_checked(MODELS - 1)?;
     code = rest;
-    let mut streams: [Vec<u8>; CONTEXTS] = Default::default();
+    let mut streams: [Vec<u8>; MODELS] = std::array::from_fn(|_| Vec::new());
     let mut left = values.len();
     for stream in &mut streams {
         let count = take(&mut code)?;
@@ -193,13 +230,13 @@ fn from_symbols(mut code: &[u8], values: &mut [i64]) -> Option<()> {
     (left == 0).then_some(())?;
     let mut streams = streams.each_ref().map(|stream| stream.iter());
     let mut bits = BitReader::new(code);
-    let (mut one, mut two) = (0, 0);
+    let mut lengths: Vec<u8> = Vec::with_capacity(values.len());
     for value in values {
-        let symbol = usize::from(*streams[context(one + two, limits)].next()?);
+        let symbol = usize::from(*streams[context(sum_before(&lengths, around), limits)].next()?);
         let length = symbol.abs_diff(ZERO) as u32; // at most 64
         let magnitude = if length > 1 { 1 << (length - 1) | bits.take(length - 1) } else { u64::from(length) };
         *value = if symbol < ZERO { magnitude.wrapping_neg() as i64 } else { magnitude as i64 };
-        (one, two) = (length, one);
+        lengths.push(length as u8);
     }
     bits.is_at_end().then_some(())
 }
@@ -219,15 +256,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_come_back_each_way(values in numbers(), is_predicted in any::<bool>(), symbols in any::<bool>()) {
+        fn numbers_come_back_each_way(
+            values in numbers(), is_predicted in any::<bool>(), symbols in any::<bool>(), places in any::<u64>(),
+        ) {
             let effort = Effort { pco_level: 4, zstd_level: 3, symbols };
-            let code = encode(&Numbers { values: &values, floats: None, is_predicted }, effort);
-            prop_assert_eq!(decode(&code, values.len(), |_| 0), Some(values.clone()));
-            let mut code = vec![Way::Symbols as u8];
-            code.extend(super::symbols(&values));
-            prop_assert_eq!(decode(&code, values.len(), |_| 0), Some(values.clone()));
-            code.pop();
-            prop_assert!(decode(&code, values.len(), |_| 0).is_none_or(|found| found != values || values.is_empty()));
+            let at = |n: usize, k: u64| (places.rotate_left(n as u32).wrapping_mul(k) % (n as u64 + 1)) as u32;
+            let some: Vec<Around> = (0..values.len()).map(|n| [at(n, 1), at(n, 3), at(n, 7)]).collect();
+            for around in [&[][..], &some] {
+                let code = encode(&Numbers { values: &values, floats: None, is_predicted, around }, effort);
+                prop_assert_eq!(decode(&code, values.len(), |_| 0, || around.to_vec()), Some(values.clone()));
+                let (way, code) = match around {
+                    [] => (Way::Symbols, super::symbols::<CONTEXTS>(&values, around)),
+                    _ => (Way::Around, super::symbols::<CONTEXTS_AROUND>(&values, around)),
+                };
+                let mut code: Vec<u8> = std::iter::once(way as u8).chain(code).collect();
+                prop_assert_eq!(decode(&code, values.len(), |_| 0, || around.to_vec()), Some(values.clone()));
+                code.pop();
+                let cut = decode(&code, values.len(), |_| 0, || around.to_vec());
+                prop_assert!(cut.is_none_or(|found| found != values || values.is_empty()));
+            }
         }
 
         #[test]
@@ -236,7 +283,7 @@ mod tests {
             let code = simple_compress(&floats, &ChunkConfig::default()).expect("it takes doubles");
             let code: Vec<u8> = std::iter::once(Way::PcoFloats as u8).chain(code).collect();
             let values: Vec<i64> = bits.iter().map(|&b| b as i64).collect();
-            prop_assert_eq!(decode(&code, bits.len(), |f| f.to_bits() as i64), Some(values));
+            prop_assert_eq!(decode(&code, bits.len(), |f| f.to_bits() as i64, Vec::new), Some(values));
         }
     }
 }

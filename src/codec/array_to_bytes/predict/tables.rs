@@ -1,0 +1,473 @@
+//! Tables whose rows have numbers: particles that wander from rank to rank, and keep their number.
+//!
+//! A table is an array of different integers and others with as many rows. Where nearly all numbers between the least and
+//! the greatest are there, the rows are put in the order of the numbers. Numbers are given once, at the beginning, row
+//! by row of a lattice: so whatever was near then stands near, in up to three dimensions, and tables that were given
+//! numbers alike (gas and dark matter) lie on each other. The order that the rows came in is stored beside, as in
+//! `chain.rs` or as differences.
+
+use super::chain::{self, Chain};
+use super::choose::{by_size, precision};
+use super::fit::{Sampled, select};
+use super::layout::{Dims, Group, Kind, Layout, product, put, take};
+use super::numbers::Elements;
+use super::residual::{self, Effort, Numbers};
+
+/// Rows of a table at least, and columns of real numbers with them.
+const ROWS_MIN: usize = 512;
+/// Of the places this part may be empty, and a few more.
+const HOLES_PART: usize = 32;
+const HOLES_MORE: usize = 8;
+const TABLES_MAX: usize = 64;
+/// Rows by which the two orders are compared.
+const SAMPLE: usize = 1024;
+/// Mean step from row to row, as a part of all extents, over which positions do not tell the order.
+const STEP_MAX: f64 = 0.2;
+/// How alike distances from the places must be for positions to go round: 1 if all are the same, 0 if they are anyhow.
+const SURE_MIN: f64 = 0.5;
+
+/// Rows with numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Table {
+    /// The group that holds the numbers.
+    pub key: usize,
+    /// The least number.
+    pub first: u64,
+    /// A place for each number from there on.
+    pub dims: Dims,
+    /// How many rows of each array have a number; those after them stay where they are.
+    pub rows: Vec<usize>,
+    /// Places without a row, rising.
+    pub holes: Vec<u32>,
+    /// Of each row with a number, its place.
+    pub slots: Vec<u32>,
+    /// Of each column that has places here, in the segment's own order: how it goes round.
+    pub wraps: Vec<Option<Wrap>>,
+}
+
+/// Positions in a periodic box, given out along an axis of the places: those that left on one side and came in on the
+/// other are computed with as if they had gone on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Wrap {
+    pub axis: usize,
+    pub period: f64,
+    /// Where those at place 0 of the axis are about.
+    pub offset: f64,
+}
+
+impl Eq for Wrap {} // no part of it is NaN
+
+impl Wrap {
+    fn is_valid(&self) -> bool {
+        self.axis < 3 && self.period.is_normal() && self.period > 0.0 && self.offset.is_finite()
+    }
+
+    /// The position as if it had gone on; `at` is the place, of so many along each axis.
+    #[inline(always)]
+    pub(super) fn unwrapped(&self, value: f64, at: [usize; 3], dims: Dims) -> f64 {
+        let about = self.offset + self.period / dims[self.axis] as f64 * at[self.axis] as f64;
+        let rounds = ((about - value) / self.period + 0.5).floor();
+        let found = value + self.period * rounds;
+        if found.is_finite() { found } else { 0.0 }
+    }
+
+    /// A predicted position, in the box again.
+    #[inline(always)]
+    pub(super) fn wrapped(&self, value: f64) -> f64 {
+        value - self.period * (value / self.period).floor()
+    }
+
+    /// How the positions go round, if they do: along the axis by which they rise as places do. The box ends at a round number.
+    fn of(values: &[f64], dims: Dims) -> Option<Self> {
+        let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(low, high), &v| (low.min(v), high.max(v)));
+        if !(low >= 0.0 && high > 0.0 && high < 1e300) {
+            return None;
+        }
+        let unit = 10f64.powi(high.log10().floor() as i32);
+        let periods = [unit, unit / 10.0, unit / 100.0].map(|unit| (high / unit).ceil() * unit);
+        let period = periods.into_iter().find(|period| high > period * 0.99 && low < period * 0.01)?;
+        let [_, ny, nx] = dims;
+        let turn = |axis: usize| {
+            let (mut x, mut y) = (0.0, 0.0);
+            for (n, value) in values.iter().enumerate() {
+                let at = [n / (ny * nx), n / nx % ny, n % nx][axis];
+                let angle = (value / period - at as f64 / dims[axis] as f64) * std::f64::consts::TAU;
+                (x, y) = (x + angle.cos(), y + angle.sin());
+            }
+            (x.hypot(y) / values.len() as f64, y.atan2(x) / std::f64::consts::TAU * period)
+        };
+        let turns = (0..3).filter(|&axis| dims[axis] > 1).map(|axis| (turn(axis), axis));
+        let ((sure, offset), axis) = turns.max_by(|a, b| a.0.0.total_cmp(&b.0.0))?;
+        Some(Self { axis, period, offset }).filter(|wrap| sure > SURE_MIN && wrap.is_valid())
+    }
+}
+
+/// How many places there may be for so many rows.
+fn places_max(rows: usize) -> usize {
+    rows + rows / HOLES_PART + HOLES_MORE
+}
+
+fn rows_of(group: &Group) -> impl Iterator<Item = usize> {
+    let lanes = group.lanes();
+    group.arrays.iter().map(move |dims| dims.iter().product::<usize>() / lanes)
+}
+
+/// Lines of numbers or of points.
+fn is_list(group: &Group) -> bool {
+    match group.kind {
+        Kind::Plain => group.arrays.iter().all(|dims| dims[0] == 1 && dims[1] == 1),
+        Kind::Lanes(_) => true,
+        Kind::Join(_) => false,
+    }
+}
+
+/// Three extents for so many places: a cube, a square, or a line.
+fn extents(places: usize) -> Dims {
+    let root = |power: f64| (places as f64).powf(1.0 / power).round() as usize;
+    let (cube, square) = (root(3.0), root(2.0));
+    if cube * cube * cube == places {
+        [cube; 3]
+    } else if square * square == places {
+        [1, square, square]
+    } else {
+        [1, 1, places]
+    }
+}
+
+impl Table {
+    pub(super) fn places(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    fn row_count(&self) -> usize {
+        self.rows.iter().sum()
+    }
+
+    /// Whether a group has the rows that have numbers, and perhaps more.
+    fn fits(&self, group: &Group) -> bool {
+        is_list(group)
+            && group.arrays.len() == self.rows.len()
+            && rows_of(group).zip(&self.rows).all(|(all, kept)| all >= *kept)
+    }
+
+    /// The table whose numbers are in this group, which begins at this element.
+    fn of(n: usize, group: &Group, from: usize, load: &impl Fn(usize) -> u64) -> Option<Self> {
+        if group.kind != Kind::Plain || !is_list(group) {
+            return None;
+        }
+        let mut table = Self { key: n, ..Self::default() };
+        let mut keys = Vec::new();
+        let mut at = from;
+        for all in rows_of(group) {
+            // Chunks are filled up with zeros.
+            let kept = (0..all).rev().find(|&row| load(at + row) != 0).map_or(0, |row| row + 1);
+            table.rows.push(kept);
+            keys.extend((at..at + kept).map(load));
+            at += all;
+        }
+        let (first, last) = (*keys.iter().min()?, *keys.iter().max()?);
+        let places = usize::try_from(last.checked_sub(first)?.checked_add(1)?).ok()?;
+        if keys.len() < ROWS_MIN || places > places_max(keys.len()) {
+            return None;
+        }
+        let mut is_there = vec![false; places];
+        for &key in &keys {
+            if std::mem::replace(&mut is_there[(key - first) as usize], true) {
+                return None;
+            }
+        }
+        table.first = first;
+        table.dims = extents(places);
+        table.holes = (0u32..).zip(&is_there).filter(|(_, is)| !**is).map(|(place, _)| place).collect();
+        table.slots = keys.iter().map(|key| (key - first) as u32).collect(); // fewer than 2^30
+        Some(table)
+    }
+
+    fn placed(&self, values: &[f64]) -> Vec<f64> {
+        let mut placed = vec![0.0; self.places()];
+        self.slots.iter().zip(values).for_each(|(&slot, &value)| placed[slot as usize] = value);
+        self.fill(&mut placed);
+        placed
+    }
+
+    /// Bits for each number less, if rows are in the order of their numbers.
+    fn gain(&self, values: &[f64], placed: &[f64], kind: Elements) -> f64 {
+        let [_, ny, nx] = self.dims;
+        let bits = |values: &[f64], steps: &[usize]| {
+            let begin = steps.iter().max().copied().unwrap_or(0);
+            let count = SAMPLE.min(values.len().saturating_sub(begin));
+            let at: Vec<usize> = (0..count).map(|n| begin + n * (values.len() - begin) / count).collect();
+            let target: Vec<f64> = at.iter().map(|&n| values[n]).collect();
+            let weigh = by_size(&target, precision(kind));
+            let term =
+                |of: &dyn Fn(usize) -> f64| -> Sampled { at.iter().zip(&weigh).map(|(&n, w)| of(n) * w).collect() };
+            let terms = (steps.iter()).map(|&step| term(&|n| values[n - step])).chain([term(&|_| 1.0)]).collect();
+            let target: Vec<f64> = target.iter().zip(&weigh).map(|(y, w)| y * w).collect();
+            select(&target, &vec![0.5; target.len()], terms, 8, 0.01).bits
+        };
+        let mut steps = vec![1, 2, nx, nx + 1, nx * ny, nx * ny + 1, nx * ny + nx, nx * ny + nx + 1];
+        steps.retain(|&step| step < self.places() / 4);
+        bits(values, &[1, 2, 3]) - bits(placed, &steps)
+    }
+
+    /// Gives each place without a row what is before it.
+    pub(super) fn fill<T: Copy>(&self, values: &mut [T]) {
+        for &hole in &self.holes {
+            values[hole as usize] = values[(hole as usize).saturating_sub(1)];
+        }
+    }
+}
+
+/// The tables of a segment; its groups are told which one they are of.
+pub(super) fn find(groups: &mut [Group], body: &[u8], kind: Elements) -> Vec<Table> {
+    let load = |n: usize| kind.load(&body[n * kind.width..(n + 1) * kind.width]);
+    let begins: Vec<usize> = (groups.iter())
+        .scan(0, |at, group| {
+            let own = *at;
+            *at += rows_of(group).sum::<usize>() * group.lanes();
+            Some(own)
+        })
+        .collect();
+    let mut tables: Vec<Table> = Vec::new();
+    for n in 0..groups.len() {
+        if !groups[n].is_integer || groups[n].table.is_some() || tables.len() == TABLES_MAX {
+            continue;
+        }
+        let Some(mut table) = Table::of(n, &groups[n], begins[n], &load) else { continue };
+        let members: Vec<usize> =
+            (0..groups.len()).filter(|&m| m != n && groups[m].table.is_none() && table.fits(&groups[m])).collect();
+        let (mut gain, mut count) = (0.0, 0);
+        for &member in &members {
+            let lanes = groups[member].lanes();
+            for lane in 0..lanes {
+                table.wraps.push(None);
+                if groups[member].is_integer {
+                    continue;
+                }
+                let mut at = begins[member] + lane;
+                let mut values = Vec::with_capacity(table.slots.len());
+                for (all, &kept) in rows_of(&groups[member]).zip(&table.rows) {
+                    values.extend((0..kept).map(|row| kind.value(load(at + row * lanes))));
+                    at += all * lanes;
+                }
+                let placed = table.placed(&values);
+                gain += table.gain(&values, &placed, kind);
+                if let Some(wrap) = table.wraps.last_mut() {
+                    *wrap = Wrap::of(&placed, table.dims);
+                }
+                count += 1;
+            }
+        }
+        if count == 0 || gain <= 0.0 {
+            continue;
+        }
+        for m in members.into_iter().chain([n]) {
+            (groups[m].table, groups[m].chunk) = (Some(tables.len()), None);
+        }
+        tables.push(table);
+    }
+    tables
+}
+
+pub(super) fn write(tables: &[Table], groups: &[Group], out: &mut Vec<u8>) {
+    put(tables.len(), out);
+    for (t, table) in tables.iter().enumerate() {
+        put(table.key, out);
+        put((table.first & 0xFFFF_FFFF) as usize, out);
+        put((table.first >> 32) as usize, out);
+        table.dims.iter().for_each(|&n| put(n, out));
+        rows_of(&groups[table.key]).zip(&table.rows).for_each(|(all, kept)| put(all - kept, out));
+        let mut next = 0;
+        for &hole in &table.holes {
+            put((hole - next) as usize, out);
+            next = hole + 1;
+        }
+        let members = || groups.iter().enumerate().filter(|(n, group)| group.table == Some(t) && *n != table.key);
+        put(members().count(), out);
+        members().for_each(|(n, _)| put(n, out));
+        for wrap in &table.wraps {
+            put(wrap.map_or(0, |wrap| wrap.axis + 1), out);
+            if let Some(wrap) = wrap {
+                out.extend(wrap.period.to_le_bytes());
+                out.extend(wrap.offset.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// Reads what [`write`] wrote; the order of the rows is not there yet.
+pub(super) fn read(bytes: &mut &[u8], groups: &mut [Group]) -> Option<Vec<Table>> {
+    let mut tables = Vec::new();
+    for t in 0..take(bytes).filter(|&n| n <= TABLES_MAX)? {
+        let key = take(bytes)?;
+        let group =
+            groups.get(key).filter(|group| group.kind == Kind::Plain && is_list(group) && group.table.is_none())?;
+        let first = take(bytes)? as u64 | (take(bytes)? as u64) << 32;
+        let dims = [take(bytes)?, take(bytes)?, take(bytes)?];
+        let rows: Vec<usize> =
+            rows_of(group).map(|all| take(bytes).and_then(|rest| all.checked_sub(rest))).collect::<Option<_>>()?;
+        let row_count = rows.iter().sum::<usize>();
+        let places = product(&dims).filter(|&places| places > 0 && places <= places_max(row_count))?;
+        let mut holes = Vec::new();
+        let mut next = 0usize;
+        for _ in 0..places.checked_sub(row_count)? {
+            let hole = next.checked_add(take(bytes)?).filter(|&hole| hole < places)?;
+            holes.push(hole as u32); // fewer than 2^30
+            next = hole + 1;
+        }
+        let mut table = Table { key, first, dims, rows, holes, slots: Vec::new(), wraps: Vec::new() };
+        let mut columns = 0;
+        for _ in 0..take(bytes)? {
+            let member = take(bytes)?;
+            let is_one = member != key && groups.get(member).is_some_and(|g| g.table.is_none() && table.fits(g));
+            is_one.then_some(())?;
+            (groups[member].table, groups[member].chunk) = (Some(t), None);
+            columns += groups[member].lanes();
+        }
+        for _ in 0..columns {
+            let axis = take(bytes)?;
+            let mut number = || {
+                let (number, rest) = bytes.split_first_chunk::<8>()?;
+                *bytes = rest;
+                Some(f64::from_le_bytes(*number))
+            };
+            table.wraps.push(match axis.checked_sub(1) {
+                None => None,
+                Some(axis) => {
+                    Some(Wrap { axis, period: number()?, offset: number()? }).filter(Wrap::is_valid).map(Some)?
+                }
+            });
+        }
+        (groups[key].table, groups[key].chunk) = (Some(t), None);
+        tables.push(table);
+    }
+    Some(tables)
+}
+
+/// The order of a table's rows: what is put into the header, and both codes.
+pub(super) fn encode_order(
+    layout: &Layout,
+    t: usize,
+    (kind, bits): (Elements, &[u64]),
+    effort: u32,
+    header: &mut Vec<u8>,
+    codes: &mut Vec<u8>,
+) {
+    let table = &layout.tables[t];
+    let code = |values: &[i64]| match values.is_empty() {
+        true => Vec::new(),
+        false => {
+            residual::encode(&Numbers { values, floats: None, is_predicted: true, around: &[] }, Effort::of(effort))
+        }
+    };
+    let mut before = -1;
+    let steps: Vec<i64> = (table.slots.iter())
+        .map(|&slot| i64::from(slot) - std::mem::replace(&mut before, i64::from(slot)) - 1)
+        .collect();
+    let mut best = (vec![0], code(&steps), Vec::new());
+    if effort > 1
+        && let Some(columns) = positions(layout, t, kind, bits)
+    {
+        let points = columns.map(|column| points(layout, column, kind, bits));
+        let (ranks, others) = Chain::new(points.each_ref().map(Vec::as_slice), &is_row(table)).ranks(&table.slots);
+        let (ranks, others) = (code(&ranks), code(&others));
+        if ranks.len() + others.len() < best.1.len() {
+            best = (vec![1, columns[0], columns[1], columns[2]], ranks, others);
+        }
+    }
+    best.0.iter().for_each(|&n| put(n, header));
+    for part in [best.1, best.2] {
+        put(part.len(), header);
+        codes.extend(part);
+    }
+}
+
+fn is_row(table: &Table) -> Vec<bool> {
+    let mut is_row = vec![true; table.places()];
+    table.holes.iter().for_each(|&hole| is_row[hole as usize] = false);
+    is_row
+}
+
+fn points(layout: &Layout, column: usize, kind: Elements, bits: &[u64]) -> Vec<f64> {
+    let column = &layout.columns[column];
+    bits[column.base..column.base + column.elements].iter().map(|&bits| kind.value(bits)).collect()
+}
+
+/// The three columns, in the order of coding, along which rows that follow each other are nearest: points of three
+/// components, or where there are none three columns that follow each other.
+fn positions(layout: &Layout, t: usize, kind: Elements, bits: &[u64]) -> Option<[usize; 3]> {
+    let table = &layout.tables[t];
+    let step = |column: usize| {
+        let values = points(layout, column, kind, bits);
+        let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(low, high), &v| (low.min(v), high.max(v)));
+        let (mut sum, mut same) = (0.0, 0);
+        for pair in table.slots.windows(2) {
+            let [a, b] = [values[pair[0] as usize], values[pair[1] as usize]];
+            sum += (a - b).abs();
+            same += usize::from(a == b);
+        }
+        let mean = sum / table.slots.len() as f64 / (high - low);
+        // What takes few values tells nothing.
+        if mean.is_finite() && same * 8 < table.slots.len() { mean } else { 1.0 }
+    };
+    let mut columns: Vec<(usize, usize, f64)> = Vec::new(); // lanes of its group, place in the order of coding, step
+    layout.each_placed(|own, table, group| {
+        if table == t
+            && !group.is_integer
+            && let Some(column) = layout.order.iter().position(|&n| n == own)
+        {
+            columns.push((group.lanes(), column, step(column)));
+        }
+    });
+    let is_point = |three: &[(usize, usize, f64)]| three.iter().all(|(lanes, ..)| *lanes == 3);
+    let points = columns.iter().any(|(lanes, ..)| *lanes == 3);
+    let triples = (columns.windows(3)).filter(|three| is_point(three) == points);
+    let mean = |three: &[(usize, usize, f64)]| three.iter().map(|(.., step)| step / 3.0).sum::<f64>();
+    let best = triples.min_by(|a, b| mean(a).total_cmp(&mean(b))).filter(|three| mean(three) < STEP_MAX)?;
+    Some([best[0].1, best[1].1, best[2].1])
+}
+
+/// The place of each row of a table, from what [`encode_order`] wrote.
+pub(super) fn decode_order(
+    layout: &Layout,
+    t: usize,
+    (kind, bits): (Elements, &[u64]),
+    header: &mut &[u8],
+    codes: &mut &[u8],
+) -> Option<Vec<u32>> {
+    let table = &layout.tables[t];
+    let way = take(header)?;
+    let mut columns = [0; 3];
+    if way == 1 {
+        for column in &mut columns {
+            *column = take(header).filter(|&n| layout.columns.get(n).is_some_and(|c| c.elements == table.places()))?;
+        }
+    }
+    let mut parts: [&[u8]; 2] = [&[]; 2];
+    for part in &mut parts {
+        let (front, rest) = codes.split_at_checked(take(header)?)?;
+        (*part, *codes) = (front, rest);
+    }
+    let numbers = |code: &[u8], count: usize| match count {
+        0 => code.is_empty().then(Vec::new),
+        count => residual::decode(code, count, |_| 0, Vec::new),
+    };
+    let first = numbers(parts[0], table.row_count())?;
+    match way {
+        0 if parts[1].is_empty() => {
+            let mut before = -1i64;
+            (first.into_iter())
+                .map(|step| {
+                    before = before.checked_add(1)?.checked_add(step)?;
+                    u32::try_from(before).ok().filter(|&slot| (slot as usize) < table.places())
+                })
+                .collect()
+        }
+        1 => {
+            let others = numbers(parts[1], first.iter().filter(|&&rank| rank == chain::NEAR as i64).count())?;
+            let points = columns.map(|column| points(layout, column, kind, bits));
+            Chain::new(points.each_ref().map(Vec::as_slice), &is_row(table)).order(&first, &others)
+        }
+        _ => None,
+    }
+}
