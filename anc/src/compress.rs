@@ -37,6 +37,7 @@ pub fn compress(
 ) -> Result<StoredSegment, CompressError> {
     // Interleaved blocks are no arrays any more.
     let arrays: Vec<ArrayShape> = match segment.layout {
+        _ if !profile.looks_at_shapes() => Vec::new(),
         Layout::Concatenated => (segment.pieces.iter().enumerate())
             .map(|(n, piece)| array_shape(piece, files, segment.column_of(n)))
             .collect(),

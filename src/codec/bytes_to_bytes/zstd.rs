@@ -44,8 +44,7 @@ impl BytesCodec for Zstd {
             }
             None => (param, Compressor::new(param as i32).map_err(failed)?),
         };
-        stored.clear();
-        stored.reserve(self.max_encoded_bytes(raw.len()));
+        make_room(stored, self.max_encoded_bytes(raw.len()));
         contexts.1.compress_to_buffer(raw, stored).map_err(failed)?;
         work.zstd.compressor = Some(contexts);
         Ok(())
@@ -63,12 +62,19 @@ impl BytesCodec for Zstd {
             Some(decompressor) => decompressor,
             none => none.insert(Decompressor::new().map_err(failed)?),
         };
-        raw.clear();
-        raw.reserve(limit);
+        make_room(raw, limit);
         decompressor.decompress_to_buffer(stored, raw).map_err(failed)?;
         if raw.len() > limit {
             return Err(CodecError::Length { found: raw.len(), expected: limit });
         }
         Ok(())
+    }
+}
+
+/// Empties a buffer that has, or gets, room for so many bytes. Not `reserve`: growing, it would copy what was there.
+fn make_room(buffer: &mut Vec<u8>, bytes: usize) {
+    buffer.clear();
+    if buffer.capacity() < bytes {
+        *buffer = Vec::with_capacity(bytes);
     }
 }
