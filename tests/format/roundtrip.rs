@@ -278,7 +278,9 @@ fn what_a_killed_writer_left_is_removed_by_the_next_of_its_group() {
     let id = checkpoint("a");
     drop(ContainerWriter::create(&store, &job(), &id, GroupId(0)).expect("makes the directory"));
     let left = [".group-0000.mcr.00", ".group-0000.manifest.00", ".group-0001.manifest.00"];
-    left.map(|name| std::fs::write(dir.path().join("wave/a").join(name), "left").expect("writes"));
+    for name in left {
+        std::fs::write(dir.path().join("wave/a").join(name), "left").expect("writes");
+    }
     flush(&store, &id, GroupId(0), &group(0..2, 1), &how(1), &ReuseIndex::empty()).expect("writes");
     let is_there = left.map(|name| dir.path().join("wave/a").join(name).exists());
     assert_eq!(is_there, [false, false, true], "that of another group is not ours to remove");
