@@ -3,7 +3,9 @@
 //! **A checkpoint exists if and only if the valid manifests in its directory cover all of its groups.** There is no
 //! other record, no root file and no lock. The text of a manifest is described in FORMAT.md, section "Manifest".
 
-use crate::container::{ContainerReader, ContainerRef, ReadError, SealedContainer, checkpoint_dir, container_name, container_path};
+use crate::container::{
+    ContainerReader, ContainerRef, ReadError, SealedContainer, checkpoint_dir, container_name, container_path,
+};
 use crate::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank, natural_cmp};
 use crate::plan::Scheme;
 use crate::store::{Advice, Store, StoreError, visible};
@@ -214,8 +216,9 @@ pub fn commit(store: &dyn Store, sealed: SealedContainer, draft: ManifestDraft) 
 /// segments, which [`verify`](crate::verify::verify) does.
 pub fn has_container(store: &dyn Store, manifest: &Manifest) -> Result<bool, StoreError> {
     match ContainerReader::open(store, &manifest.job, &manifest.checkpoint, manifest.group) {
-        Ok(found) => Ok((found.bytes(), found.index_digest())
-            == (manifest.container.bytes, manifest.container.index_digest)),
+        Ok(found) => {
+            Ok((found.bytes(), found.index_digest()) == (manifest.container.bytes, manifest.container.index_digest))
+        }
         Err(error) if error.advice() == Advice::OlderCheckpoint => Ok(false),
         Err(error) => Err(error.into()),
     }
