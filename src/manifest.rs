@@ -3,17 +3,19 @@
 //! **A checkpoint exists if and only if the valid manifests in its directory cover all of its groups.** There is no
 //! other record, no root file and no lock. The text of a manifest is described in FORMAT.md, section "Manifest".
 
-use crate::container::{ContainerRef, ReadError, SealedContainer, checkpoint_dir, container_name, container_path};
+use crate::container::{
+    ContainerReader, ContainerRef, ReadError, SealedContainer, checkpoint_dir, container_name, container_path,
+};
 use crate::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank, natural_cmp};
 use crate::plan::Scheme;
-use crate::store::{Store, StoreError, visible};
+use crate::store::{Advice, Store, StoreError, visible};
 use crate::units::{RawBytes, StoredBytes};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// The version of manifests that this build writes, and the newest that it reads.
-pub const MANIFEST_VERSION: u32 = 1;
+pub const MANIFEST_VERSION: u32 = 2;
 /// The most bytes of a manifest: room for a million files.
 pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 /// A directory with a file of this name was pruned; what is left in it, kept checkpoints refer to.
@@ -80,12 +82,27 @@ pub struct ManifestContainer {
     pub name: String,
     /// Its length.
     pub bytes: u64,
-    /// BLAKE3 of all of it.
+    /// BLAKE3 of it.
     #[serde(with = "hex")]
     pub digest: Digest,
+    /// What of it the digest covers.
+    #[serde(default)]
+    pub digest_of: DigestOf,
     /// BLAKE3 of its stored index.
     #[serde(with = "hex")]
     pub index_digest: Digest,
+}
+
+/// What the digest of a container covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DigestOf {
+    /// Every byte, as in manifests of version 1.
+    #[default]
+    Whole,
+    /// All but the stored bytes of the segments; their checksums are in what it covers, and digests of what they decode
+    /// to as well.
+    Frame,
 }
 
 /// A file of a manifest.
@@ -161,7 +178,13 @@ pub fn commit(store: &dyn Store, sealed: SealedContainer, draft: ManifestDraft) 
         elapsed_ms: draft.elapsed_ms,
         raw_bytes: index.raw_bytes(),
         stored_bytes: StoredBytes(bytes),
-        container: ManifestContainer { name: container_name(group), bytes, digest, index_digest },
+        container: ManifestContainer {
+            name: container_name(group),
+            bytes,
+            digest,
+            digest_of: DigestOf::Frame,
+            index_digest,
+        },
         references: index.references().iter().map(|reference| ContainerRef::clone(reference)).collect(),
         files: index.files().iter().map(file).collect(),
         job,
@@ -189,7 +212,20 @@ pub fn commit(store: &dyn Store, sealed: SealedContainer, draft: ManifestDraft) 
     Ok(manifest)
 }
 
-/// Whether a group may be written: no valid manifest of it is there, and no kept checkpoint needs its container.
+/// Whether the container of a manifest is there and the one that was meant, as far as can be told without reading its
+/// segments, which [`verify`](crate::verify::verify) does.
+pub fn has_container(store: &dyn Store, manifest: &Manifest) -> Result<bool, StoreError> {
+    match ContainerReader::open(store, &manifest.job, &manifest.checkpoint, manifest.group) {
+        Ok(found) => {
+            Ok((found.bytes(), found.index_digest()) == (manifest.container.bytes, manifest.container.index_digest))
+        }
+        Err(error) if error.advice() == Advice::OlderCheckpoint => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a group may be written: no valid manifest of it is there beside its container, and no kept checkpoint needs
+/// that.
 pub(crate) fn check_not_committed(
     store: &dyn Store,
     job: &JobId,
@@ -197,11 +233,14 @@ pub(crate) fn check_not_committed(
     group: GroupId,
 ) -> Result<(), StoreError> {
     match read_manifest(store, job, checkpoint, group) {
-        Ok(_) => return Err(StoreError::Committed { path: manifest_path(job, checkpoint, group) }),
+        Ok(manifest) if has_container(store, &manifest)? => {
+            return Err(StoreError::Committed { path: manifest_path(job, checkpoint, group) });
+        }
         Err(error @ (ReadError::TooNew { .. } | ReadError::Unsupported { .. } | ReadError::Io { .. })) => {
             return Err(error.into());
         }
-        Err(_) => {} // missing, or damaged: it makes no checkpoint exist, and may be replaced
+        // Missing, or damaged, or its container is: nothing can be restored from it, and it may be replaced.
+        Ok(_) | Err(_) => {}
     }
     let container = container_path(job, checkpoint, group);
     match store.open(&container) {
@@ -260,13 +299,13 @@ impl Manifest {
             return Err(ReadError::NotOurs { path: path(), what: "the manifest", at: 0 });
         };
         let version = rest.split(|&b| b == b'\n').next().and_then(|line| std::str::from_utf8(line).ok());
-        match version.and_then(|v| v.parse().ok()) {
+        let version = match version.and_then(|v| v.parse().ok()) {
             None | Some(0) => return Err(invalid("its first line has no version".into())),
             Some(found) if found > MANIFEST_VERSION => {
                 return Err(ReadError::TooNew { path: path(), found, newest: MANIFEST_VERSION });
             }
-            Some(_) => {}
-        }
+            Some(version) => version,
+        };
         let cut = ReadError::Cut {
             path: path(),
             what: "the last line of the manifest",
@@ -288,7 +327,10 @@ impl Manifest {
             return Err(ReadError::Digest { path: path(), what: "the manifest".into(), found, recorded });
         }
         let json = body.iter().position(|&b| b == b'\n').map_or(&[][..], |line| &body[line + 1..]);
-        let manifest: Self = serde_json::from_slice(json).map_err(|error| invalid(error.to_string()))?;
+        let mut manifest: Self = serde_json::from_slice(json).map_err(|error| invalid(error.to_string()))?;
+        if version == 1 {
+            manifest.container.digest_of = DigestOf::Whole; // a key that it does not have
+        }
         manifest.check().map_err(invalid)?;
         Ok(manifest)
     }

@@ -37,6 +37,7 @@ pub fn compress(
 ) -> Result<StoredSegment, CompressError> {
     // Interleaved blocks are no arrays any more.
     let arrays: Vec<ArrayShape> = match segment.layout {
+        _ if !profile.looks_at_shapes() => Vec::new(),
         Layout::Concatenated => (segment.pieces.iter().enumerate())
             .map(|(n, piece)| ArrayShape {
                 is_integer: is_float(&segment.element) && !is_float(&piece.variable.of(files).element),

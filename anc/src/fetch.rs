@@ -249,22 +249,34 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Fills the runs, one after the other, as their bytes come.
-    fn fill<'b>(&self, into: impl IntoIterator<Item = &'b mut [u8]>) -> Result<(), Failed> {
+    /// Fills the runs, one after the other, as their bytes come; tells `filled` after each frame and at the end of each
+    /// run.
+    fn fill<'b>(
+        &self,
+        into: impl IntoIterator<Item = (usize, &'b mut [u8])>,
+        filled: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), Failed> {
         let (mut pieces, mut piece) = (Vec::new().into_iter(), Bytes::new());
-        for mut run in into {
-            while !run.is_empty() {
+        for (nth, run) in into {
+            let (mut have, mut told) = (0, 0);
+            while have < run.len() {
                 while piece.is_empty() {
                     match pieces.next() {
                         Some(next) => piece = next,
-                        None => pieces = self.next_frame()?.into_iter(),
+                        None => {
+                            if told < have {
+                                filled(nth, &run[told..have]);
+                                told = have;
+                            }
+                            pieces = self.next_frame()?.into_iter();
+                        }
                     }
                 }
-                let bytes = piece.split_to(piece.len().min(run.len()));
-                let filled;
-                (filled, run) = run.split_at_mut(bytes.len());
-                filled.copy_from_slice(&bytes);
+                let bytes = piece.split_to(piece.len().min(run.len() - have));
+                run[have..have + bytes.len()].copy_from_slice(&bytes);
+                have += bytes.len();
             }
+            filled(nth, &run[told..]);
         }
         Ok(())
     }
@@ -324,7 +336,7 @@ impl RemoteSource {
 }
 
 impl Source for RemoteSource {
-    fn fetch(&self, wanted: &mut [Wanted<'_>]) -> Result<(), FetchError> {
+    fn fetch(&self, wanted: &mut [Wanted<'_>], filled: &mut dyn FnMut(usize, &[u8])) -> Result<(), FetchError> {
         // One fetch for each agent's announcement, cut where it would be too long; all are asked before any is awaited.
         struct Batch<'a> {
             announced: &'a Announced,
@@ -368,8 +380,8 @@ impl Source for RemoteSource {
         // Each run goes to one batch, in the order of the batch's ranges.
         let mut runs: Vec<Option<&mut [u8]>> = wanted.iter_mut().map(|run| Some(&mut *run.into)).collect();
         for (answer, rank, file, members) in asked {
-            let into = members.into_iter().filter_map(|i| runs[i].take());
-            answer.fill(into).map_err(|failed| lost(rank, file, failed))?;
+            let into = members.into_iter().filter_map(|i| Some((i, runs[i].take()?)));
+            answer.fill(into, filled).map_err(|failed| lost(rank, file, failed))?;
         }
         Ok(())
     }
@@ -426,7 +438,13 @@ mod tests {
         let mut filled = vec![0; BYTES.len()];
         let (a, rest) = filled.split_at_mut(3);
         let (b, c) = rest.split_at_mut(FRAME_BYTES_MIN + 500);
-        asked.fill([a, b, c]).map_err(|failed| failed.reason).expect("whole");
+        let mut told: Vec<(usize, Vec<u8>)> = Vec::new();
+        let mut tell = |nth: usize, bytes: &[u8]| told.push((nth, bytes.to_vec()));
+        asked.fill([(7, a), (8, b), (9, c)], &mut tell).map_err(|failed| failed.reason).expect("whole");
+        let lens: Vec<(usize, usize)> = told.iter().map(|(nth, bytes)| (*nth, bytes.len())).collect();
+        let in_first = FRAME_BYTES_MIN + 97;
+        assert_eq!(lens, [(7, 3), (8, in_first), (8, 403), (9, BYTES.len() - FRAME_BYTES_MIN - 503)]);
+        assert!(told.into_iter().flat_map(|(_, bytes)| bytes).eq(BYTES), "each byte once, in order");
         assert!(filled == BYTES && !link.has_ended());
         assert!(link.pending.lock().expect("not poisoned").slots.is_empty());
     }
@@ -443,7 +461,8 @@ mod tests {
             let linked = link();
             let asked = ask(&linked.link, BYTES.len() as u64 - 1);
             linked.link.data(data(asked.fetch_id, offset, &[bytes]));
-            let reason = asked.fill([&mut [0u8][..]]).map_err(|failed| failed.reason).expect_err("refused");
+            let reason =
+                asked.fill([(0, &mut [0u8][..])], &mut |_, _| ()).map_err(|failed| failed.reason).expect_err("refused");
             assert!(reason.contains(why) && linked.link.has_ended(), "{reason}");
         }
         let linked = link();
@@ -459,7 +478,10 @@ mod tests {
         let link = &linked.link;
         let asked = ask(link, 5);
         link.end("the node is gone");
-        assert_eq!(asked.fill([&mut [0u8][..]]).map_err(|f| f.reason).expect_err("ended"), "the node is gone");
+        assert_eq!(
+            asked.fill([(0, &mut [0u8][..])], &mut |_, _| ()).map_err(|f| f.reason).expect_err("ended"),
+            "the node is gone"
+        );
         assert!(link.ask(1, vec![], 5, Duration::from_secs(5)).is_err());
     }
 
@@ -468,7 +490,13 @@ mod tests {
         let linked = link();
         let link = &linked.link;
         let asked = link.ask(1, vec![], 5, Duration::ZERO).map_err(|_| "ended").expect("open");
-        assert!(asked.fill([&mut [0u8][..]]).map_err(|f| f.reason).expect_err("silent").contains("n1 did not answer"));
+        assert!(
+            asked
+                .fill([(0, &mut [0u8][..])], &mut |_, _| ())
+                .map_err(|f| f.reason)
+                .expect_err("silent")
+                .contains("n1 did not answer")
+        );
         assert!(link.has_ended(), "its session ends, so that it announces again");
     }
 }

@@ -11,14 +11,14 @@ use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, GroupId, Grouping, JobId};
 use mcrengine::manifest::{self, Manifest, ManifestDraft};
 use mcrengine::merge::{Layout, merge, runs};
-use mcrengine::plan::{PlanOptions, SegmentPlan, plan};
+use mcrengine::plan::{Piece, PlanOptions, SegmentPlan, plan};
 use mcrengine::reuse::{ReuseIndex, reusable};
 use mcrengine::store::{Store, StoreError};
 use mcrengine::units::StoredBytes;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::Instant;
 
 /// How checkpoints are made: what the operator decides once.
@@ -89,20 +89,59 @@ pub struct Flush<'a> {
 }
 
 /// Memory that one flush leaves to the next: new pages cost more than filling them. Holds at most what all flushes at a
-/// time needed once: raw segments, a third of what they leased, and for each thread the tables of its codecs.
+/// time needed once: raw segments, a third of what they leased, and the tables of the codecs at work.
 #[derive(Default)]
 pub struct Spare {
-    scratch: Mutex<Vec<Scratch>>,
-    /// As long as the longest segment that was ever in them.
+    scratches: Mutex<Scratches>,
+    scratch_left: Condvar,
+    /// Less than twice as long as the longest segment that was ever in them.
     raw: Mutex<Vec<Vec<u8>>>,
 }
 
-fn take<T: Default>(spare: &Mutex<Vec<T>>) -> T {
-    spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+#[derive(Default)]
+struct Scratches {
+    free: Vec<Scratch>,
+    in_use: usize,
 }
 
-fn leave<T>(spare: &Mutex<Vec<T>>, left: T) {
-    spare.lock().unwrap_or_else(PoisonError::into_inner).push(left);
+/// The right to code a segment, and what it takes.
+struct Coder<'a> {
+    spare: &'a Spare,
+    scratch: Scratch,
+}
+
+impl Spare {
+    /// Waits while so many segments are being coded, over all flushes at a time: more at once than there are cores would
+    /// only take each other's caches. Whoever codes waits for nobody.
+    fn coder(&self, most: usize) -> Coder<'_> {
+        let scratches = self.scratches.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = |scratches: &mut Scratches| scratches.in_use >= most.max(1);
+        let waited = self.scratch_left.wait_while(scratches, is_full);
+        let mut scratches = waited.unwrap_or_else(PoisonError::into_inner);
+        scratches.in_use += 1;
+        Coder { spare: self, scratch: scratches.free.pop().unwrap_or_default() }
+    }
+
+    fn take_raw(&self) -> Vec<u8> {
+        self.raw.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    fn leave_raw(&self, raw: Vec<u8>) {
+        self.raw.lock().unwrap_or_else(PoisonError::into_inner).push(raw);
+    }
+}
+
+impl Drop for Coder<'_> {
+    fn drop(&mut self) {
+        let mut scratches = self.spare.scratches.lock().unwrap_or_else(PoisonError::into_inner);
+        scratches.in_use -= 1;
+        // What a panic left half done is not used again.
+        if !std::thread::panicking() {
+            scratches.free.push(std::mem::take(&mut self.scratch));
+        }
+        drop(scratches);
+        self.spare.scratch_left.notify_one();
+    }
 }
 
 /// Why a flush failed. Nothing of it exists then, but for a temporary file that no reader looks at.
@@ -197,6 +236,8 @@ fn newest_of_group(flush: &Flush<'_>) -> ReuseIndex {
 struct RawSegment {
     index: usize,
     raw: Vec<u8>,
+    /// No digest has to wait for those of other segments.
+    all_checked: bool,
     lease: Lease,
 }
 
@@ -250,60 +291,60 @@ fn fetch_merge_compress(
             let index = next.next().filter(|_| !stopped.load(Ordering::Relaxed))?;
             (index, flush.budget.lease(segments[index].raw_bytes.0 * flush.options.profile.memory_per_raw_byte()))
         };
-        let fetched = unpanicked(|| Ok(fetch_segment(flush.source, &segments[index], take(&spare.raw))?));
-        Some(fetched.map(|raw| RawSegment { index, raw, lease }))
+        let fetched = unpanicked(|| Ok(fetch_segment(flush.source, &segments[index], files, spare.take_raw())?));
+        Some(fetched.map(|(raw, all_checked)| RawSegment { index, raw, all_checked, lease }))
     };
     let is_raw = matches!(flush.options.profile, Profile::Raw);
-    let code = |RawSegment { index, mut raw, lease }: RawSegment, scratch: &mut Scratch| {
+    let code = |RawSegment { index, raw, all_checked, lease }: RawSegment| {
         let (segment, bytes) = (&segments[index], &raw[..bytes_of(index)]);
-        let all_checked = check_whole(flush.source, segment, files, bytes)?;
-        if is_raw {
-            // Stored as it is: no other buffer, and nothing to decode.
-            raw.truncate(bytes_of(index));
-            let stored = StoredSegment { chain: Chain::raw(), raw_bytes: segment.raw_bytes, stored: raw };
-            let unchecked = if all_checked { Unchecked::Nothing } else { Unchecked::Stored };
-            return Ok((index, stored, unchecked, lease));
-        }
-        let stored = compress(&flush.options.profile, segment, files, bytes, flush.options.verify, scratch)?;
+        let mut coder = spare.coder(flush.options.threads);
+        coder.scratch.set_threads(threads_of_each);
+        let stored = compress(&flush.options.profile, segment, files, bytes, flush.options.verify, &mut coder.scratch)?;
         if !all_checked {
             return Ok((index, stored, Unchecked::Raw(raw), lease));
         }
-        leave(&spare.raw, raw);
+        spare.leave_raw(raw);
         Ok((index, stored, Unchecked::Nothing, lease))
+    };
+    // Stored as it is: no other buffer, nothing to decode, and no other thread.
+    let as_it_is = |RawSegment { index, mut raw, all_checked, lease }: RawSegment| {
+        raw.truncate(bytes_of(index));
+        let stored = StoredSegment { chain: Chain::raw(), raw_bytes: segments[index].raw_bytes, stored: raw };
+        (index, stored, if all_checked { Unchecked::Nothing } else { Unchecked::Stored }, lease)
     };
 
     std::thread::scope(|scope| {
         for _ in 0..fetching {
             let (fetch_next, to_compress, to_write) = (&fetch_next, to_compress.clone(), to_write.clone());
+            let as_it_is = &as_it_is;
             scope.spawn(move || {
                 while let Some(fetched) = fetch_next() {
-                    match fetched {
-                        Ok(raw) => {
-                            if to_compress.send(raw).is_err() {
-                                break;
-                            }
-                        }
-                        Err(error) => {
-                            let _ = to_write.send(Err(error));
-                            break;
-                        }
+                    let is_over = match fetched {
+                        Ok(raw) if is_raw => to_write.send(Ok(as_it_is(raw))).is_err(),
+                        Ok(raw) => to_compress.send(raw).is_err(),
+                        Err(error) => to_write.send(Err(error)).is_ok(),
+                    };
+                    if is_over {
+                        break;
                     }
                 }
             });
         }
         for _ in 0..threads {
-            let (fetch_next, code, raw_segments, to_write) = (&fetch_next, &code, &raw_segments, to_write.clone());
+            let (fetch_next, code, as_it_is) = (&fetch_next, &code, &as_it_is);
+            let (raw_segments, to_write) = (&raw_segments, to_write.clone());
             scope.spawn(move || {
-                let mut scratch = take(&spare.scratch);
-                scratch.set_threads(threads_of_each);
                 let receive = || raw_segments.lock().unwrap_or_else(PoisonError::into_inner).recv().ok().map(Ok);
                 while let Some(fetched) = if fetching == 0 { fetch_next() } else { receive() } {
-                    let coded = fetched.and_then(|raw| unpanicked(|| code(raw, &mut scratch)));
+                    let coded = match fetched {
+                        Ok(raw) if is_raw => Ok(as_it_is(raw)),
+                        Ok(raw) => unpanicked(|| code(raw)),
+                        Err(error) => Err(error),
+                    };
                     if to_write.send(coded).is_err() {
                         break;
                     }
                 }
-                leave(&spare.scratch, scratch);
             });
         }
         drop((to_compress, to_write));
@@ -327,7 +368,7 @@ fn fetch_merge_compress(
                             Unchecked::Nothing => {}
                             Unchecked::Raw(raw) => {
                                 parts.check(flush.source, &segments[due], files, &raw[..bytes_of(due)])?;
-                                leave(&spare.raw, raw);
+                                spare.leave_raw(raw);
                             }
                             Unchecked::Stored => parts.check(flush.source, &segments[due], files, &stored.stored)?,
                         }
@@ -336,7 +377,7 @@ fn fetch_merge_compress(
                     .inspect_err(|_| stopped.store(true, Ordering::Relaxed));
                 }
                 if is_raw {
-                    leave(&spare.raw, stored.stored);
+                    spare.leave_raw(stored.stored);
                 }
                 drop(lease);
                 due += 1;
@@ -350,11 +391,18 @@ fn fetch_merge_compress(
 }
 
 /// Fetches the pieces of a segment and merges them, straight into place where they are only put after each other. They
-/// are the first bytes of what it gives.
-fn fetch_segment(source: &dyn Source, segment: &SegmentPlan, mut buffer: Vec<u8>) -> Result<Vec<u8>, FetchError> {
+/// are the first bytes of what it gives. Compares the digest of every variable that is whole in the segment, as its bytes
+/// come; false if some must be compared that are not.
+fn fetch_segment(
+    source: &dyn Source,
+    segment: &SegmentPlan,
+    files: &[FileHeader],
+    mut buffer: Vec<u8>,
+) -> Result<(Vec<u8>, bool), FetchError> {
     let raw_bytes = usize::try_from(segment.raw_bytes.0).expect("a segment is at most 1 GiB");
     if buffer.len() < raw_bytes {
-        buffer.resize(raw_bytes, 0);
+        // Not `resize`, which copies what is written over. The next one may be a little longer.
+        buffer = vec![0; raw_bytes.checked_next_power_of_two().unwrap_or(raw_bytes)];
     }
     let mut rest = &mut buffer[..raw_bytes];
     let mut wanted: Vec<Wanted<'_>> = Vec::with_capacity(segment.pieces.len());
@@ -363,9 +411,37 @@ fn fetch_segment(source: &dyn Source, segment: &SegmentPlan, mut buffer: Vec<u8>
         (into, rest) = rest.split_at_mut(piece.bytes as usize);
         wanted.push(Wanted { variable: piece.variable, offset: piece.offset, into });
     }
-    source.fetch(&mut wanted)?;
+    let is_checked = |piece: &Piece| source.is_checked(piece.variable.file);
+    let is_whole = |piece: &Piece| piece.bytes == piece.variable.of(files).raw_bytes.0;
+    let (mut hasher, mut hashed, mut changed) = (blake3::Hasher::new(), 0, None);
+    source.fetch(&mut wanted, &mut |nth, bytes| {
+        let piece = &segment.pieces[nth];
+        if !is_whole(piece) || is_checked(piece) {
+            return;
+        }
+        let digest = if bytes.len() as u64 == piece.bytes {
+            Digest::of(bytes)
+        } else {
+            hasher.update(bytes);
+            hashed += bytes.len() as u64;
+            if hashed < piece.bytes {
+                return;
+            }
+            hashed = 0;
+            let digest = hasher.finalize();
+            hasher.reset();
+            digest.into()
+        };
+        if let Err(error) = compare(piece.variable, files, digest) {
+            changed.get_or_insert(error);
+        }
+    })?;
+    if let Some(error) = changed {
+        return Err(error);
+    }
+    let all_checked = segment.pieces.iter().all(|piece| is_whole(piece) || is_checked(piece));
     if segment.layout == Layout::Concatenated {
-        return Ok(buffer);
+        return Ok((buffer, all_checked));
     }
     let mut pieces: Vec<&[u8]> = Vec::with_capacity(segment.pieces.len());
     let mut rest = &buffer[..];
@@ -374,24 +450,7 @@ fn fetch_segment(source: &dyn Source, segment: &SegmentPlan, mut buffer: Vec<u8>
         pieces.push(bytes);
         rest = after;
     }
-    Ok(merge(&pieces, segment.layout))
-}
-
-/// Compares the digest of every variable that is whole in this segment; false if some must be compared that are not.
-fn check_whole(
-    source: &dyn Source,
-    segment: &SegmentPlan,
-    files: &[FileHeader],
-    raw: &[u8],
-) -> Result<bool, FlushError> {
-    let is_checked = |i: usize| source.is_checked(segment.pieces[i].variable.file);
-    if (0..segment.pieces.len()).all(is_checked) {
-        return Ok(true);
-    }
-    let is_whole = |i: usize| segment.pieces[i].bytes == segment.pieces[i].variable.of(files).raw_bytes.0;
-    let chosen = |i: usize| is_whole(i) && !is_checked(i);
-    for_each_hashed(segment, raw, chosen, |i, hasher| compare(segment.pieces[i].variable, files, hasher))?;
-    Ok((0..segment.pieces.len()).all(|i| is_whole(i) || is_checked(i)))
+    Ok((merge(&pieces, segment.layout), all_checked))
 }
 
 /// Digests of variables that are spread over several segments; those come in order.
@@ -423,48 +482,19 @@ impl PartDigests {
             if self.open.get(&piece.variable).is_some_and(|(_, bytes)| *bytes == raw_bytes)
                 && let Some((hasher, _)) = self.open.remove(&piece.variable)
             {
-                compare(piece.variable, files, &hasher)?;
+                compare(piece.variable, files, hasher.finalize().into())?;
             }
         }
         Ok(())
     }
 }
 
-/// Hashes the chosen pieces of a merged segment, whatever the layout.
-fn for_each_hashed(
-    segment: &SegmentPlan,
-    raw: &[u8],
-    chosen: impl Fn(usize) -> bool,
-    mut done: impl FnMut(usize, &blake3::Hasher) -> Result<(), FlushError>,
-) -> Result<(), FlushError> {
-    let lens: Vec<usize> = segment.pieces.iter().map(|p| p.bytes as usize).collect();
-    let mut open: HashMap<usize, blake3::Hasher> = HashMap::new();
-    let mut result = Ok(());
-    runs(&lens, segment.layout, |run| {
-        if result.is_err() || !chosen(run.piece) {
-            return;
-        }
-        let bytes = &raw[run.in_segment.clone()];
-        if bytes.len() == lens[run.piece] {
-            result = done(run.piece, blake3::Hasher::new().update(bytes));
-            return;
-        }
-        let hasher = open.entry(run.piece).or_default();
-        hasher.update(bytes);
-        if run.in_piece.end == lens[run.piece] {
-            result = done(run.piece, hasher);
-            open.remove(&run.piece);
-        }
-    });
-    result
-}
-
-fn compare(variable: VariableRef, files: &[FileHeader], hasher: &blake3::Hasher) -> Result<(), FlushError> {
-    if Digest::from(hasher.finalize()) == variable.of(files).digest {
+fn compare(variable: VariableRef, files: &[FileHeader], found: Digest) -> Result<(), FetchError> {
+    if found == variable.of(files).digest {
         return Ok(());
     }
     let file = &files[variable.file as usize];
-    Err(FetchError::Changed { rank: file.rank, file: file.path.to_string() }.into())
+    Err(FetchError::Changed { rank: file.rank, file: file.path.to_string() })
 }
 
 #[cfg(test)]
@@ -472,13 +502,20 @@ mod tests {
     use super::*;
     use mcrengine::header::{ElementType, Extent, Role, Shape, VariableHeader};
     use mcrengine::ids::{FilePath, Rank};
-    use mcrengine::plan::Piece;
     use mcrengine::units::RawBytes;
+    use std::sync::atomic::AtomicUsize;
 
-    /// The bytes of the first file were hashed where they are.
-    struct FirstIsChecked;
+    /// Gives these bytes, in steps of three. Those of the first file were hashed where they are.
+    struct FirstIsChecked(&'static [u8]);
     impl Source for FirstIsChecked {
-        fn fetch(&self, _: &mut [Wanted<'_>]) -> Result<(), FetchError> {
+        fn fetch(&self, wanted: &mut [Wanted<'_>], filled: &mut dyn FnMut(usize, &[u8])) -> Result<(), FetchError> {
+            let mut rest = self.0;
+            for (nth, run) in wanted.iter_mut().enumerate() {
+                let bytes;
+                (bytes, rest) = rest.split_at(run.into.len());
+                run.into.copy_from_slice(bytes);
+                run.into.chunks(3).for_each(|step| filled(nth, step));
+            }
             Ok(())
         }
         fn is_checked(&self, file: u32) -> bool {
@@ -525,22 +562,50 @@ mod tests {
     #[test]
     fn bytes_that_were_not_hashed_where_they_are_are_compared_beside_those_that_were() {
         let no_digest = mcrengine::container::NO_DIGEST;
-        let files = [file(0, 4, no_digest), file(1, 4, Digest::of(b"bbbb"))];
-        let both = segment(&[(0, 0, 4), (1, 0, 4)]);
-        assert!(check_whole(&FirstIsChecked, &both, &files, b"aaaabbbb").expect("as announced"));
-        let error = check_whole(&FirstIsChecked, &both, &files, b"aaaabbbB").expect_err("the second changed");
-        assert!(matches!(error, FlushError::Fetch(FetchError::Changed { rank: Rank(1), .. })), "{error}");
+        let files = [file(0, 4, no_digest), file(1, 4, Digest::of(b"bbbb")), file(2, 2, Digest::of(b"cc"))];
+        let all = segment(&[(0, 0, 4), (1, 0, 4), (2, 0, 2)]);
+        let fetch = |bytes| fetch_segment(&FirstIsChecked(bytes), &all, &files, Vec::new());
+        let (raw, all_checked) = fetch(b"aaaabbbbcc").expect("as announced");
+        assert!(all_checked && raw.starts_with(b"aaaabbbbcc"));
+        for (bytes, changed) in [(b"aaaabbbBcc", 1), (b"aaaaBbbbcc", 1), (b"aaaabbbbcC", 2)] {
+            let error = fetch(bytes).expect_err("one changed");
+            assert!(matches!(error, FetchError::Changed { rank: Rank(r), .. } if r == changed), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_more_segments_are_coded_at_once_than_there_are_threads_for() {
+        let (spare, now, most) = (Spare::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let coder = spare.coder(2);
+                        most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                        std::thread::yield_now();
+                        now.fetch_sub(1, Ordering::Relaxed);
+                        drop(coder);
+                    }
+                });
+            }
+        });
+        assert!((1..=2).contains(&most.into_inner()));
+        let scratches = spare.scratches.into_inner().expect("not poisoned");
+        assert_eq!(scratches.in_use, 0);
+        assert!((1..=2).contains(&scratches.free.len()));
     }
 
     #[test]
     fn a_variable_in_two_segments_is_compared_when_its_last_byte_is_there() {
         let files = [file(0, 4, mcrengine::container::NO_DIGEST), file(1, 4, Digest::of(b"bbbb"))];
         let (front, back) = (segment(&[(0, 0, 4), (1, 0, 1)]), segment(&[(1, 1, 3)]));
-        assert!(!check_whole(&FirstIsChecked, &front, &files, b"aaaab").expect("nothing to compare yet"));
+        let source = FirstIsChecked(b"aaaab");
+        let (raw, all_checked) = fetch_segment(&source, &front, &files, Vec::new()).expect("nothing to compare yet");
+        assert!(!all_checked && raw.starts_with(b"aaaab"));
         for (rest, is_same) in [(b"bbb", true), (b"bbB", false)] {
             let mut parts = PartDigests::default();
-            parts.check(&FirstIsChecked, &front, &files, b"aaaab").expect("not whole yet");
-            assert_eq!(parts.check(&FirstIsChecked, &back, &files, rest).is_ok(), is_same);
+            parts.check(&source, &front, &files, b"aaaab").expect("not whole yet");
+            assert_eq!(parts.check(&source, &back, &files, rest).is_ok(), is_same);
         }
     }
 }

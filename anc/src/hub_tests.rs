@@ -224,7 +224,13 @@ fn manifest_of(id: &CheckpointId) -> Manifest {
         elapsed_ms: 0,
         raw_bytes: RawBytes(0),
         stored_bytes: StoredBytes(0),
-        container: ManifestContainer { name: String::new(), bytes: 0, digest, index_digest: digest },
+        container: ManifestContainer {
+            name: String::new(),
+            bytes: 0,
+            digest,
+            digest_of: Default::default(),
+            index_digest: digest,
+        },
         references: Vec::new(),
         files: Vec::new(),
     }

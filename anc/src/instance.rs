@@ -130,7 +130,9 @@ pub fn committed(
     files: &[FileHeader],
 ) -> Result<Option<Manifest>, StoreError> {
     match manifest::read_manifest(store, job, id, group) {
-        Ok(manifest) if same_content(&manifest, grouping, files) => Ok(Some(manifest)),
+        Ok(manifest) if same_content(&manifest, grouping, files) && manifest::has_container(store, &manifest)? => {
+            Ok(Some(manifest))
+        }
         Err(error @ ReadError::Io { .. }) => Err(error.into()),
         Ok(_) | Err(_) => Ok(None),
     }

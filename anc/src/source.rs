@@ -15,8 +15,9 @@ pub struct Wanted<'a> {
 
 /// Raw bytes of the variables of a group.
 pub trait Source: Sync {
-    /// Fills every run, or fails; then the runs hold anything.
-    fn fetch(&self, wanted: &mut [Wanted<'_>]) -> Result<(), FetchError>;
+    /// Fills every run, or fails; then the runs hold anything. `filled` is told of all bytes, those of a run in order and
+    /// none of another between them, while they are still in the cache: which run, and its next bytes.
+    fn fetch(&self, wanted: &mut [Wanted<'_>], filled: &mut dyn FnMut(usize, &[u8])) -> Result<(), FetchError>;
 
     /// Whether the bytes of this file come from the very memory that was hashed for its header, so that hashing them
     /// again tells nothing.

@@ -13,8 +13,8 @@ pub struct LocalSource<'a> {
 }
 
 impl Source for LocalSource<'_> {
-    fn fetch(&self, wanted: &mut [Wanted<'_>]) -> Result<(), FetchError> {
-        for run in wanted {
+    fn fetch(&self, wanted: &mut [Wanted<'_>], filled: &mut dyn FnMut(usize, &[u8])) -> Result<(), FetchError> {
+        for (nth, run) in wanted.iter_mut().enumerate() {
             let file = &self.files[run.variable.file as usize];
             file.read_raw(run.variable.variable as usize, run.offset, run.into).map_err(|error| {
                 let (rank, file) = (file.header().rank, file.header().path.to_string());
@@ -23,6 +23,7 @@ impl Source for LocalSource<'_> {
                     false => FetchError::Lost { rank, reason: mcr_anc::hub::error_chain(&error) },
                 }
             })?;
+            filled(nth, run.into);
         }
         Ok(())
     }

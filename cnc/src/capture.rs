@@ -453,16 +453,22 @@ struct Gathered {
 }
 
 impl Gathered {
+    /// One whose buffer does not grow while it is filled.
+    fn roomy() -> Self {
+        Self { runs: Vec::with_capacity(2 * Self::ENOUGH), ..Self::default() }
+    }
+
+    const ENOUGH: usize = 32 << 10;
+
     fn push(&mut self, run: &[u8]) {
-        const ENOUGH: usize = 32 << 10;
-        if run.len() < ENOUGH {
+        if run.len() < Self::ENOUGH {
             self.runs.extend_from_slice(run);
         }
-        if run.len() >= ENOUGH || self.runs.len() >= ENOUGH {
+        if run.len() >= Self::ENOUGH || self.runs.len() >= Self::ENOUGH {
             self.hasher.update(&self.runs);
             self.runs.clear();
         }
-        if run.len() >= ENOUGH {
+        if run.len() >= Self::ENOUGH {
             self.hasher.update(run);
         }
     }
@@ -479,7 +485,7 @@ fn again(input: &mut Input<'_>, extents: &[Extent]) -> io::Result<Digest> {
     {
         return Ok(Digest::of(input.get(one.offset, one.stored_bytes)?));
     }
-    let mut hasher = Gathered::default();
+    let mut hasher = Gathered::roomy();
     for extent in extents {
         let mut done = 0;
         while done < extent.stored_bytes {

@@ -22,10 +22,10 @@ pub fn expect_bulk() {
         const MAPPED_BYTES: c_int = 32 << 20;
         // What the heap grows by at least.
         const STEP_BYTES: c_int = 4 << 20;
-        // Few, since each keeps what is free in it for itself; and all but the first grow by a few pages at a time.
+        // One for each core, so that nobody waits for another's; but few, since each keeps what is free in it for itself.
         const ARENAS_MAX: usize = 8;
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let arenas = (threads / 2).clamp(1, ARENAS_MAX) as c_int;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let arenas = cores.clamp(1, ARENAS_MAX) as c_int;
         for (option, value) in [
             (M_ARENA_MAX, arenas),
             (M_TRIM_THRESHOLD, c_int::MAX),

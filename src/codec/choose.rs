@@ -156,6 +156,16 @@ impl Profile {
         matches!(self, Self::Balanced | Self::Max)
     }
 
+    /// Whether any of its codecs wants to know how elements lie.
+    pub fn looks_at_shapes(&self) -> bool {
+        match self {
+            Self::Balanced | Self::Max | Self::Paper { .. } | Self::Fpzip => true,
+            Self::Fast | Self::Raw | Self::Gzip | Self::Zstd { .. } | Self::ShuffleZstd { .. } | Self::Fpc { .. } => {
+                false
+            }
+        }
+    }
+
     /// Raw bytes of a segment where nothing else is said. Repeats and relations are found within a segment only.
     pub fn segment_bytes(&self) -> u64 {
         match self {

@@ -28,7 +28,7 @@ pub struct ContainerRef {
     pub checkpoint: CheckpointId,
     /// Its group.
     pub group: GroupId,
-    /// BLAKE3 of the whole container.
+    /// The digest that its manifest names.
     pub digest: Digest,
     /// BLAKE3 of its stored index, which is quick to compare and holds the digests of its files.
     pub index_digest: Digest,

@@ -12,6 +12,7 @@ use crate::ids::{CheckpointId, Digest, GroupId, JobId};
 use crate::store::{Store, StoredFile};
 use crate::units::RawBytes;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// A container open for reading, whose header, trailer and index are whole and valid.
@@ -127,20 +128,38 @@ impl ContainerReader {
         Ok(raw)
     }
 
-    /// BLAKE3 of the whole container, read piece by piece.
-    pub fn digest(&self) -> Result<Digest, ReadError> {
-        const STEP: u64 = 1 << 20;
+    /// BLAKE3 of the whole container, read piece by piece: what manifests of version 1 name.
+    pub fn whole_digest(&self) -> Result<Digest, ReadError> {
         let mut hasher = blake3::Hasher::new();
-        let mut buffer = vec![0; STEP.min(self.bytes()) as usize];
-        let mut at = 0;
-        while at < self.bytes() {
-            let step = STEP.min(self.bytes() - at);
-            let part = &mut buffer[..step as usize];
+        self.hash(0..self.bytes(), &mut hasher)?;
+        Ok(hasher.finalize().into())
+    }
+
+    /// BLAKE3 of all but the stored bytes of the segments, whose checksums are in the headers that it covers.
+    pub fn frame_digest(&self) -> Result<Digest, ReadError> {
+        let mut hasher = blake3::Hasher::new();
+        self.hash(0..FILE_HEADER_LEN as u64, &mut hasher)?;
+        let segments = self.index.segments();
+        for segment in segments {
+            self.hash(segment.offset..segment.offset + SEGMENT_HEADER_LEN as u64, &mut hasher)?;
+        }
+        // As was checked when it was opened, the index follows the last segment.
+        let index = segments.last().map_or(FILE_HEADER_LEN as u64, SegmentEntry::end);
+        self.hash(index..self.bytes(), &mut hasher)?;
+        Ok(hasher.finalize().into())
+    }
+
+    fn hash(&self, range: Range<u64>, hasher: &mut blake3::Hasher) -> Result<(), ReadError> {
+        const STEP: u64 = 1 << 20;
+        let mut buffer = vec![0; STEP.min(range.end - range.start) as usize];
+        let mut at = range.start;
+        while at < range.end {
+            let part = &mut buffer[..STEP.min(range.end - at) as usize];
             read_at(&*self.file, &self.path, at, part)?;
             hasher.update(part);
-            at += step;
+            at += part.len() as u64;
         }
-        Ok(hasher.finalize().into())
+        Ok(())
     }
 
     pub(super) fn invalid(&self, part: &'static str, what: String) -> ReadError {

@@ -12,7 +12,7 @@ use crate::ids::{CheckpointId, Digest, GroupId, JobId};
 use crate::manifest;
 use crate::merge::Layout;
 use crate::plan::{Piece, Scheme, SegmentPlan};
-use crate::store::{Entry, Store, StoreError, TempFile, create_dirs, visible};
+use crate::store::{Entry, Store, StoreError, TempFile, create_dirs};
 use crate::units::{RawBytes, StoredBytes};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub struct ContainerWriter {
     job: JobId,
     checkpoint: CheckpointId,
     group: GroupId,
-    file: HashedFile,
+    file: FramedFile,
     segments: Vec<Written>,
 }
 
@@ -106,7 +106,8 @@ impl ContainerWriter {
         // From here on whoever comes later sees ours. Whoever came before still holds its file, or has committed it; so
         // the manifest is looked for last. Else its container would be replaced by ours after its manifest was written.
         let is_ours = |left: &str| temp.path().file_name().is_some_and(|ours| ours == left);
-        let left_over = |left: &str| !visible(left) && left[1..].starts_with(&format!("{name}.")) && !is_ours(left);
+        let ours = [name.as_str(), &manifest::manifest_name(group)].map(|name| format!(".{name}."));
+        let left_over = |left: &str| ours.iter().any(|ours| left.starts_with(ours)) && !is_ours(left);
         let left: Vec<Entry> =
             (store.list_dir(&dir)?.into_iter()).filter(|e| left_over(&e.name) || e.name == manifest::PRUNED).collect();
         let others = left.iter().map(|left| left.name.as_str()).chain([name.as_str()]);
@@ -119,9 +120,9 @@ impl ContainerWriter {
             store.remove_file(&dir.join(left.name))?;
             store.sync_dir(&dir)?;
         }
-        let file = HashedFile::new(temp);
+        let file = FramedFile::new(temp);
         let mut writer = Self { job: job.clone(), checkpoint: checkpoint.clone(), group, file, segments: Vec::new() };
-        writer.file.put(&file_header())?;
+        writer.file.put_frame(&file_header())?;
         Ok(writer)
     }
 
@@ -143,7 +144,7 @@ impl ContainerWriter {
         let Some(record) = header.to_record() else {
             return refuse(self, "a chain has more than 6 steps");
         };
-        self.file.put(&record)?;
+        self.file.put_frame(&record)?;
         self.file.put(&segment.stored)?;
         self.segments.push(Written {
             class: plan.class,
@@ -183,8 +184,8 @@ impl ContainerWriter {
             segments: self.segments.len() as u32,
             index_crc: crc32c::crc32c(&stored),
         };
-        self.file.put(&stored)?;
-        self.file.put(&trailer.to_record())?;
+        self.file.put_frame(&stored)?;
+        self.file.put_frame(&trailer.to_record())?;
         let (bytes, digest) = self.file.finish()?;
         let dir = checkpoint_dir(&self.job, &self.checkpoint);
         store.rename(self.file.temp.path(), &dir.join(container_name(self.group)))?;
@@ -216,7 +217,7 @@ impl SealedContainer {
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
-    /// BLAKE3 of the container.
+    /// BLAKE3 of its frame ([`ContainerReader::frame_digest`](super::ContainerReader::frame_digest)).
     pub fn digest(&self) -> Digest {
         self.digest
     }
@@ -295,8 +296,9 @@ fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// A temporary file with one write buffer, which is hashed as it is written.
-pub(crate) struct HashedFile {
+/// A temporary file with one write buffer. All but the stored bytes of segments is hashed as it is written; of those, the
+/// headers before them hold checksums.
+pub(crate) struct FramedFile {
     pub(crate) temp: Box<dyn TempFile>,
     pub(crate) bytes: u64,
     hasher: blake3::Hasher,
@@ -306,13 +308,17 @@ pub(crate) struct HashedFile {
 /// Bytes gathered before they are written; longer runs go by it.
 const BUFFER_BYTES: usize = 1 << 20;
 
-impl HashedFile {
+impl FramedFile {
     pub(crate) fn new(temp: Box<dyn TempFile>) -> Self {
         Self { temp, bytes: 0, hasher: blake3::Hasher::new(), buffer: Vec::with_capacity(BUFFER_BYTES) }
     }
 
-    pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+    pub(crate) fn put_frame(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.hasher.update(bytes);
+        self.put(bytes)
+    }
+
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.bytes += bytes.len() as u64;
         if self.buffer.len() + bytes.len() > BUFFER_BYTES {
             self.write_buffer()?;
@@ -324,7 +330,7 @@ impl HashedFile {
         Ok(())
     }
 
-    /// Writes what is left and makes it durable; gives the length and the digest.
+    /// Writes what is left and makes it durable; gives the length, and the digest of the frame.
     pub(crate) fn finish(&mut self) -> Result<(u64, Digest), StoreError> {
         self.write_buffer()?;
         self.temp.sync()?;

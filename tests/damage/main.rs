@@ -252,7 +252,8 @@ fn formats_of_the_future_ask_for_an_upgrade() {
 
     let path = Path::new("wave/DD0002/group-0001.manifest");
     let text = String::from_utf8(store.get(path).expect("there")).expect("text");
-    let text = text.replacen("mcr-manifest 1", "mcr-manifest 7", 1);
+    let text = text.replacen("mcr-manifest 2", "mcr-manifest 7", 1);
+    assert!(text.starts_with("mcr-manifest 7"));
     let error = mcrengine::manifest::Manifest::parse(text.as_bytes(), path).expect_err("too new");
     assert_eq!(error.advice(), Advice::Upgrade, "{error}");
 }

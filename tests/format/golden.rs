@@ -2,7 +2,7 @@
 
 use super::support::*;
 use mcrengine::ids::GroupId;
-use mcrengine::manifest;
+use mcrengine::manifest::{self, DigestOf};
 use mcrengine::store::PosixStore;
 use mcrengine::verify::verify;
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
-/// Every file below the golden store that some test here reads.
+/// Every file below each golden store that some test here reads.
 const LOADED: [&str; 4] = [
     "wave/DD0001/group-0000.mcr",
     "wave/DD0001/group-0000.manifest",
@@ -20,14 +20,23 @@ const LOADED: [&str; 4] = [
     "wave/DD0002/group-0000.manifest",
 ];
 
+const VERSIONS: [(&str, DigestOf); 2] = [("v1", DigestOf::Whole), ("v2", DigestOf::Frame)];
+
 #[test]
-fn version_1_is_read() {
-    let store = PosixStore::open(data().join("v1/store")).expect("opens");
+fn every_version_is_read() {
+    for (version, digest_of) in VERSIONS {
+        is_read(version, digest_of);
+    }
+}
+
+fn is_read(version: &str, digest_of: DigestOf) {
+    let store = PosixStore::open(data().join(version).join("store")).expect("opens");
     for (step, before) in [(1, None), (2, Some("DD0001"))] {
         let report = verify(&store, &job(), &step_id(step), 1 << 20, &mut |_| ());
         assert!(report.is_good(), "{:?}", report.problems);
         assert_eq!((report.groups, report.files), (1, 2));
         let manifest = manifest::read_manifest(&store, &job(), &step_id(step), GroupId(0)).expect("reads");
+        assert_eq!(manifest.container.digest_of, digest_of);
         assert_eq!((manifest.sequence, manifest.ranks, manifest.run.as_str()), (step, 2, "run 1"));
         assert_eq!(manifest.references.first().map(|r| r.checkpoint.as_str()), before);
         let expected: Vec<_> = group(0..2, step).files.iter().map(|file| (file.path.clone(), file.digest)).collect();
@@ -38,15 +47,20 @@ fn version_1_is_read() {
 
 #[test]
 fn every_golden_file_is_loaded_by_a_test() {
-    let root = data().join("v1/store");
+    for (version, _) in VERSIONS {
+        is_loaded(&data().join(version).join("store"));
+    }
+}
+
+fn is_loaded(root: &Path) {
     let mut found = BTreeSet::new();
-    let mut dirs = vec![root.clone()];
+    let mut dirs = vec![root.to_owned()];
     while let Some(dir) = dirs.pop() {
         for entry in std::fs::read_dir(&dir).expect("lists") {
             let path = entry.expect("an entry").path();
             match path.is_dir() {
                 true => dirs.push(path),
-                false => drop(found.insert(path.strip_prefix(&root).expect("below").display().to_string())),
+                false => drop(found.insert(path.strip_prefix(root).expect("below").display().to_string())),
             }
         }
     }

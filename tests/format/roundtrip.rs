@@ -177,7 +177,7 @@ proptest! {
         let reader = ContainerReader::open(&store, &job(), &checkpoint("a"), GroupId(0)).expect("opens");
         prop_assert_eq!(reader.index().files(), as_read(&group.files));
         prop_assert_eq!(reader.index(), sealed.index());
-        prop_assert_eq!((reader.bytes(), reader.digest().expect("reads")), (sealed.bytes(), sealed.digest()));
+        prop_assert_eq!((reader.bytes(), reader.frame_digest().expect("reads")), (sealed.bytes(), sealed.digest()));
     }
 }
 
@@ -240,6 +240,50 @@ fn a_group_is_committed_once() {
     let manifest = flush(&store, &checkpoint("a"), GroupId(1), &group(2..4, 2), &how(1), &ReuseIndex::empty());
     assert_eq!(manifest.expect("writes").files[0].path.as_bytes(), b"DD0002/data.cpu0002");
     assert!(matches!(commit(&store, stale, how(1).draft), Err(StoreError::Committed { .. })), "a late writer loses");
+}
+
+#[test]
+fn a_group_is_written_anew_where_its_container_has_gone_or_has_no_index_left() {
+    let store = MemoryStore::new();
+    let id = checkpoint("a");
+    let write = |step| flush(&store, &id, GroupId(0), &group(0..2, step), &how(1), &ReuseIndex::empty());
+    let path = std::path::Path::new("wave/a/group-0000.mcr");
+    let manifest = write(1).expect("writes");
+    assert!(manifest::has_container(&store, &manifest).expect("looks"));
+    let whole = store.get(path).expect("there");
+    let mut flipped = whole.clone();
+    flipped[whole.len() - 60] ^= 1; // in the index
+    for damaged in [None, Some(&whole[..whole.len() - 1]), Some(&flipped[..])] {
+        match damaged {
+            None => mcrengine::store::Store::remove_file(&store, path).expect("removes"),
+            Some(bytes) => store.put(path, bytes),
+        }
+        assert!(!manifest::has_container(&store, &manifest).expect("looks"));
+        // What was there comes back; whoever asks is told that it is there.
+        assert!(matches!(write(1), Err(StoreError::Committed { .. })));
+        assert_eq!(store.get(path), Some(whole.clone()));
+        assert!(matches!(write(2), Err(StoreError::Committed { .. })), "what is whole stays");
+    }
+    store.put(path, &flipped);
+    let other = write(2).expect("replaces what could not be restored");
+    assert!(manifest::has_container(&store, &other).expect("looks"));
+    let report = verify(&store, &job(), &id, 1 << 20, &mut |_| {});
+    assert!(!report.problems.iter().any(|problem| problem.group == Some(GroupId(0))), "{:?}", report.problems);
+}
+
+#[test]
+fn what_a_killed_writer_left_is_removed_by_the_next_of_its_group() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = PosixStore::create(dir.path()).expect("a store");
+    let id = checkpoint("a");
+    drop(ContainerWriter::create(&store, &job(), &id, GroupId(0)).expect("makes the directory"));
+    let left = [".group-0000.mcr.00", ".group-0000.manifest.00", ".group-0001.manifest.00"];
+    for name in left {
+        std::fs::write(dir.path().join("wave/a").join(name), "left").expect("writes");
+    }
+    flush(&store, &id, GroupId(0), &group(0..2, 1), &how(1), &ReuseIndex::empty()).expect("writes");
+    let is_there = left.map(|name| dir.path().join("wave/a").join(name).exists());
+    assert_eq!(is_there, [false, false, true], "that of another group is not ours to remove");
 }
 
 #[test]

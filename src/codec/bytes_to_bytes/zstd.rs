@@ -11,12 +11,16 @@ pub(crate) const LEVEL_MAX: u32 = 22;
 
 pub(crate) struct Zstd;
 
-/// The compressor last used, with its level, and the decompressor.
+/// The compressors last used, with their levels, the last first, and the decompressor. A compressor that changes its level
+/// clears its tables.
 #[derive(Default)]
 pub(crate) struct Contexts {
-    compressor: Option<(u32, Compressor<'static>)>,
+    compressors: Vec<(u32, Compressor<'static>)>,
     decompressor: Option<Decompressor<'static>>,
 }
+
+/// zstd alone and after a shuffle, as profiles have them, each with a level of its own.
+const COMPRESSORS_MAX: usize = 2;
 
 fn failed(source: std::io::Error) -> CodecError {
     CodecError::Library { codec: "zstd", source: Box::new(source) }
@@ -36,18 +40,19 @@ impl BytesCodec for Zstd {
     }
 
     fn encode(&self, param: u32, raw: &[u8], stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
-        let mut contexts = match work.zstd.compressor.take() {
-            Some((level, compressor)) if level == param => (level, compressor),
-            Some((_, mut compressor)) => {
-                compressor.set_compression_level(param as i32).map_err(failed)?; // at most 22
+        let compressors = &mut work.zstd.compressors;
+        let mut context = match compressors.iter().position(|(level, _)| *level == param) {
+            Some(at) => compressors.remove(at),
+            None if compressors.len() < COMPRESSORS_MAX => (param, Compressor::new(param as i32).map_err(failed)?), // at most 22
+            None => {
+                let (_, mut compressor) = compressors.pop().expect("some are there");
+                compressor.set_compression_level(param as i32).map_err(failed)?;
                 (param, compressor)
             }
-            None => (param, Compressor::new(param as i32).map_err(failed)?),
         };
-        stored.clear();
-        stored.reserve(self.max_encoded_bytes(raw.len()));
-        contexts.1.compress_to_buffer(raw, stored).map_err(failed)?;
-        work.zstd.compressor = Some(contexts);
+        make_room(stored, self.max_encoded_bytes(raw.len()));
+        context.1.compress_to_buffer(raw, stored).map_err(failed)?;
+        compressors.insert(0, context);
         Ok(())
     }
 
@@ -63,12 +68,19 @@ impl BytesCodec for Zstd {
             Some(decompressor) => decompressor,
             none => none.insert(Decompressor::new().map_err(failed)?),
         };
-        raw.clear();
-        raw.reserve(limit);
+        make_room(raw, limit);
         decompressor.decompress_to_buffer(stored, raw).map_err(failed)?;
         if raw.len() > limit {
             return Err(CodecError::Length { found: raw.len(), expected: limit });
         }
         Ok(())
+    }
+}
+
+/// Empties a buffer that has, or gets, room for so many bytes. Not `reserve`: growing, it would copy what was there.
+fn make_room(buffer: &mut Vec<u8>, bytes: usize) {
+    buffer.clear();
+    if buffer.capacity() < bytes {
+        *buffer = Vec::with_capacity(bytes);
     }
 }
