@@ -3,6 +3,7 @@
 //! **A checkpoint exists if and only if the valid manifests in its directory cover all of its groups.** There is no
 //! other record, no root file and no lock. The text of a manifest is described in FORMAT.md, section "Manifest".
 
+use crate::codec::Decision;
 use crate::container::{ContainerRef, ReadError, SealedContainer, checkpoint_dir, container_name, container_path};
 use crate::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank, natural_cmp};
 use crate::plan::Scheme;
@@ -62,6 +63,9 @@ pub struct Manifest {
     pub container: ManifestContainer,
     /// Containers of older checkpoints that hold bytes of this group.
     pub references: Vec<ContainerRef>,
+    /// What was chosen for its classes, and why; at most 64, of the largest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub decisions: Vec<Decision>,
     /// The files of the group.
     pub files: Vec<ManifestFile>,
 }
@@ -120,6 +124,8 @@ pub struct ManifestDraft {
     pub created_unix_ms: u64,
     /// Milliseconds since the first header was announced.
     pub elapsed_ms: u64,
+    /// What was chosen for its classes, and why.
+    pub decisions: Vec<Decision>,
 }
 
 /// The name of a group's manifest in the directory of its checkpoint.
@@ -163,6 +169,7 @@ pub fn commit(store: &dyn Store, sealed: SealedContainer, draft: ManifestDraft) 
         stored_bytes: StoredBytes(bytes),
         container: ManifestContainer { name: container_name(group), bytes, digest, index_digest },
         references: index.references().iter().map(|reference| ContainerRef::clone(reference)).collect(),
+        decisions: draft.decisions,
         files: index.files().iter().map(file).collect(),
         job,
         checkpoint,

@@ -29,8 +29,12 @@
 mod array_to_bytes;
 mod bytes_to_bytes;
 mod choose;
+mod decide;
 
-pub use choose::{Profile, ProfileError, choose, encode_best};
+pub use choose::{Profile, ProfileError, choose, encode_best, encode_chosen};
+pub use decide::{
+    Basis, Coded, DECISIONS_MAX, Deciding, Decision, Decisions, KEPT_CHECKPOINTS_MAX, Reason, StoreRate, Trial,
+};
 
 use crate::header::{ByteOrder, ELEMENT_WIDTH_MAX, ElementType, Member};
 use array_to_bytes::{columns, fpc, fpzip, pco, predict, runs};
@@ -482,6 +486,13 @@ impl Chain {
         let raw = Self::raw();
         let shuffled = if bitshuffle::Bitshuffle.takes(width) { raw.then(bitshuffle::ID, width) } else { raw };
         shuffled.then_zstd(level)
+    }
+
+    /// Bytes of equal significance together, then LZ4.
+    fn shuffle_lz4(width: u32) -> Self {
+        let raw = Self::raw();
+        let shuffled = if shuffle::Shuffle.takes(width) { raw.then(shuffle::ID, width) } else { raw };
+        shuffled.then(lz4::ID, 0)
     }
 
     /// Runs of the same element alone; `None` for widths above 2^20.

@@ -30,7 +30,7 @@ pub(super) struct Records {
 }
 
 /// The distance at which most bytes are equal.
-fn distance(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn distance(bytes: &[u8]) -> Option<usize> {
     let from = (bytes.len() / 2).saturating_sub(LOOKED_AT / 2);
     let looked_at = &bytes[from..(from + LOOKED_AT).min(bytes.len())];
     let mut all: Vec<(usize, usize)> = Vec::new();
