@@ -67,10 +67,13 @@ fn encode_checked(
     scratch: &mut Scratch,
 ) -> Result<Coded, CompressError> {
     let pooled = segment.class.is_none() && segment.columns.is_empty();
-    let coded = encode_chosen(profile, raw, &segment.element, arrays, pooled, basis, scratch)
-        .map_err(CompressError::Codec)?;
+    let coded =
+        encode_chosen(profile, raw, &segment.element, arrays, pooled, basis, scratch).map_err(CompressError::Codec)?;
     if verify && !coded.chain.gives_back(&coded.stored, raw, scratch).map_err(CompressError::Codec)? {
-        return Err(CompressError::NotLossless { chain: coded.chain.to_string(), raw_bytes: RawBytes(raw.len() as u64) });
+        return Err(CompressError::NotLossless {
+            chain: coded.chain.to_string(),
+            raw_bytes: RawBytes(raw.len() as u64),
+        });
     }
     Ok(coded)
 }

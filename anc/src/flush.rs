@@ -188,7 +188,7 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     };
     let begun = Instant::now();
     let (scheme, block_bytes) = (options.plan.scheme, options.plan.block_bytes.get());
-    let sealed = writer.seal(*store, Contents { scheme, block_bytes, classes, files: flush.files, reused })?;
+    let sealed = writer.seal(*store, Contents { scheme, block_bytes, classes, files: Arc::clone(files), reused })?;
     options.store_speed.wrote(sealed.bytes(), writing + begun.elapsed());
     if !(flush.may_commit)() {
         return Err(FlushError::NotItsTurn);

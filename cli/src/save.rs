@@ -7,8 +7,8 @@ use crate::output::{Progress, Table, human_rate, human_time, print, print_json, 
 use anyhow::{Context, bail};
 use mcr_anc::budget::{Budget, Lease};
 use mcr_anc::flush::{Flush, FlushError, FlushOptions, Spare, flush_checkpoint, least_budget};
-use mcr_anc::rate::StoreSpeed;
 use mcr_anc::instance::{choose_for_all, committed};
+use mcr_anc::rate::StoreSpeed;
 use mcr_cnc::capture::{CaptureMode, CapturedFile, capture_keeping};
 use mcr_cnc::fingerprint::Fingerprint;
 use mcr_cnc::h5::Maps;

@@ -161,6 +161,11 @@ impl Profile {
         matches!(self, Self::Balanced | Self::Max)
     }
 
+    /// Whether it is for us to find out what suits the bytes.
+    pub fn is_measured(&self) -> bool {
+        matches!(self, Self::Fast | Self::Balanced | Self::Max)
+    }
+
     /// Raw bytes of a segment where nothing else is said. Repeats and relations are found within a segment only.
     pub fn segment_bytes(&self) -> u64 {
         match self {
@@ -268,7 +273,7 @@ pub fn encode_chosen(
     basis: &Basis<'_>,
     scratch: &mut Scratch,
 ) -> Result<Coded, CodecError> {
-    if matches!(profile, Profile::Fast | Profile::Balanced | Profile::Max)
+    if profile.is_measured()
         && runs::is_constant(raw, element.width() as usize)
         && let Some(chain) = Chain::runs(element.width())
     {

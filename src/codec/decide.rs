@@ -12,6 +12,7 @@
 //! bytes alone.
 
 use super::{Chain, CodecId, Step};
+use crate::header::{ElementType, Role};
 use crate::ids::CheckpointId;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -132,6 +133,17 @@ impl fmt::Display for Reason {
             Self::Failed => f.write_str("the chosen one failed its check"),
         }
     }
+}
+
+/// What stands for the class in decisions on segments that several classes share.
+pub fn shared_name(role: Role, element: &ElementType) -> String {
+    let role = match role {
+        Role::Skeleton => "skeletons",
+        Role::Array => "arrays",
+        Role::StoredChunks => "stored chunks",
+        Role::WholeFile => "files",
+    };
+    format!("shared {role} {element}")
 }
 
 /// What a segment became.

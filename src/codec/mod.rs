@@ -34,6 +34,7 @@ mod decide;
 pub use choose::{Profile, ProfileError, choose, encode_best, encode_chosen};
 pub use decide::{
     Basis, Coded, DECISIONS_MAX, Deciding, Decision, Decisions, KEPT_CHECKPOINTS_MAX, Reason, StoreRate, Trial,
+    shared_name,
 };
 
 use crate::header::{ByteOrder, ELEMENT_WIDTH_MAX, ElementType, Member};
