@@ -188,6 +188,9 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
                                 .or_insert(piece.bytes as f64 * part);
                             if !class.chains.contains(&chain) {
                                 class.chains.insert(chain.clone());
+                            }
+                            // Of a few bytes in a pool nobody wants to know.
+                            if class.shared_raw_bytes > class.coded_raw_bytes {
                                 class.why.extend(reason.clone());
                             }
                         }
@@ -228,7 +231,7 @@ fn reason(decision: Option<&Decision>, chain: &Chain, id: &CheckpointId) -> Opti
     if decision.chain().as_ref() != Some(chain) {
         return match chain {
             _ if chain.is_raw() => Some("nothing made it smaller".into()),
-            _ if Chain::runs(chain.steps()[0].param).is_some_and(|runs| runs == *chain) => {
+            _ if Chain::runs(chain.steps()[0].param).is_some_and(|runs| runs.steps()[0] == chain.steps()[0]) => {
                 Some("all elements are the same".into())
             }
             _ => None,

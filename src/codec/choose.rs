@@ -277,6 +277,9 @@ pub fn encode_chosen(
         && runs::is_constant(raw, element.width() as usize)
         && let Some(chain) = Chain::runs(element.width())
     {
+        // Of a wide element the inside may repeat as well.
+        let is_wide = element.width() > SHUFFLE_WIDTH_MAX;
+        let chain = if is_wide { chain.then_zstd(ZSTD_LEVEL) } else { chain };
         let stored = chain.encode(raw, arrays, scratch)?;
         if stored.len() < raw.len() {
             return Ok(Coded { chain, stored, reason: Reason::Constant });
@@ -340,6 +343,9 @@ fn still_candidate(
     basis: &Basis<'_>,
 ) -> Option<Chain> {
     let candidates = candidates(profile, element, arrays, pooled, &[], basis);
+    if candidates.len() < 2 {
+        return None; // there is nothing to keep, and nothing else to try where it brings less
+    }
     if let Some(same) = candidates.into_iter().find(|candidate| *candidate == chain) {
         return Some(same);
     }
@@ -414,7 +420,8 @@ fn measured(element: &ElementType, raw: &[u8]) -> Vec<Chain> {
         ElementType::Int { width: 1, .. } | ElementType::Fixed { width: 1 } => vec![zstd],
         // Numbers that nobody told us of, or records of them. Of bytes without a pattern the lower level often leaves less.
         ElementType::Bytes => {
-            let records = super::predict::record_bytes(raw).and_then(|bytes| u32::try_from(bytes).ok()).map(shuffled);
+            let records = super::predict::record_bytes(raw).filter(|&bytes| bytes > 8);
+            let records = records.and_then(|bytes| u32::try_from(bytes).ok()).map(shuffled);
             [zstd, Chain::zstd(1), shuffled(4), shuffled(8)].into_iter().chain(records).collect()
         }
         ElementType::Int { .. } | ElementType::Float { .. } => {

@@ -279,9 +279,7 @@ impl Deciding {
             let notes = if others.is_empty() { notes.iter().collect() } else { others };
             let is_as_before = |note: &&Note| match note.reason {
                 Reason::Kept => true,
-                Reason::Constant | Reason::Only => {
-                    before.0.get(&class).is_some_and(|b| b.chain == text_of(&note.chain))
-                }
+                Reason::Constant => before.0.get(&class).is_some_and(|b| b.chain == text_of(&note.chain)),
                 _ => false,
             };
             let kept = if notes.iter().all(is_as_before) { older(&class) } else { None };
@@ -407,7 +405,7 @@ mod tests {
         let shown: Vec<_> = first.iter().map(|d| (d.class.as_str(), d.chain.as_str(), d.why.as_str())).collect();
         assert_eq!(shown, [("a", "1:0 18:3", "12.3 % of it occurs before"), ("b", "1:0 18:1", "only candidate")]);
         let mut deciding = Deciding::default();
-        deciding.note("b", 0, 10, &coded(Chain::zstd(1), 5, Reason::Only));
+        deciding.note("b", 0, 10, &coded(Chain::zstd(1), 5, Reason::Kept));
         let second = deciding.finish(&Decisions::new(first), &id("c1"), None);
         let shown: Vec<_> = second.iter().map(|d| (d.class.as_str(), d.since.to_string(), d.kept)).collect();
         assert_eq!(shown, [("b", "c0".into(), 1), ("a", "c0".into(), 1)]);
