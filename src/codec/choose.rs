@@ -240,7 +240,8 @@ fn tried(
     let trial = |chain: Chain| {
         let begun = basis.now();
         let bytes = chain.encoded_bytes(sample, arrays, scratch).unwrap_or(usize::MAX / 1000);
-        let coding = basis.now().saturating_sub(begun);
+        let took = basis.now().saturating_sub(begun);
+        let coding = if chain.is_raw() { Duration::ZERO } else { took };
         let is_zstd = matches!(chain.working_steps(), [step] if step.codec == super::zstd::ID);
         let stored_bytes = if is_zstd { bytes * (1000 - free_per_mille) / 1000 } else { bytes };
         Trial { chain, stored_bytes, coding }

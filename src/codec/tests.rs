@@ -380,6 +380,66 @@ fn shown_raw(raw: &[u8]) -> String {
 }
 
 #[test]
+fn what_is_constant_is_a_few_bytes_whatever_its_width() {
+    let shown = |raw: &[u8], element: &ElementType| {
+        let mut scratch = Scratch::default();
+        let (chain, stored) = encode_best(&Profile::Balanced, raw, element, &[], false, &mut scratch).expect("encodes");
+        assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
+        (chain.to_string(), stored.len())
+    };
+    assert_eq!(shown(&0.1f64.to_le_bytes().repeat(40_000), &ElementType::F64), ("runs(8)".into(), 12));
+    let wide: Vec<u8> = (0..100_000u32).map(|n| (n / 1000) as u8).collect();
+    let (chain, bytes) = shown(&wide.repeat(6), &ElementType::Fixed { width: 100_000 });
+    assert_eq!(chain, "runs(100000) zstd(3)");
+    assert!(bytes < 1000, "{bytes}");
+}
+
+#[test]
+fn records_that_nobody_described_are_shuffled_by_their_length() {
+    let mut seed = 1u64;
+    let mut noise = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 11) as f64 / (1u64 << 53) as f64
+    };
+    let raw: Vec<u8> = (0..50_000).flat_map(|n| (f64::from(n % 11 + 1).exp2() + noise()).to_le_bytes()).collect();
+    let mut scratch = Scratch::default();
+    let coded = |kept: Option<&Decision>, scratch: &mut Scratch| {
+        let basis = Basis { kept, ..Basis::NOTHING };
+        encode_chosen(&Profile::Fast, &raw, &ElementType::Bytes, &[], false, &basis, scratch).expect("encodes")
+    };
+    let first = coded(None, &mut scratch);
+    assert_eq!(first.chain.to_string(), "shuffle(88) zstd(1)", "{}", first.reason);
+    let mut deciding = Deciding::default();
+    deciding.note("a", 0, raw.len(), &first);
+    let decisions = deciding.finish(&Decisions::default(), &"c0".parse().expect("a name"), None);
+    let second = coded(decisions.first(), &mut scratch);
+    assert_eq!((&second.chain, &second.reason), (&first.chain, &Reason::Kept));
+}
+
+#[test]
+fn a_fast_store_gets_what_takes_no_time_and_a_slow_one_the_fewest_bytes() {
+    let raw: Vec<u8> = wave(20_000).iter().flat_map(|x| x.to_le_bytes()).collect();
+    let calls = std::cell::Cell::new(0);
+    // Each trial takes as long as any other.
+    let clock = || {
+        calls.set(calls.get() + 1);
+        std::time::Duration::from_millis(10 * calls.get())
+    };
+    let mut coded = |bytes_per_s| {
+        let store = Some(StoreRate { bytes_per_s, cores: 1 });
+        let basis = Basis { kept: None, store, clock: &clock };
+        encode_chosen(&Profile::Fast, &raw, &ElementType::F64, &[], false, &basis, &mut Scratch::default())
+            .expect("encodes")
+    };
+    assert!(coded(1 << 50).chain.is_raw());
+    let slow = coded(1000);
+    let Reason::Tried { trials, .. } = &slow.reason else { panic!("{}", slow.reason) };
+    assert!(trials.len() > 5);
+    let least = trials.iter().min_by_key(|trial| trial.stored_bytes).expect("some");
+    assert_eq!(least.chain, slow.chain);
+}
+
+#[test]
 fn records_are_shorter_in_columns() {
     let record = |(i, x): (usize, f64)| {
         let mut bytes = [0; 30];
