@@ -425,7 +425,7 @@ fn a_fast_store_gets_what_takes_no_time_and_a_slow_one_the_fewest_bytes() {
         calls.set(calls.get() + 1);
         std::time::Duration::from_millis(10 * calls.get())
     };
-    let mut coded = |bytes_per_s| {
+    let coded = |bytes_per_s| {
         let store = Some(StoreRate { bytes_per_s, cores: 1 });
         let basis = Basis { kept: None, store, clock: &clock };
         encode_chosen(&Profile::Fast, &raw, &ElementType::F64, &[], false, &basis, &mut Scratch::default())
