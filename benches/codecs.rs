@@ -61,9 +61,13 @@ fn codecs(criterion: &mut Criterion) {
         eprintln!("{set}: {} bytes taken for {element}, BLAKE3 {:?}", raw.len(), Digest::of(&raw));
         let chosen = choose(&Profile::Fast, &raw, &element, &[], false, &mut scratch);
         let shuffle = Chain::shuffle_zstd(u32::from(width), 1);
+        let bitshuffle = Chain::bitshuffle_zstd(u32::from(width), 1);
         let chains = [
             ("fast", chosen),
             ("shuffle-zstd-1", shuffle),
+            ("bitshuffle-zstd-1", bitshuffle),
+            ("pco-8", Chain::pco(&element, 8).expect("numbers")),
+            ("runs", Chain::runs(u32::from(width)).expect("a width")),
             ("zstd-1", Chain::zstd(1)),
             ("zstd-3", Chain::zstd(3)),
             ("lz4", Chain::lz4()),

@@ -3,6 +3,7 @@
 //! **A checkpoint exists if and only if the valid manifests in its directory cover all of its groups.** There is no
 //! other record, no root file and no lock. The text of a manifest is described in FORMAT.md, section "Manifest".
 
+use crate::codec::Decision;
 use crate::container::{
     ContainerReader, ContainerRef, ReadError, SealedContainer, checkpoint_dir, container_name, container_path,
 };
@@ -64,6 +65,9 @@ pub struct Manifest {
     pub container: ManifestContainer,
     /// Containers of older checkpoints that hold bytes of this group.
     pub references: Vec<ContainerRef>,
+    /// What was chosen for its classes, and why; at most 64, of the largest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub decisions: Vec<Decision>,
     /// The files of the group.
     pub files: Vec<ManifestFile>,
 }
@@ -137,6 +141,8 @@ pub struct ManifestDraft {
     pub created_unix_ms: u64,
     /// Milliseconds since the first header was announced.
     pub elapsed_ms: u64,
+    /// What was chosen for its classes, and why.
+    pub decisions: Vec<Decision>,
 }
 
 /// The name of a group's manifest in the directory of its checkpoint.
@@ -186,6 +192,7 @@ pub fn commit(store: &dyn Store, sealed: SealedContainer, draft: ManifestDraft) 
             index_digest,
         },
         references: index.references().iter().map(|reference| ContainerRef::clone(reference)).collect(),
+        decisions: draft.decisions,
         files: index.files().iter().map(file).collect(),
         job,
         checkpoint,

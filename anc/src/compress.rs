@@ -1,7 +1,6 @@
 //! One merged run of raw bytes in, one stored segment out, decoded again and compared.
 
-use mcrengine::codec::{ArrayShape, Chain, CodecError, Profile, Scratch, encode_best};
-use mcrengine::container::StoredSegment;
+use mcrengine::codec::{ArrayShape, Basis, CodecError, Coded, Profile, Reason, Scratch, encode_chosen};
 use mcrengine::header::{ElementType, FileHeader};
 use mcrengine::merge::Layout;
 use mcrengine::plan::SegmentPlan;
@@ -33,8 +32,9 @@ pub fn compress(
     files: &[FileHeader],
     raw: &[u8],
     verify: bool,
+    basis: &Basis<'_>,
     scratch: &mut Scratch,
-) -> Result<StoredSegment, CompressError> {
+) -> Result<Coded, CompressError> {
     // Interleaved blocks are no arrays any more.
     let arrays: Vec<ArrayShape> = match segment.layout {
         _ if !profile.looks_at_shapes() => Vec::new(),
@@ -46,18 +46,19 @@ pub fn compress(
             .collect(),
         Layout::Interleaved(_) => Vec::new(),
     };
-    let (chain, stored) = match encode_checked(profile, segment, &arrays, raw, verify, scratch) {
-        Ok(coded) => coded,
+    match encode_checked(profile, segment, &arrays, raw, verify, basis, scratch) {
+        Ok(coded) => Ok(coded),
         // A mistake in a codec must not cost a checkpoint: what is simpler is tried, and checked as well.
         Err(error) => {
             tracing::error!(
                 error = crate::hub::error_chain(&error),
                 "a segment is stored by zstd instead; report this"
             );
-            encode_checked(&Profile::Zstd { level: 3 }, segment, &[], raw, verify, scratch)?
+            let simple = Profile::Zstd { level: 3 };
+            let coded = encode_checked(&simple, segment, &[], raw, verify, &Basis::NOTHING, scratch)?;
+            Ok(Coded { reason: Reason::Failed, ..coded })
         }
-    };
-    Ok(StoredSegment { chain, raw_bytes: RawBytes(raw.len() as u64), stored })
+    }
 }
 
 fn encode_checked(
@@ -66,15 +67,19 @@ fn encode_checked(
     arrays: &[ArrayShape],
     raw: &[u8],
     verify: bool,
+    basis: &Basis<'_>,
     scratch: &mut Scratch,
-) -> Result<(Chain, Vec<u8>), CompressError> {
+) -> Result<Coded, CompressError> {
     let pooled = segment.class.is_none() && segment.columns.is_empty();
-    let (chain, stored) =
-        encode_best(profile, raw, &segment.element, arrays, pooled, scratch).map_err(CompressError::Codec)?;
-    if verify && !chain.gives_back(&stored, raw, scratch).map_err(CompressError::Codec)? {
-        return Err(CompressError::NotLossless { chain: chain.to_string(), raw_bytes: RawBytes(raw.len() as u64) });
+    let coded =
+        encode_chosen(profile, raw, &segment.element, arrays, pooled, basis, scratch).map_err(CompressError::Codec)?;
+    if verify && !coded.chain.gives_back(&coded.stored, raw, scratch).map_err(CompressError::Codec)? {
+        return Err(CompressError::NotLossless {
+            chain: coded.chain.to_string(),
+            raw_bytes: RawBytes(raw.len() as u64),
+        });
     }
-    Ok((chain, stored))
+    Ok(coded)
 }
 
 fn is_float(element: &ElementType) -> bool {

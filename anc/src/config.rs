@@ -3,12 +3,14 @@
 use crate::flush::{FlushOptions, least_budget};
 use crate::group::Times;
 use crate::hub::HubOptions;
+use crate::rate::StoreSpeed;
 use mcrengine::classify::Naming;
 use mcrengine::codec::Profile;
 use mcrengine::plan::{PlanOptions, Scheme};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The `[anc]` table, as written. Every key may be left out but `store`.
@@ -39,6 +41,9 @@ pub struct AncOptions {
     pub threads: usize,
     /// `fast`, `balanced`, `max`, `paper`, `paper-single`, `zstd`, `gzip`, `raw`, ... Default fast.
     pub profile: Profile,
+    /// MiB that the store takes in a second, for this aggregator: the choice of codecs makes the sum of coding and writing
+    /// least. Default: measured from what is written. 0: not counted, only bytes are.
+    pub store_mib_per_s: Option<u64>,
     /// Decode every segment again before it is written. Default true.
     pub verify: bool,
     /// Store once what did not change since the checkpoint before, or is the same on another rank. Default true.
@@ -71,6 +76,7 @@ impl Default for AncOptions {
             budget_mib: 256,
             threads: 0,
             profile: Profile::Fast,
+            store_mib_per_s: None,
             verify: true,
             reuse: true,
             naming: "numbers".into(),
@@ -151,6 +157,13 @@ impl AncOptions {
                 ),
             );
         }
+        if self.store_mib_per_s.is_some_and(|rate| rate > 1 << 20) {
+            return wrong(
+                "anc.store-mib-per-s",
+                self.store_mib_per_s.unwrap_or_default(),
+                "it must be at most 1048576, 0 for not counted, or left out for measured",
+            );
+        }
         if self.threads > 1024 {
             return wrong(
                 "anc.threads",
@@ -208,6 +221,11 @@ impl AncOptions {
             profile: self.profile.clone(),
             verify: self.verify,
             reuse: self.reuse,
+            store_speed: match self.store_mib_per_s {
+                None => StoreSpeed::Measured(Arc::default()),
+                Some(0) => StoreSpeed::Ignored,
+                Some(rate) => StoreSpeed::Known(rate << 20),
+            },
             threads,
         };
         let hub = HubOptions {
@@ -240,13 +258,14 @@ mod tests {
 
     #[test]
     fn every_value_out_of_range_is_refused_by_name() {
-        let bad: [(&str, AncOptions); 8] = [
+        let bad: [(&str, AncOptions); 9] = [
             ("anc.listen", AncOptions { listen: "here".into(), ..options() }),
             ("anc.group-size", AncOptions { group_size: 0, ..options() }),
             ("anc.ranks", AncOptions { ranks: Some(0), ..options() }),
             ("anc.block-bytes", AncOptions { block_bytes: 7, ..options() }),
             ("anc.segment-mib", AncOptions { segment_mib: 65, ..options() }),
             ("anc.budget-mib", AncOptions { budget_mib: 11, ..options() }),
+            ("anc.store-mib-per-s", AncOptions { store_mib_per_s: Some((1 << 20) + 1), ..options() }),
             ("anc.naming", AncOptions { naming: "exakt".into(), ..options() }),
             ("anc.naming-rules", AncOptions { naming_rules: vec![("(".into(), String::new())], ..options() }),
         ];

@@ -1,11 +1,13 @@
 //! A whole group announced: from headers to a committed checkpoint.
 
 use crate::budget::{Budget, Lease};
+use crate::choosing::Choosing;
 use crate::compress::{CompressError, compress};
 use crate::observe::Observer;
+use crate::rate::StoreSpeed;
 use crate::source::{FetchError, Source, Wanted};
 use mcrengine::classify::{Naming, VariableRef, classify};
-use mcrengine::codec::{Chain, Profile, Scratch};
+use mcrengine::codec::{Chain, Profile, Scratch, StoreRate};
 use mcrengine::container::{ContainerWriter, Contents, ReadError, StoredSegment};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, GroupId, Grouping, JobId};
@@ -19,7 +21,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How checkpoints are made: what the operator decides once.
 #[derive(Clone, Debug)]
@@ -34,6 +36,8 @@ pub struct FlushOptions {
     pub verify: bool,
     /// Do not store again what the newest checkpoint or another rank already holds.
     pub reuse: bool,
+    /// Whether the store's speed counts in the choice of codecs.
+    pub store_speed: StoreSpeed,
     /// Threads that compress.
     pub threads: usize,
 }
@@ -46,6 +50,7 @@ impl Default for FlushOptions {
             profile: Profile::Fast,
             verify: true,
             reuse: true,
+            store_speed: StoreSpeed::Ignored,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
         }
     }
@@ -189,7 +194,8 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
         Some(known) => known,
         None => manifest::next_sequence(*store, &flush.job)?,
     };
-    let reuse = if options.reuse { newest_of_group(&flush) } else { ReuseIndex::empty() };
+    let newest = if options.reuse || options.profile.is_measured() { newest_of_group(&flush) } else { None };
+    let reuse = newest.as_ref().filter(|_| options.reuse).map_or_else(ReuseIndex::empty, |newest| held(&flush, newest));
 
     let classes = classify(files, &options.naming);
     let reused = if options.reuse { reusable(files, &reuse) } else { Vec::new() };
@@ -197,10 +203,18 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     let segments = plan(files, &classes, &options.plan, |variable| skip.contains(&variable));
     flush.observer.planned(segments.len(), segments.iter().map(|s| s.raw_bytes).sum());
 
-    fetch_merge_compress(&flush, &segments, |segment, stored| {
+    let cores = (options.threads / threads_of_each(options.threads, &segments).max(1)).max(1) as u32; // at most 1024
+    let store_rate = options.store_speed.bytes_per_s().map(|bytes_per_s| StoreRate { bytes_per_s, cores });
+    let choosing = Choosing::new(&classes, &options.profile, newest.as_ref(), store_rate);
+    let mut writing = Duration::ZERO;
+    fetch_merge_compress(&flush, &segments, &choosing, |segment, stored| {
         flush.observer.segment(stored.raw_bytes, StoredBytes(stored.stored.len() as u64));
-        Ok(writer.append(segment, stored)?)
+        let begun = Instant::now();
+        writer.append(segment, stored)?;
+        writing += begun.elapsed();
+        Ok(())
     })?;
+    let decisions = choosing.finish(&flush.checkpoint);
     let draft = ManifestDraft {
         sequence,
         ranks: flush.grouping.ranks(),
@@ -209,24 +223,29 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
         profile: options.profile.to_string(),
         created_unix_ms: flush.now_unix_ms,
         elapsed_ms: started.elapsed().as_millis() as u64,
+        decisions,
     };
+    let begun = Instant::now();
     let (scheme, block_bytes) = (options.plan.scheme, options.plan.block_bytes.get());
-    let sealed = writer.seal(*store, Contents { scheme, block_bytes, classes, files: flush.files, reused })?;
+    let sealed = writer.seal(*store, Contents { scheme, block_bytes, classes, files: Arc::clone(files), reused })?;
+    options.store_speed.wrote(sealed.bytes(), writing + begun.elapsed());
     if !(flush.may_commit)() {
         return Err(FlushError::NotItsTurn);
     }
     Ok(manifest::commit(flush.store, sealed, draft)?)
 }
 
-/// What the newest checkpoint of this group holds, or nothing where there is none or it cannot be read: reuse saves
-/// bytes, it is never a reason to fail.
-fn newest_of_group(flush: &Flush<'_>) -> ReuseIndex {
-    let newest = manifest::list(flush.store, &flush.job).ok().and_then(|all| {
+/// The newest checkpoint of this group, if there is one.
+fn newest_of_group(flush: &Flush<'_>) -> Option<Manifest> {
+    manifest::list(flush.store, &flush.job).ok().and_then(|all| {
         (all.into_iter().filter(|state| state.id != flush.checkpoint))
             .find_map(|state| manifest::read_manifest(flush.store, &flush.job, &state.id, flush.group).ok())
-    });
-    let Some(newest) = newest else { return ReuseIndex::empty() };
-    ReuseIndex::load(flush.store, &flush.job, &newest).unwrap_or_else(|error| {
+    })
+}
+
+/// What it holds, or nothing where it cannot be read: reuse saves bytes, it is never a reason to fail.
+fn held(flush: &Flush<'_>, newest: &Manifest) -> ReuseIndex {
+    ReuseIndex::load(flush.store, &flush.job, newest).unwrap_or_else(|error| {
         tracing::warn!(checkpoint = %newest.checkpoint, %error, "cannot reuse the checkpoint before; storing everything");
         ReuseIndex::empty()
     })
@@ -271,6 +290,7 @@ fn threads_of_each(threads: usize, segments: &[SegmentPlan]) -> usize {
 fn fetch_merge_compress(
     flush: &Flush<'_>,
     segments: &[SegmentPlan],
+    choosing: &Choosing<'_>,
     mut write: impl FnMut(&SegmentPlan, &StoredSegment) -> Result<(), FlushError>,
 ) -> Result<(), FlushError> {
     let threads = flush.options.threads.clamp(1, segments.len().max(1));
@@ -299,7 +319,11 @@ fn fetch_merge_compress(
         let (segment, bytes) = (&segments[index], &raw[..bytes_of(index)]);
         let mut coder = spare.coder(flush.options.threads);
         coder.scratch.set_threads(threads_of_each);
-        let stored = compress(&flush.options.profile, segment, files, bytes, flush.options.verify, &mut coder.scratch)?;
+        let (options, basis) = (flush.options, choosing.basis(segment));
+        let coded = compress(&options.profile, segment, files, bytes, options.verify, &basis, &mut coder.scratch)?;
+        flush.observer.chosen(&coded.reason);
+        choosing.note(segment, index, &coded);
+        let stored = StoredSegment { chain: coded.chain, raw_bytes: segment.raw_bytes, stored: coded.stored };
         if !all_checked {
             return Ok((index, stored, Unchecked::Raw(raw), lease));
         }

@@ -232,6 +232,7 @@ fn manifest_of(id: &CheckpointId) -> Manifest {
             index_digest: digest,
         },
         references: Vec::new(),
+        decisions: Vec::new(),
         files: Vec::new(),
     }
 }

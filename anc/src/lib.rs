@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod budget;
+pub mod choosing;
 pub mod compress;
 pub mod config;
 pub mod fetch;
@@ -15,6 +16,7 @@ pub mod group;
 pub mod hub;
 pub mod instance;
 pub mod observe;
+pub mod rate;
 pub mod restart;
 pub mod serve;
 pub mod source;

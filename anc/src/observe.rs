@@ -1,5 +1,6 @@
 //! What a flush or restart reports while it runs: a progress bar at a terminal, counters in a daemon, facts in a test.
 
+use mcrengine::codec::Reason;
 use mcrengine::units::{RawBytes, StoredBytes};
 
 /// Told from several threads. All methods do nothing unless overridden.
@@ -7,6 +8,11 @@ pub trait Observer: Sync {
     /// The plan is made: so much is to do.
     fn planned(&self, segments: usize, raw_bytes: RawBytes) {
         let _ = (segments, raw_bytes);
+    }
+
+    /// One segment was coded, and why as it was.
+    fn chosen(&self, reason: &Reason) {
+        let _ = reason;
     }
 
     /// One segment was written, or on restart read and handed on.

@@ -93,6 +93,9 @@ pub struct SaveArgs {
     /// Threads; 0: as many as the process may run on
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
+    /// MiB that the store takes in a second: codecs are chosen for the least time to code and write; else for the fewest bytes
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub store_rate: Option<u64>,
     /// Do not decode each segment again before it is written
     #[arg(long)]
     pub no_verify: bool,

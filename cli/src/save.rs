@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use mcr_anc::budget::{Budget, Lease};
 use mcr_anc::flush::{Flush, FlushError, FlushOptions, Spare, flush_checkpoint, least_budget};
 use mcr_anc::instance::{choose_for_all, committed};
+use mcr_anc::rate::StoreSpeed;
 use mcr_cnc::capture::{CaptureMode, CapturedFile, capture_keeping};
 use mcr_cnc::fingerprint::Fingerprint;
 use mcr_cnc::h5::Maps;
@@ -110,6 +111,7 @@ fn flush_options(args: &SaveArgs) -> anyhow::Result<FlushOptions> {
         profile: args.profile.clone(),
         verify: !args.no_verify,
         reuse: !args.no_reuse,
+        store_speed: args.store_rate.map_or(StoreSpeed::Ignored, |mib| StoreSpeed::Known(mib << 20)),
         threads,
         ..defaults
     })

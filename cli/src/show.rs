@@ -5,6 +5,7 @@ use crate::common::{one_job, open_store};
 use crate::output::{Table, print, print_json, ratio, utc};
 use anyhow::{Context, bail};
 use mcrengine::classify::VariableRef;
+use mcrengine::codec::{Chain, Decision, shared_name};
 use mcrengine::container::{ContainerReader, Placement};
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
@@ -29,8 +30,12 @@ struct Class {
     reused_raw_bytes: u64,
     /// In segments with variables of other classes: pools of small ones, or classes that predict each other.
     shared_raw_bytes: u64,
+    /// Its part of what those take, by its share of their raw bytes: an estimate.
+    shared_stored_bytes_estimate: u64,
     segments: u64,
     chains: BTreeSet<String>,
+    /// Why these chains.
+    why: BTreeSet<String>,
 }
 
 /// Segments that hold variables of several classes, of one type and chain.
@@ -41,6 +46,8 @@ struct Shared {
     segments: u64,
     raw_bytes: u64,
     stored_bytes: u64,
+    /// Why this chain.
+    why: BTreeSet<String>,
 }
 
 #[derive(serde::Serialize)]
@@ -118,7 +125,8 @@ type Inside = (Vec<Class>, Vec<File>, Vec<Shared>);
 
 fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyhow::Result<Inside> {
     let (mut classes, mut files): (BTreeMap<String, Class>, Vec<File>) = Default::default();
-    let mut shared: BTreeMap<(String, String), (u64, u64, u64)> = BTreeMap::new();
+    let mut shared: BTreeMap<(String, String), Shared> = BTreeMap::new();
+    let mut estimates: BTreeMap<String, f64> = BTreeMap::new();
     let mut opened = 0;
     for group in (0..state.groups).map(GroupId) {
         let reader = match ContainerReader::open(store, job, &state.id, group) {
@@ -128,6 +136,10 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
         };
         opened += 1;
         let index = reader.index();
+        // Reasons are for people: a manifest that cannot be read is told of elsewhere.
+        let decisions = manifest::read_manifest(store, job, &state.id, group).map(|m| m.decisions).unwrap_or_default();
+        let decisions: BTreeMap<&str, &Decision> = decisions.iter().map(|d| (d.class.as_str(), d)).collect();
+        let why = |class: &str, chain: &Chain| reason(decisions.get(class).copied(), chain, &state.id);
         files.extend(index.files().iter().map(|file| File {
             path: file.path.to_string(),
             rank: file.rank.0,
@@ -161,21 +173,41 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
                     class.stored_bytes += segment.stored_bytes.0;
                     class.segments += 1;
                     class.chains.insert(segment.chain.to_string());
+                    class.why.extend(why(&class.key, &segment.chain));
                 }
                 None => {
                     let chain = segment.chain.to_string();
+                    let reason = why(&shared_name(segment.role, &segment.element), &segment.chain);
+                    let part = segment.stored_bytes.0 as f64 / segment.raw_bytes.0.max(1) as f64;
                     for piece in index.pieces(number) {
                         if let Some(class) = class_of.get(&piece.variable).and_then(|key| classes.get_mut(*key)) {
                             class.shared_raw_bytes += piece.bytes;
+                            estimates
+                                .entry(class.key.clone())
+                                .and_modify(|e| *e += piece.bytes as f64 * part)
+                                .or_insert(piece.bytes as f64 * part);
                             if !class.chains.contains(&chain) {
                                 class.chains.insert(chain.clone());
                             }
+                            // Of a few bytes in a pool nobody wants to know.
+                            if class.shared_raw_bytes > class.coded_raw_bytes {
+                                class.why.extend(reason.clone());
+                            }
                         }
                     }
-                    let shared = shared.entry((segment.element.to_string(), chain)).or_default();
-                    shared.0 += 1;
-                    shared.1 += segment.raw_bytes.0;
-                    shared.2 += segment.stored_bytes.0;
+                    let element = segment.element.to_string();
+                    let shared = shared.entry((element.clone(), chain.clone())).or_insert_with(|| Shared {
+                        element,
+                        chain,
+                        segments: 0,
+                        raw_bytes: 0,
+                        stored_bytes: 0,
+                        why: BTreeSet::new(),
+                    });
+                    shared.segments += 1;
+                    shared.raw_bytes += segment.raw_bytes.0;
+                    shared.stored_bytes += segment.stored_bytes.0;
+                    shared.why.extend(reason);
                 }
             }
         }
@@ -183,44 +215,66 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
     if opened == 0 {
         bail!("{}: none of its containers can be read", state.id);
     }
+    for (key, estimate) in estimates {
+        if let Some(class) = classes.get_mut(&key) {
+            class.shared_stored_bytes_estimate = estimate.round() as u64;
+        }
+    }
     let mut classes: Vec<Class> = classes.into_values().collect();
     classes.sort_by(|a, b| b.raw_bytes.cmp(&a.raw_bytes).then_with(|| a.key.cmp(&b.key)));
-    let shared = shared.into_iter().map(|((element, chain), (segments, raw_bytes, stored_bytes))| Shared {
-        element,
-        chain,
-        segments,
-        raw_bytes,
-        stored_bytes,
-    });
-    Ok((classes, files, shared.collect()))
+    Ok((classes, files, shared.into_values().collect()))
+}
+
+/// Why a segment of a class has its chain; nothing where no reason was recorded, or one for another chain.
+fn reason(decision: Option<&Decision>, chain: &Chain, id: &CheckpointId) -> Option<String> {
+    let decision = decision?;
+    if decision.chain().as_ref() != Some(chain) {
+        return match chain {
+            _ if chain.is_raw() => Some("nothing made it smaller".into()),
+            _ if Chain::runs(chain.steps()[0].param).is_some_and(|runs| runs.steps()[0] == chain.steps()[0]) => {
+                Some("all elements are the same".into())
+            }
+            _ => None,
+        };
+    }
+    Some(match &decision.since {
+        since if since == id => decision.why.clone(),
+        since => format!("kept from {since}: {}", decision.why),
+    })
 }
 
 fn class_table(classes: &[Class], shared: &[Shared], all: bool) -> String {
-    let mut table = Table::new(&["class", ">variables", ">raw", ">stored", ">ratio", ">reused", ">shared", "chains"]);
+    let mut table =
+        Table::new(&["class", ">variables", ">raw", ">stored", ">ratio", ">reused", ">shared", "chains", "why"]);
     let shown = if all { classes.len() } else { classes.len().min(LARGEST) };
     for class in &classes[..shown] {
+        let coded = class.coded_raw_bytes + class.shared_raw_bytes;
+        let stored = class.stored_bytes + class.shared_stored_bytes_estimate;
+        let estimated = if class.shared_raw_bytes > 0 { "~" } else { "" };
         table.row([
             class.key.clone(),
             class.variables.to_string(),
             human_bytes(class.raw_bytes),
-            human_bytes(class.stored_bytes),
-            if class.coded_raw_bytes == 0 {
-                "-".into()
-            } else {
-                format!("{:.3}", ratio(class.coded_raw_bytes, class.stored_bytes))
-            },
+            format!("{estimated}{}", human_bytes(stored)),
+            if coded == 0 { "-".into() } else { format!("{estimated}{:.3}", ratio(coded, stored)) },
             human_bytes(class.reused_raw_bytes),
             human_bytes(class.shared_raw_bytes),
             class.chains.iter().cloned().collect::<Vec<_>>().join(", "),
+            lines(&class.why),
         ]);
     }
     let mut text = table.render();
     if shown < classes.len() {
         text.push_str(&format!("... and {} smaller classes (--all shows them)\n", classes.len() - shown));
     }
+    if classes[..shown].iter().any(|class| class.shared_raw_bytes > 0) {
+        text.push_str(
+            "~ estimated: of what a segment with several classes takes, each has its share of the raw bytes\n",
+        );
+    }
     if !shared.is_empty() {
         text.push_str("\nsegments that several classes share\n");
-        let mut table = Table::new(&["type", ">segments", ">raw", ">stored", ">ratio", "chain"]);
+        let mut table = Table::new(&["type", ">segments", ">raw", ">stored", ">ratio", "chain", "why"]);
         for one in shared {
             table.row([
                 one.element.clone(),
@@ -229,11 +283,17 @@ fn class_table(classes: &[Class], shared: &[Shared], all: bool) -> String {
                 human_bytes(one.stored_bytes),
                 format!("{:.3}", ratio(one.raw_bytes, one.stored_bytes)),
                 one.chain.clone(),
+                lines(&one.why),
             ]);
         }
         text.push_str(&table.render());
     }
     text
+}
+
+/// Groups may have chosen differently.
+fn lines(why: &BTreeSet<String>) -> String {
+    why.iter().map(String::as_str).collect::<Vec<_>>().join("; ")
 }
 
 fn file_table(files: &[File]) -> String {

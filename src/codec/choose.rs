@@ -1,20 +1,23 @@
 //! Which chain a segment gets: the profile says how to decide, and the default one measures.
 //!
-//! Two ways are worth their time for numbers: zstd by itself, which finds repeats (ghost zones, refined grids, what did
-//! not change), and shuffle before zstd, which finds what numbers near each other have in common. Either can be a
-//! quarter shorter than the other. What tells them apart is how much of a segment comes again, perhaps far away, where
-//! no sample of a few runs sees it. So that is counted over the whole segment first ([`repeats_per_mille`]), in a
-//! small part of the time that coding takes. Where next to nothing comes again, shuffle it is; where much does, zstd.
-//! Between, both are tried on runs spread over the segment, a sixteenth of it, long enough to hold the nearer repeats,
-//! and what comes again counts as free for zstd. Over the classes of five checkpoints of four codes (Cactus, Dedalus,
-//! Enzo twice, GADGET) the sum is within 0.2 % of always taking the better one.
+//! Where all elements are the same, that is all there is to store. Two ways are worth their time for other numbers: zstd by
+//! itself, which finds repeats (ghost zones, refined grids, what did not change), and shuffle before zstd, of bytes or of
+//! bits, which finds what numbers near each other have in common. Either can be a quarter shorter than the other. What tells
+//! them apart is how much of a segment comes again, perhaps far away, where no sample of a few runs sees it. So that is
+//! counted over the whole segment first ([`repeats_per_mille`]), in a small part of the time that coding takes. Where
+//! next to nothing comes again, a shuffle it is; where much does, zstd. Between, all are tried on runs spread over the
+//! segment, a sixteenth of it, long enough to hold the nearer repeats, and what comes again counts as free for zstd.
 //!
-//! Bytes and records are tried on the sample alone, and short segments as a whole.
+//! Bytes and records are tried on the sample alone, and short segments as a whole. Bytes may be records that nobody
+//! described: the distance at which most of them repeat is one more width to shuffle by.
+//!
+//! What else a choice may rest on is in [`super::decide`].
 
-use super::{ArrayShape, Chain, CodecError, Scratch};
+use super::{ArrayShape, Basis, Chain, CodecError, Coded, Reason, Scratch, Trial, runs};
 use crate::header::ElementType;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// How chains are chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -59,6 +62,8 @@ const ZSTD_LEVEL: u32 = 3;
 const SHUFFLE_ZSTD_LEVEL: u32 = 1;
 const FPC_LEVEL: u32 = 16;
 const GZIP_LEVEL: u32 = 6;
+const STRONG_ZSTD_LEVEL: u32 = 9;
+const PCO_LEVEL: u32 = 8;
 
 /// Segments up to this are coded in each way that comes into question.
 const WHOLE_BYTES: usize = 16 << 10;
@@ -166,6 +171,11 @@ impl Profile {
         }
     }
 
+    /// Whether it is for us to find out what suits the bytes.
+    pub fn is_measured(&self) -> bool {
+        matches!(self, Self::Fast | Self::Balanced | Self::Max)
+    }
+
     /// Raw bytes of a segment where nothing else is said. Repeats and relations are found within a segment only.
     pub fn segment_bytes(&self) -> u64 {
         match self {
@@ -191,48 +201,64 @@ pub fn choose(
     pooled: bool,
     scratch: &mut Scratch,
 ) -> Chain {
-    let candidates = candidates(profile, element, arrays, pooled);
+    let candidates = candidates(profile, element, arrays, pooled, raw, &Basis::NOTHING);
+    chosen(candidates, raw, element, arrays, &Basis::NOTHING, scratch).0
+}
+
+fn chosen(
+    mut candidates: Vec<Chain>,
+    raw: &[u8],
+    element: &ElementType,
+    arrays: &[ArrayShape],
+    basis: &Basis<'_>,
+    scratch: &mut Scratch,
+) -> (Chain, Reason) {
     if candidates.len() < 2 {
-        return candidates.into_iter().next().unwrap_or_else(Chain::raw);
+        return (candidates.pop().unwrap_or_else(Chain::raw), Reason::Only);
     }
     let is_about_neighbours = candidates.iter().all(|chain| chain.steps()[0].codec == super::fpzip::ID);
     if is_about_neighbours {
-        return shortest(candidates, &raw[..raw.len().min(FPZIP_SAMPLE_BYTES)], arrays, 0, scratch);
+        return tried(candidates, &raw[..raw.len().min(FPZIP_SAMPLE_BYTES)], arrays, 0, basis, scratch);
     }
     let repeats = match element {
         _ if raw.len() <= WHOLE_BYTES => 0,
         ElementType::Int { width, .. } | ElementType::Float { width, .. } => {
             let repeats = repeats_per_mille(raw, *width, &mut scratch.seen);
-            if repeats < REPEATS_FEW_PER_MILLE {
-                return candidates.into_iter().next_back().unwrap_or_else(Chain::raw);
+            if repeats < REPEATS_FEW_PER_MILLE && basis.store.is_none() {
+                candidates.remove(0);
             }
-            if repeats >= REPEATS_MANY_PER_MILLE && matches!(element, ElementType::Float { .. }) {
-                return candidates.into_iter().next().unwrap_or_else(Chain::raw);
+            let is_float = matches!(element, ElementType::Float { .. });
+            if repeats >= REPEATS_MANY_PER_MILLE && is_float && basis.store.is_none() {
+                return (candidates.swap_remove(0), Reason::Repeats(repeats));
             }
             repeats
         }
         ElementType::Bytes | ElementType::Fixed { .. } | ElementType::Compound { .. } => 0,
     };
-    shortest(candidates, &sample(raw, element.width() as usize), &[], repeats, scratch)
+    tried(candidates, &sample(raw, element.width() as usize), &[], repeats, basis, scratch)
 }
 
-/// The chain that codes the sample in the fewest bytes, where so much of the first chain's would be free.
-fn shortest(
+/// The chain that codes the sample best, where so much of what zstd alone leaves would be free.
+fn tried(
     chains: Vec<Chain>,
     sample: &[u8],
     arrays: &[ArrayShape],
     free_per_mille: usize,
+    basis: &Basis<'_>,
     scratch: &mut Scratch,
-) -> Chain {
-    let mut best: Option<(usize, Chain)> = None;
-    for chain in chains {
+) -> (Chain, Reason) {
+    let trial = |chain: Chain| {
+        let begun = basis.now();
         let bytes = chain.encoded_bytes(sample, arrays, scratch).unwrap_or(usize::MAX / 1000);
-        let bytes = if best.is_none() { bytes * (1000 - free_per_mille) / 1000 } else { bytes };
-        if best.as_ref().is_none_or(|(least, _)| bytes < *least) {
-            best = Some((bytes, chain));
-        }
-    }
-    best.map_or_else(Chain::raw, |(_, chain)| chain)
+        let took = basis.now().saturating_sub(begun);
+        let coding = if chain.is_raw() { Duration::ZERO } else { took };
+        let is_zstd = matches!(chain.working_steps(), [step] if step.codec == super::zstd::ID);
+        let stored_bytes = if is_zstd { bytes * (1000 - free_per_mille) / 1000 } else { bytes };
+        Trial { chain, stored_bytes, coding }
+    };
+    let trials: Vec<Trial> = chains.into_iter().map(trial).collect();
+    let best = trials.iter().min_by_key(|trial| basis.cost(trial)).map_or_else(Chain::raw, |best| best.chain.clone());
+    (best, Reason::Tried { sample_bytes: sample.len(), trials })
 }
 
 /// The chain that this segment gets, and its stored bytes, which are never more than the raw ones.
@@ -244,24 +270,113 @@ pub fn encode_best(
     pooled: bool,
     scratch: &mut Scratch,
 ) -> Result<(Chain, Vec<u8>), CodecError> {
-    let mut best: Option<(Chain, Vec<u8>)> = None;
-    let are_measured_whole = raw.len() <= WHOLE_BYTES || matches!(profile, Profile::Balanced | Profile::Max);
-    let chains = if are_measured_whole {
-        candidates(profile, element, arrays, pooled)
-    } else {
-        vec![choose(profile, raw, element, arrays, pooled, scratch)]
-    };
-    for chain in chains {
-        let bytes = chain.encoded_bytes(raw, arrays, scratch)?;
-        if bytes < best.as_ref().map_or(raw.len(), |(_, stored)| stored.len()) {
-            best = Some((chain, scratch.front.clone()));
+    let coded = encode_chosen(profile, raw, element, arrays, pooled, &Basis::NOTHING, scratch)?;
+    Ok((coded.chain, coded.stored))
+}
+
+/// As [`encode_best`], on a wider basis: what was decided before, and how fast the store is. Says why.
+pub fn encode_chosen(
+    profile: &Profile,
+    raw: &[u8],
+    element: &ElementType,
+    arrays: &[ArrayShape],
+    pooled: bool,
+    basis: &Basis<'_>,
+    scratch: &mut Scratch,
+) -> Result<Coded, CodecError> {
+    if profile.is_measured()
+        && runs::is_constant(raw, element.width() as usize)
+        && let Some(chain) = Chain::runs(element.width())
+    {
+        // Of a wide element the inside may repeat as well.
+        let is_wide = element.width() > SHUFFLE_WIDTH_MAX;
+        let chain = if is_wide { chain.then_zstd(ZSTD_LEVEL) } else { chain };
+        let stored = chain.encode(raw, arrays, scratch)?;
+        if stored.len() < raw.len() {
+            return Ok(Coded { chain, stored, reason: Reason::Constant });
         }
     }
-    Ok(best.unwrap_or_else(|| (Chain::raw(), raw.to_vec())))
+    if let Some(kept) = basis.kept
+        && let Some(chain) =
+            kept.chain().and_then(|chain| still_candidate(chain, profile, element, arrays, pooled, basis))
+    {
+        let coded = encode(chain, raw, arrays, Reason::Kept, scratch)?;
+        if kept.expects(raw.len(), coded.stored.len()) {
+            return Ok(coded);
+        }
+    }
+    let chains = candidates(profile, element, arrays, pooled, raw, basis);
+    let are_measured_whole = raw.len() <= WHOLE_BYTES || matches!(profile, Profile::Balanced | Profile::Max);
+    if !are_measured_whole || chains.len() < 2 {
+        let (chain, reason) = chosen(chains, raw, element, arrays, basis, scratch);
+        return encode(chain, raw, arrays, reason, scratch);
+    }
+    let mut trials: Vec<Trial> = Vec::with_capacity(chains.len());
+    let mut best: Option<(u128, Chain, Vec<u8>)> = None;
+    for chain in chains {
+        let begun = basis.now();
+        let stored_bytes = chain.encoded_bytes(raw, arrays, scratch)?;
+        let trial = Trial { chain, stored_bytes, coding: basis.now().saturating_sub(begun) };
+        let cost = basis.cost(&trial);
+        if stored_bytes < raw.len() && best.as_ref().is_none_or(|(least, ..)| cost < *least) {
+            best = Some((cost, trial.chain.clone(), scratch.front.clone()));
+        }
+        trials.push(trial);
+    }
+    let unchanged = Trial { chain: Chain::raw(), stored_bytes: raw.len(), coding: Duration::ZERO };
+    let (chain, stored) = match best {
+        Some((cost, chain, stored)) if cost < basis.cost(&unchanged) => (chain, stored),
+        _ => (Chain::raw(), raw.to_vec()),
+    };
+    Ok(Coded { chain, stored, reason: Reason::Tried { sample_bytes: raw.len(), trials } })
+}
+
+fn encode(
+    chain: Chain,
+    raw: &[u8],
+    arrays: &[ArrayShape],
+    reason: Reason,
+    scratch: &mut Scratch,
+) -> Result<Coded, CodecError> {
+    if !chain.is_raw() && chain.encoded_bytes(raw, arrays, scratch)? < raw.len() {
+        return Ok(Coded { chain, stored: scratch.front.clone(), reason });
+    }
+    Ok(Coded { chain: Chain::raw(), stored: raw.to_vec(), reason })
+}
+
+/// The chain, with what an encoder knows beside its steps, if the profile could choose it today too.
+fn still_candidate(
+    chain: Chain,
+    profile: &Profile,
+    element: &ElementType,
+    arrays: &[ArrayShape],
+    pooled: bool,
+    basis: &Basis<'_>,
+) -> Option<Chain> {
+    let candidates = candidates(profile, element, arrays, pooled, &[], basis);
+    if candidates.len() < 2 {
+        return None; // there is nothing to keep, and nothing else to try where it brings less
+    }
+    if let Some(same) = candidates.into_iter().find(|candidate| *candidate == chain) {
+        return Some(same);
+    }
+    // Records that nobody described may have any length.
+    let is_records = |width| chain == Chain::shuffle_zstd(width, SHUFFLE_ZSTD_LEVEL);
+    let is_shuffled = *profile == Profile::Fast
+        && *element == ElementType::Bytes
+        && chain.working_steps().first().is_some_and(|step| is_records(step.param));
+    (is_shuffled || chain.is_raw()).then_some(chain)
 }
 
 /// The chains that come into question, never none.
-fn candidates(profile: &Profile, element: &ElementType, arrays: &[ArrayShape], pooled: bool) -> Vec<Chain> {
+fn candidates(
+    profile: &Profile,
+    element: &ElementType,
+    arrays: &[ArrayShape],
+    pooled: bool,
+    raw: &[u8],
+    basis: &Basis<'_>,
+) -> Vec<Chain> {
     let is_a_grid = || arrays.iter().any(|array| array.dims.iter().filter(|&&n| n > 1).count() > 1);
     match (profile, element) {
         (Profile::Raw, _) => vec![Chain::raw()],
@@ -276,7 +391,13 @@ fn candidates(profile: &Profile, element: &ElementType, arrays: &[ArrayShape], p
             let dimensions = if is_a_grid() { &[1, 2, 3][..] } else { &[1] };
             dimensions.iter().map(|&n| Chain::fpzip(*width, *order, n)).collect()
         }
-        (Profile::Fast | Profile::Fpc { .. } | Profile::Fpzip, _) => measured(element),
+        (Profile::Fast, _) if basis.store.is_some() => {
+            measured(element, raw).into_iter().chain(weighed(element)).collect()
+        }
+        (Profile::Fast | Profile::Fpc { .. } | Profile::Fpzip, _) => measured(element, raw),
+        (Profile::Balanced, _) if basis.store.is_some() => {
+            predicted(element, BALANCED).into_iter().chain([Chain::shuffle_zstd(element.width().min(8), 1)]).collect()
+        }
         (Profile::Balanced, _) => predicted(element, BALANCED),
         (Profile::Max, _) => predicted(element, MAX),
     }
@@ -302,17 +423,37 @@ fn predicted(element: &ElementType, (effort, zstd, shuffled): (u32, u32, u32)) -
 }
 
 /// The candidates of the fast profile: zstd first, what is for numbers last.
-fn measured(element: &ElementType) -> Vec<Chain> {
+fn measured(element: &ElementType, raw: &[u8]) -> Vec<Chain> {
     let zstd = Chain::zstd(ZSTD_LEVEL);
     let shuffled = |width| Chain::shuffle_zstd(width, SHUFFLE_ZSTD_LEVEL);
+    let bits = |width| Chain::bitshuffle_zstd(width, SHUFFLE_ZSTD_LEVEL);
     match element {
         ElementType::Int { width: 1, .. } | ElementType::Fixed { width: 1 } => vec![zstd],
-        ElementType::Bytes => vec![zstd, shuffled(4), shuffled(8)], // numbers that nobody told us of
-        ElementType::Int { .. } | ElementType::Float { .. } => vec![zstd, shuffled(element.width())],
+        // Numbers that nobody told us of, or records of them. Of bytes without a pattern the lower level often leaves less.
+        ElementType::Bytes => {
+            let records = super::predict::record_bytes(raw).filter(|&bytes| bytes > 8);
+            let records = records.and_then(|bytes| u32::try_from(bytes).ok()).map(shuffled);
+            [zstd, Chain::zstd(1), shuffled(4), shuffled(8)].into_iter().chain(records).collect()
+        }
+        ElementType::Int { .. } | ElementType::Float { .. } => {
+            vec![zstd, shuffled(element.width()), bits(element.width())]
+        }
         ElementType::Fixed { width } if *width <= SHUFFLE_WIDTH_MAX => vec![zstd, shuffled(*width)],
         ElementType::Fixed { .. } => vec![zstd],
         ElementType::Compound { .. } => [zstd].into_iter().chain(Chain::columns(element)).collect(),
     }
+}
+
+/// What comes into question beside it where the store's speed counts: what is faster, down to nothing at all, and what is
+/// stronger.
+fn weighed(element: &ElementType) -> Vec<Chain> {
+    let width = element.width().min(SHUFFLE_WIDTH_MAX);
+    let mut chains = vec![Chain::raw(), Chain::lz4(), Chain::zstd(STRONG_ZSTD_LEVEL)];
+    if width > 1 {
+        chains.push(Chain::shuffle_lz4(width));
+    }
+    chains.extend(Chain::pco(element, PCO_LEVEL));
+    chains
 }
 
 /// Whole elements from all over the segment, put together.

@@ -13,10 +13,13 @@
 //! | 3 | `fpzip` | array to bytes | bits 0-7: element width, 4 or 8; bit 8: big-endian; bits 16-23: most dimensions, 1 to 3 |
 //! | 4 | `columns` | array to bytes | record width in bytes, 2 to 2^20 |
 //! | 5 | `predict` | array to bytes | bits 0-7: element width, 4 or 8; bit 8: big-endian; bit 9: integers; bit 10: bytes; bits 16-23: effort of the encoder, 1 to 3 |
+//! | 6 | `runs` | array to bytes | element width in bytes, 1 to 2^20 |
+//! | 7 | `pco` | array to bytes | bits 0-7: element width, 2, 4 or 8; bit 8: big-endian; bit 9: integers; bit 10: unsigned; bits 16-23: level of the encoder, 1 to 12 |
 //! | 16 | `shuffle` | bytes to bytes | element width in bytes, 2 to 2^20 |
 //! | 17 | `lz4` | bytes to bytes | 0 |
 //! | 18 | `zstd` | bytes to bytes | level, 1 to 22 |
 //! | 19 | `gzip` | bytes to bytes | level, 1 to 9 |
+//! | 20 | `bitshuffle` | bytes to bytes | element width in bytes, 1 to 2^20 |
 //!
 //! Numbers are never reused. Bits that a parameter does not name are zero, and refused otherwise.
 //!
@@ -26,12 +29,17 @@
 mod array_to_bytes;
 mod bytes_to_bytes;
 mod choose;
+mod decide;
 
-pub use choose::{Profile, ProfileError, choose, encode_best};
+pub use choose::{Profile, ProfileError, choose, encode_best, encode_chosen};
+pub use decide::{
+    Basis, Coded, DECISIONS_MAX, Deciding, Decision, Decisions, KEPT_CHECKPOINTS_MAX, Reason, StoreRate, Trial,
+    shared_name,
+};
 
 use crate::header::{ByteOrder, ELEMENT_WIDTH_MAX, ElementType, Member};
-use array_to_bytes::{columns, fpc, fpzip, predict};
-use bytes_to_bytes::{gzip, lz4, shuffle, zstd};
+use array_to_bytes::{columns, fpc, fpzip, pco, predict, runs};
+use bytes_to_bytes::{bitshuffle, gzip, lz4, shuffle, zstd};
 use std::fmt;
 use std::sync::Arc;
 
@@ -206,6 +214,7 @@ pub struct Work {
     fpc: fpc::Tables,
     fpzip: fpzip::Buffers,
     columns: columns::Buffers,
+    bitshuffle: bitshuffle::Lanes,
     /// Threads that a codec may use beside the caller's; 0 and 1: none.
     threads: usize,
 }
@@ -230,10 +239,13 @@ impl Codec {
             fpzip::ID => Self::Array(&fpzip::Fpzip),
             columns::ID => Self::Array(&columns::Columns),
             predict::ID => Self::Array(&predict::Predict),
+            runs::ID => Self::Array(&runs::RunLengths),
+            pco::ID => Self::Array(&pco::Pco),
             shuffle::ID => Self::Bytes(&shuffle::Shuffle),
             lz4::ID => Self::Bytes(&lz4::Lz4),
             zstd::ID => Self::Bytes(&zstd::Zstd),
             gzip::ID => Self::Bytes(&gzip::Gzip),
+            bitshuffle::ID => Self::Bytes(&bitshuffle::Bitshuffle),
             CodecId(codec) => return Err(CodecError::Unknown { codec }),
         })
     }
@@ -470,6 +482,42 @@ impl Chain {
         let raw = Self::raw();
         let shuffled = if shuffle::Shuffle.takes(width) { raw.then(shuffle::ID, width) } else { raw };
         shuffled.then_zstd(level)
+    }
+
+    /// Bits of equal significance together, then zstd. Widths above 2^20 mean no shuffle.
+    pub fn bitshuffle_zstd(width: u32, level: u32) -> Self {
+        let raw = Self::raw();
+        let shuffled = if bitshuffle::Bitshuffle.takes(width) { raw.then(bitshuffle::ID, width) } else { raw };
+        shuffled.then_zstd(level)
+    }
+
+    /// Bytes of equal significance together, then LZ4.
+    fn shuffle_lz4(width: u32) -> Self {
+        let raw = Self::raw();
+        let shuffled = if shuffle::Shuffle.takes(width) { raw.then(shuffle::ID, width) } else { raw };
+        shuffled.then(lz4::ID, 0)
+    }
+
+    /// Runs of the same element alone; `None` for widths above 2^20.
+    pub fn runs(width: u32) -> Option<Self> {
+        runs::RunLengths.takes(width).then(|| Self::of(&[(runs::ID, width)]))
+    }
+
+    /// pcodec at a level from 1 to 12; `None` for what is no number that it takes.
+    pub fn pco(element: &ElementType, level: u32) -> Option<Self> {
+        let (width, order, kind) = match *element {
+            ElementType::Float { width: width @ (4 | 8), order } => (width, order, pco::Kind::Float),
+            ElementType::Int { width: width @ (2 | 4 | 8), order, signed: true } => (width, order, pco::Kind::Signed),
+            ElementType::Int { width: width @ (2 | 4 | 8), order, signed: false } => {
+                (width, order, pco::Kind::Unsigned)
+            }
+            ElementType::Bytes
+            | ElementType::Float { .. }
+            | ElementType::Int { .. }
+            | ElementType::Fixed { .. }
+            | ElementType::Compound { .. } => return None,
+        };
+        Some(Self::of(&[(pco::ID, pco::param(width, order == ByteOrder::Big, kind, level))]))
     }
 
     /// FPC alone, with tables of 2^`level` entries, 1 to 20; other levels are taken as the nearest of these.

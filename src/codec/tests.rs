@@ -39,6 +39,16 @@ fn chains() -> Vec<Chain> {
     for element in [ElementType::F64, ElementType::F32, F64BE, int(4, Little), int(8, Big), ElementType::Bytes] {
         chains.extend([1, 2].map(|effort| Chain::predict(&element, effort).expect("numbers or bytes")));
     }
+    for width in [1, 3, 4, 8] {
+        chains.push(Chain::runs(width).expect("a width"));
+        chains.push(Chain::bitshuffle_zstd(width, 1));
+    }
+    for (width, order, signed) in [(2, Little, true), (4, Big, false), (4, Little, true), (8, Little, false)] {
+        let element = ElementType::Int { width, signed, order };
+        chains.push(Chain::pco(&element, 4).expect("numbers").then(lz4::ID, 0));
+    }
+    chains.extend([ElementType::F64, F64BE, ElementType::F32].map(|e| Chain::pco(&e, 8).expect("numbers")));
+    chains.push(Chain::runs(8).expect("a width").then(bitshuffle::ID, 4).then(lz4::ID, 0));
     for dimensions in 1..=3 {
         chains.extend([(4, Little), (4, Big), (8, Little), (8, Big)].map(|(w, o)| Chain::fpzip(w, o, dimensions)));
     }
@@ -250,6 +260,9 @@ fn chains_that_are_not_one_array_codec_and_then_byte_codecs_are_refused() {
     assert_eq!(chain(&[(2, 0x102), (19, 6)]), Ok("fpc(2,be) gzip(6)".into()));
     assert_eq!(chain(&[(3, 0x3_0104), (17, 0)]), Ok("fpzip(4,3d,be) lz4".into()));
     assert_eq!(chain(&[(4, 24)]), Ok("columns(24)".into()));
+    assert_eq!(chain(&[(6, 24), (20, 8)]), Ok("runs(24) bitshuffle(8)".into()));
+    assert_eq!(chain(&[(7, 0x8_0708)]), Ok("pco(u64be, level 8)".into()));
+    assert_eq!(chain(&[(7, 0x4_0004)]), Ok("pco(f32, level 4)".into()));
     assert_eq!(chain(&[(5, 0x2_0308)]), Ok("predict(i64be, effort 2)".into()));
     assert_eq!(chain(&[(5, 0x1_0408)]), Ok("predict(bytes, effort 1)".into()));
     for (steps, expected) in [
@@ -269,6 +282,11 @@ fn chains_that_are_not_one_array_codec_and_then_byte_codecs_are_refused() {
         (&[(5, 0x0_0008)], "codec predict: parameter 0x8 is not valid"),
         (&[(5, 0x4_0008)], "codec predict: parameter 0x40008 is not valid"),
         (&[(5, 0x1_0604)], "codec predict: parameter 0x10604 is not valid"),
+        (&[(6, 0)], "codec runs: parameter 0x0 is not valid"),
+        (&[(7, 0x8_0002)], "codec pco: parameter 0x80002 is not valid"),
+        (&[(7, 0x8_0408)], "codec pco: parameter 0x80408 is not valid"),
+        (&[(7, 0xD_0008)], "codec pco: parameter 0xd0008 is not valid"),
+        (&[(1, 0), (20, 0)], "codec bitshuffle: parameter 0x0 is not valid"),
         (&[(4, 1)], "codec columns: parameter 0x1 is not valid"),
         (&[(1, 0), (16, 1 << 21)], "codec shuffle: parameter 0x200000 is not valid"),
         (&[(1, 0), (17, 3)], "codec lz4: parameter 0x3 is not valid"),
@@ -378,6 +396,66 @@ fn shown_raw(raw: &[u8]) -> String {
 }
 
 #[test]
+fn what_is_constant_is_a_few_bytes_whatever_its_width() {
+    let shown = |raw: &[u8], element: &ElementType| {
+        let mut scratch = Scratch::default();
+        let (chain, stored) = encode_best(&Profile::Balanced, raw, element, &[], false, &mut scratch).expect("encodes");
+        assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
+        (chain.to_string(), stored.len())
+    };
+    assert_eq!(shown(&0.1f64.to_le_bytes().repeat(40_000), &ElementType::F64), ("runs(8)".into(), 12));
+    let wide: Vec<u8> = (0..100_000u32).map(|n| (n / 1000) as u8).collect();
+    let (chain, bytes) = shown(&wide.repeat(6), &ElementType::Fixed { width: 100_000 });
+    assert_eq!(chain, "runs(100000) zstd(3)");
+    assert!(bytes < 1000, "{bytes}");
+}
+
+#[test]
+fn records_that_nobody_described_are_shuffled_by_their_length() {
+    let mut seed = 1u64;
+    let mut noise = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 11) as f64 / (1u64 << 53) as f64
+    };
+    let raw: Vec<u8> = (0..50_000).flat_map(|n| (f64::from(n % 11 + 1).exp2() + noise()).to_le_bytes()).collect();
+    let mut scratch = Scratch::default();
+    let coded = |kept: Option<&Decision>, scratch: &mut Scratch| {
+        let basis = Basis { kept, ..Basis::NOTHING };
+        encode_chosen(&Profile::Fast, &raw, &ElementType::Bytes, &[], false, &basis, scratch).expect("encodes")
+    };
+    let first = coded(None, &mut scratch);
+    assert_eq!(first.chain.to_string(), "shuffle(88) zstd(1)", "{}", first.reason);
+    let mut deciding = Deciding::default();
+    deciding.note("a", 0, raw.len(), &first);
+    let decisions = deciding.finish(&Decisions::default(), &"c0".parse().expect("a name"), None);
+    let second = coded(decisions.first(), &mut scratch);
+    assert_eq!((&second.chain, &second.reason), (&first.chain, &Reason::Kept));
+}
+
+#[test]
+fn a_fast_store_gets_what_takes_no_time_and_a_slow_one_the_fewest_bytes() {
+    let raw: Vec<u8> = wave(20_000).iter().flat_map(|x| x.to_le_bytes()).collect();
+    let calls = std::cell::Cell::new(0);
+    // Each trial takes as long as any other.
+    let clock = || {
+        calls.set(calls.get() + 1);
+        std::time::Duration::from_millis(10 * calls.get())
+    };
+    let coded = |bytes_per_s| {
+        let store = Some(StoreRate { bytes_per_s, cores: 1 });
+        let basis = Basis { kept: None, store, clock: &clock };
+        encode_chosen(&Profile::Fast, &raw, &ElementType::F64, &[], false, &basis, &mut Scratch::default())
+            .expect("encodes")
+    };
+    assert!(coded(1 << 50).chain.is_raw());
+    let slow = coded(1000);
+    let Reason::Tried { trials, .. } = &slow.reason else { panic!("{}", slow.reason) };
+    assert!(trials.len() > 5);
+    let least = trials.iter().min_by_key(|trial| trial.stored_bytes).expect("some");
+    assert_eq!(least.chain, slow.chain);
+}
+
+#[test]
 fn records_are_shorter_in_columns() {
     let record = |(i, x): (usize, f64)| {
         let mut bytes = [0; 30];
@@ -414,6 +492,18 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ("columns", Chain::of(&[(columns::ID, 12)]), vec![]),
         ("shuffle-8", Chain::raw().then(shuffle::ID, 8), vec![]),
         ("shuffle-3", Chain::raw().then(shuffle::ID, 3), vec![]),
+        ("bitshuffle-8", Chain::raw().then(bitshuffle::ID, 8), vec![]),
+        ("bitshuffle-3", Chain::raw().then(bitshuffle::ID, 3), vec![]),
+        ("runs-8", Chain::of(&[(runs::ID, 8)]), vec![]),
+        ("runs-1", Chain::of(&[(runs::ID, 1)]), vec![]),
+        ("pco-f64", Chain::pco(&ElementType::F64, 8).expect("numbers"), vec![]),
+        ("pco-f64-be", Chain::pco(&F64BE, 8).expect("numbers"), vec![]),
+        ("pco-f32", Chain::pco(&ElementType::F32, 8).expect("numbers"), vec![]),
+        (
+            "pco-u16",
+            Chain::pco(&ElementType::Int { width: 2, signed: false, order: Little }, 8).expect("numbers"),
+            vec![],
+        ),
         ("lz4", Chain::lz4(), vec![]),
         ("zstd-3", Chain::zstd(3), vec![]),
         ("gzip-6", Chain::gzip(6), vec![]),
@@ -554,7 +644,11 @@ fn golden_raw(chain: &Chain) -> Vec<u8> {
         Step { codec: predict::ID, param } if param & 0x600 == 0 => {
             grid_numbers().into_iter().flat_map(|x| if big { x.to_be_bytes() } else { x.to_le_bytes() }).collect()
         }
-        Step { codec: fpzip::ID, param } if param & 0xFF == 4 => {
+        Step { codec: runs::ID, .. } => {
+            // Runs of each length up to 24, between what is none.
+            (0..600u32).flat_map(|n| f64::from(n.isqrt() * 7 + n % 3 / 2 * (n % 100 / 90)).to_le_bytes()).collect()
+        }
+        Step { codec: fpzip::ID | pco::ID, param } if param & 0xFF == 4 => {
             numbers.flat_map(|x| (x as f32).to_le_bytes()).collect()
         }
         _ => numbers.flat_map(|x| if big { x.to_be_bytes() } else { x.to_le_bytes() }).collect(),
@@ -588,8 +682,10 @@ fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_byt
         let mut scratch = Scratch::default();
         let decoded = read.decode(stored, raw.len(), &mut scratch);
         assert!(decoded.as_ref().is_ok_and(|decoded| decoded == raw), "{name}: {decoded:?}");
-        let is_our_own =
-            read.steps().iter().all(|step| [ID_RAW, fpc::ID, fpzip::ID, shuffle::ID].contains(&step.codec));
+        let is_our_own = read
+            .steps()
+            .iter()
+            .all(|step| [ID_RAW, fpc::ID, fpzip::ID, shuffle::ID, bitshuffle::ID, runs::ID].contains(&step.codec));
         if is_our_own {
             assert_eq!(read.encode(raw, arrays, &mut scratch).expect("encodes"), stored, "{name}");
         }

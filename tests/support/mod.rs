@@ -180,6 +180,7 @@ pub fn how(sequence: u64) -> How {
             profile: "test".into(),
             created_unix_ms: 1_700_000_000_000 + sequence,
             elapsed_ms: 40,
+            decisions: Vec::new(),
         },
     }
 }

@@ -1,5 +1,6 @@
 //! Codecs that know bytes only.
 
+pub(super) mod bitshuffle;
 pub(super) mod gzip;
 pub(super) mod lz4;
 pub(super) mod shuffle;

@@ -51,7 +51,7 @@ impl BytesCodec for Shuffle {
 const TILE_ELEMENTS: usize = 64;
 
 /// Fills `lanes`, which is as long as `elements`.
-fn shuffle(elements: &[u8], width: usize, lanes: &mut [u8]) {
+pub(super) fn shuffle(elements: &[u8], width: usize, lanes: &mut [u8]) {
     let count = elements.len() / width;
     let (whole, tail) = elements.split_at(count * width);
     let (lanes, lanes_tail) = lanes.split_at_mut(count * width);
@@ -74,7 +74,7 @@ fn shuffle(elements: &[u8], width: usize, lanes: &mut [u8]) {
 }
 
 /// Fills `elements`, which is as long as `lanes`.
-fn unshuffle(lanes: &[u8], width: usize, elements: &mut [u8]) {
+pub(super) fn unshuffle(lanes: &[u8], width: usize, elements: &mut [u8]) {
     let count = lanes.len() / width;
     let (lanes, tail) = lanes.split_at(count * width);
     let (whole, elements_tail) = elements.split_at_mut(count * width);
@@ -98,7 +98,7 @@ fn unshuffle(lanes: &[u8], width: usize, elements: &mut [u8]) {
 
 /// Transposes a matrix of 8 x 8 bytes; row `i` is `rows[i]`, and its byte `j` the one of significance `j`.
 #[inline(always)]
-fn transpose(rows: [u64; 8]) -> [u64; 8] {
+pub(super) fn transpose(rows: [u64; 8]) -> [u64; 8] {
     let mut m = rows;
     for (distance, shift, mask) in
         [(1, 8, 0x00FF_00FF_00FF_00FF_u64), (2, 16, 0x0000_FFFF_0000_FFFF), (4, 32, 0x0000_0000_FFFF_FFFF)]

@@ -27,6 +27,7 @@ use layout::{Group, Kind, Layout, put, take};
 use linear::Place;
 use numbers::Elements;
 use predictor::{Field, Predictor};
+pub(crate) use records::distance as record_bytes;
 use repeats::{Marks, Runs};
 use std::fmt;
 

@@ -30,12 +30,12 @@ pub(super) struct Records {
 }
 
 /// The distance at which most bytes are equal.
-fn distance(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn distance(bytes: &[u8]) -> Option<usize> {
     let from = (bytes.len() / 2).saturating_sub(LOOKED_AT / 2);
     let looked_at = &bytes[from..(from + LOOKED_AT).min(bytes.len())];
     let mut all: Vec<(usize, usize)> = Vec::new();
     for distance in RECORD_BYTES.step_by(4).take_while(|d| d * 4 < looked_at.len()) {
-        let equal = looked_at.iter().zip(&looked_at[distance..]).filter(|(a, b)| a == b).count();
+        let equal = equal_bytes(looked_at, &looked_at[distance..]);
         all.push((equal * 100 / (looked_at.len() - distance), distance));
     }
     let most = all.iter().map(|(percent, _)| *percent).max()?;
@@ -45,6 +45,14 @@ fn distance(bytes: &[u8]) -> Option<usize> {
     // The shortest that is nearly as good: its multiples are too.
     let shortest = all.iter().find(|(percent, _)| percent * 10 >= most * 9)?;
     (most >= EQUAL_PERCENT_MIN && most > 2 * usual).then_some(shortest.1)
+}
+
+/// At how many places both have the same byte.
+fn equal_bytes(a: &[u8], b: &[u8]) -> usize {
+    // Counts of so few bytes are bytes themselves, so that many fit a vector.
+    const FEW: usize = 128;
+    let count = |(a, b): (&[u8], &[u8])| a.iter().zip(b).map(|(a, b)| u8::from(a == b)).sum::<u8>();
+    a.chunks(FEW).zip(b.chunks(FEW)).map(|pair| usize::from(count(pair))).sum()
 }
 
 /// The records of one file.

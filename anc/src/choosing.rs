@@ -1,0 +1,63 @@
+//! What a flush knows when codecs are chosen, and what it takes down for the next.
+
+use mcrengine::classify::VariableClass;
+use mcrengine::codec::{Basis, Coded, Deciding, Decision, Decisions, Profile, StoreRate, shared_name};
+use mcrengine::ids::CheckpointId;
+use mcrengine::manifest::Manifest;
+use mcrengine::plan::SegmentPlan;
+use std::borrow::Cow;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Of one flush; told from several threads.
+pub struct Choosing<'a> {
+    classes: &'a [VariableClass],
+    before: Decisions,
+    store: Option<StoreRate>,
+    clock: Box<dyn Fn() -> Duration + Sync>,
+    deciding: Option<Mutex<Deciding>>,
+}
+
+impl<'a> Choosing<'a> {
+    /// After the newest checkpoint of the group, which counts if it was made with the same profile.
+    pub fn new(
+        classes: &'a [VariableClass],
+        profile: &Profile,
+        newest: Option<&Manifest>,
+        store: Option<StoreRate>,
+    ) -> Self {
+        let newest = newest.filter(|newest| profile.is_measured() && newest.profile == profile.to_string());
+        let before = newest.map_or_else(Decisions::default, |newest| Decisions::new(newest.decisions.clone()));
+        let began = Instant::now();
+        let deciding = profile.is_measured().then(Mutex::default);
+        Self { classes, before, store, clock: Box::new(move || began.elapsed()), deciding }
+    }
+
+    /// What the choice for a segment rests on.
+    pub fn basis(&self, segment: &SegmentPlan) -> Basis<'_> {
+        Basis { kept: self.before.kept(&self.class(segment), self.store), store: self.store, clock: &*self.clock }
+    }
+
+    /// Takes down what a segment got.
+    pub fn note(&self, segment: &SegmentPlan, nth: usize, coded: &Coded) {
+        if let Some(deciding) = &self.deciding {
+            let raw_bytes = segment.raw_bytes.0 as usize; // at most 1 GiB
+            let mut deciding = deciding.lock().unwrap_or_else(PoisonError::into_inner);
+            deciding.note(&self.class(segment), nth, raw_bytes, coded);
+        }
+    }
+
+    /// For the manifest.
+    pub fn finish(self, checkpoint: &CheckpointId) -> Vec<Decision> {
+        let Some(deciding) = self.deciding else { return Vec::new() };
+        let deciding = deciding.into_inner().unwrap_or_else(PoisonError::into_inner);
+        deciding.finish(&self.before, checkpoint, self.store)
+    }
+
+    fn class(&self, segment: &SegmentPlan) -> Cow<'a, str> {
+        match segment.class.and_then(|class| self.classes.get(class as usize)) {
+            Some(class) => Cow::Borrowed(&class.key),
+            None => Cow::Owned(shared_name(segment.role, &segment.element)),
+        }
+    }
+}

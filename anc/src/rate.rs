@@ -1,0 +1,84 @@
+//! How fast the store takes bytes, learnt from what was written to it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Whether the store's speed counts in the choice of codecs.
+#[derive(Clone, Debug, Default)]
+pub enum StoreSpeed {
+    /// Only bytes count.
+    #[default]
+    Ignored,
+    /// Bytes a second, as the operator says.
+    Known(u64),
+    /// What the flushes so far found.
+    Measured(Arc<Meter>),
+}
+
+impl StoreSpeed {
+    /// Bytes a second, where known.
+    pub fn bytes_per_s(&self) -> Option<u64> {
+        match self {
+            Self::Ignored => None,
+            Self::Known(rate) => Some(*rate),
+            Self::Measured(meter) => meter.bytes_per_s(),
+        }
+    }
+
+    /// Tells how long writing and syncing a container took.
+    pub fn wrote(&self, bytes: u64, time: Duration) {
+        if let Self::Measured(meter) = self {
+            meter.add(bytes, time);
+        }
+    }
+}
+
+/// The average over the newest bytes. Older ones fade: memory of any length in two numbers.
+#[derive(Debug, Default)]
+pub struct Meter {
+    /// Bytes, and the seconds that they took.
+    sums: Mutex<(f64, f64)>,
+}
+
+/// Fewer bytes than this tell more of the time that a sync takes than of the rate.
+const BYTES_MIN: f64 = 64.0 * 1024.0 * 1024.0;
+/// What came before so many bytes counts for less and less.
+const BYTES_FADE: f64 = 1024.0 * 1024.0 * 1024.0;
+
+impl Meter {
+    fn add(&self, bytes: u64, time: Duration) {
+        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        *sums = (sums.0 + bytes as f64, sums.1 + time.as_secs_f64());
+        if sums.0 > BYTES_FADE {
+            let part = BYTES_FADE / sums.0;
+            *sums = (sums.0 * part, sums.1 * part);
+        }
+    }
+
+    fn bytes_per_s(&self) -> Option<u64> {
+        let (bytes, seconds) = *self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        (bytes >= BYTES_MIN && seconds > 0.0).then(|| (bytes / seconds).max(1.0) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_that_of_the_newest_bytes_once_there_are_enough() {
+        let speed = StoreSpeed::Measured(Arc::default());
+        speed.wrote(60 << 20, Duration::from_secs(60));
+        assert_eq!(speed.bytes_per_s(), None, "too little to tell");
+        speed.wrote(40 << 20, Duration::from_secs(40));
+        assert_eq!(speed.bytes_per_s(), Some(1 << 20));
+        for _ in 0..20 {
+            speed.wrote(1 << 30, Duration::from_secs(2));
+        }
+        let rate = speed.bytes_per_s().expect("known");
+        assert!((511 << 20..=512 << 20).contains(&rate), "{rate}");
+        speed.wrote(0, Duration::from_secs(2));
+        assert!(speed.bytes_per_s().is_some_and(|slower| slower < rate));
+        assert_eq!((StoreSpeed::Known(7).bytes_per_s(), StoreSpeed::Ignored.bytes_per_s()), (Some(7), None));
+    }
+}

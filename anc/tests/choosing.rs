@@ -1,0 +1,186 @@
+//! A series of checkpoints: what is measured, what is kept, and what the manifest says of it.
+
+use mcr_anc::budget::Budget;
+use mcr_anc::flush::{Flush, FlushOptions, Spare, flush_checkpoint};
+use mcr_anc::observe::Observer;
+use mcr_anc::rate::StoreSpeed;
+use mcr_anc::source::{FetchError, Source, Wanted};
+use mcrengine::codec::{KEPT_CHECKPOINTS_MAX, Profile, Reason};
+use mcrengine::header::{ElementType, Extent, FileHeader, Role, Shape, VariableHeader};
+use mcrengine::ids::{Digest, FilePath, GroupId, Grouping, Rank};
+use mcrengine::manifest::Manifest;
+use mcrengine::store::{MemoryStore, Store};
+use mcrengine::units::RawBytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+struct Memory(Vec<u8>);
+
+impl Source for Memory {
+    fn fetch(&self, wanted: &mut [Wanted<'_>], filled: &mut dyn FnMut(usize, &[u8])) -> Result<(), FetchError> {
+        for (nth, run) in wanted.iter_mut().enumerate() {
+            let from = run.offset as usize;
+            run.into.copy_from_slice(&self.0[from..from + run.into.len()]);
+            filled(nth, run.into);
+        }
+        Ok(())
+    }
+    fn parallel(&self) -> usize {
+        1
+    }
+}
+
+/// Counts segments that were measured, and those that were not.
+#[derive(Default)]
+struct Counter {
+    measured: AtomicUsize,
+    kept: AtomicUsize,
+}
+
+impl Observer for Counter {
+    fn chosen(&self, reason: &Reason) {
+        let count = match reason {
+            Reason::Kept => &self.kept,
+            _ => &self.measured,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+struct Series {
+    store: Arc<dyn Store>,
+    options: FlushOptions,
+    steps: u64,
+}
+
+impl Series {
+    fn new(profile: Profile) -> Self {
+        let mut options = FlushOptions { profile, threads: 3, ..FlushOptions::default() };
+        options.plan.segment_bytes = 64 << 10;
+        Self { store: Arc::new(MemoryStore::new()), options, steps: 0 }
+    }
+
+    /// Saves the next checkpoint, of one file with one array of doubles: how many segments were measured, how many were
+    /// not, and the manifest.
+    fn save(&mut self, values: &[f64]) -> (usize, usize, Manifest) {
+        let raw: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let bytes = raw.len() as u64;
+        let variable = VariableHeader {
+            role: Role::Array,
+            path: "/Density".into(),
+            element: ElementType::F64,
+            shape: Shape([values.len() as u64].into()),
+            chunk: Default::default(),
+            raw_bytes: RawBytes(bytes),
+            digest: Digest::of(&raw),
+            filters: [].into(),
+            extents: [Extent { offset: 0, stored_bytes: bytes, raw_bytes: bytes }].into(),
+        };
+        let path = FilePath::new(b"data".to_vec()).expect("a path");
+        let (digest, variables) = (Digest::of(&raw), vec![variable]);
+        let file = FileHeader { path, rank: Rank(0), bytes, mode: 0o600, modified_ns: 0, digest, variables };
+        let (counter, source) = (Counter::default(), Memory(raw));
+        self.steps += 1;
+        let flush = Flush {
+            store: &*self.store,
+            job: "job".parse().expect("a name"),
+            checkpoint: format!("c{}", self.steps).parse().expect("a name"),
+            group: GroupId(0),
+            grouping: Grouping::new(1, 1).expect("one rank"),
+            group_size: 1,
+            run: String::new(),
+            sequence: None,
+            files: Arc::new(vec![file]),
+            source: &source,
+            options: &self.options,
+            budget: &Budget::new(64 << 20),
+            spare: &Spare::default(),
+            may_commit: &|| true,
+            observer: &counter,
+            now_unix_ms: 0,
+        };
+        let manifest = flush_checkpoint(flush).expect("saved");
+        (counter.measured.into_inner(), counter.kept.into_inner(), manifest)
+    }
+}
+
+/// Smooth, another one for each seed.
+fn wave(seed: u64) -> Vec<f64> {
+    (0..40_000).map(|n| 2.0 + ((n as f64) * 0.001 + seed as f64).sin()).collect()
+}
+
+/// Nothing but that some hundred numbers come again and again.
+fn repeats(seed: u64) -> Vec<f64> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 33
+    };
+    let rows: Vec<[f64; 8]> =
+        (0..64).map(|_| std::array::from_fn(|_| f64::from_bits(next() << 31 ^ next() | 1 << 62))).collect();
+    (0..5000).flat_map(|_| rows[next() as usize % 64]).collect()
+}
+
+#[test]
+fn a_series_that_stays_alike_is_measured_once_until_the_decision_is_old() {
+    let mut series = Series::new(Profile::Fast);
+    let (measured, kept, first) = series.save(&wave(0));
+    assert_eq!((measured, kept), (5, 0));
+    let decision = &first.decisions[0];
+    assert_eq!((decision.since.to_string(), decision.kept), ("c1".into(), 0));
+    assert!(decision.why.starts_with("measured: ") && decision.why.contains("shuffle(8) zstd(1)"), "{}", decision.why);
+    for step in 1..=u64::from(KEPT_CHECKPOINTS_MAX) {
+        let (measured, kept, manifest) = series.save(&wave(step));
+        assert_eq!((measured, kept), (0, 5), "step {step}");
+        let later = &manifest.decisions[0];
+        assert_eq!((later.since.to_string(), u64::from(later.kept)), ("c1".into(), step));
+        assert_eq!((&later.chain, &later.why), (&decision.chain, &decision.why));
+    }
+    let (measured, kept, manifest) = series.save(&wave(99));
+    assert_eq!((measured, kept), (5, 0), "after so many checkpoints it is looked at again");
+    assert_eq!(manifest.decisions[0].since, manifest.checkpoint);
+}
+
+#[test]
+fn a_series_whose_content_changes_its_character_is_decided_anew_at_once() {
+    let mut series = Series::new(Profile::Fast);
+    series.save(&wave(0));
+    assert_eq!(series.save(&wave(1)).0, 0);
+    let (measured, _, manifest) = series.save(&repeats(5));
+    assert_eq!(measured, 5);
+    let decision = &manifest.decisions[0];
+    assert_eq!(
+        (&*decision.chain, decision.since.clone()),
+        ("1:0 18:3", manifest.checkpoint.clone()),
+        "{}",
+        decision.why
+    );
+    let (measured, kept, _) = series.save(&repeats(6));
+    assert_eq!((measured, kept), (0, 5));
+}
+
+#[test]
+fn another_profile_or_a_store_of_another_speed_takes_nothing_over() {
+    let mut series = Series::new(Profile::Fast);
+    series.save(&wave(0));
+    series.options.store_speed = StoreSpeed::Known(100 << 20);
+    assert_eq!(series.save(&wave(1)).0, 5);
+    let (measured, _, manifest) = series.save(&wave(2));
+    assert_eq!((measured, manifest.decisions[0].store_mib_per_s), (0, Some(100)));
+    series.options.store_speed = StoreSpeed::Known(300 << 20);
+    assert_eq!(series.save(&wave(3)).0, 5);
+    series.options.profile = Profile::Balanced;
+    assert_eq!(series.save(&wave(4)).0, 5);
+    series.options.profile = Profile::Zstd { level: 1 };
+    assert_eq!(series.save(&wave(5)).2.decisions, [], "nothing is to be decided");
+}
+
+#[test]
+fn what_is_constant_is_no_decision_about_what_is_not() {
+    let mut series = Series::new(Profile::Fast);
+    let manifest = series.save(&vec![0.5; 40_000]).2;
+    assert_eq!(manifest.decisions[0].why, "all elements are the same");
+    assert!(manifest.stored_bytes.0 < 1500, "{}", manifest.stored_bytes);
+    let manifest = series.save(&wave(0)).2;
+    assert_eq!(manifest.decisions[0].since, manifest.checkpoint);
+}
