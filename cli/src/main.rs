@@ -53,7 +53,10 @@ fn main() -> ExitCode {
         Command::Run(args) => daemon::run_both(args),
         Command::Status(args) => status::run(args),
         Command::Config(args) => config::run(args),
-        Command::Bench(args) => bench::run(args),
+        Command::Bench(args) => {
+            mcr_cnc::memory::expect_bulk();
+            bench::run(args)
+        }
     };
     result.unwrap_or_else(|error| {
         eprintln!("mcr: {error:#}");

@@ -6,7 +6,7 @@
 
 use super::input::{Deadline, capture_ranks, checkpoints, sampled_ranks, wanted};
 use super::measure::{Bench, Coded, Coder, Item, Planned, all_items, check};
-use super::{Bounds, Looked, budget, tables, threads};
+use super::{Bounds, Looked, budget, codecs_report, threads};
 use crate::args::BenchCodecsArgs;
 use crate::output::{Progress, print, print_json};
 use anyhow::bail;
@@ -131,8 +131,6 @@ pub struct Report {
     pub columns: Vec<&'static str>,
     /// The largest first.
     pub lines: Vec<Line>,
-    /// Over all classes, for each column.
-    pub all: Vec<Cell>,
     pub profiles: Vec<ProfileLine>,
 }
 
@@ -166,8 +164,6 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
     let groups = job.bench.plan(args.group_size.get(), plan)?;
     // Half of the time for the classes, the rest for the profiles.
     let lines = job.lines(&groups, &columns, deadline.half())?;
-    let mut all = vec![Cell::default(); columns.len()];
-    lines.iter().for_each(|line| all.iter_mut().zip(&line.sums).for_each(|(all, cell)| all.add(cell)));
     let profiles: Vec<ProfileLine> =
         args.profiles.iter().map(|profile| job.profile(profile, deadline)).collect::<anyhow::Result<_>>()?;
     drop(progress);
@@ -186,12 +182,11 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
         },
         columns: columns.iter().map(|column| column.name).collect(),
         lines,
-        all,
         profiles,
     };
     match input.json {
-        true => print_json(&tables::codecs_json(&report))?,
-        false => print(&tables::codecs(&report, args.classes)),
+        true => print_json(&codecs_report::json(&report))?,
+        false => print(&codecs_report::text(&report, args.classes)),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,12 +5,14 @@
 //! each thread; time by `--time-limit`, after which nothing is begun.
 
 mod codecs;
+mod codecs_report;
 mod counting;
 mod input;
 mod measure;
+mod paper;
 mod plot;
 mod schemes;
-mod tables;
+mod schemes_report;
 
 use crate::args::{BenchArgs, BenchCommand, BenchInput};
 use anyhow::bail;
@@ -41,6 +43,10 @@ fn budget<'a>(input: &BenchInput, profiles: impl Iterator<Item = &'a Profile>) -
 
 fn threads(asked: usize) -> usize {
     if asked == 0 { FlushOptions::default().threads } else { asked.min(1024) }
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    100.0 * part as f64 / whole.max(1) as f64
 }
 
 /// What was looked at, and of how much.

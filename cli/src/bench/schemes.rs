@@ -7,14 +7,14 @@
 
 use super::input::{Captured, Checkpoint, Deadline, capture_ranks, checkpoints, sampled_ranks, wanted};
 use super::measure::{Bench, Coder};
-use super::{Bounds, Looked, budget, plot, tables, threads};
+use super::paper::{Characteristics, Improvement, characteristics, improvements};
+use super::{Bounds, Looked, budget, plot, schemes_report, threads};
 use crate::args::BenchSchemesArgs;
 use crate::output::{Progress, print, print_json};
 use anyhow::{Context, bail};
 use mcr_anc::budget::Budget;
 use mcr_cnc::capture::CaptureMode;
 use mcrengine::codec::Profile;
-use mcrengine::header::{ElementType, FileHeader, Role};
 use mcrengine::plan::{PlanOptions, Scheme};
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -55,28 +55,6 @@ pub struct Series {
     pub points: Vec<Point>,
 }
 
-/// Table III: what a checkpoint is made of.
-#[derive(Clone, Debug, Default, serde::Serialize)]
-pub struct Characteristics {
-    pub ranks: u32,
-    pub files: u64,
-    pub file_bytes: u64,
-    pub rank_bytes_min: u64,
-    pub rank_bytes_max: u64,
-    pub variables: u64,
-    pub file_variables_min: u64,
-    pub file_variables_max: u64,
-    /// Raw bytes of all variables, the skeletons not counted.
-    pub variable_bytes: u64,
-    pub double_bytes: u64,
-    pub float_bytes: u64,
-    pub other_bytes: u64,
-    /// Bytes of files that are no variable's: the metadata of HDF5.
-    pub skeleton_bytes: u64,
-    /// Files that are one run of bytes to us.
-    pub opaque_files: u64,
-}
-
 /// All that is reported.
 pub struct Report {
     pub dir: String,
@@ -97,15 +75,6 @@ pub struct Report {
     pub checkpoints_left_out: usize,
     /// What the block schemes were measured with.
     pub best_blocks: [NonZeroU32; 2],
-}
-
-/// Table IV: a line of it.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct Improvement {
-    pub scheme: Scheme,
-    /// Percent, and the group size where it is.
-    pub best: (f64, u32),
-    pub worst: (f64, u32),
 }
 
 /// The most checkpoints of the series; of more, some, evenly spread.
@@ -137,76 +106,40 @@ pub fn run(args: BenchSchemesArgs) -> anyhow::Result<ExitCode> {
     };
     let mut of = Measured { job: &job, files: &files, label: checkpoint.label.to_string(), known: HashMap::new() };
 
-    let (gzip, double, single) = paper_coders();
     let mut blocks = args.block_sizes.clone();
     blocks.sort_unstable();
     blocks.dedup();
-    let block_schemes = [(Scheme::AgnosticBlock, &gzip), (Scheme::AwareBlock, &double)];
-    let (mut figure_8, mut best_blocks) = (Vec::new(), [blocks[0]; 2]);
-    for ((scheme, coder), best) in block_schemes.into_iter().zip(&mut best_blocks) {
-        let cell = |block| Cell { scheme, coder: coder.clone(), group_size: largest, block_bytes: Some(block) };
-        let points = blocks.iter().map(|&block| of.point(cell(block))).collect::<anyhow::Result<Vec<_>>>()?;
-        let least = points.iter().filter(|point| point.stored_bytes.is_some()).min_by_key(|point| point.stored_bytes);
-        *best = least.and_then(|point| point.cell.block_bytes).unwrap_or(blocks[0]);
-        figure_8.push(Series { name: scheme_name(scheme).into(), points });
-    }
-    let block_of = |scheme| match scheme {
-        Scheme::AgnosticBlock => Some(best_blocks[0]),
-        Scheme::AwareBlock => Some(best_blocks[1]),
-        Scheme::Agnostic | Scheme::Aware => None,
+    let (figure_8, best_blocks) = figure_8(&mut of, &blocks, largest)?;
+    let figure_6 = figure_6(&mut of, best_blocks, largest)?;
+    let lines = lines(&args.profiles, best_blocks);
+    let of_line = |(name, line): &(String, Cell), of: &mut Measured<'_>| -> anyhow::Result<Series> {
+        let points = group_sizes.iter().map(|&group_size| of.point(Cell { group_size, ..line.clone() }));
+        Ok(Series { name: name.clone(), points: points.collect::<anyhow::Result<_>>()? })
     };
-    let cell = |scheme, coder: &Coder, group_size| Cell {
-        scheme,
-        coder: coder.clone(),
-        group_size,
-        block_bytes: block_of(scheme),
-    };
-
-    let mut figure_6 = Vec::new();
-    for scheme in [Scheme::Agnostic, Scheme::Aware, Scheme::AwareBlock] {
-        let coders = if scheme == Scheme::Agnostic { [&gzip, &Coder::GzipTwice] } else { [&single, &double] };
-        for (passes, coder) in (1..).zip(coders) {
-            figure_6.push((passes, of.point(cell(scheme, coder, largest))?));
-        }
-    }
-    let of_paper = Scheme::ALL.map(|scheme| (scheme, if scheme.takes_files_apart() { &double } else { &gzip }));
-    let ours: Vec<Coder> = args.profiles.iter().cloned().map(Coder::Profile).collect();
-    let mut lines: Vec<(String, Scheme, &Coder)> =
-        of_paper.iter().map(|(scheme, coder)| (scheme_name(*scheme).to_owned(), *scheme, *coder)).collect();
-    lines.extend(
-        args.profiles.iter().zip(&ours).map(|(profile, coder)| (format!("{profile} (ours)"), Scheme::Aware, coder)),
-    );
-    let mut figure_7 = Vec::new();
-    for (name, scheme, coder) in &lines {
-        let points =
-            group_sizes.iter().map(|&size| of.point(cell(*scheme, coder, size))).collect::<anyhow::Result<Vec<_>>>()?;
-        figure_7.push(Series { name: name.clone(), points });
-    }
-    let (mut series, left_out) = (Vec::new(), checkpoints.len().saturating_sub(SERIES_MAX));
-    let shown = spread(checkpoints.len(), SERIES_MAX);
-    let mut known = vec![Vec::new(); lines.len()];
-    for nth in if checkpoints.len() > 1 { shown } else { Vec::new() } {
+    let figure_7 = lines.iter().map(|line| of_line(line, &mut of)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut figure_9: Vec<Series> =
+        lines.iter().map(|(name, _)| Series { name: name.clone(), points: Vec::new() }).collect();
+    let shown = if checkpoints.len() > 1 { spread(checkpoints.len(), SERIES_MAX) } else { Vec::new() };
+    for &nth in &shown {
+        let this = &checkpoints[nth];
         let mut measure = |of: &mut Measured<'_>| -> anyhow::Result<()> {
-            for ((_, scheme, coder), points) in lines.iter().zip(&mut known) {
-                points.push(of.point(cell(*scheme, coder, largest))?);
+            for ((_, line), series) in lines.iter().zip(&mut figure_9) {
+                series.points.push(of.point(Cell { group_size: largest, ..line.clone() })?);
             }
             Ok(())
         };
         if nth == at {
             measure(&mut of)?;
-            continue;
+        } else if let Some(files) = job.read(this, &sampled(this, asked, args.sample))? {
+            measure(&mut Measured { job: &job, files: &files, label: this.label.to_string(), known: HashMap::new() })?;
         }
-        let this = &checkpoints[nth];
-        let Some(files) = job.read(this, &sampled(this, asked, args.sample))? else { continue };
-        measure(&mut Measured { job: &job, files: &files, label: this.label.to_string(), known: HashMap::new() })?;
     }
-    series.extend(lines.iter().zip(known).map(|((name, ..), points)| Series { name: name.clone(), points }));
     drop(progress);
 
-    let figures = [&figure_7, &figure_8, &series];
-    let all = figures.iter().flat_map(|figure| figure.iter()).flat_map(|series| &series.points);
-    let is_complete = all.chain(figure_6.iter().map(|(_, point)| point)).all(|point| point.stored_bytes.is_some())
-        && series.iter().all(|series| checkpoints.len() < 2 || series.points.len() == checkpoints.len() - left_out);
+    let in_figures = [&figure_7, &figure_8, &figure_9].into_iter().flatten().flat_map(|line| &line.points);
+    let is_complete = (in_figures.chain(figure_6.iter().map(|(_, point)| point)))
+        .all(|point| point.stored_bytes.is_some())
+        && figure_9.iter().all(|line| line.points.len() == shown.len());
     let report = Report {
         dir: dir.display().to_string(),
         looked: Looked::new(checkpoint, &files.apart),
@@ -223,24 +156,81 @@ pub fn run(args: BenchSchemesArgs) -> anyhow::Result<ExitCode> {
         figure_6,
         figure_7,
         figure_8,
-        figure_9: series,
-        checkpoints_left_out: left_out,
+        figure_9,
+        checkpoints_left_out: checkpoints.len().saturating_sub(SERIES_MAX),
         best_blocks,
     };
     if let Some(plots) = &args.plots {
         plot::write_all(plots, &report)?;
     }
     match input.json {
-        true => print_json(&tables::schemes_json(&report))?,
-        false => print(&tables::schemes(&report)),
+        true => print_json(&schemes_report::json(&report))?,
+        false => print(&schemes_report::text(&report)),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// gzip; the paper's chain, with the second pass and without.
-fn paper_coders() -> (Coder, Coder, Coder) {
+/// What the paper compresses a scheme's segments with, in one pass and in two.
+fn passes(scheme: Scheme) -> [Coder; 2] {
     let paper = |double| Coder::Profile(Profile::Paper { double });
-    (Coder::Profile(Profile::Gzip), paper(true), paper(false))
+    match scheme.takes_files_apart() {
+        false => [Coder::Profile(Profile::Gzip), Coder::GzipTwice],
+        true => [paper(false), paper(true)],
+    }
+}
+
+/// One pass for the schemes that do not look inside, two for the others (section VI-A).
+fn as_published(scheme: Scheme) -> Coder {
+    let [single, double] = passes(scheme);
+    if scheme.takes_files_apart() { double } else { single }
+}
+
+/// With which blocks, Agnostic-Block's and Aware-Block's.
+fn block_bytes(scheme: Scheme, blocks: [NonZeroU32; 2]) -> Option<NonZeroU32> {
+    match scheme {
+        Scheme::AgnosticBlock => Some(blocks[0]),
+        Scheme::AwareBlock => Some(blocks[1]),
+        Scheme::Agnostic | Scheme::Aware => None,
+    }
+}
+
+/// The lines of figures 7 and 9: the paper's schemes, then Aware with our profiles.
+fn lines(profiles: &[Profile], blocks: [NonZeroU32; 2]) -> Vec<(String, Cell)> {
+    let cell = |scheme, coder| Cell { scheme, coder, group_size: 1, block_bytes: block_bytes(scheme, blocks) };
+    let of_paper = Scheme::ALL.map(|scheme| (scheme_name(scheme).to_owned(), cell(scheme, as_published(scheme))));
+    let ours = profiles
+        .iter()
+        .map(|profile| (format!("{profile} (ours)"), cell(Scheme::Aware, Coder::Profile(profile.clone()))));
+    of_paper.into_iter().chain(ours).collect()
+}
+
+/// Over block sizes; also the best of them for either scheme.
+fn figure_8(
+    of: &mut Measured<'_>,
+    blocks: &[NonZeroU32],
+    group_size: u32,
+) -> anyhow::Result<(Vec<Series>, [NonZeroU32; 2])> {
+    let (mut figure, mut best) = (Vec::new(), [blocks[0]; 2]);
+    for (scheme, best) in [Scheme::AgnosticBlock, Scheme::AwareBlock].into_iter().zip(&mut best) {
+        let cell = |block| Cell { scheme, coder: as_published(scheme), group_size, block_bytes: Some(block) };
+        let points = blocks.iter().map(|&block| of.point(cell(block))).collect::<anyhow::Result<Vec<_>>>()?;
+        let least = points.iter().filter(|point| point.stored_bytes.is_some()).min_by_key(|point| point.stored_bytes);
+        *best = least.and_then(|point| point.cell.block_bytes).unwrap_or(blocks[0]);
+        figure.push(Series { name: scheme_name(scheme).into(), points });
+    }
+    Ok((figure, best))
+}
+
+/// One pass and two.
+fn figure_6(of: &mut Measured<'_>, blocks: [NonZeroU32; 2], group_size: u32) -> anyhow::Result<Vec<(u32, Point)>> {
+    let mut figure = Vec::new();
+    for scheme in [Scheme::Agnostic, Scheme::Aware, Scheme::AwareBlock] {
+        for (nth, coder) in (1..).zip(passes(scheme)) {
+            let cell = Cell { scheme, coder, group_size, block_bytes: block_bytes(scheme, blocks) };
+            figure.push((nth, of.point(cell)?));
+        }
+    }
+    Ok(figure)
 }
 
 /// As the paper writes it.
@@ -319,90 +309,9 @@ impl Measured<'_> {
     }
 }
 
-fn characteristics(captured: &Captured) -> Characteristics {
-    let mut of_ranks = vec![0u64; captured.ranks as usize];
-    let mut table =
-        Characteristics { ranks: captured.ranks, files: captured.headers.len() as u64, ..Default::default() };
-    let mut counts = Vec::with_capacity(captured.headers.len());
-    for FileHeader { rank, bytes, variables, .. } in &captured.headers {
-        table.file_bytes += bytes;
-        of_ranks[rank.0 as usize] += bytes;
-        let mut count = 0;
-        for variable in variables {
-            let raw_bytes = variable.raw_bytes.0;
-            match variable.role {
-                Role::Skeleton => table.skeleton_bytes += raw_bytes,
-                Role::WholeFile => table.opaque_files += 1,
-                Role::Array | Role::StoredChunks => count += 1,
-            }
-            if variable.role != Role::Skeleton {
-                table.variable_bytes += raw_bytes;
-                match variable.element {
-                    ElementType::Float { width: 8, .. } => table.double_bytes += raw_bytes,
-                    ElementType::Float { width: 4, .. } => table.float_bytes += raw_bytes,
-                    ElementType::Float { .. }
-                    | ElementType::Bytes
-                    | ElementType::Int { .. }
-                    | ElementType::Fixed { .. }
-                    | ElementType::Compound { .. } => table.other_bytes += raw_bytes,
-                }
-            }
-        }
-        table.variables += count;
-        counts.push(count);
-    }
-    let ends = |all: &[u64]| (all.iter().copied().min().unwrap_or(0), all.iter().copied().max().unwrap_or(0));
-    (table.rank_bytes_min, table.rank_bytes_max) = ends(&of_ranks);
-    (table.file_variables_min, table.file_variables_max) = ends(&counts);
-    table
-}
-
-/// Equation 2 of the paper, for each scheme against Agnostic at the same group size.
-fn improvements(figure_7: &[Series]) -> Vec<Improvement> {
-    let of = |scheme| figure_7.iter().find(|series| series.name == scheme_name(scheme));
-    let Some(agnostic) = of(Scheme::Agnostic) else { return Vec::new() };
-    let line = |scheme| {
-        let gains: Vec<(f64, u32)> = (of(scheme)?.points.iter().zip(&agnostic.points))
-            .filter_map(|(a, b)| Some((relative_improvement(a.ratio()?, b.ratio()?), a.cell.group_size)))
-            .collect();
-        let best = gains.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0))?;
-        let worst = gains.iter().copied().min_by(|a, b| a.0.total_cmp(&b.0))?;
-        Some(Improvement { scheme, best, worst })
-    };
-    [Scheme::AwareBlock, Scheme::Aware].into_iter().filter_map(line).collect()
-}
-
-/// In percent.
-fn relative_improvement(a: f64, b: f64) -> f64 {
-    (a - b) / b * 100.0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn series(scheme: Scheme, stored: &[Option<u64>]) -> Series {
-        let point = |(nth, stored_bytes): (usize, &Option<u64>)| Point {
-            cell: Cell { scheme, coder: Coder::Lz4, group_size: 1 << nth, block_bytes: None },
-            checkpoint: "c".into(),
-            file_bytes: 1000,
-            stored_bytes: *stored_bytes,
-        };
-        Series { name: scheme_name(scheme).into(), points: stored.iter().enumerate().map(point).collect() }
-    }
-
-    #[test]
-    fn improvements_are_those_of_equation_2_at_the_same_group_size() {
-        let figure = [
-            series(Scheme::Agnostic, &[Some(500), Some(400), Some(400)]),
-            series(Scheme::Aware, &[Some(250), Some(320), None]),
-            series(Scheme::AwareBlock, &[Some(1000), Some(400), Some(200)]),
-        ];
-        let found: Vec<_> =
-            improvements(&figure).into_iter().map(|line| (line.scheme, line.best, line.worst)).collect();
-        let expected = [(Scheme::AwareBlock, (100.0, 4), (-50.0, 1)), (Scheme::Aware, (100.0, 1), (25.0, 2))];
-        assert_eq!(found, expected);
-    }
 
     #[test]
     fn a_long_series_is_shown_in_part_with_its_end() {
