@@ -108,7 +108,9 @@ pub fn text(report: &Report, most: usize) -> String {
         }
         let _ = write!(text, "\n{title}\n{}", table.render()); // a String takes everything
     };
-    matrix("Raw bytes for each stored byte (* the most)", &Cell::ratio, true);
+    let title =
+        "Raw bytes for each stored byte (* the most; what a codec is not made for, -, counts as `fast` in the sums)";
+    matrix(title, &Cell::ratio, true);
     let title = "Coding, MB/s (10^6 raw bytes a second of processor time, one core)";
     matrix(title, &|cell| cell.rates()[0] / 1e6, false);
     matrix("Decoding, MB/s", &|cell| cell.rates()[1] / 1e6, false);
