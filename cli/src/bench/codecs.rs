@@ -162,13 +162,13 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
 
     let plan = PlanOptions::default();
     let groups = job.bench.plan(args.group_size.get(), plan)?;
-    // Half of the time for the classes, the rest for the profiles.
-    let lines = job.lines(&groups, &columns, deadline.half())?;
+    // The profiles first, in half of the time: they are what is chosen between.
+    let half = deadline.half();
     let profiles: Vec<ProfileLine> =
-        args.profiles.iter().map(|profile| job.profile(profile, deadline)).collect::<anyhow::Result<_>>()?;
+        args.profiles.iter().map(|profile| job.profile(profile, half)).collect::<anyhow::Result<_>>()?;
+    let (lines, are_complete) = job.lines(&groups, &columns, deadline)?;
     drop(progress);
-    let is_complete = lines.iter().all(|line| line.sums.iter().all(|cell| cell.raw_bytes > 0))
-        && profiles.iter().all(|line| line.measured.is_some());
+    let is_complete = are_complete && profiles.iter().all(|line| line.measured.is_some());
     let report = Report {
         dir: dir.display().to_string(),
         looked: Looked::new(checkpoint, &captured),
@@ -216,8 +216,13 @@ impl Job<'_> {
         Ok((Cell { raw_bytes, stored_bytes, encode_ns, decode_ns, chains }, stored))
     }
 
-    /// Every class with every codec. Of each class as many segments, evenly spread, as its share of the sample is.
-    fn lines(&self, groups: &[Planned<'_>], columns: &[Column], deadline: Deadline) -> anyhow::Result<Vec<Line>> {
+    /// Every class with every codec, and whether time was enough. Of each class as many segments, evenly spread, as its share of the sample is.
+    fn lines(
+        &self,
+        groups: &[Planned<'_>],
+        columns: &[Column],
+        deadline: Deadline,
+    ) -> anyhow::Result<(Vec<Line>, bool)> {
         let mut lines: BTreeMap<String, (Line, Vec<Item>)> = BTreeMap::new();
         for item in all_items(groups) {
             let (group, segment) = (&groups[item.group], &groups[item.group].segments[item.segment]);
@@ -247,11 +252,18 @@ impl Job<'_> {
         // A class by itself is cut into the shorter segments; so even the predicting codecs need no more than this.
         let memory = columns.iter().map(|column| column.coder.memory_per_raw_byte()).max().unwrap_or(1);
         let cells = self.bench.each(groups, &items, memory, deadline, |group, segment, raw, scratch| {
-            let cell = |column: &Column| Ok(self.cell(&column.coder, segment, group.files, raw, scratch)?.0);
-            let cells = columns.iter().map(cell).collect::<anyhow::Result<Vec<Cell>>>();
+            let mut cells = Vec::with_capacity(columns.len());
+            for column in columns {
+                if deadline.is_over() {
+                    return Ok(None); // of a segment every codec counts or none, so that they can be compared
+                }
+                cells.push(self.cell(&column.coder, segment, group.files, raw, scratch)?.0);
+            }
             self.progress.done(raw.len() as u64);
-            cells
+            Ok(Some(cells))
         })?;
+        let cells: Vec<Option<Vec<Cell>>> = cells.into_iter().map(Option::flatten).collect();
+        let are_complete = cells.iter().all(Option::is_some);
         for ((_, n, _), cells) in rounds.iter().zip(cells) {
             let sums = &mut lines[*n].0.sums;
             sums.iter_mut().zip(cells.iter().flatten()).for_each(|(sum, cell)| sum.add(cell));
@@ -261,7 +273,7 @@ impl Job<'_> {
             line.cells = columns.iter().zip(&line.sums).map(own).collect();
             line
         };
-        Ok(lines.into_iter().map(finished).collect())
+        Ok((lines.into_iter().map(finished).collect(), are_complete))
     }
 
     /// A profile over everything, with the plan that it has in a save.
