@@ -42,6 +42,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Check or print a configuration
     Config(ConfigArgs),
+    /// Measure what compression would bring, on your own checkpoints; writes nothing
+    Bench(BenchArgs),
 }
 
 #[derive(Debug, Args)]
@@ -274,6 +276,115 @@ pub enum ConfigCommand {
     Defaults,
 }
 
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    pub command: BenchCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Each codec on each class of variables: ratio, and rates of one core
+    Codecs(BenchCodecsArgs),
+    /// The tables and figures of the mcrEngine paper (SC12), of your data
+    Schemes(BenchSchemesArgs),
+}
+
+/// What is measured, and how much of it.
+#[derive(Debug, Args)]
+pub struct BenchInput {
+    /// Directory that holds the checkpoint files
+    pub dir: PathBuf,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    /// Ranks that a complete checkpoint has; found from the files where not given
+    #[arg(long)]
+    pub ranks: Option<u32>,
+    /// Checkpoint that is measured; the newest where not given
+    #[arg(long, value_name = "ID")]
+    pub checkpoint: Option<CheckpointId>,
+    /// Begin nothing new after so many seconds, and say what is missing; 0: no limit
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    pub time_limit: u64,
+    /// MiB of segments in memory at most
+    #[arg(long, default_value_t = 256, value_name = "MIB")]
+    pub budget_mib: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchCodecsArgs {
+    #[command(flatten)]
+    pub input: BenchInput,
+    /// Bytes that are measured, as in 64M; of a larger checkpoint only some ranks, but at least one, and of its classes
+    /// only some segments
+    #[arg(long, default_value = "32M", value_parser = byte_count, value_name = "BYTES")]
+    pub sample: u64,
+    /// GROUP_SIZE: ranks merged into one container
+    #[arg(long, default_value = "32", value_name = "N")]
+    pub group_size: std::num::NonZeroU32,
+    /// Show the N largest classes, and the sum of the others
+    #[arg(long, default_value_t = 12, value_name = "N")]
+    pub classes: usize,
+    /// What `mcr save --profile` would store and take
+    #[arg(long, value_delimiter = ',', default_value = "fast,balanced,max,paper", value_name = "PROFILES")]
+    pub profiles: Vec<Profile>,
+    /// Times that a segment is coded and decoded; the median counts. What takes long is done less often
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    pub repetitions: u32,
+    /// Threads; 0: as many as the process may run on. Several disturb each other's rates a little
+    #[arg(long, default_value_t = 1)]
+    pub threads: usize,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchSchemesArgs {
+    #[command(flatten)]
+    pub input: BenchInput,
+    /// Bytes of each checkpoint that are measured, as in 1G; of a larger one only some ranks, but at least one
+    #[arg(long, default_value = "256M", value_parser = byte_count, value_name = "BYTES")]
+    pub sample: u64,
+    /// Group sizes, the largest being that of the other figures; those above the number of ranks count as that
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "SIZES")]
+    pub group_sizes: Vec<std::num::NonZeroU32>,
+    /// Block sizes of the block schemes, as in 4K,64K; the best of them is that of the other figures
+    #[arg(long, value_delimiter = ',', default_value = "512,4K,16K,64K,256K,1M", value_parser = block_bytes, value_name = "BYTES")]
+    pub block_sizes: Vec<std::num::NonZeroU32>,
+    /// Profiles shown beside the paper's chain
+    #[arg(long, value_delimiter = ',', default_value = "fast,balanced", value_name = "PROFILES")]
+    pub profiles: Vec<Profile>,
+    /// Write a picture of each figure (SVG) into this directory
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
+    /// Threads; 0: as many as the process may run on
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
+}
+
+/// A number of bytes with K, M, G or T for powers of 1024.
+fn byte_count(text: &str) -> Result<u64, String> {
+    let error = || format!("{text:?} is no number of bytes; write it as in 1048576, 512M or 2G");
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match text[digits.len()..].trim().trim_end_matches("iB").trim_end_matches('B') {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(error()),
+    };
+    let number: u64 = digits.parse().map_err(|_| error())?;
+    number.checked_mul(1 << shift).ok_or_else(error)
+}
+
+fn block_bytes(text: &str) -> Result<std::num::NonZeroU32, String> {
+    let bytes = byte_count(text)?;
+    let bytes = u32::try_from(bytes).ok().and_then(std::num::NonZeroU32::new);
+    bytes.ok_or_else(|| format!("{text:?}: a block has 1 byte to 4 GiB"))
+}
+
 fn scheme(name: &str) -> Result<Scheme, String> {
     let known = || Scheme::ALL.map(Scheme::name).join(", ");
     Scheme::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| format!("known schemes: {}", known()))
@@ -315,6 +426,19 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn numbers_of_bytes_are_read_and_nonsense_is_refused() {
+        for (text, bytes) in
+            [("0", 0), ("512", 512), ("4K", 4096), ("64MiB", 64 << 20), ("2 GB", 2 << 30), ("1T", 1 << 40)]
+        {
+            assert_eq!(byte_count(text), Ok(bytes), "{text:?}");
+        }
+        for bad in ["", "M", "1.5G", "-1", "1X", "99999999999T"] {
+            assert!(byte_count(bad).is_err(), "{bad:?} was taken");
+        }
+        assert!(block_bytes("0").is_err() && block_bytes("8G").is_err() && block_bytes("1K").is_ok());
     }
 
     #[test]

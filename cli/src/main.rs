@@ -1,6 +1,7 @@
 //! `mcr`: the one binary of mcrEngine. Loads, builds, runs and drains; everything else is in the libraries.
 
 mod args;
+mod bench;
 mod common;
 mod config;
 mod daemon;
@@ -52,6 +53,10 @@ fn main() -> ExitCode {
         Command::Run(args) => daemon::run_both(args),
         Command::Status(args) => status::run(args),
         Command::Config(args) => config::run(args),
+        Command::Bench(args) => {
+            mcr_cnc::memory::expect_bulk();
+            bench::run(args)
+        }
     };
     result.unwrap_or_else(|error| {
         eprintln!("mcr: {error:#}");

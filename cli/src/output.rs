@@ -8,14 +8,14 @@ use std::time::Duration;
 
 /// Rows under headings; numbers to the right.
 pub struct Table {
-    headings: Vec<&'static str>,
+    headings: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table with these headings; those that begin with `>` are columns of numbers.
-    pub fn new(headings: &[&'static str]) -> Self {
-        Self { headings: headings.to_vec(), rows: Vec::new() }
+    pub fn new(headings: &[impl AsRef<str>]) -> Self {
+        Self { headings: headings.iter().map(|heading| heading.as_ref().to_owned()).collect(), rows: Vec::new() }
     }
 
     /// Adds a row, with a cell for each heading.

@@ -118,19 +118,19 @@ fn flush_options(args: &SaveArgs) -> anyhow::Result<FlushOptions> {
 }
 
 /// The checkpoints below a directory, in natural order.
-fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool) -> anyhow::Result<Vec<Found>> {
+pub(crate) fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool) -> anyhow::Result<Vec<Found>> {
     let limits = ScanLimits::default();
     let listing = list(dir, &limits)?;
     let layout = layout_of(layout, || Ok((listing.files.clone(), dir.to_owned())), quiet)?;
     let scan = sort(listing, &layout);
     for path in scan.unplaced.iter().take(10) {
-        eprintln!("mcr: {path}: belongs to no checkpoint of this layout; not saved");
+        eprintln!("mcr: {path}: belongs to no checkpoint of this layout; left out");
     }
     if scan.unplaced.len() > 10 {
         eprintln!("mcr: ... and {} more files that belong to no checkpoint", scan.unplaced.len() - 10);
     }
     for skipped in scan.skipped.iter().take(10) {
-        eprintln!("mcr: {}: {}; not saved", skipped.path.display(), skipped.reason);
+        eprintln!("mcr: {}: {}; left out", skipped.path.display(), skipped.reason);
     }
     let (found, order) = scan.in_order();
     if let Some(line) = order {

@@ -1,5 +1,6 @@
 //! End to end: the binary itself, real HDF5 files, real gRPC, real processes killed with SIGKILL.
 
+mod bench;
 mod command_line;
 mod configuration;
 mod corpus;

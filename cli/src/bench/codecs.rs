@@ -1,0 +1,387 @@
+//! `mcr bench codecs`: each codec on each class of variables of a checkpoint.
+//!
+//! A class is cut and merged as the scheme Aware does it; what a save would pool is a class of its own here. Rates are raw
+//! bytes for each second of processor time of one core, from memory to memory, coding and decoding each the median of some
+//! repetitions; every coded segment is decoded and compared.
+
+use super::input::{Deadline, capture_ranks, checkpoints, sampled_ranks, wanted};
+use super::measure::{Bench, Coded, Coder, Item, Planned, all_items, check};
+use super::{Bounds, Looked, budget, codecs_report, threads};
+use crate::args::BenchCodecsArgs;
+use crate::output::{Progress, print, print_json};
+use anyhow::bail;
+use mcr_cnc::capture::CaptureMode;
+use mcrengine::codec::{Profile, Scratch};
+use mcrengine::container::StoredSegment;
+use mcrengine::header::{ElementType, FileHeader, Role};
+use mcrengine::plan::{PlanOptions, SegmentPlan};
+use nix::time::{ClockId, clock_gettime};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// A codec, or a chain of them, as it is named with `mcr save --profile`; lz4 is a part of `paper` only.
+struct Column {
+    name: &'static str,
+    coder: Coder,
+    /// What it is made for; other classes get what the profile takes instead, which is not shown as its own.
+    takes: fn(&ElementType) -> bool,
+}
+
+const fn any(_: &ElementType) -> bool {
+    true
+}
+
+fn columns() -> Vec<Column> {
+    let shuffled: fn(&ElementType) -> bool = |element| (2..=64).contains(&element.width());
+    let doubles: fn(&ElementType) -> bool = |element| matches!(element, ElementType::Float { width: 8, .. });
+    let floats: fn(&ElementType) -> bool = |element| matches!(element, ElementType::Float { width: 4 | 8, .. });
+    let column = |name, profile, takes| Column { name, coder: Coder::Profile(profile), takes };
+    vec![
+        column("raw", Profile::Raw, any),
+        column("gzip", Profile::Gzip, any),
+        Column { name: "lz4", coder: Coder::Lz4, takes: any },
+        column("zstd-1", Profile::Zstd { level: 1 }, any),
+        column("zstd-3", Profile::Zstd { level: 3 }, any),
+        column("zstd-9", Profile::Zstd { level: 9 }, any),
+        column("zstd-19", Profile::Zstd { level: 19 }, any),
+        column("shuf-zstd", Profile::ShuffleZstd { level: 1 }, shuffled),
+        column("fpc", Profile::Fpc { level: 16 }, doubles),
+        column("fpzip", Profile::Fpzip, floats),
+        column("paper", Profile::Paper { double: true }, any),
+        column("fast", Profile::Fast, any),
+        column("balanced", Profile::Balanced, any),
+        column("max", Profile::Max, any),
+    ]
+}
+
+/// What a codec made of some segments, and how long it took.
+#[derive(Clone, Debug, Default)]
+pub struct Cell {
+    pub raw_bytes: u64,
+    pub stored_bytes: u64,
+    pub encode_ns: u64,
+    pub decode_ns: u64,
+    /// Raw bytes by chain.
+    pub chains: BTreeMap<String, u64>,
+}
+
+impl Cell {
+    pub fn add(&mut self, other: &Self) {
+        self.raw_bytes += other.raw_bytes;
+        self.stored_bytes += other.stored_bytes;
+        self.encode_ns += other.encode_ns;
+        self.decode_ns += other.decode_ns;
+        for (chain, raw_bytes) in &other.chains {
+            *self.chains.entry(chain.clone()).or_default() += raw_bytes;
+        }
+    }
+
+    pub fn ratio(&self) -> f64 {
+        crate::output::ratio(self.raw_bytes, self.stored_bytes)
+    }
+
+    /// Raw bytes a second.
+    pub fn rates(&self) -> [f64; 2] {
+        [self.encode_ns, self.decode_ns].map(|ns| self.raw_bytes as f64 / (ns.max(1) as f64 / 1e9))
+    }
+
+    /// The chain that took most of the raw bytes.
+    pub fn main_chain(&self) -> &str {
+        self.chains.iter().max_by_key(|(_, raw_bytes)| **raw_bytes).map_or("", |(chain, _)| chain.as_str())
+    }
+}
+
+/// A class of variables of all groups, or a pool of small ones.
+pub struct Line {
+    pub key: String,
+    pub element: ElementType,
+    pub variables: u64,
+    pub raw_bytes: u64,
+    /// One for each column; `None` where it is not made for the class.
+    pub cells: Vec<Option<Cell>>,
+    /// As `cells`, with what the profile took instead.
+    pub sums: Vec<Cell>,
+}
+
+/// What a profile would store, and take.
+pub struct ProfileLine {
+    pub profile: Profile,
+    /// Nothing where time was over.
+    pub measured: Option<ProfileTotal>,
+}
+
+pub struct ProfileTotal {
+    /// Containers, with index and skeletons.
+    pub stored_bytes: u64,
+    /// Of it, what is no segment: the index and the heads of segments.
+    pub index_bytes: u64,
+    /// Every segment was coded; if not, the length of the others is taken from those that were.
+    pub is_exact: bool,
+    pub cell: Cell,
+    /// Of all segments.
+    pub raw_bytes: u64,
+}
+
+/// All that is reported.
+pub struct Report {
+    pub dir: String,
+    pub looked: Looked,
+    pub bounds: Bounds,
+    pub columns: Vec<&'static str>,
+    /// The largest first.
+    pub lines: Vec<Line>,
+    pub profiles: Vec<ProfileLine>,
+}
+
+pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
+    let (started, input) = (Instant::now(), &args.input);
+    if args.repetitions == 0 {
+        bail!("--repetitions must be at least 1");
+    }
+    let columns = columns();
+    let profiles = columns.iter().filter_map(|column| match &column.coder {
+        Coder::Profile(profile) if !profile.is_together() => Some(profile),
+        _ => None,
+    });
+    let budget = budget(input, args.profiles.iter().chain(profiles))?;
+    let deadline = Deadline::after(input.time_limit);
+    let (dir, checkpoints) = checkpoints(input)?;
+    let checkpoint = &checkpoints[wanted(&checkpoints, input.checkpoint.as_ref())?];
+    let mut bytes_of = vec![0; checkpoint.ranks as usize];
+    checkpoint.files.iter().for_each(|(rank, _, bytes)| bytes_of[rank.0 as usize] += bytes);
+    let ranks = sampled_ranks(&bytes_of, args.group_size.get(), args.sample);
+    let threads = threads(args.threads);
+    let reading = super::threads(0);
+    let Some(captured) = capture_ranks(&dir, checkpoint, &ranks, CaptureMode::Apart, reading, deadline)? else {
+        bail!("--time-limit: {} s were over before the files were read", input.time_limit);
+    };
+    let bench = Bench::new(&dir, &captured, threads, &budget);
+    let progress = Progress::new("measuring", input.json);
+    let job = Job { bench, args: &args, progress: &progress };
+
+    let plan = PlanOptions::default();
+    let groups = job.bench.plan(args.group_size.get(), plan)?;
+    // The profiles first, in half of the time: they are what is chosen between.
+    let half = deadline.half();
+    let profiles: Vec<ProfileLine> =
+        args.profiles.iter().map(|profile| job.profile(profile, half)).collect::<anyhow::Result<_>>()?;
+    let (lines, are_complete) = job.lines(&groups, &columns, deadline)?;
+    drop(progress);
+    let is_complete = are_complete && profiles.iter().all(|line| line.measured.is_some());
+    let report = Report {
+        dir: dir.display().to_string(),
+        looked: Looked::new(checkpoint, &captured),
+        bounds: Bounds {
+            sample_bytes: args.sample,
+            time_limit_seconds: input.time_limit,
+            segment_memory_bytes: budget.total_bytes(),
+            threads,
+            elapsed_ms: started.elapsed().as_millis() as u64,
+            is_complete,
+        },
+        columns: columns.iter().map(|column| column.name).collect(),
+        lines,
+        profiles,
+    };
+    match input.json {
+        true => print_json(&codecs_report::json(&report))?,
+        false => print(&codecs_report::text(&report, args.classes)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Job<'a> {
+    bench: Bench<'a>,
+    args: &'a BenchCodecsArgs,
+    progress: &'a Progress,
+}
+
+impl Job<'_> {
+    /// Codes a segment with a codec, and takes the time.
+    fn cell(
+        &self,
+        coder: &Coder,
+        segment: &SegmentPlan,
+        files: &[FileHeader],
+        raw: &[u8],
+        scratch: &mut Scratch,
+    ) -> anyhow::Result<(Cell, StoredSegment)> {
+        let (encode_ns, stored) = timed(self.args.repetitions, || coder.encode(segment, files, raw, &mut *scratch))?;
+        let decode = || Ok(stored.chain.decode(&stored.stored, raw.len(), &mut *scratch)?);
+        let (decode_ns, _) = timed(self.args.repetitions, decode)?;
+        check(&stored, raw, scratch)?;
+        let (raw_bytes, stored_bytes) = (raw.len() as u64, stored.stored.len() as u64);
+        let chains = BTreeMap::from([(stored.chain.to_string(), raw_bytes)]);
+        Ok((Cell { raw_bytes, stored_bytes, encode_ns, decode_ns, chains }, stored))
+    }
+
+    /// Every class with every codec, and whether time was enough. Of each class as many segments, evenly spread, as its share of the sample is.
+    fn lines(
+        &self,
+        groups: &[Planned<'_>],
+        columns: &[Column],
+        deadline: Deadline,
+    ) -> anyhow::Result<(Vec<Line>, bool)> {
+        let mut lines: BTreeMap<String, (Line, Vec<Item>)> = BTreeMap::new();
+        for item in all_items(groups) {
+            let (group, segment) = (&groups[item.group], &groups[item.group].segments[item.segment]);
+            let key = key_of(group, segment);
+            let (line, items) = lines.entry(key.clone()).or_insert_with(|| {
+                let (element, sums) = (segment.element.clone(), vec![Cell::default(); columns.len()]);
+                (Line { key, element, variables: 0, raw_bytes: 0, cells: Vec::new(), sums }, Vec::new())
+            });
+            line.variables += segment.pieces.iter().filter(|piece| piece.offset == 0).count() as u64;
+            line.raw_bytes += segment.raw_bytes.0;
+            items.push(item);
+        }
+        let mut lines: Vec<(Line, Vec<Item>)> = lines.into_values().collect();
+        lines.sort_by(|(a, _), (b, _)| b.raw_bytes.cmp(&a.raw_bytes).then_with(|| a.key.cmp(&b.key)));
+
+        let total: u64 = lines.iter().map(|(line, _)| line.raw_bytes).sum();
+        let mut rounds: Vec<(usize, usize, Item)> = Vec::new();
+        for (n, (_, items)) in lines.iter().enumerate() {
+            let chosen = part(items.len(), self.args.sample, total);
+            rounds.extend(chosen.enumerate().map(|(round, at)| (round, n, items[at])));
+        }
+        // A segment of every class in turn, the largest class first: if time runs out, each has been looked at.
+        rounds.sort_by_key(|(round, n, _)| (*round, *n));
+        let items: Vec<Item> = rounds.iter().map(|(_, _, item)| *item).collect();
+        let raw_of = |item: &Item| groups[item.group].segments[item.segment].raw_bytes.0;
+        self.progress.add(items.iter().map(raw_of).sum());
+        // A class by itself is cut into the shorter segments; so even the predicting codecs need no more than this.
+        let memory = columns.iter().map(|column| column.coder.memory_per_raw_byte()).max().unwrap_or(1);
+        let cells = self.bench.each(groups, &items, memory, deadline, |group, segment, raw, scratch| {
+            let mut cells = Vec::with_capacity(columns.len());
+            for column in columns {
+                if deadline.is_over() {
+                    return Ok(None); // of a segment every codec counts or none, so that they can be compared
+                }
+                cells.push(self.cell(&column.coder, segment, group.files, raw, scratch)?.0);
+            }
+            self.progress.done(raw.len() as u64);
+            Ok(Some(cells))
+        })?;
+        let cells: Vec<Option<Vec<Cell>>> = cells.into_iter().map(Option::flatten).collect();
+        let are_complete = cells.iter().all(Option::is_some);
+        for ((_, n, _), cells) in rounds.iter().zip(cells) {
+            let sums = &mut lines[*n].0.sums;
+            sums.iter_mut().zip(cells.iter().flatten()).for_each(|(sum, cell)| sum.add(cell));
+        }
+        let finished = |(mut line, _): (Line, Vec<Item>)| {
+            let own = |(column, sum): (&Column, &Cell)| (column.takes)(&line.element).then(|| sum.clone());
+            line.cells = columns.iter().zip(&line.sums).map(own).collect();
+            line
+        };
+        Ok((lines.into_iter().map(finished).collect(), are_complete))
+    }
+
+    /// A profile over everything, with the plan that it has in a save.
+    fn profile(&self, profile: &Profile, deadline: Deadline) -> anyhow::Result<ProfileLine> {
+        let (coder, none) = (Coder::Profile(profile.clone()), ProfileLine { profile: profile.clone(), measured: None });
+        let groups = self.bench.plan(self.args.group_size.get(), coder.plan())?;
+        let all = all_items(&groups);
+        let raw_of = |item: &Item| groups[item.group].segments[item.segment].raw_bytes.0;
+        let raw_bytes = all.iter().map(raw_of).sum();
+        // A rank may be larger than the sample: then of its segments only some.
+        let chosen: Vec<usize> = part(all.len(), self.args.sample.saturating_mul(2), raw_bytes).collect();
+        let items: Vec<Item> = chosen.iter().map(|&at| all[at]).collect();
+        self.progress.message(profile.to_string());
+        self.progress.add(items.iter().map(raw_of).sum());
+        let measured = self.bench.each(
+            &groups,
+            &items,
+            coder.memory_per_raw_byte(),
+            deadline,
+            |group, segment, raw, scratch| {
+                let (cell, stored) = self.cell(&coder, segment, group.files, raw, scratch)?;
+                self.progress.done(raw.len() as u64);
+                Ok((cell, stored.chain))
+            },
+        )?;
+        let Some(measured) = measured.into_iter().collect::<Option<Vec<_>>>() else { return Ok(none) };
+        let mut cell = Cell::default();
+        measured.iter().for_each(|(one, _)| cell.add(one));
+        let is_exact = items.len() == all.len();
+        // Where a segment was not coded, as long as those that were, for its raw bytes.
+        let mut measured = chosen.into_iter().zip(measured).peekable();
+        let last = measured.peek().map(|(_, (_, chain))| chain.clone());
+        let per_raw_byte = cell.stored_bytes as f64 / cell.raw_bytes.max(1) as f64;
+        let mut coded = all.iter().enumerate().map_while(|(at, item)| match measured.next_if(|(nth, _)| *nth == at) {
+            Some((_, (cell, chain))) => Some((chain, cell.stored_bytes)),
+            None => last.clone().map(|chain| (chain, (raw_of(item) as f64 * per_raw_byte) as u64)),
+        });
+        let (mut stored_bytes, mut segment_bytes) = (0, 0);
+        for group in &groups {
+            let coded: Vec<Coded> = coded.by_ref().take(group.segments.len()).collect();
+            segment_bytes += coded.iter().map(|(_, stored_bytes)| stored_bytes).sum::<u64>();
+            stored_bytes += group.container_bytes(coded.into_iter())?;
+        }
+        let index_bytes = stored_bytes - segment_bytes;
+        let total = ProfileTotal { stored_bytes, index_bytes, is_exact, cell, raw_bytes };
+        Ok(ProfileLine { measured: Some(total), ..none })
+    }
+}
+
+/// The class of a segment, or what its pool holds.
+fn key_of(group: &Planned<'_>, segment: &SegmentPlan) -> String {
+    let class = segment.class.and_then(|class| group.classes.get(class as usize));
+    match (class, segment.role) {
+        (Some(class), _) => class.key.to_string(),
+        (None, Role::Skeleton) => "#small skeletons".into(),
+        (None, _) => format!("#small variables, {}", segment.element),
+    }
+}
+
+/// Places, evenly spread, of so many things that their share of `total` is that of `sample`; at least one, if there are any.
+fn part(things: usize, sample: u64, total: u64) -> impl Iterator<Item = usize> {
+    let share = (things as u128 * u128::from(sample)).div_ceil(u128::from(total.max(1)));
+    let n = usize::try_from(share).unwrap_or(usize::MAX).clamp(1, things.max(1)).min(things);
+    (0..n).map(move |i| (2 * i + 1) * things / (2 * n))
+}
+
+/// Repetitions end early once they have taken so long: then the clock's grain does not matter.
+const LONG: Duration = Duration::from_millis(500);
+
+/// The median time of some repetitions in processor time of this thread, and the last result.
+fn timed<T>(repetitions: u32, mut work: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<(u64, T)> {
+    let mut taken: Vec<Duration> = Vec::new();
+    loop {
+        let before = processor_time()?;
+        let result = work()?;
+        taken.push(processor_time()?.saturating_sub(before));
+        if taken.len() >= repetitions as usize || taken.iter().sum::<Duration>() >= LONG {
+            taken.sort();
+            return Ok((taken[taken.len() / 2].as_nanos() as u64, result));
+        }
+    }
+}
+
+fn processor_time() -> anyhow::Result<Duration> {
+    Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_evenly_spread_and_never_nothing_of_something() {
+        assert_eq!(part(4, 100, 100).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert_eq!(part(8, 25, 100).collect::<Vec<_>>(), [2, 6]);
+        assert_eq!(part(8, 0, 100).collect::<Vec<_>>(), [4]);
+        assert_eq!(part(0, 5, 0).count(), 0);
+        assert_eq!(part(3, u64::MAX, 1).count(), 3);
+    }
+
+    #[test]
+    fn the_median_is_of_as_many_runs_as_asked_for() {
+        let mut runs = 0;
+        let (_, last) = timed(5, || {
+            runs += 1;
+            Ok(runs)
+        })
+        .expect("a clock");
+        assert_eq!(last, 5);
+    }
+}

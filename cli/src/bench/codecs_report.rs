@@ -1,0 +1,214 @@
+//! The report of `mcr bench codecs`, for people and as JSON.
+
+use super::codecs::{Cell, Line, ProfileLine, Report};
+use super::percent;
+use crate::output::{Table, human_rate, human_time, ratio};
+use mcrengine::header::ElementType;
+use mcrengine::units::human_bytes;
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Characters of a class's name at most; the middle of longer ones is left out.
+const NAME_MAX: usize = 48;
+
+fn shortened(name: &str) -> String {
+    let chars: Vec<char> = name.chars().collect();
+    if chars.len() <= NAME_MAX {
+        return name.to_owned();
+    }
+    let half = (NAME_MAX - 1) / 2;
+    let ends = [&chars[..half], &['…'], &chars[chars.len() - half..]];
+    ends.concat().into_iter().collect()
+}
+
+/// Three digits that count: `0.12`, `12.3`, `123`.
+fn figure(value: f64) -> String {
+    match value {
+        value if value >= 99.95 => format!("{value:.0}"),
+        value if value >= 9.995 => format!("{value:.1}"),
+        value => format!("{value:.2}"),
+    }
+}
+
+/// Some lines in one.
+fn together(key: String, lines: &[Line], columns: usize) -> Line {
+    let mut all = Line {
+        key,
+        element: ElementType::Bytes,
+        variables: 0,
+        raw_bytes: 0,
+        cells: Vec::new(),
+        sums: vec![Cell::default(); columns],
+    };
+    for line in lines {
+        all.variables += line.variables;
+        all.raw_bytes += line.raw_bytes;
+        all.sums.iter_mut().zip(&line.sums).for_each(|(sum, cell)| sum.add(cell));
+    }
+    all.cells = all.sums.iter().cloned().map(Some).collect();
+    all
+}
+
+/// Those that were measured, with their columns.
+fn measured(line: &Line) -> impl Iterator<Item = (usize, &Cell)> {
+    let known = |cell: &&Cell| cell.raw_bytes > 0;
+    line.cells.iter().enumerate().filter_map(move |(n, cell)| Some((n, cell.as_ref().filter(known)?)))
+}
+
+/// The column with the highest ratio, the first of equals.
+fn best(line: &Line) -> Option<(usize, &Cell)> {
+    measured(line).fold(None, |best, (n, cell)| match best {
+        Some((_, most)) if cell.ratio() <= Cell::ratio(most) => best,
+        _ => Some((n, cell)),
+    })
+}
+
+/// The whole report: the `most` largest classes one by one, the others together.
+pub fn text(report: &Report, most: usize) -> String {
+    let (first, rest) = report.lines.split_at(most.min(report.lines.len()));
+    let columns = report.columns.len();
+    let rest = (!rest.is_empty()).then(|| together(format!("{} smaller classes", rest.len()), rest, columns));
+    let all = together("all classes".into(), &report.lines, columns);
+    let numbered = (1..).map(|n: usize| n.to_string()).zip(first);
+    let rest = rest.as_ref().map(|line| ("+".to_owned(), line));
+    let rows: Vec<(String, &Line)> = numbered.chain(rest).chain([("=".to_owned(), &all)]).collect();
+
+    let mut table =
+        Table::new(&[">#", "class", ">variables", ">bytes", ">share", ">measured", "smallest", ">ratio", "fast takes"]);
+    let fast = report.columns.iter().position(|name| *name == "fast");
+    for (name, line) in &rows {
+        let seen = measured(line).map(|(_, cell)| cell.raw_bytes).max().unwrap_or(0);
+        let fast = measured(line).find(|(n, _)| Some(*n) == fast);
+        table.row([
+            name.clone(),
+            shortened(&line.key),
+            line.variables.to_string(),
+            human_bytes(line.raw_bytes),
+            format!("{:.1} %", percent(line.raw_bytes, all.raw_bytes)),
+            format!("{:.0} %", percent(seen, line.raw_bytes)),
+            best(line).map_or("-", |(at, _)| report.columns[at]).to_owned(),
+            best(line).map_or("-".into(), |(_, cell)| format!("{:.3}", cell.ratio())),
+            fast.map_or("-", |(_, cell)| cell.main_chain()).to_owned(),
+        ]);
+    }
+    let mut text = format!("{}\n\n{}", report.looked.sentence(), table.render());
+
+    let headings: Vec<String> =
+        [">#".to_owned()].into_iter().chain(report.columns.iter().map(|name| format!(">{name}"))).collect();
+    let mut matrix = |title: &str, value: &dyn Fn(&Cell) -> f64, marks_best: bool| {
+        let mut table = Table::new(&headings);
+        for (name, line) in &rows {
+            let best = best(line).filter(|_| marks_best).map(|(at, _)| at);
+            let mut cells = vec!["-".to_owned(); columns];
+            for (n, cell) in measured(line) {
+                cells[n] = format!("{}{}", figure(value(cell)), if best == Some(n) { "*" } else { "" });
+            }
+            table.row([name.clone()].into_iter().chain(cells));
+        }
+        let _ = write!(text, "\n{title}\n{}", table.render()); // a String takes everything
+    };
+    let title =
+        "Raw bytes for each stored byte (* the most; what a codec is not made for, -, counts as `fast` in the sums)";
+    matrix(title, &Cell::ratio, true);
+    let title = "Coding, MB/s (10^6 raw bytes a second of processor time, one core)";
+    matrix(title, &|cell| cell.rates()[0] / 1e6, false);
+    matrix("Decoding, MB/s", &|cell| cell.rates()[1] / 1e6, false);
+
+    let _ = write!(
+        text,
+        "\nWhat `mcr save --no-reuse --profile` would store of these {}, index and skeletons counted, and how long one core\n\
+         codes and decodes (reading and writing not counted; `balanced` and `max` code the classes of a type together, so\n\
+         that they predict each other; the columns above show them on each class alone)\n{}\n{}",
+        human_bytes(report.looked.measured_file_bytes),
+        profiles(report).render(),
+        report.bounds.sentence(),
+    );
+    text
+}
+
+fn profiles(report: &Report) -> Table {
+    let mut table =
+        Table::new(&["profile", ">stores", ">of it index", ">ratio", ">coding", ">rate", ">decoding", ">rate", ""]);
+    for line in &report.profiles {
+        let Some(total) = &line.measured else {
+            table.row([line.profile.to_string()].into_iter().chain(vec!["-".to_owned(); 7]));
+            continue;
+        };
+        let time = |rate: f64| human_time(Duration::from_secs_f64(total.raw_bytes as f64 / rate.max(1.0)));
+        let rate = |rate: f64| human_rate(rate as u64, Duration::from_secs(1));
+        let [coding, decoding] = total.cell.rates();
+        table.row([
+            line.profile.to_string(),
+            human_bytes(total.stored_bytes),
+            human_bytes(total.index_bytes),
+            format!("{:.3}", ratio(report.looked.measured_file_bytes, total.stored_bytes)),
+            time(coding),
+            rate(coding),
+            time(decoding),
+            rate(decoding),
+            if total.is_exact { String::new() } else { "(from a part of the segments)".into() },
+        ]);
+    }
+    table
+}
+
+fn cell_json(cell: &Cell) -> Value {
+    let [encode, decode] = cell.rates();
+    json!({
+        "raw_bytes": cell.raw_bytes, "stored_bytes": cell.stored_bytes, "ratio": cell.ratio(),
+        "encode_bytes_per_second": encode, "decode_bytes_per_second": decode, "chains": cell.chains,
+    })
+}
+
+/// The same, exactly.
+pub fn json(report: &Report) -> Value {
+    let named = |line: &Line| -> serde_json::Map<String, Value> {
+        measured(line).map(|(n, cell)| (report.columns[n].to_owned(), cell_json(cell))).collect()
+    };
+    let class = |line: &Line| {
+        json!({
+            "key": line.key, "element": line.element.to_string(), "variables": line.variables, "raw_bytes": line.raw_bytes,
+            "best": best(line).map(|(at, _)| report.columns[at]), "codecs": named(line),
+        })
+    };
+    let profile = |line: &ProfileLine| {
+        let Some(total) = &line.measured else { return json!({ "profile": line.profile, "stored_bytes": null }) };
+        let [encode, decode] = total.cell.rates();
+        json!({
+            "profile": line.profile, "stored_bytes": total.stored_bytes, "index_bytes": total.index_bytes,
+            "raw_bytes": total.raw_bytes, "ratio": ratio(report.looked.measured_file_bytes, total.stored_bytes),
+            "is_exact": total.is_exact, "encode_bytes_per_second": encode, "decode_bytes_per_second": decode,
+            "chains": total.cell.chains,
+        })
+    };
+    json!({
+        "directory": report.dir, "looked_at": report.looked, "bounds": report.bounds,
+        "classes": report.lines.iter().map(class).collect::<Vec<_>>(),
+        "all": named(&together(String::new(), &report.lines, report.columns.len())),
+        "profiles": report.profiles.iter().map(profile).collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_lose_their_middle() {
+        assert_eq!(shortened("Density"), "Density");
+        let long = "a".repeat(60) + &"b".repeat(60);
+        let short = shortened(&long);
+        assert!(short.chars().count() <= NAME_MAX && short.starts_with("aaa") && short.ends_with("bbb"), "{short}");
+    }
+
+    #[test]
+    fn the_best_is_the_first_of_the_smallest_that_were_measured() {
+        let cell = |stored_bytes| Some(Cell { raw_bytes: 100, stored_bytes, ..Cell::default() });
+        let mut line = together("all".into(), &[], 0);
+        line.cells = vec![cell(50), None, cell(20), cell(20), Some(Cell::default())];
+        assert_eq!(best(&line).map(|(at, _)| at), Some(2));
+        line.cells = vec![None, Some(Cell::default())];
+        assert!(best(&line).is_none());
+    }
+}

@@ -1,0 +1,215 @@
+//! Which checkpoints of a directory are looked at, how much of them, and their files, described as a save would.
+
+use crate::args::BenchInput;
+use crate::save::find_checkpoints;
+use anyhow::{Context, bail};
+use mcr_cnc::capture::{CaptureMode, capture};
+use mcr_cnc::fingerprint::Fingerprint;
+use mcr_cnc::h5::Maps;
+use mcrengine::header::FileHeader;
+use mcrengine::ids::{CheckpointId, FilePath, Grouping, RANKS_MAX, Rank};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// When no further work is begun. What is under way is finished: a segment, or the reading of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline(pub Option<Instant>);
+
+impl Deadline {
+    /// So many seconds from now; 0: never.
+    pub fn after(seconds: u64) -> Self {
+        let far = |seconds| Instant::now().checked_add(Duration::from_secs(seconds));
+        Self(if seconds == 0 { None } else { far(seconds) })
+    }
+
+    /// Half of the time that is left.
+    pub fn half(self) -> Self {
+        Self(self.0.map(|end| {
+            let now = Instant::now();
+            now + end.saturating_duration_since(now) / 2
+        }))
+    }
+
+    pub fn is_over(self) -> bool {
+        self.0.is_some_and(|end| Instant::now() >= end)
+    }
+}
+
+/// A complete checkpoint of the directory.
+pub struct Checkpoint {
+    pub label: CheckpointId,
+    /// Ranks of the job.
+    pub ranks: u32,
+    /// By rank, then by path, each with its bytes.
+    pub files: Vec<(Rank, FilePath, u64)>,
+}
+
+impl Checkpoint {
+    /// Bytes of all its files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|(_, _, bytes)| bytes).sum()
+    }
+}
+
+/// The directory, with its complete checkpoints, the oldest first; at least one.
+pub fn checkpoints(input: &BenchInput) -> anyhow::Result<(PathBuf, Vec<Checkpoint>)> {
+    let dir = input.dir.canonicalize().with_context(|| format!("{}: cannot be opened", input.dir.display()))?;
+    if !dir.is_dir() {
+        bail!("{}: it is not a directory", dir.display());
+    }
+    let found = find_checkpoints(&dir, &input.layout, input.json)?;
+    let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);
+    let ranks = input.ranks.or_else(|| found.iter().map(|(_, files)| highest(files).saturating_add(1)).max());
+    let Some(ranks) = ranks else {
+        bail!("{}: no checkpoint file was found; name the files with --layout", dir.display());
+    };
+    if Grouping::new(ranks, 1).is_none() {
+        bail!("{ranks} ranks; there must be 1 to {RANKS_MAX}");
+    }
+    let mut complete = Vec::with_capacity(found.len());
+    for (label, files) in found {
+        let mut present = vec![false; ranks as usize];
+        let mut sized = Vec::with_capacity(files.len());
+        for (path, rank) in files {
+            let bytes = std::fs::symlink_metadata(dir.join(path.as_path()))
+                .with_context(|| format!("{path}: cannot be looked at"))?
+                .len();
+            present.iter_mut().skip(rank.0 as usize).take(1).for_each(|there| *there = true);
+            sized.push((rank, path, bytes));
+        }
+        match present.iter().filter(|there| !**there).count() {
+            0 => {
+                sized.sort();
+                complete.push(Checkpoint { label, ranks, files: sized });
+            }
+            missing => eprintln!("mcr: {label}: {missing} of {ranks} ranks have no file; left out"),
+        }
+    }
+    if complete.is_empty() {
+        bail!("{}: no checkpoint is complete; name the files with --layout, or the ranks with --ranks", dir.display());
+    }
+    Ok((dir, complete))
+}
+
+/// The checkpoint that was named, or the newest.
+pub fn wanted(checkpoints: &[Checkpoint], label: Option<&CheckpointId>) -> anyhow::Result<usize> {
+    let Some(label) = label else { return Ok(checkpoints.len() - 1) };
+    checkpoints.iter().position(|checkpoint| checkpoint.label == *label).with_context(|| {
+        let known = checkpoints.iter().rev().take(10).map(|c| c.label.to_string()).collect::<Vec<_>>().join(", ");
+        format!("there is no complete checkpoint {label}; the newest are {known}")
+    })
+}
+
+/// The ranks that are looked at, so that their files have at most `sample_bytes`: whole groups, evenly spread, or where
+/// one group is too much, as many ranks of the middle one as fit; always at least one rank.
+pub fn sampled_ranks(bytes_of: &[u64], group_size: u32, sample_bytes: u64) -> Vec<u32> {
+    let all = || (0u32..).zip(bytes_of).map(|(rank, _)| rank);
+    if bytes_of.iter().sum::<u64>() <= sample_bytes {
+        return all().collect();
+    }
+    let size = (group_size.max(1) as usize).min(bytes_of.len().max(1));
+    let groups: Vec<u64> = bytes_of.chunks(size).map(|ranks| ranks.iter().sum()).collect();
+    // As many groups as there would be room for if they were alike, and fewer if those that were hit are not.
+    let alike = (groups.len() as u64).saturating_mul(sample_bytes) / groups.iter().sum::<u64>().max(1);
+    for n in (1..=alike.min(groups.len() as u64) as usize).rev() {
+        let chosen: Vec<usize> = (0..n).map(|i| (2 * i + 1) * groups.len() / (2 * n)).collect();
+        if chosen.iter().map(|&group| groups[group]).sum::<u64>() <= sample_bytes {
+            let of_group = |group: usize| group * size..((group + 1) * size).min(bytes_of.len());
+            return chosen.into_iter().flat_map(of_group).map(|rank| rank as u32).collect(); // ranks are 32 bits wide
+        }
+    }
+    let first = groups.len() / 2 * size;
+    let mut left = sample_bytes;
+    let fits = |(n, rank): &(usize, u32)| {
+        let bytes = bytes_of[*rank as usize];
+        let fits = *n == 0 || bytes <= left;
+        left = left.saturating_sub(bytes);
+        fits
+    };
+    all().skip(first).take(size).enumerate().take_while(fits).map(|(_, rank)| rank).collect()
+}
+
+/// Files that were described, by rank, then by path. The ranks are counted anew, without those that are not looked at.
+pub struct Captured {
+    pub headers: Vec<FileHeader>,
+    pub fingerprints: Vec<Fingerprint>,
+    pub ranks: u32,
+}
+
+impl Captured {
+    /// Bytes of the files.
+    pub fn file_bytes(&self) -> u64 {
+        self.headers.iter().map(|header| header.bytes).sum()
+    }
+}
+
+/// Reads some ranks of a checkpoint, as a save would, and describes their files. `None` when time is over.
+pub fn capture_ranks(
+    dir: &Path,
+    checkpoint: &Checkpoint,
+    ranks: &[u32],
+    mode: CaptureMode,
+    threads: usize,
+    deadline: Deadline,
+) -> anyhow::Result<Option<Captured>> {
+    let renumbered: BTreeMap<u32, u32> = ranks.iter().copied().zip(0..).collect();
+    let files: Vec<(&FilePath, Rank)> = (checkpoint.files.iter())
+        .filter_map(|(rank, path, _)| renumbered.get(&rank.0).map(|&rank| (path, Rank(rank))))
+        .collect();
+    let maps = Maps::new();
+    let (next, done, failed) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(files.len())), Mutex::new(None));
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, files.len().max(1)) {
+            scope.spawn(|| {
+                while !deadline.is_over() {
+                    let nth = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((path, rank)) = files.get(nth) else { return };
+                    match capture(dir, path, *rank, mode, &maps) {
+                        Ok(file) => done.lock().unwrap_or_else(PoisonError::into_inner).push((nth, file)),
+                        Err(error) => {
+                            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                            return;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(error).with_context(|| format!("checkpoint {}", checkpoint.label));
+    }
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if done.len() < files.len() {
+        return Ok(None);
+    }
+    done.sort_by_key(|(nth, _)| *nth);
+    let (headers, fingerprints) = done.into_iter().map(|(_, file)| (file.header, file.fingerprint)).unzip();
+    Ok(Some(Captured { headers, fingerprints, ranks: renumbered.len() as u32 })) // ranks are 32 bits wide
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_whole_groups_or_ranks_of_one_and_never_nothing() {
+        let bytes_of = [10u64; 64];
+        assert_eq!(sampled_ranks(&bytes_of, 32, 640).len(), 64, "all where there is room");
+        let two_groups: Vec<u32> = (16..24).chain(48..56).collect();
+        assert_eq!(sampled_ranks(&bytes_of, 8, 170), two_groups);
+        assert_eq!(sampled_ranks(&bytes_of, 32, 45), [32, 33, 34, 35]);
+        assert_eq!(sampled_ranks(&bytes_of, 32, 0), [32]);
+        assert_eq!(sampled_ranks(&[7], 32, 1), [0]);
+        assert_eq!(sampled_ranks(&[1, 1, 9, 1], 1, 8), [1, 3]);
+        assert_eq!(sampled_ranks(&[1, 9, 1, 1], 1, 8), [2], "one of the two that were hit is too large");
+    }
+
+    #[test]
+    fn a_deadline_of_no_seconds_never_comes() {
+        assert!(!Deadline::after(0).is_over() && !Deadline::after(0).half().is_over());
+        assert!(Deadline(Some(Instant::now())).half().is_over());
+    }
+}

@@ -1,0 +1,257 @@
+//! Segments of real checkpoints through the path of a save: classify, plan, fetch, merge, code, decode and compare. Only
+//! the writing is left out; how long a container would be is found by writing one that nobody keeps.
+
+use super::counting::CountingStore;
+use super::input::{Captured, Deadline};
+use anyhow::{Context, bail};
+use mcr_anc::budget::Budget;
+use mcr_anc::compress::compress;
+use mcr_cnc::source::{Descriptors, OpenFile};
+use mcrengine::classify::{Naming, VariableClass, classify};
+use mcrengine::codec::{Basis, Chain, Profile, Scratch, Step};
+use mcrengine::container::{ContainerWriter, Contents, StoredSegment};
+use mcrengine::header::FileHeader;
+use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId};
+use mcrengine::merge::{Layout, merge};
+use mcrengine::plan::{PlanOptions, SegmentPlan, plan};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How segments are coded.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Coder {
+    /// As `mcr save --profile` does.
+    Profile(Profile),
+    /// gzip over gzip: the paper's double compression of data that it knows nothing of.
+    GzipTwice,
+    /// LZ4 alone.
+    Lz4,
+}
+
+impl Coder {
+    /// The plan's options for it.
+    pub fn plan(&self) -> PlanOptions {
+        match self {
+            Self::Profile(profile) => PlanOptions::of(profile),
+            Self::GzipTwice | Self::Lz4 => PlanOptions::default(),
+        }
+    }
+
+    /// Bytes in memory for each raw byte of a segment.
+    pub fn memory_per_raw_byte(&self) -> u64 {
+        match self {
+            Self::Profile(profile) => profile.memory_per_raw_byte(),
+            Self::GzipTwice | Self::Lz4 => Profile::Fast.memory_per_raw_byte(),
+        }
+    }
+
+    /// The stored bytes of a segment, never more than its raw ones.
+    pub fn encode(
+        &self,
+        segment: &SegmentPlan,
+        files: &[FileHeader],
+        raw: &[u8],
+        scratch: &mut Scratch,
+    ) -> anyhow::Result<StoredSegment> {
+        let chain = match self {
+            Self::Profile(profile) => {
+                let coded = compress(profile, segment, files, raw, false, &Basis::NOTHING, scratch)?;
+                let (chain, stored) = (coded.chain, coded.stored);
+                return Ok(StoredSegment { chain, raw_bytes: segment.raw_bytes, stored });
+            }
+            Self::Lz4 => Chain::lz4(),
+            Self::GzipTwice => {
+                // The steps of gzip alone, the last of them again.
+                let once = Chain::gzip(6);
+                let twice: Vec<Step> = once.steps().iter().chain(once.steps().last()).copied().collect();
+                Chain::new(&twice)?
+            }
+        };
+        let stored = chain.encode(raw, &[], scratch)?;
+        let (chain, stored) = if stored.len() < raw.len() { (chain, stored) } else { (Chain::raw(), raw.to_vec()) };
+        Ok(StoredSegment { chain, raw_bytes: segment.raw_bytes, stored })
+    }
+}
+
+/// How a segment was coded, and how long it is then.
+pub type Coded = (Chain, u64);
+
+/// Captured files, opened, and what bounds the work on them.
+pub struct Bench<'a> {
+    captured: &'a Captured,
+    open: Vec<OpenFile<&'a FileHeader>>,
+    pub threads: usize,
+    pub budget: &'a Arc<Budget>,
+}
+
+/// One group of ranks, planned.
+pub struct Planned<'a> {
+    first: usize,
+    pub files: &'a [FileHeader],
+    pub classes: Vec<VariableClass>,
+    pub segments: Vec<SegmentPlan>,
+    options: PlanOptions,
+}
+
+/// Which segment: the group's place among those that were planned, and its place in the group's plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    pub group: usize,
+    pub segment: usize,
+}
+
+impl<'a> Bench<'a> {
+    pub fn new(dir: &Path, captured: &'a Captured, threads: usize, budget: &'a Arc<Budget>) -> Self {
+        const OPEN_MAX: usize = 256;
+        let descriptors = Descriptors::new(OPEN_MAX);
+        let open = (captured.headers.iter().zip(&captured.fingerprints))
+            .map(|(header, fingerprint)| OpenFile::new(dir, header, *fingerprint, &descriptors))
+            .collect();
+        Self { captured, open, threads, budget }
+    }
+
+    /// The groups of so many ranks each, with what a save would make of them.
+    pub fn plan(&self, group_size: u32, options: PlanOptions) -> anyhow::Result<Vec<Planned<'a>>> {
+        let grouping = Grouping::new(self.captured.ranks, group_size).context("a group has no ranks")?;
+        let headers = &self.captured.headers;
+        let planned = |group| {
+            let ranks = grouping.ranks_of(GroupId(group));
+            let place = |rank: u32| headers.partition_point(|header| header.rank.0 < rank);
+            let Range { start, end } = place(ranks.start)..place(ranks.end);
+            let files = &headers[start..end];
+            let classes = classify(files, &Naming::default());
+            let segments = plan(files, &classes, &options, |_| false);
+            Planned { first: start, files, classes, segments, options }
+        };
+        Ok((0..grouping.groups()).map(planned).collect())
+    }
+
+    /// Does `work` on the merged raw bytes of segments, several at a time within the budget. Begins in the order of the
+    /// items; those that were not begun when time was over have no result.
+    pub fn each<T: Send>(
+        &self,
+        groups: &[Planned<'_>],
+        items: &[Item],
+        memory_per_raw_byte: u64,
+        deadline: Deadline,
+        work: impl Fn(&Planned<'_>, &SegmentPlan, &[u8], &mut Scratch) -> anyhow::Result<T> + Sync,
+    ) -> anyhow::Result<Vec<Option<T>>> {
+        let mut results: Vec<Option<T>> = Vec::new();
+        results.resize_with(items.len(), || None);
+        let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (results, failed) = (Mutex::new(results), Mutex::new(None));
+        let one = |item: &Item, scratch: &mut Scratch| {
+            let group = &groups[item.group];
+            let segment = &group.segments[item.segment];
+            let _lease = self.budget.lease(segment.raw_bytes.0.saturating_mul(memory_per_raw_byte));
+            let raw = self.fetch(group, segment)?;
+            work(group, segment, &raw, scratch)
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads.clamp(1, items.len().max(1)) {
+                scope.spawn(|| {
+                    let mut scratch = Scratch::default();
+                    while !stopped.load(Ordering::Relaxed) && !deadline.is_over() {
+                        let nth = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(item) = items.get(nth) else { return };
+                        match one(item, &mut scratch) {
+                            Ok(result) => results.lock().unwrap_or_else(PoisonError::into_inner)[nth] = Some(result),
+                            Err(error) => {
+                                stopped.store(true, Ordering::Relaxed);
+                                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
+            None => Ok(results.into_inner().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+
+    /// The raw bytes of a segment, fetched from the files and merged.
+    fn fetch(&self, group: &Planned<'_>, segment: &SegmentPlan) -> anyhow::Result<Vec<u8>> {
+        let mut raw = vec![0; usize::try_from(segment.raw_bytes.0)?]; // at most 1 GiB
+        let mut pieces: Vec<&[u8]> = Vec::with_capacity(segment.pieces.len());
+        let mut rest = raw.as_mut_slice();
+        for piece in &segment.pieces {
+            let into;
+            (into, rest) = rest.split_at_mut(piece.bytes as usize); // no longer than the segment
+            let file = &self.open[group.first + piece.variable.file as usize];
+            file.read_raw(piece.variable.variable as usize, piece.offset, into)?;
+            pieces.push(into);
+        }
+        match segment.layout {
+            Layout::Concatenated => Ok(raw),
+            Layout::Interleaved(_) => Ok(merge(&pieces, segment.layout)),
+        }
+    }
+
+    /// What a save of these files in groups of this size would store: the containers, index and skeletons counted, but not
+    /// the manifests. Every segment is decoded again and compared. `None` when time is over.
+    pub fn stored_bytes(
+        &self,
+        group_size: u32,
+        options: PlanOptions,
+        coder: &Coder,
+        deadline: Deadline,
+        done: impl Fn(u64) + Sync,
+    ) -> anyhow::Result<Option<u64>> {
+        let groups = self.plan(group_size, options)?;
+        let items = all_items(&groups);
+        let coded =
+            self.each(&groups, &items, coder.memory_per_raw_byte(), deadline, |group, segment, raw, scratch| {
+                let stored = coder.encode(segment, group.files, raw, scratch)?;
+                check(&stored, raw, scratch)?;
+                done(raw.len() as u64);
+                Ok((stored.chain, stored.stored.len() as u64))
+            })?;
+        let Some(coded) = coded.into_iter().collect::<Option<Vec<Coded>>>() else { return Ok(None) };
+        let mut coded = coded.into_iter();
+        let mut sum = 0;
+        for group in &groups {
+            sum += group.container_bytes(coded.by_ref().take(group.segments.len()))?;
+        }
+        Ok(Some(sum))
+    }
+}
+
+/// Every segment of every group, in the order of the plan.
+pub fn all_items(groups: &[Planned<'_>]) -> Vec<Item> {
+    let of_group = |(group, planned): (usize, &Planned<'_>)| {
+        (0..planned.segments.len()).map(move |segment| Item { group, segment }).collect::<Vec<_>>()
+    };
+    groups.iter().enumerate().flat_map(of_group).collect()
+}
+
+/// Fails unless decoding gives the same bytes.
+pub fn check(stored: &StoredSegment, raw: &[u8], scratch: &mut Scratch) -> anyhow::Result<()> {
+    if !stored.chain.gives_back(&stored.stored, raw, scratch)? {
+        bail!("the chain {} did not give back the {} bytes that it was given; report this", stored.chain, raw.len());
+    }
+    Ok(())
+}
+
+impl Planned<'_> {
+    /// Bytes of the container with segments of these lengths. What they hold does not matter for its length.
+    pub fn container_bytes(&self, coded: impl Iterator<Item = Coded>) -> anyhow::Result<u64> {
+        let (job, checkpoint): (JobId, CheckpointId) = ("bench".parse()?, "bench".parse()?);
+        let mut writer = ContainerWriter::create(&CountingStore, &job, &checkpoint, GroupId(0))?;
+        for (segment, (chain, stored_bytes)) in self.segments.iter().zip(coded) {
+            let stored = vec![0; usize::try_from(stored_bytes)?];
+            writer.append(segment, &StoredSegment { chain, raw_bytes: segment.raw_bytes, stored })?;
+        }
+        let contents = Contents {
+            scheme: self.options.scheme,
+            block_bytes: self.options.block_bytes.get(),
+            classes: self.classes.clone(),
+            files: Arc::new(self.files.to_vec()),
+            reused: Vec::new(),
+        };
+        Ok(writer.seal(&CountingStore, contents)?.bytes())
+    }
+}

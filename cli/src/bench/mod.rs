@@ -1,0 +1,131 @@
+//! `mcr bench`: what compression would bring, on the user's own checkpoints, before anything is installed.
+//!
+//! Reads checkpoint files, takes them through the path of a save up to the stored segments, and writes nothing but the
+//! report. Memory is bounded by the budget for segments, the headers of the ranks that are looked at, and a few buffers for
+//! each thread; time by `--time-limit`, after which nothing is begun.
+
+mod codecs;
+mod codecs_report;
+mod counting;
+mod input;
+mod measure;
+mod paper;
+mod plot;
+mod schemes;
+mod schemes_report;
+
+use crate::args::{BenchArgs, BenchCommand, BenchInput};
+use anyhow::bail;
+use mcr_anc::budget::Budget;
+use mcr_anc::flush::{FlushOptions, least_budget};
+use mcrengine::codec::Profile;
+use mcrengine::units::human_bytes;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+    match args.command {
+        BenchCommand::Codecs(args) => codecs::run(args),
+        BenchCommand::Schemes(args) => schemes::run(args),
+    }
+}
+
+/// The memory for segments, if it is enough for these profiles.
+fn budget<'a>(input: &BenchInput, profiles: impl Iterator<Item = &'a Profile>) -> anyhow::Result<Arc<Budget>> {
+    let least = profiles.map(|profile| least_budget(profile.segment_bytes(), profile)).max().unwrap_or(0);
+    let least_mib = least.div_ceil(1 << 20);
+    if input.budget_mib < least_mib {
+        bail!("--budget-mib is {}; it must be at least {least_mib} for these profiles", input.budget_mib);
+    }
+    Ok(Budget::new(input.budget_mib << 20))
+}
+
+fn threads(asked: usize) -> usize {
+    if asked == 0 { FlushOptions::default().threads } else { asked.min(1024) }
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    100.0 * part as f64 / whole.max(1) as f64
+}
+
+/// What was looked at, and of how much.
+#[derive(Clone, Debug, serde::Serialize)]
+struct Looked {
+    checkpoint: String,
+    /// Of the checkpoint.
+    ranks: u32,
+    files: usize,
+    file_bytes: u64,
+    /// Of these, what was measured.
+    measured_ranks: u32,
+    measured_files: usize,
+    measured_file_bytes: u64,
+}
+
+impl Looked {
+    fn new(checkpoint: &input::Checkpoint, captured: &input::Captured) -> Self {
+        Self {
+            checkpoint: checkpoint.label.to_string(),
+            ranks: checkpoint.ranks,
+            files: checkpoint.files.len(),
+            file_bytes: checkpoint.bytes(),
+            measured_ranks: captured.ranks,
+            measured_files: captured.headers.len(),
+            measured_file_bytes: captured.file_bytes(),
+        }
+    }
+
+    /// Whether some ranks were left out.
+    fn is_sample(&self) -> bool {
+        self.measured_ranks < self.ranks
+    }
+
+    fn sentence(&self) -> String {
+        let Self { checkpoint, ranks, files, .. } = self;
+        let whole = human_bytes(self.file_bytes);
+        match self.is_sample() {
+            false => format!("checkpoint {checkpoint}: {ranks} ranks, {files} files, {whole}, all of it"),
+            true => format!(
+                "checkpoint {checkpoint}: {} of {ranks} ranks, {} of {whole}; the other ranks were not read",
+                self.measured_ranks,
+                human_bytes(self.measured_file_bytes)
+            ),
+        }
+    }
+}
+
+/// The bounds that held, and what they cost.
+#[derive(Clone, Debug, serde::Serialize)]
+struct Bounds {
+    sample_bytes: u64,
+    time_limit_seconds: u64,
+    segment_memory_bytes: u64,
+    threads: usize,
+    elapsed_ms: u64,
+    /// Nothing is missing because of the time limit.
+    is_complete: bool,
+}
+
+impl Bounds {
+    fn sentence(&self) -> String {
+        let limit = match self.time_limit_seconds {
+            0 => "no time limit".to_owned(),
+            seconds => format!("at most {seconds} s"),
+        };
+        let missing = if self.is_complete {
+            ""
+        } else {
+            "\nTime was over before everything was measured: what is missing is shown as -"
+        };
+        format!(
+            "Bounds: {} of each checkpoint (--sample; at least one rank), {limit} (--time-limit), {} of segments in memory\n\
+             (--budget-mib), {} thread{}. It took {}.{missing}\n",
+            human_bytes(self.sample_bytes),
+            human_bytes(self.segment_memory_bytes),
+            self.threads,
+            if self.threads == 1 { "" } else { "s" },
+            crate::output::human_time(Duration::from_millis(self.elapsed_ms)),
+        )
+    }
+}

@@ -1,0 +1,196 @@
+//! The figures of `mcr bench schemes` as SVG, readable on light and dark pages: nothing is painted behind them, and lines
+//! and letters are of a middle grey.
+
+use super::schemes::{Point, Report, Series, scheme_name};
+use anyhow::Context;
+use mcrengine::units::human_bytes;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use std::path::Path;
+
+const SIZE: (u32, u32) = (720, 420);
+const INK: RGBColor = RGBColor(118, 118, 118);
+const FONT: (&str, u32) = ("sans-serif", 14);
+/// Told apart in greys too, and by people who do not see all colours (after Okabe and Ito).
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(148, 103, 189),
+    RGBColor(204, 121, 167),
+    RGBColor(0, 114, 178),
+    RGBColor(86, 180, 233),
+    RGBColor(230, 159, 0),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(140, 140, 60),
+];
+
+/// Places on the lower axis, with what is written there, and lines of ratios above them.
+struct Figure {
+    title: String,
+    below: &'static str,
+    places: Vec<String>,
+    lines: Vec<(String, Vec<Option<f64>>)>,
+    /// Bars beside each other instead of lines.
+    bars: bool,
+}
+
+/// Writes one file for each figure that there is something of; makes the directory.
+#[expect(clippy::disallowed_methods, reason = "the pictures that the user asked for, in the directory that was named")]
+pub fn write_all(dir: &Path, report: &Report) -> anyhow::Result<()> {
+    std::fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
+    for (name, figure) in figures(report) {
+        let path = dir.join(name);
+        std::fs::write(&path, draw(&figure)?).with_context(|| format!("{}: cannot be written", path.display()))?;
+    }
+    Ok(())
+}
+
+fn figures(report: &Report) -> Vec<(&'static str, Figure)> {
+    let lines = |figure: &[Series]| -> Vec<(String, Vec<Option<f64>>)> {
+        figure.iter().map(|line| (line.name.clone(), line.points.iter().map(Point::ratio).collect())).collect()
+    };
+    let places = |figure: &[Series], of: &dyn Fn(&Point) -> String| -> Vec<String> {
+        figure.first().map(|line| line.points.iter().map(of).collect()).unwrap_or_default()
+    };
+    let largest = report.figure_6.first().map_or(0, |(_, point)| point.cell.group_size);
+    let size = |point: &Point| point.cell.group_size.to_string();
+    let block = |point: &Point| point.cell.block_bytes.map_or(String::new(), |block| human_bytes(block.get().into()));
+    let of_pass = |pass: u32| report.figure_6.iter().filter(move |(passes, _)| *passes == pass);
+    let pass = |pass: u32| of_pass(pass).map(|(_, point)| point.ratio()).collect();
+    let checkpoint = &report.looked.checkpoint;
+    let source = |figure: u32| format!("as Figure {figure} of mcrEngine, SC12");
+    let figure = |title: String, below, places, lines, bars| Figure { title, below, places, lines, bars };
+    let mut all = vec![
+        (
+            "figure-6.svg",
+            figure(
+                format!("{checkpoint}: one pass and two, GROUP_SIZE {largest} ({})", source(6)),
+                "scheme",
+                of_pass(1).map(|(_, point)| scheme_name(point.cell.scheme).to_owned()).collect(),
+                vec![("single".to_owned(), pass(1)), ("double".to_owned(), pass(2))],
+                true,
+            ),
+        ),
+        (
+            "figure-7.svg",
+            figure(
+                format!("{checkpoint}: ratio over group size ({})", source(7)),
+                "GROUP_SIZE, ranks",
+                places(&report.figure_7, &size),
+                lines(&report.figure_7),
+                false,
+            ),
+        ),
+        (
+            "figure-8.svg",
+            figure(
+                format!("{checkpoint}: ratio over block size, GROUP_SIZE {largest} ({})", source(8)),
+                "size of a block",
+                places(&report.figure_8, &block),
+                lines(&report.figure_8),
+                false,
+            ),
+        ),
+    ];
+    if report.figure_9.iter().any(|line| !line.points.is_empty()) {
+        let title = format!("Ratio from checkpoint to checkpoint, GROUP_SIZE {largest} ({})", source(9));
+        let labels = places(&report.figure_9, &|point| point.checkpoint.clone());
+        all.push(("figure-9.svg", figure(title, "checkpoint", labels, lines(&report.figure_9), false)));
+    }
+    all
+}
+
+/// The text of the picture.
+fn draw(figure: &Figure) -> anyhow::Result<String> {
+    let mut svg = String::new();
+    draw_on(&SVGBackend::with_string(&mut svg, SIZE).into_drawing_area(), figure)
+        .map_err(|error| anyhow::anyhow!("drawing {:?}: {error}", figure.title))?;
+    Ok(svg)
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+
+fn draw_on(area: &Area<'_>, figure: &Figure) -> Result<(), Box<dyn std::error::Error>> {
+    let text = FONT.into_font().color(&INK);
+    let ratios = || figure.lines.iter().flat_map(|(_, points)| points.iter().flatten().copied());
+    let least = ratios().fold(f64::INFINITY, f64::min).min(1.0);
+    let most = ratios().fold(1.0, f64::max);
+    let bottom = if figure.bars { 0.0 } else { least.floor().max(0.0) };
+    let top = most + (most - bottom).max(0.1) * 0.08;
+    let last = figure.places.len().saturating_sub(1) as f64;
+
+    let caption = text.clone().pos(Pos::new(HPos::Center, VPos::Top));
+    area.draw(&Text::new(figure.title.clone(), (SIZE.0 as i32 / 2, 10), caption))?;
+    let (plot, legend) = area.margin(36, 4, 4, 8).split_horizontally(SIZE.0 - 180);
+    let mut chart = ChartBuilder::on(&plot)
+        .x_label_area_size(46)
+        .y_label_area_size(56)
+        .build_cartesian_2d(-0.5..last + 0.5, bottom..top)?;
+    // A word below every place that there is room for.
+    let every = figure.places.len().div_ceil(8).max(1);
+    let below = |x: &f64| match x.round() {
+        place if (x - place).abs() > 1e-6 || place < 0.0 => String::new(),
+        place => match figure.places.get(place as usize).filter(|_| (place as usize).is_multiple_of(every)) {
+            Some(label) => label.clone(),
+            None => String::new(),
+        },
+    };
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(INK.mix(0.25))
+        .axis_style(INK)
+        .label_style(text.clone())
+        .axis_desc_style(text.clone())
+        .x_labels(figure.places.len() * 2 + 1)
+        .x_label_formatter(&below)
+        .y_label_formatter(&|ratio| format!("{ratio:.2}"))
+        .x_desc(figure.below)
+        .y_desc("raw bytes for each stored byte")
+        .draw()?;
+    let width = 0.8 / figure.lines.len().max(1) as f64;
+    for (nth, (name, points)) in figure.lines.iter().enumerate() {
+        let colour = COLOURS[nth % COLOURS.len()];
+        let known = || (0u32..).zip(points).filter_map(|(place, ratio)| Some((f64::from(place), (*ratio)?)));
+        if figure.bars {
+            let left = |place: f64| place - 0.4 + width * nth as f64;
+            let bar = |(place, ratio)| {
+                Rectangle::new([(left(place), 0.0), (left(place) + width * 0.92, ratio)], colour.filled())
+            };
+            chart.draw_series(known().map(bar))?;
+        } else {
+            // Of two that lie on each other both are seen: the one below is wider.
+            let width = if nth % 2 == 0 { 4 } else { 2 };
+            chart.draw_series(LineSeries::new(known(), colour.stroke_width(width)))?;
+            chart.draw_series(known().map(|point| Circle::new(point, 3, colour.filled())))?;
+        }
+        let y = 40 + 24 * nth as i32; // at most a few lines
+        legend.draw(&Rectangle::new([(12, y - 4), (32, y + 4)], colour.filled()))?;
+        let beside = text.clone().pos(Pos::new(HPos::Left, VPos::Center));
+        legend.draw(&Text::new(name.clone(), (40, y), beside))?;
+    }
+    area.present()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_of_any_lines_is_drawn_and_nothing_of_it_is_markup() {
+        for (places, bars) in [(0, false), (1, true), (40, false)] {
+            let ratios = (0..places).map(|n| (n % 3 > 0).then_some(1.0 + f64::from(n))).collect();
+            let figure = Figure {
+                title: "a < b & c".into(),
+                below: "ranks",
+                places: (0..places).map(|n| format!("<{n}>")).collect(),
+                lines: vec![("\"x\" <y>".into(), ratios)],
+                bars,
+            };
+            let svg = draw(&figure).expect("drawn");
+            assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
+            assert!(svg.contains("a &lt; b &amp; c") && !svg.contains("<y>"), "{svg}");
+        }
+    }
+}

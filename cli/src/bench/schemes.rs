@@ -1,0 +1,322 @@
+//! `mcr bench schemes`: the tables and figures of the mcrEngine paper (SC12), of the user's own checkpoints.
+//!
+//! As in the paper (section VI): Agnostic and Agnostic-Block are compressed once, with gzip; Aware and Aware-Block twice, with
+//! FPC, fpzip or a Lempel-Ziv coder, and gzip over all of it; the block schemes with the best block size. A ratio is the
+//! bytes of the files for each byte of the containers, index and skeletons counted; the files are what `mcr save
+//! --no-reuse` would write. Other than there a segment of at most 4 MiB is coded by itself, gzip's second pass too.
+
+use super::input::{Captured, Checkpoint, Deadline, capture_ranks, checkpoints, sampled_ranks, wanted};
+use super::measure::{Bench, Coder};
+use super::paper::{Characteristics, Improvement, characteristics, improvements};
+use super::{Bounds, Looked, budget, plot, schemes_report, threads};
+use crate::args::BenchSchemesArgs;
+use crate::output::{Progress, print, print_json};
+use anyhow::{Context, bail};
+use mcr_anc::budget::Budget;
+use mcr_cnc::capture::CaptureMode;
+use mcrengine::codec::Profile;
+use mcrengine::plan::{PlanOptions, Scheme};
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What one measurement is of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Cell {
+    pub scheme: Scheme,
+    pub coder: Coder,
+    pub group_size: u32,
+    /// In the block schemes.
+    pub block_bytes: Option<NonZeroU32>,
+}
+
+/// What came out, or nothing where time was over.
+#[derive(Clone, Debug)]
+pub struct Point {
+    pub cell: Cell,
+    pub checkpoint: String,
+    pub file_bytes: u64,
+    pub stored_bytes: Option<u64>,
+}
+
+impl Point {
+    pub fn ratio(&self) -> Option<f64> {
+        self.stored_bytes.map(|stored| crate::output::ratio(self.file_bytes, stored))
+    }
+}
+
+/// Points that belong together in a figure.
+#[derive(Clone, Debug)]
+pub struct Series {
+    pub name: String,
+    pub points: Vec<Point>,
+}
+
+/// All that is reported.
+pub struct Report {
+    pub dir: String,
+    pub looked: Looked,
+    pub bounds: Bounds,
+    pub table_3: Characteristics,
+    /// Passes 1 and 2, for Agnostic, Aware and Aware-Block.
+    pub figure_6: Vec<(u32, Point)>,
+    /// Over group sizes.
+    pub figure_7: Vec<Series>,
+    /// Over block sizes.
+    pub figure_8: Vec<Series>,
+    /// Over checkpoints.
+    pub figure_9: Vec<Series>,
+    /// Aware-Block and Aware.
+    pub table_4: Vec<Improvement>,
+    /// Checkpoints that the series leaves out.
+    pub checkpoints_left_out: usize,
+    /// What the block schemes were measured with.
+    pub best_blocks: [NonZeroU32; 2],
+}
+
+/// The most checkpoints of the series; of more, some, evenly spread.
+const SERIES_MAX: usize = 32;
+
+pub fn run(args: BenchSchemesArgs) -> anyhow::Result<ExitCode> {
+    let (started, input) = (Instant::now(), &args.input);
+    let budget = budget(input, args.profiles.iter())?;
+    let threads = threads(args.threads);
+    let deadline = Deadline::after(input.time_limit);
+    let (dir, checkpoints) = checkpoints(input)?;
+    let at = wanted(&checkpoints, input.checkpoint.as_ref())?;
+    if args.block_sizes.is_empty() {
+        bail!("--block-sizes must name at least one");
+    }
+    let checkpoint = &checkpoints[at];
+    let asked = args.group_sizes.iter().map(|size| size.get()).max().context("--group-sizes must name at least one")?;
+    let chosen = sampled(checkpoint, asked, args.sample);
+    // Groups of more ranks than there are, are groups of all.
+    let mut group_sizes: Vec<u32> = args.group_sizes.iter().map(|size| size.get().min(chosen.len() as u32)).collect();
+    group_sizes.sort_unstable();
+    group_sizes.dedup();
+    let largest = group_sizes.last().copied().unwrap_or(1);
+
+    let progress = Progress::new("measuring", input.json);
+    let job = Job { dir: &dir, threads, budget: &budget, deadline, progress: &progress };
+    let Some(files) = job.read(checkpoint, &chosen)? else {
+        bail!("--time-limit: {} s were over before the files were read", input.time_limit);
+    };
+    let mut of = Measured { job: &job, files: &files, label: checkpoint.label.to_string(), known: HashMap::new() };
+
+    let mut blocks = args.block_sizes.clone();
+    blocks.sort_unstable();
+    blocks.dedup();
+    let (figure_8, best_blocks) = figure_8(&mut of, &blocks, largest)?;
+    let figure_6 = figure_6(&mut of, best_blocks, largest)?;
+    let lines = lines(&args.profiles, best_blocks);
+    let of_line = |(name, line): &(String, Cell), of: &mut Measured<'_>| -> anyhow::Result<Series> {
+        let points = group_sizes.iter().map(|&group_size| of.point(Cell { group_size, ..line.clone() }));
+        Ok(Series { name: name.clone(), points: points.collect::<anyhow::Result<_>>()? })
+    };
+    let figure_7 = lines.iter().map(|line| of_line(line, &mut of)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut figure_9: Vec<Series> =
+        lines.iter().map(|(name, _)| Series { name: name.clone(), points: Vec::new() }).collect();
+    let shown = if checkpoints.len() > 1 { spread(checkpoints.len(), SERIES_MAX) } else { Vec::new() };
+    for &nth in &shown {
+        let this = &checkpoints[nth];
+        let mut measure = |of: &mut Measured<'_>| -> anyhow::Result<()> {
+            for ((_, line), series) in lines.iter().zip(&mut figure_9) {
+                series.points.push(of.point(Cell { group_size: largest, ..line.clone() })?);
+            }
+            Ok(())
+        };
+        if nth == at {
+            measure(&mut of)?;
+        } else if let Some(files) = job.read(this, &sampled(this, asked, args.sample))? {
+            measure(&mut Measured { job: &job, files: &files, label: this.label.to_string(), known: HashMap::new() })?;
+        }
+    }
+    drop(progress);
+
+    let in_figures = [&figure_7, &figure_8, &figure_9].into_iter().flatten().flat_map(|line| &line.points);
+    let is_complete = (in_figures.chain(figure_6.iter().map(|(_, point)| point)))
+        .all(|point| point.stored_bytes.is_some())
+        && figure_9.iter().all(|line| line.points.len() == shown.len());
+    let report = Report {
+        dir: dir.display().to_string(),
+        looked: Looked::new(checkpoint, &files.apart),
+        bounds: Bounds {
+            sample_bytes: args.sample,
+            time_limit_seconds: input.time_limit,
+            segment_memory_bytes: budget.total_bytes(),
+            threads,
+            elapsed_ms: started.elapsed().as_millis() as u64,
+            is_complete,
+        },
+        table_3: characteristics(&files.apart),
+        table_4: improvements(&figure_7),
+        figure_6,
+        figure_7,
+        figure_8,
+        figure_9,
+        checkpoints_left_out: checkpoints.len().saturating_sub(SERIES_MAX),
+        best_blocks,
+    };
+    if let Some(plots) = &args.plots {
+        plot::write_all(plots, &report)?;
+    }
+    match input.json {
+        true => print_json(&schemes_report::json(&report))?,
+        false => print(&schemes_report::text(&report)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the paper compresses a scheme's segments with, in one pass and in two.
+fn passes(scheme: Scheme) -> [Coder; 2] {
+    let paper = |double| Coder::Profile(Profile::Paper { double });
+    match scheme.takes_files_apart() {
+        false => [Coder::Profile(Profile::Gzip), Coder::GzipTwice],
+        true => [paper(false), paper(true)],
+    }
+}
+
+/// One pass for the schemes that do not look inside, two for the others (section VI-A).
+fn as_published(scheme: Scheme) -> Coder {
+    let [single, double] = passes(scheme);
+    if scheme.takes_files_apart() { double } else { single }
+}
+
+/// With which blocks, Agnostic-Block's and Aware-Block's.
+fn block_bytes(scheme: Scheme, blocks: [NonZeroU32; 2]) -> Option<NonZeroU32> {
+    match scheme {
+        Scheme::AgnosticBlock => Some(blocks[0]),
+        Scheme::AwareBlock => Some(blocks[1]),
+        Scheme::Agnostic | Scheme::Aware => None,
+    }
+}
+
+/// The lines of figures 7 and 9: the paper's schemes, then Aware with our profiles.
+fn lines(profiles: &[Profile], blocks: [NonZeroU32; 2]) -> Vec<(String, Cell)> {
+    let cell = |scheme, coder| Cell { scheme, coder, group_size: 1, block_bytes: block_bytes(scheme, blocks) };
+    let of_paper = Scheme::ALL.map(|scheme| (scheme_name(scheme).to_owned(), cell(scheme, as_published(scheme))));
+    let ours = profiles
+        .iter()
+        .map(|profile| (format!("{profile} (ours)"), cell(Scheme::Aware, Coder::Profile(profile.clone()))));
+    of_paper.into_iter().chain(ours).collect()
+}
+
+/// Over block sizes; also the best of them for either scheme.
+fn figure_8(
+    of: &mut Measured<'_>,
+    blocks: &[NonZeroU32],
+    group_size: u32,
+) -> anyhow::Result<(Vec<Series>, [NonZeroU32; 2])> {
+    let (mut figure, mut best) = (Vec::new(), [blocks[0]; 2]);
+    for (scheme, best) in [Scheme::AgnosticBlock, Scheme::AwareBlock].into_iter().zip(&mut best) {
+        let cell = |block| Cell { scheme, coder: as_published(scheme), group_size, block_bytes: Some(block) };
+        let points = blocks.iter().map(|&block| of.point(cell(block))).collect::<anyhow::Result<Vec<_>>>()?;
+        let least = points.iter().filter(|point| point.stored_bytes.is_some()).min_by_key(|point| point.stored_bytes);
+        *best = least.and_then(|point| point.cell.block_bytes).unwrap_or(blocks[0]);
+        figure.push(Series { name: scheme_name(scheme).into(), points });
+    }
+    Ok((figure, best))
+}
+
+/// One pass and two.
+fn figure_6(of: &mut Measured<'_>, blocks: [NonZeroU32; 2], group_size: u32) -> anyhow::Result<Vec<(u32, Point)>> {
+    let mut figure = Vec::new();
+    for scheme in [Scheme::Agnostic, Scheme::Aware, Scheme::AwareBlock] {
+        for (nth, coder) in (1..).zip(passes(scheme)) {
+            let cell = Cell { scheme, coder, group_size, block_bytes: block_bytes(scheme, blocks) };
+            figure.push((nth, of.point(cell)?));
+        }
+    }
+    Ok(figure)
+}
+
+/// As the paper writes it.
+pub fn scheme_name(scheme: Scheme) -> &'static str {
+    match scheme {
+        Scheme::Agnostic => "Agnostic",
+        Scheme::AgnosticBlock => "Agnostic-Block",
+        Scheme::Aware => "Aware",
+        Scheme::AwareBlock => "Aware-Block",
+    }
+}
+
+fn sampled(checkpoint: &Checkpoint, group_size: u32, sample_bytes: u64) -> Vec<u32> {
+    let mut bytes_of = vec![0; checkpoint.ranks as usize];
+    checkpoint.files.iter().for_each(|(rank, _, bytes)| bytes_of[rank.0 as usize] += bytes);
+    sampled_ranks(&bytes_of, group_size, sample_bytes)
+}
+
+/// Places of at most so many things, evenly spread, the last one among them.
+fn spread(things: usize, most: usize) -> Vec<usize> {
+    let n = things.min(most);
+    (1..=n).map(|i| i * things / n - 1).collect()
+}
+
+/// The files of a checkpoint, whole for the schemes that do not look inside, and taken apart for the others.
+struct Files {
+    whole: Captured,
+    apart: Captured,
+}
+
+struct Job<'a> {
+    dir: &'a Path,
+    threads: usize,
+    budget: &'a Arc<Budget>,
+    deadline: Deadline,
+    progress: &'a Progress,
+}
+
+impl Job<'_> {
+    fn read(&self, checkpoint: &Checkpoint, ranks: &[u32]) -> anyhow::Result<Option<Files>> {
+        self.progress.message(format!("{}, reading", checkpoint.label));
+        let read = |mode| capture_ranks(self.dir, checkpoint, ranks, mode, self.threads, self.deadline);
+        let Some(whole) = read(CaptureMode::Whole)? else { return Ok(None) };
+        Ok(read(CaptureMode::Apart)?.map(|apart| Files { whole, apart }))
+    }
+}
+
+/// What was measured of one checkpoint; nothing twice.
+struct Measured<'a> {
+    job: &'a Job<'a>,
+    files: &'a Files,
+    label: String,
+    known: HashMap<Cell, Point>,
+}
+
+impl Measured<'_> {
+    fn point(&mut self, cell: Cell) -> anyhow::Result<Point> {
+        if let Some(known) = self.known.get(&cell) {
+            return Ok(known.clone());
+        }
+        let Job { dir, threads, budget, deadline, progress } = self.job;
+        let captured = if cell.scheme.takes_files_apart() { &self.files.apart } else { &self.files.whole };
+        let mut options = PlanOptions { scheme: cell.scheme, ..cell.coder.plan() };
+        if let Some(block_bytes) = cell.block_bytes {
+            options.block_bytes = block_bytes;
+        }
+        progress.message(format!("{}, {} in groups of {}", self.label, cell.scheme.name(), cell.group_size));
+        let file_bytes = captured.file_bytes();
+        progress.add(captured.headers.iter().flat_map(|file| &file.variables).map(|v| v.raw_bytes.0).sum());
+        let bench = Bench::new(dir, captured, *threads, budget);
+        let done = |bytes| progress.done(bytes);
+        let stored_bytes = bench.stored_bytes(cell.group_size, options, &cell.coder, *deadline, done)?;
+        let point = Point { cell: cell.clone(), checkpoint: self.label.clone(), file_bytes, stored_bytes };
+        self.known.insert(cell, point.clone());
+        Ok(point)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_series_is_shown_in_part_with_its_end() {
+        assert_eq!(spread(3, 8), [0, 1, 2]);
+        assert_eq!(spread(10, 4), [1, 4, 6, 9]);
+        assert_eq!(spread(0, 4), [0usize; 0]);
+    }
+}
