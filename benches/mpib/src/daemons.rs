@@ -230,6 +230,24 @@ impl Stream {
         self.store.join(JOB).join(checkpoint.to_string()).join(format!("group-{:04}.{end}", self.group_index))
     }
 
+    /// Until this group's checkpoint exists.
+    fn wait_for_manifest(&mut self) -> Result<()> {
+        let manifest = self.committed(self.checkpoint, "manifest");
+        let begun = Instant::now();
+        while !manifest.exists() {
+            self.daemons_live()?;
+            if begun.elapsed() > SILENCE {
+                let what = format!("{} did not come within {} s", manifest.display(), SILENCE.as_secs());
+                return Err(match &self.aggregator {
+                    Some(daemon) => daemon.failed(&what),
+                    None => CommError::Beside(what),
+                });
+            }
+            std::thread::sleep(NAP);
+        }
+        Ok(())
+    }
+
     /// Both daemons of this rank, as far as it has some.
     fn daemons_live(&mut self) -> Result<()> {
         self.agent.iter_mut().chain(&mut self.aggregator).try_for_each(Daemon::lives)
@@ -262,28 +280,32 @@ impl Operation for Stream {
         let path = self.hidden();
         std::fs::write(&path, &self.bytes).map_err(|e| beside(&path.display().to_string(), e))
     }
-    fn run(&mut self, _: &Comm) -> Result<()> {
+    fn run(&mut self, comm: &Comm) -> Result<()> {
         self.checkpoint += 1;
         let file = self.file(self.checkpoint);
         std::fs::rename(self.hidden(), &file).map_err(|e| beside(&file.display().to_string(), e))?;
-        if self.group.rank() != 0 {
-            return self.group.overlapped(|pending| {
+        if self.group.rank() == 0 {
+            self.wait_for_manifest()?;
+        }
+        // Nobody leaves before the last group is done: who waited for the others in a barrier would spin, beside daemons
+        // that need the core.
+        if self.rank != 0 {
+            return comm.overlapped(|pending| {
+                if self.group.rank() == 0 {
+                    pending.send(&[], 0, TAG)?;
+                }
                 pending.receive(&mut [], 0, TAG)?;
                 pending.wait_all_asleep(PATIENCE, NAP)
             });
         }
-        let manifest = self.committed(self.checkpoint, "manifest");
-        let begun = Instant::now();
-        while !manifest.exists() {
-            self.daemons_live()?;
-            if begun.elapsed() > SILENCE {
-                let daemon = self.aggregator.as_ref();
-                let what = format!("{} did not come within {} s", manifest.display(), SILENCE.as_secs());
-                return Err(daemon.map_or_else(|| CommError::Beside(what.clone()), |d| d.failed(&what)));
+        comm.overlapped(|pending| {
+            let others = (self.group_size..comm.size()).step_by(self.group_size);
+            for leader in others {
+                pending.receive(&mut [], leader, TAG)?;
             }
-            std::thread::sleep(NAP);
-        }
-        (1..self.group.size()).try_for_each(|rank| self.group.send(&[], rank, TAG))
+            pending.wait_all_asleep(PATIENCE, NAP)
+        })?;
+        (1..comm.size()).try_for_each(|rank| comm.send(&[], rank, TAG))
     }
     /// Whether a restart of this group's ranks gives all their bytes back.
     fn is_right(&self, _: &Comm) -> bool {
