@@ -116,6 +116,18 @@ fn results_come_as_files_of_every_kind_and_open_mpi_takes_the_rules() {
     assert!(read("r.svg").starts_with("<svg") && read("r.gp").contains("plot $line0"));
     let estimates: mpib::tune::Estimates = serde_json::from_str(&read("estimates")).expect("estimates");
     assert!(estimates.best(1000).is_some());
+    // what Open MPI before 5.0 leaves out is said, and there is one rule then
+    let rules = file("scatter-rules");
+    let mut scatter = mpirun(4);
+    scatter
+        .arg(MPIB)
+        .args("collective scatter --sizes 64,65536 --min-reps 4 --max-reps 4 --rules".split(' '))
+        .arg(&rules);
+    let text = good(scatter.output().expect("timeout(1) runs"));
+    let written = std::fs::read_to_string(&rules).expect("written");
+    let one = report.context.mpi_library.contains("Open MPI v4") || report.context.mpi_library.contains("Open MPI v3");
+    assert_eq!(one, text.contains("one rule for all sizes"), "{text}");
+    assert!(!one || written.contains("1 # number of message sizes"), "{written}");
     let mut with_rules = mpirun(4);
     with_rules.args(["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_dynamic_rules_filename"]);
     let text = good(with_rules.arg(file("rules")).args([MPIB, "check", "--sizes", "10"]).output().expect("runs"));

@@ -1,6 +1,6 @@
 //! `mpib paths`: what the ways of a checkpoint take on this machine, and what follows for GROUP_SIZE and the aggregators.
 
-use super::{Failure, Output, SiteOptions, TimingOptions, at_least, bytes_not_zero, context, hosts, rate};
+use super::{Common, Failure, bytes_not_zero, context, hosts, rate};
 use clap::Args;
 use mpib::collectives::operation::Operation;
 use mpib::comm::Comm;
@@ -35,11 +35,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     figure: Option<PathBuf>,
     #[command(flatten)]
-    timing: TimingOptions,
-    #[command(flatten)]
-    sites: SiteOptions,
-    #[command(flatten)]
-    output: Output,
+    common: Common,
 }
 
 /// One way at one group size.
@@ -50,9 +46,7 @@ struct Way {
 }
 
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
-    options.output.check()?;
-    let timing = options.timing.timing()?;
-    at_least(comm, 2, "a group")?;
+    let timing = options.common.begin(comm, "a group")?;
     let n = comm.size();
     let mut groups: Vec<usize> = options.groups.iter().map(|&g| g.min(n)).collect();
     groups.sort_unstable();
@@ -64,7 +58,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     if whole_group_bytes.is_none() {
         return Err(Failure::Input(format!("--bytes {}: {n} ranks' bytes do not fit into one message", options.bytes)));
     }
-    let sites = if options.sites.given() { options.sites.two_sites(comm)? } else { Vec::new() };
+    let sites = if options.common.sites.given() { options.common.sites.two_sites(comm)? } else { Vec::new() };
     let mut timer = Timer::new(comm)?;
     let mut rows = Vec::new();
     let mut ways: Vec<Way> = Vec::new();
@@ -125,7 +119,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         notes,
         found: serde_json::Value::Null,
     };
-    options.output.write_with(comm, &report, figure.as_slice())
+    options.common.output.write_with(comm, &report, figure.as_slice())
 }
 
 /// Files in memory to containers in memory, by agents and aggregators.
