@@ -8,7 +8,7 @@ SHELL := /bin/bash
 # A shell that has never seen rustup's directory finds cargo all the same.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
-SCRIPTS := deploy/demo.sh deploy/prerequisites.sh tests/cluster/sites.sh .ci/run
+SCRIPTS := deploy/demo.sh deploy/prerequisites.sh tests/cluster/sites.sh benches/mpib/compare-osu.sh .ci/run
 FUZZ_SECONDS ?= 60
 PREFIX ?= /usr/local
 

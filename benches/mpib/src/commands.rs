@@ -304,6 +304,27 @@ impl Output {
     }
 }
 
+/// What all commands have that time operations of many ranks.
+#[derive(Args, Clone)]
+pub struct Common {
+    #[command(flatten)]
+    pub timing: TimingOptions,
+    #[command(flatten)]
+    pub sites: SiteOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+impl Common {
+    /// Refuses what cannot be, before anything is measured: `what` needs at least two ranks.
+    pub fn begin(&self, comm: &Comm, what: &str) -> Result<Timing, Failure> {
+        self.output.check()?;
+        let timing = self.timing.timing()?;
+        at_least(comm, 2, what)?;
+        Ok(timing)
+    }
+}
+
 fn format_of(path: &std::path::Path) -> Result<Format, Failure> {
     match path.extension().and_then(|e| e.to_str()) {
         Some("json") => Ok(Format::Json),

@@ -31,6 +31,7 @@
 pub mod clock;
 pub mod collectives;
 pub mod comm;
+pub mod daemons;
 pub mod jor;
 pub mod models;
 pub mod p2p;

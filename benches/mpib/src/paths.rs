@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A peer that says nothing for so long has gone.
-const SILENCE: Duration = Duration::from_secs(120);
+pub(crate) const SILENCE: Duration = Duration::from_secs(120);
 
 /// Who has not come by then does not come: all ranks start at the same time.
 const ARRIVAL: Duration = Duration::from_secs(20);
@@ -22,12 +22,12 @@ const ARRIVAL: Duration = Duration::from_secs(20);
 /// Of bytes, at most so many are handed over at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
-fn beside(what: &str, error: std::io::Error) -> CommError {
+pub(crate) fn beside(what: &str, error: std::io::Error) -> CommError {
     CommError::Beside(format!("{what}: {error}"))
 }
 
 /// Bytes that no file system and no line makes smaller, the same for a rank every time (xorshift64*, S. Vigna).
-fn noise(rank: usize, len: usize) -> Vec<u8> {
+pub(crate) fn noise(rank: usize, len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ (rank as u64 + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
@@ -111,6 +111,13 @@ impl TcpGather {
 /// At an address that others can reach: that of the host's name, else that of the way out, else the lowest that a card of
 /// this host has, else this machine's alone.
 fn listen() -> std::io::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind((own_ip(), 0))?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
+/// The address in [`listen`].
+pub(crate) fn own_ip() -> IpAddr {
     let named = mpi::environment::processor_name().ok().and_then(|n| (n.as_str(), 0).to_socket_addrs().ok()?.next());
     let way_out = || -> Option<IpAddr> {
         let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
@@ -118,10 +125,7 @@ fn listen() -> std::io::Result<(TcpListener, SocketAddr)> {
         Some(socket.local_addr().ok()?.ip())
     };
     let ip = named.map(|a| a.ip()).filter(|ip| !ip.is_loopback()).or_else(way_out).or_else(card_address);
-    let ip = ip.unwrap_or(IpAddr::from([127, 0, 0, 1]));
-    let listener = TcpListener::bind((ip, 0))?;
-    let address = listener.local_addr()?;
-    Ok((listener, address))
+    ip.unwrap_or(IpAddr::from([127, 0, 0, 1]))
 }
 
 /// From Linux' table of its own addresses.

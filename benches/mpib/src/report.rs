@@ -136,27 +136,8 @@ impl Report {
 
     /// Time over size, one line for each operation.
     pub fn plot(&self) -> Plot {
-        let mut lines: Vec<Line> = Vec::new();
-        for row in &self.rows {
-            let interval = row.seconds.median_interval;
-            let point = Point {
-                x: row.block_bytes as f64,
-                y: row.seconds.median,
-                low: interval.map_or(row.seconds.min, |i| i.low),
-                high: interval.map_or(row.seconds.max, |i| i.high),
-            };
-            match lines.iter_mut().find(|l| l.name == row.operation) {
-                Some(line) => line.points.push(point),
-                None => lines.push(Line { name: row.operation.clone(), points: vec![point] }),
-            }
-        }
-        Plot {
-            title: self.title.clone(),
-            x: "bytes of a block".into(),
-            y: "seconds (median, 95 %)".into(),
-            log: true,
-            lines,
-        }
+        let places = self.rows.iter().map(|row| (row.operation.as_str(), row.block_bytes as f64, &row.seconds));
+        Plot::of_times(self.title.clone(), "bytes of a block", places)
     }
 }
 
@@ -280,6 +261,20 @@ impl Axis {
 }
 
 impl Plot {
+    /// Medians with their intervals, both axes logarithmic: the name of each one's line, where it is, and its times.
+    pub fn of_times<'t>(title: String, x: &str, times: impl IntoIterator<Item = (&'t str, f64, &'t Summary)>) -> Self {
+        let mut lines: Vec<Line> = Vec::new();
+        for (name, x, seconds) in times {
+            let (low, high) = seconds.median_interval.map_or((seconds.min, seconds.max), |i| (i.low, i.high));
+            let point = Point { x, y: seconds.median, low, high };
+            match lines.iter_mut().find(|l| l.name == name) {
+                Some(line) => line.points.push(point),
+                None => lines.push(Line { name: name.into(), points: vec![point] }),
+            }
+        }
+        Self { title, x: x.into(), y: "seconds (median, 95 %)".into(), log: true, lines }
+    }
+
     /// As a picture that needs nothing else.
     pub fn svg(&self) -> String {
         let points = || self.lines.iter().flat_map(|l| &l.points);

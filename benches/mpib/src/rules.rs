@@ -3,7 +3,8 @@
 //!
 //! Open MPI up to at least 4.1 compares, for scatter and gather, the sizes in the file with the size of one element times the
 //! number of ranks, not with the bytes of the message (`coll_tuned_decision_dynamic.c`); 5.0 counts the elements. There the
-//! rule of the smallest size is all that has effect, and [`write()`] says so in the file.
+//! rule of the smallest size is all that has effect, whatever else the file holds and in any of its formats; so for those
+//! versions there is one rule, the best for all sizes together ([`crate::tune::Estimates::rule_for_all`]).
 
 use std::fmt::Write;
 
@@ -30,6 +31,13 @@ impl Collective {
             "scatter" => Some(Self::Scatter),
             _ => None,
         }
+    }
+
+    /// Whether this version of Open MPI, as MPI_Get_library_version names it, leaves counts out of the comparison. Another
+    /// MPI has no use for the file, so that nothing is to be said of it.
+    pub fn ignores_counts(self, library: &str) -> bool {
+        let version = library.split("Open MPI v").nth(1).and_then(|v| v.split('.').next()?.parse::<u32>().ok());
+        matches!(self, Self::Gather | Self::Scatter) && version.is_some_and(|major| major < 5)
     }
 
     fn number(self) -> u32 {
@@ -85,7 +93,7 @@ pub fn write(ranks: usize, mut chosen: Vec<(Collective, Vec<Rule>)>) -> String {
         let name = format!("{collective:?}").to_lowercase();
         // writing to a String cannot fail
         let _ = write!(out, "{} # {name}\n1 # number of communicator sizes\n", collective.number());
-        if matches!(collective, Collective::Gather | Collective::Scatter) {
+        if matches!(collective, Collective::Gather | Collective::Scatter) && rules.len() > 1 {
             out += "# Open MPI before 5.0 ignores the count here, and follows the first rule for every size\n";
         }
         let _ = write!(out, "{ranks} # communicator size\n{} # number of message sizes\n", rules.len());
@@ -115,6 +123,15 @@ mod tests {
         let bare: Vec<_> =
             file.lines().map(|l| l.split('#').next().unwrap_or("").trim()).filter(|l| !l.is_empty()).collect();
         assert_eq!(bare, ["2", "7", "1", "8", "1", "0 6 0 0", "15", "1", "8", "2", "0 2 0 0", "32768 1 0 0"], "{file}");
+    }
+
+    #[test]
+    fn versions_that_ignore_counts_are_known() {
+        let old = "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: v4.1.4, May 26, 2022";
+        assert!(Collective::Scatter.ignores_counts(old) && Collective::Gather.ignores_counts(old));
+        assert!(!Collective::Broadcast.ignores_counts(old) && !Collective::AllToAll.ignores_counts(old));
+        assert!(!Collective::Scatter.ignores_counts("Open MPI v5.0.3, package: Open MPI"));
+        assert!(!Collective::Scatter.ignores_counts("MPICH Version: 4.0.2"));
     }
 
     #[test]

@@ -96,6 +96,7 @@ impl Timer {
     pub fn measure(&mut self, operation: &mut dyn Operation, block_bytes: usize, how: &Timing) -> Result<Summary> {
         operation.prepare(&self.comm, block_bytes)?;
         for _ in 0..how.warm_up {
+            operation.ready()?;
             operation.run(&self.comm)?;
         }
         self.comm.barrier()?;
@@ -140,6 +141,7 @@ impl Timer {
                 if how.fresh_buffers {
                     operation.freshen();
                 }
+                operation.ready()?;
                 let late = self.isolate(how.isolation)?;
                 let start = wtime();
                 operation.run(&self.comm)?;
@@ -265,6 +267,7 @@ impl Timer {
                 if how.fresh_buffers {
                     operation.freshen();
                 }
+                operation.ready()?;
                 let start = wtime();
                 if gathers && me == root {
                     comm.send(&[], other, TAG)?;

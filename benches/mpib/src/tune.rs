@@ -39,12 +39,29 @@ impl Estimates {
         sizes.windows(2).filter(doubtful).map(|w| w[0] + (w[1] - w[0]) / 2).collect()
     }
 
+    /// Only what Open MPI has.
+    fn known_to(&self, collective: Ruled) -> Self {
+        let has = |(name, _): &&(String, _)| collective.algorithm(name).is_some();
+        Self { operation: self.operation.clone(), curves: self.curves.iter().filter(has).cloned().collect() }
+    }
+
+    /// One rule for Open MPI, where it tells no sizes apart: what is, in the mean over all sizes, the least slower than the
+    /// best at each.
+    pub fn rule_for_all(&self) -> Option<(Ruled, Vec<Rule>)> {
+        let collective = Ruled::of(&self.operation)?;
+        let known = self.known_to(collective);
+        let slower = |(_, curve): &&(String, Vec<(usize, f64)>)| -> f64 {
+            let best = |size| known.curves.iter().map(|(_, c)| interpolate(c, size)).fold(f64::INFINITY, f64::min);
+            curve.iter().map(|&(size, time)| (time / best(size)).ln()).sum::<f64>()
+        };
+        let (name, _) = known.curves.iter().min_by(|a, b| slower(a).total_cmp(&slower(b)))?;
+        Some((collective, vec![Rule { from_block_bytes: 0, algorithm: collective.algorithm(name)? }]))
+    }
+
     /// Rules for Open MPI, from the implementations that it has.
     pub fn rules(&self) -> Option<(Ruled, Vec<Rule>)> {
         let collective = Ruled::of(&self.operation)?;
-        let has = |(name, _): &&(String, _)| collective.algorithm(name).is_some();
-        let known =
-            Self { operation: self.operation.clone(), curves: self.curves.iter().filter(has).cloned().collect() };
+        let known = self.known_to(collective);
         let sizes = known.curves.first()?.1.iter().map(|p| p.0);
         let rule = |size| Some(Rule { from_block_bytes: size, algorithm: collective.algorithm(known.best(size)?)? });
         Some((collective, sizes.filter_map(rule).collect()))
@@ -209,5 +226,8 @@ mod tests {
         let (collective, rules) = estimates.rules().expect("scatter has rules");
         let numbers: Vec<_> = rules.iter().map(|r| (r.from_block_bytes, r.algorithm)).collect();
         assert_eq!((collective, numbers), (Ruled::Scatter, vec![(0, 2), (1024, 1)]));
+        // linear is 9/8 and 1 times as slow as the best, binomial 1 and 3/2 times
+        let only = Rule { from_block_bytes: 0, algorithm: 1 };
+        assert_eq!(estimates.rule_for_all(), Some((Ruled::Scatter, vec![only])));
     }
 }

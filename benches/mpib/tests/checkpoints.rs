@@ -62,13 +62,10 @@ fn a_killed_run_continues_and_ends_with_the_same_bits() {
     assert_eq!(line(&older, "digest "), line(&undisturbed, "digest "));
 }
 
-/// With MCR naming the command `mcr`: the whole way, through the daemons.
+/// The whole way, through the daemons.
 #[test]
 fn a_run_and_its_daemons_are_killed_and_what_the_store_gives_back_ends_with_the_same_bits() {
-    let Some(mcr) = std::env::var_os("MCR") else {
-        eprintln!("SKIPPED: needs the command mcr, as in MCR=../../target/release/mcr");
-        return;
-    };
+    let Some(mcr) = support::mcr() else { return };
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = |name: &str| directory.path().join(name);
     let undisturbed = good(mpib(4, &words(&path("whole"))));

@@ -76,6 +76,7 @@ fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
         (2, "jor --sites 0/1 --pace NaN,1", "--pace is [NaN, 1.0]"),
         (2, "jor --sites 0/1 --class Q", "--class is \"Q\""),
         (2, "jor --sites 0/1 --periods 0", "--periods"),
+        (2, "jor --sites 0/1 --sample 0", "--sample is 0"),
         (4, "jor --sites 0-2/3 --cut blocks", "blocks need equal numbers"),
         (2, "collective gather --impl magic", "no implementation \"magic\""),
         (6, "collective alltoall --sizes 64,1536MiB", "more than the 8 GiB"),
@@ -84,6 +85,7 @@ fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
         (2, "collective scatter -o /nowhere/x.json --sizes 1 --max-reps 10", "/nowhere/x.json"),
         (3, "paths --pfs /nowhere --groups 3 --bytes 10 --max-reps 10", "/nowhere/"),
         (3, "paths --groups 1", "at least 2 ranks"),
+        (3, "paths --groups 3 --bytes 10 --max-reps 10 --mcr /nowhere/mcr", "/nowhere/mcr: No such file"),
         (2, "nonsense", "unrecognized subcommand"),
     ] {
         let output = mpib(ranks, words);
@@ -114,6 +116,18 @@ fn results_come_as_files_of_every_kind_and_open_mpi_takes_the_rules() {
     assert!(read("r.svg").starts_with("<svg") && read("r.gp").contains("plot $line0"));
     let estimates: mpib::tune::Estimates = serde_json::from_str(&read("estimates")).expect("estimates");
     assert!(estimates.best(1000).is_some());
+    // what Open MPI before 5.0 leaves out is said, and there is one rule then
+    let rules = file("scatter-rules");
+    let mut scatter = mpirun(4);
+    scatter
+        .arg(MPIB)
+        .args("collective scatter --sizes 64,65536 --min-reps 4 --max-reps 4 --rules".split(' '))
+        .arg(&rules);
+    let text = good(scatter.output().expect("timeout(1) runs"));
+    let written = std::fs::read_to_string(&rules).expect("written");
+    let one = report.context.mpi_library.contains("Open MPI v4") || report.context.mpi_library.contains("Open MPI v3");
+    assert_eq!(one, text.contains("one rule for all sizes"), "{text}");
+    assert!(!one || written.contains("1 # number of message sizes"), "{written}");
     let mut with_rules = mpirun(4);
     with_rules.args(["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_dynamic_rules_filename"]);
     let text = good(with_rules.arg(file("rules")).args([MPIB, "check", "--sizes", "10"]).output().expect("runs"));
@@ -141,6 +155,7 @@ fn jor_at_period_1_has_the_bits_of_a_serial_run() {
         let text = good(mpib(ranks, words));
         assert!(text.contains("are those of a serial run, bit by bit"), "{words}: {text}");
         assert!(text.contains("artful speedup"), "{words}: {text}");
+        assert!(text.contains("; 0.09") || text.contains("; 0.100000"), "the error fell to a tenth: {text}");
     }
 }
 
@@ -173,6 +188,41 @@ fn every_path_of_a_checkpoint_is_timed_and_leaves_no_file() {
     assert!(!names.contains(&"gather/lanes-1, groups of 2"), "a group of one site has no lanes: {names:?}");
     assert!(report["notes"].to_string().contains("recommended: group size"), "{report}");
     for path in [local, pfs] {
+        assert_eq!(std::fs::read_dir(&path).expect("still there").count(), 0, "{}", path.display());
+    }
+}
+
+#[test]
+fn agents_and_aggregators_are_a_path_too_and_nothing_of_them_stays() {
+    let Some(mcr) = support::mcr() else { return };
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (memory, pfs) = (directory.path().join("memory"), directory.path().join("pfs"));
+    for path in [&memory, &pfs] {
+        std::fs::create_dir(path).expect("made");
+    }
+    let figure = directory.path().join("paths.svg");
+    let words = format!(
+        "paths --bytes 50000 --groups 2,5 --min-reps 6 --max-reps 6 --memory {} --pfs {} --figure {} --format json",
+        memory.display(),
+        pfs.display(),
+        figure.display()
+    );
+    let mut command = mpirun(5);
+    let output = command.env("MCR", mcr).arg(MPIB).args(words.split_whitespace()).output().expect("timeout(1) runs");
+    let report = json(output);
+    // all bytes were brought back and compared, or there would be no report
+    for name in
+        ["gather/grpc, groups of 2", "save/grpc, groups of 2", "gather/grpc, groups of 5", "save/grpc, groups of 5"]
+    {
+        let row = report["rows"].as_array().expect("rows").iter().find(|r| r["operation"] == name);
+        let seconds = &row.unwrap_or_else(|| panic!("{name}: {report}"))["seconds"];
+        assert!(seconds["median"].as_f64().is_some_and(|t| t > 0.0 && t < 60.0), "{name}: {seconds}");
+        assert!(seconds["median_interval"]["low"].is_f64(), "{name}: {seconds}");
+    }
+    assert!(report["notes"].to_string().contains("recommended for mcr as it is: group size"), "{report}");
+    let svg = std::fs::read_to_string(figure).expect("drawn");
+    assert!(svg.contains(">grpc<") && svg.contains(">grpc to pfs<"), "{svg}");
+    for path in [memory, pfs] {
         assert_eq!(std::fs::read_dir(&path).expect("still there").count(), 0, "{}", path.display());
     }
 }

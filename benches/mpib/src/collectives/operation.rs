@@ -16,6 +16,11 @@ pub trait Operation {
     /// size.
     fn prepare(&mut self, comm: &Comm, block_bytes: usize) -> Result<()>;
 
+    /// What a run needs anew and is no part of it: called before each, and not timed.
+    fn ready(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Once. All ranks call it as often as all others.
     fn run(&mut self, comm: &Comm) -> Result<()>;
 

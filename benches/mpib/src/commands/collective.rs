@@ -1,6 +1,6 @@
 //! `mpib collective`: one operation, in some or all implementations, over sizes; which is best where.
 
-use super::{Failure, Output, SiteOptions, TimingOptions, all_fit, at_least, bytes, context};
+use super::{Common, Failure, all_fit, bytes, context};
 use clap::{Args, ValueEnum};
 use mpib::collectives::operation::{Collective, KINDS, Kind, Operation, Setting};
 use mpib::comm::Comm;
@@ -37,11 +37,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     estimates: Option<PathBuf>,
     #[command(flatten)]
-    timing: TimingOptions,
-    #[command(flatten)]
-    sites: SiteOptions,
-    #[command(flatten)]
-    output: Output,
+    common: Common,
 }
 
 /// The library's kinds, under their names.
@@ -70,16 +66,14 @@ impl ValueEnum for KindName {
 }
 
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
-    options.output.check()?;
-    let timing = options.timing.timing()?;
+    let timing = options.common.begin(comm, "a collective operation")?;
     let KindName(kind) = options.operation;
-    at_least(comm, 2, "a collective operation")?;
     let n = comm.size();
     all_fit(&options.sizes, comm.size())?;
     if options.root >= n {
         return Err(Failure::Input(format!("--root is {}; there are {n} ranks, from 0", options.root)));
     }
-    let sites = if options.sites.given() { options.sites.two_sites(comm)? } else { Vec::new() };
+    let sites = if options.common.sites.given() { options.common.sites.two_sites(comm)? } else { Vec::new() };
     let here = sites.iter().filter(|&&s| s == sites[options.root]).count();
     let lanes = if sites.is_empty() { 0 } else { here.min(n - here) };
     let names = if options.implementations.iter().any(|n| n == "all") {
@@ -127,7 +121,14 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             }
         }
         if let Some(path) = &options.rules {
-            let chosen = found.rules().ok_or_else(|| {
+            let library = mpi::environment::library_version().unwrap_or_default();
+            let one = rules::Collective::of(kind.name()).is_some_and(|c| c.ignores_counts(&library));
+            if one {
+                let text = "this Open MPI looks up {} without the count: one rule for all sizes, the best of them on the whole";
+                notes.push(format!("rules: {}", text.replace("{}", kind.name())));
+            }
+            let chosen = if one { found.rule_for_all() } else { found.rules() };
+            let chosen = chosen.ok_or_else(|| {
                 Failure::Input(format!("--rules: Open MPI has no rules for {} with these implementations", kind.name()))
             })?;
             files.push((path.clone(), rules::write(n, vec![chosen])));
@@ -144,7 +145,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         notes,
         found: serde_json::json!({ "timing": timing }),
     };
-    options.output.write_with(comm, &report, &files)
+    options.common.output.write_with(comm, &report, &files)
 }
 
 /// How far each rank is from the root: the quickest of ten round trips. Collective.

@@ -34,6 +34,9 @@ pub struct Options {
     /// Times each run is done; the median counts
     #[arg(long, default_value_t = 1)]
     reps: usize,
+    /// Do no more iterations of each run than these (or one period), and take times in proportion
+    #[arg(long, value_name = "ITERATIONS")]
+    sample: Option<usize>,
     /// Compare the result at period 1 with a serial run, bit by bit
     #[arg(long)]
     verify: bool,
@@ -217,6 +220,9 @@ fn plan(options: &Options) -> Result<Plan, Failure> {
     if !(1..=1000).contains(&options.reps) {
         return Err(Failure::Input(format!("--reps is {}; it must be 1 to 1000", options.reps)));
     }
+    if options.sample == Some(0) {
+        return Err(Failure::Input("--sample is 0; at least 1 iteration is needed".into()));
+    }
     let mut periods = options.periods.clone();
     periods.push(1);
     periods.sort_unstable();
@@ -224,7 +230,16 @@ fn plan(options: &Options) -> Result<Plan, Failure> {
     if periods[0] == 0 || periods.len() > 64 || periods.last().is_some_and(|&p| p > 100_000) {
         return Err(Failure::Input("--periods: up to 63 numbers from 1 to 100000".into()));
     }
-    Ok(Plan { n, sites: Vec::new(), pace, periods, cut: Cut::Strips, ratio: options.balance, reps: options.reps })
+    Ok(Plan {
+        n,
+        sites: Vec::new(),
+        pace,
+        periods,
+        cut: Cut::Strips,
+        ratio: options.balance,
+        reps: options.reps,
+        sample: options.sample,
+    })
 }
 
 fn procs(text: &str, near: usize, far: usize) -> Result<(usize, usize), Failure> {
@@ -263,8 +278,13 @@ fn lines(o: &Outcome, near: usize, far: usize, cut: Cut, plan: &Plan) -> Vec<Str
         ),
         format!("transparent: {}", people(o.transparent_seconds)),
     ];
-    for (period, count, seconds) in &o.periods {
-        lines.push(format!("balanced, period {period}: {count} iterations, {}", people(*seconds)));
+    for ((period, count, seconds), left) in o.periods.iter().zip(&o.errors_left) {
+        let time = people(*seconds);
+        let left = match plan.sample {
+            Some(some) => format!("in proportion to {some} of them"),
+            None => format!("{left:.6} of the error is left"),
+        };
+        lines.push(format!("balanced, period {period}: {count} iterations, {time}; {left}"));
     }
     lines.push(format!("artless speedup {:.3}, artful speedup {:.3} at period {}", o.artless, o.artful, o.best_period));
     lines

@@ -1,6 +1,6 @@
 //! `mpib lanes`: what several lanes between two sites bring for scatter and gather, by the models and by the clock.
 
-use super::{Failure, Output, SiteOptions, TimingOptions, all_fit, at_least, bytes_not_zero, context, rate};
+use super::{Common, Failure, all_fit, bytes_not_zero, context, rate};
 use clap::Args;
 use mpib::collectives::operation::{Collective, Kind, Setting};
 use mpib::comm::Comm;
@@ -25,17 +25,11 @@ pub struct Options {
     #[arg(long, default_value_t = 0.05)]
     margin: f64,
     #[command(flatten)]
-    timing: TimingOptions,
-    #[command(flatten)]
-    sites: SiteOptions,
-    #[command(flatten)]
-    output: Output,
+    common: Common,
 }
 
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
-    options.output.check()?;
-    let timing = options.timing.timing()?;
-    at_least(comm, 2, "two sites")?;
+    let timing = options.common.begin(comm, "two sites")?;
     let n = comm.size();
     all_fit(&options.sizes, comm.size())?;
     if options.root >= n {
@@ -47,7 +41,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     if !(1..=1000).contains(&options.rate_reps) {
         return Err(Failure::Input(format!("--rate-reps is {}; it must be 1 to 1000", options.rate_reps)));
     }
-    let sites = options.sites.two_sites(comm)?;
+    let sites = options.common.sites.two_sites(comm)?;
     let setting = Setting { root: options.root, sites: sites.clone(), distances: Vec::new() };
     let largest = options.sizes.iter().copied().max().unwrap_or(1);
     let model = measure_paths(comm, &sites, options.root, largest, options.rate_reps)?;
@@ -78,7 +72,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         notes,
         found: serde_json::json!({ "paths": model, "choices": found }),
     };
-    options.output.write(comm, &report)
+    options.common.output.write(comm, &report)
 }
 
 /// The measured links, a line each.

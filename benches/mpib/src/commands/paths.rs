@@ -1,11 +1,12 @@
 //! `mpib paths`: what the ways of a checkpoint take on this machine, and what follows for GROUP_SIZE and the aggregators.
 
-use super::{Failure, Output, SiteOptions, TimingOptions, at_least, bytes_not_zero, context, rate};
+use super::{Common, Failure, bytes_not_zero, context, hosts, rate};
 use clap::Args;
 use mpib::collectives::operation::Operation;
 use mpib::comm::Comm;
+use mpib::daemons::{Places, Stream, find_command};
 use mpib::paths::{GroupGather, TcpGather, WriteFiles};
-use mpib::report::{Line, Plot, Point, Report, Row, people};
+use mpib::report::{Plot, Report, Row, people};
 use mpib::stats::Summary;
 use mpib::timing::Timer;
 use std::path::PathBuf;
@@ -24,15 +25,17 @@ pub struct Options {
     /// A directory on the parallel file system
     #[arg(long, value_name = "DIR")]
     pfs: Option<PathBuf>,
+    /// The command `mcr`, for the stream of agent and aggregator; else the first in PATH
+    #[arg(long, value_name = "FILE", env = "MCR")]
+    mcr: Option<PathBuf>,
+    /// A directory in each node's memory, for what the stream reads, and writes where no PFS is meant
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    memory: PathBuf,
     /// A picture of all paths over the group size (SVG)
     #[arg(long, value_name = "FILE")]
     figure: Option<PathBuf>,
     #[command(flatten)]
-    timing: TimingOptions,
-    #[command(flatten)]
-    sites: SiteOptions,
-    #[command(flatten)]
-    output: Output,
+    common: Common,
 }
 
 /// One way at one group size.
@@ -43,9 +46,7 @@ struct Way {
 }
 
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
-    options.output.check()?;
-    let timing = options.timing.timing()?;
-    at_least(comm, 2, "a group")?;
+    let timing = options.common.begin(comm, "a group")?;
     let n = comm.size();
     let mut groups: Vec<usize> = options.groups.iter().map(|&g| g.min(n)).collect();
     groups.sort_unstable();
@@ -57,7 +58,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     if whole_group_bytes.is_none() {
         return Err(Failure::Input(format!("--bytes {}: {n} ranks' bytes do not fit into one message", options.bytes)));
     }
-    let sites = if options.sites.given() { options.sites.two_sites(comm)? } else { Vec::new() };
+    let sites = if options.common.sites.given() { options.common.sites.two_sites(comm)? } else { Vec::new() };
     let mut timer = Timer::new(comm)?;
     let mut rows = Vec::new();
     let mut ways: Vec<Way> = Vec::new();
@@ -96,7 +97,20 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             measure(&mut WriteFiles::new(comm, "pfs", directory, group)?, "pfs", group)?;
         }
     }
-    let notes = recommend(&ways, &groups, n, options.bytes);
+    let mut notes = Vec::new();
+    match find_command(options.mcr.as_deref()) {
+        Some(mcr) => {
+            let hosts = hosts(comm)?;
+            let stores = [(Some(&options.memory), "gather/grpc", GRPC), (options.pfs.as_ref(), "save/grpc", WHOLE)];
+            for (&group, (store, name, way)) in groups.iter().flat_map(|g| stores.iter().map(move |s| (g, *s))) {
+                let Some(store) = store.cloned() else { continue };
+                let places = Places { mcr: mcr.clone(), memory: options.memory.clone(), store, name };
+                measure(&mut Stream::new(comm, group, &places, &hosts)?, way, group)?;
+            }
+        }
+        None => notes.push("gRPC stream: not measured, no command mcr (--mcr FILE, or in PATH)".into()),
+    }
+    notes.extend(recommend(&ways, &groups, n, options.bytes));
     let figure = options.figure.clone().map(|path| (path, plot(&ways, n, options.bytes).svg()));
     let report = Report {
         title: format!("Transfer paths of {n} ranks, {} bytes each", options.bytes),
@@ -105,35 +119,50 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         notes,
         found: serde_json::Value::Null,
     };
-    options.output.write_with(comm, &report, figure.as_slice())
+    options.common.output.write_with(comm, &report, figure.as_slice())
 }
 
-/// The group size with the least time from the ranks to the store: the fastest gather, then the aggregators' writing. Both
-/// overlap in the running system, which makes the sum an upper bound; where no PFS was given, gathers alone decide.
+/// Files in memory to containers in memory, by agents and aggregators.
+const GRPC: &str = "grpc";
+/// The same to containers on the PFS.
+const WHOLE: &str = "grpc to pfs";
+
+/// The group size with the least time from the ranks to the store: the fastest gather, then the aggregators' writing, whose
+/// sum is an upper bound, since both overlap in the running system; or what agents and aggregators took for both. Where
+/// no PFS was given, gathers alone decide.
 fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<String> {
+    let median = |group: usize, name: &str| {
+        let way = ways.iter().find(|w| w.group == group && w.name == name);
+        way.map(|w| w.seconds.median)
+    };
     let gather = |group: usize| {
-        let some = ways.iter().filter(move |w| w.group == group && !["pfs", "local disk"].contains(&w.name));
+        let some = ways.iter().filter(move |w| w.group == group && !["pfs", "local disk", WHOLE].contains(&w.name));
         some.min_by(|a, b| a.seconds.median.total_cmp(&b.seconds.median))
     };
-    let write = |group: usize| ways.iter().find(|w| w.group == group && w.name == "pfs").map(|w| w.seconds.median);
     let whole = (bytes * n) as f64;
     let mut lines = Vec::new();
     let mut best: Option<(f64, usize, &str)> = None;
     for &group in groups {
         let Some(fastest) = gather(group) else { continue };
-        let total = fastest.seconds.median + write(group).unwrap_or(0.0);
-        let written = write(group)
-            .map_or(String::new(), |w| format!(", then {} to write by {} aggregators", people(w), n.div_ceil(group)));
+        let write = median(group, "pfs");
+        let sum = (fastest.seconds.median + write.unwrap_or(0.0), group, fastest.name);
+        let through = median(group, WHOLE).map(|seconds| (seconds, group, WHOLE));
+        let aggregators = n.div_ceil(group);
         lines.push(format!(
-            "groups of {group}: {} to gather by {}{written}",
+            "groups of {group}: {} to gather by {}{}{}{}",
             people(fastest.seconds.median),
-            fastest.name
+            fastest.name,
+            write.map_or(String::new(), |w| format!(", then {} to write by {aggregators} aggregators", people(w))),
+            median(group, GRPC).map_or(String::new(), |s| format!("; {} by grpc", people(s))),
+            through.map_or(String::new(), |t| format!("; {} by {WHOLE}", people(t.0)))
         ));
-        if best.is_none_or(|b| total < b.0) {
-            best = Some((total, group, fastest.name));
+        for way in [Some(sum), through].into_iter().flatten() {
+            if best.is_none_or(|b| way.0 < b.0) {
+                best = Some(way);
+            }
         }
     }
-    if let Some(direct) = write(1) {
+    if let Some(direct) = median(1, "pfs") {
         lines.push(format!("without aggregators: {n} ranks write in {}, {}", people(direct), rate(whole / direct)));
     }
     if let Some((total, group, name)) = best {
@@ -144,32 +173,19 @@ fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<Stri
             people(total),
             rate(whole / total)
         ));
+        // what mcrEngine itself does, where something that it does not do is faster
+        let daemons = if median(group, "pfs").is_some() { WHOLE } else { GRPC };
+        let of_daemons = groups.iter().filter_map(|&g| Some((median(g, daemons)?, g)));
+        if let Some((seconds, group)) = of_daemons.min_by(|a, b| a.0.total_cmp(&b.0)).filter(|_| name != daemons) {
+            lines.push(format!("recommended for mcr as it is: group size {group}: {}", people(seconds)));
+        }
     }
     lines
 }
 
 fn plot(ways: &[Way], n: usize, bytes: usize) -> Plot {
-    let mut lines: Vec<Line> = Vec::new();
-    for way in ways {
-        let interval = way.seconds.median_interval;
-        let point = Point {
-            x: way.group as f64,
-            y: way.seconds.median,
-            low: interval.map_or(way.seconds.min, |i| i.low),
-            high: interval.map_or(way.seconds.max, |i| i.high),
-        };
-        match lines.iter_mut().find(|l| l.name == way.name) {
-            Some(line) => line.points.push(point),
-            None => lines.push(Line { name: way.name.into(), points: vec![point] }),
-        }
-    }
-    Plot {
-        title: format!("{n} ranks, {bytes} bytes each"),
-        x: "group size (1: no aggregators)".into(),
-        y: "seconds (median, 95 %)".into(),
-        log: true,
-        lines,
-    }
+    let times = ways.iter().map(|way| (way.name, way.group as f64, &way.seconds));
+    Plot::of_times(format!("{n} ranks, {bytes} bytes each"), "group size (1: no aggregators)", times)
 }
 
 #[cfg(test)]
@@ -193,6 +209,11 @@ mod tests {
             lines[3].starts_with("recommended: group size 4, 2 aggregators, gathered by native: 4.500 s"),
             "{lines:?}"
         );
+        let stream = [way(GRPC, 2, 1.2), way(GRPC, 4, 2.5), way(WHOLE, 2, 4.2), way(WHOLE, 4, 5.0)];
+        let ways: Vec<_> = ways.into_iter().chain(stream).collect();
+        let lines = recommend(&ways, &[2, 4], 8, 1 << 20);
+        assert!(lines[0].ends_with("; 1.200 s by grpc; 4.200 s by grpc to pfs"), "{lines:?}");
+        assert!(lines[3].starts_with("recommended: group size 2, 4 aggregators, gathered by grpc to pfs"), "{lines:?}");
         let without_pfs = recommend(&ways[..4], &[2, 4], 8, 1 << 20);
         assert!(
             without_pfs[2].starts_with("recommended: group size 2, 4 aggregators, gathered by tcp"),

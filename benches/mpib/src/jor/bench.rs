@@ -41,6 +41,8 @@ pub struct Plan {
     pub ratio: Option<f64>,
     /// Each run is done so many times, and the median counts.
     pub reps: usize,
+    /// No more iterations of each run than these, or one period; its time is in proportion, and its error is not looked at.
+    pub sample: Option<usize>,
 }
 
 /// What came out, the same on all ranks.
@@ -66,6 +68,8 @@ pub struct Outcome {
     pub transparent_seconds: f64,
     /// Period, iterations, and seconds of the balanced runs.
     pub periods: Vec<(usize, usize, f64)>,
+    /// The error that each of them left, as a part of its start's: a tenth, or a little less; more of a sample.
+    pub errors_left: Vec<f64>,
     /// The period of the shortest of them.
     pub best_period: usize,
     /// Best site alone over the transparent run.
@@ -95,12 +99,14 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
     let used = plan.ratio.unwrap_or(ratio);
     let rows = balanced_rows(whole.rows, used, near.len(), far.len());
     let even = balanced_rows(whole.rows, near.len() as f64 / far.len() as f64, near.len(), far.len());
-    let transparent_seconds = runner.coupled(whole, even, 1, alone_whole)?;
+    let (transparent_seconds, _) = runner.coupled(whole, even, 1, alone_whole)?;
     let wanted: Vec<_> = plan.periods.iter().map(|&p| (whole, if p == 1 { 0 } else { rows }, p)).collect();
     let found = counts(comm, &wanted)?;
-    let mut periods = Vec::new();
+    let (mut periods, mut errors_left) = (Vec::new(), Vec::new());
     for (&period, &count) in plan.periods.iter().zip(&found) {
-        periods.push((period, count, runner.coupled(whole, rows, period, count)?));
+        let (seconds, left) = runner.coupled(whole, rows, period, count)?;
+        periods.push((period, count, seconds));
+        errors_left.push(left);
     }
     let best = periods.iter().copied().min_by(|a, b| a.2.total_cmp(&b.2)).unwrap_or((1, 0, f64::NAN));
     let alone = whole_seconds[0].min(whole_seconds[1]);
@@ -115,6 +121,7 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
         balanced_rows: rows,
         transparent_seconds,
         periods,
+        errors_left,
         best_period: best.0,
         artless: alone / transparent_seconds,
         artful: alone / best.2,
@@ -222,17 +229,24 @@ impl Runner<'_> {
         self.order.iter().position(|&r| r == self.comm.rank()).unwrap_or(0)
     }
 
+    /// Iterations to do of `count`, in whole periods, and how many times longer all of them take.
+    fn sampled(&self, count: usize, period: usize) -> (usize, f64) {
+        let some = self.plan.sample.map_or(count, |most| (most / period).max(1) * period).min(count);
+        (some, count as f64 / some.max(1) as f64)
+    }
+
     /// Seconds of each site alone, and of its median iteration; both at the same time, and nothing passes between them.
     fn alone(&self, problem: Problem, count: usize) -> Result<([f64; 2], [f64; 2]), JorError> {
         let me = self.position();
         let (ranks, first) = if me < self.near { (self.near, 0) } else { (self.far, self.near) };
         let cut = parts(problem, self.plan.cut, ranks, 0, problem.rows)?;
         let mut times = [const { Vec::new() }; 4];
+        let (some, longer) = self.sampled(count, 1);
         for _ in 0..self.plan.reps {
-            let run = self.timed(problem, &cut, first, 1, count)?;
+            let run = self.timed(problem, &cut, first, 1, some)?;
             let mut all = [0.0; 4];
             let site = usize::from(first != 0);
-            (all[site], all[2 + site]) = (run.seconds, run.iteration_seconds);
+            (all[site], all[2 + site]) = (run.seconds * longer, run.iteration_seconds);
             self.comm.all_max(&mut all)?;
             times.iter_mut().zip(all).for_each(|(times, time)| times.push(time));
         }
@@ -240,17 +254,26 @@ impl Runner<'_> {
         Ok(([near, far], [near_iteration, far_iteration]))
     }
 
-    /// Seconds of both sites together.
-    fn coupled(&self, problem: Problem, rows: usize, period: usize, count: usize) -> Result<f64, JorError> {
+    /// Seconds of both sites together, and the error that is left; it is an error if that is not as small as was counted
+    /// beforehand.
+    fn coupled(&self, problem: Problem, rows: usize, period: usize, count: usize) -> Result<(f64, f64), JorError> {
         let cut = parts(problem, self.plan.cut, self.near, self.far, rows)?;
         let mut times = Vec::new();
+        let (some, longer) = self.sampled(count, period);
         loop {
-            let run = self.timed(problem, &cut, 0, period, count)?;
-            let mut longest = [run.seconds];
+            let run = self.timed(problem, &cut, 0, period, some)?;
+            let mut longest = [run.seconds * longer, run.block.error(problem) / problem.start_error()];
             self.comm.all_max(&mut longest)?;
             times.push(longest[0]);
+            let left = longest[1];
+            // counting rounds otherwise than the points do
+            if some == count && left > 0.1 * (1.0 + 1e-9) {
+                let text =
+                    format!("period {period}: after {count} iterations {left} of the error is left, not a tenth");
+                return Err(CommError::Told(text).into());
+            }
             if times.len() >= self.plan.reps {
-                return Ok(median(&times));
+                return Ok((median(&times), left));
             }
         }
     }

@@ -61,3 +61,18 @@ pub fn json(output: Output) -> serde_json::Value {
 pub fn example(name: &str) -> PathBuf {
     Path::new(MPIB).with_file_name("examples").join(name)
 }
+
+/// The command `mcr`: as MCR says, else as the workspace has built it. Nothing, said aloud, where it has not.
+pub fn mcr() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("MCR") {
+        return Some(path.into());
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
+    let built = ["release", "debug"].map(|profile| target.join(profile).join("mcr"));
+    let newest = built.into_iter().filter_map(|p| Some((p.metadata().ok()?.modified().ok()?, p))).max();
+    if newest.is_none() {
+        eprintln!("SKIPPED: needs the command mcr (make build, or MCR=/path/to/mcr)");
+    }
+    newest.map(|(_, path)| path)
+}

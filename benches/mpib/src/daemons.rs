@@ -1,0 +1,348 @@
+//! mcrEngine itself as a way of a checkpoint: agents and aggregators of the command `mcr`, started and ended here, with the
+//! profile `raw` and nothing stored by reference, so that every byte goes the whole way every time.
+//!
+//! As in production, a node has one agent for all of its ranks, and a group one aggregator, on the node of its first rank.
+//! Each rank's file, in memory, is noise and not HDF5: one variable. A repetition begins when all ranks give their files the
+//! name that the agents wait for, and ends when the manifest of the last group is there: the agents have seen, read and
+//! hashed the files, the stream has carried them, and the aggregators have checked, merged, written and synced them.
+
+use crate::collectives::Result;
+use crate::collectives::operation::{Flow, Operation};
+use crate::comm::{Comm, CommError};
+use crate::paths::{SILENCE, beside, noise, own_ip};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const TAG: u16 = 600;
+/// The job's name in the store.
+const JOB: &str = "mpib";
+/// How often a rank looks for its manifest, or for word of it. The daemons need the cores more than the ranks do.
+const NAP: Duration = Duration::from_micros(200);
+/// Who spins before it sleeps takes a core from a daemon.
+const PATIENCE: Duration = Duration::ZERO;
+/// A daemon has so long to begin, and to end.
+const PATIENCE_WITH_A_DAEMON: Duration = Duration::from_secs(20);
+
+/// A daemon, its log, and its directory, which go with it.
+struct Daemon {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Daemon {
+    /// `role` is `anc` or `cnc`; what it is to do stands in `config`.
+    fn start(mcr: &Path, role: &str, config: &str, directory: &Path) -> std::io::Result<Self> {
+        let file = directory.join(format!("{role}.toml"));
+        std::fs::write(&file, config)?;
+        let log = directory.join(format!("{role}.log"));
+        let mut command = Command::new(mcr);
+        // settings of whoever calls us are not for these daemons
+        for name in ["MCR_CONFIG", "MCR_STORE", "MCR_JOB", "MCR_AGGREGATORS", "MCR_LOG", "SLURM_NTASKS"] {
+            command.env_remove(name);
+        }
+        command.args([role, "--config"]).arg(file).stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.stderr(File::create(&log)?).spawn()?;
+        Ok(Self { child, log })
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// An error once it has ended, with the end of what it said.
+    fn lives(&mut self) -> Result<()> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            _ => Err(self.failed("a daemon ended")),
+        }
+    }
+
+    fn failed(&self, what: &str) -> CommError {
+        let said = self.said();
+        let from = said.trim_end().lines().rev().take(3).collect::<Vec<_>>();
+        let end: Vec<_> = from.into_iter().rev().collect();
+        CommError::Beside(format!("{what}: {}: {}", self.log.display(), end.join("; ")))
+    }
+
+    /// Where an aggregator listens, once it says so.
+    fn address(&mut self) -> Result<String> {
+        let begun = Instant::now();
+        loop {
+            let said = self.said();
+            // a line that is not whole yet may end in half a port
+            let whole = &said[..said.rfind('\n').unwrap_or(0)];
+            let line = whole.lines().find(|l| l.contains("aggregator listens"));
+            if let Some(address) = line.and_then(|l| l.split("address=").nth(1)) {
+                return Ok(address.split_whitespace().next().unwrap_or_default().to_string());
+            }
+            self.lives()?;
+            if begun.elapsed() > PATIENCE_WITH_A_DAEMON {
+                return Err(self.failed("an aggregator does not listen"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    /// Asks it to end, and after a while makes it.
+    fn drop(&mut self) {
+        let asked = Command::new("kill").arg(self.child.id().to_string()).stderr(Stdio::null()).status();
+        let begun = Instant::now();
+        while asked.is_ok() && begun.elapsed() < PATIENCE_WITH_A_DAEMON {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Where things are. The directories are ours, and go with us.
+pub struct Places {
+    /// The command.
+    pub mcr: PathBuf,
+    /// A directory in each node's memory, for the ranks' files.
+    pub memory: PathBuf,
+    /// A directory for the containers, seen by the nodes of the groups' first ranks.
+    pub store: PathBuf,
+    /// What the store is called in tables.
+    pub name: &'static str,
+}
+
+/// A checkpoint of all ranks through agents and aggregators.
+pub struct Stream {
+    /// Agents end before their aggregators.
+    agent: Option<Daemon>,
+    aggregator: Option<Daemon>,
+    group: Comm,
+    group_size: usize,
+    group_index: usize,
+    rank: usize,
+    name: &'static str,
+    mcr: PathBuf,
+    /// Of this node's ranks; watched.
+    files: PathBuf,
+    store: PathBuf,
+    /// This rank's own, removed in the end.
+    own: Vec<PathBuf>,
+    bytes: Vec<u8>,
+    checkpoint: u64,
+}
+
+impl Stream {
+    /// Starts the daemons. `hosts` has the name of each rank's node. Collective; an error on all ranks where one fails.
+    pub fn new(comm: &Comm, group_size: usize, places: &Places, hosts: &[String]) -> Result<Self> {
+        let (rank, n) = (comm.rank(), comm.size());
+        let group = comm.split(u16::try_from(rank / group_size).unwrap_or(u16::MAX))?;
+        // one name for all that is made, and no other run's
+        let tag = std::process::id().to_string();
+        let tag = String::from_utf8_lossy(&comm.all_bytes(tag.as_bytes())?[0]).into_owned();
+        let tag = format!("mpib-{}-{tag}-{group_size}", places.name.replace('/', "-"));
+        let first_here = hosts.iter().position(|h| *h == hosts[rank]).unwrap_or(rank);
+        let mut new = Self {
+            agent: None,
+            aggregator: None,
+            group,
+            group_size,
+            group_index: rank / group_size,
+            rank,
+            name: places.name,
+            mcr: places.mcr.clone(),
+            files: places.memory.join(format!("{tag}-node-{first_here}")).join("files"),
+            store: places.store.join(format!("{tag}-store")),
+            own: Vec::new(),
+            bytes: Vec::new(),
+            checkpoint: 0,
+        };
+        let said = |e: CommError| e.to_string();
+        comm.agree(new.start_aggregator(&places.memory, &tag).map_err(said))?;
+        let mine = new.aggregator.as_mut().map(Daemon::address).transpose();
+        let mine = comm.agree(mine.map_err(said))?.unwrap_or_default();
+        let all = comm.all_bytes(mine.as_bytes())?;
+        let addresses: Vec<_> =
+            all.iter().filter(|a| !a.is_empty()).map(|a| String::from_utf8_lossy(a).into_owned()).collect();
+        let here: Vec<_> = (0..n).filter(|&r| hosts[r] == hosts[rank]).map(|r| r.to_string()).collect();
+        let started = if rank == first_here { new.start_agent(&addresses, &here, n) } else { Ok(()) };
+        comm.agree(started.map_err(said))?;
+        Ok(new)
+    }
+
+    fn make(&mut self, directory: &Path) -> Result<()> {
+        self.own.push(directory.into());
+        std::fs::create_dir_all(directory).map_err(|e| beside(&directory.display().to_string(), e))
+    }
+
+    fn start_aggregator(&mut self, memory: &Path, tag: &str) -> Result<()> {
+        if self.group.rank() != 0 {
+            return Ok(());
+        }
+        let store = self.store.clone();
+        self.make(&store)?;
+        let own = memory.join(format!("{tag}-group-{}", self.group_index));
+        self.make(&own)?;
+        let config = format!(
+            "[anc]\nstore = {store:?}\nlisten = \"{}\"\ngroup-size = {}\nprofile = \"raw\"\nverify = false\nreuse = false\n",
+            std::net::SocketAddr::new(own_ip(), 0),
+            self.group_size
+        );
+        let daemon = Daemon::start(&self.mcr, "anc", &config, &own).map_err(|e| self.no_command(e))?;
+        self.aggregator = Some(daemon);
+        Ok(())
+    }
+
+    fn start_agent(&mut self, addresses: &[String], ranks: &[String], all: usize) -> Result<()> {
+        let files = self.files.clone();
+        let own = files.parent().unwrap_or(&files).to_path_buf();
+        self.make(&own)?;
+        self.make(&files)?;
+        let config = format!(
+            "[cnc]\njob = {JOB:?}\nnode = \"node-{}\"\nwatch = {files:?}\nstate-file = {:?}\naggregators = {addresses:?}\n\
+             ranks = {all}\nlocal-ranks = {:?}\ngroup-size = {}\nlayout = \"c{{checkpoint}}.r{{rank}}\"\n\
+             quiet-ms = 0\ncheckpoint-quiet-ms = 0\nreconnect-min-ms = 10\n",
+            self.rank,
+            own.join("state"),
+            ranks.join(","),
+            self.group_size
+        );
+        let daemon = Daemon::start(&self.mcr, "cnc", &config, &own).map_err(|e| self.no_command(e))?;
+        self.agent = Some(daemon);
+        Ok(())
+    }
+
+    fn no_command(&self, error: std::io::Error) -> CommError {
+        beside(&self.mcr.display().to_string(), error)
+    }
+
+    fn hidden(&self) -> PathBuf {
+        self.files.with_file_name(format!("next-{}", self.rank))
+    }
+
+    fn file(&self, checkpoint: u64) -> PathBuf {
+        self.files.join(format!("c{checkpoint}.r{}", self.rank))
+    }
+
+    fn committed(&self, checkpoint: u64, end: &str) -> PathBuf {
+        self.store.join(JOB).join(checkpoint.to_string()).join(format!("group-{:04}.{end}", self.group_index))
+    }
+
+    /// Until this group's checkpoint exists.
+    fn wait_for_manifest(&mut self) -> Result<()> {
+        let manifest = self.committed(self.checkpoint, "manifest");
+        let begun = Instant::now();
+        while !manifest.exists() {
+            self.daemons_live()?;
+            if begun.elapsed() > SILENCE {
+                let what = format!("{} did not come within {} s", manifest.display(), SILENCE.as_secs());
+                return Err(match &self.aggregator {
+                    Some(daemon) => daemon.failed(&what),
+                    None => CommError::Beside(what),
+                });
+            }
+            std::thread::sleep(NAP);
+        }
+        Ok(())
+    }
+
+    /// Both daemons of this rank, as far as it has some.
+    fn daemons_live(&mut self) -> Result<()> {
+        self.agent.iter_mut().chain(&mut self.aggregator).try_for_each(Daemon::lives)
+    }
+}
+
+impl Operation for Stream {
+    fn name(&self) -> String {
+        format!("{}, groups of {}", self.name, self.group_size)
+    }
+    fn flow(&self) -> Flow {
+        Flow::Symmetric
+    }
+    fn prepare(&mut self, _: &Comm, block_bytes: usize) -> Result<()> {
+        self.bytes = noise(self.rank, block_bytes);
+        Ok(())
+    }
+    /// The next file beside the watched directory, and what the last but one left gone.
+    fn ready(&mut self) -> Result<()> {
+        if let Some(old) = self.checkpoint.checked_sub(1) {
+            std::fs::remove_file(self.file(old)).ok(); // before the first there is none
+            if self.group.rank() == 0 {
+                for end in ["mcr", "manifest"] {
+                    std::fs::remove_file(self.committed(old, end)).ok();
+                }
+                // by the group that is last in it
+                std::fs::remove_dir(self.store.join(JOB).join(old.to_string())).ok();
+            }
+        }
+        let path = self.hidden();
+        std::fs::write(&path, &self.bytes).map_err(|e| beside(&path.display().to_string(), e))
+    }
+    fn run(&mut self, comm: &Comm) -> Result<()> {
+        self.checkpoint += 1;
+        let file = self.file(self.checkpoint);
+        std::fs::rename(self.hidden(), &file).map_err(|e| beside(&file.display().to_string(), e))?;
+        if self.group.rank() == 0 {
+            self.wait_for_manifest()?;
+        }
+        // Nobody leaves before the last group is done: who waited for the others in a barrier would spin, beside daemons
+        // that need the core.
+        if self.rank != 0 {
+            return comm.overlapped(|pending| {
+                if self.group.rank() == 0 {
+                    pending.send(&[], 0, TAG)?;
+                }
+                pending.receive(&mut [], 0, TAG)?;
+                pending.wait_all_asleep(PATIENCE, NAP)
+            });
+        }
+        comm.overlapped(|pending| {
+            let others = (self.group_size..comm.size()).step_by(self.group_size);
+            for leader in others {
+                pending.receive(&mut [], leader, TAG)?;
+            }
+            pending.wait_all_asleep(PATIENCE, NAP)
+        })?;
+        (1..comm.size()).try_for_each(|rank| comm.send(&[], rank, TAG))
+    }
+    /// Whether a restart of this group's ranks gives all their bytes back.
+    fn is_right(&self, _: &Comm) -> bool {
+        if self.group.rank() != 0 {
+            return true;
+        }
+        let first = self.group_index * self.group_size;
+        let ranks = first..first + self.group.size();
+        let back = self.store.join(format!("back-{}", self.group_index));
+        let mut command = Command::new(&self.mcr);
+        command.args(["restart", "--job", JOB, "--checkpoint", &self.checkpoint.to_string(), "--store"]);
+        command.arg(&self.store).arg("--to").arg(&back);
+        command.args(["--ranks", &format!("{}-{}", ranks.start, ranks.end - 1)]);
+        let restored = command.stdin(Stdio::null()).stdout(Stdio::null()).status().is_ok_and(|s| s.success());
+        let name = |rank: usize| back.join(format!("c{}.r{rank}", self.checkpoint));
+        let same = |rank| std::fs::read(name(rank)).is_ok_and(|found| found == noise(rank, self.bytes.len()));
+        let right = restored && ranks.into_iter().all(same);
+        std::fs::remove_dir_all(&back).ok(); // nothing of a failed one either
+        right
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // all agents first, so that none complains of a lost aggregator; after an error there may be nobody to wait for
+        self.agent = None;
+        self.aggregator = None;
+        for directory in self.own.drain(..).rev() {
+            // other groups may be removing the same store
+            (0..3).any(|_| std::fs::remove_dir_all(&directory).is_ok() || !directory.exists());
+        }
+    }
+}
+
+/// The command's place: as given, else the first in PATH.
+pub fn find_command(given: Option<&Path>) -> Option<PathBuf> {
+    let paths = || std::env::var_os("PATH").unwrap_or_default();
+    let first = || std::env::split_paths(&paths()).map(|d| d.join("mcr")).find(|p| p.is_file());
+    given.map(Path::to_path_buf).or_else(first)
+}
