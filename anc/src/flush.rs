@@ -183,7 +183,7 @@ pub(crate) fn unpanicked<T>(work: impl FnOnce() -> Result<T, FlushError>) -> Res
     })
 }
 
-/// The whole path of DESIGN section 6 for one group, top to bottom: classify, plan, fetch and merge, compress, write,
+/// The whole path of a checkpoint for one group, top to bottom: classify, plan, fetch and merge, compress, write,
 /// commit. Before this returns no restart sees the group's part; afterwards every restart does.
 pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     let started = Instant::now();
@@ -194,8 +194,8 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
         Some(known) => known,
         None => manifest::next_sequence(*store, &flush.job)?,
     };
-    let newest = if options.reuse || options.profile.is_measured() { newest_of_group(&flush) } else { None };
-    let reuse = newest.as_ref().filter(|_| options.reuse).map_or_else(ReuseIndex::empty, |newest| held(&flush, newest));
+    let newest = if options.reuse { newest_of_group(&flush) } else { None };
+    let reuse = newest.as_ref().map_or_else(ReuseIndex::empty, |newest| held(&flush, newest));
 
     let classes = classify(files, &options.naming);
     let reused = if options.reuse { reusable(files, &reuse) } else { Vec::new() };

@@ -101,7 +101,7 @@ pub struct SaveArgs {
     /// Do not decode each segment again before it is written
     #[arg(long)]
     pub no_verify: bool,
-    /// Store everything, also what the checkpoint before or another rank already holds
+    /// Store everything, also what the checkpoint before or another rank already holds, and measure all codecs anew
     #[arg(long)]
     pub no_reuse: bool,
     /// Print JSON
