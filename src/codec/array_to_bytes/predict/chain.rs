@@ -9,11 +9,11 @@
 //! same step by step when decoding, so where it stops early, it does so on both sides.
 
 /// How many of the nearest are numbered; a rank of this says that it is none of them.
-pub(super) const NEAR: usize = 24;
+pub(super) const NEAR: usize = 12;
 /// Points of a leaf at most.
 const LEAF: usize = 8;
 /// Nodes that one search looks at.
-const VISITS_MAX: usize = 256;
+const VISITS_MAX: usize = 64;
 
 /// A box around some points.
 struct Node {

@@ -600,7 +600,7 @@ impl Data<'_> {
         let mut pool: Vec<Term> = neighbours(dimensions, self.effort).into_iter().map(Term::Value).collect();
         pool.extend((1..=family as u16).map(|back| Term::Value(At::column(back))));
         pool.push(Term::One);
-        for back in 1..=family.min(if self.effort > 1 { 8 } else { 3 }) as u16 {
+        for back in 1..=family.min(if self.effort > 1 && !self.column().is_placed { 8 } else { 3 }) as u16 {
             pool.extend(SIXTHS.map(|sixths| Term::Power(back, sixths)));
         }
         pool.extend(related);
@@ -638,7 +638,7 @@ impl Data<'_> {
                 .map_or_else(|| (Predictor::none(), f64::MAX), |best| (Predictor::of(best.0.clone()), bits(&best)));
         }
         let (mut which, mut sum) = choose_units(&sets, literals);
-        while self.effort > 1 && sets.len() <= SETS_MAX && literals.unit_count > 1 {
+        while self.effort > 1 && !self.column().is_placed && sets.len() <= SETS_MAX && literals.unit_count > 1 {
             // Another set for the units that gain least over Lorenzo's so far.
             let mut gains = vec![(0f64, 0usize); literals.unit_count];
             for (n, &unit) in literals.units.iter().enumerate() {

@@ -85,7 +85,9 @@ pub(super) struct Column {
     pub arrays: Vec<Array>,
     /// Integers among real numbers; known to the encoder only.
     pub is_integer: bool,
-    /// How positions go round; such a column has one array.
+    /// Places of a table, in one array.
+    pub is_placed: bool,
+    /// How positions go round, if they do.
     pub wrap: Option<Wrap>,
 }
 
@@ -229,7 +231,8 @@ impl Layout {
         for (n, group) in groups.iter().enumerate() {
             let placed = group.table.filter(|&t| tables[t].key != n);
             for (c, arrays) in group.working(n, &tables).into_iter().enumerate() {
-                let wrap = placed.filter(|_| c < group.lanes()).and_then(|t| wraps[t].next()).flatten();
+                let is_placed = placed.is_some() && c < group.lanes();
+                let wrap = placed.filter(|_| is_placed).and_then(|t| wraps[t].next()).flatten();
                 let mut start = 0;
                 let mut last: HashMap<Dims, usize> = HashMap::new();
                 let arrays: Vec<Array> = (arrays.iter())
@@ -240,7 +243,14 @@ impl Layout {
                         array
                     })
                     .collect();
-                columns.push(Column { base: 0, elements: start, arrays, is_integer: group.is_integer, wrap });
+                columns.push(Column {
+                    base: 0,
+                    elements: start,
+                    arrays,
+                    is_integer: group.is_integer,
+                    is_placed,
+                    wrap,
+                });
             }
         }
         let order = order.unwrap_or_else(|| (0..columns.len()).collect());

@@ -223,7 +223,8 @@ mod tests {
             }
         }
         let all = [([1, 12, 10], coarse), (fine[0].0, values[0].clone()), (fine[1].0, values[1].clone())];
-        let mut column = Column { base: 0, elements: 0, arrays: Vec::new(), is_integer: false, wrap: None };
+        let mut column =
+            Column { base: 0, elements: 0, arrays: Vec::new(), is_integer: false, is_placed: false, wrap: None };
         let mut flat = Vec::new();
         for g in order {
             column.arrays.push(Array { start: flat.len(), dims: all[g].0, like: flat.len() });

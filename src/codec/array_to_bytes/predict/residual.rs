@@ -75,7 +75,7 @@ pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
         config = config.with_delta_spec(DeltaSpec::NoOp).with_mode_spec(ModeSpec::Classic);
     }
     let mut best: Vec<u8> = Vec::new();
-    let mut keep = |way: Way, code: &[u8]| {
+    let keep = |best: &mut Vec<u8>, way: Way, code: &[u8]| {
         if best.is_empty() || code.len() + 1 < best.len() {
             best.clear();
             best.push(way as u8);
@@ -84,21 +84,23 @@ pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
     };
     // It fails for configurations that do not suit the numbers only.
     if let Ok(code) = simple_compress(values, &config) {
-        keep(Way::Pco, &code);
+        keep(&mut best, Way::Pco, &code);
     }
     if let Some(Ok(code)) = numbers.floats.map(|floats| simple_compress(floats, &config)) {
-        keep(Way::PcoFloats, &code);
+        keep(&mut best, Way::PcoFloats, &code);
     }
     if effort.symbols {
         match numbers.around {
-            [] => keep(Way::Symbols, &symbols::<CONTEXTS>(values, &[])),
-            around => keep(Way::Around, &symbols::<CONTEXTS_AROUND>(values, around)),
+            [] => keep(&mut best, Way::Symbols, &symbols::<CONTEXTS>(values, &[])),
+            around => keep(&mut best, Way::Around, &symbols::<CONTEXTS_AROUND>(values, around)),
         }
     }
-    if !numbers.is_predicted || effort.symbols {
+    // What prediction leaves repeats no bytes, unless it is next to nothing.
+    let is_short = best.len() < values.len();
+    if !numbers.is_predicted || effort.symbols && is_short {
         let shuffled: Vec<u8> = (0..8).flat_map(|byte| values.iter().map(move |v| v.to_le_bytes()[byte])).collect();
         if let Ok(code) = zstd::bulk::compress(&shuffled, effort.zstd_level) {
-            keep(Way::Bytes, &code);
+            keep(&mut best, Way::Bytes, &code);
         }
     }
     best
