@@ -417,7 +417,9 @@ fn records_that_nobody_described_are_shuffled_by_their_length() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (seed >> 11) as f64 / (1u64 << 53) as f64
     };
-    let raw: Vec<u8> = (0..50_000).flat_map(|n| (f64::from(n % 11 + 1).exp2() + noise()).to_le_bytes()).collect();
+    // Eleven numbers of sizes of their own.
+    let number = |n: i32, noise: f64| 10f64.powi(40 * (n % 11) - 200) * (1.0 + noise / 100.0);
+    let raw: Vec<u8> = (0..50_000).flat_map(|n| number(n, noise()).to_le_bytes()).collect();
     let mut scratch = Scratch::default();
     let coded = |kept: Option<&Decision>, scratch: &mut Scratch| {
         let basis = Basis { kept, ..Basis::NOTHING };
