@@ -32,7 +32,7 @@
 //! | 5 | classify | `src/classify.rs` | [`classify::classify`] | [`classify::VariableClass`]: the same variable on different ranks |
 //! | 6 | plan | `src/plan.rs` | [`plan::plan`] | [`plan::SegmentPlan`]: which bytes, in which order; what [`reuse::reusable`] finds in the store is left out |
 //! | 7 | fetch and merge | `anc/src/flush.rs` | `fetch_segment` | raw bytes of a segment, within the budget; [`merge::merge`] interleaves them where the scheme says so |
-//! | 8 | compress | `anc/src/compress.rs` | [`compress`] | [`container::StoredSegment`], by [`codec::encode_best`], decoded again and compared |
+//! | 8 | compress | `anc/src/compress.rs` | [`compress`] | [`container::StoredSegment`], by [`codec::encode_chosen`], decoded again and compared |
 //! | 9 | write | `src/container/writer.rs` | [`container::ContainerWriter::append`], [`seal`] | [`container::SealedContainer`]: synced, under its final name |
 //! | 10 | commit | `src/manifest.rs` | [`manifest::commit`] | [`manifest::Manifest`]: from here on a restart sees the group |
 //!

@@ -46,7 +46,8 @@ pub struct AncOptions {
     pub store_mib_per_s: Option<u64>,
     /// Decode every segment again before it is written. Default true.
     pub verify: bool,
-    /// Store once what did not change since the checkpoint before, or is the same on another rank. Default true.
+    /// Store once what did not change since the checkpoint before, or is the same on another rank; and keep what codecs
+    /// were chosen for it. Default true.
     pub reuse: bool,
     /// When the names of two variables agree: `numbers` (after runs of digits became `#`) or `exact`. Default numbers.
     pub naming: String,

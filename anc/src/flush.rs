@@ -346,7 +346,10 @@ fn fetch_merge_compress(
                     let is_over = match fetched {
                         Ok(raw) if is_raw => to_write.send(Ok(as_it_is(raw))).is_err(),
                         Ok(raw) => to_compress.send(raw).is_err(),
-                        Err(error) => to_write.send(Err(error)).is_ok(),
+                        Err(error) => {
+                            let _ = to_write.send(Err(error));
+                            true
+                        }
                     };
                     if is_over {
                         break;

@@ -217,13 +217,12 @@ fn side_by_side(columns: &[Column]) -> Vec<usize> {
 fn join(layout: &Layout, bits: &[u64], kind: Elements) -> Option<Layout> {
     let mut groups = layout.groups.clone();
     let mut from = 0; // in working order, where rows with a number have places
-    let placed = |n: usize| layout.groups[n].table.is_some();
     let mut is_any = false;
     for (n, group) in groups.iter_mut().enumerate() {
         let elements: usize = group.arrays.iter().map(|dims| dims.iter().product::<usize>()).sum();
         let dims = group.arrays[0];
         let each: usize = dims.iter().product();
-        if placed(n) {
+        if group.table.is_some() {
             from += layout.elements_of(n);
             continue;
         }
