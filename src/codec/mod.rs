@@ -363,16 +363,20 @@ impl Chain {
             return Err(CodecError::TooLong { found: raw.len() });
         }
         let Scratch { front, back, work, .. } = scratch;
-        for (i, step) in self.working_steps().iter().enumerate() {
-            let source = if i == 0 { raw } else { front.as_slice() };
+        let steps = self.working_steps();
+        for (i, step) in steps.iter().enumerate() {
+            // The last one fills `front`. So what is as long as the segment stays in `back`, and need not be cleared anew
+            // where a shorter one was in between.
+            let to_front = (steps.len() - i) % 2 == 1;
+            let (before, target) = if to_front { (&*back, &mut *front) } else { (&*front, &mut *back) };
+            let source = if i == 0 { raw } else { before.as_slice() };
             match Codec::find(step.codec)? {
                 Codec::Array(codec) => {
                     let members = self.members.as_deref().unwrap_or_default();
-                    codec.encode(ArrayJob { param: step.param, raw: source, arrays, members }, back, work)?;
+                    codec.encode(ArrayJob { param: step.param, raw: source, arrays, members }, target, work)?;
                 }
-                Codec::Bytes(codec) => codec.encode(step.param, source, back, work)?,
+                Codec::Bytes(codec) => codec.encode(step.param, source, target, work)?,
             }
-            std::mem::swap(front, back);
         }
         Ok(())
     }

@@ -29,11 +29,12 @@ const TABLE: &[Preset] = &[
     Preset { name: "smilei", first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:dump-[0-9]{5}}-{rank:[0-9]{10}}.h5",
     ]},
-    // Snapshots in one file or several, and the restart files that GADGET overwrites.
+    // Snapshots in one file or several, and the restart files that GADGET overwrites: restartfiles/restart.3, and GADGET-2's
+    // restart.3. A guess takes those for ranks only where none is missing; else such names are LAMMPS's steps.
     Preset { name: "gadget", first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:snap(?:shot)?_[0-9]{3,}}.{rank}{,.hdf5}",
         "**/{checkpoint:snap(?:shot)?_[0-9]{3,}}{,.hdf5}",
-        "**/restartfiles/{checkpoint:(?:bak-)?restart}.{rank}",
+        "**/{checkpoint:(?:bak-)?restart}.{rank}",
     ]},
     // The suffix of four or more digits is the rank, with io_form_restart = 102. Nests d01, d02, ... belong together.
     Preset { name: "wrf", first_rank: 0, telling: true, patterns: &[
@@ -155,6 +156,7 @@ mod tests {
         ("flash", "sedov_s0003_hdf5_chk_0012", "hdf5_chk_0012", Some(3)),
         ("flash", "sedov_hdf5_plt_cnt_0012", "", None),
         ("gadget", "restartfiles/bak-restart.3", "bak-restart", Some(3)),
+        ("gadget", "output/restart.3", "restart", Some(3)),
         ("nek5000", "eddy_uv0.f00012", "f00012", Some(0)),
         ("nek5000", "A03/rs6turb3.f00001", "f00001", Some(3)),
         ("nek5000", "eddy_uv.re2", "", None),

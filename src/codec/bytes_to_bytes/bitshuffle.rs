@@ -5,14 +5,15 @@
 //! which leave more to the codec behind it; and no codec inside, since the chain says which comes next.
 //!
 //! The bytes are shuffled as `shuffle` does it. Then of each lane 8 bytes at a time, a matrix of 8 x 8 bits, are transposed in
-//! a 64-bit word (Warren, Hacker's Delight, section 7-3), eight words side by side, which compilers vectorise; it is
-//! portable, and needs no unsafe code.
+//! a 64-bit word (Warren, Hacker's Delight, section 7-3), eight words side by side: that is portable. Where there is AVX2,
+//! `tiles` does the same.
 //!
 //! Payload, as long as the raw bytes: with M the number of whole elements, rounded down to a multiple of 8, for each byte
 //! of an element, and for each bit of it, the lowest first, a plane of M / 8 bytes, whose byte i holds that bit of the
 //! elements 8 i to 8 i + 7, the first in its lowest bit; then everything after the M elements, verbatim.
 
 use super::shuffle::{shuffle, transpose, unshuffle};
+use super::tiles;
 use crate::codec::{BytesCodec, CodecError, CodecId, Work, resize_for_overwrite};
 use crate::header::ELEMENT_WIDTH_MAX;
 
@@ -100,36 +101,39 @@ const STEP: usize = 64;
 
 /// Both are equally long, a multiple of 8.
 fn to_planes(lane: &[u8], planes: &mut [u8]) {
+    let mut done = tiles::to_planes(lane, planes);
     let plane_bytes = lane.len() / 8;
-    let (blocks, rest) = lane.as_chunks::<STEP>();
-    for (n, block) in blocks.iter().enumerate() {
+    let (blocks, rest) = lane[done * 8..].as_chunks::<STEP>();
+    for block in blocks {
         let (words, _) = block.as_chunks::<8>();
         let rows: [u64; 8] = std::array::from_fn(|i| transpose_bits(u64::from_le_bytes(words[i])));
         for (bit, row) in transpose(rows).into_iter().enumerate() {
-            planes[bit * plane_bytes + n * 8..][..8].copy_from_slice(&row.to_le_bytes());
+            planes[bit * plane_bytes + done..][..8].copy_from_slice(&row.to_le_bytes());
         }
+        done += 8;
     }
     for (n, word) in rest.as_chunks::<8>().0.iter().enumerate() {
         for (bit, byte) in transpose_bits(u64::from_le_bytes(*word)).to_le_bytes().into_iter().enumerate() {
-            planes[bit * plane_bytes + blocks.len() * 8 + n] = byte;
+            planes[bit * plane_bytes + done + n] = byte;
         }
     }
 }
 
 /// Both are equally long, a multiple of 8.
 fn to_lane(planes: &[u8], lane: &mut [u8]) {
+    let mut done = tiles::to_lane(planes, lane);
     let plane_bytes = lane.len() / 8;
-    let (blocks, rest) = lane.as_chunks_mut::<STEP>();
-    let done = blocks.len() * 8;
-    for (n, block) in blocks.iter_mut().enumerate() {
+    let (blocks, rest) = lane[done * 8..].as_chunks_mut::<STEP>();
+    for block in blocks {
         let rows: [u64; 8] = std::array::from_fn(|bit| {
             let mut bytes = [0; 8];
-            bytes.copy_from_slice(&planes[bit * plane_bytes + n * 8..][..8]);
+            bytes.copy_from_slice(&planes[bit * plane_bytes + done..][..8]);
             u64::from_le_bytes(bytes)
         });
         for (word, row) in block.as_chunks_mut::<8>().0.iter_mut().zip(transpose(rows)) {
             *word = transpose_bits(row).to_le_bytes();
         }
+        done += 8;
     }
     for (n, word) in rest.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let bytes: [u8; 8] = std::array::from_fn(|bit| planes[bit * plane_bytes + done + n]);

@@ -4,4 +4,5 @@ pub(super) mod bitshuffle;
 pub(super) mod gzip;
 pub(super) mod lz4;
 pub(super) mod shuffle;
+mod tiles;
 pub(super) mod zstd;

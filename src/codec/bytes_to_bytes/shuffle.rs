@@ -2,8 +2,9 @@
 //!
 //! Source: the shuffle filter of HDF5 and Blosc. As there, bytes after the last whole element follow verbatim, and the
 //! length does not change. For widths 2, 4 and 8, 8 x 8 bytes are transposed in eight 64-bit words (Warren, Hacker's
-//! Delight, section 7-3), which compilers vectorise; it is portable, and needs no unsafe code.
+//! Delight, section 7-3): that is portable. Where there is AVX2, `tiles` does the same.
 
+use super::tiles;
 use crate::codec::{BytesCodec, CodecError, CodecId, Work, resize_for_overwrite};
 use crate::header::ELEMENT_WIDTH_MAX;
 
@@ -56,12 +57,14 @@ pub(super) fn shuffle(elements: &[u8], width: usize, lanes: &mut [u8]) {
     let (whole, tail) = elements.split_at(count * width);
     let (lanes, lanes_tail) = lanes.split_at_mut(count * width);
     lanes_tail.copy_from_slice(tail);
-    let done = match width {
-        2 => shuffle_words::<2>(whole, count, lanes),
-        4 => shuffle_words::<4>(whole, count, lanes),
-        8 => shuffle_words::<8>(whole, count, lanes),
-        _ => 0,
-    };
+    let in_tiles = tiles::shuffle(whole, width, count, lanes);
+    let done = in_tiles
+        + match width {
+            2 => shuffle_words::<2>(whole, count, in_tiles, lanes),
+            4 => shuffle_words::<4>(whole, count, in_tiles, lanes),
+            8 => shuffle_words::<8>(whole, count, in_tiles, lanes),
+            _ => 0,
+        };
     for from in (done..count).step_by(TILE_ELEMENTS) {
         let to = count.min(from + TILE_ELEMENTS);
         for byte in 0..width {
@@ -79,12 +82,14 @@ pub(super) fn unshuffle(lanes: &[u8], width: usize, elements: &mut [u8]) {
     let (lanes, tail) = lanes.split_at(count * width);
     let (whole, elements_tail) = elements.split_at_mut(count * width);
     elements_tail.copy_from_slice(tail);
-    let done = match width {
-        2 => unshuffle_words::<2>(lanes, count, whole),
-        4 => unshuffle_words::<4>(lanes, count, whole),
-        8 => unshuffle_words::<8>(lanes, count, whole),
-        _ => 0,
-    };
+    let in_tiles = tiles::unshuffle(lanes, width, count, whole);
+    let done = in_tiles
+        + match width {
+            2 => unshuffle_words::<2>(lanes, count, in_tiles, whole),
+            4 => unshuffle_words::<4>(lanes, count, in_tiles, whole),
+            8 => unshuffle_words::<8>(lanes, count, in_tiles, whole),
+            _ => 0,
+        };
     for from in (done..count).step_by(TILE_ELEMENTS) {
         let to = count.min(from + TILE_ELEMENTS);
         for byte in 0..width {
@@ -118,11 +123,11 @@ const fn elements_per_matrix(width: usize) -> usize {
     64 / width
 }
 
-/// Gives how many elements were done.
-fn shuffle_words<const WIDTH: usize>(elements: &[u8], count: usize, lanes: &mut [u8]) -> usize {
+/// Begins with element `from`; gives how many elements were done.
+fn shuffle_words<const WIDTH: usize>(elements: &[u8], count: usize, from: usize, lanes: &mut [u8]) -> usize {
     let step = elements_per_matrix(WIDTH);
-    let (elements, _) = elements.as_chunks::<WIDTH>();
-    let mut at = 0;
+    let elements = &elements.as_chunks::<WIDTH>().0[from..];
+    let mut at = from;
     for matrix in elements.chunks_exact(step) {
         let mut rows = [0u64; 8];
         for (i, row) in rows.iter_mut().enumerate() {
@@ -138,14 +143,14 @@ fn shuffle_words<const WIDTH: usize>(elements: &[u8], count: usize, lanes: &mut 
         }
         at += step;
     }
-    at
+    at - from
 }
 
-/// Gives how many elements were done.
-fn unshuffle_words<const WIDTH: usize>(lanes: &[u8], count: usize, elements: &mut [u8]) -> usize {
+/// Begins with element `from`; gives how many elements were done.
+fn unshuffle_words<const WIDTH: usize>(lanes: &[u8], count: usize, from: usize, elements: &mut [u8]) -> usize {
     let step = elements_per_matrix(WIDTH);
-    let (elements, _) = elements.as_chunks_mut::<WIDTH>();
-    let mut at = 0;
+    let elements = &mut elements.as_chunks_mut::<WIDTH>().0[from..];
+    let mut at = from;
     for matrix in elements.chunks_exact_mut(step) {
         let mut rows = [0u64; 8];
         for (j, row) in rows.iter_mut().enumerate() {
@@ -162,7 +167,7 @@ fn unshuffle_words<const WIDTH: usize>(lanes: &[u8], count: usize, elements: &mu
         }
         at += step;
     }
-    at
+    at - from
 }
 
 #[cfg(test)]
@@ -189,6 +194,26 @@ mod tests {
             let mut again = vec![0; raw.len()];
             unshuffle(&lanes, width, &mut again);
             prop_assert_eq!(again, raw);
+        }
+
+        #[test]
+        fn words_give_the_same_bytes_from_wherever_tiles_leave_off(
+            raw in prop::collection::vec(any::<u8>(), 0..1500),
+            from in prop_oneof![Just(0usize), Just(32), Just(64)],
+        ) {
+            let count = raw.len() / 8;
+            let (whole, from) = (&raw[..count * 8], from.min(count));
+            let plain = plainly(whole, 8);
+            let (mut lanes, mut again) = (plain.clone(), whole.to_vec());
+            (0..8).for_each(|lane| lanes[lane * count + from..(lane + 1) * count].fill(0));
+            again[from * 8..].fill(0);
+            let to = from + shuffle_words::<8>(whole, count, from, &mut lanes);
+            prop_assert_eq!(to, from + unshuffle_words::<8>(&plain, count, from, &mut again));
+            prop_assert!(count - to < 8);
+            for lane in 0..8 {
+                prop_assert_eq!(&lanes[lane * count..][..to], &plain[lane * count..][..to]);
+            }
+            prop_assert_eq!(&again[..to * 8], &whole[..to * 8]);
         }
     }
 }

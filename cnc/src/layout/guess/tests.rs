@@ -105,6 +105,9 @@ fn the_presets_are_recognised_by_names_alone() {
         ("wrf", ranks("wrfrst_d01_2000-01-24_12:00:00_000#", 3)),
         ("openfoam", [ranks("processor#/0.5/U", 3), ranks("processor#/1/U", 3)].concat()),
         ("dedalus", [ranks("c_s26/c_s26_p#.h5", 3), ranks("c_s26.h5", 1)].concat()),
+        ("gadget", ranks("restart.#", 4)),
+        ("lammps", ranks("restart.#00", 4)),
+        ("lammps", ranks("restart.17#", 3)),
         ("lammps", [ranks("melt.1800.#.restart", 3), ranks("melt.1800.base.restart", 1)].concat()),
         ("flash", ranks("sedov_hdf5_chk_000#", 3)),
     ] {

@@ -1,0 +1,240 @@
+//! The shuffles with AVX2, 32 elements at a time: the same bytes as the portable way, four to eight times as fast. On other
+//! processors nothing is done here, and all is left to the portable way.
+//!
+//! A tile is 32 elements of W bytes, W being 2, 4 or 8: W registers of two rows of 16 bytes, of which the first holds elements
+//! 0 to 15 and the second elements 16 to 31. Within a row the bytes are put together by their place in the element: W units
+//! of 16 / W bytes. What is left is to transpose the W x W units of the registers. One step joins each register of the
+//! first half with its fellow of the second, unit by unit (`unpack`); counted through, that moves unit (row, column) as if
+//! the bits of both numbers were turned by one, so log2(W) steps swap rows and columns.
+//!
+//! Loads and stores are written as moves of 8 bytes, which need no unsafe code; the compiler makes one of four.
+
+/// Shuffles what of the elements makes up whole tiles; gives how many elements that were.
+pub(super) fn shuffle(elements: &[u8], width: usize, count: usize, lanes: &mut [u8]) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        #[expect(unsafe_code, reason = "safe where there is AVX2")]
+        return unsafe {
+            match width {
+                2 => avx2::shuffle::<2>(elements, count, lanes),
+                4 => avx2::shuffle::<4>(elements, count, lanes),
+                8 => avx2::shuffle::<8>(elements, count, lanes),
+                _ => 0,
+            }
+        };
+    }
+    let _ = (elements, width, count, lanes);
+    0
+}
+
+/// The inverse of [`shuffle`].
+pub(super) fn unshuffle(lanes: &[u8], width: usize, count: usize, elements: &mut [u8]) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        #[expect(unsafe_code, reason = "safe where there is AVX2")]
+        return unsafe {
+            match width {
+                2 => avx2::unshuffle::<2>(lanes, count, elements),
+                4 => avx2::unshuffle::<4>(lanes, count, elements),
+                8 => avx2::unshuffle::<8>(lanes, count, elements),
+                _ => 0,
+            }
+        };
+    }
+    let _ = (lanes, width, count, elements);
+    0
+}
+
+/// One lane of bytes into its 8 planes of bits, what of it makes up whole tiles; gives how many bytes of each plane that
+/// were.
+pub(super) fn to_planes(lane: &[u8], planes: &mut [u8]) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        #[expect(unsafe_code, reason = "safe where there is AVX2")]
+        return unsafe { avx2::to_planes(lane, planes) };
+    }
+    let _ = (lane, planes);
+    0
+}
+
+/// The inverse of [`to_planes`].
+pub(super) fn to_lane(planes: &[u8], lane: &mut [u8]) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        #[expect(unsafe_code, reason = "safe where there is AVX2")]
+        return unsafe { avx2::to_lane(planes, lane) };
+    }
+    let _ = (planes, lane);
+    0
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use std::arch::x86_64::{
+        __m256i, _mm256_and_si256, _mm256_extract_epi64, _mm256_set_epi64x, _mm256_set1_epi64x, _mm256_setzero_si256,
+        _mm256_shuffle_epi8, _mm256_slli_epi64, _mm256_srli_epi64, _mm256_unpackhi_epi16, _mm256_unpackhi_epi32,
+        _mm256_unpackhi_epi64, _mm256_unpacklo_epi16, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64, _mm256_xor_si256,
+    };
+
+    /// Elements of a tile, and bytes of each of its lanes.
+    const TILE: usize = 32;
+
+    type Row = [u8; 16];
+
+    #[target_feature(enable = "avx2")]
+    pub(super) fn shuffle<const W: usize>(elements: &[u8], count: usize, lanes: &mut [u8]) -> usize {
+        let mut done = 0;
+        let order = order::<W>(Towards::Units);
+        for tile in elements.as_chunks::<16>().0.chunks_exact(2 * W) {
+            let (first, second) = tile.split_at(W);
+            let mut rows = [_mm256_setzero_si256(); W];
+            for (k, row) in rows.iter_mut().enumerate() {
+                *row = _mm256_shuffle_epi8(load(&first[k], &second[k]), order);
+            }
+            store_lanes(transpose(rows), lanes, count, done);
+            done += TILE;
+        }
+        done
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub(super) fn unshuffle<const W: usize>(lanes: &[u8], count: usize, elements: &mut [u8]) -> usize {
+        let mut done = 0;
+        let order = order::<W>(Towards::Elements);
+        for tile in elements.as_chunks_mut::<16>().0.chunks_exact_mut(2 * W) {
+            let rows = transpose(load_lanes::<W>(lanes, count, done));
+            let (first, second) = tile.split_at_mut(W);
+            for (k, row) in rows.into_iter().enumerate() {
+                store(_mm256_shuffle_epi8(row, order), &mut first[k], &mut second[k]);
+            }
+            done += TILE;
+        }
+        done
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub(super) fn to_planes(lane: &[u8], planes: &mut [u8]) -> usize {
+        let (plane_bytes, mut done) = (lane.len() / 8, 0);
+        let order = order::<8>(Towards::Units);
+        for tile in lane.as_chunks::<16>().0.chunks_exact(16) {
+            let (first, second) = tile.split_at(8);
+            let mut rows = [_mm256_setzero_si256(); 8];
+            for (k, row) in rows.iter_mut().enumerate() {
+                *row = _mm256_shuffle_epi8(transpose_bits(load(&first[k], &second[k])), order);
+            }
+            store_lanes(transpose(rows), planes, plane_bytes, done);
+            done += TILE;
+        }
+        done
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub(super) fn to_lane(planes: &[u8], lane: &mut [u8]) -> usize {
+        let (plane_bytes, mut done) = (lane.len() / 8, 0);
+        let order = order::<8>(Towards::Elements);
+        for tile in lane.as_chunks_mut::<16>().0.chunks_exact_mut(16) {
+            let rows = transpose(load_lanes::<8>(planes, plane_bytes, done));
+            let (first, second) = tile.split_at_mut(8);
+            for (k, row) in rows.into_iter().enumerate() {
+                store(transpose_bits(_mm256_shuffle_epi8(row, order)), &mut first[k], &mut second[k]);
+            }
+            done += TILE;
+        }
+        done
+    }
+
+    /// Which way bytes of a row are put.
+    enum Towards {
+        Units,
+        Elements,
+    }
+
+    /// For each byte of a row, which one comes there.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn order<const W: usize>(towards: Towards) -> __m256i {
+        let per_unit = 16 / W;
+        let mut order: Row = [0; 16];
+        for element in 0..per_unit {
+            for byte in 0..W {
+                let (in_units, in_elements) = (byte * per_unit + element, element * W + byte);
+                match towards {
+                    Towards::Units => order[in_units] = in_elements as u8,
+                    Towards::Elements => order[in_elements] = in_units as u8,
+                }
+            }
+        }
+        load(&order, &order)
+    }
+
+    /// Swaps registers and units; see the head of this file.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn transpose<const W: usize>(mut rows: [__m256i; W]) -> [__m256i; W] {
+        for _ in 0..W.ilog2() {
+            let mut joined = rows;
+            for k in 0..W / 2 {
+                let (a, b) = (rows[k], rows[k + W / 2]);
+                (joined[2 * k], joined[2 * k + 1]) = match W {
+                    8 => (_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b)),
+                    4 => (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)),
+                    _ => (_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)),
+                };
+            }
+            rows = joined;
+        }
+        rows
+    }
+
+    /// Of each word of 8 bytes, a matrix of 8 x 8 bits (Warren, Hacker's Delight, section 7-3).
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn transpose_bits(words: __m256i) -> __m256i {
+        let swap = |words, swap| _mm256_xor_si256(words, swap);
+        let differ =
+            |words, shifted, mask| _mm256_and_si256(_mm256_xor_si256(words, shifted), _mm256_set1_epi64x(mask));
+        let a = differ(words, _mm256_srli_epi64::<7>(words), 0x00AA_00AA_00AA_00AA);
+        let words = swap(words, _mm256_xor_si256(a, _mm256_slli_epi64::<7>(a)));
+        let b = differ(words, _mm256_srli_epi64::<14>(words), 0x0000_CCCC_0000_CCCC);
+        let words = swap(words, _mm256_xor_si256(b, _mm256_slli_epi64::<14>(b)));
+        let c = differ(words, _mm256_srli_epi64::<28>(words), 0x0000_0000_F0F0_F0F0);
+        swap(words, _mm256_xor_si256(c, _mm256_slli_epi64::<28>(c)))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn load_lanes<const W: usize>(lanes: &[u8], lane_bytes: usize, at: usize) -> [__m256i; W] {
+        let mut rows = [_mm256_setzero_si256(); W];
+        for (j, row) in rows.iter_mut().enumerate() {
+            let (halves, _) = lanes[j * lane_bytes + at..][..TILE].as_chunks::<16>();
+            *row = load(&halves[0], &halves[1]);
+        }
+        rows
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn store_lanes<const W: usize>(rows: [__m256i; W], lanes: &mut [u8], lane_bytes: usize, at: usize) {
+        for (j, row) in rows.into_iter().enumerate() {
+            let (halves, _) = lanes[j * lane_bytes + at..][..TILE].as_chunks_mut::<16>();
+            let (first, second) = halves.split_at_mut(1);
+            store(row, &mut first[0], &mut second[0]);
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn load(first: &Row, second: &Row) -> __m256i {
+        let word = |row: &Row, n: usize| i64::from_le_bytes(row.as_chunks::<8>().0[n]);
+        _mm256_set_epi64x(word(second, 1), word(second, 0), word(first, 1), word(first, 0))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn store(rows: __m256i, first: &mut Row, second: &mut Row) {
+        first[..8].copy_from_slice(&_mm256_extract_epi64::<0>(rows).to_le_bytes());
+        first[8..].copy_from_slice(&_mm256_extract_epi64::<1>(rows).to_le_bytes());
+        second[..8].copy_from_slice(&_mm256_extract_epi64::<2>(rows).to_le_bytes());
+        second[8..].copy_from_slice(&_mm256_extract_epi64::<3>(rows).to_le_bytes());
+    }
+}
