@@ -56,6 +56,20 @@ fn round_trips_of_all_pairs_are_measured_in_either_order() {
 }
 
 #[test]
+fn streams_of_any_size_have_a_rate() {
+    // around a page, beyond the buffers, and so long that one message is under way at a time; rank 2 has no part in them
+    for (ranks, sizes) in [(2, "1,4095,4097,200000"), (3, "5000,1048577")] {
+        let report =
+            json(mpib(ranks, &format!("p2p --sizes {sizes} --stream --min-reps 3 --max-reps 3 --format json")));
+        let rows = report["rows"].as_array().expect("rows").iter().filter(|r| r["operation"] == "stream/0-1");
+        let found: Vec<_> = rows.map(|r| (r["block_bytes"].to_string(), r["seconds"]["median"].as_f64())).collect();
+        let wanted: Vec<_> = sizes.split(',').collect();
+        assert_eq!(found.iter().map(|(size, _)| size.as_str()).collect::<Vec<_>>(), wanted);
+        assert!(found.iter().all(|(_, t)| t.is_some_and(|t| t > 0.0 && t < 60.0)), "{report}");
+    }
+}
+
+#[test]
 fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
     for (ranks, words, said) in [
         (2, "p2p --alpha NaN", "alpha is NaN"),
