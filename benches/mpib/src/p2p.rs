@@ -244,30 +244,51 @@ pub fn fan_out(comm: &Comm, from: usize, to: &[usize], bytes: usize, reps: usize
     Ok(crate::stats::median(&rates[1..]))
 }
 
-/// Round trips after trains of messages from `i` to `j`, for LogGP. Both call it; only `i` gets times.
-pub fn train(comm: &Comm, i: usize, j: usize, bytes: usize, messages: usize, reps: usize) -> Result<Train> {
-    let one = |n: usize, delay: Duration| -> Result<f64> {
+/// Waits, asleep where it is long: who spins takes a core from those that carry the messages. How long it was, in seconds.
+fn wait(delay: Duration) -> f64 {
+    const SPIN: Duration = Duration::from_micros(500);
+    let start = Instant::now();
+    if delay > 2 * SPIN {
+        std::thread::sleep(delay - SPIN);
+    }
+    while start.elapsed() < delay {
+        std::hint::spin_loop();
+    }
+    start.elapsed().as_secs_f64()
+}
+
+/// Round trips after trains of messages from `i` to `j`, for LogGP; delayed ones too where `delayed`. Both call it; only `i`
+/// gets times.
+pub fn train(
+    comm: &Comm,
+    i: usize,
+    j: usize,
+    bytes: usize,
+    messages: usize,
+    reps: usize,
+    delayed: bool,
+) -> Result<Train> {
+    let mut buffer = Pages::new(bytes);
+    let buffer = buffer.bytes();
+    let mut one = |n: usize, delay: Duration| -> Result<f64> {
         let mut times = Vec::with_capacity(reps);
-        let mut buffer = vec![1u8; bytes];
         for _ in 0..reps + 1 {
             if comm.rank() == i {
+                let (mut idle, wanted) = (0.0, delay.as_secs_f64() * (n - 1) as f64);
                 let start = wtime();
                 for k in 0..n {
-                    comm.send(&buffer, j, TAG)?;
+                    comm.send(buffer, j, TAG)?;
                     if k + 1 < n && !delay.is_zero() {
-                        let until = Instant::now() + delay;
-                        while Instant::now() < until {
-                            std::hint::spin_loop();
-                        }
+                        idle += wait(delay);
                     }
                 }
-                comm.receive(&mut buffer, j, TAG)?;
-                times.push(wtime() - start);
+                comm.receive(buffer, j, TAG)?;
+                times.push(wtime() - start - idle + wanted);
             } else {
                 for _ in 0..n {
-                    comm.receive(&mut buffer, i, TAG)?;
+                    comm.receive(buffer, i, TAG)?;
                 }
-                comm.send(&buffer, i, TAG)?;
+                comm.send(buffer, i, TAG)?;
             }
         }
         Ok(if comm.rank() == i { crate::stats::median(&times[1..]) } else { 0.0 })
@@ -275,16 +296,10 @@ pub fn train(comm: &Comm, i: usize, j: usize, bytes: usize, messages: usize, rep
     let single_seconds = one(1, Duration::ZERO)?;
     let back_to_back_seconds = one(messages, Duration::ZERO)?;
     // longer than any gap, and no longer than needed
-    let delay = Duration::from_secs_f64(single_seconds.clamp(0.0, 1.0));
-    let delayed_seconds = one(messages, delay)?;
-    Ok(Train {
-        bytes,
-        messages,
-        single_seconds,
-        back_to_back_seconds,
-        delay_seconds: delay.as_secs_f64(),
-        delayed_seconds,
-    })
+    let delay = Duration::from_secs_f64(if delayed { single_seconds.clamp(0.0, 1.0) } else { 0.0 });
+    let delayed_seconds = if delayed { one(messages, delay)? } else { back_to_back_seconds };
+    let delay_seconds = delay.as_secs_f64();
+    Ok(Train { bytes, messages, single_seconds, back_to_back_seconds, delay_seconds, delayed_seconds })
 }
 
 /// Seconds of the quickest empty round trip between two ranks, on every rank: everything that disturbs only makes it longer.
@@ -327,19 +342,24 @@ pub fn point_to_two(comm: &Comm, bytes: usize, each: usize, reps: usize) -> Resu
 
 fn triple_seconds(comm: &Comm, triple: &Triple, bytes: usize, reps: usize) -> Result<f64> {
     let mut times = Vec::with_capacity(reps);
-    let mut buffer = vec![1u8; bytes];
+    let mut buffer = Pages::new(bytes);
+    let buffer = buffer.bytes();
     for _ in 0..reps + 2 {
         if comm.rank() == triple.from {
             let start = wtime();
-            for to in triple.to {
-                comm.send(&buffer, to, TAG)?;
-            }
-            for to in triple.to {
-                comm.receive(&mut [], to, TAG)?;
-            }
+            // at the same time: what is left of the first one's wait when the second one leaves is no work of ours
+            comm.overlapped(|pending| {
+                for to in triple.to {
+                    pending.receive(&mut [], to, TAG)?;
+                }
+                for to in triple.to {
+                    pending.send(buffer, to, TAG)?;
+                }
+                Ok(())
+            })?;
             times.push(wtime() - start);
         } else {
-            comm.receive(&mut buffer, triple.from, TAG)?;
+            comm.receive(buffer, triple.from, TAG)?;
             comm.send(&[], triple.from, TAG)?;
         }
     }
