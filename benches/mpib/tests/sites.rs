@@ -240,12 +240,14 @@ fn models_find_the_links_as_they_are() {
     });
 }
 
+/// 36 rows of 18 points, which a power ratio of 5 to 4 shares without a remainder: 7.2 ms of pretended work for each rank in an
+/// iteration, and 10 ms between the sites. On two cores, with 1.5 ms more for each iteration's sleep and messages, at a load
+/// of 1 and of 10: artless 0.80, artful 1.34, the best period 4 to 8.
 #[test]
 fn sites_are_found_by_round_trips_and_an_artful_program_gains_where_an_artless_one_loses() {
-    // 48 rows: a ratio of 2 shares them without a remainder
-    let words = "jor --size 24 --pace 25000,12500 --periods 1,2,4,8,16 --reps 3 --format json";
+    let words = "jor --size 18 --pace 12500,10000 --periods 4,8,16 --reps 3 --format json";
     let mut once = Once::default();
-    found(&Links(1000, 1000, 1000, 5), EIGHT, words, |report, _| {
+    found(&Links(1000, 1000, 1000, 10), EIGHT, words, |report, _| {
         let sites: Vec<_> = report["context"]["sites"].as_array().into_iter().flatten().collect();
         let sites: Vec<_> = sites.into_iter().filter_map(serde_json::Value::as_u64).collect();
         if sites != [0, 0, 0, 0, 1, 1, 1, 1] {
@@ -253,10 +255,15 @@ fn sites_are_found_by_round_trips_and_an_artful_program_gains_where_an_artless_o
         }
         let found = &report["found"]["runs"][0]["outcome"];
         let (ratio, artless, artful) = (number(&found["ratio"]), number(&found["artless"]), number(&found["artful"]));
+        let sweep = found["periods"].as_array().expect("periods");
+        let chosen = sweep.iter().find(|p| p[0] == found["chosen_period"]).expect("the chosen period is in the sweep");
+        let best = sweep.iter().map(|p| number(&p[2])).fold(f64::INFINITY, f64::min);
+        let over_best = number(&chosen[2]) / best;
         once.all(&[
-            ("power ratio, truth 2", near(ratio, 2.0, 0.05), ratio),
+            ("power ratio, truth 1.25", near(ratio, 1.25, 0.05), ratio),
             ("artless speedup, below 0.9", artless < 0.9, artless),
             ("artful speedup, at least 1.2", artful >= 1.2, artful),
+            ("chosen period's time over the best one's, at most 1.05", over_best <= 1.05, over_best),
         ])
     });
 }
