@@ -40,7 +40,7 @@ pub struct Options {
     scaling: Vec<usize>,
     /// Schemes of --scaling beside plain bytes, and how many times fewer bytes each leaves, as in aware=3.1; those whose name
     /// ends in /rank compress each rank's file alone, without aggregation
-    #[arg(long, value_delimiter = ',', value_name = "NAME=RATIO", value_parser = scheme)]
+    #[arg(long, value_delimiter = ',', value_name = "NAME=RATIO", value_parser = scheme, requires = "scaling")]
     schemes: Vec<Scheme>,
     /// A directory for figure-10.svg and figure-11.svg
     #[arg(long, value_name = "DIR", requires = "scaling")]
@@ -60,11 +60,11 @@ struct Scheme {
 fn scheme(text: &str) -> Result<Scheme, String> {
     let parts = text.split_once('=').and_then(|(name, ratio)| Some((name, ratio.parse::<f64>().ok()?)));
     match parts {
-        Some((name, ratio)) if !name.is_empty() && (1.0..=1e6).contains(&ratio) => {
+        Some((name, ratio)) if !name.is_empty() && !name.starts_with(PLAIN) && (1.0..=1e6).contains(&ratio) => {
             let alone = name.strip_suffix("/rank");
             Ok(Scheme { name: alone.unwrap_or(name).into(), ratio, aggregated: alone.is_none() })
         }
-        _ => Err("expected a name and a ratio of at least 1, as in aware=3.1".into()),
+        _ => Err("expected a name, not plain, and a ratio of at least 1, as in aware=3.1".into()),
     }
 }
 
@@ -373,7 +373,7 @@ mod tests {
         let of = |name: &str, ratio, aggregated| Ok(Scheme { name: name.into(), ratio, aggregated });
         assert_eq!(scheme("aware=3.1"), of("aware", 3.1, true));
         assert_eq!(scheme("gzip/rank=1.5"), of("gzip", 1.5, false));
-        for bad in ["", "aware", "aware=", "=2", "aware=0.5", "aware=NaN", "aware=inf"] {
+        for bad in ["", "aware", "aware=", "=2", "plain=2", "aware=0.5", "aware=NaN", "aware=inf"] {
             assert!(scheme(bad).is_err(), "{bad:?}");
         }
     }

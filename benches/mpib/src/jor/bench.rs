@@ -110,7 +110,10 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
     let wanted: Vec<_> = plan.periods.iter().map(|&p| (whole, rows_at(p), p)).collect();
     let mut known: Vec<_> = plan.periods.iter().copied().zip(counts(comm, &wanted)?).collect();
     let [inner_seconds, exchange_seconds] = runner.probe(whole, rows)?;
-    let chosen_period = choose_period(&known, inner_seconds, exchange_seconds);
+    // in one place: ranks of different machines need not round alike
+    let mut chosen = [choose_period(&known, inner_seconds, exchange_seconds) as f64];
+    comm.broadcast_numbers(&mut chosen, 0)?;
+    let chosen_period = chosen[0] as usize;
     if !plan.periods.contains(&chosen_period) {
         let count = counts(comm, &[(whole, rows_at(chosen_period), chosen_period)])?;
         known.extend(count.into_iter().map(|count| (chosen_period, count)));
