@@ -9,7 +9,7 @@
 use crate::collectives::Result;
 use crate::collectives::operation::{Flow, Operation};
 use crate::comm::{Comm, CommError};
-use crate::paths::{SILENCE, beside, noise, own_ip};
+use crate::paths::{SILENCE, beside, forget, noise, own_ip};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -230,6 +230,29 @@ impl Stream {
         self.store.join(JOB).join(checkpoint.to_string()).join(format!("group-{:04}.{end}", self.group_index))
     }
 
+    /// Until all groups are done.
+    fn wait_for_all(&self, comm: &Comm) -> Result<()> {
+        // Nobody leaves before the last group is done: who waited for the others in a barrier would spin, beside daemons
+        // that need the core.
+        if self.rank != 0 {
+            return comm.overlapped(|pending| {
+                if self.group.rank() == 0 {
+                    pending.send(&[], 0, TAG)?;
+                }
+                pending.receive(&mut [], 0, TAG)?;
+                pending.wait_all_asleep(PATIENCE, NAP)
+            });
+        }
+        comm.overlapped(|pending| {
+            let others = (self.group_size..comm.size()).step_by(self.group_size);
+            for leader in others {
+                pending.receive(&mut [], leader, TAG)?;
+            }
+            pending.wait_all_asleep(PATIENCE, NAP)
+        })?;
+        (1..comm.size()).try_for_each(|rank| comm.send(&[], rank, TAG))
+    }
+
     /// Until this group's checkpoint exists.
     fn wait_for_manifest(&mut self) -> Result<()> {
         let manifest = self.committed(self.checkpoint, "manifest");
@@ -287,43 +310,95 @@ impl Operation for Stream {
         if self.group.rank() == 0 {
             self.wait_for_manifest()?;
         }
-        // Nobody leaves before the last group is done: who waited for the others in a barrier would spin, beside daemons
-        // that need the core.
-        if self.rank != 0 {
-            return comm.overlapped(|pending| {
-                if self.group.rank() == 0 {
-                    pending.send(&[], 0, TAG)?;
-                }
-                pending.receive(&mut [], 0, TAG)?;
-                pending.wait_all_asleep(PATIENCE, NAP)
-            });
-        }
-        comm.overlapped(|pending| {
-            let others = (self.group_size..comm.size()).step_by(self.group_size);
-            for leader in others {
-                pending.receive(&mut [], leader, TAG)?;
-            }
-            pending.wait_all_asleep(PATIENCE, NAP)
-        })?;
-        (1..comm.size()).try_for_each(|rank| comm.send(&[], rank, TAG))
+        self.wait_for_all(comm)
     }
     /// Whether a restart of this group's ranks gives all their bytes back.
     fn is_right(&self, _: &Comm) -> bool {
         if self.group.rank() != 0 {
             return true;
         }
+        let right = self.restart(&self.back()).is_ok() && self.is_back();
+        std::fs::remove_dir_all(self.back()).ok(); // nothing of a failed one either
+        right
+    }
+}
+
+impl Stream {
+    /// The ranks of this group.
+    fn ranks(&self) -> std::ops::Range<usize> {
         let first = self.group_index * self.group_size;
-        let ranks = first..first + self.group.size();
-        let back = self.store.join(format!("back-{}", self.group_index));
+        first..first + self.group.size()
+    }
+
+    /// Where this group's files come back.
+    fn back(&self) -> PathBuf {
+        self.files.with_file_name(format!("back-{}", self.group_index))
+    }
+
+    /// Brings this group's last checkpoint back, as at the beginning of a job.
+    fn restart(&self, back: &Path) -> std::io::Result<()> {
+        let ranks = self.ranks();
         let mut command = Command::new(&self.mcr);
         command.args(["restart", "--job", JOB, "--checkpoint", &self.checkpoint.to_string(), "--store"]);
-        command.arg(&self.store).arg("--to").arg(&back);
+        command.arg(&self.store).arg("--to").arg(back);
         command.args(["--ranks", &format!("{}-{}", ranks.start, ranks.end - 1)]);
-        let restored = command.stdin(Stdio::null()).stdout(Stdio::null()).status().is_ok_and(|s| s.success());
-        let name = |rank: usize| back.join(format!("c{}.r{rank}", self.checkpoint));
-        let same = |rank| std::fs::read(name(rank)).is_ok_and(|found| found == noise(rank, self.bytes.len()));
-        let right = restored && ranks.into_iter().all(same);
-        std::fs::remove_dir_all(&back).ok(); // nothing of a failed one either
+        let ended = command.stdin(Stdio::null()).stdout(Stdio::null()).status()?;
+        if ended.success() { Ok(()) } else { Err(std::io::Error::other(format!("mcr restart: {ended}"))) }
+    }
+
+    /// Whether what came back is what the ranks wrote.
+    fn is_back(&self) -> bool {
+        let name = |rank: usize| self.back().join(format!("c{}.r{rank}", self.checkpoint));
+        self.ranks().all(|rank| std::fs::read(name(rank)).is_ok_and(|found| found == noise(rank, self.bytes.len())))
+    }
+}
+
+/// The way back: the first rank of each group brings all files of its group from the containers to its node's memory with
+/// `mcr restart`, containers read from the disk as far as the kernel lets go of them. All digests are compared by it, as
+/// always.
+pub struct Restart<'s> {
+    stream: &'s Stream,
+}
+
+impl<'s> Restart<'s> {
+    /// Of the last checkpoint that went through `stream`; there is one.
+    pub fn of(stream: &'s Stream) -> Self {
+        Self { stream }
+    }
+}
+
+impl Operation for Restart<'_> {
+    fn name(&self) -> String {
+        let store = if self.stream.name.starts_with("save") { "pfs" } else { "memory" };
+        format!("restart/{store}, groups of {}", self.stream.group_size)
+    }
+    fn flow(&self) -> Flow {
+        Flow::Symmetric
+    }
+    fn prepare(&mut self, _: &Comm, _: usize) -> Result<()> {
+        Ok(())
+    }
+    fn ready(&mut self) -> Result<()> {
+        if self.stream.group.rank() != 0 {
+            return Ok(());
+        }
+        std::fs::remove_dir_all(self.stream.back()).ok(); // before the first there is none
+        let container = self.stream.committed(self.stream.checkpoint, "mcr");
+        forget(&container).map_err(|e| beside(&container.display().to_string(), e))
+    }
+    fn run(&mut self, comm: &Comm) -> Result<()> {
+        let back = self.stream.back();
+        let mine = if self.stream.group.rank() == 0 { self.stream.restart(&back) } else { Ok(()) };
+        let failed = mine.map_err(|e| beside(&back.display().to_string(), e));
+        self.stream.wait_for_all(comm)?;
+        failed
+    }
+    fn is_right(&self, _: &Comm) -> bool {
+        if self.stream.group.rank() != 0 {
+            return true;
+        }
+        let right = self.stream.is_back();
+        std::fs::remove_dir_all(self.stream.back()).ok(); // the stream's own directory goes later
         right
     }
 }

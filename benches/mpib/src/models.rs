@@ -134,15 +134,17 @@ pub struct Train {
     pub back_to_back_seconds: f64,
     /// d
     pub delay_seconds: f64,
-    /// PRTT(n, d, s), with d more than any gap
+    /// PRTT(n, d, s), with d more than any gap; where d is 0, the same as back to back
     pub delayed_seconds: f64,
 }
 
 impl LogGp {
-    /// From trains at two sizes or more.
+    /// From trains at two sizes or more, in ascending order. Of the smallest one's delayed train comes o.
     ///
     /// PRTT(n, 0, s) = PRTT(1, 0, s) + (n - 1) (g + (s - 1) G) where the gap is the limit, and
-    /// PRTT(n, d, s) = PRTT(1, 0, s) + (n - 1) (o + d) for a d longer than all gaps.
+    /// PRTT(n, d, s) = PRTT(1, 0, s) + (n - 1) (o + d) for a d longer than all gaps. As in [`Hockney::from_ends`], g is that of
+    /// the smallest size, and G the slope between the two largest: a card lets the first of short messages through
+    /// faster than it sends for long, and long ones begin with a handshake.
     pub fn fit(trains: &[Train]) -> Self {
         let gaps: Vec<_> = trains
             .iter()
@@ -151,12 +153,12 @@ impl LogGp {
                 (t.bytes.saturating_sub(1), gap.max(f64::MIN_POSITIVE))
             })
             .collect();
-        let line = Hockney::fit(&gaps);
-        let overhead = trains.iter().min_by_key(|t| t.bytes).map_or(f64::NAN, |t| {
+        let line = Hockney::from_ends(&gaps);
+        let overhead = trains.first().map_or(f64::NAN, |t| {
             ((t.delayed_seconds - t.single_seconds) / (t.messages as f64 - 1.0) - t.delay_seconds).max(0.0)
         });
         // a round trip is 2 (L + 2 o + (s - 1) G); the smallest message has the least of G in it
-        let latency = trains.iter().min_by_key(|t| t.bytes).map_or(f64::NAN, |t| {
+        let latency = trains.first().map_or(f64::NAN, |t| {
             let bytes = t.bytes.saturating_sub(1) as f64;
             (t.single_seconds / 2.0 - 2.0 * overhead - bytes * line.seconds_per_byte).max(0.0)
         });
@@ -176,6 +178,9 @@ impl LogGp {
 
 /// A. Lastovetsky, I. Mkwawa, M. O'Flynn: the processors' part of a message apart from the network's. A message of m bytes
 /// from i to j takes `C_i + L_ij + C_j + m (t_i + 1/b_ij + t_j)`.
+///
+/// C and t are what a rank does for one message after the other, whatever does it: a card that all of its messages leave by
+/// is a part of t as much as a copy in memory is, and 1/b is what remains, which several messages share in parallel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lmo {
     /// C of each rank.
@@ -184,11 +189,12 @@ pub struct Lmo {
     pub processing_seconds_per_byte: Vec<f64>,
     /// L of each pair.
     pub latency_seconds: PairMatrix<f64>,
-    /// 1/b of each pair.
+    /// 1/b of each pair: all that a byte takes less both ends' parts, so that their sum is what was measured. Negative where
+    /// the parts overlap, as those of a card that sends and one that receives.
     pub seconds_per_byte: PairMatrix<f64>,
 }
 
-/// A point-to-two experiment: `from` sends to both others, the farther one first answered last; both answer with nothing.
+/// A point-to-two experiment: `from` sends to both others at the same time, and both answer with nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PointToTwo {
     /// Who sends and measures.
@@ -202,35 +208,48 @@ pub struct PointToTwo {
 }
 
 impl Lmo {
-    /// From round trips of all pairs, empty (`empty`) and with `bytes` one way (`loaded`), and from point-to-two
-    /// experiments, after A. Lastovetsky and V. Rychkov (Cluster 2007).
+    /// From round trips of all pairs, empty (`empty`) and with `bytes` one way (`loaded`), from what a byte of a long message
+    /// takes between them (`per_byte`, as in [`Hockney::from_ends`]), and from point-to-two experiments, after
+    /// A. Lastovetsky and V. Rychkov (Cluster 2007).
     ///
     /// T_ij(0) = 2 (C_i + L_ij + C_j) and T_ijk(0) = 2 (2 C_i + max (L_ix + C_x)), so that C_i is half of their difference;
-    /// likewise T_ijk(m) - max T_ix(m) = 2 C_i + m t_i. Each rank's values are means over its experiments.
-    pub fn fit(bytes: usize, empty: &PairMatrix<f64>, loaded: &PairMatrix<f64>, twos: &[PointToTwo]) -> Self {
+    /// likewise T_ijk(m) - max T_ix(m) = 2 C_i + m t_i. Each rank's values are means over its experiments. A rank's part is
+    /// no less than nothing and no more than is there: of an empty way half, since the other end has as much, and all of
+    /// what a byte takes.
+    pub fn fit(
+        bytes: usize,
+        empty: &PairMatrix<f64>,
+        loaded: &PairMatrix<f64>,
+        per_byte: &PairMatrix<f64>,
+        twos: &[PointToTwo],
+    ) -> Self {
         let n = empty.ranks;
-        let mean = |values: Vec<f64>| {
-            if values.is_empty() { 0.0 } else { (values.iter().sum::<f64>() / values.len() as f64).max(0.0) }
+        let least = |values: &PairMatrix<f64>, i: usize| {
+            (0..n).filter(|&j| j != i).map(|j| *values.get(i, j)).fold(f64::INFINITY, f64::min).max(0.0)
+        };
+        let mean = |values: Vec<f64>, most: f64| {
+            if values.is_empty() { 0.0 } else { (values.iter().sum::<f64>() / values.len() as f64).clamp(0.0, most) }
         };
         let of_rank = |i: usize| twos.iter().filter(move |two| two.from == i);
         let longest = |times: &PairMatrix<f64>, two: &PointToTwo| {
             two.to.iter().map(|&x| *times.get(two.from, x)).fold(f64::MIN, f64::max)
         };
         let fixed: Vec<f64> = (0..n)
-            .map(|i| mean(of_rank(i).map(|two| (two.empty_seconds - longest(empty, two)) / 2.0).collect()))
+            .map(|i| {
+                let each = of_rank(i).map(|two| (two.empty_seconds - longest(empty, two)) / 2.0);
+                mean(each.collect(), least(empty, i) / 4.0)
+            })
             .collect();
         let varying: Vec<f64> = (0..n)
             .map(|i| {
                 let each = of_rank(i)
                     .map(|two| (two.loaded_seconds - longest(loaded, two) - 2.0 * fixed[i]) / bytes.max(1) as f64);
-                mean(each.collect())
+                mean(each.collect(), least(per_byte, i))
             })
             .collect();
         Self {
-            latency_seconds: PairMatrix::new(n, |i, j| (*empty.get(i, j) / 2.0 - fixed[i] - fixed[j]).max(0.0)),
-            seconds_per_byte: PairMatrix::new(n, |i, j| {
-                ((*loaded.get(i, j) - *empty.get(i, j)) / bytes.max(1) as f64 - varying[i] - varying[j]).max(0.0)
-            }),
+            latency_seconds: PairMatrix::new(n, |i, j| *empty.get(i, j) / 2.0 - fixed[i] - fixed[j]),
+            seconds_per_byte: PairMatrix::new(n, |i, j| *per_byte.get(i, j) - varying[i] - varying[j]),
             processing_seconds: fixed,
             processing_seconds_per_byte: varying,
         }
@@ -353,7 +372,8 @@ mod tests {
                 }
             })
             .collect();
-        let found = Lmo::fit(bytes, &empty, &loaded, &twos);
+        let per_byte = PairMatrix::new(n, |i, j| (round(i, j, bytes) - round(i, j, 0)) / bytes as f64);
+        let found = Lmo::fit(bytes, &empty, &loaded, &per_byte, &twos);
         for i in 0..n {
             near(found.processing_seconds[i], truth.processing_seconds[i], "C");
             near(found.processing_seconds_per_byte[i], truth.processing_seconds_per_byte[i], "t");
@@ -362,5 +382,41 @@ mod tests {
                 near(*found.seconds_per_byte.get(i, j), *truth.seconds_per_byte.get(i, j), "1/b");
             }
         }
+    }
+
+    #[test]
+    fn a_card_that_all_messages_leave_by_is_the_senders_own_part() {
+        let (n, bytes, card, delay) = (4, 1_000_000, 1e-8, 5e-3);
+        // sent and received at the same time, so that a message takes once what two ends take together twice
+        let empty = PairMatrix::new(n, |_, _| 2.0 * delay);
+        let loaded = PairMatrix::new(n, |_, _| 2.0 * delay + bytes as f64 * card);
+        let two = |from: usize| PointToTwo {
+            from,
+            to: [(from + 1) % n, (from + 2) % n],
+            empty_seconds: 2.0 * delay,
+            loaded_seconds: 2.0 * delay + 2.0 * bytes as f64 * card,
+        };
+        let found = {
+            let per_byte = PairMatrix::new(n, |_, _| card);
+            Lmo::fit(bytes, &empty, &loaded, &per_byte, &(0..n).map(two).collect::<Vec<_>>())
+        };
+        near(found.processing_seconds_per_byte[1], card, "t");
+        near(found.processing_seconds[1], 0.0, "C");
+        near(*found.latency_seconds.get(0, 3), delay, "L");
+        // a message is what it was, and a scatter what the card makes of it
+        near(found.seconds(0, 3, bytes), delay + bytes as f64 * card, "message");
+        near(found.linear_scatter_seconds(0, bytes), delay + 3.0 * bytes as f64 * card, "scatter");
+    }
+
+    #[test]
+    fn parts_of_ranks_are_never_more_than_is_there() {
+        // an experiment that something held up for a second
+        let times = PairMatrix::new(3, |_, _| 1e-3);
+        let two = PointToTwo { from: 0, to: [1, 2], empty_seconds: 1.0, loaded_seconds: 3.0 };
+        let loaded = PairMatrix::new(3, |_, _| 2e-3);
+        let found = Lmo::fit(1000, &times, &loaded, &PairMatrix::new(3, |_, _| 1e-6), &[two]);
+        near(found.processing_seconds[0], 0.25e-3, "C");
+        near(found.processing_seconds_per_byte[0], 1e-6, "t");
+        near(found.seconds(0, 1, 1000), 0.5e-3 + 1e-3, "message");
     }
 }

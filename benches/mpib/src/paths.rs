@@ -236,6 +236,8 @@ pub struct WriteFiles {
     /// 1: every rank its own. More: the first of so many, as many times as much.
     group_size: usize,
     rank: usize,
+    /// Raw bytes over those that are written.
+    ratio: f64,
     bytes: Vec<u8>,
     times: usize,
 }
@@ -244,11 +246,17 @@ impl WriteFiles {
     /// `what` is the path's name, as in `pfs`. All ranks look whether they can write there. Collective.
     pub fn new(comm: &Comm, what: &str, directory: &Path, group_size: usize) -> Result<Self> {
         let rank = comm.rank();
-        let new =
-            Self { what: what.into(), directory: directory.into(), group_size, rank, bytes: Vec::new(), times: 0 };
+        let (what, directory) = (what.into(), directory.into());
+        let new = Self { what, directory, group_size, rank, ratio: 1.0, bytes: Vec::new(), times: 0 };
         let tried = File::create(new.path()).map(|_| ()).and_then(|()| std::fs::remove_file(new.path()));
         comm.agree(tried.map_err(|e| format!("{}: {e}", new.path().display())))?;
         Ok(new)
+    }
+
+    /// Writes so many times less, as after compression. At least 1, and a byte of each rank in any case.
+    pub fn compressed(mut self, ratio: f64) -> Self {
+        self.ratio = ratio.max(1.0);
+        self
     }
 
     fn path(&self) -> PathBuf {
@@ -271,7 +279,8 @@ impl Operation for WriteFiles {
         Flow::Symmetric
     }
     fn prepare(&mut self, comm: &Comm, block_bytes: usize) -> Result<()> {
-        self.bytes = if self.writes() { noise(self.rank, block_bytes) } else { Vec::new() };
+        let stored = ((block_bytes as f64 / self.ratio).ceil() as usize).clamp(1, block_bytes.max(1));
+        self.bytes = if self.writes() { noise(self.rank, stored) } else { Vec::new() };
         self.times = self.group_size.min(comm.size() - self.rank);
         Ok(())
     }
@@ -297,6 +306,63 @@ impl Operation for WriteFiles {
 impl Drop for WriteFiles {
     fn drop(&mut self) {
         std::fs::remove_file(self.path()).ok(); // it may never have been written
+    }
+}
+
+/// The same files read again, from the disk as far as the kernel lets go of what it has in memory: what a restart does.
+pub struct ReadFiles {
+    files: WriteFiles,
+    into: Vec<u8>,
+}
+
+impl ReadFiles {
+    /// Of what `files` writes, once, before the first reading.
+    pub fn of(files: WriteFiles) -> Self {
+        Self { files, into: Vec::new() }
+    }
+
+    fn failed(&self, error: std::io::Error) -> CommError {
+        beside(&self.files.path().display().to_string(), error)
+    }
+}
+
+/// Asks the kernel to drop a file's pages, all of which are on the disk; it may know better.
+pub(crate) fn forget(path: &Path) -> std::io::Result<()> {
+    let file = File::open(path)?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).ok();
+    Ok(())
+}
+
+impl Operation for ReadFiles {
+    fn name(&self) -> String {
+        self.files.name().replacen("write/", "read/", 1)
+    }
+    fn flow(&self) -> Flow {
+        Flow::Symmetric
+    }
+    fn prepare(&mut self, comm: &Comm, block_bytes: usize) -> Result<()> {
+        self.files.prepare(comm, block_bytes)?;
+        self.files.run(comm)?;
+        self.into = vec![0; self.files.bytes.len() * self.files.times];
+        Ok(())
+    }
+    fn ready(&mut self) -> Result<()> {
+        self.into.fill(0);
+        if self.files.writes() { forget(&self.files.path()).map_err(|e| self.failed(e)) } else { Ok(()) }
+    }
+    fn run(&mut self, _: &Comm) -> Result<()> {
+        if !self.files.writes() {
+            return Ok(());
+        }
+        let path = self.files.path();
+        let mut read = || -> std::io::Result<()> {
+            let mut file = File::open(&path)?;
+            self.into.chunks_mut(PIECE_BYTES).try_for_each(|piece| file.read_exact(piece))
+        };
+        read().map_err(|e| self.failed(e))
+    }
+    fn is_right(&self, _: &Comm) -> bool {
+        !self.files.writes() || self.into == self.files.bytes.repeat(self.files.times)
     }
 }
 

@@ -56,6 +56,20 @@ fn round_trips_of_all_pairs_are_measured_in_either_order() {
 }
 
 #[test]
+fn streams_of_any_size_have_a_rate() {
+    // around a page, beyond the buffers, and so long that one message is under way at a time; rank 2 has no part in them
+    for (ranks, sizes) in [(2, "1,4095,4097,200000"), (3, "5000,1048577")] {
+        let report =
+            json(mpib(ranks, &format!("p2p --sizes {sizes} --stream --min-reps 3 --max-reps 3 --format json")));
+        let rows = report["rows"].as_array().expect("rows").iter().filter(|r| r["operation"] == "stream/0-1");
+        let found: Vec<_> = rows.map(|r| (r["block_bytes"].to_string(), r["seconds"]["median"].as_f64())).collect();
+        let wanted: Vec<_> = sizes.split(',').collect();
+        assert_eq!(found.iter().map(|(size, _)| size.as_str()).collect::<Vec<_>>(), wanted);
+        assert!(found.iter().all(|(_, t)| t.is_some_and(|t| t > 0.0 && t < 60.0)), "{report}");
+    }
+}
+
+#[test]
 fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
     for (ranks, words, said) in [
         (2, "p2p --alpha NaN", "alpha is NaN"),
@@ -77,6 +91,9 @@ fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
         (2, "jor --sites 0/1 --class Q", "--class is \"Q\""),
         (2, "jor --sites 0/1 --periods 0", "--periods"),
         (2, "jor --sites 0/1 --sample 0", "--sample is 0"),
+        (2, "model --pair 0,0", "--pair is 0,0"),
+        (2, "model --pair 0", "--pair is [0]"),
+        (2, "paths --scaling 3 --pfs /tmp", "--scaling 3: there are 2 ranks"),
         (4, "jor --sites 0-2/3 --cut blocks", "blocks need equal numbers"),
         (2, "collective gather --impl magic", "no implementation \"magic\""),
         (6, "collective alltoall --sizes 64,1536MiB", "more than the 8 GiB"),
@@ -193,6 +210,48 @@ fn every_path_of_a_checkpoint_is_timed_and_leaves_no_file() {
 }
 
 #[test]
+fn writing_and_reading_are_drawn_over_the_number_of_ranks() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (pfs, figures) = (directory.path().join("pfs"), directory.path().join("figures"));
+    std::fs::create_dir(&pfs).expect("made");
+    let words = format!(
+        "paths --bytes 30000 --groups 2 --min-reps 3 --max-reps 3 --pfs {} --scaling 1,3,5 \
+         --schemes gzip/rank=2,aware=4.5 --figures {} --mcr /nowhere --format json",
+        pfs.display(),
+        figures.display()
+    );
+    // there is no such command, and that is said before anything is started
+    assert_eq!(mpib(5, &words).status.code(), Some(1));
+    let mut command = mpirun(5);
+    command.env("PATH", "/usr/bin:/bin").env_remove("MCR");
+    let words = words.replace("--mcr /nowhere ", "");
+    let report = json(command.arg(MPIB).args(words.split_whitespace()).output().expect("timeout(1) runs"));
+    let names: Vec<_> =
+        report["rows"].as_array().expect("rows").iter().filter_map(|r| r["operation"].as_str()).collect();
+    for path in [
+        "write/pfs, every rank, plain of 1 ranks",
+        "write/pfs, one of 2, plain of 3 ranks",
+        "read/pfs, every rank, gzip of 5 ranks",
+        "read/pfs, one of 2, aware of 5 ranks",
+    ] {
+        assert!(names.contains(&path), "{path} in {names:?}");
+    }
+    let lines = |figure: &str| {
+        let svg = std::fs::read_to_string(figures.join(figure)).expect("drawn");
+        (svg.matches("<polyline").count(), svg.matches("<circle").count(), svg)
+    };
+    // plain and aware, written and read, at three numbers of ranks
+    let (polylines, circles, svg) = lines("figure-10.svg");
+    assert_eq!((polylines, circles), (4, 12), "{svg}");
+    assert!(svg.contains(">read, aware, aggregated<") && !svg.contains("gzip"), "{svg}");
+    // plain each for itself and aggregated, and gzip
+    let (polylines, circles, svg) = lines("figure-11.svg");
+    assert_eq!((polylines, circles), (6, 18), "{svg}");
+    assert!(svg.contains(">write, gzip, each rank<") && !svg.contains("aware"), "{svg}");
+    assert_eq!(std::fs::read_dir(&pfs).expect("still there").count(), 0);
+}
+
+#[test]
 fn agents_and_aggregators_are_a_path_too_and_nothing_of_them_stays() {
     let Some(mcr) = support::mcr() else { return };
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -211,9 +270,15 @@ fn agents_and_aggregators_are_a_path_too_and_nothing_of_them_stays() {
     let output = command.env("MCR", mcr).arg(MPIB).args(words.split_whitespace()).output().expect("timeout(1) runs");
     let report = json(output);
     // all bytes were brought back and compared, or there would be no report
-    for name in
-        ["gather/grpc, groups of 2", "save/grpc, groups of 2", "gather/grpc, groups of 5", "save/grpc, groups of 5"]
-    {
+    for name in [
+        "gather/grpc, groups of 2",
+        "restart/memory, groups of 2",
+        "save/grpc, groups of 2",
+        "restart/pfs, groups of 2",
+        "gather/grpc, groups of 5",
+        "save/grpc, groups of 5",
+        "restart/pfs, groups of 5",
+    ] {
         let row = report["rows"].as_array().expect("rows").iter().find(|r| r["operation"] == name);
         let seconds = &row.unwrap_or_else(|| panic!("{name}: {report}"))["seconds"];
         assert!(seconds["median"].as_f64().is_some_and(|t| t > 0.0 && t < 60.0), "{name}: {seconds}");

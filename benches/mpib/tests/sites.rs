@@ -7,6 +7,7 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::process::Command;
 use std::sync::Mutex;
 use support::{MPIB, json, stderr};
@@ -17,21 +18,28 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// LAN, WAN and trunk in Mbit/s, one way of the trunk in ms.
 struct Links(u32, u32, u32, u32);
 
-/// The report of `mpib` on 4 + 4 hosts, and the bytes that passed the trunk; nothing where there can be no sites.
-fn between_sites(links: &Links, words: &str) -> Option<(serde_json::Value, u64)> {
+/// Hosts of both sites, a rank on each.
+type Hosts = (usize, usize);
+
+const EIGHT: Hosts = (4, 4);
+
+/// The report of `mpib` on these hosts, and the bytes that passed the trunk; nothing where there can be no sites.
+fn between_sites(links: &Links, hosts: Hosts, words: &str) -> Option<(serde_json::Value, u64)> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/cluster/sites.sh");
     // mpirun's own time limit, within the script, so that the sites go away in any case; the trunk's bytes go to stderr.
     // Before others' compilers, so that a link is what it is.
-    let inner = "timeout --kill-after=20 240 nice -n -10 \"$SITES_MPIRUN\" -n 8 \"$@\"; code=$?; \
+    let inner = "timeout --kill-after=20 240 nice -n -10 \"$SITES_MPIRUN\" -n $((NEAR + FAR)) \"$@\"; code=$?; \
                  echo \"trunk $($SITES_TRUNK)\" >&2; exit $code";
     let mut command = Command::new(script);
     command.args(["bash", "-c", inner, "sites", MPIB]).args(words.split_whitespace());
+    command.env("NEAR", hosts.0.to_string()).env("FAR", hosts.1.to_string());
     for (name, value) in [("LAN", links.0), ("WAN", links.1), ("TRUNK", links.2), ("DELAY_MS", links.3)] {
         command.env(name, value.to_string());
     }
     let output = command.output().expect("bash runs");
     if output.status.code() == Some(77) {
-        eprint!("{}", stderr(&output));
+        // not eprint, which the harness keeps to itself where a test passes
+        std::io::stderr().write_all(&output.stderr).ok();
         return None;
     }
     let text = stderr(&output);
@@ -47,11 +55,16 @@ fn between_sites(links: &Links, words: &str) -> Option<(serde_json::Value, u64)>
 /// So many attempts at what `judge` accepts; its last complaint otherwise.
 const ATTEMPTS: usize = 4;
 
-fn found(links: &Links, words: &str, mut judge: impl FnMut(&serde_json::Value, u64) -> Result<(), String>) {
+fn found(
+    links: &Links,
+    hosts: Hosts,
+    words: &str,
+    mut judge: impl FnMut(&serde_json::Value, u64) -> Result<(), String>,
+) {
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     let mut last = String::new();
     for _ in 0..ATTEMPTS {
-        let Some((report, trunk)) = between_sites(links, words) else { return };
+        let Some((report, trunk)) = between_sites(links, hosts, words) else { return };
         match judge(&report, trunk) {
             Ok(()) => return,
             Err(complaint) => last = complaint,
@@ -118,10 +131,10 @@ impl Quickest {
 }
 
 /// Several lanes bring at least so much over one, for scatter and for gather; the number that the model chooses is within 10 %
-/// of the best, and the model within 15 % of what was measured.
-fn lanes_bring(links: &Links, least: [f64; 2]) {
+/// of the best, and the model within `within` of what was measured.
+fn lanes_bring(links: &Links, least: [f64; 2], within: f64) {
     let mut quickest: [Quickest; 2] = Default::default();
-    found(links, LANES, |report, trunk| {
+    found(links, EIGHT, LANES, |report, trunk| {
         for ((name, least), quickest) in ["scatter", "gather"].into_iter().zip(least).zip(&mut quickest) {
             let found = direction(report, name);
             quickest.add(found);
@@ -137,7 +150,7 @@ fn lanes_bring(links: &Links, least: [f64; 2]) {
             }
             for (lanes, model) in &quickest.model {
                 let measured = quickest.measured[lanes];
-                if !near(*model, measured, 0.15) {
+                if !near(*model, measured, within) {
                     return Err(format!("{name}, {lanes}: model {model}, measured {measured}"));
                 }
             }
@@ -150,17 +163,18 @@ fn lanes_bring(links: &Links, least: [f64; 2]) {
 
 #[test]
 fn four_lanes_beat_one_where_the_line_is_wider_than_a_host() {
-    lanes_bring(&Links(1000, 100, 400, 0), [2.5, 3.0]);
+    lanes_bring(&Links(1000, 100, 400, 0), [2.5, 3.0], 0.15);
 }
 
 #[test]
 fn four_lanes_beat_one_where_they_fill_a_long_line() {
-    lanes_bring(&Links(400, 100, 400, 5), [1.8, 1.5]);
+    // the model knows no ramp of TCP's: 13 % too quick for four lanes on an idle machine, 22 % at a load of 8
+    lanes_bring(&Links(400, 100, 400, 5), [1.8, 1.5], 0.25);
 }
 
 /// Where lanes bring nothing, the model says so.
 fn linear_is_chosen(links: &Links) {
-    found(links, &format!("{LANES} --sizes 512KiB"), |report, _| {
+    found(links, EIGHT, &format!("{LANES} --sizes 512KiB"), |report, _| {
         for name in ["scatter", "gather"] {
             let found = direction(report, name);
             if !found["lanes_by_model"].is_null() {
@@ -182,36 +196,61 @@ fn linear_is_chosen_where_one_lane_fills_the_line() {
     linear_is_chosen(&Links(400, 100, 100, 0));
 }
 
+/// Two hosts in one site, the third in the other one, so that every parameter has a truth: the first two have a card for each
+/// of the others, and so no part of their own in a byte, while all that the third one sends leaves by its WAN card, which
+/// therefore is its own part, and all of it.
 #[test]
-fn a_model_finds_the_links_as_they_are() {
+fn models_find_the_links_as_they_are() {
     // a token bucket counts whole frames; 1448 of 1514 bytes are ours
-    let goodput = |mbit: f64| mbit * 1e6 / 8.0 * 1448.0 / 1514.0;
-    let words = "model --sizes 256KiB,2MiB --min-reps 5 --max-reps 5 --train 2 --triples 1 --format json";
+    let seconds_per_byte = |mbit: f64| 8e-6 / mbit * 1514.0 / 1448.0;
+    let (lan, wan, delay) = (seconds_per_byte(100.0), seconds_per_byte(50.0), 10e-3);
+    let words = "model --sizes 256KiB,1MiB --min-reps 5 --max-reps 5 --train 3 --pair 0,2 --triples 1 --format json";
     let mut once = Once::default();
-    found(&Links(100, 50, 400, 10), words, |report, _| {
-        let pairs = report["found"]["hockney_pairs"]["values"].as_array().expect("pairs");
-        // links of a kind are equal: their median is off only when most of them were disturbed
-        let of_kind = |others: std::ops::Range<usize>, what: &str| {
-            let values = others.map(|j| number(&pairs[mpib::models::PairMatrix::<()>::index(8, 0, j)][what]));
-            mpib::stats::median(&values.collect::<Vec<_>>())
-        };
-        let latency = of_kind(4..8, "latency_seconds");
-        let rate = |others| 1.0 / of_kind(others, "seconds_per_byte");
-        let (lan, wan) = (rate(1..4), rate(4..8));
-        once.all(&[
-            ("latency of the WAN, truth 0.01 s", near(latency, 10e-3, 0.1), latency),
-            ("bytes each second within a site, truth 100 Mbit/s", near(lan, goodput(100.0), 0.05), lan),
-            ("bytes each second between sites, truth 50 Mbit/s", near(wan, goodput(50.0), 0.05), wan),
-        ])
+    found(&Links(100, 50, 400, 10), (2, 1), words, |report, _| {
+        let pair = |values: &serde_json::Value, i, j| values[mpib::models::PairMatrix::<()>::index(3, i, j)].clone();
+        let hockney = |i, j, what: &str| number(&pair(&report["found"]["hockney_pairs"]["values"], i, j)[what]);
+        let loggp = |what: &str| number(&report["found"]["loggp"][what]);
+        let lmo = &report["found"]["lmo"];
+        let own = |what: &str, i: usize| number(&lmo[what][i]);
+        let between = |what: &str, i, j| number(&pair(&lmo[what]["values"], i, j));
+        let (c, t, l, b) = ("processing_seconds", "processing_seconds_per_byte", "latency_seconds", "seconds_per_byte");
+        let checks = [
+            ("Hockney, latency of the WAN, truth 0.01 s", hockney(0, 2, l), delay, 0.1),
+            ("Hockney, latency of the WAN's other pair, truth 0.01 s", hockney(1, 2, l), delay, 0.1),
+            ("Hockney, seconds of a byte in the LAN, truth 8.36e-8", hockney(0, 1, b), lan, 0.05),
+            ("Hockney, seconds of a byte in the WAN, truth 1.673e-7", hockney(0, 2, b), wan, 0.05),
+            ("Hockney, seconds of a byte in the WAN's other pair, truth 1.673e-7", hockney(1, 2, b), wan, 0.05),
+            ("LogGP, L of the WAN, truth 0.01 s", loggp(l), delay, 0.1),
+            ("LogGP, L + o of the WAN, truth 0.01 s", loggp(l) + loggp("overhead_seconds"), delay, 0.1),
+            ("LogGP, G of the WAN, truth 1.673e-7 s", loggp(b), wan, 0.05),
+            ("LMO, L of the WAN, truth 0.01 s", between(l, 0, 2), delay, 0.1),
+            ("LMO, C + L + C of the WAN, truth 0.01 s", between(l, 1, 2) + own(c, 1) + own(c, 2), delay, 0.1),
+            ("LMO, 1/b of the LAN, truth 8.36e-8 s", between(b, 0, 1), lan, 0.05),
+            ("LMO, t of rank 2, truth 1.673e-7 s", own(t, 2), wan, 0.05),
+            ("LMO, t + 1/b + t of the WAN, truth 1.673e-7 s", between(b, 0, 2) + own(t, 0) + own(t, 2), wan, 0.05),
+        ];
+        // what the link has no part in is small beside it
+        let small = [
+            ("LogGP, o, at most a tenth of the delay", loggp("overhead_seconds"), delay / 10.0),
+            ("LMO, C of rank 0, at most a tenth of the delay", own(c, 0), delay / 10.0),
+            ("LMO, C of rank 2, at most a tenth of the delay", own(c, 2), delay / 10.0),
+            ("LMO, t of rank 0, at most a twentieth of the LAN's", own(t, 0), lan / 20.0),
+            ("LMO, t of rank 1, at most a twentieth of the LAN's", own(t, 1), lan / 20.0),
+        ];
+        let near = checks.iter().map(|&(name, found, truth, within)| (name, near(found, truth, within), found));
+        let small = small.iter().map(|&(name, found, most)| (name, found <= most, found));
+        once.all(&near.chain(small).collect::<Vec<_>>())
     });
 }
 
+/// 36 rows of 18 points, which a power ratio of 5 to 4 shares without a remainder: 7.2 ms of pretended work for each rank in an
+/// iteration, and 10 ms between the sites. On two cores, with 1.5 ms more for each iteration's sleep and messages, at a load
+/// of 1 and of 10: artless 0.80, artful 1.34, the best period 4 to 8.
 #[test]
 fn sites_are_found_by_round_trips_and_an_artful_program_gains_where_an_artless_one_loses() {
-    // 48 rows: a ratio of 2 shares them without a remainder
-    let words = "jor --size 24 --pace 25000,12500 --periods 1,2,4,8,16 --reps 3 --format json";
+    let words = "jor --size 18 --pace 12500,10000 --periods 4,8,16 --reps 3 --format json";
     let mut once = Once::default();
-    found(&Links(1000, 1000, 1000, 5), words, |report, _| {
+    found(&Links(1000, 1000, 1000, 10), EIGHT, words, |report, _| {
         let sites: Vec<_> = report["context"]["sites"].as_array().into_iter().flatten().collect();
         let sites: Vec<_> = sites.into_iter().filter_map(serde_json::Value::as_u64).collect();
         if sites != [0, 0, 0, 0, 1, 1, 1, 1] {
@@ -219,10 +258,15 @@ fn sites_are_found_by_round_trips_and_an_artful_program_gains_where_an_artless_o
         }
         let found = &report["found"]["runs"][0]["outcome"];
         let (ratio, artless, artful) = (number(&found["ratio"]), number(&found["artless"]), number(&found["artful"]));
+        let sweep = found["periods"].as_array().expect("periods");
+        let chosen = sweep.iter().find(|p| p[0] == found["chosen_period"]).expect("the chosen period is in the sweep");
+        let best = sweep.iter().map(|p| number(&p[2])).fold(f64::INFINITY, f64::min);
+        let over_best = number(&chosen[2]) / best;
         once.all(&[
-            ("power ratio, truth 2", near(ratio, 2.0, 0.05), ratio),
+            ("power ratio, truth 1.25", near(ratio, 1.25, 0.05), ratio),
             ("artless speedup, below 0.9", artless < 0.9, artless),
             ("artful speedup, at least 1.2", artful >= 1.2, artful),
+            ("chosen period's time over the best one's, at most 1.05", over_best <= 1.05, over_best),
         ])
     });
 }

@@ -16,7 +16,8 @@ pub struct Options {
     /// N itself, instead of a class
     #[arg(long, value_name = "N")]
     size: Option<usize>,
-    /// Iterations between exchanges of the sites, with commas; 1 is always among them
+    /// Iterations between exchanges of the sites, with commas; 1 is always among them, and so is the period that a probe of
+    /// an iteration and an exchange promises to be the best
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32])]
     periods: Vec<usize>,
     /// Hold each rank of site 0 and of site 1 to so many points each second, as in 200000,100000
@@ -277,14 +278,21 @@ fn lines(o: &Outcome, near: usize, far: usize, cut: Cut, plan: &Plan) -> Vec<Str
             2 * plan.n
         ),
         format!("transparent: {}", people(o.transparent_seconds)),
+        format!(
+            "an iteration takes {} and an exchange between the sites {} more: period {} chosen",
+            people(o.inner_seconds),
+            people(o.exchange_seconds),
+            o.chosen_period
+        ),
     ];
     for ((period, count, seconds), left) in o.periods.iter().zip(&o.errors_left) {
         let time = people(*seconds);
+        let chosen = if *period == o.chosen_period { " (chosen)" } else { "" };
         let left = match plan.sample {
             Some(some) => format!("in proportion to {some} of them"),
             None => format!("{left:.6} of the error is left"),
         };
-        lines.push(format!("balanced, period {period}: {count} iterations, {time}; {left}"));
+        lines.push(format!("balanced, period {period}{chosen}: {count} iterations, {time}; {left}"));
     }
     lines.push(format!("artless speedup {:.3}, artful speedup {:.3} at period {}", o.artless, o.artful, o.best_period));
     lines

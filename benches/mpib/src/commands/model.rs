@@ -17,6 +17,9 @@ pub struct Options {
     /// Messages in a train, for LogGP
     #[arg(long, default_value_t = 8)]
     train: usize,
+    /// The ranks between which trains run, for LogGP
+    #[arg(long, value_delimiter = ',', default_values_t = [0, 1], value_name = "RANK,RANK")]
+    pair: Vec<usize>,
     /// Point-to-two experiments of each rank, for LMO
     #[arg(long, default_value_t = 3)]
     triples: usize,
@@ -25,6 +28,11 @@ pub struct Options {
     #[command(flatten)]
     output: Output,
 }
+
+/// Point-to-two experiments of a kind, for their median.
+const TRIPLES: usize = 11;
+/// Trains of a kind, for their median.
+const TRAINS: usize = 21;
 
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     options.output.check()?;
@@ -35,6 +43,12 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         return Err(Failure::Input(format!("--train is {}; it must be 2 to 1024", options.train)));
     }
     let n = comm.size();
+    let &[first, second] = &options.pair[..] else {
+        return Err(Failure::Input(format!("--pair is {:?}; it takes two ranks, as in 0,1", options.pair)));
+    };
+    if first == second || first.max(second) >= n {
+        return Err(Failure::Input(format!("--pair is {first},{second}; it takes two different ones of {n} ranks")));
+    }
     let mut sizes = options.sizes.clone();
     sizes.push(0);
     sizes.sort_unstable();
@@ -61,23 +75,26 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     });
     let mean = Hockney::mean_of(&pairs);
     let lmo = if n >= 3 {
-        let twos = point_to_two(comm, largest, options.triples.max(1), 11)?;
+        let twos = point_to_two(comm, largest, options.triples.max(1), rule.max_reps.min(TRIPLES))?;
         let (empty, loaded) = (&trips[0], &trips[trips.len() - 1]);
-        Some(Lmo::fit(largest, empty, loaded, &twos))
+        let per_byte = PairMatrix::new(n, |i, j| pairs.get(i, j).seconds_per_byte);
+        Some(Lmo::fit(largest, empty, loaded, &per_byte, &twos))
     } else {
         None
     };
     let mut trains = Vec::new();
-    for bytes in [1, 1024, 16384] {
-        let mut mine = if comm.rank() < 2 {
-            let t = train(comm, 0, 1, bytes, options.train, 21)?;
-            [t.single_seconds, t.back_to_back_seconds, t.delay_seconds, t.delayed_seconds]
-        } else {
-            [0.0; 4]
-        };
-        comm.broadcast_numbers(&mut mine, 0)?;
+    // one byte, and everything that has a bandwidth
+    let mut lengths = vec![1];
+    lengths.extend(sizes.iter().copied().filter(|&s| s > 1));
+    let reps = rule.max_reps.min(TRAINS);
+    for bytes in lengths {
+        let (mut mine, messages) = ([0.0; 4], options.train);
+        if [first, second].contains(&comm.rank()) {
+            let t = train(comm, first, second, bytes, messages, reps, bytes == 1)?;
+            mine = [t.single_seconds, t.back_to_back_seconds, t.delay_seconds, t.delayed_seconds];
+        }
+        comm.broadcast_numbers(&mut mine, first)?;
         let [single_seconds, back_to_back_seconds, delay_seconds, delayed_seconds] = mine;
-        let messages = options.train;
         trains.push(mpib::models::Train {
             bytes,
             messages,
@@ -89,8 +106,12 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     }
     let loggp = LogGp::fit(&trains);
     let mut timer = Timer::new(comm)?;
-    let mut scatter = Collective::new(Kind::Scatter, "linear", &Setting::default(), n).map_err(Failure::input)?;
-    let measured = timer.measure(&mut scatter, largest, &Timing { rule, ..Timing::default() })?;
+    // Hockney's blocks follow each other; LMO's share what is not the root's
+    let mut scatter = |name: &str| -> Result<mpib::stats::Summary, Failure> {
+        let mut linear = Collective::new(Kind::Scatter, name, &Setting::default(), n).map_err(Failure::input)?;
+        Ok(timer.measure(&mut linear, largest, &Timing { rule, ..Timing::default() })?)
+    };
+    let (in_turn, at_once) = (scatter("linear")?, scatter("linear-nonblocking")?);
     let mut notes = vec![
         format!(
             "Hockney, mean of all pairs: latency {}, {}",
@@ -98,7 +119,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             rate(1.0 / mean.seconds_per_byte)
         ),
         format!(
-            "LogGP, ranks 0 and 1: L {}, o {}, g {}, G {:.4} ns/B",
+            "LogGP, ranks {first} and {second}: L {}, o {}, g {}, G {:.4} ns/B",
             people(loggp.latency_seconds),
             people(loggp.overhead_seconds),
             people(loggp.gap_seconds),
@@ -118,12 +139,20 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         notes.extend(ranks.map(|(i, (c, t))| format!("LMO rank {i}: C {}, t {:.4} ns/B", people(*c), t * 1e9)));
     }
     notes.push(format!(
-        "linear scatter of {largest} bytes: measured {}, Hockney {}{}",
-        people(measured.value(rule.estimate)),
+        "linear scatter of {largest} bytes: measured {}, Hockney {}",
+        people(in_turn.value(rule.estimate)),
         people(mean.linear_scatter_seconds(n, largest)),
-        lmo.as_ref().map_or(String::new(), |l| format!(", LMO {}", people(l.linear_scatter_seconds(0, largest))))
     ));
-    rows.push(Row { operation: "scatter/linear".into(), block_bytes: largest, seconds: measured });
+    if let Some(lmo) = &lmo {
+        notes.push(format!(
+            "the same with all messages under way: measured {}, LMO {}",
+            people(at_once.value(rule.estimate)),
+            people(lmo.linear_scatter_seconds(0, largest))
+        ));
+    }
+    for (name, seconds) in [("linear", in_turn), ("linear-nonblocking", at_once)] {
+        rows.push(Row { operation: format!("scatter/{name}"), block_bytes: largest, seconds });
+    }
     let report = Report {
         title: format!("Models of {n} ranks"),
         context: context(comm, Some(timer.clock()), &[])?,

@@ -1,9 +1,9 @@
 //! `mpib p2p`: round trips between all pairs, C(n,2) estimates with errors.
 
-use super::{Failure, Output, Repetitions, at_least, bytes, context};
+use super::{Failure, Output, Repetitions, at_least, bytes, context, hosts};
 use clap::{Args, ValueEnum};
 use mpib::comm::Comm;
-use mpib::p2p::{Order, all_pairs, stream_seconds};
+use mpib::p2p::{Order, Stream, all_pairs};
 use mpib::report::{Report, Row, people};
 use mpib::stats::Summary;
 
@@ -52,12 +52,14 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         }
     }
     if options.stream {
+        let hosts = hosts(comm)?;
         for &size in options.sizes.iter().filter(|&&s| s > 0) {
             let messages = (64usize << 20).div_ceil(size).clamp(64, 4096);
             let mut times = Vec::new();
+            let mut stream = Stream::new(comm, 0, 1, size, hosts[0] == hosts[1]);
             for _ in 0..7 {
                 comm.barrier()?;
-                let mut seconds = [if comm.rank() < 2 { stream_seconds(comm, 0, 1, size, messages)? } else { 0.0 }];
+                let mut seconds = [stream.seconds(comm, messages)?];
                 comm.broadcast_numbers(&mut seconds, 0)?;
                 times.push(seconds[0] / messages as f64);
             }

@@ -3,12 +3,12 @@
 use super::{Common, Failure, bytes_not_zero, context, hosts, rate};
 use clap::Args;
 use mpib::collectives::operation::Operation;
-use mpib::comm::Comm;
-use mpib::daemons::{Places, Stream, find_command};
-use mpib::paths::{GroupGather, TcpGather, WriteFiles};
+use mpib::comm::{Comm, CommError};
+use mpib::daemons::{Places, Restart, Stream, find_command};
+use mpib::paths::{GroupGather, ReadFiles, TcpGather, WriteFiles};
 use mpib::report::{Plot, Report, Row, people};
 use mpib::stats::Summary;
-use mpib::timing::Timer;
+use mpib::timing::{Timer, Timing};
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -34,8 +34,38 @@ pub struct Options {
     /// A picture of all paths over the group size (SVG)
     #[arg(long, value_name = "FILE")]
     figure: Option<PathBuf>,
+    /// Also writing to and reading from the PFS by so many ranks, several with commas, each for itself and one for each group
+    /// of the largest of --groups: figures 10 and 11 of mcrEngine's paper. Needs --pfs
+    #[arg(long, value_delimiter = ',', value_name = "RANKS", requires = "pfs")]
+    scaling: Vec<usize>,
+    /// Schemes of --scaling beside plain bytes, and how many times fewer bytes each leaves, as in aware=3.1; those whose name
+    /// ends in /rank compress each rank's file alone, without aggregation
+    #[arg(long, value_delimiter = ',', value_name = "NAME=RATIO", value_parser = scheme, requires = "scaling")]
+    schemes: Vec<Scheme>,
+    /// A directory for figure-10.svg and figure-11.svg
+    #[arg(long, value_name = "DIR", requires = "scaling")]
+    figures: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
+}
+
+/// What is left of a checkpoint.
+#[derive(Clone, Debug, PartialEq)]
+struct Scheme {
+    name: String,
+    ratio: f64,
+    aggregated: bool,
+}
+
+fn scheme(text: &str) -> Result<Scheme, String> {
+    let parts = text.split_once('=').and_then(|(name, ratio)| Some((name, ratio.parse::<f64>().ok()?)));
+    match parts {
+        Some((name, ratio)) if !name.is_empty() && !name.starts_with(PLAIN) && (1.0..=1e6).contains(&ratio) => {
+            let alone = name.strip_suffix("/rank");
+            Ok(Scheme { name: alone.unwrap_or(name).into(), ratio, aggregated: alone.is_none() })
+        }
+        _ => Err("expected a name, not plain, and a ratio of at least 1, as in aware=3.1".into()),
+    }
 }
 
 /// One way at one group size.
@@ -57,6 +87,9 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let whole_group_bytes = options.bytes.checked_mul(n).filter(|&b| b <= mpib::comm::MAX_MESSAGE_BYTES);
     if whole_group_bytes.is_none() {
         return Err(Failure::Input(format!("--bytes {}: {n} ranks' bytes do not fit into one message", options.bytes)));
+    }
+    if let Some(&wrong) = options.scaling.iter().find(|&&ranks| ranks < 1 || ranks > n) {
+        return Err(Failure::Input(format!("--scaling {wrong}: there are {n} ranks, and it takes at least 1")));
     }
     let sites = if options.common.sites.given() { options.common.sites.two_sites(comm)? } else { Vec::new() };
     let mut timer = Timer::new(comm)?;
@@ -96,6 +129,9 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         for &group in &groups {
             measure(&mut WriteFiles::new(comm, "pfs", directory, group)?, "pfs", group)?;
         }
+        for group in groups.iter().copied().chain([1]) {
+            measure(&mut ReadFiles::of(WriteFiles::new(comm, "pfs", directory, group)?), READ, group)?;
+        }
     }
     let mut notes = Vec::new();
     match find_command(options.mcr.as_deref()) {
@@ -105,13 +141,36 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             for (&group, (store, name, way)) in groups.iter().flat_map(|g| stores.iter().map(move |s| (g, *s))) {
                 let Some(store) = store.cloned() else { continue };
                 let places = Places { mcr: mcr.clone(), memory: options.memory.clone(), store, name };
-                measure(&mut Stream::new(comm, group, &places, &hosts)?, way, group)?;
+                let mut stream = Stream::new(comm, group, &places, &hosts)?;
+                measure(&mut stream, way, group)?;
+                let back = if way == WHOLE { RESTART } else { RESTART_MEMORY };
+                measure(&mut Restart::of(&stream), back, group)?;
             }
         }
         None => notes.push("gRPC stream: not measured, no command mcr (--mcr FILE, or in PATH)".into()),
     }
     notes.extend(recommend(&ways, &groups, n, options.bytes));
-    let figure = options.figure.clone().map(|path| (path, plot(&ways, n, options.bytes).svg()));
+    let mut figures: Vec<_> = options.figure.iter().map(|p| (p.clone(), plot(&ways, n, options.bytes).svg())).collect();
+    let group = groups.last().copied().unwrap_or(2);
+    let mut scaled = Vec::new();
+    for &ranks in &options.scaling {
+        scaled.extend(scaling(comm, options, &timing, ranks, group)?);
+    }
+    for at in &scaled {
+        rows.push(Row { operation: at.operation.clone(), block_bytes: options.bytes, seconds: at.seconds.clone() });
+    }
+    notes.extend(in_words(&scaled));
+    if let Some(directory) = &options.figures {
+        let made = std::fs::create_dir_all(directory).map_err(|e| format!("{}: {e}", directory.display()));
+        comm.agree(if comm.rank() == 0 { made } else { Ok(()) })?;
+        for (number, what) in [(10, "Schemes, one writer for each group"), (11, "What aggregation brings")] {
+            let title = format!("{what}: {} bytes a rank, groups of {group}", options.bytes);
+            let shown = scaled.iter().filter(|at| if number == 10 { at.aggregated } else { at.in_figure_11() });
+            let times = shown.map(|at| (at.line.as_str(), at.ranks as f64, &at.seconds));
+            let plot = Plot::of_times(title, "ranks", times);
+            figures.push((directory.join(format!("figure-{number}.svg")), plot.svg()));
+        }
+    }
     let report = Report {
         title: format!("Transfer paths of {n} ranks, {} bytes each", options.bytes),
         context: context(comm, Some(timer.clock()), &sites)?,
@@ -119,13 +178,129 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         notes,
         found: serde_json::Value::Null,
     };
-    options.common.output.write_with(comm, &report, figure.as_slice())
+    options.common.output.write_with(comm, &report, &figures)
 }
 
 /// Files in memory to containers in memory, by agents and aggregators.
 const GRPC: &str = "grpc";
 /// The same to containers on the PFS.
 const WHOLE: &str = "grpc to pfs";
+/// Files on the PFS to memory, nothing else.
+const READ: &str = "read";
+/// Containers to files in memory, by `mcr restart`: those on the PFS, and those in memory.
+const RESTART: &str = "restart";
+const RESTART_MEMORY: &str = "restart from memory";
+/// What is no gather, and so none of a recommendation's.
+const OTHERS: [&str; 6] = ["pfs", "local disk", WHOLE, READ, RESTART, RESTART_MEMORY];
+
+/// One point of figures 10 and 11.
+struct Scaled {
+    operation: String,
+    /// Its line in a figure.
+    line: String,
+    scheme: String,
+    reads: bool,
+    aggregated: bool,
+    ranks: usize,
+    seconds: Summary,
+}
+
+impl Scaled {
+    /// It compares plain bytes with and without aggregation, and what each rank compresses for itself.
+    fn in_figure_11(&self) -> bool {
+        !self.aggregated || self.scheme == PLAIN
+    }
+}
+
+/// Nothing is compressed.
+const PLAIN: &str = "plain";
+
+/// Writing and reading by the first `ranks` ranks, each for itself or one for a group, as many bytes as each scheme leaves.
+/// Collective; on ranks beyond them there is nothing in it.
+fn scaling(
+    comm: &Comm,
+    options: &Options,
+    timing: &Timing,
+    ranks: usize,
+    group: usize,
+) -> Result<Vec<Scaled>, Failure> {
+    let part = comm.rank() < ranks;
+    let some = comm.split(u16::from(part))?;
+    let directory = options.pfs.clone().unwrap_or_default();
+    let plain = |aggregated| Scheme { name: PLAIN.into(), ratio: 1.0, aggregated };
+    let schemes: Vec<_> = [plain(false), plain(true)].into_iter().chain(options.schemes.iter().cloned()).collect();
+    let measure = || -> Result<Vec<Scaled>, CommError> {
+        let mut timer = Timer::new(&some)?;
+        let mut found = Vec::new();
+        for scheme in &schemes {
+            let size = if scheme.aggregated { group } else { 1 };
+            let files = || Ok(WriteFiles::new(&some, "pfs", &directory, size)?.compressed(scheme.ratio));
+            let both: [Box<dyn Operation>; 2] = [Box::new(files()?), Box::new(ReadFiles::of(files()?))];
+            for (mut operation, reads) in both.into_iter().zip([false, true]) {
+                let seconds = timer.measure(operation.as_mut(), options.bytes, timing)?;
+                let mut wrong = [f64::from(u8::from(!operation.is_right(&some)))];
+                some.all_max(&mut wrong)?;
+                if wrong[0] != 0.0 {
+                    return Err(CommError::Told(format!("{}: wrong bytes", operation.name())));
+                }
+                let (kind, how) =
+                    (if reads { "read" } else { "write" }, if size > 1 { "aggregated" } else { "each rank" });
+                found.push(Scaled {
+                    operation: format!("{}, {} of {ranks} ranks", operation.name(), scheme.name),
+                    line: format!("{kind}, {}, {how}", scheme.name),
+                    scheme: scheme.name.clone(),
+                    reads,
+                    aggregated: scheme.aggregated,
+                    ranks,
+                    seconds,
+                });
+            }
+        }
+        Ok(found)
+    };
+    let mine = match if part { measure() } else { Ok(Vec::new()) } {
+        // one rank's own error: the others wait for it where nobody can tell them
+        Err(error) if !matches!(error, CommError::Told(_)) => return Err(error.into()),
+        mine => mine.map_err(|e| e.to_string()),
+    };
+    Ok(comm.agree(mine)?)
+}
+
+/// For each number of ranks: what aggregation brings, and what each scheme brings beside the first one.
+fn in_words(scaled: &[Scaled]) -> Vec<String> {
+    let median = |ranks, scheme: &str, aggregated, reads| {
+        let at = scaled
+            .iter()
+            .find(|a| (a.ranks, a.scheme.as_str(), a.aggregated, a.reads) == (ranks, scheme, aggregated, reads));
+        at.map_or(f64::NAN, |at| at.seconds.median)
+    };
+    let mut counts: Vec<_> = scaled.iter().map(|at| at.ranks).collect();
+    counts.dedup();
+    let mut lines = Vec::new();
+    for ranks in counts {
+        let gain = |reads| median(ranks, PLAIN, false, reads) / median(ranks, PLAIN, true, reads);
+        lines.push(format!(
+            "{ranks} ranks: writing takes {} each for itself and {} aggregated ({:.2} times), reading {} and {} ({:.2} times)",
+            people(median(ranks, PLAIN, false, false)),
+            people(median(ranks, PLAIN, true, false)),
+            gain(false),
+            people(median(ranks, PLAIN, false, true)),
+            people(median(ranks, PLAIN, true, true)),
+            gain(true)
+        ));
+        for at in scaled.iter().filter(|at| at.ranks == ranks && at.scheme != PLAIN && !at.reads) {
+            let back = median(ranks, &at.scheme, at.aggregated, true);
+            let how = if at.aggregated { "aggregated" } else { "each for itself" };
+            lines.push(format!(
+                "  {}, {how}: {} to write, {} to read",
+                at.scheme,
+                people(at.seconds.median),
+                people(back)
+            ));
+        }
+    }
+    lines
+}
 
 /// The group size with the least time from the ranks to the store: the fastest gather, then the aggregators' writing, whose
 /// sum is an upper bound, since both overlap in the running system; or what agents and aggregators took for both. Where
@@ -136,7 +311,7 @@ fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<Stri
         way.map(|w| w.seconds.median)
     };
     let gather = |group: usize| {
-        let some = ways.iter().filter(move |w| w.group == group && !["pfs", "local disk", WHOLE].contains(&w.name));
+        let some = ways.iter().filter(move |w| w.group == group && !OTHERS.contains(&w.name));
         some.min_by(|a, b| a.seconds.median.total_cmp(&b.seconds.median))
     };
     let whole = (bytes * n) as f64;
@@ -149,12 +324,13 @@ fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<Stri
         let through = median(group, WHOLE).map(|seconds| (seconds, group, WHOLE));
         let aggregators = n.div_ceil(group);
         lines.push(format!(
-            "groups of {group}: {} to gather by {}{}{}{}",
+            "groups of {group}: {} to gather by {}{}{}{}{}",
             people(fastest.seconds.median),
             fastest.name,
             write.map_or(String::new(), |w| format!(", then {} to write by {aggregators} aggregators", people(w))),
             median(group, GRPC).map_or(String::new(), |s| format!("; {} by grpc", people(s))),
-            through.map_or(String::new(), |t| format!("; {} by {WHOLE}", people(t.0)))
+            through.map_or(String::new(), |t| format!("; {} by {WHOLE}", people(t.0))),
+            median(group, RESTART).map_or(String::new(), |s| format!("; {} to restart", people(s)))
         ));
         for way in [Some(sum), through].into_iter().flatten() {
             if best.is_none_or(|b| way.0 < b.0) {
@@ -191,6 +367,16 @@ fn plot(ways: &[Way], n: usize, bytes: usize) -> Plot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn schemes_have_a_name_and_a_ratio() {
+        let of = |name: &str, ratio, aggregated| Ok(Scheme { name: name.into(), ratio, aggregated });
+        assert_eq!(scheme("aware=3.1"), of("aware", 3.1, true));
+        assert_eq!(scheme("gzip/rank=1.5"), of("gzip", 1.5, false));
+        for bad in ["", "aware", "aware=", "=2", "plain=2", "aware=0.5", "aware=NaN", "aware=inf"] {
+            assert!(scheme(bad).is_err(), "{bad:?}");
+        }
+    }
 
     #[test]
     fn the_least_sum_of_gathering_and_writing_is_recommended() {

@@ -72,6 +72,12 @@ pub struct Outcome {
     pub errors_left: Vec<f64>,
     /// The period of the shortest of them.
     pub best_period: usize,
+    /// The period that was expected to be the best, from `inner_seconds` and `exchange_seconds`; among `periods`.
+    pub chosen_period: usize,
+    /// An iteration without the sites' exchange.
+    pub inner_seconds: f64,
+    /// What an exchange adds to it.
+    pub exchange_seconds: f64,
     /// Best site alone over the transparent run.
     pub artless: f64,
     /// Best site alone over the best of the periods.
@@ -99,15 +105,31 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
     let used = plan.ratio.unwrap_or(ratio);
     let rows = balanced_rows(whole.rows, used, near.len(), far.len());
     let even = balanced_rows(whole.rows, near.len() as f64 / far.len() as f64, near.len(), far.len());
-    let (transparent_seconds, _) = runner.coupled(whole, even, 1, alone_whole)?;
-    let wanted: Vec<_> = plan.periods.iter().map(|&p| (whole, if p == 1 { 0 } else { rows }, p)).collect();
-    let found = counts(comm, &wanted)?;
-    let (mut periods, mut errors_left) = (Vec::new(), Vec::new());
-    for (&period, &count) in plan.periods.iter().zip(&found) {
-        let (seconds, left) = runner.coupled(whole, rows, period, count)?;
-        periods.push((period, count, seconds));
-        errors_left.push(left);
+    let transparent_seconds = runner.coupled(whole, even, 1, alone_whole)?;
+    let rows_at = |period| if period == 1 { 0 } else { rows };
+    let wanted: Vec<_> = plan.periods.iter().map(|&p| (whole, rows_at(p), p)).collect();
+    let mut known: Vec<_> = plan.periods.iter().copied().zip(counts(comm, &wanted)?).collect();
+    let [inner_seconds, exchange_seconds] = runner.probe(whole, rows)?;
+    // in one place: ranks of different machines need not round alike
+    let mut chosen = [choose_period(&known, inner_seconds, exchange_seconds) as f64];
+    comm.broadcast_numbers(&mut chosen, 0)?;
+    let chosen_period = chosen[0] as usize;
+    if !plan.periods.contains(&chosen_period) {
+        let count = counts(comm, &[(whole, rows_at(chosen_period), chosen_period)])?;
+        known.extend(count.into_iter().map(|count| (chosen_period, count)));
+        known.sort_unstable();
     }
+    // in turns, so that whatever else goes on meets all of them alike
+    let mut times = vec![Vec::new(); known.len()];
+    let mut errors_left = vec![0.0; known.len()];
+    for _ in 0..plan.reps {
+        for (at, &(period, count)) in known.iter().enumerate() {
+            let (seconds, left) = runner.coupled_once(whole, rows, period, count)?;
+            times[at].push(seconds);
+            errors_left[at] = left;
+        }
+    }
+    let periods: Vec<_> = known.iter().zip(&times).map(|(&(period, count), t)| (period, count, median(t))).collect();
     let best = periods.iter().copied().min_by(|a, b| a.2.total_cmp(&b.2)).unwrap_or((1, 0, f64::NAN));
     let alone = whole_seconds[0].min(whole_seconds[1]);
     Ok(Outcome {
@@ -123,6 +145,9 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
         periods,
         errors_left,
         best_period: best.0,
+        chosen_period,
+        inner_seconds,
+        exchange_seconds,
         artless: alone / transparent_seconds,
         artful: alone / best.2,
     })
@@ -208,6 +233,31 @@ fn front_ends(comm: &Comm, near: &[usize], far: &[usize], n: usize) -> Result<([
 /// Iterations whose times are kept, for their median.
 const KEPT: usize = 100_000;
 
+/// Runs of a few iterations before a period is chosen, of each kind.
+const PROBES: usize = 3;
+/// A multiple of the next one.
+const PROBE_ITERATIONS: usize = 48;
+const PROBE_PERIOD: usize = 16;
+
+/// The period for which fewer exchanges are worth the iterations that they cost: the one with the least
+/// `iterations (inner + exchange / period)`, from the smallest of `known` to the largest. `known` has iterations of some
+/// periods, in ascending order; between them they lie on a line. Counting them all would take longer than a run.
+fn choose_period(known: &[(usize, usize)], inner_seconds: f64, exchange_seconds: f64) -> usize {
+    let seconds = |period: f64, count: f64| count * (inner_seconds + exchange_seconds / period);
+    let mut best = known.first().map_or((1, f64::INFINITY), |&(p, count)| (p, seconds(p as f64, count as f64)));
+    for ends in known.windows(2) {
+        let ((from, few), (to, many)) = (ends[0], ends[1]);
+        for period in from + 1..=to {
+            let part = (period - from) as f64 / (to - from) as f64;
+            let time = seconds(period as f64, few as f64 + part * (many as f64 - few as f64));
+            if time < best.1 {
+                best = (period, time);
+            }
+        }
+    }
+    best.0
+}
+
 /// One rank's part of a run.
 struct Run {
     seconds: f64,
@@ -254,28 +304,49 @@ impl Runner<'_> {
         Ok(([near, far], [near_iteration, far_iteration]))
     }
 
+    /// The median of the plan's runs of both sites together.
+    fn coupled(&self, problem: Problem, rows: usize, period: usize, count: usize) -> Result<f64, JorError> {
+        let mut times = Vec::new();
+        for _ in 0..self.plan.reps {
+            times.push(self.coupled_once(problem, rows, period, count)?.0);
+        }
+        Ok(median(&times))
+    }
+
     /// Seconds of both sites together, and the error that is left; it is an error if that is not as small as was counted
     /// beforehand.
-    fn coupled(&self, problem: Problem, rows: usize, period: usize, count: usize) -> Result<(f64, f64), JorError> {
+    fn coupled_once(&self, problem: Problem, rows: usize, period: usize, count: usize) -> Result<(f64, f64), JorError> {
         let cut = parts(problem, self.plan.cut, self.near, self.far, rows)?;
-        let mut times = Vec::new();
         let (some, longer) = self.sampled(count, period);
-        loop {
-            let run = self.timed(problem, &cut, 0, period, some)?;
-            let mut longest = [run.seconds * longer, run.block.error(problem) / problem.start_error()];
-            self.comm.all_max(&mut longest)?;
-            times.push(longest[0]);
-            let left = longest[1];
-            // counting rounds otherwise than the points do
-            if some == count && left > 0.1 * (1.0 + 1e-9) {
-                let text =
-                    format!("period {period}: after {count} iterations {left} of the error is left, not a tenth");
-                return Err(CommError::Told(text).into());
-            }
-            if times.len() >= self.plan.reps {
-                return Ok((median(&times), left));
+        let run = self.timed(problem, &cut, 0, period, some)?;
+        let mut longest = [run.seconds * longer, run.block.error(problem) / problem.start_error()];
+        self.comm.all_max(&mut longest)?;
+        let [seconds, left] = longest;
+        // counting rounds otherwise than the points do
+        if some == count && left > 0.1 * (1.0 + 1e-9) {
+            let text = format!("period {period}: after {count} iterations {left} of the error is left, not a tenth");
+            return Err(CommError::Told(text).into());
+        }
+        Ok((seconds, left))
+    }
+
+    /// Seconds of an iteration without an exchange between the sites, and what an exchange adds: from a few iterations of
+    /// both sites with an exchange after each, and with few of them.
+    fn probe(&self, problem: Problem, rows: usize) -> Result<[f64; 2], JorError> {
+        let cut = parts(problem, self.plan.cut, self.near, self.far, rows)?;
+        let mut times = [const { Vec::new() }; 2];
+        for _ in 0..PROBES {
+            for (times, period) in times.iter_mut().zip([1, PROBE_PERIOD]) {
+                let run = self.timed(problem, &cut, 0, period, PROBE_ITERATIONS)?;
+                let mut longest = [run.seconds / PROBE_ITERATIONS as f64];
+                self.comm.all_max(&mut longest)?;
+                times.push(longest[0]);
             }
         }
+        let [each, few] = times.map(|t| median(&t));
+        // each = inner + exchange, few = inner + exchange / PROBE_PERIOD
+        let exchange = ((each - few) / (1.0 - 1.0 / PROBE_PERIOD as f64)).max(0.0);
+        Ok([each - exchange, exchange])
     }
 
     /// Our part of a run of the positions from `first` on.
@@ -381,5 +452,22 @@ impl Pace {
             std::thread::sleep(Duration::from_secs_f64(left));
         }
         self.debt = self.begun.elapsed().as_secs_f64() - wanted;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_period_is_chosen_by_what_an_exchange_costs() {
+        let known = [1, 2, 4, 8, 16, 32].map(|p| (p, 1000 + 20 * (p - 1)));
+        assert_eq!(choose_period(&known, 1e-3, 0.0), 1);
+        assert_eq!(choose_period(&known, 1e-3, 1.0), 32);
+        // (980 + 20 p) (1 + 1 / p) is least at p = sqrt(980 / 20) = 7, which is between two known ones
+        assert_eq!(choose_period(&known, 1e-3, 1e-3), 7);
+        assert_eq!(choose_period(&[(1, 100)], 1e-3, 1.0), 1);
+        let steep = [(1, 100), (2, 1000), (4, 5000)];
+        assert_eq!(choose_period(&steep, 1e-3, 1e-3), 1);
     }
 }
