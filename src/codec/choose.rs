@@ -75,6 +75,8 @@ const SAMPLE_RUNS_MAX: usize = 4;
 const REPEATS_FEW_PER_MILLE: usize = 50;
 /// With more than this, floating-point numbers need no trial. Integers may repeat and be like their neighbours as well.
 const REPEATS_MANY_PER_MILLE: usize = 150;
+/// Bytes of which zstd leaves less than this part are no numbers.
+const BYTES_CLEARLY: usize = 8;
 /// fpzip is tried on the beginning of a segment, since it needs the neighbours.
 const FPZIP_SAMPLE_BYTES: usize = 256 << 10;
 /// Elements wider than this are not shuffled: their lanes would be too short to have anything in common.
@@ -305,7 +307,12 @@ pub fn encode_chosen(
             return Ok(coded);
         }
     }
-    let chains = candidates(profile, element, arrays, pooled, raw, basis);
+    let mut chains = candidates(profile, element, arrays, pooled, raw, basis);
+    let is_in_haste = *profile == Profile::Balanced && *element == ElementType::Bytes && basis.store.is_none();
+    let by_zstd = match is_in_haste && raw.len() > WHOLE_BYTES {
+        true => ruled_out(&mut chains, raw, arrays, scratch)?,
+        false => 0,
+    };
     let are_measured_whole = raw.len() <= WHOLE_BYTES || matches!(profile, Profile::Balanced | Profile::Max);
     if !are_measured_whole || chains.len() < 2 {
         let (chain, reason) = chosen(chains, raw, element, arrays, basis, scratch);
@@ -314,6 +321,9 @@ pub fn encode_chosen(
     let mut trials: Vec<Trial> = Vec::with_capacity(chains.len());
     let mut best: Option<(u128, Chain, Vec<u8>)> = None;
     for chain in chains {
+        if trials.first().is_some_and(|first| first.stored_bytes + first.stored_bytes / 8 < by_zstd) {
+            break; // zstd would not come near it
+        }
         let begun = basis.now();
         let stored_bytes = chain.encoded_bytes(raw, arrays, scratch)?;
         let trial = Trial { chain, stored_bytes, coding: basis.now().saturating_sub(begun) };
@@ -329,6 +339,23 @@ pub fn encode_chosen(
         _ => (Chain::raw(), raw.to_vec()),
     };
     Ok(Coded { chain, stored, reason: Reason::Tried { sample_bytes: raw.len(), trials } })
+}
+
+/// Of prediction and zstd for bytes that nobody described, leaves the one that a sample speaks for, if it does clearly. Gives the bytes
+/// that zstd is expected to leave.
+fn ruled_out(
+    chains: &mut Vec<Chain>,
+    raw: &[u8],
+    arrays: &[ArrayShape],
+    scratch: &mut Scratch,
+) -> Result<usize, CodecError> {
+    let Some(zstd) = chains.last() else { return Ok(0) };
+    let sample = sample(raw, 1);
+    let stored_bytes = zstd.encoded_bytes(&sample, &[], scratch)?;
+    if stored_bytes * BYTES_CLEARLY < sample.len() || !super::predict::is_of_records(raw, arrays) {
+        chains.drain(..chains.len() - 1);
+    }
+    Ok(stored_bytes * (raw.len() / sample.len()))
 }
 
 fn encode(

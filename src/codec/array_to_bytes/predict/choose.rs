@@ -2,20 +2,22 @@
 
 use super::fit::{Sampled, select, solve};
 use super::layout::{Array, Column, Kind, Layout};
-use super::linear::{At, Place, SIXTHS, Term, locate, power};
+use super::linear::{At, Place, SIXTHS, SIXTHS_FAST, TOGETHER, Term, locate, powers};
 use super::nested::{self, Cells, Link};
-use super::numbers::Elements;
+use super::numbers::{Elements, about_log2};
 use super::predictor::{Field, Predictor, Set, Units, rows};
-use super::repeats::{self, Marks, Runs};
+use super::repeats::{self, COPIED, LITERAL, Marks, Runs};
 use super::residual::{self, Effort, Numbers};
+use super::threads;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Places that terms are chosen by, that an order is chosen by, and that weights are fitted on.
 const SAMPLE: usize = 2048;
 const SAMPLE_ORDER: usize = 512;
 const SAMPLE_FIT: usize = 1 << 14;
+/// The first and the last of these at the lowest effort.
+const SAMPLE_LITTLE: usize = 1024;
+const SAMPLE_FIT_LITTLE: usize = 4096;
 /// Columns that predict each other at most, and those whose products and quotients are tried.
 const FAMILY_MAX: usize = 32;
 const PRODUCTS_MAX: usize = 24;
@@ -39,12 +41,11 @@ const SET_GAIN: f64 = 0.004;
 pub(super) struct Choice {
     pub layout: Layout,
     pub bits: Vec<u64>,
-    pub values: Vec<f64>,
     pub runs: Runs,
     /// Which arrays refine which: the first column that this holds for, and the links.
     pub nested: Vec<(usize, Vec<Link>)>,
-    /// Of each column, with the code of its literals.
-    pub predictors: Vec<(Predictor, Vec<u8>)>,
+    /// Of each column, with its three codes.
+    pub predictors: Vec<(Predictor, [Vec<u8>; 3])>,
 }
 
 /// Terms found while columns were ordered: for each, by its number in the segment's own order, with the others' numbers.
@@ -61,10 +62,7 @@ impl Choice {
         let load = |layout: &Layout| {
             let mut bits = vec![0; layout.elements()];
             layout.runs(|from, step, to, count| {
-                for (i, element) in bits[to..to + count].iter_mut().enumerate() {
-                    let at = (from + i * step) * kind.width;
-                    *element = kind.load(&body[at..at + kind.width]);
-                }
+                kind.load_all(&body[from * kind.width..], step, &mut bits[to..to + count]);
             });
             layout.fill(&mut bits);
             bits
@@ -88,7 +86,7 @@ impl Choice {
         let keys: Vec<usize> = nested.iter().map(|(key, _)| *key).collect();
         if kind.is_float
             && effort > 1
-            && let Some((ordered, found)) = reorder(&layout, &values, kind, &keys)
+            && let Some((ordered, found)) = reorder(&layout, &values, kind, &keys, threads)
         {
             (layout, relations) = (ordered, found);
             bits = load(&layout);
@@ -100,7 +98,8 @@ impl Choice {
             bits = load(&layout);
             values = numbers(&layout, &bits);
         }
-        let runs = repeats::find_all(&bits, kind, effort);
+        let runs = repeats::find_all(&bits, kind, effort, threads);
+        let froms = runs.froms.each_ref().map(Vec::as_slice);
         let families = families(&layout.columns);
         let mut place_of = vec![0; layout.order.len()];
         layout.order.iter().enumerate().for_each(|(place, &own)| place_of[own] = place);
@@ -115,41 +114,22 @@ impl Choice {
                 Relation::Quotient(a, b, c) => Term::Quotient(back(a), back(b), back(c)),
             });
             let place = Place { columns: &layout.columns, column };
-            let none = Marks { runs: &runs, cells: &[], base: layout.columns[column].base };
+            let base = layout.columns[column].base;
+            let own = base..base + layout.columns[column].elements;
+            let none = Marks::new(froms, &[], own.clone());
             let mut data = Data { place, kind, bits: &bits, values: &values, marks: none, effort };
             let told = cells.get(column).and_then(|cells| data.told(cells, families[column]));
             if told.is_some() {
-                data.marks.cells = &cells[column];
+                data.marks = Marks::new(froms, &cells[column], own);
             }
             let (predictor, code) = data.predictor(families[column], related.filter(|term| term.is_valid()).collect());
-            (Predictor { told, ..predictor }, code)
+            let predictor = Predictor { told, ..predictor };
+            let [near, told] = predictor.encode_others(data.field(), &data.marks, effort);
+            (predictor, [code, near, told])
         };
-        let predictors = on_threads(layout.columns.len(), threads, choose);
-        Self { layout, bits, values, runs, nested, predictors }
+        let predictors = threads::all(layout.columns.len(), threads, choose);
+        Self { layout, bits, runs, nested, predictors }
     }
-}
-
-/// Results for 0 up to `count`, in order, made on so many threads.
-fn on_threads<T: Send>(count: usize, threads: usize, make: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    if threads < 2 || count < 2 {
-        return (0..count).map(make).collect();
-    }
-    let (next, made) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(count)));
-    let work = || loop {
-        let n = next.fetch_add(1, Ordering::Relaxed);
-        if n >= count {
-            break;
-        }
-        let one = make(n);
-        made.lock().unwrap_or_else(PoisonError::into_inner).push((n, one));
-    };
-    std::thread::scope(|scope| {
-        (1..threads.min(count)).for_each(|_| drop(scope.spawn(work)));
-        work();
-    });
-    let mut made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
-    made.sort_by_key(|(n, _)| *n);
-    made.into_iter().map(|(_, one)| one).collect()
 }
 
 /// For each family of columns the arrays that refine each other, and the column by which they were found.
@@ -272,7 +252,13 @@ fn join(layout: &Layout, bits: &[u64], kind: Elements) -> Option<Layout> {
 }
 
 /// The columns of each family so that what is best predicted by the others comes last.
-fn reorder(layout: &Layout, values: &[f64], kind: Elements, keys: &[usize]) -> Option<(Layout, Relations)> {
+fn reorder(
+    layout: &Layout,
+    values: &[f64],
+    kind: Elements,
+    keys: &[usize],
+    threads: usize,
+) -> Option<(Layout, Relations)> {
     let mut by_arrays: HashMap<(&[Array], bool), Vec<usize>> = HashMap::new();
     let mut families: Vec<(&[Array], bool)> = Vec::new();
     for (i, column) in layout.columns.iter().enumerate() {
@@ -292,7 +278,7 @@ fn reorder(layout: &Layout, values: &[f64], kind: Elements, keys: &[usize]) -> O
             order.extend(members);
             continue;
         }
-        for (member, found) in best_last(members, &layout.columns, values, kind, keys) {
+        for (member, found) in best_last(members, &layout.columns, values, kind, (keys, threads)) {
             order.push(member);
             relations.insert(member, found);
         }
@@ -321,7 +307,7 @@ fn best_last(
     columns: &[Column],
     values: &[f64],
     kind: Elements,
-    keys: &[usize],
+    (keys, threads): (&[usize], usize),
 ) -> Vec<(usize, Vec<Relation>)> {
     let elements = columns[members[0]].elements;
     let sample = SAMPLE_ORDER.min(elements);
@@ -340,7 +326,9 @@ fn best_last(
                 Term::Value(at) => sampled[of(at.back)].clone(),
                 Term::Product(a, b) => multiply(&sampled[of(a)], &sampled[of(b)], None),
                 Term::Quotient(a, b, c) => multiply(&sampled[of(a)], &sampled[of(b)], Some(&sampled[of(c)])),
-                Term::Power(a, sixths) => sampled[of(a)].iter().map(|&x| power(x, sixths)).collect(),
+                Term::Power(a, sixths) => (sampled[of(a)].chunks(TOGETHER))
+                    .flat_map(|own| powers(own, sixths).into_iter().take(own.len()))
+                    .collect(),
                 Term::One | Term::Before(_) | Term::Index(_) => vec![1.0; sample],
             };
             candidates.push(candidate.iter().zip(&weigh).map(|(x, w)| x * w).collect());
@@ -378,11 +366,9 @@ fn best_last(
     let mut scores: Vec<Option<Score>> = vec![None; members.len()];
     let mut last_first = Vec::with_capacity(members.len());
     while left.len() > 1 {
-        for &member in &left {
-            if scores[member].is_none() {
-                scores[member] = Some(score(member, &left));
-            }
-        }
+        let missing: Vec<usize> = left.iter().copied().filter(|&member| scores[member].is_none()).collect();
+        let made = threads::all(missing.len(), threads, |n| score(missing[n], &left));
+        missing.into_iter().zip(made).for_each(|(member, made)| scores[member] = Some(made));
         let bits = |m: usize| scores[m].as_ref().map_or(f64::MAX, |(bits, ..)| *bits);
         // The one that nested arrays were found by comes first of all.
         let free = left.iter().filter(|&&m| !keys.contains(&members[m]));
@@ -491,7 +477,7 @@ impl Data<'_> {
     fn told(&self, cells: &[u32], family: usize) -> Option<u16> {
         let column = self.column();
         let some: Vec<usize> = (0..column.elements)
-            .filter(|&n| cells.get(n).is_some_and(|&cell| cell != 0) && !self.marks.is_copied(column.base + n))
+            .filter(|&n| cells.get(n).is_some_and(|&cell| cell != 0) && self.marks.kinds[n] != COPIED)
             .collect();
         if some.is_empty() {
             return None;
@@ -522,12 +508,16 @@ impl Data<'_> {
         let mut units = Units::new(UNIT);
         rows(column, |array, i, j, start| {
             let unit = units.row(array, i, j);
-            for at in (start..start + array.dims[2]).filter(|&at| self.marks.is_literal(at)) {
-                count += 1;
-                if part == 1 || unit.wrapping_mul(0x9E37_79B1) >> 9 & (part - 1) == 0 {
-                    literals.is_one[at - column.base] = true;
-                    literals.elements.push(at - column.base);
-                    literals.units.push(unit as u32);
+            let is_looked_at = part == 1 || unit.wrapping_mul(0x9E37_79B1) >> 9 & (part - 1) == 0;
+            let from = start - column.base;
+            for (n, &kind) in self.marks.kinds[from..from + array.dims[2]].iter().enumerate() {
+                if kind == LITERAL {
+                    count += 1;
+                    if is_looked_at {
+                        literals.is_one[from + n] = true;
+                        literals.elements.push(from + n);
+                        literals.units.push(unit as u32);
+                    }
                 }
             }
             Some(())
@@ -542,7 +532,7 @@ impl Data<'_> {
         } else {
             (self.effort > 1 && dimensions > 1 && count > 0).then(|| (Predictor::of(lorenzo), 0.0))
         };
-        let code = |option: &Predictor| option.encode(self.field(), self.marks, self.effort);
+        let code = |option: &Predictor| option.encode(self.field(), &self.marks, self.effort);
         let none = Predictor::none();
         let Some((other, bits)) = other else {
             let code = code(&none);
@@ -577,13 +567,10 @@ impl Data<'_> {
     /// How far a set's predictions are off, as a count of representable numbers.
     fn errors(&self, set: &Set, literals: &Literals) -> Vec<f64> {
         let mut errors = Vec::with_capacity(literals.elements.len());
-        let base = self.column().base;
         set.each_difference(
             self.field(),
-            |at| literals.is_one[at - base],
-            |_, difference| {
-                errors.push(difference.unsigned_abs() as f64);
-            },
+            |n| literals.is_one[n],
+            |difference| errors.push(difference.unsigned_abs() as f64),
         );
         errors
     }
@@ -599,8 +586,10 @@ impl Data<'_> {
         let mut pool: Vec<Term> = neighbours(dimensions, self.effort).into_iter().map(Term::Value).collect();
         pool.extend((1..=family as u16).map(|back| Term::Value(At::column(back))));
         pool.push(Term::One);
+        // Cube roots take long to compute, and to decode.
+        let sixths = if self.effort > 1 { &SIXTHS[..] } else { &SIXTHS_FAST };
         for back in 1..=family.min(if self.effort > 1 && !self.column().is_placed { 8 } else { 3 }) as u16 {
-            pool.extend(SIXTHS.map(|sixths| Term::Power(back, sixths)));
+            pool.extend(sixths.iter().map(|&sixths| Term::Power(back, sixths)));
         }
         pool.extend(related);
         if self.column().arrays.iter().any(|array| array.like != array.start) {
@@ -625,7 +614,7 @@ impl Data<'_> {
         }
         let all: Vec<usize> = (0..literals.elements.len()).collect();
         let rough = self.errors(&lorenzo, literals);
-        let bits = |errors: &[f64]| -> Vec<f32> { errors.iter().map(|e| (e + 0.5).log2() as f32).collect() };
+        let bits = |errors: &[f64]| -> Vec<f32> { errors.iter().map(|e| about_log2(e + 0.5) as f32).collect() };
         let mut sets: Vec<(Set, Vec<f32>)> = vec![(lorenzo, bits(&rough))];
         if let Some((set, errors)) = self.fit(literals, &all, &rough, &pool) {
             sets.push((set, bits(&errors)));
@@ -695,7 +684,8 @@ impl Data<'_> {
 
     /// Terms and weights by some of the literals, and how far off they are for all of them.
     fn fit(&self, literals: &Literals, some: &[usize], rough: &[f64], pool: &[Term]) -> Option<(Set, Vec<f64>)> {
-        let sample = spread(some, SAMPLE);
+        let (first, then) = if self.effort > 1 { (SAMPLE, SAMPLE_FIT) } else { (SAMPLE_LITTLE, SAMPLE_FIT_LITTLE) };
+        let sample = spread(some, first);
         // Rooted, so that where the other prediction was right by chance does not count too much.
         let rooted: Vec<f64> = rough.iter().map(|error| error.sqrt()).collect();
         let (target, floors, candidates) = self.sampled(literals, &sample, &rooted, pool);
@@ -705,7 +695,7 @@ impl Data<'_> {
             return None;
         }
         let terms: Vec<Term> = selected.terms.iter().map(|&t| pool[t]).collect();
-        let sample = spread(some, SAMPLE_FIT);
+        let sample = spread(some, then);
         let mut best: Option<(f64, Set, Vec<f64>)> = None;
         let mut scale = rough.to_vec();
         for _ in 0..if self.effort > 1 { 3 } else { 1 } {
@@ -713,7 +703,7 @@ impl Data<'_> {
             let Some(weights) = solve(&target, &columns) else { break };
             let set = Set::Linear { terms: terms.clone(), weights };
             let errors = self.errors(&set, literals);
-            let bits: f64 = some.iter().map(|&n| (errors[n] + 0.5).log2()).sum();
+            let bits: f64 = some.iter().map(|&n| about_log2(errors[n] + 0.5)).sum();
             scale.clone_from(&errors);
             if best.as_ref().is_some_and(|(least, ..)| bits >= *least) {
                 break;
@@ -748,13 +738,12 @@ impl Data<'_> {
                 (array, [at / nx / ny, at / nx % ny, at % nx])
             })
             .collect();
-        let candidates = (terms.iter())
-            .map(|&term| {
-                (places.iter().zip(&weigh))
-                    .map(|((array, at), w)| self.place.value(term, array, *at, self.values) * w)
-                    .collect()
-            })
-            .collect();
+        let weighed = |term: &Term| {
+            let mut candidate = self.place.gather(*term, &places, self.values);
+            candidate.iter_mut().zip(&weigh).for_each(|(x, w)| *x *= w);
+            candidate
+        };
+        let candidates = terms.iter().map(weighed).collect();
         let target = target.iter().zip(&weigh).map(|(y, w)| y * w).collect();
         (target, scales.iter().map(|s| 0.5 / s).collect(), candidates)
     }

@@ -134,25 +134,32 @@ impl Place<'_> {
         (at.back > 0 || row < [i, j]).then_some(start)
     }
 
-    /// One term at one place; what the row functions compute, one at a time.
-    pub(super) fn value(&self, term: Term, array: &Array, [i, j, k]: [usize; 3], values: &[f64]) -> f64 {
-        let nx = array.dims[2];
-        let in_array = (i * array.dims[1] + j) * nx + k;
-        let of = |back: u16| values[self.base_of(back) + array.start + in_array];
+    /// One term at some places; what the row functions compute, one at a time.
+    pub(super) fn gather(&self, term: Term, places: &[(&Array, [usize; 3])], values: &[f64]) -> Vec<f64> {
+        let inside = |array: &Array, [i, j, k]: [usize; 3]| (i * array.dims[1] + j) * array.dims[2] + k;
+        let of = |back: u16| {
+            let base = self.base_of(back);
+            places.iter().map(move |(array, at)| values[base + array.start + inside(array, *at)])
+        };
         match term {
-            Term::Value(at) => match self.row_of(at, array, i, j) {
-                Some(row) => values[row + near_in_row(k, at.steps[2], nx)],
-                None => self.own_row(at, array, [i, j, k], values),
-            },
-            Term::Product(a, b) => of(a) * of(b),
-            Term::Power(a, sixths) => power(of(a), sixths),
-            Term::Quotient(a, b, c) => finite(of(a) * of(b) / of(c)),
-            Term::One => 1.0,
-            Term::Index(axis) => [i, j, k][usize::from(axis)] as f64,
-            Term::Before(n) => match self.like(array, n) {
-                Some(start) => values[start + in_array],
-                None => 0.0,
-            },
+            Term::Value(At { back, steps: [0, 0, 0] }) => of(back).collect(),
+            Term::Value(at) => (places.iter())
+                .map(|&(array, [i, j, k])| match self.row_of(at, array, i, j) {
+                    Some(row) => values[row + near_in_row(k, at.steps[2], array.dims[2])],
+                    None => self.own_row(at, array, [i, j, k], values),
+                })
+                .collect(),
+            Term::Product(a, b) => of(a).zip(of(b)).map(|(a, b)| a * b).collect(),
+            Term::Power(a, sixths) => {
+                let own: Vec<f64> = of(a).collect();
+                own.chunks(TOGETHER).flat_map(|own| powers(own, sixths).into_iter().take(own.len())).collect()
+            }
+            Term::Quotient(a, b, c) => of(a).zip(of(b)).zip(of(c)).map(|((a, b), c)| finite(a * b / c)).collect(),
+            Term::One => vec![1.0; places.len()],
+            Term::Index(axis) => places.iter().map(|(_, at)| at[usize::from(axis)] as f64).collect(),
+            Term::Before(n) => (places.iter())
+                .map(|&(array, at)| self.like(array, n).map_or(0.0, |start| values[start + inside(array, at)]))
+                .collect(),
         }
     }
 
@@ -189,8 +196,8 @@ impl Place<'_> {
                     None => later.push((at, weight)),
                 },
                 Term::Power(a, sixths) => {
-                    for (sum, a) in sums.iter_mut().zip(row(a)) {
-                        *sum += weight * power(*a, sixths);
+                    for (sums, a) in sums.chunks_mut(TOGETHER).zip(row(a).chunks(TOGETHER)) {
+                        sums.iter_mut().zip(powers(a, sixths)).for_each(|(sum, power)| *sum += weight * power);
                     }
                 }
                 Term::Product(a, b) => {
@@ -243,30 +250,65 @@ fn near_in_row(k: usize, step: i8, nx: usize) -> usize {
 /// Powers that are tried, in sixths: what densities, lengths, energies and times of one state go with.
 pub(super) const SIXTHS: [i8; 7] = [-6, -4, -3, -2, 2, 3, 4];
 
-/// A power of a positive number; 0 for any other. The cube root is Halley's iteration, so that no host's library decides.
-pub(super) fn power(x: f64, sixths: i8) -> f64 {
-    if !(x > 0.0 && x.is_finite()) {
-        return 0.0;
-    }
-    let root = || {
-        // A third of the exponent, off by 5 %; each step has three times as many digits right.
-        let mut root = f64::from_bits(x.to_bits() / 3 + 0x2A9F_7893_0000_0000);
-        for _ in 0..3 {
-            let cube = root * root * root;
-            root = root * (cube + 2.0 * x) / (2.0 * cube + x);
+/// Those that need no cube root.
+pub(super) const SIXTHS_FAST: [i8; 3] = [-6, -3, 3];
+
+/// Numbers whose powers are computed together.
+pub(super) const TOGETHER: usize = 8;
+
+/// Powers of positive numbers, at most [`TOGETHER`] of them; 0 for any other. The cube root is Halley's iteration, so that no
+/// host's library decides. One step after the other for all of them, so that several fit a vector.
+pub(super) fn powers(numbers: &[f64], sixths: i8) -> [f64; TOGETHER] {
+    let mut found = [1.0; TOGETHER];
+    found.iter_mut().zip(numbers).for_each(|(to, &x)| *to = if x > 0.0 && x.is_finite() { x } else { 1.0 });
+    let square = |all: &mut [f64; TOGETHER]| all.iter_mut().for_each(|x| *x = *x * *x);
+    let invert = |all: &mut [f64; TOGETHER]| all.iter_mut().for_each(|x| *x = 1.0 / *x);
+    match sixths {
+        -6 => invert(&mut found),
+        -4 => {
+            roots(&mut found);
+            square(&mut found);
+            invert(&mut found);
         }
-        root
-    };
-    let square = |x: f64| x * x;
-    finite(match sixths {
-        -6 => 1.0 / x,
-        -4 => 1.0 / square(root()),
-        -3 => 1.0 / x.sqrt(),
-        -2 => 1.0 / root(),
-        2 => root(),
-        3 => x.sqrt(),
-        _ => square(root()),
-    })
+        -3 => {
+            found.iter_mut().for_each(|x| *x = x.sqrt());
+            invert(&mut found);
+        }
+        -2 => {
+            roots(&mut found);
+            invert(&mut found);
+        }
+        2 => roots(&mut found),
+        3 => found.iter_mut().for_each(|x| *x = x.sqrt()),
+        _ => {
+            roots(&mut found);
+            square(&mut found);
+        }
+    }
+    for (to, &x) in found.iter_mut().zip(numbers) {
+        *to = if x > 0.0 && x.is_finite() { finite(*to) } else { 0.0 };
+    }
+    found
+}
+
+/// Cube roots.
+#[inline(always)]
+fn roots(all: &mut [f64; TOGETHER]) {
+    let numbers = *all;
+    // A third of the exponent, off by 5 %; each step has three times as many digits right.
+    *all = numbers.map(|x| f64::from_bits(x.to_bits() / 3 + 0x2A9F_7893_0000_0000));
+    for _ in 0..3 {
+        for (root, x) in all.iter_mut().zip(numbers) {
+            let cube = *root * *root * *root;
+            *root = *root * (cube + 2.0 * x) / (2.0 * cube + x);
+        }
+    }
+}
+
+/// One power; as [`powers`].
+#[cfg(test)]
+fn power(x: f64, sixths: i8) -> f64 {
+    powers(&[x], sixths)[0]
 }
 
 #[inline(always)]
@@ -303,6 +345,7 @@ mod tests {
         for x in [1e-90, 1.7e-9, 0.3, 1.0, 2.0, 12345.678, 9e90] {
             for sixths in SIXTHS {
                 let (found, expected) = (power(x, sixths), x.powf(f64::from(sixths) / 6.0));
+                assert_eq!(powers(&[x; TOGETHER], sixths), [found; TOGETHER]);
                 assert!((found / expected - 1.0).abs() < 1e-12, "{x} to the {sixths}/6 is {expected}, not {found}");
             }
         }
