@@ -155,8 +155,8 @@ impl Quickest {
 }
 
 /// Several lanes bring at least so much over one, for scatter and for gather; the number that the model chooses is within 10 %
-/// of the best, and the model within `within` of what was measured.
-fn lanes_bring(links: &Links, least: [f64; 2], within: f64) {
+/// of the best, and the model within 15 % of what was measured.
+fn lanes_bring(links: &Links, least: [f64; 2]) {
     let mut quickest: [Quickest; 2] = Default::default();
     found(links, EIGHT, LANES, |report, trunk| {
         for ((name, least), quickest) in ["scatter", "gather"].into_iter().zip(least).zip(&mut quickest) {
@@ -174,7 +174,7 @@ fn lanes_bring(links: &Links, least: [f64; 2], within: f64) {
             }
             for (lanes, model) in &quickest.model {
                 let measured = quickest.measured[lanes];
-                if !near(*model, measured, within) {
+                if !near(*model, measured, 0.15) {
                     return Err(format!("{name}, {lanes}: model {model}, measured {measured}"));
                 }
             }
@@ -187,13 +187,13 @@ fn lanes_bring(links: &Links, least: [f64; 2], within: f64) {
 
 #[test]
 fn four_lanes_beat_one_where_the_line_is_wider_than_a_host() {
-    lanes_bring(&Links(1000, 100, 400, 0), [2.5, 3.0], 0.15);
+    lanes_bring(&Links(1000, 100, 400, 0), [2.5, 3.0]);
 }
 
 #[test]
 fn four_lanes_beat_one_where_they_fill_a_long_line() {
     // the model knows no ramp of TCP's: 13 % too quick for four lanes on an idle machine, 22 % at a load of 8
-    lanes_bring(&Links(400, 100, 400, 5), [1.8, 1.5], 0.25);
+    lanes_bring(&Links(400, 100, 400, 5), [1.8, 1.5]);
 }
 
 /// Where lanes bring nothing, the model says so.
