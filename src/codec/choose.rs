@@ -203,8 +203,31 @@ pub fn choose(
     pooled: bool,
     scratch: &mut Scratch,
 ) -> Chain {
+    if let Some((chain, _)) = without_numbers(profile, raw, element, &Basis::NOTHING, scratch) {
+        return chain;
+    }
     let candidates = candidates(profile, element, arrays, pooled, raw, &Basis::NOTHING);
     chosen(candidates, raw, element, arrays, &Basis::NOTHING, scratch).0
+}
+
+/// zstd, if the fast profile sees at once that bytes nobody described hold no numbers to speak of, as those between a
+/// file's variables.
+fn without_numbers(
+    profile: &Profile,
+    raw: &[u8],
+    element: &ElementType,
+    basis: &Basis<'_>,
+    scratch: &mut Scratch,
+) -> Option<(Chain, Reason)> {
+    let is_in_haste = *profile == Profile::Fast && *element == ElementType::Bytes && basis.store.is_none();
+    if !is_in_haste || raw.len() <= WHOLE_BYTES {
+        return None;
+    }
+    let sample = sample(raw, 1);
+    let (chain, reason) = tried(vec![Chain::zstd(ZSTD_LEVEL)], &sample, &[], 0, basis, scratch);
+    let Reason::Tried { trials, .. } = &reason else { return None };
+    let is_clear = trials.iter().all(|trial| trial.stored_bytes * BYTES_CLEARLY < sample.len());
+    is_clear.then_some((chain, reason))
 }
 
 fn chosen(
@@ -306,6 +329,9 @@ pub fn encode_chosen(
         if kept.expects(raw.len(), coded.stored.len()) {
             return Ok(coded);
         }
+    }
+    if let Some((chain, reason)) = without_numbers(profile, raw, element, basis, scratch) {
+        return encode(chain, raw, arrays, reason, scratch);
     }
     let mut chains = candidates(profile, element, arrays, pooled, raw, basis);
     let is_in_haste = *profile == Profile::Balanced && *element == ElementType::Bytes && basis.store.is_none();

@@ -435,6 +435,27 @@ fn records_that_nobody_described_are_shuffled_by_their_length() {
 }
 
 #[test]
+fn bytes_that_hold_no_numbers_are_tried_once() {
+    let names: Vec<u8> = (0..9000).flat_map(|n| format!("/Grid{:08}/Density ", n / 30).into_bytes()).collect();
+    let numbers: Vec<u8> = wave(20_000).iter().flat_map(|x| x.to_le_bytes()).collect();
+    let tried = |raw: &[u8]| {
+        let mut scratch = Scratch::default();
+        let coded = encode_chosen(&Profile::Fast, raw, &ElementType::Bytes, &[], false, &Basis::NOTHING, &mut scratch)
+            .expect("encodes");
+        assert!(coded.chain.decode(&coded.stored, raw.len(), &mut scratch).expect("decodes") == raw);
+        let chosen = choose(&Profile::Fast, raw, &ElementType::Bytes, &[], false, &mut scratch);
+        assert_eq!(chosen, coded.chain, "both ways to ask give the same");
+        match &coded.reason {
+            Reason::Tried { trials, .. } => (coded.chain.to_string(), trials.len()),
+            reason => panic!("{reason}"),
+        }
+    };
+    assert_eq!(tried(&names), ("zstd(3)".into(), 1));
+    let (chain, trials) = tried(&numbers);
+    assert!(chain != "zstd(3)" && trials > 1, "{chain} after {trials} trials");
+}
+
+#[test]
 fn a_fast_store_gets_what_takes_no_time_and_a_slow_one_the_fewest_bytes() {
     let raw: Vec<u8> = wave(20_000).iter().flat_map(|x| x.to_le_bytes()).collect();
     let calls = std::cell::Cell::new(0);
