@@ -63,6 +63,9 @@ const SHUFFLE_ZSTD_LEVEL: u32 = 1;
 const FPC_LEVEL: u32 = 16;
 const GZIP_LEVEL: u32 = 6;
 const STRONG_ZSTD_LEVEL: u32 = 9;
+/// For more bytes than these that nobody described the strongest profile takes zstd at this level, beside prediction.
+const MANY_BYTES_ZSTD_LEVEL: u32 = 12;
+const BYTES_FEW: usize = 256 << 10;
 const PCO_LEVEL: u32 = 8;
 
 /// Segments up to this are coded in each way that comes into question.
@@ -418,7 +421,9 @@ fn still_candidate(
     let is_shuffled = *profile == Profile::Fast
         && *element == ElementType::Bytes
         && chain.working_steps().first().is_some_and(|step| is_records(step.param));
-    (is_shuffled || chain.is_raw()).then_some(chain)
+    let is_of_many = *profile == Profile::Max && *element == ElementType::Bytes;
+    let is_zstd_of_many = is_of_many && chain == Chain::zstd(MANY_BYTES_ZSTD_LEVEL);
+    (is_shuffled || is_zstd_of_many || chain.is_raw()).then_some(chain)
 }
 
 /// The chains that come into question, never none.
@@ -452,6 +457,10 @@ fn candidates(
             predicted(element, BALANCED).into_iter().chain([Chain::shuffle_zstd(element.width().min(8), 1)]).collect()
         }
         (Profile::Balanced, _) => predicted(element, BALANCED),
+        // Prediction packs what it finds no records in at level 19, so that another high level takes long for nothing.
+        (Profile::Max, ElementType::Bytes) if raw.len() > BYTES_FEW => {
+            Chain::predict(element, MAX.0).into_iter().chain([Chain::zstd(MANY_BYTES_ZSTD_LEVEL)]).collect()
+        }
         (Profile::Max, _) => predicted(element, MAX),
     }
 }
