@@ -1,6 +1,6 @@
 //! What the operator wrote for an aggregator, and what it runs with: two types, the second made only by checking the first.
 
-use crate::flush::{FlushOptions, least_budget};
+use crate::flush::{FlushOptions, WHOLE_EVERY, least_budget};
 use crate::group::Times;
 use crate::hub::HubOptions;
 use crate::rate::StoreSpeed;
@@ -49,6 +49,11 @@ pub struct AncOptions {
     /// Store once what did not change since the checkpoint before, or is the same on another rank; and keep what codecs
     /// were chosen for it. Default true.
     pub reuse: bool,
+    /// `auto`: code with what older checkpoints hold, where the profile does that (`max`) and it is smaller; needs `reuse`.
+    /// `off`: code each checkpoint by itself. Default auto.
+    pub time: Time,
+    /// One checkpoint of so many at least is coded by itself, 2 to 64. Default 8.
+    pub whole_every: u32,
     /// When the names of two variables agree: `numbers` (after runs of digits became `#`) or `exact`. Default numbers.
     pub naming: String,
     /// Instead of `naming`: pairs of a regular expression and what its matches become, applied one after the other.
@@ -61,6 +66,16 @@ pub struct AncOptions {
     pub spread_seconds: u64,
     /// Flushes of different groups at a time. Default 2.
     pub flushes: usize,
+}
+
+/// Whether checkpoints are coded with older ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Time {
+    /// Where it is smaller.
+    Auto,
+    /// Never.
+    Off,
 }
 
 impl Default for AncOptions {
@@ -80,6 +95,8 @@ impl Default for AncOptions {
             store_mib_per_s: None,
             verify: true,
             reuse: true,
+            time: Time::Auto,
+            whole_every: WHOLE_EVERY,
             naming: "numbers".into(),
             naming_rules: Vec::new(),
             gather_seconds: 600,
@@ -165,6 +182,9 @@ impl AncOptions {
                 "it must be at most 1048576, 0 for not counted, or left out for measured",
             );
         }
+        if !(2..=64).contains(&self.whole_every) {
+            return wrong("anc.whole-every", self.whole_every, "it must be between 2 and 64; time = \"off\" is for 1");
+        }
         if self.threads > 1024 {
             return wrong(
                 "anc.threads",
@@ -222,6 +242,7 @@ impl AncOptions {
             profile: self.profile.clone(),
             verify: self.verify,
             reuse: self.reuse,
+            whole_every: if self.time == Time::Off { 1 } else { self.whole_every },
             store_speed: match self.store_mib_per_s {
                 None => StoreSpeed::Measured(Arc::default()),
                 Some(0) => StoreSpeed::Ignored,
@@ -259,7 +280,7 @@ mod tests {
 
     #[test]
     fn every_value_out_of_range_is_refused_by_name() {
-        let bad: [(&str, AncOptions); 9] = [
+        let bad: [(&str, AncOptions); 10] = [
             ("anc.listen", AncOptions { listen: "here".into(), ..options() }),
             ("anc.group-size", AncOptions { group_size: 0, ..options() }),
             ("anc.ranks", AncOptions { ranks: Some(0), ..options() }),
@@ -267,6 +288,7 @@ mod tests {
             ("anc.segment-mib", AncOptions { segment_mib: 65, ..options() }),
             ("anc.budget-mib", AncOptions { budget_mib: 11, ..options() }),
             ("anc.store-mib-per-s", AncOptions { store_mib_per_s: Some((1 << 20) + 1), ..options() }),
+            ("anc.whole-every", AncOptions { whole_every: 1, ..options() }),
             ("anc.naming", AncOptions { naming: "exakt".into(), ..options() }),
             ("anc.naming-rules", AncOptions { naming_rules: vec![("(".into(), String::new())], ..options() }),
         ];

@@ -1,6 +1,7 @@
 //! The command line, as clap reads it.
 
 use clap::{Args, Parser, Subcommand};
+use mcr_anc::flush::WHOLE_EVERY;
 use mcrengine::codec::Profile;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use mcrengine::plan::Scheme;
@@ -104,6 +105,12 @@ pub struct SaveArgs {
     /// Store everything, also what the checkpoint before or another rank already holds, and measure all codecs anew
     #[arg(long)]
     pub no_reuse: bool,
+    /// Code each checkpoint by itself, not with what older ones hold (which only the profile max does)
+    #[arg(long)]
+    pub no_time: bool,
+    /// With max: one checkpoint of so many at least is coded by itself
+    #[arg(long, default_value_t = WHOLE_EVERY, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
+    pub whole_every: u32,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -111,6 +111,7 @@ fn flush_options(args: &SaveArgs) -> anyhow::Result<FlushOptions> {
         profile: args.profile.clone(),
         verify: !args.no_verify,
         reuse: !args.no_reuse,
+        whole_every: if args.no_time { 1 } else { args.whole_every },
         store_speed: args.store_rate.map_or(StoreSpeed::Ignored, |mib| StoreSpeed::Known(mib << 20)),
         threads,
         ..defaults

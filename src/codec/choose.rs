@@ -176,6 +176,11 @@ impl Profile {
         matches!(self, Self::Fast | Self::Balanced | Self::Max)
     }
 
+    /// Whether it codes segments with what an older checkpoint has of them.
+    pub fn looks_back(&self) -> bool {
+        *self == Self::Max
+    }
+
     /// Raw bytes of a segment where nothing else is said. Repeats and relations are found within a segment only.
     pub fn segment_bytes(&self) -> u64 {
         match self {
@@ -187,6 +192,12 @@ impl Profile {
     /// Bytes in memory for each raw byte of a segment that is fetched, merged, coded and decoded again.
     pub fn memory_per_raw_byte(&self) -> u64 {
         if self.is_together() { 16 } else { 3 }
+    }
+
+    /// Bytes in memory for each raw byte of an older segment that one is coded with: its bytes, once more as they are
+    /// arranged, its elements as bits and as numbers, and where runs begin.
+    pub fn memory_per_older_byte(&self) -> u64 {
+        8
     }
 }
 
@@ -284,6 +295,7 @@ pub fn encode_chosen(
     basis: &Basis<'_>,
     scratch: &mut Scratch,
 ) -> Result<Coded, CodecError> {
+    scratch.set_older(basis.older.cloned());
     if profile.is_measured()
         && runs::is_constant(raw, element.width() as usize)
         && let Some(chain) = Chain::runs(element.width())
@@ -399,8 +411,14 @@ fn candidates(
             predicted(element, BALANCED).into_iter().chain([Chain::shuffle_zstd(element.width().min(8), 1)]).collect()
         }
         (Profile::Balanced, _) => predicted(element, BALANCED),
-        (Profile::Max, _) => predicted(element, MAX),
+        (Profile::Max, _) => predicted(element, MAX).into_iter().chain(since(element, MAX.0, arrays, basis)).collect(),
     }
+}
+
+/// Prediction from an older checkpoint, where there is one that has as much as one of the arrays.
+fn since(element: &ElementType, effort: u32, arrays: &[ArrayShape], basis: &Basis<'_>) -> Option<Chain> {
+    let older = basis.older.filter(|older| older.places.len() == arrays.len())?;
+    older.places.iter().any(|place| place.bytes > 0).then(|| Chain::since(element, effort))?
 }
 
 /// What `balanced` and `max` do: how hard to predict, levels of zstd alone and after shuffling.

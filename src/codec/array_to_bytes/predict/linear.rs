@@ -106,7 +106,7 @@ impl Place<'_> {
         Some(self.own().base + at.start)
     }
 
-    fn base_of(&self, back: u16) -> usize {
+    pub(super) fn base_of(&self, back: u16) -> usize {
         self.columns[self.column - usize::from(back)].base
     }
 

@@ -5,7 +5,7 @@
 //! sample (`choose.rs`): a weighted sum of neighbours in up to three dimensions, of other columns, of products and
 //! quotients of them (`linear.rs`, `fit.rs`), or integer differences, or none (`predictor.rs`); the differences, as a
 //! count of representable numbers, are coded (`residual.rs`). What coarse and fine grids tell of each other is in
-//! `nested.rs`, numbers in files that nobody described in `records.rs`.
+//! `nested.rs`, numbers in files that nobody described in `records.rs`, what an older checkpoint tells in `older.rs`.
 //!
 //! The stream is described in `FORMAT.md`, beside this file.
 
@@ -16,19 +16,22 @@ mod layout;
 mod linear;
 mod nested;
 mod numbers;
+mod older;
 mod predictor;
 mod records;
 mod repeats;
 mod residual;
 mod tables;
 
-use crate::codec::{ArrayCodec, ArrayJob, BIG_ENDIAN, CodecError, CodecId, Work, resize_for_overwrite};
+use crate::codec::{ArrayCodec, ArrayJob, BIG_ENDIAN, CodecError, CodecId, Older, Work, resize_for_overwrite};
 use layout::{Group, Kind, Layout, put, take};
 use linear::Place;
 use numbers::Elements;
+use older::{Known, Twins};
 use predictor::{Field, Predictor};
 pub(crate) use records::distance as record_bytes;
 use repeats::{Marks, Runs};
+use std::borrow::Cow;
 use std::fmt;
 
 pub(crate) const ID: CodecId = CodecId(5);
@@ -58,6 +61,10 @@ pub(crate) fn param_of_bytes(effort: u32) -> u32 {
 
 fn elements_of(param: u32) -> Elements {
     Elements { width: (param & 0xFF) as usize, is_big: param & BIG_ENDIAN != 0, is_float: param & INTEGERS == 0 }
+}
+
+pub(crate) fn is_of_bytes(param: u32) -> bool {
+    param & BYTES != 0
 }
 
 fn damaged(what: &'static str) -> CodecError {
@@ -91,6 +98,7 @@ impl ArrayCodec for Predict {
                 kind,
                 job.raw,
                 layout::groups(job.arrays, job.raw.len() / kind.width),
+                None,
                 (effort, work.threads),
                 stored,
             );
@@ -109,7 +117,7 @@ impl ArrayCodec for Predict {
         let kind_of = if found.lanes > 1 { Kind::Lanes(found.lanes) } else { Kind::Plain };
         let group = Group::new(kind_of, None, arrays);
         let groups = if group.arrays.is_empty() { Vec::new() } else { vec![group] };
-        encode(kind, &records, groups, (effort, work.threads), stored)
+        encode(kind, &records, groups, None, (effort, work.threads), stored)
     }
 
     fn decode(
@@ -122,7 +130,7 @@ impl ArrayCodec for Predict {
     ) -> Result<(), CodecError> {
         let wrong = || damaged("the stream does not say what it must");
         if param & BYTES == 0 {
-            return decode(elements_of(param), stored, raw_bytes, raw).ok_or_else(wrong);
+            return decode(elements_of(param), stored, None, raw_bytes, raw).ok_or_else(wrong);
         }
         decode_bytes(stored, raw_bytes, raw).ok_or_else(wrong)
     }
@@ -137,6 +145,25 @@ impl ArrayCodec for Predict {
     }
 }
 
+/// The stream of codec `since`: as [`Predict`], with the older segment.
+pub(crate) fn encode_since(
+    job: ArrayJob<'_>,
+    older: &Older,
+    stored: &mut Vec<u8>,
+    work: &mut Work,
+) -> Result<(), CodecError> {
+    let kind = elements_of(job.param);
+    let groups = layout::groups(job.arrays, job.raw.len() / kind.width);
+    let known = Known::new(&groups, job.arrays, older, kind.width);
+    stored.clear();
+    encode(kind, job.raw, groups, Some((known, older)), (job.param >> EFFORT_SHIFT, work.threads), stored)
+}
+
+/// What [`encode_since`] gave. `None` where the stream does not say what it must.
+pub(crate) fn decode_since(param: u32, stored: &[u8], older: &[u8], raw_bytes: usize, raw: &mut Vec<u8>) -> Option<()> {
+    decode(elements_of(param), stored, Some(older), raw_bytes, raw)
+}
+
 /// One zstd frame.
 fn pack(bytes: &[u8], effort: u32) -> Result<Vec<u8>, CodecError> {
     zstd::bulk::compress(bytes, if effort > 1 { 19 } else { 3 })
@@ -147,16 +174,25 @@ fn encode(
     kind: Elements,
     raw: &[u8],
     mut groups: Vec<Group>,
+    since: Option<(Known, &Older)>,
     (effort, threads): (u32, usize),
     stored: &mut Vec<u8>,
 ) -> Result<(), CodecError> {
     let (body, tail) = raw.split_at(raw.len() / kind.width * kind.width);
-    let tables = if kind.is_float { tables::find(&mut groups, body, kind) } else { Vec::new() };
-    let own_order = Layout::new(groups, tables, None).ok_or_else(|| damaged("the arrays do not add up"))?;
-    let columns = choose::Choice::new(own_order, body, kind, effort, threads);
-    let choose::Choice { layout, bits, values, runs, nested, predictors } = columns;
-
+    let mut tables = if kind.is_float { tables::find(&mut groups, body, kind) } else { Vec::new() };
     let mut header = Vec::new();
+    let (mut all, mut like) = (Cow::Borrowed(body), Vec::new());
+    if let Some((known, older)) = since {
+        known.write(&mut header);
+        all = Cow::Owned(known.before(body, &older.raw, kind));
+        tables.iter_mut().for_each(|table| table.key += known.groups.len());
+        groups.splice(0..0, known.groups);
+        like = known.like;
+    }
+    let own_order = Layout::new(groups, tables, None).ok_or_else(|| damaged("the arrays do not add up"))?;
+    let columns = choose::Choice::new(own_order, &like, &all, kind, effort, threads);
+    let choose::Choice { layout, bits, values, known, runs, nested, predictors } = columns;
+
     layout.write(&mut header);
     for tokens in &runs.tokens {
         put(tokens.count, &mut header);
@@ -172,7 +208,7 @@ fn encode(
     }
     let cells = choose::all_cells(&layout.columns, &nested).unwrap_or_default();
     let mut codes = Vec::new();
-    for (column, (predictor, code)) in predictors.iter().enumerate() {
+    for (column, (predictor, code)) in (known..).zip(&predictors) {
         let cells = cells.get(column).filter(|_| predictor.told.is_some()).map_or(&[][..], Vec::as_slice);
         let runs = Marks { runs: &runs, cells, base: layout.columns[column].base };
         let place = Place { columns: &layout.columns, column };
@@ -202,20 +238,27 @@ fn decode_bytes(mut stored: &[u8], raw_bytes: usize, raw: &mut Vec<u8>) -> Optio
     let (packed, stored) = stored.split_at_checked(packed)?;
     let others = zstd::bulk::decompress(packed, raw_bytes - bytes).ok()?;
     let mut records = Vec::new();
-    decode(Elements { width: found.width, is_big: false, is_float: true }, stored, bytes, &mut records)?;
+    decode(Elements { width: found.width, is_big: false, is_float: true }, stored, None, bytes, &mut records)?;
     raw.clear();
     found.join(&records, &others, raw)?;
     (raw.len() == raw_bytes).then_some(())
 }
 
-fn decode(kind: Elements, mut stored: &[u8], raw_bytes: usize, raw: &mut Vec<u8>) -> Option<()> {
+fn decode(kind: Elements, mut stored: &[u8], older: Option<&[u8]>, raw_bytes: usize, raw: &mut Vec<u8>) -> Option<()> {
     let elements = raw_bytes / kind.width;
     let (packed, header_bytes) = (take(&mut stored)?, take(&mut stored)?);
     let (packed, mut codes) = stored.split_at_checked(packed)?;
-    (header_bytes <= raw_bytes * 12 + MORE_BYTES).then_some(())?;
+    let most = raw_bytes * 12 + MORE_BYTES;
+    (header_bytes <= if older.is_some() { most * 2 } else { most }).then_some(())?;
     let header = zstd::bulk::decompress(packed, header_bytes).ok()?;
     let mut header = header.as_slice();
-    let mut layout = Layout::read(&mut header, elements)?;
+    let (known_groups, known_body) = match older {
+        Some(older) => Known::read(&mut header, older, kind, elements)?,
+        None => (0, Vec::new()),
+    };
+    let known = known_body.len() / kind.width;
+    let mut layout = Layout::read(&mut header, known + elements)?;
+    let known_columns = Twins::check(&layout, known_groups, known)?;
     let working = layout.elements();
     let mut both = [Vec::new(), Vec::new()];
     for (i, froms) in both.iter_mut().enumerate() {
@@ -228,7 +271,8 @@ fn decode(kind: Elements, mut stored: &[u8], raw_bytes: usize, raw: &mut Vec<u8>
         }
         let [skips, lengths, from_bytes] = lists;
         if i == 0 || count > 0 {
-            *froms = repeats::places(working, count, skips, lengths, from_bytes)?;
+            let expected = if i == 0 { 0 } else { known as i64 };
+            *froms = repeats::places(working, (known, expected), count, skips, lengths, from_bytes)?;
         }
     }
     let [exact, near] = both;
@@ -240,8 +284,15 @@ fn decode(kind: Elements, mut stored: &[u8], raw_bytes: usize, raw: &mut Vec<u8>
     let all_cells = choose::all_cells(&layout.columns, &nested)?;
     let mut bits = vec![0u64; working];
     let mut values = if kind.is_float { vec![0f64; working] } else { Vec::new() };
-    for column in 0..layout.columns.len() {
-        let predictor = Predictor::read(&mut header, column, &layout.columns, kind)?;
+    layout.runs(|from, step, to, count| {
+        for (i, element) in bits[to..to + count].iter_mut().enumerate().filter(|_| from < known) {
+            let at = (from + i * step) * kind.width;
+            *element = kind.load(&known_body[at..at + kind.width]);
+        }
+    });
+    values.iter_mut().zip(&bits[..known]).for_each(|(value, &bits)| *value = kind.value(bits));
+    for column in known_columns..layout.columns.len() {
+        let predictor = Predictor::read(&mut header, column, &layout.columns, known_columns, kind)?;
         let mut parts: [&[u8]; 3] = [&[]; 3];
         for part in &mut parts {
             let (front, rest) = codes.split_at_checked(take(&mut header)?)?;
@@ -260,11 +311,14 @@ fn decode(kind: Elements, mut stored: &[u8], raw_bytes: usize, raw: &mut Vec<u8>
     resize_for_overwrite(raw, raw_bytes);
     let (body, tail) = raw.split_at_mut(elements * kind.width);
     layout.runs(|from, step, to, count| {
-        for (i, &element) in bits[to..to + count].iter().enumerate() {
-            let at = (from + i * step) * kind.width;
+        for (i, &element) in bits[to..to + count].iter().enumerate().filter(|_| from >= known) {
+            let at = (from - known + i * step) * kind.width;
             kind.store(element, &mut body[at..at + kind.width]);
         }
     });
-    layout.keys(|at, key| kind.store(key, &mut body[at * kind.width..(at + 1) * kind.width]));
+    layout.keys(|at, key| {
+        let at = (at - known) * kind.width; // known groups are in no table
+        kind.store(key, &mut body[at..at + kind.width]);
+    });
     (codes.len() == tail.len()).then(|| tail.copy_from_slice(codes))
 }

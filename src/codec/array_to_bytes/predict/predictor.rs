@@ -18,6 +18,9 @@ const UNIT_MIN: usize = 48;
 pub(super) enum Set {
     /// By integer sums of neighbours, as the Lorenzo predictor, in so many dimensions: 1 to 3.
     Integer(u8),
+    /// By the value of the known column so many before, plus the same sum of what the neighbours are beside theirs; in
+    /// so many dimensions, 0 for the value alone.
+    Since { back: u16, dimensions: u8 },
     /// By a weighted sum of terms.
     Linear { terms: Vec<Term>, weights: Vec<f64> },
 }
@@ -157,6 +160,12 @@ impl Row {
         let Field { place, kind, bits, values } = field;
         match set {
             Set::Integer(dimensions) => integer(kind, bits, at, [i, j, k], array.dims, *dimensions),
+            Set::Since { back, dimensions } => {
+                let then = at - place.base_of(0) + place.base_of(*back);
+                let was = kind.ordered(bits[then]);
+                let sum = |at: usize| integer(kind, bits, at, [i, j, k], array.dims, *dimensions);
+                if *dimensions == 0 { was } else { was.wrapping_add(sum(at)).wrapping_sub(sum(then)) }
+            }
             Set::Linear { .. } => {
                 let sum = place.add_later(&self.later, array, [i, j, k], values, self.sums[k]);
                 kind.nearest(place.columns[place.column].wrap.map_or(sum, |wrap| wrap.wrapped(sum)))
@@ -338,6 +347,10 @@ impl Predictor {
         for set in &self.sets {
             match set {
                 Set::Integer(dimensions) => put(usize::from(*dimensions), out),
+                Set::Since { back, dimensions } => {
+                    put(5 + usize::from(*dimensions), out);
+                    put(usize::from(*back), out);
+                }
                 Set::Linear { terms, weights } => {
                     put(4, out);
                     put(terms.len(), out);
@@ -353,8 +366,14 @@ impl Predictor {
         }
     }
 
-    /// Reads what [`Predictor::write`] wrote, for one of these columns.
-    pub(super) fn read(bytes: &mut &[u8], column: usize, columns: &[Column], kind: Elements) -> Option<Self> {
+    /// Reads what [`Predictor::write`] wrote, for one of these columns, of which so many are known.
+    pub(super) fn read(
+        bytes: &mut &[u8],
+        column: usize,
+        columns: &[Column],
+        known: usize,
+        kind: Elements,
+    ) -> Option<Self> {
         let told = match take(bytes)? {
             0 => None,
             n if n <= column + 1 && columns[column + 1 - n].arrays == columns[column].arrays => Some((n - 1) as u16),
@@ -365,6 +384,11 @@ impl Predictor {
         for _ in 0..count {
             sets.push(match take(bytes)? {
                 dimensions @ 1..=3 => Set::Integer(dimensions as u8),
+                number @ 5..=8 => {
+                    let back = take(bytes).filter(|&back| back <= column && column - back < known)?;
+                    (columns[column - back].arrays == columns[column].arrays).then_some(())?;
+                    Set::Since { back: u16::try_from(back).ok()?, dimensions: (number - 5) as u8 }
+                }
                 4 if kind.is_float => {
                     let count = take(bytes).filter(|&n| n <= TERMS_MAX)?;
                     let terms = (0..count).map(|_| read_term(bytes, column, columns)).collect::<Option<Vec<Term>>>()?;

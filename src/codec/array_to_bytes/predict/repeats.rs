@@ -42,15 +42,17 @@ fn slack_of(elements: Elements) -> Slack {
 }
 
 /// Finds the runs of a segment.
-pub(super) fn find_all(bits: &[u64], elements: Elements, effort: u32) -> Runs {
+/// The first `known` elements need not be found; others may be copied from them, but not nearly: what is near them is
+/// better predicted.
+pub(super) fn find_all(bits: &[u64], known: usize, elements: Elements, effort: u32) -> Runs {
     let depth = if effort > 1 { (16, 1) } else { (4, 2) };
-    let worth = |slack: Slack| effort > 1 || is_worth(bits, elements, slack);
+    let worth = |slack: Slack| effort > 1 || known > 0 && slack == 0 || is_worth(&bits[known..], elements, slack);
     let (exact, exact_tokens) = match worth(0) {
-        true => find(bits, elements, 0, &[], depth),
+        true => find(bits, known, elements, 0, &[], depth),
         false => (vec![0; bits.len()], Tokens::default()),
     };
     let (near, near_tokens) = match elements.is_float && worth(slack_of(elements)) {
-        true => find(bits, elements, slack_of(elements), &exact, depth),
+        true => find(bits, known, elements, slack_of(elements), &exact, depth),
         false => (Vec::new(), Tokens::default()),
     };
     let near = if near_tokens.count > 0 { near } else { Vec::new() };
@@ -157,6 +159,7 @@ pub(super) type Slack = u32;
 /// has nothing yet only. Of all windows one in `part` (a power of 2) is looked up and remembered, as its hash says.
 pub(super) fn find(
     bits: &[u64],
+    known: usize,
     elements: Elements,
     slack: Slack,
     done: &[From],
@@ -180,12 +183,23 @@ pub(super) fn find(
         found == bits[at]
             || slack > 0 && elements.ordered(found).wrapping_sub(elements.ordered(bits[at])).unsigned_abs() < 1 << slack
     };
-    let (mut at, mut copied_to, mut remembered_to) = (0, 0, 0);
-    let mut expected: i64 = 0; // where the run before goes on
+    if slack == 0 {
+        for at in (0..known).take_while(|at| at + RUN_MIN <= bits.len()) {
+            let hash = hash(window(at));
+            if is_one(hash) {
+                before[at] = last[place_of(hash)];
+                last[place_of(hash)] = at as u32 + 1;
+            }
+        }
+    }
+    // Exact runs begin with what is known, from its first element; near ones are never from there.
+    let goes_on_from = if slack == 0 { i64::from(known == 0) } else { known.max(1) as i64 };
+    let (mut at, mut copied_to, mut remembered_to) = (known, known, known);
+    let mut expected = if slack == 0 { 0 } else { known as i64 }; // where the run before goes on
     while at + RUN_MIN <= bits.len() {
         let forward = window(at);
         let own = hash(forward);
-        let goes_on = expected > 0 && (expected as usize) < at && at == copied_to;
+        let goes_on = expected >= goes_on_from && (expected as usize) < at && at == copied_to;
         let mut best: (usize, i64, i64, bool) = (RUN_MIN - 1, 0, 0, false); // length, from, direction, turned
         if (slack == 0 || done[at] == 0) && (goes_on || is_one(own)) {
             let mut consider = |from: i64, direction: i64| {
@@ -204,7 +218,7 @@ pub(super) fn find(
                     best = (length, from, direction, is_turned);
                 }
             };
-            if expected > 0 && (expected as usize) < at {
+            if expected >= goes_on_from && (expected as usize) < at {
                 consider(expected, 1);
             }
             let chain = |place: usize| {
@@ -264,16 +278,18 @@ pub(super) fn find(
     (froms, tokens)
 }
 
-/// The places of all elements from the tokens. `None` where they cannot be.
+/// The places of all elements from the tokens, of which there are none for those known; `expected` is where the first run
+/// is. `None` where they cannot be.
 pub(super) fn places(
     elements: usize,
+    (known, mut expected): (usize, i64),
     count: usize,
     mut skips: &[u8],
     mut lengths: &[u8],
     mut from_bytes: &[u8],
 ) -> Option<Vec<From>> {
     let mut froms: Vec<From> = vec![0; elements];
-    let (mut at, mut expected) = (0usize, 0i64);
+    let mut at = known;
     for _ in 0..count {
         let skip = take(&mut skips)?;
         at = at.checked_add(skip)?;
@@ -319,14 +335,14 @@ mod tests {
                 if turn { part.iter_mut().for_each(|b| *b = DOUBLES.negated(*b)) }
                 bits.extend(part);
             }
-            let (froms, tokens) = find(&bits, DOUBLES, 0, &[], (8, part));
+            let (froms, tokens) = find(&bits, 0, DOUBLES, 0, &[], (8, part));
             for (at, &from) in froms.iter().enumerate().filter(|(_, from)| **from != 0) {
                 let source = (from & !TURNED) as usize - 1;
                 prop_assert!(source < at);
                 let value = if from & TURNED != 0 { DOUBLES.negated(bits[source]) } else { bits[source] };
                 prop_assert_eq!(value, bits[at]);
             }
-            let again = places(bits.len(), tokens.count, &tokens.skips, &tokens.lengths, &tokens.froms);
+            let again = places(bits.len(), (0, 0), tokens.count, &tokens.skips, &tokens.lengths, &tokens.froms);
             prop_assert_eq!(again, Some(froms));
         }
 
@@ -335,7 +351,7 @@ mod tests {
             n in 0usize..300, count in 0usize..20, a in prop::collection::vec(any::<u8>(), 0..20),
             b in prop::collection::vec(any::<u8>(), 0..20), c in prop::collection::vec(any::<u8>(), 0..20),
         ) {
-            if let Some(froms) = places(n, count, &a, &b, &c) {
+            if let Some(froms) = places(n, (0, 0), count, &a, &b, &c) {
                 prop_assert!(froms.iter().enumerate().all(|(at, &from)| (from & !TURNED) as usize <= at));
             }
         }
@@ -346,7 +362,7 @@ mod tests {
         let row: Vec<u64> = (1..=50u32).map(|i| f64::from(i).sqrt().to_bits()).collect();
         let mirrored = row.iter().rev().map(|&b| DOUBLES.negated(b));
         let bits: Vec<u64> = row.iter().copied().chain(mirrored).collect();
-        let (froms, tokens) = find(&bits, DOUBLES, 0, &[], (8, 1));
+        let (froms, tokens) = find(&bits, 0, DOUBLES, 0, &[], (8, 1));
         assert_eq!((tokens.count, froms.iter().filter(|&&f| f != 0).count()), (1, 50));
     }
 }
