@@ -40,7 +40,7 @@ test: prerequisites scripts ## all tests and checks
 MPIB := cd benches/mpib && PATH="$$PATH:/usr/lib64/openmpi/bin" cargo
 
 # Two minutes of test-sites; the tests themselves say aloud where there can be no sites.
-SOME_SITES := models_find_the_links sites_are_found where_the_line_is_wider_than_a_host
+SOME_SITES := models_find_the_links sites_are_found
 
 test-mpi: scripts ## benches/mpib, which needs an MPI, on oversubscribed ranks of this machine, and as root between emulated sites
 	@deploy/prerequisites.sh mpi

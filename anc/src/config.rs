@@ -34,8 +34,8 @@ pub struct AncOptions {
     pub segment_mib: u64,
     /// Variables with fewer bytes are pooled instead of coded with their class. Default 100.
     pub small_bytes: u64,
-    /// MiB of checkpoint in flight at most; at least 3 segments, 16 for `balanced` and `max`.
-    /// Default 256.
+    /// MiB of checkpoint in flight at most; at least 3 segments, 16 for `balanced` and `max`, 32 where `max` looks back.
+    /// Default 0: 256, or 512 for `max`.
     pub budget_mib: u64,
     /// Threads that compress. Default 0: as many as the process may run on.
     pub threads: usize,
@@ -89,7 +89,7 @@ impl Default for AncOptions {
             block_bytes: 64 << 10,
             segment_mib: 0,
             small_bytes: 100,
-            budget_mib: 256,
+            budget_mib: 0,
             threads: 0,
             profile: Profile::Fast,
             store_mib_per_s: None,
@@ -137,6 +137,10 @@ fn wrong<T>(key: &'static str, found: impl ToString, expected: impl Into<String>
 }
 
 impl AncOptions {
+    fn budget_mib(&self) -> u64 {
+        if self.budget_mib == 0 { self.profile.budget_mib() } else { self.budget_mib }
+    }
+
     /// Checks every value once.
     pub fn check(&self) -> Result<AncConfig, AncConfigError> {
         if self.store.as_os_str().is_empty() {
@@ -163,10 +167,10 @@ impl AncOptions {
         }
         let segment_bytes = if self.segment_mib == 0 { self.profile.segment_bytes() } else { self.segment_mib << 20 };
         let least_mib = least_budget(segment_bytes, &self.profile).div_ceil(1 << 20);
-        if self.budget_mib < least_mib || self.budget_mib > 1 << 20 {
+        if self.budget_mib() < least_mib || self.budget_mib > 1 << 20 {
             return wrong(
                 "anc.budget-mib",
-                self.budget_mib,
+                self.budget_mib(),
                 format!(
                     "with segments of {} MiB and the profile {} it must be between {least_mib} and {}",
                     segment_bytes >> 20,
@@ -259,7 +263,7 @@ impl AncOptions {
             spread: Duration::from_secs(self.spread_seconds),
             flushes: self.flushes,
         };
-        Ok(AncConfig { store: self.store.clone(), listen, hub, budget_bytes: self.budget_mib << 20 })
+        Ok(AncConfig { store: self.store.clone(), listen, hub, budget_bytes: self.budget_mib() << 20 })
     }
 }
 

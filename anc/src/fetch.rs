@@ -248,12 +248,9 @@ struct Asked<'a> {
     deadline: Duration,
 }
 
-/// Bytes that are filled before `filled` is told of them, unless a run ends: so few that they still are in the cache, and
-/// a number that hashing in parallel likes.
-const TOLD_BYTES: usize = 128 << 10;
-
 impl Asked<'_> {
-    /// Fills the runs, one after the other, as their bytes come; tells `filled` now and then, and at the end of each run.
+    /// Fills the runs, one after the other, as their bytes come; tells `filled` after each frame and at the end of each
+    /// run.
     fn fill<'b>(
         &self,
         into: impl IntoIterator<Item = (usize, &'b mut [u8])>,
@@ -266,17 +263,18 @@ impl Asked<'_> {
                 while piece.is_empty() {
                     match pieces.next() {
                         Some(next) => piece = next,
-                        None => pieces = self.next_frame()?.into_iter(),
+                        None => {
+                            if told < have {
+                                filled(nth, &run[told..have]);
+                                told = have;
+                            }
+                            pieces = self.next_frame()?.into_iter();
+                        }
                     }
                 }
                 let bytes = piece.split_to(piece.len().min(run.len() - have));
                 run[have..have + bytes.len()].copy_from_slice(&bytes);
                 have += bytes.len();
-                if have - told >= TOLD_BYTES && have < run.len() {
-                    let next = have - (have - told) % TOLD_BYTES;
-                    filled(nth, &run[told..next]);
-                    told = next;
-                }
             }
             filled(nth, &run[told..]);
         }
@@ -444,28 +442,11 @@ mod tests {
         let mut tell = |nth: usize, bytes: &[u8]| told.push((nth, bytes.to_vec()));
         asked.fill([(7, a), (8, b), (9, c)], &mut tell).map_err(|failed| failed.reason).expect("whole");
         let lens: Vec<(usize, usize)> = told.iter().map(|(nth, bytes)| (*nth, bytes.len())).collect();
-        assert_eq!(lens, [(7, 3), (8, FRAME_BYTES_MIN + 500), (9, BYTES.len() - FRAME_BYTES_MIN - 503)]);
+        let in_first = FRAME_BYTES_MIN + 97;
+        assert_eq!(lens, [(7, 3), (8, in_first), (8, 403), (9, BYTES.len() - FRAME_BYTES_MIN - 503)]);
         assert!(told.into_iter().flat_map(|(_, bytes)| bytes).eq(BYTES), "each byte once, in order");
         assert!(filled == BYTES && !link.has_ended());
         assert!(link.pending.lock().expect("not poisoned").slots.is_empty());
-    }
-
-    #[test]
-    fn long_runs_are_told_of_in_steps_that_are_still_in_the_cache() {
-        let linked = link();
-        let link = &linked.link;
-        let total = 2 * TOLD_BYTES + FRAME_BYTES_MIN;
-        let asked = ask(link, total as u64);
-        (0..total / FRAME_BYTES_MIN).for_each(|n| {
-            link.data(data(asked.fetch_id, (n * FRAME_BYTES_MIN) as u64, &[&BYTES[..FRAME_BYTES_MIN]]));
-        });
-        let (mut filled, mut lens) = (vec![0; total], Vec::new());
-        asked
-            .fill([(0, &mut filled[..])], &mut |_, bytes| lens.push(bytes.len()))
-            .map_err(|f| f.reason)
-            .expect("whole");
-        assert_eq!(lens, [TOLD_BYTES, TOLD_BYTES, FRAME_BYTES_MIN]);
-        assert!(filled.chunks(FRAME_BYTES_MIN).all(|frame| frame == &BYTES[..FRAME_BYTES_MIN]));
     }
 
     #[test]

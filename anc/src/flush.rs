@@ -213,13 +213,10 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     let store_rate = options.store_speed.bytes_per_s().map(|bytes_per_s| StoreRate { bytes_per_s, cores });
     let choosing = Choosing::new(&classes, &options.profile, newest.as_ref(), store_rate);
     let mut writing = Duration::ZERO;
-    fetch_merge_compress(&flush, &segments, (&choosing, &back), |segment, stored, crc| {
+    fetch_merge_compress(&flush, &segments, (&choosing, &back), |segment, stored| {
         flush.observer.segment(stored.raw_bytes, StoredBytes(stored.stored.len() as u64));
         let begun = Instant::now();
-        match crc {
-            Some(crc) => writer.append_summed(segment, stored, crc)?,
-            None => writer.append(segment, stored)?,
-        }
+        writer.append(segment, stored)?;
         writing += begun.elapsed();
         Ok(())
     })?;
@@ -267,8 +264,6 @@ struct RawSegment {
     raw: Vec<u8>,
     /// No digest has to wait for those of other segments.
     all_checked: bool,
-    /// CRC-32C of the bytes, where they are stored as they are and came in order.
-    crc: Option<u32>,
     lease: Lease,
 }
 
@@ -280,8 +275,8 @@ enum Unchecked {
     Stored,
 }
 
-/// A segment that can be written, and the CRC-32C of its stored bytes where it is known.
-type Coded = (usize, StoredSegment, Option<u32>, Unchecked, Lease);
+/// A segment that can be written.
+type Coded = (usize, StoredSegment, Unchecked, Lease);
 
 /// The least budget, in bytes, with which segments of this length can be made.
 pub fn least_budget(segment_bytes: u64, profile: &Profile) -> u64 {
@@ -303,7 +298,7 @@ fn fetch_merge_compress(
     flush: &Flush<'_>,
     segments: &[SegmentPlan],
     (choosing, back): (&Choosing<'_>, &LookingBack),
-    mut write: impl FnMut(&SegmentPlan, &StoredSegment, Option<u32>) -> Result<(), FlushError>,
+    mut write: impl FnMut(&SegmentPlan, &StoredSegment) -> Result<(), FlushError>,
 ) -> Result<(), FlushError> {
     let threads = flush.options.threads.clamp(1, segments.len().max(1));
     let threads_of_each = threads_of_each(flush.options.threads, segments);
@@ -316,7 +311,6 @@ fn fetch_merge_compress(
     let stopped = AtomicBool::new(false);
     let (files, spare) = (&flush.files[..], flush.spare);
     let bytes_of = |index: usize| segments[index].raw_bytes.0 as usize; // at most 1 GiB
-    let is_raw = matches!(flush.options.profile, Profile::Raw);
 
     let fetch_next = || -> Option<Result<RawSegment, FlushError>> {
         let (index, lease) = {
@@ -326,11 +320,11 @@ fn fetch_merge_compress(
             let bytes = segments[index].raw_bytes.0 * profile.memory_per_raw_byte();
             (index, flush.budget.lease(bytes + back.memory_bytes(index, profile)))
         };
-        let fetched =
-            unpanicked(|| Ok(fetch_segment(flush.source, &segments[index], files, is_raw, spare.take_raw())?));
-        Some(fetched.map(|(raw, all_checked, crc)| RawSegment { index, raw, all_checked, crc, lease }))
+        let fetched = unpanicked(|| Ok(fetch_segment(flush.source, &segments[index], files, spare.take_raw())?));
+        Some(fetched.map(|(raw, all_checked)| RawSegment { index, raw, all_checked, lease }))
     };
-    let code = |RawSegment { index, raw, all_checked, lease, .. }: RawSegment| {
+    let is_raw = matches!(flush.options.profile, Profile::Raw);
+    let code = |RawSegment { index, raw, all_checked, lease }: RawSegment| {
         let (segment, bytes) = (&segments[index], &raw[..bytes_of(index)]);
         let mut coder = spare.coder(flush.options.threads);
         coder.scratch.set_threads(threads_of_each);
@@ -346,17 +340,17 @@ fn fetch_merge_compress(
         let base = base.filter(|_| coded.chain.needs_older()).inspect(|_| back.used(index));
         let stored = StoredSegment { chain: coded.chain, raw_bytes: segment.raw_bytes, stored: coded.stored, base };
         if !all_checked {
-            return Ok((index, stored, None, Unchecked::Raw(raw), lease));
+            return Ok((index, stored, Unchecked::Raw(raw), lease));
         }
         spare.leave_raw(raw);
-        Ok((index, stored, None, Unchecked::Nothing, lease))
+        Ok((index, stored, Unchecked::Nothing, lease))
     };
     // Stored as it is: no other buffer, nothing to decode, and no other thread.
-    let as_it_is = |RawSegment { index, mut raw, all_checked, crc, lease }: RawSegment| {
+    let as_it_is = |RawSegment { index, mut raw, all_checked, lease }: RawSegment| {
         raw.truncate(bytes_of(index));
         let (chain, raw_bytes) = (Chain::raw(), segments[index].raw_bytes);
         let stored = StoredSegment { chain, raw_bytes, stored: raw, base: None };
-        (index, stored, crc, if all_checked { Unchecked::Nothing } else { Unchecked::Stored }, lease)
+        (index, stored, if all_checked { Unchecked::Nothing } else { Unchecked::Stored }, lease)
     };
 
     std::thread::scope(|scope| {
@@ -404,15 +398,13 @@ fn fetch_merge_compress(
         let mut due = 0;
         for done in finished {
             match done {
-                Ok((index, stored, crc, unchecked, lease)) => {
-                    early.insert(index, (stored, crc, unchecked, lease));
-                }
+                Ok((index, stored, unchecked, lease)) => drop(early.insert(index, (stored, unchecked, lease))),
                 Err(error) => {
                     stopped.store(true, Ordering::Relaxed);
                     result = result.and(Err(error));
                 }
             }
-            while let Some((stored, crc, unchecked, lease)) = early.remove(&due) {
+            while let Some((stored, unchecked, lease)) = early.remove(&due) {
                 if result.is_ok() {
                     result = unpanicked(|| {
                         match unchecked {
@@ -423,7 +415,7 @@ fn fetch_merge_compress(
                             }
                             Unchecked::Stored => parts.check(flush.source, &segments[due], files, &stored.stored)?,
                         }
-                        write(&segments[due], &stored, crc)
+                        write(&segments[due], &stored)
                     })
                     .inspect_err(|_| stopped.store(true, Ordering::Relaxed));
                 }
@@ -443,15 +435,13 @@ fn fetch_merge_compress(
 
 /// Fetches the pieces of a segment and merges them, straight into place where they are only put after each other. They
 /// are the first bytes of what it gives. Compares the digest of every variable that is whole in the segment, as its bytes
-/// come; false if some must be compared that are not. If they are to be `summed`, gives their CRC-32C, unless they come
-/// out of order.
+/// come; false if some must be compared that are not.
 fn fetch_segment(
     source: &dyn Source,
     segment: &SegmentPlan,
     files: &[FileHeader],
-    summed: bool,
     mut buffer: Vec<u8>,
-) -> Result<(Vec<u8>, bool, Option<u32>), FetchError> {
+) -> Result<(Vec<u8>, bool), FetchError> {
     let raw_bytes = usize::try_from(segment.raw_bytes.0).expect("a segment is at most 1 GiB");
     if buffer.len() < raw_bytes {
         // Not `resize`, which copies what is written over. The next one may be a little longer.
@@ -467,12 +457,8 @@ fn fetch_segment(
     let is_checked = |piece: &Piece| source.is_checked(piece.variable.file);
     let is_whole = |piece: &Piece| piece.bytes == piece.variable.of(files).raw_bytes.0;
     let (mut hasher, mut hashed, mut changed) = (blake3::Hasher::new(), 0, None);
-    let mut sum = (summed && segment.layout == Layout::Concatenated).then(|| InOrder::new(&segment.pieces));
     source.fetch(&mut wanted, &mut |nth, bytes| {
         let piece = &segment.pieces[nth];
-        if let Some(sum) = &mut sum {
-            sum.update(nth, bytes);
-        }
         if !is_whole(piece) || is_checked(piece) {
             return;
         }
@@ -498,7 +484,7 @@ fn fetch_segment(
     }
     let all_checked = segment.pieces.iter().all(|piece| is_whole(piece) || is_checked(piece));
     if segment.layout == Layout::Concatenated {
-        return Ok((buffer, all_checked, sum.and_then(InOrder::crc)));
+        return Ok((buffer, all_checked));
     }
     let mut pieces: Vec<&[u8]> = Vec::with_capacity(segment.pieces.len());
     let mut rest = &buffer[..];
@@ -507,49 +493,7 @@ fn fetch_segment(
         pieces.push(bytes);
         rest = after;
     }
-    Ok((merge(&pieces, segment.layout), all_checked, None))
-}
-
-/// CRC-32C of pieces that come one after the other.
-struct InOrder<'a> {
-    /// Whose bytes did not all come.
-    rest: &'a [Piece],
-    /// How many of the first of them came.
-    bytes: u64,
-    /// Of the pieces before.
-    nth: usize,
-    /// Unless something came out of order.
-    crc: Option<u32>,
-}
-
-impl<'a> InOrder<'a> {
-    fn new(pieces: &'a [Piece]) -> Self {
-        Self { rest: pieces, bytes: 0, nth: 0, crc: Some(0) }
-    }
-
-    /// Takes the next bytes of that piece.
-    fn update(&mut self, nth: usize, bytes: &[u8]) {
-        if bytes.is_empty() {
-            return;
-        }
-        self.skip_ended();
-        self.crc = self.crc.filter(|_| nth == self.nth).map(|crc| crc32c::crc32c_append(crc, bytes));
-        self.bytes += bytes.len() as u64;
-    }
-
-    fn skip_ended(&mut self) {
-        while let Some((first, rest)) = self.rest.split_first()
-            && self.bytes >= first.bytes
-        {
-            (self.rest, self.bytes, self.nth) = (rest, 0, self.nth + 1);
-        }
-    }
-
-    /// `None` unless all bytes came in order.
-    fn crc(mut self) -> Option<u32> {
-        self.skip_ended();
-        self.crc.filter(|_| self.rest.is_empty())
-    }
+    Ok((merge(&pieces, segment.layout), all_checked))
 }
 
 /// Digests of variables that are spread over several segments; those come in order.
@@ -663,28 +607,13 @@ mod tests {
         let no_digest = mcrengine::container::NO_DIGEST;
         let files = [file(0, 4, no_digest), file(1, 4, Digest::of(b"bbbb")), file(2, 2, Digest::of(b"cc"))];
         let all = segment(&[(0, 0, 4), (1, 0, 4), (2, 0, 2)]);
-        let fetch = |bytes| fetch_segment(&FirstIsChecked(bytes), &all, &files, true, Vec::new());
-        let (raw, all_checked, crc) = fetch(b"aaaabbbbcc").expect("as announced");
+        let fetch = |bytes| fetch_segment(&FirstIsChecked(bytes), &all, &files, Vec::new());
+        let (raw, all_checked) = fetch(b"aaaabbbbcc").expect("as announced");
         assert!(all_checked && raw.starts_with(b"aaaabbbbcc"));
-        assert_eq!(crc, Some(crc32c::crc32c(b"aaaabbbbcc")));
         for (bytes, changed) in [(b"aaaabbbBcc", 1), (b"aaaaBbbbcc", 1), (b"aaaabbbbcC", 2)] {
             let error = fetch(bytes).expect_err("one changed");
             assert!(matches!(error, FetchError::Changed { rank: Rank(r), .. } if r == changed), "{error}");
         }
-    }
-
-    #[test]
-    fn bytes_have_a_crc_only_if_all_came_in_order() {
-        let pieces = segment(&[(0, 0, 0), (1, 0, 3), (2, 0, 0), (3, 0, 2), (4, 0, 0)]).pieces;
-        let crc_of = |updates: &[(usize, &[u8])]| {
-            let mut sum = InOrder::new(&pieces);
-            updates.iter().for_each(|(nth, bytes)| sum.update(*nth, bytes));
-            sum.crc()
-        };
-        assert_eq!(crc_of(&[(1, b"ab"), (1, b"c"), (3, b"de")]), Some(crc32c::crc32c(b"abcde")));
-        assert_eq!(crc_of(&[(1, b"abc"), (3, b"d")]), None, "one is missing");
-        assert_eq!(crc_of(&[(3, b"de"), (1, b"abc")]), None, "not in order");
-        assert_eq!(InOrder::new(&[]).crc(), Some(0));
     }
 
     #[test]
@@ -714,9 +643,8 @@ mod tests {
         let files = [file(0, 4, mcrengine::container::NO_DIGEST), file(1, 4, Digest::of(b"bbbb"))];
         let (front, back) = (segment(&[(0, 0, 4), (1, 0, 1)]), segment(&[(1, 1, 3)]));
         let source = FirstIsChecked(b"aaaab");
-        let (raw, all_checked, crc) =
-            fetch_segment(&source, &front, &files, false, Vec::new()).expect("nothing to compare yet");
-        assert!(!all_checked && raw.starts_with(b"aaaab") && crc.is_none());
+        let (raw, all_checked) = fetch_segment(&source, &front, &files, Vec::new()).expect("nothing to compare yet");
+        assert!(!all_checked && raw.starts_with(b"aaaab"));
         for (rest, is_same) in [(b"bbb", true), (b"bbB", false)] {
             let mut parts = PartDigests::default();
             parts.check(&source, &front, &files, b"aaaab").expect("not whole yet");

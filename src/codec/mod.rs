@@ -218,6 +218,7 @@ pub struct Work {
     fpc: fpc::Tables,
     fpzip: fpzip::Buffers,
     columns: columns::Buffers,
+    predict: predict::Buffers,
     bitshuffle: bitshuffle::Lanes,
     /// Threads that a codec may use beside the caller's; 0 and 1: none.
     threads: usize,

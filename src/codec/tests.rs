@@ -572,12 +572,34 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ("predict-bytes", predicted(&ElementType::Bytes), vec![]),
         ("since-f64", since_older(&ElementType::F64), grids()),
         ("since-f32", since_older(&ElementType::F32), grids()),
+        ("since-slow", Chain::since(&ElementType::F64, 1).expect("numbers"), vec![cube(16)]),
         ("since-i64", since_older(&ElementType::Int { width: 8, signed: true, order: Little }), grids()),
     ]
 }
 
 fn predicted(element: &ElementType) -> Chain {
     Chain::predict(element, 2).expect("numbers or bytes")
+}
+
+fn cube(side: u64) -> ArrayShape {
+    ArrayShape { elements: side.pow(3), dims: vec![side; 3], ..ArrayShape::default() }
+}
+
+/// Rough numbers, and what they were before a smooth change; exact, so that every host gets the same.
+fn rough(count: u64) -> impl Iterator<Item = f64> {
+    // The end of SplitMix64.
+    let mixed = |n: u64| {
+        let n = (n ^ n >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let n = (n ^ n >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        n ^ n >> 31
+    };
+    (0..count).map(move |n| (mixed(n.wrapping_mul(0x9E37_79B9_7F4A_7C15)) >> 11) as f64 / (1u64 << 50) as f64)
+}
+
+fn before_a_change(raw: &[u8]) -> Vec<u8> {
+    let change = |n: usize| ((n / 256).pow(2) + n / 16 % 16) as f64 / (1u64 << 24) as f64;
+    let numbers = raw.as_chunks::<8>().0.iter().enumerate();
+    numbers.flat_map(|(n, &x)| (f64::from_le_bytes(x) - change(n)).to_le_bytes()).collect()
 }
 
 fn since_older(element: &ElementType) -> Chain {
@@ -730,6 +752,39 @@ fn a_field_that_hardly_changes_takes_a_part_of_what_it_takes_by_itself() {
 }
 
 #[test]
+fn a_smooth_change_of_rough_numbers_takes_a_few_bits_each() {
+    let now: Vec<u8> = rough(4096).flat_map(f64::to_le_bytes).collect();
+    let mut scratch = Scratch::default();
+    scratch.set_older(Some(Arc::new(Older { raw: before_a_change(&now), places: places(&[cube(16)], 8) })));
+    for effort in [1, 2] {
+        let since = Chain::since(&ElementType::F64, effort).expect("numbers");
+        let stored = since.encode(&now, &[cube(16)], &mut scratch).expect("encodes");
+        assert!(since.gives_back(&stored, &now, &mut scratch).is_ok_and(|same| same));
+        assert!(stored.len() * 4 < now.len(), "effort {effort}: {} of {} bytes", stored.len(), now.len());
+    }
+}
+
+#[test]
+fn a_part_of_the_arrays_says_whether_an_older_segment_is_worth_a_trial() {
+    // 128 cubes of 16 KiB each: rough ones that changed smoothly, and rough ones that have nothing to do with those before.
+    let arrays: Vec<ArrayShape> = (0..128).map(|_| cube(16)).collect();
+    let now: Vec<u8> = rough(128 * 4096).flat_map(f64::to_le_bytes).collect();
+    let mut other = now.clone();
+    other.reverse();
+    let cubes = now.chunks(4096 * 8).flat_map(before_a_change).collect();
+    let mut scratch = Scratch::default();
+    for (older, is_worth) in [(cubes, true), (other, false)] {
+        let older = Arc::new(Older { raw: older, places: places(&arrays, 8) });
+        let basis = Basis { older: Some(&older), ..Basis::NOTHING };
+        let coded = encode_chosen(&Profile::Max, &now, &ElementType::F64, &arrays, false, &basis, &mut scratch)
+            .expect("encodes");
+        assert_eq!(coded.chain.needs_older(), is_worth, "{}", coded.reason);
+        let Reason::Tried { trials, .. } = &coded.reason else { panic!("{}", coded.reason) };
+        assert_eq!(trials.len(), if is_worth { 2 } else { 1 }, "{}", coded.reason);
+    }
+}
+
+#[test]
 fn what_did_not_change_takes_next_to_nothing() {
     let (arrays, raw) = (grids(), grid_numbers().into_iter().flat_map(f64::to_le_bytes).collect::<Vec<u8>>());
     let mut scratch = Scratch::default();
@@ -762,6 +817,7 @@ fn golden_raw(chain: &Chain) -> Vec<u8> {
         Step { codec: predict::ID | since::ID, param } if param & 0xFF == 4 => {
             grid_numbers().into_iter().flat_map(|x| (x as f32).to_le_bytes()).collect()
         }
+        Step { codec: since::ID, param } if param >> 16 == 1 => rough(4096).flat_map(f64::to_le_bytes).collect(),
         Step { codec: since::ID, .. } => grid_numbers().into_iter().flat_map(f64::to_le_bytes).collect(),
         Step { codec: predict::ID, param } if param & 0x600 == 0 => {
             grid_numbers().into_iter().flat_map(|x| if big { x.to_be_bytes() } else { x.to_le_bytes() }).collect()
@@ -780,7 +836,7 @@ fn golden_raw(chain: &Chain) -> Vec<u8> {
 }
 
 /// A golden file is the chain, the length of the raw bytes (`u32`, little-endian), the raw bytes, the stored bytes. What
-/// is coded with an older segment is with what `older_of` gives for the raw bytes.
+/// is coded with an older segment is with what `older_of` or `before_a_change` gives for the raw bytes.
 /// Files are added once, never rewritten; MCR_ADD_GOLDEN=1 adds those that are not there.
 #[test]
 fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_bytes() {
@@ -823,7 +879,9 @@ fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_byt
 fn with_older(chain: &Chain, raw: &[u8], arrays: &[ArrayShape]) -> Scratch {
     let mut scratch = Scratch::default();
     let width = (chain.steps()[0].param & 0xFF) as usize;
-    let older = || Older { raw: older_of(raw), places: places(arrays, width) };
+    let is_slow = chain.steps()[0].param >> 16 == 1;
+    let older = |raw| Older { raw, places: places(arrays, width) };
+    let older = || older(if is_slow { before_a_change(raw) } else { older_of(raw) });
     scratch.set_older(chain.needs_older().then(|| Arc::new(older())));
     scratch
 }

@@ -131,16 +131,6 @@ impl ContainerWriter {
 
     /// Puts a segment at the end. The pieces of a variable must come in the order of its bytes.
     pub fn append(&mut self, plan: &SegmentPlan, segment: &StoredSegment) -> Result<(), StoreError> {
-        self.append_summed(plan, segment, crc32c::crc32c(&segment.stored))
-    }
-
-    /// As [`ContainerWriter::append`], where the CRC-32C of the stored bytes is known.
-    pub fn append_summed(
-        &mut self,
-        plan: &SegmentPlan,
-        segment: &StoredSegment,
-        data_crc: u32,
-    ) -> Result<(), StoreError> {
         let refuse = |writer: &Self, what: &str| Err(StoreError::Contents { path: writer.path(), what: what.into() });
         let (raw_len, stored_len) = (segment.raw_bytes.0, segment.stored.len() as u64);
         if plan.raw_bytes != segment.raw_bytes || plan.pieces.iter().map(|p| p.bytes).sum::<u64>() != raw_len {
@@ -155,6 +145,7 @@ impl ContainerWriter {
         if segment.chain.needs_older() != segment.base.is_some() {
             return refuse(self, "a segment needs an older one that is not named, or the other way round");
         }
+        let data_crc = crc32c::crc32c(&segment.stored);
         let header = SegmentHeader { raw_len, stored_len, data_crc, chain: segment.chain.clone() };
         let Some(record) = header.to_record() else {
             return refuse(self, "a chain has more than 6 steps");

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::Command;
 use std::sync::Mutex;
+use std::time::Duration;
 use support::{MPIB, json, stderr};
 
 /// One emulation at a time: two would share the cores.
@@ -63,15 +64,38 @@ fn found(
 ) {
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     let mut last = String::new();
-    for _ in 0..ATTEMPTS {
+    for attempt in 0..ATTEMPTS {
+        if attempt > 0 {
+            wait_for_rest();
+        }
         let Some((report, trunk)) = between_sites(links, hosts, words) else { return };
         match judge(&report, trunk) {
             Ok(()) => return,
             Err(complaint) => last = complaint,
         }
-        eprintln!("once more: {last}");
+        eprintln!("no: {last}");
     }
     panic!("{last}");
+}
+
+/// Waits until the cores have had little to do for a second, but no longer than a minute: what others' work spoilt it would
+/// spoil again.
+fn wait_for_rest() {
+    // user nice system idle iowait irq ...
+    let spent = || -> Vec<f64> {
+        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let all = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
+        all.filter_map(|n| n.parse().ok()).collect()
+    };
+    for _ in 0..60 {
+        let before = spent();
+        std::thread::sleep(Duration::from_secs(1));
+        let during: Vec<_> = spent().iter().zip(&before).map(|(after, before)| after - before).collect();
+        let idle: f64 = during.iter().skip(3).take(2).sum();
+        if idle >= 0.7 * during.iter().sum::<f64>() {
+            return;
+        }
+    }
 }
 
 fn number(value: &serde_json::Value) -> f64 {
@@ -131,8 +155,8 @@ impl Quickest {
 }
 
 /// Several lanes bring at least so much over one, for scatter and for gather; the number that the model chooses is within 10 %
-/// of the best, and the model within `within` of what was measured.
-fn lanes_bring(links: &Links, least: [f64; 2], within: f64) {
+/// of the best, and the model within 15 % of what was measured.
+fn lanes_bring(links: &Links, least: [f64; 2]) {
     let mut quickest: [Quickest; 2] = Default::default();
     found(links, EIGHT, LANES, |report, trunk| {
         for ((name, least), quickest) in ["scatter", "gather"].into_iter().zip(least).zip(&mut quickest) {
@@ -150,7 +174,7 @@ fn lanes_bring(links: &Links, least: [f64; 2], within: f64) {
             }
             for (lanes, model) in &quickest.model {
                 let measured = quickest.measured[lanes];
-                if !near(*model, measured, within) {
+                if !near(*model, measured, 0.15) {
                     return Err(format!("{name}, {lanes}: model {model}, measured {measured}"));
                 }
             }
@@ -163,13 +187,13 @@ fn lanes_bring(links: &Links, least: [f64; 2], within: f64) {
 
 #[test]
 fn four_lanes_beat_one_where_the_line_is_wider_than_a_host() {
-    lanes_bring(&Links(1000, 100, 400, 0), [2.5, 3.0], 0.15);
+    lanes_bring(&Links(1000, 100, 400, 0), [2.5, 3.0]);
 }
 
 #[test]
 fn four_lanes_beat_one_where_they_fill_a_long_line() {
     // the model knows no ramp of TCP's: 13 % too quick for four lanes on an idle machine, 22 % at a load of 8
-    lanes_bring(&Links(400, 100, 400, 5), [1.8, 1.5], 0.25);
+    lanes_bring(&Links(400, 100, 400, 5), [1.8, 1.5]);
 }
 
 /// Where lanes bring nothing, the model says so.

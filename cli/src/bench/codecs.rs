@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// A codec, or a chain of them, as it is named with `mcr save --profile`; lz4 is a part of `paper` only.
+/// A codec, or a chain of them, as it is named with `mcr save --profile`; what is no profile is a part of others only.
 struct Column {
     name: &'static str,
     coder: Coder,
@@ -36,6 +36,11 @@ fn columns() -> Vec<Column> {
     let shuffled: fn(&ElementType) -> bool = |element| (2..=64).contains(&element.width());
     let doubles: fn(&ElementType) -> bool = |element| matches!(element, ElementType::Float { width: 8, .. });
     let floats: fn(&ElementType) -> bool = |element| matches!(element, ElementType::Float { width: 4 | 8, .. });
+    let numbers: fn(&ElementType) -> bool = |element| match element {
+        ElementType::Float { width, .. } => matches!(*width, 4 | 8),
+        ElementType::Int { width, .. } => matches!(*width, 2 | 4 | 8),
+        ElementType::Bytes | ElementType::Fixed { .. } | ElementType::Compound { .. } => false,
+    };
     let column = |name, profile, takes| Column { name, coder: Coder::Profile(profile), takes };
     vec![
         column("raw", Profile::Raw, any),
@@ -46,6 +51,9 @@ fn columns() -> Vec<Column> {
         column("zstd-9", Profile::Zstd { level: 9 }, any),
         column("zstd-19", Profile::Zstd { level: 19 }, any),
         column("shuf-zstd", Profile::ShuffleZstd { level: 1 }, shuffled),
+        Column { name: "bits-zstd", coder: Coder::Bitshuffle, takes: shuffled },
+        Column { name: "runs", coder: Coder::Runs, takes: any },
+        Column { name: "pco", coder: Coder::Pco, takes: numbers },
         column("fpc", Profile::Fpc { level: 16 }, doubles),
         column("fpzip", Profile::Fpzip, floats),
         column("paper", Profile::Paper { double: true }, any),

@@ -28,14 +28,24 @@ pub enum Coder {
     GzipTwice,
     /// LZ4 alone.
     Lz4,
+    /// pcodec alone, at the level at which `fast` takes it; nothing for what is no number.
+    Pco,
+    /// Bits of equal significance together, then zstd.
+    Bitshuffle,
+    /// Runs of the same element alone.
+    Runs,
 }
+
+/// As `fast` takes them.
+const PCO_LEVEL: u32 = 8;
+const BITSHUFFLE_ZSTD_LEVEL: u32 = 1;
 
 impl Coder {
     /// The plan's options for it.
     pub fn plan(&self) -> PlanOptions {
         match self {
             Self::Profile(profile) => PlanOptions::of(profile),
-            Self::GzipTwice | Self::Lz4 => PlanOptions::default(),
+            Self::GzipTwice | Self::Lz4 | Self::Pco | Self::Bitshuffle | Self::Runs => PlanOptions::default(),
         }
     }
 
@@ -43,7 +53,9 @@ impl Coder {
     pub fn memory_per_raw_byte(&self) -> u64 {
         match self {
             Self::Profile(profile) => profile.memory_per_raw_byte(),
-            Self::GzipTwice | Self::Lz4 => Profile::Fast.memory_per_raw_byte(),
+            Self::GzipTwice | Self::Lz4 | Self::Pco | Self::Bitshuffle | Self::Runs => {
+                Profile::Fast.memory_per_raw_byte()
+            }
         }
     }
 
@@ -62,6 +74,9 @@ impl Coder {
                 return Ok(StoredSegment { chain, raw_bytes: segment.raw_bytes, stored, base: None });
             }
             Self::Lz4 => Chain::lz4(),
+            Self::Pco => Chain::pco(&segment.element, PCO_LEVEL).unwrap_or_else(Chain::raw),
+            Self::Bitshuffle => Chain::bitshuffle_zstd(segment.element.width(), BITSHUFFLE_ZSTD_LEVEL),
+            Self::Runs => Chain::runs(segment.element.width()).unwrap_or_else(Chain::raw),
             Self::GzipTwice => {
                 // The steps of gzip alone, the last of them again.
                 let once = Chain::gzip(6);

@@ -119,6 +119,9 @@ fn coder_name(point: &Point) -> String {
         Coder::Profile(profile) => profile.to_string(),
         Coder::GzipTwice => "gzip-twice".into(),
         Coder::Lz4 => "lz4".into(),
+        Coder::Pco => "pco".into(),
+        Coder::Bitshuffle => "bits-zstd".into(),
+        Coder::Runs => "runs".into(),
     }
 }
 

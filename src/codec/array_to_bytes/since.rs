@@ -39,9 +39,9 @@ impl ArrayCodec for Since {
         raw: &mut Vec<u8>,
         work: &mut Work,
     ) -> Result<(), CodecError> {
-        let older = work.older.as_ref().ok_or(CodecError::NothingOlder)?;
+        let older = work.older.clone().ok_or(CodecError::NothingOlder)?;
         let wrong = CodecError::Damaged { codec: "since", what: "the stream does not say what it must" };
-        predict::decode_since(param, stored, &older.raw, raw_bytes, raw).ok_or(wrong)
+        predict::decode_since(param, stored, &older, raw_bytes, raw, work).ok_or(wrong)
     }
 
     fn show(&self, param: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -36,6 +36,10 @@ pub(super) struct Chain<'a> {
     /// Of each point, the leaf that it is in.
     leaf_of: Vec<u32>,
     is_left: Vec<bool>,
+    /// The points in the order of the tree, so that those of a leaf lie together; not a number once they are taken.
+    near: Vec<[f64; 3]>,
+    /// Where each point is among them.
+    near_at: Vec<u32>,
     /// The nearest, with the squares of their distances.
     found: Vec<(f64, u32)>,
     open: Vec<(u32, f64)>,
@@ -55,6 +59,8 @@ impl<'a> Chain<'a> {
             nodes: vec![node(0, 0, order.len())],
             leaf_of: vec![0; is_one.len()],
             is_left: is_one.to_vec(),
+            near: Vec::new(),
+            near_at: vec![0; is_one.len()],
             order,
             found: Vec::with_capacity(NEAR + 1),
             open: Vec::new(),
@@ -90,6 +96,10 @@ impl<'a> Chain<'a> {
             let node = &mut chain.nodes[at];
             (node.low, node.high, node.left, node.child) = (low, high, (to - from) as u32, child);
             at += 1;
+        }
+        chain.near = chain.order.iter().map(|&n| chain.point(n)).collect();
+        for (at, &n) in (0u32..).zip(&chain.order) {
+            chain.near_at[n as usize] = at;
         }
         chain
     }
@@ -130,16 +140,17 @@ impl<'a> Chain<'a> {
                 open.extend(ordered.into_iter().filter(|(child, _)| self.nodes[*child as usize].left > 0));
                 continue;
             }
-            for &n in &self.order[from..to] {
-                if !self.is_left[n as usize] {
-                    continue;
-                }
-                let [x, y, z] = self.point(n);
+            for (&n, &[x, y, z]) in self.order[from..to].iter().zip(&self.near[from..to]) {
                 let distance = square([x - place[0], y - place[1], z - place[2]]);
+                // Nothing is below what is not a number.
                 if distance < worst(&self.found) {
-                    let at = self.found.partition_point(|(other, _)| *other <= distance);
                     self.found.truncate(NEAR - 1);
-                    self.found.insert(at, (distance, n));
+                    self.found.push((distance, n));
+                    let mut at = self.found.len() - 1;
+                    while at > 0 && self.found[at - 1].0 > distance {
+                        self.found.swap(at - 1, at);
+                        at -= 1;
+                    }
                 }
             }
         }
@@ -147,6 +158,7 @@ impl<'a> Chain<'a> {
 
     fn take(&mut self, n: u32) {
         self.is_left[n as usize] = false;
+        self.near[self.near_at[n as usize] as usize] = [f64::NAN; 3];
         let mut at = self.leaf_of[n as usize];
         loop {
             let node = &mut self.nodes[at as usize];

@@ -2,21 +2,23 @@
 
 use super::fit::{Sampled, select, solve};
 use super::layout::{Array, Column, Kind, Layout};
-use super::linear::{At, Place, SIXTHS, Term, locate, power};
+use super::linear::{At, Place, SIXTHS, SIXTHS_FAST, TOGETHER, Term, locate, powers};
 use super::nested::{self, Cells, Link};
-use super::numbers::Elements;
+use super::numbers::{Elements, about_log2};
 use super::older::{Twins, same_kinds};
 use super::predictor::{Field, Predictor, Set, Units, rows};
-use super::repeats::{self, Marks, Runs};
+use super::repeats::{self, COPIED, LITERAL, Marks, Runs};
 use super::residual::{self, Effort, Numbers};
+use super::threads;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Places that terms are chosen by, that an order is chosen by, and that weights are fitted on.
 const SAMPLE: usize = 2048;
 const SAMPLE_ORDER: usize = 512;
 const SAMPLE_FIT: usize = 1 << 14;
+/// The first and the last of these at the lowest effort.
+const SAMPLE_LITTLE: usize = 1024;
+const SAMPLE_FIT_LITTLE: usize = 4096;
 /// Columns that predict each other at most, and those whose products and quotients are tried.
 const FAMILY_MAX: usize = 32;
 const PRODUCTS_MAX: usize = 24;
@@ -40,14 +42,11 @@ const SET_GAIN: f64 = 0.004;
 pub(super) struct Choice {
     pub layout: Layout,
     pub bits: Vec<u64>,
-    pub values: Vec<f64>,
-    /// Columns that are known; they come first.
-    pub known: usize,
     pub runs: Runs,
     /// Which arrays refine which: the first column that this holds for, and the links.
     pub nested: Vec<(usize, Vec<Link>)>,
-    /// Of each column that is not known, with the code of its literals.
-    pub predictors: Vec<(Predictor, Vec<u8>)>,
+    /// Of each column that is not known, with its three codes.
+    pub predictors: Vec<(Predictor, [Vec<u8>; 3])>,
 }
 
 /// Terms found while columns were ordered: for each, by its number in the segment's own order, with the others' numbers.
@@ -72,10 +71,7 @@ impl Choice {
         let load = |layout: &Layout| {
             let mut bits = vec![0; layout.elements()];
             layout.runs(|from, step, to, count| {
-                for (i, element) in bits[to..to + count].iter_mut().enumerate() {
-                    let at = (from + i * step) * kind.width;
-                    *element = kind.load(&body[at..at + kind.width]);
-                }
+                kind.load_all(&body[from * kind.width..], step, &mut bits[to..to + count]);
             });
             layout.fill(&mut bits);
             bits
@@ -103,7 +99,7 @@ impl Choice {
         let keys: Vec<usize> = nested.iter().map(|(key, _)| *key).collect();
         if kind.is_float
             && effort > 1
-            && let Some((ordered, found)) = reorder(&layout, &values, kind, &keys, &twins)
+            && let Some((ordered, found)) = reorder(&layout, &values, kind, (&keys, threads), &twins)
         {
             (layout, relations) = (ordered, found);
             bits = load(&layout);
@@ -115,7 +111,8 @@ impl Choice {
             bits = load(&layout);
             values = numbers(&layout, &bits);
         }
-        let runs = repeats::find_all(&bits, twins.elements, kind, effort);
+        let runs = repeats::find_all(&bits, twins.elements, kind, effort, threads);
+        let froms = runs.froms.each_ref().map(Vec::as_slice);
         let families = families(&layout.columns, twins.columns);
         let place_of = layout.places();
         nested.iter_mut().for_each(|(key, _)| *key = place_of[*key]);
@@ -130,42 +127,23 @@ impl Choice {
                 Relation::Quotient(a, b, c) => Term::Quotient(back(a), back(b), back(c)),
             });
             let place = Place { columns: &layout.columns, column };
-            let none = Marks { runs: &runs, cells: &[], base: layout.columns[column].base };
+            let base = layout.columns[column].base;
+            let own = base..base + layout.columns[column].elements;
+            let none = Marks::new(froms, &[], own.clone());
             let twin = twins.back(&layout, &place_of, column);
             let mut data = Data { place, kind, bits: &bits, values: &values, marks: none, effort, twin };
             let told = cells.get(column).and_then(|cells| data.told(cells, families[column]));
             if told.is_some() {
-                data.marks.cells = &cells[column];
+                data.marks = Marks::new(froms, &cells[column], own);
             }
             let (predictor, code) = data.predictor(families[column], related.filter(|term| term.is_valid()).collect());
-            (Predictor { told, ..predictor }, code)
+            let predictor = Predictor { told, ..predictor };
+            let [near, told] = predictor.encode_others(data.field(), &data.marks, effort);
+            (predictor, [code, near, told])
         };
-        let predictors = on_threads(layout.columns.len() - twins.columns, threads, choose);
-        Self { layout, bits, values, known: twins.columns, runs, nested, predictors }
+        let predictors = threads::all(layout.columns.len() - twins.columns, threads, choose);
+        Self { layout, bits, runs, nested, predictors }
     }
-}
-
-/// Results for 0 up to `count`, in order, made on so many threads.
-fn on_threads<T: Send>(count: usize, threads: usize, make: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    if threads < 2 || count < 2 {
-        return (0..count).map(make).collect();
-    }
-    let (next, made) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(count)));
-    let work = || loop {
-        let n = next.fetch_add(1, Ordering::Relaxed);
-        if n >= count {
-            break;
-        }
-        let one = make(n);
-        made.lock().unwrap_or_else(PoisonError::into_inner).push((n, one));
-    };
-    std::thread::scope(|scope| {
-        (1..threads.min(count)).for_each(|_| drop(scope.spawn(work)));
-        work();
-    });
-    let mut made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
-    made.sort_by_key(|(n, _)| *n);
-    made.into_iter().map(|(_, one)| one).collect()
 }
 
 /// For each family of columns the arrays that refine each other, and the column by which they were found.
@@ -292,7 +270,7 @@ fn reorder(
     layout: &Layout,
     values: &[f64],
     kind: Elements,
-    keys: &[usize],
+    (keys, threads): (&[usize], usize),
     twins: &Twins,
 ) -> Option<(Layout, Relations)> {
     let mut by_arrays: HashMap<(&[Array], bool), Vec<usize>> = HashMap::new();
@@ -314,7 +292,7 @@ fn reorder(
             order.extend(members);
             continue;
         }
-        for (member, found) in best_last(members, &layout.columns, values, kind, keys) {
+        for (member, found) in best_last(members, &layout.columns, values, kind, (keys, threads)) {
             order.push(member);
             relations.insert(member, found);
         }
@@ -343,7 +321,7 @@ fn best_last(
     columns: &[Column],
     values: &[f64],
     kind: Elements,
-    keys: &[usize],
+    (keys, threads): (&[usize], usize),
 ) -> Vec<(usize, Vec<Relation>)> {
     let elements = columns[members[0]].elements;
     let sample = SAMPLE_ORDER.min(elements);
@@ -362,8 +340,10 @@ fn best_last(
                 Term::Value(at) => sampled[of(at.back)].clone(),
                 Term::Product(a, b) => multiply(&sampled[of(a)], &sampled[of(b)], None),
                 Term::Quotient(a, b, c) => multiply(&sampled[of(a)], &sampled[of(b)], Some(&sampled[of(c)])),
-                Term::Power(a, sixths) => sampled[of(a)].iter().map(|&x| power(x, sixths)).collect(),
-                Term::One | Term::Before(_) | Term::Index(_) => vec![1.0; sample],
+                Term::Power(a, sixths) => (sampled[of(a)].chunks(TOGETHER))
+                    .flat_map(|own| powers(own, sixths).into_iter().take(own.len()))
+                    .collect(),
+                Term::One | Term::Before(_) | Term::Index(_) | Term::Change(_) => vec![1.0; sample],
             };
             candidates.push(candidate.iter().zip(&weigh).map(|(x, w)| x * w).collect());
             terms.push(term);
@@ -391,7 +371,7 @@ fn best_last(
                     found.push(Relation::Quotient(members[of(a)], members[of(b)], members[of(c)]));
                 }
                 Term::Power(a, _) => uses.push(of(a)),
-                Term::One | Term::Before(_) | Term::Index(_) => {}
+                Term::One | Term::Before(_) | Term::Index(_) | Term::Change(_) => {}
             }
         }
         (selected.bits, uses, found)
@@ -400,11 +380,9 @@ fn best_last(
     let mut scores: Vec<Option<Score>> = vec![None; members.len()];
     let mut last_first = Vec::with_capacity(members.len());
     while left.len() > 1 {
-        for &member in &left {
-            if scores[member].is_none() {
-                scores[member] = Some(score(member, &left));
-            }
-        }
+        let missing: Vec<usize> = left.iter().copied().filter(|&member| scores[member].is_none()).collect();
+        let made = threads::all(missing.len(), threads, |n| score(missing[n], &left));
+        missing.into_iter().zip(made).for_each(|(member, made)| scores[member] = Some(made));
         let bits = |m: usize| scores[m].as_ref().map_or(f64::MAX, |(bits, ..)| *bits);
         // The one that nested arrays were found by comes first of all.
         let free = left.iter().filter(|&&m| !keys.contains(&members[m]));
@@ -485,9 +463,24 @@ fn neighbours(dimensions: usize, effort: u32) -> Vec<At> {
 fn around(dimensions: usize) -> impl Iterator<Item = [i8; 3]> {
     let of = move |n: usize| if dimensions >= n { -1..=1i8 } else { 0..=0 };
     let line = if dimensions > 1 { -1..=1i8 } else { -2..=2 };
-    of(3)
-        .flat_map(move |i| of(2).flat_map(move |j| (-2..=2i8).map(move |k| [i, j, k])))
-        .filter(move |at| line.contains(&at[2]))
+    of(3).flat_map(move |i| {
+        of(2).flat_map({
+            let line = line.clone();
+            move |j| line.clone().map(move |k| [i, j, k])
+        })
+    })
+}
+
+/// The value of the known column so many before, plus the Lorenzo sum of the changes around, in so many dimensions.
+fn changes(back: u16, dimensions: usize) -> Set {
+    let (mut terms, mut weights) = (vec![Term::Value(At::column(back))], vec![1.0]);
+    for some in 1..1u8 << dimensions {
+        // Axes are counted from the fastest.
+        let steps = [2, 1, 0].map(|axis| if some >> axis & 1 == 1 { -1 } else { 0 });
+        terms.push(Term::Change(At { back, steps }));
+        weights.push(if some.count_ones() % 2 == 1 { 1.0 } else { -1.0 });
+    }
+    Set::Linear { terms, weights }
 }
 
 /// Everything that a column's predictor is chosen by.
@@ -524,7 +517,7 @@ impl Data<'_> {
     fn told(&self, cells: &[u32], family: usize) -> Option<u16> {
         let column = self.column();
         let some: Vec<usize> = (0..column.elements)
-            .filter(|&n| cells.get(n).is_some_and(|&cell| cell != 0) && !self.marks.is_copied(column.base + n))
+            .filter(|&n| cells.get(n).is_some_and(|&cell| cell != 0) && self.marks.kinds[n] != COPIED)
             .collect();
         if some.is_empty() {
             return None;
@@ -555,12 +548,16 @@ impl Data<'_> {
         let mut units = Units::new(UNIT);
         rows(column, |array, i, j, start| {
             let unit = units.row(array, i, j);
-            for at in (start..start + array.dims[2]).filter(|&at| self.marks.is_literal(at)) {
-                count += 1;
-                if part == 1 || unit.wrapping_mul(0x9E37_79B1) >> 9 & (part - 1) == 0 {
-                    literals.is_one[at - column.base] = true;
-                    literals.elements.push(at - column.base);
-                    literals.units.push(unit as u32);
+            let is_looked_at = part == 1 || unit.wrapping_mul(0x9E37_79B1) >> 9 & (part - 1) == 0;
+            let from = start - column.base;
+            for (n, &kind) in self.marks.kinds[from..from + array.dims[2]].iter().enumerate() {
+                if kind == LITERAL {
+                    count += 1;
+                    if is_looked_at {
+                        literals.is_one[from + n] = true;
+                        literals.elements.push(from + n);
+                        literals.units.push(unit as u32);
+                    }
                 }
             }
             Some(())
@@ -581,7 +578,7 @@ impl Data<'_> {
             }));
             others.extend((self.effort > 1 && dimensions > 1).then(|| (Predictor::of(lorenzo), 0.0)));
         }
-        let code = |option: &Predictor| option.encode(self.field(), self.marks, self.effort);
+        let code = |option: &Predictor| option.encode(self.field(), &self.marks, self.effort);
         let none = Predictor::none();
         if others.is_empty() {
             let code = code(&none);
@@ -618,29 +615,27 @@ impl Data<'_> {
     }
 
     /// What the known column like this one tells alone, in as many dimensions as leave the fewest bits, and how far that
-    /// is off.
+    /// is off: its value, plus what the neighbours tell of the change since, counted in representable numbers or not.
     fn since(&self, literals: &Literals, dimensions: usize) -> Option<(Set, Vec<f64>)> {
         let back = self.twin?;
-        let bits = |errors: &[f64]| errors.iter().map(|error| (error + 0.5).log2()).sum::<f64>();
-        let option = |dimensions: usize| {
-            let set = Set::Since { back, dimensions: dimensions as u8 };
+        let integer = |n: usize| Set::Since { back, dimensions: n as u8 };
+        let is_real = self.kind.is_float && !self.column().is_integer;
+        let real = (1..=dimensions).filter(|_| is_real).map(|n| changes(back, n));
+        let option = |set: Set| {
             let errors = self.errors(&set, literals);
-            (bits(&errors), set, errors)
+            (errors.iter().map(|error| about_log2(error + 0.5)).sum::<f64>(), set, errors)
         };
-        let best = (0..=dimensions).map(option).min_by(|a, b| a.0.total_cmp(&b.0))?;
+        let best = (0..=dimensions).map(integer).chain(real).map(option).min_by(|a, b| a.0.total_cmp(&b.0))?;
         Some((best.1, best.2))
     }
 
     /// How far a set's predictions are off, as a count of representable numbers.
     fn errors(&self, set: &Set, literals: &Literals) -> Vec<f64> {
         let mut errors = Vec::with_capacity(literals.elements.len());
-        let base = self.column().base;
         set.each_difference(
             self.field(),
-            |at| literals.is_one[at - base],
-            |_, difference| {
-                errors.push(difference.unsigned_abs() as f64);
-            },
+            |n| literals.is_one[n],
+            |difference| errors.push(difference.unsigned_abs() as f64),
         );
         errors
     }
@@ -657,8 +652,10 @@ impl Data<'_> {
         let mut pool: Vec<Term> = neighbours(dimensions, self.effort).into_iter().map(Term::Value).collect();
         pool.extend((1..=family as u16).map(|back| Term::Value(At::column(back))));
         pool.push(Term::One);
+        // Cube roots take long to compute, and to decode.
+        let sixths = if self.effort > 1 { &SIXTHS[..] } else { &SIXTHS_FAST };
         for back in 1..=family.min(if self.effort > 1 && !self.column().is_placed { 8 } else { 3 }) as u16 {
-            pool.extend(SIXTHS.map(|sixths| Term::Power(back, sixths)));
+            pool.extend(sixths.iter().map(|&sixths| Term::Power(back, sixths)));
         }
         pool.extend(related);
         if self.column().arrays.iter().any(|array| array.like != array.start) {
@@ -681,16 +678,18 @@ impl Data<'_> {
                 }
             }
         }
-        // What was there, and around it.
-        pool.extend(
-            self.twin.iter().flat_map(|&back| around(dimensions).map(move |steps| At { back, steps })).map(Term::Value),
-        );
+        // What was there, and around it; what has changed since where it is known already. The latter are sums of others,
+        // but a term that is of use only with another one is not found when they are looked at one by one.
+        if let Some(back) = self.twin {
+            pool.extend(around(dimensions).map(|steps| Term::Value(At { back, steps })));
+            pool.extend(neighbours(dimensions, 1).into_iter().map(|At { steps, .. }| Term::Change(At { back, steps })));
+        }
         let all: Vec<usize> = (0..literals.elements.len()).collect();
         let mut rough = self.errors(&lorenzo, literals);
-        let bits = |errors: &[f64]| -> Vec<f32> { errors.iter().map(|e| (e + 0.5).log2() as f32).collect() };
+        let bits = |errors: &[f64]| -> Vec<f32> { errors.iter().map(|e| about_log2(e + 0.5) as f32).collect() };
         let mut sets: Vec<(Set, Vec<f32>)> = vec![(lorenzo, bits(&rough))];
-        let sum = |bits: &[f32]| bits.iter().map(|&b| f64::from(b)).sum::<f64>();
         if let Some((set, errors)) = since {
+            let sum = |bits: &[f32]| bits.iter().map(|&b| f64::from(b)).sum::<f64>();
             let option = (set, bits(&errors));
             if sum(&option.1) < sum(&sets[0].1) {
                 rough = errors;
@@ -727,13 +726,18 @@ impl Data<'_> {
             let mut is_chosen = vec![false; literals.unit_count];
             by_gain.iter().for_each(|(_, unit)| is_chosen[*unit] = true);
             let mut found: Option<(Set, Vec<f32>)> = None;
+            let mut least = f64::MAX;
             for _ in 0..2 {
                 let some: Vec<usize> =
                     (all.iter().copied()).filter(|&n| is_chosen[literals.units[n] as usize]).collect();
                 let Some((set, errors)) = self.fit(literals, &some, &rough, &pool) else { break };
                 sets.push((set, bits(&errors)));
-                let (now, _) = choose_units(&sets, literals);
-                found = sets.pop();
+                let (now, less) = choose_units(&sets, literals);
+                let option = sets.pop();
+                // The first fit may be better for all than a fit to all is: places that no term tells weigh too much there.
+                if self.twin.is_none() || less < least {
+                    (found, least) = (option, less);
+                }
                 // Once more with those that like it.
                 is_chosen = now.iter().map(|&set| usize::from(set) == sets.len()).collect();
             }
@@ -768,7 +772,8 @@ impl Data<'_> {
 
     /// Terms and weights by some of the literals, and how far off they are for all of them.
     fn fit(&self, literals: &Literals, some: &[usize], rough: &[f64], pool: &[Term]) -> Option<(Set, Vec<f64>)> {
-        let sample = spread(some, SAMPLE);
+        let (first, then) = if self.effort > 1 { (SAMPLE, SAMPLE_FIT) } else { (SAMPLE_LITTLE, SAMPLE_FIT_LITTLE) };
+        let sample = spread(some, first);
         // Rooted, so that where the other prediction was right by chance does not count too much.
         let rooted: Vec<f64> = rough.iter().map(|error| error.sqrt()).collect();
         let (target, floors, candidates) = self.sampled(literals, &sample, &rooted, pool);
@@ -778,7 +783,7 @@ impl Data<'_> {
             return None;
         }
         let terms: Vec<Term> = selected.terms.iter().map(|&t| pool[t]).collect();
-        let sample = spread(some, SAMPLE_FIT);
+        let sample = spread(some, then);
         let mut best: Option<(f64, Set, Vec<f64>)> = None;
         let mut scale = rough.to_vec();
         for _ in 0..if self.effort > 1 { 3 } else { 1 } {
@@ -786,7 +791,7 @@ impl Data<'_> {
             let Some(weights) = solve(&target, &columns) else { break };
             let set = Set::Linear { terms: terms.clone(), weights };
             let errors = self.errors(&set, literals);
-            let bits: f64 = some.iter().map(|&n| (errors[n] + 0.5).log2()).sum();
+            let bits: f64 = some.iter().map(|&n| about_log2(errors[n] + 0.5)).sum();
             scale.clone_from(&errors);
             if best.as_ref().is_some_and(|(least, ..)| bits >= *least) {
                 break;
@@ -821,13 +826,12 @@ impl Data<'_> {
                 (array, [at / nx / ny, at / nx % ny, at % nx])
             })
             .collect();
-        let candidates = (terms.iter())
-            .map(|&term| {
-                (places.iter().zip(&weigh))
-                    .map(|((array, at), w)| self.place.value(term, array, *at, self.values) * w)
-                    .collect()
-            })
-            .collect();
+        let weighed = |term: &Term| {
+            let mut candidate = self.place.gather(*term, &places, self.values);
+            candidate.iter_mut().zip(&weigh).for_each(|(x, w)| *x *= w);
+            candidate
+        };
+        let candidates = terms.iter().map(weighed).collect();
         let target = target.iter().zip(&weigh).map(|(y, w)| y * w).collect();
         (target, scales.iter().map(|s| 0.5 / s).collect(), candidates)
     }

@@ -6,6 +6,8 @@
 //! by the size of the number, since what counts is how many of its bits are left. How many terms are kept is decided by
 //! the bits that the error leaves, not by its square: a relation may be exact with its last term only.
 
+use super::numbers::about_log2;
+
 /// The most terms of a prediction.
 pub(super) const TERMS_MAX: usize = 32;
 
@@ -20,7 +22,7 @@ pub(super) struct Selected {
 
 /// Bits that errors take on the mean, each at least its floor.
 fn bits_left(errors: &[f64], floors: &[f64]) -> f64 {
-    let sum: f64 = errors.iter().zip(floors).map(|(e, floor)| e.abs().max(*floor).log2()).sum();
+    let sum: f64 = errors.iter().zip(floors).map(|(e, floor)| about_log2(e.abs().max(*floor))).sum();
     sum / errors.len().max(1) as f64
 }
 
@@ -41,6 +43,27 @@ fn subtract(a: &mut [f64], factor: f64, b: &[f64]) {
     a.iter_mut().zip(b).for_each(|(a, b)| *a -= factor * b);
 }
 
+/// `a -= factor * b`, and the products of what is left with itself and with another.
+fn reduce(a: &mut [f64], factor: f64, b: &[f64], other: &[f64]) -> [f64; 2] {
+    let mut sums = [[0.0; 4]; 2];
+    let (a4, a_rest) = a.as_chunks_mut::<4>();
+    let ((b4, b_rest), (other4, other_rest)) = (b.as_chunks::<4>(), other.as_chunks::<4>());
+    for ((a, b), other) in a4.iter_mut().zip(b4).zip(other4) {
+        for i in 0..4 {
+            a[i] -= factor * b[i];
+            sums[0][i] += a[i] * a[i];
+            sums[1][i] += a[i] * other[i];
+        }
+    }
+    let mut found = sums.map(|sums| sums.iter().sum::<f64>());
+    for ((a, b), other) in a_rest.iter_mut().zip(b_rest).zip(other_rest) {
+        *a -= factor * b;
+        found[0] += *a * *a;
+        found[1] += *a * other;
+    }
+    found
+}
+
 /// Chooses among the candidates for a target, all weighed alike, so that an error of 1 counts alike everywhere, and below
 /// its floor not at all. `term_bits` is what one more term costs, in bits for each number.
 pub(super) fn select(
@@ -54,15 +77,15 @@ pub(super) fn select(
     let most = most.min(target.len() / 8).min(TERMS_MAX);
     let norms: Vec<f64> = candidates.iter().map(|c| dot(c, c)).collect();
     let mut left = norms.clone();
+    let mut projections: Vec<f64> = candidates.iter().map(|c| dot(c, &error)).collect();
     let mut found = Selected { terms: Vec::new(), bits: bits_left(&error, floors) };
     let mut terms = Vec::new();
     for count in 1..=most {
         let mut best: Option<(f64, usize)> = None;
-        for (i, candidate) in candidates.iter().enumerate() {
+        for (i, (&projection, &left)) in projections.iter().zip(&left).enumerate() {
             // What is left of it is rounding once it is a sum of others.
-            if left[i] > norms[i] * 1e-20 && left[i] > 0.0 {
-                let projection = dot(candidate, &error);
-                let gain = projection * projection / left[i];
+            if left > norms[i] * 1e-20 && left > 0.0 {
+                let gain = projection * projection / left;
                 if best.is_none_or(|(most, _)| gain > most) {
                     best = Some((gain, i));
                 }
@@ -74,11 +97,10 @@ pub(super) fn select(
         left[chosen] = 0.0;
         let factor = dot(&direction, &error) / norm;
         subtract(&mut error, factor, &direction);
-        for (i, candidate) in candidates.iter_mut().enumerate() {
+        for (i, candidate) in candidates.iter_mut().enumerate().filter(|_| count < most) {
             if left[i] > norms[i] * 1e-20 && left[i] > 0.0 {
                 let factor = dot(&direction, candidate) / norm;
-                subtract(candidate, factor, &direction);
-                left[i] = dot(candidate, candidate);
+                [left[i], projections[i]] = reduce(candidate, factor, &direction, &error);
             }
         }
         terms.push(chosen);

@@ -55,13 +55,16 @@ pub(super) enum Term {
     Before(u8),
     /// How far along an axis of its array the place is.
     Index(u8),
+    /// How much the column's own value is above that of a column before, both so many steps away. Of a column that is
+    /// known from an older checkpoint it is what changed there since.
+    Change(At),
 }
 
 impl Term {
     /// Which columns before it needs.
     pub(super) fn columns(self) -> [Option<u16>; 3] {
         match self {
-            Self::Value(at) => [Some(at.back), None, None],
+            Self::Value(at) | Self::Change(at) => [Some(at.back), None, None],
             Self::Power(a, _) => [Some(a), None, None],
             Self::Product(a, b) => [Some(a), Some(b), None],
             Self::Quotient(a, b, c) => [Some(a), Some(b), Some(c)],
@@ -78,6 +81,7 @@ impl Term {
             Self::One => true,
             Self::Before(n) => n == 1 || n == 2,
             Self::Index(axis) => axis < 3,
+            Self::Change(At { back, steps }) => back > 0 && At::own(steps).is_valid(),
         }
     }
 }
@@ -134,36 +138,60 @@ impl Place<'_> {
         (at.back > 0 || row < [i, j]).then_some(start)
     }
 
-    /// One term at one place; what the row functions compute, one at a time.
-    pub(super) fn value(&self, term: Term, array: &Array, [i, j, k]: [usize; 3], values: &[f64]) -> f64 {
-        let nx = array.dims[2];
-        let in_array = (i * array.dims[1] + j) * nx + k;
-        let of = |back: u16| values[self.base_of(back) + array.start + in_array];
+    /// One term at some places; what the row functions compute, one at a time.
+    pub(super) fn gather(&self, term: Term, places: &[(&Array, [usize; 3])], values: &[f64]) -> Vec<f64> {
+        let inside = |array: &Array, [i, j, k]: [usize; 3]| (i * array.dims[1] + j) * array.dims[2] + k;
+        let of = |back: u16| {
+            let base = self.base_of(back);
+            places.iter().map(move |(array, at)| values[base + array.start + inside(array, *at)])
+        };
         match term {
-            Term::Value(at) => match self.row_of(at, array, i, j) {
-                Some(row) => values[row + near_in_row(k, at.steps[2], nx)],
-                None => self.own_row(at, array, [i, j, k], values),
-            },
-            Term::Product(a, b) => of(a) * of(b),
-            Term::Power(a, sixths) => power(of(a), sixths),
-            Term::Quotient(a, b, c) => finite(of(a) * of(b) / of(c)),
-            Term::One => 1.0,
-            Term::Index(axis) => [i, j, k][usize::from(axis)] as f64,
-            Term::Before(n) => match self.like(array, n) {
-                Some(start) => values[start + in_array],
-                None => 0.0,
-            },
+            Term::Value(At { back, steps: [0, 0, 0] }) => of(back).collect(),
+            Term::Value(at) => (places.iter())
+                .map(|&(array, [i, j, k])| match self.row_of(at, array, i, j) {
+                    Some(row) => values[row + near_in_row(k, at.steps[2], array.dims[2])],
+                    None => self.own_row(at, array, [i, j, k], values),
+                })
+                .collect(),
+            Term::Product(a, b) => of(a).zip(of(b)).map(|(a, b)| a * b).collect(),
+            Term::Power(a, sixths) => {
+                let own: Vec<f64> = of(a).collect();
+                own.chunks(TOGETHER).flat_map(|own| powers(own, sixths).into_iter().take(own.len())).collect()
+            }
+            Term::Quotient(a, b, c) => of(a).zip(of(b)).zip(of(c)).map(|((a, b), c)| finite(a * b / c)).collect(),
+            Term::One => vec![1.0; places.len()],
+            Term::Index(axis) => places.iter().map(|(_, at)| at[usize::from(axis)] as f64).collect(),
+            Term::Before(n) => (places.iter())
+                .map(|&(array, at)| self.like(array, n).map_or(0.0, |start| values[start + inside(array, at)]))
+                .collect(),
+            Term::Change(At { back, steps }) => {
+                let (own, other) = (At::own(steps), self.base_of(back));
+                let change = |&(array, at): &(&Array, [usize; 3])| match self.row_of(own, array, at[0], at[1]) {
+                    Some(row) => {
+                        let from = row + near_in_row(at[2], steps[2], array.dims[2]);
+                        values[from] - values[from - self.own().base + other]
+                    }
+                    None => self.own_row(own, array, at, values) - Self::row_in_order(other, own, array, at, values),
+                };
+                places.iter().map(change).collect()
+            }
         }
     }
 
     #[inline(always)]
-    fn own_row(&self, at: At, array: &Array, [i, j, k]: [usize; 3], values: &[f64]) -> f64 {
+    fn own_row(&self, at: At, array: &Array, place: [usize; 3], values: &[f64]) -> f64 {
+        Self::row_in_order(self.own().base, at, array, place, values)
+    }
+
+    /// The same of a column that begins here.
+    #[inline(always)]
+    fn row_in_order(base: usize, at: At, array: &Array, [i, j, k]: [usize; 3], values: &[f64]) -> f64 {
         let [_, ny, nx] = array.dims;
-        let here = self.own().base + array.start + (i * ny + j) * nx + k;
+        let here = base + array.start + (i * ny + j) * nx + k;
         let back = usize::from(at.steps[2].unsigned_abs());
         match at.steps == [0, 0, at.steps[2]] && back <= k {
             true => values[here - back],
-            false => Self::before(values, here, self.own().base, [i, j, k], array.dims),
+            false => Self::before(values, here, base, [i, j, k], array.dims),
         }
     }
 
@@ -189,8 +217,8 @@ impl Place<'_> {
                     None => later.push((at, weight)),
                 },
                 Term::Power(a, sixths) => {
-                    for (sum, a) in sums.iter_mut().zip(row(a)) {
-                        *sum += weight * power(*a, sixths);
+                    for (sums, a) in sums.chunks_mut(TOGETHER).zip(row(a).chunks(TOGETHER)) {
+                        sums.iter_mut().zip(powers(a, sixths)).for_each(|(sum, power)| *sum += weight * power);
                     }
                 }
                 Term::Product(a, b) => {
@@ -212,6 +240,25 @@ impl Place<'_> {
                 Term::Before(n) => {
                     if let Some(start) = self.like(array, n) {
                         add_shifted(sums, weight, &values[start + (i * ny + j) * nx..][..nx], 0);
+                    }
+                }
+                Term::Change(At { back, steps }) => {
+                    let (own, other) = (At::own(steps), self.base_of(back));
+                    match self.row_of(own, array, i, j) {
+                        Some(start) => {
+                            let [here, there] = [start, start - self.own().base + other].map(|at| &values[at..at + nx]);
+                            for (k, sum) in sums.iter_mut().enumerate() {
+                                let k = near_in_row(k, steps[2], nx);
+                                *sum += weight * (here[k] - there[k]);
+                            }
+                        }
+                        // The other column's part is there, the own one comes with the row.
+                        None => {
+                            for (k, sum) in sums.iter_mut().enumerate() {
+                                *sum -= weight * Self::row_in_order(other, own, array, [i, j, k], values);
+                            }
+                            later.push((own, weight));
+                        }
                     }
                 }
             }
@@ -243,30 +290,65 @@ fn near_in_row(k: usize, step: i8, nx: usize) -> usize {
 /// Powers that are tried, in sixths: what densities, lengths, energies and times of one state go with.
 pub(super) const SIXTHS: [i8; 7] = [-6, -4, -3, -2, 2, 3, 4];
 
-/// A power of a positive number; 0 for any other. The cube root is Halley's iteration, so that no host's library decides.
-pub(super) fn power(x: f64, sixths: i8) -> f64 {
-    if !(x > 0.0 && x.is_finite()) {
-        return 0.0;
-    }
-    let root = || {
-        // A third of the exponent, off by 5 %; each step has three times as many digits right.
-        let mut root = f64::from_bits(x.to_bits() / 3 + 0x2A9F_7893_0000_0000);
-        for _ in 0..3 {
-            let cube = root * root * root;
-            root = root * (cube + 2.0 * x) / (2.0 * cube + x);
+/// Those that need no cube root.
+pub(super) const SIXTHS_FAST: [i8; 3] = [-6, -3, 3];
+
+/// Numbers whose powers are computed together.
+pub(super) const TOGETHER: usize = 8;
+
+/// Powers of positive numbers, at most [`TOGETHER`] of them; 0 for any other. The cube root is Halley's iteration, so that no
+/// host's library decides. One step after the other for all of them, so that several fit a vector.
+pub(super) fn powers(numbers: &[f64], sixths: i8) -> [f64; TOGETHER] {
+    let mut found = [1.0; TOGETHER];
+    found.iter_mut().zip(numbers).for_each(|(to, &x)| *to = if x > 0.0 && x.is_finite() { x } else { 1.0 });
+    let square = |all: &mut [f64; TOGETHER]| all.iter_mut().for_each(|x| *x = *x * *x);
+    let invert = |all: &mut [f64; TOGETHER]| all.iter_mut().for_each(|x| *x = 1.0 / *x);
+    match sixths {
+        -6 => invert(&mut found),
+        -4 => {
+            roots(&mut found);
+            square(&mut found);
+            invert(&mut found);
         }
-        root
-    };
-    let square = |x: f64| x * x;
-    finite(match sixths {
-        -6 => 1.0 / x,
-        -4 => 1.0 / square(root()),
-        -3 => 1.0 / x.sqrt(),
-        -2 => 1.0 / root(),
-        2 => root(),
-        3 => x.sqrt(),
-        _ => square(root()),
-    })
+        -3 => {
+            found.iter_mut().for_each(|x| *x = x.sqrt());
+            invert(&mut found);
+        }
+        -2 => {
+            roots(&mut found);
+            invert(&mut found);
+        }
+        2 => roots(&mut found),
+        3 => found.iter_mut().for_each(|x| *x = x.sqrt()),
+        _ => {
+            roots(&mut found);
+            square(&mut found);
+        }
+    }
+    for (to, &x) in found.iter_mut().zip(numbers) {
+        *to = if x > 0.0 && x.is_finite() { finite(*to) } else { 0.0 };
+    }
+    found
+}
+
+/// Cube roots.
+#[inline(always)]
+fn roots(all: &mut [f64; TOGETHER]) {
+    let numbers = *all;
+    // A third of the exponent, off by 5 %; each step has three times as many digits right.
+    *all = numbers.map(|x| f64::from_bits(x.to_bits() / 3 + 0x2A9F_7893_0000_0000));
+    for _ in 0..3 {
+        for (root, x) in all.iter_mut().zip(numbers) {
+            let cube = *root * *root * *root;
+            *root = *root * (cube + 2.0 * x) / (2.0 * cube + x);
+        }
+    }
+}
+
+/// One power; as [`powers`].
+#[cfg(test)]
+fn power(x: f64, sixths: i8) -> f64 {
+    powers(&[x], sixths)[0]
 }
 
 #[inline(always)]
@@ -303,6 +385,7 @@ mod tests {
         for x in [1e-90, 1.7e-9, 0.3, 1.0, 2.0, 12345.678, 9e90] {
             for sixths in SIXTHS {
                 let (found, expected) = (power(x, sixths), x.powf(f64::from(sixths) / 6.0));
+                assert_eq!(powers(&[x; TOGETHER], sixths), [found; TOGETHER]);
                 assert!((found / expected - 1.0).abs() < 1e-12, "{x} to the {sixths}/6 is {expected}, not {found}");
             }
         }

@@ -22,15 +22,18 @@ mod records;
 mod repeats;
 mod residual;
 mod tables;
+mod threads;
 
-use crate::codec::{ArrayCodec, ArrayJob, BIG_ENDIAN, CodecError, CodecId, Older, Work, resize_for_overwrite};
+use crate::codec::{
+    ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Older, Work, resize_for_overwrite,
+};
 use layout::{Group, Kind, Layout, put, take};
 use linear::Place;
 use numbers::Elements;
 use older::{Known, Twins};
-use predictor::{Field, Predictor};
+use predictor::{Coded, Predictor};
 pub(crate) use records::distance as record_bytes;
-use repeats::{Marks, Runs};
+use repeats::Marks;
 use std::borrow::Cow;
 use std::fmt;
 
@@ -46,6 +49,14 @@ pub(crate) const EFFORT_MAX: u32 = 3;
 const MORE_BYTES: usize = 16 << 10;
 
 pub(crate) struct Predict;
+
+/// What a decoder fills, kept so that its pages need not be made anew for each segment.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    bits: Vec<u64>,
+    values: Vec<f64>,
+    froms: [Vec<repeats::From>; 2],
+}
 
 /// The parameter for elements of a width and kind.
 pub(crate) fn param(width: u8, is_big: bool, is_float: bool, effort: u32) -> u32 {
@@ -63,8 +74,19 @@ fn elements_of(param: u32) -> Elements {
     Elements { width: (param & 0xFF) as usize, is_big: param & BIG_ENDIAN != 0, is_float: param & INTEGERS == 0 }
 }
 
+/// Whether a parameter is for bytes of which nothing is known.
 pub(crate) fn is_of_bytes(param: u32) -> bool {
     param & BYTES != 0
+}
+
+/// Whether records are found in bytes of which nothing is known, and are most of them; else prediction has nothing to do.
+pub(crate) fn is_of_records(raw: &[u8], arrays: &[ArrayShape]) -> bool {
+    records_of(raw, arrays).is_some_and(|found| found.bytes().is_some_and(|bytes| bytes * 2 > raw.len()))
+}
+
+fn records_of(raw: &[u8], arrays: &[ArrayShape]) -> Option<records::Records> {
+    let files: Vec<usize> = arrays.iter().map(|array| usize::try_from(array.elements).unwrap_or(usize::MAX)).collect();
+    records::find(raw, &files)
 }
 
 fn damaged(what: &'static str) -> CodecError {
@@ -103,10 +125,8 @@ impl ArrayCodec for Predict {
                 stored,
             );
         }
-        let files: Vec<usize> =
-            job.arrays.iter().map(|array| usize::try_from(array.elements).unwrap_or(usize::MAX)).collect();
-        let found =
-            records::find(job.raw, &files).unwrap_or(records::Records { width: 8, lanes: 1, regions: Vec::new() });
+        let none = records::Records { width: 8, lanes: 1, regions: Vec::new() };
+        let found = records_of(job.raw, job.arrays).unwrap_or(none);
         let (records, others) = found.split(job.raw);
         let packed = pack(&others, effort)?;
         found.write(stored);
@@ -126,13 +146,13 @@ impl ArrayCodec for Predict {
         stored: &[u8],
         raw_bytes: usize,
         raw: &mut Vec<u8>,
-        _work: &mut Work,
+        work: &mut Work,
     ) -> Result<(), CodecError> {
         let wrong = || damaged("the stream does not say what it must");
         if param & BYTES == 0 {
-            return decode(elements_of(param), stored, None, raw_bytes, raw).ok_or_else(wrong);
+            return decode(elements_of(param), stored, None, raw_bytes, work, raw).ok_or_else(wrong);
         }
-        decode_bytes(stored, raw_bytes, raw).ok_or_else(wrong)
+        decode_bytes(stored, raw_bytes, work, raw).ok_or_else(wrong)
     }
 
     fn show(&self, param: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -160,8 +180,15 @@ pub(crate) fn encode_since(
 }
 
 /// What [`encode_since`] gave. `None` where the stream does not say what it must.
-pub(crate) fn decode_since(param: u32, stored: &[u8], older: &[u8], raw_bytes: usize, raw: &mut Vec<u8>) -> Option<()> {
-    decode(elements_of(param), stored, Some(older), raw_bytes, raw)
+pub(crate) fn decode_since(
+    param: u32,
+    stored: &[u8],
+    older: &Older,
+    raw_bytes: usize,
+    raw: &mut Vec<u8>,
+    work: &mut Work,
+) -> Option<()> {
+    decode(elements_of(param), stored, Some(&older.raw), raw_bytes, work, raw)
 }
 
 /// One zstd frame.
@@ -191,7 +218,7 @@ fn encode(
     }
     let own_order = Layout::new(groups, tables, None).ok_or_else(|| damaged("the arrays do not add up"))?;
     let columns = choose::Choice::new(own_order, &like, &all, kind, effort, threads);
-    let choose::Choice { layout, bits, values, known, runs, nested, predictors } = columns;
+    let choose::Choice { layout, bits, runs, nested, predictors } = columns;
 
     layout.write(&mut header);
     for tokens in &runs.tokens {
@@ -206,22 +233,15 @@ fn encode(
         put(*column, &mut header);
         nested::write(links, &mut header);
     }
-    let cells = choose::all_cells(&layout.columns, &nested).unwrap_or_default();
     let mut codes = Vec::new();
-    for (column, (predictor, code)) in (known..).zip(&predictors) {
-        let cells = cells.get(column).filter(|_| predictor.told.is_some()).map_or(&[][..], Vec::as_slice);
-        let runs = Marks { runs: &runs, cells, base: layout.columns[column].base };
-        let place = Place { columns: &layout.columns, column };
-        let field = Field { place, kind, bits: &bits, values: &values };
-        let [near, told] = predictor.encode_others(field, runs, effort);
+    for (predictor, parts) in &predictors {
         predictor.write(&mut header);
-        for part in [code, &near, &told] {
+        for part in parts {
             put(part.len(), &mut header);
             codes.extend_from_slice(part);
         }
     }
-    (0..layout.tables.len())
-        .for_each(|t| tables::encode_order(&layout, t, (kind, &bits), effort, &mut header, &mut codes));
+    tables::encode_orders(&layout, (kind, &bits), (effort, threads), &mut header, &mut codes);
     let packed = pack(&header, effort)?;
     put(packed.len(), stored);
     put(header.len(), stored);
@@ -231,20 +251,28 @@ fn encode(
     Ok(())
 }
 
-fn decode_bytes(mut stored: &[u8], raw_bytes: usize, raw: &mut Vec<u8>) -> Option<()> {
+fn decode_bytes(mut stored: &[u8], raw_bytes: usize, work: &mut Work, raw: &mut Vec<u8>) -> Option<()> {
     let found = records::Records::read(&mut stored)?;
     let bytes = found.bytes().filter(|&bytes| bytes <= raw_bytes)?;
     let packed = take(&mut stored)?;
     let (packed, stored) = stored.split_at_checked(packed)?;
     let others = zstd::bulk::decompress(packed, raw_bytes - bytes).ok()?;
     let mut records = Vec::new();
-    decode(Elements { width: found.width, is_big: false, is_float: true }, stored, None, bytes, &mut records)?;
+    let kind = Elements { width: found.width, is_big: false, is_float: true };
+    decode(kind, stored, None, bytes, work, &mut records)?;
     raw.clear();
     found.join(&records, &others, raw)?;
     (raw.len() == raw_bytes).then_some(())
 }
 
-fn decode(kind: Elements, mut stored: &[u8], older: Option<&[u8]>, raw_bytes: usize, raw: &mut Vec<u8>) -> Option<()> {
+fn decode(
+    kind: Elements,
+    mut stored: &[u8],
+    older: Option<&[u8]>,
+    raw_bytes: usize,
+    work: &mut Work,
+    raw: &mut Vec<u8>,
+) -> Option<()> {
     let elements = raw_bytes / kind.width;
     let (packed, header_bytes) = (take(&mut stored)?, take(&mut stored)?);
     let (packed, mut codes) = stored.split_at_checked(packed)?;
@@ -260,8 +288,9 @@ fn decode(kind: Elements, mut stored: &[u8], older: Option<&[u8]>, raw_bytes: us
     let mut layout = Layout::read(&mut header, known + elements)?;
     let known_columns = Twins::check(&layout, known_groups, known)?;
     let working = layout.elements();
-    let mut both = [Vec::new(), Vec::new()];
-    for (i, froms) in both.iter_mut().enumerate() {
+    let (threads, Buffers { bits, values, froms }) = (work.threads, &mut work.predict);
+    for (i, froms) in froms.iter_mut().enumerate() {
+        froms.clear();
         let count = take(&mut header)?;
         let mut lists: [&[u8]; 3] = [&[]; 3];
         for list in &mut lists {
@@ -271,26 +300,28 @@ fn decode(kind: Elements, mut stored: &[u8], older: Option<&[u8]>, raw_bytes: us
         }
         let [skips, lengths, from_bytes] = lists;
         if i == 0 || count > 0 {
-            let expected = if i == 0 { 0 } else { known as i64 };
-            *froms = repeats::places(working, (known, expected), count, skips, lengths, from_bytes)?;
+            froms.resize(working, 0);
+            repeats::places(froms, (known, if i == 0 { 0 } else { known as i64 }), count, skips, lengths, from_bytes)?;
         }
     }
-    let [exact, near] = both;
-    let runs = Runs::new(exact, near);
+    let runs = froms.each_ref().map(Vec::as_slice);
     let mut nested = Vec::new();
     for _ in 0..take(&mut header).filter(|&n| n <= layout.columns.len())? {
         nested.push((take(&mut header)?, nested::read(&mut header)?));
     }
     let all_cells = choose::all_cells(&layout.columns, &nested)?;
-    let mut bits = vec![0u64; working];
-    let mut values = if kind.is_float { vec![0f64; working] } else { Vec::new() };
+    // What is not decoded yet is 0, whatever was decoded before.
+    bits.clear();
+    bits.resize(working, 0);
+    values.clear();
+    values.resize(if kind.is_float { working } else { 0 }, 0.0);
     layout.runs(|from, step, to, count| {
-        for (i, element) in bits[to..to + count].iter_mut().enumerate().filter(|_| from < known) {
-            let at = (from + i * step) * kind.width;
-            *element = kind.load(&known_body[at..at + kind.width]);
+        if from < known {
+            kind.load_all(&known_body[from * kind.width..], step, &mut bits[to..to + count]);
         }
     });
     values.iter_mut().zip(&bits[..known]).for_each(|(value, &bits)| *value = kind.value(bits));
+    let mut stored = Vec::new();
     for column in known_columns..layout.columns.len() {
         let predictor = Predictor::read(&mut header, column, &layout.columns, known_columns, kind)?;
         let mut parts: [&[u8]; 3] = [&[]; 3];
@@ -298,27 +329,33 @@ fn decode(kind: Elements, mut stored: &[u8], older: Option<&[u8]>, raw_bytes: us
             let (front, rest) = codes.split_at_checked(take(&mut header)?)?;
             (*part, codes) = (front, rest);
         }
+        stored.push((predictor, parts));
+    }
+    let columns = &layout.columns;
+    let coded = |n: usize| {
+        let (column, (predictor, parts)) = (known_columns + n, &stored[n]);
         let cells = all_cells.get(column).filter(|_| predictor.told.is_some()).map_or(&[][..], Vec::as_slice);
         (predictor.told.is_none() || kind.is_float && !cells.is_empty()).then_some(())?;
-        let marks = Marks { runs: &runs, cells, base: layout.columns[column].base };
-        let place = Place { columns: &layout.columns, column };
-        predictor.decode(place, kind, parts, marks, &mut bits, &mut values)?;
-    }
-    for t in 0..layout.tables.len() {
-        layout.tables[t].slots = tables::decode_order(&layout, t, (kind, &bits), &mut header, &mut codes)?;
-    }
+        let base = columns[column].base;
+        let marks = Marks::new(runs, cells, base..base + columns[column].elements);
+        Coded::new(&columns[column], kind, *parts, marks)
+    };
+    // What is stored of a column does not depend on others, its elements do.
+    threads::in_turn(stored.len(), threads, coded, |n, coded| {
+        let place = Place { columns, column: known_columns + n };
+        stored[n].0.decode(place, kind, &coded?, bits, values)
+    })?;
+    let orders = tables::decode_orders(&layout, (kind, bits), threads, &mut header, &mut codes)?;
+    layout.tables.iter_mut().zip(orders).for_each(|(table, slots)| table.slots = slots);
     header.is_empty().then_some(())?;
     resize_for_overwrite(raw, raw_bytes);
     let (body, tail) = raw.split_at_mut(elements * kind.width);
-    layout.runs(|from, step, to, count| {
-        for (i, &element) in bits[to..to + count].iter().enumerate().filter(|_| from >= known) {
-            let at = (from - known + i * step) * kind.width;
-            kind.store(element, &mut body[at..at + kind.width]);
-        }
+    // What is known comes before the first element, and is in no table.
+    layout.runs(|from, step, to, count| match (from.checked_sub(known), count) {
+        (None, _) => {}
+        (Some(from), 1) => kind.store(bits[to], &mut body[from * kind.width..][..kind.width]),
+        (Some(from), _) => kind.store_all(&bits[to..to + count], step, &mut body[from * kind.width..]),
     });
-    layout.keys(|at, key| {
-        let at = (at - known) * kind.width; // known groups are in no table
-        kind.store(key, &mut body[at..at + kind.width]);
-    });
+    layout.keys(|at, key| kind.store(key, &mut body[(at - known) * kind.width..][..kind.width]));
     (codes.len() == tail.len()).then(|| tail.copy_from_slice(codes))
 }

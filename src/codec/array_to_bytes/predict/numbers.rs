@@ -33,6 +33,42 @@ impl Elements {
         }
     }
 
+    /// Loads elements that lie so many elements apart, the first one in front.
+    pub(super) fn load_all(self, bytes: &[u8], step: usize, to: &mut [u64]) {
+        if self.width == 4 {
+            let from = bytes.as_chunks::<4>().0.iter().step_by(step);
+            match self.is_big {
+                true => to.iter_mut().zip(from).for_each(|(to, &b)| *to = u64::from(u32::from_be_bytes(b))),
+                false => to.iter_mut().zip(from).for_each(|(to, &b)| *to = u64::from(u32::from_le_bytes(b))),
+            }
+        } else {
+            let from = bytes.as_chunks::<8>().0.iter();
+            match (self.is_big, step) {
+                (false, 1) => to.iter_mut().zip(from).for_each(|(to, &b)| *to = u64::from_le_bytes(b)),
+                (false, _) => to.iter_mut().zip(from.step_by(step)).for_each(|(to, &b)| *to = u64::from_le_bytes(b)),
+                (true, _) => to.iter_mut().zip(from.step_by(step)).for_each(|(to, &b)| *to = u64::from_be_bytes(b)),
+            }
+        }
+    }
+
+    /// The inverse of [`Elements::load_all`].
+    pub(super) fn store_all(self, from: &[u64], step: usize, bytes: &mut [u8]) {
+        if self.width == 4 {
+            let to = bytes.as_chunks_mut::<4>().0.iter_mut().step_by(step);
+            match self.is_big {
+                true => to.zip(from).for_each(|(to, &b)| *to = (b as u32).to_be_bytes()),
+                false => to.zip(from).for_each(|(to, &b)| *to = (b as u32).to_le_bytes()),
+            }
+        } else {
+            let to = bytes.as_chunks_mut::<8>().0.iter_mut();
+            match (self.is_big, step) {
+                (false, 1) => to.zip(from).for_each(|(to, &b)| *to = b.to_le_bytes()),
+                (false, _) => to.step_by(step).zip(from).for_each(|(to, &b)| *to = b.to_le_bytes()),
+                (true, _) => to.step_by(step).zip(from).for_each(|(to, &b)| *to = b.to_be_bytes()),
+            }
+        }
+    }
+
     fn top(self) -> u64 {
         1 << (self.width * 8 - 1)
     }
@@ -72,6 +108,34 @@ impl Elements {
         self.ordered(bits)
     }
 
+    /// The bits of the element nearest to a prediction that is a number.
+    #[inline(always)]
+    pub(super) fn rounded(self, value: f64) -> u64 {
+        if self.width == 4 { u64::from((value as f32).to_bits()) } else { value.to_bits() }
+    }
+
+    /// The float that is so many representable numbers above another: `unordered(ordered(bits) + steps)`. Where both have
+    /// the same sign, and they nearly always have, that is one addition.
+    #[inline(always)]
+    pub(super) fn above(self, bits: u64, steps: i64) -> u64 {
+        if self.width == 8 {
+            let signed = bits as i64;
+            let near = if signed >= 0 { signed.checked_add(steps) } else { signed.checked_sub(steps) };
+            if let Some(near) = near
+                && (near ^ signed) >= 0
+            {
+                return near as u64;
+            }
+        } else {
+            let signed = i64::from(bits as u32 as i32);
+            let near = if signed >= 0 { signed.wrapping_add(steps) } else { signed.wrapping_sub(steps) };
+            if i64::from(near as i32) == near && (near ^ signed) >= 0 {
+                return u64::from(near as u32);
+            }
+        }
+        self.unordered(self.ordered(bits).wrapping_add(steps))
+    }
+
     /// The sign bit turned.
     #[inline(always)]
     pub(super) fn negated(self, bits: u64) -> u64 {
@@ -83,6 +147,18 @@ impl Elements {
     pub(super) fn magnitude(self, bits: u64) -> u64 {
         if self.is_float { bits & !self.top() } else { bits }
     }
+}
+
+/// The logarithm of a positive number to the base of two, off by 0.0002 at most: exponents and a polynomial, many at a time.
+#[inline(always)]
+pub(super) fn about_log2(x: f64) -> f64 {
+    let bits = x.to_bits();
+    // The exponent as the low bits of a double between 2^52 and 2^53.
+    let exponent = f64::from_bits(bits >> 52 | 0x4330_0000_0000_0000) - ((1u64 << 52) as f64 + 1023.0);
+    let m = f64::from_bits(bits & 0x000F_FFFF_FFFF_FFFF | 0x3FF0_0000_0000_0000);
+    // Through the logarithms at the roots of a Chebyshev polynomial on [1, 2].
+    let fourth = 0.626_032_182_163_928 - 0.078_440_676_209_145_8 * m;
+    exponent - 2.498_353_148_814_169 + m * (4.029_211_391_071_479 + m * (-2.078_335_168_251_712 + m * fourth))
 }
 
 #[cfg(test)]
@@ -101,6 +177,33 @@ mod tests {
             let mut bytes = vec![0; width];
             elements.store(bits, &mut bytes);
             prop_assert_eq!(elements.load(&bytes), bits);
+            // Every second of several, as one by one.
+            let all: Vec<u64> = (0..5u64).map(|n| bits.rotate_left(n as u32 * 7) & elements.mask()).collect();
+            for step in [1, 2] {
+                let mut bytes = vec![0; width * 5 * step];
+                elements.store_all(&all, step, &mut bytes);
+                let mut again = [0; 5];
+                elements.load_all(&bytes, step, &mut again);
+                prop_assert_eq!(&again[..], &all[..]);
+                let third = &bytes[2 * step * width..][..width];
+                prop_assert_eq!(elements.load(third), all[2]);
+            }
+        }
+
+        #[test]
+        fn logarithms_are_off_by_next_to_nothing(mantissa in 1f64..2.0, exponent in -1000i32..1000) {
+            let x = mantissa * 2f64.powi(exponent);
+            prop_assert!((about_log2(x) - x.log2()).abs() < 2e-4);
+        }
+
+        #[test]
+        fn what_is_some_numbers_above_is_found_by_one_addition_too(
+            bits in any::<u64>(), width in prop::sample::select(vec![4usize, 8]),
+            steps in prop_oneof![any::<i64>(), -9i64..9, any::<i32>().prop_map(i64::from)], is_small in any::<bool>(),
+        ) {
+            let floats = Elements { width, is_big: false, is_float: true };
+            let bits = (if is_small { bits & (floats.top() | 7) } else { bits }) & floats.mask();
+            prop_assert_eq!(floats.above(bits, steps), floats.unordered(floats.ordered(bits).wrapping_add(steps)));
         }
 
         #[test]

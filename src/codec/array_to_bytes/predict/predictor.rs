@@ -5,7 +5,7 @@ use super::layout::{Array, Column, put, take};
 use super::linear::{At, Place, STEPS_MAX, Term};
 use super::nested;
 use super::numbers::Elements;
-use super::repeats::Marks;
+use super::repeats::{COPIED, LITERAL, Marks, NEAR, TOLD};
 use super::residual::{self, Around, Effort, Numbers};
 
 /// Sets of weights at most.
@@ -18,8 +18,8 @@ const UNIT_MIN: usize = 48;
 pub(super) enum Set {
     /// By integer sums of neighbours, as the Lorenzo predictor, in so many dimensions: 1 to 3.
     Integer(u8),
-    /// By the value of the known column so many before, plus the same sum of what the neighbours are beside theirs; in
-    /// so many dimensions, 0 for the value alone.
+    /// By the order of the element of the known column so many before, plus the same sum of how much the neighbours are
+    /// above theirs; in so many dimensions, 0 for that element alone.
     Since { back: u16, dimensions: u8 },
     /// By a weighted sum of terms.
     Linear { terms: Vec<Term>, weights: Vec<f64> },
@@ -84,14 +84,14 @@ fn is_grid(column: &Column) -> bool {
 }
 
 /// For each literal those before it along the axes.
-fn around(column: &Column, marks: Marks<'_>) -> Vec<Around> {
+fn around(column: &Column, marks: &Marks<'_>) -> Vec<Around> {
     let mut numbers = vec![0u32; column.elements]; // of literals, from 1
     let mut around: Vec<Around> = Vec::new();
     rows(column, |array, i, j, start| {
         let [_, ny, nx] = array.dims;
         for k in 0..nx {
             let at = start + k - column.base;
-            if marks.is_literal(start + k) {
+            if marks.kinds[at] == LITERAL {
                 let back = |is_there: bool, steps: usize| if is_there { numbers[at - steps] } else { 0 };
                 around.push([back(k > 0, 1), back(j > 0, nx), back(i > 0, nx * ny)]);
                 numbers[at] = around.len() as u32; // fewer than 2^30
@@ -100,31 +100,6 @@ fn around(column: &Column, marks: Marks<'_>) -> Vec<Around> {
         Some(())
     });
     around
-}
-
-/// Neighbours in the Lorenzo predictor's sum, 0 where there are none.
-fn integer(
-    kind: Elements,
-    bits: &[u64],
-    at: usize,
-    [i, j, k]: [usize; 3],
-    [_, ny, nx]: [usize; 3],
-    dimensions: u8,
-) -> i64 {
-    let of = |di: usize, dj: usize, dk: usize| match di > i || dj > j || dk > k {
-        true => 0,
-        false => kind.ordered(bits[at - (di * ny + dj) * nx - dk]),
-    };
-    let line = of(0, 0, 1);
-    if dimensions < 2 {
-        return line;
-    }
-    let plane = line.wrapping_add(of(0, 1, 0)).wrapping_sub(of(0, 1, 1));
-    if dimensions < 3 {
-        return plane;
-    }
-    let behind = of(1, 0, 0).wrapping_sub(of(1, 0, 1)).wrapping_sub(of(1, 1, 0)).wrapping_add(of(1, 1, 1));
-    plane.wrapping_add(behind)
 }
 
 fn difference(kind: Elements, a: i64, b: i64) -> i64 {
@@ -140,50 +115,214 @@ pub(super) struct Field<'a> {
     pub values: &'a [f64],
 }
 
-/// Buffers of a row.
+/// Calls with an `Elements` of which the compiler knows the width, so that inner loops do not ask for it.
+macro_rules! with_width {
+    ($kind:expr, $known:ident => $body:expr) => {
+        match $kind.width {
+            4 => {
+                let $known = Elements { width: 4, ..$kind };
+                $body
+            }
+            _ => {
+                let $known = Elements { width: 8, ..$kind };
+                $body
+            }
+        }
+    };
+}
+
+/// A row that is predicted, and its buffers.
 #[derive(Default)]
 struct Row {
+    /// What all terms give that need nothing of the row.
     sums: Vec<f64>,
     later: Vec<(At, f64)>,
+    /// The later terms by how far before the place their values are: so it is from `inner` on.
+    backs: Vec<(usize, f64)>,
+    inner: usize,
+    /// Of integer sums what comes from other rows; once all is known, the whole predictions.
+    integers: Vec<i64>,
 }
 
 impl Row {
-    fn begin(&mut self, set: &Set, place: Place<'_>, array: &Array, (i, j): (usize, usize), values: &[f64]) {
-        if let Set::Linear { terms, weights } = set {
-            self.sums.resize(array.dims[2], 0.0);
-            place.add_row((terms, weights), array, (i, j), values, &mut self.sums, &mut self.later);
+    /// Everything that does not need the row itself.
+    fn begin(&mut self, set: &Set, field: Field<'_>, array: &Array, (i, j, start): (usize, usize, usize)) {
+        let [_, ny, nx] = array.dims;
+        match set {
+            Set::Linear { terms, weights } => {
+                self.sums.resize(nx, 0.0);
+                field.place.add_row((terms, weights), array, (i, j), field.values, &mut self.sums, &mut self.later);
+                self.backs.clear();
+                self.inner = usize::from(!self.later.is_empty());
+                for &(at, weight) in &self.later {
+                    let back = if at.steps[0] == 0 && at.steps[1] == 0 { at.steps[2].unsigned_abs() } else { 1 };
+                    self.backs.push((usize::from(back), weight));
+                    self.inner = self.inner.max(usize::from(back));
+                }
+            }
+            Set::Integer(dimensions) => {
+                self.integers.clear();
+                self.integers.resize(nx, 0);
+                self.add_rows(*dimensions, field, (i, j, start), (ny, nx), 1);
+            }
+            Set::Since { back, dimensions } => {
+                self.integers.clear();
+                self.integers.resize(nx, 0);
+                let then = start - field.column().base + field.place.base_of(*back);
+                let was = &field.bits[then..][..nx];
+                if *dimensions == 0 {
+                    self.integers.iter_mut().zip(was).for_each(|(sum, &was)| *sum = field.kind.ordered(was));
+                    return;
+                }
+                add_steps(&mut self.integers, was, field.kind, 1);
+                self.add_rows(*dimensions, field, (i, j, start), (ny, nx), 1);
+                self.add_rows(*dimensions, field, (i, j, then), (ny, nx), -1);
+            }
         }
     }
 
-    #[inline(always)]
-    fn predict(&self, set: &Set, field: Field<'_>, array: &Array, [i, j, k]: [usize; 3], at: usize) -> i64 {
-        let Field { place, kind, bits, values } = field;
+    /// What the other rows tell of a row's steps.
+    fn add_rows(
+        &mut self,
+        dimensions: u8,
+        field: Field<'_>,
+        (i, j, start): (usize, usize, usize),
+        (ny, nx): (usize, usize),
+        sign: i64,
+    ) {
+        let kind = field.kind;
+        let row = |back: usize| &field.bits[start - back * nx..][..nx];
+        if dimensions > 1 && j > 0 {
+            add_steps(&mut self.integers, row(1), kind, sign);
+        }
+        if dimensions > 2 && i > 0 {
+            add_steps(&mut self.integers, row(ny), kind, sign);
+        }
+        if dimensions > 2 && i > 0 && j > 0 {
+            add_steps(&mut self.integers, row(ny + 1), kind, -sign);
+        }
+    }
+
+    /// All predictions of a row whose elements are known.
+    fn predict(&mut self, set: &Set, field: Field<'_>, array: &Array, place: (usize, usize, usize)) -> &[i64] {
+        self.begin(set, field, array, place);
+        let (Field { kind, bits, values, .. }, (i, j, start), nx) = (field, place, array.dims[2]);
         match set {
-            Set::Integer(dimensions) => integer(kind, bits, at, [i, j, k], array.dims, *dimensions),
-            Set::Since { back, dimensions } => {
-                let then = at - place.base_of(0) + place.base_of(*back);
-                let was = kind.ordered(bits[then]);
-                let sum = |at: usize| integer(kind, bits, at, [i, j, k], array.dims, *dimensions);
-                if *dimensions == 0 { was } else { was.wrapping_add(sum(at)).wrapping_sub(sum(then)) }
+            Set::Since { dimensions: 0, .. } => {}
+            Set::Integer(_) | Set::Since { .. } => {
+                let before = &bits[start..][..nx - 1];
+                self.integers[1..]
+                    .iter_mut()
+                    .zip(before)
+                    .for_each(|(sum, &b)| *sum = sum.wrapping_add(kind.ordered(b)));
             }
             Set::Linear { .. } => {
-                let sum = place.add_later(&self.later, array, [i, j, k], values, self.sums[k]);
-                kind.nearest(place.columns[place.column].wrap.map_or(sum, |wrap| wrap.wrapped(sum)))
+                let inner = self.inner.min(nx);
+                for (k, sum) in self.sums[..inner].iter_mut().enumerate() {
+                    *sum = field.place.add_later(&self.later, array, [i, j, k], values, *sum);
+                }
+                for &(back, weight) in self.backs.iter().filter(|_| inner < nx) {
+                    let before = &values[start + inner - back..][..nx - inner];
+                    self.sums[inner..].iter_mut().zip(before).for_each(|(sum, value)| *sum += weight * value);
+                }
+                if let Some(wrap) = field.column().wrap {
+                    self.sums.iter_mut().for_each(|sum| *sum = wrap.wrapped(*sum));
+                }
+                self.integers.clear();
+                with_width!(kind, kind => self.integers.extend(self.sums.iter().map(|&sum| kind.nearest(sum))));
             }
         }
+        &self.integers
+    }
+
+    /// Literals from a place on, from what is left; all before them is known.
+    fn fill(
+        &mut self,
+        set: Option<&Set>,
+        (place, kind, array, [i, j, mut k]): (Place<'_>, Elements, &Array, [usize; 3]),
+        start: usize,
+        mut left: &[i64],
+        bits: &mut [u64],
+        values: &mut [f64],
+    ) {
+        match set {
+            None => {
+                let own = &mut bits[start + k..][..left.len()];
+                own.iter_mut().zip(left).for_each(|(bits, &order)| *bits = kind.unordered(order));
+            }
+            Some(Set::Since { dimensions: 0, .. }) => {
+                for ((bits, &was), &left) in bits[start + k..].iter_mut().zip(&self.integers[k..]).zip(left) {
+                    *bits = kind.unordered(was.wrapping_add(left));
+                }
+            }
+            Some(Set::Integer(_) | Set::Since { .. }) => {
+                let mut before = if k > 0 { kind.ordered(bits[start + k - 1]) } else { 0 };
+                for ((bits, &sum), &left) in bits[start + k..].iter_mut().zip(&self.integers[k..]).zip(left) {
+                    *bits = kind.unordered(before.wrapping_add(sum).wrapping_add(left));
+                    before = kind.ordered(*bits);
+                }
+            }
+            Some(Set::Linear { .. }) => {
+                let wrap = place.columns[place.column].wrap;
+                while let [first, rest @ ..] = left
+                    && (k < self.inner || wrap.is_some())
+                {
+                    let sum = place.add_later(&self.later, array, [i, j, k], values, self.sums[k]);
+                    let predicted = kind.nearest(wrap.map_or(sum, |wrap| wrap.wrapped(sum)));
+                    bits[start + k] = kind.unordered(predicted.wrapping_add(*first));
+                    let value = kind.value(bits[start + k]);
+                    values[start + k] = wrap.map_or(value, |wrap| wrap.unwrapped(value, [i, j, k], array.dims));
+                    (k, left) = (k + 1, rest);
+                }
+                if left.is_empty() {
+                    return;
+                }
+                let (both, from, to) = ((&self.sums[k..], left), start + k, (bits, values));
+                with_width!(kind, kind => match &self.backs[..] {
+                    [] => fill_linear(kind, &[], both, from, to),
+                    [a] => fill_linear(kind, &[*a], both, from, to),
+                    [a, b] => fill_linear(kind, &[*a, *b], both, from, to),
+                    [a, b, c] => fill_linear(kind, &[*a, *b, *c], both, from, to),
+                    all => fill_linear(kind, all, both, from, to),
+                });
+            }
+        }
+    }
+}
+
+/// The first so many of a list, which is then without them.
+fn split<'a>(list: &mut &'a [i64], count: usize) -> Option<&'a [i64]> {
+    let (front, rest) = list.split_at_checked(count)?;
+    *list = rest;
+    Some(front)
+}
+
+/// Adds to each sum how much the order of an element is above the one before it, the first's above 0.
+fn add_steps(sums: &mut [i64], row: &[u64], kind: Elements, sign: i64) {
+    let mut before = 0;
+    for (sum, &bits) in sums.iter_mut().zip(row) {
+        let here = kind.ordered(bits);
+        *sum = sum.wrapping_add(here.wrapping_sub(before).wrapping_mul(sign));
+        before = here;
+    }
+}
+
+impl Field<'_> {
+    fn column(&self) -> &Column {
+        &self.place.columns[self.place.column]
     }
 }
 
 impl Set {
-    /// Calls with the place and the difference of each wanted element of the column.
+    /// Calls with the difference of each wanted element of the column.
     pub(super) fn each_difference(
         &self,
         field: Field<'_>,
         is_wanted: impl Fn(usize) -> bool,
-        mut found: impl FnMut(usize, i64),
+        mut found: impl FnMut(i64),
     ) {
         let mut row = Row::default();
-        rows(&field.place.columns[field.place.column], |array, i, j, start| {
+        rows(field.column(), |array, i, j, start| {
             self.row_differences(&mut row, field, array, (i, j, start), &is_wanted, &mut found);
             Some(())
         });
@@ -196,18 +335,69 @@ impl Set {
         array: &Array,
         (i, j, start): (usize, usize, usize),
         is_wanted: &impl Fn(usize) -> bool,
-        found: &mut impl FnMut(usize, i64),
+        found: &mut impl FnMut(i64),
     ) {
-        let nx = array.dims[2];
-        if !(start..start + nx).any(is_wanted) {
+        let (nx, from) = (array.dims[2], start - field.column().base);
+        if !(from..from + nx).any(is_wanted) {
             return;
         }
-        row.begin(self, field.place, array, (i, j), field.values);
-        for k in (0..nx).filter(|k| is_wanted(start + k)) {
-            let at = start + k;
-            let predicted = row.predict(self, field, array, [i, j, k], at);
-            found(at, difference(field.kind, field.kind.ordered(field.bits[at]), predicted));
+        let predicted = row.predict(self, field, array, (i, j, start));
+        let both = field.bits[start..start + nx].iter().zip(predicted).enumerate();
+        for (_, (&bits, &predicted)) in both.filter(|(k, _)| is_wanted(from + k)) {
+            found(difference(field.kind, field.kind.ordered(bits), predicted));
         }
+    }
+}
+
+/// Fills places of a row from `from` on, of which all begin with the sums, and have the later terms' values at these
+/// distances before them.
+#[inline(always)]
+fn fill_linear(
+    kind: Elements,
+    later: &[(usize, f64)],
+    (sums, left): (&[f64], &[i64]),
+    from: usize,
+    (bits, values): (&mut [u64], &mut [f64]),
+) {
+    // The last value is at hand, and need not come back from memory.
+    let mut last = if from > 0 { values[from - 1] } else { 0.0 };
+    for (n, (&sum, &steps)) in sums.iter().zip(left).enumerate() {
+        let at = from + n;
+        let mut sum = sum;
+        for &(back, weight) in later {
+            sum += weight * if back == 1 { last } else { values[at - back] };
+        }
+        let sum = if sum.is_nan() { nothing() } else { sum };
+        bits[at] = kind.above(kind.rounded(sum), steps);
+        last = kind.value(bits[at]);
+        values[at] = last;
+    }
+}
+
+/// Seldom, so that nobody waits for the comparison.
+#[cold]
+fn nothing() -> f64 {
+    0.0
+}
+
+/// What is stored of a column, decoded: of its literals, of what is nearly copied, and of what blocks tell.
+pub(super) struct Coded<'a> {
+    marks: Marks<'a>,
+    numbers: [Vec<i64>; 3],
+}
+
+impl<'a> Coded<'a> {
+    /// Needs nothing of other columns.
+    pub(super) fn new(column: &Column, kind: Elements, codes: [&[u8]; 3], marks: Marks<'a>) -> Option<Self> {
+        let [code, near, told] = codes;
+        let numbers = |code: &[u8], count: usize| match count {
+            0 => code.is_empty().then(Vec::new),
+            count => residual::decode(code, count, |_| 0, Vec::new),
+        };
+        let floats = |f: f64| kind.ordered(f.to_bits());
+        let left = residual::decode(code, marks.count(LITERAL), floats, || around(column, &marks))?;
+        let (near, told) = (numbers(near, marks.count(NEAR))?, numbers(told, marks.count(TOLD))?);
+        Some(Self { marks, numbers: [left, near, told] })
     }
 }
 
@@ -226,13 +416,13 @@ impl Predictor {
     }
 
     /// The code of a column's elements that are not copied.
-    pub(super) fn encode(&self, field: Field<'_>, marks: Marks<'_>, effort: u32) -> Vec<u8> {
+    pub(super) fn encode(&self, field: Field<'_>, marks: &Marks<'_>, effort: u32) -> Vec<u8> {
         let Field { place, kind, bits, .. } = field;
         let column = &place.columns[place.column];
         let mut left: Vec<i64> = Vec::with_capacity(column.elements);
         let mut floats: Vec<f64> = Vec::new();
         if self.sets.is_empty() {
-            for at in (column.base..column.base + column.elements).filter(|&at| marks.is_literal(at)) {
+            for at in marks.all(LITERAL).map(|n| column.base + n) {
                 left.push(kind.ordered(bits[at]));
                 if kind.is_float && kind.width == 8 {
                     floats.push(f64::from_bits(bits[at]));
@@ -242,8 +432,8 @@ impl Predictor {
             let (mut row, mut units) = (Row::default(), Units::new(self.unit));
             rows(column, |array, i, j, start| {
                 let set = self.set(units.row(array, i, j))?;
-                let is_wanted = |at: usize| marks.is_literal(at);
-                set.row_differences(&mut row, field, array, (i, j, start), &is_wanted, &mut |_, d| left.push(d));
+                let is_wanted = |n: usize| marks.kinds[n] == LITERAL;
+                set.row_differences(&mut row, field, array, (i, j, start), &is_wanted, &mut |d| left.push(d));
                 Some(())
             });
         }
@@ -255,14 +445,13 @@ impl Predictor {
     }
 
     /// The codes of a column's elements that are nearly copied, and of those that their blocks tell.
-    pub(super) fn encode_others(&self, field: Field<'_>, marks: Marks<'_>, effort: u32) -> [Vec<u8>; 2] {
+    pub(super) fn encode_others(&self, field: Field<'_>, marks: &Marks<'_>, effort: u32) -> [Vec<u8>; 2] {
         let Field { place, kind, bits, values } = field;
         let column = &place.columns[place.column];
-        let own = || column.base..column.base + column.elements;
-        let near: Vec<i64> = (own().filter(|&at| marks.is_near(at)))
-            .map(|at| difference(kind, kind.ordered(bits[at]), kind.ordered(marks.runs.near_source(at, bits, kind))))
+        let near: Vec<i64> = (marks.all(NEAR).map(|n| column.base + n))
+            .map(|at| difference(kind, kind.ordered(bits[at]), kind.ordered(marks.near_source(at, bits, kind))))
             .collect();
-        let told: Vec<i64> = (own().filter(|&at| marks.is_told(at)))
+        let told: Vec<i64> = (marks.all(TOLD).map(|n| column.base + n))
             .map(|at| difference(kind, kind.ordered(bits[at]), self.told_value(place, kind, marks, at, values)))
             .collect();
         [near, told].map(|left| match left.is_empty() {
@@ -274,7 +463,7 @@ impl Predictor {
         })
     }
 
-    fn told_value(&self, place: Place<'_>, kind: Elements, marks: Marks<'_>, at: usize, values: &[f64]) -> i64 {
+    fn told_value(&self, place: Place<'_>, kind: Elements, marks: &Marks<'_>, at: usize, values: &[f64]) -> i64 {
         let column = &place.columns[place.column];
         let back = self.told.unwrap_or(0);
         let weights = (back > 0).then(|| place.columns[place.column - usize::from(back)].base);
@@ -287,55 +476,58 @@ impl Predictor {
         &self,
         place: Place<'_>,
         kind: Elements,
-        [code, near, told]: [&[u8]; 3],
-        marks: Marks<'_>,
+        coded: &Coded<'_>,
         bits: &mut [u64],
         values: &mut [f64],
     ) -> Option<()> {
         let column = &place.columns[place.column];
-        let own = column.base..column.base + column.elements;
-        let count = |is_one: &dyn Fn(usize) -> bool| own.clone().filter(|&at| is_one(at)).count();
-        let numbers = |code: &[u8], count: usize| match count {
-            0 => code.is_empty().then(Vec::new),
-            count => residual::decode(code, count, |_| 0, Vec::new),
-        };
-        let literals = count(&|at| marks.is_literal(at));
-        let left = residual::decode(code, literals, |f| kind.ordered(f.to_bits()), || around(column, marks))?;
-        let (mut left, mut near, mut told) = (
-            left.into_iter(),
-            numbers(near, count(&|at| marks.is_near(at)))?.into_iter(),
-            numbers(told, count(&|at| marks.is_told(at)))?.into_iter(),
-        );
+        let marks = &coded.marks;
+        // As many as there are of each kind.
+        let [mut left, mut near, mut told] = coded.numbers.each_ref().map(Vec::as_slice);
         let (mut row, mut units) = (Row::default(), Units::new(self.unit));
         rows(column, |array, i, j, start| {
             let nx = array.dims[2];
+            let kinds = &marks.kinds[start - column.base..][..nx];
             let set = match self.sets.is_empty() {
                 true => None,
                 false => Some(self.set(units.row(array, i, j))?),
             };
             if let Some(set) = set
-                && (start..start + nx).any(|at| marks.is_literal(at))
+                && kinds.contains(&LITERAL)
             {
-                row.begin(set, place, array, (i, j), values);
+                row.begin(set, Field { place, kind, bits, values }, array, (i, j, start));
             }
-            for k in 0..nx {
+            let mut k = 0;
+            while k < nx {
+                let what = kinds[k];
+                let count = kinds[k..].iter().position(|&other| other != what).unwrap_or(nx - k);
                 let at = start + k;
-                let element = if marks.is_copied(at) {
-                    marks.runs.source(at, bits, kind)
-                } else if marks.is_told(at) {
-                    kind.unordered(self.told_value(place, kind, marks, at, values).wrapping_add(told.next()?))
-                } else if marks.is_near(at) {
-                    kind.unordered(kind.ordered(marks.runs.near_source(at, bits, kind)).wrapping_add(near.next()?))
-                } else {
-                    let predicted = set
-                        .map_or(0, |set| row.predict(set, Field { place, kind, bits, values }, array, [i, j, k], at));
-                    kind.unordered(predicted.wrapping_add(left.next()?))
-                };
-                bits[at] = element;
-                if kind.is_float {
-                    let value = kind.value(element);
-                    values[at] = column.wrap.map_or(value, |wrap| wrap.unwrapped(value, [i, j, k], array.dims));
+                match what {
+                    COPIED => marks.copy(at, count, bits, kind),
+                    NEAR => marks.copy_nearly(at, split(&mut near, count)?, bits, kind),
+                    TOLD => {
+                        for (at, &off) in (at..).zip(split(&mut told, count)?) {
+                            let told = self.told_value(place, kind, marks, at, values);
+                            bits[at] = kind.unordered(told.wrapping_add(off));
+                            values[at] = kind.value(bits[at]);
+                        }
+                    }
+                    _ => {
+                        let left = split(&mut left, count)?;
+                        let field = (place, kind, array, [i, j, k]);
+                        row.fill(set, field, start, left, bits, values);
+                    }
                 }
+                if kind.is_float && (what != LITERAL || !matches!(set, Some(Set::Linear { .. }))) {
+                    let both = values[at..at + count].iter_mut().zip(&bits[at..at + count]);
+                    both.for_each(|(value, &bits)| *value = kind.value(bits));
+                    if let Some(wrap) = column.wrap {
+                        for (k, value) in (k..).zip(&mut values[at..at + count]) {
+                            *value = wrap.unwrapped(*value, [i, j, k], array.dims);
+                        }
+                    }
+                }
+                k += count;
             }
             Some(())
         })
@@ -385,13 +577,13 @@ impl Predictor {
             sets.push(match take(bytes)? {
                 dimensions @ 1..=3 => Set::Integer(dimensions as u8),
                 number @ 5..=8 => {
-                    let back = take(bytes).filter(|&back| back <= column && column - back < known)?;
-                    (columns[column - back].arrays == columns[column].arrays).then_some(())?;
+                    let back = take(bytes).filter(|&back| is_known(back, column, columns, known))?;
                     Set::Since { back: u16::try_from(back).ok()?, dimensions: (number - 5) as u8 }
                 }
                 4 if kind.is_float => {
                     let count = take(bytes).filter(|&n| n <= TERMS_MAX)?;
-                    let terms = (0..count).map(|_| read_term(bytes, column, columns)).collect::<Option<Vec<Term>>>()?;
+                    let terms =
+                        (0..count).map(|_| read_term(bytes, column, columns, known)).collect::<Option<Vec<Term>>>()?;
                     let mut weights = Vec::with_capacity(count);
                     for _ in 0..count {
                         let (weight, rest) = bytes.split_first_chunk::<8>()?;
@@ -415,12 +607,18 @@ impl Predictor {
     }
 }
 
+/// Whether the column so many before is known, and has the same arrays.
+fn is_known(back: usize, column: usize, columns: &[Column], known: usize) -> bool {
+    let other = column.checked_sub(back).filter(|&other| other < known);
+    other.is_some_and(|other| columns[other].arrays == columns[column].arrays)
+}
+
 fn write_term(term: Term, out: &mut Vec<u8>) {
     let mut numbers = |all: &[u16]| all.iter().for_each(|&n| put(usize::from(n), out));
     match term {
         Term::One => numbers(&[0]),
-        Term::Value(At { back, steps }) => {
-            numbers(&[1, back]);
+        Term::Value(At { back, steps }) | Term::Change(At { back, steps }) => {
+            numbers(&[if matches!(term, Term::Value(_)) { 1 } else { 7 }, back]);
             steps.iter().for_each(|&step| put((step + STEPS_MAX) as usize, out));
         }
         Term::Product(a, b) => numbers(&[2, a, b]),
@@ -431,17 +629,21 @@ fn write_term(term: Term, out: &mut Vec<u8>) {
     }
 }
 
-fn read_term(bytes: &mut &[u8], column: usize, columns: &[Column]) -> Option<Term> {
+fn read_term(bytes: &mut &[u8], column: usize, columns: &[Column], known: usize) -> Option<Term> {
     let back = |bytes: &mut &[u8]| take(bytes).filter(|&n| n <= column).and_then(|n| u16::try_from(n).ok());
     let term = match take(bytes)? {
         0 => Term::One,
-        1 => {
+        number @ (1 | 7) => {
             let back = back(bytes)?;
             let mut steps = [0; 3];
             for step in &mut steps {
                 *step = take(bytes).filter(|&n| n <= 2 * STEPS_MAX as usize)? as i8 - STEPS_MAX;
             }
-            Term::Value(At { back, steps })
+            let at = At { back, steps };
+            match number {
+                1 => Term::Value(at),
+                _ => is_known(usize::from(back), column, columns, known).then_some(Term::Change(at))?,
+            }
         }
         2 => Term::Product(back(bytes)?, back(bytes)?),
         3 => Term::Quotient(back(bytes)?, back(bytes)?, back(bytes)?),

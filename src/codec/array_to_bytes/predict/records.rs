@@ -57,9 +57,10 @@ fn equal_bytes(a: &[u8], b: &[u8]) -> usize {
 
 /// The records of one file.
 fn region(bytes: &[u8], distance: usize, width: usize) -> Option<(usize, usize)> {
-    let equal: Vec<bool> = bytes.iter().zip(bytes.get(distance..)?).map(|(a, b)| a == b).collect();
-    let windows: Vec<usize> =
-        equal.chunks_exact(distance).map(|window| window.iter().filter(|&&e| e).count()).collect();
+    let other = bytes.get(distance..)?;
+    let windows: Vec<usize> = (bytes.chunks_exact(distance).zip(other.chunks_exact(distance)))
+        .map(|(window, next)| equal_bytes(window, next))
+        .collect();
     let mean = windows.iter().sum::<usize>() / windows.len().max(1);
     let (mut best, mut from) = (0..0, 0);
     for (n, &count) in windows.iter().chain(std::iter::once(&0)).enumerate() {
@@ -71,10 +72,12 @@ fn region(bytes: &[u8], distance: usize, width: usize) -> Option<(usize, usize)>
         }
     }
     // Numbers lie so that their last bytes, which hold sign and exponent, are the ones that are equal.
-    let inside = equal.get(best.start * distance..best.end * distance)?;
+    let inside = best.start * distance..best.end * distance;
+    let pairs = bytes.get(inside.clone())?.chunks_exact(width).zip(other.get(inside)?.chunks_exact(width));
     let mut counts = vec![0usize; width];
-    for (n, _) in inside.iter().enumerate().filter(|(_, equal)| **equal) {
-        counts[n % width] += 1;
+    for (here, next) in pairs {
+        let equal = here.iter().zip(next).map(|(a, b)| usize::from(a == b));
+        counts.iter_mut().zip(equal).for_each(|(count, equal)| *count += equal);
     }
     let phase = (0..width)
         .max_by_key(|&p| (counts[(p + width - 1) % width] * 2 + counts[(p + width - 2) % width], width - p))?;

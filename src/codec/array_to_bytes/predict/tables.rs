@@ -12,6 +12,7 @@ use super::fit::{Sampled, select};
 use super::layout::{Dims, Group, Kind, Layout, product, put, take};
 use super::numbers::Elements;
 use super::residual::{self, Effort, Numbers};
+use super::threads;
 
 /// Rows of a table at least, and columns of real numbers with them.
 const ROWS_MIN: usize = 512;
@@ -23,6 +24,8 @@ const TABLES_MAX: usize = 64;
 const SAMPLE: usize = 1024;
 /// Mean step from row to row, as a part of all extents, over which positions do not tell the order.
 const STEP_MAX: f64 = 0.2;
+/// Positions by which it is decided whether they go round.
+const LOOKED_AT: usize = 4096;
 /// How alike distances from the places must be for positions to go round: 1 if all are the same, 0 if they are anyhow.
 const SURE_MIN: f64 = 0.5;
 
@@ -89,12 +92,13 @@ impl Wrap {
         let [_, ny, nx] = dims;
         let turn = |axis: usize| {
             let (mut x, mut y) = (0.0, 0.0);
-            for (n, value) in values.iter().enumerate() {
+            let step = values.len().div_ceil(LOOKED_AT) | 1;
+            for (n, value) in values.iter().enumerate().step_by(step) {
                 let at = [n / (ny * nx), n / nx % ny, n % nx][axis];
                 let angle = (value / period - at as f64 / dims[axis] as f64) * std::f64::consts::TAU;
                 (x, y) = (x + angle.cos(), y + angle.sin());
             }
-            (x.hypot(y) / values.len() as f64, y.atan2(x) / std::f64::consts::TAU * period)
+            (x.hypot(y) / values.len().div_ceil(step) as f64, y.atan2(x) / std::f64::consts::TAU * period)
         };
         let turns = (0..3).filter(|&axis| dims[axis] > 1).map(|axis| (turn(axis), axis));
         let ((sure, offset), axis) = turns.max_by(|a, b| a.0.0.total_cmp(&b.0.0))?;
@@ -344,15 +348,27 @@ pub(super) fn read(bytes: &mut &[u8], groups: &mut [Group]) -> Option<Vec<Table>
     Some(tables)
 }
 
-/// The order of a table's rows: what is put into the header, and both codes.
-pub(super) fn encode_order(
+/// The order of a table's rows: numbers for the header, and both codes.
+type Order = (Vec<usize>, [Vec<u8>; 2]);
+
+/// Writes the orders of all tables' rows.
+pub(super) fn encode_orders(
     layout: &Layout,
-    t: usize,
-    (kind, bits): (Elements, &[u64]),
-    effort: u32,
+    numbers: (Elements, &[u64]),
+    (effort, threads): (u32, usize),
     header: &mut Vec<u8>,
     codes: &mut Vec<u8>,
 ) {
+    for (numbers, parts) in threads::all(layout.tables.len(), threads, |t| encode_order(layout, t, numbers, effort)) {
+        numbers.iter().for_each(|&n| put(n, header));
+        for part in parts {
+            put(part.len(), header);
+            codes.extend(part);
+        }
+    }
+}
+
+fn encode_order(layout: &Layout, t: usize, (kind, bits): (Elements, &[u64]), effort: u32) -> Order {
     let table = &layout.tables[t];
     let code = |values: &[i64]| match values.is_empty() {
         true => Vec::new(),
@@ -364,22 +380,18 @@ pub(super) fn encode_order(
     let steps: Vec<i64> = (table.slots.iter())
         .map(|&slot| i64::from(slot) - std::mem::replace(&mut before, i64::from(slot)) - 1)
         .collect();
-    let mut best = (vec![0], code(&steps), Vec::new());
+    let mut best = (vec![0], [code(&steps), Vec::new()]);
     if effort > 1
         && let Some(columns) = positions(layout, t, kind, bits)
     {
         let points = columns.map(|column| points(layout, column, kind, bits));
         let (ranks, others) = Chain::new(points.each_ref().map(Vec::as_slice), &is_row(table)).ranks(&table.slots);
         let (ranks, others) = (code(&ranks), code(&others));
-        if ranks.len() + others.len() < best.1.len() {
-            best = (vec![1, columns[0], columns[1], columns[2]], ranks, others);
+        if ranks.len() + others.len() < best.1[0].len() {
+            best = (vec![1, columns[0], columns[1], columns[2]], [ranks, others]);
         }
     }
-    best.0.iter().for_each(|&n| put(n, header));
-    for part in [best.1, best.2] {
-        put(part.len(), header);
-        codes.extend(part);
-    }
+    best
 }
 
 fn is_row(table: &Table) -> Vec<bool> {
@@ -427,27 +439,42 @@ fn positions(layout: &Layout, t: usize, kind: Elements, bits: &[u64]) -> Option<
     Some([best[0].1, best[1].1, best[2].1])
 }
 
-/// The place of each row of a table, from what [`encode_order`] wrote.
-pub(super) fn decode_order(
+/// The place of each row of all tables, from what [`encode_orders`] wrote.
+pub(super) fn decode_orders(
+    layout: &Layout,
+    numbers: (Elements, &[u64]),
+    threads: usize,
+    header: &mut &[u8],
+    codes: &mut &[u8],
+) -> Option<Vec<Vec<u32>>> {
+    let mut stored = Vec::new();
+    for table in &layout.tables {
+        let mut columns = [0; 3];
+        let way = take(header)?;
+        if way == 1 {
+            for column in &mut columns {
+                *column =
+                    take(header).filter(|&n| layout.columns.get(n).is_some_and(|c| c.elements == table.places()))?;
+            }
+        }
+        let mut parts: [&[u8]; 2] = [&[]; 2];
+        for part in &mut parts {
+            let (front, rest) = codes.split_at_checked(take(header)?)?;
+            (*part, *codes) = (front, rest);
+        }
+        stored.push((way, columns, parts));
+    }
+    let order = |t: usize| decode_order(layout, t, numbers, stored[t]);
+    threads::all(stored.len(), threads, order).into_iter().collect()
+}
+
+fn decode_order(
     layout: &Layout,
     t: usize,
     (kind, bits): (Elements, &[u64]),
-    header: &mut &[u8],
-    codes: &mut &[u8],
+    (way, columns, parts): (usize, [usize; 3], [&[u8]; 2]),
 ) -> Option<Vec<u32>> {
     let table = &layout.tables[t];
-    let way = take(header)?;
-    let mut columns = [0; 3];
-    if way == 1 {
-        for column in &mut columns {
-            *column = take(header).filter(|&n| layout.columns.get(n).is_some_and(|c| c.elements == table.places()))?;
-        }
-    }
-    let mut parts: [&[u8]; 2] = [&[]; 2];
-    for part in &mut parts {
-        let (front, rest) = codes.split_at_checked(take(header)?)?;
-        (*part, *codes) = (front, rest);
-    }
     let numbers = |code: &[u8], count: usize| match count {
         0 => code.is_empty().then(Vec::new),
         count => residual::decode(code, count, |_| 0, Vec::new),

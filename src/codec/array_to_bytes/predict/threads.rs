@@ -1,0 +1,141 @@
+//! Work on several threads whose results do not depend on how many there are.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Results for 0 up to `count`, in order, made on so many threads.
+pub(super) fn all<T: Send>(count: usize, threads: usize, make: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let mut made = Vec::with_capacity(count);
+    let each = in_turn(count, threads, make, |_, one| {
+        made.push(one);
+        Some(())
+    });
+    debug_assert_eq!(each, Some(()));
+    made
+}
+
+/// What was begun, and what was made and is not used yet.
+struct Ahead<T> {
+    next: usize,
+    made: Vec<Option<T>>,
+    /// Nobody waits for more.
+    is_over: bool,
+}
+
+struct OnPanic<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnPanic<F> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.0)();
+        }
+    }
+}
+
+/// Makes something for 0 up to `count` on so many threads, and uses it on this one, one after the other in order, while others
+/// make what comes later. Ends where `use_it` gives `None`.
+pub(super) fn in_turn<T: Send>(
+    count: usize,
+    threads: usize,
+    make: impl Fn(usize) -> T + Sync,
+    mut use_it: impl FnMut(usize, T) -> Option<()>,
+) -> Option<()> {
+    if threads < 2 || count < 2 {
+        return (0..count).try_for_each(|n| use_it(n, make(n)));
+    }
+    let ahead = Mutex::new(Ahead { next: 0, made: (0..count).map(|_| None).collect(), is_over: false });
+    let is_made = Condvar::new();
+    let lock = || ahead.lock().unwrap_or_else(PoisonError::into_inner);
+    // Makes the next one, if there is any to make.
+    let make_next = || {
+        let mut state = lock();
+        let n = state.next;
+        if n >= count || state.is_over {
+            return false;
+        }
+        state.next = n + 1;
+        drop(state);
+        // If it panics nobody waits for it, and the scope ends with that panic.
+        let on_panic = OnPanic(|| {
+            lock().is_over = true;
+            is_made.notify_all();
+        });
+        let one = make(n);
+        lock().made[n] = Some(one);
+        is_made.notify_all();
+        drop(on_panic);
+        true
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(count) {
+            scope.spawn(|| while make_next() {});
+        }
+        let used = (0..count).try_for_each(|n| {
+            let one = loop {
+                let mut state = lock();
+                if let Some(one) = state.made[n].take() {
+                    break one;
+                }
+                if state.is_over {
+                    return None;
+                }
+                if state.next < count {
+                    drop(state);
+                    make_next();
+                } else {
+                    // The others are at the last ones.
+                    drop(is_made.wait(state).unwrap_or_else(PoisonError::into_inner));
+                }
+            };
+            use_it(n, one)
+        });
+        lock().is_over = true;
+        used
+    })
+}
+
+/// Two things, at the same time where there is more than one thread.
+pub(super) fn both<A, B: Send>(threads: usize, a: impl FnOnce() -> A, b: impl FnOnce() -> B + Send) -> (A, B) {
+    if threads < 2 {
+        return (a(), b());
+    }
+    std::thread::scope(|scope| {
+        let b = scope.spawn(b);
+        let a = a();
+        match b.join() {
+            Ok(b) => (a, b),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_used_once_and_in_order_on_any_number_of_threads() {
+        for threads in [0, 1, 2, 5, 100] {
+            assert_eq!(all(57, threads, |n| n * n), (0..57).map(|n| n * n).collect::<Vec<_>>());
+            let mut used = Vec::new();
+            let ended = in_turn(
+                57,
+                threads,
+                |n| n,
+                |n, one| {
+                    used.push((n, one));
+                    (n < 20).then_some(())
+                },
+            );
+            assert_eq!((ended, used.len(), used.last()), (None, 21, Some(&(20, 20))));
+        }
+        assert_eq!(all(0, 4, |n| n), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn a_panic_ends_everything_and_nobody_waits_for_ever() {
+        for at in [0, 30, 56] {
+            let result = std::panic::catch_unwind(|| all(57, 3, |n| assert_ne!(n, at)));
+            assert!(result.is_err());
+        }
+    }
+}
