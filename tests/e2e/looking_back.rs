@@ -29,6 +29,11 @@ fn write_slow(dir: &Path, step: u32) {
     }
 }
 
+/// What a checkpoint is called.
+fn name(step: u32) -> String {
+    format!("sim.it_{step}")
+}
+
 struct Series {
     dir: tempfile::TempDir,
 }
@@ -58,7 +63,7 @@ impl Series {
     /// Which checkpoints a checkpoint is coded with.
     fn coded_with(&self, step: u32) -> Vec<String> {
         let mut command = mcr();
-        command.arg("show").arg(step.to_string()).arg("--store").arg(self.store());
+        command.arg("show").arg(name(step)).arg("--store").arg(self.store());
         let shown = run_json(&mut command, 0);
         shown["coded_with"].as_object().expect("a table").keys().cloned().collect()
     }
@@ -67,10 +72,10 @@ impl Series {
     fn restore(&self, step: u32, status: i32) -> String {
         let to = self.dir.path().join("to");
         let mut command = mcr();
-        command.arg("restart").args(["--copy", "--checkpoint", &step.to_string(), "--store"]).arg(self.store());
+        command.arg("restart").args(["--copy", "--checkpoint", &name(step), "--store"]).arg(self.store());
         let report = run_json(command.arg("--to").arg(&to), status);
         let found = report["checkpoint"].as_str().expect("a name").to_owned();
-        let is_one = |path: &Path| path.to_string_lossy().contains(&format!("it_{found}."));
+        let is_one = |path: &Path| path.to_string_lossy().contains(&format!("{found}."));
         let expected = contents(&self.from()).into_iter().filter(|(path, _)| is_one(path)).collect();
         assert_same_files(&expected, &contents(&to));
         std::fs::remove_dir_all(&to).expect("removed");
@@ -82,20 +87,20 @@ impl Series {
 fn a_slow_series_is_coded_with_older_checkpoints_of_which_one_in_three_is_whole() {
     let series = Series::new(6);
     series.save(&["--whole-every", "3"]);
-    let expected = [None, Some("0"), Some("0"), None, Some("3"), Some("3")];
+    let expected = [None, Some(0), Some(0), None, Some(3), Some(3)];
     for (step, expected) in (0..).zip(expected) {
-        assert_eq!(series.coded_with(step), expected.into_iter().collect::<Vec<_>>(), "checkpoint {step}");
-        assert_eq!(series.restore(step, 0), step.to_string());
+        assert_eq!(series.coded_with(step), expected.map(name).into_iter().collect::<Vec<_>>(), "checkpoint {step}");
+        assert_eq!(series.restore(step, 0), name(step));
     }
     run(mcr().arg("verify").arg("--store").arg(series.store()), 0);
-    let text = run(mcr().args(["show", "5", "--store"]).arg(series.store()), 0).stdout;
+    let text = run(mcr().args(["show", "sim.it_5", "--store"]).arg(series.store()), 0).stdout;
     let text = String::from_utf8(text).expect("text");
-    assert!(text.contains("are decoded with those of 3") && text.contains("since(f64"), "{text}");
+    assert!(text.contains("are decoded with those of sim.it_3") && text.contains("since(f64"), "{text}");
 
     // What is kept is restored, though all that it is coded with was pruned.
     run(mcr().args(["prune", "--keep", "1", "--store"]).arg(series.store()), 0);
     assert_eq!(list(&series.store()).len(), 1);
-    assert_eq!(series.restore(5, 0), "5");
+    assert_eq!(series.restore(5, 0), "sim.it_5");
     run(mcr().arg("verify").arg("--store").arg(series.store()), 0);
 }
 
@@ -103,18 +108,18 @@ fn a_slow_series_is_coded_with_older_checkpoints_of_which_one_in_three_is_whole(
 fn a_damaged_base_costs_all_that_is_coded_with_it_openly() {
     let series = Series::new(6);
     series.save(&["--whole-every", "3"]);
-    let path = series.store().join("j/3/group-0000.mcr");
+    let path = series.store().join("j/sim.it_3/group-0000.mcr");
     let mut bytes = std::fs::read(&path).expect("there");
     let middle = bytes.len() / 2; // of the numbers, which are most of it
     bytes[middle] ^= 0x40;
     std::fs::write(&path, bytes).expect("written");
-    assert_eq!(series.restore(5, 2), "2");
-    run(mcr().args(["verify", "5", "--store"]).arg(series.store()), 1);
+    assert_eq!(series.restore(5, 2), "sim.it_2");
+    run(mcr().args(["verify", "sim.it_5", "--store"]).arg(series.store()), 1);
     // The next checkpoint is not coded with what cannot be read.
     write_slow(&series.from(), 6);
     series.save(&["--whole-every", "8"]);
     assert_eq!(series.coded_with(6), Vec::<String>::new());
-    assert_eq!(series.restore(6, 0), "6");
+    assert_eq!(series.restore(6, 0), "sim.it_6");
 }
 
 #[test]
