@@ -20,7 +20,7 @@
 //!
 //! # Checkpoint: from a finished file to a manifest
 //!
-//! Rows 5 to 10 are [`flush_checkpoint`], top to bottom; it runs on a thread of its own and needs a list of headers and
+//! Rows 5 to 11 are [`flush_checkpoint`], top to bottom; it runs on a thread of its own and needs a list of headers and
 //! somebody who has the bytes, so the daemons and `mcr save` both call it.
 //!
 //! | # | step | where | function | gives |
@@ -32,9 +32,10 @@
 //! | 5 | classify | `src/classify.rs` | [`classify::classify`] | [`classify::VariableClass`]: the same variable on different ranks |
 //! | 6 | plan | `src/plan.rs` | [`plan::plan`] | [`plan::SegmentPlan`]: which bytes, in which order; what [`reuse::reusable`] finds in the store is left out |
 //! | 7 | fetch and merge | `anc/src/flush.rs` | `fetch_segment` | raw bytes of a segment, within the budget; [`merge::merge`] interleaves them where the scheme says so |
-//! | 8 | compress | `anc/src/compress.rs` | [`compress`] | [`container::StoredSegment`], by [`codec::encode_chosen`], decoded again and compared |
-//! | 9 | write | `src/container/writer.rs` | [`container::ContainerWriter::append`], [`seal`] | [`container::SealedContainer`]: synced, under its final name |
-//! | 10 | commit | `src/manifest.rs` | [`manifest::commit`] | [`manifest::Manifest`]: from here on a restart sees the group |
+//! | 8 | look back | `anc/src/looking_back.rs` | `read` | the same segment of an older checkpoint ([`bases::Bases`]), where the profile wants one and the class gains |
+//! | 9 | compress | `anc/src/compress.rs` | [`compress`] | [`container::StoredSegment`], by [`codec::encode_chosen`], decoded again and compared |
+//! | 10 | write | `src/container/writer.rs` | [`container::ContainerWriter::append`], [`seal`] | [`container::SealedContainer`]: synced, under its final name |
+//! | 11 | commit | `src/manifest.rs` | [`manifest::commit`] | [`manifest::Manifest`]: from here on a restart sees the group |
 //!
 //! A variable's bytes come from whoever implements `anc/src/source.rs`: `RemoteSource` (`anc/src/fetch.rs`) asks the
 //! agents, which read the file again and compare; `LocalSource` (`cli/src/local.rs`) reads it here. What arrives is compared with
@@ -52,7 +53,7 @@
 //! | 1 | choose | `src/manifest.rs` | [`manifest::list`] | [`manifest::CheckpointState`], newest first; only complete ones count |
 //! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the container's index, and those of older containers that it refers to |
 //! | 3 | read | `src/container/reader.rs` | [`container::ContainerReader::read_segment`] | [`container::StoredSegment`], its checksum compared |
-//! | 4 | decompress | `src/codec/mod.rs` | [`codec::Chain::decode`] | raw bytes of a segment |
+//! | 4 | decompress | `src/codec/mod.rs` | [`codec::Chain::decode`] | raw bytes of a segment; of the older one that it was coded with first, if it was |
 //! | 5 | split | `src/container/set.rs` | [`container::ContainerSet::run`] | one piece for each variable, as [`merge::split`] would |
 //! | 6 | hand on | `anc/src/restart.rs` | [`restore_files`], [`send_ranks`] | pieces to a file of this node, or as frames to another (`cli/src/remote.rs`) |
 //! | 7 | write, verify | `cnc/src/restart.rs` | [`FileRestorer::write`], [`verify`] | a file beside its final name whose digest equals that of row 2 above |
@@ -96,6 +97,7 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+pub mod bases;
 pub mod classify;
 pub mod codec;
 pub mod container;

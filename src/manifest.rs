@@ -65,6 +65,9 @@ pub struct Manifest {
     pub container: ManifestContainer,
     /// Containers of older checkpoints that hold bytes of this group.
     pub references: Vec<ContainerRef>,
+    /// In how many checkpoints in a row, this being the last, segments are coded with those of older ones.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub in_a_row: u32,
     /// What was chosen for its classes, and why; at most 64, of the largest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<Decision>,
@@ -141,8 +144,14 @@ pub struct ManifestDraft {
     pub created_unix_ms: u64,
     /// Milliseconds since the first header was announced.
     pub elapsed_ms: u64,
+    /// In how many checkpoints in a row, this being the last, segments are coded with those of older ones.
+    pub in_a_row: u32,
     /// What was chosen for its classes, and why.
     pub decisions: Vec<Decision>,
+}
+
+fn is_nothing(count: &u32) -> bool {
+    *count == 0
 }
 
 /// The name of a group's manifest in the directory of its checkpoint.
@@ -192,6 +201,7 @@ pub fn commit(store: &dyn Store, sealed: SealedContainer, draft: ManifestDraft) 
             index_digest,
         },
         references: index.references().iter().map(|reference| ContainerRef::clone(reference)).collect(),
+        in_a_row: draft.in_a_row,
         decisions: draft.decisions,
         files: index.files().iter().map(file).collect(),
         job,

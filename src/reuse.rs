@@ -1,7 +1,9 @@
 //! Bytes that need not be stored again: those of the previous checkpoint, and those of another rank.
 
 use crate::classify::VariableRef;
-use crate::container::{ContainerReader, ContainerRef, DIGEST_BYTES_MIN, Placement, REFERENCES_MAX, ReadError, Source};
+use crate::container::{
+    ContainerReader, ContainerRef, DIGEST_BYTES_MIN, Index, Placement, REFERENCES_MAX, ReadError, Source,
+};
 use crate::header::FileHeader;
 use crate::ids::{Digest, JobId};
 use crate::manifest::Manifest;
@@ -53,6 +55,8 @@ impl ReuseIndex {
         let mut by_digest = HashMap::new();
         for (variable, header) in index.variables().filter(|(_, header)| header.raw_bytes.0 >= DIGEST_BYTES_MIN) {
             let (container, at) = match index.placement(variable) {
+                // A variable must not lead through one older container to another.
+                Some(Placement::Pieces) if is_coded_since(index, variable) => continue,
                 Some(Placement::Pieces) => (0, variable),
                 Some(Placement::External { reference, at }) => (reference + 1, at),
                 Some(Placement::SameAs(_)) | None => continue, // its target is there too
@@ -89,6 +93,11 @@ impl ReuseIndex {
     pub fn is_empty(&self) -> bool {
         self.by_digest.is_empty()
     }
+}
+
+/// Whether a part of a variable is in a segment that has a base.
+fn is_coded_since(index: &Index, variable: VariableRef) -> bool {
+    index.pieces_of(variable).any(|(segment, _)| !index.segments()[segment as usize].dependencies.is_empty())
 }
 
 /// All that a group need not store: variables that an older container holds, and variables with the bytes of another one

@@ -1,7 +1,9 @@
 //! What a flush knows when codecs are chosen, and what it takes down for the next.
 
 use mcrengine::classify::VariableClass;
-use mcrengine::codec::{Basis, Coded, Deciding, Decision, Decisions, Profile, StoreRate, shared_name};
+use mcrengine::codec::{
+    Basis, Coded, Deciding, Decision, Decisions, Profile, Reason, StoreRate, shared_name, since_name,
+};
 use mcrengine::ids::CheckpointId;
 use mcrengine::manifest::Manifest;
 use mcrengine::plan::SegmentPlan;
@@ -33,17 +35,22 @@ impl<'a> Choosing<'a> {
         Self { classes, before, store, clock: Box::new(move || began.elapsed()), deciding }
     }
 
-    /// What the choice for a segment rests on.
-    pub fn basis(&self, segment: &SegmentPlan) -> Basis<'_> {
-        Basis { kept: self.before.kept(&self.class(segment), self.store), store: self.store, clock: &*self.clock }
+    /// What the choice for a segment rests on. `looks_back` says whether an older checkpoint has something of it: that is
+    /// decided apart, so that a checkpoint that is coded whole between others changes nothing for these.
+    pub fn basis(&self, segment: &SegmentPlan, looks_back: bool) -> Basis<'_> {
+        let kept = self.before.kept(&self.class(segment, looks_back), self.store);
+        Basis { kept, store: self.store, clock: &*self.clock, older: None }
     }
 
     /// Takes down what a segment got.
-    pub fn note(&self, segment: &SegmentPlan, nth: usize, coded: &Coded) {
+    pub fn note(&self, segment: &SegmentPlan, looks_back: bool, nth: usize, coded: &Coded) {
+        if looks_back && coded.reason == Reason::Only {
+            return; // it was decided before to do without, and that stands as long as it would have
+        }
         if let Some(deciding) = &self.deciding {
             let raw_bytes = segment.raw_bytes.0 as usize; // at most 1 GiB
             let mut deciding = deciding.lock().unwrap_or_else(PoisonError::into_inner);
-            deciding.note(&self.class(segment), nth, raw_bytes, coded);
+            deciding.note(&self.class(segment, looks_back), nth, raw_bytes, coded);
         }
     }
 
@@ -54,10 +61,11 @@ impl<'a> Choosing<'a> {
         deciding.finish(&self.before, checkpoint, self.store)
     }
 
-    fn class(&self, segment: &SegmentPlan) -> Cow<'a, str> {
-        match segment.class.and_then(|class| self.classes.get(class as usize)) {
+    fn class(&self, segment: &SegmentPlan, looks_back: bool) -> Cow<'a, str> {
+        let class: Cow<'a, str> = match segment.class.and_then(|class| self.classes.get(class as usize)) {
             Some(class) => Cow::Borrowed(&class.key),
             None => Cow::Owned(shared_name(segment.role, &segment.element)),
-        }
+        };
+        if looks_back { Cow::Owned(since_name(&class)) } else { class }
     }
 }

@@ -1,6 +1,6 @@
 //! What the operator wrote for an aggregator, and what it runs with: two types, the second made only by checking the first.
 
-use crate::flush::{FlushOptions, least_budget};
+use crate::flush::{FlushOptions, WHOLE_EVERY, least_budget};
 use crate::group::Times;
 use crate::hub::HubOptions;
 use crate::rate::StoreSpeed;
@@ -34,8 +34,8 @@ pub struct AncOptions {
     pub segment_mib: u64,
     /// Variables with fewer bytes are pooled instead of coded with their class. Default 100.
     pub small_bytes: u64,
-    /// MiB of checkpoint in flight at most; at least 3 segments, 16 for `balanced` and `max`.
-    /// Default 256.
+    /// MiB of checkpoint in flight at most; at least 3 segments, 16 for `balanced` and `max`, 32 where `max` looks back.
+    /// Default 0: 256, or 512 for `max`.
     pub budget_mib: u64,
     /// Threads that compress. Default 0: as many as the process may run on.
     pub threads: usize,
@@ -49,6 +49,11 @@ pub struct AncOptions {
     /// Store once what did not change since the checkpoint before, or is the same on another rank; and keep what codecs
     /// were chosen for it. Default true.
     pub reuse: bool,
+    /// `auto`: code with what older checkpoints hold, where the profile does that (`max`) and it is smaller; needs `reuse`.
+    /// `off`: code each checkpoint by itself. Default auto.
+    pub time: Time,
+    /// One checkpoint of so many at least is coded by itself, 2 to 64. Default 8.
+    pub whole_every: u32,
     /// When the names of two variables agree: `numbers` (after runs of digits became `#`) or `exact`. Default numbers.
     pub naming: String,
     /// Instead of `naming`: pairs of a regular expression and what its matches become, applied one after the other.
@@ -63,6 +68,16 @@ pub struct AncOptions {
     pub flushes: usize,
 }
 
+/// Whether checkpoints are coded with older ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Time {
+    /// Where it is smaller.
+    Auto,
+    /// Never.
+    Off,
+}
+
 impl Default for AncOptions {
     fn default() -> Self {
         Self {
@@ -74,12 +89,14 @@ impl Default for AncOptions {
             block_bytes: 64 << 10,
             segment_mib: 0,
             small_bytes: 100,
-            budget_mib: 256,
+            budget_mib: 0,
             threads: 0,
             profile: Profile::Fast,
             store_mib_per_s: None,
             verify: true,
             reuse: true,
+            time: Time::Auto,
+            whole_every: WHOLE_EVERY,
             naming: "numbers".into(),
             naming_rules: Vec::new(),
             gather_seconds: 600,
@@ -120,6 +137,10 @@ fn wrong<T>(key: &'static str, found: impl ToString, expected: impl Into<String>
 }
 
 impl AncOptions {
+    fn budget_mib(&self) -> u64 {
+        if self.budget_mib == 0 { self.profile.budget_mib() } else { self.budget_mib }
+    }
+
     /// Checks every value once.
     pub fn check(&self) -> Result<AncConfig, AncConfigError> {
         if self.store.as_os_str().is_empty() {
@@ -146,10 +167,10 @@ impl AncOptions {
         }
         let segment_bytes = if self.segment_mib == 0 { self.profile.segment_bytes() } else { self.segment_mib << 20 };
         let least_mib = least_budget(segment_bytes, &self.profile).div_ceil(1 << 20);
-        if self.budget_mib < least_mib || self.budget_mib > 1 << 20 {
+        if self.budget_mib() < least_mib || self.budget_mib > 1 << 20 {
             return wrong(
                 "anc.budget-mib",
-                self.budget_mib,
+                self.budget_mib(),
                 format!(
                     "with segments of {} MiB and the profile {} it must be between {least_mib} and {}",
                     segment_bytes >> 20,
@@ -164,6 +185,9 @@ impl AncOptions {
                 self.store_mib_per_s.unwrap_or_default(),
                 "it must be at most 1048576, 0 for not counted, or left out for measured",
             );
+        }
+        if !(2..=64).contains(&self.whole_every) {
+            return wrong("anc.whole-every", self.whole_every, "it must be between 2 and 64; time = \"off\" is for 1");
         }
         if self.threads > 1024 {
             return wrong(
@@ -222,6 +246,7 @@ impl AncOptions {
             profile: self.profile.clone(),
             verify: self.verify,
             reuse: self.reuse,
+            whole_every: if self.time == Time::Off { 1 } else { self.whole_every },
             store_speed: match self.store_mib_per_s {
                 None => StoreSpeed::Measured(Arc::default()),
                 Some(0) => StoreSpeed::Ignored,
@@ -238,7 +263,7 @@ impl AncOptions {
             spread: Duration::from_secs(self.spread_seconds),
             flushes: self.flushes,
         };
-        Ok(AncConfig { store: self.store.clone(), listen, hub, budget_bytes: self.budget_mib << 20 })
+        Ok(AncConfig { store: self.store.clone(), listen, hub, budget_bytes: self.budget_mib() << 20 })
     }
 }
 
@@ -259,7 +284,7 @@ mod tests {
 
     #[test]
     fn every_value_out_of_range_is_refused_by_name() {
-        let bad: [(&str, AncOptions); 9] = [
+        let bad: [(&str, AncOptions); 10] = [
             ("anc.listen", AncOptions { listen: "here".into(), ..options() }),
             ("anc.group-size", AncOptions { group_size: 0, ..options() }),
             ("anc.ranks", AncOptions { ranks: Some(0), ..options() }),
@@ -267,6 +292,7 @@ mod tests {
             ("anc.segment-mib", AncOptions { segment_mib: 65, ..options() }),
             ("anc.budget-mib", AncOptions { budget_mib: 11, ..options() }),
             ("anc.store-mib-per-s", AncOptions { store_mib_per_s: Some((1 << 20) + 1), ..options() }),
+            ("anc.whole-every", AncOptions { whole_every: 1, ..options() }),
             ("anc.naming", AncOptions { naming: "exakt".into(), ..options() }),
             ("anc.naming-rules", AncOptions { naming_rules: vec![("(".into(), String::new())], ..options() }),
         ];

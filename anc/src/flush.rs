@@ -3,21 +3,22 @@
 use crate::budget::{Budget, Lease};
 use crate::choosing::Choosing;
 use crate::compress::{CompressError, compress};
+use crate::looking_back::LookingBack;
 use crate::observe::Observer;
 use crate::rate::StoreSpeed;
 use crate::source::{FetchError, Source, Wanted};
 use mcrengine::classify::{Naming, VariableRef, classify};
-use mcrengine::codec::{Chain, Profile, Scratch, StoreRate};
+use mcrengine::codec::{Basis, Chain, Profile, Scratch, StoreRate};
 use mcrengine::container::{ContainerWriter, Contents, ReadError, StoredSegment};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, GroupId, Grouping, JobId};
 use mcrengine::manifest::{self, Manifest, ManifestDraft};
 use mcrengine::merge::{Layout, merge, runs};
-use mcrengine::plan::{Piece, PlanOptions, SegmentPlan, plan};
+use mcrengine::plan::{Piece, PlanOptions, SegmentPlan};
 use mcrengine::reuse::{ReuseIndex, reusable};
 use mcrengine::store::{Store, StoreError};
 use mcrengine::units::StoredBytes;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
@@ -36,6 +37,8 @@ pub struct FlushOptions {
     pub verify: bool,
     /// Do not store again what the newest checkpoint or another rank already holds.
     pub reuse: bool,
+    /// Code with what older checkpoints hold, where that is smaller, but for at least one checkpoint of so many; 1: never.
+    pub whole_every: u32,
     /// Whether the store's speed counts in the choice of codecs.
     pub store_speed: StoreSpeed,
     /// Threads that compress.
@@ -50,11 +53,15 @@ impl Default for FlushOptions {
             profile: Profile::Fast,
             verify: true,
             reuse: true,
+            whole_every: WHOLE_EVERY,
             store_speed: StoreSpeed::Ignored,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
         }
     }
 }
+
+/// Checkpoints of which one is coded by itself, where nothing else is said.
+pub const WHOLE_EVERY: u32 = 8;
 
 /// One flush: whose, where to, with what.
 pub struct Flush<'a> {
@@ -199,15 +206,14 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
 
     let classes = classify(files, &options.naming);
     let reused = if options.reuse { reusable(files, &reuse) } else { Vec::new() };
-    let skip: HashSet<VariableRef> = reused.iter().map(|(variable, _)| *variable).collect();
-    let segments = plan(files, &classes, &options.plan, |variable| skip.contains(&variable));
+    let (back, segments, reused) = LookingBack::plan(&flush, newest.as_ref(), &classes, reused);
     flush.observer.planned(segments.len(), segments.iter().map(|s| s.raw_bytes).sum());
 
     let cores = (options.threads / threads_of_each(options.threads, &segments).max(1)).max(1) as u32; // at most 1024
     let store_rate = options.store_speed.bytes_per_s().map(|bytes_per_s| StoreRate { bytes_per_s, cores });
     let choosing = Choosing::new(&classes, &options.profile, newest.as_ref(), store_rate);
     let mut writing = Duration::ZERO;
-    fetch_merge_compress(&flush, &segments, &choosing, |segment, stored| {
+    fetch_merge_compress(&flush, &segments, (&choosing, &back), |segment, stored| {
         flush.observer.segment(stored.raw_bytes, StoredBytes(stored.stored.len() as u64));
         let begun = Instant::now();
         writer.append(segment, stored)?;
@@ -223,6 +229,7 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
         profile: options.profile.to_string(),
         created_unix_ms: flush.now_unix_ms,
         elapsed_ms: started.elapsed().as_millis() as u64,
+        in_a_row: back.in_a_row(),
         decisions,
     };
     let begun = Instant::now();
@@ -290,7 +297,7 @@ fn threads_of_each(threads: usize, segments: &[SegmentPlan]) -> usize {
 fn fetch_merge_compress(
     flush: &Flush<'_>,
     segments: &[SegmentPlan],
-    choosing: &Choosing<'_>,
+    (choosing, back): (&Choosing<'_>, &LookingBack),
     mut write: impl FnMut(&SegmentPlan, &StoredSegment) -> Result<(), FlushError>,
 ) -> Result<(), FlushError> {
     let threads = flush.options.threads.clamp(1, segments.len().max(1));
@@ -309,7 +316,9 @@ fn fetch_merge_compress(
         let (index, lease) = {
             let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
             let index = next.next().filter(|_| !stopped.load(Ordering::Relaxed))?;
-            (index, flush.budget.lease(segments[index].raw_bytes.0 * flush.options.profile.memory_per_raw_byte()))
+            let profile = &flush.options.profile;
+            let bytes = segments[index].raw_bytes.0 * profile.memory_per_raw_byte();
+            (index, flush.budget.lease(bytes + back.memory_bytes(index, profile)))
         };
         let fetched = unpanicked(|| Ok(fetch_segment(flush.source, &segments[index], files, spare.take_raw())?));
         Some(fetched.map(|(raw, all_checked)| RawSegment { index, raw, all_checked, lease }))
@@ -319,11 +328,17 @@ fn fetch_merge_compress(
         let (segment, bytes) = (&segments[index], &raw[..bytes_of(index)]);
         let mut coder = spare.coder(flush.options.threads);
         coder.scratch.set_threads(threads_of_each);
-        let (options, basis) = (flush.options, choosing.basis(segment));
-        let coded = compress(&options.profile, segment, files, bytes, options.verify, &basis, &mut coder.scratch)?;
+        let (options, is_there) = (flush.options, back.is_there(index));
+        let basis = choosing.basis(segment, is_there);
+        let (older, base) = back.read(index, &basis, &mut coder.scratch).unzip();
+        let basis = Basis { older: older.as_ref(), ..basis };
+        let coded = compress(&options.profile, segment, files, bytes, options.verify, &basis, &mut coder.scratch);
+        coder.scratch.set_older(None);
+        let coded = coded?;
         flush.observer.chosen(&coded.reason);
-        choosing.note(segment, index, &coded);
-        let stored = StoredSegment { chain: coded.chain, raw_bytes: segment.raw_bytes, stored: coded.stored };
+        choosing.note(segment, is_there, index, &coded);
+        let base = base.filter(|_| coded.chain.needs_older()).inspect(|_| back.used(index));
+        let stored = StoredSegment { chain: coded.chain, raw_bytes: segment.raw_bytes, stored: coded.stored, base };
         if !all_checked {
             return Ok((index, stored, Unchecked::Raw(raw), lease));
         }
@@ -333,7 +348,8 @@ fn fetch_merge_compress(
     // Stored as it is: no other buffer, nothing to decode, and no other thread.
     let as_it_is = |RawSegment { index, mut raw, all_checked, lease }: RawSegment| {
         raw.truncate(bytes_of(index));
-        let stored = StoredSegment { chain: Chain::raw(), raw_bytes: segments[index].raw_bytes, stored: raw };
+        let (chain, raw_bytes) = (Chain::raw(), segments[index].raw_bytes);
+        let stored = StoredSegment { chain, raw_bytes, stored: raw, base: None };
         (index, stored, if all_checked { Unchecked::Nothing } else { Unchecked::Stored }, lease)
     };
 

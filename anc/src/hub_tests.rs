@@ -222,6 +222,7 @@ fn manifest_of(id: &CheckpointId) -> Manifest {
         written_unix_ms: 0,
         created_unix_ms: 0,
         elapsed_ms: 0,
+        in_a_row: 0,
         raw_bytes: RawBytes(0),
         stored_bytes: StoredBytes(0),
         container: ManifestContainer {

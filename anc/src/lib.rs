@@ -15,6 +15,7 @@ pub mod flush;
 pub mod group;
 pub mod hub;
 pub mod instance;
+pub mod looking_back;
 pub mod observe;
 pub mod rate;
 pub mod restart;

@@ -61,7 +61,7 @@ pub fn restore_files(
                 while !stopped.load(Ordering::Relaxed) {
                     let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
                     let (raw_bytes, stored_bytes) = (task.raw_bytes, task.stored_bytes);
-                    let _lease = budget.lease(raw_bytes.0 + stored_bytes.0);
+                    let _lease = budget.lease(set.task_bytes(task));
                     let result = set.run(task, &mut scratch, |variable, offset, bytes| {
                         sink.write(variable.file, variable.variable, offset, bytes).map_err(RestartError::Sink)
                     });

@@ -1,6 +1,7 @@
 //! The command line, as clap reads it.
 
 use clap::{Args, Parser, Subcommand};
+use mcr_anc::flush::WHOLE_EVERY;
 use mcrengine::codec::Profile;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use mcrengine::plan::Scheme;
@@ -89,9 +90,9 @@ pub struct SaveArgs {
     /// fast, balanced or max; or paper, zstd-9, fpzip, ... (an unknown one lists them)
     #[arg(long, default_value = "fast", value_name = "PROFILE")]
     pub profile: Profile,
-    /// MiB of checkpoint in memory at most
-    #[arg(long, default_value_t = 256, value_name = "MIB")]
-    pub budget_mib: u64,
+    /// MiB of checkpoint in memory at most; where not given 256, with max 512
+    #[arg(long, value_name = "MIB")]
+    pub budget_mib: Option<u64>,
     /// Threads; 0: as many as the process may run on
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
@@ -104,6 +105,12 @@ pub struct SaveArgs {
     /// Store everything, also what the checkpoint before or another rank already holds, and measure all codecs anew
     #[arg(long)]
     pub no_reuse: bool,
+    /// Code each checkpoint by itself, not with what older ones hold (which only the profile max does)
+    #[arg(long)]
+    pub no_time: bool,
+    /// With max: one checkpoint of so many at least is coded by itself
+    #[arg(long, default_value_t = WHOLE_EVERY, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
+    pub whole_every: u32,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -67,7 +67,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         job,
         grouping,
         options,
-        budget: Budget::new(args.budget_mib << 20),
+        budget: Budget::new(budget_mib(&args) << 20),
         spare: Spare::default(),
         turns: Turns::default(),
         args: &args,
@@ -97,12 +97,16 @@ fn job_of(args: &SaveArgs, dir: &Path) -> anyhow::Result<JobId> {
     name.parse().with_context(|| format!("{}: its name is no job name; give one with --job", dir.display()))
 }
 
+fn budget_mib(args: &SaveArgs) -> u64 {
+    args.budget_mib.unwrap_or_else(|| args.profile.budget_mib())
+}
+
 fn flush_options(args: &SaveArgs) -> anyhow::Result<FlushOptions> {
     let block_bytes = NonZeroU32::new(args.block_bytes).context("--block-bytes must be at least 1")?;
     let plan = PlanOptions { scheme: args.scheme, block_bytes, ..PlanOptions::of(&args.profile) };
     let least_mib = least_budget(plan.segment_bytes, &args.profile).div_ceil(1 << 20);
-    if args.budget_mib < least_mib {
-        bail!("--budget-mib is {}; it must be at least {least_mib}", args.budget_mib);
+    if budget_mib(args) < least_mib {
+        bail!("--budget-mib is {}; it must be at least {least_mib}", budget_mib(args));
     }
     let defaults = FlushOptions::default();
     let threads = if args.threads == 0 { defaults.threads } else { args.threads.min(1024) };
@@ -111,6 +115,7 @@ fn flush_options(args: &SaveArgs) -> anyhow::Result<FlushOptions> {
         profile: args.profile.clone(),
         verify: !args.no_verify,
         reuse: !args.no_reuse,
+        whole_every: if args.no_time { 1 } else { args.whole_every },
         store_speed: args.store_rate.map_or(StoreSpeed::Ignored, |mib| StoreSpeed::Known(mib << 20)),
         threads,
         ..defaults

@@ -5,7 +5,7 @@ use crate::common::{one_job, open_store};
 use crate::output::{Table, print, print_json, ratio, utc};
 use anyhow::{Context, bail};
 use mcrengine::classify::VariableRef;
-use mcrengine::codec::{Chain, Decision, shared_name};
+use mcrengine::codec::{Chain, Decision, shared_name, since_name};
 use mcrengine::container::{ContainerReader, Placement};
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
@@ -50,6 +50,14 @@ struct Shared {
     why: BTreeSet<String>,
 }
 
+/// Segments that are coded with those of one older checkpoint.
+#[derive(Default, serde::Serialize)]
+struct Bases {
+    segments: u64,
+    raw_bytes: u64,
+    stored_bytes: u64,
+}
+
 #[derive(serde::Serialize)]
 struct File {
     path: String,
@@ -73,18 +81,18 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
             .find(|state| state.is_complete())
             .with_context(|| format!("job {job} has no complete checkpoint"))?,
     };
-    let (classes, files, shared) = look_inside(&store, &job, state)?;
+    let (classes, files, shared, bases) = look_inside(&store, &job, state)?;
     if args.json {
         let mut value = serde_json::json!({
             "job": job, "checkpoint": state.id, "ranks": state.ranks, "groups": state.groups, "scheme": state.scheme.name(),
             "profile": state.profile, "file_bytes": state.file_bytes, "raw_bytes": state.raw_bytes, "stored_bytes": state.stored_bytes, "shared": shared,
-            "references": references(state), "classes": classes,
+            "references": references(state), "coded_with": bases, "classes": classes,
         });
         value["files"] = serde_json::to_value(&files)?;
         print_json(&value)?;
         return Ok(ExitCode::SUCCESS);
     }
-    print(&summary(&job, state));
+    print(&summary(&job, state, &bases));
     print(&if args.files { file_table(&files) } else { class_table(&classes, &shared, args.all) });
     Ok(ExitCode::SUCCESS)
 }
@@ -93,7 +101,7 @@ fn references(state: &CheckpointState) -> Vec<CheckpointId> {
     state.references.iter().map(|r| r.checkpoint.clone()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-fn summary(job: &JobId, state: &CheckpointState) -> String {
+fn summary(job: &JobId, state: &CheckpointState, bases: &BTreeMap<CheckpointId, Bases>) -> String {
     let mut text = format!(
         "job {job}, checkpoint {}, saved {} UTC\n{} ranks in {} groups of {}, {} files, scheme {}, profile {}\n{} in files, {} stored, ratio {:.3}\n",
         state.id,
@@ -115,17 +123,22 @@ fn summary(job: &JobId, state: &CheckpointState) -> String {
     let older = references(state);
     if !older.is_empty() {
         let names = older.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        text.push_str(&format!("refers to what did not change since {names}\n"));
+        text.push_str(&format!("refers to containers of {names}\n"));
+    }
+    for (older, Bases { segments, raw_bytes, stored_bytes }) in bases {
+        let (raw, stored) = (human_bytes(*raw_bytes), human_bytes(*stored_bytes));
+        text.push_str(&format!("{segments} segments ({raw} raw, {stored} stored) are decoded with those of {older}\n"));
     }
     text.push('\n');
     text
 }
 
-type Inside = (Vec<Class>, Vec<File>, Vec<Shared>);
+type Inside = (Vec<Class>, Vec<File>, Vec<Shared>, BTreeMap<CheckpointId, Bases>);
 
 fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyhow::Result<Inside> {
     let (mut classes, mut files): (BTreeMap<String, Class>, Vec<File>) = Default::default();
     let mut shared: BTreeMap<(String, String), Shared> = BTreeMap::new();
+    let mut bases: BTreeMap<CheckpointId, Bases> = BTreeMap::new();
     let mut estimates: BTreeMap<String, f64> = BTreeMap::new();
     let mut opened = 0;
     for group in (0..state.groups).map(GroupId) {
@@ -139,7 +152,11 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
         // Reasons are for people: a manifest that cannot be read is told of elsewhere.
         let decisions = manifest::read_manifest(store, job, &state.id, group).map(|m| m.decisions).unwrap_or_default();
         let decisions: BTreeMap<&str, &Decision> = decisions.iter().map(|d| (d.class.as_str(), d)).collect();
-        let why = |class: &str, chain: &Chain| reason(decisions.get(class).copied(), chain, &state.id);
+        let why = |class: &str, chain: &Chain| {
+            let decided = |class: &str| decisions.get(class).copied();
+            let since = decided(&since_name(class)).filter(|decision| decision.chain().as_ref() == Some(chain));
+            reason(since.or(decided(class)), chain, &state.id)
+        };
         files.extend(index.files().iter().map(|file| File {
             path: file.path.to_string(),
             rank: file.rank.0,
@@ -163,6 +180,12 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
             }
         }
         for (number, segment) in (0u32..).zip(index.segments()) {
+            if let Some(base) = segment.base().and_then(|base| index.references().get(base.reference as usize)) {
+                let with = bases.entry(base.checkpoint.clone()).or_default();
+                with.segments += 1;
+                with.raw_bytes += segment.raw_bytes.0;
+                with.stored_bytes += segment.stored_bytes.0;
+            }
             match segment
                 .class
                 .and_then(|class| index.classes().get(class as usize))
@@ -222,7 +245,7 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
     }
     let mut classes: Vec<Class> = classes.into_values().collect();
     classes.sort_by(|a, b| b.raw_bytes.cmp(&a.raw_bytes).then_with(|| a.key.cmp(&b.key)));
-    Ok((classes, files, shared.into_values().collect()))
+    Ok((classes, files, shared.into_values().collect(), bases))
 }
 
 /// Why a segment of a class has its chain; nothing where no reason was recorded, or one for another chain.

@@ -13,10 +13,11 @@
 //!
 //! What else a choice may rest on is in [`super::decide`].
 
-use super::{ArrayShape, Basis, Chain, CodecError, Coded, Reason, Scratch, Trial, runs};
+use super::{ArrayShape, Basis, Chain, CodecError, Coded, Older, OlderPlace, Reason, Scratch, Trial, runs};
 use crate::header::ElementType;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How chains are chosen.
@@ -181,6 +182,11 @@ impl Profile {
         matches!(self, Self::Fast | Self::Balanced | Self::Max)
     }
 
+    /// Whether it codes segments with what an older checkpoint has of them.
+    pub fn looks_back(&self) -> bool {
+        *self == Self::Max
+    }
+
     /// Raw bytes of a segment where nothing else is said. Repeats and relations are found within a segment only.
     pub fn segment_bytes(&self) -> u64 {
         match self {
@@ -192,6 +198,18 @@ impl Profile {
     /// Bytes in memory for each raw byte of a segment that is fetched, merged, coded and decoded again.
     pub fn memory_per_raw_byte(&self) -> u64 {
         if self.is_together() { 16 } else { 3 }
+    }
+
+    /// Bytes in memory for each raw byte of an older segment that one is coded with: its bytes, once more as they are
+    /// arranged, its elements as bits and as numbers, where runs begin, and the same where they are decoded again. Measured
+    /// as 15 with 16 MiB of doubles.
+    pub fn memory_per_older_byte(&self) -> u64 {
+        16
+    }
+
+    /// MiB of checkpoint in memory where nothing else is said: enough for its segments, with older ones where it looks back.
+    pub fn budget_mib(&self) -> u64 {
+        if self.looks_back() { 512 } else { 256 }
     }
 }
 
@@ -312,6 +330,7 @@ pub fn encode_chosen(
     basis: &Basis<'_>,
     scratch: &mut Scratch,
 ) -> Result<Coded, CodecError> {
+    scratch.set_older(basis.older.cloned());
     if profile.is_measured()
         && runs::is_constant(raw, element.width() as usize)
         && let Some(chain) = Chain::runs(element.width())
@@ -347,6 +366,12 @@ pub fn encode_chosen(
         let (chain, reason) = chosen(chains, raw, element, arrays, basis, scratch);
         return encode(chain, raw, arrays, reason, scratch);
     }
+    if raw.len() > WHOLE_BYTES
+        && chains.iter().any(Chain::needs_older)
+        && !may_gain(raw, element, arrays, basis, scratch)?
+    {
+        chains.retain(|chain| !chain.needs_older());
+    }
     let mut trials: Vec<Trial> = Vec::with_capacity(chains.len());
     let mut best: Option<(u128, Chain, Vec<u8>)> = None;
     for chain in chains {
@@ -368,6 +393,60 @@ pub fn encode_chosen(
         _ => (Chain::raw(), raw.to_vec()),
     };
     Ok(Coded { chain, stored, reason: Reason::Tried { sample_bytes: raw.len(), trials } })
+}
+
+/// Whether an older segment is worth a trial, which takes longer than coding without: a part of the arrays says so, and where
+/// there is none nobody does. Leaves `scratch` with the older segment of the basis.
+fn may_gain(
+    raw: &[u8],
+    element: &ElementType,
+    arrays: &[ArrayShape],
+    basis: &Basis<'_>,
+    scratch: &mut Scratch,
+) -> Result<bool, CodecError> {
+    let chains = [Chain::predict(element, MAX.0), Chain::since(element, MAX.0)];
+    let [Some(predict), Some(since)] = chains else { return Ok(true) };
+    let Some(part) = basis.older.and_then(|older| part_of(raw, element.width() as usize, arrays, older)) else {
+        return Ok(true);
+    };
+    let (raw, arrays, older) = part;
+    scratch.set_older(Some(Arc::new(older)));
+    let alone = predict.encoded_bytes(&raw, &arrays, scratch)?;
+    let with = since.encoded_bytes(&raw, &arrays, scratch)?;
+    scratch.set_older(basis.older.cloned());
+    Ok(with * 100 < alone * (100 - PART_GAIN_PERCENT))
+}
+
+/// Of each column one array in so many, the same of each, with what an older segment has of them. `None` where the segment is
+/// too small, or the arrays do not add up.
+fn part_of(
+    raw: &[u8],
+    width: usize,
+    arrays: &[ArrayShape],
+    older: &Older,
+) -> Option<(Vec<u8>, Vec<ArrayShape>, Older)> {
+    let part = (raw.len() / PART_BYTES).min(PARTS_MAX);
+    if part < 2 || older.places.len() != arrays.len() {
+        return None;
+    }
+    let mut found: (Vec<u8>, Vec<ArrayShape>, Older) = Default::default();
+    let (mut left, mut column, mut nth) = (raw, None, 0);
+    for (array, place) in arrays.iter().zip(&older.places) {
+        let bytes = usize::try_from(array.elements).ok()?.checked_mul(width)?;
+        let (own, rest) = left.split_at_checked(bytes)?;
+        left = rest;
+        nth = if column == Some(array.column) { nth + 1 } else { 0 };
+        column = Some(array.column);
+        if nth % part == part / 2 {
+            found.0.extend_from_slice(own);
+            found.1.push(array.clone());
+            let from = found.2.raw.len();
+            let older = older.raw.get(place.from..place.from.checked_add(place.bytes)?)?;
+            found.2.raw.extend_from_slice(older);
+            found.2.places.push(OlderPlace { from, ..*place });
+        }
+    }
+    (left.is_empty() && found.0.len() * 2 > PART_BYTES).then_some(found)
 }
 
 /// Of prediction and zstd for bytes that nobody described, leaves the one that a sample speaks for, if it does clearly. Gives the bytes
@@ -461,9 +540,21 @@ fn candidates(
         (Profile::Max, ElementType::Bytes) if raw.len() > BYTES_FEW => {
             Chain::predict(element, MAX.0).into_iter().chain([Chain::zstd(MANY_BYTES_ZSTD_LEVEL)]).collect()
         }
-        (Profile::Max, _) => predicted(element, MAX),
+        (Profile::Max, _) => predicted(element, MAX).into_iter().chain(since(element, MAX.0, arrays, basis)).collect(),
     }
 }
+
+/// Prediction from an older checkpoint, where there is one that has as much as one of the arrays.
+fn since(element: &ElementType, effort: u32, arrays: &[ArrayShape], basis: &Basis<'_>) -> Option<Chain> {
+    let older = basis.older.filter(|older| older.places.len() == arrays.len())?;
+    older.places.iter().any(|place| place.bytes > 0).then(|| Chain::since(element, effort))?
+}
+
+/// A part of a segment that tells whether an older one helps has about so many bytes, of its arrays no fewer than one in so many;
+/// and it must take so much less there, in per cent.
+const PART_BYTES: usize = 256 << 10;
+const PARTS_MAX: usize = 32;
+const PART_GAIN_PERCENT: usize = 2;
 
 /// What `balanced` and `max` do: how hard to predict, levels of zstd alone and after shuffling.
 const BALANCED: (u32, u32, u32) = (1, 6, 3);

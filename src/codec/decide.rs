@@ -11,11 +11,12 @@
 //! shrinks, a slow one to stronger chains. Where it is not known, the fewest bytes win, and the choice depends on the
 //! bytes alone.
 
-use super::{Chain, CodecId, Step};
+use super::{Chain, CodecId, Older, Step};
 use crate::header::{ElementType, Role};
 use crate::ids::CheckpointId;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// For so many checkpoints a decision stays, at most.
@@ -26,6 +27,9 @@ const KEPT_RAW_CHECKPOINTS_MAX: u32 = 4;
 pub const DECISIONS_MAX: usize = 64;
 /// The longest name of a class with a decision, and the longest reason, in bytes.
 const TEXT_BYTES_MAX: usize = 300;
+
+/// What it costs to name an older segment, in bytes, and what less is not worth it.
+const OLDER_BYTES: usize = 256;
 
 /// How fast the store takes bytes, and on how many cores segments are coded at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,21 +57,25 @@ pub struct Basis<'a> {
     pub store: Option<StoreRate>,
     /// Time since any moment; only asked where the store counts.
     pub clock: &'a dyn Fn() -> Duration,
+    /// What an older checkpoint has of the segment, where that may be used.
+    pub older: Option<&'a Arc<Older>>,
 }
 
 impl Basis<'_> {
     /// The bytes alone.
-    pub const NOTHING: Basis<'static> = Basis { kept: None, store: None, clock: &|| Duration::ZERO };
+    pub const NOTHING: Basis<'static> = Basis { kept: None, store: None, clock: &|| Duration::ZERO, older: None };
 
     pub(super) fn now(&self) -> Duration {
         if self.store.is_some() { (self.clock)() } else { Duration::ZERO }
     }
 
-    /// What is to be least.
+    /// What is to be least. An older segment must bring something: a restart then reads and decodes two.
     pub(super) fn cost(&self, trial: &Trial) -> u128 {
+        let more = if trial.chain.needs_older() { trial.stored_bytes * 3 / 97 + OLDER_BYTES } else { 0 };
+        let stored_bytes = trial.stored_bytes + more;
         match self.store {
-            Some(store) => store.time(trial.coding, trial.stored_bytes as u64).as_nanos(),
-            None => trial.stored_bytes as u128,
+            Some(store) => store.time(trial.coding, stored_bytes as u64).as_nanos(),
+            None => stored_bytes as u128,
         }
     }
 }
@@ -144,6 +152,11 @@ pub fn shared_name(role: Role, element: &ElementType) -> String {
         Role::WholeFile => "files",
     };
     format!("shared {role} {element}")
+}
+
+/// What stands for a class in decisions on segments that an older checkpoint may tell.
+pub fn since_name(class: &str) -> String {
+    format!("{class}, since the checkpoint before")
 }
 
 /// What a segment became.

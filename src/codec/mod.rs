@@ -15,6 +15,7 @@
 //! | 5 | `predict` | array to bytes | bits 0-7: element width, 4 or 8; bit 8: big-endian; bit 9: integers; bit 10: bytes; bits 16-23: effort of the encoder, 1 to 3 |
 //! | 6 | `runs` | array to bytes | element width in bytes, 1 to 2^20 |
 //! | 7 | `pco` | array to bytes | bits 0-7: element width, 2, 4 or 8; bit 8: big-endian; bit 9: integers; bit 10: unsigned; bits 16-23: level of the encoder, 1 to 12 |
+//! | 8 | `since` | array to bytes | bits 0-7: element width, 4 or 8; bit 8: big-endian; bit 9: integers; bits 16-23: effort of the encoder, 1 to 3 |
 //! | 16 | `shuffle` | bytes to bytes | element width in bytes, 2 to 2^20 |
 //! | 17 | `lz4` | bytes to bytes | 0 |
 //! | 18 | `zstd` | bytes to bytes | level, 1 to 22 |
@@ -34,11 +35,11 @@ mod decide;
 pub use choose::{Profile, ProfileError, choose, encode_best, encode_chosen};
 pub use decide::{
     Basis, Coded, DECISIONS_MAX, Deciding, Decision, Decisions, KEPT_CHECKPOINTS_MAX, Reason, StoreRate, Trial,
-    shared_name,
+    shared_name, since_name,
 };
 
 use crate::header::{ByteOrder, ELEMENT_WIDTH_MAX, ElementType, Member};
-use array_to_bytes::{columns, fpc, fpzip, pco, predict, runs};
+use array_to_bytes::{columns, fpc, fpzip, pco, predict, runs, since};
 use bytes_to_bytes::{bitshuffle, gzip, lz4, shuffle, zstd};
 use std::fmt;
 use std::sync::Arc;
@@ -118,6 +119,9 @@ pub enum CodecError {
         /// Bytes that the caller expects.
         expected: usize,
     },
+    /// The chain needs an older segment, and nobody gave it one.
+    #[error("codec since: it is decoded with an older segment, which is not named")]
+    NothingOlder,
     /// A segment above [`SEGMENT_BYTES_MAX`].
     #[error("a segment of {found} raw bytes; at most {SEGMENT_BYTES_MAX} are allowed")]
     TooLong {
@@ -218,12 +222,39 @@ pub struct Work {
     bitshuffle: bitshuffle::Lanes,
     /// Threads that a codec may use beside the caller's; 0 and 1: none.
     threads: usize,
+    /// What `since` codes and decodes with.
+    older: Option<Arc<Older>>,
+}
+
+/// What an older checkpoint has of a segment.
+#[derive(Debug, Default)]
+pub struct Older {
+    /// The raw bytes of one of its segments, still merged.
+    pub raw: Vec<u8>,
+    /// For each array of the segment that is coded, where its bytes are in these; decoding does not need it.
+    pub places: Vec<OlderPlace>,
+}
+
+/// Which bytes of an array an older segment has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OlderPlace {
+    /// Where they begin in the older segment's raw bytes.
+    pub from: usize,
+    /// How many bytes of the array come before them.
+    pub skip: usize,
+    /// How many there are; 0 where it has none.
+    pub bytes: usize,
 }
 
 impl Scratch {
     /// Codecs that can may use so many threads, the caller's counted. What they give does not depend on it.
     pub fn set_threads(&mut self, threads: usize) {
         self.work.threads = threads;
+    }
+
+    /// What codec `since` codes and decodes with, until it is told otherwise. Nothing keeps it alive longer.
+    pub fn set_older(&mut self, older: Option<Arc<Older>>) {
+        self.work.older = older;
     }
 }
 
@@ -241,6 +272,7 @@ impl Codec {
             columns::ID => Self::Array(&columns::Columns),
             predict::ID => Self::Array(&predict::Predict),
             runs::ID => Self::Array(&runs::RunLengths),
+            since::ID => Self::Array(&since::Since),
             pco::ID => Self::Array(&pco::Pco),
             shuffle::ID => Self::Bytes(&shuffle::Shuffle),
             lz4::ID => Self::Bytes(&lz4::Lz4),
@@ -550,6 +582,17 @@ impl Chain {
             | ElementType::Compound { .. } => return None,
         };
         Some(Self::of(&[(predict::ID, predict::param(width, order == ByteOrder::Big, is_float, effort))]))
+    }
+
+    /// Prediction with an older segment's help; `None` for what is no number of 4 or 8 bytes.
+    pub fn since(element: &ElementType, effort: u32) -> Option<Self> {
+        let Step { codec: predict::ID, param } = *Self::predict(element, effort)?.steps().first()? else { return None };
+        (!predict::is_of_bytes(param)).then(|| Self::of(&[(since::ID, param)]))
+    }
+
+    /// Whether decoding needs an older segment ([`Scratch::set_older`]).
+    pub fn needs_older(&self) -> bool {
+        self.steps.first().is_some_and(|step| step.codec == since::ID)
     }
 
     /// Records taken apart into columns, each coded on its own. `None` where there is nothing to take apart.

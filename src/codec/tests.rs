@@ -152,6 +152,60 @@ proptest! {
     }
 
     #[test]
+    fn what_is_coded_with_an_older_segment_comes_back_with_it_and_is_told_or_wrong_without(
+        (raw, arrays) in prop_oneof![
+            (raw_bytes(), arrays()),
+            Just(()).prop_map(|()| (grid_numbers().into_iter().flat_map(f64::to_le_bytes).collect::<Vec<u8>>(), grids())),
+            prop::collection::vec(1u64..300, 1..4).prop_map(|parts| { let (arrays, raw) = rows(8, &parts, 1); (raw, arrays) }),
+        ],
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..40),
+        moved in prop::collection::vec((0usize..9, 0usize..3, 0usize..40), 0..12),
+        (at, bit) in (any::<prop::sample::Index>(), 0u32..8),
+        lost in any::<prop::sample::Index>(),
+    ) {
+        for element in [ElementType::F64, F64BE, ElementType::F32, ElementType::Int { width: 4, signed: true, order: ByteOrder::Little }] {
+            let mut older = Older { raw: older_of(&raw), places: places(&arrays, element.width() as usize) };
+            let is_empty = older.raw.is_empty();
+            for (at, value) in changes.iter().filter(|_| !is_empty) {
+                let at = at.index(older.raw.len());
+                older.raw[at] ^= value;
+            }
+            // Some are moved, some cut, some lie beyond the end, or not between elements.
+            for (place, (from, skip, less)) in older.places.iter_mut().zip(&moved) {
+                let bytes = place.bytes.saturating_sub(*less);
+                *place = OlderPlace { from: place.from.saturating_add(from * 4), skip: skip * 4, bytes };
+            }
+            let older = Arc::new(older);
+            let bytes = raw.len();
+            for effort in [1, 2] {
+                let chain = Chain::since(&element, effort).expect("numbers");
+                let mut scratch = Scratch::default();
+                prop_assert!(matches!(chain.encode(&raw, &arrays, &mut scratch), Err(CodecError::NothingOlder)));
+                scratch.set_older(Some(Arc::clone(&older)));
+                let mut stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
+                prop_assert!(stored.len() <= since::Since.max_encoded_bytes(chain.steps()[0].param, bytes));
+                // A decoder knows the bytes alone.
+                let alone = |raw: Vec<u8>| Some(Arc::new(Older { raw, places: Vec::new() }));
+                let mut afresh = Scratch::default();
+                afresh.set_older(alone(older.raw.clone()));
+                let again = chain.decode(&stored, bytes, &mut afresh);
+                prop_assert!(again.as_ref().is_ok_and(|again| *again == raw), "{chain}: {again:?}");
+                afresh.set_older(None);
+                prop_assert!(matches!(chain.decode(&stored, bytes, &mut afresh), Err(CodecError::NothingOlder)));
+                // With another segment: anything but a panic, or another length.
+                afresh.set_older(alone(older.raw[..lost.index(older.raw.len() + 1)].to_vec()));
+                check_hostile(&chain, &stored, bytes, &mut afresh)?;
+                if !stored.is_empty() {
+                    let at = at.index(stored.len());
+                    stored[at] ^= 1 << bit;
+                }
+                afresh.set_older(Some(Arc::clone(&older)));
+                check_hostile(&chain, &stored, bytes, &mut afresh)?;
+            }
+        }
+    }
+
+    #[test]
     fn encoding_does_not_depend_on_what_was_encoded_before(first in raw_bytes(), second in raw_bytes()) {
         let mut used = Scratch::default();
         for chain in chains() {
@@ -466,7 +520,7 @@ fn a_fast_store_gets_what_takes_no_time_and_a_slow_one_the_fewest_bytes() {
     };
     let coded = |bytes_per_s| {
         let store = Some(StoreRate { bytes_per_s, cores: 1 });
-        let basis = Basis { kept: None, store, clock: &clock };
+        let basis = Basis { store, clock: &clock, ..Basis::NOTHING };
         encode_chosen(&Profile::Fast, &raw, &ElementType::F64, &[], false, &basis, &mut Scratch::default())
             .expect("encodes")
     };
@@ -537,11 +591,40 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ("predict-rows", predicted(&ElementType::F32), rows(9, &[400, 331], 2).0),
         ("predict-i64", predicted(&ElementType::Int { width: 8, signed: true, order: Little }), vec![]),
         ("predict-bytes", predicted(&ElementType::Bytes), vec![]),
+        ("since-f64", since_older(&ElementType::F64), grids()),
+        ("since-f32", since_older(&ElementType::F32), grids()),
+        ("since-slow", Chain::since(&ElementType::F64, 1).expect("numbers"), vec![cube(16)]),
+        ("since-i64", since_older(&ElementType::Int { width: 8, signed: true, order: Little }), grids()),
     ]
 }
 
 fn predicted(element: &ElementType) -> Chain {
     Chain::predict(element, 2).expect("numbers or bytes")
+}
+
+fn cube(side: u64) -> ArrayShape {
+    ArrayShape { elements: side.pow(3), dims: vec![side; 3], ..ArrayShape::default() }
+}
+
+/// Rough numbers, and what they were before a smooth change; exact, so that every host gets the same.
+fn rough(count: u64) -> impl Iterator<Item = f64> {
+    // The end of SplitMix64.
+    let mixed = |n: u64| {
+        let n = (n ^ n >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let n = (n ^ n >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        n ^ n >> 31
+    };
+    (0..count).map(move |n| (mixed(n.wrapping_mul(0x9E37_79B9_7F4A_7C15)) >> 11) as f64 / (1u64 << 50) as f64)
+}
+
+fn before_a_change(raw: &[u8]) -> Vec<u8> {
+    let change = |n: usize| ((n / 256).pow(2) + n / 16 % 16) as f64 / (1u64 << 24) as f64;
+    let numbers = raw.as_chunks::<8>().0.iter().enumerate();
+    numbers.flat_map(|(n, &x)| (f64::from_le_bytes(x) - change(n)).to_le_bytes()).collect()
+}
+
+fn since_older(element: &ElementType) -> Chain {
+    Chain::since(element, 2).expect("numbers")
 }
 
 /// Four columns, each of a grid in chunks, a finer one that covers some of it, and points of three components.
@@ -641,6 +724,97 @@ fn rows(side: u32, arrays: &[u64], padding: usize) -> (Vec<ArrayShape>, Vec<u8>)
     (shapes, raw)
 }
 
+/// What was there before: every third number differs in its low bits, and the last bytes are missing.
+fn older_of(raw: &[u8]) -> Vec<u8> {
+    let changed = raw.iter().enumerate().map(|(i, byte)| if i % 24 == 0 { byte ^ 3 } else { *byte });
+    changed.take(raw.len().saturating_sub(3)).collect()
+}
+
+/// Each array where it lies in the segment itself.
+fn places(arrays: &[ArrayShape], width: usize) -> Vec<OlderPlace> {
+    let mut from = 0usize;
+    (arrays.iter())
+        .map(|array| {
+            let bytes = usize::try_from(array.elements).unwrap_or(0).saturating_mul(width);
+            let place = OlderPlace { from, skip: 0, bytes };
+            from = from.saturating_add(bytes);
+            place
+        })
+        .collect()
+}
+
+#[test]
+fn a_field_that_hardly_changes_takes_a_part_of_what_it_takes_by_itself() {
+    let field = |time: f64| -> Vec<u8> {
+        // Rough in space, slow in time.
+        let noise = |n: u32| f64::from(n.wrapping_mul(2_654_435_761) >> 8) / f64::from(1u32 << 24);
+        let wave = |n: u32| (f64::from(n / 1024) * 0.3 + time).sin() * (f64::from(n / 32 % 32) * 0.2 - time).cos();
+        (0..32 * 1024).flat_map(|n| (wave(n) + noise(n)).to_le_bytes()).collect()
+    };
+    let arrays = [ArrayShape { elements: 32 * 1024, dims: vec![32, 32, 32], ..ArrayShape::default() }];
+    let [then, now] = [0.0, 1e-4].map(field);
+    let mut scratch = Scratch::default();
+    let predict = Chain::predict(&ElementType::F64, 2).expect("numbers");
+    let plain = predict.encode(&now, &arrays, &mut scratch).expect("encodes").len();
+    scratch.set_older(Some(Arc::new(Older { raw: then, places: places(&arrays, 8) })));
+    let since = Chain::since(&ElementType::F64, 2).expect("numbers");
+    let stored = since.encode(&now, &arrays, &mut scratch).expect("encodes");
+    assert!(since.gives_back(&stored, &now, &mut scratch).is_ok_and(|same| same));
+    assert!(stored.len() * 3 < plain * 2, "{} and {plain} bytes", stored.len());
+    // Choosing sees that, and does not look where the gain is small.
+    let basis = |older: Vec<u8>| Some(Arc::new(Older { raw: older, places: places(&arrays, 8) }));
+    for (older, is_since) in [(field(0.0), true), (vec![0; now.len()], false)] {
+        let older = basis(older);
+        let basis = Basis { older: older.as_ref(), ..Basis::NOTHING };
+        let coded = encode_chosen(&Profile::Max, &now, &ElementType::F64, &arrays, false, &basis, &mut scratch)
+            .expect("encodes");
+        assert_eq!(coded.chain.needs_older(), is_since, "{}", coded.reason);
+    }
+}
+
+#[test]
+fn a_smooth_change_of_rough_numbers_takes_a_few_bits_each() {
+    let now: Vec<u8> = rough(4096).flat_map(f64::to_le_bytes).collect();
+    let mut scratch = Scratch::default();
+    scratch.set_older(Some(Arc::new(Older { raw: before_a_change(&now), places: places(&[cube(16)], 8) })));
+    for effort in [1, 2] {
+        let since = Chain::since(&ElementType::F64, effort).expect("numbers");
+        let stored = since.encode(&now, &[cube(16)], &mut scratch).expect("encodes");
+        assert!(since.gives_back(&stored, &now, &mut scratch).is_ok_and(|same| same));
+        assert!(stored.len() * 4 < now.len(), "effort {effort}: {} of {} bytes", stored.len(), now.len());
+    }
+}
+
+#[test]
+fn a_part_of_the_arrays_says_whether_an_older_segment_is_worth_a_trial() {
+    // 128 cubes of 16 KiB each: rough ones that changed smoothly, and rough ones that have nothing to do with those before.
+    let arrays: Vec<ArrayShape> = (0..128).map(|_| cube(16)).collect();
+    let now: Vec<u8> = rough(128 * 4096).flat_map(f64::to_le_bytes).collect();
+    let mut other = now.clone();
+    other.reverse();
+    let cubes = now.chunks(4096 * 8).flat_map(before_a_change).collect();
+    let mut scratch = Scratch::default();
+    for (older, is_worth) in [(cubes, true), (other, false)] {
+        let older = Arc::new(Older { raw: older, places: places(&arrays, 8) });
+        let basis = Basis { older: Some(&older), ..Basis::NOTHING };
+        let coded = encode_chosen(&Profile::Max, &now, &ElementType::F64, &arrays, false, &basis, &mut scratch)
+            .expect("encodes");
+        assert_eq!(coded.chain.needs_older(), is_worth, "{}", coded.reason);
+        let Reason::Tried { trials, .. } = &coded.reason else { panic!("{}", coded.reason) };
+        assert_eq!(trials.len(), if is_worth { 2 } else { 1 }, "{}", coded.reason);
+    }
+}
+
+#[test]
+fn what_did_not_change_takes_next_to_nothing() {
+    let (arrays, raw) = (grids(), grid_numbers().into_iter().flat_map(f64::to_le_bytes).collect::<Vec<u8>>());
+    let mut scratch = Scratch::default();
+    scratch.set_older(Some(Arc::new(Older { raw: raw.clone(), places: places(&arrays, 8) })));
+    let since = Chain::since(&ElementType::F64, 2).expect("numbers");
+    let stored = since.encode(&raw, &arrays, &mut scratch).expect("encodes");
+    assert!(stored.len() < 300, "{} bytes", stored.len());
+}
+
 #[test]
 fn rows_in_the_order_of_their_numbers_take_less_than_in_the_order_they_came_in() {
     let (arrays, raw) = rows(16, &[1500, 1500, 1094], 2);
@@ -661,9 +835,11 @@ fn golden_raw(chain: &Chain) -> Vec<u8> {
     let odd = [f64::from_bits(0x7FF8_0000_0000_BEEF), -0.0, f64::INFINITY, 5e-324];
     let numbers = wave(500).into_iter().enumerate().map(|(i, x)| if i % 125 == 60 { odd[i / 125] } else { x });
     let mut raw: Vec<u8> = match chain.steps()[0] {
-        Step { codec: predict::ID, param } if param & 0xFF == 4 => {
+        Step { codec: predict::ID | since::ID, param } if param & 0xFF == 4 => {
             grid_numbers().into_iter().flat_map(|x| (x as f32).to_le_bytes()).collect()
         }
+        Step { codec: since::ID, param } if param >> 16 == 1 => rough(4096).flat_map(f64::to_le_bytes).collect(),
+        Step { codec: since::ID, .. } => grid_numbers().into_iter().flat_map(f64::to_le_bytes).collect(),
         Step { codec: predict::ID, param } if param & 0x600 == 0 => {
             grid_numbers().into_iter().flat_map(|x| if big { x.to_be_bytes() } else { x.to_le_bytes() }).collect()
         }
@@ -680,7 +856,8 @@ fn golden_raw(chain: &Chain) -> Vec<u8> {
     raw
 }
 
-/// A golden file is the chain, the length of the raw bytes (`u32`, little-endian), the raw bytes, the stored bytes.
+/// A golden file is the chain, the length of the raw bytes (`u32`, little-endian), the raw bytes, the stored bytes. What
+/// is coded with an older segment is with what `older_of` or `before_a_change` gives for the raw bytes.
 /// Files are added once, never rewritten; MCR_ADD_GOLDEN=1 adds those that are not there.
 #[test]
 fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_bytes() {
@@ -694,7 +871,7 @@ fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_byt
             chain.to_bytes(&mut file);
             file.extend((raw.len() as u32).to_le_bytes());
             file.extend(&raw);
-            file.extend(chain.encode(&raw, arrays, &mut Scratch::default()).expect("encodes"));
+            file.extend(chain.encode(&raw, arrays, &mut with_older(chain, &raw, arrays)).expect("encodes"));
             std::fs::write(&path, file).expect("tests/data is writable");
         }
         let file = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -702,7 +879,7 @@ fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_byt
         assert_eq!(read, *chain, "{name}");
         let (len, rest) = file[used..].split_first_chunk::<4>().expect("a length");
         let (raw, stored) = rest.split_at(u32::from_le_bytes(*len) as usize);
-        let mut scratch = Scratch::default();
+        let mut scratch = with_older(chain, raw, &[]);
         let decoded = read.decode(stored, raw.len(), &mut scratch);
         assert!(decoded.as_ref().is_ok_and(|decoded| decoded == raw), "{name}: {decoded:?}");
         let is_our_own = read
@@ -718,6 +895,16 @@ fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_byt
         files.map(|file| file.expect("readable").file_name().to_string_lossy().into_owned()).collect();
     let expected: BTreeSet<String> = listed.iter().map(|(name, ..)| format!("{name}.bin")).collect();
     assert_eq!(found, expected, "each golden file is loaded");
+}
+
+fn with_older(chain: &Chain, raw: &[u8], arrays: &[ArrayShape]) -> Scratch {
+    let mut scratch = Scratch::default();
+    let width = (chain.steps()[0].param & 0xFF) as usize;
+    let is_slow = chain.steps()[0].param >> 16 == 1;
+    let older = |raw| Older { raw, places: places(arrays, width) };
+    let older = || older(if is_slow { before_a_change(raw) } else { older_of(raw) });
+    scratch.set_older(chain.needs_older().then(|| Arc::new(older())));
+    scratch
 }
 
 const ID_RAW: CodecId = array_to_bytes::raw::ID;

@@ -238,10 +238,25 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
         };
         let layout = NonZeroU32::new(layouts.small()?).map_or(Layout::Concatenated, Layout::Interleaved);
         let chain = chain_table[segment_chains.index(chain_count)?].clone();
-        let dependencies = items(dependencies.count(1)?, || {
+        let needs = items(dependencies.count(1)?, || {
             let kind = dependencies.small()?;
             Ok(Dependency { kind, of: dependencies.text()?.into() })
         })?;
+        let is_there = |base: &BaseRef| (base.reference as usize) < reference_count;
+        match &needs[..] {
+            [only] if only.kind == ON_OLDER => {
+                if !only.base().is_some_and(|base| is_there(&base)) || !chain.needs_older() {
+                    return dependencies.bad("an older segment is not named as it must be, or not needed");
+                }
+            }
+            _ if needs.iter().any(|need| need.kind == ON_OLDER) => {
+                return dependencies.bad("an older segment is named beside something else");
+            }
+            _ if chain.needs_older() && needs.is_empty() => {
+                return dependencies.bad("an older segment is needed and not named");
+            }
+            _ => {}
+        }
         let from = all_pieces.len();
         let raw = pieces::read(piece_lists, &order, total, &mut remaining, &mut next, &mut all_pieces)?;
         segments.push(SegmentEntry {
@@ -254,7 +269,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
             layout,
             chain,
             pieces: from..all_pieces.len(),
-            dependencies,
+            dependencies: needs,
         });
         offset = offset.saturating_add(SEGMENT_HEADER_LEN as u64).saturating_add(stored);
     }

@@ -196,7 +196,13 @@ pub(super) fn encode(contents: &Contents, segments: &[Written]) -> Result<Vec<u8
             Layout::Interleaved(block) => u64::from(block.get()),
         });
         c.segment_chains.number(chains.of(&segment.chain));
-        c.dependencies.number(0);
+        c.dependencies.number(u64::from(segment.base.is_some()));
+        if let Some(BaseSegment { container, segment, digest }) = &segment.base {
+            let reference = references.of(container) as u32; // at most 16, as is checked below
+            let on = Dependency::on(&BaseRef { reference, segment: *segment, digest: *digest });
+            c.dependencies.number(u64::from(on.kind));
+            c.dependencies.text(&on.of);
+        }
         pieces::write(&mut c.pieces, &segment.pieces, ordinal, total, &mut remaining, &mut next)?;
     }
     if !remaining.is_nothing() {

@@ -1,5 +1,6 @@
 //! What a container holds, and where: the part of it that is read first.
 
+use super::columns::{Column, Cursor, Parsed};
 use crate::classify::{VariableClass, VariableRef};
 use crate::codec::Chain;
 use crate::header::{ElementType, FileHeader, Role, VariableHeader};
@@ -64,7 +65,33 @@ pub enum Placement {
     },
 }
 
-/// What a segment is decoded with besides its own bytes. This version writes none and decodes no segment that has one.
+/// The segment of an older container that a segment is coded with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BaseSegment {
+    /// In which container.
+    pub container: Arc<ContainerRef>,
+    /// Which of its segments; one that has no base itself.
+    pub segment: u32,
+    /// BLAKE3 of its raw bytes.
+    pub digest: Digest,
+}
+
+/// The same, as an index names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BaseRef {
+    /// Index in [`Index::references`].
+    pub reference: u32,
+    /// Which of its segments.
+    pub segment: u32,
+    /// BLAKE3 of its raw bytes.
+    pub digest: Digest,
+}
+
+/// A dependency on a segment of a reference.
+pub(super) const ON_OLDER: u32 = 2;
+
+/// What a segment is decoded with besides its own bytes. Of the kinds that FORMAT.md numbers, this build writes and
+/// reads [`BaseRef`]; it decodes no segment that has another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dependency {
     /// What sort of thing; FORMAT.md numbers them.
@@ -96,6 +123,32 @@ pub struct SegmentEntry {
     pub pieces: Range<usize>,
     /// What else it is decoded with.
     pub dependencies: Vec<Dependency>,
+}
+
+impl SegmentEntry {
+    /// The older segment that it is decoded with, if it is with one.
+    pub fn base(&self) -> Option<BaseRef> {
+        self.dependencies.first().and_then(Dependency::base)
+    }
+}
+
+impl Dependency {
+    pub(super) fn on(base: &BaseRef) -> Self {
+        let mut of = Column::default();
+        of.number(u64::from(base.reference));
+        of.number(u64::from(base.segment));
+        of.bytes(&base.digest.0);
+        Self { kind: ON_OLDER, of: of.0.into() }
+    }
+
+    /// What it names, if it is of that kind and says what it must.
+    pub(super) fn base(&self) -> Option<BaseRef> {
+        let read = |mut of: Cursor<'_>| -> Parsed<BaseRef> {
+            let base = BaseRef { reference: of.small()?, segment: of.small()?, digest: Digest(of.array()?) };
+            of.end().map(|()| base)
+        };
+        (self.kind == ON_OLDER).then(|| read(Cursor::new("dependencies", &self.of)).ok())?
+    }
 }
 
 /// The index of a container.
@@ -193,6 +246,11 @@ impl Index {
     /// Place of a variable when files follow each other.
     pub(super) fn flat(&self, at: VariableRef) -> Option<usize> {
         self.variable(at).map(|_| self.first[at.file as usize] + at.variable as usize)
+    }
+
+    /// Whether a segment has a base.
+    pub fn has_bases(&self) -> bool {
+        self.segments.iter().any(|segment| !segment.dependencies.is_empty())
     }
 
     fn segment_of(&self, piece: usize) -> u32 {

@@ -13,8 +13,8 @@ mod writer;
 
 pub use error::ReadError;
 pub use index::{
-    ContainerRef, Dependency, EXTENTS_MAX, Index, NO_DIGEST, PIECES_MAX, Placement, REFERENCES_MAX, SegmentEntry,
-    Source, VARIABLES_MAX,
+    BaseRef, BaseSegment, ContainerRef, Dependency, EXTENTS_MAX, Index, NO_DIGEST, PIECES_MAX, Placement,
+    REFERENCES_MAX, SegmentEntry, Source, VARIABLES_MAX,
 };
 pub use layout::{DIGEST_BYTES_MIN, INDEX_RAW_MAX, SEGMENT_RAW_MAX, VERSION};
 pub use reader::{ContainerReader, parse_index, parse_segment_header};

@@ -4,16 +4,17 @@ use super::columns::IndexFault;
 use super::container_path;
 use super::decode::decode;
 use super::error::ReadError;
-use super::index::{Index, SegmentEntry};
+use super::index::{BaseSegment, Index, SegmentEntry};
 use super::layout::*;
 use super::writer::StoredSegment;
-use crate::codec::{CodecError, Scratch};
+use crate::codec::{CodecError, Older, Scratch};
 use crate::ids::{CheckpointId, Digest, GroupId, JobId};
 use crate::store::{Store, StoredFile};
 use crate::units::RawBytes;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A container open for reading, whose header, trailer and index are whole and valid.
 pub struct ContainerReader {
@@ -91,7 +92,7 @@ impl ContainerReader {
         let Some(entry) = self.index.segments().get(segment as usize) else {
             return Err(self.invalid("the index", format!("it has no segment {segment}")));
         };
-        if let Some(dependency) = entry.dependencies.first() {
+        if let Some(dependency) = entry.dependencies.iter().find(|dependency| dependency.base().is_none()) {
             let what = format!("segment {segment} needs something of kind {} to be decoded", dependency.kind);
             return Err(ReadError::Unsupported { path: self.path.clone(), what });
         }
@@ -112,16 +113,33 @@ impl ContainerReader {
             let (path, part) = (self.path.clone(), format!("segment {segment}"));
             return Err(ReadError::Damaged { path, part, at, found, recorded: header.data_crc });
         }
-        Ok(StoredSegment { chain: header.chain, raw_bytes: entry.raw_bytes, stored: buffer })
+        let base = entry.base().and_then(|base| {
+            let container = Arc::clone(self.index.references().get(base.reference as usize)?);
+            Some(BaseSegment { container, segment: base.segment, digest: base.digest })
+        });
+        Ok(StoredSegment { chain: header.chain, raw_bytes: entry.raw_bytes, stored: buffer, base })
     }
 
-    /// Reads and decodes a segment: its raw bytes, still merged.
+    /// Reads and decodes a segment that has no base: its raw bytes, still merged.
     pub fn decode_segment(&self, segment: u32, scratch: &mut Scratch) -> Result<Vec<u8>, ReadError> {
+        self.decode_since(segment, None, scratch)
+    }
+
+    /// As [`ContainerReader::decode_segment`], with the raw bytes of the base where there is one.
+    pub(super) fn decode_since(
+        &self,
+        segment: u32,
+        base: Option<Vec<u8>>,
+        scratch: &mut Scratch,
+    ) -> Result<Vec<u8>, ReadError> {
         let stored = self.read_segment(segment, Vec::new())?;
         let RawBytes(raw_bytes) = stored.raw_bytes;
         let codec = |source| ReadError::Codec { path: self.path.clone(), segment, source };
         let raw_bytes = usize::try_from(raw_bytes).map_err(|_| too_long(&self.path, "a segment"))?;
-        let raw = stored.chain.decode(&stored.stored, raw_bytes, scratch).map_err(codec)?;
+        scratch.set_older(base.map(|raw| Arc::new(Older { raw, places: Vec::new() })));
+        let decoded = stored.chain.decode(&stored.stored, raw_bytes, scratch);
+        scratch.set_older(None);
+        let raw = decoded.map_err(codec)?;
         if raw.len() != raw_bytes {
             return Err(self.invalid("a segment", format!("{} bytes were decoded, not {raw_bytes}", raw.len())));
         }

@@ -1,11 +1,11 @@
 //! A container together with the older ones it refers to: where the bytes of every variable can be had.
 
 use super::error::ReadError;
-use super::index::{Index, Placement};
+use super::index::{BaseRef, Index, Placement};
 use super::reader::ContainerReader;
 use crate::classify::VariableRef;
 use crate::codec::Scratch;
-use crate::ids::{CheckpointId, GroupId, JobId};
+use crate::ids::{CheckpointId, Digest, GroupId, JobId};
 use crate::manifest;
 use crate::merge::{Layout, runs};
 use crate::plan::Piece;
@@ -70,6 +70,7 @@ impl ContainerSet {
         }
         let set = Self { readers };
         set.check_references()?;
+        set.check_bases()?;
         Ok(set)
     }
 
@@ -81,6 +82,32 @@ impl ContainerSet {
     /// The group's own container, then the older ones.
     pub fn readers(&self) -> &[ContainerReader] {
         &self.readers
+    }
+
+    /// Every base is a segment that has none itself, and no reference leads to a variable in a segment that has one.
+    fn check_bases(&self) -> Result<(), ReadError> {
+        for (number, segment) in self.index().segments().iter().enumerate() {
+            let Some(base) = segment.base() else { continue };
+            let older = &self.readers[base.reference as usize + 1];
+            let found = older.index().segments().get(base.segment as usize);
+            if !found.is_some_and(|found| found.dependencies.is_empty()) {
+                let (older, n) = (older.path().display(), base.segment);
+                let what = format!("segment {number} is coded with segment {n} of {older}, which is none to code with");
+                return Err(self.readers[0].invalid("the index", what));
+            }
+        }
+        if !self.readers[1..].iter().any(|reader| reader.index().has_bases()) {
+            return Ok(());
+        }
+        for (at, header) in self.index().variables() {
+            let Some(Placement::External { reference, at: older }) = self.index().placement(at) else { continue };
+            let index = self.readers[reference as usize + 1].index();
+            if index.pieces_of(older).any(|(segment, _)| !index.segments()[segment as usize].dependencies.is_empty()) {
+                let what = format!("variable {:?} refers to what needs a third container", header.path);
+                return Err(self.readers[0].invalid("the index", what));
+            }
+        }
+        Ok(())
     }
 
     /// Every reference leads to a variable of the same length and digest, which has pieces where it is.
@@ -152,10 +179,35 @@ impl ContainerSet {
         Ok(())
     }
 
+    /// The raw bytes of an older segment, which are those that were meant.
+    fn base_bytes(&self, base: BaseRef, scratch: &mut Scratch) -> Result<Vec<u8>, ReadError> {
+        // Only the group's own container has segments with a base, as was checked when the set was opened.
+        let older = &self.readers[base.reference as usize + 1];
+        let raw = older.decode_segment(base.segment, scratch)?;
+        let (found, recorded) = (Digest::of(&raw), base.digest);
+        if found != recorded {
+            let what = format!("segment {}, which {} is decoded with,", base.segment, self.readers[0].path().display());
+            return Err(ReadError::Digest { path: older.path().into(), what, found, recorded });
+        }
+        Ok(raw)
+    }
+
+    /// Bytes that decoding a task takes, but for what codecs need: its segment's, raw and stored, and those of its base.
+    pub fn task_bytes(&self, task: &SegmentTask) -> u64 {
+        let base = self.readers[task.container as usize].index().segments()[task.segment as usize].base();
+        let base = base.and_then(|base| {
+            let older = &self.readers[base.reference as usize + 1];
+            older.index().segments().get(base.segment as usize)
+        });
+        let of_base = base.map_or(0, |base| base.raw_bytes.0 + base.stored_bytes.0);
+        task.raw_bytes.0 + task.stored_bytes.0 + of_base
+    }
+
     fn split_segment(&self, container: u32, segment: u32, scratch: &mut Scratch) -> Result<Split, ReadError> {
         let reader = &self.readers[container as usize];
-        let raw = reader.decode_segment(segment, scratch)?;
         let entry = &reader.index().segments()[segment as usize];
+        let base = entry.base().map(|base| self.base_bytes(base, scratch)).transpose()?;
+        let raw = reader.decode_since(segment, base, scratch)?;
         Ok(Split::new(raw, reader.index().pieces(segment), entry.layout))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::decode::decode;
 use super::encode::encode;
-use super::index::{ContainerRef, Index, NO_DIGEST, Source};
+use super::index::{BaseSegment, ContainerRef, Index, NO_DIGEST, Source};
 use super::layout::*;
 use super::{checkpoint_dir, container_name, container_path};
 use crate::classify::{VariableClass, VariableRef};
@@ -26,6 +26,8 @@ pub struct StoredSegment {
     pub raw_bytes: RawBytes,
     /// Its bytes after.
     pub stored: Vec<u8>,
+    /// What it was coded with, if its chain needs an older segment.
+    pub base: Option<BaseSegment>,
 }
 
 /// What the index says beside the segments.
@@ -54,6 +56,7 @@ pub(super) struct Written {
     pub(super) raw_bytes: RawBytes,
     pub(super) stored_bytes: StoredBytes,
     pub(super) pieces: Box<[Piece]>,
+    pub(super) base: Option<BaseSegment>,
 }
 
 /// A container being written under a temporary name. Dropped, it leaves nothing that a reader looks at.
@@ -139,6 +142,9 @@ impl ContainerWriter {
         if self.segments.len() as u64 >= u64::from(u32::MAX) {
             return refuse(self, "it has more than 2^32 segments");
         }
+        if segment.chain.needs_older() != segment.base.is_some() {
+            return refuse(self, "a segment needs an older one that is not named, or the other way round");
+        }
         let data_crc = crc32c::crc32c(&segment.stored);
         let header = SegmentHeader { raw_len, stored_len, data_crc, chain: segment.chain.clone() };
         let Some(record) = header.to_record() else {
@@ -155,6 +161,7 @@ impl ContainerWriter {
             raw_bytes: segment.raw_bytes,
             stored_bytes: StoredBytes(stored_len),
             pieces: plan.pieces.as_slice().into(),
+            base: segment.base.clone(),
         });
         Ok(())
     }
@@ -238,11 +245,20 @@ impl SealedContainer {
 
 /// Whether an index that was read again says what was to be written.
 fn check_same(index: &Index, contents: &Contents, segments: &[Written]) -> Result<(), &'static str> {
+    let same_base = |entry: &super::SegmentEntry, written: &Written| match (entry.base(), &written.base) {
+        (None, None) => entry.dependencies.is_empty(),
+        (Some(read), Some(given)) => {
+            let container = index.references.get(read.reference as usize);
+            container == Some(&given.container) && (read.segment, read.digest) == (given.segment, given.digest)
+        }
+        _ => false,
+    };
     let same_segment = |(entry, written): (&super::SegmentEntry, &Written)| {
         (entry.class, entry.role, &entry.element, entry.layout, &entry.chain)
             == (written.class, written.role, &written.element, written.layout, &written.chain)
             && (entry.raw_bytes, entry.stored_bytes) == (written.raw_bytes, written.stored_bytes)
             && index.pieces[entry.pieces.clone()] == *written.pieces
+            && same_base(entry, written)
     };
     let same_file = |(read, given): (&FileHeader, &FileHeader)| {
         let head = |f: &FileHeader| (f.path.clone(), f.rank, f.bytes, f.mode, f.modified_ns, f.digest);

@@ -132,6 +132,56 @@ fn a_prune_stopped_anywhere_leaves_whole_checkpoints_and_can_go_on() {
 }
 
 #[test]
+fn what_a_kept_checkpoint_is_coded_with_is_never_pruned() {
+    let start = MemoryStore::new();
+    flush_step(&start, 1, None).expect("writes");
+    flush_step_since(&start, 2, 1).expect("writes");
+    flush_step_since(&start, 3, 2).expect("writes");
+    let all = [3, 2, 1].map(step_id);
+    assert_eq!(good(&start, "whole"), all);
+    let work = |store: &dyn Store| prune_job(store, 1).map(|_| ());
+    let count = operations(&start, work);
+    assert!(count > 10, "{count} operations");
+    for n in 0..=count {
+        let store = FaultyStore::new(start.crash(Survival::Everything), Fault::Stop { before: n });
+        assert_eq!(work(&store).is_ok(), n == count);
+        for survival in survivals().take(4) {
+            let at = format!("before operation {n}, {survival:?}");
+            let after = store.inner().crash(survival);
+            assert!(good(&after, &at).starts_with(&all[..1]), "{at}");
+            work(&after).unwrap_or_else(|error| panic!("{at}: again: {error}"));
+            assert_eq!(good(&after, &at), all[..1], "{at}");
+            let left: Vec<String> = after.paths().iter().map(|path| path.display().to_string()).collect();
+            let old = |id: &str| left.iter().filter(|path| path.contains(id) && path.ends_with(".mcr")).count();
+            assert_eq!((old("DD0001"), old("DD0002")), (2, 0), "{at}: {left:?}");
+            // What comes next is coded with it still, though its manifests are gone.
+            flush_step_since(&after, 4, 3).unwrap_or_else(|error| panic!("{at}: {error}"));
+            assert_eq!(good(&after, &at), [step_id(4), step_id(3)], "{at}");
+        }
+    }
+}
+
+#[test]
+fn a_flush_that_looks_back_stopped_anywhere_leaves_the_old_or_the_new() {
+    let start = MemoryStore::new();
+    flush_step(&start, 1, None).expect("writes");
+    let work = |store: &dyn Store| flush_step_since(store, 2, 1);
+    let count = operations(&start, work);
+    for n in 0..=count {
+        let store = FaultyStore::new(start.crash(Survival::Everything), Fault::Stop { before: n });
+        assert_eq!(work(&store).is_ok(), n == count);
+        for survival in survivals().take(4) {
+            let at = format!("before operation {n}, {survival:?}");
+            let after = store.inner().crash(survival);
+            let complete = good(&after, &at);
+            assert!(complete == [step_id(1)] || complete == [step_id(2), step_id(1)], "{at}: {complete:?}");
+            work(&after).unwrap_or_else(|error| panic!("{at}: again: {error}"));
+            assert_eq!(good(&after, &at), [step_id(2), step_id(1)], "{at}");
+        }
+    }
+}
+
+#[test]
 fn a_disk_that_fills_up_anywhere_costs_the_new_checkpoint_only() {
     let start = MemoryStore::new();
     flush_step(&start, 1, None).expect("writes");

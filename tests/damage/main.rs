@@ -179,6 +179,94 @@ fn every_damage_to_every_part_is_noticed() {
 }
 
 #[test]
+fn every_damage_to_what_a_checkpoint_is_coded_with_is_noticed() {
+    use Damage::*;
+    let store = MemoryStore::new();
+    flush_step(&store, 1, None).expect("writes");
+    flush_step_since(&store, 2, 1).expect("writes");
+    flush_step_since(&store, 3, 2).expect("writes");
+    let base = || {
+        let set = ContainerSet::open(&store, &job(), &step_id(3), GroupId(1)).expect("opens");
+        set.index().segments().iter().find_map(|segment| segment.base()).expect("a segment has one")
+    };
+    let path = Path::new("wave/DD0001/group-0001.mcr");
+    let bytes = store.get(path).expect("there");
+    let older = ContainerReader::open(&store, &job(), &step_id(1), GroupId(1)).expect("opens");
+    let segment = &older.index().segments()[base().segment as usize];
+    let range = segment.offset as usize..(segment.offset + 72 + segment.stored_bytes.0) as usize;
+    let stale = {
+        let other = MemoryStore::new();
+        let how = how(1);
+        for number in [0, 1] {
+            let group = group(number * 2..number * 2 + 2, 9);
+            let reuse = mcrengine::reuse::ReuseIndex::empty();
+            flush(&other, &step_id(1), GroupId(number), &group, &how, &reuse).expect("writes");
+        }
+        other.get(path).expect("there")
+    };
+    let flipped = |at: usize| {
+        let mut bytes = bytes.clone();
+        bytes[at] ^= 0x10;
+        Some(bytes)
+    };
+    let damages = [
+        (Missing, None),
+        (Cut, Some(bytes[..(range.start + range.end) / 2].to_vec())),
+        (Flipped, flipped(range.start + 20)),
+        (Flipped, flipped((range.start + 72 + range.end) / 2)),
+        (Stale, Some(stale)),
+        (Foreign, store.get(Path::new("wave/DD0001/group-0000.mcr"))),
+    ];
+    for (damage, bytes) in damages {
+        let after = store.crash(Survival::Everything);
+        match bytes {
+            None => mcrengine::store::Store::remove_file(&after, path).expect("removes"),
+            Some(bytes) => after.put(path, &bytes),
+        }
+        for step in [2, 3] {
+            let report = verify(&after, &job(), &step_id(step), 1 << 20, &mut |_| ());
+            assert!(!report.is_good(), "{damage:?}: DD{step:04} cannot be restored");
+            assert!(report.problems.iter().all(|p| p.advice == Advice::OlderCheckpoint), "{:?}", report.problems);
+            assert!(report.problems[0].what.contains("DD0001"), "{damage:?}: {:?}", report.problems[0]);
+        }
+    }
+    for step in [1, 2, 3] {
+        assert!(verify(&store, &job(), &step_id(step), 1 << 20, &mut |_| ()).is_good(), "whole before");
+    }
+}
+
+#[test]
+fn a_segment_that_was_written_anew_is_not_taken_for_the_one_that_was_coded_with() {
+    // As whole as the right one, but for what a variable holds: only the digest of the segment tells.
+    let store = MemoryStore::new();
+    flush_step(&store, 1, None).expect("writes");
+    flush_step_since(&store, 2, 1).expect("writes");
+    let set = ContainerSet::open(&store, &job(), &step_id(2), GroupId(0)).expect("opens");
+    let base = set.index().segments().iter().find_map(|segment| segment.base()).expect("a segment has one");
+    let path = Path::new("wave/DD0001/group-0000.mcr");
+    let mut bytes = store.get(path).expect("there");
+    let entry = set.readers()[1].index().segments()[base.segment as usize].clone();
+    // The same length, decodable, other bytes: the stored bytes of the segment for another content of the same length.
+    let other =
+        entry.chain.encode(&vec![7; entry.raw_bytes.0 as usize], &[], &mut Default::default()).expect("encodes");
+    assert!(other.len() as u64 <= entry.stored_bytes.0);
+    // zstd takes frames that are to be skipped after it, so that the length stays.
+    let mut stored = other;
+    let gap = entry.stored_bytes.0 as usize - stored.len();
+    stored.extend(0x184D_2A50u32.to_le_bytes());
+    stored.extend((gap as u32 - 8).to_le_bytes());
+    stored.resize(entry.stored_bytes.0 as usize, 0);
+    let at = entry.offset as usize;
+    bytes[at + 72..at + 72 + stored.len()].copy_from_slice(&stored);
+    bytes[at + 24..at + 28].copy_from_slice(&crc32c::crc32c(&stored).to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[at..at + 68]).to_le_bytes();
+    bytes[at + 68..at + 72].copy_from_slice(&crc);
+    store.put(path, &bytes);
+    let report = verify(&store, &job(), &step_id(2), 1 << 20, &mut |_| ());
+    assert!(!report.is_good() && report.problems.iter().all(|p| p.advice == Advice::OlderCheckpoint));
+}
+
+#[test]
 fn every_cut_of_a_container_is_noticed() {
     let store = whole();
     let path = Path::new("wave/DD0002/group-0001.mcr");

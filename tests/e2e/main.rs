@@ -7,4 +7,5 @@ mod corpus;
 mod daemons;
 mod full_disk;
 mod kills;
+mod looking_back;
 mod support;

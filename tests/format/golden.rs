@@ -1,6 +1,7 @@
 //! Files of every released format are still read. They were added once and are never rewritten.
 
 use super::support::*;
+use mcrengine::container::ContainerSet;
 use mcrengine::ids::GroupId;
 use mcrengine::manifest::{self, DigestOf};
 use mcrengine::store::PosixStore;
@@ -45,11 +46,32 @@ fn is_read(version: &str, digest_of: DigestOf) {
     }
 }
 
+/// A store whose second checkpoint is coded with segments of the first.
+const SINCE: &str = "v2/since";
+
+#[test]
+fn what_is_coded_with_an_older_checkpoint_is_read() {
+    let store = PosixStore::open(data().join(SINCE)).expect("opens");
+    for step in [1, 2] {
+        let report = verify(&store, &job(), &step_id(step), 1 << 20, &mut |_| ());
+        assert!(report.is_good(), "{:?}", report.problems);
+        let manifest = manifest::read_manifest(&store, &job(), &step_id(step), GroupId(0)).expect("reads");
+        let expected: Vec<_> = group(0..2, step).files.iter().map(|file| (file.path.clone(), file.digest)).collect();
+        let found: Vec<_> = manifest.files.into_iter().map(|file| (file.path, file.digest)).collect();
+        assert_eq!(found, expected);
+    }
+    let set = ContainerSet::open(&store, &job(), &step_id(2), GroupId(0)).expect("opens");
+    let bases: Vec<_> = set.index().segments().iter().filter_map(|segment| segment.base()).collect();
+    assert!(!bases.is_empty() && bases.iter().all(|base| base.reference == 0), "{bases:?}");
+    assert_eq!(set.index().references()[0].checkpoint, step_id(1));
+}
+
 #[test]
 fn every_golden_file_is_loaded_by_a_test() {
     for (version, _) in VERSIONS {
         is_loaded(&data().join(version).join("store"));
     }
+    is_loaded(&data().join(SINCE));
 }
 
 fn is_loaded(root: &Path) {
@@ -71,6 +93,9 @@ fn is_loaded(root: &Path) {
 #[test]
 fn write_golden_files_of_a_new_version() {
     let Ok(version) = std::env::var("MCR_WRITE_GOLDEN") else { return };
+    if version == SINCE {
+        return write_since_golden();
+    }
     let root = data().join(version).join("store");
     assert!(!root.exists(), "golden files are never rewritten");
     let store = PosixStore::create(root).expect("creates");
@@ -81,4 +106,18 @@ fn write_golden_files_of_a_new_version() {
         let manifest = flush(&store, &step_id(step), GroupId(0), &group(0..2, step), &how, &reuse).expect("writes");
         reuse = mcrengine::reuse::ReuseIndex::load(&store, &job(), &manifest).expect("loads");
     }
+}
+
+fn write_since_golden() {
+    let root = data().join(SINCE);
+    assert!(!root.exists(), "golden files are never rewritten");
+    let store = PosixStore::create(root).expect("creates");
+    let mut how = how(1);
+    (how.draft.ranks, how.draft.group_size) = (2, 2);
+    let first = flush(&store, &step_id(1), GroupId(0), &group(0..2, 1), &how, &mcrengine::reuse::ReuseIndex::empty());
+    let first = first.expect("writes");
+    let reuse = mcrengine::reuse::ReuseIndex::load(&store, &job(), &first).expect("loads");
+    (how.draft.sequence, how.draft.in_a_row) = (2, 1);
+    let sealed = write_since(&store, &step_id(2), GroupId(0), &group(0..2, 2), &how, &reuse, Some(&first));
+    manifest::commit(&store, sealed.expect("writes"), how.draft).expect("commits");
 }

@@ -216,7 +216,9 @@ fn contents_that_contradict_themselves_are_refused_before_anything_gets_a_final_
         let mut writer = ContainerWriter::create(&store, &job(), &checkpoint("a"), GroupId(0)).expect("creates");
         for plan in &plans {
             let stored = vec![0; plan.raw_bytes.0 as usize];
-            writer.append(plan, &StoredSegment { chain: Chain::raw(), raw_bytes: plan.raw_bytes, stored }).expect("ok");
+            writer
+                .append(plan, &StoredSegment { chain: Chain::raw(), raw_bytes: plan.raw_bytes, stored, base: None })
+                .expect("ok");
         }
         spoil(&mut contents);
         let error = writer.seal(&store, contents).map(|_| ()).expect_err(expected);

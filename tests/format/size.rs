@@ -98,7 +98,7 @@ fn a_million_variables_take_less_than_a_gib_to_write_and_to_read() {
     let started = Instant::now();
     let mut writer = ContainerWriter::create(&store, &job(), &checkpoint("a"), GroupId(0)).expect("creates");
     for plan in &plans {
-        let segment = StoredSegment { chain: Chain::raw(), raw_bytes: plan.raw_bytes, stored: vec![0; 8] };
+        let segment = StoredSegment { chain: Chain::raw(), raw_bytes: plan.raw_bytes, stored: vec![0; 8], base: None };
         writer.append(plan, &segment).expect("appends");
     }
     drop(plans);

@@ -1,8 +1,9 @@
 //! A small group of ranks with real bytes, and the whole way from it into a store.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use mcrengine::bases::Bases;
 use mcrengine::classify::{Naming, VariableClass, VariableRef, classify};
-use mcrengine::codec::{Chain, Scratch};
+use mcrengine::codec::{ArrayShape, Chain, Scratch};
 use mcrengine::container::{ContainerWriter, Contents, SealedContainer, StoredSegment};
 use mcrengine::filter::put_on;
 use mcrengine::header::{ElementType, Extent, FileHeader, Filter, Role, Shape, VariableHeader};
@@ -180,6 +181,7 @@ pub fn how(sequence: u64) -> How {
             profile: "test".into(),
             created_unix_ms: 1_700_000_000_000 + sequence,
             elapsed_ms: 40,
+            in_a_row: 0,
             decisions: Vec::new(),
         },
     }
@@ -201,7 +203,22 @@ pub fn write(
     how: &How,
     reuse: &ReuseIndex,
 ) -> Result<SealedContainer, StoreError> {
+    write_since(store, id, number, group, how, reuse, None)
+}
+
+/// The same; each segment of numbers that the newest checkpoint has is coded with what it has.
+pub fn write_since(
+    store: &dyn Store,
+    id: &CheckpointId,
+    number: GroupId,
+    group: &Group,
+    how: &How,
+    reuse: &ReuseIndex,
+    newest: Option<&Manifest>,
+) -> Result<SealedContainer, StoreError> {
     let classes: Vec<VariableClass> = classify(&group.files, &Naming::default());
+    let load = |newest: &Manifest| Bases::load(store, &job(), newest, &group.files, &classes, true);
+    let bases = newest.map(load).transpose()?;
     let reused = reusable(&group.files, reuse);
     let skipped: std::collections::HashSet<VariableRef> = reused.iter().map(|(at, _)| *at).collect();
     let plans = plan(&group.files, &classes, &how.options, |at| skipped.contains(&at));
@@ -212,9 +229,22 @@ pub fn write(
             .map(|p| &group.raw(p.variable)[p.offset as usize..(p.offset + p.bytes) as usize])
             .collect();
         let raw = merge(&pieces, plan.layout);
-        let stored = how.chain.encode(&raw, &[], &mut scratch).expect("encodes");
-        writer
-            .append(plan, &StoredSegment { chain: how.chain.clone(), raw_bytes: RawBytes(raw.len() as u64), stored })?;
+        let raw_bytes = RawBytes(raw.len() as u64);
+        let since = bases.as_ref().and_then(|bases| Some((bases, bases.find(plan)?, Chain::since(&plan.element, 2)?)));
+        if let Some((bases, base, chain)) = since {
+            let (older, base) = bases.read(&base, &mut scratch)?;
+            let line = |piece: &mcrengine::plan::Piece| {
+                let elements = piece.bytes / u64::from(plan.element.width());
+                ArrayShape { elements, dims: vec![elements], ..ArrayShape::default() }
+            };
+            let arrays: Vec<ArrayShape> = plan.pieces.iter().map(line).collect();
+            scratch.set_older(Some(older.into()));
+            let stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
+            writer.append(plan, &StoredSegment { chain, raw_bytes, stored, base: Some(base) })?;
+            continue;
+        }
+        let (chain, stored) = (how.chain.clone(), how.chain.encode(&raw, &[], &mut scratch).expect("encodes"));
+        writer.append(plan, &StoredSegment { chain, raw_bytes, stored, base: None })?;
     }
     let contents = Contents {
         scheme: how.options.scheme,
@@ -237,6 +267,24 @@ pub fn flush(
 ) -> Result<Manifest, StoreError> {
     let sealed = write(store, id, number, group, how, reuse)?;
     commit(store, sealed, how.draft.clone())
+}
+
+/// All groups of a step, each coded with what its predecessor in `before` has, or with what that was coded with.
+pub fn flush_step_since(store: &dyn Store, step: u64, before: u64) -> Result<(), StoreError> {
+    let how = how(step);
+    let grouping = Grouping::new(how.draft.ranks, how.draft.group_size).expect("valid");
+    for number in (0..grouping.groups()).map(GroupId) {
+        let newest = mcrengine::manifest::read_manifest(store, &job(), &step_id(before), number)?;
+        let reuse = ReuseIndex::load(store, &job(), &newest)?;
+        let group = group(grouping.ranks_of(number), step);
+        let sealed = match write_since(store, &step_id(step), number, &group, &how, &reuse, Some(&newest)) {
+            // Committed by an earlier attempt, which died afterwards: done.
+            Err(StoreError::Committed { .. }) => continue,
+            other => other?,
+        };
+        commit(store, sealed, how.draft.clone())?;
+    }
+    Ok(())
 }
 
 /// All groups of a step, each reusing what its predecessor in `before` has.

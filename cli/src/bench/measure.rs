@@ -71,7 +71,7 @@ impl Coder {
             Self::Profile(profile) => {
                 let coded = compress(profile, segment, files, raw, false, &Basis::NOTHING, scratch)?;
                 let (chain, stored) = (coded.chain, coded.stored);
-                return Ok(StoredSegment { chain, raw_bytes: segment.raw_bytes, stored });
+                return Ok(StoredSegment { chain, raw_bytes: segment.raw_bytes, stored, base: None });
             }
             Self::Lz4 => Chain::lz4(),
             Self::Pco => Chain::pco(&segment.element, PCO_LEVEL).unwrap_or_else(Chain::raw),
@@ -86,7 +86,7 @@ impl Coder {
         };
         let stored = chain.encode(raw, &[], scratch)?;
         let (chain, stored) = if stored.len() < raw.len() { (chain, stored) } else { (Chain::raw(), raw.to_vec()) };
-        Ok(StoredSegment { chain, raw_bytes: segment.raw_bytes, stored })
+        Ok(StoredSegment { chain, raw_bytes: segment.raw_bytes, stored, base: None })
     }
 }
 
@@ -258,7 +258,7 @@ impl Planned<'_> {
         let mut writer = ContainerWriter::create(&CountingStore, &job, &checkpoint, GroupId(0))?;
         for (segment, (chain, stored_bytes)) in self.segments.iter().zip(coded) {
             let stored = vec![0; usize::try_from(stored_bytes)?];
-            writer.append(segment, &StoredSegment { chain, raw_bytes: segment.raw_bytes, stored })?;
+            writer.append(segment, &StoredSegment { chain, raw_bytes: segment.raw_bytes, stored, base: None })?;
         }
         let contents = Contents {
             scheme: self.options.scheme,

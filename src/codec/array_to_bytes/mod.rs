@@ -8,3 +8,4 @@ pub(super) mod pco;
 pub(super) mod predict;
 pub(super) mod raw;
 pub(super) mod runs;
+pub(super) mod since;

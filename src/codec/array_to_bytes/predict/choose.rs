@@ -5,6 +5,7 @@ use super::layout::{Array, Column, Kind, Layout};
 use super::linear::{At, Place, SIXTHS, SIXTHS_FAST, TOGETHER, Term, locate, powers};
 use super::nested::{self, Cells, Link};
 use super::numbers::{Elements, about_log2};
+use super::older::{Twins, same_kinds};
 use super::predictor::{Field, Predictor, Set, Units, rows};
 use super::repeats::{self, COPIED, LITERAL, Marks, Runs};
 use super::residual::{self, Effort, Numbers};
@@ -44,7 +45,7 @@ pub(super) struct Choice {
     pub runs: Runs,
     /// Which arrays refine which: the first column that this holds for, and the links.
     pub nested: Vec<(usize, Vec<Link>)>,
-    /// Of each column, with its three codes.
+    /// Of each column that is not known, with its three codes.
     pub predictors: Vec<(Predictor, [Vec<u8>; 3])>,
 }
 
@@ -58,7 +59,15 @@ enum Relation {
 }
 
 impl Choice {
-    pub(super) fn new(mut layout: Layout, body: &[u8], kind: Elements, effort: u32, threads: usize) -> Self {
+    /// The first groups are known, as many as there are in `like`, which says like which of the others they are.
+    pub(super) fn new(
+        mut layout: Layout,
+        like: &[usize],
+        body: &[u8],
+        kind: Elements,
+        effort: u32,
+        threads: usize,
+    ) -> Self {
         let load = |layout: &Layout| {
             let mut bits = vec![0; layout.elements()];
             layout.runs(|from, step, to, count| {
@@ -77,36 +86,40 @@ impl Choice {
         };
         let mut bits = load(&layout);
         if let Some(joined) = join(&layout, &bits, kind) {
-            layout = joined;
+            layout = match like.is_empty() {
+                true => joined,
+                false => same_kinds(joined, like).unwrap_or(layout),
+            };
             bits = load(&layout);
         }
+        let twins = Twins::new(&layout, like);
         let mut values = numbers(&layout, &bits);
         let mut relations = Relations::new();
-        let mut nested = if kind.is_float { links(&layout, &values, kind, effort) } else { Vec::new() };
+        let mut nested = if kind.is_float { links(&layout, &values, kind, effort, &twins) } else { Vec::new() };
         let keys: Vec<usize> = nested.iter().map(|(key, _)| *key).collect();
         if kind.is_float
             && effort > 1
-            && let Some((ordered, found)) = reorder(&layout, &values, kind, &keys, threads)
+            && let Some((ordered, found)) = reorder(&layout, &values, kind, (&keys, threads), &twins)
         {
             (layout, relations) = (ordered, found);
             bits = load(&layout);
             values = numbers(&layout, &bits);
         } else if !layout.tables.is_empty()
-            && let Some(grouped) = layout.reordered(side_by_side(&layout.columns))
+            && let Some(grouped) = layout.reordered(side_by_side(&layout.columns, &twins))
         {
             layout = grouped;
             bits = load(&layout);
             values = numbers(&layout, &bits);
         }
-        let runs = repeats::find_all(&bits, kind, effort, threads);
+        let runs = repeats::find_all(&bits, twins.elements, kind, effort, threads);
         let froms = runs.froms.each_ref().map(Vec::as_slice);
-        let families = families(&layout.columns);
-        let mut place_of = vec![0; layout.order.len()];
-        layout.order.iter().enumerate().for_each(|(place, &own)| place_of[own] = place);
+        let families = families(&layout.columns, twins.columns);
+        let place_of = layout.places();
         nested.iter_mut().for_each(|(key, _)| *key = place_of[*key]);
         nested.sort_by_key(|(key, _)| *key);
         let cells = all_cells(&layout.columns, &nested).unwrap_or_default();
-        let choose = |column: usize| {
+        let choose = |n: usize| {
+            let column = twins.columns + n;
             let related = relations.get(&layout.order[column]).map_or(&[][..], Vec::as_slice);
             let back = |own: usize| column.checked_sub(place_of[own]).and_then(|n| u16::try_from(n).ok()).unwrap_or(0);
             let related = related.iter().map(|relation| match *relation {
@@ -117,7 +130,8 @@ impl Choice {
             let base = layout.columns[column].base;
             let own = base..base + layout.columns[column].elements;
             let none = Marks::new(froms, &[], own.clone());
-            let mut data = Data { place, kind, bits: &bits, values: &values, marks: none, effort };
+            let twin = twins.back(&layout, &place_of, column);
+            let mut data = Data { place, kind, bits: &bits, values: &values, marks: none, effort, twin };
             let told = cells.get(column).and_then(|cells| data.told(cells, families[column]));
             if told.is_some() {
                 data.marks = Marks::new(froms, &cells[column], own);
@@ -127,16 +141,16 @@ impl Choice {
             let [near, told] = predictor.encode_others(data.field(), &data.marks, effort);
             (predictor, [code, near, told])
         };
-        let predictors = threads::all(layout.columns.len(), threads, choose);
+        let predictors = threads::all(layout.columns.len() - twins.columns, threads, choose);
         Self { layout, bits, runs, nested, predictors }
     }
 }
 
 /// For each family of columns the arrays that refine each other, and the column by which they were found.
-fn links(layout: &Layout, values: &[f64], kind: Elements, effort: u32) -> Vec<(usize, Vec<Link>)> {
+fn links(layout: &Layout, values: &[f64], kind: Elements, effort: u32, twins: &Twins) -> Vec<(usize, Vec<Link>)> {
     let mut tried: HashMap<&[Array], (usize, bool)> = HashMap::new();
     let mut found = Vec::new();
-    for (n, column) in layout.columns.iter().enumerate() {
+    for (n, column) in layout.columns.iter().enumerate().skip(twins.columns) {
         let (count, is_found) = tried.entry(&column.arrays).or_default();
         if *is_found || *count >= if effort > 1 { 4 } else { 1 } || column.elements < FITTED_MIN || column.is_integer {
             continue;
@@ -167,12 +181,12 @@ pub(super) fn all_cells(columns: &[Column], nested: &[(usize, Vec<Link>)]) -> Op
     Some(all)
 }
 
-/// For each column how many before it, in a row, have the same arrays.
-fn families(columns: &[Column]) -> Vec<usize> {
+/// For each column how many before it, in a row, have the same arrays; none of those known.
+fn families(columns: &[Column], known: usize) -> Vec<usize> {
     let mut family = 0;
     (columns.iter().enumerate())
         .map(|(i, column)| {
-            let is_next = i > 0 && columns[i - 1].arrays == column.arrays;
+            let is_next = i > known && columns[i - 1].arrays == column.arrays;
             family = if is_next && !column.is_integer && !columns[i - 1].is_integer {
                 (family + 1).min(FAMILY_MAX)
             } else {
@@ -184,13 +198,13 @@ fn families(columns: &[Column]) -> Vec<usize> {
 }
 
 /// The order in which columns of the same arrays stand beside each other, integers first.
-fn side_by_side(columns: &[Column]) -> Vec<usize> {
+fn side_by_side(columns: &[Column], twins: &Twins) -> Vec<usize> {
     let mut first_of: HashMap<&[Array], usize> = HashMap::new();
-    let mut order: Vec<(bool, usize, usize)> = (columns.iter().enumerate())
+    let mut order: Vec<(bool, usize, usize)> = (columns.iter().enumerate().skip(twins.columns))
         .map(|(n, column)| (!column.is_integer, *first_of.entry(&column.arrays).or_insert(n), n))
         .collect();
     order.sort_unstable();
-    order.into_iter().map(|(.., n)| n).collect()
+    twins.first(order.into_iter().map(|(.., n)| n).collect())
 }
 
 /// Puts slabs of one domain together, where the last plane of one is like the first of the next.
@@ -256,12 +270,12 @@ fn reorder(
     layout: &Layout,
     values: &[f64],
     kind: Elements,
-    keys: &[usize],
-    threads: usize,
+    (keys, threads): (&[usize], usize),
+    twins: &Twins,
 ) -> Option<(Layout, Relations)> {
     let mut by_arrays: HashMap<(&[Array], bool), Vec<usize>> = HashMap::new();
     let mut families: Vec<(&[Array], bool)> = Vec::new();
-    for (i, column) in layout.columns.iter().enumerate() {
+    for (i, column) in layout.columns.iter().enumerate().skip(twins.columns) {
         let alike = (&column.arrays[..], column.is_integer);
         let family = by_arrays.entry(alike).or_insert_with(|| {
             families.push(alike);
@@ -284,7 +298,7 @@ fn reorder(
         }
     }
     // The layout is in the segment's own order still: places are numbers of columns.
-    Some((layout.reordered(order)?, relations))
+    Some((layout.reordered(twins.first(order))?, relations))
 }
 
 pub(super) fn precision(kind: Elements) -> f64 {
@@ -329,7 +343,7 @@ fn best_last(
                 Term::Power(a, sixths) => (sampled[of(a)].chunks(TOGETHER))
                     .flat_map(|own| powers(own, sixths).into_iter().take(own.len()))
                     .collect(),
-                Term::One | Term::Before(_) | Term::Index(_) => vec![1.0; sample],
+                Term::One | Term::Before(_) | Term::Index(_) | Term::Change(_) => vec![1.0; sample],
             };
             candidates.push(candidate.iter().zip(&weigh).map(|(x, w)| x * w).collect());
             terms.push(term);
@@ -357,7 +371,7 @@ fn best_last(
                     found.push(Relation::Quotient(members[of(a)], members[of(b)], members[of(c)]));
                 }
                 Term::Power(a, _) => uses.push(of(a)),
-                Term::One | Term::Before(_) | Term::Index(_) => {}
+                Term::One | Term::Before(_) | Term::Index(_) | Term::Change(_) => {}
             }
         }
         (selected.bits, uses, found)
@@ -445,6 +459,30 @@ fn neighbours(dimensions: usize, effort: u32) -> Vec<At> {
     }
 }
 
+/// Places around one, and itself, in so many dimensions.
+fn around(dimensions: usize) -> impl Iterator<Item = [i8; 3]> {
+    let of = move |n: usize| if dimensions >= n { -1..=1i8 } else { 0..=0 };
+    let line = if dimensions > 1 { -1..=1i8 } else { -2..=2 };
+    of(3).flat_map(move |i| {
+        of(2).flat_map({
+            let line = line.clone();
+            move |j| line.clone().map(move |k| [i, j, k])
+        })
+    })
+}
+
+/// The value of the known column so many before, plus the Lorenzo sum of the changes around, in so many dimensions.
+fn changes(back: u16, dimensions: usize) -> Set {
+    let (mut terms, mut weights) = (vec![Term::Value(At::column(back))], vec![1.0]);
+    for some in 1..1u8 << dimensions {
+        // Axes are counted from the fastest.
+        let steps = [2, 1, 0].map(|axis| if some >> axis & 1 == 1 { -1 } else { 0 });
+        terms.push(Term::Change(At { back, steps }));
+        weights.push(if some.count_ones() % 2 == 1 { 1.0 } else { -1.0 });
+    }
+    Set::Linear { terms, weights }
+}
+
 /// Everything that a column's predictor is chosen by.
 struct Data<'a> {
     place: Place<'a>,
@@ -453,6 +491,8 @@ struct Data<'a> {
     values: &'a [f64],
     marks: Marks<'a>,
     effort: u32,
+    /// How many columns before the known one is that is like this.
+    twin: Option<u16>,
 }
 
 /// Elements that are to be predicted, with the units that they are in.
@@ -526,19 +566,26 @@ impl Data<'_> {
         let wide = |array: &Array| array.dims.iter().filter(|&&n| n > 1).count().max(1);
         let dimensions = column.arrays.iter().map(wide).max().unwrap_or(1);
         let lorenzo = Set::Integer(dimensions as u8);
-        let other = if self.kind.is_float && !column.is_integer && literals.elements.len() >= FITTED_MIN {
-            let (predictor, bits) = self.fitted(&literals, lorenzo, dimensions, family, related);
-            Some((predictor, bits / literals.elements.len() as f64))
-        } else {
-            (self.effort > 1 && dimensions > 1 && count > 0).then(|| (Predictor::of(lorenzo), 0.0))
-        };
+        let since = self.since(&literals, dimensions);
+        let mut others = Vec::new();
+        if self.kind.is_float && !column.is_integer && literals.elements.len() >= FITTED_MIN {
+            let (predictor, bits) = self.fitted(&literals, lorenzo, since, dimensions, family, related);
+            others.push((predictor, bits / literals.elements.len() as f64));
+        } else if count > 0 {
+            others.extend(since.map(|(set, errors)| {
+                let bits = errors.iter().map(|error| (error + 0.5).log2() + 1.0).sum::<f64>();
+                (Predictor::of(set), bits / literals.elements.len() as f64)
+            }));
+            others.extend((self.effort > 1 && dimensions > 1).then(|| (Predictor::of(lorenzo), 0.0)));
+        }
         let code = |option: &Predictor| option.encode(self.field(), &self.marks, self.effort);
         let none = Predictor::none();
-        let Some((other, bits)) = other else {
+        if others.is_empty() {
             let code = code(&none);
             return (none, code);
-        };
+        }
         if self.effort == 1 {
+            let (other, bits) = others.swap_remove(0);
             // One run of them tells about the numbers as they are.
             let from = (literals.elements.len() / 2).saturating_sub(RUN / 2);
             let run =
@@ -557,11 +604,29 @@ impl Data<'_> {
             option.write(&mut written);
             written.len() + code.len()
         };
-        let [plain, predicted] = [&none, &other].map(code);
-        match cost(&other, &predicted) < cost(&none, &plain) {
-            true => (other, predicted),
-            false => (none, plain),
+        let mut best = (code(&none), none);
+        for (other, _) in others {
+            let predicted = code(&other);
+            if cost(&other, &predicted) < cost(&best.1, &best.0) {
+                best = (predicted, other);
+            }
         }
+        (best.1, best.0)
+    }
+
+    /// What the known column like this one tells alone, in as many dimensions as leave the fewest bits, and how far that
+    /// is off: its value, plus what the neighbours tell of the change since, counted in representable numbers or not.
+    fn since(&self, literals: &Literals, dimensions: usize) -> Option<(Set, Vec<f64>)> {
+        let back = self.twin?;
+        let integer = |n: usize| Set::Since { back, dimensions: n as u8 };
+        let is_real = self.kind.is_float && !self.column().is_integer;
+        let real = (1..=dimensions).filter(|_| is_real).map(|n| changes(back, n));
+        let option = |set: Set| {
+            let errors = self.errors(&set, literals);
+            (errors.iter().map(|error| about_log2(error + 0.5)).sum::<f64>(), set, errors)
+        };
+        let best = (0..=dimensions).map(integer).chain(real).map(option).min_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some((best.1, best.2))
     }
 
     /// How far a set's predictions are off, as a count of representable numbers.
@@ -579,6 +644,7 @@ impl Data<'_> {
         &self,
         literals: &Literals,
         lorenzo: Set,
+        since: Option<(Set, Vec<f64>)>,
         dimensions: usize,
         family: usize,
         related: Vec<Term>,
@@ -612,10 +678,27 @@ impl Data<'_> {
                 }
             }
         }
+        // What was there, and around it; what has changed since where it is known already. The latter are sums of others,
+        // but a term that is of use only with another one is not found when they are looked at one by one.
+        if let Some(back) = self.twin {
+            pool.extend(around(dimensions).map(|steps| Term::Value(At { back, steps })));
+            pool.extend(neighbours(dimensions, 1).into_iter().map(|At { steps, .. }| Term::Change(At { back, steps })));
+        }
         let all: Vec<usize> = (0..literals.elements.len()).collect();
-        let rough = self.errors(&lorenzo, literals);
+        let mut rough = self.errors(&lorenzo, literals);
         let bits = |errors: &[f64]| -> Vec<f32> { errors.iter().map(|e| about_log2(e + 0.5) as f32).collect() };
         let mut sets: Vec<(Set, Vec<f32>)> = vec![(lorenzo, bits(&rough))];
+        if let Some((set, errors)) = since {
+            let sum = |bits: &[f32]| bits.iter().map(|&b| f64::from(b)).sum::<f64>();
+            let option = (set, bits(&errors));
+            if sum(&option.1) < sum(&sets[0].1) {
+                rough = errors;
+                sets.insert(0, option);
+            } else {
+                sets.push(option);
+            }
+        }
+        let sets_max = SETS_MAX + sets.len() - 1;
         if let Some((set, errors)) = self.fit(literals, &all, &rough, &pool) {
             sets.push((set, bits(&errors)));
         }
@@ -626,8 +709,8 @@ impl Data<'_> {
                 .map_or_else(|| (Predictor::none(), f64::MAX), |best| (Predictor::of(best.0.clone()), bits(&best)));
         }
         let (mut which, mut sum) = choose_units(&sets, literals);
-        while self.effort > 1 && !self.column().is_placed && sets.len() <= SETS_MAX && literals.unit_count > 1 {
-            // Another set for the units that gain least over Lorenzo's so far.
+        while self.effort > 1 && !self.column().is_placed && sets.len() <= sets_max && literals.unit_count > 1 {
+            // Another set for the units that gain least over the first so far.
             let mut gains = vec![(0f64, 0usize); literals.unit_count];
             for (n, &unit) in literals.units.iter().enumerate() {
                 let set = usize::from(which[unit as usize]);
@@ -643,13 +726,18 @@ impl Data<'_> {
             let mut is_chosen = vec![false; literals.unit_count];
             by_gain.iter().for_each(|(_, unit)| is_chosen[*unit] = true);
             let mut found: Option<(Set, Vec<f32>)> = None;
+            let mut least = f64::MAX;
             for _ in 0..2 {
                 let some: Vec<usize> =
                     (all.iter().copied()).filter(|&n| is_chosen[literals.units[n] as usize]).collect();
                 let Some((set, errors)) = self.fit(literals, &some, &rough, &pool) else { break };
                 sets.push((set, bits(&errors)));
-                let (now, _) = choose_units(&sets, literals);
-                found = sets.pop();
+                let (now, less) = choose_units(&sets, literals);
+                let option = sets.pop();
+                // The first fit may be better for all than a fit to all is: places that no term tells weigh too much there.
+                if self.twin.is_none() || less < least {
+                    (found, least) = (option, less);
+                }
                 // Once more with those that like it.
                 is_chosen = now.iter().map(|&set| usize::from(set) == sets.len()).collect();
             }

@@ -289,8 +289,20 @@ impl Layout {
         self.groups[n].working(n, &self.tables).iter().flatten().map(|dims| dims.iter().product::<usize>()).sum()
     }
 
+    /// The number of the first column of each group, in the segment's own order.
+    pub(super) fn first_columns(&self) -> Vec<usize> {
+        let count = |(n, group): (usize, &Group)| group.working(n, &self.tables).len();
+        let mut first = 0;
+        (self.groups.iter().enumerate())
+            .map(|group| {
+                first += count(group);
+                first - count(group)
+            })
+            .collect()
+    }
+
     /// Where each column of the segment's own order is.
-    fn places(&self) -> Vec<usize> {
+    pub(super) fn places(&self) -> Vec<usize> {
         let mut place = vec![0; self.order.len()];
         self.order.iter().enumerate().for_each(|(working, &own)| place[own] = working);
         place

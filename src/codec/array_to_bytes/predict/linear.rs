@@ -55,13 +55,16 @@ pub(super) enum Term {
     Before(u8),
     /// How far along an axis of its array the place is.
     Index(u8),
+    /// How much the column's own value is above that of a column before, both so many steps away. Of a column that is
+    /// known from an older checkpoint it is what changed there since.
+    Change(At),
 }
 
 impl Term {
     /// Which columns before it needs.
     pub(super) fn columns(self) -> [Option<u16>; 3] {
         match self {
-            Self::Value(at) => [Some(at.back), None, None],
+            Self::Value(at) | Self::Change(at) => [Some(at.back), None, None],
             Self::Power(a, _) => [Some(a), None, None],
             Self::Product(a, b) => [Some(a), Some(b), None],
             Self::Quotient(a, b, c) => [Some(a), Some(b), Some(c)],
@@ -78,6 +81,7 @@ impl Term {
             Self::One => true,
             Self::Before(n) => n == 1 || n == 2,
             Self::Index(axis) => axis < 3,
+            Self::Change(At { back, steps }) => back > 0 && At::own(steps).is_valid(),
         }
     }
 }
@@ -106,7 +110,7 @@ impl Place<'_> {
         Some(self.own().base + at.start)
     }
 
-    fn base_of(&self, back: u16) -> usize {
+    pub(super) fn base_of(&self, back: u16) -> usize {
         self.columns[self.column - usize::from(back)].base
     }
 
@@ -160,17 +164,34 @@ impl Place<'_> {
             Term::Before(n) => (places.iter())
                 .map(|&(array, at)| self.like(array, n).map_or(0.0, |start| values[start + inside(array, at)]))
                 .collect(),
+            Term::Change(At { back, steps }) => {
+                let (own, other) = (At::own(steps), self.base_of(back));
+                let change = |&(array, at): &(&Array, [usize; 3])| match self.row_of(own, array, at[0], at[1]) {
+                    Some(row) => {
+                        let from = row + near_in_row(at[2], steps[2], array.dims[2]);
+                        values[from] - values[from - self.own().base + other]
+                    }
+                    None => self.own_row(own, array, at, values) - Self::row_in_order(other, own, array, at, values),
+                };
+                places.iter().map(change).collect()
+            }
         }
     }
 
     #[inline(always)]
-    fn own_row(&self, at: At, array: &Array, [i, j, k]: [usize; 3], values: &[f64]) -> f64 {
+    fn own_row(&self, at: At, array: &Array, place: [usize; 3], values: &[f64]) -> f64 {
+        Self::row_in_order(self.own().base, at, array, place, values)
+    }
+
+    /// The same of a column that begins here.
+    #[inline(always)]
+    fn row_in_order(base: usize, at: At, array: &Array, [i, j, k]: [usize; 3], values: &[f64]) -> f64 {
         let [_, ny, nx] = array.dims;
-        let here = self.own().base + array.start + (i * ny + j) * nx + k;
+        let here = base + array.start + (i * ny + j) * nx + k;
         let back = usize::from(at.steps[2].unsigned_abs());
         match at.steps == [0, 0, at.steps[2]] && back <= k {
             true => values[here - back],
-            false => Self::before(values, here, self.own().base, [i, j, k], array.dims),
+            false => Self::before(values, here, base, [i, j, k], array.dims),
         }
     }
 
@@ -219,6 +240,25 @@ impl Place<'_> {
                 Term::Before(n) => {
                     if let Some(start) = self.like(array, n) {
                         add_shifted(sums, weight, &values[start + (i * ny + j) * nx..][..nx], 0);
+                    }
+                }
+                Term::Change(At { back, steps }) => {
+                    let (own, other) = (At::own(steps), self.base_of(back));
+                    match self.row_of(own, array, i, j) {
+                        Some(start) => {
+                            let [here, there] = [start, start - self.own().base + other].map(|at| &values[at..at + nx]);
+                            for (k, sum) in sums.iter_mut().enumerate() {
+                                let k = near_in_row(k, steps[2], nx);
+                                *sum += weight * (here[k] - there[k]);
+                            }
+                        }
+                        // The other column's part is there, the own one comes with the row.
+                        None => {
+                            for (k, sum) in sums.iter_mut().enumerate() {
+                                *sum -= weight * Self::row_in_order(other, own, array, [i, j, k], values);
+                            }
+                            later.push((own, weight));
+                        }
                     }
                 }
             }

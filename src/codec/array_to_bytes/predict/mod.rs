@@ -5,7 +5,7 @@
 //! sample (`choose.rs`): a weighted sum of neighbours in up to three dimensions, of other columns, of products and
 //! quotients of them (`linear.rs`, `fit.rs`), or integer differences, or none (`predictor.rs`); the differences, as a
 //! count of representable numbers, are coded (`residual.rs`). What coarse and fine grids tell of each other is in
-//! `nested.rs`, numbers in files that nobody described in `records.rs`.
+//! `nested.rs`, numbers in files that nobody described in `records.rs`, what an older checkpoint tells in `older.rs`.
 //!
 //! The stream is described in `FORMAT.md`, beside this file.
 
@@ -16,6 +16,7 @@ mod layout;
 mod linear;
 mod nested;
 mod numbers;
+mod older;
 mod predictor;
 mod records;
 mod repeats;
@@ -23,13 +24,17 @@ mod residual;
 mod tables;
 mod threads;
 
-use crate::codec::{ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Work, resize_for_overwrite};
+use crate::codec::{
+    ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Older, Work, resize_for_overwrite,
+};
 use layout::{Group, Kind, Layout, put, take};
 use linear::Place;
 use numbers::Elements;
+use older::{Known, Twins};
 use predictor::{Coded, Predictor};
 pub(crate) use records::distance as record_bytes;
 use repeats::Marks;
+use std::borrow::Cow;
 use std::fmt;
 
 pub(crate) const ID: CodecId = CodecId(5);
@@ -67,6 +72,11 @@ pub(crate) fn param_of_bytes(effort: u32) -> u32 {
 
 fn elements_of(param: u32) -> Elements {
     Elements { width: (param & 0xFF) as usize, is_big: param & BIG_ENDIAN != 0, is_float: param & INTEGERS == 0 }
+}
+
+/// Whether a parameter is for bytes of which nothing is known.
+pub(crate) fn is_of_bytes(param: u32) -> bool {
+    param & BYTES != 0
 }
 
 /// Whether records are found in bytes of which nothing is known, and are most of them; else prediction has nothing to do.
@@ -110,6 +120,7 @@ impl ArrayCodec for Predict {
                 kind,
                 job.raw,
                 layout::groups(job.arrays, job.raw.len() / kind.width),
+                None,
                 (effort, work.threads),
                 stored,
             );
@@ -126,7 +137,7 @@ impl ArrayCodec for Predict {
         let kind_of = if found.lanes > 1 { Kind::Lanes(found.lanes) } else { Kind::Plain };
         let group = Group::new(kind_of, None, arrays);
         let groups = if group.arrays.is_empty() { Vec::new() } else { vec![group] };
-        encode(kind, &records, groups, (effort, work.threads), stored)
+        encode(kind, &records, groups, None, (effort, work.threads), stored)
     }
 
     fn decode(
@@ -139,7 +150,7 @@ impl ArrayCodec for Predict {
     ) -> Result<(), CodecError> {
         let wrong = || damaged("the stream does not say what it must");
         if param & BYTES == 0 {
-            return decode(elements_of(param), stored, raw_bytes, work, raw).ok_or_else(wrong);
+            return decode(elements_of(param), stored, None, raw_bytes, work, raw).ok_or_else(wrong);
         }
         decode_bytes(stored, raw_bytes, work, raw).ok_or_else(wrong)
     }
@@ -154,6 +165,32 @@ impl ArrayCodec for Predict {
     }
 }
 
+/// The stream of codec `since`: as [`Predict`], with the older segment.
+pub(crate) fn encode_since(
+    job: ArrayJob<'_>,
+    older: &Older,
+    stored: &mut Vec<u8>,
+    work: &mut Work,
+) -> Result<(), CodecError> {
+    let kind = elements_of(job.param);
+    let groups = layout::groups(job.arrays, job.raw.len() / kind.width);
+    let known = Known::new(&groups, job.arrays, older, kind.width);
+    stored.clear();
+    encode(kind, job.raw, groups, Some((known, older)), (job.param >> EFFORT_SHIFT, work.threads), stored)
+}
+
+/// What [`encode_since`] gave. `None` where the stream does not say what it must.
+pub(crate) fn decode_since(
+    param: u32,
+    stored: &[u8],
+    older: &Older,
+    raw_bytes: usize,
+    raw: &mut Vec<u8>,
+    work: &mut Work,
+) -> Option<()> {
+    decode(elements_of(param), stored, Some(&older.raw), raw_bytes, work, raw)
+}
+
 /// One zstd frame.
 fn pack(bytes: &[u8], effort: u32) -> Result<Vec<u8>, CodecError> {
     zstd::bulk::compress(bytes, if effort > 1 { 19 } else { 3 })
@@ -164,16 +201,25 @@ fn encode(
     kind: Elements,
     raw: &[u8],
     mut groups: Vec<Group>,
+    since: Option<(Known, &Older)>,
     (effort, threads): (u32, usize),
     stored: &mut Vec<u8>,
 ) -> Result<(), CodecError> {
     let (body, tail) = raw.split_at(raw.len() / kind.width * kind.width);
-    let tables = if kind.is_float { tables::find(&mut groups, body, kind) } else { Vec::new() };
+    let mut tables = if kind.is_float { tables::find(&mut groups, body, kind) } else { Vec::new() };
+    let mut header = Vec::new();
+    let (mut all, mut like) = (Cow::Borrowed(body), Vec::new());
+    if let Some((known, older)) = since {
+        known.write(&mut header);
+        all = Cow::Owned(known.before(body, &older.raw, kind));
+        tables.iter_mut().for_each(|table| table.key += known.groups.len());
+        groups.splice(0..0, known.groups);
+        like = known.like;
+    }
     let own_order = Layout::new(groups, tables, None).ok_or_else(|| damaged("the arrays do not add up"))?;
-    let columns = choose::Choice::new(own_order, body, kind, effort, threads);
+    let columns = choose::Choice::new(own_order, &like, &all, kind, effort, threads);
     let choose::Choice { layout, bits, runs, nested, predictors } = columns;
 
-    let mut header = Vec::new();
     layout.write(&mut header);
     for tokens in &runs.tokens {
         put(tokens.count, &mut header);
@@ -212,20 +258,35 @@ fn decode_bytes(mut stored: &[u8], raw_bytes: usize, work: &mut Work, raw: &mut 
     let (packed, stored) = stored.split_at_checked(packed)?;
     let others = zstd::bulk::decompress(packed, raw_bytes - bytes).ok()?;
     let mut records = Vec::new();
-    decode(Elements { width: found.width, is_big: false, is_float: true }, stored, bytes, work, &mut records)?;
+    let kind = Elements { width: found.width, is_big: false, is_float: true };
+    decode(kind, stored, None, bytes, work, &mut records)?;
     raw.clear();
     found.join(&records, &others, raw)?;
     (raw.len() == raw_bytes).then_some(())
 }
 
-fn decode(kind: Elements, mut stored: &[u8], raw_bytes: usize, work: &mut Work, raw: &mut Vec<u8>) -> Option<()> {
+fn decode(
+    kind: Elements,
+    mut stored: &[u8],
+    older: Option<&[u8]>,
+    raw_bytes: usize,
+    work: &mut Work,
+    raw: &mut Vec<u8>,
+) -> Option<()> {
     let elements = raw_bytes / kind.width;
     let (packed, header_bytes) = (take(&mut stored)?, take(&mut stored)?);
     let (packed, mut codes) = stored.split_at_checked(packed)?;
-    (header_bytes <= raw_bytes * 12 + MORE_BYTES).then_some(())?;
+    let most = raw_bytes * 12 + MORE_BYTES;
+    (header_bytes <= if older.is_some() { most * 2 } else { most }).then_some(())?;
     let header = zstd::bulk::decompress(packed, header_bytes).ok()?;
     let mut header = header.as_slice();
-    let mut layout = Layout::read(&mut header, elements)?;
+    let (known_groups, known_body) = match older {
+        Some(older) => Known::read(&mut header, older, kind, elements)?,
+        None => (0, Vec::new()),
+    };
+    let known = known_body.len() / kind.width;
+    let mut layout = Layout::read(&mut header, known + elements)?;
+    let known_columns = Twins::check(&layout, known_groups, known)?;
     let working = layout.elements();
     let (threads, Buffers { bits, values, froms }) = (work.threads, &mut work.predict);
     for (i, froms) in froms.iter_mut().enumerate() {
@@ -240,7 +301,7 @@ fn decode(kind: Elements, mut stored: &[u8], raw_bytes: usize, work: &mut Work, 
         let [skips, lengths, from_bytes] = lists;
         if i == 0 || count > 0 {
             froms.resize(working, 0);
-            repeats::places(froms, count, skips, lengths, from_bytes)?;
+            repeats::places(froms, (known, if i == 0 { 0 } else { known as i64 }), count, skips, lengths, from_bytes)?;
         }
     }
     let runs = froms.each_ref().map(Vec::as_slice);
@@ -254,9 +315,15 @@ fn decode(kind: Elements, mut stored: &[u8], raw_bytes: usize, work: &mut Work, 
     bits.resize(working, 0);
     values.clear();
     values.resize(if kind.is_float { working } else { 0 }, 0.0);
+    layout.runs(|from, step, to, count| {
+        if from < known {
+            kind.load_all(&known_body[from * kind.width..], step, &mut bits[to..to + count]);
+        }
+    });
+    values.iter_mut().zip(&bits[..known]).for_each(|(value, &bits)| *value = kind.value(bits));
     let mut stored = Vec::new();
-    for column in 0..layout.columns.len() {
-        let predictor = Predictor::read(&mut header, column, &layout.columns, kind)?;
+    for column in known_columns..layout.columns.len() {
+        let predictor = Predictor::read(&mut header, column, &layout.columns, known_columns, kind)?;
         let mut parts: [&[u8]; 3] = [&[]; 3];
         for part in &mut parts {
             let (front, rest) = codes.split_at_checked(take(&mut header)?)?;
@@ -265,8 +332,8 @@ fn decode(kind: Elements, mut stored: &[u8], raw_bytes: usize, work: &mut Work, 
         stored.push((predictor, parts));
     }
     let columns = &layout.columns;
-    let coded = |column: usize| {
-        let (predictor, parts) = &stored[column];
+    let coded = |n: usize| {
+        let (column, (predictor, parts)) = (known_columns + n, &stored[n]);
         let cells = all_cells.get(column).filter(|_| predictor.told.is_some()).map_or(&[][..], Vec::as_slice);
         (predictor.told.is_none() || kind.is_float && !cells.is_empty()).then_some(())?;
         let base = columns[column].base;
@@ -274,19 +341,21 @@ fn decode(kind: Elements, mut stored: &[u8], raw_bytes: usize, work: &mut Work, 
         Coded::new(&columns[column], kind, *parts, marks)
     };
     // What is stored of a column does not depend on others, its elements do.
-    threads::in_turn(columns.len(), threads, coded, |column, coded| {
-        let place = Place { columns, column };
-        stored[column].0.decode(place, kind, &coded?, bits, values)
+    threads::in_turn(stored.len(), threads, coded, |n, coded| {
+        let place = Place { columns, column: known_columns + n };
+        stored[n].0.decode(place, kind, &coded?, bits, values)
     })?;
     let orders = tables::decode_orders(&layout, (kind, bits), threads, &mut header, &mut codes)?;
     layout.tables.iter_mut().zip(orders).for_each(|(table, slots)| table.slots = slots);
     header.is_empty().then_some(())?;
     resize_for_overwrite(raw, raw_bytes);
     let (body, tail) = raw.split_at_mut(elements * kind.width);
-    layout.runs(|from, step, to, count| match count {
-        1 => kind.store(bits[to], &mut body[from * kind.width..][..kind.width]),
-        _ => kind.store_all(&bits[to..to + count], step, &mut body[from * kind.width..]),
+    // What is known comes before the first element, and is in no table.
+    layout.runs(|from, step, to, count| match (from.checked_sub(known), count) {
+        (None, _) => {}
+        (Some(from), 1) => kind.store(bits[to], &mut body[from * kind.width..][..kind.width]),
+        (Some(from), _) => kind.store_all(&bits[to..to + count], step, &mut body[from * kind.width..]),
     });
-    layout.keys(|at, key| kind.store(key, &mut body[at * kind.width..(at + 1) * kind.width]));
+    layout.keys(|at, key| kind.store(key, &mut body[(at - known) * kind.width..][..kind.width]));
     (codes.len() == tail.len()).then(|| tail.copy_from_slice(codes))
 }

@@ -18,6 +18,9 @@ const UNIT_MIN: usize = 48;
 pub(super) enum Set {
     /// By integer sums of neighbours, as the Lorenzo predictor, in so many dimensions: 1 to 3.
     Integer(u8),
+    /// By the order of the element of the known column so many before, plus the same sum of how much the neighbours are
+    /// above theirs; in so many dimensions, 0 for that element alone.
+    Since { back: u16, dimensions: u8 },
     /// By a weighted sum of terms.
     Linear { terms: Vec<Term>, weights: Vec<f64> },
 }
@@ -160,18 +163,43 @@ impl Row {
             Set::Integer(dimensions) => {
                 self.integers.clear();
                 self.integers.resize(nx, 0);
-                let (dimensions, kind) = (*dimensions, field.kind);
-                let row = |back: usize| &field.bits[start - back * nx..][..nx];
-                if dimensions > 1 && j > 0 {
-                    add_steps(&mut self.integers, row(1), kind, 1);
-                }
-                if dimensions > 2 && i > 0 {
-                    add_steps(&mut self.integers, row(ny), kind, 1);
-                }
-                if dimensions > 2 && i > 0 && j > 0 {
-                    add_steps(&mut self.integers, row(ny + 1), kind, -1);
-                }
+                self.add_rows(*dimensions, field, (i, j, start), (ny, nx), 1);
             }
+            Set::Since { back, dimensions } => {
+                self.integers.clear();
+                self.integers.resize(nx, 0);
+                let then = start - field.column().base + field.place.base_of(*back);
+                let was = &field.bits[then..][..nx];
+                if *dimensions == 0 {
+                    self.integers.iter_mut().zip(was).for_each(|(sum, &was)| *sum = field.kind.ordered(was));
+                    return;
+                }
+                add_steps(&mut self.integers, was, field.kind, 1);
+                self.add_rows(*dimensions, field, (i, j, start), (ny, nx), 1);
+                self.add_rows(*dimensions, field, (i, j, then), (ny, nx), -1);
+            }
+        }
+    }
+
+    /// What the other rows tell of a row's steps.
+    fn add_rows(
+        &mut self,
+        dimensions: u8,
+        field: Field<'_>,
+        (i, j, start): (usize, usize, usize),
+        (ny, nx): (usize, usize),
+        sign: i64,
+    ) {
+        let kind = field.kind;
+        let row = |back: usize| &field.bits[start - back * nx..][..nx];
+        if dimensions > 1 && j > 0 {
+            add_steps(&mut self.integers, row(1), kind, sign);
+        }
+        if dimensions > 2 && i > 0 {
+            add_steps(&mut self.integers, row(ny), kind, sign);
+        }
+        if dimensions > 2 && i > 0 && j > 0 {
+            add_steps(&mut self.integers, row(ny + 1), kind, -sign);
         }
     }
 
@@ -180,7 +208,8 @@ impl Row {
         self.begin(set, field, array, place);
         let (Field { kind, bits, values, .. }, (i, j, start), nx) = (field, place, array.dims[2]);
         match set {
-            Set::Integer(_) => {
+            Set::Since { dimensions: 0, .. } => {}
+            Set::Integer(_) | Set::Since { .. } => {
                 let before = &bits[start..][..nx - 1];
                 self.integers[1..]
                     .iter_mut()
@@ -221,7 +250,12 @@ impl Row {
                 let own = &mut bits[start + k..][..left.len()];
                 own.iter_mut().zip(left).for_each(|(bits, &order)| *bits = kind.unordered(order));
             }
-            Some(Set::Integer(_)) => {
+            Some(Set::Since { dimensions: 0, .. }) => {
+                for ((bits, &was), &left) in bits[start + k..].iter_mut().zip(&self.integers[k..]).zip(left) {
+                    *bits = kind.unordered(was.wrapping_add(left));
+                }
+            }
+            Some(Set::Integer(_) | Set::Since { .. }) => {
                 let mut before = if k > 0 { kind.ordered(bits[start + k - 1]) } else { 0 };
                 for ((bits, &sum), &left) in bits[start + k..].iter_mut().zip(&self.integers[k..]).zip(left) {
                     *bits = kind.unordered(before.wrapping_add(sum).wrapping_add(left));
@@ -505,6 +539,10 @@ impl Predictor {
         for set in &self.sets {
             match set {
                 Set::Integer(dimensions) => put(usize::from(*dimensions), out),
+                Set::Since { back, dimensions } => {
+                    put(5 + usize::from(*dimensions), out);
+                    put(usize::from(*back), out);
+                }
                 Set::Linear { terms, weights } => {
                     put(4, out);
                     put(terms.len(), out);
@@ -520,8 +558,14 @@ impl Predictor {
         }
     }
 
-    /// Reads what [`Predictor::write`] wrote, for one of these columns.
-    pub(super) fn read(bytes: &mut &[u8], column: usize, columns: &[Column], kind: Elements) -> Option<Self> {
+    /// Reads what [`Predictor::write`] wrote, for one of these columns, of which so many are known.
+    pub(super) fn read(
+        bytes: &mut &[u8],
+        column: usize,
+        columns: &[Column],
+        known: usize,
+        kind: Elements,
+    ) -> Option<Self> {
         let told = match take(bytes)? {
             0 => None,
             n if n <= column + 1 && columns[column + 1 - n].arrays == columns[column].arrays => Some((n - 1) as u16),
@@ -532,9 +576,14 @@ impl Predictor {
         for _ in 0..count {
             sets.push(match take(bytes)? {
                 dimensions @ 1..=3 => Set::Integer(dimensions as u8),
+                number @ 5..=8 => {
+                    let back = take(bytes).filter(|&back| is_known(back, column, columns, known))?;
+                    Set::Since { back: u16::try_from(back).ok()?, dimensions: (number - 5) as u8 }
+                }
                 4 if kind.is_float => {
                     let count = take(bytes).filter(|&n| n <= TERMS_MAX)?;
-                    let terms = (0..count).map(|_| read_term(bytes, column, columns)).collect::<Option<Vec<Term>>>()?;
+                    let terms =
+                        (0..count).map(|_| read_term(bytes, column, columns, known)).collect::<Option<Vec<Term>>>()?;
                     let mut weights = Vec::with_capacity(count);
                     for _ in 0..count {
                         let (weight, rest) = bytes.split_first_chunk::<8>()?;
@@ -558,12 +607,18 @@ impl Predictor {
     }
 }
 
+/// Whether the column so many before is known, and has the same arrays.
+fn is_known(back: usize, column: usize, columns: &[Column], known: usize) -> bool {
+    let other = column.checked_sub(back).filter(|&other| other < known);
+    other.is_some_and(|other| columns[other].arrays == columns[column].arrays)
+}
+
 fn write_term(term: Term, out: &mut Vec<u8>) {
     let mut numbers = |all: &[u16]| all.iter().for_each(|&n| put(usize::from(n), out));
     match term {
         Term::One => numbers(&[0]),
-        Term::Value(At { back, steps }) => {
-            numbers(&[1, back]);
+        Term::Value(At { back, steps }) | Term::Change(At { back, steps }) => {
+            numbers(&[if matches!(term, Term::Value(_)) { 1 } else { 7 }, back]);
             steps.iter().for_each(|&step| put((step + STEPS_MAX) as usize, out));
         }
         Term::Product(a, b) => numbers(&[2, a, b]),
@@ -574,17 +629,21 @@ fn write_term(term: Term, out: &mut Vec<u8>) {
     }
 }
 
-fn read_term(bytes: &mut &[u8], column: usize, columns: &[Column]) -> Option<Term> {
+fn read_term(bytes: &mut &[u8], column: usize, columns: &[Column], known: usize) -> Option<Term> {
     let back = |bytes: &mut &[u8]| take(bytes).filter(|&n| n <= column).and_then(|n| u16::try_from(n).ok());
     let term = match take(bytes)? {
         0 => Term::One,
-        1 => {
+        number @ (1 | 7) => {
             let back = back(bytes)?;
             let mut steps = [0; 3];
             for step in &mut steps {
                 *step = take(bytes).filter(|&n| n <= 2 * STEPS_MAX as usize)? as i8 - STEPS_MAX;
             }
-            Term::Value(At { back, steps })
+            let at = At { back, steps };
+            match number {
+                1 => Term::Value(at),
+                _ => is_known(usize::from(back), column, columns, known).then_some(Term::Change(at))?,
+            }
         }
         2 => Term::Product(back(bytes)?, back(bytes)?),
         3 => Term::Quotient(back(bytes)?, back(bytes)?, back(bytes)?),

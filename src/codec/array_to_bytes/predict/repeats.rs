@@ -43,8 +43,9 @@ fn slack_of(elements: Elements) -> Slack {
     if elements.width == 4 { 6 } else { 20 }
 }
 
-/// Finds the runs of a segment, on one thread or two.
-pub(super) fn find_all(bits: &[u64], elements: Elements, effort: u32, threads: usize) -> Runs {
+/// Finds the runs of a segment, on one thread or two. The first `known` elements need not be found; others may be copied
+/// from them, but not nearly: what is near them is better predicted.
+pub(super) fn find_all(bits: &[u64], known: usize, elements: Elements, effort: u32, threads: usize) -> Runs {
     let (depth, part) = if effort > 1 { (32, 1) } else { (4, 2) };
     let worth = |slack: Slack| {
         let hashes = hashes(bits, elements, slack);
@@ -52,12 +53,12 @@ pub(super) fn find_all(bits: &[u64], elements: Elements, effort: u32, threads: u
     };
     let nearly = || elements.is_float.then(|| worth(slack_of(elements))).flatten();
     let exactly = || match worth(0) {
-        Some(before) => find(bits, elements, 0, &[], &before, (depth, part)),
+        Some(before) => find(bits, known, elements, 0, &[], &before, (depth, part)),
         None => (vec![0; bits.len()], Tokens::default()),
     };
     let ((exact, exact_tokens), near) = threads::both(threads, exactly, nearly);
     let (near, near_tokens) = match near {
-        Some(before) => find(bits, elements, slack_of(elements), &exact, &before, (depth, part)),
+        Some(before) => find(bits, known, elements, slack_of(elements), &exact, &before, (depth, part)),
         None => (Vec::new(), Tokens::default()),
     };
     let near = if near_tokens.count > 0 { near } else { Vec::new() };
@@ -219,6 +220,7 @@ pub(super) type Slack = u32;
 /// has nothing yet only. `before` says for windows where they were, `depth` how many of these places are looked at.
 fn find(
     bits: &[u64],
+    known: usize,
     elements: Elements,
     slack: Slack,
     done: &[From],
@@ -235,10 +237,13 @@ fn find(
         found == bits[at]
             || slack > 0 && elements.ordered(found).wrapping_sub(elements.ordered(bits[at])).unsigned_abs() < 1 << slack
     };
-    let (mut at, mut copied_to) = (0, 0);
-    let mut expected: i64 = 0; // where the run before goes on
+    // Near runs are never from what is known; exact ones may begin with its first element.
+    let (least, goes_on_from) =
+        if slack > 0 { (known as i64, known.max(1) as i64) } else { (0, i64::from(known == 0)) };
+    let (mut at, mut copied_to) = (known, known);
+    let mut expected = least; // where the run before goes on
     while let Some(&first) = before.get(at) {
-        let goes_on = expected > 0 && (expected as usize) < at && at == copied_to;
+        let goes_on = expected >= goes_on_from && (expected as usize) < at && at == copied_to;
         let mut best: (usize, i64, i64, bool) = (RUN_MIN - 1, 0, 0, false); // length, from, direction, turned
         // Low bits may carry into the hash: so a near run may go on where the window looks new.
         if (slack == 0 || done[at] == 0) && (goes_on || first != 0 || slack > 0) {
@@ -248,7 +253,7 @@ fn find(
                 let mut length = 0;
                 let mut source = from;
                 while at + length < bits.len()
-                    && source >= 0
+                    && source >= least
                     && source < (at + if direction > 0 { length } else { 0 }) as i64
                     && is_like(source as usize, is_turned, at + length)
                 {
@@ -258,7 +263,7 @@ fn find(
                     best = (length, from, direction, is_turned);
                 }
             };
-            if expected > 0 && (expected as usize) < at {
+            if expected >= goes_on_from && (expected as usize) < at {
                 consider(expected, 1);
             }
             let places =
@@ -277,7 +282,7 @@ fn find(
         while part > 1 && is_run && at > copied_to {
             let (source, before) = (from - direction, at - 1);
             let is_before = |source: usize| source < before && is_like(source, is_turned, before);
-            if !usize::try_from(source).is_ok_and(is_before) || slack > 0 && done[before] != 0 {
+            if source < least || !usize::try_from(source).is_ok_and(is_before) || slack > 0 && done[before] != 0 {
                 break;
             }
             (at, from, length, expected) = (before, source, length + 1, expected - 1);
@@ -307,15 +312,17 @@ fn find(
     (froms, tokens)
 }
 
-/// The places of all elements from the tokens, where there was 0. `None` where they cannot be.
+/// The places of all elements from the tokens, where there was 0, and none for those known; `expected` is where the first
+/// run is. `None` where they cannot be.
 pub(super) fn places(
     froms: &mut [From],
+    (known, mut expected): (usize, i64),
     count: usize,
     mut skips: &[u8],
     mut lengths: &[u8],
     mut from_bytes: &[u8],
 ) -> Option<()> {
-    let (mut at, mut expected) = (0usize, 0i64);
+    let mut at = known;
     for _ in 0..count {
         let skip = take(&mut skips)?;
         at = at.checked_add(skip)?;
@@ -361,7 +368,7 @@ mod tests {
                 if turn { part.iter_mut().for_each(|b| *b = DOUBLES.negated(*b)) }
                 bits.extend(part);
             }
-            let (froms, tokens) = find(&bits, DOUBLES, 0, &[], &before(&hashes(&bits, DOUBLES, 0), part), (8, part));
+            let (froms, tokens) = find(&bits, 0, DOUBLES, 0, &[], &before(&hashes(&bits, DOUBLES, 0), part), (8, part));
             for (at, &from) in froms.iter().enumerate().filter(|(_, from)| **from != 0) {
                 let source = (from & !TURNED) as usize - 1;
                 prop_assert!(source < at);
@@ -369,7 +376,7 @@ mod tests {
                 prop_assert_eq!(value, bits[at]);
             }
             let mut again = vec![0; bits.len()];
-            let found = places(&mut again, tokens.count, &tokens.skips, &tokens.lengths, &tokens.froms);
+            let found = places(&mut again, (0, 0), tokens.count, &tokens.skips, &tokens.lengths, &tokens.froms);
             prop_assert_eq!(found, Some(()));
             prop_assert_eq!(again, froms);
         }
@@ -380,7 +387,7 @@ mod tests {
             b in prop::collection::vec(any::<u8>(), 0..20), c in prop::collection::vec(any::<u8>(), 0..20),
         ) {
             let mut froms = vec![0; n];
-            if places(&mut froms, count, &a, &b, &c).is_some() {
+            if places(&mut froms, (0, 0), count, &a, &b, &c).is_some() {
                 prop_assert!(froms.iter().enumerate().all(|(at, &from)| (from & !TURNED) as usize <= at));
             }
         }
@@ -391,7 +398,7 @@ mod tests {
         let row: Vec<u64> = (1..=50u32).map(|i| f64::from(i).sqrt().to_bits()).collect();
         let mirrored = row.iter().rev().map(|&b| DOUBLES.negated(b));
         let bits: Vec<u64> = row.iter().copied().chain(mirrored).collect();
-        let (froms, tokens) = find(&bits, DOUBLES, 0, &[], &before(&hashes(&bits, DOUBLES, 0), 1), (8, 1));
+        let (froms, tokens) = find(&bits, 0, DOUBLES, 0, &[], &before(&hashes(&bits, DOUBLES, 0), 1), (8, 1));
         assert_eq!((tokens.count, froms.iter().filter(|&&f| f != 0).count()), (1, 50));
     }
 }

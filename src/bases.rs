@@ -1,0 +1,236 @@
+//! Older segments that the segments of a new checkpoint may be coded with: where the same variables are in them.
+//!
+//! A base is a segment of an older container of the same group that has no base itself, so that a restart decodes at most
+//! one more segment for each. It is looked for in the newest checkpoint, and in the older ones that the newest was coded with.
+//! The same variable is that of the same rank, path, type and shape; where paths hold the number of a step, that of the
+//! same rank, class, type and shape, the first being like the first, and so on.
+
+use crate::classify::{VariableClass, VariableRef};
+use crate::codec::{Older, OlderPlace, Scratch};
+use crate::container::{BaseSegment, ContainerReader, ContainerRef, Placement, ReadError, SegmentEntry, Source};
+use crate::header::{ElementType, FileHeader, Role, Shape};
+use crate::ids::{Digest, JobId};
+use crate::manifest::Manifest;
+use crate::merge::Layout;
+use crate::plan::{Piece, SegmentPlan};
+use crate::store::Store;
+use crate::units::RawBytes;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Of a segment, a base must hold one byte in so many, or it is not worth reading.
+const HELD_PART: u64 = 4;
+
+/// Containers that hold bases.
+pub struct Bases {
+    holders: Vec<Holder>,
+}
+
+struct Holder {
+    container: Arc<ContainerRef>,
+    reader: ContainerReader,
+    /// For each variable of the new checkpoint that is there too, which one it is.
+    twins: HashMap<VariableRef, VariableRef>,
+}
+
+/// The base that a segment may be coded with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Base {
+    holder: usize,
+    segment: u32,
+    /// For each piece of the segment.
+    pub places: Vec<OlderPlace>,
+    /// Bytes of the older segment, decoded.
+    pub raw_bytes: RawBytes,
+    /// Whether it is a segment of the newest checkpoint.
+    pub is_newest: bool,
+}
+
+impl Bases {
+    /// What the newest committed checkpoint of a group has for the next one, which has these files. `may_go_back` says
+    /// whether the older ones that it was coded with itself come into question too.
+    pub fn load(
+        store: &dyn Store,
+        job: &JobId,
+        newest: &Manifest,
+        files: &[FileHeader],
+        classes: &[VariableClass],
+        may_go_back: bool,
+    ) -> Result<Self, ReadError> {
+        let open = |container: Arc<ContainerRef>| {
+            let reader = ContainerReader::open(store, job, &container.checkpoint, container.group)?;
+            let (recorded, found) = (container.index_digest, reader.index_digest());
+            if recorded != found {
+                let (path, expected, found) = (reader.path().into(), recorded.to_hex(), found.to_hex());
+                return Err(ReadError::Foreign { path, what: "the digest of its index", expected, found });
+            }
+            let twins = twins(files, classes, &reader);
+            Ok(Holder { container, reader, twins })
+        };
+        let mut holders = vec![open(Arc::new(ContainerRef {
+            checkpoint: newest.checkpoint.clone(),
+            group: newest.group,
+            digest: newest.container.digest,
+            index_digest: newest.container.index_digest,
+        }))?];
+        if may_go_back {
+            let index = holders[0].reader.index();
+            let mut older: Vec<u32> = index.segments().iter().filter_map(|s| Some(s.base()?.reference)).collect();
+            older.sort_unstable();
+            older.dedup();
+            let older: Vec<_> = older.iter().map(|&n| Arc::clone(&index.references()[n as usize])).collect();
+            for container in older {
+                holders.push(open(container)?);
+            }
+        }
+        Ok(Self { holders })
+    }
+
+    /// The containers that may come to be referred to.
+    pub fn containers(&self) -> impl Iterator<Item = &Arc<ContainerRef>> {
+        self.holders.iter().map(|holder| &holder.container)
+    }
+
+    /// Whether a variable need not be referred to, since a base may tell it: its bytes are those of an array of numbers in
+    /// segments that may be bases. From here on these are what is found for it.
+    pub fn tells(&mut self, at: VariableRef, source: &Source) -> bool {
+        let Source::External { container, at: older } = source else { return false };
+        let Some(holder) = self.holders.iter_mut().find(|holder| holder.container == *container) else { return false };
+        let index = holder.reader.index();
+        let is_array = index.variable(*older).is_some_and(|header| header.role == Role::Array);
+        let may_be_base =
+            |segment: &SegmentEntry| segment.dependencies.is_empty() && segment.layout == Layout::Concatenated;
+        let is_told = is_array && index.pieces_of(*older).all(|(n, _)| may_be_base(&index.segments()[n as usize]));
+        if is_told {
+            holder.twins.insert(at, *older);
+        }
+        is_told
+    }
+
+    /// The segment that has most of this one, the newest of equals, if any has enough.
+    pub fn find(&self, segment: &SegmentPlan) -> Option<Base> {
+        if segment.layout != Layout::Concatenated {
+            return None;
+        }
+        let mut best: Option<(u64, usize, u32)> = None;
+        for (n, holder) in self.holders.iter().enumerate() {
+            let mut held: HashMap<u32, u64> = HashMap::new();
+            for piece in &segment.pieces {
+                holder.shared(piece, |segment, _, place| *held.entry(segment).or_default() += place.bytes as u64);
+            }
+            let most = held.into_iter().max_by_key(|&(segment, bytes)| (bytes, std::cmp::Reverse(segment)));
+            if let Some((segment, bytes)) = most
+                && best.is_none_or(|(most, ..)| bytes > most)
+            {
+                best = Some((bytes, n, segment));
+            }
+        }
+        let (bytes, holder, chosen) = best?;
+        if bytes < segment.raw_bytes.0 / HELD_PART {
+            return None;
+        }
+        let of = &self.holders[holder];
+        let pieces = of.reader.index().pieces(chosen);
+        let mut begins: Vec<usize> = Vec::with_capacity(pieces.len());
+        pieces.iter().fold(0, |at, piece| {
+            begins.push(at);
+            at + piece.bytes as usize // at most 1 GiB in all
+        });
+        let places = (segment.pieces.iter())
+            .map(|piece| {
+                let mut place = OlderPlace::default();
+                of.shared(piece, |segment, nth, shared| {
+                    if segment == chosen && shared.bytes > place.bytes {
+                        place = OlderPlace { from: begins[nth] + shared.from, ..shared };
+                    }
+                });
+                place
+            })
+            .collect();
+        let raw_bytes = of.reader.index().segments()[chosen as usize].raw_bytes;
+        Some(Base { holder, segment: chosen, places, raw_bytes, is_newest: holder == 0 })
+    }
+
+    /// Reads and decodes a base, for [`Basis::older`](crate::codec::Basis::older), and says how an index names it.
+    pub fn read(&self, base: &Base, scratch: &mut Scratch) -> Result<(Older, BaseSegment), ReadError> {
+        let Holder { container, reader, .. } = &self.holders[base.holder];
+        let raw = reader.decode_segment(base.segment, scratch)?;
+        let named = BaseSegment { container: Arc::clone(container), segment: base.segment, digest: Digest::of(&raw) };
+        Ok((Older { raw, places: base.places.clone() }, named))
+    }
+}
+
+impl Holder {
+    /// Calls for each segment that has bytes of a piece and may be a base: which, the number of the piece there, and where
+    /// in that piece the bytes are.
+    fn shared(&self, piece: &Piece, mut found: impl FnMut(u32, usize, OlderPlace)) {
+        let Some(&twin) = self.twins.get(&piece.variable) else { return };
+        let index = self.reader.index();
+        for (number, at) in index.pieces_of(twin) {
+            let segment = &index.segments()[number as usize];
+            let theirs = index.all_pieces()[at];
+            let (from, to) =
+                (piece.offset.max(theirs.offset), (piece.offset + piece.bytes).min(theirs.offset + theirs.bytes));
+            if segment.layout == Layout::Concatenated && segment.dependencies.is_empty() && from < to {
+                // Both are within a segment, which has at most 1 GiB.
+                let [skip, bytes, from] = [from - piece.offset, to - from, from - theirs.offset].map(|n| n as usize);
+                found(number, at - segment.pieces.start, OlderPlace { from, skip, bytes });
+            }
+        }
+    }
+}
+
+/// How a variable is known again: its rank, its path or class, its type and shape, and which one of those it is.
+type Name<'a> = (u32, &'a str, &'a ElementType, &'a Shape, u32);
+
+/// For each variable of numbers the one of an older container that is the same.
+fn twins(
+    files: &[FileHeader],
+    classes: &[VariableClass],
+    older: &ContainerReader,
+) -> HashMap<VariableRef, VariableRef> {
+    let index = older.index();
+    let by_path = |files| named(files, |_, path| Some(path));
+    let of_class = |classes: &'_ [VariableClass]| -> HashMap<VariableRef, usize> {
+        classes.iter().enumerate().flat_map(|(n, class)| class.members.iter().map(move |at| (*at, n))).collect()
+    };
+    let (own_class, their_class) = (of_class(classes), of_class(index.classes()));
+    let own = [by_path(files), named(files, |at, _| own_class.get(&at).map(|&n| &*classes[n].key))];
+    let theirs =
+        [by_path(index.files()), named(index.files(), |at, _| their_class.get(&at).map(|&n| &*index.classes()[n].key))];
+    let mut twins = HashMap::new();
+    for (own, theirs) in own.into_iter().zip(theirs) {
+        let theirs: HashMap<Name<'_>, VariableRef> = theirs.into_iter().map(|(at, name)| (name, at)).collect();
+        for (at, name) in own {
+            let Some(&found) = theirs.get(&name) else { continue };
+            let stored = match index.placement(found) {
+                Some(Placement::SameAs(target)) => target,
+                _ => found,
+            };
+            if index.placement(stored) == Some(Placement::Pieces) {
+                twins.entry(at).or_insert(stored);
+            }
+        }
+    }
+    twins
+}
+
+/// The arrays among the variables, with their names.
+fn named<'a>(
+    files: &'a [FileHeader],
+    name: impl Fn(VariableRef, &'a str) -> Option<&'a str>,
+) -> Vec<(VariableRef, Name<'a>)> {
+    let mut seen: HashMap<Name<'a>, u32> = HashMap::new();
+    let mut all = Vec::new();
+    for (f, file) in files.iter().enumerate() {
+        for (v, header) in file.variables.iter().enumerate().filter(|(_, header)| header.role == Role::Array) {
+            let at = VariableRef { file: f as u32, variable: v as u32 };
+            let Some(name) = name(at, &header.path) else { continue };
+            let name = (file.rank.0, name, &header.element, &header.shape, 0);
+            let nth = seen.entry(name).or_default();
+            all.push((at, (name.0, name.1, name.2, name.3, *nth)));
+            *nth += 1;
+        }
+    }
+    all
+}

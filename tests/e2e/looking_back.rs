@@ -1,0 +1,134 @@
+//! Checkpoints that are coded with older ones: a field that changes slowly, saved again and again by a real process.
+
+use crate::support::*;
+use serde_json::Value;
+use std::path::Path;
+
+const SIDE: u32 = 20;
+const RANKS: u32 = 2;
+
+/// A rough field that a wave goes through slowly, another that is scaled by it, and a mesh that rests.
+fn write_slow(dir: &Path, step: u32) {
+    for rank in 0..RANKS {
+        let noise = |n: u32| f64::from(n.wrapping_mul(2_654_435_761) >> 8) / f64::from(1u32 << 24);
+        let time = f64::from(step) * 1e-4;
+        let cells = SIDE * SIDE * SIDE;
+        let at = |n: u32| noise(n + rank * cells) + (f64::from(n / SIDE) * 0.1 - time).sin() * (1.0 + time);
+        let density: Vec<f64> = (0..cells).map(at).collect();
+        let energy: Vec<f64> = density.iter().zip(0..).map(|(d, n)| d * (2.0 + noise(n + 77) * time)).collect();
+        let mesh: Vec<f64> = (0..cells / 2).map(|n| noise(n + 999)).collect();
+        let path = dir.join(format!("sim.it_{step}.rank_{rank}.h5"));
+        let file = hdf5::File::create(&path).expect("created");
+        let shape = [SIDE as usize; 3];
+        for (name, values) in [("density", density), ("energy", energy)] {
+            let set = file.new_dataset::<f64>().shape(shape).create(name).expect("created");
+            set.write_raw(&values).expect("written");
+        }
+        file.new_dataset_builder().with_data(&mesh).create("mesh").expect("written");
+        file.close().expect("closed");
+    }
+}
+
+/// What a checkpoint is called.
+fn name(step: u32) -> String {
+    format!("sim.it_{step}")
+}
+
+struct Series {
+    dir: tempfile::TempDir,
+}
+
+impl Series {
+    fn new(steps: u32) -> Self {
+        let series = Self { dir: tempfile::tempdir().expect("a directory") };
+        std::fs::create_dir(series.from()).expect("made");
+        (0..steps).for_each(|step| write_slow(&series.from(), step));
+        series
+    }
+
+    fn from(&self) -> std::path::PathBuf {
+        self.dir.path().join("from")
+    }
+
+    fn store(&self) -> std::path::PathBuf {
+        self.dir.path().join("store")
+    }
+
+    fn save(&self, more: &[&str]) -> Value {
+        let mut command = mcr();
+        command.arg("save").arg(self.from()).args(["--job", "j", "--profile", "max"]).args(more);
+        run_json(command.arg("--store").arg(self.store()), 0)
+    }
+
+    /// Which checkpoints a checkpoint is coded with.
+    fn coded_with(&self, step: u32) -> Vec<String> {
+        let mut command = mcr();
+        command.arg("show").arg(name(step)).arg("--store").arg(self.store());
+        let shown = run_json(&mut command, 0);
+        shown["coded_with"].as_object().expect("a table").keys().cloned().collect()
+    }
+
+    /// Restores one checkpoint, or an older one where that is expected, and compares its files; gives which it was.
+    fn restore(&self, step: u32, status: i32) -> String {
+        let to = self.dir.path().join("to");
+        let mut command = mcr();
+        command.arg("restart").args(["--copy", "--checkpoint", &name(step), "--store"]).arg(self.store());
+        let report = run_json(command.arg("--to").arg(&to), status);
+        let found = report["checkpoint"].as_str().expect("a name").to_owned();
+        let is_one = |path: &Path| path.to_string_lossy().contains(&format!("{found}."));
+        let expected = contents(&self.from()).into_iter().filter(|(path, _)| is_one(path)).collect();
+        assert_same_files(&expected, &contents(&to));
+        std::fs::remove_dir_all(&to).expect("removed");
+        found
+    }
+}
+
+#[test]
+fn a_slow_series_is_coded_with_older_checkpoints_of_which_one_in_three_is_whole() {
+    let series = Series::new(6);
+    series.save(&["--whole-every", "3"]);
+    let expected = [None, Some(0), Some(0), None, Some(3), Some(3)];
+    for (step, expected) in (0..).zip(expected) {
+        assert_eq!(series.coded_with(step), expected.map(name).into_iter().collect::<Vec<_>>(), "checkpoint {step}");
+        assert_eq!(series.restore(step, 0), name(step));
+    }
+    run(mcr().arg("verify").arg("--store").arg(series.store()), 0);
+    let text = run(mcr().args(["show", "sim.it_5", "--store"]).arg(series.store()), 0).stdout;
+    let text = String::from_utf8(text).expect("text");
+    assert!(text.contains("are decoded with those of sim.it_3") && text.contains("since(f64"), "{text}");
+
+    // What is kept is restored, though all that it is coded with was pruned.
+    run(mcr().args(["prune", "--keep", "1", "--store"]).arg(series.store()), 0);
+    assert_eq!(list(&series.store()).len(), 1);
+    assert_eq!(series.restore(5, 0), "sim.it_5");
+    run(mcr().arg("verify").arg("--store").arg(series.store()), 0);
+}
+
+#[test]
+fn a_damaged_base_costs_all_that_is_coded_with_it_openly() {
+    let series = Series::new(6);
+    series.save(&["--whole-every", "3"]);
+    let path = series.store().join("j/sim.it_3/group-0000.mcr");
+    let mut bytes = std::fs::read(&path).expect("there");
+    let middle = bytes.len() / 2; // of the numbers, which are most of it
+    bytes[middle] ^= 0x40;
+    std::fs::write(&path, bytes).expect("written");
+    assert_eq!(series.restore(5, 2), "sim.it_2");
+    run(mcr().args(["verify", "sim.it_5", "--store"]).arg(series.store()), 1);
+    // The next checkpoint is not coded with what cannot be read.
+    write_slow(&series.from(), 6);
+    series.save(&["--whole-every", "8"]);
+    assert_eq!(series.coded_with(6), Vec::<String>::new());
+    assert_eq!(series.restore(6, 0), "sim.it_6");
+}
+
+#[test]
+fn coding_by_itself_is_what_no_time_asks_for_and_takes_more() {
+    let series = Series::new(3);
+    let stored = |report: &Value| report["checkpoints"][2]["stored_bytes"].as_u64().expect("a number");
+    let with = stored(&series.save(&[]));
+    std::fs::remove_dir_all(series.store()).expect("removed");
+    let without = stored(&series.save(&["--no-time"]));
+    assert!((0..3).all(|step| series.coded_with(step).is_empty()));
+    assert!(with * 10 < without * 9, "{with} and {without} bytes");
+}
