@@ -244,10 +244,10 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
         })?;
         let is_there = |base: &BaseRef| (base.reference as usize) < reference_count;
         match &needs[..] {
+            [only]
+                if only.kind == ON_OLDER && chain.needs_older() && only.base().is_some_and(|base| is_there(&base)) => {}
             [only] if only.kind == ON_OLDER => {
-                if !only.base().is_some_and(|base| is_there(&base)) || !chain.needs_older() {
-                    return dependencies.bad("an older segment is not named as it must be, or not needed");
-                }
+                return dependencies.bad("an older segment is not named as it must be, or not needed");
             }
             _ if needs.iter().any(|need| need.kind == ON_OLDER) => {
                 return dependencies.bad("an older segment is named beside something else");
