@@ -17,7 +17,7 @@ use mcr_proto::convert::file_to_wire;
 use mcr_proto::{ANNOUNCEMENT_BYTES_MAX, v1};
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Rank};
 use prost::Message;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,7 +114,7 @@ impl Agent {
             links,
             descriptors: Descriptors::new(DESCRIPTORS_MAX),
             ready: VecDeque::new(),
-            capturing: None,
+            capturing: BTreeSet::new(),
             held: BTreeMap::new(),
             again: Vec::new(),
             to_delete: VecDeque::new(),
@@ -170,8 +170,8 @@ struct Core {
     links: Vec<Link>,
     descriptors: Arc<Descriptors>,
     ready: VecDeque<ReadyRank>,
-    /// What is being captured; one at a time, so that the application keeps its processor.
-    capturing: Option<RankKey>,
+    /// What is being captured; few at a time, so that the application keeps its processors.
+    capturing: BTreeSet<RankKey>,
     held: BTreeMap<RankKey, HeldRank>,
     /// Given up for a passing reason; ready again at that time.
     again: Vec<(tokio::time::Instant, ReadyRank)>,
@@ -194,7 +194,7 @@ impl Core {
     ) -> Drained {
         let mut draining: Option<tokio::time::Instant> = None;
         loop {
-            self.start_capture();
+            self.start_captures();
             if draining.is_some_and(|until| self.is_idle() || tokio::time::Instant::now() >= until) {
                 break;
             }
@@ -226,7 +226,7 @@ impl Core {
                 }
             }
         }
-        let uncommitted = self.held.len() + self.ready.len() + usize::from(self.capturing.is_some());
+        let uncommitted = self.held.len() + self.ready.len() + self.capturing.len();
         if uncommitted > 0 {
             tracing::warn!(
                 uncommitted,
@@ -268,22 +268,29 @@ impl Core {
 
     /// Nothing is in flight that an aggregator could still commit.
     fn is_idle(&self) -> bool {
-        self.capturing.is_none()
+        self.capturing.is_empty()
             && self.held.values().all(|held| self.links[held.link].is_refused)
             && self.ready.iter().all(|ready| self.links[self.link_of(ready.rank)].is_refused)
     }
 
-    /// Captures the first rank whose aggregator has said how, if nothing is being captured.
-    fn start_capture(&mut self) {
-        if self.capturing.is_some() {
-            return;
+    /// Captures the first ranks whose aggregators have said how, as many at a time as the configuration allows. A rank that
+    /// is ready again while it is captured waits, so that what is found last is what is announced.
+    fn start_captures(&mut self) {
+        while self.capturing.len() < self.config.capture_threads {
+            let can_start = |ready: &ReadyRank| {
+                self.links[self.link_of(ready.rank)].take_apart.is_some()
+                    && !self.capturing.contains(&(ready.checkpoint.clone(), ready.rank))
+            };
+            let Some(position) = self.ready.iter().position(can_start) else { return };
+            let Some(ready) = self.ready.remove(position) else { return };
+            self.start_capture(ready);
         }
-        let position =
-            (0..self.ready.len()).find(|&i| self.links[self.link_of(self.ready[i].rank)].take_apart.is_some());
-        let Some(ready) = position.and_then(|i| self.ready.remove(i)) else { return };
+    }
+
+    fn start_capture(&mut self, ready: ReadyRank) {
         let link = self.link_of(ready.rank);
         let take_apart = self.links[link].take_apart.unwrap_or(true);
-        self.capturing = Some((ready.checkpoint.clone(), ready.rank));
+        self.capturing.insert((ready.checkpoint.clone(), ready.rank));
         let announce_id = self.next_announce;
         self.next_announce += 1;
         let (root, maps, descriptors) =
@@ -300,7 +307,7 @@ impl Core {
     fn captured(&mut self, captured: Captured) {
         let Captured { ready, link, take_apart, result } = captured;
         let key = (ready.checkpoint.clone(), ready.rank);
-        self.capturing = None;
+        self.capturing.remove(&key);
         match result {
             Ok(held) => {
                 self.forget(&key, None);

@@ -35,6 +35,9 @@ pub struct CncOptions {
     pub node: Option<String>,
     /// Memory for variables on their way, in MiB, 8 to 1048576. Default 64.
     pub budget_mib: u64,
+    /// Ranks whose files are described and hashed at a time, each on a core of its own, 1 to 64; 0: one for every 32 cores
+    /// of the node, 4 at most. Default 0.
+    pub capture_threads: u32,
     /// How long a file rests after it was closed, before it is read. Default 200 ms.
     pub quiet_ms: u64,
     /// The same for a file whose closing the kernel did not tell of. Default 2000 ms.
@@ -70,6 +73,7 @@ impl Default for CncOptions {
             aggregators: Vec::new(),
             node: None,
             budget_mib: 64,
+            capture_threads: 0,
             quiet_ms: rules.quiet_ms,
             scan_quiet_ms: rules.scan_quiet_ms,
             doubt_quiet_ms: rules.doubt_quiet_ms,
@@ -275,6 +279,8 @@ pub struct CncConfig {
     pub aggregators: Vec<String>,
     /// Memory for variables on their way.
     pub budget_bytes: u64,
+    /// Ranks that are captured at a time, at least 1.
+    pub capture_threads: usize,
     /// How long things must rest.
     pub rules: SettleRules,
     /// See [`CncOptions::rescan_seconds`].
@@ -424,6 +430,10 @@ impl CncOptions {
             group_size: self.group_size,
             aggregators: self.aggregators.clone(),
             budget_bytes: self.budget_mib << 20,
+            capture_threads: match self.capture_threads {
+                0 => capture_threads(std::thread::available_parallelism().map_or(1, usize::from)),
+                threads => threads as usize,
+            },
             rules: SettleRules {
                 quiet_ms: self.quiet_ms,
                 scan_quiet_ms: self.scan_quiet_ms,
@@ -444,6 +454,7 @@ impl CncOptions {
         for (key, value, range) in [
             ("group-size", u64::from(self.group_size), 1..=u64::from(mcrengine::ids::RANKS_MAX)),
             ("budget-mib", self.budget_mib, 8..=1 << 20),
+            ("capture-threads", u64::from(self.capture_threads), 0..=64),
             ("quiet-ms", self.quiet_ms, 0..=DAY_MS),
             ("scan-quiet-ms", self.scan_quiet_ms, 0..=DAY_MS),
             ("doubt-quiet-ms", self.doubt_quiet_ms, 0..=DAY_MS),
@@ -464,6 +475,13 @@ impl CncOptions {
         }
         Ok(())
     }
+}
+
+/// As many as a node with so many cores hardly notices.
+fn capture_threads(cores: usize) -> usize {
+    const CORES_OF_EACH: usize = 32;
+    const THREADS_MAX: usize = 4;
+    (cores / CORES_OF_EACH).clamp(1, THREADS_MAX)
 }
 
 fn check_address(address: &str) -> Result<(), ConfigError> {
@@ -560,6 +578,8 @@ mod tests {
         assert_eq!(config.aggregator_of(GroupId(2)), "io1:7447");
         assert_eq!(config.aggregator_of(GroupId(3)), "[::1]:7447");
         assert_eq!(config.watch_options().rules, SettleRules::default());
+        assert_eq!([2, 63, 64, 96, 256].map(capture_threads), [1, 1, 2, 3, 4]);
+        assert_eq!(check("capture-threads = 7", &[]).expect("valid").capture_threads, 7);
     }
 
     #[test]

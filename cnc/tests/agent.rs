@@ -2,12 +2,15 @@
 
 use mcr_cnc::agent::{Agent, Drained};
 use mcr_cnc::config::CncOptions;
+use mcr_cnc::h5::{FileMap, H5Error, MapInput, MapSource, Maps};
 use mcr_cnc::layout::Layout;
 use mcr_proto::v1::aggregator_server::{Aggregator, AggregatorServer};
 use mcr_proto::v1::from_agent::Message as Hear;
 use mcr_proto::v1::to_agent::Message as Say;
 use mcr_proto::{WIRE_VERSION, v1};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
@@ -98,6 +101,10 @@ struct Site {
 
 impl Site {
     async fn start() -> Self {
+        Self::start_with(1, Arc::new(Maps::new())).await
+    }
+
+    async fn start_with(capture_threads: u32, maps: Arc<dyn MapSource>) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
@@ -119,11 +126,12 @@ impl Site {
             delete_after_commit: true,
             reconnect_min_ms: 20,
             reconnect_max_seconds: 1,
+            capture_threads,
             ..CncOptions::default()
         };
         let config = options.check().expect("valid");
         let layout = Layout::from_patterns(&["{checkpoint}.rank_{rank}"], 0).expect("valid");
-        let agent = Agent::start(config, layout).expect("starts");
+        let agent = Agent::start_with(config, layout, maps).expect("starts");
         Self { dir, agent, sessions }
     }
 
@@ -228,5 +236,53 @@ async fn an_agent_says_when_it_waits_for_nothing_so_that_it_can_be_silent() {
     let part = session.announced().await;
     session.commit(&part, "a", true).await;
     while session.next().await != at_rest {}
+    site.agent.drain().await;
+}
+
+/// Lets nobody go before so many are in at once.
+struct Together {
+    wanted: usize,
+    inside: Mutex<HashSet<PathBuf>>,
+    most: Mutex<usize>,
+    enough: Condvar,
+}
+
+impl MapSource for Together {
+    fn map(&self, input: &MapInput<'_>) -> Result<FileMap, H5Error> {
+        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(inside.insert(input.path.to_owned()), "{} is captured twice at once", input.path.display());
+        let mut most = self.most.lock().expect("not poisoned");
+        *most = inside.len().max(*most);
+        let is_enough = *most >= self.wanted;
+        drop(most);
+        if is_enough {
+            self.enough.notify_all();
+        }
+        let waits = |_: &mut HashSet<PathBuf>| *self.most.lock().expect("not poisoned") < self.wanted;
+        let (mut inside, waited) = self.enough.wait_timeout_while(inside, DEADLINE, waits).expect("not poisoned");
+        inside.remove(input.path);
+        assert!(!waited.timed_out(), "no other capture began in the meantime");
+        Err(H5Error::NotHdf5)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_many_ranks_are_captured_at_a_time_as_the_configuration_says() {
+    let (inside, most) = Default::default();
+    let maps = Arc::new(Together { wanted: 3, inside, most, enough: Condvar::new() });
+    let mut site = Site::start_with(3, maps.clone()).await;
+    let mut session = site.session().await;
+    for step in 0..6 {
+        for rank in 0..2 {
+            std::fs::write(site.file(&format!("s{step}.rank_{rank}")), format!("{step} {rank}")).expect("written");
+        }
+    }
+    let mut announced = HashSet::new();
+    while announced.len() < 12 {
+        let part = session.announced().await;
+        session.commit(&part, &part.label, true).await;
+        announced.insert((part.label, part.rank));
+    }
+    assert_eq!(*maps.most.lock().expect("not poisoned"), 3);
     site.agent.drain().await;
 }
