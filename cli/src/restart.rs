@@ -60,8 +60,16 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
     let Some(job) = job_of(&store, &args.store)? else { return new_run(&args, None) };
     let all = manifest::list(&store, &job)?;
     if args.checkpoint.is_none() && !all.iter().any(CheckpointState::is_complete) {
-        for state in all.iter().filter(|state| !state.is_pruned) {
-            eprintln!("mcr: {} was never completed and therefore does not exist: {}", state.id, problems_of(state));
+        let incomplete: Vec<_> = all.iter().filter(|state| !state.is_pruned).collect();
+        for state in &incomplete {
+            eprintln!("mcr: {} is incomplete and therefore does not exist: {}", state.id, problems_of(state));
+        }
+        if !incomplete.is_empty() {
+            eprintln!(
+                "mcr: if one of them was complete before, a part of the file system that holds {} is not there; \
+                 then do not start anew before it is",
+                args.store.store.display()
+            );
         }
         if let Some(damaged) = all.iter().find(|state| is_lost(state)) {
             bail!("{} was committed and is damaged, and there is no other checkpoint of job {job}", damaged.id);
