@@ -13,7 +13,7 @@
 //!
 //! What else a choice may rest on is in [`super::decide`].
 
-use super::{ArrayShape, Basis, Chain, CodecError, Coded, Older, OlderPlace, Reason, Scratch, Trial, runs};
+use super::{ArrayShape, Basis, Chain, CodecError, Coded, Older, OlderPlace, Reason, Scratch, Trial, mixed, runs};
 use crate::header::ElementType;
 use std::fmt;
 use std::str::FromStr;
@@ -64,7 +64,7 @@ const SHUFFLE_ZSTD_LEVEL: u32 = 1;
 const FPC_LEVEL: u32 = 16;
 const GZIP_LEVEL: u32 = 6;
 const STRONG_ZSTD_LEVEL: u32 = 9;
-/// For more bytes than these that nobody described the strongest profile takes zstd at this level, beside prediction.
+/// For more bytes than these the strongest profile takes zstd at this level, beside prediction.
 const MANY_BYTES_ZSTD_LEVEL: u32 = 12;
 const BYTES_FEW: usize = 256 << 10;
 const PCO_LEVEL: u32 = 8;
@@ -81,6 +81,8 @@ const REPEATS_FEW_PER_MILLE: usize = 50;
 const REPEATS_MANY_PER_MILLE: usize = 150;
 /// Bytes of which zstd leaves less than this part are no numbers.
 const BYTES_CLEARLY: usize = 8;
+/// Shuffle must save one byte in so many that zstd leaves of bytes that nobody described, to be tried on all of them.
+const SHUFFLED_GAIN: usize = 32;
 /// fpzip is tried on the beginning of a segment, since it needs the neighbours.
 const FPZIP_SAMPLE_BYTES: usize = 256 << 10;
 /// Elements wider than this are not shuffled: their lanes would be too short to have anything in common.
@@ -298,8 +300,7 @@ fn tried(
         let bytes = chain.encoded_bytes(sample, arrays, scratch).unwrap_or(usize::MAX / 1000);
         let took = basis.now().saturating_sub(begun);
         let coding = if chain.is_raw() { Duration::ZERO } else { took };
-        let is_zstd = matches!(chain.working_steps(), [step] if step.codec == super::zstd::ID);
-        let stored_bytes = if is_zstd { bytes * (1000 - free_per_mille) / 1000 } else { bytes };
+        let stored_bytes = if chain.is_zstd() { bytes * (1000 - free_per_mille) / 1000 } else { bytes };
         Trial { chain, stored_bytes, coding }
     };
     let trials: Vec<Trial> = chains.into_iter().map(trial).collect();
@@ -356,9 +357,8 @@ pub fn encode_chosen(
         return encode(chain, raw, arrays, reason, scratch);
     }
     let mut chains = candidates(profile, element, arrays, pooled, raw, basis);
-    let is_in_haste = *profile == Profile::Balanced && *element == ElementType::Bytes && basis.store.is_none();
-    let by_zstd = match is_in_haste && raw.len() > WHOLE_BYTES {
-        true => ruled_out(&mut chains, raw, arrays, scratch)?,
+    let by_zstd = match *element == ElementType::Bytes && profile.is_together() && raw.len() > WHOLE_BYTES {
+        true => look_at_bytes(&mut chains, profile, raw, arrays, basis, scratch)?,
         false => 0,
     };
     let are_measured_whole = raw.len() <= WHOLE_BYTES || matches!(profile, Profile::Balanced | Profile::Max);
@@ -375,8 +375,8 @@ pub fn encode_chosen(
     let mut trials: Vec<Trial> = Vec::with_capacity(chains.len());
     let mut best: Option<(u128, Chain, Vec<u8>)> = None;
     for chain in chains {
-        if trials.first().is_some_and(|first| first.stored_bytes + first.stored_bytes / 8 < by_zstd) {
-            break; // zstd would not come near it
+        if chain.is_zstd() && trials.iter().any(|trial| trial.stored_bytes + trial.stored_bytes / 8 < by_zstd) {
+            continue; // it would not come near
         }
         let begun = basis.now();
         let stored_bytes = chain.encoded_bytes(raw, arrays, scratch)?;
@@ -449,21 +449,43 @@ fn part_of(
     (left.is_empty() && found.0.len() * 2 > PART_BYTES).then_some(found)
 }
 
-/// Of prediction and zstd for bytes that nobody described, leaves the one that a sample speaks for, if it does clearly. Gives the bytes
-/// that zstd is expected to leave.
-fn ruled_out(
+/// Adds to the candidates for bytes that nobody described what a look at them speaks for, since they may be records, or hold
+/// numbers between other bytes, or words that repeat byte by byte; in the balanced profile, which is in haste, takes away what
+/// a sample speaks against. Gives the bytes that zstd is expected to leave, if more than that need not be tried.
+fn look_at_bytes(
     chains: &mut Vec<Chain>,
+    profile: &Profile,
     raw: &[u8],
     arrays: &[ArrayShape],
+    basis: &Basis<'_>,
     scratch: &mut Scratch,
 ) -> Result<usize, CodecError> {
-    let Some(zstd) = chains.last() else { return Ok(0) };
+    let Some(at) = chains.iter().position(Chain::is_zstd) else { return Ok(0) };
+    let is_in_haste = *profile == Profile::Balanced && basis.store.is_none();
     let sample = sample(raw, 1);
-    let stored_bytes = zstd.encoded_bytes(&sample, &[], scratch)?;
-    if stored_bytes * BYTES_CLEARLY < sample.len() || !super::predict::is_of_records(raw, arrays) {
-        chains.drain(..chains.len() - 1);
+    let stored_bytes = chains[at].encoded_bytes(&sample, &[], scratch)?;
+    let is_clear = stored_bytes * BYTES_CLEARLY < sample.len();
+    let are_records = !is_clear && super::predict::is_of_records(raw, arrays);
+    if !is_clear && !are_records {
+        let mut best = (stored_bytes - stored_bytes / SHUFFLED_GAIN, None);
+        for chain in shuffles_of_bytes() {
+            let stored_bytes = chain.encoded_bytes(&sample, &[], scratch)?;
+            if stored_bytes < best.0 {
+                best = (stored_bytes, Some(chain));
+            }
+        }
+        let effort = if *profile == Profile::Max { MAX.0 } else { BALANCED.0 };
+        let mixed = mixed::is_of_numbers(raw, arrays).then(|| Chain::mixed(effort));
+        chains.splice(at..at, mixed.into_iter().chain(best.1));
     }
-    Ok(stored_bytes * (raw.len() / sample.len()))
+    if is_in_haste && !are_records {
+        chains.retain(|chain| chain.steps()[0].codec != super::predict::ID);
+    }
+    Ok(if is_in_haste { stored_bytes * (raw.len() / sample.len()) } else { 0 })
+}
+
+fn shuffles_of_bytes() -> [Chain; 2] {
+    [4, 8].map(|width| Chain::shuffle_zstd(width, SHUFFLE_ZSTD_LEVEL))
 }
 
 fn encode(
@@ -500,9 +522,11 @@ fn still_candidate(
     let is_shuffled = *profile == Profile::Fast
         && *element == ElementType::Bytes
         && chain.working_steps().first().is_some_and(|step| is_records(step.param));
-    let is_of_many = *profile == Profile::Max && *element == ElementType::Bytes;
-    let is_zstd_of_many = is_of_many && chain == Chain::zstd(MANY_BYTES_ZSTD_LEVEL);
-    (is_shuffled || is_zstd_of_many || chain.is_raw()).then_some(chain)
+    let is_of_many = *profile == Profile::Max && predicted(element, MAX_OF_MANY).contains(&chain);
+    let is_mixed = profile.is_together()
+        && *element == ElementType::Bytes
+        && (chain.steps()[0].codec == mixed::ID || shuffles_of_bytes().contains(&chain));
+    (is_shuffled || is_of_many || is_mixed || chain.is_raw()).then_some(chain)
 }
 
 /// The chains that come into question, never none.
@@ -536,11 +560,11 @@ fn candidates(
             predicted(element, BALANCED).into_iter().chain([Chain::shuffle_zstd(element.width().min(8), 1)]).collect()
         }
         (Profile::Balanced, _) => predicted(element, BALANCED),
-        // Prediction packs what it finds no records in at level 19, so that another high level takes long for nothing.
-        (Profile::Max, ElementType::Bytes) if raw.len() > BYTES_FEW => {
-            Chain::predict(element, MAX.0).into_iter().chain([Chain::zstd(MANY_BYTES_ZSTD_LEVEL)]).collect()
+        // Prediction packs bytes that it finds no records in at level 19, so that another high level takes long for nothing.
+        (Profile::Max, _) => {
+            let hard = if raw.len() > BYTES_FEW { MAX_OF_MANY } else { MAX };
+            predicted(element, hard).into_iter().chain(since(element, MAX.0, arrays, basis)).collect()
         }
-        (Profile::Max, _) => predicted(element, MAX).into_iter().chain(since(element, MAX.0, arrays, basis)).collect(),
     }
 }
 
@@ -559,12 +583,17 @@ const PART_GAIN_PERCENT: usize = 2;
 /// What `balanced` and `max` do: how hard to predict, levels of zstd alone and after shuffling.
 const BALANCED: (u32, u32, u32) = (1, 6, 3);
 const MAX: (u32, u32, u32) = (2, 17, 17);
+const MAX_OF_MANY: (u32, u32, u32) = (2, MANY_BYTES_ZSTD_LEVEL, MANY_BYTES_ZSTD_LEVEL);
 
 /// Prediction where there may be numbers, and what serves other bytes.
 fn predicted(element: &ElementType, (effort, zstd, shuffled): (u32, u32, u32)) -> Vec<Chain> {
     let others = || vec![Chain::zstd(zstd)];
     match (element, Chain::predict(element, effort)) {
         (ElementType::Bytes, Some(predict)) => vec![predict, Chain::zstd(zstd)],
+        // Numbers of other elements, as in unstructured meshes, are not near their neighbours, but repeat byte by byte.
+        (ElementType::Int { width, .. }, Some(predict)) => {
+            vec![predict, Chain::shuffle_zstd(u32::from(*width), shuffled)]
+        }
         (_, Some(predict)) => vec![predict],
         (ElementType::Int { width: 1, .. } | ElementType::Fixed { width: 1 }, None) => others(),
         (ElementType::Compound { .. }, None) => others().into_iter().chain(Chain::columns(element)).collect(),

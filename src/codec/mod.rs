@@ -16,6 +16,7 @@
 //! | 6 | `runs` | array to bytes | element width in bytes, 1 to 2^20 |
 //! | 7 | `pco` | array to bytes | bits 0-7: element width, 2, 4 or 8; bit 8: big-endian; bit 9: integers; bit 10: unsigned; bits 16-23: level of the encoder, 1 to 12 |
 //! | 8 | `since` | array to bytes | bits 0-7: element width, 4 or 8; bit 8: big-endian; bit 9: integers; bits 16-23: effort of the encoder, 1 to 3 |
+//! | 9 | `mixed` | array to bytes | bits 16-23: effort of the encoder, 1 to 3 |
 //! | 16 | `shuffle` | bytes to bytes | element width in bytes, 2 to 2^20 |
 //! | 17 | `lz4` | bytes to bytes | 0 |
 //! | 18 | `zstd` | bytes to bytes | level, 1 to 22 |
@@ -39,7 +40,7 @@ pub use decide::{
 };
 
 use crate::header::{ByteOrder, ELEMENT_WIDTH_MAX, ElementType, Member};
-use array_to_bytes::{columns, fpc, fpzip, pco, predict, runs, since};
+use array_to_bytes::{columns, fpc, fpzip, mixed, pco, predict, runs, since};
 use bytes_to_bytes::{bitshuffle, gzip, lz4, shuffle, zstd};
 use std::fmt;
 use std::sync::Arc;
@@ -218,6 +219,7 @@ pub struct Work {
     fpc: fpc::Tables,
     fpzip: fpzip::Buffers,
     columns: columns::Buffers,
+    mixed: mixed::Buffers,
     predict: predict::Buffers,
     bitshuffle: bitshuffle::Lanes,
     /// Threads that a codec may use beside the caller's; 0 and 1: none.
@@ -273,6 +275,7 @@ impl Codec {
             predict::ID => Self::Array(&predict::Predict),
             runs::ID => Self::Array(&runs::RunLengths),
             since::ID => Self::Array(&since::Since),
+            mixed::ID => Self::Array(&mixed::Mixed),
             pco::ID => Self::Array(&pco::Pco),
             shuffle::ID => Self::Bytes(&shuffle::Shuffle),
             lz4::ID => Self::Bytes(&lz4::Lz4),
@@ -489,6 +492,11 @@ impl Chain {
         self.working_steps().is_empty()
     }
 
+    /// Whether it is zstd alone.
+    fn is_zstd(&self) -> bool {
+        matches!(self.working_steps(), [step] if step.codec == zstd::ID)
+    }
+
     fn of(steps: &[(CodecId, u32)]) -> Self {
         let steps: Vec<Step> = steps.iter().map(|&(codec, param)| Step { codec, param }).collect();
         Self::new(&steps).expect("our own constructors make valid chains")
@@ -582,6 +590,11 @@ impl Chain {
             | ElementType::Compound { .. } => return None,
         };
         Some(Self::of(&[(predict::ID, predict::param(width, order == ByteOrder::Big, is_float, effort))]))
+    }
+
+    /// Numbers between other bytes, each kind by itself.
+    pub fn mixed(effort: u32) -> Self {
+        Self::of(&[(mixed::ID, mixed::param(effort))])
     }
 
     /// Prediction with an older segment's help; `None` for what is no number of 4 or 8 bytes.

@@ -9,6 +9,7 @@
 //! bytes after the last whole record.
 
 use super::entropy::{VARINT_BYTES_MAX, put_varint, take_varint};
+use super::mixed;
 use crate::codec::{
     ArrayCodec, ArrayJob, Chain, CodecError, CodecId, Profile, STEPS_MAX, Scratch, Work, encode_best,
     resize_for_overwrite,
@@ -102,7 +103,7 @@ impl ArrayCodec for Columns {
             let (chain, used) = Chain::from_bytes(rest)?;
             rest = &rest[used..];
             let stored_bytes = take_varint(&mut rest).ok_or(damaged(CUT))? as usize;
-            if chain.steps().iter().any(|step| step.codec == ID) {
+            if chain.steps().iter().any(|step| [ID, mixed::ID].contains(&step.codec)) {
                 return Err(damaged("a column is taken apart again"));
             }
             left = left.checked_sub(bytes).filter(|_| bytes > 0).ok_or(damaged("columns do not fit the record"))?;

@@ -4,6 +4,7 @@ pub(super) mod columns;
 mod entropy;
 pub(super) mod fpc;
 pub(super) mod fpzip;
+pub(super) mod mixed;
 pub(super) mod pco;
 pub(super) mod predict;
 pub(super) mod raw;

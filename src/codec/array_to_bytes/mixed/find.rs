@@ -1,0 +1,467 @@
+//! Where numbers are among bytes that nobody described.
+//!
+//! Numbers near each other have about the same size, whatever their signs: exponents that differ little. So the bytes are
+//! read as numbers of each width, order and phase (where in a word they begin), first at a few places of a file, then
+//! window by window in the ways that were right somewhere. The way in which neighbours are nearest is the right one: with
+//! a wrong phase or order the exponent's bits are another number's last ones, and with too small a width every second one
+//! is. Text is left out, whose bytes are near each other as well.
+
+/// How bytes are numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Kind {
+    /// Bytes of each: 4 or 8.
+    pub width: usize,
+    /// Big-endian.
+    pub is_big: bool,
+    /// Floating-point numbers; else signed integers.
+    pub is_float: bool,
+}
+
+/// Numbers of one kind, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Region {
+    /// The first byte.
+    pub start: usize,
+    /// A multiple of the numbers' width, and not 0.
+    pub bytes: usize,
+    /// How they are numbers.
+    pub kind: Kind,
+    /// Extents, slowest first, as far as they can be told: how far apart neighbours are.
+    pub dims: [usize; 3],
+}
+
+/// A kind, and where in a word its numbers begin.
+type Way = (Kind, usize);
+
+/// Bytes that are looked at in one place, in all ways.
+const PLACE_BYTES: usize = 2048;
+/// Places in a file at most, and in all files about so many.
+const PLACES_MAX: usize = 16;
+const PLACES_OF_ALL: usize = 256;
+/// Ways that one file has at most.
+const WAYS_MAX: usize = 4;
+/// Then all bytes are looked at in so many at a time.
+const WINDOW_BYTES: usize = 512;
+/// Windows that may fail between others, and that make a region at least.
+const GAP_WINDOWS: usize = 2;
+const REGION_WINDOWS: usize = 4;
+/// Neighbours that differ in so many bits fewer than they have are near each other. Of bits by chance it is 2.5.
+const BITS_LESS: f64 = 6.0;
+/// Windows with fewer bits than this are the same in many ways: nothing but zeros, for one.
+const BITS_FEW: f64 = 4.0;
+
+impl Kind {
+    /// Each kind that there is, floating-point numbers first.
+    fn all() -> impl Iterator<Item = Self> {
+        [true, false].into_iter().flat_map(|is_float| {
+            [8, 4].into_iter().flat_map(move |width| [false, true].map(|is_big| Self { width, is_big, is_float }))
+        })
+    }
+
+    fn bits(self) -> usize {
+        self.width * 8
+    }
+
+    /// The numbers of these bytes, those of integers signed, of others without their sign.
+    fn load(self, bytes: &[u8]) -> impl Iterator<Item = i64> {
+        bytes.chunks_exact(self.width).map(move |own| {
+            let mut bits = [0; 8];
+            bits[..self.width].copy_from_slice(own);
+            if self.is_big {
+                bits[..self.width].reverse();
+            }
+            let bits = u64::from_le_bytes(bits);
+            match (self.is_float, self.width) {
+                (true, _) => (bits & !(1 << (self.bits() - 1))) as i64,
+                (false, 8) => bits as i64,
+                (false, _) => i64::from(bits as i32),
+            }
+        })
+    }
+
+    /// Bits of the difference to the number so many before, on the mean. The bytes begin with a number.
+    fn cost(self, bytes: &[u8], lag: usize) -> f64 {
+        /// One loop for each kind, so that it is chosen once.
+        fn sum<const WIDTH: usize>(bytes: &[u8], lag: usize, load: impl Fn([u8; WIDTH]) -> i64) -> (u32, usize) {
+            let (own, _) = bytes.as_chunks::<WIDTH>();
+            let pairs = own.get(lag..).unwrap_or_default().iter().zip(own);
+            let sum = pairs.clone().map(|(&a, &b)| bits_between(load(a), load(b))).sum();
+            (sum, pairs.len())
+        }
+        let (sum, count) = match (self.width, self.is_big, self.is_float) {
+            (8, false, true) => sum::<8>(bytes, lag, |own| i64::from_le_bytes(own) & i64::MAX),
+            (8, true, true) => sum::<8>(bytes, lag, |own| i64::from_be_bytes(own) & i64::MAX),
+            (8, false, false) => sum::<8>(bytes, lag, i64::from_le_bytes),
+            (8, true, false) => sum::<8>(bytes, lag, i64::from_be_bytes),
+            (_, false, true) => sum::<4>(bytes, lag, |own| i64::from(i32::from_le_bytes(own) & i32::MAX)),
+            (_, true, true) => sum::<4>(bytes, lag, |own| i64::from(i32::from_be_bytes(own) & i32::MAX)),
+            (_, false, false) => sum::<4>(bytes, lag, |own| i64::from(i32::from_le_bytes(own))),
+            (_, true, false) => sum::<4>(bytes, lag, |own| i64::from(i32::from_be_bytes(own))),
+        };
+        if count == 0 { self.bits() as f64 } else { f64::from(sum) / count as f64 }
+    }
+
+    fn is_near(self, cost: f64) -> bool {
+        cost <= self.bits() as f64 - BITS_LESS
+    }
+}
+
+/// Bits of the difference of two numbers.
+fn bits_between(a: i64, b: i64) -> u32 {
+    u64::BITS - a.wrapping_sub(b).unsigned_abs().leading_zeros()
+}
+
+/// Whole words of a window that begins at `start`, in a way.
+fn words(bytes: &[u8], start: usize, (kind, phase): Way) -> &[u8] {
+    let skip = (phase + kind.width - start % kind.width) % kind.width;
+    let own = bytes.get(skip..).unwrap_or_default();
+    &own[..own.len() / kind.width * kind.width]
+}
+
+fn is_text(bytes: &[u8]) -> bool {
+    let count = bytes.iter().filter(|&&byte| matches!(byte, b' '..=b'~' | b'\t' | b'\n' | b'\r')).count();
+    count * 20 > bytes.len() * 19
+}
+
+/// The way in which the numbers of a place are nearest, if it is one by which they are near.
+fn way_of(file: &[u8], start: usize) -> Option<Way> {
+    let place = &file[start..(start + PLACE_BYTES).min(file.len())];
+    if is_text(place) {
+        return None;
+    }
+    let mut best: Option<(f64, Way)> = None;
+    for kind in Kind::all() {
+        for phase in 0..kind.width {
+            let cost = kind.cost(words(place, start, (kind, phase)), 1);
+            let of_byte = cost / kind.width as f64;
+            if cost >= BITS_FEW && kind.is_near(cost) && best.is_none_or(|(least, _)| of_byte < least) {
+                best = Some((of_byte, (kind, phase)));
+            }
+        }
+    }
+    best.map(|(_, way)| way)
+}
+
+/// The ways of a file, those of most places first.
+fn ways_of(file: &[u8], places: usize) -> Vec<Way> {
+    let room = file.len().saturating_sub(PLACE_BYTES);
+    let mut found: Vec<(usize, Way)> = Vec::new();
+    for place in 0..places {
+        let start = if places == 1 { room / 2 } else { room / (places - 1) * place };
+        let Some(way) = way_of(file, start) else { continue };
+        match found.iter_mut().find(|(_, other)| *other == way) {
+            Some((count, _)) => *count += 1,
+            None => found.push((1, way)),
+        }
+    }
+    found.sort_by_key(|(count, way)| (usize::MAX - count, *way));
+    found.into_iter().map(|(_, way)| way).take(WAYS_MAX).collect()
+}
+
+/// The regions of one file, from its beginning.
+fn regions_of(file: &[u8], places: usize) -> Vec<Region> {
+    let ways = ways_of(file, places);
+    let mut regions: Vec<Region> = Vec::new();
+    if ways.is_empty() {
+        return regions;
+    }
+    // Which way each window has; the one before goes on where it is as good as any.
+    let mut last = None;
+    let windows: Vec<Option<Way>> = (0..file.len() / WINDOW_BYTES)
+        .map(|n| {
+            let start = n * WINDOW_BYTES;
+            let window = &file[start..start + WINDOW_BYTES];
+            let of = |way: Way| {
+                let cost = way.0.cost(words(window, start, way), 1);
+                (way.0.is_near(cost) && !is_text(window)).then_some((cost / way.0.width as f64, way))
+            };
+            let mut best = last.and_then(of);
+            for (cost, way) in ways.iter().filter_map(|&way| of(way)) {
+                if best.is_none_or(|(least, _)| cost + 0.01 < least) {
+                    best = Some((cost, way));
+                }
+            }
+            last = best.map(|(_, way)| way).or(last);
+            best.map(|(_, way)| way)
+        })
+        .collect();
+    let mut n = 0;
+    while let Some(&way) = windows.get(n) {
+        let Some(way @ (kind, phase)) = way else {
+            n += 1;
+            continue;
+        };
+        let (from, mut to) = (n, n + 1);
+        while let Some(more) = windows[to..].iter().take(GAP_WINDOWS + 1).position(|&other| other == Some(way)) {
+            // What is another kind's ends it.
+            if windows[to..to + more].iter().any(Option::is_some) {
+                break;
+            }
+            to += more + 1;
+        }
+        n = to;
+        if to - from < REGION_WINDOWS {
+            continue;
+        }
+        let floor = regions.last().map_or(0, |before| before.start + before.bytes);
+        let mut start = (from * WINDOW_BYTES).max(floor);
+        start += (phase + kind.width - start % kind.width) % kind.width;
+        let mut end = start + (to * WINDOW_BYTES - start) / kind.width * kind.width;
+        // Up to the last number at either end that is near its neighbour.
+        let near = |at: usize, other: usize| {
+            let load = |at: usize| kind.load(file.get(at..at + kind.width)?).next();
+            let both = load(at).zip(load(other));
+            both.is_some_and(|(a, b)| kind.is_near(f64::from(bits_between(a, b))))
+        };
+        while start >= floor + kind.width
+            && from * WINDOW_BYTES < start + WINDOW_BYTES
+            && near(start - kind.width, start)
+        {
+            start -= kind.width;
+        }
+        while end < to * WINDOW_BYTES + WINDOW_BYTES && near(end, end - kind.width) {
+            end += kind.width;
+        }
+        regions.push(Region { start, bytes: end - start, kind, dims: [1, 1, (end - start) / kind.width] });
+    }
+    regions
+}
+
+/// Distances up to this are looked at for records of a few numbers, such as three coordinates.
+const LANES_MAX: usize = 16;
+/// And up to this for rows of a grid, and for planes so many rows.
+const ROW_MAX: usize = 1024;
+const ROWS_MAX: usize = 512;
+/// What a distance must save of each number, in bits.
+const LAG_BITS: f64 = 0.3;
+/// Numbers that tell a record; that rows and planes are looked for among; that are looked at for each distance, and that tell
+/// whether it is one.
+const LAG_NUMBERS: usize = 4096;
+const FIELD_NUMBERS: usize = 1 << 17;
+const SEARCH_NUMBERS: usize = 256;
+/// One in so many, so that they are of several rows.
+const SEARCH_STEP: usize = 7;
+/// Distances that are looked at once more.
+const BEST_MAX: usize = 16;
+const ROW_NUMBERS: usize = 1024;
+/// Regions of a segment that rows and planes are looked for in; others may have those that were found.
+const SEARCHES_MAX: usize = 8;
+
+/// Numbers of a region, as they are compared.
+struct Field {
+    numbers: Vec<i64>,
+}
+
+impl Field {
+    /// Bits that are left of these numbers, each predicted by its neighbours at these distances.
+    fn left(&self, places: impl Iterator<Item = usize>, distances: &[usize]) -> f64 {
+        // Each sum of distances, and whether an odd number of them.
+        let corners: Vec<(usize, bool)> = (0..1usize << distances.len())
+            .map(|some| {
+                let back = distances.iter().enumerate().filter(|(n, _)| some >> n & 1 == 1).map(|(_, d)| *d).sum();
+                (back, some.count_ones() % 2 == 1)
+            })
+            .collect();
+        let bits = |at: usize| {
+            let add = |sum: i64, &(back, is_odd): &(usize, bool)| match is_odd {
+                true => sum.wrapping_sub(self.numbers[at - back]),
+                false => sum.wrapping_add(self.numbers[at - back]),
+            };
+            u64::BITS - corners.iter().fold(0, add).unsigned_abs().leading_zeros()
+        };
+        let (sum, count) = places.map(bits).fold((0, 0u32), |(sum, count), bits| (sum + bits, count + 1));
+        f64::from(sum) / f64::from(count.max(1))
+    }
+
+    /// Bits that one more distance saves of each number, on the mean of the last ones.
+    fn saved(&self, distances: &[usize], more: usize) -> f64 {
+        let all = [distances, &[more]].concat();
+        let reach: usize = all.iter().sum();
+        let places = self.numbers.len().saturating_sub(ROW_NUMBERS).max(reach)..self.numbers.len();
+        if places.len() * 2 < ROW_NUMBERS {
+            0.0
+        } else {
+            self.left(places.clone(), distances) - self.left(places, &all)
+        }
+    }
+
+    /// The multiple of a step that is a good further distance, if there is one: the shortest that saves most of what the best
+    /// saves, since planes save as much as rows, and multiples of both.
+    fn search(&self, distances: &[usize], step: usize, most: usize) -> Option<usize> {
+        let from = self.numbers.len() / 2;
+        let reach = from.checked_sub(distances.iter().sum())?;
+        let places = || (from..self.numbers.len()).step_by(SEARCH_STEP).take(SEARCH_NUMBERS);
+        let cost = |n: usize| self.left(places(), &[distances, &[n * step]].concat());
+        let mut costs: Vec<(f64, usize)> = (2..=most.min(reach / step)).map(|n| (cost(n), n)).collect();
+        costs.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let best: Vec<(f64, usize)> =
+            costs.iter().take(BEST_MAX).map(|&(_, n)| (self.saved(distances, n * step), n)).collect();
+        let most = best.iter().map(|(saved, _)| *saved).fold(LAG_BITS, f64::max);
+        // Beside a good distance there are others that are nearly so.
+        let is_peak = |(saved, n): &(f64, usize)| best.iter().all(|(more, m)| n.abs_diff(*m) != 1 || more <= saved);
+        best.iter().filter(|found| found.0 >= most * 0.7 && is_peak(found)).map(|(_, n)| *n).min()
+    }
+}
+
+impl Region {
+    fn numbers(&self) -> usize {
+        self.bytes / self.kind.width
+    }
+
+    /// Numbers in a record, 1 where there are none.
+    fn lanes(&self, own: &[u8]) -> usize {
+        let width = self.kind.width;
+        let part = self.numbers().min(LAG_NUMBERS);
+        let part = &own[(self.numbers() - part) / 2 * width..][..part * width];
+        let costs: Vec<f64> = (1..=LANES_MAX).map(|lag| self.kind.cost(part, lag)).collect();
+        let least = costs.iter().copied().fold(f64::MAX, f64::min);
+        let lanes = costs.iter().position(|cost| *cost <= least + LAG_BITS / 4.0).map_or(1, |n| n + 1);
+        if least + LAG_BITS < costs[0] { lanes } else { 1 }
+    }
+
+    /// Rows in a plane and numbers in a row, where the numbers are those of a smooth field on a grid; such as were found
+    /// before, or others while `searches` lasts.
+    fn plane_and_row(&self, own: &[u8], known: &[[usize; 2]], searches: &mut usize) -> Option<[usize; 2]> {
+        let count = self.numbers();
+        let field = Field { numbers: self.kind.load(own).take(FIELD_NUMBERS).collect() };
+        let fits = |&[plane, row]: &[usize; 2]| {
+            plane * row * 2 <= count
+                && field.saved(&[1], row) > LAG_BITS
+                && (plane == 1 || field.saved(&[1, row], plane * row) > LAG_BITS)
+        };
+        if let Some(found) = known.iter().find(|known| fits(known)) {
+            return Some(*found);
+        }
+        *searches = searches.checked_sub(1)?;
+        let row = field.search(&[1], 1, ROW_MAX).filter(|row| row * 2 <= count)?;
+        let plane = field.search(&[1, row], row, ROWS_MAX).filter(|plane| plane * row * 2 <= count);
+        Some([plane.unwrap_or(1), row])
+    }
+
+    /// Cuts into whole planes, rows or records of so many numbers; gives what is left behind them.
+    fn cut(&mut self, [plane, row]: [usize; 2]) -> Option<Self> {
+        let Self { start, kind, .. } = *self;
+        let (count, whole) = (self.numbers(), self.numbers() / (plane * row));
+        self.dims = if plane > 1 { [whole, plane, row] } else { [1, whole, row] };
+        self.bytes = whole * plane * row * kind.width;
+        let left = count - whole * plane * row;
+        (left > 0).then(|| Self { start: start + self.bytes, bytes: left * kind.width, kind, dims: [1, 1, left] })
+    }
+}
+
+/// All regions of files that lie one after the other, with what is known of their shape.
+pub(super) fn find(bytes: &[u8], files: &[usize]) -> Vec<Region> {
+    shaped(regions(bytes, files), bytes)
+}
+
+/// The same, each as one line of numbers. What is behind the files is one more.
+pub(super) fn regions(bytes: &[u8], files: &[usize]) -> Vec<Region> {
+    let mut ends: Vec<usize> = Vec::with_capacity(files.len() + 1);
+    let mut end = 0usize;
+    for &length in files {
+        end = end.saturating_add(length).min(bytes.len());
+        ends.push(end);
+    }
+    ends.push(bytes.len());
+    let places = (PLACES_OF_ALL / ends.len()).clamp(1, PLACES_MAX);
+    let mut found = Vec::new();
+    let mut start = 0;
+    for end in ends {
+        let file = &bytes[start..end];
+        if file.len() >= REGION_WINDOWS * WINDOW_BYTES {
+            let places = places.min(file.len() / PLACE_BYTES).max(1);
+            found.extend(
+                regions_of(file, places).into_iter().map(|region| Region { start: start + region.start, ..region }),
+            );
+        }
+        start = end;
+    }
+    found
+}
+
+fn shaped(found: Vec<Region>, bytes: &[u8]) -> Vec<Region> {
+    let mut shaped = Vec::with_capacity(found.len());
+    let (mut known, mut searches) = (Vec::new(), SEARCHES_MAX);
+    for mut region in found {
+        let own = &bytes[region.start..region.start + region.bytes];
+        let lanes = region.lanes(own);
+        let mut rest = None;
+        if lanes > 1 {
+            region.cut([1, lanes]); // what is left are a few bytes among the others
+        } else if let Some(found) = region.plane_and_row(own, &known, &mut searches) {
+            if !known.contains(&found) {
+                known.insert(0, found);
+            }
+            rest = region.cut(found);
+        }
+        shaped.push(region);
+        shaped.extend(rest);
+    }
+    shaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(n: usize) -> f64 {
+        let n = (n as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let n = (n ^ n >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        ((n ^ n >> 32) >> 11) as f64 / (1u64 << 53) as f64 - 0.5
+    }
+
+    #[test]
+    fn numbers_of_each_kind_are_found_at_any_phase() {
+        for kind in Kind::all() {
+            for phase in 0..kind.width {
+                let mut bytes: Vec<u8> = (0..1000usize).map(|n| (noise(n) * 256.0) as i64 as u8).collect();
+                bytes.truncate(992 + phase);
+                for n in 0..3000 {
+                    let x = noise(n + 5000) * 3.0;
+                    let own = match (kind.width, kind.is_float) {
+                        (8, true) => x.to_le_bytes().to_vec(),
+                        (8, false) => ((x * 1e6) as i64).to_le_bytes().to_vec(),
+                        (_, true) => (x as f32).to_le_bytes().to_vec(),
+                        (_, false) => ((x * 1000.0) as i32).to_le_bytes().to_vec(),
+                    };
+                    if kind.is_big { bytes.extend(own.iter().rev()) } else { bytes.extend(&own) }
+                }
+                bytes.extend((0..600usize).map(|n| (noise(n + 99) * 256.0) as i64 as u8));
+                let found = find(&bytes, &[]);
+                let [region] = &found[..] else { panic!("{kind:?} at {phase}: {found:?}") };
+                assert_eq!(region.kind, kind);
+                assert!(region.start.abs_diff(992 + phase) <= WINDOW_BYTES, "{kind:?}: {region:?}");
+                assert_eq!(region.start % kind.width, phase % kind.width, "{kind:?}: {region:?}");
+                assert!(region.bytes.abs_diff(3000 * kind.width) <= 2 * WINDOW_BYTES, "{kind:?}: {region:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn text_and_noise_hold_no_numbers() {
+        let text = "time 0.125 density 1.7320508 velocity -0.33 pressure 101325; ".repeat(300);
+        assert_eq!(find(text.as_bytes(), &[]), []);
+        let chance: Vec<u8> = (0..50_000).map(|n| (noise(n) * 256.0) as i64 as u8).collect();
+        assert_eq!(find(&chance, &[]), []);
+    }
+
+    #[test]
+    fn rows_and_planes_of_a_grid_are_found() {
+        let field = |n: usize| {
+            let [i, j, k] = [n / 800, n / 25 % 32, n % 25].map(|n| n as f64);
+            3.0 + (i * 0.31 + 1.0).sin() * (j * 0.27).cos() * (k * 0.4 + 0.5).sin() + noise(n) * 1e-6
+        };
+        let bytes: Vec<u8> = (0..20 * 32 * 25).flat_map(|n| field(n).to_le_bytes()).collect();
+        let found = find(&bytes, &[]);
+        assert_eq!(found.iter().map(|region| region.dims).collect::<Vec<_>>(), [[20, 32, 25]]);
+    }
+
+    #[test]
+    fn three_coordinates_are_told_apart() {
+        let bytes: Vec<u8> =
+            (0..9000).flat_map(|n| (100f64.powi(n % 3) * (1.0 + noise(n as usize) * 0.01)).to_le_bytes()).collect();
+        let found = find(&bytes, &[]);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].dims, [1, 3000, 3]);
+    }
+}

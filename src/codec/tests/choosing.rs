@@ -1,0 +1,197 @@
+//! Which chain a type or a profile gets, and what it brings.
+
+use super::inputs::*;
+use super::*;
+
+#[test]
+fn the_papers_chain_depends_on_the_type() {
+    let shown = |element: &ElementType, double, pooled| Chain::paper(element, double, pooled).to_string();
+    assert_eq!(shown(&ElementType::F64, true, false), "fpc(2) gzip(6)");
+    assert_eq!(shown(&F64BE, false, false), "fpc(2,be)");
+    assert_eq!(shown(&ElementType::F32, true, false), "fpzip(4,1d) gzip(6)");
+    assert_eq!(shown(&ElementType::Bytes, true, false), "lz4 gzip(6)");
+    assert_eq!(shown(&particle(), false, false), "lz4");
+    assert_eq!(shown(&ElementType::F64, true, true), "gzip(6)");
+}
+
+#[test]
+fn profiles_are_read_as_they_are_shown() {
+    for name in [
+        "fast",
+        "balanced",
+        "max",
+        "paper",
+        "paper-single",
+        "raw",
+        "gzip",
+        "zstd",
+        "zstd-22",
+        "shuffle-zstd-9",
+        "fpc",
+        "fpc-2",
+        "fpzip",
+    ] {
+        let profile: Profile = name.parse().expect("known");
+        assert_eq!(profile.to_string(), name);
+        let json = serde_json::to_string(&profile).expect("is text");
+        assert_eq!(json, format!("\"{name}\""));
+        assert_eq!(serde_json::from_str::<Profile>(&json).expect("is a profile"), profile);
+    }
+    assert_eq!("default".parse(), Ok(Profile::Fast), "its name in version 0.1");
+    assert_eq!("zstd-3".parse(), Ok(Profile::Zstd { level: 3 }));
+    for name in ["", "zst", "zstd-0", "zstd-23", "zstd-", "fpc-21", "raw-1", "zstd-99999999999", "-3", "default-1"] {
+        assert_eq!(name.parse::<Profile>(), Err(ProfileError { found: name.into() }));
+    }
+}
+
+#[test]
+fn the_default_profile_takes_what_is_shorter_for_each_segment() {
+    let mut scratch = Scratch::default();
+    let mut shown = |raw: &[u8]| {
+        let (chain, stored) =
+            encode_best(&Profile::Fast, raw, &ElementType::F64, &[], false, &mut scratch).expect("encodes");
+        let other = if chain == Chain::zstd(3) { Chain::shuffle_zstd(8, 1) } else { Chain::zstd(3) };
+        let other_bytes = other.encode(raw, &[], &mut scratch).expect("encodes").len();
+        assert!(stored.len() <= other_bytes, "{chain} {} {other} {other_bytes}", stored.len());
+        chain.to_string()
+    };
+    for n in [10_000, 300_000] {
+        let smooth: Vec<u8> = wave(n).iter().flat_map(|x| x.to_le_bytes()).collect();
+        assert_eq!(shown(&smooth), "shuffle(8) zstd(1)");
+        // No pattern but that the same three numbers come again and again.
+        let mut seed = 1u64;
+        let mut random = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 40) as usize
+        };
+        let triples: Vec<[u8; 24]> = (0..64).map(|_| std::array::from_fn(|_| random() as u8)).collect();
+        let repeats: Vec<u8> = (0..n / 3).flat_map(|_| triples[random() % 64]).collect();
+        assert_eq!(shown(&repeats), "zstd(3)");
+    }
+    let noise: Vec<u8> = (0..40_000u32).flat_map(|i| Digest::of(&i.to_le_bytes()).0).collect();
+    assert_eq!(shown_raw(&noise), "raw");
+}
+
+fn shown_raw(raw: &[u8]) -> String {
+    let best = encode_best(&Profile::Fast, raw, &ElementType::F64, &[], false, &mut Scratch::default());
+    best.expect("encodes").0.to_string()
+}
+
+#[test]
+fn what_is_constant_is_a_few_bytes_whatever_its_width() {
+    let shown = |raw: &[u8], element: &ElementType| {
+        let mut scratch = Scratch::default();
+        let (chain, stored) = encode_best(&Profile::Balanced, raw, element, &[], false, &mut scratch).expect("encodes");
+        assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
+        (chain.to_string(), stored.len())
+    };
+    assert_eq!(shown(&0.1f64.to_le_bytes().repeat(40_000), &ElementType::F64), ("runs(8)".into(), 12));
+    let wide: Vec<u8> = (0..100_000u32).map(|n| (n / 1000) as u8).collect();
+    let (chain, bytes) = shown(&wide.repeat(6), &ElementType::Fixed { width: 100_000 });
+    assert_eq!(chain, "runs(100000) zstd(3)");
+    assert!(bytes < 1000, "{bytes}");
+}
+
+#[test]
+fn records_that_nobody_described_are_shuffled_by_their_length() {
+    let mut seed = 1u64;
+    let mut noise = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 11) as f64 / (1u64 << 53) as f64
+    };
+    // Eleven numbers of sizes of their own.
+    let number = |n: i32, noise: f64| 10f64.powi(40 * (n % 11) - 200) * (1.0 + noise / 100.0);
+    let raw: Vec<u8> = (0..50_000).flat_map(|n| number(n, noise()).to_le_bytes()).collect();
+    let mut scratch = Scratch::default();
+    let coded = |kept: Option<&Decision>, scratch: &mut Scratch| {
+        let basis = Basis { kept, ..Basis::NOTHING };
+        encode_chosen(&Profile::Fast, &raw, &ElementType::Bytes, &[], false, &basis, scratch).expect("encodes")
+    };
+    let first = coded(None, &mut scratch);
+    assert_eq!(first.chain.to_string(), "shuffle(88) zstd(1)", "{}", first.reason);
+    let mut deciding = Deciding::default();
+    deciding.note("a", 0, raw.len(), &first);
+    let decisions = deciding.finish(&Decisions::default(), &"c0".parse().expect("a name"), None);
+    let second = coded(decisions.first(), &mut scratch);
+    assert_eq!((&second.chain, &second.reason), (&first.chain, &Reason::Kept));
+}
+
+#[test]
+fn bytes_that_hold_no_numbers_are_tried_once() {
+    let names: Vec<u8> = (0..9000).flat_map(|n| format!("/Grid{:08}/Density ", n / 30).into_bytes()).collect();
+    let numbers: Vec<u8> = wave(20_000).iter().flat_map(|x| x.to_le_bytes()).collect();
+    let tried = |raw: &[u8]| {
+        let mut scratch = Scratch::default();
+        let coded = encode_chosen(&Profile::Fast, raw, &ElementType::Bytes, &[], false, &Basis::NOTHING, &mut scratch)
+            .expect("encodes");
+        assert!(coded.chain.decode(&coded.stored, raw.len(), &mut scratch).expect("decodes") == raw);
+        let chosen = choose(&Profile::Fast, raw, &ElementType::Bytes, &[], false, &mut scratch);
+        assert_eq!(chosen, coded.chain, "both ways to ask give the same");
+        match &coded.reason {
+            Reason::Tried { trials, .. } => (coded.chain.to_string(), trials.len()),
+            reason => panic!("{reason}"),
+        }
+    };
+    assert_eq!(tried(&names), ("zstd(3)".into(), 1));
+    let (chain, trials) = tried(&numbers);
+    assert!(chain != "zstd(3)" && trials > 1, "{chain} after {trials} trials");
+}
+
+#[test]
+fn a_fast_store_gets_what_takes_no_time_and_a_slow_one_the_fewest_bytes() {
+    let raw: Vec<u8> = wave(20_000).iter().flat_map(|x| x.to_le_bytes()).collect();
+    let calls = std::cell::Cell::new(0);
+    // Each trial takes as long as any other.
+    let clock = || {
+        calls.set(calls.get() + 1);
+        std::time::Duration::from_millis(10 * calls.get())
+    };
+    let coded = |bytes_per_s| {
+        let store = Some(StoreRate { bytes_per_s, cores: 1 });
+        let basis = Basis { store, clock: &clock, ..Basis::NOTHING };
+        encode_chosen(&Profile::Fast, &raw, &ElementType::F64, &[], false, &basis, &mut Scratch::default())
+            .expect("encodes")
+    };
+    assert!(coded(1 << 50).chain.is_raw());
+    let slow = coded(1000);
+    let Reason::Tried { trials, .. } = &slow.reason else { panic!("{}", slow.reason) };
+    assert!(trials.len() > 5);
+    let least = trials.iter().min_by_key(|trial| trial.stored_bytes).expect("some");
+    assert_eq!(least.chain, slow.chain);
+}
+
+#[test]
+fn records_are_shorter_in_columns() {
+    let record = |(i, x): (usize, f64)| {
+        let mut bytes = [0; 30];
+        bytes[..4].copy_from_slice(&(i as u32 * 7 % 40_000).to_le_bytes());
+        bytes[6..14].copy_from_slice(&x.to_le_bytes());
+        bytes[14..22].copy_from_slice(&(x * x / 3.0).to_le_bytes());
+        bytes[22..26].copy_from_slice(&(i as f32).to_le_bytes());
+        bytes
+    };
+    for n in [300, 20_000] {
+        let raw: Vec<u8> = wave(n).into_iter().enumerate().flat_map(record).collect();
+        let mut scratch = Scratch::default();
+        let (chain, stored) =
+            encode_best(&Profile::Fast, &raw, &particle(), &[], false, &mut scratch).expect("encodes");
+        let zstd = Chain::zstd(3).encode(&raw, &[], &mut scratch).expect("encodes");
+        assert_eq!(chain.to_string(), "columns(30)");
+        assert!(stored.len() * 10 < zstd.len() * 9, "{n} records: {} and {} bytes", stored.len(), zstd.len());
+        assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
+    }
+}
+
+#[test]
+fn rows_in_the_order_of_their_numbers_take_less_than_in_the_order_they_came_in() {
+    let (arrays, raw) = rows(16, &[1500, 1500, 1094], 2);
+    let mut scratch = Scratch::default();
+    for effort in [1, 2] {
+        let chain = Chain::predict(&ElementType::F32, effort).expect("numbers");
+        let stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
+        assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
+        let unknown: Vec<ArrayShape> = arrays.iter().map(|a| ArrayShape { is_integer: false, ..a.clone() }).collect();
+        let plain = chain.encode(&raw, &unknown, &mut scratch).expect("encodes");
+        assert!(stored.len() * 100 < plain.len() * 99, "effort {effort}: {} and {} bytes", stored.len(), plain.len());
+    }
+}

@@ -1,0 +1,143 @@
+//! What any version has written is decoded for ever.
+
+use super::inputs::*;
+use super::*;
+
+/// Each golden file: its name, the chain, and the shapes that the encoder was given.
+fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
+    use ByteOrder::{Big, Little};
+    let grid = || vec![ArrayShape { elements: 480, dims: vec![8, 6, 10], ..ArrayShape::default() }];
+    vec![
+        ("raw", Chain::raw(), vec![]),
+        ("fpc-2", Chain::fpc(2, Little), vec![]),
+        ("fpc-16-be", Chain::fpc(16, Big), vec![]),
+        ("fpzip-f64-1d", Chain::fpzip(8, Little, 1), grid()),
+        ("fpzip-f64-2d-be", Chain::fpzip(8, Big, 2), grid()),
+        ("fpzip-f64-3d", Chain::fpzip(8, Little, 3), grid()),
+        ("fpzip-f32-1d", Chain::fpzip(4, Little, 1), vec![]),
+        ("columns", Chain::of(&[(columns::ID, 12)]), vec![]),
+        ("shuffle-8", Chain::raw().then(shuffle::ID, 8), vec![]),
+        ("shuffle-3", Chain::raw().then(shuffle::ID, 3), vec![]),
+        ("bitshuffle-8", Chain::raw().then(bitshuffle::ID, 8), vec![]),
+        ("bitshuffle-3", Chain::raw().then(bitshuffle::ID, 3), vec![]),
+        ("runs-8", Chain::of(&[(runs::ID, 8)]), vec![]),
+        ("runs-1", Chain::of(&[(runs::ID, 1)]), vec![]),
+        ("pco-f64", Chain::pco(&ElementType::F64, 8).expect("numbers"), vec![]),
+        ("pco-f64-be", Chain::pco(&F64BE, 8).expect("numbers"), vec![]),
+        ("pco-f32", Chain::pco(&ElementType::F32, 8).expect("numbers"), vec![]),
+        (
+            "pco-u16",
+            Chain::pco(&ElementType::Int { width: 2, signed: false, order: Little }, 8).expect("numbers"),
+            vec![],
+        ),
+        ("lz4", Chain::lz4(), vec![]),
+        ("zstd-3", Chain::zstd(3), vec![]),
+        ("gzip-6", Chain::gzip(6), vec![]),
+        ("paper-f64", Chain::paper(&ElementType::F64, true, false), vec![]),
+        ("predict-f64", predicted(&ElementType::F64), grids()),
+        ("predict-f64-be", predicted(&F64BE), grids()),
+        ("predict-f32", predicted(&ElementType::F32), grids()),
+        ("predict-rows", predicted(&ElementType::F32), rows(9, &[400, 331], 2).0),
+        ("predict-i64", predicted(&ElementType::Int { width: 8, signed: true, order: Little }), vec![]),
+        ("predict-bytes", predicted(&ElementType::Bytes), vec![]),
+        ("mixed", Chain::mixed(2), vec![]),
+        ("since-f64", since_older(&ElementType::F64), grids()),
+        ("since-f32", since_older(&ElementType::F32), grids()),
+        ("since-slow", Chain::since(&ElementType::F64, 1).expect("numbers"), vec![cube(16)]),
+        ("since-i64", since_older(&ElementType::Int { width: 8, signed: true, order: Little }), grids()),
+    ]
+}
+
+fn predicted(element: &ElementType) -> Chain {
+    Chain::predict(element, 2).expect("numbers or bytes")
+}
+
+fn since_older(element: &ElementType) -> Chain {
+    Chain::since(element, 2).expect("numbers")
+}
+
+/// The input of the golden files: 500 numbers, a few that are none, and 3 bytes more.
+fn golden_raw(chain: &Chain) -> Vec<u8> {
+    let big = chain.to_string().contains("be");
+    let odd = [f64::from_bits(0x7FF8_0000_0000_BEEF), -0.0, f64::INFINITY, 5e-324];
+    let numbers = wave(500).into_iter().enumerate().map(|(i, x)| if i % 125 == 60 { odd[i / 125] } else { x });
+    let mut raw: Vec<u8> = match chain.steps()[0] {
+        Step { codec: predict::ID | since::ID, param } if param & 0xFF == 4 => {
+            grid_numbers().into_iter().flat_map(|x| (x as f32).to_le_bytes()).collect()
+        }
+        Step { codec: since::ID, param } if param >> 16 == 1 => rough(4096).flat_map(f64::to_le_bytes).collect(),
+        Step { codec: since::ID, .. } => grid_numbers().into_iter().flat_map(f64::to_le_bytes).collect(),
+        Step { codec: predict::ID, param } if param & 0x600 == 0 => {
+            grid_numbers().into_iter().flat_map(|x| if big { x.to_be_bytes() } else { x.to_le_bytes() }).collect()
+        }
+        // A header, floats that are big-endian, a marker, doubles at an odd place.
+        Step { codec: mixed::ID, .. } => {
+            let floats = wave(1500).into_iter().flat_map(|x| (x as f32).to_be_bytes());
+            let doubles = numbers.chain(wave(700)).flat_map(f64::to_le_bytes);
+            b"a header\n".iter().copied().chain(floats).chain([0, 0, 23]).chain(doubles).collect()
+        }
+        Step { codec: runs::ID, .. } => {
+            // Runs of each length up to 24, between what is none.
+            (0..600u32).flat_map(|n| f64::from(n.isqrt() * 7 + n % 3 / 2 * (n % 100 / 90)).to_le_bytes()).collect()
+        }
+        Step { codec: fpzip::ID | pco::ID, param } if param & 0xFF == 4 => {
+            numbers.flat_map(|x| (x as f32).to_le_bytes()).collect()
+        }
+        _ => numbers.flat_map(|x| if big { x.to_be_bytes() } else { x.to_le_bytes() }).collect(),
+    };
+    raw.extend(*b"end");
+    raw
+}
+
+/// A golden file is the chain, the length of the raw bytes (`u32`, little-endian), the raw bytes, the stored bytes. What
+/// is coded with an older segment is with what `older_of` or `before_a_change` gives for the raw bytes.
+/// Files are added once, never rewritten; MCR_ADD_GOLDEN=1 adds those that are not there.
+#[test]
+fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_bytes() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/v1/codec");
+    let listed = golden();
+    for (name, chain, arrays) in &listed {
+        let path = folder.join(format!("{name}.bin"));
+        if !path.exists() && std::env::var_os("MCR_ADD_GOLDEN").is_some() {
+            let raw = if *name == "predict-rows" { rows(9, &[400, 331], 2).1 } else { golden_raw(chain) };
+            let mut file = Vec::new();
+            chain.to_bytes(&mut file);
+            file.extend((raw.len() as u32).to_le_bytes());
+            file.extend(&raw);
+            file.extend(chain.encode(&raw, arrays, &mut with_older(chain, &raw, arrays)).expect("encodes"));
+            std::fs::write(&path, file).expect("tests/data is writable");
+        }
+        let file = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let (read, used) = Chain::from_bytes(&file).expect("a chain");
+        assert_eq!(read, *chain, "{name}");
+        let (len, rest) = file[used..].split_first_chunk::<4>().expect("a length");
+        let (raw, stored) = rest.split_at(u32::from_le_bytes(*len) as usize);
+        let mut scratch = with_older(chain, raw, &[]);
+        let decoded = read.decode(stored, raw.len(), &mut scratch);
+        assert!(decoded.as_ref().is_ok_and(|decoded| decoded == raw), "{name}: {decoded:?}");
+        let is_our_own = read
+            .steps()
+            .iter()
+            .all(|step| [ID_RAW, fpc::ID, fpzip::ID, shuffle::ID, bitshuffle::ID, runs::ID].contains(&step.codec));
+        if is_our_own {
+            assert_eq!(read.encode(raw, arrays, &mut scratch).expect("encodes"), stored, "{name}");
+        }
+    }
+    let files = std::fs::read_dir(&folder).expect("the folder is there");
+    let found: BTreeSet<String> =
+        files.map(|file| file.expect("readable").file_name().to_string_lossy().into_owned()).collect();
+    let expected: BTreeSet<String> = listed.iter().map(|(name, ..)| format!("{name}.bin")).collect();
+    assert_eq!(found, expected, "each golden file is loaded");
+}
+
+fn with_older(chain: &Chain, raw: &[u8], arrays: &[ArrayShape]) -> Scratch {
+    let mut scratch = Scratch::default();
+    let width = (chain.steps()[0].param & 0xFF) as usize;
+    let is_slow = chain.steps()[0].param >> 16 == 1;
+    let older = |raw| Older { raw, places: places(arrays, width) };
+    let older = || older(if is_slow { before_a_change(raw) } else { older_of(raw) });
+    scratch.set_older(chain.needs_older().then(|| Arc::new(older())));
+    scratch
+}
+
+const ID_RAW: CodecId = array_to_bytes::raw::ID;

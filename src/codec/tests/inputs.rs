@@ -1,0 +1,149 @@
+//! Bytes that are made, the same ones on every host.
+
+use super::*;
+
+/// Numbers near each other, without a library's sine.
+pub(super) fn wave(n: usize) -> Vec<f64> {
+    let step = |(x, v): &mut (f64, f64)| {
+        (*x, *v) = (*x + *v * 0.01, *v - *x * 0.01);
+        Some(*x)
+    };
+    std::iter::repeat_n((), n).scan((1.0, 0.5), |state, ()| step(state)).collect()
+}
+
+pub(super) fn cube(side: u64) -> ArrayShape {
+    ArrayShape { elements: side.pow(3), dims: vec![side; 3], ..ArrayShape::default() }
+}
+
+/// Rough numbers, and what they were before a smooth change; exact, so that every host gets the same.
+pub(super) fn rough(count: u64) -> impl Iterator<Item = f64> {
+    // The end of SplitMix64.
+    let mixed = |n: u64| {
+        let n = (n ^ n >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let n = (n ^ n >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        n ^ n >> 31
+    };
+    (0..count).map(move |n| (mixed(n.wrapping_mul(0x9E37_79B9_7F4A_7C15)) >> 11) as f64 / (1u64 << 50) as f64)
+}
+
+pub(super) fn before_a_change(raw: &[u8]) -> Vec<u8> {
+    let change = |n: usize| ((n / 256).pow(2) + n / 16 % 16) as f64 / (1u64 << 24) as f64;
+    let numbers = raw.as_chunks::<8>().0.iter().enumerate();
+    numbers.flat_map(|(n, &x)| (f64::from_le_bytes(x) - change(n)).to_le_bytes()).collect()
+}
+
+/// Four columns, each of a grid in chunks, a finer one that covers some of it, and points of three components.
+pub(super) fn grids() -> Vec<ArrayShape> {
+    let column = |column| {
+        let array = |dims: &[u64], chunk: &[u64]| ArrayShape {
+            elements: dims.iter().product(),
+            dims: dims.into(),
+            chunk: chunk.into(),
+            column,
+            is_integer: false,
+        };
+        [array(&[12, 10], &[6, 5]), array(&[8, 6], &[]), array(&[40, 3], &[])]
+    };
+    (0..4).flat_map(column).collect()
+}
+
+/// Their numbers: the second column is made of the first, the third nearly so, the fourth is the first backwards.
+pub(super) fn grid_numbers() -> Vec<f64> {
+    let mut state = 7u64;
+    let mut noise = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 11) as f64 / (1u64 << 53) as f64
+    };
+    let fine: Vec<f64> = (0..48).map(|n| 2.0 + f64::from(n / 6) * 0.25 + noise() * 0.01).collect();
+    let row_after_row: Vec<f64> = (0..120)
+        .map(|n| match (n / 10, n % 10) {
+            (j @ 3..7, k @ 2..5) => {
+                let first = (j - 3) * 2 * 6 + (k - 2) * 2;
+                (fine[first] + fine[first + 1] + fine[first + 6] + fine[first + 7]) / 4.0
+            }
+            (j, k) => 1.0 + (j + k) as f64 * 0.1 + noise() * 0.01,
+        })
+        .collect();
+    let chunks = (0..4).flat_map(|c| (0..30).map(move |n| (c / 2 * 6 + n / 5) * 10 + c % 2 * 5 + n % 5));
+    let mut first: Vec<f64> = chunks.map(|n| row_after_row[n]).collect();
+    first.extend(&fine);
+    first.extend((0..40).flat_map(|n| [f64::from(n), -0.5 * f64::from(n), 3.0]));
+    let second: Vec<f64> = first.iter().map(|x| 2.5 * x + 1.0).collect();
+    let third: Vec<f64> = first.iter().zip(&second).map(|(x, y)| x * y / (x + 3.0) + noise() * 1e-9).collect();
+    let fourth: Vec<f64> = first.iter().rev().map(|x| -x).collect();
+    [first, second, third, fourth].concat()
+}
+
+/// Particles on a lattice of so many in each dimension, a little off their places, in a periodic box: their numbers, their
+/// positions and their speeds, row after row along a crooked line, in arrays with so many rows. The last ones of these
+/// are empty, so many rows are filled up with zeros besides, and two particles are missing.
+pub(super) fn rows(side: u32, arrays: &[u64], padding: usize) -> (Vec<ArrayShape>, Vec<u8>) {
+    let count: u64 = arrays.iter().sum();
+    let places = side.pow(3);
+    let mut numbers: Vec<u32> = (0..places).filter(|&n| n != 5 && n != places / 2).collect();
+    // Line by line there and back, as curves that fill space do.
+    numbers.sort_by_key(|&n| (n / side, if (n / side).is_multiple_of(2) { n } else { places - n }));
+    numbers.truncate(count as usize);
+    let mut state = 11u64;
+    let mut noise = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
+    };
+    let off: Vec<[f32; 3]> = (0..places).map(|_| [noise(), noise(), noise()]).collect();
+    let position = |n: u32| {
+        let at = [n / side / side, n / side % side, n % side];
+        let box_size = 10.0f32;
+        std::array::from_fn::<f32, 3, _>(|d| {
+            let cell = box_size / side as f32;
+            (at[d] as f32 * cell + off[n as usize][d] * cell).rem_euclid(box_size).min(9.999)
+        })
+    };
+    let (mut shapes, mut raw) = (Vec::new(), Vec::new());
+    for column in 0..3u32 {
+        let mut left = numbers.iter();
+        for &all in arrays {
+            let own: Vec<u32> = left.by_ref().copied().take(all as usize).collect();
+            let rows = all as usize + padding;
+            let width = if column == 0 { 1 } else { 3 };
+            let mut bytes: Vec<u8> = own
+                .iter()
+                .flat_map(|&n| match column {
+                    0 => vec![n + 7],
+                    1 => position(n).map(f32::to_bits).to_vec(),
+                    _ => off[n as usize].map(|x| (x * 250.0).to_bits()).to_vec(),
+                })
+                .flat_map(u32::to_le_bytes)
+                .collect();
+            bytes.resize(rows * width * 4, 0);
+            raw.extend(bytes);
+            let dims = if width == 1 { vec![rows as u64] } else { vec![rows as u64, 3] };
+            shapes.push(ArrayShape {
+                elements: (rows * width) as u64,
+                dims,
+                chunk: Vec::new(),
+                column,
+                is_integer: column == 0,
+            });
+        }
+    }
+    (shapes, raw)
+}
+
+/// What was there before: every third number differs in its low bits, and the last bytes are missing.
+pub(super) fn older_of(raw: &[u8]) -> Vec<u8> {
+    let changed = raw.iter().enumerate().map(|(i, byte)| if i % 24 == 0 { byte ^ 3 } else { *byte });
+    changed.take(raw.len().saturating_sub(3)).collect()
+}
+
+/// Each array where it lies in the segment itself.
+pub(super) fn places(arrays: &[ArrayShape], width: usize) -> Vec<OlderPlace> {
+    let mut from = 0usize;
+    (arrays.iter())
+        .map(|array| {
+            let bytes = usize::try_from(array.elements).unwrap_or(0).saturating_mul(width);
+            let place = OlderPlace { from, skip: 0, bytes };
+            from = from.saturating_add(bytes);
+            place
+        })
+        .collect()
+}

@@ -1,0 +1,76 @@
+//! Coding with what an older segment has.
+
+use super::inputs::*;
+use super::*;
+
+#[test]
+fn a_field_that_hardly_changes_takes_a_part_of_what_it_takes_by_itself() {
+    let field = |time: f64| -> Vec<u8> {
+        // Rough in space, slow in time.
+        let noise = |n: u32| f64::from(n.wrapping_mul(2_654_435_761) >> 8) / f64::from(1u32 << 24);
+        let wave = |n: u32| (f64::from(n / 1024) * 0.3 + time).sin() * (f64::from(n / 32 % 32) * 0.2 - time).cos();
+        (0..32 * 1024).flat_map(|n| (wave(n) + noise(n)).to_le_bytes()).collect()
+    };
+    let arrays = [ArrayShape { elements: 32 * 1024, dims: vec![32, 32, 32], ..ArrayShape::default() }];
+    let [then, now] = [0.0, 1e-4].map(field);
+    let mut scratch = Scratch::default();
+    let predict = Chain::predict(&ElementType::F64, 2).expect("numbers");
+    let plain = predict.encode(&now, &arrays, &mut scratch).expect("encodes").len();
+    scratch.set_older(Some(Arc::new(Older { raw: then, places: places(&arrays, 8) })));
+    let since = Chain::since(&ElementType::F64, 2).expect("numbers");
+    let stored = since.encode(&now, &arrays, &mut scratch).expect("encodes");
+    assert!(since.gives_back(&stored, &now, &mut scratch).is_ok_and(|same| same));
+    assert!(stored.len() * 3 < plain * 2, "{} and {plain} bytes", stored.len());
+    // Choosing sees that, and does not look where the gain is small.
+    let basis = |older: Vec<u8>| Some(Arc::new(Older { raw: older, places: places(&arrays, 8) }));
+    for (older, is_since) in [(field(0.0), true), (vec![0; now.len()], false)] {
+        let older = basis(older);
+        let basis = Basis { older: older.as_ref(), ..Basis::NOTHING };
+        let coded = encode_chosen(&Profile::Max, &now, &ElementType::F64, &arrays, false, &basis, &mut scratch)
+            .expect("encodes");
+        assert_eq!(coded.chain.needs_older(), is_since, "{}", coded.reason);
+    }
+}
+
+#[test]
+fn a_smooth_change_of_rough_numbers_takes_a_few_bits_each() {
+    let now: Vec<u8> = rough(4096).flat_map(f64::to_le_bytes).collect();
+    let mut scratch = Scratch::default();
+    scratch.set_older(Some(Arc::new(Older { raw: before_a_change(&now), places: places(&[cube(16)], 8) })));
+    for effort in [1, 2] {
+        let since = Chain::since(&ElementType::F64, effort).expect("numbers");
+        let stored = since.encode(&now, &[cube(16)], &mut scratch).expect("encodes");
+        assert!(since.gives_back(&stored, &now, &mut scratch).is_ok_and(|same| same));
+        assert!(stored.len() * 4 < now.len(), "effort {effort}: {} of {} bytes", stored.len(), now.len());
+    }
+}
+
+#[test]
+fn a_part_of_the_arrays_says_whether_an_older_segment_is_worth_a_trial() {
+    // 128 cubes of 16 KiB each: rough ones that changed smoothly, and rough ones that have nothing to do with those before.
+    let arrays: Vec<ArrayShape> = (0..128).map(|_| cube(16)).collect();
+    let now: Vec<u8> = rough(128 * 4096).flat_map(f64::to_le_bytes).collect();
+    let mut other = now.clone();
+    other.reverse();
+    let cubes = now.chunks(4096 * 8).flat_map(before_a_change).collect();
+    let mut scratch = Scratch::default();
+    for (older, is_worth) in [(cubes, true), (other, false)] {
+        let older = Arc::new(Older { raw: older, places: places(&arrays, 8) });
+        let basis = Basis { older: Some(&older), ..Basis::NOTHING };
+        let coded = encode_chosen(&Profile::Max, &now, &ElementType::F64, &arrays, false, &basis, &mut scratch)
+            .expect("encodes");
+        assert_eq!(coded.chain.needs_older(), is_worth, "{}", coded.reason);
+        let Reason::Tried { trials, .. } = &coded.reason else { panic!("{}", coded.reason) };
+        assert_eq!(trials.len(), if is_worth { 2 } else { 1 }, "{}", coded.reason);
+    }
+}
+
+#[test]
+fn what_did_not_change_takes_next_to_nothing() {
+    let (arrays, raw) = (grids(), grid_numbers().into_iter().flat_map(f64::to_le_bytes).collect::<Vec<u8>>());
+    let mut scratch = Scratch::default();
+    scratch.set_older(Some(Arc::new(Older { raw: raw.clone(), places: places(&arrays, 8) })));
+    let since = Chain::since(&ElementType::F64, 2).expect("numbers");
+    let stored = since.encode(&raw, &arrays, &mut scratch).expect("encodes");
+    assert!(stored.len() < 300, "{} bytes", stored.len());
+}
