@@ -143,7 +143,7 @@ pub fn round_trips(
 /// Receive buffers of a stream together: they should not push each other out of a core's own cache.
 const BUFFERS_BYTES: usize = 128 << 10;
 /// From here on a message takes far longer than the handshake before it, on one host.
-const LONG_BYTES: usize = 2 << 20;
+const LONG_BYTES: usize = 256 << 10;
 /// Messages under way at most, and at least two, so that the next one is expected while one arrives.
 const WINDOW: usize = 64;
 
