@@ -162,8 +162,8 @@ impl Stream {
     ///
     /// Where both are `beside` each other, on one host, the receiver confirms each window, as in osu_bw: a sender that runs
     /// ahead of it fills the boxes that the library has for short messages, and 16 to 64 bytes have 0.7 to 0.9 of the
-    /// bandwidth. And long messages come one after the other: a handshake takes no time there, and two buffers of several
-    /// MiB, in turns, show a cache that does not hold them. Between hosts either would wait for the line's delay.
+    /// bandwidth. And long messages come one after the other: a handshake takes no time there, and two large buffers,
+    /// in turns, show a cache that does not hold them. Between hosts either would wait for the line's delay.
     pub fn new(comm: &Comm, from: usize, to: usize, bytes: usize, beside: bool) -> Self {
         let least = if beside && bytes >= LONG_BYTES { 1 } else { 2 };
         let slots = BUFFERS_BYTES.checked_div(bytes).unwrap_or(WINDOW).clamp(least, WINDOW);
