@@ -138,6 +138,46 @@ fn bytes_that_hold_no_numbers_are_tried_once() {
 }
 
 #[test]
+fn numbers_in_bytes_that_nobody_described_are_taken_apart_by_the_stronger_profiles() {
+    let mut raw = b"state of a code\nat time 0.25\n(".to_vec();
+    raw.extend(wave(20_000).iter().flat_map(|x| x.to_be_bytes()));
+    raw.extend(b")\n");
+    let mut scratch = Scratch::default();
+    let mut stored_bytes = |profile| {
+        let (chain, stored) =
+            encode_best(&profile, &raw, &ElementType::Bytes, &[], false, &mut scratch).expect("encodes");
+        assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
+        (chain.steps()[0].codec == mixed::ID, stored.len())
+    };
+    let (_, fast) = stored_bytes(Profile::Fast);
+    for profile in [Profile::Balanced, Profile::Max] {
+        let (is_mixed, stored) = stored_bytes(profile);
+        assert!(is_mixed && stored * 10 < fast * 9, "{stored} and {fast} bytes");
+    }
+}
+
+#[test]
+fn integers_that_repeat_byte_by_byte_are_shuffled() {
+    // The corners of the cells of a mesh, whose cells come in an order of their own.
+    let [cells, side] = [24u64, 25];
+    let count = cells.pow(3);
+    let corners = |n: u64| {
+        let n = n * 4099 % count;
+        let first = (n / cells / cells * side + n / cells % cells) * side + n % cells;
+        [0, 1, side, side + 1, side * side, side * side + 1, side * (side + 1), side * (side + 1) + 1]
+            .map(|c| first + c)
+    };
+    let raw: Vec<u8> = (0..count).flat_map(corners).flat_map(u64::to_le_bytes).collect();
+    let element = ElementType::Int { width: 8, signed: false, order: ByteOrder::Little };
+    let mut scratch = Scratch::default();
+    let shuffled = Chain::shuffle_zstd(8, 3).encode(&raw, &[], &mut scratch).expect("encodes").len();
+    for profile in [Profile::Balanced, Profile::Max] {
+        let (chain, stored) = encode_best(&profile, &raw, &element, &[], false, &mut scratch).expect("encodes");
+        assert!(stored.len() <= shuffled, "{chain}: {} and {shuffled} bytes", stored.len());
+    }
+}
+
+#[test]
 fn a_fast_store_gets_what_takes_no_time_and_a_slow_one_the_fewest_bytes() {
     let raw: Vec<u8> = wave(20_000).iter().flat_map(|x| x.to_le_bytes()).collect();
     let calls = std::cell::Cell::new(0);

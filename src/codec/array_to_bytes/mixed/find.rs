@@ -158,33 +158,32 @@ fn ways_of(file: &[u8], places: usize) -> Vec<Way> {
     found.into_iter().map(|(_, way)| way).take(WAYS_MAX).collect()
 }
 
+/// Which way the numbers of each window are near in, if in any; the one before goes on where it is as good as others.
+fn windows_of(file: &[u8], ways: &[Way]) -> Vec<Option<Way>> {
+    let mut last = None;
+    let way_of = |(n, window): (usize, &[u8])| {
+        let of = |way: Way| {
+            let cost = way.0.cost(words(window, n * WINDOW_BYTES, way), 1);
+            way.0.is_near(cost).then_some((cost / way.0.width as f64, way))
+        };
+        let mut best = last.and_then(of);
+        for (cost, way) in ways.iter().filter_map(|&way| of(way)) {
+            if best.is_none_or(|(least, _)| cost + 0.01 < least) {
+                best = Some((cost, way));
+            }
+        }
+        let best = best.filter(|_| !is_text(window)).map(|(_, way)| way);
+        last = best.or(last);
+        best
+    };
+    file.chunks_exact(WINDOW_BYTES).enumerate().map(way_of).collect()
+}
+
 /// The regions of one file, from its beginning.
 fn regions_of(file: &[u8], places: usize) -> Vec<Region> {
     let ways = ways_of(file, places);
+    let windows = if ways.is_empty() { Vec::new() } else { windows_of(file, &ways) };
     let mut regions: Vec<Region> = Vec::new();
-    if ways.is_empty() {
-        return regions;
-    }
-    // Which way each window has; the one before goes on where it is as good as any.
-    let mut last = None;
-    let windows: Vec<Option<Way>> = (0..file.len() / WINDOW_BYTES)
-        .map(|n| {
-            let start = n * WINDOW_BYTES;
-            let window = &file[start..start + WINDOW_BYTES];
-            let of = |way: Way| {
-                let cost = way.0.cost(words(window, start, way), 1);
-                (way.0.is_near(cost) && !is_text(window)).then_some((cost / way.0.width as f64, way))
-            };
-            let mut best = last.and_then(of);
-            for (cost, way) in ways.iter().filter_map(|&way| of(way)) {
-                if best.is_none_or(|(least, _)| cost + 0.01 < least) {
-                    best = Some((cost, way));
-                }
-            }
-            last = best.map(|(_, way)| way).or(last);
-            best.map(|(_, way)| way)
-        })
-        .collect();
     let mut n = 0;
     while let Some(&way) = windows.get(n) {
         let Some(way @ (kind, phase)) = way else {
