@@ -466,6 +466,7 @@ fn look_at_bytes(
     let stored_bytes = chains[at].encoded_bytes(&sample, &[], scratch)?;
     let is_clear = stored_bytes * BYTES_CLEARLY < sample.len();
     let are_records = !is_clear && super::predict::is_of_records(raw, arrays);
+    let mut holds_numbers = false;
     if !is_clear && !are_records {
         let mut best = (stored_bytes - stored_bytes / SHUFFLED_GAIN, None);
         for chain in shuffles_of_bytes() {
@@ -476,9 +477,11 @@ fn look_at_bytes(
         }
         let effort = if *profile == Profile::Max { MAX.0 } else { BALANCED.0 };
         let mixed = mixed::is_of_numbers(raw, arrays).then(|| Chain::mixed(effort));
+        holds_numbers = mixed.is_some();
         chains.splice(at..at, mixed.into_iter().chain(best.1));
     }
-    if is_in_haste && !are_records {
+    // Where there are no records, prediction is zstd at level 19.
+    if !are_records && (is_in_haste || holds_numbers) {
         chains.retain(|chain| chain.steps()[0].codec != super::predict::ID);
     }
     Ok(if is_in_haste { stored_bytes * (raw.len() / sample.len()) } else { 0 })
