@@ -63,7 +63,7 @@ impl Kind {
     }
 
     /// The numbers of these bytes, those of integers signed, of others without their sign.
-    fn load(self, bytes: &[u8]) -> impl Iterator<Item = i64> {
+    pub(super) fn load(self, bytes: &[u8]) -> impl Iterator<Item = i64> {
         bytes.chunks_exact(self.width).map(move |own| {
             let mut bits = [0; 8];
             bits[..self.width].copy_from_slice(own);
@@ -80,7 +80,7 @@ impl Kind {
     }
 
     /// Bits of the difference to the number so many before, on the mean. The bytes begin with a number.
-    fn cost(self, bytes: &[u8], lag: usize) -> f64 {
+    pub(super) fn cost(self, bytes: &[u8], lag: usize) -> f64 {
         /// One loop for each kind, so that it is chosen once.
         fn sum<const WIDTH: usize>(bytes: &[u8], lag: usize, load: impl Fn([u8; WIDTH]) -> i64) -> (u32, usize) {
             let (own, _) = bytes.as_chunks::<WIDTH>();
@@ -226,135 +226,8 @@ fn regions_of(file: &[u8], places: usize) -> Vec<Region> {
     regions
 }
 
-/// Distances up to this are looked at for records of a few numbers, such as three coordinates.
-const LANES_MAX: usize = 16;
-/// And up to this for rows of a grid, and for planes so many rows.
-const ROW_MAX: usize = 1024;
-const ROWS_MAX: usize = 512;
-/// What a distance must save of each number, in bits.
-const LAG_BITS: f64 = 0.3;
-/// Numbers that tell a record; that rows and planes are looked for among; that are looked at for each distance, and that tell
-/// whether it is one.
-const LAG_NUMBERS: usize = 4096;
-const FIELD_NUMBERS: usize = 1 << 17;
-const SEARCH_NUMBERS: usize = 256;
-/// One in so many, so that they are of several rows.
-const SEARCH_STEP: usize = 7;
-/// Distances that are looked at once more.
-const BEST_MAX: usize = 16;
-const ROW_NUMBERS: usize = 1024;
-/// Regions of a segment that rows and planes are looked for in; others may have those that were found.
-const SEARCHES_MAX: usize = 8;
-
-/// Numbers of a region, as they are compared.
-struct Field {
-    numbers: Vec<i64>,
-}
-
-impl Field {
-    /// Bits that are left of these numbers, each predicted by its neighbours at these distances.
-    fn left(&self, places: impl Iterator<Item = usize>, distances: &[usize]) -> f64 {
-        // Each sum of distances, and whether an odd number of them.
-        let corners: Vec<(usize, bool)> = (0..1usize << distances.len())
-            .map(|some| {
-                let back = distances.iter().enumerate().filter(|(n, _)| some >> n & 1 == 1).map(|(_, d)| *d).sum();
-                (back, some.count_ones() % 2 == 1)
-            })
-            .collect();
-        let bits = |at: usize| {
-            let add = |sum: i64, &(back, is_odd): &(usize, bool)| match is_odd {
-                true => sum.wrapping_sub(self.numbers[at - back]),
-                false => sum.wrapping_add(self.numbers[at - back]),
-            };
-            u64::BITS - corners.iter().fold(0, add).unsigned_abs().leading_zeros()
-        };
-        let (sum, count) = places.map(bits).fold((0, 0u32), |(sum, count), bits| (sum + bits, count + 1));
-        f64::from(sum) / f64::from(count.max(1))
-    }
-
-    /// Bits that one more distance saves of each number, on the mean of the last ones.
-    fn saved(&self, distances: &[usize], more: usize) -> f64 {
-        let all = [distances, &[more]].concat();
-        let reach: usize = all.iter().sum();
-        let places = self.numbers.len().saturating_sub(ROW_NUMBERS).max(reach)..self.numbers.len();
-        if places.len() * 2 < ROW_NUMBERS {
-            0.0
-        } else {
-            self.left(places.clone(), distances) - self.left(places, &all)
-        }
-    }
-
-    /// The multiple of a step that is a good further distance, if there is one: the shortest that saves most of what the best
-    /// saves, since planes save as much as rows, and multiples of both.
-    fn search(&self, distances: &[usize], step: usize, most: usize) -> Option<usize> {
-        let from = self.numbers.len() / 2;
-        let reach = from.checked_sub(distances.iter().sum())?;
-        let places = || (from..self.numbers.len()).step_by(SEARCH_STEP).take(SEARCH_NUMBERS);
-        let cost = |n: usize| self.left(places(), &[distances, &[n * step]].concat());
-        let mut costs: Vec<(f64, usize)> = (2..=most.min(reach / step)).map(|n| (cost(n), n)).collect();
-        costs.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let best: Vec<(f64, usize)> =
-            costs.iter().take(BEST_MAX).map(|&(_, n)| (self.saved(distances, n * step), n)).collect();
-        let most = best.iter().map(|(saved, _)| *saved).fold(LAG_BITS, f64::max);
-        // Beside a good distance there are others that are nearly so.
-        let is_peak = |(saved, n): &(f64, usize)| best.iter().all(|(more, m)| n.abs_diff(*m) != 1 || more <= saved);
-        best.iter().filter(|found| found.0 >= most * 0.7 && is_peak(found)).map(|(_, n)| *n).min()
-    }
-}
-
-impl Region {
-    fn numbers(&self) -> usize {
-        self.bytes / self.kind.width
-    }
-
-    /// Numbers in a record, 1 where there are none.
-    fn lanes(&self, own: &[u8]) -> usize {
-        let width = self.kind.width;
-        let part = self.numbers().min(LAG_NUMBERS);
-        let part = &own[(self.numbers() - part) / 2 * width..][..part * width];
-        let costs: Vec<f64> = (1..=LANES_MAX).map(|lag| self.kind.cost(part, lag)).collect();
-        let least = costs.iter().copied().fold(f64::MAX, f64::min);
-        let lanes = costs.iter().position(|cost| *cost <= least + LAG_BITS / 4.0).map_or(1, |n| n + 1);
-        if least + LAG_BITS < costs[0] { lanes } else { 1 }
-    }
-
-    /// Rows in a plane and numbers in a row, where the numbers are those of a smooth field on a grid; such as were found
-    /// before, or others while `searches` lasts.
-    fn plane_and_row(&self, own: &[u8], known: &[[usize; 2]], searches: &mut usize) -> Option<[usize; 2]> {
-        let count = self.numbers();
-        let field = Field { numbers: self.kind.load(own).take(FIELD_NUMBERS).collect() };
-        let fits = |&[plane, row]: &[usize; 2]| {
-            plane * row * 2 <= count
-                && field.saved(&[1], row) > LAG_BITS
-                && (plane == 1 || field.saved(&[1, row], plane * row) > LAG_BITS)
-        };
-        if let Some(found) = known.iter().find(|known| fits(known)) {
-            return Some(*found);
-        }
-        *searches = searches.checked_sub(1)?;
-        let row = field.search(&[1], 1, ROW_MAX).filter(|row| row * 2 <= count)?;
-        let plane = field.search(&[1, row], row, ROWS_MAX).filter(|plane| plane * row * 2 <= count);
-        Some([plane.unwrap_or(1), row])
-    }
-
-    /// Cuts into whole planes, rows or records of so many numbers; gives what is left behind them.
-    fn cut(&mut self, [plane, row]: [usize; 2]) -> Option<Self> {
-        let Self { start, kind, .. } = *self;
-        let (count, whole) = (self.numbers(), self.numbers() / (plane * row));
-        self.dims = if plane > 1 { [whole, plane, row] } else { [1, whole, row] };
-        self.bytes = whole * plane * row * kind.width;
-        let left = count - whole * plane * row;
-        (left > 0).then(|| Self { start: start + self.bytes, bytes: left * kind.width, kind, dims: [1, 1, left] })
-    }
-}
-
-/// All regions of files that lie one after the other, with what is known of their shape.
+/// All regions of files that lie one after the other, each as one line of numbers. What is behind the files is one more.
 pub(super) fn find(bytes: &[u8], files: &[usize]) -> Vec<Region> {
-    shaped(regions(bytes, files), bytes)
-}
-
-/// The same, each as one line of numbers. What is behind the files is one more.
-pub(super) fn regions(bytes: &[u8], files: &[usize]) -> Vec<Region> {
     let mut ends: Vec<usize> = Vec::with_capacity(files.len() + 1);
     let mut end = 0usize;
     for &length in files {
@@ -378,32 +251,11 @@ pub(super) fn regions(bytes: &[u8], files: &[usize]) -> Vec<Region> {
     found
 }
 
-fn shaped(found: Vec<Region>, bytes: &[u8]) -> Vec<Region> {
-    let mut shaped = Vec::with_capacity(found.len());
-    let (mut known, mut searches) = (Vec::new(), SEARCHES_MAX);
-    for mut region in found {
-        let own = &bytes[region.start..region.start + region.bytes];
-        let lanes = region.lanes(own);
-        let mut rest = None;
-        if lanes > 1 {
-            region.cut([1, lanes]); // what is left are a few bytes among the others
-        } else if let Some(found) = region.plane_and_row(own, &known, &mut searches) {
-            if !known.contains(&found) {
-                known.insert(0, found);
-            }
-            rest = region.cut(found);
-        }
-        shaped.push(region);
-        shaped.extend(rest);
-    }
-    shaped
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn noise(n: usize) -> f64 {
+    pub(crate) fn noise(n: usize) -> f64 {
         let n = (n as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let n = (n ^ n >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         ((n ^ n >> 32) >> 11) as f64 / (1u64 << 53) as f64 - 0.5
@@ -442,25 +294,5 @@ mod tests {
         assert_eq!(find(text.as_bytes(), &[]), []);
         let chance: Vec<u8> = (0..50_000).map(|n| (noise(n) * 256.0) as i64 as u8).collect();
         assert_eq!(find(&chance, &[]), []);
-    }
-
-    #[test]
-    fn rows_and_planes_of_a_grid_are_found() {
-        let field = |n: usize| {
-            let [i, j, k] = [n / 800, n / 25 % 32, n % 25].map(|n| n as f64);
-            3.0 + (i * 0.31 + 1.0).sin() * (j * 0.27).cos() * (k * 0.4 + 0.5).sin() + noise(n) * 1e-6
-        };
-        let bytes: Vec<u8> = (0..20 * 32 * 25).flat_map(|n| field(n).to_le_bytes()).collect();
-        let found = find(&bytes, &[]);
-        assert_eq!(found.iter().map(|region| region.dims).collect::<Vec<_>>(), [[20, 32, 25]]);
-    }
-
-    #[test]
-    fn three_coordinates_are_told_apart() {
-        let bytes: Vec<u8> =
-            (0..9000).flat_map(|n| (100f64.powi(n % 3) * (1.0 + noise(n as usize) * 0.01)).to_le_bytes()).collect();
-        let found = find(&bytes, &[]);
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].dims, [1, 3000, 3]);
     }
 }

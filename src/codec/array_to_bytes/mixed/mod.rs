@@ -1,5 +1,5 @@
 //! Numbers between other bytes, in files that nobody described: each kind of numbers by itself through prediction, all
-//! other bytes through zstd. Bit-exact. Where numbers are is found in `find.rs`.
+//! other bytes through zstd. Bit-exact. Where numbers are is found in `find.rs`, how they lie in `shape.rs`.
 //!
 //! Many codes write their state as arrays of numbers behind headers and between markers: Fortran's records, XDR, a line of
 //! text and then binary. There numbers may begin anywhere in a word, and be big-endian.
@@ -11,6 +11,7 @@
 //! stream is coded by `mixed`, `columns` or `since`.
 
 mod find;
+mod shape;
 
 use super::entropy::{VARINT_BYTES_MAX, put_varint, take_varint};
 use super::{columns, predict, since};
@@ -43,7 +44,7 @@ pub(crate) fn param(effort: u32) -> u32 {
 
 /// Whether numbers are found, and are worth it.
 pub(crate) fn is_of_numbers(raw: &[u8], arrays: &[ArrayShape]) -> bool {
-    let numbers: usize = find::regions(raw, &files(arrays)).iter().map(|region| region.bytes).sum();
+    let numbers: usize = find::find(raw, &files(arrays)).iter().map(|region| region.bytes).sum();
     numbers > 0 && numbers >= raw.len() / NUMBERS_PART
 }
 
@@ -106,7 +107,7 @@ impl ArrayCodec for Mixed {
 
     fn encode(&self, job: ArrayJob<'_>, stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
         let effort = job.param >> EFFORT_SHIFT;
-        let regions = find::find(job.raw, &files(job.arrays));
+        let regions = shape::shaped(find::find(job.raw, &files(job.arrays)), job.raw);
         let mut kinds: Vec<Kind> = regions.iter().map(|region| region.kind).collect();
         kinds.sort_unstable();
         kinds.dedup();
