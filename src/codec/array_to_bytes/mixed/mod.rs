@@ -26,6 +26,8 @@ const EFFORT_SHIFT: u32 = 16;
 /// A kind for each width, order and type, and what is none.
 const STREAMS_MAX: usize = 9;
 const CHAIN_BYTES_MAX: usize = 1 + STEPS_MAX * 6;
+/// A region has a number at least.
+const NUMBER_BYTES_MIN: usize = 4;
 /// The least part of all bytes that numbers must be: one in so many.
 const NUMBERS_PART: usize = 8;
 
@@ -101,7 +103,7 @@ impl ArrayCodec for Mixed {
 
     /// No stream is stored in more bytes than it has, since the raw chain is always there, and no region is shorter than a number.
     fn max_encoded_bytes(&self, _: u32, raw_bytes: usize) -> usize {
-        let regions = raw_bytes / 4;
+        let regions = raw_bytes / NUMBER_BYTES_MIN;
         raw_bytes + (2 + 3 * regions) * VARINT_BYTES_MAX + STREAMS_MAX * (VARINT_BYTES_MAX + CHAIN_BYTES_MAX)
     }
 
@@ -184,8 +186,8 @@ impl ArrayCodec for Mixed {
             streams.push((chain, number(&mut rest)?));
         }
         let regions = number(&mut rest)?;
-        if regions > rest.len() {
-            return Err(damaged(CUT));
+        if regions > raw_bytes / NUMBER_BYTES_MIN || regions > rest.len() / 3 {
+            return Err(damaged("more regions than there can be"));
         }
         // Bytes of each stream, then what is left of it while it is put in place.
         let mut lengths = vec![0usize; count];
