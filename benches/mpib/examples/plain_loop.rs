@@ -5,8 +5,8 @@
 //!
 //! prints, for each size, the median time one way of both and, as what counts, the median of the ratios of neighbours with its
 //! interval of 95 %; exit status 1 where a whole interval lies above 1.05. Where other work comes and goes, single runs
-//! differ by more than that; neighbours, milliseconds apart, have the same machine. Sizes up to 4 MiB, warm-up and numbers of
-//! trips as osu_latency's defaults have them, divided by ten.
+//! differ by more than that; neighbours, milliseconds apart, have the same machine. Sizes up to 4 MiB, a tenth of
+//! osu_latency's trips, and as many as there to warm up.
 
 use mpi::ffi;
 use mpi::traits::AsRaw;

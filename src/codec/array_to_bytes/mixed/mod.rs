@@ -46,13 +46,8 @@ pub(crate) fn param(effort: u32) -> u32 {
 
 /// Whether numbers are found, and are worth it.
 pub(crate) fn is_of_numbers(raw: &[u8], arrays: &[ArrayShape]) -> bool {
-    let numbers: usize = find::find(raw, &files(arrays)).iter().map(|region| region.bytes).sum();
+    let numbers: usize = find::find(raw, &predict::file_lengths(arrays)).iter().map(|region| region.bytes).sum();
     numbers > 0 && numbers >= raw.len() / NUMBERS_PART
-}
-
-/// How long each file is.
-fn files(arrays: &[ArrayShape]) -> Vec<usize> {
-    arrays.iter().map(|array| usize::try_from(array.elements).unwrap_or(usize::MAX)).collect()
 }
 
 fn element(kind: Kind) -> ElementType {
@@ -75,8 +70,8 @@ impl Stream {
         self.bytes.extend_from_slice(bytes);
         let dims: Vec<u64> = region.dims.iter().map(|&n| n as u64).skip_while(|&n| n == 1).collect();
         // Points have a column of their own, since their numbers have other meanings.
-        const POINT_MAX: u64 = 4;
-        let point = |dims: &[u64]| dims.last().copied().filter(|&last| dims.len() == 2 && last <= POINT_MAX);
+        let is_point = |last: u64| last <= predict::LANES_POINT_MAX as u64;
+        let point = |dims: &[u64]| dims.last().copied().filter(|&last| dims.len() == 2 && is_point(last));
         let column = self.arrays.last().map_or(0, |last| last.column + u32::from(point(&last.dims) != point(&dims)));
         let elements = (region.bytes / region.kind.width) as u64;
         self.arrays.push(ArrayShape { elements, dims, chunk: Vec::new(), column, is_integer: false });
@@ -109,7 +104,7 @@ impl ArrayCodec for Mixed {
 
     fn encode(&self, job: ArrayJob<'_>, stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
         let effort = job.param >> EFFORT_SHIFT;
-        let regions = shape::shaped(find::find(job.raw, &files(job.arrays)), job.raw);
+        let regions = shape::shaped(find::find(job.raw, &predict::file_lengths(job.arrays)), job.raw);
         let mut kinds: Vec<Kind> = regions.iter().map(|region| region.kind).collect();
         kinds.sort_unstable();
         kinds.dedup();

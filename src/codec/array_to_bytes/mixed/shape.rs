@@ -101,6 +101,9 @@ impl Region {
     /// Rows in a plane and numbers in a row, where the numbers are those of a smooth field on a grid; such as were found
     /// before, or others while `searches` lasts.
     fn plane_and_row(&self, own: &[u8], known: &[[usize; 2]], searches: &mut usize) -> Option<[usize; 2]> {
+        if known.is_empty() && *searches == 0 {
+            return None;
+        }
         let count = self.numbers();
         let field = Field { numbers: self.kind.load(own).take(FIELD_NUMBERS).collect() };
         let fits = |&[plane, row]: &[usize; 2]| {

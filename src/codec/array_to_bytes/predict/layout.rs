@@ -14,7 +14,7 @@ use std::collections::HashMap;
 pub(super) type Dims = [usize; 3];
 
 /// Components of a point that are taken apart.
-const LANES_POINT_MAX: usize = 4;
+pub(crate) const LANES_POINT_MAX: usize = 4;
 /// Lanes of a record at most.
 const LANES_MAX: usize = 4096;
 /// Columns in all at most.

@@ -27,6 +27,7 @@ mod threads;
 use crate::codec::{
     ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Older, Work, resize_for_overwrite,
 };
+pub(crate) use layout::LANES_POINT_MAX;
 use layout::{Group, Kind, Layout, put, take};
 use linear::Place;
 use numbers::Elements;
@@ -85,8 +86,12 @@ pub(crate) fn is_of_records(raw: &[u8], arrays: &[ArrayShape]) -> bool {
 }
 
 fn records_of(raw: &[u8], arrays: &[ArrayShape]) -> Option<records::Records> {
-    let files: Vec<usize> = arrays.iter().map(|array| usize::try_from(array.elements).unwrap_or(usize::MAX)).collect();
-    records::find(raw, &files)
+    records::find(raw, &file_lengths(arrays))
+}
+
+/// How long each file is, where elements are bytes of which nothing is known.
+pub(crate) fn file_lengths(arrays: &[ArrayShape]) -> Vec<usize> {
+    arrays.iter().map(|array| usize::try_from(array.elements).unwrap_or(usize::MAX)).collect()
 }
 
 fn damaged(what: &'static str) -> CodecError {
