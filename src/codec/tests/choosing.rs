@@ -235,3 +235,47 @@ fn rows_in_the_order_of_their_numbers_take_less_than_in_the_order_they_came_in()
         assert!(stored.len() * 100 < plain.len() * 99, "effort {effort}: {} and {} bytes", stored.len(), plain.len());
     }
 }
+
+#[test]
+fn densities_cost_next_to_nothing_where_positions_and_lengths_tell_them() {
+    let chain = Chain::predict(&ElementType::F32, 2).expect("numbers");
+    let mut scratch = Scratch::default();
+    for (are_numbered, masses) in [(true, false), (true, true), (false, false), (false, true)] {
+        let (arrays, raw) = gas(&[400, 327], are_numbered, masses);
+        let stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
+        assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
+        // The densities of other particles tell nothing.
+        let mut others = raw.clone();
+        let end = raw.len() - if masses { 727 * 4 } else { 0 };
+        others[end - 727 * 4..end].as_chunks_mut::<4>().0.reverse();
+        let unlike = chain.encode(&others, &arrays, &mut scratch).expect("encodes");
+        assert!(chain.decode(&unlike, raw.len(), &mut scratch).expect("decodes") == others);
+        let saved = (unlike.len() as f64 - stored.len() as f64) * 8.0 / 727.0;
+        assert!(saved > 14.0, "numbered {are_numbered}, masses {masses}: {saved} bits for each density");
+    }
+}
+
+#[test]
+fn a_damaged_stream_with_sums_over_neighbours_is_refused_or_wrong_but_never_a_panic() {
+    let (arrays, raw) = gas(&[727], true, false);
+    let chain = Chain::predict(&ElementType::F32, 2).expect("numbers");
+    let mut scratch = Scratch::default();
+    let stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
+    // The header is one zstd frame behind two lengths of two bytes each, and says how long it is: so it is damaged unpacked.
+    let varint = |at: usize| usize::from(stored[at] & 0x7F) | usize::from(stored[at + 1]) << 7;
+    let (packed, bytes) = (varint(0), varint(2));
+    let header = ::zstd::bulk::decompress(&stored[4..4 + packed], bytes).expect("a frame");
+    for at in 0..header.len() {
+        for change in [1, 0x80, 0xFF] {
+            let mut damaged = header.clone();
+            damaged[at] ^= change;
+            let frame = ::zstd::bulk::compress(&damaged, 1).expect("packs");
+            let mut all = vec![(frame.len() & 0x7F) as u8 | 0x80, (frame.len() >> 7) as u8, stored[2], stored[3]];
+            all.extend(frame);
+            all.extend(&stored[4 + packed..]);
+            if let Ok(decoded) = chain.decode(&all, raw.len(), &mut scratch) {
+                assert_eq!(decoded.len(), raw.len(), "byte {at}");
+            }
+        }
+    }
+}

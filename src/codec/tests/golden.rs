@@ -38,6 +38,7 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ("predict-f64-be", predicted(&F64BE), grids()),
         ("predict-f32", predicted(&ElementType::F32), grids()),
         ("predict-rows", predicted(&ElementType::F32), rows(9, &[400, 331], 2).0),
+        ("predict-gas", predicted(&ElementType::F32), gas(&[400, 327], true, true).0),
         ("predict-i64", predicted(&ElementType::Int { width: 8, signed: true, order: Little }), vec![]),
         ("predict-bytes", predicted(&ElementType::Bytes), vec![]),
         ("mixed", Chain::mixed(2), vec![]),
@@ -99,7 +100,11 @@ fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_byt
     for (name, chain, arrays) in &listed {
         let path = folder.join(format!("{name}.bin"));
         if !path.exists() && std::env::var_os("MCR_ADD_GOLDEN").is_some() {
-            let raw = if *name == "predict-rows" { rows(9, &[400, 331], 2).1 } else { golden_raw(chain) };
+            let raw = match *name {
+                "predict-rows" => rows(9, &[400, 331], 2).1,
+                "predict-gas" => gas(&[400, 327], true, true).1,
+                _ => golden_raw(chain),
+            };
             let mut file = Vec::new();
             chain.to_bytes(&mut file);
             file.extend((raw.len() as u32).to_le_bytes());

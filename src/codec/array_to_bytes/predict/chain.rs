@@ -4,9 +4,10 @@
 //! can tell which point comes next with three or four bits, where its number would take fifteen or more. Which curve
 //! it was need not be known.
 //!
-//! The nearest are found in a k-d tree (J. L. Bentley, "Multidimensional binary search trees used for associative
-//! searching", Communications of the ACM 18(9), 1975), from which points vanish as they are taken. The search is the
+//! The nearest are found in a k-d tree (`tree.rs`), from which points vanish as they are taken. The search is the
 //! same step by step when decoding, so where it stops early, it does so on both sides.
+
+use super::tree::{Node, Tree, square};
 
 /// How many of the nearest are numbered; a rank of this says that it is none of them.
 pub(super) const NEAR: usize = 12;
@@ -15,110 +16,52 @@ const LEAF: usize = 8;
 /// Nodes that one search looks at.
 const VISITS_MAX: usize = 64;
 
-/// A box around some points.
-struct Node {
-    low: [f64; 3],
-    high: [f64; 3],
-    /// Points in it that are not taken yet.
-    left: u32,
-    parent: u32,
-    /// The first of its two children, 0 for a leaf.
-    child: u32,
-    from: usize,
-    to: usize,
-}
-
 /// Points that are still to come.
 pub(super) struct Chain<'a> {
     points: [&'a [f64]; 3],
-    nodes: Vec<Node>,
-    order: Vec<u32>,
-    /// Of each point, the leaf that it is in.
+    /// Its points are not numbers once they are taken.
+    tree: Tree,
+    /// Of each node, how many points in it are not taken yet.
+    left: Vec<u32>,
+    /// Of each point, the leaf that it is in, and where in the order of the tree it is.
     leaf_of: Vec<u32>,
-    is_left: Vec<bool>,
-    /// The points in the order of the tree, so that those of a leaf lie together; not a number once they are taken.
-    near: Vec<[f64; 3]>,
-    /// Where each point is among them.
     near_at: Vec<u32>,
+    is_left: Vec<bool>,
     /// The nearest, with the squares of their distances.
     found: Vec<(f64, u32)>,
     open: Vec<(u32, f64)>,
 }
 
-fn square([x, y, z]: [f64; 3]) -> f64 {
-    x * x + y * y + z * z
-}
-
 impl<'a> Chain<'a> {
     /// Of these points, those for which `is_one` is true. Coordinates are finite.
     pub(super) fn new(points: [&'a [f64]; 3], is_one: &[bool]) -> Self {
-        let order: Vec<u32> = (0u32..).zip(is_one).filter(|(_, is_one)| **is_one).map(|(n, _)| n).collect();
-        let node = |parent, from, to| Node { low: [0.0; 3], high: [0.0; 3], left: 0, parent, child: 0, from, to };
-        let mut chain = Self {
+        let tree = Tree::new(points, is_one, LEAF);
+        let (mut leaf_of, mut near_at) = (vec![0; is_one.len()], vec![0; is_one.len()]);
+        for (leaf, node) in tree.leaves() {
+            tree.order[node.from..node.to].iter().for_each(|&n| leaf_of[n as usize] = leaf);
+        }
+        (0u32..).zip(&tree.order).for_each(|(at, &n)| near_at[n as usize] = at);
+        Self {
             points,
-            nodes: vec![node(0, 0, order.len())],
-            leaf_of: vec![0; is_one.len()],
+            left: tree.nodes.iter().map(|node| (node.to - node.from) as u32).collect(),
+            tree,
+            leaf_of,
+            near_at,
             is_left: is_one.to_vec(),
-            near: Vec::new(),
-            near_at: vec![0; is_one.len()],
-            order,
             found: Vec::with_capacity(NEAR + 1),
             open: Vec::new(),
-        };
-        let mut at = 0;
-        while at < chain.nodes.len() {
-            let (from, to) = (chain.nodes[at].from, chain.nodes[at].to);
-            let own = &mut chain.order[from..to];
-            let (mut low, mut high) = ([f64::INFINITY; 3], [f64::NEG_INFINITY; 3]);
-            for (axis, values) in points.iter().enumerate() {
-                for &n in own.iter() {
-                    low[axis] = low[axis].min(values[n as usize]);
-                    high[axis] = high[axis].max(values[n as usize]);
-                }
-            }
-            let mut child = 0;
-            if own.len() > LEAF {
-                let extent = |axis: usize| high[axis] - low[axis];
-                let axis = (1..3).fold(0, |best, axis| if extent(axis) > extent(best) { axis } else { best });
-                let values = points[axis];
-                let half = own.len() / 2;
-                // A total order, so that the halves are the same whatever the algorithm.
-                own.select_nth_unstable_by(half, |&a, &b| {
-                    values[a as usize].total_cmp(&values[b as usize]).then(a.cmp(&b))
-                });
-                child = chain.nodes.len() as u32;
-                chain.nodes.push(node(at as u32, from, from + half));
-                chain.nodes.push(node(at as u32, from + half, to));
-            } else {
-                own.sort_unstable();
-                own.iter().for_each(|&n| chain.leaf_of[n as usize] = at as u32);
-            }
-            let node = &mut chain.nodes[at];
-            (node.low, node.high, node.left, node.child) = (low, high, (to - from) as u32, child);
-            at += 1;
         }
-        chain.near = chain.order.iter().map(|&n| chain.point(n)).collect();
-        for (at, &n) in (0u32..).zip(&chain.order) {
-            chain.near_at[n as usize] = at;
-        }
-        chain
     }
 
     fn point(&self, n: u32) -> [f64; 3] {
         self.points.map(|values| values[n as usize])
     }
 
-    fn distance_to_box(&self, node: u32, [x, y, z]: [f64; 3]) -> f64 {
-        let Node { low, high, .. } = &self.nodes[node as usize];
-        let off = |value: f64, axis: usize| (low[axis] - value).max(value - high[axis]).max(0.0);
-        square([off(x, 0), off(y, 1), off(z, 2)])
-    }
-
     /// Fills `found` with the points nearest to a place, nearest first.
     fn search(&mut self, place: [f64; 3]) {
         self.found.clear();
         self.open.clear();
-        if self.nodes[0].left > 0 {
+        if self.left[0] > 0 {
             self.open.push((0, 0.0));
         }
         let mut visits = 0;
@@ -131,16 +74,16 @@ impl<'a> Chain<'a> {
             if visits > VISITS_MAX {
                 break;
             }
-            let Node { child, from, to, .. } = self.nodes[at as usize];
+            let Node { child, from, to, .. } = self.tree.nodes[at as usize];
             if child > 0 {
-                let children = [child, child + 1].map(|child| (child, self.distance_to_box(child, place)));
+                let children = [child, child + 1].map(|child| (child, self.tree.nodes[child as usize].distance(place)));
                 let [a, b] = children;
                 let ordered = if b.1 < a.1 { [a, b] } else { [b, a] }; // the nearer one on top
                 let open = &mut self.open;
-                open.extend(ordered.into_iter().filter(|(child, _)| self.nodes[*child as usize].left > 0));
+                open.extend(ordered.into_iter().filter(|(child, _)| self.left[*child as usize] > 0));
                 continue;
             }
-            for (&n, &[x, y, z]) in self.order[from..to].iter().zip(&self.near[from..to]) {
+            for (&n, &[x, y, z]) in self.tree.order[from..to].iter().zip(&self.tree.places[from..to]) {
                 let distance = square([x - place[0], y - place[1], z - place[2]]);
                 // Nothing is below what is not a number.
                 if distance < worst(&self.found) {
@@ -158,15 +101,14 @@ impl<'a> Chain<'a> {
 
     fn take(&mut self, n: u32) {
         self.is_left[n as usize] = false;
-        self.near[self.near_at[n as usize] as usize] = [f64::NAN; 3];
+        self.tree.places[self.near_at[n as usize] as usize] = [f64::NAN; 3];
         let mut at = self.leaf_of[n as usize];
         loop {
-            let node = &mut self.nodes[at as usize];
-            node.left -= 1;
+            self.left[at as usize] -= 1;
             if at == 0 {
                 break;
             }
-            at = node.parent;
+            at = self.tree.nodes[at as usize].parent;
         }
     }
 

@@ -1,6 +1,7 @@
 //! In which order columns are coded, and how each is predicted.
 
 use super::fit::{Sampled, select, solve};
+use super::kernel;
 use super::layout::{Array, Column, Kind, Layout};
 use super::linear::{At, Place, SIXTHS, SIXTHS_FAST, TOGETHER, Term, locate, powers};
 use super::nested::{self, Cells, Link};
@@ -111,6 +112,19 @@ impl Choice {
             bits = load(&layout);
             values = numbers(&layout, &bits);
         }
+        if kind.is_float && effort > 1 {
+            let found = kernel::find(&layout, &values, twins.columns, threads);
+            if !found.is_empty()
+                && let Some(told) = layout.told_by(&found)
+            {
+                layout = told;
+                bits = load(&layout);
+                values = numbers(&layout, &bits);
+                for sum in &layout.sums {
+                    values.extend(sum.compute(&layout, &values, threads));
+                }
+            }
+        }
         let runs = repeats::find_all(&bits, twins.elements, kind, effort, threads);
         let froms = runs.froms.each_ref().map(Vec::as_slice);
         let families = families(&layout.columns, twins.columns);
@@ -126,7 +140,7 @@ impl Choice {
                 Relation::Product(a, b) => Term::Product(back(a), back(b)),
                 Relation::Quotient(a, b, c) => Term::Quotient(back(a), back(b), back(c)),
             });
-            let place = Place { columns: &layout.columns, column };
+            let place = Place { columns: &layout.columns, sums: &layout.sums, column };
             let base = layout.columns[column].base;
             let own = base..base + layout.columns[column].elements;
             let none = Marks::new(froms, &[], own.clone());
@@ -323,7 +337,7 @@ fn best_last(
     kind: Elements,
     (keys, threads): (&[usize], usize),
 ) -> Vec<(usize, Vec<Relation>)> {
-    let elements = columns[members[0]].elements;
+    let (elements, is_placed) = (columns[members[0]].elements, columns[members[0]].is_placed);
     let sample = SAMPLE_ORDER.min(elements);
     let at = |n: usize| n * elements / sample;
     let sampled: Vec<Vec<f64>> =
@@ -335,7 +349,7 @@ fn best_last(
         let mut candidates: Vec<Sampled> = Vec::new();
         let mut terms: Vec<Term> = Vec::new();
         let of = |i: u16| others[usize::from(i) - 1];
-        combine(others.len(), |term| {
+        combine(others.len(), is_placed, |term| {
             let candidate: Sampled = match term {
                 Term::Value(at) => sampled[of(at.back)].clone(),
                 Term::Product(a, b) => multiply(&sampled[of(a)], &sampled[of(b)], None),
@@ -343,7 +357,7 @@ fn best_last(
                 Term::Power(a, sixths) => (sampled[of(a)].chunks(TOGETHER))
                     .flat_map(|own| powers(own, sixths).into_iter().take(own.len()))
                     .collect(),
-                Term::One | Term::Before(_) | Term::Index(_) | Term::Change(_) => vec![1.0; sample],
+                Term::One | Term::Before(_) | Term::Index(_) | Term::Change(_) | Term::Sum(_) => vec![1.0; sample],
             };
             candidates.push(candidate.iter().zip(&weigh).map(|(x, w)| x * w).collect());
             terms.push(term);
@@ -371,7 +385,7 @@ fn best_last(
                     found.push(Relation::Quotient(members[of(a)], members[of(b)], members[of(c)]));
                 }
                 Term::Power(a, _) => uses.push(of(a)),
-                Term::One | Term::Before(_) | Term::Index(_) | Term::Change(_) => {}
+                Term::One | Term::Before(_) | Term::Index(_) | Term::Change(_) | Term::Sum(_) => {}
             }
         }
         (selected.bits, uses, found)
@@ -401,8 +415,9 @@ fn best_last(
     last_first.into_iter().rev().collect()
 }
 
-/// All terms that so many columns before may make: values, then products, then quotients.
-fn combine(columns: usize, mut term: impl FnMut(Term)) {
+/// All terms that so many columns before may make: values, then products, then quotients; the last not of particles, among
+/// which none were found.
+fn combine(columns: usize, is_placed: bool, mut term: impl FnMut(Term)) {
     let n = columns.min(usize::from(u16::MAX)) as u16;
     (1..=n).for_each(|a| term(Term::Value(At::column(a))));
     term(Term::One);
@@ -410,7 +425,7 @@ fn combine(columns: usize, mut term: impl FnMut(Term)) {
     if columns <= PRODUCTS_MAX {
         (1..=n).for_each(|a| (a..=n).for_each(|b| term(Term::Product(a, b))));
     }
-    if columns <= QUOTIENTS_MAX {
+    if columns <= QUOTIENTS_MAX && !is_placed {
         for a in 1..=n {
             for b in a..=n {
                 (1..=n).filter(|&c| c != a && c != b).for_each(|c| term(Term::Quotient(a, b, c)));
@@ -652,6 +667,7 @@ impl Data<'_> {
         let mut pool: Vec<Term> = neighbours(dimensions, self.effort).into_iter().map(Term::Value).collect();
         pool.extend((1..=family as u16).map(|back| Term::Value(At::column(back))));
         pool.push(Term::One);
+        pool.extend((0..self.place.sums.len() as u8).filter(|&n| self.place.is_summed(n)).map(Term::Sum));
         // Cube roots take long to compute, and to decode.
         let sixths = if self.effort > 1 { &SIXTHS[..] } else { &SIXTHS_FAST };
         for back in 1..=family.min(if self.effort > 1 && !self.column().is_placed { 8 } else { 3 }) as u16 {

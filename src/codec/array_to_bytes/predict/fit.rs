@@ -11,6 +11,10 @@ use super::numbers::about_log2;
 /// The most terms of a prediction.
 pub(super) const TERMS_MAX: usize = 32;
 
+/// After so many terms only so many candidates stay in the choice.
+const SCREENED_AFTER: usize = 4;
+const SCREENED: usize = 512;
+
 /// One candidate on the sample: its weighed values.
 pub(super) type Sampled = Vec<f64>;
 
@@ -104,12 +108,25 @@ pub(super) fn select(
             }
         }
         terms.push(chosen);
+        if count == SCREENED_AFTER {
+            screen(&mut left, &projections);
+        }
         let bits = bits_left(&error, floors);
         if bits + term_bits * count as f64 + 0.02 < found.bits + term_bits * found.terms.len() as f64 {
             found = Selected { terms: terms.clone(), bits };
         }
     }
     found
+}
+
+/// Leaves in the choice only those candidates that gain most by themselves.
+fn screen(left: &mut [f64], projections: &[f64]) {
+    let gain = |i: usize, left: &[f64]| if left[i] > 0.0 { projections[i] * projections[i] / left[i] } else { 0.0 };
+    let mut by_gain: Vec<usize> = (0..left.len()).collect();
+    if by_gain.len() > SCREENED {
+        by_gain.select_nth_unstable_by(SCREENED, |&a, &b| gain(b, left).total_cmp(&gain(a, left)).then(a.cmp(&b)));
+        by_gain[SCREENED..].iter().for_each(|&i| left[i] = 0.0);
+    }
 }
 
 /// Weights that make the sum of the columns nearest to the target, by modified Gram-Schmidt, once improved; all finite.

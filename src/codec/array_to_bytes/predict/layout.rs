@@ -5,6 +5,7 @@
 //! (`x y z x y z`), or records of an opaque file, are taken apart into as many columns. *Join*: arrays that are slabs
 //! of one domain are put together along an axis, so that neighbours on two ranks are neighbours here. *Plain*: nothing.
 
+use super::kernel::{self, Sum};
 use super::tables::{self, Table, Wrap};
 use crate::codec::ArrayShape;
 use crate::codec::array_to_bytes::entropy::{put_varint, take_varint};
@@ -113,6 +114,8 @@ pub(super) struct Layout {
     pub columns: Vec<Column>,
     /// Which column of the segment's own order each of them is.
     pub order: Vec<usize>,
+    /// Sums over neighbours, for each place of some columns.
+    pub sums: Vec<Sum>,
 }
 
 pub(super) fn product(dims: &Dims) -> Option<usize> {
@@ -271,10 +274,55 @@ impl Layout {
                 column
             })
             .collect();
-        Some(Self { groups, tables, columns, order })
+        Some(Self { groups, tables, columns, order, sums: Vec::new() })
     }
 
-    /// The same with another order.
+    /// The same with these sums, whose values come after those of all columns.
+    pub(super) fn with_sums(mut self, sums: Vec<Sum>) -> Self {
+        let mut base = self.elements();
+        self.sums = sums;
+        for sum in &mut self.sums {
+            sum.base = base;
+            base += self.columns[sum.length].elements;
+        }
+        self
+    }
+
+    /// The same with these sums, each column that a sum tells behind those that the sum needs.
+    pub(super) fn told_by(&self, found: &[kernel::Found]) -> Option<Self> {
+        let own = |column: usize| self.order[column];
+        let mut order = self.order.clone();
+        for found in found {
+            let place = |of: usize| order.iter().position(|&n| n == own(of));
+            let (from, last) = (place(found.target)?, found.sum.columns().filter_map(place).max()?);
+            if from < last {
+                order[from..=last].rotate_left(1);
+            }
+        }
+        let place = |of: usize| order.iter().position(|&n| n == own(of));
+        let sums = (found.iter()).map(|found| found.sum.with_columns(place)).collect::<Option<Vec<_>>>()?;
+        Some(self.reordered(order.clone())?.with_sums(sums))
+    }
+
+    /// How many values there are, of columns and of sums.
+    pub(super) fn values(&self) -> usize {
+        self.sums.last().map_or(self.elements(), |sum| sum.base + self.columns[sum.length].elements)
+    }
+
+    /// The table that a column has places in, if any.
+    pub(super) fn table_of(&self, column: usize) -> Option<&Table> {
+        let mut found = None;
+        if self.columns[column].is_placed {
+            self.each_placed(|own, table, _| {
+                if own == self.order[column] {
+                    found = self.tables.get(table);
+                }
+            });
+        }
+        found
+    }
+
+    /// The same with another order, and no sums.
     pub(super) fn reordered(&self, order: Vec<usize>) -> Option<Self> {
         Self::new(self.groups.clone(), self.tables.clone(), Some(order))
     }
@@ -456,12 +504,16 @@ impl Layout {
             }
         }
         let is_own = self.order.iter().enumerate().all(|(i, &c)| i == c);
-        put(usize::from(!is_own) + if self.tables.is_empty() { 0 } else { 2 }, out);
+        let flag = |is_set: bool, bit: usize| usize::from(is_set) << bit;
+        put(flag(!is_own, 0) | flag(!self.tables.is_empty(), 1) | flag(!self.sums.is_empty(), 2), out);
         if !self.tables.is_empty() {
             tables::write(&self.tables, &self.groups, out);
         }
         if !is_own {
             self.order.iter().for_each(|&c| put(c, out));
+        }
+        if !self.sums.is_empty() {
+            kernel::write(&self.sums, out);
         }
     }
 
@@ -510,7 +562,7 @@ impl Layout {
             }
             groups.push(group);
         }
-        let flags = take(bytes).filter(|&flags| flags < 4)?;
+        let flags = take(bytes).filter(|&flags| flags < 8)?;
         let tables = if flags & 2 == 0 { Vec::new() } else { tables::read(bytes, &mut groups)? };
         if !tables.is_empty() {
             columns = groups.iter().enumerate().map(|(n, group)| group.working(n, &tables).len()).sum();
@@ -521,7 +573,9 @@ impl Layout {
             _ => Some((0..columns).map(|_| take(bytes)).collect::<Option<Vec<_>>>()?),
         };
         (sum == elements).then_some(())?;
-        Self::new(groups, tables, order)
+        let layout = Self::new(groups, tables, order)?;
+        let sums = if flags & 4 == 0 { Vec::new() } else { kernel::read(bytes, &layout)? };
+        Some(layout.with_sums(sums))
     }
 }
 

@@ -12,6 +12,7 @@
 mod chain;
 mod choose;
 mod fit;
+mod kernel;
 mod layout;
 mod linear;
 mod nested;
@@ -23,6 +24,7 @@ mod repeats;
 mod residual;
 mod tables;
 mod threads;
+mod tree;
 
 use crate::codec::{
     ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Older, Work, resize_for_overwrite,
@@ -291,6 +293,7 @@ fn decode(
     };
     let known = known_body.len() / kind.width;
     let mut layout = Layout::read(&mut header, known + elements)?;
+    (kind.is_float || layout.sums.is_empty()).then_some(())?;
     let known_columns = Twins::check(&layout, known_groups, known)?;
     let working = layout.elements();
     let (threads, Buffers { bits, values, froms }) = (work.threads, &mut work.predict);
@@ -319,7 +322,7 @@ fn decode(
     bits.clear();
     bits.resize(working, 0);
     values.clear();
-    values.resize(if kind.is_float { working } else { 0 }, 0.0);
+    values.resize(if kind.is_float { layout.values() } else { 0 }, 0.0);
     layout.runs(|from, step, to, count| {
         if from < known {
             kind.load_all(&known_body[from * kind.width..], step, &mut bits[to..to + count]);
@@ -328,7 +331,8 @@ fn decode(
     values.iter_mut().zip(&bits[..known]).for_each(|(value, &bits)| *value = kind.value(bits));
     let mut stored = Vec::new();
     for column in known_columns..layout.columns.len() {
-        let predictor = Predictor::read(&mut header, column, &layout.columns, known_columns, kind)?;
+        let place = Place { columns: &layout.columns, sums: &layout.sums, column };
+        let predictor = Predictor::read(&mut header, place, known_columns, kind)?;
         let mut parts: [&[u8]; 3] = [&[]; 3];
         for part in &mut parts {
             let (front, rest) = codes.split_at_checked(take(&mut header)?)?;
@@ -336,7 +340,9 @@ fn decode(
         }
         stored.push((predictor, parts));
     }
-    let columns = &layout.columns;
+    let (columns, sums) = (&layout.columns, &layout.sums);
+    let is_used = |n: usize| stored.iter().any(|(predictor, _)| predictor.uses(n));
+    let used: Vec<&kernel::Sum> = (0..sums.len()).filter(|&n| is_used(n)).map(|n| &sums[n]).collect();
     let coded = |n: usize| {
         let (column, (predictor, parts)) = (known_columns + n, &stored[n]);
         let cells = all_cells.get(column).filter(|_| predictor.told.is_some()).map_or(&[][..], Vec::as_slice);
@@ -347,8 +353,13 @@ fn decode(
     };
     // What is stored of a column does not depend on others, its elements do.
     threads::in_turn(stored.len(), threads, coded, |n, coded| {
-        let place = Place { columns, column: known_columns + n };
-        stored[n].0.decode(place, kind, &coded?, bits, values)
+        let place = Place { columns, sums, column: known_columns + n };
+        stored[n].0.decode(place, kind, &coded?, bits, values)?;
+        for sum in used.iter().filter(|sum| sum.last() == place.column) {
+            let made = sum.compute(&layout, values, threads);
+            values[sum.base..sum.base + made.len()].copy_from_slice(&made);
+        }
+        Some(())
     })?;
     let orders = tables::decode_orders(&layout, (kind, bits), threads, &mut header, &mut codes)?;
     layout.tables.iter_mut().zip(orders).for_each(|(table, slots)| table.slots = slots);

@@ -411,6 +411,16 @@ impl Predictor {
         Self { sets: vec![set], unit: 1, which: Vec::new(), told: None }
     }
 
+    /// Whether a sum over neighbours is among its terms.
+    pub(super) fn uses(&self, sum: usize) -> bool {
+        self.sets.iter().any(|set| match set {
+            Set::Linear { terms, .. } => {
+                terms.iter().any(|term| matches!(term, Term::Sum(n) if usize::from(*n) == sum))
+            }
+            Set::Integer(_) | Set::Since { .. } => false,
+        })
+    }
+
     fn set(&self, unit: usize) -> Option<&Set> {
         if self.sets.len() < 2 { self.sets.first() } else { self.sets.get(usize::from(*self.which.get(unit)?)) }
     }
@@ -558,14 +568,9 @@ impl Predictor {
         }
     }
 
-    /// Reads what [`Predictor::write`] wrote, for one of these columns, of which so many are known.
-    pub(super) fn read(
-        bytes: &mut &[u8],
-        column: usize,
-        columns: &[Column],
-        known: usize,
-        kind: Elements,
-    ) -> Option<Self> {
+    /// Reads what [`Predictor::write`] wrote, for one of some columns, of which so many are known.
+    pub(super) fn read(bytes: &mut &[u8], place: Place<'_>, known: usize, kind: Elements) -> Option<Self> {
+        let Place { columns, column, .. } = place;
         let told = match take(bytes)? {
             0 => None,
             n if n <= column + 1 && columns[column + 1 - n].arrays == columns[column].arrays => Some((n - 1) as u16),
@@ -582,8 +587,7 @@ impl Predictor {
                 }
                 4 if kind.is_float => {
                     let count = take(bytes).filter(|&n| n <= TERMS_MAX)?;
-                    let terms =
-                        (0..count).map(|_| read_term(bytes, column, columns, known)).collect::<Option<Vec<Term>>>()?;
+                    let terms = (0..count).map(|_| read_term(bytes, place, known)).collect::<Option<Vec<Term>>>()?;
                     let mut weights = Vec::with_capacity(count);
                     for _ in 0..count {
                         let (weight, rest) = bytes.split_first_chunk::<8>()?;
@@ -625,11 +629,13 @@ fn write_term(term: Term, out: &mut Vec<u8>) {
         Term::Quotient(a, b, c) => numbers(&[3, a, b, c]),
         Term::Before(n) => numbers(&[4, u16::from(n)]),
         Term::Index(axis) => numbers(&[6, u16::from(axis)]),
+        Term::Sum(n) => numbers(&[8, u16::from(n)]),
         Term::Power(a, sixths) => numbers(&[5, a, (sixths + 6) as u16]),
     }
 }
 
-fn read_term(bytes: &mut &[u8], column: usize, columns: &[Column], known: usize) -> Option<Term> {
+fn read_term(bytes: &mut &[u8], place: Place<'_>, known: usize) -> Option<Term> {
+    let Place { columns, column, .. } = place;
     let back = |bytes: &mut &[u8]| take(bytes).filter(|&n| n <= column).and_then(|n| u16::try_from(n).ok());
     let term = match take(bytes)? {
         0 => Term::One,
@@ -650,6 +656,7 @@ fn read_term(bytes: &mut &[u8], column: usize, columns: &[Column], known: usize)
         5 => Term::Power(back(bytes)?, take(bytes).filter(|&n| n <= 12)? as i8 - 6),
         4 => Term::Before(take(bytes).and_then(|n| u8::try_from(n).ok())?),
         6 => Term::Index(take(bytes).filter(|&axis| axis < 3)? as u8),
+        8 => Term::Sum(u8::try_from(take(bytes)?).ok().filter(|&n| place.is_summed(n))?),
         _ => return None,
     };
     let is_like = |back: u16| columns[column - usize::from(back)].arrays == columns[column].arrays;

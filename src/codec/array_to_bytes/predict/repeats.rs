@@ -16,6 +16,8 @@ const LOOKED_AT_PART: usize = 32;
 const RUN_MIN: usize = 4;
 /// And so many where neighbours are equal: few different values cost next to nothing anyhow.
 const RUN_LONG: usize = 24;
+/// Places that are looked at there.
+const DEPTH_FEW: usize = 4;
 /// Where an element is copied from: its place plus one, 0 where it is not; the top bit turns the sign.
 pub(super) type From = u32;
 pub(super) const TURNED: u32 = 1 << 31;
@@ -266,6 +268,9 @@ fn find(
             if expected >= goes_on_from && (expected as usize) < at {
                 consider(expected, 1);
             }
+            // Where few values take turns there are many such windows, and one that is long enough is soon found.
+            let differ = bits[at..at + RUN_MIN].windows(2).all(|pair| pair[0] != pair[1]);
+            let depth = if differ { depth } else { depth.min(DEPTH_FEW) };
             let places =
                 std::iter::successors(first.checked_sub(1), |&at| before[at as usize].checked_sub(1)).take(depth);
             for from in places.map(i64::from) {

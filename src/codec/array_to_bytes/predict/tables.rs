@@ -214,6 +214,13 @@ impl Table {
         bits(values, &[1, 2, 3]) - bits(placed, &steps)
     }
 
+    /// Whether there is a row at each place.
+    pub(super) fn is_row(&self) -> Vec<bool> {
+        let mut is_row = vec![true; self.places()];
+        self.holes.iter().for_each(|&hole| is_row[hole as usize] = false);
+        is_row
+    }
+
     /// Gives each place without a row what is before it.
     pub(super) fn fill<T: Copy>(&self, values: &mut [T]) {
         for &hole in &self.holes {
@@ -385,19 +392,13 @@ fn encode_order(layout: &Layout, t: usize, (kind, bits): (Elements, &[u64]), eff
         && let Some(columns) = positions(layout, t, kind, bits)
     {
         let points = columns.map(|column| points(layout, column, kind, bits));
-        let (ranks, others) = Chain::new(points.each_ref().map(Vec::as_slice), &is_row(table)).ranks(&table.slots);
+        let (ranks, others) = Chain::new(points.each_ref().map(Vec::as_slice), &table.is_row()).ranks(&table.slots);
         let (ranks, others) = (code(&ranks), code(&others));
         if ranks.len() + others.len() < best.1[0].len() {
             best = (vec![1, columns[0], columns[1], columns[2]], [ranks, others]);
         }
     }
     best
-}
-
-fn is_row(table: &Table) -> Vec<bool> {
-    let mut is_row = vec![true; table.places()];
-    table.holes.iter().for_each(|&hole| is_row[hole as usize] = false);
-    is_row
 }
 
 fn points(layout: &Layout, column: usize, kind: Elements, bits: &[u64]) -> Vec<f64> {
@@ -493,7 +494,7 @@ fn decode_order(
         1 => {
             let others = numbers(parts[1], first.iter().filter(|&&rank| rank == chain::NEAR as i64).count())?;
             let points = columns.map(|column| points(layout, column, kind, bits));
-            Chain::new(points.each_ref().map(Vec::as_slice), &is_row(table)).order(&first, &others)
+            Chain::new(points.each_ref().map(Vec::as_slice), &table.is_row()).order(&first, &others)
         }
         _ => None,
     }
