@@ -102,24 +102,21 @@ impl Choice {
             && effort > 1
             && let Some((ordered, found)) = reorder(&layout, &values, kind, (&keys, threads), &twins)
         {
+            (bits, values) = moved(&layout, &ordered, (&bits, &values));
             (layout, relations) = (ordered, found);
-            bits = load(&layout);
-            values = numbers(&layout, &bits);
         } else if !layout.tables.is_empty()
             && let Some(grouped) = layout.reordered(side_by_side(&layout.columns, &twins))
         {
+            (bits, values) = moved(&layout, &grouped, (&bits, &values));
             layout = grouped;
-            bits = load(&layout);
-            values = numbers(&layout, &bits);
         }
         if kind.is_float && effort > 1 {
             let found = kernel::find(&layout, &values, twins.columns, threads);
             if !found.is_empty()
                 && let Some(told) = layout.told_by(&found)
             {
+                (bits, values) = moved(&layout, &told, (&bits, &values));
                 layout = told;
-                bits = load(&layout);
-                values = numbers(&layout, &bits);
                 for sum in &layout.sums {
                     values.extend(sum.compute(&layout, &values, threads));
                 }
@@ -158,6 +155,20 @@ impl Choice {
         let predictors = threads::all(layout.columns.len() - twins.columns, threads, choose);
         Self { layout, bits, runs, nested, predictors }
     }
+}
+
+/// Elements and values in another order of the same columns.
+fn moved(from: &Layout, to: &Layout, (bits, values): (&[u64], &[f64])) -> (Vec<u64>, Vec<f64>) {
+    let place_of = from.places();
+    let (mut new_bits, mut new_values) = (Vec::with_capacity(bits.len()), Vec::with_capacity(values.len()));
+    for &own in &to.order {
+        let column = &from.columns[place_of[own]];
+        new_bits.extend_from_slice(&bits[column.base..column.base + column.elements]);
+        if !values.is_empty() {
+            new_values.extend_from_slice(&values[column.base..column.base + column.elements]);
+        }
+    }
+    (new_bits, new_values)
 }
 
 /// For each family of columns the arrays that refine each other, and the column by which they were found.

@@ -213,7 +213,7 @@ fn encode(
     stored: &mut Vec<u8>,
 ) -> Result<(), CodecError> {
     let (body, tail) = raw.split_at(raw.len() / kind.width * kind.width);
-    let mut tables = if kind.is_float { tables::find(&mut groups, body, kind) } else { Vec::new() };
+    let mut tables = if kind.is_float { tables::find(&mut groups, body, kind, threads) } else { Vec::new() };
     let mut header = Vec::new();
     let (mut all, mut like) = (Cow::Borrowed(body), Vec::new());
     if let Some((known, older)) = since {

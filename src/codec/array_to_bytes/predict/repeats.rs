@@ -10,8 +10,8 @@ use super::numbers::Elements;
 use super::threads;
 use std::ops::Range;
 
-/// Of the windows one in so many is looked at, to see whether any come again.
-const LOOKED_AT_PART: usize = 32;
+/// Windows that are looked up together, or not at all.
+const BLOCK: usize = 1 << 13;
 /// Elements of a run at least.
 const RUN_MIN: usize = 4;
 /// And so many where neighbours are equal: few different values cost next to nothing anyhow.
@@ -48,43 +48,57 @@ fn slack_of(elements: Elements) -> Slack {
 /// Finds the runs of a segment, on one thread or two. The first `known` elements need not be found; others may be copied
 /// from them, but not nearly: what is near them is better predicted.
 pub(super) fn find_all(bits: &[u64], known: usize, elements: Elements, effort: u32, threads: usize) -> Runs {
-    let (depth, part) = if effort > 1 { (32, 1) } else { (4, 2) };
+    let (depth, part, looked_at_part) = if effort > 1 { (32, 1, 8) } else { (4, 2, 32) };
     let worth = |slack: Slack| {
         let hashes = hashes(bits, elements, slack);
-        (effort > 1 || is_worth(bits, &hashes)).then(|| before(&hashes, part))
+        let blocks = blocks(bits, &hashes, looked_at_part);
+        (effort > 1 || blocks.is_worth).then(|| (before(&hashes, part, &blocks.repeat), blocks.repeat))
     };
     let nearly = || elements.is_float.then(|| worth(slack_of(elements))).flatten();
     let exactly = || match worth(0) {
-        Some(before) => find(bits, known, elements, 0, &[], &before, (depth, part)),
+        Some((before, repeat)) => find(bits, known, elements, 0, &[], (&before, &repeat), (depth, part)),
         None => (vec![0; bits.len()], Tokens::default()),
     };
     let ((exact, exact_tokens), near) = threads::both(threads, exactly, nearly);
     let (near, near_tokens) = match near {
-        Some(before) => find(bits, known, elements, slack_of(elements), &exact, &before, (depth, part)),
+        Some((before, repeat)) => {
+            find(bits, known, elements, slack_of(elements), &exact, (&before, &repeat), (depth, part))
+        }
         None => (Vec::new(), Tokens::default()),
     };
     let near = if near_tokens.count > 0 { near } else { Vec::new() };
     Runs { froms: [exact, near], tokens: [exact_tokens, near_tokens] }
 }
 
-/// Whether runs are worth looking for: of the windows whose hash says that they are looked at, all over the segment, how
-/// many were there before.
-fn is_worth(bits: &[u64], hashes: &[u32]) -> bool {
-    let places = (bits.len() / LOOKED_AT_PART * 4).next_power_of_two().max(64);
-    let mut seen: Vec<u32> = vec![0; places];
+/// Where runs are worth looking for.
+struct Blocks {
+    is_worth: bool,
+    /// Of each block of windows, whether any of them comes again elsewhere, or was there before.
+    repeat: Vec<bool>,
+}
+
+/// Looks at one window in so many (a power of 2), as its hash says, so that a window and its repeat are both looked at or neither.
+fn blocks(bits: &[u64], hashes: &[u32], part: u32) -> Blocks {
+    let places = (bits.len() / part as usize * 4).next_power_of_two().max(64);
+    let mut seen: Vec<(u32, u32)> = vec![(0, 0); places]; // hash, or 0, and place
+    let mut repeat = vec![hashes.len() < BLOCK; hashes.len().div_ceil(BLOCK)];
     let (mut looked_at, mut again) = (0, 0);
-    for (&hash, window) in hashes.iter().zip(bits.windows(RUN_MIN)) {
-        if hash & (LOOKED_AT_PART as u32 - 1) == 0 {
+    for ((at, &hash), window) in (0u32..).zip(hashes).zip(bits.windows(RUN_MIN)) {
+        if hash & (part - 1) == 0 {
             if window.iter().all(|&value| value == window[0]) {
+                repeat[at as usize / BLOCK] = true;
                 continue; // a constant costs nothing anyhow
             }
-            let place = &mut seen[(hash / LOOKED_AT_PART as u32) as usize & (places - 1)];
+            let place = &mut seen[(hash / part) as usize & (places - 1)];
             looked_at += 1;
-            again += usize::from(*place == hash | 1);
-            *place = hash | 1;
+            if place.0 == hash | 1 {
+                again += 1;
+                [at, place.1].into_iter().for_each(|at| repeat[at as usize / BLOCK] = true);
+            }
+            *place = (hash | 1, at);
         }
     }
-    again * 100 > looked_at || bits.len() < 1 << 12
+    Blocks { is_worth: again * 100 > looked_at || bits.len() < 1 << 12, repeat }
 }
 
 /// What an element of a column is.
@@ -177,23 +191,29 @@ fn hashes(bits: &[u64], elements: Elements, slack: Slack) -> Vec<u32> {
     each.skip(RUN_MIN - 1).collect()
 }
 
-/// For each window that is looked up, one in `part` (a power of 2) as its hash says, the last one before it with the same hash,
-/// plus 1; 0 where there is none. Windows are sorted into parts whose tables stay in the cache.
-fn before(hashes: &[u32], part: u32) -> Vec<u32> {
+/// For each window that is looked up, of the blocks that repeat one in `part` (a power of 2) as its hash says, the last one
+/// before it with the same hash, plus 1; 0 where there is none. Windows are sorted into parts whose tables stay in the cache.
+fn before(hashes: &[u32], part: u32, repeat: &[bool]) -> Vec<u32> {
     let of = |hash: u32| (hash >> (u32::BITS - PARTS.trailing_zeros())) as usize;
-    let looked_up = || (0u32..).zip(hashes).filter(|(_, hash)| *hash & (part - 1) == 0);
+    let each = |found: &mut dyn FnMut(&[u32], u32)| {
+        let blocks = (0u32..).step_by(BLOCK).zip(hashes.chunks(BLOCK)).zip(repeat);
+        blocks.filter(|(_, repeat)| **repeat).for_each(|((from, hashes), _)| found(hashes, from));
+    };
+    let is_looked_up = |hash: u32| hash & (part - 1) == 0;
     let mut ends = [0usize; PARTS];
-    looked_up().for_each(|(_, &hash)| ends[of(hash)] += 1);
+    each(&mut |hashes, _| hashes.iter().filter(|&&h| is_looked_up(h)).for_each(|&hash| ends[of(hash)] += 1));
     let mut sum = 0;
     for end in &mut ends {
         (*end, sum) = (sum, sum + *end); // the begins, which writing moves on to the ends
     }
     let mut windows = vec![0u64; sum];
-    for (at, &hash) in looked_up() {
-        let end = &mut ends[of(hash)];
-        windows[*end] = u64::from(hash) << 32 | u64::from(at);
-        *end += 1;
-    }
+    each(&mut |hashes, from| {
+        for (at, &hash) in (from..).zip(hashes).filter(|(_, hash)| is_looked_up(**hash)) {
+            let end = &mut ends[of(hash)];
+            windows[*end] = u64::from(hash) << 32 | u64::from(at);
+            *end += 1;
+        }
+    });
     let mut before = vec![0; hashes.len()];
     let mut table: Vec<u64> = Vec::new(); // hash, and place plus 1
     let mut begin = 0;
@@ -219,14 +239,15 @@ fn before(hashes: &[u32], part: u32) -> Vec<u32> {
 pub(super) type Slack = u32;
 
 /// Finds runs greedily, each time the longest of a few. Elements in working order. With slack, runs begin where `done`
-/// has nothing yet only. `before` says for windows where they were, `depth` how many of these places are looked at.
+/// has nothing yet only. `before` says for windows where they were, `repeat` for blocks of them whether any were there, `depth` how
+/// many of these places are looked at.
 fn find(
     bits: &[u64],
     known: usize,
     elements: Elements,
     slack: Slack,
     done: &[From],
-    before: &[u32],
+    (before, repeat): (&[u32], &[bool]),
     (depth, part): (usize, u32),
 ) -> (Vec<From>, Tokens) {
     let mut tokens = Tokens::default();
@@ -246,9 +267,13 @@ fn find(
     let mut expected = least; // where the run before goes on
     while let Some(&first) = before.get(at) {
         let goes_on = expected >= goes_on_from && (expected as usize) < at && at == copied_to;
+        if first == 0 && !goes_on && (slack == 0 || !repeat[at / BLOCK]) {
+            (at, expected) = (at + 1, expected + 1);
+            continue;
+        }
         let mut best: (usize, i64, i64, bool) = (RUN_MIN - 1, 0, 0, false); // length, from, direction, turned
         // Low bits may carry into the hash: so a near run may go on where the window looks new.
-        if (slack == 0 || done[at] == 0) && (goes_on || first != 0 || slack > 0) {
+        if slack == 0 || done[at] == 0 {
             let mut consider = |from: i64, direction: i64| {
                 let Ok(first) = usize::try_from(from) else { return };
                 let is_turned = !is_like(first, false, at);
@@ -373,7 +398,7 @@ mod tests {
                 if turn { part.iter_mut().for_each(|b| *b = DOUBLES.negated(*b)) }
                 bits.extend(part);
             }
-            let (froms, tokens) = find(&bits, 0, DOUBLES, 0, &[], &before(&hashes(&bits, DOUBLES, 0), part), (8, part));
+            let (froms, tokens) = find(&bits, 0, DOUBLES, 0, &[], (&before(&hashes(&bits, DOUBLES, 0), part, &[true]), &[true]), (8, part));
             for (at, &from) in froms.iter().enumerate().filter(|(_, from)| **from != 0) {
                 let source = (from & !TURNED) as usize - 1;
                 prop_assert!(source < at);
@@ -403,7 +428,8 @@ mod tests {
         let row: Vec<u64> = (1..=50u32).map(|i| f64::from(i).sqrt().to_bits()).collect();
         let mirrored = row.iter().rev().map(|&b| DOUBLES.negated(b));
         let bits: Vec<u64> = row.iter().copied().chain(mirrored).collect();
-        let (froms, tokens) = find(&bits, 0, DOUBLES, 0, &[], &before(&hashes(&bits, DOUBLES, 0), 1), (8, 1));
+        let (froms, tokens) =
+            find(&bits, 0, DOUBLES, 0, &[], (&before(&hashes(&bits, DOUBLES, 0), 1, &[true]), &[true]), (8, 1));
         assert_eq!((tokens.count, froms.iter().filter(|&&f| f != 0).count()), (1, 50));
     }
 }

@@ -230,7 +230,7 @@ impl Table {
 }
 
 /// The tables of a segment; its groups are told which one they are of.
-pub(super) fn find(groups: &mut [Group], body: &[u8], kind: Elements) -> Vec<Table> {
+pub(super) fn find(groups: &mut [Group], body: &[u8], kind: Elements, threads: usize) -> Vec<Table> {
     let load = |n: usize| kind.load(&body[n * kind.width..(n + 1) * kind.width]);
     let begins: Vec<usize> = (groups.iter())
         .scan(0, |at, group| {
@@ -247,29 +247,27 @@ pub(super) fn find(groups: &mut [Group], body: &[u8], kind: Elements) -> Vec<Tab
         let Some(mut table) = Table::of(n, &groups[n], begins[n], &load) else { continue };
         let members: Vec<usize> =
             (0..groups.len()).filter(|&m| m != n && groups[m].table.is_none() && table.fits(&groups[m])).collect();
-        let (mut gain, mut count) = (0.0, 0);
-        for &member in &members {
-            let lanes = groups[member].lanes();
-            for lane in 0..lanes {
-                table.wraps.push(None);
-                if groups[member].is_integer {
-                    continue;
-                }
-                let mut at = begins[member] + lane;
-                let mut values = Vec::with_capacity(table.slots.len());
-                for (all, &kept) in rows_of(&groups[member]).zip(&table.rows) {
-                    values.extend((0..kept).map(|row| kind.value(load(at + row * lanes))));
-                    at += all * lanes;
-                }
-                let placed = table.placed(&values);
-                gain += table.gain(&values, &placed, kind);
-                if let Some(wrap) = table.wraps.last_mut() {
-                    *wrap = Wrap::of(&placed, table.dims);
-                }
-                count += 1;
+        let columns: Vec<(usize, usize)> =
+            members.iter().flat_map(|&m| (0..groups[m].lanes()).map(move |lane| (m, lane))).collect();
+        // Of a column of real numbers: the bits for each number less, and how it goes round.
+        let looked_at = threads::all(columns.len(), threads, |n| {
+            let (member, lane) = columns[n];
+            let (group, lanes) = (&groups[member], groups[member].lanes());
+            if group.is_integer {
+                return None;
             }
-        }
-        if count == 0 || gain <= 0.0 {
+            let mut at = begins[member] + lane;
+            let mut values = Vec::with_capacity(table.slots.len());
+            for (all, &kept) in rows_of(group).zip(&table.rows) {
+                values.extend((0..kept).map(|row| kind.value(load(at + row * lanes))));
+                at += all * lanes;
+            }
+            let placed = table.placed(&values);
+            Some((table.gain(&values, &placed, kind), Wrap::of(&placed, table.dims)))
+        });
+        let gain: f64 = looked_at.iter().flatten().map(|(gain, _)| gain).sum();
+        table.wraps = looked_at.iter().map(|found| found.and_then(|(_, wrap)| wrap)).collect();
+        if gain <= 0.0 {
             continue;
         }
         for m in members.into_iter().chain([n]) {
