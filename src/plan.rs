@@ -63,7 +63,13 @@ pub struct PlanOptions {
     pub small_class_bytes: u64,
     /// Classes of one type of numbers share segments, because their variables predict each other; scheme Aware only.
     pub together: bool,
+    /// Segments are smaller where one of that size would hold most of what there is, so that all cores have something to do.
+    pub spread: bool,
 }
+
+/// So many segments of what there is, where they are spread, but none under so many bytes.
+const SPREAD: u64 = 8;
+const SPREAD_BYTES_MIN: u64 = 512 << 10;
 
 impl Default for PlanOptions {
     fn default() -> Self {
@@ -74,6 +80,7 @@ impl Default for PlanOptions {
             small_bytes: 100,
             small_class_bytes: 8 << 10,
             together: false,
+            spread: false,
         }
     }
 }
@@ -81,7 +88,8 @@ impl Default for PlanOptions {
 impl PlanOptions {
     /// The defaults for a profile.
     pub fn of(profile: &Profile) -> Self {
-        Self { segment_bytes: profile.segment_bytes(), together: profile.is_together(), ..Self::default() }
+        let (segment_bytes, together) = (profile.segment_bytes(), profile.is_together());
+        Self { segment_bytes, together, spread: *profile == Profile::Fast, ..Self::default() }
     }
 }
 
@@ -132,6 +140,13 @@ pub fn plan(
     options: &PlanOptions,
     skip: impl Fn(VariableRef) -> bool,
 ) -> Vec<SegmentPlan> {
+    let mut options = *options;
+    if options.spread {
+        let kept = classes.iter().flat_map(|class| &class.members).filter(|member| !skip(**member));
+        let bytes: u64 = kept.map(|member| member.of(files).raw_bytes.0).sum();
+        let part = bytes.div_ceil(SPREAD).next_multiple_of(8).max(SPREAD_BYTES_MIN);
+        options.segment_bytes = options.segment_bytes.min(part);
+    }
     let mut segments = Vec::new();
     let mut pools: Vec<(Role, ElementType, Vec<Piece>)> = Vec::new();
     let together = options.together && options.scheme == Scheme::Aware;
@@ -169,7 +184,7 @@ pub fn plan(
         };
         if interleaved {
             let width = u64::from(class.element.width());
-            rounds(&large, width, options, |pieces, block| segments.push(segment(pieces, Layout::Interleaved(block))));
+            rounds(&large, width, &options, |pieces, block| segments.push(segment(pieces, Layout::Interleaved(block))));
         } else {
             concatenated(&large, options.segment_bytes, |pieces| segments.push(segment(pieces, Layout::Concatenated)));
         }
@@ -411,7 +426,7 @@ mod tests {
             let options = PlanOptions {
                 scheme, segment_bytes,
                 block_bytes: NonZeroU32::new(block).expect("not zero"),
-                small_bytes: 100, small_class_bytes: 500, together,
+                small_bytes: 100, small_class_bytes: 500, together, spread: false,
             };
             let skip = |v: VariableRef| v.variable % skip_nth == 1;
             let segments = plan(&files, &classes, &options, skip);
@@ -449,6 +464,19 @@ mod tests {
         let of = |ranks: &[u32]| [0, 2, 1].iter().flat_map(|&v| ranks.iter().map(move |&r| (v, r))).collect::<Vec<_>>();
         assert_eq!(order, [of(&[0, 1]), of(&[2])], "those of one shape beside each other");
         assert_eq!(segments[0].columns, [2, 4]);
+    }
+
+    #[test]
+    fn a_small_checkpoint_has_several_segments_where_they_are_spread() {
+        let options = PlanOptions { spread: true, ..PlanOptions::default() };
+        for (bytes, expected) in [(400_000, 1), (2_000_000, 4), (12_000_000, 8), (40_000_000, 10)] {
+            let files = files(&[vec![bytes]]);
+            let segments = plan(&files, &classify(&files, &Naming::default()), &options, |_| false);
+            assert_eq!(segments.len(), expected, "{bytes} bytes");
+            assert!(
+                segments.iter().all(|segment| segment.raw_bytes.0.is_multiple_of(8) && segment.raw_bytes.0 <= 4 << 20)
+            );
+        }
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub(super) fn guess(paths: &[FilePath], directory: &Path) -> (Layout, Explanatio
         .filter(|path| !is_ours(path.as_bytes()) && !is_of_a_store(path.as_bytes()))
         .take(PATHS_MAX)
         .collect();
-    presets::telling()
+    presets::telling(&paths)
         .find_map(|preset| fits(&preset, &paths))
         .or_else(|| from_numbers(&paths, &label_of_directory(directory)))
         .map(|(layout, explanation)| take_the_rest(layout, explanation, &paths))

@@ -1,10 +1,13 @@
 //! The layouts of codes in wide use, as their documentation and their own checkpoints have them.
 
 use super::Layout;
+use mcrengine::ids::FilePath;
 
 /// A line of the table.
 struct Preset {
     name: &'static str,
+    /// One of them is in each of its names; none where that cannot be said. Looking for them is quicker than making patterns.
+    words: &'static [&'static str],
     /// Globs as [`Layout::from_patterns`] takes them, the narrow ones first.
     patterns: &'static [&'static str],
     first_rank: u32,
@@ -16,94 +19,102 @@ struct Preset {
 #[rustfmt::skip]
 const TABLE: &[Preset] = &[
     // DD0007/DD0007.cpu0003, DD0007/DD0007.hierarchy, RD0002/RD0002.boundary.hdf, DD0007/DD0007
-    Preset { name: "enzo", first_rank: 0, telling: true, patterns: &[
+    Preset { name: "enzo", words: &[], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:[A-Z]{2}[0-9]{4,}}.cpu{rank}",
         "**/{checkpoint:[A-Z]{2}[0-9]{4,}}",
         "**/{checkpoint:[A-Z]{2}[0-9]{4,}}.*",
     ]},
     // Carpet writes `checkpoint.chkpt.tmp.it_...` and renames it: that name is no checkpoint.
-    Preset { name: "cactus", first_rank: 0, telling: true, patterns: &[
+    Preset { name: "cactus", words: &[".chkpt"], first_rank: 0, telling: true, patterns: &[
         r"**/{checkpoint:[^/]+\.chkpt(?:_ID)?\.it_[0-9]+}.file_{rank}.h5",
         r"**/{checkpoint:[^/]+\.chkpt(?:_ID)?\.it_[0-9]+}.h5",
     ]},
-    Preset { name: "smilei", first_rank: 0, telling: true, patterns: &[
+    Preset { name: "smilei", words: &["dump-"], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:dump-[0-9]{5}}-{rank:[0-9]{10}}.h5",
     ]},
     // Snapshots in one file or several, and the restart files that GADGET overwrites: restartfiles/restart.3, and GADGET-2's
     // restart.3. A guess takes those for ranks only where none is missing; else such names are LAMMPS's steps.
-    Preset { name: "gadget", first_rank: 0, telling: true, patterns: &[
+    Preset { name: "gadget", words: &["snap", "restart"], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:snap(?:shot)?_[0-9]{3,}}.{rank}{,.hdf5}",
         "**/{checkpoint:snap(?:shot)?_[0-9]{3,}}{,.hdf5}",
         "**/{checkpoint:(?:bak-)?restart}.{rank}",
     ]},
     // The suffix of four or more digits is the rank, with io_form_restart = 102. Nests d01, d02, ... belong together.
-    Preset { name: "wrf", first_rank: 0, telling: true, patterns: &[
+    Preset { name: "wrf", words: &["wrfrst_d"], first_rank: 0, telling: true, patterns: &[
         "**/wrfrst_d[0-9][0-9]_{checkpoint:[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}[:_][0-9]{2}[:_][0-9]{2}}_{rank:[0-9]{4,6}}",
         "**/wrfrst_d[0-9][0-9]_{checkpoint:[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}[:_][0-9]{2}[:_][0-9]{2}}",
     ]},
     // checkpoints_s26/checkpoints_s26_p3.h5, and checkpoints_s26.h5, which joins them
-    Preset { name: "dedalus", first_rank: 0, telling: true, patterns: &[
+    Preset { name: "dedalus", words: &[".h5"], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:[^/]+_s[0-9]+}/{checkpoint}_p{rank}.h5",
         "**/{checkpoint:[^/]+_s[0-9]+}.h5",
     ]},
     // output_00080/amr_00080.out00001; ranks count from 1
-    Preset { name: "ramses", first_rank: 1, telling: true, patterns: &[
+    Preset { name: "ramses", words: &["output_"], first_rank: 1, telling: true, patterns: &[
         "**/{checkpoint:output_[0-9]{5}}/*.out{rank:[0-9]{5,6}}",
         "**/{checkpoint:output_[0-9]{5}}/**",
     ]},
     // processor3/0.5/U: the time is the checkpoint. Collated: processors4/0.5/U.
-    Preset { name: "openfoam", first_rank: 0, telling: true, patterns: &[
+    Preset { name: "openfoam", words: &["processor"], first_rank: 0, telling: true, patterns: &[
         r"**/processor{rank}/{checkpoint:[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?}/**",
         r"**/processors[0-9]*/{checkpoint:[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?}/**",
     ]},
     // basename_s0003_hdf5_chk_0012 when split, else basename_hdf5_chk_0012
-    Preset { name: "flash", first_rank: 0, telling: true, patterns: &[
+    Preset { name: "flash", words: &["_chk_"], first_rank: 0, telling: true, patterns: &[
         "**/*_s{rank:[0-9]{4}}_{checkpoint:(?:hdf5|ncmpi)_chk_[0-9]{4}}",
         "**/*{checkpoint:(?:hdf5|ncmpi)_chk_[0-9]{4}}",
     ]},
     // eddy_uv0.f00012, rs6eddy_uv3.f00001: the digit before the dot is the number of the writer
-    Preset { name: "nek5000", first_rank: 0, telling: true, patterns: &[
+    Preset { name: "nek5000", words: &[".f"], first_rank: 0, telling: true, patterns: &[
         r"**/*{rank:[0-9]}.{checkpoint:f[0-9]{5}}",
     ]},
     // data.0003.dbl, rho.0003.dbl.h5; the double and the float outputs are counted apart
-    Preset { name: "pluto", first_rank: 0, telling: true, patterns: &[
+    Preset { name: "pluto", words: &[".dbl", ".flt"], first_rank: 0, telling: true, patterns: &[
         r"**/*.{checkpoint:[0-9]{4}\.(?:dbl|flt)}{,.h5}",
     ]},
     // chk00010/Level_0/Cell_D_00003, chk00010/Header; AMReX writes chk00010.temp and renames it
-    Preset { name: "amrex", first_rank: 0, telling: true, patterns: &[
+    Preset { name: "amrex", words: &["chk"], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:chk[^/.]*[0-9]{5,}}/**/*_D_{rank:[0-9]{5}}",
         "**/{checkpoint:chk[^/.]*[0-9]{5,}}/**",
     ]},
-    Preset { name: "chombo", first_rank: 0, telling: true, patterns: &[
+    Preset { name: "chombo", words: &["d.hdf5"], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:[^/]*[0-9]{4,}}.{1d,2d,3d}.hdf5",
     ]},
-    Preset { name: "athena", first_rank: 0, telling: true, patterns: &[
+    Preset { name: "athena", words: &[".rst"], first_rank: 0, telling: true, patterns: &[
         r"**/{checkpoint:[^/]+\.(?:[0-9]{5}|final)}.rst",
     ]},
     // melt.1800.11.restart, restart.1700.base (a `%` in the name), poly.restart.1700 (without); the number after the
     // step is that of the file, which with `fileper` is not the rank but grows with it
-    Preset { name: "lammps", first_rank: 0, telling: true, patterns: &[
+    Preset { name: "lammps", words: &[], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:[^/]*[0-9]}.{rank}{,.restart,.rst}",
         "**/{checkpoint:[^/]*[0-9]}.base{,.restart,.rst}",
         "**/{checkpoint:[^/]*[0-9]}.{restart,rst}",
         "**/{checkpoint:[^/]*restart[^/]*[0-9]}",
     ]},
-    Preset { name: "gromacs", first_rank: 0, telling: true, patterns: &["**/{checkpoint}.cpt"] },
-    Preset { name: "namd", first_rank: 0, telling: true, patterns: &[
+    Preset { name: "gromacs", words: &[".cpt"], first_rank: 0, telling: true, patterns: &["**/{checkpoint}.cpt"] },
+    Preset { name: "namd", words: &[".restart"], first_rank: 0, telling: true, patterns: &[
         r"**/{checkpoint:[^/]+\.restart(?:\.[0-9]+)?}.{coor,vel,xsc}",
     ]},
     // One directory for each checkpoint; one file for each checkpoint.
-    Preset { name: "directories", first_rank: 0, telling: false, patterns: &["{checkpoint}/**"] },
-    Preset { name: "files", first_rank: 0, telling: false, patterns: &["**/{checkpoint}"] },
+    Preset { name: "directories", words: &[], first_rank: 0, telling: false, patterns: &["{checkpoint}/**"] },
+    Preset { name: "files", words: &[], first_rank: 0, telling: false, patterns: &["**/{checkpoint}"] },
 ];
 
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|preset| preset.name)
 }
 
-/// The presets that a guess may settle on, the most telling first.
-pub(super) fn telling() -> impl Iterator<Item = Layout> {
-    TABLE.iter().filter(|preset| preset.telling).map(make)
+/// The presets that a guess at these names may settle on, the most telling first.
+pub(super) fn telling(paths: &[&FilePath]) -> impl Iterator<Item = Layout> {
+    TABLE.iter().filter(|preset| preset.telling && preset.words_are_in(paths)).map(make)
+}
+
+impl Preset {
+    fn words_are_in(&self, paths: &[&FilePath]) -> bool {
+        let has = |path: &[u8], word: &str| path.windows(word.len()).any(|some| some == word.as_bytes());
+        let has_one = |path: &&FilePath| self.words.iter().any(|word| has(path.as_bytes(), word));
+        self.words.is_empty() || paths.iter().any(has_one)
+    }
 }
 
 pub(super) fn get(name: &str) -> Option<Layout> {
@@ -119,7 +130,6 @@ fn make(preset: &Preset) -> Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mcrengine::ids::FilePath;
 
     /// Preset, path, label, rank; no label: part of no checkpoint.
     #[rustfmt::skip]
@@ -190,6 +200,9 @@ mod tests {
             let placed = layout.place(&FilePath::new(path.as_bytes()).expect("valid"));
             let found = placed.as_ref().map_or(("", None), |p| (p.checkpoint.as_str(), p.rank.map(|r| r.0)));
             assert_eq!(found, (label, rank), "{name}: {path}");
+            let preset = TABLE.iter().find(|preset| preset.name == name).expect(name);
+            let path = FilePath::new(path.as_bytes()).expect("valid");
+            assert!(label.is_empty() || preset.words_are_in(&[&path]), "{name}: {path} has none of its words");
         }
         for name in names() {
             assert!(EXAMPLES.iter().any(|example| example.0 == name), "{name} has no example");
