@@ -59,10 +59,11 @@ impl Aggregator {
             .with_keepalive_interval(Some(Duration::from_secs(interval)))
             .with_keepalive_retries(Some(KEEPALIVE_RETRIES));
         let budget = budget::Budget::new(config.budget_bytes);
-        let take_apart = config.hub.flush.plan.scheme.takes_files_apart();
+        let flush = &config.hub.flush;
+        let takes = (flush.plan.scheme.takes_files_apart(), flush.profile.leaves_filters());
         let (group_size, threads, ranks) = (config.hub.group_size, config.hub.flush.threads, config.hub.ranks);
         let (hub, events, received) = Hub::new(Arc::clone(&store), config.hub, Arc::clone(&budget));
-        let service = Service::new(events.clone(), store, budget, take_apart, group_size, threads).with_ranks(ranks);
+        let service = Service::new(events.clone(), store, budget, takes, group_size, threads).with_ranks(ranks);
         let hub = tokio::spawn(hub.run(received));
         let (stop, stopped) = oneshot::channel::<()>();
         let (shut, shutting) = oneshot::channel::<()>();

@@ -40,6 +40,7 @@ pub struct Service {
     store: Arc<dyn Store>,
     budget: Arc<Budget>,
     take_apart: bool,
+    in_haste: bool,
     group_size: u32,
     threads: usize,
     sessions: Arc<AtomicU64>,
@@ -52,19 +53,21 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service that reports to a hub and restarts from a store. `take_apart`: agents announce variables, not whole files.
+    /// A service that reports to a hub and restarts from a store. `take_apart`: agents announce variables, not
+    /// whole files; `in_haste`: they leave chunks behind filters where taking these off gains little.
     pub fn new(
         hub: mpsc::Sender<HubEvent>,
         store: Arc<dyn Store>,
         budget: Arc<Budget>,
-        take_apart: bool,
+        (take_apart, in_haste): (bool, bool),
         group_size: u32,
         threads: usize,
     ) -> Self {
         let (sessions, open) = (Arc::new(AtomicU64::new(1)), Arc::new(Semaphore::new(SESSIONS_MAX)));
         let restores = Arc::new(Semaphore::new(RESTORES_MAX));
         let room = Arc::new(Semaphore::new(ANNOUNCED_KIB_MAX));
-        Self { hub, store, budget, take_apart, group_size, threads, sessions, open, restores, room, ranks: None }
+        let ranks = None;
+        Self { hub, store, budget, take_apart, in_haste, group_size, threads, sessions, open, restores, room, ranks }
     }
 
     /// With the number of ranks of jobs whose agents do not say it.
@@ -171,7 +174,8 @@ impl Service {
         let session = link.session;
         let takes = Arc::clone(&link);
         slot.fill(move |frame| takes.data(frame));
-        let welcome = v1::Welcome { version: WIRE_VERSION, take_apart: self.take_apart, software: SOFTWARE.into() };
+        let (take_apart, in_haste) = (self.take_apart, self.in_haste);
+        let welcome = v1::Welcome { version: WIRE_VERSION, take_apart, software: SOFTWARE.into(), in_haste };
         drop(out);
         link.send(To::Welcome(welcome));
         let end = match self.hub.send(HubEvent::Opened { link: Arc::clone(&link), job: job.clone() }).await {

@@ -397,7 +397,7 @@ impl Save<'_> {
         // Half of the budget, and no less than what the flushes at a time need to go on.
         let least = least_budget(self.options.plan.segment_bytes, &self.options.profile) * GROUPS_AT_A_TIME as u64;
         let reserve = least.max(self.budget.total_bytes() / 2);
-        let mode = if self.options.plan.scheme.takes_files_apart() { CaptureMode::Apart } else { CaptureMode::Whole };
+        let mode = CaptureMode::of(self.options.plan.scheme, &self.options.profile);
         let (next, done, failed) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(files.len())), Mutex::new(None));
         std::thread::scope(|scope| {
             for _ in 0..self.options.threads.clamp(1, files.len().max(1)) {

@@ -99,7 +99,7 @@ impl Agent {
                     budget_bytes: config.budget_bytes / config.aggregators.len().max(1) as u64,
                 };
                 tokio::spawn(run_link(options, received, news_to.clone()));
-                Link { orders, take_apart: None, is_refused: false }
+                Link { orders, mode: None, is_refused: false }
             })
             .collect();
         let (stop, stopped) = oneshot::channel();
@@ -137,7 +137,7 @@ impl Agent {
 struct Link {
     orders: mpsc::Sender<Order>,
     /// Known once a session began.
-    take_apart: Option<bool>,
+    mode: Option<CaptureMode>,
     /// The aggregator said last that it will not have this agent; nobody need wait for it.
     is_refused: bool,
 }
@@ -147,7 +147,7 @@ type RankKey = (CheckpointId, Rank);
 struct HeldRank {
     announce_id: u64,
     link: usize,
-    take_apart: bool,
+    mode: CaptureMode,
     ready: ReadyRank,
 }
 
@@ -155,7 +155,7 @@ struct HeldRank {
 struct Captured {
     ready: ReadyRank,
     link: usize,
-    take_apart: bool,
+    mode: CaptureMode,
     result: Result<Held, (FilePath, CaptureError)>,
 }
 
@@ -278,7 +278,7 @@ impl Core {
     fn start_captures(&mut self) {
         while self.capturing.len() < self.config.capture_threads {
             let can_start = |ready: &ReadyRank| {
-                self.links[self.link_of(ready.rank)].take_apart.is_some()
+                self.links[self.link_of(ready.rank)].mode.is_some()
                     && !self.capturing.contains(&(ready.checkpoint.clone(), ready.rank))
             };
             let Some(position) = self.ready.iter().position(can_start) else { return };
@@ -289,7 +289,7 @@ impl Core {
 
     fn start_capture(&mut self, ready: ReadyRank) {
         let link = self.link_of(ready.rank);
-        let take_apart = self.links[link].take_apart.unwrap_or(true);
+        let mode = self.links[link].mode.unwrap_or(CaptureMode::Apart);
         self.capturing.insert((ready.checkpoint.clone(), ready.rank));
         let announce_id = self.next_announce;
         self.next_announce += 1;
@@ -297,15 +297,14 @@ impl Core {
             (self.config.watch.clone(), Arc::clone(&self.maps), Arc::clone(&self.descriptors));
         let done = self.done_to.clone();
         tokio::task::spawn_blocking(move || {
-            let mode = if take_apart { CaptureMode::Apart } else { CaptureMode::Whole };
             let result = describe(&root, &ready, announce_id, mode, &*maps, &descriptors);
             // Only fails when the agent has ended.
-            let _ = done.blocking_send(Captured { ready, link, take_apart, result });
+            let _ = done.blocking_send(Captured { ready, link, mode, result });
         });
     }
 
     fn captured(&mut self, captured: Captured) {
-        let Captured { ready, link, take_apart, result } = captured;
+        let Captured { ready, link, mode, result } = captured;
         let key = (ready.checkpoint.clone(), ready.rank);
         self.capturing.remove(&key);
         match result {
@@ -323,7 +322,7 @@ impl Core {
                     tracing::error!(link, "the link takes no orders; the rank is announced again at the next rescan");
                     return;
                 }
-                self.held.insert(key, HeldRank { announce_id, link, take_apart, ready });
+                self.held.insert(key, HeldRank { announce_id, link, mode, ready });
             }
             Err((path, error)) if error.is_transient() => {
                 tracing::info!(checkpoint = %key.0, rank = key.1.0, %path, %error, "changed while it was read; read again once it rests");
@@ -339,11 +338,11 @@ impl Core {
 
     fn told(&mut self, news: News) {
         match news {
-            News::Welcome { link, take_apart } => {
-                (self.links[link].take_apart, self.links[link].is_refused) = (Some(take_apart), false);
-                // Captured for an aggregator with another scheme: once more.
+            News::Welcome { link, mode } => {
+                (self.links[link].mode, self.links[link].is_refused) = (Some(mode), false);
+                // Captured for an aggregator with another scheme or profile: once more.
                 let other: Vec<RankKey> = (self.held.iter())
-                    .filter(|(_, held)| held.link == link && held.take_apart != take_apart)
+                    .filter(|(_, held)| held.link == link && held.mode != mode)
                     .map(|(key, _)| key.clone())
                     .collect();
                 for key in other {
@@ -475,7 +474,7 @@ fn describe(
         let fail = |error| (path.clone(), error);
         let mut captured = capture(root, path, ready.rank, mode, maps).map_err(fail)?;
         let mut header = file_to_wire(&captured.header);
-        if (header.encoded_len() + wire.encoded_len()) as u64 > ANNOUNCEMENT_BYTES_MAX / 2 && mode == CaptureMode::Apart
+        if (header.encoded_len() + wire.encoded_len()) as u64 > ANNOUNCEMENT_BYTES_MAX / 2 && mode != CaptureMode::Whole
         {
             // A file whose description is as long as a checkpoint is taken whole.
             captured = capture(root, path, ready.rank, CaptureMode::Whole, maps).map_err(fail)?;

@@ -9,10 +9,12 @@
 use crate::fingerprint::Fingerprint;
 use crate::h5::{FileMap, MapInput, MapSource, MappedVariable};
 use crate::holes::Sparse;
+use mcrengine::codec::{Profile, Scratch, encode_best};
 use mcrengine::container::{DIGEST_BYTES_MIN, NO_DIGEST};
 use mcrengine::filter;
 use mcrengine::header::{ElementType, Extent, FileHeader, Filter, Role, Shape, VariableHeader};
 use mcrengine::ids::{Digest, FilePath, Rank};
+use mcrengine::plan::Scheme;
 use mcrengine::units::RawBytes;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -28,8 +30,27 @@ use tracing::debug;
 pub enum CaptureMode {
     /// Every file is one opaque variable, as the Agnostic schemes want it.
     Whole,
-    /// HDF5 files become skeleton and variables.
+    /// HDF5 files become skeleton and variables, and filters are taken off chunks.
     Apart,
+    /// The same, but filters are taken off only where that makes a chunk much shorter: that they can be put on again has to be
+    /// shown, and deflating takes longer than all that a codec in haste does.
+    ApartInHaste,
+}
+
+impl CaptureMode {
+    /// For a scheme and a profile.
+    pub fn of(scheme: Scheme, profile: &Profile) -> Self {
+        Self::wanted(scheme.takes_files_apart(), profile.leaves_filters())
+    }
+
+    /// As an aggregator says it.
+    pub fn wanted(take_apart: bool, in_haste: bool) -> Self {
+        match (take_apart, in_haste) {
+            (true, true) => Self::ApartInHaste,
+            (true, false) => Self::Apart,
+            (false, _) => Self::Whole,
+        }
+    }
 }
 
 /// A file that was read once, whole and unchanged.
@@ -138,7 +159,7 @@ pub fn capture_keeping(
     let mut input = Input::new(&file, &metadata, keep).map_err(|e| changed_if_short(e, &name))?;
     let map = match mode {
         CaptureMode::Whole => None,
-        CaptureMode::Apart => {
+        CaptureMode::Apart | CaptureMode::ApartInHaste => {
             let whole = input.whole.as_deref();
             maps.map(&MapInput { path: &name, file: &file, bytes: fingerprint.bytes, whole })
                 .and_then(|map| map.check(fingerprint.bytes).map(|()| map))
@@ -148,7 +169,7 @@ pub fn capture_keeping(
         }
     };
     let (digest, variables) = match map {
-        Some(map) => taken_apart(&mut input, map),
+        Some(map) => taken_apart(&mut input, map, mode),
         None => input.digest().map(|digest| (digest, vec![whole(digest, fingerprint.bytes)])),
     }
     .map_err(|e| changed_if_short(e, &name))?;
@@ -262,7 +283,7 @@ fn whole(digest: Digest, bytes: u64) -> VariableHeader {
 }
 
 /// The file's digest, and its variables with theirs: the skeleton first, then the arrays by path.
-fn taken_apart(input: &mut Input<'_>, map: FileMap) -> io::Result<(Digest, Vec<VariableHeader>)> {
+fn taken_apart(input: &mut Input<'_>, map: FileMap, mode: CaptureMode) -> io::Result<(Digest, Vec<VariableHeader>)> {
     let skeleton = map.skeleton(input.bytes);
     let skeleton_bytes = skeleton.iter().map(|e| e.raw_bytes).sum();
     let mut variables = Vec::with_capacity(map.variables.len() + 1);
@@ -285,7 +306,9 @@ fn taken_apart(input: &mut Input<'_>, map: FileMap) -> io::Result<(Digest, Vec<V
             continue;
         }
         let failed = failed.entry(mapped.filters.clone()).or_default();
-        match filtered(input, mapped, *failed < FAILED_VARIABLES_MAX, &mut variables)? {
+        let to_be_tried =
+            *failed < FAILED_VARIABLES_MAX && (mode == CaptureMode::Apart || is_worth_it(input, &mapped)?);
+        match filtered(input, mapped, to_be_tried, &mut variables)? {
             true => *failed = 0,
             false => *failed += 1,
         }
@@ -310,6 +333,19 @@ fn unfiltered(mapped: MappedVariable) -> VariableHeader {
         filters: [].into(),
         extents: mapped.extents.into(),
     }
+}
+
+/// A chunk without its filters, coded in haste, must take no more than so many per cent of the stored one.
+const WORTH_PERCENT: usize = 85;
+
+/// Whether the first chunk is much shorter without its filters.
+fn is_worth_it(input: &mut Input<'_>, mapped: &MappedVariable) -> io::Result<bool> {
+    let Some(extent) = mapped.extents.first() else { return Ok(false) };
+    let chunk = input.get(extent.offset, extent.stored_bytes)?;
+    let raw = usize::try_from(extent.raw_bytes).ok().and_then(|raw| filter::take_off(&mapped.filters, chunk, raw).ok());
+    let Some(raw) = raw else { return Ok(true) }; // they are of no use, which whoever tries them finds out
+    let coded = encode_best(&Profile::Fast, &raw, &mapped.element, &[], false, &mut Scratch::default());
+    Ok(coded.is_ok_and(|(_, stored)| stored.len() * 100 < chunk.len() * WORTH_PERCENT))
 }
 
 /// Tries the chunks, if any are to be tried: those whose stored bytes come back go on as raw bytes, the others as they

@@ -4,6 +4,7 @@
 //! committed. Generated types stop here.
 
 use crate::capture::CaptureError;
+use crate::capture::CaptureMode;
 use crate::memory;
 use crate::source::OpenFile;
 use bytes::Bytes;
@@ -56,8 +57,8 @@ pub enum News {
     Welcome {
         /// Which link.
         link: usize,
-        /// Variables, not whole files.
-        take_apart: bool,
+        /// As it wants them.
+        mode: CaptureMode,
     },
     /// The group's part is in the store. Told again once the checkpoint exists.
     Committed {
@@ -260,7 +261,8 @@ async fn run_session(
     match tokio::time::timeout(deadline, from.message()).await {
         Ok(Ok(Some(v1::ToAgent { message: Some(To::Welcome(welcome)) }))) if welcome.version == WIRE_VERSION => {
             tracing::info!(aggregator = options.address, software = welcome.software, "session began");
-            let welcome = News::Welcome { link: options.link, take_apart: welcome.take_apart };
+            let mode = CaptureMode::wanted(welcome.take_apart, welcome.in_haste);
+            let welcome = News::Welcome { link: options.link, mode };
             if news.send(welcome).await.is_err() {
                 return Ended::NoOrders;
             }

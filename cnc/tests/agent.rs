@@ -74,7 +74,8 @@ impl Session {
     async fn welcome(&mut self) {
         assert!(matches!(self.hear().await, Hear::Hello(_)));
         let software = "test".into();
-        self.say(Say::Welcome(v1::Welcome { version: WIRE_VERSION, take_apart: true, software })).await;
+        self.say(Say::Welcome(v1::Welcome { version: WIRE_VERSION, take_apart: true, software, in_haste: false }))
+            .await;
     }
 
     /// The next announcement, whatever else is said before.

@@ -184,6 +184,11 @@ impl Profile {
         matches!(self, Self::Fast | Self::Balanced | Self::Max)
     }
 
+    /// Whether chunks stay behind their filters where taking these off does not make them much shorter.
+    pub fn leaves_filters(&self) -> bool {
+        matches!(self, Self::Fast | Self::Raw)
+    }
+
     /// Whether it codes segments with what an older checkpoint has of them.
     pub fn looks_back(&self) -> bool {
         *self == Self::Max

@@ -161,12 +161,15 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
     let ranks = sampled_ranks(&bytes_of, args.group_size.get(), args.sample);
     let threads = threads(args.threads);
     let reading = super::threads(0);
-    let Some(captured) = capture_ranks(&dir, checkpoint, &ranks, CaptureMode::Apart, reading, deadline)? else {
-        bail!("--time-limit: {} s were over before the files were read", input.time_limit);
+    let read = |mode| match capture_ranks(&dir, checkpoint, &ranks, mode, reading, deadline)? {
+        Some(captured) => Ok(captured),
+        None => bail!("--time-limit: {} s were over before the files were read", input.time_limit),
     };
+    let (captured, in_haste) = (read(CaptureMode::Apart)?, read(CaptureMode::ApartInHaste)?);
     let bench = Bench::new(&dir, &captured, threads, &budget);
+    let bench_in_haste = Bench::new(&dir, &in_haste, threads, &budget);
     let progress = Progress::new("measuring", input.json);
-    let job = Job { bench, args: &args, progress: &progress };
+    let job = Job { bench, bench_in_haste, args: &args, progress: &progress };
 
     let plan = PlanOptions::default();
     let groups = job.bench.plan(args.group_size.get(), plan)?;
@@ -201,6 +204,8 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
 
 struct Job<'a> {
     bench: Bench<'a>,
+    /// Of files that were captured in haste.
+    bench_in_haste: Bench<'a>,
     args: &'a BenchCodecsArgs,
     progress: &'a Progress,
 }
@@ -287,7 +292,8 @@ impl Job<'_> {
     /// A profile over everything, with the plan that it has in a save.
     fn profile(&self, profile: &Profile, deadline: Deadline) -> anyhow::Result<ProfileLine> {
         let (coder, none) = (Coder::Profile(profile.clone()), ProfileLine { profile: profile.clone(), measured: None });
-        let groups = self.bench.plan(self.args.group_size.get(), coder.plan())?;
+        let bench = if profile.leaves_filters() { &self.bench_in_haste } else { &self.bench };
+        let groups = bench.plan(self.args.group_size.get(), coder.plan())?;
         let all = all_items(&groups);
         let raw_of = |item: &Item| groups[item.group].segments[item.segment].raw_bytes.0;
         let raw_bytes = all.iter().map(raw_of).sum();
@@ -296,17 +302,12 @@ impl Job<'_> {
         let items: Vec<Item> = chosen.iter().map(|&at| all[at]).collect();
         self.progress.message(profile.to_string());
         self.progress.add(items.iter().map(raw_of).sum());
-        let measured = self.bench.each(
-            &groups,
-            &items,
-            coder.memory_per_raw_byte(),
-            deadline,
-            |group, segment, raw, scratch| {
+        let measured =
+            bench.each(&groups, &items, coder.memory_per_raw_byte(), deadline, |group, segment, raw, scratch| {
                 let (cell, stored) = self.cell(&coder, segment, group.files, raw, scratch)?;
                 self.progress.done(raw.len() as u64);
                 Ok((cell, stored.chain))
-            },
-        )?;
+            })?;
         let Some(measured) = measured.into_iter().collect::<Option<Vec<_>>>() else { return Ok(none) };
         let mut cell = Cell::default();
         measured.iter().for_each(|(one, _)| cell.add(one));

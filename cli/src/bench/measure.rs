@@ -6,6 +6,7 @@ use super::input::{Captured, Deadline};
 use anyhow::{Context, bail};
 use mcr_anc::budget::Budget;
 use mcr_anc::compress::compress;
+use mcr_cnc::capture::CaptureMode;
 use mcr_cnc::source::{Descriptors, OpenFile};
 use mcrengine::classify::{Naming, VariableClass, classify};
 use mcrengine::codec::{Basis, Chain, Profile, Scratch, Step};
@@ -13,7 +14,7 @@ use mcrengine::container::{ContainerWriter, Contents, StoredSegment};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId};
 use mcrengine::merge::{Layout, merge};
-use mcrengine::plan::{PlanOptions, SegmentPlan, plan};
+use mcrengine::plan::{PlanOptions, Scheme, SegmentPlan, plan};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -46,6 +47,16 @@ impl Coder {
         match self {
             Self::Profile(profile) => PlanOptions::of(profile),
             Self::GzipTwice | Self::Lz4 | Self::Pco | Self::Bitshuffle | Self::Runs => PlanOptions::default(),
+        }
+    }
+
+    /// How files are captured for it.
+    pub fn mode(&self, scheme: Scheme) -> CaptureMode {
+        match self {
+            Self::Profile(profile) => CaptureMode::of(scheme, profile),
+            Self::GzipTwice | Self::Lz4 | Self::Pco | Self::Bitshuffle | Self::Runs => {
+                CaptureMode::wanted(scheme.takes_files_apart(), false)
+            }
         }
     }
 

@@ -255,10 +255,22 @@ fn spread(things: usize, most: usize) -> Vec<usize> {
     (1..=n).map(|i| i * things / n - 1).collect()
 }
 
-/// The files of a checkpoint, whole for the schemes that do not look inside, and taken apart for the others.
+/// The files of a checkpoint: whole for the schemes that do not look inside, taken apart for the others, in haste for profiles
+/// that are.
 struct Files {
     whole: Captured,
     apart: Captured,
+    in_haste: Captured,
+}
+
+impl Files {
+    fn of(&self, scheme: Scheme, coder: &Coder) -> &Captured {
+        match coder.mode(scheme) {
+            CaptureMode::Whole => &self.whole,
+            CaptureMode::Apart => &self.apart,
+            CaptureMode::ApartInHaste => &self.in_haste,
+        }
+    }
 }
 
 struct Job<'a> {
@@ -274,7 +286,8 @@ impl Job<'_> {
         self.progress.message(format!("{}, reading", checkpoint.label));
         let read = |mode| capture_ranks(self.dir, checkpoint, ranks, mode, self.threads, self.deadline);
         let Some(whole) = read(CaptureMode::Whole)? else { return Ok(None) };
-        Ok(read(CaptureMode::Apart)?.map(|apart| Files { whole, apart }))
+        let Some(apart) = read(CaptureMode::Apart)? else { return Ok(None) };
+        Ok(read(CaptureMode::ApartInHaste)?.map(|in_haste| Files { whole, apart, in_haste }))
     }
 }
 
@@ -292,7 +305,7 @@ impl Measured<'_> {
             return Ok(known.clone());
         }
         let Job { dir, threads, budget, deadline, progress } = self.job;
-        let captured = if cell.scheme.takes_files_apart() { &self.files.apart } else { &self.files.whole };
+        let captured = self.files.of(cell.scheme, &cell.coder);
         let mut options = PlanOptions { scheme: cell.scheme, ..cell.coder.plan() };
         if let Some(block_bytes) = cell.block_bytes {
             options.block_bytes = block_bytes;

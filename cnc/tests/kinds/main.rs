@@ -20,7 +20,7 @@ use mcrengine::ids::{FilePath, Rank};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use support::{MAPS, described, round_trip};
+use support::{MAPS, described, round_trip, round_trip_as};
 use write::{FileOptions, Space, Writer, make, set, smooth};
 
 const NEW: FileOptions = FileOptions { latest: true, user_block: 0, address_bytes: 0 };
@@ -242,6 +242,37 @@ fn filters_come_off_and_what_cannot_be_put_back_stays_as_it_stands() {
             assert!(found.len() == 1 && found[0].starts_with("StoredChunks B1 ["), "{opaque}: {found:?}");
         }
     }
+}
+
+#[test]
+fn in_haste_filters_come_off_where_that_makes_chunks_much_shorter() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let writer = Writer::new(&directory.path().join("f.h5"), OLD);
+    let deflated = |list| {
+        set::chunk(&[1000])(list);
+        set::deflate(4)(list);
+    };
+    let mut state = 1u64;
+    let rough: Vec<u8> = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state.to_le_bytes()
+    })
+    .take(5000)
+    .flatten()
+    .collect();
+    let counted: Vec<u8> = (0..5000).flat_map(|n| (f64::from(n) * 1.25).to_le_bytes()).collect();
+    writer.dataset("/counted", *H5T_IEEE_F64LE, Space::Simple(&[5000]), deflated, Some(&counted));
+    writer.dataset("/rough", *H5T_IEEE_F64LE, Space::Simple(&[5000]), deflated, Some(&rough));
+    drop(writer);
+    let taken = |mode| round_trip_as(directory.path(), "f.h5", (mode, &*MAPS), 1000);
+    let number = ["Array F64LE [5000] [Deflate { level: 4 }]"];
+    let all = taken(CaptureMode::Apart);
+    is(&all, "/counted", &number);
+    is(&all, "/rough", &number);
+    let in_haste = taken(CaptureMode::ApartInHaste);
+    is(&in_haste, "/counted", &number);
+    let rough = described(&in_haste, "/rough");
+    assert!(rough.len() == 1 && rough[0].starts_with("StoredChunks B1 ["), "{rough:?}");
 }
 
 /// Bytes of one element of the types used above.

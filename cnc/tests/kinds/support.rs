@@ -28,8 +28,18 @@ fn worker_entry() {
 
 /// Captures a file, rebuilds it from reads of its variables in pieces of `piece_bytes`, and compares all bytes.
 pub fn round_trip(root: &Path, name: &str, maps: &dyn MapSource, piece_bytes: usize) -> FileHeader {
+    round_trip_as(root, name, (CaptureMode::Apart, maps), piece_bytes)
+}
+
+/// The same, captured in this way.
+pub fn round_trip_as(
+    root: &Path,
+    name: &str,
+    (mode, maps): (CaptureMode, &dyn MapSource),
+    piece_bytes: usize,
+) -> FileHeader {
     let path = FilePath::new(name.as_bytes()).expect("a valid path");
-    let captured = capture(root, &path, Rank(0), CaptureMode::Apart, maps).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let captured = capture(root, &path, Rank(0), mode, maps).unwrap_or_else(|e| panic!("{name}: {e}"));
     captured.header.check().unwrap_or_else(|e| panic!("{name}: {e}"));
     let header = Arc::new(captured.header);
     let source = OpenFile::new(root, Arc::clone(&header), captured.fingerprint, &Descriptors::new(4));
