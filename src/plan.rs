@@ -68,7 +68,7 @@ pub struct PlanOptions {
 }
 
 /// So many segments of what there is, where they are spread, but none under so many bytes.
-const SPREAD: u64 = 8;
+const SPREAD: u64 = 4;
 const SPREAD_BYTES_MIN: u64 = 512 << 10;
 
 impl Default for PlanOptions {
@@ -469,7 +469,7 @@ mod tests {
     #[test]
     fn a_small_checkpoint_has_several_segments_where_they_are_spread() {
         let options = PlanOptions { spread: true, ..PlanOptions::default() };
-        for (bytes, expected) in [(400_000, 1), (2_000_000, 4), (12_000_000, 8), (40_000_000, 10)] {
+        for (bytes, expected) in [(400_000, 1), (2_000_000, 4), (12_000_000, 4), (40_000_000, 10)] {
             let files = files(&[vec![bytes]]);
             let segments = plan(&files, &classify(&files, &Naming::default()), &options, |_| false);
             assert_eq!(segments.len(), expected, "{bytes} bytes");

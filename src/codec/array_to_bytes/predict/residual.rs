@@ -46,6 +46,8 @@ pub(super) struct Numbers<'a> {
     pub around: &'a [Around],
 }
 
+/// Bytes that noise leaves of a number at least.
+const NOISE_BYTES: usize = 2;
 /// A level that takes next to no time.
 const ZSTD_LEVEL_FAST: i32 = 1;
 
@@ -102,12 +104,11 @@ pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
     let is_short = best.len() < values.len();
     if !numbers.is_predicted || effort.symbols && is_short {
         let shuffled: Vec<u8> = (0..8).flat_map(|byte| values.iter().map(move |v| v.to_le_bytes()[byte])).collect();
-        // A high level takes long, and does not make up for much.
-        let is_near = |code: &[u8]| code.len() < best.len() + best.len() / 4;
-        let is_worth_it = match effort.zstd_level > ZSTD_LEVEL_FAST {
-            true => zstd::bulk::compress(&shuffled, ZSTD_LEVEL_FAST).is_ok_and(|code| is_near(&code)),
-            false => true,
-        };
+        // Of many bits a number most are noise: there a high level takes long, and does not make up for much.
+        let is_near = |code: Vec<u8>| code.len() < best.len() + best.len() / 4;
+        let is_worth_it = best.len() < values.len() * NOISE_BYTES
+            || effort.zstd_level <= ZSTD_LEVEL_FAST
+            || zstd::bulk::compress(&shuffled, ZSTD_LEVEL_FAST).is_ok_and(is_near);
         if is_worth_it && let Ok(code) = zstd::bulk::compress(&shuffled, effort.zstd_level) {
             keep(&mut best, Way::Bytes, &code);
         }
