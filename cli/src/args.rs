@@ -111,6 +111,9 @@ pub struct SaveArgs {
     /// With max: one checkpoint of so many at least is coded by itself
     #[arg(long, default_value_t = WHOLE_EVERY, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
     pub whole_every: u32,
+    /// Seconds to wait at most for another process that is saving the same group
+    #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub wait: u64,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -150,11 +150,6 @@ const GROUPS_AT_A_TIME: usize = 3;
 /// The bytes of a file, and the right to hold them.
 type Image = (Vec<u8>, Lease);
 
-/// How long a group waits for another process that is saving it. Both may hold containers that wait for their turn, but
-/// whoever is waited for has an older one to commit first: only two that see their checkpoints in different orders can
-/// wait for each other. Then this ends it: the first that gives up lets the other go on.
-const BUSY_MAX: Duration = Duration::from_secs(600);
-
 /// A file that was captured, with its bytes where the budget has room for them.
 struct KeptFile {
     file: CapturedFile,
@@ -466,7 +461,10 @@ impl Save<'_> {
             now_unix_ms: now_unix_ms(),
         };
         let there = || committed(self.store, &self.job, &checkpoint, group, self.grouping, &headers);
-        let deadline = Instant::now() + BUSY_MAX;
+        // Both may hold containers that wait for their turn, but whoever is waited for has an older one to commit first: only two
+        // that see their checkpoints in different orders can wait for each other. Then this ends it: the first that gives up
+        // lets the other go on.
+        let deadline = Instant::now() + Duration::from_secs(self.args.wait);
         let (manifest, was_there) = loop {
             let error = match flush_checkpoint(flush()) {
                 Ok(manifest) => break (manifest, false),
@@ -484,8 +482,9 @@ impl Save<'_> {
                 return Err(error).with_context(name);
             }
             if Instant::now() >= deadline {
-                let minutes = BUSY_MAX.as_secs() / 60;
-                let advice = || format!("{}: waited {minutes} minutes; save again when the other has ended", name());
+                let (name, seconds) = (name(), self.args.wait);
+                let advice =
+                    || format!("{name}: waited {seconds} s; save again when the other has ended, or --wait longer");
                 return Err(error).with_context(advice);
             }
             if !self.turns.pause(Duration::from_millis(50 + u64::from(std::process::id() % 100))) {

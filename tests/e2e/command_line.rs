@@ -1,6 +1,9 @@
 //! `save`, `restart`, `list`, `show`, `verify`, `prune`: what they do, say and exit with.
 
 use crate::support::*;
+use mcrengine::container::ContainerWriter;
+use mcrengine::ids::GroupId;
+use mcrengine::store::PosixStore;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -385,4 +388,34 @@ fn two_who_save_one_directory_at_once_both_succeed_and_agree_about_the_order() {
         save();
         assert_eq!(places(), [5, 4, 3, 2, 1], "what is completed keeps its place");
     }
+}
+
+#[test]
+fn a_group_that_another_process_is_saving_is_waited_for_as_long_as_was_said() {
+    let saved = Saved { dir: tempfile::tempdir().expect("a directory") };
+    std::fs::create_dir(saved.data()).expect("made");
+    (0..6).for_each(|rank| write_rank(&saved.data(), 7, rank, 900));
+    let save = |wait: &str| {
+        let mut command = mcr();
+        command.arg("save").arg(saved.data()).args(["--job", "job", "--wait", wait, "--store"]).arg(saved.store());
+        command
+    };
+    // What it will be called is what it is called elsewhere.
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    run(mcr().arg("save").arg(saved.data()).args(["--job", "job", "--store"]).arg(elsewhere.path()), 0);
+    let id = list(elsewhere.path())[0]["checkpoint"].as_str().expect("a name").parse().expect("an identifier");
+    let job = "job".parse().expect("an identifier");
+    let store = PosixStore::create(saved.store()).expect("a store");
+    let other = ContainerWriter::create(&store, &job, &id, GroupId(0)).expect("it writes");
+    let output = run(&mut save("1"), 1);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("waited 1 s; save again when the other has ended, or --wait longer"), "{error}");
+    assert!(error.contains("another process is saving this just now"), "{error}");
+    // Who is let in while it waits saves.
+    let waiting = Daemon::start(&mut save("60"));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    drop(other);
+    wait_complete(&saved.store(), id.as_str());
+    drop(waiting);
+    assert_eq!(list(&saved.store()).len(), 1);
 }
