@@ -26,6 +26,9 @@ const SUMS_MAX: usize = 4;
 /// Particles at least, and by how many columns are tried.
 const PARTICLES_MIN: usize = 512;
 const TRIED: usize = 16;
+/// Columns that are held against each other at most, and those that are tried as masses.
+const COLUMNS_TRIED_MAX: usize = 24;
+const MASSES_TRIED_MAX: usize = 8;
 /// Neighbours that a particle may have: with fewer the column is no length, more are not looked at.
 const NEIGHBOURS_MIN: usize = 8;
 const NEIGHBOURS_MAX: usize = 1024;
@@ -318,7 +321,7 @@ pub(super) fn find(layout: &Layout, values: &[f64], known: usize, threads: usize
             .filter(|n| !positions.contains(n) && !layout.columns[*n].is_integer)
             .filter(|&n| layout.columns[n].arrays == like.arrays)
             .collect();
-        for found in Tried::new(layout, values, positions, &others, threads).sums(&others) {
+        for found in Tried::new(layout, values, positions, &others, threads).sums() {
             match best.iter_mut().find(|other| other.target == found.target) {
                 Some(other) if other.off <= found.off => {}
                 Some(other) => *other = found,
@@ -334,18 +337,18 @@ pub(super) fn find(layout: &Layout, values: &[f64], known: usize, threads: usize
 }
 
 /// Some particles, and their neighbours.
-struct Tried {
+struct Tried<'a> {
     positions: [usize; 3],
     /// For each particle the distances to those nearest to it, rising, and which these are.
     near: Vec<Vec<(f64, usize)>>,
     /// Of each column that may be used, by its number: the values, if all of the particles have positive ones.
-    columns: Vec<(usize, Vec<f64>)>,
+    columns: Vec<(usize, &'a [f64])>,
     /// Which particles.
     particles: Vec<usize>,
 }
 
-impl Tried {
-    fn new(layout: &Layout, values: &[f64], positions: [usize; 3], others: &[usize], threads: usize) -> Self {
+impl<'a> Tried<'a> {
+    fn new(layout: &Layout, values: &'a [f64], positions: [usize; 3], others: &[usize], threads: usize) -> Self {
         let of_box = Sum { positions, length: 0, weights: None, kernel: Kernel::Cubic, scale: 1.0, base: 0 };
         let ([xs, ys, zs], periods) = of_box.in_box(layout, values);
         let is_row = layout.table_of(positions[0]).map(Table::is_row);
@@ -355,8 +358,10 @@ impl Tried {
         for &n in others {
             let column = &layout.columns[n];
             let values = &values[column.base..column.base + column.elements];
-            if particles.iter().all(|&particle| values[particle] > 0.0 && values[particle].is_finite()) {
-                columns.push((n, values.to_vec()));
+            if columns.len() < COLUMNS_TRIED_MAX
+                && particles.iter().all(|&particle| values[particle] > 0.0 && values[particle].is_finite())
+            {
+                columns.push((n, values));
             }
         }
         let mut tried = Self { positions, near: Vec::new(), columns, particles };
@@ -386,7 +391,7 @@ impl Tried {
     }
 
     /// Each column that is a sum times a constant, with the sum.
-    fn sums(&self, others: &[usize]) -> Vec<Found> {
+    fn sums(&self) -> Vec<Found> {
         let mut found = Vec::new();
         for (length, lengths) in &self.columns {
             if !varies(self.particles.iter().map(|&n| lengths[n]).collect(), 1e-3) {
@@ -401,7 +406,7 @@ impl Tried {
                     continue;
                 }
                 for kernel in KERNELS {
-                    self.by(&inside, (*length, lengths), (kernel, scale), others, &mut found);
+                    self.by(&inside, (*length, lengths), (kernel, scale), &mut found);
                 }
             }
         }
@@ -413,14 +418,12 @@ impl Tried {
         inside: &[&[(f64, usize)]],
         (length, lengths): (usize, &[f64]),
         (kernel, scale): (Kernel, f64),
-        others: &[usize],
         found: &mut Vec<Found>,
     ) {
-        let masses = self.columns.iter().filter(|(n, _)| *n != length).map(|(n, masses)| Some((*n, masses)));
-        for weights in std::iter::once(None).chain(masses) {
-            if weights.is_some_and(|(_, masses)| !varies(self.particles.iter().map(|&n| masses[n]).collect(), 1e-6)) {
-                continue;
-            }
+        // Equal masses are a constant, which is a weight of the term.
+        let differ = |masses: &[f64]| varies(self.particles.iter().map(|&n| masses[n]).collect(), 1e-6);
+        let masses = self.columns.iter().filter(|(n, masses)| *n != length && differ(masses)).take(MASSES_TRIED_MAX);
+        for weights in std::iter::once(None).chain(masses.copied().map(Some)) {
             let sums: Vec<f64> = (self.particles.iter().zip(inside))
                 .map(|(&n, near)| {
                     let radius = lengths[n] * scale;
@@ -432,7 +435,7 @@ impl Tried {
                 .collect();
             for (target, values) in &self.columns {
                 let is_source = *target == length || weights.is_some_and(|(n, _)| n == *target);
-                if is_source || !others.contains(target) {
+                if is_source {
                     continue;
                 }
                 let ratios = self.particles.iter().zip(&sums).map(|(&n, sum)| values[n] / sum).collect();
