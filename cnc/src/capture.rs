@@ -336,7 +336,9 @@ fn unfiltered(mapped: MappedVariable) -> VariableHeader {
 }
 
 /// A chunk without its filters, coded in haste, must take no more than so many per cent of the stored one.
-const WORTH_PERCENT: usize = 85;
+const WORTH_PERCENT: f64 = 85.0;
+/// Bytes by which that is decided.
+const LOOKED_AT_BYTES: usize = 256 << 10;
 
 /// Whether the first chunk is much shorter without its filters.
 fn is_worth_it(input: &mut Input<'_>, mapped: &MappedVariable) -> io::Result<bool> {
@@ -344,8 +346,12 @@ fn is_worth_it(input: &mut Input<'_>, mapped: &MappedVariable) -> io::Result<boo
     let chunk = input.get(extent.offset, extent.stored_bytes)?;
     let raw = usize::try_from(extent.raw_bytes).ok().and_then(|raw| filter::take_off(&mapped.filters, chunk, raw).ok());
     let Some(raw) = raw else { return Ok(true) }; // they are of no use, which whoever tries them finds out
-    let coded = encode_best(&Profile::Fast, &raw, &mapped.element, &[], false, &mut Scratch::default());
-    Ok(coded.is_ok_and(|(_, stored)| stored.len() * 100 < chunk.len() * WORTH_PERCENT))
+    // Of a long chunk the beginning stands for all.
+    let width = (mapped.element.width() as usize).max(1);
+    let part = &raw[..raw.len().min((LOOKED_AT_BYTES / width).max(1) * width)];
+    let coded = encode_best(&Profile::Fast, part, &mapped.element, &[], false, &mut Scratch::default());
+    let percent = |stored: usize| stored as f64 / part.len() as f64 / (chunk.len() as f64 / raw.len() as f64) * 100.0;
+    Ok(coded.is_ok_and(|(_, stored)| percent(stored.len()) < WORTH_PERCENT))
 }
 
 /// Tries the chunks, if any are to be tried: those whose stored bytes come back go on as raw bytes, the others as they
