@@ -420,13 +420,14 @@ mod tests {
             segment_bytes in (8u64..256).prop_map(|n| n * 8),
             skip_nth in 2u32..5,
             together in any::<bool>(),
+            spread in any::<bool>(),
         ) {
             let files = files(&lens);
             let classes = classify(&files, &Naming::default());
             let options = PlanOptions {
                 scheme, segment_bytes,
                 block_bytes: NonZeroU32::new(block).expect("not zero"),
-                small_bytes: 100, small_class_bytes: 500, together, spread: false,
+                small_bytes: 100, small_class_bytes: 500, together, spread,
             };
             let skip = |v: VariableRef| v.variable % skip_nth == 1;
             let segments = plan(&files, &classes, &options, skip);

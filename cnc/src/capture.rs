@@ -306,9 +306,8 @@ fn taken_apart(input: &mut Input<'_>, map: FileMap, mode: CaptureMode) -> io::Re
             continue;
         }
         let failed = failed.entry(mapped.filters.clone()).or_default();
-        let to_be_tried =
-            *failed < FAILED_VARIABLES_MAX && (mode == CaptureMode::Apart || is_worth_it(input, &mapped)?);
-        match filtered(input, mapped, to_be_tried, &mut variables)? {
+        let mode = if *failed < FAILED_VARIABLES_MAX { mode } else { CaptureMode::Whole };
+        match filtered(input, mapped, mode, &mut variables)? {
             true => *failed = 0,
             false => *failed += 1,
         }
@@ -340,38 +339,37 @@ const WORTH_PERCENT: f64 = 85.0;
 /// Bytes by which that is decided.
 const LOOKED_AT_BYTES: usize = 256 << 10;
 
-/// Whether the first chunk is much shorter without its filters.
-fn is_worth_it(input: &mut Input<'_>, mapped: &MappedVariable) -> io::Result<bool> {
-    let Some(extent) = mapped.extents.first() else { return Ok(false) };
-    let chunk = input.get(extent.offset, extent.stored_bytes)?;
-    let raw = usize::try_from(extent.raw_bytes).ok().and_then(|raw| filter::take_off(&mapped.filters, chunk, raw).ok());
-    let Some(raw) = raw else { return Ok(true) }; // they are of no use, which whoever tries them finds out
+/// Whether a chunk is much shorter without its filters.
+fn is_worth_it(element: &ElementType, chunk: &[u8], raw: &[u8]) -> bool {
     // Of a long chunk the beginning stands for all.
-    let width = (mapped.element.width() as usize).max(1);
+    let width = (element.width() as usize).max(1);
     let part = &raw[..raw.len().min((LOOKED_AT_BYTES / width).max(1) * width)];
-    let coded = encode_best(&Profile::Fast, part, &mapped.element, &[], false, &mut Scratch::default());
+    let coded = encode_best(&Profile::Fast, part, element, &[], false, &mut Scratch::default());
     let percent = |stored: usize| stored as f64 / part.len() as f64 / (chunk.len() as f64 / raw.len() as f64) * 100.0;
-    Ok(coded.is_ok_and(|(_, stored)| percent(stored.len()) < WORTH_PERCENT))
+    coded.is_ok_and(|(_, stored)| percent(stored.len()) < WORTH_PERCENT)
 }
 
-/// Tries the chunks, if any are to be tried: those whose stored bytes come back go on as raw bytes, the others as they
+/// Tries the chunks, if any are to be tried (not if files are to be whole; in haste, if the first one speaks for it): those whose stored bytes come back go on as raw bytes, the others as they
 /// stand. Whether any came back.
 fn filtered(
     input: &mut Input<'_>,
     mapped: MappedVariable,
-    to_be_tried: bool,
+    mode: CaptureMode,
     variables: &mut Vec<VariableHeader>,
 ) -> io::Result<bool> {
     let (mut array, mut stored) = (Part::default(), Part::default());
-    let (mut came_back, mut failed) = (0u32, if to_be_tried { 0 } else { FAILED_CHUNKS_MAX });
+    let (mut came_back, mut failed) = (0u32, if mode == CaptureMode::Whole { FAILED_CHUNKS_MAX } else { 0 });
+    let mut undecided = mode == CaptureMode::ApartInHaste;
     for extent in &mapped.extents {
         let chunk = input.get(extent.offset, extent.stored_bytes)?;
-        let raw = (failed < FAILED_CHUNKS_MAX || failed < came_back)
+        let mut raw = (failed < FAILED_CHUNKS_MAX || failed < came_back)
             .then(|| usize::try_from(extent.raw_bytes).ok())
             .flatten()
-            .and_then(|raw_bytes| filter::take_off(&mapped.filters, chunk, raw_bytes).ok())
-            .filter(|raw| filter::put_on(&mapped.filters, raw).is_ok_and(|again| again == chunk));
-        match raw {
+            .and_then(|raw_bytes| filter::take_off(&mapped.filters, chunk, raw_bytes).ok());
+        if std::mem::take(&mut undecided) && raw.take_if(|raw| !is_worth_it(&mapped.element, chunk, raw)).is_some() {
+            failed = FAILED_CHUNKS_MAX; // no other is tried
+        }
+        match raw.filter(|raw| filter::put_on(&mapped.filters, raw).is_ok_and(|again| again == chunk)) {
             Some(raw) => {
                 array.push(*extent, &raw);
                 came_back = came_back.saturating_add(1);

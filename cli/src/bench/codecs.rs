@@ -165,9 +165,10 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
         Some(captured) => Ok(captured),
         None => bail!("--time-limit: {} s were over before the files were read", input.time_limit),
     };
-    let (captured, in_haste) = (read(CaptureMode::Apart)?, read(CaptureMode::ApartInHaste)?);
+    let captured = read(CaptureMode::Apart)?;
+    let in_haste = captured.has_filters().then(|| read(CaptureMode::ApartInHaste)).transpose()?;
     let bench = Bench::new(&dir, &captured, threads, &budget);
-    let bench_in_haste = Bench::new(&dir, &in_haste, threads, &budget);
+    let bench_in_haste = Bench::new(&dir, in_haste.as_ref().unwrap_or(&captured), threads, &budget);
     let progress = Progress::new("measuring", input.json);
     let job = Job { bench, bench_in_haste, args: &args, progress: &progress };
 

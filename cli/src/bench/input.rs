@@ -140,6 +140,11 @@ pub struct Captured {
 }
 
 impl Captured {
+    /// Whether there are chunks that filters were taken off.
+    pub fn has_filters(&self) -> bool {
+        self.headers.iter().flat_map(|header| &header.variables).any(|variable| !variable.filters.is_empty())
+    }
+
     /// Bytes of the files.
     pub fn file_bytes(&self) -> u64 {
         self.headers.iter().map(|header| header.bytes).sum()

@@ -260,7 +260,8 @@ fn spread(things: usize, most: usize) -> Vec<usize> {
 struct Files {
     whole: Captured,
     apart: Captured,
-    in_haste: Captured,
+    /// None where it would be the same.
+    in_haste: Option<Captured>,
 }
 
 impl Files {
@@ -268,7 +269,7 @@ impl Files {
         match coder.mode(scheme) {
             CaptureMode::Whole => &self.whole,
             CaptureMode::Apart => &self.apart,
-            CaptureMode::ApartInHaste => &self.in_haste,
+            CaptureMode::ApartInHaste => self.in_haste.as_ref().unwrap_or(&self.apart),
         }
     }
 }
@@ -287,7 +288,10 @@ impl Job<'_> {
         let read = |mode| capture_ranks(self.dir, checkpoint, ranks, mode, self.threads, self.deadline);
         let Some(whole) = read(CaptureMode::Whole)? else { return Ok(None) };
         let Some(apart) = read(CaptureMode::Apart)? else { return Ok(None) };
-        Ok(read(CaptureMode::ApartInHaste)?.map(|in_haste| Files { whole, apart, in_haste }))
+        if !apart.has_filters() {
+            return Ok(Some(Files { whole, apart, in_haste: None }));
+        }
+        Ok(read(CaptureMode::ApartInHaste)?.map(|in_haste| Files { whole, apart, in_haste: Some(in_haste) }))
     }
 }
 

@@ -427,7 +427,7 @@ fn best_last(
 }
 
 /// All terms that so many columns before may make: values, then products, then quotients; the last not of particles, among
-/// which none were found.
+/// which they brought nothing.
 fn combine(columns: usize, is_placed: bool, mut term: impl FnMut(Term)) {
     let n = columns.min(usize::from(u16::MAX)) as u16;
     (1..=n).for_each(|a| term(Term::Value(At::column(a))));

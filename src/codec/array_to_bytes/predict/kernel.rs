@@ -139,7 +139,7 @@ impl Sum {
         };
         let table = layout.table_of(self.length);
         let is_row = table.map_or_else(|| vec![true; column(self.length).len()], Table::is_row);
-        let (positions, periods) = self.in_box(layout, values);
+        let (positions, periods) = in_box(self.positions, layout, values);
         let tree = Tree::new(positions.each_ref().map(Vec::as_slice), &is_row, LEAF);
         let (lengths, weights) = (column(self.length), self.weights.map(column));
         let radii: Vec<f64> = (tree.order.iter())
@@ -167,21 +167,17 @@ impl Sum {
         }
         found
     }
+}
 
-    /// Positions in the box where they go round, and the box's extents, 0 where they do not.
-    fn in_box(&self, layout: &Layout, values: &[f64]) -> ([Vec<f64>; 3], [f64; 3]) {
-        let wraps = self.positions.map(|n| layout.columns[n].wrap);
-        let positions = [0, 1, 2].map(|axis| {
-            let column = &layout.columns[self.positions[axis]];
-            let values = values[column.base..column.base + column.elements].iter();
-            let finite = |x: f64| if x.is_finite() { x } else { 0.0 };
-            match wraps[axis] {
-                Some(wrap) => values.map(|&x| finite(wrap.wrapped(x))).collect(),
-                None => values.map(|&x| finite(x)).collect(),
-            }
-        });
-        (positions, wraps.map(|wrap| wrap.map_or(0.0, |wrap| wrap.period)))
-    }
+/// Positions in the box where they go round, and the box's extents, 0 where they do not.
+fn in_box(columns: [usize; 3], layout: &Layout, values: &[f64]) -> ([Vec<f64>; 3], [f64; 3]) {
+    let columns = columns.map(|n| &layout.columns[n]);
+    let positions = columns.map(|column| {
+        let finite = |x: f64| if x.is_finite() { x } else { 0.0 };
+        let in_box = |x: f64| finite(column.wrap.map_or(x, |wrap| wrap.wrapped(x)));
+        values[column.base..column.base + column.elements].iter().map(|&x| in_box(x)).collect()
+    });
+    (positions, columns.map(|column| column.wrap.map_or(0.0, |wrap| wrap.period)))
 }
 
 /// Whatever may be a neighbour of the points of a leaf.
@@ -349,8 +345,7 @@ struct Tried<'a> {
 
 impl<'a> Tried<'a> {
     fn new(layout: &Layout, values: &'a [f64], positions: [usize; 3], others: &[usize], threads: usize) -> Self {
-        let of_box = Sum { positions, length: 0, weights: None, kernel: Kernel::Cubic, scale: 1.0, base: 0 };
-        let ([xs, ys, zs], periods) = of_box.in_box(layout, values);
+        let ([xs, ys, zs], periods) = in_box(positions, layout, values);
         let is_row = layout.table_of(positions[0]).map(Table::is_row);
         let rows: Vec<usize> = (0..xs.len()).filter(|&n| is_row.as_ref().is_none_or(|is_row| is_row[n])).collect();
         let particles: Vec<usize> = (0..TRIED).filter_map(|n| rows.get(n * rows.len() / TRIED).copied()).collect();
