@@ -552,7 +552,8 @@ impl Data<'_> {
         let bits = |back: u16| {
             let weights = (back > 0).then(|| self.place.columns[self.place.column - usize::from(back)].base);
             let off = |&n: &usize| {
-                let told = self.kind.nearest(nested::predict(column, cells[n], n, self.values, weights));
+                let own = (column, locate(column, n));
+                let told = self.kind.nearest(nested::predict(own, cells[n], n, self.values, weights));
                 let off = self.kind.ordered(self.bits[column.base + n]).wrapping_sub(told).unsigned_abs();
                 f64::from(u64::BITS - off.leading_zeros())
             };

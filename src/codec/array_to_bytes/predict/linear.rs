@@ -315,9 +315,23 @@ pub(super) const TOGETHER: usize = 8;
 
 /// Powers of positive numbers, at most [`TOGETHER`] of them; 0 for any other. The cube root is Halley's iteration, so that no
 /// host's library decides. One step after the other for all of them, so that several fit a vector.
+#[inline(always)]
 pub(super) fn powers(numbers: &[f64], sixths: i8) -> [f64; TOGETHER] {
-    let mut found = [1.0; TOGETHER];
-    found.iter_mut().zip(numbers).for_each(|(to, &x)| *to = if x > 0.0 && x.is_finite() { x } else { 1.0 });
+    match numbers.first_chunk() {
+        Some(numbers) => powers_of_all(numbers, sixths),
+        None => {
+            let mut all = [0.0; TOGETHER];
+            all[..numbers.len()].copy_from_slice(numbers);
+            powers_of_all(&all, sixths)
+        }
+    }
+}
+
+#[inline(always)]
+fn powers_of_all(numbers: &[f64; TOGETHER], sixths: i8) -> [f64; TOGETHER] {
+    // Without a branch for any of them.
+    let is_one = numbers.map(|x| (x > 0.0) & (x < f64::INFINITY));
+    let mut found: [f64; TOGETHER] = std::array::from_fn(|n| if is_one[n] { numbers[n] } else { 1.0 });
     let square = |all: &mut [f64; TOGETHER]| all.iter_mut().for_each(|x| *x = *x * *x);
     let invert = |all: &mut [f64; TOGETHER]| all.iter_mut().for_each(|x| *x = 1.0 / *x);
     match sixths {
@@ -342,10 +356,8 @@ pub(super) fn powers(numbers: &[f64], sixths: i8) -> [f64; TOGETHER] {
             square(&mut found);
         }
     }
-    for (to, &x) in found.iter_mut().zip(numbers) {
-        *to = if x > 0.0 && x.is_finite() { finite(*to) } else { 0.0 };
-    }
-    found
+    // Of positive numbers none is negative or not a number.
+    std::array::from_fn(|n| if is_one[n] & (found[n] < f64::INFINITY) { found[n] } else { 0.0 })
 }
 
 /// Cube roots.

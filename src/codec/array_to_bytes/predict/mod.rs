@@ -258,6 +258,14 @@ fn encode(
     Ok(())
 }
 
+/// So many elements of a buffer that only grows, whatever they are.
+fn of_length<T: Default + Clone>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
+    if buffer.len() < len {
+        buffer.resize(len, T::default());
+    }
+    &mut buffer[..len]
+}
+
 fn decode_bytes(mut stored: &[u8], raw_bytes: usize, work: &mut Work, raw: &mut Vec<u8>) -> Option<()> {
     let found = records::Records::read(&mut stored)?;
     let bytes = found.bytes().filter(|&bytes| bytes <= raw_bytes)?;
@@ -307,7 +315,7 @@ fn decode(
             (*list, header) = (front, rest);
         }
         let [skips, lengths, from_bytes] = lists;
-        if i == 0 || count > 0 {
+        if count > 0 {
             froms.resize(working, 0);
             repeats::places(froms, (known, if i == 0 { 0 } else { known as i64 }), count, skips, lengths, from_bytes)?;
         }
@@ -318,16 +326,20 @@ fn decode(
         nested.push((take(&mut header)?, nested::read(&mut header)?));
     }
     let all_cells = choose::all_cells(&layout.columns, &nested)?;
-    // What is not decoded yet is 0, whatever was decoded before.
-    bits.clear();
-    bits.resize(working, 0);
-    values.clear();
-    values.resize(if kind.is_float { layout.values() } else { 0 }, 0.0);
-    layout.runs(|from, step, to, count| {
-        if from < known {
-            kind.load_all(&known_body[from * kind.width..], step, &mut bits[to..to + count]);
-        }
-    });
+    // Whatever was decoded before: every element is written before it is read.
+    let bits = of_length(bits, working);
+    let values = of_length(values, if kind.is_float { layout.values() } else { 0 });
+    if cfg!(debug_assertions) {
+        bits.fill(0xA5A5_A5A5_A5A5_A5A5);
+        values.fill(f64::NAN);
+    }
+    if known > 0 {
+        layout.runs(|from, step, to, count| {
+            if from < known {
+                kind.load_all(&known_body[from * kind.width..], step, &mut bits[to..to + count]);
+            }
+        });
+    }
     values.iter_mut().zip(&bits[..known]).for_each(|(value, &bits)| *value = kind.value(bits));
     let mut stored = Vec::new();
     for column in known_columns..layout.columns.len() {

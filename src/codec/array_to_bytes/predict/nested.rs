@@ -46,6 +46,11 @@ fn offsets([_, ny, nx]: [usize; 3], block: [usize; 3]) -> impl Iterator<Item = u
     (0..block[0]).flat_map(move |i| (0..block[1]).flat_map(move |j| (0..block[2]).map(move |k| of(i, j, k))))
 }
 
+/// The offset of a block's last cell.
+fn last_offset([_, ny, nx]: [usize; 3], block: [usize; 3]) -> usize {
+    ((block[0] - 1) * ny + block[1] - 1) * nx + block[2] - 1
+}
+
 fn element(array: &Array, [i, j, k]: [usize; 3]) -> usize {
     array.start + (i * array.dims[1] + j) * array.dims[2] + k
 }
@@ -141,7 +146,7 @@ pub(super) fn cells(column: &Column, links: &[Link]) -> Option<Cells> {
                     let at = [i, j, k];
                     let above = element(coarse, [0, 1, 2].map(|d| link.at[d] + at[d]));
                     let first = element(fine, [0, 1, 2].map(|d| at[d] * steps[d]));
-                    let last = first + offsets(fine.dims, steps).last()?;
+                    let last = first + last_offset(fine.dims, steps);
                     if link.coarse < link.fine {
                         cells[last] = above as u32 + 1;
                     } else {
@@ -154,31 +159,58 @@ pub(super) fn cells(column: &Column, links: &[Link]) -> Option<Cells> {
     Some(cells)
 }
 
-/// What a cell must be, from the others of its block: by their mean, or weighed by another column.
-pub(super) fn predict(column: &Column, cell: u32, at: usize, values: &[f64], weight_base: Option<usize>) -> f64 {
-    let value = |n: usize| values[column.base + n];
-    let weight = |n: usize| weight_base.map_or(1.0, |base| values[base + n]);
-    let other = (cell & !FINE) as usize - 1;
-    if cell & FINE != 0 {
-        let fine = locate(column, other);
-        let (mut sum, mut weights) = (0.0, 0.0);
-        for offset in offsets(fine.dims, block(fine.dims)) {
-            sum += weight(other + offset) * value(other + offset);
-            weights += weight(other + offset);
-        }
+/// What a cell of `own` must be, from the others of its block: by their mean, or weighed by another column.
+pub(super) fn predict(
+    (column, own): (&Column, &Array),
+    cell: u32,
+    at: usize,
+    values: &[f64],
+    weight_base: Option<usize>,
+) -> f64 {
+    let (other, is_coarse) = ((cell & !FINE) as usize - 1, cell & FINE != 0);
+    let fine = if is_coarse { locate(column, other) } else { own };
+    let block = block(fine.dims);
+    let count: usize = block.iter().product();
+    // Of a fine block all cells but the last are known, which is the one that is told.
+    let (first, count) = if is_coarse { (other, count) } else { (at - last_offset(fine.dims, block), count - 1) };
+    let weights = weight_base.map(|base| &values[base + first..]);
+    let (sum, weights) = sum_of_cells(fine.dims, block, (&values[column.base + first..], weights), count);
+    if is_coarse {
         return sum / weights;
     }
-    let fine = locate(column, at);
-    let steps = block(fine.dims);
-    let back = offsets(fine.dims, steps).last().unwrap_or(0);
-    let first = at - back;
-    let (mut sum, mut weights) = (0.0, 0.0);
-    for offset in offsets(fine.dims, steps).take_while(|&offset| offset < back) {
-        sum += weight(first + offset) * value(first + offset);
-        weights += weight(first + offset);
+    let weight = weight_base.map_or(1.0, |base| values[base + at]);
+    (values[column.base + other] * (weights + weight) - sum) / weight
+}
+
+/// The sum of a block's first so many cells, weighed, and of their weights; `values` and `weights` from its first cell on.
+#[inline(always)]
+fn sum_of_cells(
+    [_, ny, nx]: [usize; 3],
+    block: [usize; 3],
+    (values, weights): (&[f64], Option<&[f64]>),
+    count: usize,
+) -> (f64, f64) {
+    let (mut sum, mut all, mut left) = (0.0, 0.0, count);
+    for i in 0..block[0] {
+        for j in 0..block[1] {
+            let row = (i * ny + j) * nx;
+            let here = row..row + block[2].min(left);
+            left -= here.len();
+            match weights {
+                Some(weights) => {
+                    for (value, weight) in values[here.clone()].iter().zip(&weights[here]) {
+                        sum += weight * value;
+                        all += weight;
+                    }
+                }
+                None => {
+                    all += here.len() as f64;
+                    values[here].iter().for_each(|value| sum += value);
+                }
+            }
+        }
     }
-    weights += weight(at);
-    (value(other) * weights - sum) / weight(at)
+    (sum, all)
 }
 
 pub(super) fn write(links: &[Link], out: &mut Vec<u8>) {
@@ -243,7 +275,7 @@ mod tests {
             let cells = cells(&column, &links).expect("the links fit");
             assert_eq!(cells.iter().filter(|&&cell| cell != 0).count(), 12 + 8);
             for (at, &cell) in cells.iter().enumerate().filter(|(_, cell)| **cell != 0) {
-                let told = predict(&column, cell, at, &values, None);
+                let told = predict((&column, locate(&column, at)), cell, at, &values, None);
                 assert!((told - values[at]).abs() < 1e-14, "{told} instead of {}", values[at]);
                 assert!(((cell & !FINE) as usize) <= at, "only what comes before is used");
             }

@@ -2,7 +2,7 @@
 
 use super::fit::TERMS_MAX;
 use super::layout::{Array, Column, put, take};
-use super::linear::{At, Place, STEPS_MAX, Term};
+use super::linear::{At, Place, STEPS_MAX, Term, locate};
 use super::nested;
 use super::numbers::Elements;
 use super::repeats::{COPIED, LITERAL, Marks, NEAR, TOLD};
@@ -146,6 +146,7 @@ struct Row {
 
 impl Row {
     /// Everything that does not need the row itself.
+    #[inline(always)]
     fn begin(&mut self, set: &Set, field: Field<'_>, array: &Array, (i, j, start): (usize, usize, usize)) {
         let [_, ny, nx] = array.dims;
         match set {
@@ -182,6 +183,7 @@ impl Row {
     }
 
     /// What the other rows tell of a row's steps.
+    #[inline(always)]
     fn add_rows(
         &mut self,
         dimensions: u8,
@@ -236,12 +238,13 @@ impl Row {
     }
 
     /// Literals from a place on, from what is left; all before them is known.
+    #[inline(always)]
     fn fill(
         &mut self,
         set: Option<&Set>,
-        (place, kind, array, [i, j, mut k]): (Place<'_>, Elements, &Array, [usize; 3]),
+        (place, kind, array, [i, j, k]): (Place<'_>, Elements, &Array, [usize; 3]),
         start: usize,
-        mut left: &[i64],
+        left: &[i64],
         bits: &mut [u64],
         values: &mut [f64],
     ) {
@@ -263,29 +266,47 @@ impl Row {
                 }
             }
             Some(Set::Linear { .. }) => {
-                let wrap = place.columns[place.column].wrap;
-                while let [first, rest @ ..] = left
-                    && (k < self.inner || wrap.is_some())
-                {
-                    let sum = place.add_later(&self.later, array, [i, j, k], values, self.sums[k]);
-                    let predicted = kind.nearest(wrap.map_or(sum, |wrap| wrap.wrapped(sum)));
-                    bits[start + k] = kind.unordered(predicted.wrapping_add(*first));
-                    let value = kind.value(bits[start + k]);
-                    values[start + k] = wrap.map_or(value, |wrap| wrap.unwrapped(value, [i, j, k], array.dims));
-                    (k, left) = (k + 1, rest);
+                let (places, to) = ((place, kind, array, [i, j, k]), (bits, values));
+                match place.columns[place.column].wrap {
+                    None => self.fill_linear(places, start, left, to, (|sum| sum, |value, _| value)),
+                    Some(wrap) => {
+                        let back = |value, k| wrap.unwrapped(value, [i, j, k], array.dims);
+                        self.fill_linear(places, start, left, to, (|sum| wrap.wrapped(sum), back));
+                    }
                 }
-                if left.is_empty() {
-                    return;
-                }
-                let (both, from, to) = ((&self.sums[k..], left), start + k, (bits, values));
-                with_width!(kind, kind => match &self.backs[..] {
-                    [] => fill_linear(kind, &[], both, from, to),
-                    [a] => fill_linear(kind, &[*a], both, from, to),
-                    [a, b] => fill_linear(kind, &[*a, *b], both, from, to),
-                    [a, b, c] => fill_linear(kind, &[*a, *b, *c], both, from, to),
-                    all => fill_linear(kind, all, both, from, to),
-                });
             }
+        }
+    }
+
+    /// The same by weighted sums. `turned` is done to each sum, `back` to each value.
+    #[inline(always)]
+    fn fill_linear(
+        &self,
+        (place, kind, array, [i, j, mut k]): (Place<'_>, Elements, &Array, [usize; 3]),
+        start: usize,
+        mut left: &[i64],
+        (bits, values): (&mut [u64], &mut [f64]),
+        (turned, back): (impl Fn(f64) -> f64, impl Fn(f64, usize) -> f64),
+    ) {
+        while let [first, rest @ ..] = left
+            && k < self.inner
+        {
+            let sum = place.add_later(&self.later, array, [i, j, k], values, self.sums[k]);
+            bits[start + k] = kind.unordered(kind.nearest(turned(sum)).wrapping_add(*first));
+            values[start + k] = back(kind.value(bits[start + k]), k);
+            (k, left) = (k + 1, rest);
+        }
+        if left.is_empty() {
+            return;
+        }
+        let (both, from, to, ways) =
+            ((&self.sums[k..], left), start + k, (bits, values), (turned, |v, n| back(v, k + n)));
+        match &self.backs[..] {
+            [] => fill_linear(kind, &[], both, from, to, ways),
+            [a] => fill_linear(kind, &[*a], both, from, to, ways),
+            [a, b] => fill_linear(kind, &[*a, *b], both, from, to, ways),
+            [a, b, c] => fill_linear(kind, &[*a, *b, *c], both, from, to, ways),
+            all => fill_linear(kind, all, both, from, to, ways),
         }
     }
 }
@@ -298,6 +319,7 @@ fn split<'a>(list: &mut &'a [i64], count: usize) -> Option<&'a [i64]> {
 }
 
 /// Adds to each sum how much the order of an element is above the one before it, the first's above 0.
+#[inline(always)]
 fn add_steps(sums: &mut [i64], row: &[u64], kind: Elements, sign: i64) {
     let mut before = 0;
     for (sum, &bits) in sums.iter_mut().zip(row) {
@@ -350,7 +372,7 @@ impl Set {
 }
 
 /// Fills places of a row from `from` on, of which all begin with the sums, and have the later terms' values at these
-/// distances before them.
+/// distances before them. `turned` is done to a sum, `back` to the value of the place so many after `from`.
 #[inline(always)]
 fn fill_linear(
     kind: Elements,
@@ -358,6 +380,7 @@ fn fill_linear(
     (sums, left): (&[f64], &[i64]),
     from: usize,
     (bits, values): (&mut [u64], &mut [f64]),
+    (turned, back): (impl Fn(f64) -> f64, impl Fn(f64, usize) -> f64),
 ) {
     // The last value is at hand, and need not come back from memory.
     let mut last = if from > 0 { values[from - 1] } else { 0.0 };
@@ -367,9 +390,10 @@ fn fill_linear(
         for &(back, weight) in later {
             sum += weight * if back == 1 { last } else { values[at - back] };
         }
+        let sum = turned(sum);
         let sum = if sum.is_nan() { nothing() } else { sum };
         bits[at] = kind.above(kind.rounded(sum), steps);
-        last = kind.value(bits[at]);
+        last = back(kind.value(bits[at]), n);
         values[at] = last;
     }
 }
@@ -462,7 +486,10 @@ impl Predictor {
             .map(|at| difference(kind, kind.ordered(bits[at]), kind.ordered(marks.near_source(at, bits, kind))))
             .collect();
         let told: Vec<i64> = (marks.all(TOLD).map(|n| column.base + n))
-            .map(|at| difference(kind, kind.ordered(bits[at]), self.told_value(place, kind, marks, at, values)))
+            .map(|at| {
+                let array = locate(column, at - column.base);
+                difference(kind, kind.ordered(bits[at]), self.told_value((place, array), kind, marks, at, values))
+            })
             .collect();
         [near, told].map(|left| match left.is_empty() {
             true => Vec::new(),
@@ -473,16 +500,35 @@ impl Predictor {
         })
     }
 
-    fn told_value(&self, place: Place<'_>, kind: Elements, marks: &Marks<'_>, at: usize, values: &[f64]) -> i64 {
+    fn told_value(
+        &self,
+        (place, array): (Place<'_>, &Array),
+        kind: Elements,
+        marks: &Marks<'_>,
+        at: usize,
+        values: &[f64],
+    ) -> i64 {
         let column = &place.columns[place.column];
         let back = self.told.unwrap_or(0);
         let weights = (back > 0).then(|| place.columns[place.column - usize::from(back)].base);
         let own = at - column.base;
-        kind.nearest(nested::predict(column, marks.cells[own], own, values, weights))
+        kind.nearest(nested::predict((column, array), marks.cells[own], own, values, weights))
     }
 
     /// Fills a column: copies, and predictions plus what is stored.
     pub(super) fn decode(
+        &self,
+        place: Place<'_>,
+        kind: Elements,
+        coded: &Coded<'_>,
+        bits: &mut [u64],
+        values: &mut [f64],
+    ) -> Option<()> {
+        with_width!(kind, kind => self.decode_elements(place, kind, coded, bits, values))
+    }
+
+    #[inline(always)]
+    fn decode_elements(
         &self,
         place: Place<'_>,
         kind: Elements,
@@ -517,7 +563,7 @@ impl Predictor {
                     NEAR => marks.copy_nearly(at, split(&mut near, count)?, bits, kind),
                     TOLD => {
                         for (at, &off) in (at..).zip(split(&mut told, count)?) {
-                            let told = self.told_value(place, kind, marks, at, values);
+                            let told = self.told_value((place, array), kind, marks, at, values);
                             bits[at] = kind.unordered(told.wrapping_add(off));
                             values[at] = kind.value(bits[at]);
                         }

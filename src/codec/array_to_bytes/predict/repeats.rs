@@ -134,9 +134,18 @@ impl<'a> Marks<'a> {
     }
 
     /// Copies the elements of one place and those after it.
-    pub(super) fn copy(&self, at: usize, count: usize, bits: &mut [u64], elements: Elements) {
-        for at in at..at + count {
-            bits[at] = copied(self.exact[at], bits, elements);
+    pub(super) fn copy(&self, mut at: usize, count: usize, bits: &mut [u64], elements: Elements) {
+        let mut froms = &self.exact[at..at + count];
+        while let [first, ..] = froms {
+            // Mostly one run as it stands.
+            let run = froms.iter().zip(*first..).take_while(|(from, next)| *from == next).count();
+            let source = (*first & !TURNED) as usize - 1;
+            if *first & TURNED == 0 && source + run <= at {
+                bits.copy_within(source..source + run, at);
+            } else {
+                (at..).zip(&froms[..run]).for_each(|(at, &from)| bits[at] = copied(from, bits, elements));
+            }
+            (at, froms) = (at + run, &froms[run..]);
         }
     }
 
@@ -154,7 +163,9 @@ impl<'a> Marks<'a> {
     }
 
     pub(super) fn count(&self, kind: u8) -> usize {
-        self.kinds.iter().filter(|&&own| own == kind).count()
+        // In pieces whose counts fit a byte, so that many are compared at a time.
+        let of = |some: &[u8]| some.iter().map(|&own| u8::from(own == kind)).sum::<u8>();
+        self.kinds.chunks(usize::from(u8::MAX)).map(|some| usize::from(of(some))).sum()
     }
 
     /// The elements of this kind, counted in the column.
