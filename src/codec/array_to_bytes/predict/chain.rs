@@ -65,9 +65,10 @@ impl<'a> Chain<'a> {
             self.open.push((0, 0.0));
         }
         let mut visits = 0;
+        // The square of the distance to the farthest that is found, once there are as many as are numbered.
+        let mut worst = f64::INFINITY;
         while let Some((at, distance)) = self.open.pop() {
-            let worst = |found: &[(f64, u32)]| if found.len() < NEAR { f64::INFINITY } else { found[NEAR - 1].0 };
-            if distance >= worst(&self.found) {
+            if distance >= worst {
                 continue;
             }
             visits += 1;
@@ -76,17 +77,20 @@ impl<'a> Chain<'a> {
             }
             let Node { child, from, to, .. } = self.tree.nodes[at as usize];
             if child > 0 {
-                let children = [child, child + 1].map(|child| (child, self.tree.nodes[child as usize].distance(place)));
-                let [a, b] = children;
-                let ordered = if b.1 < a.1 { [a, b] } else { [b, a] }; // the nearer one on top
-                let open = &mut self.open;
-                open.extend(ordered.into_iter().filter(|(child, _)| self.left[*child as usize] > 0));
+                let of = |child: u32| (child, self.tree.nodes[child as usize].distance(place));
+                let (a, b) = (of(child), of(child + 1));
+                let (far, near) = if b.1 < a.1 { (a, b) } else { (b, a) };
+                for (child, distance) in [far, near] {
+                    if self.left[child as usize] > 0 {
+                        self.open.push((child, distance));
+                    }
+                }
                 continue;
             }
             for (&n, &[x, y, z]) in self.tree.order[from..to].iter().zip(&self.tree.places[from..to]) {
                 let distance = square([x - place[0], y - place[1], z - place[2]]);
                 // Nothing is below what is not a number.
-                if distance < worst(&self.found) {
+                if distance < worst {
                     self.found.truncate(NEAR - 1);
                     self.found.push((distance, n));
                     let mut at = self.found.len() - 1;
@@ -94,6 +98,7 @@ impl<'a> Chain<'a> {
                         self.found.swap(at - 1, at);
                         at -= 1;
                     }
+                    worst = self.found.get(NEAR - 1).map_or(f64::INFINITY, |(distance, _)| *distance);
                 }
             }
         }

@@ -24,12 +24,14 @@ pub(super) struct Tree {
     pub places: Vec<[f64; 3]>,
 }
 
+#[inline(always)]
 pub(super) fn square([x, y, z]: [f64; 3]) -> f64 {
     x * x + y * y + z * z
 }
 
 impl Node {
     /// The square of the distance from a place to the nearest point of the box.
+    #[inline(always)]
     pub(super) fn distance(&self, [x, y, z]: [f64; 3]) -> f64 {
         let off = |value: f64, axis: usize| (self.low[axis] - value).max(value - self.high[axis]).max(0.0);
         square([off(x, 0), off(y, 1), off(z, 2)])
