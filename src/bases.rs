@@ -3,7 +3,8 @@
 //! A base is a segment of an older container of the same group that has no base itself, so that a restart decodes at most
 //! one more segment for each. It is looked for in the newest checkpoint, and in the older ones that the newest was coded with.
 //! The same variable is that of the same rank, path, type and shape; where paths hold the number of a step, that of the
-//! same rank, class, type and shape, the first being like the first, and so on.
+//! same rank, class, type and shape, the first being like the first, and so on. A list, of numbers or of points with few components,
+//! may have had another length: particles wander from rank to rank, and are known again by their numbers.
 
 use crate::classify::{VariableClass, VariableRef};
 use crate::codec::{Older, OlderPlace, Scratch};
@@ -21,6 +22,9 @@ use std::sync::Arc;
 /// Of a segment, a base must hold one byte in so many, or it is not worth reading.
 const HELD_PART: u64 = 4;
 
+/// Components that the points of a list have at most.
+const COMPONENTS_MAX: u64 = 4;
+
 /// Containers that hold bases.
 pub struct Bases {
     holders: Vec<Holder>,
@@ -31,6 +35,8 @@ struct Holder {
     reader: ContainerReader,
     /// For each variable of the new checkpoint that is there too, which one it is.
     twins: HashMap<VariableRef, VariableRef>,
+    /// For lists that have no twin those that had another length.
+    of_other_length: HashMap<VariableRef, VariableRef>,
 }
 
 /// The base that a segment may be coded with.
@@ -64,8 +70,8 @@ impl Bases {
                 let (path, expected, found) = (reader.path().into(), recorded.to_hex(), found.to_hex());
                 return Err(ReadError::Foreign { path, what: "the digest of its index", expected, found });
             }
-            let twins = twins(files, classes, &reader);
-            Ok(Holder { container, reader, twins })
+            let [twins, of_other_length] = twins(files, classes, &reader);
+            Ok(Holder { container, reader, twins, of_other_length })
         };
         let mut holders = vec![open(Arc::new(ContainerRef {
             checkpoint: newest.checkpoint.clone(),
@@ -164,8 +170,24 @@ impl Holder {
     /// Calls for each segment that has bytes of a piece and may be a base: which, the number of the piece there, and where
     /// in that piece the bytes are.
     fn shared(&self, piece: &Piece, mut found: impl FnMut(u32, usize, OlderPlace)) {
-        let Some(&twin) = self.twins.get(&piece.variable) else { return };
         let index = self.reader.index();
+        let Some(&twin) = self.twins.get(&piece.variable) else {
+            // Only as a whole, since rows may have moved from anywhere to anywhere.
+            let Some(&other) = self.of_other_length.get(&piece.variable) else { return };
+            let mut pieces = index.pieces_of(other);
+            if let (Some((number, at)), None) = (pieces.next(), pieces.next()) {
+                let (segment, theirs) = (&index.segments()[number as usize], &index.all_pieces()[at]);
+                if segment.layout == Layout::Concatenated && segment.dependencies.is_empty() {
+                    let bytes = theirs.bytes as usize; // within a segment
+                    found(
+                        number,
+                        at - segment.pieces.start,
+                        OlderPlace { from: 0, skip: 0, bytes, is_other_length: true },
+                    );
+                }
+            }
+            return;
+        };
         for (number, at) in index.pieces_of(twin) {
             let segment = &index.segments()[number as usize];
             let theirs = index.all_pieces()[at];
@@ -174,50 +196,70 @@ impl Holder {
             if segment.layout == Layout::Concatenated && segment.dependencies.is_empty() && from < to {
                 // Both are within a segment, which has at most 1 GiB.
                 let [skip, bytes, from] = [from - piece.offset, to - from, from - theirs.offset].map(|n| n as usize);
-                found(number, at - segment.pieces.start, OlderPlace { from, skip, bytes });
+                found(number, at - segment.pieces.start, OlderPlace { from, skip, bytes, is_other_length: false });
             }
         }
     }
 }
 
-/// How a variable is known again: its rank, its path or class, its type and shape, and which one of those it is.
-type Name<'a> = (u32, &'a str, &'a ElementType, &'a Shape, u32);
+/// How a variable is known again: its rank, its path or class, its type, its extents or some of them, and which one of those
+/// it is.
+type Name<'a> = (u32, &'a str, &'a ElementType, &'a [u64], u32);
 
-/// For each variable of numbers the one of an older container that is the same.
+/// For each variable of numbers the one of an older container that is the same; and for lists without any the one that had
+/// another length.
 fn twins(
     files: &[FileHeader],
     classes: &[VariableClass],
     older: &ContainerReader,
-) -> HashMap<VariableRef, VariableRef> {
+) -> [HashMap<VariableRef, VariableRef>; 2] {
     let index = older.index();
-    let by_path = |files| named(files, |_, path| Some(path));
     let of_class = |classes: &'_ [VariableClass]| -> HashMap<VariableRef, usize> {
         classes.iter().enumerate().flat_map(|(n, class)| class.members.iter().map(move |at| (*at, n))).collect()
     };
     let (own_class, their_class) = (of_class(classes), of_class(index.classes()));
-    let own = [by_path(files), named(files, |at, _| own_class.get(&at).map(|&n| &*classes[n].key))];
-    let theirs =
-        [by_path(index.files()), named(index.files(), |at, _| their_class.get(&at).map(|&n| &*index.classes()[n].key))];
-    let mut twins = HashMap::new();
-    for (own, theirs) in own.into_iter().zip(theirs) {
-        let theirs: HashMap<Name<'_>, VariableRef> = theirs.into_iter().map(|(at, name)| (name, at)).collect();
-        for (at, name) in own {
-            let Some(&found) = theirs.get(&name) else { continue };
-            let stored = match index.placement(found) {
-                Some(Placement::SameAs(target)) => target,
-                _ => found,
-            };
-            if index.placement(stored) == Some(Placement::Pieces) {
-                twins.entry(at).or_insert(stored);
+    let all: Extents = |shape| Some(&shape.0);
+    [all, components].map(|extents| {
+        let by_path = |files| named(files, extents, |_, path| Some(path));
+        let own_key = |at, _: &str| own_class.get(&at).map(|&n| &*classes[n].key);
+        let their_key = |at, _: &str| their_class.get(&at).map(|&n| &*index.classes()[n].key);
+        let own = [by_path(files), named(files, extents, own_key)];
+        let theirs = [by_path(index.files()), named(index.files(), extents, their_key)];
+        let mut twins = HashMap::new();
+        for (own, theirs) in own.into_iter().zip(theirs) {
+            let theirs: HashMap<Name<'_>, VariableRef> = theirs.into_iter().map(|(at, name)| (name, at)).collect();
+            for (at, name) in own {
+                let Some(&found) = theirs.get(&name) else { continue };
+                let stored = match index.placement(found) {
+                    Some(Placement::SameAs(target)) => target,
+                    _ => found,
+                };
+                if index.placement(stored) == Some(Placement::Pieces) {
+                    twins.entry(at).or_insert(stored);
+                }
             }
         }
+        twins
+    })
+}
+
+/// Those extents by which a variable is known again, if it can be.
+type Extents = fn(&Shape) -> Option<&[u64]>;
+
+/// The extents of a list without its length: none, or how many components each of its points has.
+fn components(shape: &Shape) -> Option<&[u64]> {
+    match &*shape.0 {
+        [_, components @ ..] if components.iter().product::<u64>() <= COMPONENTS_MAX && components.len() < 2 => {
+            Some(components)
+        }
+        _ => None,
     }
-    twins
 }
 
 /// The arrays among the variables, with their names.
 fn named<'a>(
     files: &'a [FileHeader],
+    extents: Extents,
     name: impl Fn(VariableRef, &'a str) -> Option<&'a str>,
 ) -> Vec<(VariableRef, Name<'a>)> {
     let mut seen: HashMap<Name<'a>, u32> = HashMap::new();
@@ -225,8 +267,8 @@ fn named<'a>(
     for (f, file) in files.iter().enumerate() {
         for (v, header) in file.variables.iter().enumerate().filter(|(_, header)| header.role == Role::Array) {
             let at = VariableRef { file: f as u32, variable: v as u32 };
-            let Some(name) = name(at, &header.path) else { continue };
-            let name = (file.rank.0, name, &header.element, &header.shape, 0);
+            let (Some(name), Some(extents)) = (name(at, &header.path), extents(&header.shape)) else { continue };
+            let name = (file.rank.0, name, &header.element, extents, 0);
             let nth = seen.entry(name).or_default();
             all.push((at, (name.0, name.1, name.2, name.3, *nth)));
             *nth += 1;

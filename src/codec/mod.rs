@@ -246,6 +246,9 @@ pub struct OlderPlace {
     pub skip: usize,
     /// How many there are; 0 where it has none.
     pub bytes: usize,
+    /// Whether the list that the array is had another length there: then these are all of its bytes, and only rows that have
+    /// numbers are known again.
+    pub is_other_length: bool,
 }
 
 impl Scratch {

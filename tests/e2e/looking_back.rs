@@ -1,4 +1,5 @@
-//! Checkpoints that are coded with older ones: a field that changes slowly, saved again and again by a real process.
+//! Checkpoints that are coded with older ones: a field that changes slowly, and particles that wander from rank to rank, saved
+//! again and again by a real process.
 
 use crate::support::*;
 use serde_json::Value;
@@ -29,6 +30,29 @@ fn write_slow(dir: &Path, step: u32) {
     }
 }
 
+/// Particles on a lattice, a little off, each with a speed. At every step others are on the second rank.
+fn write_particles(dir: &Path, step: u32) {
+    let noise = |n: u32| (n.wrapping_mul(2_654_435_761) >> 8) as f32 / (1u32 << 24) as f32 - 0.5;
+    let speed = |n: u32| [0, 1, 2].map(|axis| 100.0 * noise(3 * n + axis));
+    let place = |n: u32| {
+        let (at, speed) = ([n / SIDE / SIDE, n / SIDE % SIDE, n % SIDE], speed(n));
+        [0, 1, 2].map(|axis| at[axis] as f32 + noise(7 * n + axis as u32) + speed[axis] * 1e-4 * step as f32)
+    };
+    for rank in 0..RANKS {
+        let is_second = |n: u32| n.wrapping_mul(40_503) >> 4 & 0xFF < 100 + 9 * step;
+        let own: Vec<u32> = (0..SIDE * SIDE * SIDE).filter(|&n| is_second(n) == (rank == 1)).collect();
+        let file = hdf5::File::create(dir.join(format!("sim.it_{step}.rank_{rank}.h5"))).expect("created");
+        let numbers: Vec<u32> = own.iter().map(|n| n + 1).collect();
+        file.new_dataset_builder().with_data(&numbers).create("ids").expect("written");
+        let of: [(&str, &dyn Fn(u32) -> [f32; 3]); 2] = [("positions", &place), ("speeds", &speed)];
+        for (name, of) in of {
+            let set = file.new_dataset::<f32>().shape([own.len(), 3]).create(name).expect("created");
+            set.write_raw(&own.iter().flat_map(|&n| of(n)).collect::<Vec<f32>>()).expect("written");
+        }
+        file.close().expect("closed");
+    }
+}
+
 /// What a checkpoint is called.
 fn name(step: u32) -> String {
     format!("sim.it_{step}")
@@ -40,9 +64,13 @@ struct Series {
 
 impl Series {
     fn new(steps: u32) -> Self {
+        Self::of(steps, write_slow)
+    }
+
+    fn of(steps: u32, write: fn(&Path, u32)) -> Self {
         let series = Self { dir: tempfile::tempdir().expect("a directory") };
         std::fs::create_dir(series.from()).expect("made");
-        (0..steps).for_each(|step| write_slow(&series.from(), step));
+        (0..steps).for_each(|step| write(&series.from(), step));
         series
     }
 
@@ -131,4 +159,17 @@ fn coding_by_itself_is_what_no_time_asks_for_and_takes_more() {
     let without = stored(&series.save(&["--no-time"]));
     assert!((0..3).all(|step| series.coded_with(step).is_empty()));
     assert!(with * 10 < without * 9, "{with} and {without} bytes");
+}
+
+#[test]
+fn particles_are_coded_with_where_they_were_on_whatever_rank_that_was() {
+    let series = Series::of(3, write_particles);
+    let stored = |report: &Value| report["checkpoints"][2]["stored_bytes"].as_u64().expect("a number");
+    let with = stored(&series.save(&[]));
+    assert_eq!(series.coded_with(2), [name(0)]);
+    (0..3).for_each(|step| assert_eq!(series.restore(step, 0), name(step)));
+    run(mcr().arg("verify").arg("--store").arg(series.store()), 0);
+    std::fs::remove_dir_all(series.store()).expect("removed");
+    let without = stored(&series.save(&["--no-time"]));
+    assert!(with * 2 < without, "{with} and {without} bytes");
 }

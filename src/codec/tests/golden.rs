@@ -44,6 +44,7 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ("mixed", Chain::mixed(2), vec![]),
         ("since-f64", since_older(&ElementType::F64), grids()),
         ("since-f32", since_older(&ElementType::F32), grids()),
+        ("since-rows", since_older(&ElementType::F32), rows(9, &[400, 331], 2).0),
         ("since-slow", Chain::since(&ElementType::F64, 1).expect("numbers"), vec![cube(16)]),
         ("since-i64", since_older(&ElementType::Int { width: 8, signed: true, order: Little }), grids()),
     ]
@@ -101,7 +102,7 @@ fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_byt
         let path = folder.join(format!("{name}.bin"));
         if !path.exists() && std::env::var_os("MCR_ADD_GOLDEN").is_some() {
             let raw = match *name {
-                "predict-rows" => rows(9, &[400, 331], 2).1,
+                "predict-rows" | "since-rows" => rows(9, &[400, 331], 2).1,
                 "predict-gas" => gas(&[400, 327], true, true).1,
                 _ => golden_raw(chain),
             };

@@ -78,6 +78,11 @@ pub(super) fn grid_numbers() -> Vec<f64> {
 /// positions and their speeds, row after row along a crooked line, in arrays with so many rows. The last ones of these
 /// are empty, so many rows are filled up with zeros besides, and two particles are missing.
 pub(super) fn rows(side: u32, arrays: &[u64], padding: usize) -> (Vec<ArrayShape>, Vec<u8>) {
+    rows_at(0.0, side, arrays, padding)
+}
+
+/// The same some time before or after, each with the speed that it had.
+pub(super) fn rows_at(time: f32, side: u32, arrays: &[u64], padding: usize) -> (Vec<ArrayShape>, Vec<u8>) {
     let count: u64 = arrays.iter().sum();
     let places = side.pow(3);
     let mut numbers: Vec<u32> = (0..places).filter(|&n| n != 5 && n != places / 2).collect();
@@ -95,7 +100,8 @@ pub(super) fn rows(side: u32, arrays: &[u64], padding: usize) -> (Vec<ArrayShape
         let box_size = 10.0f32;
         std::array::from_fn::<f32, 3, _>(|d| {
             let cell = box_size / side as f32;
-            (at[d] as f32 * cell + off[n as usize][d] * cell).rem_euclid(box_size).min(9.999)
+            let own = off[n as usize][d];
+            (at[d] as f32 * cell + own * cell + own * 250.0 * time).rem_euclid(box_size).min(9.999)
         })
     };
     let (mut shapes, mut raw) = (Vec::new(), Vec::new());
@@ -185,7 +191,7 @@ pub(super) fn places(arrays: &[ArrayShape], width: usize) -> Vec<OlderPlace> {
     (arrays.iter())
         .map(|array| {
             let bytes = usize::try_from(array.elements).unwrap_or(0).saturating_mul(width);
-            let place = OlderPlace { from, skip: 0, bytes };
+            let place = OlderPlace { from, bytes, ..OlderPlace::default() };
             from = from.saturating_add(bytes);
             place
         })

@@ -74,3 +74,52 @@ fn what_did_not_change_takes_next_to_nothing() {
     let stored = since.encode(&raw, &arrays, &mut scratch).expect("encodes");
     assert!(stored.len() < 300, "{} bytes", stored.len());
 }
+
+/// Particles, an older checkpoint of them with other numbers of rows on each rank, and where it has each array.
+fn wandered(now: &[u64], then: &[u64]) -> (Vec<ArrayShape>, Vec<u8>, Older) {
+    let (arrays, raw) = rows_at(0.002, 12, now, 3);
+    let (older_arrays, older) = rows_at(0.0, 12, then, 5);
+    let places = places(&older_arrays, 4).into_iter().map(|place| OlderPlace { is_other_length: true, ..place });
+    (arrays, raw, Older { raw: older, places: places.collect() })
+}
+
+#[test]
+fn particles_that_wandered_to_other_ranks_are_known_again_by_their_numbers() {
+    let (arrays, raw, older) = wandered(&[700, 600, 426], &[650, 650, 426]);
+    let mut scratch = Scratch::default();
+    let predict = Chain::predict(&ElementType::F32, 2).expect("numbers");
+    let alone = predict.encode(&raw, &arrays, &mut scratch).expect("encodes").len();
+    let older = Arc::new(older);
+    scratch.set_older(Some(Arc::clone(&older)));
+    let since = Chain::since(&ElementType::F32, 2).expect("numbers");
+    let stored = since.encode(&raw, &arrays, &mut scratch).expect("encodes");
+    // Speeds are as they were, and positions follow from them.
+    assert!(stored.len() * 3 < alone, "{} and {alone} bytes", stored.len());
+    let mut afresh = Scratch::default();
+    afresh.set_older(Some(Arc::new(Older { raw: older.raw.clone(), places: Vec::new() })));
+    let again = since.decode(&stored, raw.len(), &mut afresh);
+    assert!(again.is_ok_and(|again| again == raw));
+    // A choice tries it without looking at a part, in which no number would be known again.
+    let basis = Basis { older: Some(&older), ..Basis::NOTHING };
+    let coded = encode_chosen(&Profile::Max, &raw, &ElementType::F32, &arrays, false, &basis, &mut scratch);
+    let coded = coded.expect("encodes");
+    assert!(coded.chain.needs_older(), "{}", coded.reason);
+}
+
+#[test]
+fn particles_of_which_the_older_segment_has_few_are_coded_as_if_there_were_none() {
+    // A third of the numbers only; then arrays that end before they were said to.
+    let few = wandered(&[700, 600, 426], &[300, 200, 100]);
+    let mut cut = wandered(&[700, 600, 426], &[650, 650, 426]);
+    cut.2.raw.truncate(2000);
+    for (arrays, raw, older) in [few, cut] {
+        let mut scratch = Scratch::default();
+        let predict = Chain::predict(&ElementType::F32, 2).expect("numbers");
+        let alone = predict.encode(&raw, &arrays, &mut scratch).expect("encodes").len();
+        scratch.set_older(Some(Arc::new(older)));
+        let since = Chain::since(&ElementType::F32, 2).expect("numbers");
+        let stored = since.encode(&raw, &arrays, &mut scratch).expect("encodes");
+        assert!(since.gives_back(&stored, &raw, &mut scratch).is_ok_and(|same| same));
+        assert!(stored.len() <= alone + 64, "{} and {alone} bytes", stored.len());
+    }
+}

@@ -164,7 +164,7 @@ proptest! {
         (raw, arrays) in prop_oneof![
             (raw_bytes(), arrays()),
             Just(()).prop_map(|()| (grid_numbers().into_iter().flat_map(f64::to_le_bytes).collect::<Vec<u8>>(), grids())),
-            prop::collection::vec(1u64..300, 1..4).prop_map(|parts| { let (arrays, raw) = rows(8, &parts, 1); (raw, arrays) }),
+            prop::collection::vec(150u64..300, 1..4).prop_map(|parts| { let (arrays, raw) = rows(9, &parts, 1); (raw, arrays) }),
         ],
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..40),
         moved in prop::collection::vec((0usize..9, 0usize..3, 0usize..40), 0..12),
@@ -181,7 +181,8 @@ proptest! {
             // Some are moved, some cut, some lie beyond the end, or not between elements.
             for (place, (from, skip, less)) in older.places.iter_mut().zip(&moved) {
                 let bytes = place.bytes.saturating_sub(*less);
-                *place = OlderPlace { from: place.from.saturating_add(from * 4), skip: skip * 4, bytes };
+                let (from, skip) = (place.from.saturating_add(from * 4), skip * 4);
+                *place = OlderPlace { from, skip, bytes, is_other_length: less % 3 == 1 };
             }
             let older = Arc::new(older);
             let bytes = raw.len();

@@ -6,7 +6,7 @@ use super::layout::{Array, Column, Kind, Layout};
 use super::linear::{At, Place, SIXTHS, SIXTHS_FAST, TOGETHER, Term, locate, powers};
 use super::nested::{self, Cells, Link};
 use super::numbers::{Elements, about_log2};
-use super::older::{Twins, same_kinds};
+use super::older::{Like, Twins, same_kinds};
 use super::predictor::{Field, Predictor, Set, Units, rows};
 use super::repeats::{self, COPIED, LITERAL, Marks, Runs};
 use super::residual::{self, Effort, Numbers};
@@ -63,7 +63,7 @@ impl Choice {
     /// The first groups are known, as many as there are in `like`, which says like which of the others they are.
     pub(super) fn new(
         mut layout: Layout,
-        like: &[usize],
+        like: &[Like],
         body: &[u8],
         kind: Elements,
         effort: u32,
@@ -142,7 +142,12 @@ impl Choice {
             let own = base..base + layout.columns[column].elements;
             let none = Marks::new(froms, &[], own.clone());
             let twin = twins.back(&layout, &place_of, column);
-            let mut data = Data { place, kind, bits: &bits, values: &values, marks: none, effort, twin };
+            // Where particles were, and how fast: both tell where they are. On grids this brought nothing.
+            let others = 1..=if layout.columns[column].is_placed { families[column] } else { 0 };
+            let family_twins: Vec<u16> = others
+                .filter_map(|back| twins.back(&layout, &place_of, column - back)?.checked_add(back as u16))
+                .collect();
+            let mut data = Data { place, kind, bits: &bits, values: &values, marks: none, effort, twin, family_twins };
             let told = cells.get(column).and_then(|cells| data.told(cells, families[column]));
             if told.is_some() {
                 data.marks = Marks::new(froms, &cells[column], own);
@@ -317,7 +322,9 @@ fn reorder(
             order.extend(members);
             continue;
         }
-        for (member, found) in best_last(members, &layout.columns, values, kind, (keys, threads)) {
+        let is_placed = layout.columns[members[0]].is_placed;
+        let known: Vec<usize> = members.iter().filter(|_| is_placed).filter_map(|&member| twins.of(member)).collect();
+        for (member, found) in best_last((members, &known), &layout.columns, values, kind, (keys, threads)) {
             order.push(member);
             relations.insert(member, found);
         }
@@ -341,8 +348,9 @@ pub(super) fn by_size(target: &[f64], precision: f64) -> Vec<f64> {
 type Score = (f64, Vec<usize>, Vec<Relation>);
 
 /// Members, what is best predicted by the others last, each with the products and quotients that it is predicted by.
+/// All may be predicted by what is known.
 fn best_last(
-    members: &[usize],
+    (members, known): (&[usize], &[usize]),
     columns: &[Column],
     values: &[f64],
     kind: Elements,
@@ -351,8 +359,10 @@ fn best_last(
     let (elements, is_placed) = (columns[members[0]].elements, columns[members[0]].is_placed);
     let sample = SAMPLE_ORDER.min(elements);
     let at = |n: usize| n * elements / sample;
-    let sampled: Vec<Vec<f64>> =
-        members.iter().map(|&m| (0..sample).map(|n| values[columns[m].base + at(n)]).collect()).collect();
+    let samples = |of: &[usize]| -> Vec<Vec<f64>> {
+        of.iter().map(|&m| (0..sample).map(|n| values[columns[m].base + at(n)]).collect()).collect()
+    };
+    let (sampled, sampled_known) = (samples(members), samples(known));
     let score = |target: usize, left: &[usize]| -> Score {
         let weigh = by_size(&sampled[target], precision(kind));
         let goal: Vec<f64> = sampled[target].iter().zip(&weigh).map(|(y, w)| y * w).collect();
@@ -380,6 +390,10 @@ fn best_last(
                 candidates.push(weigh.iter().enumerate().map(|(n, w)| index(at(n)) * w).collect());
                 terms.push(Term::Index(axis));
             }
+        }
+        for known in &sampled_known {
+            candidates.push(known.iter().zip(&weigh).map(|(x, w)| x * w).collect());
+            terms.push(Term::One); // as good as any that uses no member
         }
         let selected = select(&goal, &vec![0.5; sample], candidates, 12, 0.05);
         let mut uses = Vec::new();
@@ -519,6 +533,8 @@ struct Data<'a> {
     effort: u32,
     /// How many columns before the known one is that is like this.
     twin: Option<u16>,
+    /// And those that are like the others of the family, of particles.
+    family_twins: Vec<u16>,
 }
 
 /// Elements that are to be predicted, with the units that they are in.
@@ -710,6 +726,7 @@ impl Data<'_> {
         // but a term that is of use only with another one is not found when they are looked at one by one.
         if let Some(back) = self.twin {
             pool.extend(around(dimensions).map(|steps| Term::Value(At { back, steps })));
+            pool.extend(self.family_twins.iter().map(|&back| Term::Value(At::column(back))));
             pool.extend(neighbours(dimensions, 1).into_iter().map(|At { steps, .. }| Term::Change(At { back, steps })));
         }
         let all: Vec<usize> = (0..literals.elements.len()).collect();

@@ -147,7 +147,7 @@ fn collapse(dims: &[u64], elements: usize) -> Dims {
 }
 
 impl Group {
-    fn elements(&self) -> Option<usize> {
+    pub(super) fn elements(&self) -> Option<usize> {
         self.arrays.iter().try_fold(0usize, |sum, dims| sum.checked_add(product(dims)?))
     }
 
@@ -231,11 +231,14 @@ impl Layout {
     pub(super) fn new(groups: Vec<Group>, tables: Vec<Table>, order: Option<Vec<usize>>) -> Option<Self> {
         let mut columns = Vec::new();
         let mut wraps: Vec<_> = tables.iter().map(|table| table.wraps.iter().copied()).collect();
+        let known_wraps: HashMap<usize, Wrap> =
+            tables.iter().enumerate().flat_map(|(t, table)| table.known_wraps(t, &groups)).collect();
         for (n, group) in groups.iter().enumerate() {
             let placed = group.table.filter(|&t| tables[t].key != n);
             for (c, arrays) in group.working(n, &tables).into_iter().enumerate() {
                 let is_placed = placed.is_some() && c < group.lanes();
                 let wrap = placed.filter(|_| is_placed).and_then(|t| wraps[t].next()).flatten();
+                let wrap = wrap.or_else(|| known_wraps.get(&n).copied());
                 let mut start = 0;
                 let mut last: HashMap<Dims, usize> = HashMap::new();
                 let arrays: Vec<Array> = (arrays.iter())
@@ -505,9 +508,11 @@ impl Layout {
         }
         let is_own = self.order.iter().enumerate().all(|(i, &c)| i == c);
         let flag = |is_set: bool, bit: usize| usize::from(is_set) << bit;
-        put(flag(!is_own, 0) | flag(!self.tables.is_empty(), 1) | flag(!self.sums.is_empty(), 2), out);
+        let older = self.tables.iter().any(|table| table.older.is_some());
+        let flags = [!is_own, !self.tables.is_empty(), !self.sums.is_empty(), older];
+        put((0..).zip(flags).map(|(bit, is_set)| flag(is_set, bit)).sum(), out);
         if !self.tables.is_empty() {
-            tables::write(&self.tables, &self.groups, out);
+            tables::write(&self.tables, &self.groups, older, out);
         }
         if !is_own {
             self.order.iter().for_each(|&c| put(c, out));
@@ -562,8 +567,8 @@ impl Layout {
             }
             groups.push(group);
         }
-        let flags = take(bytes).filter(|&flags| flags < 8)?;
-        let tables = if flags & 2 == 0 { Vec::new() } else { tables::read(bytes, &mut groups)? };
+        let flags = take(bytes).filter(|&flags| flags < 16 && flags & 10 != 8)?;
+        let tables = if flags & 2 == 0 { Vec::new() } else { tables::read(bytes, &mut groups, flags & 8 != 0)? };
         if !tables.is_empty() {
             columns = groups.iter().enumerate().map(|(n, group)| group.working(n, &tables).len()).sum();
         }

@@ -181,9 +181,8 @@ pub(crate) fn encode_since(
 ) -> Result<(), CodecError> {
     let kind = elements_of(job.param);
     let groups = layout::groups(job.arrays, job.raw.len() / kind.width);
-    let known = Known::new(&groups, job.arrays, older, kind.width);
     stored.clear();
-    encode(kind, job.raw, groups, Some((known, older)), (job.param >> EFFORT_SHIFT, work.threads), stored)
+    encode(kind, job.raw, groups, Some((job.arrays, older)), (job.param >> EFFORT_SHIFT, work.threads), stored)
 }
 
 /// What [`encode_since`] gave. `None` where the stream does not say what it must.
@@ -208,7 +207,7 @@ fn encode(
     kind: Elements,
     raw: &[u8],
     mut groups: Vec<Group>,
-    since: Option<(Known, &Older)>,
+    since: Option<(&[ArrayShape], &Older)>,
     (effort, threads): (u32, usize),
     stored: &mut Vec<u8>,
 ) -> Result<(), CodecError> {
@@ -216,11 +215,13 @@ fn encode(
     let mut tables = if kind.is_float { tables::find(&mut groups, body, kind, threads) } else { Vec::new() };
     let mut header = Vec::new();
     let (mut all, mut like) = (Cow::Borrowed(body), Vec::new());
-    if let Some((known, older)) = since {
+    if let Some((arrays, older)) = since {
+        let mut known = Known::new(&groups, &mut tables, arrays, older, kind);
         known.write(&mut header);
-        all = Cow::Owned(known.before(body, &older.raw, kind));
-        tables.iter_mut().for_each(|table| table.key += known.groups.len());
-        groups.splice(0..0, known.groups);
+        tables.iter_mut().for_each(|table| table.move_on(known.groups.len()));
+        groups.splice(0..0, std::mem::take(&mut known.groups));
+        let before = known.before(body, &older.raw, kind, &groups, &tables);
+        all = Cow::Owned(before.ok_or_else(|| damaged("the older segment is shorter than it was said to be"))?);
         like = known.like;
     }
     let own_order = Layout::new(groups, tables, None).ok_or_else(|| damaged("the arrays do not add up"))?;
@@ -295,7 +296,7 @@ fn decode(
     (header_bytes <= if older.is_some() { most * 2 } else { most }).then_some(())?;
     let header = zstd::bulk::decompress(packed, header_bytes).ok()?;
     let mut header = header.as_slice();
-    let (known_groups, known_body) = match older {
+    let (known_groups, mut known_body) = match older {
         Some(older) => Known::read(&mut header, older, kind, elements)?,
         None => (0, Vec::new()),
     };
@@ -303,6 +304,8 @@ fn decode(
     let mut layout = Layout::read(&mut header, known + elements)?;
     (kind.is_float || layout.sums.is_empty()).then_some(())?;
     let known_columns = Twins::check(&layout, known_groups, known)?;
+    (older.is_some() || layout.tables.iter().all(|table| table.older.is_none())).then_some(())?;
+    older::fill_by_number(&layout.groups, &layout.tables, older.unwrap_or_default(), kind, &mut known_body)?;
     let working = layout.elements();
     let (threads, Buffers { bits, values, froms }) = (work.threads, &mut work.predict);
     for (i, froms) in froms.iter_mut().enumerate() {
@@ -341,6 +344,7 @@ fn decode(
         });
     }
     values.iter_mut().zip(&bits[..known]).for_each(|(value, &bits)| *value = kind.value(bits));
+    layout.columns[..known_columns].iter().filter(|_| kind.is_float).for_each(|column| column.unwrap(values));
     let mut stored = Vec::new();
     for column in known_columns..layout.columns.len() {
         let place = Place { columns: &layout.columns, sums: &layout.sums, column };

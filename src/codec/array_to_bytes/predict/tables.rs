@@ -11,6 +11,7 @@ use super::choose::{by_size, precision};
 use super::fit::{Sampled, select};
 use super::layout::{Dims, Group, Kind, Layout, product, put, take};
 use super::numbers::Elements;
+use super::older::OlderRows;
 use super::residual::{self, Effort, Numbers};
 use super::threads;
 
@@ -46,6 +47,8 @@ pub(super) struct Table {
     pub slots: Vec<u32>,
     /// Of each column that has places here, in the segment's own order: how it goes round.
     pub wraps: Vec<Option<Wrap>>,
+    /// Rows of an older segment with the same numbers, if it has any.
+    pub older: Option<OlderRows>,
 }
 
 /// Positions in a periodic box, given out along an axis of the places: those that left on one side and came in on the
@@ -146,6 +149,12 @@ impl Table {
         self.dims.iter().product()
     }
 
+    /// So many groups come before all others.
+    pub(super) fn move_on(&mut self, groups: usize) {
+        self.key += groups;
+        self.older.iter_mut().flat_map(|rows| &mut rows.members).for_each(|(own, _)| *own += groups);
+    }
+
     fn row_count(&self) -> usize {
         self.rows.iter().sum()
     }
@@ -217,6 +226,16 @@ impl Table {
         bits(values, &[1, 2, 3]) - bits(placed, &steps)
     }
 
+    /// How the known columns of the same numbers go round: as their own ones do.
+    pub(super) fn known_wraps(&self, t: usize, groups: &[Group]) -> Vec<(usize, Wrap)> {
+        let Some(rows) = &self.older else { return Vec::new() };
+        let members = groups.iter().enumerate().filter(|(n, group)| group.table == Some(t) && *n != self.key);
+        let own: Vec<(usize, usize)> =
+            members.flat_map(|(n, group)| (0..group.lanes()).map(move |lane| (n, lane))).collect();
+        let wrap_of = |n: usize, lane: usize| *self.wraps.get(own.iter().position(|&column| column == (n, lane))?)?;
+        rows.columns(groups).filter_map(|(known, n, lane)| Some((known, wrap_of(n, lane)?))).collect()
+    }
+
     /// Whether there is a row at each place.
     pub(super) fn is_row(&self) -> Vec<bool> {
         let mut is_row = vec![true; self.places()];
@@ -281,7 +300,8 @@ pub(super) fn find(groups: &mut [Group], body: &[u8], kind: Elements, threads: u
     tables
 }
 
-pub(super) fn write(tables: &[Table], groups: &[Group], out: &mut Vec<u8>) {
+/// With `older`, also which rows of an older segment are known.
+pub(super) fn write(tables: &[Table], groups: &[Group], older: bool, out: &mut Vec<u8>) {
     put(tables.len(), out);
     for (t, table) in tables.iter().enumerate() {
         put(table.key, out);
@@ -304,11 +324,15 @@ pub(super) fn write(tables: &[Table], groups: &[Group], out: &mut Vec<u8>) {
                 out.extend(wrap.offset.to_le_bytes());
             }
         }
+        if older {
+            put(usize::from(table.older.is_some()), out);
+            table.older.iter().for_each(|rows| rows.write(out));
+        }
     }
 }
 
 /// Reads what [`write`] wrote; the order of the rows is not there yet.
-pub(super) fn read(bytes: &mut &[u8], groups: &mut [Group]) -> Option<Vec<Table>> {
+pub(super) fn read(bytes: &mut &[u8], groups: &mut [Group], older: bool) -> Option<Vec<Table>> {
     let mut tables = Vec::new();
     for t in 0..take(bytes).filter(|&n| n <= TABLES_MAX)? {
         let key = take(bytes)?;
@@ -327,7 +351,7 @@ pub(super) fn read(bytes: &mut &[u8], groups: &mut [Group]) -> Option<Vec<Table>
             holes.push(hole as u32); // fewer than 2^30
             next = hole + 1;
         }
-        let mut table = Table { key, first, dims, rows, holes, slots: Vec::new(), wraps: Vec::new() };
+        let mut table = Table { key, first, dims, rows, holes, slots: Vec::new(), wraps: Vec::new(), older: None };
         let mut columns = 0;
         for _ in 0..take(bytes)? {
             let member = take(bytes)?;
@@ -351,6 +375,13 @@ pub(super) fn read(bytes: &mut &[u8], groups: &mut [Group]) -> Option<Vec<Table>
             });
         }
         (groups[key].table, groups[key].chunk) = (Some(t), None);
+        if older {
+            table.older = match take(bytes)? {
+                0 => None,
+                1 => Some(OlderRows::read(bytes, t, &table, groups)?),
+                _ => return None,
+            };
+        }
         tables.push(table);
     }
     Some(tables)
