@@ -380,8 +380,15 @@ pub fn encode_chosen(
     let mut trials: Vec<Trial> = Vec::with_capacity(chains.len());
     let mut best: Option<(u128, Chain, Vec<u8>)> = None;
     for chain in chains {
-        if chain.is_zstd() && trials.iter().any(|trial| trial.stored_bytes + trial.stored_bytes / 8 < by_zstd) {
-            continue; // it would not come near
+        if chain.is_zstd()
+            && let Some(least) = trials.iter().map(|trial| trial.stored_bytes).min()
+            && least + least / 8 < by_zstd
+        {
+            // By a sample it would not come near. What takes no time says whether all is like the sample.
+            let quickly = Chain::zstd(1).encoded_bytes(raw, arrays, scratch)?;
+            if least + least / 16 < quickly {
+                continue;
+            }
         }
         let begun = basis.now();
         let stored_bytes = chain.encoded_bytes(raw, arrays, scratch)?;
@@ -602,9 +609,11 @@ fn predicted(element: &ElementType, (effort, zstd, shuffled): (u32, u32, u32)) -
     let others = || vec![Chain::zstd(zstd)];
     match (element, Chain::predict(element, effort)) {
         (ElementType::Bytes, Some(predict)) => vec![predict, Chain::zstd(zstd)],
-        // Numbers of other elements, as in unstructured meshes, are not near their neighbours, but repeat byte by byte.
+        // Numbers of other elements, as in unstructured meshes, are not near their neighbours, but repeat byte by byte, or rise
+        // by the same again and again.
         (ElementType::Int { width, .. }, Some(predict)) => {
-            vec![predict, Chain::shuffle_zstd(u32::from(*width), shuffled)]
+            let width = u32::from(*width);
+            vec![predict, Chain::shuffle_zstd(width, shuffled), Chain::bitshuffle_zstd(width, shuffled)]
         }
         (_, Some(predict)) => vec![predict],
         (ElementType::Int { width: 1, .. } | ElementType::Fixed { width: 1 }, None) => others(),

@@ -40,16 +40,7 @@ impl BytesCodec for Bitshuffle {
 
     fn encode(&self, param: u32, raw: &[u8], stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
         resize_for_overwrite(stored, raw.len());
-        let (whole, rest) = raw.split_at(whole_bytes(raw.len(), param));
-        let (planes, stored_rest) = stored.split_at_mut(whole.len());
-        stored_rest.copy_from_slice(rest);
-        let lanes = &mut work.bitshuffle.0;
-        resize_for_overwrite(lanes, whole.len());
-        shuffle(whole, param as usize, lanes);
-        let lane_bytes = whole.len() / param as usize;
-        for (lane, planes) in lanes.chunks_exact(lane_bytes.max(1)).zip(planes.chunks_exact_mut(lane_bytes.max(1))) {
-            to_planes(lane, planes);
-        }
+        shuffle_bits(raw, param, stored, &mut work.bitshuffle);
         Ok(())
     }
 
@@ -65,18 +56,37 @@ impl BytesCodec for Bitshuffle {
             return Err(CodecError::Length { found: stored.len(), expected: limit });
         }
         resize_for_overwrite(raw, stored.len());
-        let (planes, rest) = stored.split_at(whole_bytes(stored.len(), param));
-        let (whole, raw_rest) = raw.split_at_mut(planes.len());
-        raw_rest.copy_from_slice(rest);
-        let lanes = &mut work.bitshuffle.0;
-        resize_for_overwrite(lanes, planes.len());
-        let lane_bytes = planes.len() / param as usize;
-        for (planes, lane) in planes.chunks_exact(lane_bytes.max(1)).zip(lanes.chunks_exact_mut(lane_bytes.max(1))) {
-            to_lane(planes, lane);
-        }
-        unshuffle(lanes, param as usize, whole);
+        unshuffle_bits(stored, param, raw, &mut work.bitshuffle);
         Ok(())
     }
+}
+
+/// The bytes of elements of a width as planes of bits; both are equally long.
+pub(crate) fn shuffle_bits(raw: &[u8], width: u32, stored: &mut [u8], lanes: &mut Lanes) {
+    let (whole, rest) = raw.split_at(whole_bytes(raw.len(), width));
+    let (planes, stored_rest) = stored.split_at_mut(whole.len());
+    stored_rest.copy_from_slice(rest);
+    let lanes = &mut lanes.0;
+    resize_for_overwrite(lanes, whole.len());
+    shuffle(whole, width as usize, lanes);
+    let lane_bytes = whole.len() / width as usize;
+    for (lane, planes) in lanes.chunks_exact(lane_bytes.max(1)).zip(planes.chunks_exact_mut(lane_bytes.max(1))) {
+        to_planes(lane, planes);
+    }
+}
+
+/// The inverse of [`shuffle_bits`].
+pub(crate) fn unshuffle_bits(stored: &[u8], width: u32, raw: &mut [u8], lanes: &mut Lanes) {
+    let (planes, rest) = stored.split_at(whole_bytes(stored.len(), width));
+    let (whole, raw_rest) = raw.split_at_mut(planes.len());
+    raw_rest.copy_from_slice(rest);
+    let lanes = &mut lanes.0;
+    resize_for_overwrite(lanes, planes.len());
+    let lane_bytes = planes.len() / width as usize;
+    for (planes, lane) in planes.chunks_exact(lane_bytes.max(1)).zip(lanes.chunks_exact_mut(lane_bytes.max(1))) {
+        to_lane(planes, lane);
+    }
+    unshuffle(lanes, width as usize, whole);
 }
 
 /// Bytes of as many elements as make up whole bytes of each plane.

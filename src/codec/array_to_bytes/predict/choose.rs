@@ -612,14 +612,10 @@ impl Data<'_> {
         let since = self.since(&literals, dimensions);
         let mut others = Vec::new();
         if self.kind.is_float && !column.is_integer && literals.elements.len() >= FITTED_MIN {
-            let (predictor, bits) = self.fitted(&literals, lorenzo, since, dimensions, family, related);
-            others.push((predictor, bits / literals.elements.len() as f64));
+            others.push(self.fitted(&literals, lorenzo, since, dimensions, family, related));
         } else if count > 0 {
-            others.extend(since.map(|(set, errors)| {
-                let bits = errors.iter().map(|error| (error + 0.5).log2() + 1.0).sum::<f64>();
-                (Predictor::of(set), bits / literals.elements.len() as f64)
-            }));
-            others.extend((self.effort > 1 && dimensions > 1).then(|| (Predictor::of(lorenzo), 0.0)));
+            others.extend(since.map(|(set, _)| Predictor::of(set)));
+            others.extend((self.effort > 1 && dimensions > 1).then(|| Predictor::of(lorenzo)));
         }
         let code = |option: &Predictor| option.encode(self.field(), &self.marks, self.effort);
         let none = Predictor::none();
@@ -628,19 +624,21 @@ impl Data<'_> {
             return (none, code);
         }
         if self.effort == 1 {
-            let (other, bits) = others.swap_remove(0);
-            // One run of them tells about the numbers as they are.
-            let from = (literals.elements.len() / 2).saturating_sub(RUN / 2);
-            let run =
-                literals.elements[from..].iter().take(RUN).map(|&n| self.kind.ordered(self.bits[column.base + n]));
-            let run: Vec<i64> = run.collect();
-            let plain = residual::encode(
-                &Numbers { values: &run, floats: None, is_predicted: false, around: &[] },
-                Effort::of(0),
-            );
-            let best = if bits < plain.len() as f64 * 8.0 / run.len() as f64 { other } else { none };
-            let code = code(&best);
-            return (best, code);
+            let other = others.swap_remove(0);
+            let [predicted, plain] = self.looked_at(&literals, &other);
+            if predicted * 128 < plain * 127 {
+                let code = code(&other);
+                return (other, code);
+            }
+            let as_it_is = code(&none);
+            // One run does not tell which is a little shorter.
+            if predicted * 127 < plain * 128 {
+                let code = code(&other);
+                if code.len() < as_it_is.len() {
+                    return (other, code);
+                }
+            }
+            return (none, as_it_is);
         }
         let cost = |option: &Predictor, code: &[u8]| {
             let mut written = Vec::new();
@@ -648,13 +646,31 @@ impl Data<'_> {
             written.len() + code.len()
         };
         let mut best = (code(&none), none);
-        for (other, _) in others {
+        for other in others {
             let predicted = code(&other);
             if cost(&other, &predicted) < cost(&best.1, &best.0) {
                 best = (predicted, other);
             }
         }
         (best.1, best.0)
+    }
+
+    /// Bytes that one run of the literals takes as the predictor leaves it, and as it is.
+    fn looked_at(&self, literals: &Literals, predictor: &Predictor) -> [usize; 2] {
+        let column = self.column();
+        let from = (literals.elements.len() / 2).saturating_sub(RUN / 2);
+        let run = &literals.elements[from..literals.elements.len().min(from + RUN)];
+        let plain: Vec<i64> = run.iter().map(|&n| self.kind.ordered(self.bits[column.base + n])).collect();
+        let mut is_in_run = vec![false; column.elements];
+        run.iter().for_each(|&n| is_in_run[n] = true);
+        let mut predicted = Vec::with_capacity(run.len());
+        if let [set, ..] = &predictor.sets[..] {
+            set.each_difference(self.field(), |n| is_in_run[n], |difference| predicted.push(difference));
+        }
+        let bytes = |values: &[i64], is_predicted: bool| {
+            residual::encode(&Numbers { values, floats: None, is_predicted, around: &[] }, Effort::of(0)).len()
+        };
+        [bytes(&predicted, true), bytes(&plain, false)]
     }
 
     /// What the known column like this one tells alone, in as many dimensions as leave the fewest bits, and how far that
@@ -691,7 +707,7 @@ impl Data<'_> {
         dimensions: usize,
         family: usize,
         related: Vec<Term>,
-    ) -> (Predictor, f64) {
+    ) -> Predictor {
         let mut pool: Vec<Term> = neighbours(dimensions, self.effort).into_iter().map(Term::Value).collect();
         pool.extend((1..=family as u16).map(|back| Term::Value(At::column(back))));
         pool.push(Term::One);
@@ -750,8 +766,7 @@ impl Data<'_> {
         if self.effort == 1 {
             let bits = |(_, bits): &(Set, Vec<f32>)| bits.iter().map(|&b| f64::from(b) + 1.0).sum::<f64>();
             let best = sets.into_iter().min_by(|a, b| bits(a).total_cmp(&bits(b)));
-            return best
-                .map_or_else(|| (Predictor::none(), f64::MAX), |best| (Predictor::of(best.0.clone()), bits(&best)));
+            return best.map_or_else(Predictor::none, |(set, _)| Predictor::of(set));
         }
         let (mut which, mut sum) = choose_units(&sets, literals);
         while self.effort > 1 && !self.column().is_placed && sets.len() <= sets_max && literals.unit_count > 1 {
@@ -806,13 +821,8 @@ impl Data<'_> {
             })
             .collect();
         let kept = sets.into_iter().zip(&used).filter(|(_, used)| **used).map(|((set, _), _)| set).collect();
-        let predictor = Predictor {
-            sets: kept,
-            unit: UNIT,
-            which: which.iter().map(|&set| number[usize::from(set)]).collect(),
-            told: None,
-        };
-        (predictor, sum)
+        let which = which.iter().map(|&set| number[usize::from(set)]).collect();
+        Predictor { sets: kept, unit: UNIT, which, told: None }
     }
 
     /// Terms and weights by some of the literals, and how far off they are for all of them.

@@ -8,11 +8,13 @@
 //! - *around*: the same for grids, where the model is chosen by how long the numbers of the cells before were along each
 //!   axis: what is hard to predict lies together in all of them.
 //! - *bytes*: bytes of equal significance together, then zstd.
+//! - *bits*: bits of equal significance together, then zstd, where there is no prediction.
 
 use super::layout::{put, take};
 use crate::codec::array_to_bytes::entropy::{
     BitReader, BitWriter, Model, SymbolBuffers, decode_symbols, encode_symbols,
 };
+use crate::codec::bytes_to_bytes::bitshuffle::{Lanes, shuffle_bits, unshuffle_bits};
 use pco::standalone::{simple_compress, simple_decompress_into};
 use pco::{ChunkConfig, DeltaSpec, ModeSpec};
 
@@ -34,6 +36,7 @@ enum Way {
     Bytes = 3,
     PcoFloats = 4,
     Around = 5,
+    Bits = 6,
 }
 
 /// What is to be coded: differences, or where there is no prediction the ordered numbers themselves.
@@ -100,6 +103,11 @@ pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
             around => keep(&mut best, Way::Around, &symbols::<CONTEXTS_AROUND>(values, around)),
         }
     }
+    if !numbers.is_predicted
+        && let Ok(code) = zstd::bulk::compress(&to_bits(values), ZSTD_LEVEL_FAST)
+    {
+        keep(&mut best, Way::Bits, &code);
+    }
     // What prediction leaves repeats no bytes, unless it is next to nothing.
     let is_short = best.len() < values.len();
     if !numbers.is_predicted || effort.symbols && is_short {
@@ -111,6 +119,13 @@ pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
             || zstd::bulk::compress(&shuffled, ZSTD_LEVEL_FAST).is_ok_and(is_near);
         if is_worth_it && let Ok(code) = zstd::bulk::compress(&shuffled, effort.zstd_level) {
             keep(&mut best, Way::Bytes, &code);
+        }
+        // Numbers whose bytes repeat do so themselves, perhaps, which a sample does not always show.
+        if effort.symbols && !numbers.is_predicted && best[0] == Way::Bytes as u8 {
+            let config = config.with_delta_spec(DeltaSpec::TryLookback);
+            if let Ok(code) = simple_compress(values, &config) {
+                keep(&mut best, Way::Pco, &code);
+            }
         }
     }
     best
@@ -150,9 +165,31 @@ pub(super) fn decode(
                 values.iter_mut().zip(plane).for_each(|(v, &b)| *v |= i64::from(b) << (8 * byte));
             }
         }
+        way if way == Way::Bits as u8 => {
+            let planes = zstd::bulk::decompress(code, count * 8).ok().filter(|planes| planes.len() == count * 8)?;
+            from_bits(&planes, &mut values);
+        }
         _ => return None,
     }
     Some(values)
+}
+
+/// The magnitudes, each with its sign as the lowest bit, in planes of equal bits as codec `bitshuffle` has them.
+fn to_bits(values: &[i64]) -> Vec<u8> {
+    let bytes: Vec<u8> = values.iter().flat_map(|&v| ((v << 1) ^ (v >> 63)).to_le_bytes()).collect();
+    let mut planes = vec![0; bytes.len()];
+    shuffle_bits(&bytes, u64::BITS / 8, &mut planes, &mut Lanes::default());
+    planes
+}
+
+/// The inverse of [`to_bits`].
+fn from_bits(planes: &[u8], values: &mut [i64]) {
+    let mut bytes = vec![0; planes.len()];
+    unshuffle_bits(planes, u64::BITS / 8, &mut bytes, &mut Lanes::default());
+    for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        let zigzag = u64::from_le_bytes(*bytes);
+        *value = (zigzag >> 1) as i64 ^ -((zigzag & 1) as i64);
+    }
 }
 
 fn length(value: i64) -> u32 {
@@ -277,6 +314,10 @@ mod tests {
             for around in [&[][..], &some] {
                 let code = encode(&Numbers { values: &values, floats: None, is_predicted, around }, effort);
                 prop_assert_eq!(decode(&code, values.len(), |_| 0, || around.to_vec()), Some(values.clone()));
+                let planes = to_bits(&values);
+                let mut again = vec![0; values.len()];
+                from_bits(&planes, &mut again);
+                prop_assert_eq!(&again, &values);
                 let (way, code) = match around {
                     [] => (Way::Symbols, super::symbols::<CONTEXTS>(&values, around)),
                     _ => (Way::Around, super::symbols::<CONTEXTS_AROUND>(&values, around)),
