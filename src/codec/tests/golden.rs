@@ -39,6 +39,7 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ("predict-f32", predicted(&ElementType::F32), grids()),
         ("predict-rows", predicted(&ElementType::F32), rows(9, &[400, 331], 2).0),
         ("predict-gas", predicted(&ElementType::F32), gas(&[400, 327], true, true).0),
+        ("predict-strides", predicted(&ElementType::F64), transposed(40).0),
         ("predict-i64", predicted(&ElementType::Int { width: 8, signed: true, order: Little }), vec![]),
         ("predict-bytes", predicted(&ElementType::Bytes), vec![]),
         ("mixed", Chain::mixed(2), vec![]),
@@ -103,6 +104,7 @@ fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_byt
         if !path.exists() && std::env::var_os("MCR_ADD_GOLDEN").is_some() {
             let raw = match *name {
                 "predict-rows" | "since-rows" => rows(9, &[400, 331], 2).1,
+                "predict-strides" => transposed(40).1,
                 "predict-gas" => gas(&[400, 327], true, true).1,
                 _ => golden_raw(chain),
             };

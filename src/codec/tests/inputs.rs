@@ -74,6 +74,18 @@ pub(super) fn grid_numbers() -> Vec<f64> {
     [first, second, third, fourth].concat()
 }
 
+/// A square matrix of doubles that have nothing to do with each other, the same transposed and negated, and once more transposed
+/// and nearly the same.
+pub(super) fn transposed(side: usize) -> (Vec<ArrayShape>, Vec<u8>) {
+    let own: Vec<f64> = rough((side * side) as u64).collect();
+    let turned = |by: &dyn Fn(f64) -> f64| -> Vec<f64> {
+        (0..side * side).map(|n| by(own[n % side * side + n / side])).collect()
+    };
+    let raw = [own.clone(), turned(&|x| -x), turned(&|x| x * (1.0 + 1e-12))].concat();
+    let shape = |_| ArrayShape { elements: (side * side) as u64, dims: vec![side as u64; 2], ..ArrayShape::default() };
+    ((0..3).map(shape).collect(), raw.into_iter().flat_map(f64::to_le_bytes).collect())
+}
+
 /// Particles on a lattice of so many in each dimension, a little off their places, in a periodic box: their numbers, their
 /// positions and their speeds, row after row along a crooked line, in arrays with so many rows. The last ones of these
 /// are empty, so many rows are filled up with zeros besides, and two particles are missing.

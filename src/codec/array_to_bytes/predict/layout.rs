@@ -116,6 +116,8 @@ pub(super) struct Layout {
     pub order: Vec<usize>,
     /// Sums over neighbours, for each place of some columns.
     pub sums: Vec<Sum>,
+    /// Whether there are runs with steps (`strides.rs`).
+    pub has_strides: bool,
 }
 
 pub(super) fn product(dims: &Dims) -> Option<usize> {
@@ -277,7 +279,7 @@ impl Layout {
                 column
             })
             .collect();
-        Some(Self { groups, tables, columns, order, sums: Vec::new() })
+        Some(Self { groups, tables, columns, order, sums: Vec::new(), has_strides: false })
     }
 
     /// The same with these sums, whose values come after those of all columns.
@@ -509,7 +511,7 @@ impl Layout {
         let is_own = self.order.iter().enumerate().all(|(i, &c)| i == c);
         let flag = |is_set: bool, bit: usize| usize::from(is_set) << bit;
         let older = self.tables.iter().any(|table| table.older.is_some());
-        let flags = [!is_own, !self.tables.is_empty(), !self.sums.is_empty(), older];
+        let flags = [!is_own, !self.tables.is_empty(), !self.sums.is_empty(), older, self.has_strides];
         put((0..).zip(flags).map(|(bit, is_set)| flag(is_set, bit)).sum(), out);
         if !self.tables.is_empty() {
             tables::write(&self.tables, &self.groups, older, out);
@@ -567,7 +569,7 @@ impl Layout {
             }
             groups.push(group);
         }
-        let flags = take(bytes).filter(|&flags| flags < 16 && flags & 10 != 8)?;
+        let flags = take(bytes).filter(|&flags| flags < 32 && flags & 10 != 8)?;
         let tables = if flags & 2 == 0 { Vec::new() } else { tables::read(bytes, &mut groups, flags & 8 != 0)? };
         if !tables.is_empty() {
             columns = groups.iter().enumerate().map(|(n, group)| group.working(n, &tables).len()).sum();
@@ -580,7 +582,7 @@ impl Layout {
         (sum == elements).then_some(())?;
         let layout = Self::new(groups, tables, order)?;
         let sums = if flags & 4 == 0 { Vec::new() } else { kernel::read(bytes, &layout)? };
-        Some(layout.with_sums(sums))
+        Some(Self { has_strides: flags & 16 != 0, ..layout.with_sums(sums) })
     }
 }
 

@@ -22,6 +22,7 @@ mod predictor;
 mod records;
 mod repeats;
 mod residual;
+mod strides;
 mod tables;
 mod threads;
 mod tree;
@@ -226,8 +227,9 @@ fn encode(
     }
     let own_order = Layout::new(groups, tables, None).ok_or_else(|| damaged("the arrays do not add up"))?;
     let columns = choose::Choice::new(own_order, &like, &all, kind, effort, threads);
-    let choose::Choice { layout, bits, runs, nested, predictors } = columns;
+    let choose::Choice { mut layout, bits, runs, nested, predictors } = columns;
 
+    layout.has_strides = runs.strides.iter().any(|strides| !strides.is_empty());
     layout.write(&mut header);
     for tokens in &runs.tokens {
         put(tokens.count, &mut header);
@@ -236,6 +238,7 @@ fn encode(
             header.extend_from_slice(list);
         }
     }
+    runs.strides.iter().filter(|_| layout.has_strides).for_each(|strides| strides.write(&mut header));
     put(nested.len(), &mut header);
     for (column, links) in &nested {
         put(*column, &mut header);
@@ -322,6 +325,9 @@ fn decode(
             froms.resize(working, 0);
             repeats::places(froms, (known, if i == 0 { 0 } else { known as i64 }), count, skips, lengths, from_bytes)?;
         }
+    }
+    for (froms, least) in froms.iter_mut().zip([0, known]).filter(|_| layout.has_strides) {
+        strides::read(&mut header, (known, least), working, froms)?;
     }
     let runs = froms.each_ref().map(Vec::as_slice);
     let mut nested = Vec::new();

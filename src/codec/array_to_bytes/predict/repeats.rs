@@ -7,6 +7,7 @@
 
 use super::layout::{put, take};
 use super::numbers::Elements;
+use super::strides::{self, Strides};
 use super::threads;
 use std::ops::Range;
 
@@ -38,6 +39,8 @@ pub(super) struct Runs {
     /// Of each element, exact and near; the latter none where there is no such run.
     pub froms: [Vec<From>; 2],
     pub tokens: [Tokens; 2],
+    /// Those whose sources lie further apart, exact and near.
+    pub strides: [Strides; 2],
 }
 
 /// Slack of near runs, by the width of the elements.
@@ -67,7 +70,12 @@ pub(super) fn find_all(bits: &[u64], known: usize, elements: Elements, effort: u
         None => (Vec::new(), Tokens::default()),
     };
     let near = if near_tokens.count > 0 { near } else { Vec::new() };
-    Runs { froms: [exact, near], tokens: [exact_tokens, near_tokens] }
+    let mut froms = [exact, near];
+    let strides = match effort > 1 && elements.is_float && elements.width == 8 {
+        true => strides::find_all(bits, known, elements, &mut froms),
+        false => Default::default(),
+    };
+    Runs { froms, tokens: [exact_tokens, near_tokens], strides }
 }
 
 /// Where runs are worth looking for.

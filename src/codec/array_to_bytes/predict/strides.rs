@@ -1,0 +1,298 @@
+//! Runs of doubles that were there before, but not beside each other: rows of a matrix that are columns of another, as of what is
+//! the same with two indices exchanged, or of a flow that is symmetric about a diagonal.
+//!
+//! As in `repeats.rs`, but from element to element of a run the source goes on by a step of any length. Looked for among what
+//! no other run has.
+
+use super::layout::{put, take};
+use super::numbers::Elements;
+use super::repeats::{From, Slack, TURNED};
+
+/// Elements of a run at least.
+const RUN_MIN: usize = 3;
+/// Elements between two sources at most.
+const STEP_MAX: i64 = 1 << 24;
+/// Places that are looked at for an element, the nearest before it.
+const DEPTH: usize = 4;
+/// How a near run may differ from its source, as other near runs of doubles.
+const SLACK: Slack = 20;
+/// One value in so many (a power of 2) tells whether it is worth looking, and so many of a hundred of them must be there twice.
+const PART: u64 = 32;
+const TWICE_PERCENT: usize = 5;
+/// One element in so many must come to be in runs, or none is.
+const FOUND_PART: usize = 50;
+/// Among fewer elements no runs are looked for.
+const ELEMENTS_MIN: usize = 1 << 10;
+
+/// An odd multiplier, from the golden ratio.
+const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Runs: how many elements come first, how many these are and whether they are turned, where from, by which steps.
+#[derive(Default)]
+pub(super) struct Strides {
+    lists: [Vec<u8>; 4],
+    count: usize,
+}
+
+fn zigzag(n: i64) -> usize {
+    ((n << 1) ^ (n >> 63)) as usize
+}
+
+fn unzigzag(n: usize) -> i64 {
+    (n >> 1) as i64 ^ -((n & 1) as i64)
+}
+
+/// Finds runs, exact and near ones, and adds them to those that there are. Sources of near ones are not known ones.
+pub(super) fn find_all(bits: &[u64], known: usize, elements: Elements, froms: &mut [Vec<From>; 2]) -> [Strides; 2] {
+    [0, SLACK].map(|slack| {
+        let found = find(bits, known, elements, slack, froms);
+        let in_runs: usize = found.iter().map(|run| run.length).sum();
+        let mut strides = Strides::default();
+        if in_runs * FOUND_PART < bits.len() {
+            return strides;
+        }
+        let froms = &mut froms[usize::from(slack > 0)];
+        froms.resize(bits.len(), 0);
+        let (mut at, mut expected) = (known, 0);
+        for run in found {
+            let lists = &mut strides.lists;
+            expected += (run.at - at) as i64;
+            put(run.at - at, &mut lists[0]);
+            put((run.length - RUN_MIN) << 1 | usize::from(run.is_turned), &mut lists[1]);
+            put(zigzag(run.from - expected), &mut lists[2]);
+            put(zigzag(run.step), &mut lists[3]);
+            strides.count += 1;
+            run.fill(froms);
+            (at, expected) = (run.at + run.length, run.from + run.step * run.length as i64);
+        }
+        strides
+    })
+}
+
+struct Run {
+    at: usize,
+    length: usize,
+    from: i64,
+    step: i64,
+    is_turned: bool,
+}
+
+impl Run {
+    fn fill(&self, froms: &mut [From]) {
+        for (n, place) in (0..).zip(&mut froms[self.at..self.at + self.length]) {
+            *place = (self.from + self.step * n) as From + 1 | if self.is_turned { TURNED } else { 0 };
+        }
+    }
+}
+
+fn find(bits: &[u64], known: usize, elements: Elements, slack: Slack, froms: &[Vec<From>; 2]) -> Vec<Run> {
+    let key = |at: usize| (elements.magnitude(bits[at]) >> slack).wrapping_mul(MIX);
+    // What is in no run, nor like the one before it, which takes next to nothing anyhow.
+    let is_free = |at: usize| {
+        froms.iter().all(|froms| froms.get(at).is_none_or(|&from| from == 0)) && (at == 0 || bits[at] != bits[at - 1])
+    };
+    let least = if slack > 0 { known } else { 0 };
+    if bits.len() < ELEMENTS_MIN || bits.len() >= TURNED as usize || !is_worth_it(known..bits.len(), key, is_free) {
+        return Vec::new();
+    }
+    // The last place of each value, by its hash, and of each place the one before it. Of values that share a hash the last is kept.
+    let places = (bits.len() * 2).next_power_of_two();
+    let mut last: Vec<u32> = vec![0; places];
+    let mut before: Vec<u32> = vec![0; bits.len()];
+    for at in least..bits.len() {
+        let place = &mut last[(key(at) >> (u64::BITS - places.trailing_zeros())) as usize];
+        (before[at], *place) = (*place, at as u32 + 1); // fewer than 2^31
+    }
+    drop(last);
+    let is_like = |source: usize, is_turned: bool, at: usize| {
+        let found = if is_turned { elements.negated(bits[source]) } else { bits[source] };
+        found == bits[at]
+            || slack > 0 && elements.ordered(found).wrapping_sub(elements.ordered(bits[at])).unsigned_abs() < 1 << slack
+    };
+    let sources = |at: usize| {
+        std::iter::successors(before[at].checked_sub(1), |&at| before[at as usize].checked_sub(1)).take(DEPTH)
+    };
+    let mut runs = Vec::new();
+    let mut at = known.max(1);
+    while at + RUN_MIN <= bits.len() {
+        let mut best = Run { at, length: RUN_MIN - 1, from: 0, step: 0, is_turned: false };
+        if is_free(at) && is_free(at + 1) && before[at] != 0 && before[at + 1] != 0 {
+            for first in sources(at) {
+                for second in sources(at + 1) {
+                    let (from, step) = (i64::from(first), i64::from(second) - i64::from(first));
+                    if step == 0 || step.abs() > STEP_MAX {
+                        continue;
+                    }
+                    let is_turned = !is_like(first as usize, false, at);
+                    let source = |n: usize| from + step * n as i64;
+                    let is_next = |n: &usize| {
+                        let at = at + n;
+                        at < bits.len()
+                            && (least as i64..at as i64).contains(&source(*n))
+                            && is_free(at)
+                            && is_like(source(*n) as usize, is_turned, at)
+                    };
+                    let length = (0..).take_while(is_next).count();
+                    if length > best.length {
+                        best = Run { at, length, from, step, is_turned };
+                    }
+                }
+            }
+        }
+        if best.length < RUN_MIN {
+            at += 1;
+            continue;
+        }
+        at += best.length;
+        runs.push(best);
+    }
+    runs
+}
+
+/// Whether enough values are there twice, of some that their hashes choose, so that both are looked at or neither.
+fn is_worth_it(all: std::ops::Range<usize>, key: impl Fn(usize) -> u64, is_free: impl Fn(usize) -> bool) -> bool {
+    let places = (all.len() / PART as usize * 4).next_power_of_two().max(64);
+    let mut seen = vec![0u64; places];
+    let (mut looked_at, mut twice) = (0, 0);
+    for at in all {
+        let key = key(at);
+        if (key >> 20) & (PART - 1) == 0 && is_free(at) {
+            let place = &mut seen[(key >> (u64::BITS - places.trailing_zeros())) as usize];
+            (looked_at, twice) = (looked_at + 1, twice + usize::from(*place == key | 1));
+            *place = key | 1;
+        }
+    }
+    twice * 100 > looked_at * TWICE_PERCENT
+}
+
+impl Strides {
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        put(self.count, out);
+        for list in &self.lists {
+            put(list.len(), out);
+            out.extend_from_slice(list);
+        }
+    }
+}
+
+/// Reads what [`Strides::write`] wrote, and adds its runs, whose sources are `least` at least, to those of so many elements that there
+/// are. `None` where they cannot be.
+pub(super) fn read(bytes: &mut &[u8], (known, least): (usize, usize), len: usize, froms: &mut Vec<From>) -> Option<()> {
+    let count = take(bytes)?;
+    let mut lists: [&[u8]; 4] = [&[]; 4];
+    for list in &mut lists {
+        let len = take(bytes)?;
+        (*list, *bytes) = bytes.split_at_checked(len)?;
+    }
+    if count > 0 {
+        froms.resize(len, 0);
+    }
+    let [skips, lengths, sources, steps] = &mut lists;
+    let (mut at, mut expected) = (known, 0i64);
+    for _ in 0..count {
+        let skip = take(skips)?;
+        at = at.checked_add(skip)?;
+        expected = expected.checked_add(skip as i64)?;
+        let length = take(lengths)?;
+        let from = expected.checked_add(unzigzag(take(sources)?))?;
+        let step = Some(unzigzag(take(steps)?)).filter(|step| step.abs() <= STEP_MAX)?;
+        let run = Run { at, length: (length >> 1) + RUN_MIN, from, step, is_turned: length & 1 == 1 };
+        let end = at.checked_add(run.length).filter(|&end| end <= len)?;
+        let last = from.checked_add(step.checked_mul(run.length as i64 - 1)?)?;
+        // Between both ends the sources rise or fall evenly, as the elements do.
+        let are_before = from < at as i64 && last < end as i64 - 1 && from.min(last) >= least as i64;
+        are_before.then_some(())?;
+        run.fill(froms);
+        (at, expected) = (end, last + step);
+    }
+    lists.iter().all(|list| list.is_empty()).then_some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const DOUBLES: Elements = Elements { width: 8, is_big: false, is_float: true };
+
+    fn noise(n: usize) -> f64 {
+        1.0 + ((n as u64).wrapping_mul(MIX) >> 12) as f64 / (1u64 << 52) as f64
+    }
+
+    /// A square and itself transposed, negated, and off by so many representable numbers here and there.
+    fn transposed(side: usize, off: u64) -> Vec<u64> {
+        let at = |i: usize, j: usize| noise(i * side + j).to_bits();
+        let square = (0..side).flat_map(|i| (0..side).map(move |j| (i, j)));
+        let own = square.clone().map(|(i, j)| at(i, j));
+        own.chain(square.map(|(i, j)| DOUBLES.negated(at(j, i) + off * ((i * 7 + j) as u64 % 100)))).collect()
+    }
+
+    #[test]
+    fn rows_that_are_columns_of_what_was_before_are_runs() {
+        for (off, kind) in [(0, 0), (300, 1)] {
+            let bits = transposed(60, off);
+            let mut froms = [vec![0; bits.len()], Vec::new()];
+            let strides = find_all(&bits, 0, DOUBLES, &mut froms);
+            assert!(strides[1 - kind].is_empty());
+            // One for each row, and perhaps a few that begin too late.
+            assert!(strides[kind].count <= 70, "{}", strides[kind].count);
+            assert!(froms[kind].iter().filter(|from| **from != 0).count() >= 3500);
+            let (mut bytes, mut again) = (Vec::new(), Vec::new());
+            strides[kind].write(&mut bytes);
+            assert_eq!(read(&mut bytes.as_slice(), (0, 0), bits.len(), &mut again), Some(()));
+            assert_eq!(again, froms[kind]);
+        }
+    }
+
+    #[test]
+    fn noise_has_no_runs() {
+        let bits: Vec<u64> = (0..5000).map(|n| noise(n).to_bits()).collect();
+        let mut froms = [vec![0; bits.len()], Vec::new()];
+        assert!(find_all(&bits, 0, DOUBLES, &mut froms).iter().all(Strides::is_empty));
+    }
+
+    proptest! {
+        #[test]
+        fn every_source_is_an_element_before_and_the_lists_say_the_same(
+            seed in prop::collection::vec(0u64..4000, 1100..1500),
+            parts in prop::collection::vec((0usize..1100, 1usize..40, 1usize..40, any::<bool>(), 0u64..3), 0..40),
+            known in 0usize..400,
+        ) {
+            let mut bits: Vec<u64> = seed.iter().map(|&v| (v as f64 * 1.7).to_bits()).collect();
+            for (from, length, step, turn, off) in parts {
+                let part: Vec<u64> = bits.iter().skip(from).step_by(step).take(length).copied().collect();
+                bits.extend(part.into_iter().map(|b| if turn { DOUBLES.negated(b) } else { b } ^ off));
+            }
+            let mut froms = [vec![0; bits.len()], Vec::new()];
+            let strides = find_all(&bits, known, DOUBLES, &mut froms);
+            for (kind, (strides, froms)) in strides.iter().zip(&froms).enumerate() {
+                let least = if kind == 0 { 0 } else { known };
+                for (at, &from) in froms.iter().enumerate().filter(|(_, from)| **from != 0) {
+                    let source = (from & !TURNED) as usize - 1;
+                    prop_assert!(at >= known && source < at && source >= least);
+                    let value = if from & TURNED != 0 { DOUBLES.negated(bits[source]) } else { bits[source] };
+                    let off = DOUBLES.ordered(value).wrapping_sub(DOUBLES.ordered(bits[at])).unsigned_abs();
+                    let most = [0, SLACK][kind];
+                    prop_assert!(off < 1 << most);
+                }
+                let (mut bytes, mut again) = (Vec::new(), vec![0; bits.len()]);
+                strides.write(&mut bytes);
+                prop_assert_eq!(read(&mut bytes.as_slice(), (known, least), bits.len(), &mut again), Some(()));
+                prop_assert!(again == *froms || froms.is_empty() && strides.is_empty());
+            }
+        }
+
+        #[test]
+        fn any_lists_are_runs_or_nothing(len in 0usize..300, known in 0usize..20, mut bytes in prop::collection::vec(0u8..40, 0..60)) {
+            bytes.insert(0, 3);
+            let mut froms = Vec::new();
+            if read(&mut bytes.as_slice(), (known, known), len, &mut froms).is_some() {
+                prop_assert!(froms.iter().enumerate().all(|(at, &from)| (from & !TURNED) as usize <= at));
+            }
+        }
+    }
+}
