@@ -419,7 +419,7 @@ fn may_gain(
     let chains = [Chain::predict(element, MAX.0), Chain::since(element, MAX.0)];
     let [Some(predict), Some(since)] = chains else { return Ok(true) };
     // Rows that are known again by their numbers are in no part of the arrays.
-    if basis.older.is_some_and(|older| older.places.iter().any(|place| place.is_other_length)) {
+    if basis.older.is_some_and(|older| super::predict::has_known_rows(since.steps()[0].param, raw, arrays, older)) {
         return Ok(true);
     }
     let Some(part) = basis.older.and_then(|older| part_of(raw, element.width() as usize, arrays, older)) else {

@@ -44,10 +44,11 @@ fn write_particles(dir: &Path, step: u32) {
         let file = hdf5::File::create(dir.join(format!("sim.it_{step}.rank_{rank}.h5"))).expect("created");
         let numbers: Vec<u32> = own.iter().map(|n| n + 1).collect();
         file.new_dataset_builder().with_data(&numbers).create("ids").expect("written");
-        let of: [(&str, &dyn Fn(u32) -> [f32; 3]); 2] = [("positions", &place), ("speeds", &speed)];
-        for (name, of) in of {
+        let positions: Vec<f32> = own.iter().flat_map(|&n| place(n)).collect();
+        let speeds: Vec<f32> = own.iter().flat_map(|&n| speed(n)).collect();
+        for (name, values) in [("positions", positions), ("speeds", speeds)] {
             let set = file.new_dataset::<f32>().shape([own.len(), 3]).create(name).expect("created");
-            set.write_raw(&own.iter().flat_map(|&n| of(n)).collect::<Vec<f32>>()).expect("written");
+            set.write_raw(&values).expect("written");
         }
         file.close().expect("closed");
     }

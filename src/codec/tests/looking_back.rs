@@ -107,6 +107,23 @@ fn particles_that_wandered_to_other_ranks_are_known_again_by_their_numbers() {
 }
 
 #[test]
+fn particles_in_another_order_in_as_many_rows_are_known_again() {
+    let (arrays, raw) = rows_at(0.002, 24, &[13_822], 0);
+    let (_, mut older) = rows_at(0.0, 24, &[13_822], 0);
+    // The other way round: numbers, positions and speeds.
+    let (numbers, rest) = older.split_at_mut(13_822 * 4);
+    numbers.as_chunks_mut::<4>().0.reverse();
+    rest.chunks_mut(13_822 * 12).for_each(|points| points.as_chunks_mut::<12>().0.reverse());
+    let older = Arc::new(Older { raw: older, places: places(&arrays, 4) });
+    let basis = Basis { older: Some(&older), ..Basis::NOTHING };
+    let mut scratch = Scratch::default();
+    let coded = encode_chosen(&Profile::Max, &raw, &ElementType::F32, &arrays, false, &basis, &mut scratch);
+    let coded = coded.expect("encodes");
+    assert!(coded.chain.needs_older(), "{}", coded.reason);
+    assert!(coded.chain.gives_back(&coded.stored, &raw, &mut scratch).is_ok_and(|same| same));
+}
+
+#[test]
 fn particles_of_which_the_older_segment_has_few_are_coded_as_if_there_were_none() {
     // A third of the numbers only; then arrays that end before they were said to.
     let few = wandered(&[700, 600, 426], &[300, 200, 100]);
@@ -121,5 +138,11 @@ fn particles_of_which_the_older_segment_has_few_are_coded_as_if_there_were_none(
         let stored = since.encode(&raw, &arrays, &mut scratch).expect("encodes");
         assert!(since.gives_back(&stored, &raw, &mut scratch).is_ok_and(|same| same));
         assert!(stored.len() <= alone + 64, "{} and {alone} bytes", stored.len());
+        // So nobody tries it.
+        let older = scratch.work.older.clone();
+        let basis = Basis { older: older.as_ref(), ..Basis::NOTHING };
+        let coded = encode_chosen(&Profile::Max, &raw, &ElementType::F32, &arrays, false, &basis, &mut scratch);
+        let coded = coded.expect("encodes");
+        assert!(!coded.chain.needs_older(), "{}", coded.reason);
     }
 }

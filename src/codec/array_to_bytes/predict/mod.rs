@@ -173,6 +173,19 @@ impl ArrayCodec for Predict {
     }
 }
 
+/// Whether an older segment has rows that are known again by their numbers.
+pub(crate) fn has_known_rows(param: u32, raw: &[u8], arrays: &[ArrayShape], older: &Older) -> bool {
+    let kind = elements_of(param);
+    if !kind.is_float {
+        return false;
+    }
+    let elements = raw.len() / kind.width;
+    let mut groups = layout::groups(arrays, elements);
+    let mut tables = tables::find(&mut groups, &raw[..elements * kind.width], kind, 1);
+    Known::new(&groups, &mut tables, arrays, older, kind);
+    tables.iter().any(|table| table.older.is_some())
+}
+
 /// The stream of codec `since`: as [`Predict`], with the older segment.
 pub(crate) fn encode_since(
     job: ArrayJob<'_>,

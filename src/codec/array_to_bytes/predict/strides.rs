@@ -79,8 +79,9 @@ struct Run {
 
 impl Run {
     fn fill(&self, froms: &mut [From]) {
+        let turned = if self.is_turned { TURNED } else { 0 };
         for (n, place) in (0..).zip(&mut froms[self.at..self.at + self.length]) {
-            *place = (self.from + self.step * n) as From + 1 | if self.is_turned { TURNED } else { 0 };
+            *place = ((self.from + self.step * n) as From + 1) | turned;
         }
     }
 }
