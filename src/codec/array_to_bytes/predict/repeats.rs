@@ -71,8 +71,8 @@ pub(super) fn find_all(bits: &[u64], known: usize, elements: Elements, effort: u
     };
     let near = if near_tokens.count > 0 { near } else { Vec::new() };
     let mut froms = [exact, near];
-    let strides = match effort > 1 && elements.is_float && elements.width == 8 {
-        true => strides::find_all(bits, known, elements, &mut froms),
+    let strides = match elements.is_float && elements.width == 8 {
+        true => strides::find_all(bits, known, elements, effort, &mut froms),
         false => Default::default(),
     };
     Runs { froms, tokens: [exact_tokens, near_tokens], strides }

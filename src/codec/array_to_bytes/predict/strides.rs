@@ -7,6 +7,7 @@
 use super::layout::{put, take};
 use super::numbers::Elements;
 use super::repeats::{From, Slack, TURNED};
+use std::ops::Range;
 
 /// Elements of a run at least.
 const RUN_MIN: usize = 3;
@@ -16,9 +17,10 @@ const STEP_MAX: i64 = 1 << 24;
 const DEPTH: usize = 4;
 /// How a near run may differ from its source, as other near runs of doubles.
 const SLACK: Slack = 20;
-/// One value in so many (a power of 2) tells whether it is worth looking, and so many of a hundred of them must be there twice.
+/// One value in so many (a power of 2) tells whether it is worth looking, and so many of a hundred of them must be there twice, by
+/// effort.
 const PART: u64 = 32;
-const TWICE_PERCENT: usize = 5;
+const TWICE_PERCENT: [usize; 2] = [20, 5];
 /// One element in so many must come to be in runs, or none is.
 const FOUND_PART: usize = 50;
 /// Among fewer elements no runs are looked for.
@@ -43,9 +45,16 @@ fn unzigzag(n: usize) -> i64 {
 }
 
 /// Finds runs, exact and near ones, and adds them to those that there are. Sources of near ones are not known ones.
-pub(super) fn find_all(bits: &[u64], known: usize, elements: Elements, froms: &mut [Vec<From>; 2]) -> [Strides; 2] {
+pub(super) fn find_all(
+    bits: &[u64],
+    known: usize,
+    elements: Elements,
+    effort: u32,
+    froms: &mut [Vec<From>; 2],
+) -> [Strides; 2] {
+    let twice_percent = TWICE_PERCENT[usize::from(effort > 1)];
     [0, SLACK].map(|slack| {
-        let found = find(bits, known, elements, slack, froms);
+        let found = find(bits, known, elements, (slack, twice_percent), froms);
         let in_runs: usize = found.iter().map(|run| run.length).sum();
         let mut strides = Strides::default();
         if in_runs * FOUND_PART < bits.len() {
@@ -86,14 +95,23 @@ impl Run {
     }
 }
 
-fn find(bits: &[u64], known: usize, elements: Elements, slack: Slack, froms: &[Vec<From>; 2]) -> Vec<Run> {
+fn find(
+    bits: &[u64],
+    known: usize,
+    elements: Elements,
+    (slack, twice_percent): (Slack, usize),
+    froms: &[Vec<From>; 2],
+) -> Vec<Run> {
     let key = |at: usize| (elements.magnitude(bits[at]) >> slack).wrapping_mul(MIX);
     // What is in no run, nor like the one before it, which takes next to nothing anyhow.
     let is_free = |at: usize| {
         froms.iter().all(|froms| froms.get(at).is_none_or(|&from| from == 0)) && (at == 0 || bits[at] != bits[at - 1])
     };
     let least = if slack > 0 { known } else { 0 };
-    if bits.len() < ELEMENTS_MIN || bits.len() >= TURNED as usize || !is_worth_it(known..bits.len(), key, is_free) {
+    if bits.len() < ELEMENTS_MIN
+        || bits.len() >= TURNED as usize
+        || !is_worth_it(known..bits.len(), twice_percent, key, is_free)
+    {
         return Vec::new();
     }
     // The last place of each value, by its hash, and of each place the one before it. Of values that share a hash the last is kept.
@@ -151,7 +169,12 @@ fn find(bits: &[u64], known: usize, elements: Elements, slack: Slack, froms: &[V
 }
 
 /// Whether enough values are there twice, of some that their hashes choose, so that both are looked at or neither.
-fn is_worth_it(all: std::ops::Range<usize>, key: impl Fn(usize) -> u64, is_free: impl Fn(usize) -> bool) -> bool {
+fn is_worth_it(
+    all: Range<usize>,
+    twice_percent: usize,
+    key: impl Fn(usize) -> u64,
+    is_free: impl Fn(usize) -> bool,
+) -> bool {
     let places = (all.len() / PART as usize * 4).next_power_of_two().max(64);
     let mut seen = vec![0u64; places];
     let (mut looked_at, mut twice) = (0, 0);
@@ -163,7 +186,7 @@ fn is_worth_it(all: std::ops::Range<usize>, key: impl Fn(usize) -> u64, is_free:
             *place = key | 1;
         }
     }
-    twice * 100 > looked_at * TWICE_PERCENT
+    twice * 100 > looked_at * twice_percent
 }
 
 impl Strides {
@@ -237,7 +260,7 @@ mod tests {
         for (off, kind) in [(0, 0), (300, 1)] {
             let bits = transposed(60, off);
             let mut froms = [vec![0; bits.len()], Vec::new()];
-            let strides = find_all(&bits, 0, DOUBLES, &mut froms);
+            let strides = find_all(&bits, 0, DOUBLES, 2, &mut froms);
             assert!(strides[1 - kind].is_empty());
             // One for each row, and perhaps a few that begin too late.
             assert!(strides[kind].count <= 70, "{}", strides[kind].count);
@@ -253,7 +276,7 @@ mod tests {
     fn noise_has_no_runs() {
         let bits: Vec<u64> = (0..5000).map(|n| noise(n).to_bits()).collect();
         let mut froms = [vec![0; bits.len()], Vec::new()];
-        assert!(find_all(&bits, 0, DOUBLES, &mut froms).iter().all(Strides::is_empty));
+        assert!(find_all(&bits, 0, DOUBLES, 2, &mut froms).iter().all(Strides::is_empty));
     }
 
     proptest! {
@@ -269,7 +292,7 @@ mod tests {
                 bits.extend(part.into_iter().map(|b| if turn { DOUBLES.negated(b) } else { b } ^ off));
             }
             let mut froms = [vec![0; bits.len()], Vec::new()];
-            let strides = find_all(&bits, known, DOUBLES, &mut froms);
+            let strides = find_all(&bits, known, DOUBLES, 2, &mut froms);
             for (kind, (strides, froms)) in strides.iter().zip(&froms).enumerate() {
                 let least = if kind == 0 { 0 } else { known };
                 for (at, &from) in froms.iter().enumerate().filter(|(_, from)| **from != 0) {
