@@ -7,7 +7,7 @@
 //! may have had another length: particles wander from rank to rank, and are known again by their numbers.
 
 use crate::classify::{VariableClass, VariableRef};
-use crate::codec::{Older, OlderPlace, Scratch};
+use crate::codec::{LANES_POINT_MAX, Older, OlderPlace, Scratch};
 use crate::container::{BaseSegment, ContainerReader, ContainerRef, Placement, ReadError, SegmentEntry, Source};
 use crate::header::{ElementType, FileHeader, Role, Shape};
 use crate::ids::{Digest, JobId};
@@ -21,9 +21,6 @@ use std::sync::Arc;
 
 /// Of a segment, a base must hold one byte in so many, or it is not worth reading.
 const HELD_PART: u64 = 4;
-
-/// Components that the points of a list have at most.
-const COMPONENTS_MAX: u64 = 4;
 
 /// Containers that hold bases.
 pub struct Bases {
@@ -249,9 +246,8 @@ type Extents = fn(&Shape) -> Option<&[u64]>;
 /// The extents of a list without its length: none, or how many components each of its points has.
 fn components(shape: &Shape) -> Option<&[u64]> {
     match &*shape.0 {
-        [_, components @ ..] if components.iter().product::<u64>() <= COMPONENTS_MAX && components.len() < 2 => {
-            Some(components)
-        }
+        [_] => Some(&[]),
+        [_, n] if *n <= LANES_POINT_MAX as u64 => Some(&shape.0[1..]),
         _ => None,
     }
 }

@@ -349,8 +349,8 @@ fn is_worth_it(element: &ElementType, chunk: &[u8], raw: &[u8]) -> bool {
     coded.is_ok_and(|(_, stored)| percent(stored.len()) < WORTH_PERCENT)
 }
 
-/// Tries the chunks, if any are to be tried (not if files are to be whole; in haste, if the first one speaks for it): those whose stored bytes come back go on as raw bytes, the others as they
-/// stand. Whether any came back.
+/// Tries the chunks, if any are to be tried (not if files are to be whole; in haste, if the first one speaks for it): those whose
+/// stored bytes come back go on as raw bytes, the others as they stand. Whether any came back.
 fn filtered(
     input: &mut Input<'_>,
     mapped: MappedVariable,

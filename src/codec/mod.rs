@@ -33,6 +33,7 @@ mod bytes_to_bytes;
 mod choose;
 mod decide;
 
+pub(crate) use array_to_bytes::predict::LANES_POINT_MAX;
 pub use choose::{Profile, ProfileError, choose, encode_best, encode_chosen};
 pub use decide::{
     Basis, Coded, DECISIONS_MAX, Deciding, Decision, Decisions, KEPT_CHECKPOINTS_MAX, Reason, StoreRate, Trial,

@@ -44,7 +44,7 @@ pub(super) struct Runs {
 }
 
 /// Slack of near runs, by the width of the elements.
-fn slack_of(elements: Elements) -> Slack {
+pub(super) fn slack_of(elements: Elements) -> Slack {
     if elements.width == 4 { 6 } else { 20 }
 }
 
@@ -189,7 +189,7 @@ fn copied(from: From, bits: &[u64], elements: Elements) -> u64 {
 }
 
 /// Odd multipliers, from the fractions of the golden ratio and of square roots.
-const MIX: [u64; 3] = [0x9E37_79B9_7F4A_7C15, 0xBB67_AE85_84CA_A73B, 0x3C6E_F372_FE94_F82B];
+pub(super) const MIX: [u64; 3] = [0x9E37_79B9_7F4A_7C15, 0xBB67_AE85_84CA_A73B, 0x3C6E_F372_FE94_F82B];
 
 /// Of each window of [`RUN_MIN`] elements a hash that is the same for the reversed one and whatever the signs are.
 fn hashes(bits: &[u64], elements: Elements, slack: Slack) -> Vec<u32> {
@@ -257,6 +257,30 @@ fn before(hashes: &[u32], part: u32, repeat: &[bool]) -> Vec<u32> {
 /// How a run may differ from its source: in the order of representable numbers by less than 2 to this. 0: not at all.
 pub(super) type Slack = u32;
 
+/// Whether an element is another one, turned or not, or off by no more than slack.
+#[inline(always)]
+pub(super) fn is_like(
+    bits: &[u64],
+    (elements, slack): (Elements, Slack),
+    source: usize,
+    is_turned: bool,
+    at: usize,
+) -> bool {
+    let found = if is_turned { elements.negated(bits[source]) } else { bits[source] };
+    found == bits[at]
+        || slack > 0 && elements.ordered(found).wrapping_sub(elements.ordered(bits[at])).unsigned_abs() < 1 << slack
+}
+
+/// A number of either sign as one of none.
+pub(super) fn zigzag(n: i64) -> usize {
+    ((n << 1) ^ (n >> 63)) as usize
+}
+
+/// The inverse of [`zigzag`].
+pub(super) fn unzigzag(n: usize) -> i64 {
+    (n >> 1) as i64 ^ -((n & 1) as i64)
+}
+
 /// Finds runs greedily, each time the longest of a few. Elements in working order. With slack, runs begin where `done`
 /// has nothing yet only. `before` says for windows where they were, `repeat` for blocks of them whether any were there, `depth` how
 /// many of these places are looked at.
@@ -274,11 +298,7 @@ fn find(
     if bits.len() < 2 * RUN_MIN || bits.len() >= TURNED as usize {
         return (froms, tokens);
     }
-    let is_like = |source: usize, is_turned: bool, at: usize| {
-        let found = if is_turned { elements.negated(bits[source]) } else { bits[source] };
-        found == bits[at]
-            || slack > 0 && elements.ordered(found).wrapping_sub(elements.ordered(bits[at])).unsigned_abs() < 1 << slack
-    };
+    let is_like = |source: usize, is_turned: bool, at: usize| is_like(bits, (elements, slack), source, is_turned, at);
     // Near runs are never from what is known; exact ones may begin with its first element.
     let (least, goes_on_from) =
         if slack > 0 { (known as i64, known.max(1) as i64) } else { (0, i64::from(known == 0)) };
@@ -343,8 +363,7 @@ fn find(
                 &mut tokens.lengths,
             );
             // As a distance to where the run before would go on: small where rows are copied one after the other.
-            let relative = from - expected;
-            put(((relative << 1) ^ (relative >> 63)) as usize, &mut tokens.froms);
+            put(zigzag(from - expected), &mut tokens.froms);
             tokens.count += 1;
             let mut source = from;
             for place in &mut froms[at..at + length] {
@@ -379,8 +398,7 @@ pub(super) fn places(
         let length = take(&mut lengths)?;
         let (direction, turned) = (if length & 2 == 0 { 1i64 } else { -1 }, if length & 1 == 0 { 0 } else { TURNED });
         let length = (length >> 2) + RUN_MIN;
-        let relative = take(&mut from_bytes)? as u64;
-        let from = expected.checked_add((relative >> 1) as i64 ^ -((relative & 1) as i64))?;
+        let from = expected.checked_add(unzigzag(take(&mut from_bytes)?))?;
         let run = froms.get_mut(at..at.checked_add(length)?)?;
         let mut source = from;
         for (i, place) in run.iter_mut().enumerate() {

@@ -6,7 +6,7 @@
 
 use super::layout::{put, take};
 use super::numbers::Elements;
-use super::repeats::{From, Slack, TURNED};
+use super::repeats::{From, MIX, Slack, TURNED, is_like, slack_of, unzigzag, zigzag};
 use std::ops::Range;
 
 /// Elements of a run at least.
@@ -15,8 +15,6 @@ const RUN_MIN: usize = 3;
 const STEP_MAX: i64 = 1 << 24;
 /// Places that are looked at for an element, the nearest before it.
 const DEPTH: usize = 4;
-/// How a near run may differ from its source, as other near runs of doubles.
-const SLACK: Slack = 20;
 /// One value in so many (a power of 2) tells whether it is worth looking, and so many of a hundred of them must be there twice, by
 /// effort.
 const PART: u64 = 32;
@@ -26,22 +24,11 @@ const FOUND_PART: usize = 50;
 /// Among fewer elements no runs are looked for.
 const ELEMENTS_MIN: usize = 1 << 10;
 
-/// An odd multiplier, from the golden ratio.
-const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
-
 /// Runs: how many elements come first, how many these are and whether they are turned, where from, by which steps.
 #[derive(Default)]
 pub(super) struct Strides {
     lists: [Vec<u8>; 4],
     count: usize,
-}
-
-fn zigzag(n: i64) -> usize {
-    ((n << 1) ^ (n >> 63)) as usize
-}
-
-fn unzigzag(n: usize) -> i64 {
-    (n >> 1) as i64 ^ -((n & 1) as i64)
 }
 
 /// Finds runs, exact and near ones, and adds them to those that there are. Sources of near ones are not known ones.
@@ -53,7 +40,7 @@ pub(super) fn find_all(
     froms: &mut [Vec<From>; 2],
 ) -> [Strides; 2] {
     let twice_percent = TWICE_PERCENT[usize::from(effort > 1)];
-    [0, SLACK].map(|slack| {
+    [0, slack_of(elements)].map(|slack| {
         let found = find(bits, known, elements, (slack, twice_percent), froms);
         let in_runs: usize = found.iter().map(|run| run.length).sum();
         let mut strides = Strides::default();
@@ -102,7 +89,7 @@ fn find(
     (slack, twice_percent): (Slack, usize),
     froms: &[Vec<From>; 2],
 ) -> Vec<Run> {
-    let key = |at: usize| (elements.magnitude(bits[at]) >> slack).wrapping_mul(MIX);
+    let key = |at: usize| (elements.magnitude(bits[at]) >> slack).wrapping_mul(MIX[0]);
     // What is in no run, nor like the one before it, which takes next to nothing anyhow.
     let is_free = |at: usize| {
         froms.iter().all(|froms| froms.get(at).is_none_or(|&from| from == 0)) && (at == 0 || bits[at] != bits[at - 1])
@@ -123,11 +110,7 @@ fn find(
         (before[at], *place) = (*place, at as u32 + 1); // fewer than 2^31
     }
     drop(last);
-    let is_like = |source: usize, is_turned: bool, at: usize| {
-        let found = if is_turned { elements.negated(bits[source]) } else { bits[source] };
-        found == bits[at]
-            || slack > 0 && elements.ordered(found).wrapping_sub(elements.ordered(bits[at])).unsigned_abs() < 1 << slack
-    };
+    let is_like = |source: usize, is_turned: bool, at: usize| is_like(bits, (elements, slack), source, is_turned, at);
     let sources = |at: usize| {
         std::iter::successors(before[at].checked_sub(1), |&at| before[at as usize].checked_sub(1)).take(DEPTH)
     };
@@ -244,7 +227,7 @@ mod tests {
     const DOUBLES: Elements = Elements { width: 8, is_big: false, is_float: true };
 
     fn noise(n: usize) -> f64 {
-        1.0 + ((n as u64).wrapping_mul(MIX) >> 12) as f64 / (1u64 << 52) as f64
+        1.0 + ((n as u64).wrapping_mul(MIX[0]) >> 12) as f64 / (1u64 << 52) as f64
     }
 
     /// A square and itself transposed, negated, and off by so many representable numbers here and there.
@@ -300,7 +283,7 @@ mod tests {
                     prop_assert!(at >= known && source < at && source >= least);
                     let value = if from & TURNED != 0 { DOUBLES.negated(bits[source]) } else { bits[source] };
                     let off = DOUBLES.ordered(value).wrapping_sub(DOUBLES.ordered(bits[at])).unsigned_abs();
-                    let most = [0, SLACK][kind];
+                    let most = [0, slack_of(DOUBLES)][kind];
                     prop_assert!(off < 1 << most);
                 }
                 let (mut bytes, mut again) = (Vec::new(), vec![0; bits.len()]);

@@ -7,11 +7,11 @@
 //! `chain.rs` or as differences.
 
 use super::chain::{self, Chain};
-use super::choose::{by_size, precision};
 use super::fit::{Sampled, select};
 use super::layout::{Dims, Group, Kind, Layout, product, put, take};
 use super::numbers::Elements;
 use super::older::OlderRows;
+use super::order::{by_size, precision};
 use super::residual::{self, Effort, Numbers};
 use super::threads;
 

@@ -1,0 +1,211 @@
+//! In which order columns are coded: what the others tell best comes last, with the products and quotients that tell it.
+
+use super::choose::{FAMILY_MAX, FITTED_MIN};
+use super::fit::{Sampled, select};
+use super::layout::{Array, Column, Layout};
+use super::linear::{At, SIXTHS, TOGETHER, Term, powers};
+use super::numbers::Elements;
+use super::older::Twins;
+use super::threads;
+use std::collections::HashMap;
+
+/// Places that an order is chosen by.
+const SAMPLE_ORDER: usize = 512;
+/// Columns whose products, and whose quotients, are tried at most.
+const PRODUCTS_MAX: usize = 24;
+const QUOTIENTS_MAX: usize = 16;
+
+/// Terms found while columns were ordered: for each, by its number in the segment's own order, with the others' numbers.
+pub(super) type Relations = HashMap<usize, Vec<Relation>>;
+
+#[derive(Clone, Copy)]
+pub(super) enum Relation {
+    Product(usize, usize),
+    Quotient(usize, usize, usize),
+}
+
+/// The order in which columns of the same arrays stand beside each other, integers first.
+pub(super) fn side_by_side(columns: &[Column], twins: &Twins) -> Vec<usize> {
+    let mut first_of: HashMap<&[Array], usize> = HashMap::new();
+    let mut order: Vec<(bool, usize, usize)> = (columns.iter().enumerate().skip(twins.columns))
+        .map(|(n, column)| (!column.is_integer, *first_of.entry(&column.arrays).or_insert(n), n))
+        .collect();
+    order.sort_unstable();
+    twins.first(order.into_iter().map(|(.., n)| n).collect())
+}
+
+/// The columns of each family so that what is best predicted by the others comes last.
+pub(super) fn reorder(
+    layout: &Layout,
+    values: &[f64],
+    kind: Elements,
+    (keys, threads): (&[usize], usize),
+    twins: &Twins,
+) -> Option<(Layout, Relations)> {
+    let mut by_arrays: HashMap<(&[Array], bool), Vec<usize>> = HashMap::new();
+    let mut families: Vec<(&[Array], bool)> = Vec::new();
+    for (i, column) in layout.columns.iter().enumerate().skip(twins.columns) {
+        let alike = (&column.arrays[..], column.is_integer);
+        let family = by_arrays.entry(alike).or_insert_with(|| {
+            families.push(alike);
+            Vec::new()
+        });
+        family.push(i);
+    }
+    let mut order = Vec::with_capacity(layout.columns.len());
+    let mut relations = Relations::new();
+    for family in families {
+        let members = &by_arrays[&family];
+        let elements = layout.columns[members[0]].elements;
+        if family.1 || members.len() < 2 || members.len() > FAMILY_MAX || elements < FITTED_MIN {
+            order.extend(members);
+            continue;
+        }
+        let is_placed = layout.columns[members[0]].is_placed;
+        let known: Vec<usize> = members.iter().filter(|_| is_placed).filter_map(|&member| twins.of(member)).collect();
+        for (member, found) in best_last((members, &known), &layout.columns, values, kind, (keys, threads)) {
+            order.push(member);
+            relations.insert(member, found);
+        }
+    }
+    // The layout is in the segment's own order still: places are numbers of columns.
+    Some((layout.reordered(twins.first(order))?, relations))
+}
+
+pub(super) fn precision(kind: Elements) -> f64 {
+    if kind.width == 4 { f64::from(1u32 << 23) } else { (1u64 << 52) as f64 }
+}
+
+/// What an error is divided by: the size of the number, but not less than a small part of the mean.
+pub(super) fn by_size(target: &[f64], precision: f64) -> Vec<f64> {
+    let mean = target.iter().map(|y| y.abs()).sum::<f64>() / target.len().max(1) as f64;
+    let weight = |y: &f64| precision / (y.abs() + mean * 1e-6).max(f64::MIN_POSITIVE);
+    target.iter().map(weight).map(|w| if w.is_finite() { w } else { 0.0 }).collect()
+}
+
+/// Bits that are left, the members that the prediction uses, and its products and quotients.
+type Score = (f64, Vec<usize>, Vec<Relation>);
+
+/// Members, what is best predicted by the others last, each with the products and quotients that it is predicted by.
+/// All may be predicted by what is known.
+fn best_last(
+    (members, known): (&[usize], &[usize]),
+    columns: &[Column],
+    values: &[f64],
+    kind: Elements,
+    (keys, threads): (&[usize], usize),
+) -> Vec<(usize, Vec<Relation>)> {
+    let (elements, is_placed) = (columns[members[0]].elements, columns[members[0]].is_placed);
+    let sample = SAMPLE_ORDER.min(elements);
+    let at = |n: usize| n * elements / sample;
+    let samples = |of: &[usize]| -> Vec<Vec<f64>> {
+        of.iter().map(|&m| (0..sample).map(|n| values[columns[m].base + at(n)]).collect()).collect()
+    };
+    let (sampled, sampled_known) = (samples(members), samples(known));
+    let score = |target: usize, left: &[usize]| -> Score {
+        let weigh = by_size(&sampled[target], precision(kind));
+        let goal: Vec<f64> = sampled[target].iter().zip(&weigh).map(|(y, w)| y * w).collect();
+        let others: Vec<usize> = left.iter().copied().filter(|&m| m != target).collect();
+        let mut candidates: Vec<Sampled> = Vec::new();
+        let mut terms: Vec<Term> = Vec::new();
+        let of = |i: u16| others[usize::from(i) - 1];
+        combine(others.len(), is_placed, |term| {
+            let candidate: Sampled = match term {
+                Term::Value(at) => sampled[of(at.back)].clone(),
+                Term::Product(a, b) => multiply(&sampled[of(a)], &sampled[of(b)], None),
+                Term::Quotient(a, b, c) => multiply(&sampled[of(a)], &sampled[of(b)], Some(&sampled[of(c)])),
+                Term::Power(a, sixths) => (sampled[of(a)].chunks(TOGETHER))
+                    .flat_map(|own| powers(own, sixths).into_iter().take(own.len()))
+                    .collect(),
+                Term::One | Term::Before(_) | Term::Index(_) | Term::Change(_) | Term::Sum(_) => vec![1.0; sample],
+            };
+            candidates.push(candidate.iter().zip(&weigh).map(|(x, w)| x * w).collect());
+            terms.push(term);
+        });
+        if let [array] = &columns[members[0]].arrays[..] {
+            let [_, ny, nx] = array.dims;
+            for axis in (0..3u8).filter(|&axis| array.dims[usize::from(axis)] > 1) {
+                let index = |n: usize| [n / nx / ny, n / nx % ny, n % nx][usize::from(axis)] as f64;
+                candidates.push(weigh.iter().enumerate().map(|(n, w)| index(at(n)) * w).collect());
+                terms.push(Term::Index(axis));
+            }
+        }
+        for known in &sampled_known {
+            candidates.push(known.iter().zip(&weigh).map(|(x, w)| x * w).collect());
+            terms.push(Term::One); // as good as any that uses no member
+        }
+        let selected = select(&goal, &vec![0.5; sample], candidates, 12, 0.05);
+        let mut uses = Vec::new();
+        let mut found = Vec::new();
+        for term in selected.terms.iter().map(|&t| terms[t]) {
+            match term {
+                Term::Value(at) => uses.push(of(at.back)),
+                Term::Product(a, b) => {
+                    uses.extend([of(a), of(b)]);
+                    found.push(Relation::Product(members[of(a)], members[of(b)]));
+                }
+                Term::Quotient(a, b, c) => {
+                    uses.extend([of(a), of(b), of(c)]);
+                    found.push(Relation::Quotient(members[of(a)], members[of(b)], members[of(c)]));
+                }
+                Term::Power(a, _) => uses.push(of(a)),
+                Term::One | Term::Before(_) | Term::Index(_) | Term::Change(_) | Term::Sum(_) => {}
+            }
+        }
+        (selected.bits, uses, found)
+    };
+    let mut left: Vec<usize> = (0..members.len()).collect();
+    let mut scores: Vec<Option<Score>> = vec![None; members.len()];
+    let mut last_first = Vec::with_capacity(members.len());
+    while left.len() > 1 {
+        let missing: Vec<usize> = left.iter().copied().filter(|&member| scores[member].is_none()).collect();
+        let made = threads::all(missing.len(), threads, |n| score(missing[n], &left));
+        missing.into_iter().zip(made).for_each(|(member, made)| scores[member] = Some(made));
+        let bits = |m: usize| scores[m].as_ref().map_or(f64::MAX, |(bits, ..)| *bits);
+        // The one that nested arrays were found by comes first of all.
+        let free = left.iter().filter(|&&m| !keys.contains(&members[m]));
+        let Some(&best) = free.min_by(|&&a, &&b| bits(a).total_cmp(&bits(b)).then(b.cmp(&a))) else { break };
+        let found = scores[best].take().map_or_else(Vec::new, |(_, _, found)| found);
+        last_first.push((members[best], found));
+        left.retain(|&m| m != best);
+        // Who was predicted by it must be looked at again.
+        for score in &mut scores {
+            if score.as_ref().is_some_and(|(_, used, _)| used.contains(&best)) {
+                *score = None;
+            }
+        }
+    }
+    last_first.extend(left.into_iter().map(|m| (members[m], Vec::new())));
+    last_first.into_iter().rev().collect()
+}
+
+/// All terms that so many columns before may make: values, then products, then quotients; the last not of particles, among
+/// which they brought nothing.
+fn combine(columns: usize, is_placed: bool, mut term: impl FnMut(Term)) {
+    let n = columns.min(usize::from(u16::MAX)) as u16;
+    (1..=n).for_each(|a| term(Term::Value(At::column(a))));
+    term(Term::One);
+    (1..=n).for_each(|a| SIXTHS.into_iter().for_each(|sixths| term(Term::Power(a, sixths))));
+    if columns <= PRODUCTS_MAX {
+        (1..=n).for_each(|a| (a..=n).for_each(|b| term(Term::Product(a, b))));
+    }
+    if columns <= QUOTIENTS_MAX && !is_placed {
+        for a in 1..=n {
+            for b in a..=n {
+                (1..=n).filter(|&c| c != a && c != b).for_each(|c| term(Term::Quotient(a, b, c)));
+            }
+        }
+    }
+}
+
+fn multiply(a: &[f64], b: &[f64], over: Option<&[f64]>) -> Sampled {
+    let product = a.iter().zip(b).map(|(a, b)| a * b);
+    match over {
+        None => product.map(finite).collect(),
+        Some(over) => product.zip(over).map(|(ab, c)| finite(ab / c)).collect(),
+    }
+}
+
+fn finite(value: f64) -> f64 {
+    if value.is_finite() { value } else { 0.0 }
+}
