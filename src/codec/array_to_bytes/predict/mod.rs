@@ -1,8 +1,8 @@
 //! Prediction: of what is a number only the difference to what the other numbers tell is stored.
 //!
 //! Works on a whole segment, which may hold several classes: their variables predict each other. In this order:
-//! rows of particles are put in the order of their numbers (`tables.rs`, `chain.rs`); runs that occur before are taken out (`repeats.rs`,
-//! `strides.rs`); columns are put in an order (`order.rs`); each column gets the predictor that leaves the fewest bits of a
+//! rows of particles are put in the order of their numbers (`tables.rs`, `chain.rs`); columns are put in an order
+//! (`order.rs`); runs that occur before are taken out (`repeats.rs`, `strides.rs`); each column gets the predictor that leaves the fewest bits of a
 //! sample (`choose.rs`): a weighted sum of neighbours in up to three dimensions, of other columns, of products and
 //! quotients of them (`linear.rs`, `fit.rs`), or integer differences, or none (`predictor.rs`); the differences, as a
 //! count of representable numbers, are coded (`residual.rs`). What coarse and fine grids tell of each other is in
