@@ -300,6 +300,7 @@ fn taken_apart(input: &mut Input<'_>, map: FileMap, mode: CaptureMode) -> io::Re
     });
     // By filters: variables in a row of which nothing came back.
     let mut failed: HashMap<Box<[Filter]>, u32> = HashMap::new();
+    let mut scratch = Scratch::default();
     for mapped in map.variables {
         if mapped.filters.is_empty() {
             variables.push(unfiltered(mapped));
@@ -307,7 +308,7 @@ fn taken_apart(input: &mut Input<'_>, map: FileMap, mode: CaptureMode) -> io::Re
         }
         let failed = failed.entry(mapped.filters.clone()).or_default();
         let mode = if *failed < FAILED_VARIABLES_MAX { mode } else { CaptureMode::Whole };
-        match filtered(input, mapped, mode, &mut variables)? {
+        match filtered(input, mapped, mode, &mut variables, &mut scratch)? {
             true => *failed = 0,
             false => *failed += 1,
         }
@@ -340,11 +341,11 @@ const WORTH_PERCENT: f64 = 85.0;
 const LOOKED_AT_BYTES: usize = 256 << 10;
 
 /// Whether a chunk is much shorter without its filters.
-fn is_worth_it(element: &ElementType, chunk: &[u8], raw: &[u8]) -> bool {
+fn is_worth_it(element: &ElementType, chunk: &[u8], raw: &[u8], scratch: &mut Scratch) -> bool {
     // Of a long chunk the beginning stands for all.
     let width = (element.width() as usize).max(1);
     let part = &raw[..raw.len().min((LOOKED_AT_BYTES / width).max(1) * width)];
-    let coded = encode_best(&Profile::Fast, part, element, &[], false, &mut Scratch::default());
+    let coded = encode_best(&Profile::Fast, part, element, &[], false, scratch);
     let percent = |stored: usize| stored as f64 / part.len() as f64 / (chunk.len() as f64 / raw.len() as f64) * 100.0;
     coded.is_ok_and(|(_, stored)| percent(stored.len()) < WORTH_PERCENT)
 }
@@ -356,6 +357,7 @@ fn filtered(
     mapped: MappedVariable,
     mode: CaptureMode,
     variables: &mut Vec<VariableHeader>,
+    scratch: &mut Scratch,
 ) -> io::Result<bool> {
     let (mut array, mut stored) = (Part::default(), Part::default());
     let (mut came_back, mut failed) = (0u32, if mode == CaptureMode::Whole { FAILED_CHUNKS_MAX } else { 0 });
@@ -366,7 +368,9 @@ fn filtered(
             .then(|| usize::try_from(extent.raw_bytes).ok())
             .flatten()
             .and_then(|raw_bytes| filter::take_off(&mapped.filters, chunk, raw_bytes).ok());
-        if std::mem::take(&mut undecided) && raw.take_if(|raw| !is_worth_it(&mapped.element, chunk, raw)).is_some() {
+        if std::mem::take(&mut undecided)
+            && raw.take_if(|raw| !is_worth_it(&mapped.element, chunk, raw, scratch)).is_some()
+        {
             failed = FAILED_CHUNKS_MAX; // no other is tried
         }
         match raw.filter(|raw| filter::put_on(&mapped.filters, raw).is_ok_and(|again| again == chunk)) {

@@ -26,12 +26,11 @@ pub fn expect_bulk() {
         const MAPPED_BYTES: c_int = 32 << 20;
         // What the heap grows by at least.
         const STEP_BYTES: c_int = 4 << 20;
-        // Few, since each keeps what is free in it for itself; two threads seldom wait for each other in one.
+        // One for each core, since threads that describe files wait for each other in one; few, since each keeps what is
+        // free in it for itself.
         const ARENAS_MAX: usize = 8;
-        const THREADS_PER_ARENA: usize = 2;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let arenas = cores.div_ceil(THREADS_PER_ARENA).clamp(1, ARENAS_MAX) as c_int;
-        set(M_ARENA_MAX, arenas);
+        set(M_ARENA_MAX, cores.clamp(1, ARENAS_MAX) as c_int);
         set(M_TRIM_THRESHOLD, c_int::MAX);
         set(M_MMAP_THRESHOLD, MAPPED_BYTES);
         set(M_TOP_PAD, STEP_BYTES);
