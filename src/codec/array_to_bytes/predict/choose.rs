@@ -2,7 +2,7 @@
 
 use super::fit::{Sampled, select, solve};
 use super::kernel;
-use super::layout::{Array, Column, Kind, Layout};
+use super::layout::{Array, Column, Group, Kind, Layout};
 use super::linear::{At, Place, SIXTHS, SIXTHS_FAST, Term, locate};
 use super::nested::{self, Cells, Link};
 use super::numbers::{Elements, about_log2};
@@ -41,6 +41,8 @@ const SET_GAIN: f64 = 0.004;
 pub(super) struct Choice {
     pub layout: Layout,
     pub bits: Vec<u64>,
+    /// Of real numbers: of all elements, and of sums.
+    pub values: Vec<f64>,
     pub runs: Runs,
     /// Which arrays refine which: the first column that this holds for, and the links.
     pub nested: Vec<(usize, Vec<Link>)>,
@@ -49,55 +51,55 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// The first groups are known, as many as there are in `like`, which says like which of the others they are.
+    /// The first groups are known, as many as there are in `like`, which says like which of the others they are. What the
+    /// buffers hold does not matter.
     pub(super) fn new(
         mut layout: Layout,
         like: &[Like],
         body: &[u8],
         kind: Elements,
-        effort: u32,
-        threads: usize,
+        (effort, threads): (u32, usize),
+        (mut bits, mut values): (Vec<u64>, Vec<f64>),
     ) -> Self {
-        let load = |layout: &Layout| {
-            let mut bits = vec![0; layout.elements()];
+        let load = |layout: &Layout, bits: &mut Vec<u64>| {
+            bits.clear();
+            bits.resize(layout.elements(), 0);
             layout.runs(|from, step, to, count| {
                 kind.load_all(&body[from * kind.width..], step, &mut bits[to..to + count]);
             });
-            layout.fill(&mut bits);
-            bits
+            layout.fill(bits);
         };
-        let numbers = |layout: &Layout, bits: &[u64]| -> Vec<f64> {
-            if !kind.is_float {
-                return Vec::new();
+        let mut is_loaded = layout.groups.iter().any(are_slabs);
+        if is_loaded {
+            load(&layout, &mut bits);
+            if let Some(joined) = join(&layout, &bits, kind) {
+                layout = match like.is_empty() {
+                    true => joined,
+                    false => same_kinds(joined, like).unwrap_or(layout),
+                };
+                is_loaded = false;
             }
-            let mut values: Vec<f64> = bits.iter().map(|&b| kind.value(b)).collect();
-            layout.columns.iter().for_each(|column| column.unwrap(&mut values));
-            values
-        };
-        let mut bits = load(&layout);
-        if let Some(joined) = join(&layout, &bits, kind) {
-            layout = match like.is_empty() {
-                true => joined,
-                false => same_kinds(joined, like).unwrap_or(layout),
-            };
-            bits = load(&layout);
         }
         let twins = Twins::new(&layout, like);
-        let mut values = numbers(&layout, &bits);
+        let is_ordered = kind.is_float && effort > 1;
+        // Nothing is looked at for this order, so that nothing has to be moved afterwards.
+        if !is_ordered && let Some(grouped) = grouped(&layout, &twins) {
+            (layout, is_loaded) = (grouped, false);
+        }
+        if !is_loaded {
+            load(&layout, &mut bits);
+        }
+        values.clear();
+        if kind.is_float {
+            values.extend(bits.iter().map(|&b| kind.value(b)));
+            layout.columns.iter().for_each(|column| column.unwrap(&mut values));
+        }
         let mut relations = Relations::new();
         let mut nested = if kind.is_float { links(&layout, &values, kind, effort, &twins) } else { Vec::new() };
         let keys: Vec<usize> = nested.iter().map(|(key, _)| *key).collect();
-        if kind.is_float
-            && effort > 1
-            && let Some((ordered, found)) = reorder(&layout, &values, kind, (&keys, threads), &twins)
-        {
+        if is_ordered && let Some((ordered, found)) = reorder(&layout, &values, kind, (&keys, threads), &twins) {
             (bits, values) = moved(&layout, &ordered, (&bits, &values));
             (layout, relations) = (ordered, found);
-        } else if !layout.tables.is_empty()
-            && let Some(grouped) = layout.reordered(side_by_side(&layout.columns, &twins))
-        {
-            (bits, values) = moved(&layout, &grouped, (&bits, &values));
-            layout = grouped;
         }
         if kind.is_float && effort > 1 {
             let found = kernel::find(&layout, &values, twins.columns, threads);
@@ -147,8 +149,13 @@ impl Choice {
             (predictor, [code, near, told])
         };
         let predictors = threads::all(layout.columns.len() - twins.columns, threads, choose);
-        Self { layout, bits, runs, nested, predictors }
+        Self { layout, bits, values, runs, nested, predictors }
     }
+}
+
+/// The same with columns of the same arrays side by side, where rows have places in tables.
+fn grouped(layout: &Layout, twins: &Twins) -> Option<Layout> {
+    (!layout.tables.is_empty()).then(|| layout.reordered(side_by_side(&layout.columns, twins))).flatten()
 }
 
 /// Elements and values in another order of the same columns.
@@ -165,7 +172,8 @@ fn moved(from: &Layout, to: &Layout, (bits, values): (&[u64], &[f64])) -> (Vec<u
     (new_bits, new_values)
 }
 
-/// For each family of columns the arrays that refine each other, and the column by which they were found.
+/// For each family of columns the arrays that refine each other, and the column by which they were found, by its number in the
+/// segment's own order.
 fn links(layout: &Layout, values: &[f64], kind: Elements, effort: u32, twins: &Twins) -> Vec<(usize, Vec<Link>)> {
     let mut tried: HashMap<&[Array], (usize, bool)> = HashMap::new();
     let mut found = Vec::new();
@@ -178,7 +186,7 @@ fn links(layout: &Layout, values: &[f64], kind: Elements, effort: u32, twins: &T
         let links = nested::find(column, values, kind.width == 4);
         if !links.is_empty() {
             *is_found = true;
-            found.push((n, links));
+            found.push((layout.order[n], links));
         }
     }
     found
@@ -216,6 +224,14 @@ fn families(columns: &[Column], known: usize) -> Vec<usize> {
         .collect()
 }
 
+/// Whether there are arrays that may be slabs of one domain.
+fn are_slabs(group: &Group) -> bool {
+    let dims = group.arrays.first().copied().unwrap_or_default();
+    let is_wide = dims.iter().product::<usize>() >= 8;
+    let is_plain = group.table.is_none() && group.kind == Kind::Plain;
+    is_plain && group.arrays.len() > 1 && is_wide && group.arrays.iter().all(|d| *d == dims)
+}
+
 /// Puts slabs of one domain together, where the last plane of one is like the first of the next.
 fn join(layout: &Layout, bits: &[u64], kind: Elements) -> Option<Layout> {
     let mut groups = layout.groups.clone();
@@ -229,7 +245,7 @@ fn join(layout: &Layout, bits: &[u64], kind: Elements) -> Option<Layout> {
             from += layout.elements_of(n);
             continue;
         }
-        if group.kind == Kind::Plain && group.arrays.len() > 1 && each >= 8 && group.arrays.iter().all(|d| *d == dims) {
+        if are_slabs(group) {
             // Here the layout is plain, so that the working order is that of rows.
             let value = |array: usize, at: [usize; 3]| {
                 kind.ordered(bits[from + array * each + (at[0] * dims[1] + at[1]) * dims[2] + at[2]])

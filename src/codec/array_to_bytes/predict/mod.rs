@@ -131,7 +131,8 @@ impl ArrayCodec for Predict {
                 job.raw,
                 layout::groups(job.arrays, job.raw.len() / kind.width),
                 None,
-                (effort, work.threads),
+                effort,
+                work,
                 stored,
             );
         }
@@ -147,7 +148,7 @@ impl ArrayCodec for Predict {
         let kind_of = if found.lanes > 1 { Kind::Lanes(found.lanes) } else { Kind::Plain };
         let group = Group::new(kind_of, None, arrays);
         let groups = if group.arrays.is_empty() { Vec::new() } else { vec![group] };
-        encode(kind, &records, groups, None, (effort, work.threads), stored)
+        encode(kind, &records, groups, None, effort, work, stored)
     }
 
     fn decode(
@@ -198,7 +199,7 @@ pub(crate) fn encode_since(
     let kind = elements_of(job.param);
     let groups = layout::groups(job.arrays, job.raw.len() / kind.width);
     stored.clear();
-    encode(kind, job.raw, groups, Some((job.arrays, older)), (job.param >> EFFORT_SHIFT, work.threads), stored)
+    encode(kind, job.raw, groups, Some((job.arrays, older)), job.param >> EFFORT_SHIFT, work, stored)
 }
 
 /// What [`encode_since`] gave. `None` where the stream does not say what it must.
@@ -224,9 +225,11 @@ fn encode(
     raw: &[u8],
     mut groups: Vec<Group>,
     since: Option<(&[ArrayShape], &Older)>,
-    (effort, threads): (u32, usize),
+    effort: u32,
+    work: &mut Work,
     stored: &mut Vec<u8>,
 ) -> Result<(), CodecError> {
+    let threads = work.threads;
     let (body, tail) = raw.split_at(raw.len() / kind.width * kind.width);
     let mut tables = if kind.is_float { tables::find(&mut groups, body, kind, threads) } else { Vec::new() };
     let mut header = Vec::new();
@@ -241,8 +244,9 @@ fn encode(
         like = known.like;
     }
     let own_order = Layout::new(groups, tables, None).ok_or_else(|| damaged("the arrays do not add up"))?;
-    let columns = choose::Choice::new(own_order, &like, &all, kind, effort, threads);
-    let choose::Choice { mut layout, bits, runs, nested, predictors } = columns;
+    let Buffers { bits, values, .. } = std::mem::take(&mut work.predict);
+    let choice = choose::Choice::new(own_order, &like, &all, kind, (effort, threads), (bits, values));
+    let choose::Choice { mut layout, bits, values, runs, nested, predictors } = choice;
 
     layout.has_strides = runs.strides.iter().any(|strides| !strides.is_empty());
     layout.write(&mut header);
@@ -268,6 +272,7 @@ fn encode(
         }
     }
     tables::encode_orders(&layout, (kind, &bits), (effort, threads), &mut header, &mut codes);
+    work.predict = Buffers { bits, values, froms: runs.froms }; // for whoever decodes it again
     let packed = pack(&header, effort)?;
     put(packed.len(), stored);
     put(header.len(), stored);

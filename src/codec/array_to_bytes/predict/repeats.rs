@@ -7,6 +7,7 @@
 
 use super::layout::{put, take};
 use super::numbers::Elements;
+use super::residual::{self, Effort, Numbers};
 use super::strides::{self, Strides};
 use super::threads;
 use std::ops::Range;
@@ -55,7 +56,8 @@ pub(super) fn find_all(bits: &[u64], known: usize, elements: Elements, effort: u
     let worth = |slack: Slack| {
         let hashes = hashes(bits, elements, slack);
         let blocks = blocks(bits, &hashes, looked_at_part);
-        (effort > 1 || blocks.is_worth).then(|| (before(&hashes, part, &blocks.repeat), blocks.repeat))
+        let is_worth = effort > 1 || blocks.are_worth_it(bits, elements, slack);
+        is_worth.then(|| (before(&hashes, part, &blocks.repeat), blocks.repeat))
     };
     let nearly = || elements.is_float.then(|| worth(slack_of(elements))).flatten();
     let exactly = || match worth(0) {
@@ -78,35 +80,90 @@ pub(super) fn find_all(bits: &[u64], known: usize, elements: Elements, effort: u
     Runs { froms, tokens: [exact_tokens, near_tokens], strides }
 }
 
-/// Where runs are worth looking for.
+/// Where windows come again.
 struct Blocks {
-    is_worth: bool,
     /// Of each block of windows, whether any of them comes again elsewhere, or was there before.
     repeat: Vec<bool>,
+    /// And how many of those looked at do whose neighbours are not all different.
+    alike: Vec<u32>,
+    /// Windows looked at, and those that come again.
+    looked_at: usize,
+    again: usize,
+    /// The same of those whose neighbours are all different.
+    differing: [usize; 2],
 }
+
+/// One window in so many that must come again, for elements of 8 bytes; nearly the same ones of 4 bytes save half as much.
+const ONE_IN: usize = 100;
+const ONE_IN_OF_SHORT: usize = 40;
+/// Below this many elements nobody asks whether it is worth it.
+const FEW: usize = 1 << 12;
+/// Elements that tell what a block costs as it is, and how many blocks are asked.
+const PRICED: usize = 1 << 10;
+const BLOCKS_PRICED: usize = 4;
+/// Bits of an element that it must cost.
+const PRICE_BITS: usize = 2;
 
 /// Looks at one window in so many (a power of 2), as its hash says, so that a window and its repeat are both looked at or neither.
 fn blocks(bits: &[u64], hashes: &[u32], part: u32) -> Blocks {
     let places = (bits.len() / part as usize * 4).next_power_of_two().max(64);
     let mut seen: Vec<(u32, u32)> = vec![(0, 0); places]; // hash, or 0, and place
-    let mut repeat = vec![hashes.len() < BLOCK; hashes.len().div_ceil(BLOCK)];
-    let (mut looked_at, mut again) = (0, 0);
+    let count = hashes.len().div_ceil(BLOCK);
+    let mut blocks = Blocks {
+        repeat: vec![hashes.len() < BLOCK; count],
+        alike: vec![0; count],
+        looked_at: 0,
+        again: 0,
+        differing: [0; 2],
+    };
     for ((at, &hash), window) in (0u32..).zip(hashes).zip(bits.windows(RUN_MIN)) {
         if hash & (part - 1) == 0 {
             if window.iter().all(|&value| value == window[0]) {
-                repeat[at as usize / BLOCK] = true;
+                blocks.repeat[at as usize / BLOCK] = true;
                 continue; // a constant costs nothing anyhow
             }
+            let differ = usize::from(window.windows(2).all(|pair| pair[0] != pair[1]));
             let place = &mut seen[(hash / part) as usize & (places - 1)];
-            looked_at += 1;
+            blocks.looked_at += 1;
+            blocks.differing[0] += differ;
             if place.0 == hash | 1 {
-                again += 1;
-                [at, place.1].into_iter().for_each(|at| repeat[at as usize / BLOCK] = true);
+                blocks.again += 1;
+                blocks.differing[1] += differ;
+                blocks.alike[at as usize / BLOCK] += 1 - differ as u32;
+                [at, place.1].into_iter().for_each(|at| blocks.repeat[at as usize / BLOCK] = true);
             }
             *place = (hash | 1, at);
         }
     }
-    Blocks { is_worth: again * 100 > looked_at || bits.len() < 1 << 12, repeat }
+    blocks
+}
+
+impl Blocks {
+    /// Whether runs are worth looking for in haste.
+    fn are_worth_it(&self, bits: &[u64], elements: Elements, slack: Slack) -> bool {
+        let one_in = if slack > 0 && elements.width == 4 { ONE_IN_OF_SHORT } else { ONE_IN };
+        let [differing, again] = self.differing;
+        bits.len() < FEW
+            || again * one_in > differing
+            || self.again * 2 > self.looked_at
+            || self.again * one_in > self.looked_at && self.cost_something(bits, elements)
+    }
+
+    /// Whether the blocks where most comes again that has equal neighbours cost something as they are: a few different values do
+    /// not.
+    fn cost_something(&self, bits: &[u64], elements: Elements) -> bool {
+        let mut most: Vec<usize> = (0..self.alike.len()).filter(|&block| self.alike[block] > 0).collect();
+        most.sort_by_key(|&block| std::cmp::Reverse(self.alike[block]));
+        let (mut priced, mut code_bytes) = (0, 0);
+        for block in most.into_iter().take(BLOCKS_PRICED) {
+            let some = &bits[block * BLOCK..bits.len().min(block * BLOCK + PRICED)];
+            let values: Vec<i64> = some.iter().map(|&value| elements.ordered(value)).collect();
+            let numbers = Numbers { values: &values, floats: None, is_predicted: false, around: &[] };
+            priced += values.len();
+            code_bytes += residual::encode(&numbers, Effort::of(0)).len();
+        }
+        code_bytes * 8 > priced * PRICE_BITS
+    }
 }
 
 /// What an element of a column is.
