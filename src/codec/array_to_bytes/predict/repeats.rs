@@ -54,10 +54,11 @@ pub(super) fn slack_of(elements: Elements) -> Slack {
 pub(super) fn find_all(bits: &[u64], known: usize, elements: Elements, effort: u32, threads: usize) -> Runs {
     let (depth, part, looked_at_part) = if effort > 1 { (32, 1, 8) } else { (4, 2, 32) };
     let worth = |slack: Slack| {
-        let hashes = hashes(bits, elements, slack);
-        let blocks = blocks(bits, &hashes, looked_at_part);
+        let hashes = || hashes(bits, elements, slack);
+        let blocks = blocks(bits, hashes(), looked_at_part);
         let is_worth = effort > 1 || blocks.are_worth_it(bits, elements, slack);
-        is_worth.then(|| (before(&hashes, part, &blocks.repeat), blocks.repeat))
+        // Hashed again where it is: to keep hashes in new memory takes longer.
+        is_worth.then(|| (before(&hashes().collect::<Vec<_>>(), part, &blocks.repeat), blocks.repeat))
     };
     let nearly = || elements.is_float.then(|| worth(slack_of(elements))).flatten();
     let exactly = || match worth(0) {
@@ -105,18 +106,18 @@ const BLOCKS_PRICED: usize = 4;
 const PRICE_BITS: usize = 2;
 
 /// Looks at one window in so many (a power of 2), as its hash says, so that a window and its repeat are both looked at or neither.
-fn blocks(bits: &[u64], hashes: &[u32], part: u32) -> Blocks {
+fn blocks(bits: &[u64], hashes: impl Iterator<Item = u32>, part: u32) -> Blocks {
     let places = (bits.len() / part as usize * 4).next_power_of_two().max(64);
     let mut seen: Vec<(u32, u32)> = vec![(0, 0); places]; // hash, or 0, and place
-    let count = hashes.len().div_ceil(BLOCK);
+    let windows = bits.len().saturating_sub(RUN_MIN - 1);
     let mut blocks = Blocks {
-        repeat: vec![hashes.len() < BLOCK; count],
-        alike: vec![0; count],
+        repeat: vec![windows < BLOCK; windows.div_ceil(BLOCK)],
+        alike: vec![0; windows.div_ceil(BLOCK)],
         looked_at: 0,
         again: 0,
         differing: [0; 2],
     };
-    for ((at, &hash), window) in (0u32..).zip(hashes).zip(bits.windows(RUN_MIN)) {
+    for ((at, hash), window) in (0u32..).zip(hashes).zip(bits.windows(RUN_MIN)) {
         if hash & (part - 1) == 0 {
             if window.iter().all(|&value| value == window[0]) {
                 blocks.repeat[at as usize / BLOCK] = true;
@@ -249,8 +250,8 @@ fn copied(from: From, bits: &[u64], elements: Elements) -> u64 {
 pub(super) const MIX: [u64; 3] = [0x9E37_79B9_7F4A_7C15, 0xBB67_AE85_84CA_A73B, 0x3C6E_F372_FE94_F82B];
 
 /// Of each window of [`RUN_MIN`] elements a hash that is the same for the reversed one and whatever the signs are.
-fn hashes(bits: &[u64], elements: Elements, slack: Slack) -> Vec<u32> {
-    let mixed = |value: u64| {
+fn hashes(bits: &[u64], elements: Elements, slack: Slack) -> impl Iterator<Item = u32> + '_ {
+    let mixed = move |value: u64| {
         let value = elements.magnitude(value) >> slack;
         [MIX[0], MIX[1]].map(|odd| {
             let product = value.wrapping_mul(odd);
@@ -258,13 +259,13 @@ fn hashes(bits: &[u64], elements: Elements, slack: Slack) -> Vec<u32> {
         })
     };
     let [mut a, mut b, mut c] = [[0u64; 2]; 3];
-    let each = bits.iter().map(|&value| {
+    let each = bits.iter().map(move |&value| {
         let d = mixed(value);
         let sum = (a[0].wrapping_add(d[0])) ^ (b[1].wrapping_add(c[1])).rotate_left(23);
         (a, b, c) = (b, c, d);
         (sum.wrapping_mul(MIX[2]) >> 32) as u32
     });
-    each.skip(RUN_MIN - 1).collect()
+    each.skip(RUN_MIN - 1)
 }
 
 /// For each window that is looked up, of the blocks that repeat one in `part` (a power of 2) as its hash says, the last one
@@ -492,7 +493,7 @@ mod tests {
                 if turn { part.iter_mut().for_each(|b| *b = DOUBLES.negated(*b)) }
                 bits.extend(part);
             }
-            let (froms, tokens) = find(&bits, 0, DOUBLES, 0, &[], (&before(&hashes(&bits, DOUBLES, 0), part, &[true]), &[true]), (8, part));
+            let (froms, tokens) = find(&bits, 0, DOUBLES, 0, &[], (&before(&hashes(&bits, DOUBLES, 0).collect::<Vec<_>>(), part, &[true]), &[true]), (8, part));
             for (at, &from) in froms.iter().enumerate().filter(|(_, from)| **from != 0) {
                 let source = (from & !TURNED) as usize - 1;
                 prop_assert!(source < at);
@@ -522,8 +523,15 @@ mod tests {
         let row: Vec<u64> = (1..=50u32).map(|i| f64::from(i).sqrt().to_bits()).collect();
         let mirrored = row.iter().rev().map(|&b| DOUBLES.negated(b));
         let bits: Vec<u64> = row.iter().copied().chain(mirrored).collect();
-        let (froms, tokens) =
-            find(&bits, 0, DOUBLES, 0, &[], (&before(&hashes(&bits, DOUBLES, 0), 1, &[true]), &[true]), (8, 1));
+        let (froms, tokens) = find(
+            &bits,
+            0,
+            DOUBLES,
+            0,
+            &[],
+            (&before(&hashes(&bits, DOUBLES, 0).collect::<Vec<_>>(), 1, &[true]), &[true]),
+            (8, 1),
+        );
         assert_eq!((tokens.count, froms.iter().filter(|&&f| f != 0).count()), (1, 50));
     }
 }
