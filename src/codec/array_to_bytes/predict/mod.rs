@@ -263,21 +263,19 @@ fn encode(
         put(*column, &mut header);
         nested::write(links, &mut header);
     }
-    let mut codes = Vec::new();
     for (predictor, parts) in &predictors {
         predictor.write(&mut header);
-        for part in parts {
-            put(part.len(), &mut header);
-            codes.extend_from_slice(part);
-        }
+        parts.iter().for_each(|part| put(part.len(), &mut header));
     }
-    tables::encode_orders(&layout, (kind, &bits), (effort, threads), &mut header, &mut codes);
+    let mut orders = Vec::new();
+    tables::encode_orders(&layout, (kind, &bits), (effort, threads), &mut header, &mut orders);
     work.predict = Buffers { bits, values, froms: runs.froms }; // for whoever decodes it again
     let packed = pack(&header, effort)?;
     put(packed.len(), stored);
     put(header.len(), stored);
-    stored.extend(packed);
-    stored.extend(codes);
+    let parts = || [&packed].into_iter().chain(predictors.iter().flat_map(|(_, parts)| parts)).chain([&orders]);
+    stored.reserve(parts().map(Vec::len).sum::<usize>() + tail.len());
+    parts().for_each(|part| stored.extend_from_slice(part));
     stored.extend_from_slice(tail);
     Ok(())
 }
