@@ -534,4 +534,22 @@ mod tests {
         );
         assert_eq!((tokens.count, froms.iter().filter(|&&f| f != 0).count()), (1, 50));
     }
+
+    #[test]
+    fn in_haste_repeats_are_looked_for_where_they_save_something() {
+        let noise = |n: u64| (n.wrapping_mul(MIX[0]) >> 12 | 0x3FF0_0000_0000_0000) ^ (n % 7) << 40;
+        let is_worth_it = |bits: &[u64]| {
+            let blocks = blocks(bits, hashes(bits, DOUBLES, 0), 32);
+            blocks.are_worth_it(bits, DOUBLES, 0)
+        };
+        let own: Vec<u64> = (0..8 * BLOCK as u64).map(noise).collect();
+        assert!(!is_worth_it(&own), "nothing comes again");
+        let again: Vec<u64> = own.iter().chain(&own[..6000]).copied().collect();
+        assert!(is_worth_it(&again), "a tenth comes again");
+        let sparse: Vec<u64> = (0..60_000u64).map(|n| if n % 40 == 0 { noise(n % 4000) } else { 0 }).collect();
+        // Windows come again where a stretch ends, and cost nothing.
+        let long: Vec<u64> = (0..4 * BLOCK as u64).map(|n| noise((n / 90).wrapping_mul(MIX[1]) >> 61)).collect();
+        assert!(!is_worth_it(&[&own[..], &long].concat()), "stretches of eight values");
+        assert!(is_worth_it(&sparse), "nearly everything comes again");
+    }
 }
