@@ -10,7 +10,8 @@ use crate::store::{Advice, Store};
 use crate::units::{RawBytes, StoredBytes};
 use serde::Serialize;
 use std::error::Error;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What was proved, and what is wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -42,15 +43,38 @@ pub struct Problem {
     pub advice: Advice,
 }
 
-/// The most problems of one report; after that many, verifying stops.
+/// What verifying may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerifyOptions {
+    /// Bytes of decoded segments that are kept.
+    pub cache_bytes: u64,
+    /// Files at a time, where so many segments fit into the same bytes with what it takes to decode them.
+    pub threads: usize,
+}
+
+/// Bytes that a segment takes while it is decoded, for each of its raw ones.
+const DECODING: u64 = 4;
+/// The most problems of one report; after about that many, verifying stops.
 pub const PROBLEMS_MAX: usize = 1000;
-/// Bytes read and hashed at once.
-const STEP_BYTES: u64 = 1 << 20;
+/// Bytes hashed at once at most.
+const STEP_BYTES: u64 = 1 << 18;
 
 impl VerifyReport {
     /// Whether nothing is wrong.
     pub fn is_good(&self) -> bool {
         self.problems.is_empty()
+    }
+
+    /// Adds what was found in a part.
+    fn add(&mut self, part: Self) {
+        self.groups += part.groups;
+        self.files += part.files;
+        self.variables += part.variables;
+        self.segments += part.segments;
+        self.raw_bytes += part.raw_bytes;
+        self.stored_bytes += part.stored_bytes;
+        self.problems.extend(part.problems);
+        self.problems.truncate(PROBLEMS_MAX);
     }
 
     fn problem(&mut self, group: Option<GroupId>, error: &ReadError) {
@@ -64,14 +88,13 @@ impl VerifyReport {
     }
 }
 
-/// Reads all of a checkpoint. `cache_bytes` bounds the decoded segments that are kept; `progress` is told the raw bytes
-/// of each variable that was done.
+/// Reads all of a checkpoint. `progress` is told the raw bytes of each variable that was done.
 pub fn verify(
     store: &dyn Store,
     job: &JobId,
     checkpoint: &CheckpointId,
-    cache_bytes: u64,
-    progress: &mut dyn FnMut(RawBytes),
+    options: VerifyOptions,
+    progress: &(dyn Fn(RawBytes) + Sync),
 ) -> VerifyReport {
     let mut report = VerifyReport::default();
     let state = match manifest::state(store, job, checkpoint) {
@@ -89,7 +112,7 @@ pub fn verify(
         }
         let result = manifest::read_manifest(store, job, checkpoint, group).and_then(|manifest| {
             report.groups += 1;
-            verify_group(store, &manifest, cache_bytes, &mut report, progress)
+            verify_group(store, &manifest, options, &mut report, progress)
         });
         match result {
             Ok(()) => {}
@@ -105,9 +128,9 @@ pub fn verify(
 fn verify_group(
     store: &dyn Store,
     manifest: &Manifest,
-    cache_bytes: u64,
+    options: VerifyOptions,
     report: &mut VerifyReport,
-    progress: &mut dyn FnMut(RawBytes),
+    progress: &(dyn Fn(RawBytes) + Sync),
 ) -> Result<(), ReadError> {
     let group = Some(manifest.group);
     let set = Arc::new(ContainerSet::open(store, &manifest.job, &manifest.checkpoint, manifest.group)?);
@@ -128,45 +151,72 @@ fn verify_group(
     if !described.eq(manifest.files.iter().map(|f| (&f.path, f.rank, f.bytes, f.digest))) {
         return Err(own_error(&set, "the list of files", "it is not that of the manifest".into()));
     }
-    let mut reader = VariableReader::new(Arc::clone(&set), cache_bytes);
-    for (f, file) in files.iter().enumerate() {
-        let mut is_whole = true;
-        for (v, header) in file.variables.iter().enumerate() {
-            let at = VariableRef { file: f as u32, variable: v as u32 };
-            match verify_variable(&mut reader, at, header) {
-                Ok(()) => {
-                    report.variables += 1;
-                    report.raw_bytes += header.raw_bytes;
-                    progress(header.raw_bytes);
-                }
-                Err(error) => {
-                    is_whole = false;
-                    report.problem(group, &error);
-                }
-            }
-            if report.problems.len() >= PROBLEMS_MAX {
-                return Ok(());
-            }
+    let reader = VariableReader::new(Arc::clone(&set), options.cache_bytes);
+    let largest = own.index().segments().iter().map(|segment| segment.raw_bytes.0).max().unwrap_or(0);
+    let fit = options.cache_bytes / (largest * DECODING).max(1);
+    let threads = options.threads.min(usize::try_from(fit).unwrap_or(usize::MAX)).clamp(1, files.len().max(1));
+    // Files that lie beside each other share segments, so all threads take the next one.
+    let (next, problems) = (AtomicUsize::new(0), AtomicUsize::new(report.problems.len()));
+    let found: Mutex<Vec<(usize, VerifyReport)>> = Mutex::new(Vec::with_capacity(files.len()));
+    let work = || {
+        let mut reader = reader.beside();
+        while problems.load(Ordering::Relaxed) < PROBLEMS_MAX
+            && let f = next.fetch_add(1, Ordering::Relaxed)
+            && let Some(file) = files.get(f)
+        {
+            let of_file = verify_file(&mut reader, (f as u32, file), manifest.group, progress);
+            problems.fetch_add(of_file.problems.len(), Ordering::Relaxed);
+            found.lock().unwrap_or_else(PoisonError::into_inner).push((f, of_file));
         }
-        if !is_whole {
-            continue; // its variables were reported
-        }
-        match file_digest(&mut reader, f as u32, file) {
-            Ok(found) if found == file.digest => report.files += 1,
-            Ok(found) => {
-                let (path, what) = (set.readers()[0].path().into(), format!("file {}", file.path));
-                report.problem(group, &ReadError::Digest { path, what, found, recorded: file.digest });
-            }
-            Err(error) => report.problem(group, &error),
-        }
-    }
+    };
+    std::thread::scope(|scope| {
+        (1..threads).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    found.sort_unstable_by_key(|(f, _)| *f);
+    found.into_iter().for_each(|(_, of_file)| report.add(of_file));
     Ok(())
 }
 
+fn verify_file(
+    reader: &mut VariableReader,
+    (f, file): (u32, &FileHeader),
+    group: GroupId,
+    progress: &dyn Fn(RawBytes),
+) -> VerifyReport {
+    let (mut report, group) = (VerifyReport::default(), Some(group));
+    for (v, header) in file.variables.iter().enumerate() {
+        match verify_variable(reader, VariableRef { file: f, variable: v as u32 }, header) {
+            Ok(()) => {
+                report.variables += 1;
+                report.raw_bytes += header.raw_bytes;
+                progress(header.raw_bytes);
+            }
+            Err(error) => report.problem(group, &error),
+        }
+        if report.problems.len() >= PROBLEMS_MAX {
+            break;
+        }
+    }
+    if !report.problems.is_empty() {
+        return report; // its variables were reported
+    }
+    match file_digest(reader, f, file) {
+        Ok(found) if found == file.digest => report.files += 1,
+        Ok(found) => {
+            let (path, what) = (reader.set().readers()[0].path().into(), format!("file {}", file.path));
+            report.problem(group, &ReadError::Digest { path, what, found, recorded: file.digest });
+        }
+        Err(error) => report.problem(group, &error),
+    }
+    report
+}
+
 fn verify_variable(reader: &mut VariableReader, at: VariableRef, header: &VariableHeader) -> Result<(), ReadError> {
-    let mut hasher = blake3::Hasher::new();
-    hash_raw(reader, at, 0, header.raw_bytes.0, &mut hasher)?;
-    let found = Digest::from(hasher.finalize());
+    let mut hasher = Gathered::default();
+    hasher.add_raw(reader, at, 0, header.raw_bytes.0)?;
+    let found = hasher.finish();
     if header.raw_bytes.0 < DIGEST_BYTES_MIN || found == header.digest {
         return Ok(());
     }
@@ -187,12 +237,12 @@ pub fn file_digest(reader: &mut VariableReader, file: u32, header: &FileHeader) 
         }
     }
     parts.sort_by_key(|(extent, ..)| (extent.offset, extent.stored_bytes));
-    let mut hasher = blake3::Hasher::new();
+    let mut hasher = Gathered::default();
     for (extent, variable, raw_offset) in parts {
         let at = VariableRef { file, variable };
         let filters = &header.variables[variable as usize].filters;
         if filters.is_empty() {
-            hash_raw(reader, at, raw_offset, extent.raw_bytes, &mut hasher)?;
+            hasher.add_raw(reader, at, raw_offset, extent.raw_bytes)?;
             continue;
         }
         // A filtered chunk has at most 64 MiB, which was checked when the index was read.
@@ -203,28 +253,55 @@ pub fn file_digest(reader: &mut VariableReader, file: u32, header: &FileHeader) 
         if stored.len() as u64 != extent.stored_bytes {
             return Err(refuse(format!("{} bytes after its filters, not {}", stored.len(), extent.stored_bytes)));
         }
-        hasher.update(&stored);
+        hasher.add(&stored);
     }
-    Ok(hasher.finalize().into())
+    Ok(hasher.finish())
 }
 
-fn hash_raw(
-    reader: &mut VariableReader,
-    at: VariableRef,
-    offset: u64,
-    bytes: u64,
-    hasher: &mut blake3::Hasher,
-) -> Result<(), ReadError> {
-    let mut buffer = vec![0; bytes.min(STEP_BYTES) as usize];
-    let mut done = 0;
-    while done < bytes {
-        let step = (bytes - done).min(STEP_BYTES);
-        let part = &mut buffer[..step as usize];
-        reader.read(at, offset + done, part)?;
-        hasher.update(part);
-        done += step;
+/// A digest of many pieces, short ones too: BLAKE3 is fast on long ones only, so they are gathered first.
+#[derive(Default)]
+struct Gathered {
+    hasher: blake3::Hasher,
+    bytes: Vec<u8>,
+}
+
+impl Gathered {
+    /// Adds raw bytes of a variable.
+    fn add_raw(
+        &mut self,
+        reader: &mut VariableReader,
+        at: VariableRef,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<(), ReadError> {
+        let mut done = 0;
+        while done < bytes {
+            let from = self.bytes.len();
+            let step = (bytes - done).min(STEP_BYTES - from as u64);
+            self.bytes.resize(from + step as usize, 0);
+            reader.read(at, offset + done, &mut self.bytes[from..])?;
+            self.hash_if_full();
+            done += step;
+        }
+        Ok(())
     }
-    Ok(())
+
+    fn add(&mut self, bytes: &[u8]) {
+        self.hasher.update(&self.bytes);
+        self.bytes.clear();
+        self.hasher.update(bytes);
+    }
+
+    fn hash_if_full(&mut self) {
+        if self.bytes.len() as u64 >= STEP_BYTES {
+            self.hasher.update(&self.bytes);
+            self.bytes.clear();
+        }
+    }
+
+    fn finish(mut self) -> Digest {
+        self.hasher.update(&self.bytes).finalize().into()
+    }
 }
 
 fn own_error(set: &ContainerSet, part: &'static str, what: String) -> ReadError {

@@ -196,6 +196,9 @@ pub struct VerifyArgs {
     /// MiB of decoded data in memory at most
     #[arg(long, default_value_t = 256, value_name = "MIB")]
     pub budget_mib: u64,
+    /// Threads, of which as many work as there is memory for; 0: as many as the process may run on
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -14,6 +14,17 @@ pub fn now_unix_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
 }
 
+/// Threads most at a time, whatever was asked for.
+const THREADS_MAX: usize = 1024;
+
+/// How many threads are meant: 0 stands for as many as the process may run on.
+pub fn threads_of(asked: usize) -> usize {
+    match asked {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        asked => asked.min(THREADS_MAX),
+    }
+}
+
 /// Opens the store that must exist already.
 pub fn open_store(args: &StoreArgs) -> anyhow::Result<PosixStore> {
     PosixStore::open(&args.store).with_context(|| {

@@ -3,7 +3,7 @@
 //! Nothing appears under a final name before every file of the checkpoint is there and equals its digest.
 
 use crate::args::RestartArgs;
-use crate::common::{job_of, now_unix_ms, open_store};
+use crate::common::{job_of, now_unix_ms, open_store, threads_of};
 use crate::output::{Progress, human_rate, human_time, print, print_json};
 use crate::remote;
 use crate::restorers::{Failure, Restorers, receiver, sink_failure, verify_all};
@@ -255,10 +255,7 @@ fn restore_checkpoint(
             there - 1
         )));
     }
-    let threads = match args.threads {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        threads => threads.min(1024),
-    };
+    let threads = threads_of(args.threads);
     let wanted = |file: &FileHeader| args.ranks.as_ref().is_none_or(|ranks| ranks.contains(file.rank));
     let grouping = mcrengine::ids::Grouping::new(state.ranks, state.group_size)
         .ok_or_else(|| Failure::Checkpoint(anyhow::anyhow!("its manifests name no ranks")))?;

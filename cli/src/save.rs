@@ -1,7 +1,7 @@
 //! `mcr save`: every complete checkpoint below a directory, without any daemon.
 
 use crate::args::{LayoutArgs, SaveArgs};
-use crate::common::{layout_of, now_unix_ms};
+use crate::common::{layout_of, now_unix_ms, threads_of};
 use crate::local::LocalSource;
 use crate::output::{Progress, Table, human_rate, human_time, print, print_json, ratio};
 use anyhow::{Context, bail};
@@ -108,8 +108,6 @@ fn flush_options(args: &SaveArgs) -> anyhow::Result<FlushOptions> {
     if budget_mib(args) < least_mib {
         bail!("--budget-mib is {}; it must be at least {least_mib}", budget_mib(args));
     }
-    let defaults = FlushOptions::default();
-    let threads = if args.threads == 0 { defaults.threads } else { args.threads.min(1024) };
     Ok(FlushOptions {
         plan,
         profile: args.profile.clone(),
@@ -117,8 +115,8 @@ fn flush_options(args: &SaveArgs) -> anyhow::Result<FlushOptions> {
         reuse: !args.no_reuse,
         whole_every: if args.no_time { 1 } else { args.whole_every },
         store_speed: args.store_rate.map_or(StoreSpeed::Ignored, |mib| StoreSpeed::Known(mib << 20)),
-        threads,
-        ..defaults
+        threads: threads_of(args.threads),
+        ..FlushOptions::default()
     })
 }
 

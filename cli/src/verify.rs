@@ -1,10 +1,10 @@
 //! `mcr verify`: reads checkpoints whole and proves that every file would come back.
 
 use crate::args::VerifyArgs;
-use crate::common::{one_job, open_store};
+use crate::common::{one_job, open_store, threads_of};
 use crate::output::{Progress, human_rate, human_time, print, print_json};
 use mcrengine::manifest::{self, CheckpointState};
-use mcrengine::verify::verify;
+use mcrengine::verify::{VerifyOptions, verify};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -27,7 +27,8 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         let progress = Progress::new("verifying", args.json);
         progress.message(id.to_string());
         progress.add(raw_bytes.0);
-        let report = verify(&store, &job, &id, args.budget_mib << 20, &mut |raw_bytes| progress.done(raw_bytes.0));
+        let options = VerifyOptions { cache_bytes: args.budget_mib << 20, threads: threads_of(args.threads) };
+        let report = verify(&store, &job, &id, options, &|raw_bytes| progress.done(raw_bytes.0));
         drop(progress);
         let elapsed = started.elapsed();
         good &= report.is_good();

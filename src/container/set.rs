@@ -12,7 +12,7 @@ use crate::plan::Piece;
 use crate::store::Store;
 use crate::units::{RawBytes, StoredBytes};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The container of a committed group, and the older containers it refers to, all of them those that were meant.
 pub struct ContainerSet {
@@ -244,21 +244,64 @@ impl Split {
     }
 }
 
-/// Reads any bytes of any variable of a group, and keeps the segments decoded last, up to a number of bytes.
+/// Reads any bytes of any variable of a group. Segments decoded last are kept, up to a number of bytes, for all readers that
+/// were made beside each other.
 pub struct VariableReader {
     set: Arc<ContainerSet>,
     scratch: Scratch,
+    decoded: Arc<Decoded>,
+}
+
+/// A decoded segment, once there is one. Whoever decodes it holds the lock, and others who want it wait.
+type Slot = Arc<Mutex<Option<Arc<Split>>>>;
+
+/// Decoded segments.
+struct Decoded {
+    /// Bytes of them at most, but for those that are being read.
     cache_bytes: u64,
-    cached_bytes: u64,
+    cache: Mutex<Cache>,
+}
+
+#[derive(Default)]
+struct Cache {
+    bytes: u64,
+    /// Reads so far.
     used: u64,
-    /// By container and segment; with the time of last use, counted in reads.
-    cache: HashMap<(u32, u32), (u64, Split)>,
+    /// By container and segment: the time of last use, counted in reads, and the length.
+    slots: HashMap<(u32, u32), (u64, u64, Slot)>,
+}
+
+impl Decoded {
+    /// Where this segment is, or will be, with so many bytes. Makes room for it.
+    fn slot(&self, key: (u32, u32), bytes: u64) -> Slot {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.used += 1;
+        let now = cache.used;
+        if let Some((used, _, slot)) = cache.slots.get_mut(&key) {
+            *used = now;
+            return Arc::clone(slot);
+        }
+        while cache.bytes + bytes > self.cache_bytes
+            && let Some(oldest) = cache.slots.iter().min_by_key(|(_, (used, ..))| *used).map(|(key, _)| *key)
+        {
+            cache.bytes -= cache.slots.remove(&oldest).map_or(0, |(_, bytes, _)| bytes);
+        }
+        cache.bytes += bytes;
+        Arc::clone(&cache.slots.entry(key).or_insert_with(|| (now, bytes, Slot::default())).2)
+    }
 }
 
 impl VariableReader {
     /// Keeps at most `cache_bytes` of decoded segments, but always the one that is being read.
     pub fn new(set: Arc<ContainerSet>, cache_bytes: u64) -> Self {
-        Self { set, scratch: Scratch::default(), cache_bytes, cached_bytes: 0, used: 0, cache: HashMap::new() }
+        let decoded = Decoded { cache_bytes, cache: Mutex::default() };
+        Self { set, scratch: Scratch::default(), decoded: Arc::new(decoded) }
+    }
+
+    /// One for another thread, which keeps what is decoded together with this one.
+    pub fn beside(&self) -> Self {
+        let (set, decoded) = (Arc::clone(&self.set), Arc::clone(&self.decoded));
+        Self { set, scratch: Scratch::default(), decoded }
     }
 
     /// What is read from.
@@ -289,24 +332,15 @@ impl VariableReader {
         Ok(())
     }
 
-    fn split(&mut self, container: u32, segment: u32) -> Result<&Split, ReadError> {
-        self.used += 1;
-        let key = (container, segment);
-        if !self.cache.contains_key(&key) {
-            let wanted = self.set.readers[container as usize].index().segments()[segment as usize].raw_bytes.0;
-            while self.cached_bytes + wanted > self.cache_bytes
-                && let Some(oldest) = self.cache.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| *key)
-            {
-                if let Some((_, split)) = self.cache.remove(&oldest) {
-                    self.cached_bytes -= split.bytes.len() as u64;
-                }
-            }
-            let split = self.set.split_segment(container, segment, &mut self.scratch)?;
-            self.cached_bytes += split.bytes.len() as u64;
-            self.cache.insert(key, (self.used, split));
+    fn split(&mut self, container: u32, segment: u32) -> Result<Arc<Split>, ReadError> {
+        let bytes = self.set.readers[container as usize].index().segments()[segment as usize].raw_bytes.0;
+        let slot = self.decoded.slot((container, segment), bytes);
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(split) = &*slot {
+            return Ok(Arc::clone(split));
         }
-        let (used, split) = self.cache.get_mut(&key).expect("it was put there just now");
-        *used = self.used;
+        let split = Arc::new(self.set.split_segment(container, segment, &mut self.scratch)?);
+        *slot = Some(Arc::clone(&split));
         Ok(split)
     }
 }

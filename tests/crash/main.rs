@@ -33,7 +33,7 @@ fn good(store: &dyn Store, at: &str) -> Vec<CheckpointId> {
         .map(|state| state.id)
         .collect();
     for id in &complete {
-        let report = verify(store, &job(), id, 1 << 20, &mut |_| ());
+        let report = verify(store, &job(), id, VERIFYING, &|_| ());
         assert!(report.is_good(), "{at}: {id}: {:?}", report.problems);
         assert_eq!(report.files, 4, "{at}: {id}");
     }

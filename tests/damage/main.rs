@@ -10,7 +10,8 @@ use mcrengine::container::{ContainerReader, ContainerSet, ReadError};
 use mcrengine::ids::GroupId;
 use mcrengine::manifest::{list, newest_restorable};
 use mcrengine::store::{Advice, MemoryStore, Survival};
-use mcrengine::verify::verify;
+use mcrengine::units::RawBytes;
+use mcrengine::verify::{VerifyOptions, verify};
 use std::path::{Path, PathBuf};
 use support::*;
 
@@ -153,7 +154,7 @@ fn every_damage_to_every_part_is_noticed() {
             let listed = list(&after, &job()).expect("one damaged checkpoint does not hide the others");
             let is_listed = listed.iter().any(|state| state.id == step_id(2) && state.is_complete());
             let opened = ContainerSet::open(&after, &job(), &step_id(2), GroupId(1)).map(|_| ());
-            let report = verify(&after, &job(), &step_id(2), 1 << 20, &mut |_| ());
+            let report = verify(&after, &job(), &step_id(2), VERIFYING, &|_| ());
             assert!(!report.is_good(), "{at}: it is noticed by verify in any case");
             let first = match (is_listed, &opened) {
                 (false, _) => Noticed::List,
@@ -169,7 +170,7 @@ fn every_damage_to_every_part_is_noticed() {
             assert!(report.problems.iter().all(|p| p.advice == Advice::OlderCheckpoint), "{at}: {:?}", report.problems);
             // What was not damaged is as good as before.
             if part != Older {
-                let older = verify(&after, &job(), &step_id(1), 1 << 20, &mut |_| ());
+                let older = verify(&after, &job(), &step_id(1), VERIFYING, &|_| ());
                 assert!(older.is_good(), "{at}: {:?}", older.problems);
                 let mut restorable = newest_restorable(&after, &job()).expect("lists");
                 assert!(restorable.any(|state| state.id == step_id(1)), "{at}");
@@ -224,14 +225,14 @@ fn every_damage_to_what_a_checkpoint_is_coded_with_is_noticed() {
             Some(bytes) => after.put(path, &bytes),
         }
         for step in [2, 3] {
-            let report = verify(&after, &job(), &step_id(step), 1 << 20, &mut |_| ());
+            let report = verify(&after, &job(), &step_id(step), VERIFYING, &|_| ());
             assert!(!report.is_good(), "{damage:?}: DD{step:04} cannot be restored");
             assert!(report.problems.iter().all(|p| p.advice == Advice::OlderCheckpoint), "{:?}", report.problems);
             assert!(report.problems[0].what.contains("DD0001"), "{damage:?}: {:?}", report.problems[0]);
         }
     }
     for step in [1, 2, 3] {
-        assert!(verify(&store, &job(), &step_id(step), 1 << 20, &mut |_| ()).is_good(), "whole before");
+        assert!(verify(&store, &job(), &step_id(step), VERIFYING, &|_| ()).is_good(), "whole before");
     }
 }
 
@@ -262,8 +263,29 @@ fn a_segment_that_was_written_anew_is_not_taken_for_the_one_that_was_coded_with(
     let crc = crc32c::crc32c(&bytes[at..at + 68]).to_le_bytes();
     bytes[at + 68..at + 72].copy_from_slice(&crc);
     store.put(path, &bytes);
-    let report = verify(&store, &job(), &step_id(2), 1 << 20, &mut |_| ());
+    let report = verify(&store, &job(), &step_id(2), VERIFYING, &|_| ());
     assert!(!report.is_good() && report.problems.iter().all(|p| p.advice == Advice::OlderCheckpoint));
+}
+
+#[test]
+fn a_report_is_the_same_with_any_memory_and_any_number_of_threads() {
+    let store = whole();
+    let path = Path::new("wave/DD0002/group-0001.mcr");
+    let whole = store.get(path).expect("there");
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 4] ^= 1; // in a segment
+    for (bytes, is_good) in [(&whole, true), (&flipped, false)] {
+        store.put(path, bytes);
+        let reports = [(1, 1), (1 << 20, 1), (1 << 20, 2), (1 << 20, 5)].map(|(cache_bytes, threads)| {
+            let done = std::sync::atomic::AtomicU64::new(0);
+            let progress = |raw: RawBytes| drop(done.fetch_add(raw.0, std::sync::atomic::Ordering::Relaxed));
+            let report = verify(&store, &job(), &step_id(2), VerifyOptions { cache_bytes, threads }, &progress);
+            assert_eq!(report.raw_bytes.0, done.into_inner(), "told while it went on");
+            report
+        });
+        assert_eq!(reports[0].is_good(), is_good);
+        assert!(reports.iter().all(|report| *report == reports[0]), "{reports:?}");
+    }
 }
 
 #[test]

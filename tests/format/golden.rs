@@ -33,7 +33,7 @@ fn every_version_is_read() {
 fn is_read(version: &str, digest_of: DigestOf) {
     let store = PosixStore::open(data().join(version).join("store")).expect("opens");
     for (step, before) in [(1, None), (2, Some("DD0001"))] {
-        let report = verify(&store, &job(), &step_id(step), 1 << 20, &mut |_| ());
+        let report = verify(&store, &job(), &step_id(step), VERIFYING, &|_| ());
         assert!(report.is_good(), "{:?}", report.problems);
         assert_eq!((report.groups, report.files), (1, 2));
         let manifest = manifest::read_manifest(&store, &job(), &step_id(step), GroupId(0)).expect("reads");
@@ -53,7 +53,7 @@ const SINCE: &str = "v2/since";
 fn what_is_coded_with_an_older_checkpoint_is_read() {
     let store = PosixStore::open(data().join(SINCE)).expect("opens");
     for step in [1, 2] {
-        let report = verify(&store, &job(), &step_id(step), 1 << 20, &mut |_| ());
+        let report = verify(&store, &job(), &step_id(step), VERIFYING, &|_| ());
         assert!(report.is_good(), "{:?}", report.problems);
         let manifest = manifest::read_manifest(&store, &job(), &step_id(step), GroupId(0)).expect("reads");
         let expected: Vec<_> = group(0..2, step).files.iter().map(|file| (file.path.clone(), file.digest)).collect();

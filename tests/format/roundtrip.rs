@@ -95,7 +95,7 @@ fn check(store: &MemoryStore, id: &str, group: &Group) -> Result<(), TestCaseErr
         prop_assert_eq!(&part, &raw[from..to]);
         prop_assert!(reader.read(at, 1, &mut vec![0; raw.len()]).is_err(), "beyond the end");
     }
-    let report = verify(store, &job(), &checkpoint(id), 1 << 20, &mut |_| ());
+    let report = verify(store, &job(), &checkpoint(id), VERIFYING, &|_| ());
     prop_assert!(report.is_good(), "{:?}", report.problems);
     prop_assert_eq!(report.files, group.files.len() as u64);
     Ok(())
@@ -269,7 +269,7 @@ fn a_group_is_written_anew_where_its_container_has_gone_or_has_no_index_left() {
     store.put(path, &flipped);
     let other = write(2).expect("replaces what could not be restored");
     assert!(manifest::has_container(&store, &other).expect("looks"));
-    let report = verify(&store, &job(), &id, 1 << 20, &mut |_| {});
+    let report = verify(&store, &job(), &id, VERIFYING, &|_| ());
     assert!(!report.problems.iter().any(|problem| problem.group == Some(GroupId(0))), "{:?}", report.problems);
 }
 
@@ -318,6 +318,6 @@ fn of_two_writers_of_one_group_the_later_is_turned_away_and_the_committed_contai
     commit(&store, sealed, how(1).draft).expect("commits");
     assert!(matches!(create(), Err(StoreError::Committed { .. })), "{:?}", create());
     assert_eq!(names(), 2, "container and manifest");
-    let report = verify(&store, &job(), &id, 1 << 20, &mut |_| {});
+    let report = verify(&store, &job(), &id, VERIFYING, &|_| ());
     assert!(!report.problems.iter().any(|problem| problem.group.is_some()), "{:?}", report.problems);
 }

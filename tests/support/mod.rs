@@ -14,6 +14,10 @@ use mcrengine::plan::{PlanOptions, Scheme, plan};
 use mcrengine::reuse::{ReuseIndex, reusable};
 use mcrengine::store::{Store, StoreError};
 use mcrengine::units::RawBytes;
+use mcrengine::verify::VerifyOptions;
+
+/// Less memory than all segments together take, and two files at a time.
+pub const VERIFYING: VerifyOptions = VerifyOptions { cache_bytes: 1 << 20, threads: 2 };
 
 pub fn job() -> JobId {
     "wave".parse().expect("valid")

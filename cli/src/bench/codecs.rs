@@ -6,8 +6,9 @@
 
 use super::input::{Deadline, capture_ranks, checkpoints, sampled_ranks, wanted};
 use super::measure::{Bench, Coded, Coder, Item, Planned, all_items, check};
-use super::{Bounds, Looked, budget, codecs_report, threads};
+use super::{Bounds, Looked, budget, codecs_report};
 use crate::args::BenchCodecsArgs;
+use crate::common::threads_of;
 use crate::output::{Progress, print, print_json};
 use anyhow::bail;
 use mcr_cnc::capture::CaptureMode;
@@ -159,8 +160,8 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
     let mut bytes_of = vec![0; checkpoint.ranks as usize];
     checkpoint.files.iter().for_each(|(rank, _, bytes)| bytes_of[rank.0 as usize] += bytes);
     let ranks = sampled_ranks(&bytes_of, args.group_size.get(), args.sample);
-    let threads = threads(args.threads);
-    let reading = super::threads(0);
+    let threads = threads_of(args.threads);
+    let reading = threads_of(0);
     let read = |mode| match capture_ranks(&dir, checkpoint, &ranks, mode, reading, deadline)? {
         Some(captured) => Ok(captured),
         None => bail!("--time-limit: {} s were over before the files were read", input.time_limit),

@@ -17,7 +17,7 @@ mod schemes_report;
 use crate::args::{BenchArgs, BenchCommand, BenchInput};
 use anyhow::bail;
 use mcr_anc::budget::Budget;
-use mcr_anc::flush::{FlushOptions, least_budget};
+use mcr_anc::flush::least_budget;
 use mcrengine::codec::Profile;
 use mcrengine::units::human_bytes;
 use std::process::ExitCode;
@@ -39,10 +39,6 @@ fn budget<'a>(input: &BenchInput, profiles: impl Iterator<Item = &'a Profile>) -
         bail!("--budget-mib is {}; it must be at least {least_mib} for these profiles", input.budget_mib);
     }
     Ok(Budget::new(input.budget_mib << 20))
-}
-
-fn threads(asked: usize) -> usize {
-    if asked == 0 { FlushOptions::default().threads } else { asked.min(1024) }
 }
 
 fn percent(part: u64, whole: u64) -> f64 {

@@ -8,8 +8,9 @@
 use super::input::{Captured, Checkpoint, Deadline, capture_ranks, checkpoints, sampled_ranks, wanted};
 use super::measure::{Bench, Coder};
 use super::paper::{Characteristics, Improvement, characteristics, improvements};
-use super::{Bounds, Looked, budget, plot, schemes_report, threads};
+use super::{Bounds, Looked, budget, plot, schemes_report};
 use crate::args::BenchSchemesArgs;
+use crate::common::threads_of;
 use crate::output::{Progress, print, print_json};
 use anyhow::{Context, bail};
 use mcr_anc::budget::Budget;
@@ -83,7 +84,7 @@ const SERIES_MAX: usize = 32;
 pub fn run(args: BenchSchemesArgs) -> anyhow::Result<ExitCode> {
     let (started, input) = (Instant::now(), &args.input);
     let budget = budget(input, args.profiles.iter())?;
-    let threads = threads(args.threads);
+    let threads = threads_of(args.threads);
     let deadline = Deadline::after(input.time_limit);
     let (dir, checkpoints) = checkpoints(input)?;
     let at = wanted(&checkpoints, input.checkpoint.as_ref())?;
