@@ -223,6 +223,33 @@ fn records_are_shorter_in_columns() {
 }
 
 #[test]
+fn components_of_points_are_told_by_their_own_neighbours_in_all_directions() {
+    let (grids, raw) = points(40);
+    let lines: Vec<ArrayShape> =
+        (grids.iter()).map(|grid| ArrayShape { dims: vec![grid.dims[0] * grid.dims[1], 3], ..grid.clone() }).collect();
+    for effort in [1, 2] {
+        let chain = Chain::predict(&ElementType::F64, effort).expect("numbers");
+        let mut scratch = Scratch::default();
+        let [of_grids, of_lines] = [&grids, &lines].map(|arrays| {
+            let stored = chain.encode(&raw, arrays, &mut scratch).expect("encodes");
+            assert!(chain.gives_back(&stored, &raw, &mut scratch).expect("decodes"));
+            stored.len()
+        });
+        assert!(of_grids * 100 < of_lines * 95, "effort {effort}: {of_grids} bytes as grids, {of_lines} as lines");
+    }
+    // Of grids whose last extents differ none is one of points.
+    let thin: Vec<ArrayShape> = [[120, 12, 3], [40, 12, 9]]
+        .map(|dims| ArrayShape { elements: dims.iter().product(), dims: dims.into(), ..ArrayShape::default() })
+        .into();
+    let chain = Chain::predict(&ElementType::F64, 1).expect("numbers");
+    let kinds = [thin.clone(), vec![thin[0].clone(); 2]].map(|arrays| {
+        let stored = chain.encode(&raw[..8640 * 8], &arrays, &mut Scratch::default()).expect("encodes");
+        unpacked(&stored).0[..2].to_vec()
+    });
+    assert_eq!(kinds, [[1, 0], [1, 4]], "one group: plain, of points");
+}
+
+#[test]
 fn rows_in_the_order_of_their_numbers_take_less_than_in_the_order_they_came_in() {
     let (arrays, raw) = rows(16, &[1500, 1500, 1094], 2);
     let mut scratch = Scratch::default();
@@ -255,26 +282,43 @@ fn densities_cost_next_to_nothing_where_positions_and_lengths_tell_them() {
     }
 }
 
+fn varint(mut n: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while n > 0x7F {
+        bytes.push((n & 0x7F) as u8 | 0x80);
+        n >>= 7;
+    }
+    bytes.push(n as u8);
+    bytes
+}
+
+/// The header of a predicted stream, which is one zstd frame behind two lengths, and what follows it.
+fn unpacked(stored: &[u8]) -> (Vec<u8>, &[u8]) {
+    let mut at = 0;
+    let [packed, bytes] = [(); 2].map(|()| {
+        let from = at;
+        at += stored[from..].iter().position(|&byte| byte < 0x80).expect("an end") + 1;
+        (from..at).rev().fold(0, |n, at| n << 7 | usize::from(stored[at] & 0x7F))
+    });
+    (::zstd::bulk::decompress(&stored[at..at + packed], bytes).expect("a frame"), &stored[at + packed..])
+}
+
 #[test]
-fn a_damaged_stream_with_sums_over_neighbours_is_refused_or_wrong_but_never_a_panic() {
-    let (arrays, raw) = gas(&[727], true, false);
-    let chain = Chain::predict(&ElementType::F32, 2).expect("numbers");
-    let mut scratch = Scratch::default();
-    let stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
-    // The header is one zstd frame behind two lengths of two bytes each, and says how long it is: so it is damaged unpacked.
-    let varint = |at: usize| usize::from(stored[at] & 0x7F) | usize::from(stored[at + 1]) << 7;
-    let (packed, bytes) = (varint(0), varint(2));
-    let header = ::zstd::bulk::decompress(&stored[4..4 + packed], bytes).expect("a frame");
-    for at in 0..header.len() {
-        for change in [1, 0x80, 0xFF] {
-            let mut damaged = header.clone();
-            damaged[at] ^= change;
-            let frame = ::zstd::bulk::compress(&damaged, 1).expect("packs");
-            let mut all = vec![(frame.len() & 0x7F) as u8 | 0x80, (frame.len() >> 7) as u8, stored[2], stored[3]];
-            all.extend(frame);
-            all.extend(&stored[4 + packed..]);
-            if let Ok(decoded) = chain.decode(&all, raw.len(), &mut scratch) {
-                assert_eq!(decoded.len(), raw.len(), "byte {at}");
+fn a_damaged_header_of_sums_over_neighbours_or_of_points_is_refused_or_wrong_but_never_a_panic() {
+    for (element, (arrays, raw)) in [(ElementType::F32, gas(&[727], true, false)), (ElementType::F64, points(12))] {
+        let chain = Chain::predict(&element, 2).expect("numbers");
+        let mut scratch = Scratch::default();
+        let stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
+        let (header, rest) = unpacked(&stored);
+        for at in 0..header.len() {
+            for change in [1, 0x80, 0xFF] {
+                let mut damaged = header.clone();
+                damaged[at] ^= change;
+                let frame = ::zstd::bulk::compress(&damaged, 1).expect("packs");
+                let all = [&varint(frame.len()), &varint(damaged.len()), &frame, rest].concat();
+                if let Ok(decoded) = chain.decode(&all, raw.len(), &mut scratch) {
+                    assert_eq!(decoded.len(), raw.len(), "byte {at}");
+                }
             }
         }
     }

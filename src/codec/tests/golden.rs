@@ -40,6 +40,7 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ("predict-rows", predicted(&ElementType::F32), rows(9, &[400, 331], 2).0),
         ("predict-gas", predicted(&ElementType::F32), gas(&[400, 327], true, true).0),
         ("predict-strides", predicted(&ElementType::F64), transposed(40).0),
+        ("predict-points", predicted(&ElementType::F64), points(12).0),
         ("predict-i64", predicted(&ElementType::Int { width: 8, signed: true, order: Little }), vec![]),
         ("predict-bytes", predicted(&ElementType::Bytes), vec![]),
         ("mixed", Chain::mixed(2), vec![]),
@@ -105,6 +106,7 @@ fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_byt
             let raw = match *name {
                 "predict-rows" | "since-rows" => rows(9, &[400, 331], 2).1,
                 "predict-strides" => transposed(40).1,
+                "predict-points" => points(12).1,
                 "predict-gas" => gas(&[400, 327], true, true).1,
                 _ => golden_raw(chain),
             };

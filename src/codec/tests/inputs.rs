@@ -86,6 +86,30 @@ pub(super) fn transposed(side: usize) -> (Vec<ArrayShape>, Vec<u8>) {
     ((0..3).map(shape).collect(), raw.into_iter().flat_map(f64::to_le_bytes).collect())
 }
 
+/// Three components side by side, of different size, on two grids about so large, with an element that is none: rough along
+/// each row, and smooth from row to row.
+pub(super) fn points(side: u64) -> (Vec<ArrayShape>, Vec<u8>) {
+    let grids = [[side, side + 3], [side + 1, side - 2]];
+    let texture: Vec<f64> = rough(64 * 3).collect();
+    let component = |at: u64, lane: usize| {
+        let x = (at / 64) as f64 / 16.0;
+        // Products and sums only, so that every host gets the same.
+        (texture[at as usize % 64 * 3 + lane] + x * (1.5 - x * 0.11) + 3.0) * [1.0, 300.0, 7.0][lane]
+    };
+    let mut numbers: Vec<f64> = (grids.iter())
+        .flat_map(|&[rows, row]| (0..rows * row).map(move |n| n / row * 64 + n % row))
+        .flat_map(|at| (0..3).map(move |lane| component(at, lane)))
+        .collect();
+    let noise = rough(numbers.len() as u64);
+    numbers.iter_mut().zip(noise).for_each(|(number, noise)| *number += noise / (1u64 << 42) as f64);
+    numbers[77] = f64::NAN;
+    let shape = |[rows, row]: [u64; 2]| {
+        let dims = vec![rows, row, 3];
+        ArrayShape { elements: dims.iter().product(), dims, ..ArrayShape::default() }
+    };
+    (grids.map(shape).into(), numbers.into_iter().flat_map(f64::to_le_bytes).collect())
+}
+
 /// Particles on a lattice of so many in each dimension, a little off their places, in a periodic box: their numbers, their
 /// positions and their speeds, row after row along a crooked line, in arrays with so many rows. The last ones of these
 /// are empty, so many rows are filled up with zeros besides, and two particles are missing.

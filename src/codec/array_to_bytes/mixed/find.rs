@@ -26,7 +26,9 @@ pub(super) struct Region {
     pub bytes: usize,
     /// How they are numbers.
     pub kind: Kind,
-    /// Extents, slowest first, as far as they can be told: how far apart neighbours are.
+    /// Numbers of a record that lie beside each other, 1 where there are no records.
+    pub lanes: usize,
+    /// Extents of numbers, or records, slowest first, as far as they can be told: how far apart neighbours are.
     pub dims: [usize; 3],
 }
 
@@ -101,6 +103,13 @@ impl Kind {
         if count == 0 { self.bits() as f64 } else { f64::from(sum) / count as f64 }
     }
 
+    /// The same, whether numbers of equal meaning lie beside each other or are those of points. Not for two halves of a number:
+    /// those of equal meaning are near each other, too.
+    fn least_cost(self, bytes: &[u8]) -> f64 {
+        let lags: &[usize] = if self.width == 8 { &[1, 2, 3] } else { &[1, 3] };
+        lags.iter().map(|&lag| self.cost(bytes, lag)).fold(f64::MAX, f64::min)
+    }
+
     fn is_near(self, cost: f64) -> bool {
         cost <= self.bits() as f64 - BITS_LESS
     }
@@ -132,7 +141,7 @@ fn way_of(file: &[u8], start: usize) -> Option<Way> {
     let mut best: Option<(f64, Way)> = None;
     for kind in Kind::all() {
         for phase in 0..kind.width {
-            let cost = kind.cost(words(place, start, (kind, phase)), 1);
+            let cost = kind.least_cost(words(place, start, (kind, phase)));
             let of_byte = cost / kind.width as f64;
             if cost >= BITS_FEW && kind.is_near(cost) && best.is_none_or(|(least, _)| of_byte < least) {
                 best = Some((of_byte, (kind, phase)));
@@ -221,7 +230,8 @@ fn regions_of(file: &[u8], places: usize) -> Vec<Region> {
         while end < to * WINDOW_BYTES + WINDOW_BYTES && near(end, end - kind.width) {
             end += kind.width;
         }
-        regions.push(Region { start, bytes: end - start, kind, dims: [1, 1, (end - start) / kind.width] });
+        let dims = [1, 1, (end - start) / kind.width];
+        regions.push(Region { start, bytes: end - start, kind, lanes: 1, dims });
     }
     regions
 }

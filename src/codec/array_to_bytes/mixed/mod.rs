@@ -68,10 +68,14 @@ struct Stream {
 impl Stream {
     fn push(&mut self, bytes: &[u8], region: &Region) {
         self.bytes.extend_from_slice(bytes);
-        let dims: Vec<u64> = region.dims.iter().map(|&n| n as u64).skip_while(|&n| n == 1).collect();
-        // Points have a column of their own, since their numbers have other meanings.
-        let is_point = |last: u64| last <= predict::LANES_POINT_MAX as u64;
-        let point = |dims: &[u64]| dims.last().copied().filter(|&last| dims.len() == 2 && is_point(last));
+        let record = Some(region.lanes).filter(|&lanes| lanes > 1);
+        let dims: Vec<u64> =
+            region.dims.into_iter().skip_while(|&n| n == 1).chain(record).map(|extent| extent as u64).collect();
+        // Points have a column of their own, since their numbers have other meanings, and grids of them another.
+        let point = |dims: &[u64]| {
+            let last = dims.last().copied().filter(|&last| last <= predict::LANES_POINT_MAX as u64);
+            last.filter(|_| dims.len() > 1).map(|last| (last, dims.len() > 2))
+        };
         let column = self.arrays.last().map_or(0, |last| last.column + u32::from(point(&last.dims) != point(&dims)));
         let elements = (region.bytes / region.kind.width) as u64;
         self.arrays.push(ArrayShape { elements, dims, chunk: Vec::new(), column, is_integer: false });

@@ -5,6 +5,7 @@
 //! that saves most.
 
 use super::find::Region;
+use crate::codec::LANES_POINT_MAX;
 
 /// Distances up to this are looked at for records of a few numbers, such as three coordinates.
 const LANES_MAX: usize = 16;
@@ -13,6 +14,8 @@ const ROW_MAX: usize = 1024;
 const ROWS_MAX: usize = 512;
 /// What a distance must save of each number, in bits.
 const LAG_BITS: f64 = 0.3;
+/// And what a plane must save of what a row does.
+const PLANE_PART: f64 = 0.25;
 /// Numbers that tell a record.
 const LAG_NUMBERS: usize = 4096;
 /// Numbers among which rows and planes are looked for: they are no further apart than half of that.
@@ -71,14 +74,17 @@ impl Field {
         let reach = from.checked_sub(distances.iter().sum())?;
         let places = || (from..self.numbers.len()).step_by(SEARCH_STEP).take(SEARCH_NUMBERS);
         let cost = |n: usize| self.left(places(), &[distances, &[n * step]].concat());
-        let mut costs: Vec<(f64, usize)> = (2..=most.min(reach / step)).map(|n| (cost(n), n)).collect();
-        costs.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let costs: Vec<f64> = (1..=most.min(reach / step)).map(cost).collect();
+        // Where numbers are smooth all short distances are good, and each shorter one is better.
+        let mut found: Vec<(f64, usize)> = (costs.windows(3).zip(2..))
+            .filter(|(near, _)| near[1] <= near[0] && near[1] <= near[2])
+            .map(|(near, n)| (near[1], n))
+            .collect();
+        found.sort_by(|a, b| a.0.total_cmp(&b.0));
         let best: Vec<(f64, usize)> =
-            costs.iter().take(BEST_MAX).map(|&(_, n)| (self.saved(distances, n * step), n)).collect();
+            found.iter().take(BEST_MAX).map(|&(_, n)| (self.saved(distances, n * step), n)).collect();
         let most = best.iter().map(|(saved, _)| *saved).fold(LAG_BITS, f64::max);
-        // Beside a good distance there are others that are nearly so.
-        let is_peak = |(saved, n): &(f64, usize)| best.iter().all(|(more, m)| n.abs_diff(*m) != 1 || more <= saved);
-        best.iter().filter(|found| found.0 >= most * 0.7 && is_peak(found)).map(|(_, n)| *n).min()
+        best.iter().filter(|found| found.0 >= most * 0.7).map(|(_, n)| *n).min()
     }
 }
 
@@ -98,36 +104,46 @@ impl Region {
         if least + LAG_BITS < costs[0] { lanes } else { 1 }
     }
 
-    /// Rows in a plane and numbers in a row, where the numbers are those of a smooth field on a grid; such as were found
+    /// Rows in a plane and records in a row, where the numbers are those of smooth fields on a grid; such as were found
     /// before, or others while `searches` lasts.
     fn plane_and_row(&self, own: &[u8], known: &[[usize; 2]], searches: &mut usize) -> Option<[usize; 2]> {
         if known.is_empty() && *searches == 0 {
             return None;
         }
-        let count = self.numbers();
+        let (count, lanes) = (self.numbers() / self.lanes, self.lanes);
         let field = Field { numbers: self.kind.load(own).take(FIELD_NUMBERS).collect() };
         let fits = |&[plane, row]: &[usize; 2]| {
             plane * row * 2 <= count
-                && field.saved(&[1], row) > LAG_BITS
-                && (plane == 1 || field.saved(&[1, row], plane * row) > LAG_BITS)
+                && field.saved(&[lanes], row * lanes) > LAG_BITS
+                && (plane == 1 || field.saved(&[lanes, row * lanes], plane * row * lanes) > LAG_BITS)
         };
         if let Some(found) = known.iter().find(|known| fits(known)) {
             return Some(*found);
         }
         *searches = searches.checked_sub(1)?;
-        let row = field.search(&[1], 1, ROW_MAX).filter(|row| row * 2 <= count)?;
-        let plane = field.search(&[1, row], row, ROWS_MAX).filter(|plane| plane * row * 2 <= count);
+        let row = field.search(&[lanes], lanes, ROW_MAX).filter(|row| row * 2 <= count)?;
+        let [of_row, of_plane] = [&[lanes][..], &[lanes, row * lanes]];
+        let plane = field.search(of_plane, row * lanes, ROWS_MAX).filter(|plane| plane * row * 2 <= count);
+        // What is nearly periodic comes again after some rows, too.
+        let least = field.saved(of_row, row * lanes) * PLANE_PART;
+        let plane = plane.filter(|plane| field.saved(of_plane, plane * row * lanes) > least);
         Some([plane.unwrap_or(1), row])
     }
 
-    /// Cuts into whole planes, rows or records of so many numbers; gives what is left behind them.
+    /// Cuts into whole planes, rows or records; gives what is left behind them.
     fn cut(&mut self, [plane, row]: [usize; 2]) -> Option<Self> {
-        let Self { start, kind, .. } = *self;
-        let (count, whole) = (self.numbers(), self.numbers() / (plane * row));
-        self.dims = if plane > 1 { [whole, plane, row] } else { [1, whole, row] };
-        self.bytes = whole * plane * row * kind.width;
-        let left = count - whole * plane * row;
-        (left > 0).then(|| Self { start: start + self.bytes, bytes: left * kind.width, kind, dims: [1, 1, left] })
+        let Self { start, kind, lanes, .. } = *self;
+        let each = plane * row * lanes;
+        let (count, whole) = (self.numbers(), self.numbers() / each);
+        self.dims = match (plane, row) {
+            (1, 1) => [1, 1, whole],
+            (1, _) => [1, whole, row],
+            _ => [whole, plane, row],
+        };
+        self.bytes = whole * each * kind.width;
+        let left = count - whole * each;
+        let (bytes, dims) = (left * kind.width, [1, 1, left / lanes]);
+        (left > 0).then(|| Self { start: start + self.bytes, bytes, kind, lanes, dims })
     }
 }
 
@@ -137,11 +153,15 @@ pub(super) fn shaped(found: Vec<Region>, bytes: &[u8]) -> Vec<Region> {
     let (mut known, mut searches) = (Vec::new(), SEARCHES_MAX);
     for mut region in found {
         let own = &bytes[region.start..region.start + region.bytes];
-        let lanes = region.lanes(own);
+        region.lanes = region.lanes(own);
+        region.cut([1, 1]); // what is left are a few bytes among the others
+        // Longer records are rows themselves.
+        let grid = match region.lanes <= LANES_POINT_MAX {
+            true => region.plane_and_row(own, &known, &mut searches),
+            false => None,
+        };
         let mut rest = None;
-        if lanes > 1 {
-            region.cut([1, lanes]); // what is left are a few bytes among the others
-        } else if let Some(found) = region.plane_and_row(own, &known, &mut searches) {
+        if let Some(found) = grid {
             if !known.contains(&found) {
                 known.insert(0, found);
             }
@@ -162,12 +182,25 @@ mod tests {
     #[test]
     fn rows_and_planes_of_a_grid_are_found() {
         let field = |n: usize| {
+            // Nothing comes again.
             let [i, j, k] = [n / 800, n / 25 % 32, n % 25].map(|n| n as f64);
-            3.0 + (i * 0.31 + 1.0).sin() * (j * 0.27).cos() * (k * 0.4 + 0.5).sin() + noise(n) * 1e-6
+            3.0 + (i * 0.31 + 1.0).sin() * (j * 0.07 + j * j * 0.004).cos() * (k * 0.4 + 0.5).sin() + noise(n) * 1e-6
         };
         let bytes: Vec<u8> = (0..20 * 32 * 25).flat_map(|n| field(n).to_le_bytes()).collect();
         let found = shaped(find(&bytes, &[]), &bytes);
         assert_eq!(found.iter().map(|region| region.dims).collect::<Vec<_>>(), [[20, 32, 25]]);
+    }
+
+    #[test]
+    fn rows_of_points_are_found() {
+        let field = |n: usize| {
+            let [j, k] = [n / 2 / 70, n / 2 % 70].map(|n| n as f64);
+            let own = (j * 0.07 + j * j * 0.001).sin() * (k * 0.07 + 0.5).cos() + noise(n) * 1e-6;
+            if n.is_multiple_of(2) { 1.6 + own } else { 0.7 * (2.5 - own * own) }
+        };
+        let bytes: Vec<u8> = (0..2 * 80 * 70).flat_map(|n| field(n).to_be_bytes()).collect();
+        let found = shaped(find(&bytes, &[]), &bytes);
+        assert_eq!(found.iter().map(|region| (region.dims, region.lanes)).collect::<Vec<_>>(), [([1, 80, 70], 2)]);
     }
 
     #[test]
@@ -176,6 +209,6 @@ mod tests {
             (0..9000).flat_map(|n| (100f64.powi(n % 3) * (1.0 + noise(n as usize) * 0.01)).to_le_bytes()).collect();
         let found = shaped(find(&bytes, &[]), &bytes);
         assert_eq!(found.len(), 1);
-        assert_eq!(found[0].dims, [1, 3000, 3]);
+        assert_eq!((found[0].dims, found[0].lanes), ([1, 1, 3000], 3));
     }
 }

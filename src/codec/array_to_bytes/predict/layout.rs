@@ -2,7 +2,8 @@
 //!
 //! A segment holds one column (a class of variables over all ranks) or several; the arrays of one column follow each
 //! other. Three things are done with a column before its neighbours are looked at. *Lanes*: points with few components
-//! (`x y z x y z`), or records of an opaque file, are taken apart into as many columns. *Join*: arrays that are slabs
+//! (`x y z x y z`), or records of an opaque file, are taken apart into as many columns; points of a grid, too, whose
+//! columns are grids then. *Join*: arrays that are slabs
 //! of one domain are put together along an axis, so that neighbours on two ranks are neighbours here. *Plain*: nothing.
 
 use super::kernel::{self, Sum};
@@ -18,6 +19,8 @@ pub(super) type Dims = [usize; 3];
 pub(crate) const LANES_POINT_MAX: usize = 4;
 /// Lanes of a record at most.
 const LANES_MAX: usize = 4096;
+/// What stands for grids of points, in place of lanes, of which there are at least two.
+const POINTS: usize = 4;
 /// Columns in all at most.
 pub(super) const COLUMNS_MAX: usize = 1 << 14;
 
@@ -25,6 +28,8 @@ pub(super) const COLUMNS_MAX: usize = 1 << 14;
 pub(super) enum Kind {
     Plain,
     Lanes(usize),
+    /// Grids of points with so many components: rows have as many elements for each of their places.
+    Points(usize),
     Join(usize),
 }
 
@@ -154,7 +159,7 @@ impl Group {
     }
 
     pub(super) fn lanes(&self) -> usize {
-        if let Kind::Lanes(lanes) = self.kind { lanes } else { 1 }
+        if let Kind::Lanes(lanes) | Kind::Points(lanes) = self.kind { lanes } else { 1 }
     }
 
     /// The arrays of each of its columns; `n` is its own number. What has places in a table comes first, the rest after.
@@ -172,6 +177,7 @@ impl Group {
         let arrays = match self.kind {
             Kind::Plain => self.arrays.clone(),
             Kind::Lanes(lanes) => self.arrays.iter().map(|dims| [1, 1, elements(dims) / lanes]).collect(),
+            Kind::Points(lanes) => self.arrays.iter().map(|&[nz, ny, nx]| [nz, ny, nx / lanes]).collect(),
             Kind::Join(axis) => {
                 let mut joined = self.arrays.first().copied().unwrap_or([1, 1, 0]);
                 joined[axis] *= self.arrays.len();
@@ -182,11 +188,34 @@ impl Group {
     }
 }
 
+/// The extents of a grid of points, and how many components each has, if the array is one that lies row after row.
+fn grid_of_points(array: &ArrayShape, elements: usize) -> Option<(Dims, usize)> {
+    let (&lanes, grid) = array.dims.split_last()?;
+    let lanes = usize::try_from(lanes).ok().filter(|lanes| (2..=LANES_POINT_MAX).contains(lanes))?;
+    let is_grid = grid.iter().filter(|&&n| n > 1).count() > 1;
+    let fits = elements % lanes == 0 && array.chunk.is_empty();
+    let [nz, ny, nx] = (is_grid && fits).then(|| collapse(grid, elements / lanes))?;
+    (ny > 1).then_some(([nz, ny, nx * lanes], lanes))
+}
+
+/// For each array its extents as a grid of points and their components, if all arrays of its column are such, with equally many:
+/// else they are grids of which some are thin.
+fn grids_of_points(arrays: &[ArrayShape]) -> Vec<Option<(Dims, usize)>> {
+    let of = |array: &ArrayShape| grid_of_points(array, usize::try_from(array.elements).ok()?);
+    let of_column = |column: &[ArrayShape]| {
+        let found: Vec<_> = column.iter().map(of).collect();
+        let lanes = |found: &Option<(Dims, usize)>| found.map(|(_, lanes)| lanes);
+        let are_alike = found.iter().all(|one| one.is_some() && lanes(one) == lanes(&found[0]));
+        if are_alike { found } else { vec![None; column.len()] }
+    };
+    arrays.chunk_by(|a, b| a.column == b.column).flat_map(of_column).collect()
+}
+
 /// The columns of a segment from what is known about its arrays; one row of numbers where that does not add up.
 pub(super) fn groups(arrays: &[ArrayShape], elements: usize) -> Vec<Group> {
     let mut groups: Vec<(u32, Group)> = Vec::new();
     let mut sum = 0usize;
-    for array in arrays {
+    for (array, grid) in arrays.iter().zip(grids_of_points(arrays)) {
         let Ok(count) = usize::try_from(array.elements) else { break };
         if count == 0 {
             continue;
@@ -197,10 +226,16 @@ pub(super) fn groups(arrays: &[ArrayShape], elements: usize) -> Vec<Group> {
         if chunk.is_none() && !array.chunk.is_empty() {
             dims = [1, 1, count];
         }
+        let mut kind = Kind::Plain;
+        if let Some((grid, lanes)) = grid {
+            (dims, kind) = (grid, Kind::Points(lanes));
+        }
         match groups.last_mut() {
-            Some((column, group)) if *column == array.column && group.chunk == chunk => group.arrays.push(dims),
+            Some((column, group)) if *column == array.column && group.chunk == chunk && group.kind == kind => {
+                group.arrays.push(dims);
+            }
             _ => {
-                let group = Group { is_integer: array.is_integer, ..Group::new(Kind::Plain, chunk, vec![dims]) };
+                let group = Group { is_integer: array.is_integer, ..Group::new(kind, chunk, vec![dims]) };
                 groups.push((array.column, group));
             }
         }
@@ -212,7 +247,7 @@ pub(super) fn groups(arrays: &[ArrayShape], elements: usize) -> Vec<Group> {
         return vec![Group::new(Kind::Plain, None, vec![[1, 1, elements]])];
     }
     let mut groups: Vec<Group> = groups.into_iter().map(|(_, group)| group).collect();
-    for group in &mut groups {
+    for group in groups.iter_mut().filter(|group| group.kind == Kind::Plain) {
         let lanes = group.arrays.first().map_or(1, |dims| dims[2]);
         let are_points = |dims: &Dims| dims[2] == lanes && dims[0] == 1;
         let is_linear = group.chunk.is_none_or(|chunk| chunk[0] == 1 && chunk[2] == lanes);
@@ -445,7 +480,7 @@ impl Layout {
                         from += dims.iter().product::<usize>();
                     }
                 }
-                Kind::Lanes(lanes) => {
+                Kind::Lanes(lanes) | Kind::Points(lanes) => {
                     let mut start = 0;
                     for dims in &group.arrays {
                         let rows = dims.iter().product::<usize>() / lanes;
@@ -484,10 +519,14 @@ impl Layout {
                 match group.kind {
                     Kind::Plain => 0,
                     Kind::Join(axis) => 1 + axis,
+                    Kind::Points(_) => POINTS,
                     Kind::Lanes(lanes) => 3 + lanes,
                 },
                 out,
             );
+            if let Kind::Points(lanes) = group.kind {
+                put(lanes, out);
+            }
             let chunk = group.chunk.unwrap_or_default();
             chunk.iter().take(if group.chunk.is_some() { 3 } else { 1 }).for_each(|&n| put(n, out));
             if before == Some(&group.arrays) {
@@ -532,6 +571,7 @@ impl Layout {
             let kind = match take(bytes)? {
                 0 => Kind::Plain,
                 n @ 1..=3 => Kind::Join(n - 1),
+                POINTS => Kind::Points(take(bytes).filter(|lanes| (2..=LANES_MAX).contains(lanes))?),
                 n @ 5.. if n - 3 <= LANES_MAX => Kind::Lanes(n - 3),
                 _ => return None,
             };
@@ -561,8 +601,9 @@ impl Layout {
             match kind {
                 Kind::Plain => {}
                 Kind::Lanes(n) if group.arrays.iter().all(|dims| dims.iter().product::<usize>() % n == 0) => {}
+                Kind::Points(n) if chunk.is_none() && group.arrays.iter().all(|dims| dims[2] % n == 0) => {}
                 Kind::Join(_) if group.arrays.windows(2).all(|pair| pair[0] == pair[1]) => {}
-                Kind::Lanes(_) | Kind::Join(_) => return None,
+                Kind::Lanes(_) | Kind::Points(_) | Kind::Join(_) => return None,
             }
             if columns > COLUMNS_MAX {
                 return None;

@@ -127,7 +127,7 @@ fn is_list(group: &Group) -> bool {
     match group.kind {
         Kind::Plain => group.arrays.iter().all(|dims| dims[0] == 1 && dims[1] == 1),
         Kind::Lanes(_) => true,
-        Kind::Join(_) => false,
+        Kind::Points(_) | Kind::Join(_) => false,
     }
 }
 
