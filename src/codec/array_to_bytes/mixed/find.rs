@@ -221,6 +221,7 @@ fn regions_of(file: &[u8], places: usize) -> Vec<Region> {
             let both = load(at).zip(load(other));
             both.is_some_and(|(a, b)| kind.is_near(f64::from(bits_between(a, b))))
         };
+        let (first, last) = (start, end);
         while start >= floor + kind.width
             && from * WINDOW_BYTES < start + WINDOW_BYTES
             && near(start - kind.width, start)
@@ -229,6 +230,13 @@ fn regions_of(file: &[u8], places: usize) -> Vec<Region> {
         }
         while end < to * WINDOW_BYTES + WINDOW_BYTES && near(end, end - kind.width) {
             end += kind.width;
+        }
+        // What is in the same window but no neighbour of any: a header, or a marker.
+        while start >= first && start < first + WINDOW_BYTES && !near(start, start + kind.width) {
+            start += kind.width;
+        }
+        while end <= last && end + WINDOW_BYTES > last && !near(end - 2 * kind.width, end - kind.width) {
+            end -= kind.width;
         }
         let dims = [1, 1, (end - start) / kind.width];
         regions.push(Region { start, bytes: end - start, kind, lanes: 1, dims });

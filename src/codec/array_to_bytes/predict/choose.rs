@@ -1,6 +1,6 @@
 //! How each column is predicted.
 
-use super::fit::{Sampled, select, solve};
+use super::fit::{Sampled, TERMS_MAX, select, solve};
 use super::kernel;
 use super::layout::{Array, Column, Group, Kind, Layout};
 use super::linear::{At, Place, SIXTHS, SIXTHS_FAST, Term, locate};
@@ -24,6 +24,9 @@ const SAMPLE_FIT_LITTLE: usize = 4096;
 pub(super) const FAMILY_MAX: usize = 32;
 /// Terms of a prediction, by effort.
 const TERMS: [usize; 3] = [8, 16, 24];
+/// Elements of which all neighbours are tried at once, and what part of the bits may be left then.
+const STENCIL_MIN: usize = 1 << 12;
+const STENCIL_PART: f64 = 0.98;
 /// Cells that blocks tell are told well if no more bits are left.
 const TOLD_BITS_MAX: f64 = 30.0;
 /// Below this many elements a column gets no fitted weights.
@@ -580,6 +583,8 @@ impl Data<'_> {
         }
         let sets_max = SETS_MAX + sets.len() - 1;
         if let Some((set, errors)) = self.fit(literals, &all, &rough, &pool) {
+            let whole = self.stencil(literals, &rough, dimensions, (&set, &errors));
+            let (set, errors) = whole.unwrap_or((set, errors));
             sets.push((set, bits(&errors)));
         }
         if self.effort == 1 {
@@ -657,10 +662,49 @@ impl Data<'_> {
             return None;
         }
         let terms: Vec<Term> = selected.terms.iter().map(|&t| pool[t]).collect();
-        let sample = spread(some, then);
+        let times = if self.effort > 1 { 3 } else { 1 };
+        self.weighed(literals, (some, then, times), rough, terms).map(|(_, set, errors)| (set, errors))
+    }
+
+    /// All neighbours at once, beside what a fitted set has of other columns, where that leaves clearly less than the set: on a
+    /// smooth field many weights cancel each other, and one neighbour alone does not show what it is good for.
+    fn stencil(
+        &self,
+        literals: &Literals,
+        rough: &[f64],
+        dimensions: usize,
+        (fitted, errors): (&Set, &[f64]),
+    ) -> Option<(Set, Vec<f64>)> {
+        let Set::Linear { terms, .. } = fitted else { return None };
+        if self.effort < 2 || dimensions < 2 || self.column().is_placed || literals.elements.len() < STENCIL_MIN {
+            return None;
+        }
+        let mut all: Vec<Term> = neighbours(dimensions, self.effort).into_iter().map(Term::Value).collect();
+        let others: Vec<Term> = terms.iter().copied().filter(|term| !all.contains(term)).collect();
+        all.splice(0..0, others);
+        all.truncate(TERMS_MAX);
+        let some: Vec<usize> = (0..literals.elements.len()).collect();
+        let before: f64 = errors.iter().map(|&error| about_log2(error + 0.5)).sum();
+        let (bits, ..) = self.weighed(literals, (&some, SAMPLE_FIT_LITTLE, 1), rough, all.clone())?;
+        if bits > before * STENCIL_PART {
+            return None;
+        }
+        self.weighed(literals, (&some, SAMPLE_FIT, 3), rough, all).map(|(_, set, errors)| (set, errors))
+    }
+
+    /// Weights of terms by so many of some literals, fitted so many times; the bits that are left of these literals, and how far
+    /// off they are for all of them.
+    fn weighed(
+        &self,
+        literals: &Literals,
+        (some, most, times): (&[usize], usize, usize),
+        rough: &[f64],
+        terms: Vec<Term>,
+    ) -> Option<(f64, Set, Vec<f64>)> {
+        let sample = spread(some, most);
         let mut best: Option<(f64, Set, Vec<f64>)> = None;
         let mut scale = rough.to_vec();
-        for _ in 0..if self.effort > 1 { 3 } else { 1 } {
+        for _ in 0..times {
             let (target, _, columns) = self.sampled(literals, &sample, &scale, &terms);
             let Some(weights) = solve(&target, &columns) else { break };
             let set = Set::Linear { terms: terms.clone(), weights };
@@ -672,7 +716,7 @@ impl Data<'_> {
             }
             best = Some((bits, set, errors));
         }
-        best.map(|(_, set, errors)| (set, errors))
+        best
     }
 
     /// Weighed targets, the least error that counts for each, and weighed terms. An error is measured by what another
