@@ -278,7 +278,9 @@ fn a_report_is_the_same_with_any_memory_and_any_number_of_threads() {
         store.put(path, bytes);
         let reports = [(1, 1), (1 << 20, 1), (1 << 20, 2), (1 << 20, 5)].map(|(cache_bytes, threads)| {
             let done = std::sync::atomic::AtomicU64::new(0);
-            let progress = |raw: RawBytes| drop(done.fetch_add(raw.0, std::sync::atomic::Ordering::Relaxed));
+            let progress = |raw: RawBytes| {
+                done.fetch_add(raw.0, std::sync::atomic::Ordering::Relaxed);
+            };
             let report = verify(&store, &job(), &step_id(2), VerifyOptions { cache_bytes, threads }, &progress);
             assert_eq!(report.raw_bytes.0, done.into_inner(), "told while it went on");
             report

@@ -193,7 +193,7 @@ fn grid_of_points(array: &ArrayShape, elements: usize) -> Option<(Dims, usize)> 
     let (&lanes, grid) = array.dims.split_last()?;
     let lanes = usize::try_from(lanes).ok().filter(|lanes| (2..=LANES_POINT_MAX).contains(lanes))?;
     let is_grid = grid.iter().filter(|&&n| n > 1).count() > 1;
-    let fits = elements % lanes == 0 && array.chunk.is_empty();
+    let fits = elements.is_multiple_of(lanes) && array.chunk.is_empty();
     let [nz, ny, nx] = (is_grid && fits).then(|| collapse(grid, elements / lanes))?;
     (ny > 1).then_some(([nz, ny, nx * lanes], lanes))
 }
