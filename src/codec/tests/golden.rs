@@ -47,6 +47,7 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ("since-f64", since_older(&ElementType::F64), grids()),
         ("since-f32", since_older(&ElementType::F32), grids()),
         ("since-rows", since_older(&ElementType::F32), rows(9, &[400, 331], 2).0),
+        ("since-points", since_older(&ElementType::F64), points(12).0),
         ("since-slow", Chain::since(&ElementType::F64, 1).expect("numbers"), vec![cube(16)]),
         ("since-i64", since_older(&ElementType::Int { width: 8, signed: true, order: Little }), grids()),
     ]
@@ -106,7 +107,7 @@ fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_byt
             let raw = match *name {
                 "predict-rows" | "since-rows" => rows(9, &[400, 331], 2).1,
                 "predict-strides" => transposed(40).1,
-                "predict-points" => points(12).1,
+                "predict-points" | "since-points" => points(12).1,
                 "predict-gas" => gas(&[400, 327], true, true).1,
                 _ => golden_raw(chain),
             };
