@@ -102,6 +102,7 @@ pub mod classify;
 pub mod codec;
 pub mod container;
 pub mod filter;
+pub mod gathered;
 pub mod header;
 pub mod ids;
 pub mod manifest;

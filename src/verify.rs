@@ -3,6 +3,7 @@
 use crate::classify::VariableRef;
 use crate::container::{ContainerSet, DIGEST_BYTES_MIN, ReadError, VariableReader};
 use crate::filter::put_on;
+use crate::gathered::Gathered;
 use crate::header::{Extent, FileHeader, VariableHeader};
 use crate::ids::{CheckpointId, Digest, GroupId, JobId};
 use crate::manifest::{self, DigestOf, Manifest};
@@ -56,8 +57,8 @@ pub struct VerifyOptions {
 const DECODING: u64 = 4;
 /// The most problems of one report; after about that many, verifying stops.
 pub const PROBLEMS_MAX: usize = 1000;
-/// Bytes hashed at once at most.
-const STEP_BYTES: u64 = 1 << 18;
+/// Bytes read and hashed at once.
+const STEP_BYTES: u64 = 1 << 20;
 
 impl VerifyReport {
     /// Whether nothing is wrong.
@@ -152,7 +153,11 @@ fn verify_group(
         return Err(own_error(&set, "the list of files", "it is not that of the manifest".into()));
     }
     let reader = VariableReader::new(Arc::clone(&set), options.cache_bytes);
-    let largest = own.index().segments().iter().map(|segment| segment.raw_bytes.0).max().unwrap_or(0);
+    // Of older containers too, and of chunks that are put behind their filters again.
+    let segments = set.readers().iter().flat_map(|reader| reader.index().segments()).map(|segment| segment.raw_bytes.0);
+    let filtered = files.iter().flat_map(|file| &file.variables).filter(|variable| !variable.filters.is_empty());
+    let chunks = filtered.flat_map(|variable| &variable.extents).map(|extent| extent.raw_bytes);
+    let largest = segments.chain(chunks).max().unwrap_or(0);
     let fit = options.cache_bytes / (largest * DECODING).max(1);
     let threads = options.threads.min(usize::try_from(fit).unwrap_or(usize::MAX)).clamp(1, files.len().max(1));
     // Files that lie beside each other share segments, so all threads take the next one.
@@ -215,7 +220,7 @@ fn verify_file(
 
 fn verify_variable(reader: &mut VariableReader, at: VariableRef, header: &VariableHeader) -> Result<(), ReadError> {
     let mut hasher = Gathered::default();
-    hasher.add_raw(reader, at, 0, header.raw_bytes.0)?;
+    hash_raw(reader, at, 0, header.raw_bytes.0, &mut hasher)?;
     let found = hasher.finish();
     if header.raw_bytes.0 < DIGEST_BYTES_MIN || found == header.digest {
         return Ok(());
@@ -242,7 +247,7 @@ pub fn file_digest(reader: &mut VariableReader, file: u32, header: &FileHeader) 
         let at = VariableRef { file, variable };
         let filters = &header.variables[variable as usize].filters;
         if filters.is_empty() {
-            hasher.add_raw(reader, at, raw_offset, extent.raw_bytes)?;
+            hash_raw(reader, at, raw_offset, extent.raw_bytes, &mut hasher)?;
             continue;
         }
         // A filtered chunk has at most 64 MiB, which was checked when the index was read.
@@ -253,55 +258,28 @@ pub fn file_digest(reader: &mut VariableReader, file: u32, header: &FileHeader) 
         if stored.len() as u64 != extent.stored_bytes {
             return Err(refuse(format!("{} bytes after its filters, not {}", stored.len(), extent.stored_bytes)));
         }
-        hasher.add(&stored);
+        hasher.push(&stored);
     }
     Ok(hasher.finish())
 }
 
-/// A digest of many pieces, short ones too: BLAKE3 is fast on long ones only, so they are gathered first.
-#[derive(Default)]
-struct Gathered {
-    hasher: blake3::Hasher,
-    bytes: Vec<u8>,
-}
-
-impl Gathered {
-    /// Adds raw bytes of a variable.
-    fn add_raw(
-        &mut self,
-        reader: &mut VariableReader,
-        at: VariableRef,
-        offset: u64,
-        bytes: u64,
-    ) -> Result<(), ReadError> {
-        let mut done = 0;
-        while done < bytes {
-            let from = self.bytes.len();
-            let step = (bytes - done).min(STEP_BYTES - from as u64);
-            self.bytes.resize(from + step as usize, 0);
-            reader.read(at, offset + done, &mut self.bytes[from..])?;
-            self.hash_if_full();
-            done += step;
-        }
-        Ok(())
+fn hash_raw(
+    reader: &mut VariableReader,
+    at: VariableRef,
+    offset: u64,
+    bytes: u64,
+    hasher: &mut Gathered,
+) -> Result<(), ReadError> {
+    let mut buffer = vec![0; bytes.min(STEP_BYTES) as usize];
+    let mut done = 0;
+    while done < bytes {
+        let step = (bytes - done).min(STEP_BYTES);
+        let part = &mut buffer[..step as usize];
+        reader.read(at, offset + done, part)?;
+        hasher.push(part);
+        done += step;
     }
-
-    fn add(&mut self, bytes: &[u8]) {
-        self.hasher.update(&self.bytes);
-        self.bytes.clear();
-        self.hasher.update(bytes);
-    }
-
-    fn hash_if_full(&mut self) {
-        if self.bytes.len() as u64 >= STEP_BYTES {
-            self.hasher.update(&self.bytes);
-            self.bytes.clear();
-        }
-    }
-
-    fn finish(mut self) -> Digest {
-        self.hasher.update(&self.bytes).finalize().into()
-    }
+    Ok(())
 }
 
 fn own_error(set: &ContainerSet, part: &'static str, what: String) -> ReadError {

@@ -12,6 +12,7 @@ use crate::holes::Sparse;
 use mcrengine::codec::{Profile, Scratch, encode_best};
 use mcrengine::container::{DIGEST_BYTES_MIN, NO_DIGEST};
 use mcrengine::filter;
+use mcrengine::gathered::Gathered;
 use mcrengine::header::{ElementType, Extent, FileHeader, Filter, Role, Shape, VariableHeader};
 use mcrengine::ids::{Digest, FilePath, Rank};
 use mcrengine::plan::Scheme;
@@ -487,39 +488,6 @@ fn digests(input: &mut Input<'_>, variables: &mut [VariableHeader]) -> io::Resul
         }
     }
     Ok(file.finalize().into())
-}
-
-/// A digest of many little runs: they are gathered first, since BLAKE3 is fast only on 16 KiB and more at once.
-#[derive(Default)]
-struct Gathered {
-    hasher: blake3::Hasher,
-    runs: Vec<u8>,
-}
-
-impl Gathered {
-    /// One whose buffer does not grow while it is filled.
-    fn roomy() -> Self {
-        Self { runs: Vec::with_capacity(2 * Self::ENOUGH), ..Self::default() }
-    }
-
-    const ENOUGH: usize = 32 << 10;
-
-    fn push(&mut self, run: &[u8]) {
-        if run.len() < Self::ENOUGH {
-            self.runs.extend_from_slice(run);
-        }
-        if run.len() >= Self::ENOUGH || self.runs.len() >= Self::ENOUGH {
-            self.hasher.update(&self.runs);
-            self.runs.clear();
-        }
-        if run.len() >= Self::ENOUGH {
-            self.hasher.update(run);
-        }
-    }
-
-    fn finish(mut self) -> Digest {
-        self.hasher.update(&self.runs).finalize().into()
-    }
 }
 
 /// The digest of a variable without filters, read in the order of its raw bytes.

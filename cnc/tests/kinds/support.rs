@@ -6,24 +6,37 @@ use mcr_cnc::restart::{FileRestorer, sync_dirs};
 use mcr_cnc::source::{Descriptors, OpenFile};
 use mcrengine::header::{FileHeader, VariableHeader};
 use mcrengine::ids::{Digest, FilePath, Rank};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, LazyLock};
 
 /// The maps of production, with this test program as the library's process.
 pub static MAPS: LazyLock<Maps> = LazyLock::new(|| Maps::with_command(worker_command));
 
-/// Starts this test program so that it runs [`worker_entry`] alone.
+/// Said to this test program where it is to be the process that maps files.
+const IS_WORKER: &str = "MCR_TEST_IS_WORKER";
+
+/// Starts this test program so that the process that maps files is what runs in it alone.
 pub fn worker_command() -> std::io::Result<Command> {
     let mut command = Command::new("/proc/self/exe");
-    command.args(["support::worker_entry", "--exact", "--ignored", "--nocapture"]);
+    command.args(["support::a_worker_that_nobody_asks_leaves_at_once", "--exact", "--nocapture"]).env(IS_WORKER, "1");
     Ok(command)
 }
 
 #[test]
-#[ignore = "the body of the process that maps files; it leaves at once when nobody asks it"]
-fn worker_entry() {
-    worker_main();
+fn a_worker_that_nobody_asks_leaves_at_once() {
+    if std::env::var_os(IS_WORKER).is_some() {
+        let left = worker_main();
+        return assert_eq!(left, ExitCode::SUCCESS);
+    }
+    let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+    let mut command = worker_command().expect("a command");
+    let mut worker = command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).spawn().expect("starts");
+    drop((command, ours)); // nobody is at the other end
+    let left = worker.wait().expect("ends");
+    assert!(left.success(), "{left}");
 }
 
 /// Captures a file, rebuilds it from reads of its variables in pieces of `piece_bytes`, and compares all bytes.

@@ -583,7 +583,7 @@ impl Data<'_> {
         }
         let sets_max = SETS_MAX + sets.len() - 1;
         if let Some((set, errors)) = self.fit(literals, &all, &rough, &pool) {
-            let whole = self.stencil(literals, &rough, dimensions, (&set, &errors));
+            let whole = self.stencil(literals, &all, &rough, dimensions, (&set, &errors));
             let (set, errors) = whole.unwrap_or((set, errors));
             sets.push((set, bits(&errors)));
         }
@@ -671,6 +671,7 @@ impl Data<'_> {
     fn stencil(
         &self,
         literals: &Literals,
+        some: &[usize],
         rough: &[f64],
         dimensions: usize,
         (fitted, errors): (&Set, &[f64]),
@@ -683,13 +684,12 @@ impl Data<'_> {
         let others: Vec<Term> = terms.iter().copied().filter(|term| !all.contains(term)).collect();
         all.splice(0..0, others);
         all.truncate(TERMS_MAX);
-        let some: Vec<usize> = (0..literals.elements.len()).collect();
         let before: f64 = errors.iter().map(|&error| about_log2(error + 0.5)).sum();
-        let (bits, ..) = self.weighed(literals, (&some, SAMPLE_FIT_LITTLE, 1), rough, all.clone())?;
+        let (bits, ..) = self.weighed(literals, (some, SAMPLE_FIT_LITTLE, 1), rough, all.clone())?;
         if bits > before * STENCIL_PART {
             return None;
         }
-        self.weighed(literals, (&some, SAMPLE_FIT, 3), rough, all).map(|(_, set, errors)| (set, errors))
+        self.weighed(literals, (some, SAMPLE_FIT, 3), rough, all).map(|(_, set, errors)| (set, errors))
     }
 
     /// Weights of terms by so many of some literals, fitted so many times; the bits that are left of these literals, and how far
