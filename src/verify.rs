@@ -1,6 +1,7 @@
 //! Proving that a checkpoint can be restored: every checksum and digest, and every file put together again in memory.
 
 use crate::classify::VariableRef;
+use crate::codec::threads_of_each;
 use crate::container::{ContainerSet, DIGEST_BYTES_MIN, ReadError, VariableReader};
 use crate::filter::put_on;
 use crate::gathered::Gathered;
@@ -164,8 +165,9 @@ fn verify_group(
     // Files that lie beside each other share segments, so all threads take the next one.
     let (next, problems) = (AtomicUsize::new(0), AtomicUsize::new(report.problems.len()));
     let found: Mutex<Vec<(usize, VerifyReport)>> = Mutex::new(Vec::with_capacity(files.len()));
+    let of_each = threads_of_each(options.threads, own.index().segments().iter().map(|segment| segment.raw_bytes));
     let work = || {
-        let mut reader = reader.beside();
+        let mut reader = reader.beside(of_each);
         while problems.load(Ordering::Relaxed) < PROBLEMS_MAX
             && let f = next.fetch_add(1, Ordering::Relaxed)
             && let Some(file) = files.get(f)

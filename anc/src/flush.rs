@@ -8,7 +8,7 @@ use crate::observe::Observer;
 use crate::rate::StoreSpeed;
 use crate::source::{FetchError, Source, Wanted};
 use mcrengine::classify::{Naming, VariableRef, classify};
-use mcrengine::codec::{Basis, Chain, Profile, Scratch, StoreRate};
+use mcrengine::codec::{Basis, Chain, Profile, Scratch, StoreRate, threads_of_each};
 use mcrengine::container::{ContainerWriter, Contents, ReadError, StoredSegment};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, GroupId, Grouping, JobId};
@@ -209,7 +209,9 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     let (back, segments, reused) = LookingBack::plan(&flush, newest.as_ref(), &classes, reused);
     flush.observer.planned(segments.len(), segments.iter().map(|s| s.raw_bytes).sum());
 
-    let cores = (options.threads / threads_of_each(options.threads, &segments).max(1)).max(1) as u32; // at most 1024
+    let cores = (options.threads
+        / threads_of_each(options.threads, segments.iter().map(|segment| segment.raw_bytes)).max(1))
+    .max(1) as u32; // at most 1024
     let store_rate = options.store_speed.bytes_per_s().map(|bytes_per_s| StoreRate { bytes_per_s, cores });
     let choosing = Choosing::new(&classes, &options.profile, newest.as_ref(), store_rate);
     let mut writing = Duration::ZERO;
@@ -283,13 +285,6 @@ pub fn least_budget(segment_bytes: u64, profile: &Profile) -> u64 {
     segment_bytes * profile.memory_per_raw_byte()
 }
 
-/// Threads for each segment, where fewer segments than threads make up the most of the bytes.
-fn threads_of_each(threads: usize, segments: &[SegmentPlan]) -> usize {
-    let largest = segments.iter().map(|segment| segment.raw_bytes).max().unwrap_or_default();
-    let large = segments.iter().filter(|segment| segment.raw_bytes.0 * 2 > largest.0).count();
-    threads / large.max(1)
-}
-
 /// Fetches, merges and compresses all segments, several at a time within the budget, and gives them to `write` in order.
 ///
 /// Whoever fetches takes segments and leases in the order of the plan, so the segment that is written next always has
@@ -301,7 +296,7 @@ fn fetch_merge_compress(
     mut write: impl FnMut(&SegmentPlan, &StoredSegment) -> Result<(), FlushError>,
 ) -> Result<(), FlushError> {
     let threads = flush.options.threads.clamp(1, segments.len().max(1));
-    let threads_of_each = threads_of_each(flush.options.threads, segments);
+    let threads_of_each = threads_of_each(flush.options.threads, segments.iter().map(|segment| segment.raw_bytes));
     let fetching = flush.source.parallel().min(segments.len());
     let next = Mutex::new(0..segments.len());
     let (to_compress, raw_segments) = mpsc::sync_channel::<RawSegment>(threads);

@@ -5,7 +5,7 @@ use crate::observe::Observer;
 use bytes::{Bytes, BytesMut};
 use mcr_proto::convert::file_to_wire;
 use mcr_proto::{FRAME_BYTES, v1};
-use mcrengine::codec::Scratch;
+use mcrengine::codec::{Scratch, threads_of_each};
 use mcrengine::container::{ContainerSet, ReadError};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
@@ -52,12 +52,14 @@ pub fn restore_files(
     let chosen: Vec<bool> = set.index().files().iter().map(wanted).collect();
     let tasks = set.tasks(|variable| chosen[variable.file as usize]);
     observer.planned(tasks.len(), tasks.iter().map(|task| task.raw_bytes).sum());
+    let threads_of_each = threads_of_each(threads, tasks.iter().map(|task| task.raw_bytes));
     let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
     let failed = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..threads.clamp(1, tasks.len().max(1)) {
             scope.spawn(|| {
                 let mut scratch = Scratch::default();
+                scratch.set_threads(threads_of_each);
                 while !stopped.load(Ordering::Relaxed) {
                     let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
                     let (raw_bytes, stored_bytes) = (task.raw_bytes, task.stored_bytes);

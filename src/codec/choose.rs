@@ -13,7 +13,9 @@
 //!
 //! What else a choice may rest on is in [`super::decide`].
 
-use super::{ArrayShape, Basis, Chain, CodecError, Coded, Older, OlderPlace, Reason, Scratch, Trial, mixed, runs};
+use super::{
+    ArrayShape, Basis, Chain, CodecError, Coded, Older, OlderPlace, Reason, Scratch, Trial, mixed, runs, slow,
+};
 use crate::header::ElementType;
 use std::fmt;
 use std::str::FromStr;
@@ -367,7 +369,8 @@ pub fn encode_chosen(
         false => 0,
     };
     let are_measured_whole = raw.len() <= WHOLE_BYTES || matches!(profile, Profile::Balanced | Profile::Max);
-    if !are_measured_whole || chains.len() < 2 {
+    let is_slow = *profile == Profile::Max && chains.iter().any(Chain::is_zstd);
+    if !are_measured_whole || chains.len() < 2 && !is_slow {
         let (chain, reason) = chosen(chains, raw, element, arrays, basis, scratch);
         return encode(chain, raw, arrays, reason, scratch);
     }
@@ -398,6 +401,20 @@ pub fn encode_chosen(
             best = Some((cost, trial.chain.clone(), scratch.front.clone()));
         }
         trials.push(trial);
+    }
+    // Where numbers were found between the bytes, it was tried on both.
+    if is_slow && !trials.iter().any(|trial| trial.chain.steps()[0].codec == mixed::ID) {
+        let begun = basis.now();
+        let by_zstd = trials.iter().find(|trial| trial.chain.is_zstd()).map(|trial| (&trial.chain, trial.stored_bytes));
+        let least = best.as_ref().map_or(raw.len(), |(.., stored)| stored.len());
+        if let Some(by_zstd) = by_zstd
+            && let Some((chain, stored)) = slow::lzma(raw, &Chain::lzmas(), by_zstd, least, scratch)?
+        {
+            let coding = basis.now().saturating_sub(begun);
+            let trial = Trial { chain: chain.clone(), stored_bytes: stored.len(), coding };
+            best = Some((basis.cost(&trial), chain, stored));
+            trials.push(trial);
+        }
     }
     let unchanged = Trial { chain: Chain::raw(), stored_bytes: raw.len(), coding: Duration::ZERO };
     let (chain, stored) = match best {
@@ -482,7 +499,6 @@ fn look_at_bytes(
     let stored_bytes = chains[at].encoded_bytes(&sample, &[], scratch)?;
     let is_clear = stored_bytes * BYTES_CLEARLY < sample.len();
     let are_records = !is_clear && super::predict::is_of_records(raw, arrays);
-    let mut holds_numbers = false;
     if !is_clear && !are_records {
         let mut best = (stored_bytes - stored_bytes / SHUFFLED_GAIN, None);
         for chain in shuffles_of_bytes() {
@@ -493,11 +509,10 @@ fn look_at_bytes(
         }
         let effort = if *profile == Profile::Max { MAX.0 } else { BALANCED.0 };
         let mixed = mixed::is_of_numbers(raw, arrays).then(|| Chain::mixed(effort));
-        holds_numbers = mixed.is_some();
         chains.splice(at..at, mixed.into_iter().chain(best.1));
     }
-    // Where there are no records, prediction is zstd at level 19.
-    if !are_records && (is_in_haste || holds_numbers) {
+    // Where there are no records, prediction is zstd at another level.
+    if !are_records {
         chains.retain(|chain| chain.steps()[0].codec != super::predict::ID);
     }
     Ok(if is_in_haste { stored_bytes * (raw.len() / sample.len()) } else { 0 })
@@ -545,7 +560,8 @@ fn still_candidate(
     let is_mixed = profile.is_together()
         && *element == ElementType::Bytes
         && (chain.steps()[0].codec == mixed::ID || shuffles_of_bytes().contains(&chain));
-    (is_shuffled || is_of_many || is_mixed || chain.is_raw()).then_some(chain)
+    let is_slow = *profile == Profile::Max && Chain::lzmas().contains(&chain);
+    (is_shuffled || is_of_many || is_mixed || is_slow || chain.is_raw()).then_some(chain)
 }
 
 /// The chains that come into question, never none.
@@ -664,7 +680,14 @@ fn sample(raw: &[u8], width: usize) -> Vec<u8> {
     if raw.len() <= WHOLE_BYTES {
         return raw.to_vec();
     }
-    let bytes = (raw.len() / SAMPLE_PART).max(SAMPLE_RUN_BYTES);
+    sample_of(raw, width, (raw.len() / SAMPLE_PART).max(SAMPLE_RUN_BYTES))
+}
+
+/// Whole elements in so many bytes, from a few places spread over the segment; all of it where it has no more.
+pub(super) fn sample_of(raw: &[u8], width: usize, bytes: usize) -> Vec<u8> {
+    if raw.len() <= bytes {
+        return raw.to_vec();
+    }
     let runs = (bytes / SAMPLE_RUN_BYTES).clamp(1, SAMPLE_RUNS_MAX);
     let whole = |bytes: usize| bytes / width * width;
     let run = whole(bytes / runs).max(width).min(raw.len());

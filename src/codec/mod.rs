@@ -22,6 +22,7 @@
 //! | 18 | `zstd` | bytes to bytes | level, 1 to 22 |
 //! | 19 | `gzip` | bytes to bytes | level, 1 to 9 |
 //! | 20 | `bitshuffle` | bytes to bytes | element width in bytes, 1 to 2^20 |
+//! | 21 | `lzma` | bytes to bytes | (pb * 5 + lp) * 9 + lc: LZMA's properties; lc and lp at most 4 together |
 //!
 //! Numbers are never reused. Bits that a parameter does not name are zero, and refused otherwise.
 //!
@@ -32,6 +33,8 @@ mod array_to_bytes;
 mod bytes_to_bytes;
 mod choose;
 mod decide;
+mod slow;
+mod threads;
 
 pub(crate) use array_to_bytes::predict::LANES_POINT_MAX;
 pub use choose::{Profile, ProfileError, choose, encode_best, encode_chosen};
@@ -39,10 +42,11 @@ pub use decide::{
     Basis, Coded, DECISIONS_MAX, Deciding, Decision, Decisions, KEPT_CHECKPOINTS_MAX, Reason, StoreRate, Trial,
     shared_name, since_name,
 };
+pub use threads::threads_of_each;
 
 use crate::header::{ByteOrder, ELEMENT_WIDTH_MAX, ElementType, Member};
 use array_to_bytes::{columns, fpc, fpzip, mixed, pco, predict, runs, since};
-use bytes_to_bytes::{bitshuffle, gzip, lz4, shuffle, zstd};
+use bytes_to_bytes::{bitshuffle, gzip, lz4, lzma, shuffle, zstd};
 use std::fmt;
 use std::sync::Arc;
 
@@ -283,6 +287,7 @@ impl Codec {
             pco::ID => Self::Array(&pco::Pco),
             shuffle::ID => Self::Bytes(&shuffle::Shuffle),
             lz4::ID => Self::Bytes(&lz4::Lz4),
+            lzma::ID => Self::Bytes(&lzma::Lzma),
             zstd::ID => Self::Bytes(&zstd::Zstd),
             gzip::ID => Self::Bytes(&gzip::Gzip),
             bitshuffle::ID => Self::Bytes(&bitshuffle::Bitshuffle),
@@ -524,6 +529,16 @@ impl Chain {
     /// LZ4 alone.
     pub fn lz4() -> Self {
         Self::raw().then(lz4::ID, 0)
+    }
+
+    /// LZMA alone, for words of 4 and 8 bytes.
+    fn lzma_of_words() -> Self {
+        Self::raw().then(lzma::ID, lzma::WORDS)
+    }
+
+    /// LZMA alone, for words and for text.
+    fn lzmas() -> [Self; 2] {
+        [Self::lzma_of_words(), Self::raw().then(lzma::ID, lzma::TEXT)]
     }
 
     /// Bytes of equal significance together, then zstd. Widths below 2 mean no shuffle, and so do those above 2^20.

@@ -298,10 +298,12 @@ impl VariableReader {
         Self { set, scratch: Scratch::default(), decoded: Arc::new(decoded) }
     }
 
-    /// One for another thread, which keeps what is decoded together with this one.
-    pub fn beside(&self) -> Self {
+    /// One for another thread, which keeps what is decoded together with this one. Its codecs may use so many threads.
+    pub fn beside(&self, threads: usize) -> Self {
         let (set, decoded) = (Arc::clone(&self.set), Arc::clone(&self.decoded));
-        Self { set, scratch: Scratch::default(), decoded }
+        let mut scratch = Scratch::default();
+        scratch.set_threads(threads);
+        Self { set, scratch, decoded }
     }
 
     /// What is read from.

@@ -252,10 +252,10 @@ impl<'a> BitReader<'a> {
 }
 
 /// The most bytes of a varint here.
-pub(super) const VARINT_BYTES_MAX: usize = 5;
+pub(in crate::codec) const VARINT_BYTES_MAX: usize = 5;
 
 /// Appends 7 bits a byte, the lowest first, the top bit set on all but the last.
-pub(super) fn put_varint(value: u32, out: &mut Vec<u8>) {
+pub(in crate::codec) fn put_varint(value: u32, out: &mut Vec<u8>) {
     let mut rest = value;
     while rest >= 0x80 {
         out.push(rest as u8 | 0x80);
@@ -265,7 +265,7 @@ pub(super) fn put_varint(value: u32, out: &mut Vec<u8>) {
 }
 
 /// Takes a varint from the front. `None` if it is cut or above `u32::MAX`.
-pub(super) fn take_varint(bytes: &mut &[u8]) -> Option<u32> {
+pub(in crate::codec) fn take_varint(bytes: &mut &[u8]) -> Option<u32> {
     let mut value = 0u64;
     for shift in (0..VARINT_BYTES_MAX as u32).map(|i| i * 7) {
         let (&byte, rest) = bytes.split_first()?;

@@ -1,7 +1,7 @@
 //! Where elements become bytes: exactly one of these per chain.
 
 pub(super) mod columns;
-mod entropy;
+pub(super) mod entropy;
 pub(super) mod fpc;
 pub(super) mod fpzip;
 pub(super) mod mixed;

@@ -3,6 +3,7 @@
 pub(super) mod bitshuffle;
 pub(super) mod gzip;
 pub(super) mod lz4;
+pub(super) mod lzma;
 pub(super) mod shuffle;
 mod tiles;
 pub(super) mod zstd;

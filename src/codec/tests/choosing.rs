@@ -157,6 +157,25 @@ fn numbers_in_bytes_that_nobody_described_are_taken_apart_by_the_stronger_profil
 }
 
 #[test]
+fn only_the_smallest_profile_takes_lzma_and_takes_it_where_it_leaves_less() {
+    let mixed = |n: u32| n.wrapping_mul(0x9E37_79B9) >> 20;
+    let names: Vec<u8> = (0..6000)
+        .flat_map(|n| format!("<cell id='{n}' kind='{}'>{}</cell>\n", mixed(n) % 7, mixed(n)).into_bytes())
+        .collect();
+    let mut scratch = Scratch::default();
+    let mut shown = |profile| {
+        let (chain, stored) =
+            encode_best(&profile, &names, &ElementType::Bytes, &[], false, &mut scratch).expect("encodes");
+        assert!(chain.gives_back(&stored, &names, &mut scratch).expect("decodes"));
+        (chain.to_string(), stored.len())
+    };
+    let (chain, stored_bytes) = shown(Profile::Max);
+    assert_eq!(chain, "lzma(3)");
+    let (other, other_bytes) = shown(Profile::Balanced);
+    assert!(!other.contains("lzma") && stored_bytes * 100 < other_bytes * 99, "{other}: {stored_bytes}, {other_bytes}");
+}
+
+#[test]
 fn integers_that_repeat_byte_by_byte_are_shuffled() {
     // The corners of the cells of a mesh, whose cells come in an order of their own.
     let [cells, side] = [24u64, 25];

@@ -33,6 +33,8 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ("lz4", Chain::lz4(), vec![]),
         ("zstd-3", Chain::zstd(3), vec![]),
         ("gzip-6", Chain::gzip(6), vec![]),
+        ("lzma-words", Chain::lzma_of_words(), vec![]),
+        ("lzma-text", Chain::lzmas()[1].clone(), vec![]),
         ("paper-f64", Chain::paper(&ElementType::F64, true, false), vec![]),
         ("predict-f64", predicted(&ElementType::F64), grids()),
         ("predict-f64-be", predicted(&F64BE), grids()),

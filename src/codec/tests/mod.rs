@@ -31,6 +31,8 @@ fn chains() -> Vec<Chain> {
         Chain::gzip(1),
         Chain::zstd(3),
         Chain::lz4(),
+        Chain::lzma_of_words(),
+        Chain::raw().then(shuffle::ID, 8).then(lzma::ID, 93),
         Chain::fpc(2, Little),
         Chain::fpc(20, Big),
         Chain::columns(&particle()).expect("a compound"),
@@ -314,7 +316,9 @@ fn check_hostile(chain: &Chain, stored: &[u8], raw_bytes: usize, scratch: &mut S
 #[test]
 fn a_bomb_is_refused_before_it_takes_memory() {
     let raw = vec![0; 30 << 20];
-    for chain in [Chain::zstd(3), Chain::gzip(6), Chain::lz4(), Chain::raw().then_zstd(1).then_zstd(1)] {
+    for chain in
+        [Chain::zstd(3), Chain::gzip(6), Chain::lz4(), Chain::lzma_of_words(), Chain::raw().then_zstd(1).then_zstd(1)]
+    {
         let stored = chain.encode(&raw, &[], &mut Scratch::default()).expect("encodes");
         let mut scratch = Scratch::default();
         let error = chain.decode(&stored, 1000, &mut scratch).expect_err("too long");
@@ -345,6 +349,7 @@ fn chains_that_are_not_one_array_codec_and_then_byte_codecs_are_refused() {
     assert_eq!(chain(&[(5, 0x2_0308)]), Ok("predict(i64be, effort 2)".into()));
     assert_eq!(chain(&[(5, 0x1_0408)]), Ok("predict(bytes, effort 1)".into()));
     assert_eq!(chain(&[(9, 0x2_0000)]), Ok("mixed(effort 2)".into()));
+    assert_eq!(chain(&[(1, 0), (21, 93)]), Ok("lzma(93)".into()));
     for (steps, expected) in [
         (&[][..], "not a chain of codecs: it has no steps"),
         (&[(18, 1)], "not a chain of codecs: the first step is no array-to-bytes codec"),
@@ -372,6 +377,8 @@ fn chains_that_are_not_one_array_codec_and_then_byte_codecs_are_refused() {
         (&[(4, 1)], "codec columns: parameter 0x1 is not valid"),
         (&[(1, 0), (16, 1 << 21)], "codec shuffle: parameter 0x200000 is not valid"),
         (&[(1, 0), (17, 3)], "codec lz4: parameter 0x3 is not valid"),
+        (&[(1, 0), (21, 225)], "codec lzma: parameter 0xe1 is not valid"),
+        (&[(1, 0), (21, 2 * 9 + 3)], "codec lzma: parameter 0x15 is not valid"),
         (&[(1, 0), (18, 0)], "codec zstd: parameter 0x0 is not valid"),
         (&[(1, 0), (19, 10)], "codec gzip: parameter 0xa is not valid"),
     ] {

@@ -15,7 +15,7 @@ mod shape;
 
 use super::entropy::{VARINT_BYTES_MAX, put_varint, take_varint};
 use super::{columns, predict, since};
-use crate::codec::{ArrayCodec, ArrayJob, ArrayShape, Chain, CodecError, CodecId, STEPS_MAX, Scratch, Work};
+use crate::codec::{ArrayCodec, ArrayJob, ArrayShape, Chain, CodecError, CodecId, STEPS_MAX, Scratch, Work, slow};
 use crate::header::{ByteOrder, ElementType};
 use find::{Kind, Region};
 use std::fmt;
@@ -131,22 +131,34 @@ impl ArrayCodec for Mixed {
         let threads = work.threads;
         let inner = work.mixed.inner.get_or_insert_default();
         inner.set_threads(threads);
-        let mut code = |chains: &[Chain], bytes: &[u8], arrays: &[ArrayShape]| {
-            let mut best = (Chain::raw(), bytes.to_vec());
+        let mut code = |chains: &[Chain], slowly: &[Chain], bytes: &[u8], arrays: &[ArrayShape]| {
+            let (mut best, mut by_zstd) = ((Chain::raw(), bytes.to_vec()), None);
             for chain in chains {
                 let stored = chain.encode(bytes, arrays, inner)?;
+                if chain.is_zstd() {
+                    by_zstd = Some((chain, stored.len()));
+                }
                 if stored.len() < best.1.len() {
                     best = (chain.clone(), stored);
                 }
             }
+            if let Some(by_zstd) = by_zstd.filter(|_| effort > 1)
+                && let Some(found) = slow::lzma(bytes, slowly, by_zstd, best.1.len(), inner)?
+            {
+                best = found;
+            }
             Ok::<_, CodecError>(best)
         };
-        let mut coded = vec![code(&[Chain::zstd(zstd_level(effort, others.len()))], &others, &[])?];
+        let mut coded = vec![code(&[Chain::zstd(zstd_level(effort, others.len()))], &Chain::lzmas(), &others, &[])?];
         for (stream, &kind) in streams.iter().zip(&kinds) {
-            // What is not smooth may still repeat byte by byte.
-            let shuffled = Chain::shuffle_zstd(kind.width as u32, if effort > 1 { 3 } else { 1 });
-            let chains: Vec<Chain> = Chain::predict(&element(kind), effort).into_iter().chain([shuffled]).collect();
-            coded.push(code(&chains, &stream.bytes, &stream.arrays)?);
+            // What is not smooth may still repeat, byte by byte or as it is.
+            let width = kind.width as u32;
+            let mut chains: Vec<Chain> = Chain::predict(&element(kind), effort).into_iter().collect();
+            match effort {
+                1 => chains.push(Chain::shuffle_zstd(width, 1)),
+                _ => chains.extend([Chain::shuffle_zstd(width, 3), Chain::zstd(3)]),
+            }
+            coded.push(code(&chains, &[Chain::lzma_of_words()], &stream.bytes, &stream.arrays)?);
         }
         stored.clear();
         put_varint(coded.len() as u32, stored); // at most STREAMS_MAX

@@ -11,7 +11,7 @@ use super::order::{Relation, Relations, by_size, precision, reorder, side_by_sid
 use super::predictor::{Field, Predictor, Set, Units, rows};
 use super::repeats::{self, COPIED, LITERAL, Marks, Runs};
 use super::residual::{self, Effort, Numbers};
-use super::threads;
+use crate::codec::threads;
 use std::collections::HashMap;
 
 /// Places that terms are chosen by, and that weights are fitted on.

@@ -12,8 +12,8 @@
 
 use super::layout::{Kind, Layout, put, take};
 use super::tables::Table;
-use super::threads;
 use super::tree::{Node, Tree, square};
+use crate::codec::threads;
 
 /// Points of a leaf at most.
 const LEAF: usize = 12;

@@ -26,11 +26,10 @@ mod repeats;
 mod residual;
 mod strides;
 mod tables;
-mod threads;
 mod tree;
 
 use crate::codec::{
-    ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Older, Work, resize_for_overwrite,
+    ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Older, Work, resize_for_overwrite, threads,
 };
 pub(crate) use layout::LANES_POINT_MAX;
 use layout::{Group, Kind, Layout, put, take};

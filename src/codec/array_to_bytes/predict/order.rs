@@ -6,7 +6,7 @@ use super::layout::{Array, Column, Layout};
 use super::linear::{At, SIXTHS, TOGETHER, Term, powers};
 use super::numbers::Elements;
 use super::older::Twins;
-use super::threads;
+use crate::codec::threads;
 use std::collections::HashMap;
 
 /// Places that an order is chosen by.

@@ -9,7 +9,7 @@ use super::layout::{put, take};
 use super::numbers::Elements;
 use super::residual::{self, Effort, Numbers};
 use super::strides::{self, Strides};
-use super::threads;
+use crate::codec::threads;
 use std::ops::Range;
 
 /// Windows that are looked up together, or not at all.

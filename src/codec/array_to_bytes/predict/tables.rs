@@ -13,7 +13,7 @@ use super::numbers::Elements;
 use super::older::OlderRows;
 use super::order::{by_size, precision};
 use super::residual::{self, Effort, Numbers};
-use super::threads;
+use crate::codec::threads;
 
 /// Rows of a table at least, and columns of real numbers with them.
 const ROWS_MIN: usize = 512;

@@ -1,6 +1,14 @@
 //! Work on several threads whose results do not depend on how many there are.
 
+use crate::units::RawBytes;
 use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Threads for each of some segments, where fewer of them than threads make up the most of the bytes; 0 or 1: none of their own.
+pub fn threads_of_each(threads: usize, segments: impl Iterator<Item = RawBytes> + Clone) -> usize {
+    let largest = segments.clone().max().unwrap_or_default();
+    let large = segments.filter(|bytes| bytes.0 * 2 > largest.0).count();
+    threads / large.max(1)
+}
 
 /// Results for 0 up to `count`, in order, made on so many threads.
 pub(super) fn all<T: Send>(count: usize, threads: usize, make: impl Fn(usize) -> T + Sync) -> Vec<T> {
@@ -111,6 +119,13 @@ pub(super) fn both<A, B: Send>(threads: usize, a: impl FnOnce() -> A, b: impl Fn
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_are_shared_by_those_that_are_large() {
+        let of_each = |threads, bytes: &[u64]| threads_of_each(threads, bytes.iter().copied().map(RawBytes));
+        assert_eq!((of_each(8, &[]), of_each(8, &[0]), of_each(8, &[100, 49, 1])), (8, 8, 8));
+        assert_eq!((of_each(8, &[100, 51, 90]), of_each(2, &[9, 9, 9])), (2, 0));
+    }
 
     #[test]
     fn everything_is_used_once_and_in_order_on_any_number_of_threads() {
