@@ -278,7 +278,9 @@ fn rows_in_the_order_of_their_numbers_take_less_than_in_the_order_they_came_in()
         assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
         let unknown: Vec<ArrayShape> = arrays.iter().map(|a| ArrayShape { is_integer: false, ..a.clone() }).collect();
         let plain = chain.encode(&raw, &unknown, &mut scratch).expect("encodes");
-        assert!(stored.len() * 100 < plain.len() * 99, "effort {effort}: {} and {} bytes", stored.len(), plain.len());
+        // At the lowest effort weights are taken only where they save more than they do here.
+        let part = if effort == 1 { 995 } else { 990 };
+        assert!(stored.len() * 1000 < plain.len() * part, "effort {effort}: {} and {}", stored.len(), plain.len());
     }
 }
 

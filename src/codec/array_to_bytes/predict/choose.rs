@@ -2,7 +2,7 @@
 
 use super::fit::{Sampled, TERMS_MAX, select, solve};
 use super::kernel;
-use super::layout::{Array, Column, Group, Kind, Layout};
+use super::layout::{Array, Column, Group, Kind, Layout, Run};
 use super::linear::{At, Place, SIXTHS, SIXTHS_FAST, Term, locate};
 use super::nested::{self, Cells, Link};
 use super::numbers::{Elements, about_log2};
@@ -37,6 +37,9 @@ const RUN: usize = 4096;
 const UNIT: usize = 1024;
 /// Sets of weights to choose from.
 const SETS_MAX: usize = 4;
+/// At the lowest effort weights must leave less than this part of what there is without them, in tables: there they save little,
+/// and rows are short, so that decoding takes three times as long with them.
+const PLACED_PART: f64 = 15.0 / 16.0;
 /// A further set must save this part of the bits.
 const SET_GAIN: f64 = 0.004;
 
@@ -67,8 +70,9 @@ impl Choice {
         let load = |layout: &Layout, bits: &mut Vec<u64>| {
             bits.clear();
             bits.resize(layout.elements(), 0);
-            layout.runs(|from, step, to, count| {
-                kind.load_all(&body[from * kind.width..], step, &mut bits[to..to + count]);
+            layout.runs(|from, step, run| match (&body[from * kind.width..], run) {
+                (own, Run::After(to, count)) => kind.load_all(own, step, &mut bits[to..to + count]),
+                (own, Run::Placed(to, places)) => kind.load_to(own, step, &mut bits[to..], places),
             });
             layout.fill(bits);
         };
@@ -446,8 +450,13 @@ impl Data<'_> {
             return (none, code);
         }
         if self.effort == 1 {
-            let other = others.swap_remove(0);
-            let [predicted, plain] = self.looked_at(&literals, &other);
+            let mut other = others.swap_remove(0);
+            let [mut predicted, plain] = self.looked_at(&literals, &other);
+            let is_fitted = matches!(other.sets[..], [Set::Linear { .. }]);
+            if is_fitted && predicted as f64 > plain as f64 * self.fitted_part() {
+                other = Predictor::of(Set::Integer(dimensions as u8));
+                [predicted, _] = self.looked_at(&literals, &other);
+            }
             if predicted * 128 < plain * 127 {
                 let code = code(&other);
                 return (other, code);
@@ -475,6 +484,11 @@ impl Data<'_> {
             }
         }
         (best.1, best.0)
+    }
+
+    /// Which part of what is there without them fitted weights must leave at most, to be taken.
+    fn fitted_part(&self) -> f64 {
+        if self.effort == 1 && self.column().is_placed { PLACED_PART } else { 1.0 }
     }
 
     /// Bytes that one run of the literals takes as the predictor leaves it, and as it is.
@@ -588,7 +602,10 @@ impl Data<'_> {
             sets.push((set, bits(&errors)));
         }
         if self.effort == 1 {
-            let bits = |(_, bits): &(Set, Vec<f32>)| bits.iter().map(|&b| f64::from(b) + 1.0).sum::<f64>();
+            let bits = |(set, bits): &(Set, Vec<f32>)| {
+                let sum = bits.iter().map(|&b| f64::from(b) + 1.0).sum::<f64>();
+                if matches!(set, Set::Linear { .. }) { sum / self.fitted_part() } else { sum }
+            };
             let best = sets.into_iter().min_by(|a, b| bits(a).total_cmp(&bits(b)));
             return best.map_or_else(Predictor::none, |(set, _)| Predictor::of(set));
         }

@@ -109,6 +109,14 @@ impl Column {
     }
 }
 
+/// Where elements are in working order.
+pub(super) enum Run<'a> {
+    /// From a place on, so many.
+    After(usize, usize),
+    /// At these places of a table that begins at a place.
+    Placed(usize, &'a [u32]),
+}
+
 /// Where everything is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
@@ -434,8 +442,8 @@ impl Layout {
         }
     }
 
-    /// Calls with runs of elements: place in the segment, steps between them there, place in working order, how many.
-    pub(super) fn runs(&self, mut run: impl FnMut(usize, usize, usize, usize)) {
+    /// Calls with runs of elements: first place in the segment, steps between them there, and where they are in working order.
+    pub(super) fn runs(&self, mut call: impl FnMut(usize, usize, Run<'_>)) {
         let place = self.places();
         let (mut from, mut column) = (0, 0);
         for (n, group) in self.groups.iter().enumerate() {
@@ -450,12 +458,11 @@ impl Layout {
                     for lane in 0..lanes {
                         if table.key != n {
                             let base = self.columns[place[column + lane]].base;
-                            let each = own.iter().enumerate();
-                            each.for_each(|(row, &slot)| run(from + row * lanes + lane, 1, base + slot as usize, 1));
+                            call(from + lane, lanes, Run::Placed(base, own));
                         }
                         if rows > kept {
                             let base = self.columns[place[rest + lane]].base;
-                            run(from + kept * lanes + lane, lanes, base + start, rows - kept);
+                            call(from + kept * lanes + lane, lanes, Run::After(base + start, rows - kept));
                         }
                     }
                     (from, start) = (from + rows * lanes, start + rows - kept);
@@ -466,7 +473,7 @@ impl Layout {
             match group.kind {
                 Kind::Plain if group.chunk.is_none() => {
                     let target = &self.columns[place[column]];
-                    run(from, 1, target.base, target.elements);
+                    call(from, 1, Run::After(target.base, target.elements));
                     from += target.elements;
                 }
                 Kind::Plain => {
@@ -474,7 +481,7 @@ impl Layout {
                     for &dims in &group.arrays {
                         for (i, j) in (0..dims[0]).flat_map(|i| (0..dims[1]).map(move |j| (i, j))) {
                             row_runs(dims, group.chunk, i, j)
-                                .for_each(|(at, k, count)| run(from + at, 1, to + k, count));
+                                .for_each(|(at, k, count)| call(from + at, 1, Run::After(to + k, count)));
                             to += dims[2];
                         }
                         from += dims.iter().product::<usize>();
@@ -485,7 +492,8 @@ impl Layout {
                     for dims in &group.arrays {
                         let rows = dims.iter().product::<usize>() / lanes;
                         for lane in 0..lanes {
-                            run(from + lane, lanes, self.columns[place[column + lane]].base + start, rows);
+                            let to = self.columns[place[column + lane]].base + start;
+                            call(from + lane, lanes, Run::After(to, rows));
                         }
                         (from, start) = (from + rows * lanes, start + rows);
                     }
@@ -500,7 +508,7 @@ impl Layout {
                                 at[axis] += g * dims[axis];
                                 let row = base + (at[0] * whole[1] + at[1]) * whole[2] + at[2];
                                 let runs = row_runs(*dims, group.chunk, i, j);
-                                runs.for_each(|(at, k, count)| run(from + at, 1, row + k, count));
+                                runs.for_each(|(at, k, count)| call(from + at, 1, Run::After(row + k, count)));
                             }
                         }
                         from += dims.iter().product::<usize>();

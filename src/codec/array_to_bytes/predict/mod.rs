@@ -32,7 +32,7 @@ use crate::codec::{
     ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Older, Work, resize_for_overwrite, threads,
 };
 pub(crate) use layout::LANES_POINT_MAX;
-use layout::{Group, Kind, Layout, put, take};
+use layout::{Group, Kind, Layout, Run, put, take};
 use linear::Place;
 use numbers::Elements;
 use older::{Known, Twins};
@@ -360,10 +360,11 @@ fn decode(
         values.fill(f64::NAN);
     }
     if known > 0 {
-        layout.runs(|from, step, to, count| {
-            if from < known {
+        layout.runs(|from, step, run| match run {
+            Run::After(to, count) if from < known => {
                 kind.load_all(&known_body[from * kind.width..], step, &mut bits[to..to + count]);
             }
+            Run::After(..) | Run::Placed(..) => {} // what is known is in no table
         });
     }
     values.iter_mut().zip(&bits[..known]).for_each(|(value, &bits)| *value = kind.value(bits));
@@ -406,10 +407,12 @@ fn decode(
     resize_for_overwrite(raw, raw_bytes);
     let (body, tail) = raw.split_at_mut(elements * kind.width);
     // What is known comes before the first element, and is in no table.
-    layout.runs(|from, step, to, count| match (from.checked_sub(known), count) {
-        (None, _) => {}
-        (Some(from), 1) => kind.store(bits[to], &mut body[from * kind.width..][..kind.width]),
-        (Some(from), _) => kind.store_all(&bits[to..to + count], step, &mut body[from * kind.width..]),
+    layout.runs(|from, step, run| {
+        let Some(own) = from.checked_sub(known).and_then(|from| body.get_mut(from * kind.width..)) else { return };
+        match run {
+            Run::After(to, count) => kind.store_all(&bits[to..to + count], step, own),
+            Run::Placed(to, places) => kind.store_from(&bits[to..], places, step, own),
+        }
     });
     layout.keys(|at, key| kind.store(key, &mut body[(at - known) * kind.width..][..kind.width]));
     (codes.len() == tail.len()).then(|| tail.copy_from_slice(codes))

@@ -35,36 +35,57 @@ impl Elements {
 
     /// Loads elements that lie so many elements apart, the first one in front.
     pub(super) fn load_all(self, bytes: &[u8], step: usize, to: &mut [u64]) {
+        self.loaded(bytes, step, to.iter_mut(), |to, bits| *to = bits);
+    }
+
+    /// Loads such elements to these places.
+    pub(super) fn load_to(self, bytes: &[u8], step: usize, to: &mut [u64], places: &[u32]) {
+        self.loaded(bytes, step, places.iter(), |&place, bits| to[place as usize] = bits);
+    }
+
+    /// Calls with each one of some, and the bits of the element that it gets.
+    #[inline(always)]
+    fn loaded<T>(self, bytes: &[u8], step: usize, each: impl Iterator<Item = T>, mut call: impl FnMut(T, u64)) {
         if self.width == 4 {
             let from = bytes.as_chunks::<4>().0.iter().step_by(step);
             match self.is_big {
-                true => to.iter_mut().zip(from).for_each(|(to, &b)| *to = u64::from(u32::from_be_bytes(b))),
-                false => to.iter_mut().zip(from).for_each(|(to, &b)| *to = u64::from(u32::from_le_bytes(b))),
+                true => each.zip(from).for_each(|(to, &b)| call(to, u64::from(u32::from_be_bytes(b)))),
+                false => each.zip(from).for_each(|(to, &b)| call(to, u64::from(u32::from_le_bytes(b)))),
             }
         } else {
             let from = bytes.as_chunks::<8>().0.iter();
             match (self.is_big, step) {
-                (false, 1) => to.iter_mut().zip(from).for_each(|(to, &b)| *to = u64::from_le_bytes(b)),
-                (false, _) => to.iter_mut().zip(from.step_by(step)).for_each(|(to, &b)| *to = u64::from_le_bytes(b)),
-                (true, _) => to.iter_mut().zip(from.step_by(step)).for_each(|(to, &b)| *to = u64::from_be_bytes(b)),
+                (false, 1) => each.zip(from).for_each(|(to, &b)| call(to, u64::from_le_bytes(b))),
+                (false, _) => each.zip(from.step_by(step)).for_each(|(to, &b)| call(to, u64::from_le_bytes(b))),
+                (true, _) => each.zip(from.step_by(step)).for_each(|(to, &b)| call(to, u64::from_be_bytes(b))),
             }
         }
     }
 
     /// The inverse of [`Elements::load_all`].
     pub(super) fn store_all(self, from: &[u64], step: usize, bytes: &mut [u8]) {
+        self.stored(from.iter().copied(), step, bytes);
+    }
+
+    /// The inverse of [`Elements::load_to`].
+    pub(super) fn store_from(self, from: &[u64], places: &[u32], step: usize, bytes: &mut [u8]) {
+        self.stored(places.iter().map(|&place| from[place as usize]), step, bytes);
+    }
+
+    #[inline(always)]
+    fn stored(self, from: impl Iterator<Item = u64>, step: usize, bytes: &mut [u8]) {
         if self.width == 4 {
             let to = bytes.as_chunks_mut::<4>().0.iter_mut().step_by(step);
             match self.is_big {
-                true => to.zip(from).for_each(|(to, &b)| *to = (b as u32).to_be_bytes()),
-                false => to.zip(from).for_each(|(to, &b)| *to = (b as u32).to_le_bytes()),
+                true => to.zip(from).for_each(|(to, b)| *to = (b as u32).to_be_bytes()),
+                false => to.zip(from).for_each(|(to, b)| *to = (b as u32).to_le_bytes()),
             }
         } else {
             let to = bytes.as_chunks_mut::<8>().0.iter_mut();
             match (self.is_big, step) {
-                (false, 1) => to.zip(from).for_each(|(to, &b)| *to = b.to_le_bytes()),
-                (false, _) => to.step_by(step).zip(from).for_each(|(to, &b)| *to = b.to_le_bytes()),
-                (true, _) => to.step_by(step).zip(from).for_each(|(to, &b)| *to = b.to_be_bytes()),
+                (false, 1) => to.zip(from).for_each(|(to, b)| *to = b.to_le_bytes()),
+                (false, _) => to.step_by(step).zip(from).for_each(|(to, b)| *to = b.to_le_bytes()),
+                (true, _) => to.step_by(step).zip(from).for_each(|(to, b)| *to = b.to_be_bytes()),
             }
         }
     }
@@ -85,10 +106,16 @@ impl Elements {
         if self.is_float && signed < 0 { signed ^ ((self.mask() >> 1) as i64) } else { signed }
     }
 
+    /// What of an integer is left in so many bytes: `ordered(unordered(it))`.
+    #[inline(always)]
+    pub(super) fn cut(self, ordered: i64) -> i64 {
+        if self.width == 4 { i64::from(ordered as i32) } else { ordered }
+    }
+
     /// The bits again; of what is beyond the width the low ones.
     #[inline(always)]
     pub(super) fn unordered(self, ordered: i64) -> u64 {
-        let cut = if self.width == 4 { i64::from(ordered as i32) } else { ordered };
+        let cut = self.cut(ordered);
         let signed = if self.is_float && cut < 0 { cut ^ ((self.mask() >> 1) as i64) } else { cut };
         signed as u64 & self.mask()
     }

@@ -64,12 +64,21 @@ impl Units {
 }
 
 /// Calls for each row: its array, its two outer places, its first element in working order.
-pub(super) fn rows(column: &Column, mut row: impl FnMut(&Array, usize, usize, usize) -> Option<()>) -> Option<()> {
-    for array in &column.arrays {
+pub(super) fn rows(column: &Column, row: impl FnMut(&Array, usize, usize, usize) -> Option<()>) -> Option<()> {
+    rows_of(&column.arrays, column.base, row)
+}
+
+#[inline(always)]
+fn rows_of(
+    arrays: &[Array],
+    base: usize,
+    mut row: impl FnMut(&Array, usize, usize, usize) -> Option<()>,
+) -> Option<()> {
+    for array in arrays {
         let [nz, ny, nx] = array.dims;
         for i in 0..nz {
             for j in 0..ny {
-                row(array, i, j, column.base + array.start + (i * ny + j) * nx)?;
+                row(array, i, j, base + array.start + (i * ny + j) * nx)?;
             }
         }
     }
@@ -261,8 +270,8 @@ impl Row {
             Some(Set::Integer(_) | Set::Since { .. }) => {
                 let mut before = if k > 0 { kind.ordered(bits[start + k - 1]) } else { 0 };
                 for ((bits, &sum), &left) in bits[start + k..].iter_mut().zip(&self.integers[k..]).zip(left) {
-                    *bits = kind.unordered(before.wrapping_add(sum).wrapping_add(left));
-                    before = kind.ordered(*bits);
+                    before = kind.cut(before.wrapping_add(sum).wrapping_add(left));
+                    *bits = kind.unordered(before);
                 }
             }
             Some(Set::Linear { .. }) => {
@@ -309,6 +318,15 @@ impl Row {
             all => fill_linear(kind, all, both, from, to, ways),
         }
     }
+}
+
+/// How many of this kind there are in front.
+#[inline(always)]
+fn run_of(kind: u8, kinds: &[u8]) -> usize {
+    const TOGETHER: usize = 32;
+    let are_all = |some: &[u8; TOGETHER]| some.iter().fold(true, |all, &own| all & (own == kind));
+    let whole = kinds.as_chunks::<TOGETHER>().0.iter().take_while(|some| are_all(some)).count() * TOGETHER;
+    whole + kinds[whole..].iter().take_while(|&&own| own == kind).count()
 }
 
 /// The first so many of a list, which is then without them.
@@ -524,11 +542,13 @@ impl Predictor {
         bits: &mut [u64],
         values: &mut [f64],
     ) -> Option<()> {
-        with_width!(kind, kind => self.decode_elements(place, kind, coded, bits, values))
+        match kind.width {
+            4 => self.decode_elements::<4>(place, kind, coded, bits, values),
+            _ => self.decode_elements::<8>(place, kind, coded, bits, values),
+        }
     }
 
-    #[inline(always)]
-    fn decode_elements(
+    fn decode_elements<const WIDTH: usize>(
         &self,
         place: Place<'_>,
         kind: Elements,
@@ -541,7 +561,12 @@ impl Predictor {
         // As many as there are of each kind.
         let [mut left, mut near, mut told] = coded.numbers.each_ref().map(Vec::as_slice);
         let (mut row, mut units) = (Row::default(), Units::new(self.unit));
-        rows(column, |array, i, j, start| {
+        // Where nothing depends on the place all are one row.
+        let is_one_row = self.sets.is_empty() && marks.cells.is_empty() && column.wrap.is_none();
+        let whole = Array { start: 0, dims: [1, 1, column.elements], like: 0 };
+        let arrays = if is_one_row { std::slice::from_ref(&whole) } else { &column.arrays };
+        rows_of(arrays, column.base, |array, i, j, start| {
+            let kind = Elements { width: WIDTH, ..kind }; // of which the compiler knows it
             let nx = array.dims[2];
             let kinds = &marks.kinds[start - column.base..][..nx];
             let set = match self.sets.is_empty() {
@@ -556,7 +581,7 @@ impl Predictor {
             let mut k = 0;
             while k < nx {
                 let what = kinds[k];
-                let count = kinds[k..].iter().position(|&other| other != what).unwrap_or(nx - k);
+                let count = run_of(what, &kinds[k..]);
                 let at = start + k;
                 match what {
                     COPIED => marks.copy(at, count, bits, kind),
