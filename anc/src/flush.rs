@@ -209,9 +209,8 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     let (back, segments, reused) = LookingBack::plan(&flush, newest.as_ref(), &classes, reused);
     flush.observer.planned(segments.len(), segments.iter().map(|s| s.raw_bytes).sum());
 
-    let cores = (options.threads
-        / threads_of_each(options.threads, segments.iter().map(|segment| segment.raw_bytes)).max(1))
-    .max(1) as u32; // at most 1024
+    let of_each = threads_of_each(options.threads, segments.iter().map(|segment| segment.raw_bytes));
+    let cores = (options.threads / of_each.max(1)).max(1) as u32; // at most 1024
     let store_rate = options.store_speed.bytes_per_s().map(|bytes_per_s| StoreRate { bytes_per_s, cores });
     let choosing = Choosing::new(&classes, &options.profile, newest.as_ref(), store_rate);
     let mut writing = Duration::ZERO;

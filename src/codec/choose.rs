@@ -595,7 +595,7 @@ fn candidates(
             predicted(element, BALANCED).into_iter().chain([Chain::shuffle_zstd(element.width().min(8), 1)]).collect()
         }
         (Profile::Balanced, _) => predicted(element, BALANCED),
-        // Prediction packs bytes that it finds no records in at level 19, so that another high level takes long for nothing.
+        // Of many bytes a high level takes long for what LZMA finds as well.
         (Profile::Max, _) => {
             let hard = if raw.len() > BYTES_FEW { MAX_OF_MANY } else { MAX };
             predicted(element, hard).into_iter().chain(since(element, MAX.0, arrays, basis)).collect()

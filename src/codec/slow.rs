@@ -22,8 +22,8 @@ fn is_clearly_less(bytes: usize, least: usize) -> bool {
     bytes + bytes / GAIN_PART < least
 }
 
-/// LZMA's chain, one of some, and stored bytes, where these are clearly fewer than `least`. `zstd` is a chain of zstd alone, and how many bytes
-/// it leaves of the whole.
+/// LZMA's chain, one of some, and stored bytes, where these are clearly fewer than `least`. Needs a chain of zstd alone, and how
+/// many bytes that leaves of the whole.
 pub(super) fn lzma(
     raw: &[u8],
     chains: &[Chain],
