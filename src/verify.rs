@@ -222,8 +222,8 @@ fn verify_file(
 }
 
 fn verify_variable(reader: &mut VariableReader, at: VariableRef, header: &VariableHeader) -> Result<(), ReadError> {
-    let mut hasher = Gathered::default();
-    hash_raw(reader, at, 0, header.raw_bytes.0, &mut hasher)?;
+    let (mut hasher, mut buffer) = (Gathered::default(), Vec::new());
+    hash_raw(reader, at, (0, header.raw_bytes.0), &mut hasher, &mut buffer)?;
     let found = hasher.finish();
     if header.raw_bytes.0 < DIGEST_BYTES_MIN || found == header.digest {
         return Ok(());
@@ -245,12 +245,12 @@ pub fn file_digest(reader: &mut VariableReader, file: u32, header: &FileHeader) 
         }
     }
     parts.sort_by_key(|(extent, ..)| (extent.offset, extent.stored_bytes));
-    let mut hasher = Gathered::default();
+    let (mut hasher, mut buffer) = (Gathered::default(), Vec::new());
     for (extent, variable, raw_offset) in parts {
         let at = VariableRef { file, variable };
         let filters = &header.variables[variable as usize].filters;
         if filters.is_empty() {
-            hash_raw(reader, at, raw_offset, extent.raw_bytes, &mut hasher)?;
+            hash_raw(reader, at, (raw_offset, extent.raw_bytes), &mut hasher, &mut buffer)?;
             continue;
         }
         // A filtered chunk has at most 64 MiB, which was checked when the index was read.
@@ -266,14 +266,18 @@ pub fn file_digest(reader: &mut VariableReader, file: u32, header: &FileHeader) 
     Ok(hasher.finish())
 }
 
+/// Hashes so many raw bytes of a variable from an offset on. What the buffer holds does not matter.
 fn hash_raw(
     reader: &mut VariableReader,
     at: VariableRef,
-    offset: u64,
-    bytes: u64,
+    (offset, bytes): (u64, u64),
     hasher: &mut Gathered,
+    buffer: &mut Vec<u8>,
 ) -> Result<(), ReadError> {
-    let mut buffer = vec![0; bytes.min(STEP_BYTES) as usize];
+    let most = bytes.min(STEP_BYTES) as usize;
+    if buffer.len() < most {
+        buffer.resize(most, 0);
+    }
     let mut done = 0;
     while done < bytes {
         let step = (bytes - done).min(STEP_BYTES);
