@@ -412,7 +412,10 @@ pub fn encode_chosen(
         {
             let coding = basis.now().saturating_sub(begun);
             let trial = Trial { chain: chain.clone(), stored_bytes: stored.len(), coding };
-            best = Some((basis.cost(&trial), chain, stored));
+            let cost = basis.cost(&trial);
+            if best.as_ref().is_none_or(|(least, ..)| cost < *least) {
+                best = Some((cost, chain, stored));
+            }
             trials.push(trial);
         }
     }
