@@ -124,22 +124,6 @@ pub(super) struct Field<'a> {
     pub values: &'a [f64],
 }
 
-/// Calls with an `Elements` of which the compiler knows the width, so that inner loops do not ask for it.
-macro_rules! with_width {
-    ($kind:expr, $known:ident => $body:expr) => {
-        match $kind.width {
-            4 => {
-                let $known = Elements { width: 4, ..$kind };
-                $body
-            }
-            _ => {
-                let $known = Elements { width: 8, ..$kind };
-                $body
-            }
-        }
-    };
-}
-
 /// A row that is predicted, and its buffers.
 #[derive(Default)]
 struct Row {
@@ -239,11 +223,20 @@ impl Row {
                 if let Some(wrap) = field.column().wrap {
                     self.sums.iter_mut().for_each(|sum| *sum = wrap.wrapped(*sum));
                 }
-                self.integers.clear();
-                with_width!(kind, kind => self.integers.extend(self.sums.iter().map(|&sum| kind.nearest(sum))));
+                match kind.width {
+                    4 => self.round::<4>(kind),
+                    _ => self.round::<8>(kind),
+                }
             }
         }
         &self.integers
+    }
+
+    /// The elements nearest to the sums.
+    fn round<const WIDTH: usize>(&mut self, kind: Elements) {
+        let kind = Elements { width: WIDTH, ..kind }; // of which the compiler knows it
+        self.integers.clear();
+        self.integers.extend(self.sums.iter().map(|&sum| kind.nearest(sum)));
     }
 
     /// Literals from a place on, from what is left; all before them is known.
