@@ -5,10 +5,10 @@
 //! in a word.
 //!
 //! The bytes are cut into pieces, each a stream of its own, so that several threads can code and decode them. In pieces of
-//! 2 MiB real checkpoints take 0 to 1.5 % more than in one.
+//! 2 MiB real checkpoints took at most 1.5 % more than in one.
 //!
 //! Payload, all numbers varints: how many pieces; for each its raw and its stored bytes; then the pieces. No piece but the last
-//! has less than 512 KiB.
+//! has less than 512 KiB, and none more than 16 MiB.
 //!
 //! Parameter: the properties byte of LZMA, (`pb` * 5 + `lp`) * 9 + `lc`, with `lc` + `lp` at most 4. The dictionary is as
 //! long as the piece, so that nothing else decides how much is allocated; and that is checked before.
@@ -30,7 +30,7 @@ const DICTIONARY_MIN: usize = 4 << 10;
 const PROPERTIES_MAX: u32 = (4 * 5 + 4) * 9 + 8;
 /// Of the library's own bound.
 const LITERAL_BITS_MAX: u32 = 4;
-/// A binary tree with these takes two thirds of the time that level 6 takes, and finds nearly as much.
+/// A binary tree with these took 0.67 to 0.98 of the time that level 6 takes, for at most 1.5 % more bytes.
 const NICE_LENGTH: u32 = 32;
 const DEPTH: u32 = 16;
 
