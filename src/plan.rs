@@ -133,7 +133,8 @@ impl SegmentPlan {
 /// Cuts classes into segments. `skip` names variables that need not be stored, since the same bytes already are.
 ///
 /// Each raw byte of each variable that is not skipped is in exactly one piece; the pieces of a variable are in
-/// increasing order over the segments; no segment is larger than `segment_bytes`.
+/// increasing order over the segments; no segment is larger than `segment_bytes`. Long ones come first, so that those who
+/// code them end at about the same time.
 pub fn plan(
     files: &[FileHeader],
     classes: &[VariableClass],
@@ -147,7 +148,8 @@ pub fn plan(
         let part = bytes.div_ceil(SPREAD).next_multiple_of(8).max(SPREAD_BYTES_MIN);
         options.segment_bytes = options.segment_bytes.min(part);
     }
-    let mut segments = Vec::new();
+    // Those of a class stay in their order.
+    let mut segments: Vec<Vec<SegmentPlan>> = Vec::new();
     let mut pools: Vec<(Role, ElementType, Vec<Piece>)> = Vec::new();
     let together = options.together && options.scheme == Scheme::Aware;
     let mut bundles: Vec<Bundle<'_>> = Vec::new();
@@ -182,23 +184,29 @@ pub fn plan(
             columns: Vec::new(),
             layout,
         };
+        let mut own = Vec::new();
         if interleaved {
             let width = u64::from(class.element.width());
-            rounds(&large, width, &options, |pieces, block| segments.push(segment(pieces, Layout::Interleaved(block))));
+            rounds(&large, width, &options, |pieces, block| own.push(segment(pieces, Layout::Interleaved(block))));
         } else {
-            concatenated(&large, options.segment_bytes, |pieces| segments.push(segment(pieces, Layout::Concatenated)));
+            concatenated(&large, options.segment_bytes, |pieces| own.push(segment(pieces, Layout::Concatenated)));
         }
+        segments.push(own);
     }
-    let bundles = with_their_numbers(bundles, files);
-    bundles.into_iter().for_each(|bundle| bundle.cut(files, options.segment_bytes, &mut segments));
+    for bundle in with_their_numbers(bundles, files) {
+        segments.push(bundle.cut(files, options.segment_bytes));
+    }
     for (role, element, pool) in pools {
+        let mut own = Vec::new();
         concatenated(&pool, options.segment_bytes, |pieces| {
             let raw_bytes = RawBytes(pieces.iter().map(|p| p.bytes).sum());
             let (element, layout) = (element.clone(), Layout::Concatenated);
-            segments.push(SegmentPlan { class: None, role, element, pieces, layout, columns: Vec::new(), raw_bytes });
+            own.push(SegmentPlan { class: None, role, element, pieces, layout, columns: Vec::new(), raw_bytes });
         });
+        segments.push(own);
     }
-    segments
+    segments.sort_by_key(|own| std::cmp::Reverse(own.iter().map(|segment| segment.raw_bytes).max()));
+    segments.into_iter().flatten().collect()
 }
 
 fn is_number(element: &ElementType) -> bool {
@@ -274,7 +282,7 @@ fn by_kind(column: Vec<Piece>, kinds: &[&str], files: &[FileHeader]) -> Vec<Vec<
 impl Bundle<'_> {
     /// Classes whose variables have the same shapes, file by file, stand beside each other. Where not all ranks have room
     /// in one segment, each holds some ranks, with all of their variables.
-    fn cut(mut self, files: &[FileHeader], segment_bytes: u64, segments: &mut Vec<SegmentPlan>) {
+    fn cut(mut self, files: &[FileHeader], segment_bytes: u64) -> Vec<SegmentPlan> {
         let mut first_of: HashMap<Vec<(u32, &Shape)>, usize> = HashMap::new();
         let mut places: Vec<usize> = Vec::with_capacity(self.columns.len());
         for (n, column) in self.columns.iter().enumerate() {
@@ -290,6 +298,7 @@ impl Bundle<'_> {
         for piece in self.columns.iter().flatten() {
             by_file[piece.variable.file as usize] += piece.bytes;
         }
+        let mut segments = Vec::new();
         let mut from = 0;
         while from < files.len() {
             let mut end = from + 1;
@@ -298,9 +307,10 @@ impl Bundle<'_> {
                 bytes += by_file[end];
                 end += 1;
             }
-            self.emit(from as u32..end as u32, segment_bytes, segments);
+            self.emit(from as u32..end as u32, segment_bytes, &mut segments);
             from = end;
         }
+        segments
     }
 
     /// The segment of some files, or several where one file is too large.
