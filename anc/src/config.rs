@@ -5,7 +5,7 @@ use crate::group::Times;
 use crate::hub::HubOptions;
 use crate::rate::StoreSpeed;
 use mcrengine::classify::Naming;
-use mcrengine::codec::Profile;
+use mcrengine::codec::{Profile, cores};
 use mcrengine::plan::{PlanOptions, Scheme};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -230,7 +230,7 @@ impl AncOptions {
             return wrong("anc.flushes", self.flushes, "it must be between 1 and 64");
         }
         let threads = match self.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            0 => cores(),
             threads => threads,
         };
         let plan = PlanOptions {

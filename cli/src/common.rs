@@ -3,6 +3,7 @@
 use crate::args::{LayoutArgs, StoreArgs};
 use anyhow::{Context, bail};
 use mcr_cnc::layout::Layout;
+use mcrengine::codec::cores;
 use mcrengine::ids::{FilePath, JobId};
 use mcrengine::manifest;
 use mcrengine::store::{PosixStore, Store};
@@ -20,7 +21,7 @@ const THREADS_MAX: usize = 1024;
 /// How many threads are meant: 0 stands for as many as the process may run on.
 pub fn threads_of(asked: usize) -> usize {
     match asked {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        0 => cores(),
         asked => asked.min(THREADS_MAX),
     }
 }

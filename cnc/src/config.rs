@@ -4,6 +4,7 @@
 use crate::layout::{Explanation, Layout, LayoutError, ScanError, ScanLimits, list};
 use crate::settle::{OwnRanks, SettleRules};
 use crate::watch::WatchOptions;
+use mcrengine::codec::cores;
 use mcrengine::ids::{GroupId, Grouping, JobId, NameError};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor, value};
@@ -431,7 +432,7 @@ impl CncOptions {
             aggregators: self.aggregators.clone(),
             budget_bytes: self.budget_mib << 20,
             capture_threads: match self.capture_threads {
-                0 => capture_threads(std::thread::available_parallelism().map_or(1, usize::from)),
+                0 => capture_threads(cores()),
                 threads => threads as usize,
             },
             rules: SettleRules {

@@ -29,7 +29,7 @@ pub fn expect_bulk() {
         // One for each core, since threads that describe files wait for each other in one; few, since each keeps what is
         // free in it for itself.
         const ARENAS_MAX: usize = 8;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = mcrengine::codec::cores();
         set(M_ARENA_MAX, cores.clamp(1, ARENAS_MAX) as c_int);
         set(M_TRIM_THRESHOLD, c_int::MAX);
         set(M_MMAP_THRESHOLD, MAPPED_BYTES);

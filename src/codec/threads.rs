@@ -1,7 +1,13 @@
 //! Work on several threads whose results do not depend on how many there are.
 
 use crate::units::RawBytes;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+
+/// Cores that this process may use; 1 where nobody can say. Asking the system means reading files, so it is asked once.
+pub fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
 
 /// Threads for each of some segments, where fewer of them than threads make up the most of the bytes; 0 or 1: none of their own.
 pub fn threads_of_each(threads: usize, segments: impl Iterator<Item = RawBytes> + Clone) -> usize {
