@@ -8,7 +8,7 @@ use crate::observe::Observer;
 use crate::rate::StoreSpeed;
 use crate::source::{FetchError, Source, Wanted};
 use mcrengine::classify::{Naming, VariableRef, classify};
-use mcrengine::codec::{Basis, Chain, Profile, Scratch, StoreRate, threads_of_each};
+use mcrengine::codec::{Basis, Chain, Profile, Scratch, StoreRate, cores, threads_of_each};
 use mcrengine::container::{ContainerWriter, Contents, ReadError, StoredSegment};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, GroupId, Grouping, JobId};
@@ -55,7 +55,7 @@ impl Default for FlushOptions {
             reuse: true,
             whole_every: WHOLE_EVERY,
             store_speed: StoreSpeed::Ignored,
-            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            threads: cores(),
         }
     }
 }
@@ -214,7 +214,9 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     let store_rate = options.store_speed.bytes_per_s().map(|bytes_per_s| StoreRate { bytes_per_s, cores });
     let choosing = Choosing::new(&classes, &options.profile, newest.as_ref(), store_rate);
     let mut writing = Duration::ZERO;
-    fetch_merge_compress(&flush, &segments, (&choosing, &back), |segment, stored| {
+    let dirs = writer.dirs();
+    let meanwhile = || Ok(dirs.sync(*store)?);
+    fetch_merge_compress(&flush, &segments, (&choosing, &back), meanwhile, |segment, stored| {
         flush.observer.segment(stored.raw_bytes, StoredBytes(stored.stored.len() as u64));
         let begun = Instant::now();
         writer.append(segment, stored)?;
@@ -287,11 +289,13 @@ pub fn least_budget(segment_bytes: u64, profile: &Profile) -> u64 {
 /// Fetches, merges and compresses all segments, several at a time within the budget, and gives them to `write` in order.
 ///
 /// Whoever fetches takes segments and leases in the order of the plan, so the segment that is written next always has
-/// its lease, and nobody waits for what comes later. The first error stops the taking; what was taken is finished.
+/// its lease, and nobody waits for what comes later. The first error stops the taking; what was taken is finished. What is to
+/// be done `meanwhile` waits for the disk, and has a thread of its own.
 fn fetch_merge_compress(
     flush: &Flush<'_>,
     segments: &[SegmentPlan],
     (choosing, back): (&Choosing<'_>, &LookingBack),
+    meanwhile: impl FnOnce() -> Result<(), FlushError> + Send,
     mut write: impl FnMut(&SegmentPlan, &StoredSegment) -> Result<(), FlushError>,
 ) -> Result<(), FlushError> {
     let threads = flush.options.threads.clamp(1, segments.len().max(1));
@@ -384,7 +388,12 @@ fn fetch_merge_compress(
                 }
             });
         }
-        drop((to_compress, to_write));
+        drop(to_compress);
+        scope.spawn(move || {
+            if let Err(error) = unpanicked(meanwhile) {
+                let _ = to_write.send(Err(error));
+            }
+        });
 
         let mut result = Ok(());
         let mut early = BTreeMap::new();

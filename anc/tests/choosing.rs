@@ -1,16 +1,17 @@
 //! A series of checkpoints: what is measured, what is kept, and what the manifest says of it.
 
 use mcr_anc::budget::Budget;
-use mcr_anc::flush::{Flush, FlushOptions, Spare, flush_checkpoint};
+use mcr_anc::flush::{Flush, FlushError, FlushOptions, Spare, flush_checkpoint};
 use mcr_anc::observe::Observer;
 use mcr_anc::rate::StoreSpeed;
 use mcr_anc::source::{FetchError, Source, Wanted};
 use mcrengine::codec::{KEPT_CHECKPOINTS_MAX, Profile, Reason};
 use mcrengine::header::{ElementType, Extent, FileHeader, Role, Shape, VariableHeader};
 use mcrengine::ids::{Digest, FilePath, GroupId, Grouping, Rank};
-use mcrengine::manifest::Manifest;
-use mcrengine::store::{MemoryStore, Store};
+use mcrengine::manifest::{Manifest, newest_restorable};
+use mcrengine::store::{Fault, FaultyStore, MemoryStore, Store, Survival};
 use mcrengine::units::RawBytes;
+use mcrengine::verify::{VerifyOptions, verify};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -63,6 +64,10 @@ impl Series {
     /// Saves the next checkpoint, of one file with one array of doubles: how many segments were measured, how many were
     /// not, and the manifest.
     fn save(&mut self, values: &[f64]) -> (usize, usize, Manifest) {
+        self.try_to_save(values).expect("saved")
+    }
+
+    fn try_to_save(&mut self, values: &[f64]) -> Result<(usize, usize, Manifest), FlushError> {
         let raw: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
         let bytes = raw.len() as u64;
         let variable = VariableHeader {
@@ -99,8 +104,8 @@ impl Series {
             observer: &counter,
             now_unix_ms: 0,
         };
-        let manifest = flush_checkpoint(flush).expect("saved");
-        (counter.measured.into_inner(), counter.kept.into_inner(), manifest)
+        let manifest = flush_checkpoint(flush)?;
+        Ok((counter.measured.into_inner(), counter.kept.into_inner(), manifest))
     }
 }
 
@@ -119,6 +124,37 @@ fn repeats(seed: u64) -> Vec<f64> {
     let rows: Vec<[f64; 8]> =
         (0..64).map(|_| std::array::from_fn(|_| f64::from_bits(next() << 31 ^ next() | 1 << 62))).collect();
     (0..5000).flat_map(|_| rows[next() as usize % 64]).collect()
+}
+
+#[test]
+fn a_flush_on_several_threads_that_dies_anywhere_leaves_nothing_or_all() {
+    let values = wave(1);
+    let save = |fault| {
+        let store = FaultyStore::new(MemoryStore::new(), fault);
+        let mut series = Series::new(Profile::Fast);
+        series.store = Arc::new(store.clone());
+        (series.try_to_save(&values).map(|_| ()), store)
+    };
+    let (saved, whole) = save(Fault::None);
+    saved.expect("nothing goes wrong");
+    let count = whole.operations();
+    assert!(count > 10, "{count} operations");
+    let job = "job".parse().expect("a name");
+    for before in 0..=count {
+        let (saved, store) = save(Fault::Stop { before });
+        assert_eq!(saved.is_ok(), before == count, "{before} of {count}: {saved:?}");
+        for survival in [Survival::Synced, Survival::Everything].into_iter().chain((1..=10).map(Survival::Some)) {
+            let after = store.inner().crash(survival);
+            let complete = newest_restorable(&after, &job).expect("it can be looked at").count();
+            assert!(complete <= 1 && (complete == 1 || saved.is_err()), "{before} of {count}, {survival:?}: {saved:?}");
+            if complete == 1 {
+                let id = "c1".parse().expect("a name");
+                let how = VerifyOptions { cache_bytes: 1 << 20, threads: 1 };
+                let report = verify(&after, &job, &id, how, &|_| ());
+                assert!(report.is_good(), "{before} of {count}, {survival:?}: {:?}", report.problems);
+            }
+        }
+    }
 }
 
 #[test]

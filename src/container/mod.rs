@@ -19,7 +19,7 @@ pub use index::{
 pub use layout::{DIGEST_BYTES_MIN, INDEX_RAW_MAX, SEGMENT_RAW_MAX, VERSION};
 pub use reader::{ContainerReader, parse_index, parse_segment_header};
 pub use set::{ContainerSet, Delivery, SegmentTask, VariableReader};
-pub use writer::{ContainerWriter, Contents, SealedContainer, StoredSegment};
+pub use writer::{ContainerWriter, Contents, SealedContainer, StoredSegment, UnsyncedDirs};
 
 use crate::ids::{CheckpointId, GroupId, JobId};
 use std::path::PathBuf;

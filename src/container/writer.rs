@@ -12,10 +12,11 @@ use crate::ids::{CheckpointId, Digest, GroupId, JobId};
 use crate::manifest;
 use crate::merge::Layout;
 use crate::plan::{Piece, Scheme, SegmentPlan};
-use crate::store::{Entry, Store, StoreError, TempFile, create_dirs};
+use crate::store::{Entry, Store, StoreError, TempFile, make_dirs, sync_dirs};
 use crate::units::{RawBytes, StoredBytes};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A segment after coding.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +67,8 @@ pub struct ContainerWriter {
     group: GroupId,
     file: FramedFile,
     segments: Vec<Written>,
+    /// Whether the directories that lead to it are durable.
+    is_dir_durable: Arc<AtomicBool>,
 }
 
 /// A container that is written and durable, under its final name. It takes part in a checkpoint once committed.
@@ -103,7 +106,7 @@ impl ContainerWriter {
         group: GroupId,
     ) -> Result<Self, StoreError> {
         let dir = checkpoint_dir(job, checkpoint);
-        create_dirs(store, &dir)?;
+        make_dirs(store, &dir)?;
         let name = container_name(group);
         let temp = store.create_temp(&dir, &name)?;
         // From here on whoever comes later sees ours. Whoever came before still holds its file, or has committed it; so
@@ -124,9 +127,17 @@ impl ContainerWriter {
             store.sync_dir(&dir)?;
         }
         let file = FramedFile::new(temp);
-        let mut writer = Self { job: job.clone(), checkpoint: checkpoint.clone(), group, file, segments: Vec::new() };
+        let (job, checkpoint) = (job.clone(), checkpoint.clone());
+        let mut writer = Self { job, checkpoint, group, file, segments: Vec::new(), is_dir_durable: Arc::default() };
         writer.file.put_frame(&file_header())?;
         Ok(writer)
+    }
+
+    /// The directories that lead to it, which are not durable yet. [`ContainerWriter::seal`] makes them so; whoever has a
+    /// thread that may wait for the disk does it meanwhile.
+    pub fn dirs(&self) -> UnsyncedDirs {
+        let dir = checkpoint_dir(&self.job, &self.checkpoint);
+        UnsyncedDirs { dir, is_durable: Arc::clone(&self.is_dir_durable) }
     }
 
     /// Puts a segment at the end. The pieces of a variable must come in the order of its bytes.
@@ -194,6 +205,7 @@ impl ContainerWriter {
         self.file.put_frame(&stored)?;
         self.file.put_frame(&trailer.to_record())?;
         let (bytes, digest) = self.file.finish()?;
+        self.dirs().sync(store)?;
         let dir = checkpoint_dir(&self.job, &self.checkpoint);
         store.rename(self.file.temp.path(), &dir.join(container_name(self.group)))?;
         store.sync_dir(&dir)?;
@@ -204,6 +216,23 @@ impl ContainerWriter {
 
     fn path(&self) -> PathBuf {
         container_path(&self.job, &self.checkpoint, self.group)
+    }
+}
+
+/// Directories that were made and not yet synced.
+pub struct UnsyncedDirs {
+    dir: PathBuf,
+    is_durable: Arc<AtomicBool>,
+}
+
+impl UnsyncedDirs {
+    /// Makes them durable, if nobody has yet.
+    pub fn sync(&self, store: &dyn Store) -> Result<(), StoreError> {
+        if !self.is_durable.load(Ordering::Acquire) {
+            sync_dirs(store, &self.dir)?;
+            self.is_durable.store(true, Ordering::Release);
+        }
+        Ok(())
     }
 }
 
@@ -321,8 +350,8 @@ pub(crate) struct FramedFile {
     buffer: Vec<u8>,
 }
 
-/// Bytes gathered before they are written; longer runs go by it.
-const BUFFER_BYTES: usize = 1 << 20;
+/// Bytes gathered before they are written; longer runs go by it. Not more, since the disk may begin with what is written.
+const BUFFER_BYTES: usize = 256 << 10;
 
 impl FramedFile {
     pub(crate) fn new(temp: Box<dyn TempFile>) -> Self {

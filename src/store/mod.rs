@@ -81,15 +81,29 @@ pub fn visible(name: &str) -> bool {
     !name.starts_with('.')
 }
 
-/// Makes a directory below the root and all that lead to it, each durable before the next.
+/// Makes a directory below the root and all that lead to it, durably.
 pub fn create_dirs(store: &dyn Store, dir: &Path) -> Result<(), StoreError> {
+    make_dirs(store, dir)?;
+    sync_dirs(store, dir)
+}
+
+/// Makes a directory below the root and all that lead to it. Durable after [`sync_dirs`].
+pub fn make_dirs(store: &dyn Store, dir: &Path) -> Result<(), StoreError> {
     let mut made = PathBuf::new();
     for component in dir.components() {
-        let parent = made.clone();
         made.push(component);
         store.create_dir(&made)?;
-        // Also where it was there: whoever made it may have died before this step.
+    }
+    Ok(())
+}
+
+/// Makes a directory and all that lead to it durable, from the root on. Also where they were there before: whoever made them
+/// may have died before this step.
+pub fn sync_dirs(store: &dyn Store, dir: &Path) -> Result<(), StoreError> {
+    let mut parent = PathBuf::new();
+    for component in dir.components() {
         store.sync_dir(&parent)?;
+        parent.push(component);
     }
     Ok(())
 }

@@ -8,12 +8,15 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// A store in a directory.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct PosixStore {
     root: PathBuf,
+    /// Directories above it in which something may have been made on the way to it, until they are synced.
+    unsynced: Mutex<Vec<PathBuf>>,
 }
 
 impl PosixStore {
@@ -21,22 +24,25 @@ impl PosixStore {
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, StoreError> {
         let root = root.into();
         match std::fs::metadata(&root) {
-            Ok(found) if found.is_dir() => Ok(Self { root }),
+            Ok(found) if found.is_dir() => Ok(Self { root, unsynced: Mutex::default() }),
             Ok(_) => Err(failed(&root, "opening the store", io::ErrorKind::NotADirectory.into())),
             Err(source) => Err(failed(&root, "opening the store", source)),
         }
     }
 
-    /// A store in a directory that is made, with those above it, where it is not there.
+    /// A store in a directory that is made, with those above it, where it is not there. All of them are durable after the
+    /// first [`Store::sync_dir`] of the root.
     pub fn create(root: impl Into<PathBuf>) -> Result<Self, StoreError> {
         let root = root.into();
+        // The root's own also where it was there: whoever made it may have died before it was synced.
+        let is_made = |dir: &Path| dir == root || !dir.exists();
+        let made = root.ancestors().take_while(|dir| is_made(dir)).filter_map(Path::parent);
+        let here = |dir: &Path| if dir.as_os_str().is_empty() { ".".into() } else { dir.into() };
+        let mut unsynced: Vec<PathBuf> = made.map(here).collect();
+        unsynced.reverse(); // from the top
         (DirBuilder::new().recursive(true).mode(0o700).create(&root))
             .map_err(|source| failed(&root, "creating the store", source))?;
-        if let Some(parent) = root.parent().filter(|p| !p.as_os_str().is_empty()) {
-            // The parent may belong to somebody else and not be readable; then its durability is theirs.
-            let _ = File::open(parent).and_then(|dir| dir.sync_all());
-        }
-        Self::open(root)
+        Ok(Self { unsynced: Mutex::new(unsynced), ..Self::open(root)? })
     }
 }
 
@@ -82,7 +88,7 @@ impl Store for PosixStore {
                         tried += 1;
                         std::thread::sleep(Duration::from_millis(1));
                     }
-                    return Ok(Box::new(PosixTemp { file, path, full }));
+                    return Ok(Box::new(PosixTemp { file, path, full, written: 0 }));
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tried < TRIES => tried += 1,
                 Err(source) => return Err(failed(&full, "creating the file", source)),
@@ -96,6 +102,13 @@ impl Store for PosixStore {
     }
 
     fn sync_dir(&self, dir: &Path) -> Result<(), StoreError> {
+        if dir.as_os_str().is_empty() {
+            let mut unsynced = self.unsynced.lock().unwrap_or_else(PoisonError::into_inner);
+            for above in unsynced.drain(..) {
+                // It may belong to somebody else and not be readable; then its durability is theirs.
+                let _ = File::open(above).and_then(|dir| dir.sync_all());
+            }
+        }
         let path = self.root.join(dir);
         File::open(&path)
             .and_then(|dir| dir.sync_all())
@@ -152,6 +165,8 @@ struct PosixTemp {
     /// Relative to the root.
     path: PathBuf,
     full: PathBuf,
+    /// Its length in bytes.
+    written: u64,
 }
 
 impl TempFile for PosixTemp {
@@ -160,11 +175,27 @@ impl TempFile for PosixTemp {
     }
 
     fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        self.file.write_all(bytes).map_err(|source| failed(&self.full, "writing", source))
+        self.file.write_all(bytes).map_err(|source| failed(&self.full, "writing", source))?;
+        begin_writing_out(&self.file, self.written, bytes.len());
+        self.written += bytes.len() as u64;
+        Ok(())
     }
 
     fn sync(&mut self) -> Result<(), StoreError> {
         self.file.sync_all().map_err(|source| failed(&self.full, "syncing", source))
+    }
+}
+
+/// Has the system begin to write these bytes of a file to the disk, without waiting for it: less is left for the sync at the
+/// end. A system that cannot do so leaves all of it for then.
+fn begin_writing_out(file: &File, offset: u64, len: usize) {
+    #[cfg(target_os = "linux")]
+    #[expect(unsafe_code, reason = "no crate that we use has the call")]
+    // SAFETY: the descriptor is open while `file` is borrowed, and the call takes no pointer.
+    unsafe {
+        use nix::libc::{SYNC_FILE_RANGE_WRITE, off64_t, sync_file_range};
+        use std::os::fd::AsRawFd;
+        sync_file_range(file.as_raw_fd(), offset as off64_t, len as off64_t, SYNC_FILE_RANGE_WRITE);
     }
 }
 
@@ -187,5 +218,24 @@ impl StoredFile for PosixFile {
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(into, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_made_on_the_way_to_a_store_is_synced_from_the_top_with_its_root() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let (above, root) = (temp.path().join("a"), temp.path().join("a/b"));
+        let unsynced = |store: &PosixStore| store.unsynced.lock().expect("not poisoned").clone();
+        let store = PosixStore::create(&root).expect("made");
+        assert_eq!(unsynced(&store), [temp.path(), &above]);
+        store.sync_dir(Path::new("")).expect("synced");
+        assert!(unsynced(&store).is_empty());
+        let again = PosixStore::create(&root).expect("there");
+        assert_eq!(unsynced(&again), [above], "whoever made it may have died before the sync");
+        assert!(unsynced(&PosixStore::open(&root).expect("there")).is_empty());
     }
 }
