@@ -9,7 +9,7 @@ use mcr_anc::budget::{Budget, Lease};
 use mcr_anc::flush::{Flush, FlushError, FlushOptions, Spare, flush_checkpoint, least_budget};
 use mcr_anc::instance::{choose_for_all, committed};
 use mcr_anc::rate::StoreSpeed;
-use mcr_cnc::capture::{CaptureMode, CapturedFile, capture_keeping};
+use mcr_cnc::capture::{CaptureMode, CapturedFile, Verdicts, capture_keeping};
 use mcr_cnc::fingerprint::Fingerprint;
 use mcr_cnc::h5::Maps;
 use mcr_cnc::layout::{ScanLimits, list, sort};
@@ -68,6 +68,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         grouping,
         options,
         budget: Budget::new(budget_mib(&args) << 20),
+        verdicts: Verdicts::default(),
         spare: Spare::default(),
         turns: Turns::default(),
         args: &args,
@@ -235,6 +236,7 @@ struct Save<'a> {
     grouping: Grouping,
     options: FlushOptions,
     budget: Arc<Budget>,
+    verdicts: Verdicts,
     spare: Spare,
     turns: Turns,
     args: &'a SaveArgs,
@@ -401,7 +403,7 @@ impl Save<'_> {
                             lease = self.budget.lease_spare(bytes, reserve);
                             lease.as_ref().map(|_| Vec::new())
                         };
-                        let kept = capture_keeping(self.dir, path, *rank, mode, &maps, keep);
+                        let kept = capture_keeping(self.dir, path, *rank, (mode, &self.verdicts), &maps, keep);
                         match kept.map(|(file, image)| KeptFile { file, image: image.zip(lease) }) {
                             Ok(file) => done.lock().unwrap_or_else(PoisonError::into_inner).push(file),
                             Err(error) => {

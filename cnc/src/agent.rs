@@ -3,7 +3,7 @@
 //! One task owns the state and is told events by the watcher, the links, and the thread that captures. It waits for
 //! nobody: whatever takes time is started, and its end is one more event.
 
-use crate::capture::{CaptureError, CaptureMode, capture};
+use crate::capture::{CaptureError, CaptureMode, Verdicts, capture, capture_keeping};
 use crate::config::CncConfig;
 use crate::fingerprint::Fingerprint;
 use crate::h5::{MapSource, Maps};
@@ -108,6 +108,7 @@ impl Agent {
             config,
             watcher,
             maps,
+            verdicts: Arc::default(),
             state,
             state_changed: false,
             state_files_max: STATE_FILES,
@@ -163,6 +164,7 @@ struct Core {
     config: CncConfig,
     watcher: Watcher,
     maps: Arc<dyn MapSource>,
+    verdicts: Arc<Verdicts>,
     state: AgentState,
     state_changed: bool,
     /// Names in the state file before it is looked over.
@@ -295,9 +297,10 @@ impl Core {
         self.next_announce += 1;
         let (root, maps, descriptors) =
             (self.config.watch.clone(), Arc::clone(&self.maps), Arc::clone(&self.descriptors));
+        let verdicts = Arc::clone(&self.verdicts);
         let done = self.done_to.clone();
         tokio::task::spawn_blocking(move || {
-            let result = describe(&root, &ready, announce_id, mode, &*maps, &descriptors);
+            let result = describe(&root, &ready, announce_id, (mode, &verdicts), &*maps, &descriptors);
             // Only fails when the agent has ended.
             let _ = done.blocking_send(Captured { ready, link, mode, result });
         });
@@ -462,7 +465,7 @@ fn describe(
     root: &std::path::Path,
     ready: &ReadyRank,
     announce_id: u64,
-    mode: CaptureMode,
+    (mode, verdicts): (CaptureMode, &Verdicts),
     maps: &dyn MapSource,
     descriptors: &Arc<Descriptors>,
 ) -> Result<Held, (FilePath, CaptureError)> {
@@ -472,7 +475,8 @@ fn describe(
     let mut seen = HashSet::new();
     for path in paths.into_iter().filter(|path| seen.insert(path.as_bytes())) {
         let fail = |error| (path.clone(), error);
-        let mut captured = capture(root, path, ready.rank, mode, maps).map_err(fail)?;
+        let captured = capture_keeping(root, path, ready.rank, (mode, verdicts), maps, |_| None);
+        let (mut captured, _) = captured.map_err(fail)?;
         let mut header = file_to_wire(&captured.header);
         if (header.encoded_len() + wire.encoded_len()) as u64 > ANNOUNCEMENT_BYTES_MAX / 2 && mode != CaptureMode::Whole
         {

@@ -23,6 +23,7 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tracing::debug;
 
@@ -50,6 +51,47 @@ impl CaptureMode {
             (true, true) => Self::ApartInHaste,
             (true, false) => Self::Apart,
             (false, _) => Self::Whole,
+        }
+    }
+}
+
+/// What was found out about chunks behind filters: whether they are much shorter without. Ranks are alike, so one that was
+/// looked at speaks for others with a dataset of the same name.
+#[derive(Debug, Default)]
+pub struct Verdicts(Mutex<HashMap<Box<str>, Verdict>>);
+
+#[derive(Debug)]
+struct Verdict {
+    element: ElementType,
+    filters: Box<[Filter]>,
+    raw_bytes: u64,
+    is_worth_it: bool,
+    /// For how many datasets more it is good.
+    left: u32,
+}
+
+impl Verdicts {
+    /// Beyond so many names nothing is kept.
+    const NAMES_MAX: usize = 1 << 16;
+    /// Data changes with time: so often one is used.
+    const USES: u32 = 64;
+
+    /// Of a dataset of the same kind with the same name, whose first chunk was at least half as long.
+    fn of(&self, mapped: &MappedVariable, raw_bytes: u64) -> Option<bool> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.get_mut(&mapped.path).filter(|known| {
+            known.element == mapped.element && known.filters == mapped.filters && known.raw_bytes >= raw_bytes / 2
+        })?;
+        known.left = known.left.checked_sub(1)?;
+        Some(known.is_worth_it)
+    }
+
+    fn note(&self, mapped: &MappedVariable, raw_bytes: u64, is_worth_it: bool) {
+        let (element, filters) = (mapped.element.clone(), mapped.filters.clone());
+        let verdict = Verdict { element, filters, raw_bytes, is_worth_it, left: Self::USES };
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() < Self::NAMES_MAX || all.contains_key(&mapped.path) {
+            all.insert(mapped.path.clone(), verdict);
         }
     }
 }
@@ -137,10 +179,10 @@ pub fn capture(
     mode: CaptureMode,
     maps: &dyn MapSource,
 ) -> Result<CapturedFile, CaptureError> {
-    capture_keeping(root, path, rank, mode, maps, |_| None).map(|(file, _)| file)
+    capture_keeping(root, path, rank, (mode, &Verdicts::default()), maps, |_| None).map(|(file, _)| file)
 }
 
-/// As [`capture`], and gives the bytes of a short file along if `keep`, asked with their number, has a buffer for them:
+/// As [`capture`] with what was found out about other files, and gives the bytes of a short file along if `keep`, asked with their number, has a buffer for them:
 /// whoever needs them right afterwards need not read them again ([`crate::source::OpenFile::with_image`]).
 ///
 /// Then variables below [`DIGEST_BYTES_MIN`] have [`NO_DIGEST`], as in a container's index: nobody compares them with
@@ -149,7 +191,7 @@ pub fn capture_keeping(
     root: &Path,
     path: &FilePath,
     rank: Rank,
-    mode: CaptureMode,
+    (mode, verdicts): (CaptureMode, &Verdicts),
     maps: &dyn MapSource,
     keep: impl FnOnce(u64) -> Option<Vec<u8>>,
 ) -> Result<(CapturedFile, Option<Vec<u8>>), CaptureError> {
@@ -170,7 +212,7 @@ pub fn capture_keeping(
         }
     };
     let (digest, variables) = match map {
-        Some(map) => taken_apart(&mut input, map, mode),
+        Some(map) => taken_apart(&mut input, map, (mode, verdicts)),
         None => input.digest().map(|digest| (digest, vec![whole(digest, fingerprint.bytes)])),
     }
     .map_err(|e| changed_if_short(e, &name))?;
@@ -284,7 +326,11 @@ fn whole(digest: Digest, bytes: u64) -> VariableHeader {
 }
 
 /// The file's digest, and its variables with theirs: the skeleton first, then the arrays by path.
-fn taken_apart(input: &mut Input<'_>, map: FileMap, mode: CaptureMode) -> io::Result<(Digest, Vec<VariableHeader>)> {
+fn taken_apart(
+    input: &mut Input<'_>,
+    map: FileMap,
+    (mode, verdicts): (CaptureMode, &Verdicts),
+) -> io::Result<(Digest, Vec<VariableHeader>)> {
     let skeleton = map.skeleton(input.bytes);
     let skeleton_bytes = skeleton.iter().map(|e| e.raw_bytes).sum();
     let mut variables = Vec::with_capacity(map.variables.len() + 1);
@@ -309,7 +355,7 @@ fn taken_apart(input: &mut Input<'_>, map: FileMap, mode: CaptureMode) -> io::Re
         }
         let failed = failed.entry(mapped.filters.clone()).or_default();
         let mode = if *failed < FAILED_VARIABLES_MAX { mode } else { CaptureMode::Whole };
-        match filtered(input, mapped, mode, &mut variables, &mut scratch)? {
+        match filtered(input, mapped, (mode, verdicts), &mut variables, &mut scratch)? {
             true => *failed = 0,
             false => *failed += 1,
         }
@@ -356,23 +402,30 @@ fn is_worth_it(element: &ElementType, chunk: &[u8], raw: &[u8], scratch: &mut Sc
 fn filtered(
     input: &mut Input<'_>,
     mapped: MappedVariable,
-    mode: CaptureMode,
+    (mode, verdicts): (CaptureMode, &Verdicts),
     variables: &mut Vec<VariableHeader>,
     scratch: &mut Scratch,
 ) -> io::Result<bool> {
     let (mut array, mut stored) = (Part::default(), Part::default());
-    let (mut came_back, mut failed) = (0u32, if mode == CaptureMode::Whole { FAILED_CHUNKS_MAX } else { 0 });
-    let mut undecided = mode == CaptureMode::ApartInHaste;
+    let first_bytes = mapped.extents.first().map_or(0, |extent| extent.raw_bytes);
+    let mut verdict = match mode {
+        CaptureMode::Whole => Some(false),
+        CaptureMode::Apart => Some(true),
+        CaptureMode::ApartInHaste => verdicts.of(&mapped, first_bytes),
+    };
+    let (mut came_back, mut failed) = (0u32, 0u32);
     for extent in &mapped.extents {
         let chunk = input.get(extent.offset, extent.stored_bytes)?;
-        let mut raw = (failed < FAILED_CHUNKS_MAX || failed < came_back)
+        let is_tried = verdict != Some(false) && (failed < FAILED_CHUNKS_MAX || failed < came_back);
+        let mut raw = is_tried
             .then(|| usize::try_from(extent.raw_bytes).ok())
             .flatten()
             .and_then(|raw_bytes| filter::take_off(&mapped.filters, chunk, raw_bytes).ok());
-        if std::mem::take(&mut undecided)
-            && raw.take_if(|raw| !is_worth_it(&mapped.element, chunk, raw, scratch)).is_some()
-        {
-            failed = FAILED_CHUNKS_MAX; // no other is tried
+        if let (None, Some(first)) = (verdict, &raw) {
+            let found = is_worth_it(&mapped.element, chunk, first, scratch);
+            verdicts.note(&mapped, first_bytes, found);
+            verdict = Some(found);
+            raw = raw.filter(|_| found);
         }
         match raw.filter(|raw| filter::put_on(&mapped.filters, raw).is_ok_and(|again| again == chunk)) {
             Some(raw) => {
@@ -627,7 +680,8 @@ mod tests {
         let path = FilePath::new(&b"f"[..]).expect("valid");
         let capture = |keep: bool| {
             let buffer = |_| keep.then(|| vec![1; 20_000]);
-            capture_keeping(root.path(), &path, Rank(0), CaptureMode::Apart, &Two, buffer).expect("captured")
+            let how = (CaptureMode::Apart, &Verdicts::default());
+            capture_keeping(root.path(), &path, Rank(0), how, &Two, buffer).expect("captured")
         };
         let ((all, none), (mut kept, image)) = (capture(false), capture(true));
         assert_eq!((none, image), (None, Some(bytes.clone())));
@@ -638,5 +692,49 @@ mod tests {
             variable.digest = whole.digest;
         }
         assert_eq!(kept, all);
+    }
+
+    #[test]
+    fn in_haste_the_first_rank_says_for_all_whether_filters_are_taken_off() {
+        /// One deflated chunk, which is all of the file.
+        struct Deflated(&'static str, u64);
+        impl MapSource for Deflated {
+            fn map(&self, input: &MapInput<'_>) -> Result<FileMap, crate::h5::H5Error> {
+                let Self(path, raw_bytes) = *self;
+                let variable = MappedVariable {
+                    role: Role::Array,
+                    path: path.into(),
+                    element: ElementType::F64,
+                    shape: Shape([raw_bytes / 8].into()),
+                    chunk: Shape([raw_bytes / 8].into()),
+                    filters: [Filter::Deflate { level: 6 }].into(),
+                    extents: vec![Extent { offset: 0, stored_bytes: input.bytes, raw_bytes }],
+                };
+                Ok(FileMap { variables: vec![variable] })
+            }
+        }
+        let smooth = |n: usize| -> Vec<u8> { (0..n).flat_map(|i| (1e3 + i as f64).sqrt().to_le_bytes()).collect() };
+        let rough = |n: usize| -> Vec<u8> {
+            let random = (0..n as u64).map(|i| i.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29));
+            random.flat_map(|x| x.wrapping_mul(x | 1).to_le_bytes()).collect()
+        };
+        let root = tempfile::tempdir().expect("a directory");
+        let name = FilePath::new(&b"f"[..]).expect("valid");
+        let is_taken_off = |path, raw: Vec<u8>, verdicts: &Verdicts| {
+            let stored = filter::put_on(&[Filter::Deflate { level: 6 }], &raw).expect("deflated");
+            std::fs::write(root.path().join("f"), &stored).expect("written");
+            let (how, map) = ((CaptureMode::ApartInHaste, verdicts), Deflated(path, raw.len() as u64));
+            let (file, _) = capture_keeping(root.path(), &name, Rank(0), how, &map, |_| None).expect("captured");
+            file.header.variables.iter().any(|variable| variable.role == Role::Array)
+        };
+        assert!(!is_taken_off("/rho", rough(2000), &Verdicts::default()), "by itself");
+        let verdicts = Verdicts::default();
+        assert!(is_taken_off("/rho", smooth(2000), &verdicts), "much shorter without");
+        assert!(is_taken_off("/rho", rough(2000), &verdicts), "as with the rank before");
+        assert!(!is_taken_off("/e", rough(2000), &verdicts), "another name");
+        assert!(!is_taken_off("/e", smooth(2000), &verdicts), "as with the rank before");
+        assert!(!is_taken_off("/rho", rough(6000), &verdicts), "much more than was looked at");
+        let uses = (0..Verdicts::USES + 1).filter(|_| !is_taken_off("/e", smooth(20), &verdicts)).count();
+        assert_eq!(uses as u32, Verdicts::USES - 1, "looked at again after so many, one of which was above");
     }
 }
