@@ -18,7 +18,7 @@ use mcrengine::ids::{Digest, FilePath, Rank};
 use mcrengine::plan::Scheme;
 use mcrengine::units::RawBytes;
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -71,12 +71,12 @@ struct Verdict {
 }
 
 impl Verdicts {
-    /// Beyond so many names nothing is kept.
-    const NAMES_MAX: usize = 1 << 16;
+    /// With so many names all is forgotten: some codes have the time step in them.
+    const NAMES_MAX: usize = 1 << 13;
     /// Data changes with time: so often one is used.
     const USES: u32 = 64;
 
-    /// Of a dataset of the same kind with the same name, whose first chunk was at least half as long.
+    /// Of a dataset of the same kind with the same name that was at least half as long.
     fn of(&self, mapped: &MappedVariable, raw_bytes: u64) -> Option<bool> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.get_mut(&mapped.path).filter(|known| {
@@ -90,9 +90,10 @@ impl Verdicts {
         let (element, filters) = (mapped.element.clone(), mapped.filters.clone());
         let verdict = Verdict { element, filters, raw_bytes, is_worth_it, left: Self::USES };
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() < Self::NAMES_MAX || all.contains_key(&mapped.path) {
-            all.insert(mapped.path.clone(), verdict);
+        if all.len() >= Self::NAMES_MAX {
+            all.clear();
         }
+        all.insert(mapped.path.clone(), verdict);
     }
 }
 
@@ -382,22 +383,45 @@ fn unfiltered(mapped: MappedVariable) -> VariableHeader {
     }
 }
 
-/// A chunk without its filters, coded in haste, must take no more than so many per cent of the stored one.
-const WORTH_PERCENT: f64 = 85.0;
-/// Bytes by which that is decided.
-const LOOKED_AT_BYTES: usize = 256 << 10;
+/// Chunks without their filters, coded in haste, must take no more than so many per cent of the stored ones.
+const WORTH_PERCENT: f64 = 60.0;
+/// Raw bytes by which that is decided.
+const LOOKED_AT_BYTES: usize = 64 << 10;
 
-/// Whether a chunk is much shorter without its filters.
-fn is_worth_it(element: &ElementType, chunk: &[u8], raw: &[u8], scratch: &mut Scratch) -> bool {
-    // Of a long chunk the beginning stands for all.
-    let width = (element.width() as usize).max(1);
-    let part = &raw[..raw.len().min((LOOKED_AT_BYTES / width).max(1) * width)];
-    let coded = encode_best(&Profile::Fast, part, element, &[], false, scratch);
-    let percent = |stored: usize| stored as f64 / part.len() as f64 / (chunk.len() as f64 / raw.len() as f64) * 100.0;
-    coded.is_ok_and(|(_, stored)| percent(stored.len()) < WORTH_PERCENT)
+/// The first chunks without their filters: as many as that is decided by, or as come out of them.
+fn first_chunks(input: &mut Input<'_>, mapped: &MappedVariable) -> io::Result<VecDeque<Vec<u8>>> {
+    let (mut first, mut bytes) = (VecDeque::new(), 0);
+    for extent in &mapped.extents {
+        if bytes >= LOOKED_AT_BYTES {
+            break;
+        }
+        let chunk = input.get(extent.offset, extent.stored_bytes)?;
+        let Some(raw) = without_filters(mapped, extent, chunk) else { break };
+        bytes += raw.len();
+        first.push_back(raw);
+    }
+    Ok(first)
 }
 
-/// Tries the chunks, if any are to be tried (not if files are to be whole; in haste, if the first one speaks for it): those whose
+fn without_filters(mapped: &MappedVariable, extent: &Extent, chunk: &[u8]) -> Option<Vec<u8>> {
+    let raw_bytes = usize::try_from(extent.raw_bytes).ok()?;
+    filter::take_off(&mapped.filters, chunk, raw_bytes).ok()
+}
+
+/// Whether the first chunks are much shorter without their filters.
+fn are_worth_it(mapped: &MappedVariable, first: &VecDeque<Vec<u8>>, scratch: &mut Scratch) -> bool {
+    let width = (mapped.element.width() as usize).max(1);
+    // Of a long chunk the beginning stands for all.
+    let most = (LOOKED_AT_BYTES / width).max(1) * width;
+    let part: Vec<u8> = first.iter().flatten().copied().take(most).collect();
+    let raw_bytes: usize = first.iter().map(Vec::len).sum();
+    let stored_bytes: u64 = mapped.extents.iter().take(first.len()).map(|extent| extent.stored_bytes).sum();
+    let coded = encode_best(&Profile::Fast, &part, &mapped.element, &[], false, scratch);
+    let percent = |coded: usize| coded as f64 / part.len() as f64 / (stored_bytes as f64 / raw_bytes as f64) * 100.0;
+    coded.is_ok_and(|(_, coded)| percent(coded.len()) < WORTH_PERCENT)
+}
+
+/// Tries the chunks, if any are to be tried (not if files are to be whole; in haste, if the first ones speak for it): those whose
 /// stored bytes come back go on as raw bytes, the others as they stand. Whether any came back.
 fn filtered(
     input: &mut Input<'_>,
@@ -407,26 +431,30 @@ fn filtered(
     scratch: &mut Scratch,
 ) -> io::Result<bool> {
     let (mut array, mut stored) = (Part::default(), Part::default());
-    let first_bytes = mapped.extents.first().map_or(0, |extent| extent.raw_bytes);
-    let mut verdict = match mode {
-        CaptureMode::Whole => Some(false),
-        CaptureMode::Apart => Some(true),
-        CaptureMode::ApartInHaste => verdicts.of(&mapped, first_bytes),
+    let mut first = VecDeque::new();
+    let is_tried = match mode {
+        CaptureMode::Whole => false,
+        CaptureMode::Apart => true,
+        CaptureMode::ApartInHaste => {
+            let raw_bytes = mapped.extents.iter().map(|extent| extent.raw_bytes).sum();
+            match verdicts.of(&mapped, raw_bytes) {
+                Some(known) => known,
+                None => {
+                    first = first_chunks(input, &mapped)?;
+                    let found = !first.is_empty() && are_worth_it(&mapped, &first, scratch);
+                    if !first.is_empty() {
+                        verdicts.note(&mapped, raw_bytes, found);
+                    }
+                    found
+                }
+            }
+        }
     };
     let (mut came_back, mut failed) = (0u32, 0u32);
     for extent in &mapped.extents {
         let chunk = input.get(extent.offset, extent.stored_bytes)?;
-        let is_tried = verdict != Some(false) && (failed < FAILED_CHUNKS_MAX || failed < came_back);
-        let mut raw = is_tried
-            .then(|| usize::try_from(extent.raw_bytes).ok())
-            .flatten()
-            .and_then(|raw_bytes| filter::take_off(&mapped.filters, chunk, raw_bytes).ok());
-        if let (None, Some(first)) = (verdict, &raw) {
-            let found = is_worth_it(&mapped.element, chunk, first, scratch);
-            verdicts.note(&mapped, first_bytes, found);
-            verdict = Some(found);
-            raw = raw.filter(|_| found);
-        }
+        let is_tried = is_tried && (failed < FAILED_CHUNKS_MAX || failed < came_back);
+        let raw = is_tried.then(|| first.pop_front().or_else(|| without_filters(&mapped, extent, chunk))).flatten();
         match raw.filter(|raw| filter::put_on(&mapped.filters, raw).is_ok_and(|again| again == chunk)) {
             Some(raw) => {
                 array.push(*extent, &raw);
@@ -713,7 +741,7 @@ mod tests {
                 Ok(FileMap { variables: vec![variable] })
             }
         }
-        let smooth = |n: usize| -> Vec<u8> { (0..n).flat_map(|i| (1e3 + i as f64).sqrt().to_le_bytes()).collect() };
+        let smooth = |n: usize| -> Vec<u8> { (0..n).flat_map(|i| (1e3 + i as f64).to_le_bytes()).collect() };
         let rough = |n: usize| -> Vec<u8> {
             let random = (0..n as u64).map(|i| i.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29));
             random.flat_map(|x| x.wrapping_mul(x | 1).to_le_bytes()).collect()
@@ -734,7 +762,7 @@ mod tests {
         assert!(!is_taken_off("/e", rough(2000), &verdicts), "another name");
         assert!(!is_taken_off("/e", smooth(2000), &verdicts), "as with the rank before");
         assert!(!is_taken_off("/rho", rough(6000), &verdicts), "much more than was looked at");
-        let uses = (0..Verdicts::USES + 1).filter(|_| !is_taken_off("/e", smooth(20), &verdicts)).count();
+        let uses = (0..Verdicts::USES + 1).filter(|_| !is_taken_off("/e", smooth(2000), &verdicts)).count();
         assert_eq!(uses as u32, Verdicts::USES - 1, "looked at again after so many, one of which was above");
     }
 }
