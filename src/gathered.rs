@@ -1,6 +1,12 @@
 //! BLAKE3 of many little runs.
 
 use crate::ids::Digest;
+use std::cell::Cell;
+
+thread_local! {
+    /// Memory for the next one.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// A digest of many little runs: they are gathered first, since BLAKE3 is fast only on 16 KiB and more at once.
 #[derive(Default)]
@@ -13,9 +19,11 @@ impl Gathered {
     /// Bytes from which on runs go by the buffer.
     const ENOUGH: usize = 32 << 10;
 
-    /// One whose buffer does not grow while it is filled.
+    /// One whose buffer does not grow while it is filled: the last of this thread, if it was.
     pub fn roomy() -> Self {
-        Self { runs: Vec::with_capacity(2 * Self::ENOUGH), ..Self::default() }
+        let mut runs = SPARE.take();
+        runs.reserve(2 * Self::ENOUGH);
+        Self { runs, ..Self::default() }
     }
 
     /// Adds bytes.
@@ -34,7 +42,12 @@ impl Gathered {
 
     /// Of all that was added.
     pub fn finish(mut self) -> Digest {
-        self.hasher.update(&self.runs).finalize().into()
+        let digest = self.hasher.update(&self.runs).finalize().into();
+        if self.runs.capacity() >= 2 * Self::ENOUGH {
+            self.runs.clear();
+            SPARE.set(self.runs);
+        }
+        digest
     }
 }
 

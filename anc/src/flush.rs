@@ -322,9 +322,8 @@ fn fetch_merge_compress(
         Some(fetched.map(|(raw, all_checked)| RawSegment { index, raw, all_checked, lease }))
     };
     let is_raw = matches!(flush.options.profile, Profile::Raw);
-    let code = |RawSegment { index, raw, all_checked, lease }: RawSegment| {
+    let code = |mut coder: Coder<'_>, RawSegment { index, raw, all_checked, lease }: RawSegment| {
         let (segment, bytes) = (&segments[index], &raw[..bytes_of(index)]);
-        let mut coder = spare.coder(flush.options.threads);
         coder.scratch.set_threads(threads_of_each);
         let (options, is_there) = (flush.options, back.is_there(index));
         let basis = choosing.basis(segment, is_there);
@@ -376,10 +375,19 @@ fn fetch_merge_compress(
             let (raw_segments, to_write) = (&raw_segments, to_write.clone());
             scope.spawn(move || {
                 let receive = || raw_segments.lock().unwrap_or_else(PoisonError::into_inner).recv().ok().map(Ok);
-                while let Some(fetched) = if fetching == 0 { fetch_next() } else { receive() } {
+                let coder = || spare.coder(flush.options.threads);
+                let next = || match fetching {
+                    // Not before it can be coded: until then it would only go out of the caches.
+                    0 => {
+                        let coder = coder();
+                        fetch_next().map(|fetched| (coder, fetched))
+                    }
+                    _ => receive().map(|fetched| (coder(), fetched)),
+                };
+                while let Some((coder, fetched)) = next() {
                     let coded = match fetched {
                         Ok(raw) if is_raw => Ok(as_it_is(raw)),
-                        Ok(raw) => unpanicked(|| code(raw)),
+                        Ok(raw) => unpanicked(|| code(coder, raw)),
                         Err(error) => Err(error),
                     };
                     if to_write.send(coded).is_err() {
