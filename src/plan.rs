@@ -133,8 +133,8 @@ impl SegmentPlan {
 /// Cuts classes into segments. `skip` names variables that need not be stored, since the same bytes already are.
 ///
 /// Each raw byte of each variable that is not skipped is in exactly one piece; the pieces of a variable are in
-/// increasing order over the segments; no segment is larger than `segment_bytes`. Long ones come first, so that those who
-/// code them end at about the same time.
+/// increasing order over the segments; no segment is larger than `segment_bytes`. Classes with long ones come first, so that
+/// those who code them end at about the same time.
 pub fn plan(
     files: &[FileHeader],
     classes: &[VariableClass],
@@ -452,6 +452,9 @@ mod tests {
                     *end += piece.bytes;
                 }
             }
+            let of_one = segments.chunk_by(|a, b| (a.class, a.role, &a.element) == (b.class, b.role, &b.element));
+            let longest: Vec<_> = of_one.map(|own| own.iter().map(|segment| segment.raw_bytes).max()).collect();
+            prop_assert!(longest.is_sorted_by(|a, b| a >= b), "classes with long segments come first: {:?}", longest);
             for (f, file) in files.iter().enumerate() {
                 for (v, variable) in file.variables.iter().enumerate() {
                     let at = VariableRef { file: f as u32, variable: v as u32 };

@@ -183,8 +183,9 @@ pub fn capture(
     capture_keeping(root, path, rank, (mode, &Verdicts::default()), maps, |_| None).map(|(file, _)| file)
 }
 
-/// As [`capture`] with what was found out about other files, and gives the bytes of a short file along if `keep`, asked with their number, has a buffer for them:
-/// whoever needs them right afterwards need not read them again ([`crate::source::OpenFile::with_image`]).
+/// As [`capture`] with what was found out about other files, and gives the bytes of a short file along if `keep`, asked with
+/// their number, has a buffer for them: whoever needs them right afterwards need not read them again
+/// ([`crate::source::OpenFile::with_image`]).
 ///
 /// Then variables below [`DIGEST_BYTES_MIN`] have [`NO_DIGEST`], as in a container's index: nobody compares them with
 /// bytes that were read a second time, and thousands of short digests cost more than all the long ones.
