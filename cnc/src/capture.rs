@@ -18,7 +18,7 @@ use mcrengine::ids::{Digest, FilePath, Rank};
 use mcrengine::plan::Scheme;
 use mcrengine::units::RawBytes;
 use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -390,8 +390,8 @@ const WORTH_PERCENT: f64 = 60.0;
 const LOOKED_AT_BYTES: usize = 64 << 10;
 
 /// The first chunks without their filters: as many as that is decided by, or as come out of them.
-fn first_chunks(input: &mut Input<'_>, mapped: &MappedVariable) -> io::Result<VecDeque<Vec<u8>>> {
-    let (mut first, mut bytes) = (VecDeque::new(), 0);
+fn first_chunks(input: &mut Input<'_>, mapped: &MappedVariable) -> io::Result<Vec<Vec<u8>>> {
+    let (mut first, mut bytes) = (Vec::new(), 0);
     for extent in &mapped.extents {
         if bytes >= LOOKED_AT_BYTES {
             break;
@@ -399,7 +399,7 @@ fn first_chunks(input: &mut Input<'_>, mapped: &MappedVariable) -> io::Result<Ve
         let chunk = input.get(extent.offset, extent.stored_bytes)?;
         let Some(raw) = without_filters(mapped, extent, chunk) else { break };
         bytes += raw.len();
-        first.push_back(raw);
+        first.push(raw);
     }
     Ok(first)
 }
@@ -410,11 +410,14 @@ fn without_filters(mapped: &MappedVariable, extent: &Extent, chunk: &[u8]) -> Op
 }
 
 /// Whether the first chunks are much shorter without their filters.
-fn are_worth_it(mapped: &MappedVariable, first: &VecDeque<Vec<u8>>, scratch: &mut Scratch) -> bool {
+fn are_worth_it(mapped: &MappedVariable, first: &[Vec<u8>], scratch: &mut Scratch) -> bool {
     let width = (mapped.element.width() as usize).max(1);
     // Of a long chunk the beginning stands for all.
     let most = (LOOKED_AT_BYTES / width).max(1) * width;
-    let part: Vec<u8> = first.iter().flatten().copied().take(most).collect();
+    let mut part = Vec::with_capacity(most);
+    for raw in first {
+        part.extend_from_slice(&raw[..raw.len().min(most - part.len())]);
+    }
     let raw_bytes: usize = first.iter().map(Vec::len).sum();
     let stored_bytes: u64 = mapped.extents.iter().take(first.len()).map(|extent| extent.stored_bytes).sum();
     let coded = encode_best(&Profile::Fast, &part, &mapped.element, &[], false, scratch);
@@ -432,7 +435,7 @@ fn filtered(
     scratch: &mut Scratch,
 ) -> io::Result<bool> {
     let (mut array, mut stored) = (Part::default(), Part::default());
-    let mut first = VecDeque::new();
+    let mut first = Vec::new();
     let is_tried = match mode {
         CaptureMode::Whole => false,
         CaptureMode::Apart => true,
@@ -451,11 +454,12 @@ fn filtered(
             }
         }
     };
+    let mut first = first.into_iter();
     let (mut came_back, mut failed) = (0u32, 0u32);
     for extent in &mapped.extents {
         let chunk = input.get(extent.offset, extent.stored_bytes)?;
         let is_tried = is_tried && (failed < FAILED_CHUNKS_MAX || failed < came_back);
-        let raw = is_tried.then(|| first.pop_front().or_else(|| without_filters(&mapped, extent, chunk))).flatten();
+        let raw = is_tried.then(|| first.next().or_else(|| without_filters(&mapped, extent, chunk))).flatten();
         match raw.filter(|raw| filter::put_on(&mapped.filters, raw).is_ok_and(|again| again == chunk)) {
             Some(raw) => {
                 array.push(*extent, &raw);

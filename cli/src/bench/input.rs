@@ -3,7 +3,7 @@
 use crate::args::BenchInput;
 use crate::save::find_checkpoints;
 use anyhow::{Context, bail};
-use mcr_cnc::capture::{CaptureMode, capture};
+use mcr_cnc::capture::{CaptureMode, Verdicts, capture_keeping};
 use mcr_cnc::fingerprint::Fingerprint;
 use mcr_cnc::h5::Maps;
 use mcrengine::header::FileHeader;
@@ -164,7 +164,7 @@ pub fn capture_ranks(
     let files: Vec<(&FilePath, Rank)> = (checkpoint.files.iter())
         .filter_map(|(rank, path, _)| renumbered.get(&rank.0).map(|&rank| (path, Rank(rank))))
         .collect();
-    let maps = Maps::new();
+    let (maps, verdicts) = (Maps::new(), Verdicts::default());
     let (next, done, failed) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(files.len())), Mutex::new(None));
     std::thread::scope(|scope| {
         for _ in 0..threads.clamp(1, files.len().max(1)) {
@@ -172,8 +172,8 @@ pub fn capture_ranks(
                 while !deadline.is_over() {
                     let nth = next.fetch_add(1, Ordering::Relaxed);
                     let Some((path, rank)) = files.get(nth) else { return };
-                    match capture(dir, path, *rank, mode, &maps) {
-                        Ok(file) => done.lock().unwrap_or_else(PoisonError::into_inner).push((nth, file)),
+                    match capture_keeping(dir, path, *rank, (mode, &verdicts), &maps, |_| None) {
+                        Ok((file, _)) => done.lock().unwrap_or_else(PoisonError::into_inner).push((nth, file)),
                         Err(error) => {
                             failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                             return;
