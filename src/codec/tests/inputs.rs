@@ -119,12 +119,32 @@ pub(super) fn rows(side: u32, arrays: &[u64], padding: usize) -> (Vec<ArrayShape
 
 /// The same some time before or after, each with the speed that it had.
 pub(super) fn rows_at(time: f32, side: u32, arrays: &[u64], padding: usize) -> (Vec<ArrayShape>, Vec<u8>) {
+    let places = side.pow(3);
+    // Line by line there and back, as curves that fill space do.
+    let line =
+        |n: u32, _| u64::from(n / side) << 32 | u64::from(if (n / side).is_multiple_of(2) { n } else { places - n });
+    rows_by(time, (side, line), arrays, padding)
+}
+
+/// The same particles in the order of Morton's curve, in a box that begins there.
+pub(super) fn rows_along_a_curve(side: u32, begin: f32, arrays: &[u64]) -> (Vec<ArrayShape>, Vec<u8>) {
+    let morton = |_, at: [f32; 3]| {
+        let cells = at.map(|x| ((f64::from(x) - f64::from(begin)).rem_euclid(10.0) / 10.0 * 65536.0) as u64);
+        (0..16).rev().fold(0, |key, bit| cells.iter().fold(key, |key, cell| key << 1 | cell >> bit & 1))
+    };
+    rows_by(0.0, (side, morton), arrays, 0)
+}
+
+/// The same in the order of what a function says of a particle's number and position.
+fn rows_by(
+    time: f32,
+    (side, key): (u32, impl Fn(u32, [f32; 3]) -> u64),
+    arrays: &[u64],
+    padding: usize,
+) -> (Vec<ArrayShape>, Vec<u8>) {
     let count: u64 = arrays.iter().sum();
     let places = side.pow(3);
     let mut numbers: Vec<u32> = (0..places).filter(|&n| n != 5 && n != places / 2).collect();
-    // Line by line there and back, as curves that fill space do.
-    numbers.sort_by_key(|&n| (n / side, if (n / side).is_multiple_of(2) { n } else { places - n }));
-    numbers.truncate(count as usize);
     let mut state = 11u64;
     let mut noise = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -140,6 +160,8 @@ pub(super) fn rows_at(time: f32, side: u32, arrays: &[u64], padding: usize) -> (
             (at[d] as f32 * cell + own * cell + own * 250.0 * time).rem_euclid(box_size).min(9.999)
         })
     };
+    numbers.sort_by_key(|&n| key(n, position(n)));
+    numbers.truncate(count as usize);
     let (mut shapes, mut raw) = (Vec::new(), Vec::new());
     for column in 0..3u32 {
         let mut left = numbers.iter();

@@ -148,9 +148,9 @@ proptest! {
     #[test]
     fn particles_come_back_in_the_order_they_came_in_and_damaged_ones_are_told_or_wrong(
         parts in prop::collection::vec(1u64..400, 1..5), padding in 0usize..3, at in any::<prop::sample::Index>(), bit in 0u32..8,
-        effort in 1u32..3,
+        effort in 1u32..3, is_curve in any::<bool>(),
     ) {
-        let (arrays, raw) = rows(10, &parts, padding);
+        let (arrays, raw) = if is_curve { rows_along_a_curve(10, 3.0, &parts) } else { rows(10, &parts, padding) };
         let chain = Chain::predict(&ElementType::F32, effort).expect("numbers");
         let mut scratch = Scratch::default();
         let mut stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");

@@ -2,10 +2,11 @@
 
 use super::fit::{Sampled, TERMS_MAX, select, solve};
 use super::kernel;
-use super::layout::{Array, Column, Group, Kind, Layout, Run};
+use super::layout::{Array, Column, Group, Kind, Layout};
 use super::linear::{At, Place, SIXTHS, SIXTHS_FAST, Term, locate};
 use super::nested::{self, Cells, Link};
 use super::numbers::{Elements, about_log2};
+use super::of_length;
 use super::older::{Like, Twins, same_kinds};
 use super::order::{Relation, Relations, by_size, precision, reorder, side_by_side};
 use super::predictor::{Field, Predictor, Set, Units, rows};
@@ -37,9 +38,6 @@ const RUN: usize = 4096;
 const UNIT: usize = 1024;
 /// Sets of weights to choose from.
 const SETS_MAX: usize = 4;
-/// At the lowest effort weights must leave less than this part of what there is without them, in tables: there they save little,
-/// and rows are short, so that GADGET's took 40 % longer to decode with all of them.
-const PLACED_PART: f64 = 15.0 / 16.0;
 /// A further set must save this part of the bits.
 const SET_GAIN: f64 = 0.004;
 
@@ -68,13 +66,12 @@ impl Choice {
         (mut bits, mut values): (Vec<u64>, Vec<f64>),
     ) -> Self {
         let load = |layout: &Layout, bits: &mut Vec<u64>| {
-            bits.clear();
-            bits.resize(layout.elements(), 0);
-            layout.runs(|from, step, run| match (&body[from * kind.width..], run) {
-                (own, Run::After(to, count)) => kind.load_all(own, step, &mut bits[to..to + count]),
-                (own, Run::Placed(to, places)) => kind.load_to(own, step, &mut bits[to..], places),
-            });
-            layout.fill(bits);
+            let own = of_length(bits, layout.elements());
+            if cfg!(debug_assertions) {
+                own.fill(0xA5A5_A5A5_A5A5_A5A5);
+            }
+            bits.truncate(layout.elements());
+            layout.load(body, kind, bits, threads);
         };
         let mut is_loaded = layout.groups.iter().any(are_slabs);
         if is_loaded {
@@ -96,10 +93,16 @@ impl Choice {
         if !is_loaded {
             load(&layout, &mut bits);
         }
-        values.clear();
         if kind.is_float {
-            values.extend(bits.iter().map(|&b| kind.value(b)));
-            layout.columns.iter().for_each(|column| column.unwrap(&mut values));
+            let own = of_length(&mut values, bits.len());
+            if cfg!(debug_assertions) {
+                own.fill(f64::NAN);
+            }
+            values.truncate(bits.len());
+            // At the lowest effort nothing is computed with those of particles.
+            layout.load_values(&bits, kind, &mut values, |column| effort > 1 || !column.is_placed, threads);
+        } else {
+            values.clear();
         }
         let mut relations = Relations::new();
         let mut nested = if kind.is_float { links(&layout, &values, kind, effort, &twins) } else { Vec::new() };
@@ -120,7 +123,11 @@ impl Choice {
                 }
             }
         }
-        let runs = repeats::find_all(&bits, twins.elements, kind, effort, threads);
+        let is_looked_through = effort > 1 || !is_mostly_placed(&layout);
+        let runs = match is_looked_through {
+            true => repeats::find_all(&bits, twins.elements, kind, effort, threads),
+            false => Runs::none(bits.len()),
+        };
         let froms = runs.froms.each_ref().map(Vec::as_slice);
         let families = families(&layout.columns, twins.columns);
         let place_of = layout.places();
@@ -160,6 +167,12 @@ impl Choice {
     }
 }
 
+/// Whether most elements are of particles, which repeat nothing.
+fn is_mostly_placed(layout: &Layout) -> bool {
+    let placed: usize = layout.columns.iter().filter(|column| column.is_placed).map(|column| column.elements).sum();
+    placed * 8 > layout.elements() * 7
+}
+
 /// The same with columns of the same arrays side by side, where rows have places in tables.
 fn grouped(layout: &Layout, twins: &Twins) -> Option<Layout> {
     (!layout.tables.is_empty()).then(|| layout.reordered(side_by_side(&layout.columns, twins))).flatten()
@@ -186,7 +199,8 @@ fn links(layout: &Layout, values: &[f64], kind: Elements, effort: u32, twins: &T
     let mut found = Vec::new();
     for (n, column) in layout.columns.iter().enumerate().skip(twins.columns) {
         let (count, is_found) = tried.entry(&column.arrays).or_default();
-        if *is_found || *count >= if effort > 1 { 4 } else { 1 } || column.elements < FITTED_MIN || column.is_integer {
+        let is_no_grid = column.elements < FITTED_MIN || column.is_integer || column.is_placed;
+        if *is_found || *count >= if effort > 1 { 4 } else { 1 } || is_no_grid {
             continue;
         }
         *count += 1;
@@ -220,7 +234,8 @@ fn families(columns: &[Column], known: usize) -> Vec<usize> {
     let mut family = 0;
     (columns.iter().enumerate())
         .map(|(i, column)| {
-            let is_next = i > known && columns[i - 1].arrays == column.arrays;
+            let is_next =
+                i > known && columns[i - 1].arrays == column.arrays && columns[i - 1].is_placed == column.is_placed;
             family = if is_next && !column.is_integer && !columns[i - 1].is_integer {
                 (family + 1).min(FAMILY_MAX)
             } else {
@@ -438,7 +453,10 @@ impl Data<'_> {
         let since = self.since(&literals, dimensions);
         let mut others = Vec::new();
         if self.kind.is_float && !column.is_integer && literals.elements.len() >= FITTED_MIN {
-            others.push(self.fitted(&literals, lorenzo, since, dimensions, family, related));
+            others.push(match self.effort == 1 && column.is_placed {
+                true => Predictor::of(self.integer(&literals, dimensions)),
+                false => self.fitted(&literals, lorenzo, since, dimensions, family, related),
+            });
         } else if count > 0 {
             others.extend(since.map(|(set, _)| Predictor::of(set)));
             others.extend((self.effort > 1 && dimensions > 1).then(|| Predictor::of(lorenzo)));
@@ -453,7 +471,7 @@ impl Data<'_> {
             let mut other = others.swap_remove(0);
             let [mut predicted, plain] = self.looked_at(&literals, &other);
             let is_fitted = matches!(other.sets[..], [Set::Linear { .. }]);
-            if is_fitted && predicted as f64 > plain as f64 * self.fitted_part() {
+            if is_fitted && predicted > plain {
                 other = Predictor::of(Set::Integer(dimensions as u8));
                 [predicted, _] = self.looked_at(&literals, &other);
             }
@@ -486,9 +504,16 @@ impl Data<'_> {
         (best.1, best.0)
     }
 
-    /// Which part of what is there without them fitted weights must leave at most, to be taken at the lowest effort.
-    fn fitted_part(&self) -> f64 {
-        if self.column().is_placed { PLACED_PART } else { 1.0 }
+    /// Integer sums in as many dimensions as leave the fewest bits. In tables weights save little for the time that they take:
+    /// there rows are short.
+    fn integer(&self, literals: &Literals, dimensions: usize) -> Set {
+        let left = |dimensions: usize| {
+            let set = Set::Integer(dimensions as u8);
+            let errors = self.errors(&set, literals);
+            (errors.iter().map(|error| about_log2(error + 0.5)).sum::<f64>(), set)
+        };
+        let best = (1..=dimensions).rev().map(left).min_by(|a, b| a.0.total_cmp(&b.0));
+        best.map_or(Set::Integer(1), |(_, set)| set)
     }
 
     /// Bytes that one run of the literals takes as the predictor leaves it, and as it is.
@@ -602,10 +627,7 @@ impl Data<'_> {
             sets.push((set, bits(&errors)));
         }
         if self.effort == 1 {
-            let bits = |(set, bits): &(Set, Vec<f32>)| {
-                let sum = bits.iter().map(|&b| f64::from(b) + 1.0).sum::<f64>();
-                if matches!(set, Set::Linear { .. }) { sum / self.fitted_part() } else { sum }
-            };
+            let bits = |(_, bits): &(Set, Vec<f32>)| bits.iter().map(|&b| f64::from(b)).sum::<f64>();
             let best = sets.into_iter().min_by(|a, b| bits(a).total_cmp(&bits(b)));
             return best.map_or_else(Predictor::none, |(set, _)| Predictor::of(set));
         }

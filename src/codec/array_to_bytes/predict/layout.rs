@@ -7,10 +7,13 @@
 //! of one domain are put together along an axis, so that neighbours on two ranks are neighbours here. *Plain*: nothing.
 
 use super::kernel::{self, Sum};
+use super::numbers::Elements;
 use super::tables::{self, Table, Wrap};
-use crate::codec::ArrayShape;
 use crate::codec::array_to_bytes::entropy::{put_varint, take_varint};
+use crate::codec::{ArrayShape, threads};
 use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 /// Extents in at most three dimensions, slowest first; those of more dimensions are multiplied into the first.
 pub(super) type Dims = [usize; 3];
@@ -21,6 +24,8 @@ pub(crate) const LANES_POINT_MAX: usize = 4;
 const LANES_MAX: usize = 4096;
 /// What stands for grids of points, in place of lanes, of which there are at least two.
 const POINTS: usize = 4;
+/// Elements for which a thread is worth it.
+const PART_MIN: usize = 1 << 14;
 /// Columns in all at most.
 pub(super) const COLUMNS_MAX: usize = 1 << 14;
 
@@ -98,11 +103,11 @@ pub(super) struct Column {
 }
 
 impl Column {
-    /// Numbers to compute with, from all that there are.
+    /// Numbers to compute with, from its own ones.
     pub(super) fn unwrap(&self, values: &mut [f64]) {
         if let Some(wrap) = &self.wrap {
             let dims @ [_, ny, nx] = self.arrays.first().map_or([1; 3], |array| array.dims);
-            for (n, value) in values[self.base..self.base + self.elements].iter_mut().enumerate() {
+            for (n, value) in values.iter_mut().enumerate() {
                 *value = wrap.unwrapped(*value, [n / nx / ny, n / nx % ny, n % nx], dims);
             }
         }
@@ -415,12 +420,66 @@ impl Layout {
         }
     }
 
-    /// Gives each place without a row what is before it.
-    pub(super) fn fill(&self, bits: &mut [u64]) {
-        let place = self.places();
-        self.each_placed(|own, t, _| {
-            let column = &self.columns[place[own]];
-            self.tables[t].fill(&mut bits[column.base..column.base + column.elements]);
+    /// The elements of a segment in working order, a place without a row as what is before it. Whatever `bits` holds is written over.
+    pub(super) fn load(&self, body: &[u8], kind: Elements, bits: &mut [u64], threads: usize) {
+        self.each_part(bits, threads, |columns, from, bits| {
+            self.runs(|at, step, run| {
+                let (Run::After(to, _) | Run::Placed(to, _)) = run;
+                let Some(to) = to.checked_sub(from).and_then(|to| bits.get_mut(to..)).filter(|to| !to.is_empty())
+                else {
+                    return;
+                };
+                match run {
+                    Run::After(_, count) => kind.load_all(&body[at * kind.width..], step, &mut to[..count]),
+                    Run::Placed(_, places) => kind.load_to(&body[at * kind.width..], step, to, places),
+                }
+            });
+            let place = self.places();
+            self.each_placed(|own, t, _| {
+                if columns.contains(&place[own]) {
+                    let column = &self.columns[place[own]];
+                    self.tables[t].fill(&mut bits[column.base - from..][..column.elements]);
+                }
+            });
+        });
+    }
+
+    /// The numbers to compute with of those columns that `is_read` names.
+    pub(super) fn load_values(
+        &self,
+        bits: &[u64],
+        kind: Elements,
+        values: &mut [f64],
+        is_read: impl Fn(&Column) -> bool + Sync,
+        threads: usize,
+    ) {
+        self.each_part(values, threads, |columns, from, values| {
+            for column in self.columns[columns].iter().filter(|column| is_read(column)) {
+                let values = &mut values[column.base - from..][..column.elements];
+                values.iter_mut().zip(&bits[column.base..]).for_each(|(value, &bits)| *value = kind.value(bits));
+                column.unwrap(values);
+            }
+        });
+    }
+
+    /// Calls with what some columns have of all elements, for all columns in so many parts at most, each on a thread: which they are, where
+    /// they begin, and theirs.
+    fn each_part<T: Send>(&self, all: &mut [T], threads: usize, call: impl Fn(Range<usize>, usize, &mut [T]) + Sync) {
+        let each = all.len().div_ceil(threads.max(1)).max(PART_MIN);
+        let (mut parts, mut rest, mut first) = (Vec::new(), all, 0);
+        while first < self.columns.len() {
+            let from = self.columns[first].base;
+            let end = |n: usize| self.columns[n].base + self.columns[n].elements;
+            let last = (first..self.columns.len() - 1).find(|&n| end(n) - from >= each);
+            let last = last.unwrap_or(self.columns.len() - 1);
+            let (own, others) = std::mem::take(&mut rest).split_at_mut(end(last) - from);
+            parts.push(Mutex::new((first..last + 1, from, own)));
+            (rest, first) = (others, last + 1);
+        }
+        threads::all(parts.len(), threads, |n| {
+            let mut part = parts[n].lock().unwrap_or_else(PoisonError::into_inner);
+            let (columns, from, own) = &mut *part;
+            call(columns.clone(), *from, own);
         });
     }
 

@@ -1,7 +1,7 @@
 //! Prediction: of what is a number only the difference to what the other numbers tell is stored.
 //!
 //! Works on a whole segment, which may hold several classes: their variables predict each other. In this order:
-//! rows of particles are put in the order of their numbers (`tables.rs`, `chain.rs`); columns are put in an order
+//! rows of particles are put in the order of their numbers (`tables.rs`, `curve.rs`, `chain.rs`); columns are put in an order
 //! (`order.rs`); runs that occur before are taken out (`repeats.rs`, `strides.rs`); each column gets the predictor that leaves the fewest bits of a
 //! sample (`choose.rs`): a weighted sum of neighbours in up to three dimensions, of other columns, of products and
 //! quotients of them (`linear.rs`, `fit.rs`), or integer differences, or none (`predictor.rs`); the differences, as a
@@ -12,6 +12,7 @@
 
 mod chain;
 mod choose;
+mod curve;
 mod fit;
 mod kernel;
 mod layout;
@@ -279,10 +280,12 @@ fn encode(
     Ok(())
 }
 
-/// So many elements of a buffer that only grows, whatever they are.
+/// So many elements of a buffer that only grows, whatever they are. What is not written is not even made: the system gives
+/// zeros when they are asked for.
 fn of_length<T: Default + Clone>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
     if buffer.len() < len {
-        buffer.resize(len, T::default());
+        *buffer = Vec::new();
+        *buffer = vec![T::default(); len];
     }
     &mut buffer[..len]
 }
@@ -368,7 +371,9 @@ fn decode(
         });
     }
     values.iter_mut().zip(&bits[..known]).for_each(|(value, &bits)| *value = kind.value(bits));
-    layout.columns[..known_columns].iter().filter(|_| kind.is_float).for_each(|column| column.unwrap(values));
+    for column in layout.columns[..known_columns].iter().filter(|_| kind.is_float) {
+        column.unwrap(&mut values[column.base..column.base + column.elements]);
+    }
     let mut stored = Vec::new();
     for column in known_columns..layout.columns.len() {
         let place = Place { columns: &layout.columns, sums: &layout.sums, column };
@@ -383,6 +388,12 @@ fn decode(
     let (columns, sums) = (&layout.columns, &layout.sums);
     let is_used = |n: usize| stored.iter().any(|(predictor, _)| predictor.uses(n));
     let used: Vec<&kernel::Sum> = (0..sums.len()).filter(|&n| is_used(n)).map(|n| &sums[n]).collect();
+    // Of the others no doubles are made.
+    let mut is_read = vec![!nested.is_empty(); columns.len()];
+    used.iter().flat_map(|sum| sum.columns()).for_each(|column| is_read[column] = true);
+    for (n, (predictor, _)) in stored.iter().enumerate() {
+        predictor.backs().for_each(|back| is_read[known_columns + n - usize::from(back)] = true);
+    }
     let coded = |n: usize| {
         let (column, (predictor, parts)) = (known_columns + n, &stored[n]);
         let cells = all_cells.get(column).filter(|_| predictor.told.is_some()).map_or(&[][..], Vec::as_slice);
@@ -394,7 +405,7 @@ fn decode(
     // What is stored of a column does not depend on others, its elements do.
     threads::in_turn(stored.len(), threads, coded, |n, coded| {
         let place = Place { columns, sums, column: known_columns + n };
-        stored[n].0.decode(place, kind, &coded?, bits, values)?;
+        stored[n].0.decode(place, kind, &coded?, bits, values, is_read[place.column])?;
         for sum in used.iter().filter(|sum| sum.last() == place.column) {
             let made = sum.compute(&layout, values, threads);
             values[sum.base..sum.base + made.len()].copy_from_slice(&made);

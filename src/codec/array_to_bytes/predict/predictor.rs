@@ -456,6 +456,15 @@ impl Predictor {
         })
     }
 
+    /// How many columns before this one are those whose values it computes with, 0 for this one.
+    pub(super) fn backs(&self) -> impl Iterator<Item = u16> {
+        let terms = self.sets.iter().filter_map(|set| match set {
+            Set::Linear { terms, .. } => Some(terms),
+            Set::Integer(_) | Set::Since { .. } => None,
+        });
+        terms.flat_map(|terms| terms.iter().flat_map(|term| term.columns()).flatten().chain([0])).chain(self.told)
+    }
+
     fn set(&self, unit: usize) -> Option<&Set> {
         if self.sets.len() < 2 { self.sets.first() } else { self.sets.get(usize::from(*self.which.get(unit)?)) }
     }
@@ -526,7 +535,7 @@ impl Predictor {
         kind.nearest(nested::predict((column, array), marks.cells[own], own, values, weights))
     }
 
-    /// Fills a column: copies, and predictions plus what is stored.
+    /// Fills a column: copies, and predictions plus what is stored; its values too, if anything is computed with them.
     pub(super) fn decode(
         &self,
         place: Place<'_>,
@@ -534,10 +543,11 @@ impl Predictor {
         coded: &Coded<'_>,
         bits: &mut [u64],
         values: &mut [f64],
+        are_values_read: bool,
     ) -> Option<()> {
         match kind.width {
-            4 => self.decode_elements::<4>(place, kind, coded, bits, values),
-            _ => self.decode_elements::<8>(place, kind, coded, bits, values),
+            4 => self.decode_elements::<4>(place, kind, coded, bits, values, are_values_read),
+            _ => self.decode_elements::<8>(place, kind, coded, bits, values, are_values_read),
         }
     }
 
@@ -548,14 +558,17 @@ impl Predictor {
         coded: &Coded<'_>,
         bits: &mut [u64],
         values: &mut [f64],
+        are_values_read: bool,
     ) -> Option<()> {
         let column = &place.columns[place.column];
+        let are_values_read = kind.is_float && are_values_read;
         let marks = &coded.marks;
         // As many as there are of each kind.
         let [mut left, mut near, mut told] = coded.numbers.each_ref().map(Vec::as_slice);
         let (mut row, mut units) = (Row::default(), Units::new(self.unit));
         // Where nothing depends on the place all are one row.
-        let is_one_row = self.sets.is_empty() && marks.cells.is_empty() && column.wrap.is_none();
+        let is_unplaced = column.wrap.is_none() || !are_values_read;
+        let is_one_row = self.sets.is_empty() && marks.cells.is_empty() && is_unplaced;
         let whole = Array { start: 0, dims: [1, 1, column.elements], like: 0 };
         let arrays = if is_one_row { std::slice::from_ref(&whole) } else { &column.arrays };
         rows_of(arrays, column.base, |array, i, j, start| {
@@ -592,7 +605,7 @@ impl Predictor {
                         row.fill(set, field, start, left, bits, values);
                     }
                 }
-                if kind.is_float && (what != LITERAL || !matches!(set, Some(Set::Linear { .. }))) {
+                if are_values_read && (what != LITERAL || !matches!(set, Some(Set::Linear { .. }))) {
                     let both = values[at..at + count].iter_mut().zip(&bits[at..at + count]);
                     both.for_each(|(value, &bits)| *value = kind.value(bits));
                     if let Some(wrap) = column.wrap {

@@ -44,6 +44,13 @@ pub(super) struct Runs {
     pub strides: [Strides; 2],
 }
 
+impl Runs {
+    /// None, of so many elements.
+    pub(super) fn none(elements: usize) -> Self {
+        Self { froms: [vec![0; elements], Vec::new()], tokens: Default::default(), strides: Default::default() }
+    }
+}
+
 /// Slack of near runs, by the width of the elements.
 pub(super) fn slack_of(elements: Elements) -> Slack {
     if elements.width == 4 { 6 } else { 20 }

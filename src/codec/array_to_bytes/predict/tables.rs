@@ -4,9 +4,10 @@
 //! the greatest are there, the rows are put in the order of the numbers. Numbers are given once, at the beginning, row
 //! by row of a lattice: so whatever was near then stands near, in up to three dimensions, and tables that were given
 //! numbers alike (gas and dark matter) lie on each other. The order that the rows came in is stored beside, as in
-//! `chain.rs` or as differences.
+//! `curve.rs`, in `chain.rs` or as differences.
 
 use super::chain::{self, Chain};
+use super::curve::{Curve, Runs};
 use super::fit::{Sampled, select};
 use super::layout::{Dims, Group, Kind, Layout, product, put, take};
 use super::numbers::Elements;
@@ -25,7 +26,13 @@ const TABLES_MAX: usize = 64;
 const SAMPLE: usize = 1024;
 /// Mean step from row to row, as a part of all extents, over which positions do not tell the order.
 const STEP_MAX: f64 = 0.2;
-/// Positions by which it is decided whether they go round.
+/// How an order is told: place by place, by which of the nearest comes next, along a curve.
+const STEPS: usize = 0;
+const CHAIN: usize = 1;
+const CURVE: usize = 2;
+/// A curve that leaves less than a byte for so many rows is as good as any other way.
+const CURVE_PART: usize = 16;
+/// Positions by which it is decided whether they go round, and pairs of rows by which whether those near in space follow each other.
 const LOOKED_AT: usize = 4096;
 /// How alike distances from the places must be for positions to go round: 1 if all are the same, 0 if they are anyhow.
 const SURE_MIN: f64 = 0.5;
@@ -387,8 +394,8 @@ pub(super) fn read(bytes: &mut &[u8], groups: &mut [Group], older: bool) -> Opti
     Some(tables)
 }
 
-/// The order of a table's rows: numbers for the header, and both codes.
-type Order = (Vec<usize>, [Vec<u8>; 2]);
+/// The order of a table's rows: what the header says of it, and both codes.
+type Order = (Vec<u8>, [Vec<u8>; 2]);
 
 /// Writes the orders of all tables' rows.
 pub(super) fn encode_orders(
@@ -398,8 +405,8 @@ pub(super) fn encode_orders(
     header: &mut Vec<u8>,
     codes: &mut Vec<u8>,
 ) {
-    for (numbers, parts) in threads::all(layout.tables.len(), threads, |t| encode_order(layout, t, numbers, effort)) {
-        numbers.iter().for_each(|&n| put(n, header));
+    for (own, parts) in threads::all(layout.tables.len(), threads, |t| encode_order(layout, t, numbers, effort)) {
+        header.extend(own);
         for part in parts {
             put(part.len(), header);
             codes.extend(part);
@@ -415,22 +422,63 @@ fn encode_order(layout: &Layout, t: usize, (kind, bits): (Elements, &[u64]), eff
             residual::encode(&Numbers { values, floats: None, is_predicted: true, around: &[] }, Effort::of(effort))
         }
     };
+    let (three, is_row) = (positions(layout, t, kind, bits), table.is_row());
+    let header = |way: usize| {
+        let mut header = Vec::new();
+        put(way, &mut header);
+        three.iter().filter(|_| way > STEPS).flatten().for_each(|&column| put(column, &mut header));
+        header
+    };
+    let mut best: Option<Order> = None;
+    let mut take_it = |order: Order| {
+        let length = |order: &Order| order.0.len() + order.1.iter().map(Vec::len).sum::<usize>();
+        if best.as_ref().is_none_or(|best| length(&order) < length(best)) {
+            best = Some(order);
+        }
+        best.as_ref().map_or(0, length)
+    };
+    if let Some(columns) = three {
+        let point = point(layout, columns, kind, bits);
+        // A cube as large as the box, if there is one, or around all points.
+        for period in period(layout, columns).into_iter().map(Some).chain([None]) {
+            let Some(curve) = Curve::find(&point, table.places(), &table.slots, period) else { continue };
+            let Some(Runs { jumps, lengths }) = curve.runs(&point, &is_row, &table.slots) else { continue };
+            let mut header = header(CURVE);
+            curve.write(&mut header);
+            put(jumps.len(), &mut header);
+            if take_it((header, [code(&jumps), code(&lengths)])) * CURVE_PART < table.slots.len() {
+                return best.unwrap_or_default();
+            }
+        }
+    }
     let mut before = -1;
     let steps: Vec<i64> = (table.slots.iter())
         .map(|&slot| i64::from(slot) - std::mem::replace(&mut before, i64::from(slot)) - 1)
         .collect();
-    let mut best = (vec![0], [code(&steps), Vec::new()]);
-    if effort > 1
-        && let Some(columns) = positions(layout, t, kind, bits)
-    {
+    take_it((header(STEPS), [code(&steps), Vec::new()]));
+    if let Some(columns) = three.filter(|_| effort > 1) {
         let points = columns.map(|column| points(layout, column, kind, bits));
-        let (ranks, others) = Chain::new(points.each_ref().map(Vec::as_slice), &table.is_row()).ranks(&table.slots);
-        let (ranks, others) = (code(&ranks), code(&others));
-        if ranks.len() + others.len() < best.1[0].len() {
-            best = (vec![1, columns[0], columns[1], columns[2]], [ranks, others]);
-        }
+        let (ranks, others) = Chain::new(points.each_ref().map(Vec::as_slice), &is_row).ranks(&table.slots);
+        take_it((header(CHAIN), [code(&ranks), code(&others)]));
     }
-    best
+    best.unwrap_or_default()
+}
+
+/// The edge of the box in which positions go round, if it is a cube.
+fn period(layout: &Layout, columns: [usize; 3]) -> Option<f64> {
+    let [x, y, z] = columns.map(|column| layout.columns[column].wrap.map(|wrap| wrap.period));
+    x.filter(|_| x == y && y == z)
+}
+
+/// What these columns have at a place.
+fn point<'a>(
+    layout: &'a Layout,
+    columns: [usize; 3],
+    kind: Elements,
+    bits: &'a [u64],
+) -> impl Fn(usize) -> [f64; 3] + 'a {
+    let columns = columns.map(|n| &bits[layout.columns[n].base..][..layout.columns[n].elements]);
+    move |n| columns.map(|column| kind.value(column[n]))
 }
 
 fn points(layout: &Layout, column: usize, kind: Elements, bits: &[u64]) -> Vec<f64> {
@@ -445,15 +493,16 @@ fn positions(layout: &Layout, t: usize, kind: Elements, bits: &[u64]) -> Option<
     let step = |column: usize| {
         let values = points(layout, column, kind, bits);
         let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(low, high), &v| (low.min(v), high.max(v)));
-        let (mut sum, mut same) = (0.0, 0);
-        for pair in table.slots.windows(2) {
+        let (mut sum, mut same, mut pairs) = (0.0, 0u32, 0u32);
+        for pair in table.slots.windows(2).step_by(table.slots.len().div_ceil(LOOKED_AT)) {
+            pairs += 1;
             let [a, b] = [values[pair[0] as usize], values[pair[1] as usize]];
             sum += (a - b).abs();
-            same += usize::from(a == b);
+            same += u32::from(a == b);
         }
-        let mean = sum / table.slots.len() as f64 / (high - low);
+        let mean = sum / f64::from(pairs) / (high - low);
         // What takes few values tells nothing.
-        if mean.is_finite() && same * 8 < table.slots.len() { mean } else { 1.0 }
+        if mean.is_finite() && same * 8 < pairs { mean } else { 1.0 }
     };
     let mut columns: Vec<(usize, usize, f64)> = Vec::new(); // lanes of its group, place in the order of coding, step
     layout.each_placed(|own, table, group| {
@@ -484,37 +533,49 @@ pub(super) fn decode_orders(
     for table in &layout.tables {
         let mut columns = [0; 3];
         let way = take(header)?;
-        if way == 1 {
+        if way > STEPS {
             for column in &mut columns {
                 *column =
                     take(header).filter(|&n| layout.columns.get(n).is_some_and(|c| c.elements == table.places()))?;
             }
         }
+        let curve = match way {
+            CURVE => Some((Curve::read(header, table.places())?, take(header)?)),
+            _ => None,
+        };
         let mut parts: [&[u8]; 2] = [&[]; 2];
         for part in &mut parts {
             let (front, rest) = codes.split_at_checked(take(header)?)?;
             (*part, *codes) = (front, rest);
         }
-        stored.push((way, columns, parts));
+        stored.push((way, columns, curve, parts));
     }
-    let order = |t: usize| decode_order(layout, t, numbers, stored[t]);
+    let order = |t: usize| decode_order(layout, t, numbers, &stored[t]);
     threads::all(stored.len(), threads, order).into_iter().collect()
 }
+
+/// How an order is told, by which columns, by which curve and how many runs along it; and both codes.
+type Stored<'a> = (usize, [usize; 3], Option<(Curve, usize)>, [&'a [u8]; 2]);
 
 fn decode_order(
     layout: &Layout,
     t: usize,
     (kind, bits): (Elements, &[u64]),
-    (way, columns, parts): (usize, [usize; 3], [&[u8]; 2]),
+    (way, columns, curve, parts): &Stored<'_>,
 ) -> Option<Vec<u32>> {
     let table = &layout.tables[t];
     let numbers = |code: &[u8], count: usize| match count {
         0 => code.is_empty().then(Vec::new),
         count => residual::decode(code, count, |_| 0, Vec::new),
     };
+    if let Some((curve, runs)) = curve {
+        (*runs <= table.row_count()).then_some(())?;
+        let runs = Runs { jumps: numbers(parts[0], *runs)?, lengths: numbers(parts[1], *runs)? };
+        return curve.order(point(layout, *columns, kind, bits), &table.is_row(), &runs);
+    }
     let first = numbers(parts[0], table.row_count())?;
-    match way {
-        0 if parts[1].is_empty() => {
+    match *way {
+        STEPS if parts[1].is_empty() => {
             let mut before = -1i64;
             (first.into_iter())
                 .map(|step| {
@@ -523,7 +584,7 @@ fn decode_order(
                 })
                 .collect()
         }
-        1 => {
+        CHAIN => {
             let others = numbers(parts[1], first.iter().filter(|&&rank| rank == chain::NEAR as i64).count())?;
             let points = columns.map(|column| points(layout, column, kind, bits));
             Chain::new(points.each_ref().map(Vec::as_slice), &table.is_row()).order(&first, &others)
