@@ -22,6 +22,8 @@ const TURNS: usize = 48;
 /// Rows for each of the cells, 64 in a node, by whose order a curve is learned; and nodes at most.
 const ROWS_OF_CELL: usize = 4;
 const NODES_MAX: usize = 512;
+/// Nodes whose order is tried as the one that the others are turned from.
+const FIRST_TRIED: usize = 8;
 /// Points whose keys are made together.
 const TOGETHER: usize = 64;
 /// Parts of half a box, by which walls are first looked for.
@@ -463,15 +465,19 @@ fn learned(rows: impl Iterator<Item = u64>, levels: u32, may_move: bool) -> Opti
         let all = order.iter().fold(0u32, |all, octant| all | 1 << octant);
         if let Ok(order) = <[u8; OCTANTS]>::try_from(order)
             && all == 0xFF
+            && passed.len() < NODES_MAX
         {
             passed.push((n, order, node));
         }
     }
-    let first = passed.first()?.1;
-    let products = products();
-    let turn_to = |order: &[u8; OCTANTS]| {
-        (0..TURNS as u8).find(|&turn| first.iter().zip(order).all(|(&own, &there)| turned(turn, own) == there))
+    let turn_between = |from: &[u8; OCTANTS], to: &[u8; OCTANTS]| {
+        (0..TURNS as u8).find(|&turn| from.iter().zip(to).all(|(&own, &there)| turned(turn, own) == there))
     };
+    // Of some the one that most others are turned from.
+    let alike = |from: &[u8; OCTANTS]| passed.iter().filter(|(_, to, _)| turn_between(from, to).is_some()).count();
+    let tried = passed.iter().step_by(passed.len().div_ceil(FIRST_TRIED).max(1)).map(|(_, order, _)| *order);
+    let first = tried.min_by_key(|order| std::cmp::Reverse(alike(order)))?;
+    let products = products();
     // When each octant is passed, for each turn.
     let when: Vec<[u8; OCTANTS]> = (0..TURNS as u8)
         .map(|turn| {
@@ -483,7 +489,7 @@ fn learned(rows: impl Iterator<Item = u64>, levels: u32, may_move: bool) -> Opti
     let mut votes = [[0u32; TURNS]; OCTANTS];
     let mut turned_nodes: Vec<(usize, u8)> = Vec::new();
     for (n, order, node) in &passed {
-        let Some(own) = turn_to(order).filter(|_| turned_nodes.len() < NODES_MAX) else { continue };
+        let Some(own) = turn_between(&first, order) else { continue };
         turned_nodes.push((*n, own));
         for (at, octant) in order.iter().enumerate() {
             let of_octant = node.cells[..usize::from(node.count)].iter().filter(|&cell| cell >> 3 == *octant);
@@ -620,6 +626,20 @@ mod tests {
         let found = Curve::find(at(&points), points[0].len(), &order, None).expect("it is a curve");
         let runs = found.runs(at(&points), &[true; 8000], &order).expect("cells");
         assert!(runs.jumps.len() < 20, "{} runs", runs.jumps.len());
+    }
+
+    #[test]
+    fn a_curve_is_learned_where_the_first_cells_are_not_in_its_order() {
+        let points = some(20_000, 7, false);
+        let mut order = sorted(&points, [0.0; 3], 10.0, skilling);
+        // The first two octants of the first node by which it is learned change places.
+        let cell = |n: u32| points.each_ref().map(|x| (x[n as usize] / 10.0 * (1u64 << LEVELS_MAX) as f64) as u64);
+        let octants_before = |n: u32| skilling(cell(n)) >> (3 * (LEVELS_MAX - 3));
+        let [first, two] = [1, 2].map(|end| order.partition_point(|&n| octants_before(n) < end));
+        order[..two].rotate_left(first);
+        let found = Curve::find(at(&points), 20_000, &order, Some(10.0)).expect("it is a curve");
+        let runs = found.runs(at(&points), &[true; 20_000], &order).expect("cells");
+        assert!(runs.jumps.len() < 40, "{} runs", runs.jumps.len());
     }
 
     #[test]

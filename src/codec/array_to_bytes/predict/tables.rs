@@ -33,7 +33,7 @@ const CURVE: usize = 2;
 /// A curve that leaves less than a byte for so many rows is as good as any other way.
 const CURVE_PART: usize = 16;
 /// Positions by which it is decided whether they go round, and pairs of rows by which whether those near in space follow each other.
-const LOOKED_AT: usize = 4096;
+const LOOKED_AT: usize = 1024;
 /// How alike distances from the places must be for positions to go round: 1 if all are the same, 0 if they are anyhow.
 const SURE_MIN: f64 = 0.5;
 
