@@ -322,6 +322,21 @@ fn densities_cost_next_to_nothing_where_positions_and_lengths_tell_them() {
     }
 }
 
+#[test]
+fn densities_are_told_where_all_are_doubles_too() {
+    let chain = Chain::predict(&ElementType::F64, 2).expect("numbers");
+    let mut scratch = Scratch::default();
+    let (arrays, raw) = gas_of_doubles(&[400, 327]);
+    let stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
+    assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
+    let mut others = raw.clone();
+    let end = raw.len() - 727 * 8;
+    others[end - 727 * 8..end].as_chunks_mut::<8>().0.reverse();
+    let unlike = chain.encode(&others, &arrays, &mut scratch).expect("encodes");
+    let saved = (unlike.len() as f64 - stored.len() as f64) * 8.0 / 727.0;
+    assert!(saved > 14.0, "{saved} bits for each density");
+}
+
 fn varint(mut n: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while n > 0x7F {

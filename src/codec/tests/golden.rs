@@ -42,6 +42,8 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ("predict-rows", predicted(&ElementType::F32), rows(9, &[400, 331], 2).0),
         ("predict-curve", predicted(&ElementType::F32), rows_along_a_curve(9, 0.0, &[400, 327]).0),
         ("predict-gas", predicted(&ElementType::F32), gas(&[400, 327], true, true).0),
+        ("predict-gas-f32", predicted(&ElementType::F32), gas(&[400, 327], true, true).0),
+        ("predict-gas-f64", predicted(&ElementType::F64), gas_of_doubles(&[400, 327]).0),
         ("predict-strides", predicted(&ElementType::F64), transposed(40).0),
         ("predict-points", predicted(&ElementType::F64), points(12).0),
         ("predict-i64", predicted(&ElementType::Int { width: 8, signed: true, order: Little }), vec![]),
@@ -112,7 +114,8 @@ fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_byt
                 "predict-curve" => rows_along_a_curve(9, 0.0, &[400, 327]).1,
                 "predict-strides" => transposed(40).1,
                 "predict-points" | "since-points" => points(12).1,
-                "predict-gas" => gas(&[400, 327], true, true).1,
+                "predict-gas" | "predict-gas-f32" => gas(&[400, 327], true, true).1,
+                "predict-gas-f64" => gas_of_doubles(&[400, 327]).1,
                 _ => golden_raw(chain),
             };
             let mut file = Vec::new();
@@ -129,7 +132,11 @@ fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_byt
         let (raw, stored) = rest.split_at(u32::from_le_bytes(*len) as usize);
         let mut scratch = with_older(chain, raw, &[]);
         let decoded = read.decode(stored, raw.len(), &mut scratch);
-        assert!(decoded.as_ref().is_ok_and(|decoded| decoded == raw), "{name}: {decoded:?}");
+        assert!(
+            decoded.as_ref().is_ok_and(|decoded| decoded == raw),
+            "{name}: {:?}",
+            decoded.map(|decoded| decoded.len())
+        );
         let is_our_own = read
             .steps()
             .iter()

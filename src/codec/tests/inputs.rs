@@ -237,6 +237,18 @@ pub(super) fn gas(arrays: &[u64], are_numbered: bool, masses: bool) -> (Vec<Arra
     (shapes, raw)
 }
 
+/// The same in doubles, numbered and with unlike masses: what is below the digits of singles is anything.
+pub(super) fn gas_of_doubles(arrays: &[u64]) -> (Vec<ArrayShape>, Vec<u8>) {
+    let (shapes, raw) = gas(arrays, true, true);
+    let words = raw.as_chunks::<4>().0.iter().map(|&word| u32::from_le_bytes(word));
+    let numbers = arrays.iter().sum::<u64>() as usize;
+    let wide = |(n, word): (usize, u32)| match n < numbers {
+        true => u64::from(word),
+        false => f64::from(f32::from_bits(word)).to_bits() | (n as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 36,
+    };
+    (shapes, words.enumerate().flat_map(|word| wide(word).to_le_bytes()).collect())
+}
+
 /// What was there before: every third number differs in its low bits, and the last bytes are missing.
 pub(super) fn older_of(raw: &[u8]) -> Vec<u8> {
     let changed = raw.iter().enumerate().map(|(i, byte)| if i % 24 == 0 { byte ^ 3 } else { *byte });

@@ -119,7 +119,7 @@ impl Choice {
                 (bits, values) = moved(&layout, &told, (&bits, &values));
                 layout = told;
                 for sum in &layout.sums {
-                    values.extend(sum.compute(&layout, &values, threads));
+                    values.extend(sum.compute(&layout, &values, kind.width, threads));
                 }
             }
         }

@@ -11,16 +11,11 @@
 //! each kernel, is held against every other column. A sum is one more term of a prediction (`linear.rs`).
 
 use super::layout::{Kind, Layout, put, take};
+use super::neighbours::{KERNELS, Kernel, Points, Way};
 use super::tables::Table;
-use super::tree::{Node, Tree, square};
+use super::tree::square;
 use crate::codec::threads;
 
-/// Points of a leaf at most.
-const LEAF: usize = 12;
-/// Points that are looked at for one leaf at most; beyond it all of its sums are 0.
-const LOOKED_AT_MAX: usize = 8192;
-/// Leaves that are one piece of work.
-const LEAVES: usize = 32;
 /// Sums at most.
 const SUMS_MAX: usize = 4;
 /// Particles at least, and by how many columns are tried.
@@ -37,53 +32,9 @@ const OFF_MAX: f64 = 0.02;
 /// It must vary by so many times what it is off.
 const VARIES_MIN: f64 = 8.0;
 
-/// How much a neighbour counts, by its distance as a part of that where it counts no more. Without what makes the integral 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kernel {
-    Cubic = 0,
-    Quintic = 1,
-    WendlandC2 = 2,
-    WendlandC4 = 3,
-    WendlandC6 = 4,
-}
-
-const KERNELS: [Kernel; 5] =
-    [Kernel::Cubic, Kernel::Quintic, Kernel::WendlandC2, Kernel::WendlandC4, Kernel::WendlandC6];
-
 /// What the radius of the kernel is of the length that codes write: the same, two or three times it, or by the kernel's
 /// standard deviation (Dehnen and Aly, table 1: cubic, quintic, C2, C4, C6).
 const SCALES: [f64; 8] = [1.0, 2.0, 3.0, 1.825742, 2.195775, 1.936492, 2.207940, 2.449490];
-
-impl Kernel {
-    /// `total` of the distances `q`, each with its weight, in their order.
-    fn total(self, q: &[f64], weights: &[f64]) -> f64 {
-        fn sum(q: &[f64], weights: &[f64], of: impl Fn(f64) -> f64) -> f64 {
-            q.iter().zip(weights).fold(0.0, |sum, (&q, weight)| sum + of(q) * weight)
-        }
-        let above = |limit: f64, q: f64| (limit - q).max(0.0);
-        let cube = |x: f64| x * x * x;
-        let fifth = |x: f64| x * x * x * x * x;
-        match self {
-            Self::Cubic => sum(q, weights, |q| 2.0 * cube(above(1.0, q)) - 8.0 * cube(above(0.5, q))),
-            Self::Quintic => sum(q, weights, |q| {
-                let q = 3.0 * q;
-                fifth(above(3.0, q)) - 6.0 * fifth(above(2.0, q)) + 15.0 * fifth(above(1.0, q))
-            }),
-            Self::WendlandC2 => sum(q, weights, |q| {
-                let p = above(1.0, q);
-                p * p * p * p * (1.0 + 4.0 * q)
-            }),
-            Self::WendlandC4 => sum(q, weights, |q| {
-                let p = cube(above(1.0, q));
-                p * p * (3.0 + 18.0 * q + 35.0 * q * q)
-            }),
-            Self::WendlandC6 => sum(q, weights, |q| {
-                let p = above(1.0, q) * above(1.0, q);
-                p * p * p * p * (1.0 + 8.0 * q + 25.0 * q * q + 32.0 * cube(q))
-            }),
-        }
-    }
-}
 
 /// For each place of some columns a sum over those around it. Columns are named in the order of coding.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,6 +46,8 @@ pub(super) struct Sum {
     pub weights: Option<usize>,
     pub kernel: Kernel,
     pub scale: f64,
+    /// Whether neighbours are added one after the other, as earlier builds did.
+    pub is_in_turn: bool,
     /// Where its values are, among those of all columns and sums.
     pub base: usize,
 }
@@ -131,41 +84,34 @@ impl Sum {
             })
     }
 
-    /// All sums, of values that are known up to the last column it needs.
-    pub(super) fn compute(&self, layout: &Layout, values: &[f64], threads: usize) -> Vec<f64> {
+    /// All sums, of values that are known up to the last column it needs. For elements of 4 bytes they are made of singles.
+    pub(super) fn compute(&self, layout: &Layout, values: &[f64], width: usize, threads: usize) -> Vec<f64> {
         let column = |n: usize| {
             let column = &layout.columns[n];
             &values[column.base..column.base + column.elements]
         };
         let table = layout.table_of(self.length);
-        let is_row = table.map_or_else(|| vec![true; column(self.length).len()], Table::is_row);
-        let (positions, periods) = in_box(self.positions, layout, values);
-        let tree = Tree::new(positions.each_ref().map(Vec::as_slice), &is_row, LEAF);
         let (lengths, weights) = (column(self.length), self.weights.map(column));
-        let radii: Vec<f64> = (tree.order.iter())
-            .map(|&n| Some(lengths[n as usize] * self.scale).filter(|r| r.is_finite() && *r > 0.0).unwrap_or(0.0))
-            .collect();
-        let weights: Vec<f64> = tree.order.iter().map(|&n| weights.map_or(1.0, |w| w[n as usize])).collect();
-        let leaves: Vec<&Node> = tree.leaves().map(|(_, leaf)| leaf).collect();
-        let pieces: Vec<&[&Node]> = leaves.chunks(LEAVES).collect();
-        let made = threads::all(pieces.len(), threads, |piece| {
-            let mut near = Near::default();
-            let mut sums = Vec::new();
-            for leaf in pieces[piece] {
-                near.of_leaf(&tree, leaf, (&radii, &weights, periods));
-                let each = leaf.from..leaf.to;
-                sums.extend(each.map(|at| near.sum(self.kernel, tree.places[at], radii[at])));
-            }
-            sums
-        });
-        let mut found = vec![0.0; lengths.len()];
-        let at = leaves.iter().flat_map(|leaf| tree.order[leaf.from..leaf.to].iter());
-        at.zip(made.into_iter().flatten()).for_each(|(&n, sum)| found[n as usize] = sum);
+        let is_row = table.map_or_else(|| vec![true; lengths.len()], Table::is_row);
+        let (positions, periods) = in_box(self.positions, layout, values);
+        let points = Points {
+            places: positions.each_ref().map(Vec::as_slice),
+            periods,
+            is_one: &is_row,
+            radius: &|n| Some(lengths[n] * self.scale).filter(|r| r.is_finite() && *r > 0.0).unwrap_or(0.0),
+            weight: &|n| weights.map_or(1.0, |weights| weights[n]),
+        };
+        let way = match (self.is_in_turn, width) {
+            (true, _) => Way::InTurn,
+            (false, 4) => Way::Singles,
+            (false, _) => Way::Doubles,
+        };
+        let mut sums = points.sums(self.kernel, way, threads);
         // A place without a row has what is before it, here as in the columns.
         if let Some(table) = table {
-            table.fill(&mut found);
+            table.fill(&mut sums);
         }
-        found
+        sums
     }
 }
 
@@ -180,100 +126,13 @@ fn in_box(columns: [usize; 3], layout: &Layout, values: &[f64]) -> ([Vec<f64>; 3
     (positions, columns.map(|column| column.wrap.map_or(0.0, |wrap| wrap.period)))
 }
 
-/// Whatever may be a neighbour of the points of a leaf.
-#[derive(Default)]
-struct Near {
-    places: [Vec<f64>; 3],
-    weights: Vec<f64>,
-    /// The squares of their distances to one point, and which are near to it.
-    squares: Vec<f64>,
-    near: Vec<u32>,
-    /// Of the latter the distances, as parts of the radius, and the weights.
-    distances: Vec<f64>,
-    counts: Vec<f64>,
-    open: Vec<u32>,
-}
-
-impl Near {
-    /// Collects what is in boxes that are not farther than the largest radius in the leaf, in the order of the tree, once for each
-    /// image of the tree that the periods make: by axes, the first outermost, as it is, behind, before.
-    fn of_leaf(&mut self, tree: &Tree, leaf: &Node, (radii, weights, periods): (&[f64], &[f64], [f64; 3])) {
-        self.places.iter_mut().for_each(Vec::clear);
-        self.weights.clear();
-        let reach = radii[leaf.from..leaf.to].iter().fold(0.0, |most: f64, &r| most.max(r));
-        let images = periods.map(|period| if period > 0.0 { vec![0.0, period, -period] } else { vec![0.0] });
-        for &x in &images[0] {
-            for &y in &images[1] {
-                for &z in &images[2] {
-                    self.of_image(tree, leaf, weights, [x, y, z], reach);
-                }
-            }
-        }
-        if self.weights.len() > LOOKED_AT_MAX {
-            self.places.iter_mut().for_each(Vec::clear);
-            self.weights.clear();
-        }
-    }
-
-    fn of_image(&mut self, tree: &Tree, leaf: &Node, weights: &[f64], shift: [f64; 3], reach: f64) {
-        let gap = |node: &Node| {
-            let off = |axis: usize| {
-                let (low, high) = (node.low[axis] + shift[axis], node.high[axis] + shift[axis]);
-                (low - leaf.high[axis]).max(leaf.low[axis] - high).max(0.0)
-            };
-            square([off(0), off(1), off(2)])
-        };
-        self.open.clear();
-        self.open.push(0);
-        while let Some(at) = self.open.pop() {
-            let node = &tree.nodes[at as usize];
-            if gap(node) > reach * reach || self.weights.len() > LOOKED_AT_MAX {
-                continue;
-            }
-            if node.child > 0 {
-                self.open.extend([node.child + 1, node.child]); // the first on top
-                continue;
-            }
-            for (axis, places) in self.places.iter_mut().enumerate() {
-                places.extend(tree.places[node.from..node.to].iter().map(|place| place[axis] + shift[axis]));
-            }
-            self.weights.extend_from_slice(&weights[node.from..node.to]);
-        }
-    }
-
-    /// The sum for a point of the leaf.
-    fn sum(&mut self, kernel: Kernel, [x, y, z]: [f64; 3], radius: f64) -> f64 {
-        let count = self.weights.len();
-        self.squares.resize(count, 0.0);
-        self.near.resize(count, 0);
-        let [xs, ys, zs] = self.places.each_ref().map(Vec::as_slice);
-        for (((square_of, px), py), pz) in self.squares.iter_mut().zip(xs).zip(ys).zip(zs) {
-            *square_of = square([px - x, py - y, pz - z]);
-        }
-        let limit = radius * radius;
-        let mut found = 0;
-        for (n, &square) in (0u32..).zip(&self.squares) {
-            // Written over by the next unless it is near, so that nothing is waited for.
-            self.near[found] = n;
-            found += usize::from(square < limit);
-        }
-        self.distances.clear();
-        self.distances.extend(self.near[..found].iter().map(|&n| self.squares[n as usize]));
-        self.distances.iter_mut().for_each(|d| *d = d.sqrt() / radius);
-        self.counts.clear();
-        self.counts.extend(self.near[..found].iter().map(|&n| self.weights[n as usize]));
-        let sum = kernel.total(&self.distances, &self.counts) / (radius * radius * radius);
-        if sum.is_finite() { sum } else { 0.0 }
-    }
-}
-
 pub(super) fn write(sums: &[Sum], out: &mut Vec<u8>) {
     put(sums.len(), out);
     for sum in sums {
         sum.positions.iter().for_each(|&n| put(n, out));
         put(sum.length, out);
         put(sum.weights.map_or(0, |n| n + 1), out);
-        put(sum.kernel as usize, out);
+        put(sum.kernel as usize + if sum.is_in_turn { 0 } else { KERNELS.len() }, out);
         out.extend(sum.scale.to_le_bytes());
     }
 }
@@ -284,10 +143,12 @@ pub(super) fn read(bytes: &mut &[u8], layout: &Layout) -> Option<Vec<Sum>> {
     for _ in 0..take(bytes).filter(|&n| n <= SUMS_MAX)? {
         let positions = [take(bytes)?, take(bytes)?, take(bytes)?];
         let (length, weights) = (take(bytes)?, take(bytes)?.checked_sub(1));
-        let kernel = *KERNELS.get(take(bytes)?)?;
+        let number = take(bytes)?;
+        let (is_in_turn, kernel) =
+            (number < KERNELS.len(), *KERNELS.iter().cycle().take(2 * KERNELS.len()).nth(number)?);
         let (scale, rest) = bytes.split_first_chunk::<8>()?;
         *bytes = rest;
-        let sum = Sum { positions, length, weights, kernel, scale: f64::from_le_bytes(*scale), base: 0 };
+        let sum = Sum { positions, length, weights, kernel, scale: f64::from_le_bytes(*scale), is_in_turn, base: 0 };
         sums.push(Some(sum).filter(|sum| sum.is_valid(layout))?);
     }
     Some(sums)
@@ -425,7 +286,7 @@ impl<'a> Tried<'a> {
                     let q: Vec<f64> = near.iter().map(|(distance, _)| distance / radius).collect();
                     let counts: Vec<f64> =
                         near.iter().map(|&(_, other)| weights.map_or(1.0, |(_, masses)| masses[other])).collect();
-                    kernel.total(&q, &counts) / (radius * radius * radius)
+                    kernel.sum(&q, &counts) / (radius * radius * radius)
                 })
                 .collect();
             for (target, values) in &self.columns {
@@ -439,7 +300,7 @@ impl<'a> Tried<'a> {
                 if off < OFF_MAX && varies(own, off * VARIES_MIN) {
                     let weights = weights.map(|(n, _)| n);
                     let positions = self.positions;
-                    let sum = Sum { positions, length, weights, kernel, scale, base: 0 };
+                    let sum = Sum { positions, length, weights, kernel, scale, is_in_turn: false, base: 0 };
                     found.push(Found { sum, target: *target, off });
                 }
             }
@@ -515,7 +376,7 @@ mod tests {
                 let distance = square(off).sqrt();
                 if distance < radius {
                     let weight = sum.weights.map_or(1.0, |weights| value(weights, other));
-                    total += sum.kernel.total(&[distance / radius], &[weight]);
+                    total += sum.kernel.sum(&[distance / radius], &[weight]);
                 }
             }
             total / radius.powi(3)
@@ -530,12 +391,17 @@ mod tests {
         let (layout, values) = particles(700);
         for kernel in KERNELS {
             for (weights, scale) in [(None, 1.0), (Some(4), 2.0)] {
-                let sum = Sum { positions: [0, 1, 2], length: 3, weights, kernel, scale, base: 0 };
-                let found = sum.compute(&layout, &values, 1);
+                let sum = Sum { positions: [0, 1, 2], length: 3, weights, kernel, scale, is_in_turn: false, base: 0 };
+                let found = sum.compute(&layout, &values, 8, 1);
                 let bits = |sums: &[f64]| sums.iter().map(|sum| sum.to_bits()).collect::<Vec<u64>>();
-                assert_eq!(bits(&found), bits(&sum.compute(&layout, &values, 5)));
-                for (n, (found, expected)) in found.iter().zip(every_pair(&sum, &layout, &values)).enumerate() {
-                    assert!((found - expected).abs() <= expected * 1e-9, "{kernel:?} at {n}: {found}, not {expected}");
+                assert_eq!(bits(&found), bits(&sum.compute(&layout, &values, 8, 5)));
+                let expected = every_pair(&sum, &layout, &values);
+                let in_turn = Sum { is_in_turn: true, ..sum.clone() }.compute(&layout, &values, 8, 1);
+                for (found, most_off) in [(found, 1e-9), (in_turn, 1e-9), (sum.compute(&layout, &values, 4, 1), 1e-4)] {
+                    for (n, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                        let off = (found - expected).abs();
+                        assert!(off <= expected * most_off, "{kernel:?} at {n}: {found}, not {expected}");
+                    }
                 }
             }
         }
@@ -554,8 +420,8 @@ mod tests {
         for (kernel, weights, scale) in
             [(Kernel::Cubic, None, 2.0), (Kernel::WendlandC4, Some(4), 2.0), (Kernel::Quintic, None, 3.0)]
         {
-            let sum = Sum { positions: [0, 1, 2], length: 3, weights, kernel, scale, base: 0 };
-            let made = sum.compute(&layout, &values, 1);
+            let sum = Sum { positions: [0, 1, 2], length: 3, weights, kernel, scale, is_in_turn: false, base: 0 };
+            let made = sum.compute(&layout, &values, 8, 1);
             values.truncate(5 * places);
             values.extend(made.iter().enumerate().map(|(n, sum)| sum * (1.0 + (n % 3) as f64 * 1e-6)));
             let found = find(&with_density, &values, 0, 2);
@@ -572,8 +438,16 @@ mod tests {
         let (layout, mut values) = particles(20_000);
         let places = layout.columns[0].elements;
         values[..3 * places].fill(1.0);
-        let sum = Sum { positions: [0, 1, 2], length: 3, weights: None, kernel: Kernel::Cubic, scale: 1.0, base: 0 };
-        assert!(sum.compute(&layout, &values, 1).iter().all(|&sum| sum == 0.0));
+        let sum = Sum {
+            positions: [0, 1, 2],
+            length: 3,
+            weights: None,
+            kernel: Kernel::Cubic,
+            scale: 1.0,
+            is_in_turn: false,
+            base: 0,
+        };
+        assert!(sum.compute(&layout, &values, 8, 1).iter().all(|&sum| sum == 0.0));
     }
 
     #[test]
@@ -581,15 +455,11 @@ mod tests {
         let (layout, values) = particles(700);
         for odd in [f64::NAN, f64::INFINITY, -1.0, 0.0, 1e-300, 1e300] {
             let values: Vec<f64> = values.iter().enumerate().map(|(n, &v)| if n % 7 == 0 { odd } else { v }).collect();
-            let sum = Sum {
-                positions: [0, 1, 2],
-                length: 3,
-                weights: Some(4),
-                kernel: Kernel::WendlandC6,
-                scale: 2.0,
-                base: 0,
-            };
-            assert!(sum.compute(&layout, &values, 2).iter().all(|sum| sum.is_finite()));
+            for (is_in_turn, width) in [(true, 8), (false, 4), (false, 8)] {
+                let (positions, kernel) = ([0, 1, 2], Kernel::WendlandC6);
+                let sum = Sum { positions, length: 3, weights: Some(4), kernel, scale: 2.0, is_in_turn, base: 0 };
+                assert!(sum.compute(&layout, &values, width, 2).iter().all(|sum| sum.is_finite()));
+            }
             find(&layout, &values, 0, 1);
         }
     }

@@ -17,6 +17,7 @@ mod fit;
 mod kernel;
 mod layout;
 mod linear;
+mod neighbours;
 mod nested;
 mod numbers;
 mod older;
@@ -407,7 +408,7 @@ fn decode(
         let place = Place { columns, sums, column: known_columns + n };
         stored[n].0.decode(place, kind, &coded?, bits, values, is_read[place.column])?;
         for sum in used.iter().filter(|sum| sum.last() == place.column) {
-            let made = sum.compute(&layout, values, threads);
+            let made = sum.compute(&layout, values, kind.width, threads);
             values[sum.base..sum.base + made.len()].copy_from_slice(&made);
         }
         Some(())

@@ -1,0 +1,528 @@
+//! Sums over the neighbours of points, of a kernel of the distance: what `kernel.rs` computes with.
+//!
+//! The points of a leaf of the tree share one list of whatever is near to one of them. All of it is computed with, and counts
+//! nothing where it is too far, in sums side by side: there is nothing to decide for each neighbour, and a processor takes as many of
+//! them at a time as its registers hold. Where elements are singles, so are the numbers of the sums: twice as many. Every host gets the
+//! same, since the order of the list and of the sums is part of the format.
+
+use super::tree::{Node, Tree, square};
+use crate::codec::threads;
+use std::ops::{Add, Mul, Sub};
+
+/// Points of a leaf at most; and where sums are made one after the other.
+const LEAF: usize = 24;
+const LEAF_IN_TURN: usize = 12;
+/// Points that are looked at for one leaf at most; beyond it all of its sums are 0.
+const LOOKED_AT_MAX: usize = 8192;
+/// Leaves that are one piece of work.
+const LEAVES: usize = 16;
+/// Sums side by side.
+const LANES: usize = 16;
+
+/// How much a neighbour counts, by its distance as a part of that where it counts no more. Without what makes the integral 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kernel {
+    Cubic = 0,
+    Quintic = 1,
+    WendlandC2 = 2,
+    WendlandC4 = 3,
+    WendlandC6 = 4,
+}
+
+pub(super) const KERNELS: [Kernel; 5] =
+    [Kernel::Cubic, Kernel::Quintic, Kernel::WendlandC2, Kernel::WendlandC4, Kernel::WendlandC6];
+
+/// Numbers with which sums are made: singles or doubles.
+pub(super) trait Real:
+    Copy + Default + PartialOrd + Send + Sync + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self>
+{
+    fn of(value: f64) -> Self;
+    fn double(self) -> f64;
+    fn root(self) -> Self;
+}
+
+impl Real for f32 {
+    #[inline(always)]
+    fn of(value: f64) -> Self {
+        value as f32
+    }
+
+    #[inline(always)]
+    fn double(self) -> f64 {
+        f64::from(self)
+    }
+
+    #[inline(always)]
+    fn root(self) -> Self {
+        self.sqrt()
+    }
+}
+
+impl Real for f64 {
+    #[inline(always)]
+    fn of(value: f64) -> Self {
+        value
+    }
+
+    #[inline(always)]
+    fn double(self) -> f64 {
+        self
+    }
+
+    #[inline(always)]
+    fn root(self) -> Self {
+        self.sqrt()
+    }
+}
+
+impl Kernel {
+    #[inline(always)]
+    fn at<T: Real>(self, q: T) -> T {
+        let above = |limit: f64, q: T| {
+            let above = T::of(limit) - q;
+            if above > T::default() { above } else { T::default() }
+        };
+        let times = |factor: f64, x: T| T::of(factor) * x;
+        let cube = |x: T| x * x * x;
+        let fifth = |x: T| x * x * x * x * x;
+        match self {
+            Self::Cubic => times(2.0, cube(above(1.0, q))) - times(8.0, cube(above(0.5, q))),
+            Self::Quintic => {
+                let q = times(3.0, q);
+                fifth(above(3.0, q)) - times(6.0, fifth(above(2.0, q))) + times(15.0, fifth(above(1.0, q)))
+            }
+            Self::WendlandC2 => {
+                let p = above(1.0, q);
+                p * p * p * p * (T::of(1.0) + times(4.0, q))
+            }
+            Self::WendlandC4 => {
+                let p = cube(above(1.0, q));
+                p * p * (T::of(3.0) + times(18.0, q) + times(35.0, q) * q)
+            }
+            Self::WendlandC6 => {
+                let p = above(1.0, q) * above(1.0, q);
+                p * p * p * p * (T::of(1.0) + times(8.0, q) + times(25.0, q) * q + times(32.0, cube(q)))
+            }
+        }
+    }
+
+    /// The sum over a list, in as many sums side by side; distances times `inverse` are parts of the radius.
+    #[inline(always)]
+    fn total<T: Real>(self, near: &Near<T>, place: [T; 3], inverse: T) -> T {
+        // A loop for each of them, in which nothing is to be decided.
+        match self {
+            Self::Cubic => near.total(place, inverse, |q| Self::Cubic.at(q)),
+            Self::Quintic => near.total(place, inverse, |q| Self::Quintic.at(q)),
+            Self::WendlandC2 => near.total(place, inverse, |q| Self::WendlandC2.at(q)),
+            Self::WendlandC4 => near.total(place, inverse, |q| Self::WendlandC4.at(q)),
+            Self::WendlandC6 => near.total(place, inverse, |q| Self::WendlandC6.at(q)),
+        }
+    }
+
+    /// The sum over distances that are known, as parts of the radius, each with its weight.
+    pub(super) fn sum(self, parts: &[f64], weights: &[f64]) -> f64 {
+        parts.iter().zip(weights).fold(0.0, |sum, (&part, weight)| sum + self.at(part) * weight)
+    }
+}
+
+/// How sums are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Of whatever is nearer than the radius, one after the other, in doubles. Read, but no longer written.
+    InTurn,
+    /// In singles or doubles, as the elements are.
+    Singles,
+    Doubles,
+}
+
+/// Points that are summed over: in a box that goes round where a period is not 0.
+pub(super) struct Points<'a> {
+    pub places: [&'a [f64]; 3],
+    pub periods: [f64; 3],
+    /// Which of them there are.
+    pub is_one: &'a [bool],
+    /// How far others count, and how much each does.
+    pub radius: &'a (dyn Fn(usize) -> f64 + Sync),
+    pub weight: &'a (dyn Fn(usize) -> f64 + Sync),
+}
+
+impl Points<'_> {
+    /// For each of them the sum over those around it, 0 where it is no number.
+    pub(super) fn sums(&self, kernel: Kernel, way: Way, threads: usize) -> Vec<f64> {
+        let tree = Tree::new(self.places, self.is_one, if way == Way::InTurn { LEAF_IN_TURN } else { LEAF });
+        let of_each = |of: &dyn Fn(usize) -> f64| tree.order.iter().map(|&n| of(n as usize)).collect();
+        let sorted = Sorted {
+            places: self.places.map(|axis| of_each(&|n| axis[n])),
+            radii: of_each(self.radius),
+            weights: of_each(self.weight),
+            periods: self.periods,
+            tree: &tree,
+        };
+        let leaves: Vec<&Node> = tree.leaves().map(|(_, leaf)| leaf).collect();
+        let pieces: Vec<&[&Node]> = leaves.chunks(LEAVES).collect();
+        let made = threads::all(pieces.len(), threads, |piece| match way {
+            Way::InTurn => sorted.sums_in_turn(kernel, pieces[piece]),
+            Way::Singles => sorted.sums::<f32>(kernel, pieces[piece]),
+            Way::Doubles => sorted.sums::<f64>(kernel, pieces[piece]),
+        });
+        let mut sums = vec![0.0; self.is_one.len()];
+        let at = leaves.iter().flat_map(|leaf| tree.order[leaf.from..leaf.to].iter());
+        at.zip(made.into_iter().flatten()).for_each(|(&n, sum)| sums[n as usize] = sum);
+        sums
+    }
+}
+
+/// Points in the order of their tree.
+struct Sorted<'a> {
+    tree: &'a Tree,
+    places: [Vec<f64>; 3],
+    periods: [f64; 3],
+    radii: Vec<f64>,
+    weights: Vec<f64>,
+}
+
+impl Sorted<'_> {
+    /// The sums for the points of these leaves.
+    fn sums<T: Real>(&self, kernel: Kernel, leaves: &[&Node]) -> Vec<f64> {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            #[expect(unsafe_code, reason = "safe where there is AVX2")]
+            return unsafe { self.sums_avx2::<T>(kernel, leaves) };
+        }
+        self.sums_anywhere::<T>(kernel, leaves)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn sums_avx2<T: Real>(&self, kernel: Kernel, leaves: &[&Node]) -> Vec<f64> {
+        self.sums_anywhere::<T>(kernel, leaves)
+    }
+
+    #[inline(always)]
+    fn sums_anywhere<T: Real>(&self, kernel: Kernel, leaves: &[&Node]) -> Vec<f64> {
+        let (mut candidates, mut near) = (Candidates::<T>::default(), Near::<T>::default());
+        let mut sums = Vec::new();
+        // Together, unless there is too much around them all.
+        let each = if candidates.fill(self, leaves, LOOKED_AT_MAX * 4) { leaves.len() } else { 1 };
+        for leaves in leaves.chunks(each) {
+            let is_whole = each > 1 || candidates.fill(self, leaves, LOOKED_AT_MAX);
+            for leaf in leaves {
+                near.clear();
+                if is_whole {
+                    candidates.list(self.reach(leaf), leaf, &mut near);
+                }
+                near.fill_up();
+                for at in leaf.from..leaf.to {
+                    let radius = self.radii[at];
+                    let place: [T; 3] = std::array::from_fn(|axis| T::of(self.places[axis][at]));
+                    let total = kernel.total(&near, place, T::of(1.0 / radius)).double();
+                    let sum = total / (radius * radius * radius);
+                    sums.push(if sum.is_finite() { sum } else { 0.0 });
+                }
+            }
+        }
+        sums
+    }
+
+    /// The same one after the other.
+    fn sums_in_turn(&self, kernel: Kernel, leaves: &[&Node]) -> Vec<f64> {
+        let (mut candidates, mut near) = (Candidates::<f64>::default(), Near::<f64>::default());
+        let mut sums = Vec::new();
+        for leaf in leaves {
+            near.clear();
+            if candidates.fill(self, &[leaf], LOOKED_AT_MAX) {
+                candidates.list_all(&mut near);
+            }
+            let [xs, ys, zs] = &near.places;
+            for at in leaf.from..leaf.to {
+                let (radius, [x, y, z]) = (self.radii[at], self.places.each_ref().map(|axis| axis[at]));
+                let squares = xs.iter().zip(ys).zip(zs).map(|((px, py), pz)| square([px - x, py - y, pz - z]));
+                let (parts, weights): (Vec<f64>, Vec<f64>) = (squares.zip(&near.weights))
+                    .filter(|(square, _)| *square < radius * radius)
+                    .map(|(square, weight)| (square.sqrt() / radius, weight))
+                    .unzip();
+                let sum = kernel.sum(&parts, &weights) / (radius * radius * radius);
+                sums.push(if sum.is_finite() { sum } else { 0.0 });
+            }
+        }
+        sums
+    }
+
+    /// The largest radius in a leaf.
+    fn reach(&self, leaf: &Node) -> f64 {
+        self.radii[leaf.from..leaf.to].iter().fold(0.0, |most: f64, &r| most.max(r))
+    }
+}
+
+/// The leaves that may be near to some others, in the order of the tree, once for each image of the tree that the periods make: by
+/// axes, the first outermost, as it is, behind, before.
+#[derive(Default)]
+struct Candidates<T> {
+    /// Of each leaf the box, and how many points it has.
+    low: [Vec<f64>; 3],
+    high: [Vec<f64>; 3],
+    counts: Vec<usize>,
+    /// As many of them for each leaf as one may have.
+    places: [Vec<T>; 3],
+    weights: Vec<T>,
+    points: usize,
+    /// Of each leaf the squared distance to one box.
+    gaps: Vec<f64>,
+    open: Vec<u32>,
+}
+
+impl<T: Real> Candidates<T> {
+    /// Whether all that is around these leaves are no more than so many points, and are here now.
+    #[inline(always)]
+    fn fill(&mut self, sorted: &Sorted<'_>, leaves: &[&Node], most: usize) -> bool {
+        self.low.iter_mut().chain(&mut self.high).for_each(Vec::clear);
+        self.places.iter_mut().chain([&mut self.weights]).for_each(Vec::clear);
+        self.counts.clear();
+        self.points = 0;
+        let fold =
+            |of: &dyn Fn(&Node) -> f64, with: fn(f64, f64) -> f64| leaves.iter().map(|leaf| of(leaf)).reduce(with);
+        let low = std::array::from_fn(|axis| fold(&|leaf| leaf.low[axis], f64::min).unwrap_or(0.0));
+        let high = std::array::from_fn(|axis| fold(&|leaf| leaf.high[axis], f64::max).unwrap_or(0.0));
+        let reach = leaves.iter().map(|leaf| sorted.reach(leaf)).fold(0.0, f64::max);
+        let images = sorted.periods.map(|period| [0.0, period, -period]);
+        let ways = sorted.periods.map(|period| if period > 0.0 { 3 } else { 1 });
+        for &x in &images[0][..ways[0]] {
+            for &y in &images[1][..ways[1]] {
+                for &z in &images[2][..ways[2]] {
+                    self.fill_image(sorted, (low, high), [x, y, z], reach, most);
+                }
+            }
+        }
+        self.points <= most
+    }
+
+    #[inline(always)]
+    fn fill_image(
+        &mut self,
+        sorted: &Sorted<'_>,
+        (low, high): ([f64; 3], [f64; 3]),
+        shift: [f64; 3],
+        reach: f64,
+        most: usize,
+    ) {
+        self.open.clear();
+        self.open.push(0);
+        while let Some(at) = self.open.pop() {
+            let node = &sorted.tree.nodes[at as usize];
+            let own_low: [f64; 3] = std::array::from_fn(|axis| node.low[axis] + shift[axis]);
+            let own_high: [f64; 3] = std::array::from_fn(|axis| node.high[axis] + shift[axis]);
+            let off = |axis: usize| gap((own_low[axis], own_high[axis]), (low[axis], high[axis]));
+            if square([off(0), off(1), off(2)]) > reach * reach || self.points > most {
+                continue;
+            }
+            if node.child > 0 {
+                self.open.extend([node.child + 1, node.child]); // the first on top
+                continue;
+            }
+            let each = node.from..node.to;
+            let block = |own: &[f64], shift: f64| {
+                let mut block = [T::default(); LEAF];
+                block.iter_mut().zip(own).for_each(|(to, &value)| *to = T::of(value + shift));
+                block
+            };
+            for axis in 0..3 {
+                self.low[axis].push(own_low[axis]);
+                self.high[axis].push(own_high[axis]);
+                let own = &sorted.places[axis][each.clone()];
+                self.places[axis].extend_from_slice(&block(own, shift[axis]));
+            }
+            self.weights.extend_from_slice(&block(&sorted.weights[each.clone()], 0.0));
+            self.counts.push(each.len());
+            self.points += each.len();
+        }
+    }
+
+    /// Lists all of them.
+    fn list_all(&self, near: &mut Near<T>) {
+        for (n, &count) in self.counts.iter().enumerate() {
+            let own = n * LEAF..n * LEAF + count;
+            for (to, from) in near.places.iter_mut().zip(&self.places) {
+                to.extend_from_slice(&from[own.clone()]);
+            }
+            near.weights.extend_from_slice(&self.weights[own]);
+        }
+    }
+
+    /// Lists for one of the leaves what is not farther from its box than its largest radius, and in a leaf that is not.
+    #[inline(always)]
+    fn list(&mut self, reach: f64, leaf: &Node, near: &mut Near<T>) {
+        self.gaps.clear();
+        self.gaps.resize(self.counts.len(), 0.0);
+        for axis in 0..3 {
+            let own = (leaf.low[axis], leaf.high[axis]);
+            for ((square, &low), &high) in self.gaps.iter_mut().zip(&self.low[axis]).zip(&self.high[axis]) {
+                let off = gap((low, high), own);
+                *square += off * off;
+            }
+        }
+        let low = leaf.low.map(T::of);
+        let high = leaf.high.map(T::of);
+        let limit = T::of(reach) * T::of(reach);
+        let [xs, ys, zs] = self.places.each_ref().map(|places| places.as_chunks::<LEAF>().0);
+        if near.which.len() < self.weights.len() + LEAF {
+            near.which.resize(self.weights.len() + LEAF, 0);
+        }
+        let (mut looked_at, mut found) = (0, 0);
+        for (n, (&count, _)) in
+            self.counts.iter().zip(&self.gaps).enumerate().filter(|(_, (_, gap))| **gap <= reach * reach)
+        {
+            looked_at += count;
+            let off = |place: T, axis: usize| gap((place, place), (low[axis], high[axis]));
+            let mut squares = [T::default(); LEAF];
+            for (lane, square) in squares.iter_mut().enumerate() {
+                let [x, y, z] = [off(xs[n][lane], 0), off(ys[n][lane], 1), off(zs[n][lane], 2)];
+                *square = x * x + y * y + z * z;
+            }
+            let which = &mut near.which[found..][..LEAF];
+            let mut more = 0;
+            for (at, &square) in (n * LEAF..).zip(&squares[..count]) {
+                // Written over by the next unless it is near, so that nothing is waited for.
+                which[more] = at as u32; // they are bounded
+                more += usize::from(square <= limit);
+            }
+            found += more;
+        }
+        if looked_at > LOOKED_AT_MAX {
+            return;
+        }
+        let which = &near.which[..found];
+        for (to, from) in near.places.iter_mut().zip(&self.places) {
+            to.extend(which.iter().map(|&n| from[n as usize]));
+        }
+        near.weights.extend(which.iter().map(|&n| self.weights[n as usize]));
+    }
+}
+
+/// How far two spans are from each other, 0 if they meet.
+#[inline(always)]
+fn gap<T: Real>((low, high): (T, T), (other_low, other_high): (T, T)) -> T {
+    let (before, behind) = (low - other_high, other_low - high);
+    let more = if before > behind { before } else { behind };
+    if more > T::default() { more } else { T::default() }
+}
+
+/// Whatever may be a neighbour of the points of a leaf.
+#[derive(Default)]
+struct Near<T> {
+    places: [Vec<T>; 3],
+    weights: Vec<T>,
+    /// Which of those around they are.
+    which: Vec<u32>,
+}
+
+impl<T: Real> Near<T> {
+    fn clear(&mut self) {
+        self.places.iter_mut().chain([&mut self.weights]).for_each(Vec::clear);
+    }
+
+    /// As many more as make up whole lanes, which count nothing.
+    fn fill_up(&mut self) {
+        let whole = self.weights.len().next_multiple_of(LANES);
+        self.places.iter_mut().chain([&mut self.weights]).for_each(|list| list.resize(whole, T::default()));
+    }
+
+    #[inline(always)]
+    fn total(&self, [x, y, z]: [T; 3], inverse: T, of: impl Fn(T) -> T) -> T {
+        let [xs, ys, zs] = self.places.each_ref().map(|places| places.as_chunks::<LANES>().0);
+        let weights = self.weights.as_chunks::<LANES>().0;
+        let mut sums = [T::default(); LANES];
+        for (((xs, ys), zs), weights) in xs.iter().zip(ys).zip(zs).zip(weights) {
+            for lane in 0..LANES {
+                let (x, y, z) = (xs[lane] - x, ys[lane] - y, zs[lane] - z);
+                let part = (x * x + y * y + z * z).root() * inverse;
+                sums[lane] = sums[lane] + of(part) * weights[lane];
+            }
+        }
+        let mut half = LANES / 2;
+        while half > 0 {
+            for lane in 0..half {
+                sums[lane] = sums[lane] + sums[lane + half];
+            }
+            half /= 2;
+        }
+        sums[0]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Points in a box that goes round along two axes, of which some have the last radius.
+    struct Some {
+        places: [Vec<f64>; 3],
+        radii: Vec<f64>,
+    }
+
+    impl Some {
+        fn new(count: usize, radius: f64) -> Self {
+            let mut state = 17u64;
+            let mut some = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 11) as f64 / (1u64 << 53) as f64
+            };
+            let places = [(); 3].map(|()| (0..count).map(|_| some() * 4.0).collect());
+            Self { places, radii: (0..count).map(|_| radius * (0.8 + 0.4 * some())).collect() }
+        }
+
+        fn sorted<'a>(&'a self, tree: &'a Tree) -> Sorted<'a> {
+            let of = |values: &[f64]| tree.order.iter().map(|&n| values[n as usize]).collect();
+            Sorted {
+                places: self.places.each_ref().map(|axis| of(axis)),
+                radii: of(&self.radii),
+                weights: tree.order.iter().map(|&n| 1.0 + f64::from(n % 3)).collect(),
+                periods: [4.0, 0.0, 4.0],
+                tree,
+            }
+        }
+
+        fn tree(&self) -> Tree {
+            Tree::new(self.places.each_ref().map(Vec::as_slice), &vec![true; self.radii.len()], LEAF)
+        }
+    }
+
+    fn bits(sums: &[f64]) -> Vec<u64> {
+        sums.iter().map(|sum| sum.to_bits()).collect()
+    }
+
+    fn are_the_same_alone_and_together<T: Real>(some: &Some) -> Vec<f64> {
+        let tree = some.tree();
+        let sorted = some.sorted(&tree);
+        let leaves: Vec<&Node> = tree.leaves().map(|(_, leaf)| leaf).collect();
+        let alone: Vec<f64> =
+            leaves.iter().flat_map(|leaf| sorted.sums_anywhere::<T>(Kernel::Cubic, &[leaf])).collect();
+        for together in [2, LEAVES, leaves.len()] {
+            let found: Vec<f64> =
+                leaves.chunks(together).flat_map(|leaves| sorted.sums::<T>(Kernel::Cubic, leaves)).collect();
+            assert_eq!(bits(&found), bits(&alone), "{together} leaves at a time");
+        }
+        alone
+    }
+
+    #[test]
+    fn sums_are_the_same_with_wide_registers_or_without_and_however_many_leaves_are_summed_over_together() {
+        let some = Some::new(6000, 0.35);
+        let singles = are_the_same_alone_and_together::<f32>(&some);
+        let doubles = are_the_same_alone_and_together::<f64>(&some);
+        for (single, double) in singles.iter().zip(&doubles) {
+            assert!((single - double).abs() <= double * 1e-5, "{single} and {double}");
+        }
+    }
+
+    #[test]
+    fn a_leaf_that_reaches_too_far_has_no_sums_and_takes_none_from_its_fellows() {
+        let mut some = Some::new(6000, 0.35);
+        let before = are_the_same_alone_and_together::<f32>(&some);
+        some.radii[4711] = 4.0;
+        let after = are_the_same_alone_and_together::<f32>(&some);
+        let gone = before.iter().zip(&after).filter(|(_, after)| **after == 0.0).count();
+        assert!((1..=LEAF).contains(&gone), "{gone} sums are gone");
+        let same = before.iter().zip(&after).filter(|(before, after)| before == after).count();
+        assert_eq!(same + gone, 6000);
+    }
+}
