@@ -76,7 +76,8 @@ impl Model {
         let mut given = 0;
         let mut likeliest = 0;
         for (symbol, (range, &count)) in self.ranges.iter_mut().zip(&self.counts).enumerate() {
-            let share = u64::from(count) * u64::from(spread) / u64::from(self.counted.max(1));
+            // Most never come. No overflow: counts are at most COUNTED_MAX and PERIOD_LAST, the rest is less than TOTAL.
+            let share = if count == 0 { 0 } else { count * spread / self.counted };
             range.1 = 1 + share as u16; // at most TOTAL
             given += u32::from(range.1);
             if count > self.counts[likeliest] {

@@ -11,7 +11,7 @@ use super::older::{Like, Twins, same_kinds};
 use super::order::{Relation, Relations, by_size, precision, reorder, side_by_side};
 use super::predictor::{Field, Predictor, Set, Units, rows};
 use super::repeats::{self, COPIED, LITERAL, Marks, Runs};
-use super::residual::{self, Effort, Numbers};
+use super::residual::{self, Around, Effort, Numbers};
 use crate::codec::threads;
 use std::collections::HashMap;
 
@@ -529,7 +529,8 @@ impl Data<'_> {
             set.each_difference(self.field(), |n| is_in_run[n], |difference| predicted.push(difference));
         }
         let bytes = |values: &[i64], is_predicted: bool| {
-            residual::encode(&Numbers { values, floats: None, is_predicted, around: &[] }, Effort::of(0)).len()
+            residual::encode(&Numbers { values, floats: None, is_predicted, around: &Around::Line }, Effort::of(0))
+                .len()
         };
         [bytes(&predicted, true), bytes(&plain, false)]
     }

@@ -13,7 +13,7 @@
 /// Cells along each axis at most: 2 to the power of this, an even number; and how many more levels there are than so many points need
 /// where none is crowded.
 const LEVELS_MAX: u32 = 20;
-const LEVELS_MORE: u32 = 8;
+const LEVELS_MORE: u32 = 6;
 /// Levels by which a curve is learned at most.
 const LEARNED_MAX: u32 = 8;
 /// Octants, and how a cube can be turned and mirrored.
@@ -248,6 +248,11 @@ impl Curve {
             next = u32::try_from(i64::from(left.from(next)).checked_add(jump)?).ok()?;
             let rows = usize::try_from(length).ok()?.checked_add(1)?;
             (left.is_left(next) && rows <= along.len() - order.len()).then_some(())?;
+            if left.take_run(next, rows) {
+                order.extend_from_slice(&along[next as usize..][..rows]);
+                next += rows as u32; // no more than there are
+                continue;
+            }
             for _ in 0..rows {
                 next = left.from(next);
                 order.push(*along.get(next as usize)?);
@@ -289,11 +294,13 @@ impl Curve {
 
 /// Sorts by so many bits from one on, digit by digit, the lowest first; what is alike stays in its order.
 fn sort_by_top(numbers: &mut Vec<u64>, from: u32, bits: u32) {
-    const DIGIT: u32 = 12;
+    const DIGIT_MAX: u32 = 12;
+    let digit_bits = bits.div_ceil(bits.div_ceil(DIGIT_MAX).max(1)).max(1);
     let mut sorted = vec![0; numbers.len()];
-    for shift in (0..bits).step_by(DIGIT as usize) {
-        let digit = |number: u64| (number >> (from + shift)) as usize & ((1 << DIGIT.min(bits - shift)) - 1);
-        let mut next = [0u32; 1 << DIGIT]; // fewer than 2^30 in all
+    for shift in (0..bits).step_by(digit_bits as usize) {
+        let digit = |number: u64| (number >> (from + shift)) as usize & ((1 << digit_bits.min(bits - shift)) - 1);
+        let mut next = [0u32; 1 << DIGIT_MAX]; // fewer than 2^30 in all
+        let next = &mut next[..1 << digit_bits];
         numbers.iter().for_each(|&number| next[digit(number)] += 1);
         next.iter_mut().fold(0, |from, next| from + std::mem::replace(next, from));
         for &number in &*numbers {
@@ -338,6 +345,19 @@ impl Left {
 
     fn take(&mut self, n: u32) {
         self.next[n as usize] = n + 1;
+    }
+
+    /// Takes so many from there on, if all of them are left.
+    fn take_run(&mut self, from: u32, count: usize) -> bool {
+        let end = self.next.len() - 1;
+        let Some(own) = self.next[..end].get_mut(from as usize..).and_then(|own| own.get_mut(..count)) else {
+            return false;
+        };
+        let is_left = own.iter().zip(from..).fold(true, |all, (&next, n)| all & (next == n));
+        if is_left {
+            own.fill(from + count as u32); // no more than there are
+        }
+        is_left
     }
 }
 

@@ -4,7 +4,7 @@
 //! rows of particles are put in the order of their numbers (`tables.rs`, `curve.rs`, `chain.rs`); columns are put in an order
 //! (`order.rs`); runs that occur before are taken out (`repeats.rs`, `strides.rs`); each column gets the predictor that leaves the fewest bits of a
 //! sample (`choose.rs`): a weighted sum of neighbours in up to three dimensions, of other columns, of products and
-//! quotients of them (`linear.rs`, `fit.rs`), or integer differences, or none (`predictor.rs`); the differences, as a
+//! quotients of them (`linear.rs`, `fit.rs`), of what the particles around tell (`kernel.rs`, `neighbours.rs`), or integer differences, or none (`predictor.rs`); the differences, as a
 //! count of representable numbers, are coded (`residual.rs`). What coarse and fine grids tell of each other is in
 //! `nested.rs`, numbers in files that nobody described in `records.rs`, what an older checkpoint tells in `older.rs`.
 //!
@@ -43,6 +43,7 @@ pub(crate) use records::distance as record_bytes;
 use repeats::Marks;
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 pub(crate) const ID: CodecId = CodecId(5);
 
@@ -395,18 +396,24 @@ fn decode(
     for (n, (predictor, _)) in stored.iter().enumerate() {
         predictor.backs().for_each(|back| is_read[known_columns + n - usize::from(back)] = true);
     }
+    // No more than there are threads, so that they stay near the processors.
+    let buffers = Mutex::new(Vec::new());
+    let buffers = || buffers.lock().unwrap_or_else(PoisonError::into_inner);
     let coded = |n: usize| {
         let (column, (predictor, parts)) = (known_columns + n, &stored[n]);
         let cells = all_cells.get(column).filter(|_| predictor.told.is_some()).map_or(&[][..], Vec::as_slice);
         (predictor.told.is_none() || kind.is_float && !cells.is_empty()).then_some(())?;
         let base = columns[column].base;
         let marks = Marks::new(runs, cells, base..base + columns[column].elements);
-        Coded::new(&columns[column], kind, *parts, marks)
+        let buffer = buffers().pop().unwrap_or_default();
+        Coded::new(&columns[column], kind, *parts, marks, buffer)
     };
     // What is stored of a column does not depend on others, its elements do.
     threads::in_turn(stored.len(), threads, coded, |n, coded| {
         let place = Place { columns, sums, column: known_columns + n };
-        stored[n].0.decode(place, kind, &coded?, bits, values, is_read[place.column])?;
+        let coded = coded?;
+        stored[n].0.decode(place, kind, &coded, bits, values, is_read[place.column])?;
+        buffers().push(coded.into_buffer());
         for sum in used.iter().filter(|sum| sum.last() == place.column) {
             let made = sum.compute(&layout, values, kind.width, threads);
             values[sum.base..sum.base + made.len()].copy_from_slice(&made);

@@ -93,9 +93,12 @@ fn is_grid(column: &Column) -> bool {
 }
 
 /// For each literal those before it along the axes.
-fn around(column: &Column, marks: &Marks<'_>) -> Vec<Around> {
+fn around(column: &Column, marks: &Marks<'_>) -> Around {
+    if marks.count(LITERAL) == column.elements {
+        return Around::Grids(column.arrays.iter().map(|array| array.dims).collect());
+    }
     let mut numbers = vec![0u32; column.elements]; // of literals, from 1
-    let mut around: Vec<Around> = Vec::new();
+    let mut around: Vec<[u32; 3]> = Vec::new();
     rows(column, |array, i, j, start| {
         let [_, ny, nx] = array.dims;
         for k in 0..nx {
@@ -108,7 +111,7 @@ fn around(column: &Column, marks: &Marks<'_>) -> Vec<Around> {
         }
         Some(())
     });
-    around
+    Around::Some(around)
 }
 
 fn difference(kind: Elements, a: i64, b: i64) -> i64 {
@@ -422,17 +425,29 @@ pub(super) struct Coded<'a> {
 }
 
 impl<'a> Coded<'a> {
-    /// Needs nothing of other columns.
-    pub(super) fn new(column: &Column, kind: Elements, codes: [&[u8]; 3], marks: Marks<'a>) -> Option<Self> {
+    /// Needs nothing of other columns. `buffer` is used again.
+    pub(super) fn new(
+        column: &Column,
+        kind: Elements,
+        codes: [&[u8]; 3],
+        marks: Marks<'a>,
+        buffer: Vec<i64>,
+    ) -> Option<Self> {
         let [code, near, told] = codes;
         let numbers = |code: &[u8], count: usize| match count {
             0 => code.is_empty().then(Vec::new),
-            count => residual::decode(code, count, |_| 0, Vec::new),
+            count => residual::decode(code, count, |_| 0, || Around::Line, Vec::new()),
         };
         let floats = |f: f64| kind.ordered(f.to_bits());
-        let left = residual::decode(code, marks.count(LITERAL), floats, || around(column, &marks))?;
+        let left = residual::decode(code, marks.count(LITERAL), floats, || around(column, &marks), buffer)?;
         let (near, told) = (numbers(near, marks.count(NEAR))?, numbers(told, marks.count(TOLD))?);
         Some(Self { marks, numbers: [left, near, told] })
+    }
+
+    /// A buffer for another.
+    pub(super) fn into_buffer(self) -> Vec<i64> {
+        let [left, ..] = self.numbers;
+        left
     }
 }
 
@@ -492,8 +507,8 @@ impl Predictor {
             });
         }
         let floats = (!floats.is_empty()).then_some(floats.as_slice());
-        let around =
-            if effort > 1 && left.len() >= AROUND_MIN && is_grid(column) { around(column, marks) } else { Vec::new() };
+        let is_looked_around = effort > 1 && left.len() >= AROUND_MIN && is_grid(column);
+        let around = if is_looked_around { around(column, marks) } else { Around::Line };
         let is_predicted = !self.sets.is_empty();
         residual::encode(&Numbers { values: &left, floats, is_predicted, around: &around }, Effort::of(effort))
     }
@@ -514,7 +529,7 @@ impl Predictor {
         [near, told].map(|left| match left.is_empty() {
             true => Vec::new(),
             false => {
-                let numbers = Numbers { values: &left, floats: None, is_predicted: true, around: &[] };
+                let numbers = Numbers { values: &left, floats: None, is_predicted: true, around: &Around::Line };
                 residual::encode(&numbers, Effort::of(effort))
             }
         })

@@ -25,8 +25,15 @@ const ZERO: usize = 64;
 const CONTEXTS: usize = 6;
 const CONTEXTS_AROUND: usize = 12;
 
-/// For each number the places of up to three others before it, plus 1; 0 where there is none.
-pub(super) type Around = [u32; 3];
+/// What lies before each number.
+#[derive(Clone)]
+pub(super) enum Around {
+    Line,
+    /// They are all of the grids of these extents, one after the other.
+    Grids(Vec<[usize; 3]>),
+    /// For each number the places of up to three others before it, plus 1; 0 where there is none.
+    Some(Vec<[u32; 3]>),
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
@@ -45,8 +52,7 @@ pub(super) struct Numbers<'a> {
     /// The same as doubles, where they are such and not predicted.
     pub floats: Option<&'a [f64]>,
     pub is_predicted: bool,
-    /// In a grid; none in a line.
-    pub around: &'a [Around],
+    pub around: &'a Around,
 }
 
 /// Bytes that noise leaves of a number at least.
@@ -99,7 +105,7 @@ pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
     }
     if effort.symbols {
         match numbers.around {
-            [] => keep(&mut best, Way::Symbols, &symbols::<CONTEXTS>(values, &[])),
+            Around::Line => keep(&mut best, Way::Symbols, &symbols::<CONTEXTS>(values, &Around::Line)),
             around => keep(&mut best, Way::Around, &symbols::<CONTEXTS_AROUND>(values, around)),
         }
     }
@@ -131,18 +137,22 @@ pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
     best
 }
 
-/// The numbers again; `None` where the bytes are not theirs. `ordered` says what doubles are as numbers, `around` which
-/// others are around each.
+/// The numbers again, in place of any others; `None` where the bytes are not theirs. `ordered` says what doubles are as numbers,
+/// `around` which others are around each.
 pub(super) fn decode(
     code: &[u8],
     count: usize,
     ordered: impl Fn(f64) -> i64,
-    around: impl FnOnce() -> Vec<Around>,
+    around: impl FnOnce() -> Around,
+    mut values: Vec<i64>,
 ) -> Option<Vec<i64>> {
     let (&way, code) = code.split_first()?;
-    let mut values = vec![0i64; count];
+    values.resize(count, 0); // the others are written over
     match way {
-        way if way == Way::None as u8 => code.is_empty().then_some(())?,
+        way if way == Way::None as u8 => {
+            code.is_empty().then_some(())?;
+            values.fill(0);
+        }
         way if way == Way::Pco as u8 => {
             let progress = simple_decompress_into(code, &mut values).ok()?;
             (progress.n_processed == count && progress.finished).then_some(())?;
@@ -153,14 +163,13 @@ pub(super) fn decode(
             (progress.n_processed == count && progress.finished).then_some(())?;
             values.iter_mut().zip(&floats).for_each(|(v, &f)| *v = ordered(f));
         }
-        way if way == Way::Symbols as u8 => from_symbols::<CONTEXTS>(code, &mut values, &[])?,
+        way if way == Way::Symbols as u8 => from_symbols::<CONTEXTS>(code, &mut values, &Around::Line)?,
         way if way == Way::Around as u8 => {
-            let around = around();
-            (around.len() == count).then_some(())?;
-            from_symbols::<CONTEXTS_AROUND>(code, &mut values, &around)?;
+            from_symbols::<CONTEXTS_AROUND>(code, &mut values, &around())?;
         }
         way if way == Way::Bytes as u8 => {
             let shuffled = zstd::bulk::decompress(code, count * 8).ok().filter(|bytes| bytes.len() == count * 8)?;
+            values.fill(0);
             for (byte, plane) in shuffled.chunks_exact(count.max(1)).enumerate() {
                 values.iter_mut().zip(plane).for_each(|(v, &b)| *v |= i64::from(b) << (8 * byte));
             }
@@ -201,17 +210,52 @@ fn symbol(value: i64) -> u8 {
     (if value < 0 { ZERO - length } else { ZERO + length }) as u8
 }
 
-/// What the model of number `n` is chosen by, from the lengths so far: the sum of the two before, or of those around.
+/// What the model of each number is chosen by, from the lengths so far: the sum of the two before, or of those around. `next`
+/// is given it, and gives the number's length. `None` if that does, or if there are not so many numbers around.
 #[inline(always)]
-fn sum_before(lengths: &[u8], around: &[Around]) -> u32 {
-    let n = lengths.len();
-    let back = |steps: usize| n.checked_sub(steps).map_or(0, |at| u32::from(lengths[at]));
-    match around.get(n) {
-        None => back(1) + back(2),
-        Some(around) => {
-            around.iter().map(|&at| if at == 0 { back(1) } else { u32::from(lengths[at as usize - 1]) }).sum()
+fn by_sums(around: &Around, count: usize, mut next: impl FnMut(u32) -> Option<u8>) -> Option<()> {
+    let mut lengths = vec![0u8; count];
+    let (mut last, mut before) = (0, 0);
+    match around {
+        Around::Line => {
+            for _ in 0..count {
+                (last, before) = (next(u32::from(last) + u32::from(before))?, last);
+            }
+        }
+        Around::Grids(grids) => {
+            let mut sums = Vec::new();
+            let mut start = 0;
+            for &[nz, ny, nx] in grids {
+                for (i, j) in (0..nz).flat_map(|i| (0..ny).map(move |j| (i, j))) {
+                    let (known, rest) = lengths.split_at_mut(start);
+                    // Where there is none, the last one stands for it.
+                    let row = |is_there: bool, steps: usize| is_there.then(|| &known[start - steps..][..nx]);
+                    let times = 1 + u32::from(i == 0) + u32::from(j == 0);
+                    sums.clear();
+                    match (row(j > 0, nx), row(i > 0, nx * ny)) {
+                        (Some(a), Some(b)) => sums.extend(a.iter().zip(b).map(|(a, b)| a + b)),
+                        (Some(one), None) | (None, Some(one)) => sums.extend_from_slice(one),
+                        (None, None) => sums.resize(nx, 0u8),
+                    }
+                    for (own, &sum) in rest.get_mut(..nx)?.iter_mut().zip(&sums) {
+                        last = next(u32::from(last) * times + u32::from(sum))?;
+                        *own = last;
+                    }
+                    start += nx;
+                }
+            }
+            (start == count).then_some(())?;
+        }
+        Around::Some(around) => {
+            (around.len() == count).then_some(())?;
+            for (n, around) in around.iter().enumerate() {
+                let of = |&at: &u32| if at == 0 { last } else { lengths[at as usize - 1] };
+                last = next(around.iter().map(|at| u32::from(of(at))).sum())?;
+                lengths[n] = last;
+            }
         }
     }
+    Some(())
 }
 
 /// Which model: by how the lengths of the numbers before stand to those of all.
@@ -220,13 +264,15 @@ fn context(sum: u32, limits: &[u8]) -> usize {
     limits.iter().map(|&limit| usize::from(sum > u32::from(limit))).sum()
 }
 
-fn symbols<const MODELS: usize>(values: &[i64], around: &[Around]) -> Vec<u8> {
-    let mut lengths: Vec<u8> = Vec::with_capacity(values.len());
+fn symbols<const MODELS: usize>(values: &[i64], around: &Around) -> Vec<u8> {
     let mut sums: Vec<u8> = Vec::with_capacity(values.len());
-    for &value in values {
-        sums.push(sum_before(&lengths, around).min(255) as u8); // at most 3 times 64
-        lengths.push(length(value) as u8);
-    }
+    let of_next = |sum: u32| {
+        let own = values.get(sums.len()).map(|&value| length(value) as u8);
+        sums.push(sum as u8); // at most 3 times 64
+        own
+    };
+    // What is around is of as many numbers as there are.
+    by_sums(around, values.len(), of_next);
     // Limits that share the numbers equally among the models.
     let mut counts = [0usize; 256];
     sums.iter().for_each(|&sum| counts[usize::from(sum)] += 1);
@@ -262,31 +308,41 @@ fn symbols<const MODELS: usize>(values: &[i64], around: &[Around]) -> Vec<u8> {
     out
 }
 
-fn from_symbols<const MODELS: usize>(mut code: &[u8], values: &mut [i64], around: &[Around]) -> Option<()> {
+fn from_symbols<const MODELS: usize>(mut code: &[u8], values: &mut [i64], around: &Around) -> Option<()> {
     let (limits, rest) = code.split_at_checked(MODELS - 1)?;
     code = rest;
-    let mut streams: [Vec<u8>; MODELS] = std::array::from_fn(|_| Vec::new());
-    let mut left = values.len();
-    for stream in &mut streams {
+    // Those of all models, one model after the other, and what is left of each.
+    let mut symbols = vec![0u8; values.len()];
+    let mut left = symbols.as_mut_slice();
+    let mut each = [(0, 0); MODELS];
+    let mut from = 0;
+    for each in &mut each {
         let count = take(&mut code)?;
-        left = left.checked_sub(count)?;
         let bytes = take(&mut code)?;
-        let (symbols, rest) = code.split_at_checked(bytes)?;
+        let (own, rest) = std::mem::take(&mut left).split_at_mut_checked(count)?;
+        left = rest;
+        let (stored, rest) = code.split_at_checked(bytes)?;
         code = rest;
-        stream.resize(count, 0);
-        decode_symbols(symbols, stream, &mut Model::new(SYMBOLS, true)).then_some(())?;
+        decode_symbols(stored, own, &mut Model::new(SYMBOLS, true)).then_some(())?;
+        (*each, from) = ((from, from + count), from + count);
     }
-    (left == 0).then_some(())?;
-    let mut streams = streams.each_ref().map(|stream| stream.iter());
+    left.is_empty().then_some(())?;
+    let models: [u8; 256] = std::array::from_fn(|sum| context(sum as u32, limits) as u8);
     let mut bits = BitReader::new(code);
-    let mut lengths: Vec<u8> = Vec::with_capacity(values.len());
-    for value in values {
-        let symbol = usize::from(*streams[context(sum_before(&lengths, around), limits)].next()?);
+    let count = values.len();
+    let mut values = values.iter_mut();
+    by_sums(around, count, |sum| {
+        let (at, end) = &mut each[usize::from(models[sum as usize & 0xFF])];
+        (*at < *end).then_some(())?;
+        let symbol = usize::from(symbols[*at]);
+        *at += 1;
         let length = symbol.abs_diff(ZERO) as u32; // at most 64
         let magnitude = if length > 1 { 1 << (length - 1) | bits.take(length - 1) } else { u64::from(length) };
-        *value = if symbol < ZERO { magnitude.wrapping_neg() as i64 } else { magnitude as i64 };
-        lengths.push(length as u8);
-    }
+        // Nothing is decided by the sign, which nobody foresees.
+        let minus = -i64::from(symbol < ZERO);
+        *values.next()? = (magnitude as i64 ^ minus).wrapping_sub(minus);
+        Some(length as u8)
+    })?;
     bits.is_at_end().then_some(())
 }
 
@@ -303,29 +359,56 @@ mod tests {
         ]
     }
 
+    /// Planes of rows of so many, then what is left.
+    fn grids_of(count: usize, nx: usize) -> Vec<[usize; 3]> {
+        let planes = count / (2 * nx);
+        vec![[planes, 2, nx], [1, 1, count - planes * 2 * nx]]
+    }
+
     proptest! {
+        #[test]
+        fn what_is_around_is_the_same_for_whole_grids_as_listed(values in numbers(), nx in 1usize..6) {
+            let grids = grids_of(values.len(), nx);
+            let mut listed = Vec::new();
+            for &[nz, ny, nx] in &grids {
+                for n in 0..nz * ny * nx {
+                    let at = listed.len() as u32 + 1;
+                    let (i, j, k) = (n / (ny * nx), n / nx % ny, n % nx);
+                    let back = |is_there: bool, steps: usize| if is_there { at - steps as u32 } else { 0 };
+                    listed.push([back(k > 0, 1), back(j > 0, nx), back(i > 0, nx * ny)]);
+                }
+            }
+            let [whole, listed] = [Around::Grids(grids), Around::Some(listed)];
+            prop_assert_eq!(
+                super::symbols::<CONTEXTS_AROUND>(&values, &whole),
+                super::symbols::<CONTEXTS_AROUND>(&values, &listed)
+            );
+        }
+
         #[test]
         fn numbers_come_back_each_way(
             values in numbers(), is_predicted in any::<bool>(), symbols in any::<bool>(), places in any::<u64>(),
         ) {
             let effort = Effort { pco_level: 4, zstd_level: 3, symbols };
             let at = |n: usize, k: u64| (places.rotate_left(n as u32).wrapping_mul(k) % (n as u64 + 1)) as u32;
-            let some: Vec<Around> = (0..values.len()).map(|n| [at(n, 1), at(n, 3), at(n, 7)]).collect();
-            for around in [&[][..], &some] {
+            let some = (0..values.len()).map(|n| [at(n, 1), at(n, 3), at(n, 7)]);
+            let grids = Around::Grids(grids_of(values.len(), places as usize % 5 + 1));
+            for around in [Around::Line, Around::Some(some.collect()), grids] {
+                let around = &around;
                 let code = encode(&Numbers { values: &values, floats: None, is_predicted, around }, effort);
-                prop_assert_eq!(decode(&code, values.len(), |_| 0, || around.to_vec()), Some(values.clone()));
+                prop_assert_eq!(decode(&code, values.len(), |_| 0, || around.clone(), vec![7; 5]), Some(values.clone()));
                 let planes = to_bits(&values);
                 let mut again = vec![0; values.len()];
                 from_bits(&planes, &mut again);
                 prop_assert_eq!(&again, &values);
                 let (way, code) = match around {
-                    [] => (Way::Symbols, super::symbols::<CONTEXTS>(&values, around)),
+                    Around::Line => (Way::Symbols, super::symbols::<CONTEXTS>(&values, around)),
                     _ => (Way::Around, super::symbols::<CONTEXTS_AROUND>(&values, around)),
                 };
                 let mut code: Vec<u8> = std::iter::once(way as u8).chain(code).collect();
-                prop_assert_eq!(decode(&code, values.len(), |_| 0, || around.to_vec()), Some(values.clone()));
+                prop_assert_eq!(decode(&code, values.len(), |_| 0, || around.clone(), vec![7; 5]), Some(values.clone()));
                 code.pop();
-                let cut = decode(&code, values.len(), |_| 0, || around.to_vec());
+                let cut = decode(&code, values.len(), |_| 0, || around.clone(), vec![7; 5]);
                 prop_assert!(cut.is_none_or(|found| found != values || values.is_empty()));
             }
         }
@@ -336,7 +419,7 @@ mod tests {
             let code = simple_compress(&floats, &ChunkConfig::default()).expect("it takes doubles");
             let code: Vec<u8> = std::iter::once(Way::PcoFloats as u8).chain(code).collect();
             let values: Vec<i64> = bits.iter().map(|&b| b as i64).collect();
-            prop_assert_eq!(decode(&code, bits.len(), |f| f.to_bits() as i64, Vec::new), Some(values));
+            prop_assert_eq!(decode(&code, bits.len(), |f| f.to_bits() as i64, || Around::Line, Vec::new()), Some(values));
         }
     }
 }
