@@ -4,9 +4,10 @@
 //! rows of particles are put in the order of their numbers (`tables.rs`, `curve.rs`, `chain.rs`); columns are put in an order
 //! (`order.rs`); runs that occur before are taken out (`repeats.rs`, `strides.rs`); each column gets the predictor that leaves the fewest bits of a
 //! sample (`choose.rs`): a weighted sum of neighbours in up to three dimensions, of other columns, of products and
-//! quotients of them (`linear.rs`, `fit.rs`), of what the particles around tell (`kernel.rs`, `neighbours.rs`), or integer differences, or none (`predictor.rs`); the differences, as a
-//! count of representable numbers, are coded (`residual.rs`). What coarse and fine grids tell of each other is in
-//! `nested.rs`, numbers in files that nobody described in `records.rs`, what an older checkpoint tells in `older.rs`.
+//! quotients of them (`linear.rs`, `fit.rs`), of what the particles around tell (`kernel.rs`, `neighbours.rs`), or integer
+//! differences, or none (`predictor.rs`); the differences, as a count of representable numbers, are coded (`residual.rs`). What
+//! coarse and fine grids tell of each other is in `nested.rs`, numbers in files that nobody described in `records.rs`, what an
+//! older checkpoint tells in `older.rs`.
 //!
 //! The stream is described in `FORMAT.md`, beside this file.
 

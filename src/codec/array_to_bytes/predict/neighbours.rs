@@ -76,6 +76,7 @@ impl Real for f64 {
 }
 
 impl Kernel {
+    /// What a neighbour counts, at this part of the radius.
     #[inline(always)]
     fn at<T: Real>(self, q: T) -> T {
         let above = |limit: f64, q: T| {
@@ -106,7 +107,7 @@ impl Kernel {
         }
     }
 
-    /// The sum over a list, in as many sums side by side; distances times `inverse` are parts of the radius.
+    /// The sum over a list, for one place; distances times `inverse` are parts of the radius.
     #[inline(always)]
     fn total<T: Real>(self, near: &Near<T>, place: [T; 3], inverse: T) -> T {
         // A loop for each of them, in which nothing is to be decided.
@@ -192,6 +193,7 @@ impl Sorted<'_> {
         self.sums_anywhere::<T>(kernel, leaves)
     }
 
+    /// The same: the compiler takes twice as many numbers at a time here.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     fn sums_avx2<T: Real>(&self, kernel: Kernel, leaves: &[&Node]) -> Vec<f64> {
@@ -453,13 +455,13 @@ impl<T: Real> Near<T> {
 mod tests {
     use super::*;
 
-    /// Points in a box that goes round along two axes, of which some have the last radius.
-    struct Some {
+    /// Points in a box that goes round along two axes.
+    struct Gas {
         places: [Vec<f64>; 3],
         radii: Vec<f64>,
     }
 
-    impl Some {
+    impl Gas {
         fn new(count: usize, radius: f64) -> Self {
             let mut state = 17u64;
             let mut some = || {
@@ -490,7 +492,7 @@ mod tests {
         sums.iter().map(|sum| sum.to_bits()).collect()
     }
 
-    fn are_the_same_alone_and_together<T: Real>(some: &Some) -> Vec<f64> {
+    fn are_the_same_alone_and_together<T: Real>(some: &Gas) -> Vec<f64> {
         let tree = some.tree();
         let sorted = some.sorted(&tree);
         let leaves: Vec<&Node> = tree.leaves().map(|(_, leaf)| leaf).collect();
@@ -506,7 +508,7 @@ mod tests {
 
     #[test]
     fn sums_are_the_same_with_wide_registers_or_without_and_however_many_leaves_are_summed_over_together() {
-        let some = Some::new(6000, 0.35);
+        let some = Gas::new(6000, 0.35);
         let singles = are_the_same_alone_and_together::<f32>(&some);
         let doubles = are_the_same_alone_and_together::<f64>(&some);
         for (single, double) in singles.iter().zip(&doubles) {
@@ -516,7 +518,7 @@ mod tests {
 
     #[test]
     fn a_leaf_that_reaches_too_far_has_no_sums_and_takes_none_from_its_fellows() {
-        let mut some = Some::new(6000, 0.35);
+        let mut some = Gas::new(6000, 0.35);
         let before = are_the_same_alone_and_together::<f32>(&some);
         some.radii[4711] = 4.0;
         let after = are_the_same_alone_and_together::<f32>(&some);
