@@ -144,8 +144,8 @@ pub(super) fn read(bytes: &mut &[u8], layout: &Layout) -> Option<Vec<Sum>> {
         let positions = [take(bytes)?, take(bytes)?, take(bytes)?];
         let (length, weights) = (take(bytes)?, take(bytes)?.checked_sub(1));
         let number = take(bytes)?;
-        let (is_in_turn, kernel) =
-            (number < KERNELS.len(), *KERNELS.iter().cycle().take(2 * KERNELS.len()).nth(number)?);
+        let is_in_turn = number < KERNELS.len();
+        let kernel = *KERNELS.get(if is_in_turn { number } else { number - KERNELS.len() })?;
         let (scale, rest) = bytes.split_first_chunk::<8>()?;
         *bytes = rest;
         let sum = Sum { positions, length, weights, kernel, scale: f64::from_le_bytes(*scale), is_in_turn, base: 0 };

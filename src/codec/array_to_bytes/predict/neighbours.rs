@@ -34,10 +34,9 @@ pub(super) const KERNELS: [Kernel; 5] =
 
 /// Numbers with which sums are made: singles or doubles.
 pub(super) trait Real:
-    Copy + Default + PartialOrd + Send + Sync + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self>
+    Copy + Default + PartialOrd + Into<f64> + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self>
 {
     fn of(value: f64) -> Self;
-    fn double(self) -> f64;
     fn root(self) -> Self;
 }
 
@@ -45,11 +44,6 @@ impl Real for f32 {
     #[inline(always)]
     fn of(value: f64) -> Self {
         value as f32
-    }
-
-    #[inline(always)]
-    fn double(self) -> f64 {
-        f64::from(self)
     }
 
     #[inline(always)]
@@ -62,11 +56,6 @@ impl Real for f64 {
     #[inline(always)]
     fn of(value: f64) -> Self {
         value
-    }
-
-    #[inline(always)]
-    fn double(self) -> f64 {
-        self
     }
 
     #[inline(always)]
@@ -217,7 +206,7 @@ impl Sorted<'_> {
                 for at in leaf.from..leaf.to {
                     let radius = self.radii[at];
                     let place: [T; 3] = std::array::from_fn(|axis| T::of(self.places[axis][at]));
-                    let total = kernel.total(&near, place, T::of(1.0 / radius)).double();
+                    let total: f64 = kernel.total(&near, place, T::of(1.0 / radius)).into();
                     let sum = total / (radius * radius * radius);
                     sums.push(if sum.is_finite() { sum } else { 0.0 });
                 }
@@ -239,11 +228,9 @@ impl Sorted<'_> {
             for at in leaf.from..leaf.to {
                 let (radius, [x, y, z]) = (self.radii[at], self.places.each_ref().map(|axis| axis[at]));
                 let squares = xs.iter().zip(ys).zip(zs).map(|((px, py), pz)| square([px - x, py - y, pz - z]));
-                let (parts, weights): (Vec<f64>, Vec<f64>) = (squares.zip(&near.weights))
-                    .filter(|(square, _)| *square < radius * radius)
-                    .map(|(square, weight)| (square.sqrt() / radius, weight))
-                    .unzip();
-                let sum = kernel.sum(&parts, &weights) / (radius * radius * radius);
+                let inside = squares.zip(&near.weights).filter(|(square, _)| *square < radius * radius);
+                let total = inside.fold(0.0, |sum, (square, weight)| sum + kernel.at(square.sqrt() / radius) * weight);
+                let sum = total / (radius * radius * radius);
                 sums.push(if sum.is_finite() { sum } else { 0.0 });
             }
         }
@@ -281,10 +268,9 @@ impl<T: Real> Candidates<T> {
         self.places.iter_mut().chain([&mut self.weights]).for_each(Vec::clear);
         self.counts.clear();
         self.points = 0;
-        let fold =
-            |of: &dyn Fn(&Node) -> f64, with: fn(f64, f64) -> f64| leaves.iter().map(|leaf| of(leaf)).reduce(with);
-        let low = std::array::from_fn(|axis| fold(&|leaf| leaf.low[axis], f64::min).unwrap_or(0.0));
-        let high = std::array::from_fn(|axis| fold(&|leaf| leaf.high[axis], f64::max).unwrap_or(0.0));
+        let low = std::array::from_fn(|axis| leaves.iter().fold(f64::INFINITY, |low, leaf| low.min(leaf.low[axis])));
+        let high =
+            std::array::from_fn(|axis| leaves.iter().fold(f64::NEG_INFINITY, |high, leaf| high.max(leaf.high[axis])));
         let reach = leaves.iter().map(|leaf| sorted.reach(leaf)).fold(0.0, f64::max);
         let images = sorted.periods.map(|period| [0.0, period, -period]);
         let ways = sorted.periods.map(|period| if period > 0.0 { 3 } else { 1 });

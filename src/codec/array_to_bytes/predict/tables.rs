@@ -495,7 +495,7 @@ fn positions(layout: &Layout, t: usize, kind: Elements, bits: &[u64]) -> Option<
         let values = points(layout, column, kind, bits);
         let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(low, high), &v| (low.min(v), high.max(v)));
         let (mut sum, mut same, mut pairs) = (0.0, 0u32, 0u32);
-        for pair in table.slots.windows(2).step_by(table.slots.len().div_ceil(LOOKED_AT)) {
+        for pair in table.slots.windows(2).step_by(table.slots.len().div_ceil(LOOKED_AT).max(1)) {
             pairs += 1;
             let [a, b] = [values[pair[0] as usize], values[pair[1] as usize]];
             sum += (a - b).abs();
