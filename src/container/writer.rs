@@ -188,13 +188,20 @@ impl ContainerWriter {
             let (found, limit) = (raw.len() as u64, INDEX_RAW_MAX);
             return Err(StoreError::TooLarge { path, what: "bytes of index", found, limit });
         }
-        let index = decode(&raw).map_err(|fault| refuse(fault.sentence()))?;
-        check_same(&index, &contents, &self.segments).map_err(|what| refuse(what.into()))?;
-        let stored = compress(&raw).map_err(|source| StoreError::Io {
-            path: path.clone(),
-            what: "compressing the index",
-            source,
-        })?;
+        let read_again = || {
+            let index = decode(&raw).map_err(|fault| refuse(fault.sentence()))?;
+            check_same(&index, &contents, &self.segments).map_err(|what| refuse(what.into()))?;
+            Ok::<_, StoreError>(index)
+        };
+        // Nothing else is left to do but the disk's work: both at a time.
+        let (index, stored) = std::thread::scope(|scope| {
+            let compressed = scope.spawn(|| compress(&raw));
+            (read_again(), compressed.join())
+        });
+        let index = index?;
+        let stored = stored.map_err(|_| refuse("compressing the index panicked".into()))?;
+        let what = "compressing the index";
+        let stored = stored.map_err(|source| StoreError::Io { path: path.clone(), what, source })?;
         let trailer = Trailer {
             index_offset: self.file.bytes,
             index_stored: stored.len() as u64,
