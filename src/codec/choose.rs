@@ -233,35 +233,40 @@ pub fn choose(
     pooled: bool,
     scratch: &mut Scratch,
 ) -> Chain {
-    if let Some((chain, _)) = without_numbers(profile, raw, element, &Basis::NOTHING, scratch) {
-        return chain;
+    let by_zstd = in_haste(profile, raw, element, &Basis::NOTHING, scratch);
+    if let Some(trial) = by_zstd.as_ref().filter(|trial| is_clear(trial)) {
+        return trial.1.chain.clone();
     }
     let candidates = candidates(profile, element, arrays, pooled, raw, &Basis::NOTHING);
-    chosen(candidates, raw, element, arrays, &Basis::NOTHING, scratch).0
+    chosen(candidates, by_zstd, raw, element, arrays, &Basis::NOTHING, scratch).0
 }
 
-/// zstd, if the fast profile sees at once that bytes nobody described hold no numbers to speak of, as those between a
+/// A sample and what zstd leaves of it: how the fast profile begins with bytes that nobody described, as those between a
 /// file's variables.
-fn without_numbers(
+fn in_haste(
     profile: &Profile,
     raw: &[u8],
     element: &ElementType,
     basis: &Basis<'_>,
     scratch: &mut Scratch,
-) -> Option<(Chain, Reason)> {
+) -> Option<(Vec<u8>, Trial)> {
     let is_in_haste = *profile == Profile::Fast && *element == ElementType::Bytes && basis.store.is_none();
     if !is_in_haste || raw.len() <= WHOLE_BYTES {
         return None;
     }
     let sample = sample(raw, 1);
-    let (chain, reason) = tried(vec![Chain::zstd(ZSTD_LEVEL)], &sample, &[], 0, basis, scratch);
-    let Reason::Tried { trials, .. } = &reason else { return None };
-    let is_clear = trials.iter().all(|trial| trial.stored_bytes * BYTES_CLEARLY < sample.len());
-    is_clear.then_some((chain, reason))
+    let trial = trial(Chain::zstd(ZSTD_LEVEL), &sample, &[], 0, basis, scratch);
+    Some((sample, trial))
+}
+
+/// Whether there are no numbers to speak of.
+fn is_clear((sample, by_zstd): &(Vec<u8>, Trial)) -> bool {
+    by_zstd.stored_bytes * BYTES_CLEARLY < sample.len()
 }
 
 fn chosen(
     mut candidates: Vec<Chain>,
+    by_zstd: Option<(Vec<u8>, Trial)>,
     raw: &[u8],
     element: &ElementType,
     arrays: &[ArrayShape],
@@ -274,6 +279,9 @@ fn chosen(
     let is_about_neighbours = candidates.iter().all(|chain| chain.steps()[0].codec == super::fpzip::ID);
     if is_about_neighbours {
         return tried(candidates, &raw[..raw.len().min(FPZIP_SAMPLE_BYTES)], arrays, 0, basis, scratch);
+    }
+    if let Some((sample, by_zstd)) = by_zstd {
+        return tried_in_haste(candidates, &sample, by_zstd, basis, scratch);
     }
     let repeats = match element {
         _ if raw.len() <= WHOLE_BYTES => 0,
@@ -302,15 +310,48 @@ fn tried(
     basis: &Basis<'_>,
     scratch: &mut Scratch,
 ) -> (Chain, Reason) {
-    let trial = |chain: Chain| {
-        let begun = basis.now();
-        let bytes = chain.encoded_bytes(sample, arrays, scratch).unwrap_or(usize::MAX / 1000);
-        let took = basis.now().saturating_sub(begun);
-        let coding = if chain.is_raw() { Duration::ZERO } else { took };
-        let stored_bytes = if chain.is_zstd() { bytes * (1000 - free_per_mille) / 1000 } else { bytes };
-        Trial { chain, stored_bytes, coding }
-    };
-    let trials: Vec<Trial> = chains.into_iter().map(trial).collect();
+    let trial = |chain| trial(chain, sample, arrays, free_per_mille, basis, scratch);
+    best_of(chains.into_iter().map(trial).collect(), sample, basis)
+}
+
+/// The same for bytes that nobody described, of which is known what zstd leaves. Its other level is near it, and not tried
+/// where something else leaves clearly less.
+fn tried_in_haste(
+    chains: Vec<Chain>,
+    sample: &[u8],
+    by_zstd: Trial,
+    basis: &Basis<'_>,
+    scratch: &mut Scratch,
+) -> (Chain, Reason) {
+    let near = by_zstd.stored_bytes - by_zstd.stored_bytes / SHUFFLED_GAIN;
+    let known = by_zstd.chain.clone();
+    let mut trials = vec![by_zstd];
+    let (of_zstd, others): (Vec<_>, Vec<_>) =
+        chains.into_iter().filter(|chain| *chain != known).partition(Chain::is_zstd);
+    trials.extend(others.into_iter().map(|chain| trial(chain, sample, &[], 0, basis, scratch)));
+    if trials.iter().all(|trial| trial.stored_bytes >= near) {
+        trials.extend(of_zstd.into_iter().map(|chain| trial(chain, sample, &[], 0, basis, scratch)));
+    }
+    best_of(trials, sample, basis)
+}
+
+fn trial(
+    chain: Chain,
+    sample: &[u8],
+    arrays: &[ArrayShape],
+    free_per_mille: usize,
+    basis: &Basis<'_>,
+    scratch: &mut Scratch,
+) -> Trial {
+    let begun = basis.now();
+    let bytes = chain.encoded_bytes(sample, arrays, scratch).unwrap_or(usize::MAX / 1000);
+    let took = basis.now().saturating_sub(begun);
+    let coding = if chain.is_raw() { Duration::ZERO } else { took };
+    let stored_bytes = if chain.is_zstd() { bytes * (1000 - free_per_mille) / 1000 } else { bytes };
+    Trial { chain, stored_bytes, coding }
+}
+
+fn best_of(trials: Vec<Trial>, sample: &[u8], basis: &Basis<'_>) -> (Chain, Reason) {
     let best = trials.iter().min_by_key(|trial| basis.cost(trial)).map_or_else(Chain::raw, |best| best.chain.clone());
     (best, Reason::Tried { sample_bytes: sample.len(), trials })
 }
@@ -360,7 +401,10 @@ pub fn encode_chosen(
             return Ok(coded);
         }
     }
-    if let Some((chain, reason)) = without_numbers(profile, raw, element, basis, scratch) {
+    let by_zstd_in_haste = in_haste(profile, raw, element, basis, scratch);
+    if let Some(clear) = by_zstd_in_haste.as_ref().filter(|tried| is_clear(tried)) {
+        let (sample, trial) = clear;
+        let (chain, reason) = best_of(vec![trial.clone()], sample, basis);
         return encode(chain, raw, arrays, reason, scratch);
     }
     let mut chains = candidates(profile, element, arrays, pooled, raw, basis);
@@ -371,7 +415,7 @@ pub fn encode_chosen(
     let are_measured_whole = raw.len() <= WHOLE_BYTES || matches!(profile, Profile::Balanced | Profile::Max);
     let is_slow = *profile == Profile::Max && chains.iter().any(Chain::is_zstd);
     if !are_measured_whole || chains.len() < 2 && !is_slow {
-        let (chain, reason) = chosen(chains, raw, element, arrays, basis, scratch);
+        let (chain, reason) = chosen(chains, by_zstd_in_haste, raw, element, arrays, basis, scratch);
         return encode(chain, raw, arrays, reason, scratch);
     }
     if raw.len() > WHOLE_BYTES

@@ -208,8 +208,6 @@ pub trait BytesCodec: Send + Sync {
 pub struct Scratch {
     front: Vec<u8>,
     back: Vec<u8>,
-    /// For `gives_back`.
-    decoded: Vec<u8>,
     /// For `choose`.
     seen: Vec<u32>,
     work: Work,
@@ -430,8 +428,9 @@ impl Chain {
     ///
     /// Allocates a small multiple of `raw_bytes` at most, which the caller has checked, whatever `stored` claims.
     pub fn decode(&self, stored: &[u8], raw_bytes: usize, scratch: &mut Scratch) -> Result<Vec<u8>, CodecError> {
-        let mut raw = Vec::new();
-        self.decode_into(stored, raw_bytes, &mut raw, scratch)?;
+        self.decode_into(stored, raw_bytes, scratch)?;
+        let mut raw = std::mem::take(&mut scratch.front);
+        raw.shrink_to_fit(); // it may have held a longer segment before
         Ok(raw)
     }
 
@@ -440,21 +439,12 @@ impl Chain {
         if self.working_steps().is_empty() {
             return Ok(stored == raw);
         }
-        let mut decoded = std::mem::take(&mut scratch.decoded);
-        let result = self.decode_into(stored, raw.len(), &mut decoded, scratch);
-        let is_same = decoded == raw;
-        scratch.decoded = decoded;
-        result.map(|()| is_same)
+        self.decode_into(stored, raw.len(), scratch)?;
+        Ok(scratch.front == raw)
     }
 
-    /// As [`Chain::decode`], replacing `raw`.
-    fn decode_into(
-        &self,
-        stored: &[u8],
-        raw_bytes: usize,
-        raw: &mut Vec<u8>,
-        scratch: &mut Scratch,
-    ) -> Result<(), CodecError> {
+    /// As [`Chain::decode`], but leaves the raw bytes in `scratch.front`: what coding has used is used again.
+    fn decode_into(&self, stored: &[u8], raw_bytes: usize, scratch: &mut Scratch) -> Result<(), CodecError> {
         if raw_bytes > SEGMENT_BYTES_MAX {
             return Err(CodecError::TooLong { found: raw_bytes });
         }
@@ -470,19 +460,18 @@ impl Chain {
         let Scratch { front, back, work, .. } = scratch;
         for (i, step) in steps.iter().enumerate().rev() {
             let source = if i + 1 == steps.len() { stored } else { front.as_slice() };
-            let target = if i == 0 { &mut *raw } else { &mut *back };
             match Codec::find(step.codec)? {
-                Codec::Array(codec) => codec.decode(step.param, source, limits[i], target, work)?,
-                Codec::Bytes(codec) => codec.decode(step.param, source, limits[i], target, work)?,
+                Codec::Array(codec) => codec.decode(step.param, source, limits[i], back, work)?,
+                Codec::Bytes(codec) => codec.decode(step.param, source, limits[i], back, work)?,
             }
             std::mem::swap(front, back);
         }
         if steps.is_empty() && stored.len() == raw_bytes {
-            raw.clear();
-            raw.extend_from_slice(stored);
+            front.clear();
+            front.extend_from_slice(stored);
         }
-        if raw.len() != raw_bytes || steps.is_empty() && stored.len() != raw_bytes {
-            let found = if steps.is_empty() { stored.len() } else { raw.len() };
+        if front.len() != raw_bytes || steps.is_empty() && stored.len() != raw_bytes {
+            let found = if steps.is_empty() { stored.len() } else { front.len() };
             return Err(CodecError::Length { found, expected: raw_bytes });
         }
         Ok(())

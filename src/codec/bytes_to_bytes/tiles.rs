@@ -45,26 +45,26 @@ pub(super) fn unshuffle(lanes: &[u8], width: usize, count: usize, elements: &mut
     0
 }
 
-/// One lane of bytes into its 8 planes of bits, what of it makes up whole tiles; gives how many bytes of each plane that
-/// were.
-pub(super) fn to_planes(lane: &[u8], planes: &mut [u8]) -> usize {
+/// Part of a lane of bytes into its 8 planes of bits, from byte `at` on of each, what of it makes up whole tiles; gives how
+/// many bytes of each plane that were.
+pub(super) fn to_planes(lane: &[u8], planes: &mut [u8], at: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
         #[expect(unsafe_code, reason = "safe where there is AVX2")]
-        return unsafe { avx2::to_planes(lane, planes) };
+        return unsafe { avx2::to_planes(lane, planes, at) };
     }
-    let _ = (lane, planes);
+    let _ = (lane, planes, at);
     0
 }
 
 /// The inverse of [`to_planes`].
-pub(super) fn to_lane(planes: &[u8], lane: &mut [u8]) -> usize {
+pub(super) fn to_lane(planes: &[u8], at: usize, lane: &mut [u8]) -> usize {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
         #[expect(unsafe_code, reason = "safe where there is AVX2")]
-        return unsafe { avx2::to_lane(planes, lane) };
+        return unsafe { avx2::to_lane(planes, at, lane) };
     }
-    let _ = (planes, lane);
+    let _ = (planes, at, lane);
     0
 }
 
@@ -113,8 +113,8 @@ mod avx2 {
     }
 
     #[target_feature(enable = "avx2")]
-    pub(super) fn to_planes(lane: &[u8], planes: &mut [u8]) -> usize {
-        let (plane_bytes, mut done) = (lane.len() / 8, 0);
+    pub(super) fn to_planes(lane: &[u8], planes: &mut [u8], at: usize) -> usize {
+        let (plane_bytes, mut done) = (planes.len() / 8, at);
         let order = order::<8>(Towards::Units);
         for tile in lane.as_chunks::<16>().0.chunks_exact(16) {
             let (first, second) = tile.split_at(8);
@@ -125,12 +125,12 @@ mod avx2 {
             store_lanes(transpose(rows), planes, plane_bytes, done);
             done += TILE;
         }
-        done
+        done - at
     }
 
     #[target_feature(enable = "avx2")]
-    pub(super) fn to_lane(planes: &[u8], lane: &mut [u8]) -> usize {
-        let (plane_bytes, mut done) = (lane.len() / 8, 0);
+    pub(super) fn to_lane(planes: &[u8], at: usize, lane: &mut [u8]) -> usize {
+        let (plane_bytes, mut done) = (planes.len() / 8, at);
         let order = order::<8>(Towards::Elements);
         for tile in lane.as_chunks_mut::<16>().0.chunks_exact_mut(16) {
             let rows = transpose(load_lanes::<8>(planes, plane_bytes, done));
@@ -140,7 +140,7 @@ mod avx2 {
             }
             done += TILE;
         }
-        done
+        done - at
     }
 
     /// Which way bytes of a row are put.

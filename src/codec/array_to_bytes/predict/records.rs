@@ -49,10 +49,37 @@ pub(crate) fn distance(bytes: &[u8]) -> Option<usize> {
 
 /// At how many places both have the same byte.
 fn equal_bytes(a: &[u8], b: &[u8]) -> usize {
-    // Counts of so few bytes are bytes themselves, so that many fit a vector.
-    const FEW: usize = 128;
-    let count = |(a, b): (&[u8], &[u8])| a.iter().zip(b).map(|(a, b)| u8::from(a == b)).sum::<u8>();
-    a.chunks(FEW).zip(b.chunks(FEW)).map(|pair| usize::from(count(pair))).sum()
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        #[expect(unsafe_code, reason = "safe where there is AVX2")]
+        return unsafe { equal_bytes_avx2(a, b) };
+    }
+    equal_bytes_anywhere(a, b)
+}
+
+/// The same: the compiler takes twice as many bytes at a time here.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn equal_bytes_avx2(a: &[u8], b: &[u8]) -> usize {
+    equal_bytes_anywhere(a, b)
+}
+
+#[inline(always)]
+fn equal_bytes_anywhere(a: &[u8], b: &[u8]) -> usize {
+    // Counts are bytes side by side, each of its own column, and are added up before one could be too large.
+    const COLUMNS: usize = 64;
+    const ROWS: usize = u8::MAX as usize;
+    let length = a.len().min(b.len());
+    let ((a, rest_of_a), (b, rest_of_b)) = (a[..length].as_chunks::<COLUMNS>(), b[..length].as_chunks::<COLUMNS>());
+    let mut equal = rest_of_a.iter().zip(rest_of_b).filter(|(a, b)| a == b).count();
+    for (a, b) in a.chunks(ROWS).zip(b.chunks(ROWS)) {
+        let mut counts = [0u8; COLUMNS];
+        for (a, b) in a.iter().zip(b) {
+            counts.iter_mut().zip(a.iter().zip(b)).for_each(|(count, (a, b))| *count += u8::from(a == b));
+        }
+        equal += counts.iter().map(|&count| usize::from(count)).sum::<usize>();
+    }
+    equal
 }
 
 /// The records of one file.
@@ -190,6 +217,19 @@ mod tests {
         }
         bytes.extend((0..tail).map(|n| (n * 91 % 241) as u8));
         bytes
+    }
+
+    #[test]
+    fn equal_bytes_are_counted_one_by_one_however_many_there_are() {
+        let a: Vec<u8> = (0..40_000u32).map(|n| ((n * n) >> 7) as u8).collect();
+        let b: Vec<u8> = a.iter().enumerate().map(|(n, &byte)| if n % 7 == 3 { byte ^ 1 } else { byte }).collect();
+        for (from, to) in [(0, 0), (0, 1), (5, 68), (0, 64), (1, 16_321), (0, 16_384), (3, 40_000)] {
+            let plainly = |a: &[u8], b: &[u8]| a.iter().zip(b).filter(|(a, b)| a == b).count();
+            for (a, b) in [(&a[from..to], &b[from..]), (&a[from..], &a[from..to])] {
+                assert_eq!(equal_bytes(a, b), plainly(a, b), "{from} to {to}");
+                assert_eq!(equal_bytes_anywhere(a, b), plainly(a, b), "{from} to {to}");
+            }
+        }
     }
 
     #[test]
