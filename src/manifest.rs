@@ -5,11 +5,12 @@
 
 use crate::codec::Decision;
 use crate::container::{
-    ContainerReader, ContainerRef, ReadError, SealedContainer, checkpoint_dir, container_name, container_path,
+    ContainerReader, ContainerRef, ContainerSummary, ReadError, SealedContainer, checkpoint_dir, container_name,
+    container_path,
 };
 use crate::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank, natural_cmp};
 use crate::plan::Scheme;
-use crate::store::{Advice, Store, StoreError, visible};
+use crate::store::{Advice, Store, StoreError, TempFile, visible};
 use crate::units::{RawBytes, StoredBytes};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -163,11 +164,22 @@ fn manifest_path(job: &JobId, checkpoint: &CheckpointId, group: GroupId) -> Path
     checkpoint_dir(job, checkpoint).join(manifest_name(group))
 }
 
-/// Makes a sealed container part of its checkpoint. When the last group has done so, the checkpoint exists: before this
-/// returns no restart sees this group, afterwards every restart does.
-pub fn commit(store: &dyn Store, sealed: SealedContainer, draft: ManifestDraft) -> Result<Manifest, StoreError> {
-    let SealedContainer { job, checkpoint, group, bytes, digest, index_digest, index, held } = sealed;
-    let path = manifest_path(&job, &checkpoint, group);
+/// A manifest that is durable under a temporary name. Dropped, it leaves nothing that a reader looks at.
+pub struct UncommittedManifest {
+    manifest: Manifest,
+    path: PathBuf,
+    temp: Box<dyn TempFile>,
+}
+
+/// Writes the manifest of a container, which need not have its final name yet.
+pub fn write(
+    store: &dyn Store,
+    container: &ContainerSummary,
+    draft: ManifestDraft,
+) -> Result<UncommittedManifest, StoreError> {
+    let ContainerSummary { job, checkpoint, group, bytes, digest, index_digest, index } = container;
+    let (group, bytes, digest, index_digest) = (*group, *bytes, *digest, *index_digest);
+    let path = manifest_path(job, checkpoint, group);
     let refuse = |what: &str| StoreError::Contents { path: path.clone(), what: what.into() };
     let grouping = Grouping::new(draft.ranks, draft.group_size).ok_or_else(|| refuse("the job has no ranks"))?;
     let ranks = grouping.ranks_of(group);
@@ -204,28 +216,44 @@ pub fn commit(store: &dyn Store, sealed: SealedContainer, draft: ManifestDraft) 
         in_a_row: draft.in_a_row,
         decisions: draft.decisions,
         files: index.files().iter().map(file).collect(),
-        job,
-        checkpoint,
+        job: job.clone(),
+        checkpoint: checkpoint.clone(),
     };
     manifest.check().map_err(|what| refuse(&what))?;
-    // A reference to what was pruned meanwhile must not become a promise.
-    for reference in &manifest.references {
-        let older = container_path(&manifest.job, &reference.checkpoint, reference.group);
-        store.open(&older).map_err(ReadError::from_store)?;
-    }
     let text = manifest.to_text().map_err(|what| refuse(&what))?;
     if text.len() as u64 > MANIFEST_BYTES_MAX {
         let (found, limit) = (text.len() as u64, MANIFEST_BYTES_MAX);
         return Err(StoreError::TooLarge { path, what: "bytes of manifest", found, limit });
     }
-    check_not_committed(store, &manifest.job, &manifest.checkpoint, group)?;
-    let dir = checkpoint_dir(&manifest.job, &manifest.checkpoint);
-    let mut temp = store.create_temp(&dir, &manifest_name(group))?;
+    let mut temp = store.create_temp(&checkpoint_dir(job, checkpoint), &manifest_name(group))?;
     temp.append(text.as_bytes())?;
     temp.sync()?;
+    Ok(UncommittedManifest { manifest, path, temp })
+}
+
+/// Makes a sealed container part of its checkpoint. When the last group has done so, the checkpoint exists: before this
+/// returns no restart sees this group, afterwards every restart does.
+pub fn commit(
+    store: &dyn Store,
+    sealed: SealedContainer,
+    uncommitted: UncommittedManifest,
+) -> Result<Manifest, StoreError> {
+    let UncommittedManifest { manifest, path, temp } = uncommitted;
+    let SealedContainer { summary, held } = sealed;
+    let (job, checkpoint) = (&manifest.job, &manifest.checkpoint);
+    let of = (job, checkpoint, manifest.group, manifest.container.digest);
+    if of != (summary.job(), summary.checkpoint(), summary.group(), summary.digest()) {
+        return Err(StoreError::Contents { path, what: "it is not of the container that was sealed".into() });
+    }
+    // A reference to what was pruned meanwhile must not become a promise.
+    for reference in &manifest.references {
+        let older = container_path(job, &reference.checkpoint, reference.group);
+        store.open(&older).map_err(ReadError::from_store)?;
+    }
+    check_not_committed(store, job, checkpoint, manifest.group)?;
     store.rename(temp.path(), &path)?;
     drop(held); // whoever looks now finds the manifest
-    store.sync_dir(&dir)?;
+    store.sync_dir(&checkpoint_dir(job, checkpoint))?;
     Ok(manifest)
 }
 

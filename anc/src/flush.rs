@@ -237,12 +237,14 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     };
     let begun = Instant::now();
     let (scheme, block_bytes) = (options.plan.scheme, options.plan.block_bytes.get());
-    let sealed = writer.seal(*store, Contents { scheme, block_bytes, classes, files: Arc::clone(files), reused })?;
-    options.store_speed.wrote(sealed.bytes(), writing + begun.elapsed());
+    let container = writer.finish(Contents { scheme, block_bytes, classes, files: Arc::clone(files), reused })?;
+    let (sealed, manifest) = container.seal(*store, |container| manifest::write(*store, container, draft))?;
+    options.store_speed.wrote(sealed.summary().bytes(), writing + begun.elapsed());
+    let manifest = manifest?;
     if !(flush.may_commit)() {
         return Err(FlushError::NotItsTurn);
     }
-    Ok(manifest::commit(flush.store, sealed, draft)?)
+    Ok(manifest::commit(*store, sealed, manifest)?)
 }
 
 /// The newest checkpoint of this group, if there is one.

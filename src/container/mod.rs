@@ -19,7 +19,9 @@ pub use index::{
 pub use layout::{DIGEST_BYTES_MIN, INDEX_RAW_MAX, SEGMENT_RAW_MAX, VERSION};
 pub use reader::{ContainerReader, parse_index, parse_segment_header};
 pub use set::{ContainerSet, Delivery, SegmentTask, VariableReader};
-pub use writer::{ContainerWriter, Contents, SealedContainer, StoredSegment, UnsyncedDirs};
+pub use writer::{
+    ContainerSummary, ContainerWriter, Contents, SealedContainer, StoredSegment, UnsealedContainer, UnsyncedDirs,
+};
 
 use crate::ids::{CheckpointId, GroupId, JobId};
 use std::path::PathBuf;

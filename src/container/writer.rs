@@ -71,9 +71,24 @@ pub struct ContainerWriter {
     is_dir_durable: Arc<AtomicBool>,
 }
 
+/// A container whose bytes are durable, under a temporary name. Dropped, it leaves nothing that a reader looks at.
+pub struct UnsealedContainer {
+    summary: ContainerSummary,
+    dirs: UnsyncedDirs,
+    path: PathBuf,
+    temp: Box<dyn TempFile>,
+}
+
 /// A container that is written and durable, under its final name. It takes part in a checkpoint once committed.
 #[derive(Debug)]
 pub struct SealedContainer {
+    pub(crate) summary: ContainerSummary,
+    pub(crate) held: Held,
+}
+
+/// What is said of a container.
+#[derive(Debug)]
+pub struct ContainerSummary {
     pub(crate) job: JobId,
     pub(crate) checkpoint: CheckpointId,
     pub(crate) group: GroupId,
@@ -81,7 +96,6 @@ pub struct SealedContainer {
     pub(crate) digest: Digest,
     pub(crate) index_digest: Digest,
     pub(crate) index: Index,
-    pub(crate) held: Held,
 }
 
 /// While it is there, nobody else writes the same container.
@@ -177,10 +191,10 @@ impl ContainerWriter {
         Ok(())
     }
 
-    /// Writes the index and the trailer, syncs the file, renames it to its final name, syncs the directory.
+    /// Writes the index and the trailer, and syncs the file. It keeps its temporary name until it is sealed.
     ///
-    /// The index is read again before it is written, and must say what it was given.
-    pub fn seal(mut self, store: &dyn Store, contents: Contents) -> Result<SealedContainer, StoreError> {
+    /// The index is read again meanwhile, and must say what it was given.
+    pub fn finish(mut self, contents: Contents) -> Result<UnsealedContainer, StoreError> {
         let path = self.path();
         let refuse = |what: String| StoreError::Contents { path: path.clone(), what };
         let raw = encode(&contents, &self.segments).map_err(|what| refuse(what.into()))?;
@@ -193,32 +207,29 @@ impl ContainerWriter {
             check_same(&index, &contents, &self.segments).map_err(|what| refuse(what.into()))?;
             Ok::<_, StoreError>(index)
         };
-        // Nothing else is left to do but the disk's work: both at a time.
-        let (index, stored) = std::thread::scope(|scope| {
-            let compressed = scope.spawn(|| compress(&raw));
-            (read_again(), compressed.join())
+        let (file, segments) = (&mut self.file, self.segments.len() as u32);
+        let write = || {
+            let what = "compressing the index";
+            let stored = compress(&raw).map_err(|source| StoreError::Io { path: path.clone(), what, source })?;
+            Ok::<_, StoreError>((file.finish(segments, raw.len() as u64, &stored)?, Digest::of(&stored)))
+        };
+        // Nothing else is left to do: both at a time.
+        let (index, written) = std::thread::scope(|scope| {
+            let written = scope.spawn(write);
+            (read_again(), written.join())
         });
         let index = index?;
-        let stored = stored.map_err(|_| refuse("compressing the index panicked".into()))?;
-        let what = "compressing the index";
-        let stored = stored.map_err(|source| StoreError::Io { path: path.clone(), what, source })?;
-        let trailer = Trailer {
-            index_offset: self.file.bytes,
-            index_stored: stored.len() as u64,
-            index_raw: raw.len() as u64,
-            segments: self.segments.len() as u32,
-            index_crc: crc32c::crc32c(&stored),
-        };
-        self.file.put_frame(&stored)?;
-        self.file.put_frame(&trailer.to_record())?;
-        let (bytes, digest) = self.file.finish()?;
-        self.dirs().sync(store)?;
-        let dir = checkpoint_dir(&self.job, &self.checkpoint);
-        store.rename(self.file.temp.path(), &dir.join(container_name(self.group)))?;
-        store.sync_dir(&dir)?;
-        let index_digest = Digest::of(&stored);
+        let (digest, index_digest) = written.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let dirs = self.dirs();
         let Self { job, checkpoint, group, file, .. } = self;
-        Ok(SealedContainer { job, checkpoint, group, bytes, digest, index_digest, index, held: Held(file.temp) })
+        let summary = ContainerSummary { job, checkpoint, group, bytes: file.bytes, digest, index_digest, index };
+        Ok(UnsealedContainer { summary, dirs, path, temp: file.temp })
+    }
+
+    /// [`ContainerWriter::finish`], then [`UnsealedContainer::seal`].
+    pub fn seal(self, store: &dyn Store, contents: Contents) -> Result<SealedContainer, StoreError> {
+        let (sealed, ()) = self.finish(contents)?.seal(store, |_| ())?;
+        Ok(sealed)
     }
 
     fn path(&self) -> PathBuf {
@@ -230,6 +241,29 @@ impl ContainerWriter {
 pub struct UnsyncedDirs {
     dir: PathBuf,
     is_durable: Arc<AtomicBool>,
+}
+
+impl UnsealedContainer {
+    /// Gives it its final name, durably. What is done `meanwhile`, on a thread of its own, waits for the disk too.
+    pub fn seal<T: Send>(
+        self,
+        store: &dyn Store,
+        meanwhile: impl FnOnce(&ContainerSummary) -> T + Send,
+    ) -> Result<(SealedContainer, T), StoreError> {
+        let Self { summary, dirs, path, temp } = self;
+        let (sealed, done) = std::thread::scope(|scope| {
+            let done = scope.spawn(|| meanwhile(&summary));
+            let seal = || {
+                dirs.sync(store)?;
+                store.rename(temp.path(), &path)?;
+                store.sync_dir(&dirs.dir)
+            };
+            (seal(), done.join())
+        });
+        sealed?;
+        let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok((SealedContainer { summary, held: Held(temp) }, done))
+    }
 }
 
 impl UnsyncedDirs {
@@ -244,6 +278,13 @@ impl UnsyncedDirs {
 }
 
 impl SealedContainer {
+    /// What is said of it.
+    pub fn summary(&self) -> &ContainerSummary {
+        &self.summary
+    }
+}
+
+impl ContainerSummary {
     /// Which job.
     pub fn job(&self) -> &JobId {
         &self.job
@@ -382,11 +423,16 @@ impl FramedFile {
         Ok(())
     }
 
-    /// Writes what is left and makes it durable; gives the length, and the digest of the frame.
-    pub(crate) fn finish(&mut self) -> Result<(u64, Digest), StoreError> {
+    /// Writes the stored index, which is so long raw, and the trailer, and makes all of it durable; gives the digest of the
+    /// frame.
+    fn finish(&mut self, segments: u32, index_raw: u64, index: &[u8]) -> Result<Digest, StoreError> {
+        let (index_offset, index_stored) = (self.bytes, index.len() as u64);
+        let trailer = Trailer { index_offset, index_stored, index_raw, segments, index_crc: crc32c::crc32c(index) };
+        self.put_frame(index)?;
+        self.put_frame(&trailer.to_record())?;
         self.write_buffer()?;
         self.temp.sync()?;
-        Ok((self.bytes, self.hasher.finalize().into()))
+        Ok(self.hasher.finalize().into())
     }
 
     fn write_buffer(&mut self) -> Result<(), StoreError> {

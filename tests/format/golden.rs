@@ -118,6 +118,6 @@ fn write_since_golden() {
     let first = first.expect("writes");
     let reuse = mcrengine::reuse::ReuseIndex::load(&store, &job(), &first).expect("loads");
     (how.draft.sequence, how.draft.in_a_row) = (2, 1);
-    let sealed = write_since(&store, &step_id(2), GroupId(0), &group(0..2, 2), &how, &reuse, Some(&first));
-    manifest::commit(&store, sealed.expect("writes"), how.draft).expect("commits");
+    let container = finish(&store, &step_id(2), GroupId(0), &group(0..2, 2), &how, &reuse, Some(&first));
+    seal_and_commit(&store, container.expect("writes"), &how).expect("commits");
 }

@@ -6,7 +6,7 @@ use mcrengine::codec::Chain;
 use mcrengine::container::*;
 use mcrengine::header::*;
 use mcrengine::ids::{Digest, GroupId};
-use mcrengine::manifest::{self, commit, read_manifest};
+use mcrengine::manifest::{self, read_manifest};
 use mcrengine::plan::{PlanOptions, Scheme};
 use mcrengine::prune::{PruneOptions, prune};
 use mcrengine::reuse::{ReuseIndex, reusable};
@@ -176,8 +176,9 @@ proptest! {
         let sealed = write(&store, &checkpoint("a"), GroupId(0), &group, &how(1), &ReuseIndex::empty()).expect("writes");
         let reader = ContainerReader::open(&store, &job(), &checkpoint("a"), GroupId(0)).expect("opens");
         prop_assert_eq!(reader.index().files(), as_read(&group.files));
-        prop_assert_eq!(reader.index(), sealed.index());
-        prop_assert_eq!((reader.bytes(), reader.frame_digest().expect("reads")), (sealed.bytes(), sealed.digest()));
+        prop_assert_eq!(reader.index(), sealed.summary().index());
+        let frame = (sealed.summary().bytes(), sealed.summary().digest());
+        prop_assert_eq!((reader.bytes(), reader.frame_digest().expect("reads")), frame);
     }
 }
 
@@ -241,7 +242,7 @@ fn a_group_is_committed_once() {
     let stale = sealed.expect("writes");
     let manifest = flush(&store, &checkpoint("a"), GroupId(1), &group(2..4, 2), &how(1), &ReuseIndex::empty());
     assert_eq!(manifest.expect("writes").files[0].path.as_bytes(), b"DD0002/data.cpu0002");
-    assert!(matches!(commit(&store, stale, how(1).draft), Err(StoreError::Committed { .. })), "a late writer loses");
+    assert!(matches!(commit_sealed(&store, stale, &how(1)), Err(StoreError::Committed { .. })), "a late writer loses");
 }
 
 #[test]
@@ -315,7 +316,7 @@ fn of_two_writers_of_one_group_the_later_is_turned_away_and_the_committed_contai
     assert!(matches!(create(), Err(StoreError::Busy { .. })), "while it has a final name and no manifest");
     drop(sealed);
     let sealed = write();
-    commit(&store, sealed, how(1).draft).expect("commits");
+    commit_sealed(&store, sealed, &how(1)).expect("commits");
     assert!(matches!(create(), Err(StoreError::Committed { .. })), "{:?}", create());
     assert_eq!(names(), 2, "container and manifest");
     let report = verify(&store, &job(), &id, VERIFYING, &|_| ());

@@ -28,6 +28,7 @@ fn eight_thousand_small_variables_take_an_index_of_less_than_60_kb() {
         small.raw.push(raw);
     }
     let sealed = write(&store, &checkpoint("a"), GroupId(0), &small, &how(1), &ReuseIndex::empty()).expect("writes");
+    let sealed = sealed.summary();
     let segments: u64 = sealed.index().segments().iter().map(|s| s.stored_bytes.0 + 72).sum();
     let index_bytes = sealed.bytes() - segments - 32 - 48;
     assert!(index_bytes < 60_000, "{index_bytes} bytes for {} variables", sealed.index().variables().count());

@@ -75,7 +75,7 @@ fn a_million_variables_take_less_than_a_gib_to_write_and_to_read() {
     let contents = Contents { scheme: Scheme::Aware, block_bytes: 0, classes, files: files.into(), reused: vec![] };
     let sealed = writer.seal(&store, contents).expect("seals");
     let written = started.elapsed();
-    let variables = sealed.index().variables().count();
+    let variables = sealed.summary().index().variables().count();
     drop(sealed);
     let started = Instant::now();
     let reader = ContainerReader::open(&store, &job(), &checkpoint("a"), GroupId(0)).expect("opens");

@@ -4,7 +4,7 @@
 use mcrengine::bases::Bases;
 use mcrengine::classify::{Naming, VariableClass, VariableRef, classify};
 use mcrengine::codec::{ArrayShape, Chain, Scratch};
-use mcrengine::container::{ContainerWriter, Contents, SealedContainer, StoredSegment};
+use mcrengine::container::{ContainerWriter, Contents, SealedContainer, StoredSegment, UnsealedContainer};
 use mcrengine::filter::put_on;
 use mcrengine::header::{ElementType, Extent, FileHeader, Filter, Role, Shape, VariableHeader};
 use mcrengine::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank};
@@ -207,11 +207,12 @@ pub fn write(
     how: &How,
     reuse: &ReuseIndex,
 ) -> Result<SealedContainer, StoreError> {
-    write_since(store, id, number, group, how, reuse, None)
+    let (sealed, ()) = finish(store, id, number, group, how, reuse, None)?.seal(store, |_| ())?;
+    Ok(sealed)
 }
 
-/// The same; each segment of numbers that the newest checkpoint has is coded with what it has.
-pub fn write_since(
+/// Writes the container of a group; with `newest`, each segment of numbers that the newest checkpoint has is coded with what it has.
+pub fn finish(
     store: &dyn Store,
     id: &CheckpointId,
     number: GroupId,
@@ -219,7 +220,7 @@ pub fn write_since(
     how: &How,
     reuse: &ReuseIndex,
     newest: Option<&Manifest>,
-) -> Result<SealedContainer, StoreError> {
+) -> Result<UnsealedContainer, StoreError> {
     let classes: Vec<VariableClass> = classify(&group.files, &Naming::default());
     let load = |newest: &Manifest| Bases::load(store, &job(), newest, &group.files, &classes, true);
     let bases = newest.map(load).transpose()?;
@@ -257,7 +258,7 @@ pub fn write_since(
         files: group.files.clone().into(),
         reused,
     };
-    writer.seal(store, contents)
+    writer.finish(contents)
 }
 
 /// The whole way of one group: container, then manifest.
@@ -269,8 +270,20 @@ pub fn flush(
     how: &How,
     reuse: &ReuseIndex,
 ) -> Result<Manifest, StoreError> {
-    let sealed = write(store, id, number, group, how, reuse)?;
-    commit(store, sealed, how.draft.clone())
+    seal_and_commit(store, finish(store, id, number, group, how, reuse, None)?, how)
+}
+
+/// A container and its manifest, as the aggregator does it: what waits for the disk at a time.
+pub fn seal_and_commit(store: &dyn Store, container: UnsealedContainer, how: &How) -> Result<Manifest, StoreError> {
+    let write = |container: &_| mcrengine::manifest::write(store, container, how.draft.clone());
+    let (sealed, manifest) = container.seal(store, write)?;
+    commit(store, sealed, manifest?)
+}
+
+/// The manifest of a sealed container, and its commit.
+pub fn commit_sealed(store: &dyn Store, sealed: SealedContainer, how: &How) -> Result<Manifest, StoreError> {
+    let manifest = mcrengine::manifest::write(store, sealed.summary(), how.draft.clone())?;
+    commit(store, sealed, manifest)
 }
 
 /// All groups of a step, each coded with what its predecessor in `before` has, or with what that was coded with.
@@ -281,12 +294,12 @@ pub fn flush_step_since(store: &dyn Store, step: u64, before: u64) -> Result<(),
         let newest = mcrengine::manifest::read_manifest(store, &job(), &step_id(before), number)?;
         let reuse = ReuseIndex::load(store, &job(), &newest)?;
         let group = group(grouping.ranks_of(number), step);
-        let sealed = match write_since(store, &step_id(step), number, &group, &how, &reuse, Some(&newest)) {
+        let container = match finish(store, &step_id(step), number, &group, &how, &reuse, Some(&newest)) {
             // Committed by an earlier attempt, which died afterwards: done.
             Err(StoreError::Committed { .. }) => continue,
             other => other?,
         };
-        commit(store, sealed, how.draft.clone())?;
+        seal_and_commit(store, container, &how)?;
     }
     Ok(())
 }

@@ -278,6 +278,6 @@ impl Planned<'_> {
             files: Arc::new(self.files.to_vec()),
             reused: Vec::new(),
         };
-        Ok(writer.seal(&CountingStore, contents)?.bytes())
+        Ok(writer.seal(&CountingStore, contents)?.summary().bytes())
     }
 }

@@ -6,7 +6,8 @@ use mcrengine::ids::FilePath;
 /// A line of the table.
 struct Preset {
     name: &'static str,
-    /// One of them is in each of its names; none where that cannot be said. Looking for them is quicker than making patterns.
+    /// One of them is in each of its names, `^` for a capital letter and `#` for a digit; none where that cannot be said. Looking
+    /// for them is quicker than making patterns.
     words: &'static [&'static str],
     /// Globs as [`Layout::from_patterns`] takes them, the narrow ones first.
     patterns: &'static [&'static str],
@@ -19,7 +20,7 @@ struct Preset {
 #[rustfmt::skip]
 const TABLE: &[Preset] = &[
     // DD0007/DD0007.cpu0003, DD0007/DD0007.hierarchy, RD0002/RD0002.boundary.hdf, DD0007/DD0007
-    Preset { name: "enzo", words: &[], first_rank: 0, telling: true, patterns: &[
+    Preset { name: "enzo", words: &["^^####"], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:[A-Z]{2}[0-9]{4,}}.cpu{rank}",
         "**/{checkpoint:[A-Z]{2}[0-9]{4,}}",
         "**/{checkpoint:[A-Z]{2}[0-9]{4,}}.*",
@@ -111,7 +112,13 @@ pub(super) fn telling(paths: &[&FilePath]) -> impl Iterator<Item = Layout> {
 
 impl Preset {
     fn words_are_in(&self, paths: &[&FilePath]) -> bool {
-        let has = |path: &[u8], word: &str| path.windows(word.len()).any(|some| some == word.as_bytes());
+        let is_like = |byte: &u8, like: u8| match like {
+            b'^' => byte.is_ascii_uppercase(),
+            b'#' => byte.is_ascii_digit(),
+            like => *byte == like,
+        };
+        let is_word = |some: &[u8], word: &str| some.iter().zip(word.bytes()).all(|(byte, like)| is_like(byte, like));
+        let has = |path: &[u8], word: &str| path.windows(word.len()).any(|some| is_word(some, word));
         let has_one = |path: &&FilePath| self.words.iter().any(|word| has(path.as_bytes(), word));
         self.words.is_empty() || paths.iter().any(has_one)
     }

@@ -2,7 +2,8 @@
 //!
 //! - *none*: all are zero.
 //! - *pco*: `pco` (M. Loncaric, pcodec), which finds bins of a fixed number of bits each, and for numbers as they are also
-//!   its own differences and multiples. Decoding runs at memory speed.
+//!   its own differences and multiples. Decoding runs at memory speed. Of the narrowest integers that hold all of them: each
+//!   bin names where it begins in as many bits as they have.
 //! - *symbols*: sign and length of each number by an adaptive range coder whose model is chosen by how long the two
 //!   before were, the bits below the leading one as they are.
 //! - *around*: the same for grids, where the model is chosen by how long the numbers of the cells before were along each
@@ -15,6 +16,7 @@ use crate::codec::array_to_bytes::entropy::{
     BitReader, BitWriter, Model, SymbolBuffers, decode_symbols, encode_symbols,
 };
 use crate::codec::bytes_to_bytes::bitshuffle::{Lanes, shuffle_bits, unshuffle_bits};
+use pco::data_types::Number;
 use pco::standalone::{simple_compress, simple_decompress_into};
 use pco::{ChunkConfig, DeltaSpec, ModeSpec};
 
@@ -44,6 +46,8 @@ enum Way {
     PcoFloats = 4,
     Around = 5,
     Bits = 6,
+    Pco4 = 7,
+    Pco2 = 8,
 }
 
 /// What is to be coded: differences, or where there is no prediction the ordered numbers themselves.
@@ -97,8 +101,8 @@ pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
         }
     };
     // It fails for configurations that do not suit the numbers only.
-    if let Ok(code) = simple_compress(values, &config) {
-        keep(&mut best, Way::Pco, &code);
+    if let Some((way, code)) = to_pco(values, &config) {
+        keep(&mut best, way, &code);
     }
     if let Some(Ok(code)) = numbers.floats.map(|floats| simple_compress(floats, &config)) {
         keep(&mut best, Way::PcoFloats, &code);
@@ -129,8 +133,8 @@ pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
         // Numbers whose bytes repeat do so themselves, perhaps, which a sample does not always show.
         if effort.symbols && !numbers.is_predicted && best[0] == Way::Bytes as u8 {
             let config = config.with_delta_spec(DeltaSpec::TryLookback);
-            if let Ok(code) = simple_compress(values, &config) {
-                keep(&mut best, Way::Pco, &code);
+            if let Some((way, code)) = to_pco(values, &config) {
+                keep(&mut best, way, &code);
             }
         }
     }
@@ -153,16 +157,10 @@ pub(super) fn decode(
             code.is_empty().then_some(())?;
             values.fill(0);
         }
-        way if way == Way::Pco as u8 => {
-            let progress = simple_decompress_into(code, &mut values).ok()?;
-            (progress.n_processed == count && progress.finished).then_some(())?;
-        }
-        way if way == Way::PcoFloats as u8 => {
-            let mut floats = vec![0f64; count];
-            let progress = simple_decompress_into(code, &mut floats).ok()?;
-            (progress.n_processed == count && progress.finished).then_some(())?;
-            values.iter_mut().zip(&floats).for_each(|(v, &f)| *v = ordered(f));
-        }
+        way if way == Way::Pco as u8 => from_pco(code, &mut values)?,
+        way if way == Way::Pco4 as u8 => widened::<i32>(code, &mut values, i64::from)?,
+        way if way == Way::Pco2 as u8 => widened::<i16>(code, &mut values, i64::from)?,
+        way if way == Way::PcoFloats as u8 => widened::<f64>(code, &mut values, ordered)?,
         way if way == Way::Symbols as u8 => from_symbols::<CONTEXTS>(code, &mut values, &Around::Line)?,
         way if way == Way::Around as u8 => {
             from_symbols::<CONTEXTS_AROUND>(code, &mut values, &around())?;
@@ -181,6 +179,34 @@ pub(super) fn decode(
         _ => return None,
     }
     Some(values)
+}
+
+/// The numbers by pco, as the narrowest integers that hold all of them. `None` where the configuration does not suit them.
+fn to_pco(values: &[i64], config: &ChunkConfig) -> Option<(Way, Vec<u8>)> {
+    // The places of the magnitudes in which any has a bit; the sign takes one more.
+    let places = values.iter().fold(0, |all, &v| all | (v ^ (v >> 63)));
+    let (way, code) = if i16::try_from(places).is_ok() {
+        (Way::Pco2, simple_compress(&values.iter().map(|&v| v as i16).collect::<Vec<_>>(), config))
+    } else if i32::try_from(places).is_ok() {
+        (Way::Pco4, simple_compress(&values.iter().map(|&v| v as i32).collect::<Vec<_>>(), config))
+    } else {
+        (Way::Pco, simple_compress(values, config))
+    };
+    Some((way, code.ok()?))
+}
+
+/// Fills all of `numbers` from a file of pco that holds just as many of them.
+fn from_pco<T: Number>(code: &[u8], numbers: &mut [T]) -> Option<()> {
+    let progress = simple_decompress_into(code, numbers).ok()?;
+    (progress.n_processed == numbers.len() && progress.finished).then_some(())
+}
+
+/// The same by way of other numbers.
+fn widened<T: Number + Default>(code: &[u8], values: &mut [i64], wide: impl Fn(T) -> i64) -> Option<()> {
+    let mut numbers = vec![T::default(); values.len()];
+    from_pco(code, &mut numbers)?;
+    values.iter_mut().zip(&numbers).for_each(|(v, &number)| *v = wide(number));
+    Some(())
 }
 
 /// The magnitudes, each with its sign as the lowest bit, in planes of equal bits as codec `bitshuffle` has them.
@@ -355,6 +381,7 @@ mod tests {
         prop_oneof![
             prop::collection::vec(any::<i64>(), 0..400),
             prop::collection::vec(-40i64..40, 0..400),
+            prop::collection::vec(-70_000i64..70_000, 0..400),
             prop::collection::vec(prop::sample::select(vec![i64::MIN, i64::MAX, 0, 1, -1]), 0..400),
         ]
     }
@@ -410,6 +437,26 @@ mod tests {
                 code.pop();
                 let cut = decode(&code, values.len(), |_| 0, || around.clone(), vec![7; 5]);
                 prop_assert!(cut.is_none_or(|found| found != values || values.is_empty()));
+            }
+        }
+
+        #[test]
+        fn pco_gets_the_narrowest_integers_that_hold_all(bits in 0u32..64, noise in any::<u64>(), is_least in any::<bool>()) {
+            let most = ((1u64 << bits) - 1) as i64; // with its sign one bit more
+            let edge = if is_least { -most - 1 } else { most };
+            let mut values: Vec<i64> = (0..300).map(|n| (noise.rotate_left(n) as i64) >> (63 - bits)).collect();
+            values.push(edge);
+            let (way, code) = to_pco(&values, &ChunkConfig::default()).expect("it takes integers");
+            let narrowest = match bits {
+                0..16 => Way::Pco2,
+                16..32 => Way::Pco4,
+                _ => Way::Pco,
+            };
+            prop_assert_eq!(way, narrowest);
+            let code: Vec<u8> = std::iter::once(way as u8).chain(code).collect();
+            prop_assert_eq!(decode(&code, values.len(), |_| 0, || Around::Line, vec![7; 5]), Some(values.clone()));
+            for count in [values.len() - 1, values.len() + 1] {
+                prop_assert_eq!(decode(&code, count, |_| 0, || Around::Line, Vec::new()), None);
             }
         }
 
