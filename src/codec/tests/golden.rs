@@ -40,6 +40,7 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ("predict-f64-be", predicted(&F64BE), grids()),
         ("predict-f32", predicted(&ElementType::F32), grids()),
         ("predict-rows", predicted(&ElementType::F32), rows(9, &[400, 331], 2).0),
+        ("predict-narrow", Chain::predict(&ElementType::F32, 1).expect("numbers"), rows(9, &[400, 331], 2).0),
         ("predict-curve", predicted(&ElementType::F32), rows_along_a_curve(9, 0.0, &[400, 327]).0),
         ("predict-gas", predicted(&ElementType::F32), gas(&[400, 327], true, true).0),
         ("predict-gas-f32", predicted(&ElementType::F32), gas(&[400, 327], true, true).0),
@@ -110,7 +111,7 @@ fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_byt
         let path = folder.join(format!("{name}.bin"));
         if !path.exists() && std::env::var_os("MCR_ADD_GOLDEN").is_some() {
             let raw = match *name {
-                "predict-rows" | "since-rows" => rows(9, &[400, 331], 2).1,
+                "predict-rows" | "predict-narrow" | "since-rows" => rows(9, &[400, 331], 2).1,
                 "predict-curve" => rows_along_a_curve(9, 0.0, &[400, 327]).1,
                 "predict-strides" => transposed(40).1,
                 "predict-points" | "since-points" => points(12).1,

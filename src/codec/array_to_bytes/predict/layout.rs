@@ -118,8 +118,8 @@ impl Column {
 pub(super) enum Run<'a> {
     /// From a place on, so many.
     After(usize, usize),
-    /// At these places of a table that begins at a place.
-    Placed(usize, &'a [u32]),
+    /// At these places of a column, which is from a place on.
+    Placed(&'a Column, &'a [u32]),
 }
 
 /// Where everything is.
@@ -424,7 +424,10 @@ impl Layout {
     pub(super) fn load(&self, body: &[u8], kind: Elements, bits: &mut [u64], threads: usize) {
         self.each_part(bits, threads, |columns, from, bits| {
             self.runs(|at, step, run| {
-                let (Run::After(to, _) | Run::Placed(to, _)) = run;
+                let to = match run {
+                    Run::After(to, _) => to,
+                    Run::Placed(column, _) => column.base,
+                };
                 let Some(to) = to.checked_sub(from).and_then(|to| bits.get_mut(to..)).filter(|to| !to.is_empty())
                 else {
                     return;
@@ -516,8 +519,7 @@ impl Layout {
                     slots = others;
                     for lane in 0..lanes {
                         if table.key != n {
-                            let base = self.columns[place[column + lane]].base;
-                            call(from + lane, lanes, Run::Placed(base, own));
+                            call(from + lane, lanes, Run::Placed(&self.columns[place[column + lane]], own));
                         }
                         if rows > kept {
                             let base = self.columns[place[rest + lane]].base;
