@@ -34,8 +34,9 @@
 //! | 7 | fetch and merge | `anc/src/flush.rs` | `fetch_segment` | raw bytes of a segment, within the budget; [`merge::merge`] interleaves them where the scheme says so |
 //! | 8 | look back | `anc/src/looking_back.rs` | `read` | the same segment of an older checkpoint ([`bases::Bases`]), where the profile wants one and the class gains |
 //! | 9 | compress | `anc/src/compress.rs` | [`compress`] | [`container::StoredSegment`], by [`codec::encode_chosen`], decoded again and compared |
-//! | 10 | write | `src/container/writer.rs` | [`container::ContainerWriter::append`], [`seal`] | [`container::SealedContainer`]: synced, under its final name |
-//! | 11 | commit | `src/manifest.rs` | [`manifest::commit`] | [`manifest::Manifest`]: from here on a restart sees the group |
+//! | 10 | write | `src/container/writer.rs` | [`container::ContainerWriter::append`], [`finish`] | [`container::UnsealedContainer`]: synced, under a temporary name |
+//! | 11 | seal | `src/container/writer.rs` | [`seal`], meanwhile [`manifest::write`] | [`container::SealedContainer`]: under its final name; its manifest, synced, under a temporary one |
+//! | 12 | commit | `src/manifest.rs` | [`manifest::commit`] | [`manifest::Manifest`]: from here on a restart sees the group |
 //!
 //! A variable's bytes come from whoever implements `anc/src/source.rs`: `RemoteSource` (`anc/src/fetch.rs`) asks the
 //! agents, which read the file again and compare; `LocalSource` (`cli/src/local.rs`) reads it here. What arrives is compared with
@@ -63,7 +64,7 @@
 //!
 //! - **A checkpoint exists if and only if valid manifests in its directory cover all of its groups**
 //!   ([`manifest::CheckpointState::is_complete`]). There is no root file, no lock and no state elsewhere.
-//! - The order of a commit is the only one that types allow: only [`container::ContainerWriter::seal`] makes a
+//! - The order of a commit is the only one that types allow: only [`container::UnsealedContainer::seal`] makes a
 //!   [`container::SealedContainer`], and only that can be committed. A writer that is dropped leaves a temporary name that
 //!   no reader looks at. `tests/crash` stops a store after every operation in turn.
 //! - Checksums cover stored bytes, so damage is found before a decoder runs on it; digests cover raw bytes, so a
@@ -88,7 +89,8 @@
 //! [`step`]: ../mcr_anc/group/fn.step.html
 //! [`flush_checkpoint`]: ../mcr_anc/flush/fn.flush_checkpoint.html
 //! [`compress`]: ../mcr_anc/compress/fn.compress.html
-//! [`seal`]: container::ContainerWriter::seal
+//! [`finish`]: container::ContainerWriter::finish
+//! [`seal`]: container::UnsealedContainer::seal
 //! [`restore_files`]: ../mcr_anc/restart/fn.restore_files.html
 //! [`send_ranks`]: ../mcr_anc/restart/fn.send_ranks.html
 //! [`FileRestorer::write`]: ../mcr_cnc/restart/struct.FileRestorer.html#method.write

@@ -193,7 +193,8 @@ fn a_disk_that_fills_up_anywhere_costs_the_new_checkpoint_only() {
         let store = FaultyStore::new(start.crash(Survival::Everything), Fault::Full { from: n });
         match flush_step(&store, 2, Some(1)) {
             Err(error) => assert_eq!(error.advice(), Advice::FreeSpace, "{error}"),
-            Ok(()) => assert!(n + 2 >= count, "only the last rename and sync of the directory take no space"),
+            // The container's rename, with three syncs of directories, may come after all that the manifest writes.
+            Ok(()) => assert!(n + 6 >= count, "only the last renames and syncs of directories take no space"),
         }
         let at = format!("full from operation {n}");
         let complete = good(store.inner(), &at);
