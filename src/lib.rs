@@ -35,7 +35,7 @@
 //! | 8 | look back | `anc/src/looking_back.rs` | `read` | the same segment of an older checkpoint ([`bases::Bases`]), where the profile wants one and the class gains |
 //! | 9 | compress | `anc/src/compress.rs` | [`compress`] | [`container::StoredSegment`], by [`codec::encode_chosen`], decoded again and compared |
 //! | 10 | write | `src/container/writer.rs` | [`container::ContainerWriter::append`], [`finish`] | [`container::UnsealedContainer`]: synced, under a temporary name |
-//! | 11 | seal | `src/container/writer.rs` | [`seal`], meanwhile [`manifest::write`] | [`container::SealedContainer`]: under its final name; its manifest, synced, under a temporary one |
+//! | 11 | seal | `src/container/writer.rs` | [`seal`] | [`container::SealedContainer`]: under its final name; meanwhile [`manifest::write`] syncs its manifest under a temporary one |
 //! | 12 | commit | `src/manifest.rs` | [`manifest::commit`] | [`manifest::Manifest`]: from here on a restart sees the group |
 //!
 //! A variable's bytes come from whoever implements `anc/src/source.rs`: `RemoteSource` (`anc/src/fetch.rs`) asks the
