@@ -34,6 +34,7 @@ pub struct FaultyStore {
     inner: MemoryStore,
     fault: Fault,
     operations: Arc<AtomicU64>,
+    refused: Arc<AtomicU64>,
 }
 
 /// What an operation needs.
@@ -46,12 +47,17 @@ enum Kind {
 impl FaultyStore {
     /// `inner`, with something that goes wrong.
     pub fn new(inner: MemoryStore, fault: Fault) -> Self {
-        Self { inner, fault, operations: Arc::default() }
+        Self { inner, fault, operations: Arc::default(), refused: Arc::default() }
     }
 
     /// How many operations were begun so far.
     pub fn operations(&self) -> u64 {
         self.operations.load(Ordering::Relaxed)
+    }
+
+    /// How many operations failed, wholly or by half.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// The store behind it.
@@ -67,14 +73,16 @@ impl FaultyStore {
     /// Counts an operation. `Err((error, halfway))` where it does not happen, or only halfway.
     fn count(&self, kind: Kind) -> Result<(), (io::Error, bool)> {
         let now = self.operations.fetch_add(1, Ordering::Relaxed);
-        match self.fault {
+        let done = match self.fault {
             Fault::Stop { before } if now >= before => Err((io::Error::other("the process died"), false)),
             Fault::Tear { at } if now >= at => Err((io::Error::other("the process died"), now == at)),
             Fault::Full { from } if now >= from && kind == Kind::TakesSpace => {
                 Err((io::ErrorKind::StorageFull.into(), true))
             }
             _ => Ok(()),
-        }
+        };
+        self.refused.fetch_add(u64::from(done.is_err()), Ordering::Relaxed);
+        done
     }
 
     fn step(&self, kind: Kind, path: &Path, what: &'static str) -> Result<(), StoreError> {

@@ -246,6 +246,20 @@ fn a_group_is_committed_once() {
 }
 
 #[test]
+fn a_manifest_of_another_container_commits_nothing() {
+    let store = MemoryStore::new();
+    let [one, other] = [(0, 0..2), (1, 2..4)].map(|(number, ranks)| {
+        write(&store, &checkpoint("a"), GroupId(number), &group(ranks, 1), &how(1), &ReuseIndex::empty())
+            .expect("writes")
+    });
+    let manifest = manifest::write(&store, other.summary(), how(1).draft).expect("writes");
+    let error = manifest::commit(&store, one, manifest).expect_err("they do not belong together");
+    assert!(error.to_string().contains("not of the container that was sealed"), "{error}");
+    let left: Vec<String> = store.paths().iter().map(|path| path.display().to_string()).collect();
+    assert!(left.iter().all(|path| path.ends_with(".mcr")), "{left:?}");
+}
+
+#[test]
 fn a_group_is_written_anew_where_its_container_has_gone_or_has_no_index_left() {
     let store = MemoryStore::new();
     let id = checkpoint("a");
