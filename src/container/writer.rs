@@ -147,7 +147,7 @@ impl ContainerWriter {
         Ok(writer)
     }
 
-    /// The directories that lead to it, which are not durable yet. [`ContainerWriter::seal`] makes them so; whoever has a
+    /// The directories that lead to it, which are not durable yet. [`UnsealedContainer::seal`] makes them so; whoever has a
     /// thread that may wait for the disk does it meanwhile.
     pub fn dirs(&self) -> UnsyncedDirs {
         let dir = checkpoint_dir(&self.job, &self.checkpoint);
