@@ -38,6 +38,11 @@ impl Elements {
         self.loaded(bytes, step, to.iter_mut(), |to, bits| *to = bits);
     }
 
+    /// Loads such elements as numbers to compute with.
+    pub(super) fn load_values(self, bytes: &[u8], step: usize, to: &mut [f64]) {
+        self.loaded(bytes, step, to.iter_mut(), |to, bits| *to = self.value(bits));
+    }
+
     /// Loads such elements to these places.
     pub(super) fn load_to(self, bytes: &[u8], step: usize, to: &mut [u64], places: &[u32]) {
         self.loaded(bytes, step, places.iter(), |&place, bits| to[place as usize] = bits);
