@@ -5,7 +5,8 @@
 //! chunk, and a chunk for which it fails travels as it stands.
 
 use crate::header::Filter;
-use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+use flate2::{Compress, Compression, FlushCompress, Status};
+use libdeflater::{Decompressor, adler32};
 use std::cell::RefCell;
 
 /// Why a chunk does not come out of its filters, or not back into them.
@@ -127,7 +128,7 @@ fn deflated_max(raw_bytes: usize) -> usize {
 thread_local! {
     /// The last level and its stream: setting one up takes longer than compressing a small chunk.
     static DEFLATE: RefCell<Option<(u8, Compress)>> = const { RefCell::new(None) };
-    static INFLATE: RefCell<Option<Decompress>> = const { RefCell::new(None) };
+    static INFLATE: RefCell<Option<Decompressor>> = const { RefCell::new(None) };
 }
 
 /// `compress2`: a zlib stream with the default window, memory level and strategy.
@@ -152,14 +153,14 @@ fn inflate(stored: &[u8], limit: usize) -> Result<Vec<u8>, FilterError> {
     let refused = || FilterError::Inflate { stored_bytes: stored.len() };
     // A byte of deflate gives at most 1032; so a short stored chunk allocates little, whatever length was claimed.
     let mut out = vec![0; limit.min(stored.len().saturating_mul(1040).saturating_add(64))];
-    let mut stream = INFLATE.take().unwrap_or_else(|| Decompress::new(true));
-    stream.reset(true);
-    match stream.decompress(stored, &mut out, FlushDecompress::Finish) {
-        Ok(Status::StreamEnd) if stream.total_in() == stored.len() as u64 => {}
-        _ => return Err(refused()),
-    }
-    out.truncate(usize::try_from(stream.total_out()).map_err(|_| refused())?);
+    let mut stream = INFLATE.take().unwrap_or_default();
+    let bytes = stream.zlib_decompress(stored, &mut out);
     INFLATE.set(Some(stream));
+    out.truncate(bytes.map_err(|_| refused())?);
+    // The library does not say where the stream ended; at its end is the checksum of all.
+    if !stored.ends_with(&adler32(&out).to_be_bytes()) {
+        return Err(refused());
+    }
     Ok(out)
 }
 

@@ -165,7 +165,9 @@ fn verify_group(
     // Files that lie beside each other share segments, so all threads take the next one.
     let (next, problems) = (AtomicUsize::new(0), AtomicUsize::new(report.problems.len()));
     let found: Mutex<Vec<(usize, VerifyReport)>> = Mutex::new(Vec::with_capacity(files.len()));
-    let of_each = threads_of_each(options.threads, own.index().segments().iter().map(|segment| segment.raw_bytes));
+    let memory = (options.cache_bytes, DECODING);
+    let of_each =
+        threads_of_each(options.threads, memory, own.index().segments().iter().map(|segment| segment.raw_bytes));
     let work = || {
         let mut reader = reader.beside(of_each);
         while problems.load(Ordering::Relaxed) < PROBLEMS_MAX

@@ -34,7 +34,7 @@ pub struct AncOptions {
     pub segment_mib: u64,
     /// Variables with fewer bytes are pooled instead of coded with their class. Default 100.
     pub small_bytes: u64,
-    /// MiB of checkpoint in flight at most; at least 3 segments, 16 for `balanced` and `max`, 32 where `max` looks back.
+    /// MiB of checkpoint in flight at most; at least 3 segments, 12 for `balanced` and 16 for `max`, 32 where that looks back.
     /// Default 0: 256, or 512 for `max`.
     pub budget_mib: u64,
     /// Threads that compress. Default 0: as many as the process may run on.

@@ -209,14 +209,16 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     let (back, segments, reused) = LookingBack::plan(&flush, newest.as_ref(), &classes, reused);
     flush.observer.planned(segments.len(), segments.iter().map(|s| s.raw_bytes).sum());
 
-    let of_each = threads_of_each(options.threads, segments.iter().map(|segment| segment.raw_bytes));
+    let per_raw_byte = options.profile.memory_per_raw_byte() + back.memory_per_raw_byte(&options.profile);
+    let memory = (flush.budget.total_bytes(), per_raw_byte);
+    let of_each = threads_of_each(options.threads, memory, segments.iter().map(|segment| segment.raw_bytes));
     let cores = (options.threads / of_each.max(1)).max(1) as u32; // at most 1024
     let store_rate = options.store_speed.bytes_per_s().map(|bytes_per_s| StoreRate { bytes_per_s, cores });
     let choosing = Choosing::new(&classes, &options.profile, newest.as_ref(), store_rate);
     let mut writing = Duration::ZERO;
     let dirs = writer.dirs();
     let meanwhile = || Ok(dirs.sync(*store)?);
-    fetch_merge_compress(&flush, &segments, (&choosing, &back), meanwhile, |segment, stored| {
+    fetch_merge_compress(&flush, &segments, (&choosing, &back, of_each), meanwhile, |segment, stored| {
         flush.observer.segment(stored.raw_bytes, StoredBytes(stored.stored.len() as u64));
         let begun = Instant::now();
         writer.append(segment, stored)?;
@@ -296,12 +298,11 @@ pub fn least_budget(segment_bytes: u64, profile: &Profile) -> u64 {
 fn fetch_merge_compress(
     flush: &Flush<'_>,
     segments: &[SegmentPlan],
-    (choosing, back): (&Choosing<'_>, &LookingBack),
+    (choosing, back, threads_of_each): (&Choosing<'_>, &LookingBack, usize),
     meanwhile: impl FnOnce() -> Result<(), FlushError> + Send,
     mut write: impl FnMut(&SegmentPlan, &StoredSegment) -> Result<(), FlushError>,
 ) -> Result<(), FlushError> {
     let threads = flush.options.threads.clamp(1, segments.len().max(1));
-    let threads_of_each = threads_of_each(flush.options.threads, segments.iter().map(|segment| segment.raw_bytes));
     let fetching = flush.source.parallel().min(segments.len());
     let next = Mutex::new(0..segments.len());
     let (to_compress, raw_segments) = mpsc::sync_channel::<RawSegment>(threads);

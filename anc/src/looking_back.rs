@@ -146,6 +146,11 @@ impl LookingBack {
         base.map_or(0, |base| base.raw_bytes.0 * profile.memory_per_older_byte())
     }
 
+    /// The same for each raw byte of those that something is there for, in the order of magnitude.
+    pub fn memory_per_raw_byte(&self, profile: &Profile) -> u64 {
+        if self.found.iter().any(Option::is_some) { profile.memory_per_older_byte() } else { 0 }
+    }
+
     /// The older segment, unless it was decided that this class does without, or it cannot be read.
     pub fn read(&self, nth: usize, basis: &Basis<'_>, scratch: &mut Scratch) -> Option<Named> {
         let base = self.found.get(nth)?.as_ref()?;

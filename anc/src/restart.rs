@@ -52,7 +52,8 @@ pub fn restore_files(
     let chosen: Vec<bool> = set.index().files().iter().map(wanted).collect();
     let tasks = set.tasks(|variable| chosen[variable.file as usize]);
     observer.planned(tasks.len(), tasks.iter().map(|task| task.raw_bytes).sum());
-    let threads_of_each = threads_of_each(threads, tasks.iter().map(|task| task.raw_bytes));
+    let memory = (budget.total_bytes(), 2); // what is raw, and at most as much stored
+    let threads_of_each = threads_of_each(threads, memory, tasks.iter().map(|task| task.raw_bytes));
     let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
     let failed = Mutex::new(None);
     std::thread::scope(|scope| {

@@ -90,7 +90,7 @@ pub struct SaveArgs {
     /// fast, balanced or max; or paper, zstd-9, fpzip, ... (an unknown one lists them)
     #[arg(long, default_value = "fast", value_name = "PROFILE")]
     pub profile: Profile,
-    /// MiB of checkpoint in memory at most; where not given 256, with max 512
+    /// MiB of checkpoint in memory at most; where not given 256, with balanced and max 512
     #[arg(long, value_name = "MIB")]
     pub budget_mib: Option<u64>,
     /// Threads; 0: as many as the process may run on

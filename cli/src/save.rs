@@ -9,7 +9,7 @@ use mcr_anc::budget::{Budget, Lease};
 use mcr_anc::flush::{Flush, FlushError, FlushOptions, Spare, flush_checkpoint, least_budget};
 use mcr_anc::instance::{choose_for_all, committed};
 use mcr_anc::rate::StoreSpeed;
-use mcr_cnc::capture::{CaptureMode, CapturedFile, Verdicts, capture_keeping};
+use mcr_cnc::capture::{CaptureMode, CapturedFile, Image, Verdicts, capture_keeping};
 use mcr_cnc::fingerprint::Fingerprint;
 use mcr_cnc::h5::Maps;
 use mcr_cnc::layout::{ScanLimits, list, sort};
@@ -147,12 +147,12 @@ pub(crate) fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool) -> 
 const GROUPS_AT_A_TIME: usize = 3;
 
 /// The bytes of a file, and the right to hold them.
-type Image = (Vec<u8>, Lease);
+type Leased = (Image, Vec<Lease>);
 
 /// A file that was captured, with its bytes where the budget has room for them.
 struct KeptFile {
     file: CapturedFile,
-    image: Option<Image>,
+    image: Option<Leased>,
 }
 
 /// A checkpoint on its way to the store.
@@ -176,7 +176,7 @@ struct Group {
     group: GroupId,
     headers: Arc<Vec<FileHeader>>,
     /// For each header.
-    files: Vec<(Fingerprint, Option<Image>)>,
+    files: Vec<(Fingerprint, Option<Leased>)>,
 }
 
 /// What whoever writes the report hears.
@@ -389,22 +389,27 @@ impl Save<'_> {
     /// Captures files on several threads, and puts them in the order of the flush: by rank, then by path.
     fn capture_all(&self, files: &[(FilePath, Rank)]) -> Result<Vec<KeptFile>, String> {
         let maps = Maps::new();
-        // Half of the budget, and no less than what the flushes at a time need to go on.
-        let least = least_budget(self.options.plan.segment_bytes, &self.options.profile) * GROUPS_AT_A_TIME as u64;
-        let reserve = least.max(self.budget.total_bytes() / 2);
+        // Half of the budget, and no less than what one segment takes: with that, all flushes go on, one after the other.
+        // With what several take, up to three quarters, no thread waits for memory.
+        let (segment_bytes, profile) = (self.options.plan.segment_bytes, &self.options.profile);
+        let of_older = if profile.looks_back() { segment_bytes * profile.memory_per_older_byte() } else { 0 };
+        let least = least_budget(segment_bytes, profile) + of_older;
+        let total = self.budget.total_bytes();
+        let at_a_time = (total / 4 * 3 / least.max(1)).min(self.options.threads as u64);
+        let reserve = (total / 2).max(least * at_a_time.max(1));
         let mode = CaptureMode::of(self.options.plan.scheme, &self.options.profile);
         let (next, done, failed) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(files.len())), Mutex::new(None));
         std::thread::scope(|scope| {
             for _ in 0..self.options.threads.clamp(1, files.len().max(1)) {
                 scope.spawn(|| {
                     while let Some((path, rank)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let mut lease = None;
-                        let keep = |bytes| {
-                            lease = self.budget.lease_spare(bytes, reserve);
-                            lease.as_ref().map(|_| Vec::new())
+                        let mut leases = Vec::new();
+                        let mut keep = |bytes| {
+                            let lease = self.budget.lease_spare(bytes, reserve);
+                            lease.map(|lease| leases.push(lease)).is_some()
                         };
-                        let kept = capture_keeping(self.dir, path, *rank, (mode, &self.verdicts), &maps, keep);
-                        match kept.map(|(file, image)| KeptFile { file, image: image.zip(lease) }) {
+                        let kept = capture_keeping(self.dir, path, *rank, (mode, &self.verdicts), &maps, &mut keep);
+                        match kept.map(|(file, image)| KeptFile { file, image: image.map(|image| (image, leases)) }) {
                             Ok(file) => done.lock().unwrap_or_else(PoisonError::into_inner).push(file),
                             Err(error) => {
                                 let reason = format!("{path}: {}", mcr_anc::hub::error_chain(&error));
@@ -437,7 +442,7 @@ impl Save<'_> {
         let (mut open, mut leases) = (Vec::with_capacity(files.len()), Vec::new());
         for (header, (fingerprint, image)) in headers.iter().zip(files) {
             let (image, lease) = image.unzip();
-            leases.extend(lease);
+            leases.extend(lease.unwrap_or_default());
             open.push(OpenFile::new(self.dir, header, fingerprint, &descriptors).with_image(image));
         }
         let source = LocalSource { files: open, threads: self.options.threads };

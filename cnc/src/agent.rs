@@ -475,7 +475,7 @@ fn describe(
     let mut seen = HashSet::new();
     for path in paths.into_iter().filter(|path| seen.insert(path.as_bytes())) {
         let fail = |error| (path.clone(), error);
-        let captured = capture_keeping(root, path, ready.rank, (mode, verdicts), maps, |_| None);
+        let captured = capture_keeping(root, path, ready.rank, (mode, verdicts), maps, &mut |_| false);
         let (mut captured, _) = captured.map_err(fail)?;
         let mut header = file_to_wire(&captured.header);
         if (header.encoded_len() + wire.encoded_len()) as u64 > ANNOUNCEMENT_BYTES_MAX / 2 && mode != CaptureMode::Whole

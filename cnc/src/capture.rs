@@ -180,12 +180,21 @@ pub fn capture(
     mode: CaptureMode,
     maps: &dyn MapSource,
 ) -> Result<CapturedFile, CaptureError> {
-    capture_keeping(root, path, rank, (mode, &Verdicts::default()), maps, |_| None).map(|(file, _)| file)
+    capture_keeping(root, path, rank, (mode, &Verdicts::default()), maps, &mut |_| false).map(|(file, _)| file)
 }
 
-/// As [`capture`] with what was found out about other files, and gives the bytes of a short file along if `keep`, asked with
-/// their number, has a buffer for them: whoever needs them right afterwards need not read them again
+/// What is kept of a file that was captured: whoever needs its bytes right afterwards need not read them again
 /// ([`crate::source::OpenFile::with_image`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    /// All bytes of the file.
+    pub(crate) bytes: Vec<u8>,
+    /// Of variables that came out of filters, by their number: the raw bytes of each chunk.
+    pub(crate) chunks: HashMap<usize, Vec<Vec<u8>>>,
+}
+
+/// As [`capture`] with what was found out about other files, and gives the bytes of a short file along as far as `keep`, asked
+/// with their number, allows it: first those of the file, then those that came out of filters.
 ///
 /// Then variables below [`DIGEST_BYTES_MIN`] have [`NO_DIGEST`], as in a container's index: nobody compares them with
 /// bytes that were read a second time, and thousands of short digests cost more than all the long ones.
@@ -195,8 +204,8 @@ pub fn capture_keeping(
     rank: Rank,
     (mode, verdicts): (CaptureMode, &Verdicts),
     maps: &dyn MapSource,
-    keep: impl FnOnce(u64) -> Option<Vec<u8>>,
-) -> Result<(CapturedFile, Option<Vec<u8>>), CaptureError> {
+    keep: &mut dyn FnMut(u64) -> bool,
+) -> Result<(CapturedFile, Option<Image>), CaptureError> {
     let name = root.join(path.as_path());
     let file = open(&name)?;
     let metadata = rested(&file, &name)?;
@@ -230,10 +239,12 @@ pub fn capture_keeping(
         digest,
         variables,
     };
+    let mut chunks = std::mem::take(&mut input.chunks);
     if header.check().is_err() {
         header.variables = vec![whole(digest, fingerprint.bytes)];
+        chunks.clear();
     }
-    let image = if input.is_kept { input.whole.take() } else { None };
+    let image = input.whole.take_if(|_| input.keep.is_some()).map(|bytes| Image { bytes, chunks });
     Ok((CapturedFile { header, fingerprint }, image))
 }
 
@@ -455,6 +466,8 @@ fn filtered(
         }
     };
     let mut first = first.into_iter();
+    let raw_bytes = mapped.extents.iter().map(|extent| extent.raw_bytes).sum();
+    let mut chunks = (is_tried && input.may_keep(raw_bytes)).then(Vec::new);
     let (mut came_back, mut failed) = (0u32, 0u32);
     for extent in &mapped.extents {
         let chunk = input.get(extent.offset, extent.stored_bytes)?;
@@ -463,6 +476,9 @@ fn filtered(
         match raw.filter(|raw| filter::put_on(&mapped.filters, raw).is_ok_and(|again| again == chunk)) {
             Some(raw) => {
                 array.push(*extent, &raw);
+                if let Some(chunks) = &mut chunks {
+                    chunks.push(raw);
+                }
                 came_back = came_back.saturating_add(1);
             }
             None => {
@@ -473,6 +489,7 @@ fn filtered(
     }
     let whole = stored.extents.is_empty();
     if !array.extents.is_empty() {
+        input.chunks.extend(chunks.map(|chunks| (variables.len(), chunks)));
         variables.push(VariableHeader {
             role: Role::Array,
             path: mapped.path.clone(),
@@ -519,7 +536,7 @@ impl Part {
 
 /// Computes all digests that are still pending, and that of the file.
 fn digests(input: &mut Input<'_>, variables: &mut [VariableHeader]) -> io::Result<Digest> {
-    let least = if input.is_kept { DIGEST_BYTES_MIN } else { 0 };
+    let least = if input.keep.is_some() { DIGEST_BYTES_MIN } else { 0 };
     let is_pending = |v: &VariableHeader| v.digest == PENDING && v.raw_bytes.0 >= least;
     let pending: Vec<usize> = (0..variables.len()).filter(|&v| is_pending(&variables[v])).collect();
     if input.whole.is_some() {
@@ -600,9 +617,11 @@ struct Input<'a> {
     file: Sparse<'a>,
     bytes: u64,
     whole: Option<Vec<u8>>,
-    /// The caller wants `whole`.
-    is_kept: bool,
     buffer: Vec<u8>,
+    /// The caller wants `whole`, and may want more.
+    keep: Option<&'a mut dyn FnMut(u64) -> bool>,
+    /// [`Image::chunks`].
+    chunks: HashMap<usize, Vec<Vec<u8>>>,
 }
 
 /// Files up to this length are read once and kept until they are described.
@@ -621,14 +640,13 @@ impl Drop for Input<'_> {
 
 impl<'a> Input<'a> {
     /// Of a file that was just opened.
-    fn new(file: &'a File, metadata: &Metadata, keep: impl FnOnce(u64) -> Option<Vec<u8>>) -> io::Result<Self> {
+    fn new(file: &'a File, metadata: &Metadata, keep: &'a mut dyn FnMut(u64) -> bool) -> io::Result<Self> {
         let bytes = metadata.len();
-        let mut is_kept = false;
+        let mut kept = None;
         let whole = match usize::try_from(bytes) {
             Ok(len) if bytes <= WHOLE_MAX => {
-                let kept = keep(bytes);
-                is_kept = kept.is_some();
-                let mut whole = kept.unwrap_or_else(|| SPARE.take());
+                kept = keep(bytes).then_some(keep);
+                let mut whole = if kept.is_some() { Vec::new() } else { SPARE.take() };
                 // Not `read_exact_at`, which wants memory that was written to.
                 whole.clear();
                 whole.reserve_exact(len);
@@ -639,7 +657,13 @@ impl<'a> Input<'a> {
             }
             _ => None,
         };
-        Ok(Self { file: Sparse::of(file, metadata), bytes, whole, is_kept, buffer: Vec::new() })
+        let file = Sparse::of(file, metadata);
+        Ok(Self { file, bytes, whole, buffer: Vec::new(), keep: kept, chunks: HashMap::new() })
+    }
+
+    /// Whether so many bytes are wanted beside those of the file.
+    fn may_keep(&mut self, bytes: u64) -> bool {
+        self.keep.as_mut().is_some_and(|keep| keep(bytes))
     }
 
     /// Bytes that must lie within the file; at most a chunk of [`mcrengine::header::FILTERED_CHUNK_MAX`].
@@ -712,12 +736,11 @@ mod tests {
         std::fs::write(root.path().join("f"), &bytes).expect("written");
         let path = FilePath::new(&b"f"[..]).expect("valid");
         let capture = |keep: bool| {
-            let buffer = |_| keep.then(|| vec![1; 20_000]);
             let how = (CaptureMode::Apart, &Verdicts::default());
-            capture_keeping(root.path(), &path, Rank(0), how, &Two, buffer).expect("captured")
+            capture_keeping(root.path(), &path, Rank(0), how, &Two, &mut |_| keep).expect("captured")
         };
         let ((all, none), (mut kept, image)) = (capture(false), capture(true));
-        assert_eq!((none, image), (None, Some(bytes.clone())));
+        assert_eq!((none, image), (None, Some(Image { bytes: bytes.clone(), chunks: HashMap::new() })));
         assert_eq!(all.header.variables[1].digest, Digest::of(&bytes[10..4105]));
         let digests: Vec<_> = kept.header.variables.iter().map(|v| v.digest).collect();
         assert_eq!(digests, [NO_DIGEST, NO_DIGEST, Digest::of(&bytes[4200..8296])], "the skeleton is short too");
@@ -725,6 +748,52 @@ mod tests {
             variable.digest = whole.digest;
         }
         assert_eq!(kept, all);
+    }
+
+    #[test]
+    fn chunks_that_came_out_of_filters_are_kept_as_far_as_there_is_room_and_nothing_is_read_again() {
+        /// Two deflated chunks of 6000 raw bytes, the first at the front of the file.
+        struct Two(u64);
+        impl MapSource for Two {
+            fn map(&self, input: &MapInput<'_>) -> Result<FileMap, crate::h5::H5Error> {
+                let extent = |offset, stored_bytes| Extent { offset, stored_bytes, raw_bytes: 6000 };
+                let variable = MappedVariable {
+                    role: Role::Array,
+                    path: "/rho".into(),
+                    element: ElementType::F64,
+                    shape: Shape([1500].into()),
+                    chunk: Shape([750].into()),
+                    filters: [Filter::Deflate { level: 6 }].into(),
+                    extents: vec![extent(0, self.0), extent(self.0, input.bytes - self.0)],
+                };
+                Ok(FileMap { variables: vec![variable] })
+            }
+        }
+        let raw: Vec<u8> = (0..1500).flat_map(|i| (f64::from(i) * 0.1).to_le_bytes()).collect();
+        let stored: Vec<Vec<u8>> = (raw.chunks(6000))
+            .map(|chunk| filter::put_on(&[Filter::Deflate { level: 6 }], chunk).expect("deflated"))
+            .collect();
+        let (root, path) = (tempfile::tempdir().expect("a directory"), FilePath::new(&b"f"[..]).expect("valid"));
+        let (bytes, map) = (stored.concat(), Two(stored[0].len() as u64));
+        let room = bytes.len() as u64 + 12_000;
+        for (room, chunks) in [(room, 2), (room - 1, 0)] {
+            std::fs::write(root.path().join("f"), &bytes).expect("written");
+            let mut left = room;
+            let mut keep = |bytes| left.checked_sub(bytes).map(|rest| left = rest).is_some();
+            let how = (CaptureMode::Apart, &Verdicts::default());
+            let captured = capture_keeping(root.path(), &path, Rank(0), how, &map, &mut keep);
+            let (CapturedFile { header, fingerprint }, image) = captured.expect("captured");
+            let image = image.expect("there is room for the file");
+            assert_eq!(image.chunks.values().map(Vec::len).sum::<usize>(), chunks, "with room for {room}");
+            assert_eq!(header.variables.last().map(|array| array.raw_bytes.0), Some(12_000));
+            std::fs::remove_file(root.path().join("f")).expect("removed");
+            let array = header.variables.len() - 1;
+            let descriptors = crate::source::Descriptors::new(1);
+            let open = crate::source::OpenFile::new(root.path(), &header, fingerprint, &descriptors);
+            let mut found = vec![0; 9000];
+            open.with_image(Some(image)).read_raw(array, 1000, &mut found).expect("in memory");
+            assert_eq!(found, raw[1000..10_000]);
+        }
     }
 
     #[test]
@@ -757,7 +826,7 @@ mod tests {
             let stored = filter::put_on(&[Filter::Deflate { level: 6 }], &raw).expect("deflated");
             std::fs::write(root.path().join("f"), &stored).expect("written");
             let (how, map) = ((CaptureMode::ApartInHaste, verdicts), Deflated(path, raw.len() as u64));
-            let (file, _) = capture_keeping(root.path(), &name, Rank(0), how, &map, |_| None).expect("captured");
+            let (file, _) = capture_keeping(root.path(), &name, Rank(0), how, &map, &mut |_| false).expect("captured");
             file.header.variables.iter().any(|variable| variable.role == Role::Array)
         };
         assert!(!is_taken_off("/rho", rough(2000), &Verdicts::default()), "by itself");

@@ -4,7 +4,7 @@
 //! renames or removes meanwhile can still be fetched; how many are open at once is bounded over all files
 //! ([`Descriptors`]), and dropping the [`OpenFile`] closes its own.
 
-use crate::capture::{CaptureError, changed_if_short, metadata, open};
+use crate::capture::{CaptureError, Image, changed_if_short, metadata, open};
 use crate::fingerprint::Fingerprint;
 use mcrengine::filter;
 use mcrengine::header::{FileHeader, VariableHeader};
@@ -65,8 +65,8 @@ pub struct OpenFile<H = Arc<FileHeader>> {
     starts: Vec<Box<[u64]>>,
     /// The last chunk that was taken out of its filters: variable, extent, raw bytes.
     last_chunk: Mutex<Option<LastChunk>>,
-    /// All bytes of the file, if whoever captured it has them still; then nothing is read again.
-    image: Option<Vec<u8>>,
+    /// The bytes of the file, if whoever captured it has them still; then nothing is read again.
+    image: Option<Image>,
 }
 
 type LastChunk = (usize, usize, Arc<Vec<u8>>);
@@ -88,8 +88,8 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
     }
 
     /// The same, with the bytes that were captured ([`crate::capture::capture_keeping`]).
-    pub fn with_image(self, image: Option<Vec<u8>>) -> Self {
-        Self { image: image.filter(|image| image.len() as u64 == self.header.bytes), ..self }
+    pub fn with_image(self, image: Option<Image>) -> Self {
+        Self { image: image.filter(|image| image.bytes.len() as u64 == self.header.bytes), ..self }
     }
 
     /// Whether it reads from the bytes that were captured.
@@ -168,7 +168,15 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
             if header.filters.is_empty() {
                 self.read_stored(file, piece, extent.offset + within)?;
             } else {
-                let raw = self.chunk(file, variable, header, nth)?;
+                let kept = self.image.as_ref().and_then(|image| image.chunks.get(&variable)?.get(nth));
+                let taken_off;
+                let raw = match kept {
+                    Some(raw) => raw,
+                    None => {
+                        taken_off = self.chunk(file, variable, header, nth)?;
+                        &taken_off
+                    }
+                };
                 let from = within as usize;
                 piece.copy_from_slice(&raw[from..from + n]);
             }
@@ -181,9 +189,9 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
 
     /// Bytes as they stand in the file: from the image, or from the file that is open.
     fn read_stored(&self, file: Option<&File>, into: &mut [u8], offset: u64) -> Result<(), CaptureError> {
-        let mut in_image = |image: &Vec<u8>| {
+        let mut in_image = |image: &Image| {
             let from = usize::try_from(offset).ok()?;
-            image.get(from..from.checked_add(into.len())?).map(|bytes| into.copy_from_slice(bytes))
+            image.bytes.get(from..from.checked_add(into.len())?).map(|bytes| into.copy_from_slice(bytes))
         };
         let read = match (&self.image, file) {
             (Some(image), _) => in_image(image).ok_or_else(|| io::ErrorKind::UnexpectedEof.into()),

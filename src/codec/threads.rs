@@ -9,11 +9,17 @@ pub fn cores() -> usize {
     *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// Threads for each of some segments, where fewer of them than threads make up the most of the bytes; 0 or 1: none of their own.
-pub fn threads_of_each(threads: usize, segments: impl Iterator<Item = RawBytes> + Clone) -> usize {
+/// Threads for each of some segments, where fewer of them than threads make up the most of the bytes, or where there is
+/// memory for fewer: `memory_bytes`, of which each takes so many for each of its own. 0 or 1: none of their own.
+pub fn threads_of_each(
+    threads: usize,
+    (memory_bytes, per_raw_byte): (u64, u64),
+    segments: impl Iterator<Item = RawBytes> + Clone,
+) -> usize {
     let largest = segments.clone().max().unwrap_or_default();
     let large = segments.filter(|bytes| bytes.0 * 2 > largest.0).count();
-    threads / large.max(1)
+    let fit = memory_bytes / largest.0.saturating_mul(per_raw_byte).max(1);
+    threads / large.min(usize::try_from(fit).unwrap_or(usize::MAX)).max(1)
 }
 
 /// Results for 0 up to `count`, in order, made on so many threads.
@@ -128,9 +134,14 @@ mod tests {
 
     #[test]
     fn threads_are_shared_by_those_that_are_large() {
-        let of_each = |threads, bytes: &[u64]| threads_of_each(threads, bytes.iter().copied().map(RawBytes));
+        let within = |bytes, threads, segments: &[u64]| {
+            threads_of_each(threads, (bytes, 10), segments.iter().copied().map(RawBytes))
+        };
+        let of_each = |threads, segments: &[u64]| within(u64::MAX, threads, segments);
         assert_eq!((of_each(8, &[]), of_each(8, &[0]), of_each(8, &[100, 49, 1])), (8, 8, 8));
         assert_eq!((of_each(8, &[100, 51, 90]), of_each(2, &[9, 9, 9])), (2, 0));
+        // All of them while there is memory for one only, half of them where it is enough for two.
+        assert_eq!([900, 1999, 2000, 2999].map(|bytes| within(bytes, 8, &[100, 51, 90])), [8, 8, 4, 4]);
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl BytesCodec for Shuffle {
 const TILE_ELEMENTS: usize = 64;
 
 /// Fills `lanes`, which is as long as `elements`.
-pub(super) fn shuffle(elements: &[u8], width: usize, lanes: &mut [u8]) {
+pub(crate) fn shuffle(elements: &[u8], width: usize, lanes: &mut [u8]) {
     let count = elements.len() / width;
     let (whole, tail) = elements.split_at(count * width);
     let (lanes, lanes_tail) = lanes.split_at_mut(count * width);

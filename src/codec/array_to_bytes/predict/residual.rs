@@ -16,9 +16,12 @@ use crate::codec::array_to_bytes::entropy::{
     BitReader, BitWriter, Model, SymbolBuffers, decode_symbols, encode_symbols,
 };
 use crate::codec::bytes_to_bytes::bitshuffle::{Lanes, shuffle_bits, unshuffle_bits};
+use crate::codec::bytes_to_bytes::shuffle::shuffle;
 use pco::data_types::Number;
 use pco::standalone::{simple_compress, simple_decompress_into};
 use pco::{ChunkConfig, DeltaSpec, ModeSpec};
+use std::cell::RefCell;
+use zstd::bulk::Compressor;
 
 /// Symbols: from -64 to 64 significant bits.
 const SYMBOLS: usize = 129;
@@ -114,20 +117,22 @@ pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
         }
     }
     if !numbers.is_predicted
-        && let Ok(code) = zstd::bulk::compress(&to_bits(values), ZSTD_LEVEL_FAST)
+        && let Some(code) = zstd(&to_bits(values), ZSTD_LEVEL_FAST)
     {
         keep(&mut best, Way::Bits, &code);
     }
     // What prediction leaves repeats no bytes, unless it is next to nothing.
     let is_short = best.len() < values.len();
     if !numbers.is_predicted || effort.symbols && is_short {
-        let shuffled: Vec<u8> = (0..8).flat_map(|byte| values.iter().map(move |v| v.to_le_bytes()[byte])).collect();
+        let bytes: Vec<[u8; 8]> = values.iter().map(|v| v.to_le_bytes()).collect();
+        let mut shuffled = vec![0; bytes.as_flattened().len()];
+        shuffle(bytes.as_flattened(), 8, &mut shuffled);
         // Of many bits a number most are noise: there a high level takes long, and does not make up for much.
         let is_near = |code: Vec<u8>| code.len() < best.len() + best.len() / 4;
         let is_worth_it = best.len() < values.len() * NOISE_BYTES
             || effort.zstd_level <= ZSTD_LEVEL_FAST
-            || zstd::bulk::compress(&shuffled, ZSTD_LEVEL_FAST).is_ok_and(is_near);
-        if is_worth_it && let Ok(code) = zstd::bulk::compress(&shuffled, effort.zstd_level) {
+            || zstd(&shuffled, ZSTD_LEVEL_FAST).is_some_and(is_near);
+        if is_worth_it && let Some(code) = zstd(&shuffled, effort.zstd_level) {
             keep(&mut best, Way::Bytes, &code);
         }
         // Numbers whose bytes repeat do so themselves, perhaps, which a sample does not always show.
@@ -209,11 +214,28 @@ fn widened<T: Number + Default>(code: &[u8], values: &mut [i64], wide: impl Fn(T
     Some(())
 }
 
+thread_local! {
+    /// By level: setting one up takes longer than compressing a short column.
+    static COMPRESSORS: RefCell<Vec<(i32, Compressor<'static>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// One zstd frame; `None` where there is no memory for it.
+fn zstd(bytes: &[u8], level: i32) -> Option<Vec<u8>> {
+    let mut all = COMPRESSORS.take();
+    let kept = all.iter().position(|(of, _)| *of == level).map(|at| all.swap_remove(at));
+    let (_, mut compressor) = kept.or_else(|| Some((level, Compressor::new(level).ok()?)))?;
+    let code = compressor.compress(bytes).ok();
+    all.push((level, compressor)); // there are no more than the levels of `Effort`
+    COMPRESSORS.set(all);
+    code
+}
+
 /// The magnitudes, each with its sign as the lowest bit, in planes of equal bits as codec `bitshuffle` has them.
 fn to_bits(values: &[i64]) -> Vec<u8> {
-    let bytes: Vec<u8> = values.iter().flat_map(|&v| ((v << 1) ^ (v >> 63)).to_le_bytes()).collect();
+    let bytes: Vec<[u8; 8]> = values.iter().map(|&v| ((v << 1) ^ (v >> 63)).to_le_bytes()).collect();
+    let bytes = bytes.as_flattened();
     let mut planes = vec![0; bytes.len()];
-    shuffle_bits(&bytes, u64::BITS / 8, &mut planes, &mut Lanes::default());
+    shuffle_bits(bytes, u64::BITS / 8, &mut planes, &mut Lanes::default());
     planes
 }
 
