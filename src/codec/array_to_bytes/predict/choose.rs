@@ -30,6 +30,8 @@ const STENCIL_MIN: usize = 1 << 12;
 const STENCIL_PART: f64 = 0.98;
 /// Cells that blocks tell are told well if no more bits are left.
 const TOLD_BITS_MAX: f64 = 30.0;
+/// In tables fitted weights must save this part: rows are short there, and each element waits for the one before.
+const WEIGHTS_PART: usize = 16;
 /// Below this many elements a column gets no fitted weights.
 pub(super) const FITTED_MIN: usize = 64;
 /// Numbers that tell how well they are coded as they are.
@@ -453,10 +455,12 @@ impl Data<'_> {
         let since = self.since(&literals, dimensions);
         let mut others = Vec::new();
         if self.kind.is_float && !column.is_integer && literals.elements.len() >= FITTED_MIN {
-            others.push(match self.effort == 1 && column.is_placed {
-                true => Predictor::of(self.integer(&literals, dimensions)),
-                false => self.fitted(&literals, lorenzo, since, dimensions, family, related),
-            });
+            if column.is_placed {
+                others.push(Predictor::of(self.integer(&literals, dimensions)));
+            }
+            if self.effort > 1 || !column.is_placed {
+                others.push(self.fitted(&literals, lorenzo, since, dimensions, family, related));
+            }
         } else if count > 0 {
             others.extend(since.map(|(set, _)| Predictor::of(set)));
             others.extend((self.effort > 1 && dimensions > 1).then(|| Predictor::of(lorenzo)));
@@ -497,7 +501,9 @@ impl Data<'_> {
         let mut best = (code(&none), none);
         for other in others {
             let predicted = code(&other);
-            if cost(&other, &predicted) < cost(&best.1, &best.0) {
+            let is_slow = column.is_placed && matches!(other.sets[..], [Set::Linear { .. }, ..]);
+            let own = cost(&other, &predicted);
+            if own + if is_slow { own / WEIGHTS_PART } else { 0 } < cost(&best.1, &best.0) {
                 best = (predicted, other);
             }
         }

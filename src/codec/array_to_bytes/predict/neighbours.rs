@@ -33,14 +33,28 @@ pub(super) const KERNELS: [Kernel; 5] =
     [Kernel::Cubic, Kernel::Quintic, Kernel::WendlandC2, Kernel::WendlandC4, Kernel::WendlandC6];
 
 /// Numbers with which sums are made: singles or doubles.
-pub(super) trait Real:
-    Copy + Default + PartialOrd + Into<f64> + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self>
-{
+trait Real: Copy + Default + PartialOrd + Into<f64> + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
     fn of(value: f64) -> Self;
     fn root(self) -> Self;
+
+    /// Lists what of a block is near; how many that are. Behind them anything is written. Where there is AVX2, it may be used.
+    #[inline(always)]
+    fn list<const AVX2: bool>(block: Block<'_, Self>, within: &Within<Self>, to: [&mut [Self; LEAF]; 4]) -> usize {
+        list_anywhere(block, within, to)
+    }
 }
 
 impl Real for f32 {
+    #[inline(always)]
+    fn list<const AVX2: bool>(block: Block<'_, Self>, within: &Within<Self>, to: [&mut [Self; LEAF]; 4]) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if AVX2 {
+            #[expect(unsafe_code, reason = "safe where there is AVX2")]
+            return unsafe { avx2::list(block, within, to) };
+        }
+        list_anywhere(block, within, to)
+    }
+
     #[inline(always)]
     fn of(value: f64) -> Self {
         value as f32
@@ -175,22 +189,32 @@ impl Sorted<'_> {
     /// The sums for the points of these leaves.
     fn sums<T: Real>(&self, kernel: Kernel, leaves: &[&Node]) -> Vec<f64> {
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") {
-            #[expect(unsafe_code, reason = "safe where there is AVX2")]
-            return unsafe { self.sums_avx2::<T>(kernel, leaves) };
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {
+            #[expect(unsafe_code, reason = "safe where there are AVX2 and more")]
+            return match is_x86_feature_detected!("avx512f") {
+                true => unsafe { self.sums_avx512::<T>(kernel, leaves) },
+                false => unsafe { self.sums_avx2::<T>(kernel, leaves) },
+            };
         }
-        self.sums_anywhere::<T>(kernel, leaves)
+        self.sums_anywhere::<T, false>(kernel, leaves)
     }
 
     /// The same: the compiler takes twice as many numbers at a time here.
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,popcnt")]
     fn sums_avx2<T: Real>(&self, kernel: Kernel, leaves: &[&Node]) -> Vec<f64> {
-        self.sums_anywhere::<T>(kernel, leaves)
+        self.sums_anywhere::<T, true>(kernel, leaves)
+    }
+
+    /// And here four times as many.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,popcnt")]
+    fn sums_avx512<T: Real>(&self, kernel: Kernel, leaves: &[&Node]) -> Vec<f64> {
+        self.sums_anywhere::<T, true>(kernel, leaves)
     }
 
     #[inline(always)]
-    fn sums_anywhere<T: Real>(&self, kernel: Kernel, leaves: &[&Node]) -> Vec<f64> {
+    fn sums_anywhere<T: Real, const AVX2: bool>(&self, kernel: Kernel, leaves: &[&Node]) -> Vec<f64> {
         let (mut candidates, mut near) = (Candidates::<T>::default(), Near::<T>::default());
         let mut sums = Vec::new();
         // Together, unless there is too much around them all.
@@ -198,9 +222,9 @@ impl Sorted<'_> {
         for leaves in leaves.chunks(each) {
             let is_whole = each > 1 || candidates.fill(self, leaves, LOOKED_AT_MAX);
             for leaf in leaves {
-                near.clear();
+                near.count = 0;
                 if is_whole {
-                    candidates.list(self.reach(leaf), leaf, &mut near);
+                    candidates.list::<AVX2>(self.reach(leaf), leaf, &mut near);
                 }
                 near.fill_up();
                 for at in leaf.from..leaf.to {
@@ -220,15 +244,15 @@ impl Sorted<'_> {
         let (mut candidates, mut near) = (Candidates::<f64>::default(), Near::<f64>::default());
         let mut sums = Vec::new();
         for leaf in leaves {
-            near.clear();
+            near.count = 0;
             if candidates.fill(self, &[leaf], LOOKED_AT_MAX) {
                 candidates.list_all(&mut near);
             }
-            let [xs, ys, zs] = &near.places;
+            let [xs, ys, zs, weights] = near.lists.each_ref().map(|list| &list[..near.count]);
             for at in leaf.from..leaf.to {
                 let (radius, [x, y, z]) = (self.radii[at], self.places.each_ref().map(|axis| axis[at]));
                 let squares = xs.iter().zip(ys).zip(zs).map(|((px, py), pz)| square([px - x, py - y, pz - z]));
-                let inside = squares.zip(&near.weights).filter(|(square, _)| *square < radius * radius);
+                let inside = squares.zip(weights).filter(|(square, _)| *square < radius * radius);
                 let total = inside.fold(0.0, |sum, (square, weight)| sum + kernel.at(square.sqrt() / radius) * weight);
                 let sum = total / (radius * radius * radius);
                 sums.push(if sum.is_finite() { sum } else { 0.0 });
@@ -327,18 +351,19 @@ impl<T: Real> Candidates<T> {
 
     /// Lists all of them.
     fn list_all(&self, near: &mut Near<T>) {
+        near.make_room(self.points);
         for (n, &count) in self.counts.iter().enumerate() {
             let own = n * LEAF..n * LEAF + count;
-            for (to, from) in near.places.iter_mut().zip(&self.places) {
-                to.extend_from_slice(&from[own.clone()]);
+            for (to, from) in near.lists.iter_mut().zip(self.places.iter().chain([&self.weights])) {
+                to[near.count..][..count].copy_from_slice(&from[own.clone()]);
             }
-            near.weights.extend_from_slice(&self.weights[own]);
+            near.count += count;
         }
     }
 
     /// Lists for one of the leaves what is not farther from its box than its largest radius, and in a leaf that is not.
     #[inline(always)]
-    fn list(&mut self, reach: f64, leaf: &Node, near: &mut Near<T>) {
+    fn list<const AVX2: bool>(&mut self, reach: f64, leaf: &Node, near: &mut Near<T>) {
         self.gaps.clear();
         self.gaps.resize(self.counts.len(), 0.0);
         for axis in 0..3 {
@@ -348,41 +373,135 @@ impl<T: Real> Candidates<T> {
                 *square += off * off;
             }
         }
-        let low = leaf.low.map(T::of);
-        let high = leaf.high.map(T::of);
         let limit = T::of(reach) * T::of(reach);
+        let within = Within { low: leaf.low.map(T::of), high: leaf.high.map(T::of), limit };
         let [xs, ys, zs] = self.places.each_ref().map(|places| places.as_chunks::<LEAF>().0);
-        if near.which.len() < self.weights.len() + LEAF {
-            near.which.resize(self.weights.len() + LEAF, 0);
-        }
+        let weights = self.weights.as_chunks::<LEAF>().0;
+        near.make_room(self.weights.len());
         let (mut looked_at, mut found) = (0, 0);
         for (n, (&count, _)) in
             self.counts.iter().zip(&self.gaps).enumerate().filter(|(_, (_, gap))| **gap <= reach * reach)
         {
             looked_at += count;
-            let off = |place: T, axis: usize| gap((place, place), (low[axis], high[axis]));
-            let mut squares = [T::default(); LEAF];
-            for (lane, square) in squares.iter_mut().enumerate() {
-                let [x, y, z] = [off(xs[n][lane], 0), off(ys[n][lane], 1), off(zs[n][lane], 2)];
-                *square = x * x + y * y + z * z;
+            let block = Block { lists: [&xs[n], &ys[n], &zs[n], &weights[n]], count };
+            let to = near.lists.each_mut().map(|list| list[found..].first_chunk_mut());
+            let [Some(x), Some(y), Some(z), Some(weight)] = to else { break }; // there is room
+            found += T::list::<AVX2>(block, &within, [x, y, z, weight]);
+        }
+        near.count = if looked_at > LOOKED_AT_MAX { 0 } else { found };
+    }
+}
+
+/// The points of a leaf: their coordinates by axes, and their weights. Behind so many there is anything.
+#[derive(Clone, Copy)]
+struct Block<'a, T> {
+    lists: [&'a [T; LEAF]; 4],
+    count: usize,
+}
+
+/// A box, and the squared distance from it that is near.
+struct Within<T> {
+    low: [T; 3],
+    high: [T; 3],
+    limit: T,
+}
+
+#[inline(always)]
+fn list_anywhere<T: Real>(block: Block<'_, T>, within: &Within<T>, mut to: [&mut [T; LEAF]; 4]) -> usize {
+    let [xs, ys, zs, _] = block.lists;
+    let off = |place: T, axis: usize| gap((place, place), (within.low[axis], within.high[axis]));
+    let mut squares = [T::default(); LEAF];
+    for (lane, square) in squares.iter_mut().enumerate() {
+        let [x, y, z] = [off(xs[lane], 0), off(ys[lane], 1), off(zs[lane], 2)];
+        *square = x * x + y * y + z * z;
+    }
+    let mut found = 0;
+    for (lane, &square) in squares[..block.count].iter().enumerate() {
+        // Written over by the next unless it is near, so that nothing is waited for.
+        to.iter_mut().zip(block.lists).for_each(|(to, list)| to[found] = list[lane]);
+        found += usize::from(square <= within.limit);
+    }
+    found
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    //! Eight singles at a time: those that are near go to the front by one permutation for each list.
+
+    use super::{Block, LEAF, Within};
+    use std::arch::x86_64::{
+        __m256, _CMP_LE_OQ, _mm_cvtsi64_si128, _mm256_add_ps, _mm256_cmp_ps, _mm256_cvtepu8_epi32, _mm256_loadu_ps,
+        _mm256_max_ps, _mm256_movemask_ps, _mm256_mul_ps, _mm256_permutevar8x32_ps, _mm256_set1_ps, _mm256_setzero_ps,
+        _mm256_storeu_ps, _mm256_sub_ps,
+    };
+
+    const LANES: usize = 8;
+
+    /// For each choice of eight lanes their numbers, a byte each, the chosen ones first.
+    static CHOSEN: [i64; 256] = chosen();
+
+    const fn chosen() -> [i64; 256] {
+        let mut all = [0; 256];
+        let mut choice = 0;
+        while choice < all.len() {
+            let (mut lane, mut at) = (0, 0);
+            while lane < LANES {
+                if choice >> lane & 1 == 1 {
+                    all[choice] |= (lane as i64) << (8 * at);
+                    at += 1;
+                }
+                lane += 1;
             }
-            let which = &mut near.which[found..][..LEAF];
-            let mut more = 0;
-            for (at, &square) in (n * LEAF..).zip(&squares[..count]) {
-                // Written over by the next unless it is near, so that nothing is waited for.
-                which[more] = at as u32; // they are bounded
-                more += usize::from(square <= limit);
+            choice += 1;
+        }
+        all
+    }
+
+    /// As [`super::list_anywhere`], and the same.
+    #[inline]
+    #[target_feature(enable = "avx2,popcnt")]
+    pub(super) fn list(block: Block<'_, f32>, within: &Within<f32>, mut to: [&mut [f32; LEAF]; 4]) -> usize {
+        let (zero, limit) = (_mm256_setzero_ps(), _mm256_set1_ps(within.limit));
+        let mut found = 0;
+        for begin in (0..LEAF).step_by(LANES) {
+            let lists: [__m256; 4] = block.lists.map(|list| load(&list[begin..begin + LANES]));
+            let square = |place: __m256, axis: usize| {
+                let (low, high) = (_mm256_set1_ps(within.low[axis]), _mm256_set1_ps(within.high[axis]));
+                let more = _mm256_max_ps(_mm256_sub_ps(place, high), _mm256_sub_ps(low, place));
+                let off = _mm256_max_ps(more, zero);
+                _mm256_mul_ps(off, off)
+            };
+            let [xs, ys, zs, _] = lists;
+            let sum = _mm256_add_ps(_mm256_add_ps(square(xs, 0), square(ys, 1)), square(zs, 2));
+            let near = _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_LE_OQ>(sum, limit)) as usize;
+            let choice = near & !(!0 << block.count.saturating_sub(begin).min(LANES));
+            let lanes = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(CHOSEN[choice]));
+            for (to, list) in to.iter_mut().zip(lists) {
+                store(&mut to[found..found + LANES], _mm256_permutevar8x32_ps(list, lanes)); // found is at most begin
             }
-            found += more;
+            found += choice.count_ones() as usize;
         }
-        if looked_at > LOOKED_AT_MAX {
-            return;
+        found
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn load(from: &[f32]) -> __m256 {
+        assert!(from.len() >= LANES);
+        #[expect(unsafe_code, reason = "there are so many")]
+        unsafe {
+            _mm256_loadu_ps(from.as_ptr())
         }
-        let which = &near.which[..found];
-        for (to, from) in near.places.iter_mut().zip(&self.places) {
-            to.extend(which.iter().map(|&n| from[n as usize]));
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn store(to: &mut [f32], lanes: __m256) {
+        assert!(to.len() >= LANES);
+        #[expect(unsafe_code, reason = "there is room for so many")]
+        unsafe {
+            _mm256_storeu_ps(to.as_mut_ptr(), lanes);
         }
-        near.weights.extend(which.iter().map(|&n| self.weights[n as usize]));
     }
 }
 
@@ -394,30 +513,33 @@ fn gap<T: Real>((low, high): (T, T), (other_low, other_high): (T, T)) -> T {
     if more > T::default() { more } else { T::default() }
 }
 
-/// Whatever may be a neighbour of the points of a leaf.
+/// Whatever may be a neighbour of the points of a leaf: so many places by axes, and weights; behind them there is anything.
 #[derive(Default)]
 struct Near<T> {
-    places: [Vec<T>; 3],
-    weights: Vec<T>,
-    /// Which of those around they are.
-    which: Vec<u32>,
+    lists: [Vec<T>; 4],
+    count: usize,
 }
 
 impl<T: Real> Near<T> {
-    fn clear(&mut self) {
-        self.places.iter_mut().chain([&mut self.weights]).for_each(Vec::clear);
+    /// For so many, a block more, and what makes up whole lanes.
+    fn make_room(&mut self, count: usize) {
+        let room = count + LEAF + LANES;
+        if self.lists[0].len() < room {
+            self.lists.iter_mut().for_each(|list| list.resize(room, T::default()));
+        }
     }
 
     /// As many more as make up whole lanes, which count nothing.
     fn fill_up(&mut self) {
-        let whole = self.weights.len().next_multiple_of(LANES);
-        self.places.iter_mut().chain([&mut self.weights]).for_each(|list| list.resize(whole, T::default()));
+        let whole = self.count.next_multiple_of(LANES);
+        self.make_room(whole);
+        self.lists.iter_mut().for_each(|list| list[self.count..whole].fill(T::default()));
+        self.count = whole;
     }
 
     #[inline(always)]
     fn total(&self, [x, y, z]: [T; 3], inverse: T, of: impl Fn(T) -> T) -> T {
-        let [xs, ys, zs] = self.places.each_ref().map(|places| places.as_chunks::<LANES>().0);
-        let weights = self.weights.as_chunks::<LANES>().0;
+        let [xs, ys, zs, weights] = self.lists.each_ref().map(|list| list[..self.count].as_chunks::<LANES>().0);
         let mut sums = [T::default(); LANES];
         for (((xs, ys), zs), weights) in xs.iter().zip(ys).zip(zs).zip(weights) {
             for lane in 0..LANES {
@@ -483,7 +605,13 @@ mod tests {
         let sorted = some.sorted(&tree);
         let leaves: Vec<&Node> = tree.leaves().map(|(_, leaf)| leaf).collect();
         let alone: Vec<f64> =
-            leaves.iter().flat_map(|leaf| sorted.sums_anywhere::<T>(Kernel::Cubic, &[leaf])).collect();
+            leaves.iter().flat_map(|leaf| sorted.sums_anywhere::<T, false>(Kernel::Cubic, &[leaf])).collect();
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {
+            #[expect(unsafe_code, reason = "there are AVX2 and popcnt")]
+            let found = unsafe { sorted.sums_avx2::<T>(Kernel::Cubic, &leaves) };
+            assert_eq!(bits(&found), bits(&alone), "eight singles at a time");
+        }
         for together in [2, LEAVES, leaves.len()] {
             let found: Vec<f64> =
                 leaves.chunks(together).flat_map(|leaves| sorted.sums::<T>(Kernel::Cubic, leaves)).collect();
@@ -500,6 +628,39 @@ mod tests {
         for (single, double) in singles.iter().zip(&doubles) {
             assert!((single - double).abs() <= double * 1e-5, "{single} and {double}");
         }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn the_same_of_a_block_is_listed_with_wide_registers_whatever_the_numbers_are() {
+        if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("popcnt") {
+            eprintln!("skipped: there is no AVX2");
+            return;
+        }
+        let odd = [f32::NAN, -0.0, 0.0, f32::INFINITY, f32::NEG_INFINITY, 1e30, 1e-40, 2.0];
+        let mut state = 5u32;
+        let mut some = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            if state >> 28 == 0 { odd[(state >> 8) as usize % odd.len()] } else { (state >> 9) as f32 / 2e6 }
+        };
+        let mut listed = [0; LEAF + 1];
+        for round in 0..4000 {
+            let lists: [[f32; LEAF]; 4] = std::array::from_fn(|_| std::array::from_fn(|_| some()));
+            let block = Block { lists: lists.each_ref(), count: round % (LEAF + 1) };
+            let (low, limit) = ([some(), some(), some()], some());
+            let within = Within { low, high: low.map(|low| low + 0.5), limit };
+            let (mut own, mut wide) = ([[0f32; LEAF]; 4], [[0f32; LEAF]; 4]);
+            let count = list_anywhere(block, &within, own.each_mut());
+            #[expect(unsafe_code, reason = "there are AVX2 and popcnt")]
+            let found = unsafe { avx2::list(block, &within, wide.each_mut()) };
+            assert_eq!(found, count);
+            for (own, wide) in own.iter().zip(&wide) {
+                let bits = |list: &[f32; LEAF]| list[..count].iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(own), bits(wide));
+            }
+            listed[count] += 1;
+        }
+        assert!(listed[1..].iter().filter(|&&rounds| rounds > 0).count() > 16, "of {listed:?}");
     }
 
     #[test]
