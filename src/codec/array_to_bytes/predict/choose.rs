@@ -535,8 +535,8 @@ impl Data<'_> {
             set.each_difference(self.field(), |n| is_in_run[n], |difference| predicted.push(difference));
         }
         let bytes = |values: &[i64], is_predicted: bool| {
-            let numbers = Numbers { values, floats: None, is_predicted, around: &Around::Line };
-            residual::encode(&numbers, Effort::for_column(0, column)).len()
+            residual::encode(&Numbers { values, floats: None, is_predicted, around: &Around::Line }, Effort::of(0))
+                .len()
         };
         [bytes(&predicted, true), bytes(&plain, false)]
     }

@@ -510,8 +510,7 @@ impl Predictor {
         let is_looked_around = effort > 1 && left.len() >= AROUND_MIN && is_grid(column);
         let around = if is_looked_around { around(column, marks) } else { Around::Line };
         let is_predicted = !self.sets.is_empty();
-        let numbers = Numbers { values: &left, floats, is_predicted, around: &around };
-        residual::encode(&numbers, Effort::for_column(effort, column))
+        residual::encode(&Numbers { values: &left, floats, is_predicted, around: &around }, Effort::of(effort))
     }
 
     /// The codes of a column's elements that are nearly copied, and of those that their blocks tell.

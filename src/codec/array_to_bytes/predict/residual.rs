@@ -11,7 +11,7 @@
 //! - *bytes*: bytes of equal significance together, then zstd.
 //! - *bits*: bits of equal significance together, then zstd, where there is no prediction.
 
-use super::layout::{Column, put, take};
+use super::layout::{put, take};
 use crate::codec::array_to_bytes::entropy::{
     BitReader, BitWriter, Model, SymbolBuffers, decode_symbols, encode_symbols,
 };
@@ -75,25 +75,14 @@ pub(super) struct Effort {
     pub pco_level: usize,
     pub zstd_level: i32,
     pub symbols: bool,
-    /// Whether pco looks for differences in what is not predicted.
-    pub differences: bool,
 }
 
 impl Effort {
     pub(super) fn of(effort: u32) -> Self {
         match effort {
-            0 => Self { pco_level: 4, zstd_level: 1, symbols: false, differences: true },
-            1 => Self { pco_level: 8, zstd_level: 3, symbols: false, differences: true },
-            _ => Self { pco_level: 8, zstd_level: 12, symbols: true, differences: true },
-        }
-    }
-
-    /// The same for a column: in tables, whose numbers are noise but for a few bits, a little less.
-    pub(super) fn for_column(effort: u32, column: &Column) -> Self {
-        let all = Self::of(effort);
-        match effort <= 1 && column.is_placed && !column.is_integer {
-            true => Self { pco_level: all.pco_level.min(7), differences: false, ..all },
-            false => all,
+            0 => Self { pco_level: 4, zstd_level: 1, symbols: false },
+            1 => Self { pco_level: 8, zstd_level: 3, symbols: false },
+            _ => Self { pco_level: 8, zstd_level: 12, symbols: true },
         }
     }
 }
@@ -107,8 +96,6 @@ pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
     let mut config = ChunkConfig::default().with_compression_level(effort.pco_level);
     if numbers.is_predicted {
         config = config.with_delta_spec(DeltaSpec::NoOp).with_mode_spec(ModeSpec::Classic);
-    } else if !effort.differences {
-        config = config.with_delta_spec(DeltaSpec::NoOp);
     }
     let mut best: Vec<u8> = Vec::new();
     let keep = |best: &mut Vec<u8>, way: Way, code: &[u8]| {
