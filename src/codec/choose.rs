@@ -204,8 +204,8 @@ impl Profile {
         }
     }
 
-    /// Bytes in memory for each raw byte of a segment that is fetched, merged, coded and decoded again. Measured, with segments
-    /// of 16 MiB of six codes: at most 10 (on two threads 12) and 15 (18).
+    /// Bytes in memory for each raw byte of a segment that is fetched, merged, coded and decoded again. Measured, the most of
+    /// four codes with segments of up to 16 MiB: 10.5 (on two threads 12.6) and 15 (18.6).
     pub fn memory_per_raw_byte(&self) -> u64 {
         match self {
             Self::Balanced => 12,
