@@ -4,7 +4,8 @@
 //! doubles go through with the default profile. Goals: the aggregator's peak under 256 MiB; the agent's under 32 MiB at
 //! rest and under its budget + 32 MiB at work; at rest, with a session open, no wake-ups but the kernel's own.
 //! Peak is VmHWM, at rest is VmRSS, wake-ups are voluntary context switches of all threads in a minute.
-//! MCR_BENCH_MIB says how much goes through (1907), MCR_BENCH_DIR where files and store lie.
+//! MCR_BENCH_MIB says how much goes through (1907), MCR_BENCH_DIR where files and store lie, MCR_BENCH_PROFILE and
+//! MCR_BENCH_BUDGET_MIB with what profile and budget the aggregator works (fast, 128).
 
 mod support;
 
@@ -32,6 +33,8 @@ fn main() {
         return;
     }
     let mib: usize = std::env::var("MCR_BENCH_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(1907);
+    let profile = std::env::var("MCR_BENCH_PROFILE").unwrap_or_else(|_| "fast".into());
+    let budget_mib: u64 = std::env::var("MCR_BENCH_BUDGET_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(128);
     let dir = match std::env::var_os("MCR_BENCH_DIR") {
         Some(dir) => tempfile::tempdir_in(dir),
         None => tempfile::tempdir(),
@@ -43,7 +46,8 @@ fn main() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
     let config = dir.path().join("mcr.toml");
     let text = format!(
-        "[anc]\nstore = {store:?}\nlisten = \"127.0.0.1:{port}\"\nbudget-mib = 128\n\
+        "[anc]\nstore = {store:?}\nlisten = \"127.0.0.1:{port}\"\nbudget-mib = {budget_mib}\n\
+         profile = {profile:?}\n\
          [cnc]\njob = \"bench\"\nwatch = {files:?}\nstate-file = {:?}\naggregators = [\"127.0.0.1:{port}\"]\n\
          layout = \"{{checkpoint}}.rank_{{rank}}.h5\"\nranks = {RANKS}\nbudget-mib = 64\n",
         dir.path().join("state")
@@ -85,7 +89,7 @@ fn main() {
         stored as f64 / 1e6,
         started.elapsed().as_secs_f64()
     );
-    println!("peak: aggregator {:.1} MiB with a budget of 128 MiB", mib_of(anc, "VmHWM"));
+    println!("peak: aggregator {:.1} MiB with a budget of {budget_mib} MiB and {profile}", mib_of(anc, "VmHWM"));
     println!("peak: agent {:.1} MiB with a budget of 64 MiB", mib_of(cnc, "VmHWM"));
     rest("after it");
 }
