@@ -6,7 +6,7 @@
 //! are classes that would not fill a worthwhile segment.
 
 use crate::classify::{VariableClass, VariableRef};
-use crate::codec::Profile;
+use crate::codec::{Profile, TAKEN_APART_PART};
 use crate::header::{ElementType, FileHeader, Role, Shape};
 use crate::merge::Layout;
 use crate::units::RawBytes;
@@ -90,6 +90,14 @@ impl PlanOptions {
     pub fn of(profile: &Profile) -> Self {
         let (segment_bytes, together) = (profile.segment_bytes(), profile.is_together());
         Self { segment_bytes, together, spread: *profile == Profile::Fast, ..Self::default() }
+    }
+
+    /// Raw bytes of a segment of these elements at most.
+    fn bytes_of_each(&self, element: &ElementType) -> u64 {
+        match self.together && element.is_taken_apart() {
+            true => (self.segment_bytes / TAKEN_APART_PART).next_multiple_of(8),
+            false => self.segment_bytes,
+        }
     }
 }
 
@@ -189,7 +197,8 @@ pub fn plan(
             let width = u64::from(class.element.width());
             rounds(&large, width, &options, |pieces, block| own.push(segment(pieces, Layout::Interleaved(block))));
         } else {
-            concatenated(&large, options.segment_bytes, |pieces| own.push(segment(pieces, Layout::Concatenated)));
+            let most = options.bytes_of_each(&class.element);
+            concatenated(&large, most, |pieces| own.push(segment(pieces, Layout::Concatenated)));
         }
         segments.push(own);
     }
@@ -198,7 +207,7 @@ pub fn plan(
     }
     for (role, element, pool) in pools {
         let mut own = Vec::new();
-        concatenated(&pool, options.segment_bytes, |pieces| {
+        concatenated(&pool, options.bytes_of_each(&element), |pieces| {
             let raw_bytes = RawBytes(pieces.iter().map(|p| p.bytes).sum());
             let (element, layout) = (element.clone(), Layout::Concatenated);
             own.push(SegmentPlan { class: None, role, element, pieces, layout, columns: Vec::new(), raw_bytes });
@@ -490,6 +499,23 @@ mod tests {
             assert!(
                 segments.iter().all(|segment| segment.raw_bytes.0.is_multiple_of(8) && segment.raw_bytes.0 <= 4 << 20)
             );
+        }
+    }
+
+    #[test]
+    fn a_segment_takes_no_more_memory_than_the_least_budget_whatever_its_elements() {
+        for profile in [Profile::Fast, Profile::Balanced, Profile::Max] {
+            for element in [ElementType::F64, ElementType::Bytes] {
+                let mut files = files(&[vec![80 << 20]]);
+                files[0].variables[0].element = element.clone();
+                let classes = classify(&files, &Naming::default());
+                let segments = plan(&files, &classes, &PlanOptions::of(&profile), |_| false);
+                assert_eq!(segments.iter().map(|segment| segment.raw_bytes.0).sum::<u64>(), 80 << 20);
+                for segment in segments {
+                    let memory = segment.raw_bytes.0 * profile.memory_per_raw_byte_of(&element);
+                    assert!(memory <= profile.segment_bytes() * profile.memory_per_raw_byte(), "{profile}: {memory}");
+                }
+            }
         }
     }
 

@@ -209,7 +209,9 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     let (back, segments, reused) = LookingBack::plan(&flush, newest.as_ref(), &classes, reused);
     flush.observer.planned(segments.len(), segments.iter().map(|s| s.raw_bytes).sum());
 
-    let per_raw_byte = options.profile.memory_per_raw_byte() + back.memory_per_raw_byte(&options.profile);
+    let largest = segments.iter().max_by_key(|segment| segment.raw_bytes);
+    let of_largest = largest.map_or(1, |segment| options.profile.memory_per_raw_byte_of(&segment.element));
+    let per_raw_byte = of_largest + back.memory_per_raw_byte(&options.profile);
     let memory = (flush.budget.total_bytes(), per_raw_byte);
     let of_each = threads_of_each(options.threads, memory, segments.iter().map(|segment| segment.raw_bytes));
     let cores = (options.threads / of_each.max(1)).max(1) as u32; // at most 1024
@@ -317,8 +319,8 @@ fn fetch_merge_compress(
         let (index, lease) = {
             let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
             let index = next.next().filter(|_| !stopped.load(Ordering::Relaxed))?;
-            let profile = &flush.options.profile;
-            let bytes = segments[index].raw_bytes.0 * profile.memory_per_raw_byte();
+            let (segment, profile) = (&segments[index], &flush.options.profile);
+            let bytes = segment.raw_bytes.0 * profile.memory_per_raw_byte_of(&segment.element);
             (index, flush.budget.lease(bytes + back.memory_bytes(index, profile)))
         };
         let fetched = unpanicked(|| Ok(fetch_segment(flush.source, &segments[index], files, spare.take_raw())?));

@@ -37,6 +37,7 @@ mod slow;
 mod threads;
 
 pub(crate) use array_to_bytes::predict::LANES_POINT_MAX;
+pub(crate) use choose::TAKEN_APART_PART;
 pub use choose::{Profile, ProfileError, choose, encode_best, encode_chosen};
 pub use decide::{
     Basis, Coded, DECISIONS_MAX, Deciding, Decision, Decisions, KEPT_CHECKPOINTS_MAX, Reason, StoreRate, Trial,
