@@ -69,15 +69,15 @@ pub const ELEMENT_WIDTH_MAX: u32 = 1 << 20;
 pub const MEMBERS_MAX: usize = 1024;
 
 impl ElementType {
-    /// Whether its segments are looked at for numbers, which are then coded by themselves.
-    pub(crate) fn is_taken_apart(&self) -> bool {
-        matches!(self, Self::Bytes | Self::Compound { .. })
-    }
-
     /// Little-endian binary64, the commonest element of all.
     pub const F64: Self = Self::Float { width: 8, order: ByteOrder::Little };
     /// Little-endian binary32.
     pub const F32: Self = Self::Float { width: 4, order: ByteOrder::Little };
+
+    /// Whether its segments are looked at for numbers, which are then coded by themselves.
+    pub(crate) fn is_taken_apart(&self) -> bool {
+        matches!(self, Self::Bytes | Self::Compound { .. })
+    }
 
     /// Bytes of one element, at least 1.
     pub fn width(&self) -> u32 {

@@ -193,11 +193,11 @@ pub fn plan(
             layout,
         };
         let mut own = Vec::new();
+        let most = options.bytes_of_each(&class.element);
         if interleaved {
-            let width = u64::from(class.element.width());
+            let (width, options) = (u64::from(class.element.width()), PlanOptions { segment_bytes: most, ..options });
             rounds(&large, width, &options, |pieces, block| own.push(segment(pieces, Layout::Interleaved(block))));
         } else {
-            let most = options.bytes_of_each(&class.element);
             concatenated(&large, most, |pieces| own.push(segment(pieces, Layout::Concatenated)));
         }
         segments.push(own);

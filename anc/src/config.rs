@@ -30,7 +30,8 @@ pub struct AncOptions {
     /// Bytes of each rank before the next rank's turn, in the block schemes. Default 65536.
     pub block_bytes: u32,
     /// MiB gathered into one segment before it is compressed, 1 to 64. Default 0: what suits the profile, 4, or 16 for
-    /// `balanced` and `max`, there a quarter of it for bytes and records. With `fast` no more than a quarter of what is to be stored, but half a MiB at least.
+    /// `balanced` and `max`, there a quarter of it for bytes and records. With `fast` no more than a quarter of what is to be
+    /// stored, but half a MiB at least.
     pub segment_mib: u64,
     /// Variables with fewer bytes are pooled instead of coded with their class. Default 100.
     pub small_bytes: u64,
