@@ -505,11 +505,14 @@ mod tests {
     #[test]
     fn a_segment_takes_no_more_memory_than_the_least_budget_whatever_its_elements() {
         for profile in [Profile::Fast, Profile::Balanced, Profile::Max] {
-            for element in [ElementType::F64, ElementType::Bytes] {
+            for n in 0..8 {
+                let element = [ElementType::F64, ElementType::Bytes][n % 2].clone();
+                let scheme = [Scheme::Agnostic, Scheme::AgnosticBlock, Scheme::Aware, Scheme::AwareBlock][n / 2];
                 let mut files = files(&[vec![80 << 20]]);
                 files[0].variables[0].element = element.clone();
                 let classes = classify(&files, &Naming::default());
-                let segments = plan(&files, &classes, &PlanOptions::of(&profile), |_| false);
+                let options = PlanOptions { scheme, ..PlanOptions::of(&profile) };
+                let segments = plan(&files, &classes, &options, |_| false);
                 assert_eq!(segments.iter().map(|segment| segment.raw_bytes.0).sum::<u64>(), 80 << 20);
                 for segment in segments {
                     let memory = segment.raw_bytes.0 * profile.memory_per_raw_byte_of(&element);
