@@ -67,6 +67,10 @@ pub(crate) const TAKEN_APART_PART: u64 = 4;
 
 const ZSTD_LEVEL: u32 = 3;
 const SHUFFLE_ZSTD_LEVEL: u32 = 1;
+/// Room for a quarter of a million places of numbers that may come again; and what bytes with much in common need, like what stands
+/// between a file's variables.
+const REPEATS_TABLE_LOG: u32 = 18;
+const BYTES_TABLE_LOG: u32 = 15;
 const FPC_LEVEL: u32 = 16;
 const GZIP_LEVEL: u32 = 6;
 const STRONG_ZSTD_LEVEL: u32 = 9;
@@ -272,7 +276,7 @@ fn in_haste(
         return None;
     }
     let sample = sample(raw, 1);
-    let trial = trial(Chain::zstd(ZSTD_LEVEL), &sample, &[], 0, basis, scratch);
+    let trial = trial(Chain::zstd_fast(BYTES_TABLE_LOG), &sample, &[], 0, basis, scratch);
     Some((sample, trial))
 }
 
@@ -719,7 +723,7 @@ fn measured(element: &ElementType, raw: &[u8]) -> Vec<Chain> {
             [zstd, Chain::zstd(1), shuffled(4), shuffled(8)].into_iter().chain(records).collect()
         }
         ElementType::Int { .. } | ElementType::Float { .. } => {
-            vec![zstd, shuffled(element.width()), bits(element.width())]
+            vec![Chain::zstd_fast(REPEATS_TABLE_LOG), shuffled(element.width()), bits(element.width())]
         }
         ElementType::Fixed { width } if *width <= SHUFFLE_WIDTH_MAX => vec![zstd, shuffled(*width)],
         ElementType::Fixed { .. } => vec![zstd],

@@ -201,6 +201,10 @@ pub trait BytesCodec: Send + Sync {
         raw: &mut Vec<u8>,
         work: &mut Work,
     ) -> Result<(), CodecError>;
+    /// The parameter for people, with its brackets.
+    fn show(&self, param: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if param == 0 { Ok(()) } else { write!(f, "({param})") }
+    }
 }
 
 /// Buffers and contexts that are used again from segment to segment; one per worker thread. Holds at most a few times
@@ -516,6 +520,11 @@ impl Chain {
         Self::raw().then_zstd(level)
     }
 
+    /// zstd alone, with a table of 2^`log` entries for what comes again, 2^10 to 2^20.
+    pub fn zstd_fast(log: u32) -> Self {
+        Self::raw().then(zstd::ID, zstd::TABLE + log.clamp(10, 20))
+    }
+
     /// LZ4 alone.
     pub fn lz4() -> Self {
         Self::raw().then(lz4::ID, 0)
@@ -683,9 +692,7 @@ impl fmt::Display for Chain {
                 }
                 Ok(Codec::Bytes(codec)) => {
                     f.write_str(codec.id().1)?;
-                    if step.param != 0 {
-                        write!(f, "({})", step.param)?;
-                    }
+                    codec.show(step.param, f)?;
                 }
                 Err(_) => write!(f, "codec-{}({})", step.codec.0, step.param)?,
             }

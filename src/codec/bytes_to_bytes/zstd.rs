@@ -2,16 +2,32 @@
 //!
 //! One frame per segment, with its length but without a checksum, since the container has its own. Decoding goes from
 //! buffer to buffer, so no window is allocated, whatever the frame asks for.
+//!
+//! The parameter is one of the library's levels, or [`TABLE`] and the binary logarithm of the entries of one hash table: its
+//! strategy *fast*, which looks for what comes again at one place only, but in a table that has room for every place of a
+//! segment, and from five bytes on. What comes again far away is found so in less time than at level 3, which looks at two
+//! places in tables that are too small for that. Decoding needs neither.
 
 use crate::codec::{BytesCodec, CodecError, CodecId, Work};
+use std::fmt;
+use std::ops::RangeInclusive;
 use zstd::bulk::{Compressor, Decompressor};
+use zstd::zstd_safe::{CParameter, Strategy};
 
 pub(crate) const ID: CodecId = CodecId(18);
 pub(crate) const LEVEL_MAX: u32 = 22;
+/// Parameters above it say how large a table is.
+pub(crate) const TABLE: u32 = 256;
+/// Binary logarithms of its entries, 4 bytes each.
+const TABLES: RangeInclusive<u32> = TABLE + 10..=TABLE + 20;
+/// Reaches over every segment of the profiles that take tables.
+const WINDOW_LOG: u32 = 22;
+/// The least bytes that are looked for.
+const MATCH_BYTES_MIN: u32 = 5;
 
 pub(crate) struct Zstd;
 
-/// The compressors last used, with their levels, the last first, and the decompressor. A compressor that changes its level
+/// The compressors last used, with their parameters, the last first, and the decompressor. A compressor that gets others
 /// clears its tables.
 #[derive(Default)]
 pub(crate) struct Contexts {
@@ -19,8 +35,8 @@ pub(crate) struct Contexts {
     decompressor: Option<Decompressor<'static>>,
 }
 
-/// zstd alone and after a shuffle, as profiles have them, each with a level of its own.
-const COMPRESSORS_MAX: usize = 2;
+/// zstd for bytes, for numbers and after a shuffle, as profiles have them, each with a parameter of its own.
+const COMPRESSORS_MAX: usize = 3;
 
 fn failed(source: std::io::Error) -> CodecError {
     CodecError::Library { codec: "zstd", source: Box::new(source) }
@@ -32,7 +48,7 @@ impl BytesCodec for Zstd {
     }
 
     fn takes(&self, param: u32) -> bool {
-        (1..=LEVEL_MAX).contains(&param)
+        (1..=LEVEL_MAX).contains(&param) || TABLES.contains(&param)
     }
 
     fn max_encoded_bytes(&self, raw_bytes: usize) -> usize {
@@ -41,13 +57,11 @@ impl BytesCodec for Zstd {
 
     fn encode(&self, param: u32, raw: &[u8], stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
         let compressors = &mut work.zstd.compressors;
-        let mut context = match compressors.iter().position(|(level, _)| *level == param) {
+        let mut context = match compressors.iter().position(|(known, _)| *known == param) {
             Some(at) => compressors.remove(at),
-            None if compressors.len() < COMPRESSORS_MAX => (param, Compressor::new(param as i32).map_err(failed)?), // at most 22
             None => {
-                let (_, mut compressor) = compressors.pop().expect("some are there");
-                compressor.set_compression_level(param as i32).map_err(failed)?;
-                (param, compressor)
+                compressors.truncate(COMPRESSORS_MAX - 1);
+                (param, compressor(param).map_err(failed)?)
             }
         };
         make_room(stored, self.max_encoded_bytes(raw.len()));
@@ -75,6 +89,26 @@ impl BytesCodec for Zstd {
         }
         Ok(())
     }
+
+    fn show(&self, param: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match param.checked_sub(TABLE) {
+            Some(log) => write!(f, "(fast 2^{log})"),
+            None => write!(f, "({param})"),
+        }
+    }
+}
+
+fn compressor(param: u32) -> std::io::Result<Compressor<'static>> {
+    let Some(table_log) = param.checked_sub(TABLE) else { return Compressor::new(param as i32) }; // at most 22
+    let mut compressor = Compressor::new(1)?;
+    let parameters = [
+        CParameter::Strategy(Strategy::ZSTD_fast),
+        CParameter::WindowLog(WINDOW_LOG),
+        CParameter::HashLog(table_log),
+        CParameter::MinMatch(MATCH_BYTES_MIN),
+    ];
+    parameters.into_iter().try_for_each(|parameter| compressor.set_parameter(parameter))?;
+    Ok(compressor)
 }
 
 /// Empties a buffer that has, or gets, room for so many bytes. Not `reserve`: growing, it would copy what was there.

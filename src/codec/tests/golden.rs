@@ -32,6 +32,7 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ),
         ("lz4", Chain::lz4(), vec![]),
         ("zstd-3", Chain::zstd(3), vec![]),
+        ("zstd-fast-18", Chain::zstd_fast(18), vec![]),
         ("gzip-6", Chain::gzip(6), vec![]),
         ("lzma-words", Chain::lzma_of_words(), vec![]),
         ("lzma-text", Chain::lzmas()[1].clone(), vec![]),

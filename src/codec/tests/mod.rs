@@ -30,6 +30,7 @@ fn chains() -> Vec<Chain> {
         Chain::raw(),
         Chain::gzip(1),
         Chain::zstd(3),
+        Chain::zstd_fast(18),
         Chain::lz4(),
         Chain::lzma_of_words(),
         Chain::raw().then(shuffle::ID, 8).then(lzma::ID, 93),
