@@ -253,7 +253,11 @@ pub fn commit(
     check_not_committed(store, job, checkpoint, manifest.group)?;
     store.rename(temp.path(), &path)?;
     drop(held); // whoever looks now finds the manifest
-    store.sync_dir(&checkpoint_dir(job, checkpoint))?;
+    // An index of many variables takes a while to be freed, and so does the disk.
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(summary));
+        store.sync_dir(&checkpoint_dir(job, checkpoint))
+    })?;
     Ok(manifest)
 }
 

@@ -115,6 +115,11 @@ impl Progress {
         Self { bar }
     }
 
+    /// Takes the bar off the terminal.
+    pub fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+
     /// What is being worked on.
     pub fn message(&self, message: String) {
         self.bar.set_message(message);

@@ -20,6 +20,7 @@ use mcrengine::manifest::{self, Manifest};
 use mcrengine::plan::PlanOptions;
 use mcrengine::store::{PosixStore, Store, StoreError};
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::process::ExitCode;
@@ -75,19 +76,15 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     };
     let progress = Progress::new("saving", args.json);
     // While checkpoints are coded and synced, the next is captured: reading and waiting for the disk go together.
-    let report = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let (to_flush, captured) = mpsc::sync_channel(0);
         let save = &save;
         scope.spawn(move || {
             // The receiver is gone when a flush has failed.
             found.into_iter().map(|found| save.capture(found)).all(|captured| to_flush.send(captured).is_ok())
         });
-        save.flush_all(captured, &progress)
-    })?;
-    drop(progress);
-    print_report(&save, &report, args.json)?;
-    let saved = report.iter().any(|line| line.checkpoint.is_some());
-    Ok(if saved { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        save.flush_all(captured, &progress).map(|never| match never {})
+    })
 }
 
 fn job_of(args: &SaveArgs, dir: &Path) -> anyhow::Result<JobId> {
@@ -185,6 +182,8 @@ enum Event {
     Begun { line: Saved, started: Instant, groups: usize },
     /// One is committed, and whether it was before.
     Done { nth: usize, manifest: Box<Manifest>, was_there: bool },
+    /// No further checkpoint follows.
+    AllBegun,
 }
 
 /// Lets no checkpoint exist before an older one of the same run: a command that is stopped leaves no gap, which the next
@@ -277,7 +276,10 @@ impl Save<'_> {
 
     /// Commits what was captured, a few groups at a time, and reports in the order of the checkpoints. An error of the
     /// store ends the whole run.
-    fn flush_all(&self, captured: Receiver<Captured>, progress: &Progress) -> anyhow::Result<Vec<Saved>> {
+    ///
+    /// Only with an error does it come back. Else the process ends with the report: everything is durable then, and what
+    /// thousands of headers take is given back with all of it, sooner than one by one.
+    fn flush_all(&self, captured: Receiver<Captured>, progress: &Progress) -> anyhow::Result<Infallible> {
         // What one group may reuse of the checkpoint before must be committed: then each group keeps to its own queue.
         let queues = if self.options.reuse { GROUPS_AT_A_TIME } else { 1 };
         let (to_lanes, queues): (Vec<_>, Vec<_>) = (0..queues).map(|_| mpsc::sync_channel::<Group>(0)).unzip();
@@ -291,6 +293,7 @@ impl Save<'_> {
                     // Whoever reports is gone when another group has failed: then no further one is begun.
                     while let Ok(group) = next() {
                         let (failing, older) = (Failing(&self.turns), group.older);
+                        let _headers = Arc::clone(&group.headers); // not freed before it is told that they are committed
                         let event = self.group(group, progress);
                         let is_well = event.is_ok();
                         // First the reason, then those who wait are told, whose own errors say nothing.
@@ -308,15 +311,16 @@ impl Save<'_> {
             }
             drop(queues); // so that whoever fills a queue sees that nobody takes from it any more
             scope.spawn(move || {
-                if let Err(error) = self.hand_out(captured, &to_lanes, &to_report, progress) {
-                    let _ = to_report.send(Err(error));
-                }
+                let begun = self.hand_out(captured, &to_lanes, &to_report, progress);
+                let _ = to_report.send(begun.map(|()| Event::AllBegun));
             });
             let mut report: Vec<Saved> = Vec::new();
             let mut open: Vec<(usize, Instant)> = Vec::new();
+            let (mut all_begun, mut under_way) = (false, 0);
             for event in events {
                 match event? {
                     Event::Begun { line, started, groups } => {
+                        under_way += groups;
                         report.push(line);
                         open.push((groups, started));
                     }
@@ -329,14 +333,22 @@ impl Save<'_> {
                         line.containers += 1;
                         line.file_bytes += manifest.file_bytes();
                         line.stored_bytes += manifest.stored_bytes.0;
+                        under_way -= 1;
                         *groups -= 1;
                         if *groups == 0 {
                             line.elapsed_ms = started.elapsed().as_millis() as u64;
                         }
                     }
+                    Event::AllBegun => all_begun = true,
+                }
+                if all_begun && under_way == 0 {
+                    progress.clear();
+                    print_report(self, &report, self.args.json)?;
+                    let saved = report.iter().any(|line| line.checkpoint.is_some());
+                    std::process::exit(i32::from(!saved));
                 }
             }
-            Ok(report)
+            bail!("a group ended without saying how; report this")
         })
     }
 
