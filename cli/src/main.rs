@@ -1,5 +1,6 @@
 //! `mcr`: the one binary of mcrEngine. Loads, builds, runs and drains; everything else is in the libraries.
 
+mod allocator;
 mod args;
 mod bench;
 mod common;
@@ -23,6 +24,9 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use std::process::ExitCode;
 
+#[global_allocator]
+static ALLOCATOR: allocator::Allocator = allocator::Allocator;
+
 fn main() -> ExitCode {
     // Reads the maps of HDF5 files for a parent process; must stay first, it shares nothing with the rest.
     if std::env::args().nth(1).as_deref() == Some(mcr_cnc::h5::WORKER_ARGUMENT) {
@@ -41,6 +45,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Save(args) => {
             mcr_cnc::memory::expect_bulk();
+            allocator::expect_large_buffers();
             save::run(args)
         }
         Command::Restart(args) => restart::run(args),

@@ -13,9 +13,9 @@ pub fn give_back() {
 /// Prepares the allocator for a short command that does much at once: memory is used again instead of being given back
 /// and asked for anew, since a new page costs more than filling it. Elsewhere than with glibc it does nothing.
 ///
-/// No huge pages are asked for: what has been free for seconds in a virtual machine may be with its host again, and is had
-/// back slowly in pieces of 2 MiB. A save after a pause took 1.6 to 2.2 times as long with them, and right after another one
-/// an eighth less at the most.
+/// No huge pages are asked for here: what has been free for seconds in a virtual machine may be with its host again, and is had
+/// back slowly in pieces of 2 MiB. A save after a pause took 1.6 to 2.2 times as long with a heap of them. The command's
+/// allocator has some for large buffers, and looks how long they take.
 ///
 /// Not for what runs for long: nothing that was taken is given back but by [`give_back`].
 pub fn expect_bulk() {
