@@ -10,6 +10,10 @@
 //! checksummed, hashed once more for the container, written, and synced. *Stream* is from the beginning of the flush to the
 //! commit; *all* is from the beginning of the capture, which reads and hashes every file before it is announced.
 //!
+//! Before each, as much memory is had from the system and given back. What is free in a virtual machine may be with its host, and
+//! is had back slowly: without this the store in memory waits for the host, for as long as all the rest takes. MCR_BENCH_COLD=1
+//! leaves it out.
+//!
 //! All kinds take turns. On a machine that others use too, wall times mislead, so the processor time of this process is
 //! given as well, in nanoseconds for each byte, and the share by either. MCR_BENCH_REPETITIONS says how often (15),
 //! MCR_BENCH_MIB how much (1024).
@@ -52,10 +56,14 @@ fn main() {
     let [mut bare, mut bare_as_ours, mut stream, mut all] = [const { Measured::new() }; 4];
     let [mut share, mut share_as_ours, mut share_of_cpu] = [const { Sample::new() }; 3];
     let n = repetitions(15);
+    let is_cold = std::env::var_os("MCR_BENCH_COLD").is_some();
     // The first round warms up and is not counted.
     for round in 0..=n {
         let [mut of_bare, mut of_as_ours, mut of_stream, mut of_all] = [Cost::default(); 4];
         for turn in 0..3 {
+            if !is_cold {
+                have_memory(bytes);
+            }
             match (round + turn) % 3 {
                 0 => of_bare = bare_stream(bytes, None),
                 1 => of_as_ours = bare_stream(bytes, Some(HTTP_FRAME_BYTES)),
@@ -80,6 +88,11 @@ fn main() {
     println!("  stream as a share of the first, %: {}", share.show());
     println!("  stream as a share of the second, %: {}", share_as_ours.show());
     println!("  processor time of the first as a share of that of stream, %: {}", share_of_cpu.show());
+}
+
+/// Touches a quarter more memory than that, and gives it back: this much the system has free and at hand then.
+fn have_memory(bytes: u64) {
+    drop(std::hint::black_box(vec![1u8; (bytes / 4 * 5) as usize]));
 }
 
 /// What something took.
