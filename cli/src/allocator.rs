@@ -3,8 +3,8 @@
 //!
 //! A page of new memory costs a virtual machine 1 to 2 µs, and a save touches thousands of them once. In pieces of 2 MiB it
 //! costs a fifth of that, unless the host has taken back what was free for some seconds: then a piece takes 2 to 3 ms, several
-//! times as long as its small pages would. Nobody can ask beforehand, so each piece is timed, and after a slow one no
-//! further one is taken.
+//! times as long as its small pages would. Nobody can ask beforehand, so the pieces are timed, and no further one is taken once
+//! they have taken longer, all together, than small pages would.
 
 #![expect(
     unsafe_code,
@@ -34,7 +34,7 @@ const PIECE_BYTES: usize = 2 << 20;
 const REGION_BYTES: usize = 256 << 20;
 /// Pieces that are taken while the command begins, which is the work of one core.
 const FIRST_PIECES: usize = 6;
-/// The most that a piece may take, of processor time: what its 512 small pages take where they are had quickly.
+/// The most that a piece may take on the average, of processor time: what its 512 small pages take where they are had quickly.
 const QUICK: Duration = Duration::from_micros(600);
 
 static REGION: Mutex<Option<Region>> = Mutex::new(None);
@@ -72,7 +72,9 @@ struct Region {
     end: NonNull<u8>,
     taken_bytes: usize,
     quick: Duration,
-    /// A piece took longer.
+    /// By how much the pieces were quicker, all together.
+    saved: Duration,
+    /// They were not.
     is_slow: bool,
 }
 
@@ -80,7 +82,7 @@ struct Region {
 unsafe impl Send for Region {}
 
 impl Region {
-    /// Address space without memory, for pieces that take no longer than `quick` each.
+    /// Address space without memory, for pieces that take no longer than `quick` on the average.
     fn reserve(quick: Duration) -> Option<Self> {
         let len = NonZeroUsize::new(REGION_BYTES + PIECE_BYTES)?; // so that the first piece can begin at a multiple of its length
         let (prot, flags) =
@@ -92,10 +94,18 @@ impl Region {
         let begin = unsafe { map.add(before) };
         // SAFETY: all of it was mapped above, and nothing is in it yet.
         unsafe { madvise(begin.cast(), REGION_BYTES, MmapAdvise::MADV_HUGEPAGE) }.ok()?;
-        Some(Self { talc: Talc::new(Manual), begin, end: begin, taken_bytes: 0, quick, is_slow: false })
+        Some(Self {
+            talc: Talc::new(Manual),
+            begin,
+            end: begin,
+            taken_bytes: 0,
+            quick,
+            saved: Duration::ZERO,
+            is_slow: false,
+        })
     }
 
-    /// Takes a piece more. False where one was slow, now or before, and where there is no room.
+    /// Takes a piece more. False where they have been slow, and where there is no room.
     fn grow(&mut self) -> bool {
         if self.is_slow || self.taken_bytes + PIECE_BYTES > REGION_BYTES {
             return false;
@@ -108,7 +118,8 @@ impl Region {
             piece.write_volatile(0); // the kernel finds the memory now
             piece
         };
-        self.is_slow = now().saturating_sub(begun) > self.quick;
+        let left = self.saved.saturating_add(self.quick).checked_sub(now().saturating_sub(begun));
+        (self.saved, self.is_slow) = (left.unwrap_or_default(), left.is_none());
         // SAFETY: the piece is part of the mapping, nobody else writes to it, and it follows what `talc` has.
         let end = match self.taken_bytes {
             0 => unsafe { self.talc.claim(piece.as_ptr(), PIECE_BYTES) },
@@ -208,12 +219,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_a_slow_piece_a_region_takes_no_more() {
+    fn after_slow_pieces_a_region_takes_no_more() {
         let mut region = Region::reserve(Duration::ZERO).expect("address space");
         let layout = |bytes| Layout::from_size_align(bytes, 8).expect("valid");
         assert!(!region.allocate(layout(LARGE_BYTES)).is_null(), "what was taken is used");
         assert!(region.is_slow && region.taken_bytes == PIECE_BYTES);
         assert!(region.allocate(layout(PIECE_BYTES)).is_null() && region.taken_bytes == PIECE_BYTES);
+        // What earlier ones saved is there to be lost.
+        let mut region = Region::reserve(Duration::MAX).expect("address space");
+        assert!(region.grow());
+        region.quick = Duration::ZERO;
+        assert!(region.grow() && !region.is_slow && region.saved < Duration::MAX);
+        region.saved = Duration::ZERO;
+        assert!(region.grow() && region.is_slow && !region.grow());
     }
 
     #[test]
