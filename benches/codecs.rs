@@ -70,6 +70,7 @@ fn codecs(criterion: &mut Criterion) {
             ("runs", Chain::runs(u32::from(width)).expect("a width")),
             ("zstd-1", Chain::zstd(1)),
             ("zstd-3", Chain::zstd(3)),
+            ("zstd-fast-18", Chain::zstd_fast(18)),
             ("lz4", Chain::lz4()),
             ("gzip-6", Chain::gzip(6)),
             ("fpc-2", Chain::fpc(2, ByteOrder::Little)),

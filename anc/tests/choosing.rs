@@ -187,7 +187,7 @@ fn a_series_whose_content_changes_its_character_is_decided_anew_at_once() {
     let decision = &manifest.decisions[0];
     assert_eq!(
         (&*decision.chain, decision.since.clone()),
-        ("1:0 18:3", manifest.checkpoint.clone()),
+        ("1:0 18:274", manifest.checkpoint.clone()),
         "{}",
         decision.why
     );
