@@ -48,10 +48,16 @@ fn main() -> ExitCode {
             allocator::expect_large_buffers();
             save::run(args)
         }
-        Command::Restart(args) => restart::run(args),
+        Command::Restart(args) => {
+            allocator::expect_large_buffers();
+            restart::run(args)
+        }
         Command::List(args) => list::run(args),
         Command::Show(args) => show::run(args),
-        Command::Verify(args) => verify::run(args),
+        Command::Verify(args) => {
+            allocator::expect_large_buffers();
+            verify::run(args)
+        }
         Command::Prune(args) => prune::run(args),
         Command::Cnc(args) => daemon::run_cnc(args),
         Command::Anc(args) => daemon::run_anc(args),
@@ -60,6 +66,7 @@ fn main() -> ExitCode {
         Command::Config(args) => config::run(args),
         Command::Bench(args) => {
             mcr_cnc::memory::expect_bulk();
+            allocator::expect_large_buffers();
             bench::run(args)
         }
     };
