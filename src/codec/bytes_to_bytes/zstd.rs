@@ -12,7 +12,7 @@ use crate::codec::{BytesCodec, CodecError, CodecId, Work};
 use std::fmt;
 use std::ops::RangeInclusive;
 use zstd::bulk::{Compressor, Decompressor};
-use zstd::zstd_safe::{CParameter, Strategy};
+use zstd::zstd_safe::{CParameter, ResetDirective, Strategy};
 
 pub(crate) const ID: CodecId = CodecId(18);
 pub(crate) const LEVEL_MAX: u32 = 22;
@@ -27,16 +27,13 @@ const MATCH_BYTES_MIN: u32 = 5;
 
 pub(crate) struct Zstd;
 
-/// The compressors last used, with their parameters, the last first, and the decompressor. A compressor that gets others
-/// clears its tables.
+/// The compressor, with the parameter that it was used with last, and the decompressor. One for all parameters: it clears its
+/// tables where it gets another one, but one for each would take the memory of all, which at high levels is much.
 #[derive(Default)]
 pub(crate) struct Contexts {
-    compressors: Vec<(u32, Compressor<'static>)>,
+    compressor: Option<(u32, Compressor<'static>)>,
     decompressor: Option<Decompressor<'static>>,
 }
-
-/// zstd for bytes, for numbers and after a shuffle, as profiles have them, each with a parameter of its own.
-const COMPRESSORS_MAX: usize = 3;
 
 fn failed(source: std::io::Error) -> CodecError {
     CodecError::Library { codec: "zstd", source: Box::new(source) }
@@ -56,17 +53,16 @@ impl BytesCodec for Zstd {
     }
 
     fn encode(&self, param: u32, raw: &[u8], stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
-        let compressors = &mut work.zstd.compressors;
-        let mut context = match compressors.iter().position(|(known, _)| *known == param) {
-            Some(at) => compressors.remove(at),
-            None => {
-                compressors.truncate(COMPRESSORS_MAX - 1);
-                (param, compressor(param).map_err(failed)?)
-            }
+        let (of, mut compressor) = match work.zstd.compressor.take() {
+            Some((of, compressor)) => (Some(of), compressor),
+            None => (None, Compressor::new(1).map_err(failed)?),
         };
+        if of != Some(param) {
+            prepare(&mut compressor, param).map_err(failed)?;
+        }
         make_room(stored, self.max_encoded_bytes(raw.len()));
-        context.1.compress_to_buffer(raw, stored).map_err(failed)?;
-        compressors.insert(0, context);
+        compressor.compress_to_buffer(raw, stored).map_err(failed)?;
+        work.zstd.compressor = Some((param, compressor));
         Ok(())
     }
 
@@ -98,17 +94,21 @@ impl BytesCodec for Zstd {
     }
 }
 
-fn compressor(param: u32) -> std::io::Result<Compressor<'static>> {
-    let Some(table_log) = param.checked_sub(TABLE) else { return Compressor::new(param as i32) }; // at most 22
-    let mut compressor = Compressor::new(1)?;
+/// From now on it compresses as the parameter says, whatever it did before.
+fn prepare(compressor: &mut Compressor<'static>, param: u32) -> std::io::Result<()> {
+    let reset = compressor.context_mut().reset(ResetDirective::SessionAndParameters);
+    reset.map_err(|code| std::io::Error::other(zstd::zstd_safe::get_error_name(code)))?;
+    let Some(table_log) = param.checked_sub(TABLE) else {
+        return compressor.set_compression_level(param as i32); // at most 22
+    };
     let parameters = [
+        CParameter::CompressionLevel(1),
         CParameter::Strategy(Strategy::ZSTD_fast),
         CParameter::WindowLog(WINDOW_LOG),
         CParameter::HashLog(table_log),
         CParameter::MinMatch(MATCH_BYTES_MIN),
     ];
-    parameters.into_iter().try_for_each(|parameter| compressor.set_parameter(parameter))?;
-    Ok(compressor)
+    parameters.into_iter().try_for_each(|parameter| compressor.set_parameter(parameter))
 }
 
 /// Empties a buffer that has, or gets, room for so many bytes. Not `reserve`: growing, it would copy what was there.
