@@ -364,7 +364,8 @@ impl Left {
 /// Where along an axis a cube begins that is as large as the period: fewest steps from row to row pass the two walls in it.
 fn wall(values: &[f64], period: f64) -> Option<f64> {
     let parts = 2 * PARTS;
-    let part = |x: f64| whole(x / period * parts as f64) as usize & (parts - 1);
+    let per_period = parts as f64 / period;
+    let part = |x: f64| whole(x * per_period) as usize & (parts - 1);
     // Of each place for the first wall how many more steps than at the one before pass it or the one half a box behind.
     let mut more = vec![0i64; PARTS];
     let mut passing = 0i64;
@@ -409,25 +410,28 @@ fn wall(values: &[f64], period: f64) -> Option<f64> {
 /// A wall again, not farther than `reach` from where it was thought to be: the one that fewest steps pass, if there is one every
 /// `width`; the middle of where it may be.
 fn refined(values: &[f64], wall: f64, reach: f64, width: f64) -> f64 {
+    let per_width = 1.0 / width;
     // On which side of the wall that may be near it a value is, is told by where that wall is: cell, or the one before.
     let cell = |x: f64| {
-        let t = (x - wall) / width;
+        let t = (x - wall) * per_width;
         let nearest = whole(t + 0.5);
         let off = (t - nearest as f64) * width;
         if off.abs() < reach { (nearest, Some(off)) } else { (nearest - i64::from(off < 0.0), None) }
     };
+    // Few values are near one: they are looked for first, several at a time.
+    let is_near: Vec<bool> = (values.iter())
+        .map(|&x| {
+            let t = (x - wall) * per_width;
+            let nearest = (t + Cells::WHOLE) - Cells::WHOLE;
+            (t - nearest).abs() <= reach * per_width
+        })
+        .collect();
     // Where the count of steps that pass changes, and by how much.
     let mut changes: Vec<(f64, i32)> = Vec::new();
-    let Some(&first) = values.first() else { return wall };
-    let mut before = cell(first);
-    for &value in values {
-        let (a, b) = (before, cell(value));
-        before = b;
+    for (step, _) in values.windows(2).zip(is_near.windows(2)).filter(|(_, is_near)| is_near[0] | is_near[1]) {
+        let (a, b) = (cell(step[0]), cell(step[1]));
         // Left of all walls that may be, both are in their cells.
         let mut now = (a.0, b.0);
-        if a.1.is_none() && b.1.is_none() {
-            continue;
-        }
         let mut offs = [(a.1, true), (b.1, false)];
         offs.sort_by(|a, b| a.0.unwrap_or(f64::MAX).total_cmp(&b.0.unwrap_or(f64::MAX)));
         for (off, is_first) in offs {
