@@ -11,7 +11,7 @@ use super::numbers::Elements;
 use super::tables::{self, Table, Wrap};
 use crate::codec::array_to_bytes::entropy::{put_varint, take_varint};
 use crate::codec::{ArrayShape, threads};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -276,6 +276,41 @@ pub(super) fn groups(arrays: &[ArrayShape], elements: usize) -> Vec<Group> {
     groups
 }
 
+/// Elements of a column that a processor's second cache has room for, beside others.
+const NEAR_ELEMENTS: usize = 1 << 16;
+
+/// Reads a column in order, once, that will be read here and there: what comes in order is fetched ahead. `nearby` holds
+/// where those begin that were read.
+fn bring_near(column: &[u64], base: usize, nearby: &mut HashSet<usize>) {
+    if column.len() <= NEAR_ELEMENTS && nearby.insert(base) {
+        std::hint::black_box(column.iter().step_by(8).fold(0, |all, bits| all ^ bits)); // one of each line of 64 bytes
+    }
+}
+
+/// Cuts `all` where some of these end, into so many parts at most that are not shorter than `least`, but for the last, and calls on a thread
+/// each: which of them a part holds, where it begins, and it.
+fn in_parts<T: Send>(
+    ends: &[usize],
+    all: &mut [T],
+    least: usize,
+    threads: usize,
+    call: impl Fn(Range<usize>, usize, &mut [T]) + Sync,
+) {
+    let each = all.len().div_ceil(threads.max(1)).max(least);
+    let (mut parts, mut rest, mut first, mut from) = (Vec::new(), all, 0, 0);
+    while first < ends.len() {
+        let last = (first..ends.len() - 1).find(|&n| ends[n] - from >= each).unwrap_or(ends.len() - 1);
+        let (own, others) = std::mem::take(&mut rest).split_at_mut(ends[last] - from);
+        parts.push(Mutex::new((first..last + 1, from, own)));
+        (rest, first, from) = (others, last + 1, ends[last]);
+    }
+    threads::all(parts.len(), threads, |n| {
+        let mut part = parts[n].lock().unwrap_or_else(PoisonError::into_inner);
+        let (which, from, own) = &mut *part;
+        call(which.clone(), *from, own);
+    });
+}
+
 impl Layout {
     /// `order` says which column comes first, and so on; `None` where something does not add up.
     pub(super) fn new(groups: Vec<Group>, tables: Vec<Table>, order: Option<Vec<usize>>) -> Option<Self> {
@@ -465,25 +500,37 @@ impl Layout {
         });
     }
 
+    /// The inverse of [`Layout::load`], of all but so many elements before, which are known and in no table.
+    pub(super) fn store(&self, bits: &[u64], kind: Elements, known: usize, body: &mut [u8], threads: usize) {
+        let elements = self.groups.iter().map(|group| group.elements().unwrap_or(0));
+        let ends: Vec<usize> = elements
+            .scan(0, |end, elements| {
+                *end += elements;
+                Some(end.saturating_sub(known) * kind.width)
+            })
+            .collect();
+        in_parts(&ends, body, PART_MIN * kind.width, threads, |groups, from, body| {
+            let mut nearby = HashSet::new();
+            self.runs_of(groups, |at, step, run| {
+                let Some(at) = at.checked_sub(known) else { return };
+                let Some(own) = body.get_mut(at * kind.width - from..) else { return };
+                match run {
+                    Run::After(to, count) => kind.store_all(&bits[to..to + count], step, own),
+                    Run::Placed(column, places) => {
+                        bring_near(&bits[column.base..][..column.elements], column.base, &mut nearby);
+                        kind.store_from(&bits[column.base..], places, step, own);
+                    }
+                }
+            });
+        });
+        self.keys(|at, key| kind.store(key, &mut body[(at - known) * kind.width..][..kind.width]));
+    }
+
     /// Calls with what some columns have of all elements, for all columns in so many parts at most, each on a thread: which they are, where
     /// they begin, and theirs.
     fn each_part<T: Send>(&self, all: &mut [T], threads: usize, call: impl Fn(Range<usize>, usize, &mut [T]) + Sync) {
-        let each = all.len().div_ceil(threads.max(1)).max(PART_MIN);
-        let (mut parts, mut rest, mut first) = (Vec::new(), all, 0);
-        while first < self.columns.len() {
-            let from = self.columns[first].base;
-            let end = |n: usize| self.columns[n].base + self.columns[n].elements;
-            let last = (first..self.columns.len() - 1).find(|&n| end(n) - from >= each);
-            let last = last.unwrap_or(self.columns.len() - 1);
-            let (own, others) = std::mem::take(&mut rest).split_at_mut(end(last) - from);
-            parts.push(Mutex::new((first..last + 1, from, own)));
-            (rest, first) = (others, last + 1);
-        }
-        threads::all(parts.len(), threads, |n| {
-            let mut part = parts[n].lock().unwrap_or_else(PoisonError::into_inner);
-            let (columns, from, own) = &mut *part;
-            call(columns.clone(), *from, own);
-        });
+        let ends: Vec<usize> = self.columns.iter().map(|column| column.base + column.elements).collect();
+        in_parts(&ends, all, PART_MIN, threads, call);
     }
 
     /// Calls for each row with a number: the element that holds it, and the number.
@@ -505,10 +552,20 @@ impl Layout {
     }
 
     /// Calls with runs of elements: first place in the segment, steps between them there, and where they are in working order.
-    pub(super) fn runs(&self, mut call: impl FnMut(usize, usize, Run<'_>)) {
+    pub(super) fn runs(&self, call: impl FnMut(usize, usize, Run<'_>)) {
+        self.runs_of(0..self.groups.len(), call);
+    }
+
+    /// Those of some groups.
+    fn runs_of(&self, groups: Range<usize>, mut call: impl FnMut(usize, usize, Run<'_>)) {
         let place = self.places();
         let (mut from, mut column) = (0, 0);
-        for (n, group) in self.groups.iter().enumerate() {
+        for (n, group) in self.groups[..groups.end].iter().enumerate() {
+            if n < groups.start {
+                from += group.elements().unwrap_or(0);
+                column += group.working(n, &self.tables).len();
+                continue;
+            }
             if let Some(table) = group.table.map(|t| &self.tables[t]) {
                 let lanes = group.lanes();
                 let rest = column + if table.key == n { 0 } else { lanes };

@@ -43,7 +43,6 @@ use predictor::{Coded, Predictor};
 pub(crate) use records::distance as record_bytes;
 use repeats::Marks;
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -308,17 +307,6 @@ fn decode_bytes(mut stored: &[u8], raw_bytes: usize, work: &mut Work, raw: &mut 
     (raw.len() == raw_bytes).then_some(())
 }
 
-/// Elements of a column that a processor's second cache has room for, beside others.
-const NEAR_ELEMENTS: usize = 1 << 16;
-
-/// Reads a column in order, once, that will be read here and there: what comes in order is fetched ahead. `nearby` holds
-/// where those begin that were read.
-fn bring_near(column: &[u64], base: usize, nearby: &mut HashSet<usize>) {
-    if column.len() <= NEAR_ELEMENTS && nearby.insert(base) {
-        std::hint::black_box(column.iter().step_by(8).fold(0, |all, bits| all ^ bits)); // one of each line of 64 bytes
-    }
-}
-
 fn decode(
     kind: Elements,
     mut stored: &[u8],
@@ -438,18 +426,6 @@ fn decode(
     header.is_empty().then_some(())?;
     resize_for_overwrite(raw, raw_bytes);
     let (body, tail) = raw.split_at_mut(elements * kind.width);
-    // What is known comes before the first element, and is in no table.
-    let mut nearby = HashSet::new();
-    layout.runs(|from, step, run| {
-        let Some(own) = from.checked_sub(known).and_then(|from| body.get_mut(from * kind.width..)) else { return };
-        match run {
-            Run::After(to, count) => kind.store_all(&bits[to..to + count], step, own),
-            Run::Placed(column, places) => {
-                bring_near(&bits[column.base..][..column.elements], column.base, &mut nearby);
-                kind.store_from(&bits[column.base..], places, step, own);
-            }
-        }
-    });
-    layout.keys(|at, key| kind.store(key, &mut body[(at - known) * kind.width..][..kind.width]));
+    layout.store(bits, kind, known, body, threads);
     (codes.len() == tail.len()).then(|| tail.copy_from_slice(codes))
 }
