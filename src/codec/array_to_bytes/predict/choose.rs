@@ -479,19 +479,9 @@ impl Data<'_> {
                 other = Predictor::of(Set::Integer(dimensions as u8));
                 [predicted, _] = self.looked_at(&literals, &other);
             }
-            if predicted * 128 < plain * 127 {
-                let code = code(&other);
-                return (other, code);
-            }
-            let as_it_is = code(&none);
-            // One run does not tell which is a little shorter.
-            if predicted * 127 < plain * 128 {
-                let code = code(&other);
-                if code.len() < as_it_is.len() {
-                    return (other, code);
-                }
-            }
-            return (none, as_it_is);
+            let chosen = if predicted < plain { other } else { none };
+            let code = code(&chosen);
+            return (chosen, code);
         }
         let cost = |option: &Predictor, code: &[u8]| {
             let mut written = Vec::new();

@@ -66,6 +66,12 @@ pub(super) struct Numbers<'a> {
 const SYMBOLS_PART: usize = 64;
 /// Bytes that noise leaves of a number at least.
 const NOISE_BYTES: usize = 2;
+/// Numbers of a run that tells whether zstd can leave less of all, at the most and at least; the part of all that it is at the most;
+/// and by which part of the code it may be off.
+const RUN: usize = 2048;
+const RUN_MIN: usize = 512;
+const RUNS_MIN: usize = 8;
+const RUN_OFF_PART: usize = 16;
 /// A level that takes next to no time.
 const ZSTD_LEVEL_FAST: i32 = 1;
 
@@ -81,7 +87,7 @@ impl Effort {
     pub(super) fn of(effort: u32) -> Self {
         match effort {
             0 => Self { pco_level: 4, zstd_level: 1, symbols: false },
-            1 => Self { pco_level: 8, zstd_level: 3, symbols: false },
+            1 => Self { pco_level: 7, zstd_level: 3, symbols: false },
             _ => Self { pco_level: 8, zstd_level: 12, symbols: true },
         }
     }
@@ -121,21 +127,30 @@ pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
             keep(&mut best, way, &code);
         }
     }
+    // Of many numbers a run tells first, but where no time is spared.
+    let run = (values.len() / RUNS_MIN).min(RUN);
+    let run = (!effort.symbols && run >= RUN_MIN).then(|| &values[(values.len() - run) / 2..][..run]);
+    let may_be_less = |best: &[u8], planes: fn(&[i64]) -> Vec<u8>, level: i32| {
+        run.is_none_or(|run| {
+            let of_run = zstd(&planes(run), level);
+            of_run.is_none_or(|code| code.len() * values.len() / run.len() < best.len() + best.len() / RUN_OFF_PART)
+        })
+    };
     if !numbers.is_predicted
+        && may_be_less(&best, to_bits, ZSTD_LEVEL_FAST)
         && let Some(code) = zstd(&to_bits(values), ZSTD_LEVEL_FAST)
     {
         keep(&mut best, Way::Bits, &code);
     }
     // What prediction leaves repeats no bytes, unless it is next to nothing.
     let is_short = best.len() < values.len();
-    if !numbers.is_predicted || effort.symbols && is_short {
-        let bytes: Vec<[u8; 8]> = values.iter().map(|v| v.to_le_bytes()).collect();
-        let mut shuffled = vec![0; bytes.as_flattened().len()];
-        shuffle(bytes.as_flattened(), 8, &mut shuffled);
+    if (!numbers.is_predicted || effort.symbols && is_short) && may_be_less(&best, to_bytes, effort.zstd_level) {
+        let shuffled = to_bytes(values);
         // Of many bits a number most are noise: there a high level takes long, and does not make up for much.
         let is_near = |code: Vec<u8>| code.len() < best.len() + best.len() / 4;
         let is_worth_it = best.len() < values.len() * NOISE_BYTES
             || effort.zstd_level <= ZSTD_LEVEL_FAST
+            || run.is_some()
             || zstd(&shuffled, ZSTD_LEVEL_FAST).is_some_and(is_near);
         if is_worth_it && let Some(code) = zstd(&shuffled, effort.zstd_level) {
             keep(&mut best, Way::Bytes, &code);
@@ -233,6 +248,15 @@ fn zstd(bytes: &[u8], level: i32) -> Option<Vec<u8>> {
     all.push((level, compressor)); // there are no more than the levels of `Effort`
     COMPRESSORS.set(all);
     code
+}
+
+/// Bytes of equal significance together.
+fn to_bytes(values: &[i64]) -> Vec<u8> {
+    let bytes: Vec<[u8; 8]> = values.iter().map(|v| v.to_le_bytes()).collect();
+    let bytes = bytes.as_flattened();
+    let mut shuffled = vec![0; bytes.len()];
+    shuffle(bytes, 8, &mut shuffled);
+    shuffled
 }
 
 /// The magnitudes, each with its sign as the lowest bit, in planes of equal bits as codec `bitshuffle` has them.
