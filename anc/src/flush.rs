@@ -8,7 +8,7 @@ use crate::observe::Observer;
 use crate::rate::StoreSpeed;
 use crate::source::{FetchError, Source, Wanted};
 use mcrengine::classify::{Naming, VariableRef, classify};
-use mcrengine::codec::{Basis, Chain, Profile, Scratch, StoreRate, cores, threads_of_each};
+use mcrengine::codec::{Apart, Basis, Chain, Profile, Scratch, StoreRate, cores, threads_of_each};
 use mcrengine::container::{ContainerWriter, Contents, ReadError, StoredSegment};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, GroupId, Grouping, JobId};
@@ -355,6 +355,7 @@ fn fetch_merge_compress(
         (index, stored, if all_checked { Unchecked::Nothing } else { Unchecked::Stored }, lease)
     };
 
+    let apart = Apart::default();
     std::thread::scope(|scope| {
         for _ in 0..fetching {
             let (fetch_next, to_compress, to_write) = (&fetch_next, to_compress.clone(), to_write.clone());
@@ -378,7 +379,9 @@ fn fetch_merge_compress(
         for _ in 0..threads {
             let (fetch_next, code, as_it_is) = (&fetch_next, &code, &as_it_is);
             let (raw_segments, to_write) = (&raw_segments, to_write.clone());
+            let apart = &apart;
             scope.spawn(move || {
+                apart.take_core();
                 let receive = || raw_segments.lock().unwrap_or_else(PoisonError::into_inner).recv().ok().map(Ok);
                 let coder = || spare.coder(flush.options.threads);
                 let next = || match fetching {

@@ -14,6 +14,7 @@ use mcr_cnc::fingerprint::Fingerprint;
 use mcr_cnc::h5::Maps;
 use mcr_cnc::layout::{ScanLimits, list, sort};
 use mcr_cnc::source::{Descriptors, OpenFile};
+use mcrengine::codec::Apart;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, RANKS_MAX, Rank};
 use mcrengine::manifest::{self, Manifest};
@@ -411,9 +412,11 @@ impl Save<'_> {
         let reserve = (total / 2).max(least * at_a_time.max(1));
         let mode = CaptureMode::of(self.options.plan.scheme, &self.options.profile);
         let (next, done, failed) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(files.len())), Mutex::new(None));
+        let apart = Apart::default();
         std::thread::scope(|scope| {
             for _ in 0..self.options.threads.clamp(1, files.len().max(1)) {
                 scope.spawn(|| {
+                    apart.take_core();
                     while let Some((path, rank)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let mut leases = Vec::new();
                         let mut keep = |bytes| {
