@@ -118,8 +118,9 @@ impl Column {
 pub(super) enum Run<'a> {
     /// From a place on, so many.
     After(usize, usize),
-    /// At these places of a column, which is from a place on.
-    Placed(&'a Column, &'a [u32]),
+    /// At these places of some columns, each of which is from a place on: those of the first, and as many of each one more that come
+    /// between them.
+    Placed(&'a [&'a Column], &'a [u32]),
 }
 
 /// Where everything is.
@@ -278,6 +279,29 @@ pub(super) fn groups(arrays: &[ArrayShape], elements: usize) -> Vec<Group> {
 
 /// Elements of a column that a processor's second cache has room for, beside others.
 const NEAR_ELEMENTS: usize = 1 << 16;
+
+/// Places of three columns at most that are put side by side before they are read here and there.
+const POINTS_MAX: usize = 1 << 20;
+
+/// The elements of three columns side by side, so that those of a place are fetched at once.
+#[derive(Default)]
+struct Points {
+    /// Where the first column begins.
+    base: Option<usize>,
+    all: Vec<[u32; 3]>,
+}
+
+impl Points {
+    /// Of these columns, unless it has them already.
+    fn of(&mut self, columns: [&Column; 3], bits: &[u64]) -> &[[u32; 3]] {
+        if self.base.replace(columns[0].base) != Some(columns[0].base) {
+            let [xs, ys, zs] = columns.map(|column| &bits[column.base..][..column.elements]);
+            self.all.clear();
+            self.all.extend(xs.iter().zip(ys).zip(zs).map(|((&x, &y), &z)| [x as u32, y as u32, z as u32]));
+        }
+        &self.all
+    }
+}
 
 /// Reads a column in order, once, that will be read here and there: what comes in order is fetched ahead. `nearby` holds
 /// where those begin that were read.
@@ -459,17 +483,20 @@ impl Layout {
     pub(super) fn load(&self, body: &[u8], kind: Elements, bits: &mut [u64], threads: usize) {
         self.each_part(bits, threads, |columns, from, bits| {
             self.runs(|at, step, run| {
-                let to = match run {
-                    Run::After(to, _) => to,
-                    Run::Placed(column, _) => column.base,
-                };
-                let Some(to) = to.checked_sub(from).and_then(|to| bits.get_mut(to..)).filter(|to| !to.is_empty())
-                else {
-                    return;
-                };
+                // What is in another part is not loaded here.
+                let end = bits.len();
+                let own = |to: usize| to.checked_sub(from).filter(|&to| to < end);
                 match run {
-                    Run::After(_, count) => kind.load_all(&body[at * kind.width..], step, &mut to[..count]),
-                    Run::Placed(_, places) => kind.load_to(&body[at * kind.width..], step, to, places),
+                    Run::After(to, count) => {
+                        let Some(to) = own(to) else { return };
+                        kind.load_all(&body[at * kind.width..], step, &mut bits[to..to + count]);
+                    }
+                    Run::Placed(columns, places) => {
+                        for (at, column) in (at..).zip(columns) {
+                            let Some(to) = own(column.base) else { continue };
+                            kind.load_to(&body[at * kind.width..], step, &mut bits[to..], places);
+                        }
+                    }
                 }
             });
             let place = self.places();
@@ -510,15 +537,21 @@ impl Layout {
             })
             .collect();
         in_parts(&ends, body, PART_MIN * kind.width, threads, |groups, from, body| {
-            let mut nearby = HashSet::new();
+            let (mut nearby, mut points) = (HashSet::new(), Points::default());
             self.runs_of(groups, |at, step, run| {
                 let Some(at) = at.checked_sub(known) else { return };
                 let Some(own) = body.get_mut(at * kind.width - from..) else { return };
                 match run {
                     Run::After(to, count) => kind.store_all(&bits[to..to + count], step, own),
-                    Run::Placed(column, places) => {
-                        bring_near(&bits[column.base..][..column.elements], column.base, &mut nearby);
-                        kind.store_from(&bits[column.base..], places, step, own);
+                    Run::Placed(&[x, y, z], places) if kind.width == 4 && x.elements <= POINTS_MAX => {
+                        kind.store_points(points.of([x, y, z], bits), places, own);
+                    }
+                    Run::Placed(columns, places) => {
+                        for (lane, column) in columns.iter().enumerate() {
+                            bring_near(&bits[column.base..][..column.elements], column.base, &mut nearby);
+                            let own = own.get_mut(lane * kind.width..).unwrap_or_default();
+                            kind.store_from(&bits[column.base..], places, step, own);
+                        }
                     }
                 }
             });
@@ -570,14 +603,15 @@ impl Layout {
                 let lanes = group.lanes();
                 let rest = column + if table.key == n { 0 } else { lanes };
                 let (mut slots, mut start) = (&table.slots[..], 0);
+                let placed: Vec<&Column> = (column..rest).map(|own| &self.columns[place[own]]).collect();
                 for (dims, &kept) in group.arrays.iter().zip(&table.rows) {
                     let rows = dims.iter().product::<usize>() / lanes;
                     let (own, others) = slots.split_at(kept.min(slots.len()));
                     slots = others;
+                    if !placed.is_empty() {
+                        call(from, lanes, Run::Placed(&placed, own));
+                    }
                     for lane in 0..lanes {
-                        if table.key != n {
-                            call(from + lane, lanes, Run::Placed(&self.columns[place[column + lane]], own));
-                        }
                         if rows > kept {
                             let base = self.columns[place[rest + lane]].base;
                             call(from + kept * lanes + lane, lanes, Run::After(base + start, rows - kept));

@@ -77,6 +77,15 @@ impl Elements {
         self.stored(places.iter().map(|&place| from[place as usize]), step, bytes);
     }
 
+    /// The same for three elements of 4 bytes after each other, of each place.
+    pub(super) fn store_points(self, from: &[[u32; 3]], places: &[u32], bytes: &mut [u8]) {
+        let to = bytes.as_chunks_mut::<12>().0.iter_mut().zip(places);
+        for (to, &place) in to {
+            let point = from[place as usize].map(|b| if self.is_big { b.to_be_bytes() } else { b.to_le_bytes() });
+            to.copy_from_slice(point.as_flattened());
+        }
+    }
+
     #[inline(always)]
     fn stored(self, from: impl Iterator<Item = u64>, step: usize, bytes: &mut [u8]) {
         if self.width == 4 {
@@ -220,6 +229,23 @@ mod tests {
                 let third = &bytes[2 * step * width..][..width];
                 prop_assert_eq!(elements.load(third), all[2]);
             }
+        }
+
+        #[test]
+        fn three_elements_of_each_place_are_stored_together_as_they_are_one_lane_after_the_other(
+            points in prop::collection::vec(any::<[u32; 3]>(), 1..40), picks in prop::collection::vec(any::<prop::sample::Index>(), 0..50),
+            is_big in any::<bool>(), room in 0..80usize,
+        ) {
+            let elements = Elements { width: 4, is_big, is_float: true };
+            let places: Vec<u32> = picks.iter().map(|pick| pick.index(points.len()) as u32).collect();
+            // No more than there is room for.
+            let (mut lanes, mut together) = (vec![0xA5; room * 12], vec![0xA5; room * 12]);
+            for lane in (0..3).filter(|_| room > 0) {
+                let column: Vec<u64> = points.iter().map(|point| u64::from(point[lane])).collect();
+                elements.store_from(&column, &places, 3, &mut lanes[lane * 4..]);
+            }
+            elements.store_points(&points, &places, &mut together);
+            prop_assert_eq!(together, lanes);
         }
 
         #[test]
