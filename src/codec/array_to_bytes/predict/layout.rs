@@ -118,8 +118,7 @@ impl Column {
 pub(super) enum Run<'a> {
     /// From a place on, so many.
     After(usize, usize),
-    /// At these places of some columns, each of which is from a place on: those of the first, and as many of each one more that come
-    /// between them.
+    /// At these places of some columns: an element of each column after the other, for one place after the other.
     Placed(&'a [&'a Column], &'a [u32]),
 }
 
