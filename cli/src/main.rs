@@ -9,6 +9,7 @@ mod daemon;
 mod list;
 mod local;
 mod output;
+mod proof;
 mod prune;
 mod remote;
 mod restart;

@@ -4,12 +4,13 @@ use crate::args::{LayoutArgs, SaveArgs};
 use crate::common::{layout_of, now_unix_ms, threads_of};
 use crate::local::LocalSource;
 use crate::output::{Progress, Table, human_rate, human_time, print, print_json, ratio};
+use crate::proof::{Leased, NotProven, Provers};
 use anyhow::{Context, bail};
-use mcr_anc::budget::{Budget, Lease};
+use mcr_anc::budget::Budget;
 use mcr_anc::flush::{Flush, FlushError, FlushOptions, Spare, flush_checkpoint, least_budget};
 use mcr_anc::instance::{choose_for_all, committed};
 use mcr_anc::rate::StoreSpeed;
-use mcr_cnc::capture::{CaptureMode, CapturedFile, Image, Verdicts, capture_keeping};
+use mcr_cnc::capture::{CaptureMode, CapturedFile, Verdicts, capture_keeping};
 use mcr_cnc::fingerprint::Fingerprint;
 use mcr_cnc::h5::Maps;
 use mcr_cnc::layout::{ScanLimits, list, sort};
@@ -63,28 +64,41 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         bail!("{}: no checkpoint file was found; name the files with --layout", dir.display());
     };
 
-    let save = Save {
-        dir: &dir,
-        store: &store,
-        job,
-        grouping,
-        options,
-        budget: Budget::new(budget_mib(&args) << 20),
-        verdicts: Verdicts::default(),
-        spare: Spare::default(),
-        turns: Turns::default(),
-        args: &args,
-    };
     let progress = Progress::new("saving", args.json);
-    // While checkpoints are coded and synced, the next is captured: reading and waiting for the disk go together.
-    std::thread::scope(|scope| {
-        let (to_flush, captured) = mpsc::sync_channel(0);
-        let save = &save;
-        scope.spawn(move || {
-            // The receiver is gone when a flush has failed.
-            found.into_iter().map(|found| save.capture(found)).all(|captured| to_flush.send(captured).is_ok())
-        });
-        save.flush_all(captured, &progress).map(|never| match never {})
+    let verdicts = Verdicts::default();
+    let save_all = || {
+        let save = Save {
+            dir: &dir,
+            store: &store,
+            job: job.clone(),
+            grouping,
+            options: options.clone(),
+            budget: Budget::new(budget_mib(&args) << 20),
+            verdicts: &verdicts,
+            spare: Spare::default(),
+            provers: Provers::new(options.threads),
+            turns: Turns::default(),
+            args: &args,
+        };
+        // While checkpoints are coded and synced, the next is captured: reading and waiting for the disk go together.
+        std::thread::scope(|scope| {
+            let (to_flush, captured) = mpsc::sync_channel(0);
+            let (save, found) = (&save, &found);
+            scope.spawn(move || {
+                // The receiver is gone when a flush has failed.
+                found.iter().map(|found| save.capture(found)).all(|captured| to_flush.send(captured).is_ok())
+            });
+            save.flush_all(captured, &progress).map(|never| match never {})
+        })
+    };
+    save_all().or_else(|error| {
+        if !error.is::<NotProven>() {
+            return Err(error);
+        }
+        // No checkpoint with such a chunk is committed; what is committed by now is found again.
+        eprintln!("mcr: {error:#}; once more, with a proof for each before anything else");
+        verdicts.prove_at_once();
+        save_all()
     })
 }
 
@@ -144,13 +158,10 @@ pub(crate) fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool) -> 
 /// The syncs of some groups are waited for while others are coded. The budget bounds all of them together.
 const GROUPS_AT_A_TIME: usize = 3;
 
-/// The bytes of a file, and the right to hold them.
-type Leased = (Image, Vec<Lease>);
-
 /// A file that was captured, with its bytes where the budget has room for them.
 struct KeptFile {
     file: CapturedFile,
-    image: Option<Leased>,
+    image: Option<Arc<Leased>>,
 }
 
 /// A checkpoint on its way to the store.
@@ -174,7 +185,7 @@ struct Group {
     group: GroupId,
     headers: Arc<Vec<FileHeader>>,
     /// For each header.
-    files: Vec<(Fingerprint, Option<Leased>)>,
+    files: Vec<(Fingerprint, Option<Arc<Leased>>)>,
 }
 
 /// What whoever writes the report hears.
@@ -236,16 +247,17 @@ struct Save<'a> {
     grouping: Grouping,
     options: FlushOptions,
     budget: Arc<Budget>,
-    verdicts: Verdicts,
+    verdicts: &'a Verdicts,
     spare: Spare,
+    provers: Provers,
     turns: Turns,
     args: &'a SaveArgs,
 }
 
 impl Save<'_> {
     /// Describes the files of one checkpoint, or says why it is not saved.
-    fn capture(&self, (label, files): Found) -> Captured {
-        let started = Instant::now();
+    fn capture(&self, (label, files): &Found) -> Captured {
+        let (started, label) = (Instant::now(), label.clone());
         let mut line = Saved {
             label: label.to_string(),
             checkpoint: None,
@@ -265,7 +277,7 @@ impl Save<'_> {
             line.reason = Some(format!("{} of {} ranks have no file: {first}", missing.len(), self.grouping.ranks()));
             return Captured { label, line, files: None, started };
         }
-        match self.capture_all(&files) {
+        match self.capture_all(files) {
             Ok(files) => Captured { label, line, files: Some(files), started },
             Err(reason) => {
                 line.outcome = "failed";
@@ -423,8 +435,9 @@ impl Save<'_> {
                             let lease = self.budget.lease_spare(bytes, reserve);
                             lease.map(|lease| leases.push(lease)).is_some()
                         };
-                        let kept = capture_keeping(self.dir, path, *rank, (mode, &self.verdicts), &maps, &mut keep);
-                        match kept.map(|(file, image)| KeptFile { file, image: image.map(|image| (image, leases)) }) {
+                        let kept = capture_keeping(self.dir, path, *rank, (mode, self.verdicts), &maps, &mut keep);
+                        let leased = |image| Arc::new(Leased { path: path.clone(), image: Arc::new(image), leases });
+                        match kept.map(|(file, image)| KeptFile { file, image: image.map(leased) }) {
                             Ok(file) => done.lock().unwrap_or_else(PoisonError::into_inner).push(file),
                             Err(error) => {
                                 let reason = format!("{path}: {}", mcr_anc::hub::error_chain(&error));
@@ -454,14 +467,15 @@ impl Save<'_> {
             return Ok(Event::Done { nth, manifest: Box::new(manifest), was_there: true });
         }
         let descriptors = Descriptors::new(256);
-        let (mut open, mut leases) = (Vec::with_capacity(files.len()), Vec::new());
-        for (header, (fingerprint, image)) in headers.iter().zip(files) {
-            let (image, lease) = image.unzip();
-            leases.extend(lease.unwrap_or_default());
+        let (mut open, mut kept) = (Vec::with_capacity(files.len()), Vec::new());
+        for (header, (fingerprint, leased)) in headers.iter().zip(files) {
+            let image = leased.as_ref().map(|leased| Arc::clone(&leased.image));
+            kept.extend(leased);
             open.push(OpenFile::new(self.dir, header, fingerprint, &descriptors).with_image(image));
         }
         let source = LocalSource { files: open, threads: self.options.threads };
-        let may_commit = || self.turns.wait(older);
+        let proof = self.provers.begin(kept);
+        let may_commit = || proof.finish().is_ok() && self.turns.wait(older);
         let flush = || Flush {
             store: self.store,
             job: self.job.clone(),
@@ -491,6 +505,9 @@ impl Save<'_> {
                 Err(error) => error,
             };
             // Another `mcr save`, or a daemon: what it commits may be what we would have.
+            if matches!(error, FlushError::NotItsTurn) {
+                proof.finish()?; // or a group before it failed, which tells why
+            }
             let is_busy = matches!(error, FlushError::Store(StoreError::Busy { .. }));
             if (is_busy || matches!(error, FlushError::Store(StoreError::Committed { .. })))
                 && let Some(manifest) = there()?
@@ -511,7 +528,7 @@ impl Save<'_> {
                 return Err(error).with_context(name); // another group has failed, and told why
             }
         };
-        drop((source, leases)); // the bytes, then the right to hold them
+        drop((source, proof)); // the bytes, then the right to hold them
         Ok(Event::Done { nth, manifest: Box::new(manifest), was_there })
     }
 }

@@ -23,9 +23,14 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tracing::debug;
+
+mod image;
+mod verdicts;
+pub use image::Image;
+use image::KeptChunks;
+pub use verdicts::Verdicts;
 
 /// Whether files are taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,48 +57,6 @@ impl CaptureMode {
             (true, false) => Self::Apart,
             (false, _) => Self::Whole,
         }
-    }
-}
-
-/// What was found out about chunks behind filters: whether they are much shorter without. Ranks are alike, so one that was
-/// looked at speaks for others with a dataset of the same name.
-#[derive(Debug, Default)]
-pub struct Verdicts(Mutex<HashMap<Box<str>, Verdict>>);
-
-#[derive(Debug)]
-struct Verdict {
-    element: ElementType,
-    filters: Box<[Filter]>,
-    raw_bytes: u64,
-    is_worth_it: bool,
-    /// For how many datasets more it is good.
-    left: u32,
-}
-
-impl Verdicts {
-    /// With so many names all is forgotten: some codes have the time step in them.
-    const NAMES_MAX: usize = 1 << 13;
-    /// Data changes with time: so often one is used.
-    const USES: u32 = 64;
-
-    /// Of a dataset of the same kind with the same name that was at least half as long.
-    fn of(&self, mapped: &MappedVariable, raw_bytes: u64) -> Option<bool> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all.get_mut(&mapped.path).filter(|known| {
-            known.element == mapped.element && known.filters == mapped.filters && known.raw_bytes >= raw_bytes / 2
-        })?;
-        known.left = known.left.checked_sub(1)?;
-        Some(known.is_worth_it)
-    }
-
-    fn note(&self, mapped: &MappedVariable, raw_bytes: u64, is_worth_it: bool) {
-        let (element, filters) = (mapped.element.clone(), mapped.filters.clone());
-        let verdict = Verdict { element, filters, raw_bytes, is_worth_it, left: Self::USES };
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= Self::NAMES_MAX {
-            all.clear();
-        }
-        all.insert(mapped.path.clone(), verdict);
     }
 }
 
@@ -183,18 +146,11 @@ pub fn capture(
     capture_keeping(root, path, rank, (mode, &Verdicts::default()), maps, &mut |_| false).map(|(file, _)| file)
 }
 
-/// What is kept of a file that was captured: whoever needs its bytes right afterwards need not read them again
-/// ([`crate::source::OpenFile::with_image`]).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Image {
-    /// All bytes of the file.
-    pub(crate) bytes: Vec<u8>,
-    /// Of variables that came out of filters, by their number: the raw bytes of each chunk.
-    pub(crate) chunks: HashMap<usize, Vec<Vec<u8>>>,
-}
-
 /// As [`capture`] with what was found out about other files, and gives the bytes of a short file along as far as `keep`, asked
 /// with their number, allows it: first those of the file, then those that came out of filters.
+///
+/// Of the latter it is not shown any more that they go back where so many did before that it is as good as sure: deflating takes
+/// most of the time, and whoever takes the image may have it done when cores are idle ([`Image::unproven`]).
 ///
 /// Then variables below [`DIGEST_BYTES_MIN`] have [`NO_DIGEST`], as in a container's index: nobody compares them with
 /// bytes that were read a second time, and thousands of short digests cost more than all the long ones.
@@ -452,13 +408,13 @@ fn filtered(
         CaptureMode::Apart => true,
         CaptureMode::ApartInHaste => {
             let raw_bytes = mapped.extents.iter().map(|extent| extent.raw_bytes).sum();
-            match verdicts.of(&mapped, raw_bytes) {
+            match verdicts.are_worth_it(&mapped, raw_bytes) {
                 Some(known) => known,
                 None => {
                     first = first_chunks(input, &mapped)?;
                     let found = !first.is_empty() && are_worth_it(&mapped, &first, scratch);
                     if !first.is_empty() {
-                        verdicts.note(&mapped, raw_bytes, found);
+                        verdicts.note_worth(&mapped, raw_bytes, found);
                     }
                     found
                 }
@@ -467,17 +423,23 @@ fn filtered(
     };
     let mut first = first.into_iter();
     let raw_bytes = mapped.extents.iter().map(|extent| extent.raw_bytes).sum();
-    let mut chunks = (is_tried && input.may_keep(raw_bytes)).then(Vec::new);
+    let mut chunks = (is_tried && input.may_keep(raw_bytes)).then(|| KeptChunks::behind(&mapped.filters));
     let (mut came_back, mut failed) = (0u32, 0u32);
     for extent in &mapped.extents {
         let chunk = input.get(extent.offset, extent.stored_bytes)?;
         let is_tried = is_tried && (failed < FAILED_CHUNKS_MAX || failed < came_back);
         let raw = is_tried.then(|| first.next().or_else(|| without_filters(&mapped, extent, chunk))).flatten();
-        match raw.filter(|raw| filter::put_on(&mapped.filters, raw).is_ok_and(|again| again == chunk)) {
+        let may_wait = chunks.is_some() && verdicts.are_sure_to_come_back(&mapped.filters);
+        let comes_back = |raw: &Vec<u8>| {
+            let comes_back = image::comes_back(&mapped.filters, raw, chunk);
+            verdicts.note_return(&mapped.filters, comes_back.then_some(extent.stored_bytes));
+            comes_back
+        };
+        match raw.filter(|raw| may_wait || comes_back(raw)) {
             Some(raw) => {
                 array.push(*extent, &raw);
                 if let Some(chunks) = &mut chunks {
-                    chunks.push(raw);
+                    chunks.push(raw, may_wait.then_some(extent));
                 }
                 came_back = came_back.saturating_add(1);
             }
@@ -621,7 +583,7 @@ struct Input<'a> {
     /// The caller wants `whole`, and may want more.
     keep: Option<&'a mut dyn FnMut(u64) -> bool>,
     /// [`Image::chunks`].
-    chunks: HashMap<usize, Vec<Vec<u8>>>,
+    chunks: HashMap<usize, KeptChunks>,
 }
 
 /// Files up to this length are read once and kept until they are described.
@@ -784,16 +746,77 @@ mod tests {
             let captured = capture_keeping(root.path(), &path, Rank(0), how, &map, &mut keep);
             let (CapturedFile { header, fingerprint }, image) = captured.expect("captured");
             let image = image.expect("there is room for the file");
-            assert_eq!(image.chunks.values().map(Vec::len).sum::<usize>(), chunks, "with room for {room}");
+            assert_eq!(image.chunks.values().map(|kept| kept.raw.len()).sum::<usize>(), chunks, "with room for {room}");
             assert_eq!(header.variables.last().map(|array| array.raw_bytes.0), Some(12_000));
             std::fs::remove_file(root.path().join("f")).expect("removed");
             let array = header.variables.len() - 1;
             let descriptors = crate::source::Descriptors::new(1);
             let open = crate::source::OpenFile::new(root.path(), &header, fingerprint, &descriptors);
             let mut found = vec![0; 9000];
-            open.with_image(Some(image)).read_raw(array, 1000, &mut found).expect("in memory");
+            open.with_image(Some(image.into())).read_raw(array, 1000, &mut found).expect("in memory");
             assert_eq!(found, raw[1000..10_000]);
         }
+    }
+
+    #[test]
+    fn once_enough_has_come_back_the_proof_for_kept_chunks_is_left_to_whoever_takes_them() {
+        /// Deflated chunks of so many stored bytes, and nothing else.
+        struct Deflated(Vec<u64>);
+        impl MapSource for Deflated {
+            fn map(&self, _: &MapInput<'_>) -> Result<FileMap, crate::h5::H5Error> {
+                let mut at = 0;
+                let mut extent = |&stored_bytes: &u64| {
+                    let offset = at;
+                    at += stored_bytes;
+                    Extent { offset, stored_bytes, raw_bytes: 20_000 }
+                };
+                let extents: Vec<Extent> = self.0.iter().map(&mut extent).collect();
+                let variable = MappedVariable {
+                    role: Role::Array,
+                    path: "/rho".into(),
+                    element: ElementType::F64,
+                    shape: Shape([2500 * extents.len() as u64].into()),
+                    chunk: Shape([2500].into()),
+                    filters: [Filter::Deflate { level: 6 }].into(),
+                    extents,
+                };
+                Ok(FileMap { variables: vec![variable] })
+            }
+        }
+        let rough: Vec<u8> =
+            (0..12_500u64).flat_map(|i| (i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes()).collect();
+        let deflated = |chunk| filter::put_on(&[Filter::Deflate { level: 6 }], chunk).expect("deflated");
+        let stored: Vec<Vec<u8>> = rough.chunks(20_000).map(deflated).collect();
+        let map = Deflated(stored.iter().map(|chunk| chunk.len() as u64).collect());
+        let (root, path) = (tempfile::tempdir().expect("a directory"), FilePath::new(&b"f"[..]).expect("valid"));
+        let verdicts = Verdicts::default();
+        let captured = |bytes: &[u8], keep: bool| {
+            std::fs::write(root.path().join("f"), bytes).expect("written");
+            let how = (CaptureMode::Apart, &verdicts);
+            capture_keeping(root.path(), &path, Rank(0), how, &map, &mut |_| keep).expect("captured")
+        };
+        let (all, mut other) = (stored.concat(), stored.concat());
+        // The same raw bytes, but said to be deflated at another level.
+        let last = all.len() - stored[4].len();
+        assert_eq!(other[last..last + 2], [0x78, 0x9c]);
+        other[last + 1] = 0xda;
+
+        let unproven = |bytes: &[u8]| captured(bytes, true).1.expect("kept").unproven();
+        assert!(unproven(&all).len() < 2, "more than 64 KiB come back here, of which the last chunk is not needed");
+        let (file, image) = captured(&all, true);
+        let image = image.expect("kept");
+        assert_eq!((image.unproven().len(), image.unproven().iter().all(|&chunk| image.proves(chunk))), (5, true));
+        let (wrong_file, wrong) = captured(&other, true);
+        assert_eq!(wrong_file.header.variables, file.header.variables, "taken to come back");
+        let wrong = wrong.expect("kept");
+        let found: Vec<bool> = wrong.unproven().iter().map(|&chunk| wrong.proves(chunk)).collect();
+        assert_eq!(found, [true, true, true, true, false]);
+        assert!(!wrong.proves((7, 0)) && !wrong.proves((wrong.unproven()[0].0, 5)), "there are none");
+
+        // Who keeps nothing has it shown at once. After that nothing is sure any more.
+        let as_stored = |file: &CapturedFile| file.header.variables.iter().any(|v| v.role == Role::StoredChunks);
+        assert!(as_stored(&captured(&other, false).0));
+        assert!(unproven(&all).is_empty() && as_stored(&captured(&other, true).0));
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub struct OpenFile<H = Arc<FileHeader>> {
     /// The last chunk that was taken out of its filters: variable, extent, raw bytes.
     last_chunk: Mutex<Option<LastChunk>>,
     /// The bytes of the file, if whoever captured it has them still; then nothing is read again.
-    image: Option<Image>,
+    image: Option<Arc<Image>>,
 }
 
 type LastChunk = (usize, usize, Arc<Vec<u8>>);
@@ -88,7 +88,7 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
     }
 
     /// The same, with the bytes that were captured ([`crate::capture::capture_keeping`]).
-    pub fn with_image(self, image: Option<Image>) -> Self {
+    pub fn with_image(self, image: Option<Arc<Image>>) -> Self {
         Self { image: image.filter(|image| image.bytes.len() as u64 == self.header.bytes), ..self }
     }
 
@@ -168,7 +168,7 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
             if header.filters.is_empty() {
                 self.read_stored(file, piece, extent.offset + within)?;
             } else {
-                let kept = self.image.as_ref().and_then(|image| image.chunks.get(&variable)?.get(nth));
+                let kept = self.image.as_ref().and_then(|image| image.chunks.get(&variable)?.raw.get(nth));
                 let taken_off;
                 let raw = match kept {
                     Some(raw) => raw,

@@ -219,6 +219,43 @@ fn a_checkpoint_with_a_missing_rank_is_not_saved_and_said_so() {
 }
 
 #[test]
+fn a_chunk_that_does_not_come_back_though_all_before_did_is_stored_as_it_stands() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [data, store, to] = ["data", "store", "to"].map(|name| dir.path().join(name));
+    std::fs::create_dir(&data).expect("made");
+    // Deflated to nothing less than they are: 32 KiB for each rank and step.
+    let rough = |step: u32, rank: u32| -> Vec<u64> {
+        (0..4096).map(|i| (i + 1 + u64::from(step * 10 + rank) * 4096).wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect()
+    };
+    let mut last = 0;
+    for (step, rank) in (1..=2).flat_map(|step| (0..6).map(move |rank| (step, rank))) {
+        write_rank(&data, step, rank, 900);
+        let file = hdf5::File::append(data.join(format!("sim.it_{step}.rank_{rank}.h5"))).expect("opened");
+        let rough = rough(step, rank);
+        let dataset = file.new_dataset_builder().deflate(6).chunk(1024).with_data(&rough).create("rough");
+        let dataset = dataset.expect("written");
+        last = dataset.chunk_info(3).expect("a chunk").addr as usize;
+        file.close().expect("closed");
+    }
+    // The last chunk of all, said to be deflated at another level.
+    let name = data.join("sim.it_2.rank_5.h5");
+    let mut bytes = std::fs::read(&name).expect("read");
+    assert_eq!(bytes[last..last + 2], [0x78, 0x9c]);
+    bytes[last + 1] = 0xda;
+    std::fs::write(&name, bytes).expect("written");
+
+    let args = ["--group-size", "4", "--job", "job", "--profile", "balanced", "--threads", "1", "--store"];
+    let saved = run(mcr().arg("save").arg(&data).args(args).arg(&store), 0);
+    let said = String::from_utf8_lossy(&saved.stderr).into_owned();
+    assert!(said.contains("sim.it_2.rank_5.h5: a chunk does not come back"), "{said}");
+    run_json(mcr().arg("restart").arg("--store").arg(&store).arg("--to").arg(&to), 0);
+    let mut newest = contents(&data);
+    newest.retain(|path, _| path.to_string_lossy().contains("it_2."));
+    assert_same_files(&newest, &contents(&to));
+    assert_eq!(list(&store).len(), 2);
+}
+
+#[test]
 fn what_did_not_change_is_stored_once_and_survives_pruning() {
     let saved = Saved::new(&[8, 9, 10]);
     let shown = run_json(mcr().arg("show").arg("--store").arg(saved.store()), 0);
