@@ -5,6 +5,9 @@
 //! costs a fifth of that, unless the host has taken back what was free for some seconds: then a piece takes 2 to 3 ms, several
 //! times as long as its small pages would. Nobody can ask beforehand, so the pieces are timed, and no further one is taken once
 //! they have taken longer, all together, than small pages would.
+//!
+//! Zeros are what new memory has, so that they need not be written to it: long buffers of zeros are had from the other end of the
+//! region, untouched, and some of them stay so.
 
 #![expect(
     unsafe_code,
@@ -32,6 +35,12 @@ const LARGE_BYTES: usize = 32 << 10;
 const PIECE_BYTES: usize = 2 << 20;
 /// The most that it grows to.
 const REGION_BYTES: usize = 256 << 20;
+/// Zeros of at least so many bytes are had from the kernel, as they are touched, and not written: some are never touched.
+const ZEROED_BYTES: usize = 1 << 20;
+/// So many buffers of them at a time.
+const ZEROED_MAX: usize = 16;
+/// What they are multiples of.
+const PAGE_BYTES: usize = 4 << 10;
 /// Pieces that are taken while the command begins, which is the work of one core.
 const FIRST_PIECES: usize = 6;
 /// The most that a piece may take on the average, of processor time: what its 512 small pages take where they are had quickly.
@@ -64,13 +73,17 @@ fn lock() -> MutexGuard<'static, Option<Region>> {
     REGION.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Address space whose front is memory that `talc` gives out.
+/// Address space whose front is memory that `talc` gives out, and whose back is given out once, as it comes from the kernel.
 struct Region {
     talc: Talc<Manual, DefaultBinning>,
     begin: NonNull<u8>,
     /// As far as `talc` has it; where it begins before the first piece.
     end: NonNull<u8>,
     taken_bytes: usize,
+    /// From its end down, given out as zeros.
+    untouched_bytes: usize,
+    /// Where those buffers begin that have not gone back to `talc`, and how long they are.
+    untouched: [(usize, usize); ZEROED_MAX],
     quick: Duration,
     /// By how much the pieces were quicker, all together.
     saved: Duration,
@@ -99,20 +112,26 @@ impl Region {
             begin,
             end: begin,
             taken_bytes: 0,
+            untouched_bytes: 0,
+            untouched: [(0, 0); ZEROED_MAX],
             quick,
             saved: Duration::ZERO,
             is_slow: false,
         })
     }
 
+    fn room(&self) -> usize {
+        REGION_BYTES - self.taken_bytes - self.untouched_bytes
+    }
+
     /// Takes a piece more. False where they have been slow, and where there is no room.
     fn grow(&mut self) -> bool {
-        if self.is_slow || self.taken_bytes + PIECE_BYTES > REGION_BYTES {
+        if self.is_slow || PIECE_BYTES > self.room() {
             return false;
         }
         let now = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default();
         let begun = now();
-        // SAFETY: within the mapping, which is longer by REGION_BYTES - taken_bytes; `talc` has nothing from here on.
+        // SAFETY: within the mapping, which is longer by at least `room()`; `talc` has nothing from here on.
         let piece = unsafe {
             let piece = self.begin.add(self.taken_bytes);
             piece.write_volatile(0); // the kernel finds the memory now
@@ -142,6 +161,45 @@ impl Region {
             }
         }
     }
+
+    /// Memory for a long buffer that nobody has written to, or null.
+    fn allocate_untouched(&mut self, layout: Layout) -> *mut u8 {
+        let bytes = layout.size().next_multiple_of(PAGE_BYTES); // no layout comes near the greatest number
+        let may_be = !self.is_slow && layout.align() <= PAGE_BYTES && bytes <= self.room();
+        let Some(free) = self.untouched.iter_mut().find(|(begin, _)| may_be && *begin == 0) else { return null_mut() };
+        self.untouched_bytes += bytes;
+        // SAFETY: within the mapping, behind what `talc` has; it begins at a multiple of PAGE_BYTES, since the region does.
+        let found = unsafe { self.begin.add(REGION_BYTES - self.untouched_bytes) }.as_ptr();
+        *free = (found as usize, bytes);
+        found
+    }
+
+    /// Where in `untouched` a buffer is, if it came from there and has not gone back.
+    fn untouched_at(&self, ptr: *mut u8) -> Option<usize> {
+        self.untouched.iter().position(|(begin, _)| *begin == ptr as usize)
+    }
+
+    fn deallocate(&mut self, ptr: *mut u8, layout: Layout) {
+        let Some(ptr) = NonNull::new(ptr) else { return };
+        match self.untouched_at(ptr.as_ptr()) {
+            // SAFETY: it was given out with this layout, by `talc`, as all that is not in `untouched`.
+            None => unsafe { self.talc.deallocate(ptr.as_ptr(), layout) },
+            Some(at) => {
+                let (_, bytes) = std::mem::take(&mut self.untouched[at]);
+                // SAFETY: so many bytes of the mapping, which nobody has any more. Where `talc` does not want them they are lost.
+                let _ = unsafe { self.talc.claim(ptr.as_ptr(), bytes) };
+            }
+        }
+    }
+
+    /// Whether a buffer is as long as that now, where it is.
+    fn resize(&mut self, ptr: *mut u8, layout: Layout, new_size: usize) -> bool {
+        match self.untouched_at(ptr) {
+            // SAFETY: as in `deallocate`.
+            None => unsafe { self.talc.try_realloc_in_place(ptr, layout, new_size) },
+            Some(at) => new_size <= self.untouched[at].1,
+        }
+    }
 }
 
 /// Whether it was given out by the region.
@@ -158,8 +216,28 @@ fn large(layout: Layout) -> *mut u8 {
     lock().as_mut().map_or(null_mut(), |region| region.allocate(layout))
 }
 
-// SAFETY: all memory comes from `System` or from `talc`, both of which keep to the contract; each goes back to where it came
-// from, since no address of the region is ever the system's.
+/// Memory for a large buffer of zeros, or null, and whether the zeros have still to be written. What was used before is used again
+/// first, so that a long command takes no more than it needs at a time.
+fn large_zeroed(layout: Layout) -> (*mut u8, bool) {
+    if layout.size() >= ZEROED_BYTES
+        && BEGIN.load(Ordering::Acquire) != 0
+        && let Some(region) = lock().as_mut()
+    {
+        // SAFETY: the layout is not empty.
+        if let Some(found) = unsafe { region.talc.try_allocate(layout) } {
+            return (found.as_ptr(), true);
+        }
+        let untouched = region.allocate_untouched(layout);
+        if !untouched.is_null() {
+            return (untouched, false);
+        }
+    }
+    (large(layout), true)
+}
+
+// SAFETY: all memory comes from `System`, from `talc`, both of which keep to the contract, or from the region's back, each part of
+// which is given out once before it is `talc`'s; each goes back to where it came from, since no address of the region is ever the
+// system's.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match large(layout) {
@@ -170,10 +248,11 @@ unsafe impl GlobalAlloc for Allocator {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        match large(layout) {
+        match large_zeroed(layout) {
             // SAFETY: the caller's promise.
-            none if none.is_null() => unsafe { System.alloc_zeroed(layout) },
-            found => {
+            (none, _) if none.is_null() => unsafe { System.alloc_zeroed(layout) },
+            (found, false) => found,
+            (found, true) => {
                 // SAFETY: it is so long, and nobody else has it.
                 unsafe { found.write_bytes(0, layout.size()) };
                 found
@@ -187,8 +266,7 @@ unsafe impl GlobalAlloc for Allocator {
             return unsafe { System.dealloc(ptr, layout) };
         }
         if let Some(region) = lock().as_mut() {
-            // SAFETY: the caller's promise, and `talc` gave it out.
-            unsafe { region.talc.deallocate(ptr, layout) };
+            region.deallocate(ptr, layout);
         }
     }
 
@@ -197,9 +275,7 @@ unsafe impl GlobalAlloc for Allocator {
             // SAFETY: the caller's promise, and the system gave it out.
             return unsafe { System.realloc(ptr, layout, new_size) };
         }
-        // SAFETY: the caller's promise, and `talc` gave it out.
-        let in_place = |region: &mut Region| unsafe { region.talc.try_realloc_in_place(ptr, layout, new_size) };
-        if lock().as_mut().is_some_and(in_place) {
+        if lock().as_mut().is_some_and(|region| region.resize(ptr, layout, new_size)) {
             return ptr;
         }
         // SAFETY: the caller promises that the new size is valid with this alignment; the old buffer is so long, and another.
@@ -246,6 +322,36 @@ mod tests {
         assert!(!region.allocate(layout).is_null(), "used again");
     }
 
+    #[test]
+    fn long_zeros_are_had_untouched_as_far_as_there_is_room_and_are_used_again() {
+        let mut region = Region::reserve(Duration::MAX).expect("address space");
+        let layout = |bytes| Layout::from_size_align(bytes, 8).expect("valid");
+        let long = layout(ZEROED_BYTES + 1);
+        let all: Vec<*mut u8> = (0..ZEROED_MAX).map(|_| region.allocate_untouched(long)).collect();
+        assert!(all.iter().all(|found| !found.is_null()) && region.taken_bytes == 0);
+        assert!(region.allocate_untouched(long).is_null(), "so many at a time");
+        for (fill, &buffer) in (1u8..).zip(&all) {
+            // SAFETY: it is so long, and nobody else has it.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(buffer, long.size()) };
+            assert!(bytes.iter().all(|byte| *byte == 0), "nobody else wrote to it");
+            bytes.fill(fill);
+        }
+        assert!(region.resize(all[0], long, ZEROED_BYTES) && !region.resize(all[0], long, 2 * ZEROED_BYTES));
+        region.deallocate(all[0], layout(ZEROED_BYTES));
+        region.deallocate(all[5], long);
+        // SAFETY: the layout is not empty.
+        let again = [(); 2].map(|()| unsafe { region.talc.try_allocate(layout(ZEROED_BYTES)) });
+        let again = again.map(|found| found.expect("what went back").as_ptr() as usize);
+        let within = |at: usize, buffer: *mut u8| (buffer as usize..buffer as usize + long.size()).contains(&at);
+        assert!(again.iter().all(|&at| within(at, all[0]) || within(at, all[5])));
+        // SAFETY: as above.
+        assert!(unsafe { region.talc.try_allocate(layout(ZEROED_BYTES)) }.is_none(), "nothing else went back");
+
+        let rest = region.room();
+        assert!(region.allocate_untouched(layout(rest + 1)).is_null());
+        assert!(!region.allocate_untouched(layout(rest)).is_null() && region.room() == 0 && !region.grow());
+    }
+
     /// The only test that installs a region; the allocator of this process is not the system's alone any more from then on.
     #[test]
     fn buffers_keep_what_is_in_them_however_they_are_made_and_changed() {
@@ -261,7 +367,7 @@ mod tests {
             let (fill, bytes) = (step as u8, next(3 * LARGE_BYTES as u64) as usize);
             match next(4) {
                 0 => {
-                    let zeroed = vec![0; bytes];
+                    let zeroed = vec![0; if step % 16 == 0 { ZEROED_BYTES + bytes } else { bytes }];
                     assert!(zeroed.iter().all(|byte| *byte == 0));
                     buffers.push((0, zeroed));
                 }
