@@ -566,6 +566,9 @@ fn look_at_bytes(
     let sample = sample(raw, 1);
     let stored_bytes = chains[at].encoded_bytes(&sample, &[], scratch)?;
     let is_clear = stored_bytes * BYTES_CLEARLY < sample.len();
+    if is_clear && is_in_haste {
+        chains[at] = Chain::zstd(BALANCED_CLEAR_ZSTD_LEVEL);
+    }
     let are_records = !is_clear && super::predict::is_of_records(raw, arrays);
     if !is_clear && !are_records {
         let mut best = (stored_bytes - stored_bytes / SHUFFLED_GAIN, None);
@@ -687,6 +690,10 @@ const PART_GAIN_PERCENT: usize = 2;
 const BALANCED: (u32, u32, u32) = (1, 6, 3);
 const MAX: (u32, u32, u32) = (2, 17, 17);
 const MAX_OF_MANY: (u32, u32, u32) = (2, MANY_BYTES_ZSTD_LEVEL, MANY_BYTES_ZSTD_LEVEL);
+
+/// And what it does with bytes that are clearly no numbers: there a higher level takes several times as long for next to nothing of
+/// a checkpoint.
+const BALANCED_CLEAR_ZSTD_LEVEL: u32 = 3;
 
 /// Prediction where there may be numbers, and what serves other bytes.
 fn predicted(element: &ElementType, (effort, zstd, shuffled): (u32, u32, u32)) -> Vec<Chain> {

@@ -139,6 +139,22 @@ fn bytes_that_hold_no_numbers_are_tried_once() {
 }
 
 #[test]
+fn in_haste_bytes_that_are_clearly_no_numbers_get_a_low_level() {
+    let shown = |profile, raw: &[u8]| {
+        let mut scratch = Scratch::default();
+        let (chain, stored) =
+            encode_best(&profile, raw, &ElementType::Bytes, &[], false, &mut scratch).expect("encodes");
+        assert!(chain.gives_back(&stored, raw, &mut scratch).expect("decodes"));
+        chain.to_string()
+    };
+    let clear: Vec<u8> = (0..9000).flat_map(|n| format!("/Grid{:08}/Density ", n / 30).into_bytes()).collect();
+    let mixed = |n: u32| n.wrapping_mul(0x9E37_79B9) >> 20;
+    let others: Vec<u8> = (0..9000).flat_map(|n| format!("{} {}\n", mixed(n), mixed(n + 9000)).into_bytes()).collect();
+    assert_eq!([&clear, &others].map(|raw| shown(Profile::Balanced, raw)), ["zstd(3)", "zstd(6)"]);
+    assert_ne!(shown(Profile::Max, &clear), "zstd(3)");
+}
+
+#[test]
 fn numbers_in_bytes_that_nobody_described_are_taken_apart_by_the_stronger_profiles() {
     let mut raw = b"state of a code\nat time 0.25\n(".to_vec();
     raw.extend(wave(20_000).iter().flat_map(|x| x.to_be_bytes()));

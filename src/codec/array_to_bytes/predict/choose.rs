@@ -35,7 +35,7 @@ const WEIGHTS_PART: usize = 16;
 /// Below this many elements a column gets no fitted weights.
 pub(super) const FITTED_MIN: usize = 64;
 /// Numbers that tell how well they are coded as they are.
-const RUN: usize = 4096;
+const RUN: usize = 2048;
 /// Elements that share a choice of weights.
 const UNIT: usize = 1024;
 /// Sets of weights to choose from.
@@ -473,11 +473,11 @@ impl Data<'_> {
         }
         if self.effort == 1 {
             let mut other = others.swap_remove(0);
-            let [mut predicted, plain] = self.looked_at(&literals, &other);
+            let (mut predicted, plain) = (self.looked_at(&literals, &other), self.looked_at(&literals, &none));
             let is_fitted = matches!(other.sets[..], [Set::Linear { .. }]);
             if is_fitted && predicted > plain {
                 other = Predictor::of(Set::Integer(dimensions as u8));
-                [predicted, _] = self.looked_at(&literals, &other);
+                predicted = self.looked_at(&literals, &other);
             }
             let chosen = if predicted < plain { other } else { none };
             let code = code(&chosen);
@@ -512,23 +512,22 @@ impl Data<'_> {
         best.map_or(Set::Integer(1), |(_, set)| set)
     }
 
-    /// Bytes that one run of the literals takes as the predictor leaves it, and as it is.
-    fn looked_at(&self, literals: &Literals, predictor: &Predictor) -> [usize; 2] {
+    /// Bytes that one run of the literals takes as the predictor leaves it, or as it is where there is none.
+    fn looked_at(&self, literals: &Literals, predictor: &Predictor) -> usize {
         let column = self.column();
         let from = (literals.elements.len() / 2).saturating_sub(RUN / 2);
         let run = &literals.elements[from..literals.elements.len().min(from + RUN)];
-        let plain: Vec<i64> = run.iter().map(|&n| self.kind.ordered(self.bits[column.base + n])).collect();
-        let mut is_in_run = vec![false; column.elements];
-        run.iter().for_each(|&n| is_in_run[n] = true);
-        let mut predicted = Vec::with_capacity(run.len());
-        if let [set, ..] = &predictor.sets[..] {
-            set.each_difference(self.field(), |n| is_in_run[n], |difference| predicted.push(difference));
+        let mut values = Vec::with_capacity(run.len());
+        let set = predictor.sets.first();
+        if let Some(set) = set {
+            let mut is_in_run = vec![false; column.elements];
+            run.iter().for_each(|&n| is_in_run[n] = true);
+            set.each_difference(self.field(), |n| is_in_run[n], |difference| values.push(difference));
+        } else {
+            values.extend(run.iter().map(|&n| self.kind.ordered(self.bits[column.base + n])));
         }
-        let bytes = |values: &[i64], is_predicted: bool| {
-            residual::encode(&Numbers { values, floats: None, is_predicted, around: &Around::Line }, Effort::of(0))
-                .len()
-        };
-        [bytes(&predicted, true), bytes(&plain, false)]
+        let numbers = Numbers { values: &values, floats: None, is_predicted: set.is_some(), around: &Around::Line };
+        residual::encode(&numbers, Effort::of(0)).len()
     }
 
     /// What the known column like this one tells alone, in as many dimensions as leave the fewest bits, and how far that

@@ -23,7 +23,7 @@ const HOLES_PART: usize = 32;
 const HOLES_MORE: usize = 8;
 const TABLES_MAX: usize = 64;
 /// Rows by which the two orders are compared.
-const SAMPLE: usize = 1024;
+const SAMPLE: usize = 512;
 /// Mean step from row to row, as a part of all extents, over which positions do not tell the order.
 const STEP_MAX: f64 = 0.2;
 /// How an order is told: place by place, by which of the nearest comes next, along a curve.
@@ -33,7 +33,7 @@ const CURVE: usize = 2;
 /// A curve that leaves less than a byte for so many rows is as good as any other way.
 const CURVE_PART: usize = 16;
 /// Positions by which it is decided whether they go round, and pairs of rows by which whether those near in space follow each other.
-const LOOKED_AT: usize = 1024;
+const LOOKED_AT: usize = 512;
 /// How alike distances from the places must be for positions to go round: 1 if all are the same, 0 if they are anyhow.
 const SURE_MIN: f64 = 0.5;
 
