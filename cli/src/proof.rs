@@ -41,7 +41,10 @@ struct Queue {
 }
 
 /// What has still to be shown of a group's files. Dropped, it is given up.
-pub struct Proof(Arc<Task>);
+pub struct Proof {
+    task: Arc<Task>,
+    queue: Arc<Queue>,
+}
 
 struct Task {
     files: Vec<Arc<Leased>>,
@@ -81,11 +84,15 @@ impl Provers {
                 }
             });
         }
-        Proof(task)
+        Proof { task, queue: Arc::clone(&self.queue) }
     }
 }
 
 impl Queue {
+    fn remove(&self, task: &Arc<Task>) {
+        self.lock().retain(|other| !Arc::ptr_eq(other, task));
+    }
+
     fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Task>>> {
         // Nothing under this lock panics.
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
@@ -101,7 +108,7 @@ impl Queue {
             let first = waited.unwrap_or_else(PoisonError::into_inner).front().map(Arc::clone);
             if let Some(task) = first {
                 task.work();
-                self.lock().retain(|other| !Arc::ptr_eq(other, &task));
+                self.remove(&task);
             }
         }
     }
@@ -110,7 +117,7 @@ impl Queue {
 impl Proof {
     /// Whether all of it was shown; what was not is shown now, even where one of the threads has begun with it.
     pub fn finish(&self) -> Result<(), NotProven> {
-        let Self(task) = self;
+        let task = &self.task;
         task.work();
         for nth in 0..task.chunks.len() {
             if !task.is_shown(nth) && (task.is_over.load(Ordering::Relaxed) || !task.show(nth)) {
@@ -123,7 +130,8 @@ impl Proof {
 
 impl Drop for Proof {
     fn drop(&mut self) {
-        self.0.is_over.store(true, Ordering::Relaxed);
+        self.task.is_over.store(true, Ordering::Relaxed);
+        self.queue.remove(&self.task); // with the bytes that it holds, but for what a thread is just at
     }
 }
 

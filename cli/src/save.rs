@@ -96,6 +96,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
             return Err(error);
         }
         // No checkpoint with such a chunk is committed; what is committed by now is found again.
+        progress.clear();
         eprintln!("mcr: {error:#}; once more, with a proof for each before anything else");
         verdicts.prove_at_once();
         save_all()
