@@ -1,8 +1,8 @@
 //! HDF5's reversible chunk filters, off and on again, without HDF5.
 //!
 //! Sources: HDF5 1.14 `H5Zshuffle.c`, `H5Zdeflate.c` (`compress2` of the classic zlib), `H5checksum.c`
-//! (`H5_checksum_fletcher32`). Whether the stored bytes really come back is never assumed: capture tries it chunk by
-//! chunk, and a chunk for which it fails travels as it stands.
+//! (`H5_checksum_fletcher32`). Whether the stored bytes really come back is never assumed: it is tried chunk by
+//! chunk before anything is committed, and a chunk for which it fails travels as it stands.
 
 use crate::header::Filter;
 use flate2::{Compress, Compression, FlushCompress, Status};
