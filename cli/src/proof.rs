@@ -54,7 +54,9 @@ struct Task {
     next: AtomicUsize,
     /// Of each, whether it was shown.
     is_shown: Vec<AtomicBool>,
-    /// One does not come back, or nobody wants to know any more.
+    /// One that does not come back.
+    wrong: OnceLock<usize>,
+    /// There is such a one, or nobody wants to know any more.
     is_over: AtomicBool,
 }
 
@@ -72,7 +74,8 @@ impl Provers {
         let of = |(n, file): (usize, &Arc<Leased>)| file.image.unproven().into_iter().map(move |chunk| (n, chunk));
         let chunks: Vec<_> = files.iter().enumerate().flat_map(of).collect();
         let is_shown = chunks.iter().map(|_| AtomicBool::new(false)).collect();
-        let task = Arc::new(Task { files, chunks, next: 0.into(), is_shown, is_over: false.into() });
+        let task =
+            Arc::new(Task { files, chunks, next: 0.into(), is_shown, wrong: OnceLock::new(), is_over: false.into() });
         if !task.chunks.is_empty() {
             self.queue.lock().push_back(Arc::clone(&task));
             self.queue.is_more.notify_all();
@@ -120,11 +123,14 @@ impl Proof {
         let task = &self.task;
         task.work();
         for nth in 0..task.chunks.len() {
-            if !task.is_shown(nth) && (task.is_over.load(Ordering::Relaxed) || !task.show(nth)) {
-                return Err(NotProven { path: task.files[task.chunks[nth].0].path.clone() });
+            if task.wrong.get().is_some() || !task.is_shown(nth) && !task.show(nth) {
+                break;
             }
         }
-        Ok(())
+        match task.wrong.get() {
+            Some(&nth) => Err(NotProven { path: task.files[task.chunks[nth].0].path.clone() }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -151,6 +157,7 @@ impl Task {
         let is_shown = self.files[file].image.proves(chunk);
         self.is_shown[nth].store(is_shown, Ordering::Release);
         if !is_shown {
+            self.wrong.get_or_init(|| nth);
             self.is_over.store(true, Ordering::Relaxed);
         }
         is_shown

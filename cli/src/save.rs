@@ -505,10 +505,10 @@ impl Save<'_> {
                 Ok(manifest) => break (manifest, false),
                 Err(error) => error,
             };
-            // Another `mcr save`, or a daemon: what it commits may be what we would have.
             if matches!(error, FlushError::NotItsTurn) {
                 proof.finish()?; // or a group before it failed, which tells why
             }
+            // Another `mcr save`, or a daemon: what it commits may be what we would have.
             let is_busy = matches!(error, FlushError::Store(StoreError::Busy { .. }));
             if (is_busy || matches!(error, FlushError::Store(StoreError::Committed { .. })))
                 && let Some(manifest) = there()?

@@ -3,8 +3,8 @@
 //! The file is opened read-only, never locked and never written. Its bytes are read in order through one bounded
 //! buffer, which gives the digest of the file and of every variable whose extents lie in file order; chunks that lie
 //! elsewhere or behind filters are read once more. Chunks behind filters are taken out of them only where the same
-//! stored bytes come back; who keeps their bytes may have that shown later. Whatever does not work out makes the file opaque, and never fails the capture; only a file
-//! that cannot be read, or that changed meanwhile, does.
+//! stored bytes come back; who keeps their bytes may have that shown later. Whatever does not work out makes the file
+//! opaque, and never fails the capture; only a file that cannot be read, or that changed meanwhile, does.
 
 use crate::fingerprint::Fingerprint;
 use crate::h5::{FileMap, MapInput, MapSource, MappedVariable};
