@@ -229,8 +229,7 @@ fn a_chunk_that_does_not_come_back_though_all_before_did_is_stored_as_it_stands(
     };
     let mut last = 0;
     for (step, rank) in (1..=2).flat_map(|step| (0..6).map(move |rank| (step, rank))) {
-        write_rank(&data, step, rank, 900);
-        let file = hdf5::File::append(data.join(format!("sim.it_{step}.rank_{rank}.h5"))).expect("opened");
+        let file = begin_rank(&data, step, rank, 900);
         let rough = rough(step, rank);
         let dataset = file.new_dataset_builder().deflate(6).chunk(1024).with_data(&rough).create("rough");
         let dataset = dataset.expect("written");

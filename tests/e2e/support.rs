@@ -171,6 +171,11 @@ pub fn field(step: u32, rank: u32, len: usize) -> Vec<f64> {
 
 /// Writes the file of one rank as an application does: straight under its final name.
 pub fn write_rank(dir: &Path, step: u32, rank: u32, len: usize) {
+    begin_rank(dir, step, rank, len).close().expect("closed");
+}
+
+/// The file of [`write_rank`], still open for more. Closed, it cannot be relied on to open again: see the lock below.
+pub fn begin_rank(dir: &Path, step: u32, rank: u32, len: usize) -> hdf5::File {
     let path = dir.join(format!("sim.it_{step}.rank_{rank}.h5"));
     // HDF5 locks the file, and a process that another test is just starting holds what was open here until it runs.
     let mut created = hdf5::File::create(&path);
@@ -188,7 +193,7 @@ pub fn write_rank(dir: &Path, step: u32, rank: u32, len: usize) {
     let ids: Vec<i32> = (0..len as i32 / 4).map(|i| i + step as i32).collect();
     group.new_dataset_builder().shuffle().deflate(6).chunk(64).with_data(&ids).create("ids").expect("written");
     file.new_attr::<u32>().create("step").and_then(|a| a.write_scalar(&step)).expect("written");
-    file.close().expect("closed");
+    file
 }
 
 /// What `mcr list` says, newest first.
