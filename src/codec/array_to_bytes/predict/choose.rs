@@ -4,7 +4,7 @@ use super::fit::{Sampled, TERMS_MAX, select, solve};
 use super::kernel;
 use super::layout::{Array, Column, Group, Kind, Layout};
 use super::linear::{At, Place, SIXTHS, SIXTHS_FAST, Term, locate};
-use super::nested::{self, Cells, Link};
+use super::nested::{self, Cells, Link, Teller};
 use super::numbers::{Elements, about_log2};
 use super::of_length;
 use super::older::{Like, Twins, same_kinds};
@@ -32,6 +32,8 @@ const STENCIL_PART: f64 = 0.98;
 const TOLD_BITS_MAX: f64 = 30.0;
 /// In tables fitted weights must save this part: rows are short there, and each element waits for the one before.
 const WEIGHTS_PART: usize = 16;
+/// At the lowest effort weights by which each element of a row waits for the one before must save this part.
+const ONE_BY_ONE_PART: f64 = 128.0;
 /// Below this many elements a column gets no fitted weights.
 pub(super) const FITTED_MIN: usize = 64;
 /// Numbers that tell how well they are coded as they are.
@@ -409,10 +411,10 @@ impl Data<'_> {
         }
         let sample = spread(&some, SAMPLE);
         let bits = |back: u16| {
-            let weights = (back > 0).then(|| self.place.columns[self.place.column - usize::from(back)].base);
+            let weights = (back > 0).then(|| self.place.base_of(back));
+            let mut teller = Teller::new(column, weights);
             let off = |&n: &usize| {
-                let own = (column, locate(column, n));
-                let told = self.kind.nearest(nested::predict(own, cells[n], n, self.values, weights));
+                let told = self.kind.nearest(teller.tell(locate(column, n), cells[n], n, self.values));
                 let off = self.kind.ordered(self.bits[column.base + n]).wrapping_sub(told).unsigned_abs();
                 f64::from(u64::BITS - off.leading_zeros())
             };
@@ -623,7 +625,10 @@ impl Data<'_> {
             sets.push((set, bits(&errors)));
         }
         if self.effort == 1 {
-            let bits = |(_, bits): &(Set, Vec<f32>)| bits.iter().map(|&b| f64::from(b)).sum::<f64>();
+            let bits = |(set, bits): &(Set, Vec<f32>)| {
+                let sum: f64 = bits.iter().map(|&b| f64::from(b)).sum();
+                if set.is_one_by_one() { sum + sum / ONE_BY_ONE_PART } else { sum }
+            };
             let best = sets.into_iter().min_by(|a, b| bits(a).total_cmp(&bits(b)));
             return best.map_or_else(Predictor::none, |(set, _)| Predictor::of(set));
         }

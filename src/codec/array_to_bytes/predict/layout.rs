@@ -64,13 +64,17 @@ pub(super) fn row_runs(
     i: usize,
     j: usize,
 ) -> impl Iterator<Item = (usize, usize, usize)> {
-    let chunk = chunk.unwrap_or(dims);
-    let count = [0, 1, 2].map(|d| dims[d] / chunk[d].max(1));
-    (0..count[2]).map(move |n| {
-        let before = ((i / chunk[0]) * count[1] + j / chunk[1]) * count[2] + n;
-        let inside = ((i % chunk[0]) * chunk[1] + j % chunk[1]) * chunk[2];
-        (before * chunk.iter().product::<usize>() + inside, n * chunk[2], chunk[2])
-    })
+    let (first, each, count, length) = match chunk {
+        None => ((i * dims[1] + j) * dims[2], 0, 1, dims[2]),
+        Some(chunk) => {
+            let count = [0, 1, 2].map(|d| dims[d] / chunk[d].max(1));
+            let before = ((i / chunk[0]) * count[1] + j / chunk[1]) * count[2];
+            let inside = ((i % chunk[0]) * chunk[1] + j % chunk[1]) * chunk[2];
+            let each = chunk.iter().product::<usize>();
+            (before * each + inside, each, count[2], chunk[2])
+        }
+    };
+    (0..count).map(move |n| (first + n * each, n * length, length))
 }
 
 fn fits(dims: &Dims, chunk: Option<Dims>) -> bool {

@@ -75,6 +75,15 @@ impl Term {
         }
     }
 
+    /// Whether it is what others have of the same number in their columns, whatever place that is of an array.
+    pub(super) fn is_of_same_number(self) -> bool {
+        match self {
+            Self::Value(At { back, steps }) => back > 0 && steps == [0; 3],
+            Self::Product(..) | Self::Quotient(..) | Self::One | Self::Power(..) | Self::Sum(_) => true,
+            Self::Before(_) | Self::Index(_) | Self::Change(_) => false,
+        }
+    }
+
     pub(super) fn is_valid(self) -> bool {
         match self {
             Self::Value(at) => at.is_valid(),
@@ -140,6 +149,7 @@ impl Place<'_> {
     }
 
     /// First place of the row that a value of row (i, j) is taken from, or `None` where that row is not whole yet.
+    #[inline(always)]
     fn row_of(&self, at: At, array: &Array, i: usize, j: usize) -> Option<usize> {
         let [nz, ny, nx] = array.dims;
         let near = |index: usize, step: i8, n: usize| index.saturating_add_signed(isize::from(step)).min(n - 1);
@@ -211,6 +221,38 @@ impl Place<'_> {
 
     /// Adds to `sums` all terms that need nothing of this row, and lists the others in `later`.
     pub(super) fn add_row(
+        &self,
+        terms: (&[Term], &[f64]),
+        array: &Array,
+        row: (usize, usize),
+        values: &[f64],
+        sums: &mut [f64],
+        later: &mut Vec<(At, f64)>,
+    ) {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            #[expect(unsafe_code, reason = "safe where there is AVX2")]
+            return unsafe { self.add_row_avx2(terms, array, row, values, sums, later) };
+        }
+        self.add_row_here(terms, array, row, values, sums, later);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn add_row_avx2(
+        &self,
+        terms: (&[Term], &[f64]),
+        array: &Array,
+        row: (usize, usize),
+        values: &[f64],
+        sums: &mut [f64],
+        later: &mut Vec<(At, f64)>,
+    ) {
+        self.add_row_here(terms, array, row, values, sums, later);
+    }
+
+    #[inline(always)]
+    fn add_row_here(
         &self,
         (terms, weights): (&[Term], &[f64]),
         array: &Array,
@@ -386,6 +428,7 @@ fn finite(value: f64) -> f64 {
 }
 
 /// `sums[k] += weight * row[k + step]`, the nearest in the row where that is outside.
+#[inline(always)]
 fn add_shifted(sums: &mut [f64], weight: f64, row: &[f64], step: i8) {
     let nx = row.len();
     let shift = usize::from(step.unsigned_abs()).min(nx);

@@ -9,6 +9,7 @@
 
 use super::layout::{Array, Column, put, take};
 use super::linear::locate;
+use std::ops::Range;
 
 /// Coarse cells of an array that are looked up.
 const PROBES: usize = 16;
@@ -29,6 +30,8 @@ pub(super) struct Link {
 /// plus one, and [`FINE`], if it is the coarse one; else 0.
 pub(super) type Cells = Vec<u32>;
 pub(super) const FINE: u32 = 1 << 31;
+/// Cells of a block in three dimensions.
+const CELLS_MAX: usize = 8;
 
 /// Cells of a block.
 fn block(dims: [usize; 3]) -> [usize; 3] {
@@ -159,58 +162,62 @@ pub(super) fn cells(column: &Column, links: &[Link]) -> Option<Cells> {
     Some(cells)
 }
 
-/// What a cell of `own` must be, from the others of its block: by their mean, or weighed by another column.
-pub(super) fn predict(
-    (column, own): (&Column, &Array),
-    cell: u32,
-    at: usize,
-    values: &[f64],
-    weight_base: Option<usize>,
-) -> f64 {
-    let (other, is_coarse) = ((cell & !FINE) as usize - 1, cell & FINE != 0);
-    let fine = if is_coarse { locate(column, other) } else { own };
-    let block = block(fine.dims);
-    let count: usize = block.iter().product();
-    // Of a fine block all cells but the last are known, which is the one that is told.
-    let (first, count) = if is_coarse { (other, count) } else { (at - last_offset(fine.dims, block), count - 1) };
-    let weights = weight_base.map(|base| &values[base + first..]);
-    let (sum, weights) = sum_of_cells(fine.dims, block, (&values[column.base + first..], weights), count);
-    if is_coarse {
-        return sum / weights;
-    }
-    let weight = weight_base.map_or(1.0, |base| values[base + at]);
-    (values[column.base + other] * (weights + weight) - sum) / weight
+/// Tells cells of a column by the others of their blocks: by their mean, or weighed by another column.
+pub(super) struct Teller<'a> {
+    column: &'a Column,
+    /// Where the weights begin.
+    weights: Option<usize>,
+    /// The elements of the fine array whose blocks are known, and the cells of a block, from its first one on.
+    known: Range<usize>,
+    cells: [usize; CELLS_MAX],
+    count: usize,
 }
 
-/// The sum of a block's first so many cells, weighed, and of their weights; `values` and `weights` from its first cell on.
-#[inline(always)]
-fn sum_of_cells(
-    [_, ny, nx]: [usize; 3],
-    block: [usize; 3],
-    (values, weights): (&[f64], Option<&[f64]>),
-    count: usize,
-) -> (f64, f64) {
-    let (mut sum, mut all, mut left) = (0.0, 0.0, count);
-    for i in 0..block[0] {
-        for j in 0..block[1] {
-            let row = (i * ny + j) * nx;
-            let here = row..row + block[2].min(left);
-            left -= here.len();
-            match weights {
-                Some(weights) => {
-                    for (value, weight) in values[here.clone()].iter().zip(&weights[here]) {
-                        sum += weight * value;
-                        all += weight;
-                    }
-                }
-                None => {
-                    all += here.len() as f64;
-                    values[here].iter().for_each(|value| sum += value);
-                }
-            }
+impl<'a> Teller<'a> {
+    pub(super) fn new(column: &'a Column, weights: Option<usize>) -> Self {
+        Self { column, weights, known: 0..0, cells: [0; CELLS_MAX], count: 0 }
+    }
+
+    /// What the cell `at` of the array `own` must be; `cell` is what [`cells`] says of it, and is not 0.
+    #[inline(always)]
+    pub(super) fn tell(&mut self, own: &Array, cell: u32, at: usize, values: &[f64]) -> f64 {
+        let (other, is_coarse) = ((cell & !FINE) as usize - 1, cell & FINE != 0);
+        let fine = if is_coarse { other } else { at };
+        if !self.known.contains(&fine) {
+            self.look_at(if is_coarse { locate(self.column, other) } else { own });
+        }
+        // Of a fine block all cells but the last are known, which is the one that is told.
+        let (cells, first) = match self.cells[..self.count].split_last() {
+            Some((last, cells)) if !is_coarse => (cells, at - last),
+            _ => (&self.cells[..self.count], fine),
+        };
+        let (own, mut sum) = (&values[self.column.base..], 0.0);
+        let Some(base) = self.weights else {
+            cells.iter().for_each(|cell| sum += own[first + cell]);
+            let count = cells.len() as f64;
+            return if is_coarse { sum / count } else { own[other] * (count + 1.0) - sum };
+        };
+        let (weights, mut all) = (&values[base..], 0.0);
+        for cell in cells {
+            let weight = weights[first + cell];
+            sum += weight * own[first + cell];
+            all += weight;
+        }
+        if is_coarse {
+            return sum / all;
+        }
+        let weight = weights[at];
+        (own[other] * (all + weight) - sum) / weight
+    }
+
+    fn look_at(&mut self, fine: &Array) {
+        self.known = fine.start..fine.start + fine.dims.iter().product::<usize>();
+        self.count = 0;
+        for (to, cell) in self.cells.iter_mut().zip(offsets(fine.dims, block(fine.dims))) {
+            *to = cell;
+            self.count += 1;
         }
     }
-    (sum, all)
 }
 
 pub(super) fn write(links: &[Link], out: &mut Vec<u8>) {
@@ -275,7 +282,7 @@ mod tests {
             let cells = cells(&column, &links).expect("the links fit");
             assert_eq!(cells.iter().filter(|&&cell| cell != 0).count(), 12 + 8);
             for (at, &cell) in cells.iter().enumerate().filter(|(_, cell)| **cell != 0) {
-                let told = predict((&column, locate(&column, at)), cell, at, &values, None);
+                let told = Teller::new(&column, None).tell(locate(&column, at), cell, at, &values);
                 assert!((told - values[at]).abs() < 1e-14, "{told} instead of {}", values[at]);
                 assert!(((cell & !FINE) as usize) <= at, "only what comes before is used");
             }

@@ -69,6 +69,9 @@ impl Elements {
 
     /// The inverse of [`Elements::load_all`].
     pub(super) fn store_all(self, from: &[u64], step: usize, bytes: &mut [u8]) {
+        if self.width == 8 && !self.is_big && step == 1 {
+            return store_few(from, bytes.as_chunks_mut::<8>().0);
+        }
         self.stored(from.iter().copied(), step, bytes);
     }
 
@@ -108,8 +111,15 @@ impl Elements {
         1 << (self.width * 8 - 1)
     }
 
+    #[inline(always)]
     fn mask(self) -> u64 {
         !0 >> (64 - self.width * 8)
+    }
+
+    /// The bits that rise the other way below 0.
+    #[inline(always)]
+    fn turned(self) -> i64 {
+        if self.is_float { (self.mask() >> 1) as i64 } else { 0 }
     }
 
     /// An integer that rises with the number, 0 where the number is: for floats their distance in it is a count of
@@ -117,12 +127,12 @@ impl Elements {
     #[inline(always)]
     pub(super) fn ordered(self, bits: u64) -> i64 {
         let signed = if self.width == 4 { i64::from(bits as u32 as i32) } else { bits as i64 };
-        if self.is_float && signed < 0 { signed ^ ((self.mask() >> 1) as i64) } else { signed }
+        signed ^ ((signed >> 63) & self.turned())
     }
 
     /// What of an integer is left in so many bytes: `ordered(unordered(it))`.
     #[inline(always)]
-    pub(super) fn cut(self, ordered: i64) -> i64 {
+    fn cut(self, ordered: i64) -> i64 {
         if self.width == 4 { i64::from(ordered as i32) } else { ordered }
     }
 
@@ -130,8 +140,7 @@ impl Elements {
     #[inline(always)]
     pub(super) fn unordered(self, ordered: i64) -> u64 {
         let cut = self.cut(ordered);
-        let signed = if self.is_float && cut < 0 { cut ^ ((self.mask() >> 1) as i64) } else { cut };
-        signed as u64 & self.mask()
+        (cut ^ ((cut >> 63) & self.turned())) as u64 & self.mask()
     }
 
     /// The number to compute with; 0 for what is none.
@@ -187,6 +196,20 @@ impl Elements {
     #[inline(always)]
     pub(super) fn magnitude(self, bits: u64) -> u64 {
         if self.is_float { bits & !self.top() } else { bits }
+    }
+}
+
+/// Stores doubles after each other, four at a time: runs are often shorter than what a call would be worth.
+#[inline(always)]
+fn store_few(from: &[u64], to: &mut [[u8; 8]]) {
+    let count = from.len().min(to.len());
+    let ((from, few), (to, rest)) = (from[..count].as_chunks::<4>(), to[..count].as_chunks_mut::<4>());
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = from.map(u64::to_le_bytes));
+    match (few, rest) {
+        ([a], [to]) => *to = a.to_le_bytes(),
+        ([a, b], [to, to_b]) => (*to, *to_b) = (a.to_le_bytes(), b.to_le_bytes()),
+        ([a, b, c], [to, to_b, to_c]) => (*to, *to_b, *to_c) = (a.to_le_bytes(), b.to_le_bytes(), c.to_le_bytes()),
+        _ => {} // none
     }
 }
 

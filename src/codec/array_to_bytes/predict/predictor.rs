@@ -3,7 +3,7 @@
 use super::fit::TERMS_MAX;
 use super::layout::{Array, Column, put, take};
 use super::linear::{At, Place, STEPS_MAX, Term, locate};
-use super::nested;
+use super::nested::Teller;
 use super::numbers::Elements;
 use super::repeats::{COPIED, LITERAL, Marks, NEAR, TOLD};
 use super::residual::{self, Around, Effort, Numbers};
@@ -85,6 +85,23 @@ fn rows_of(
     Some(())
 }
 
+#[inline(always)]
+fn each_row(arrays: &[Array], base: usize) -> impl Iterator<Item = (&Array, usize, usize, usize)> {
+    arrays.iter().flat_map(move |array| {
+        let [nz, ny, nx] = array.dims;
+        (0..nz).flat_map(move |i| (0..ny).map(move |j| (array, i, j, base + array.start + (i * ny + j) * nx)))
+    })
+}
+
+/// Elements of a column where nothing depends on the place, that are a row together: as many as stay near the processor.
+const TOGETHER: usize = 1024;
+
+/// A column's elements as rows of so many, whatever arrays they are of.
+fn pieces(column: &Column) -> Vec<Array> {
+    let piece = |start| Array { start, dims: [1, 1, TOGETHER.min(column.elements - start)], like: start };
+    (0..column.elements).step_by(TOGETHER).map(piece).collect()
+}
+
 /// Literals of a column for which those around them are worth looking at.
 const AROUND_MIN: usize = 2048;
 
@@ -136,7 +153,8 @@ struct Row {
     /// The later terms by how far before the place their values are: so it is from `inner` on.
     backs: Vec<(usize, f64)>,
     inner: usize,
-    /// Of integer sums what comes from other rows; once all is known, the whole predictions.
+    /// Of integer sums what the other rows tell: an element is as far above it as the one before. Once all is known, the
+    /// whole predictions.
     integers: Vec<i64>,
 }
 
@@ -160,7 +178,7 @@ impl Row {
             Set::Integer(dimensions) => {
                 self.integers.clear();
                 self.integers.resize(nx, 0);
-                self.add_rows(*dimensions, field, (i, j, start), (ny, nx), 1);
+                self.add_rows(*dimensions, field, (i, j, start), (ny, nx), true);
             }
             Set::Since { back, dimensions } => {
                 self.integers.clear();
@@ -171,14 +189,14 @@ impl Row {
                     self.integers.iter_mut().zip(was).for_each(|(sum, &was)| *sum = field.kind.ordered(was));
                     return;
                 }
-                add_steps(&mut self.integers, was, field.kind, 1);
-                self.add_rows(*dimensions, field, (i, j, start), (ny, nx), 1);
-                self.add_rows(*dimensions, field, (i, j, then), (ny, nx), -1);
+                add_orders(&mut self.integers, was, field.kind, true);
+                self.add_rows(*dimensions, field, (i, j, start), (ny, nx), true);
+                self.add_rows(*dimensions, field, (i, j, then), (ny, nx), false);
             }
         }
     }
 
-    /// What the other rows tell of a row's steps.
+    /// What the other rows tell.
     #[inline(always)]
     fn add_rows(
         &mut self,
@@ -186,18 +204,18 @@ impl Row {
         field: Field<'_>,
         (i, j, start): (usize, usize, usize),
         (ny, nx): (usize, usize),
-        sign: i64,
+        is_added: bool,
     ) {
         let kind = field.kind;
         let row = |back: usize| &field.bits[start - back * nx..][..nx];
         if dimensions > 1 && j > 0 {
-            add_steps(&mut self.integers, row(1), kind, sign);
+            add_orders(&mut self.integers, row(1), kind, is_added);
         }
         if dimensions > 2 && i > 0 {
-            add_steps(&mut self.integers, row(ny), kind, sign);
+            add_orders(&mut self.integers, row(ny), kind, is_added);
         }
         if dimensions > 2 && i > 0 && j > 0 {
-            add_steps(&mut self.integers, row(ny + 1), kind, -sign);
+            add_orders(&mut self.integers, row(ny + 1), kind, !is_added);
         }
     }
 
@@ -208,11 +226,12 @@ impl Row {
         match set {
             Set::Since { dimensions: 0, .. } => {}
             Set::Integer(_) | Set::Since { .. } => {
-                let before = &bits[start..][..nx - 1];
-                self.integers[1..]
-                    .iter_mut()
-                    .zip(before)
-                    .for_each(|(sum, &b)| *sum = sum.wrapping_add(kind.ordered(b)));
+                let (mut above, mut before) = (0i64, bits[start..][..nx].iter());
+                for sum in &mut self.integers {
+                    let own = *sum;
+                    *sum = own.wrapping_add(above);
+                    above = before.next().map_or(0, |&bits| kind.ordered(bits).wrapping_sub(own));
+                }
             }
             Set::Linear { .. } => {
                 let inner = self.inner.min(nx);
@@ -264,10 +283,11 @@ impl Row {
                 }
             }
             Some(Set::Integer(_) | Set::Since { .. }) => {
-                let mut before = if k > 0 { kind.ordered(bits[start + k - 1]) } else { 0 };
+                let before = |k: usize| kind.ordered(bits[start + k]).wrapping_sub(self.integers[k]);
+                let mut above = k.checked_sub(1).map_or(0, before);
                 for ((bits, &sum), &left) in bits[start + k..].iter_mut().zip(&self.integers[k..]).zip(left) {
-                    before = kind.cut(before.wrapping_add(sum).wrapping_add(left));
-                    *bits = kind.unordered(before);
+                    above = above.wrapping_add(left);
+                    *bits = kind.unordered(sum.wrapping_add(above));
                 }
             }
             Some(Set::Linear { .. }) => {
@@ -279,6 +299,34 @@ impl Row {
                         self.fill_linear(places, start, left, to, (|sum| wrap.wrapped(sum), back));
                     }
                 }
+            }
+        }
+    }
+
+    /// One literal of a row that does not go round, by how far it is off; all before it is known.
+    #[inline(always)]
+    fn literal(
+        &self,
+        set: Option<&Set>,
+        (place, kind, array, [i, j, k]): (Place<'_>, Elements, &Array, [usize; 3]),
+        (at, off): (usize, i64),
+        (bits, values): (&[u64], &[f64]),
+    ) -> u64 {
+        match set {
+            None => kind.unordered(off),
+            Some(Set::Since { dimensions: 0, .. }) => kind.unordered(self.integers[k].wrapping_add(off)),
+            Some(Set::Integer(_) | Set::Since { .. }) => {
+                let above = if k > 0 { kind.ordered(bits[at - 1]).wrapping_sub(self.integers[k - 1]) } else { 0 };
+                kind.unordered(self.integers[k].wrapping_add(above).wrapping_add(off))
+            }
+            Some(Set::Linear { .. }) => {
+                let mut sum = self.sums[k];
+                if k < self.inner {
+                    sum = place.add_later(&self.later, array, [i, j, k], values, sum);
+                } else {
+                    self.backs.iter().for_each(|&(back, weight)| sum += weight * values[at - back]);
+                }
+                kind.above(kind.rounded(if sum.is_nan() { nothing() } else { sum }), off)
             }
         }
     }
@@ -307,7 +355,15 @@ impl Row {
         let (both, from, to, ways) =
             ((&self.sums[k..], left), start + k, (bits, values), (turned, |v, n| back(v, k + n)));
         match &self.backs[..] {
-            [] => fill_linear(kind, &[], both, from, to, ways),
+            [] => {
+                // No element waits for another: several at a time.
+                let ((sums, left), (bits, values), (turned, back)) = (both, to, ways);
+                let own = bits[from..].iter_mut().zip(&mut values[from..]);
+                for (n, ((bits, value), (&sum, &off))) in own.zip(sums.iter().zip(left)).enumerate() {
+                    *bits = kind.unordered(kind.nearest(turned(sum)).wrapping_add(off));
+                    *value = back(kind.value(*bits), n);
+                }
+            }
             [a] => fill_linear(kind, &[*a], both, from, to, ways),
             [a, b] => fill_linear(kind, &[*a, *b], both, from, to, ways),
             [a, b, c] => fill_linear(kind, &[*a, *b, *c], both, from, to, ways),
@@ -332,14 +388,13 @@ fn split<'a>(list: &mut &'a [i64], count: usize) -> Option<&'a [i64]> {
     Some(front)
 }
 
-/// Adds to each sum how much the order of an element is above the one before it, the first's above 0.
+/// Adds to each sum the order of an element, or takes it from it.
 #[inline(always)]
-fn add_steps(sums: &mut [i64], row: &[u64], kind: Elements, sign: i64) {
-    let mut before = 0;
-    for (sum, &bits) in sums.iter_mut().zip(row) {
-        let here = kind.ordered(bits);
-        *sum = sum.wrapping_add(here.wrapping_sub(before).wrapping_mul(sign));
-        before = here;
+fn add_orders(sums: &mut [i64], row: &[u64], kind: Elements, is_added: bool) {
+    let both = sums.iter_mut().zip(row);
+    match is_added {
+        true => both.for_each(|(sum, &bits)| *sum = sum.wrapping_add(kind.ordered(bits))),
+        false => both.for_each(|(sum, &bits)| *sum = sum.wrapping_sub(kind.ordered(bits))),
     }
 }
 
@@ -357,11 +412,33 @@ impl Set {
         is_wanted: impl Fn(usize) -> bool,
         mut found: impl FnMut(i64),
     ) {
-        let mut row = Row::default();
-        rows(field.column(), |array, i, j, start| {
+        let (mut row, column) = (Row::default(), field.column());
+        let pieces = if self.is_anywhere(column) { pieces(column) } else { Vec::new() };
+        let arrays = if pieces.is_empty() { &column.arrays } else { &pieces };
+        rows_of(arrays, column.base, |array, i, j, start| {
             self.row_differences(&mut row, field, array, (i, j, start), &is_wanted, &mut found);
             Some(())
         });
+    }
+
+    /// Whether it predicts each element of a column from others of the same number alone, wherever that is.
+    fn is_anywhere(&self, column: &Column) -> bool {
+        match self {
+            Self::Integer(_) => false,
+            Self::Since { dimensions, .. } => *dimensions == 0,
+            Self::Linear { terms, .. } => column.wrap.is_none() && terms.iter().all(|term| term.is_of_same_number()),
+        }
+    }
+
+    /// Whether an element is known in full only after the one before it in the row, with doubles on the way.
+    pub(super) fn is_one_by_one(&self) -> bool {
+        match self {
+            Self::Integer(_) | Self::Since { .. } => false,
+            Self::Linear { terms, .. } => terms.iter().any(|term| match term {
+                Term::Value(At { back: 0, steps }) | Term::Change(At { steps, .. }) => steps[..2] == [0, 0],
+                _ => false,
+            }),
+        }
     }
 
     fn row_differences(
@@ -497,6 +574,8 @@ impl Predictor {
                     floats.push(f64::from_bits(bits[at]));
                 }
             }
+        } else if let [set] = &self.sets[..] {
+            set.each_difference(field, |n| marks.kinds[n] == LITERAL, |d| left.push(d));
         } else {
             let (mut row, mut units) = (Row::default(), Units::new(self.unit));
             rows(column, |array, i, j, start| {
@@ -520,10 +599,11 @@ impl Predictor {
         let near: Vec<i64> = (marks.all(NEAR).map(|n| column.base + n))
             .map(|at| difference(kind, kind.ordered(bits[at]), kind.ordered(marks.near_source(at, bits, kind))))
             .collect();
-        let told: Vec<i64> = (marks.all(TOLD).map(|n| column.base + n))
-            .map(|at| {
-                let array = locate(column, at - column.base);
-                difference(kind, kind.ordered(bits[at]), self.told_value((place, array), kind, marks, at, values))
+        let mut teller = self.teller(place);
+        let told: Vec<i64> = (marks.all(TOLD))
+            .map(|n| {
+                let told = kind.nearest(teller.tell(locate(column, n), marks.cells[n], n, values));
+                difference(kind, kind.ordered(bits[column.base + n]), told)
             })
             .collect();
         [near, told].map(|left| match left.is_empty() {
@@ -535,23 +615,46 @@ impl Predictor {
         })
     }
 
-    fn told_value(
-        &self,
-        (place, array): (Place<'_>, &Array),
-        kind: Elements,
-        marks: &Marks<'_>,
-        at: usize,
-        values: &[f64],
-    ) -> i64 {
-        let column = &place.columns[place.column];
-        let back = self.told.unwrap_or(0);
-        let weights = (back > 0).then(|| place.columns[place.column - usize::from(back)].base);
-        let own = at - column.base;
-        kind.nearest(nested::predict((column, array), marks.cells[own], own, values, weights))
+    /// What tells the cells of a column.
+    fn teller<'a>(&self, place: Place<'a>) -> Teller<'a> {
+        let weights = self.told.filter(|&back| back > 0).map(|back| place.base_of(back));
+        Teller::new(&place.columns[place.column], weights)
     }
 
     /// Fills a column: copies, and predictions plus what is stored; its values too, if anything is computed with them.
     pub(super) fn decode(
+        &self,
+        place: Place<'_>,
+        kind: Elements,
+        coded: &Coded<'_>,
+        bits: &mut [u64],
+        values: &mut [f64],
+        are_values_read: bool,
+    ) -> Option<()> {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            #[expect(unsafe_code, reason = "safe where there is AVX2")]
+            return unsafe { self.decode_avx2(place, kind, coded, bits, values, are_values_read) };
+        }
+        self.decode_here(place, kind, coded, bits, values, are_values_read)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn decode_avx2(
+        &self,
+        place: Place<'_>,
+        kind: Elements,
+        coded: &Coded<'_>,
+        bits: &mut [u64],
+        values: &mut [f64],
+        are_values_read: bool,
+    ) -> Option<()> {
+        self.decode_here(place, kind, coded, bits, values, are_values_read)
+    }
+
+    #[inline(always)]
+    fn decode_here(
         &self,
         place: Place<'_>,
         kind: Elements,
@@ -566,6 +669,7 @@ impl Predictor {
         }
     }
 
+    #[inline(always)]
     fn decode_elements<const WIDTH: usize>(
         &self,
         place: Place<'_>,
@@ -580,13 +684,15 @@ impl Predictor {
         let marks = &coded.marks;
         // As many as there are of each kind.
         let [mut left, mut near, mut told] = coded.numbers.each_ref().map(Vec::as_slice);
-        let (mut row, mut units) = (Row::default(), Units::new(self.unit));
-        // Where nothing depends on the place all are one row.
-        let is_unplaced = column.wrap.is_none() || !are_values_read;
-        let is_one_row = self.sets.is_empty() && marks.cells.is_empty() && is_unplaced;
-        let whole = Array { start: 0, dims: [1, 1, column.elements], like: 0 };
-        let arrays = if is_one_row { std::slice::from_ref(&whole) } else { &column.arrays };
-        rows_of(arrays, column.base, |array, i, j, start| {
+        let (mut row, mut units, mut teller) = (Row::default(), Units::new(self.unit), self.teller(place));
+        let is_anywhere = match &self.sets[..] {
+            [] => column.wrap.is_none() || !are_values_read,
+            [set] => set.is_anywhere(column),
+            _ => false,
+        };
+        let pieces = if is_anywhere && marks.cells.is_empty() { pieces(column) } else { Vec::new() };
+        let arrays = if pieces.is_empty() { &column.arrays } else { &pieces };
+        for (array, i, j, start) in each_row(arrays, column.base) {
             let kind = Elements { width: WIDTH, ..kind }; // of which the compiler knows it
             let nx = array.dims[2];
             let kinds = &marks.kinds[start - column.base..][..nx];
@@ -599,17 +705,32 @@ impl Predictor {
             {
                 row.begin(set, Field { place, kind, bits, values }, array, (i, j, start));
             }
+            // Blocks tell every second element of a row: runs of one.
+            let are_single = !marks.cells.is_empty() && column.wrap.is_none() && kinds.contains(&TOLD);
             let mut k = 0;
             while k < nx {
-                let what = kinds[k];
+                let (what, at) = (kinds[k], start + k);
+                if are_single && matches!(what, LITERAL | TOLD) {
+                    bits[at] = if what == TOLD {
+                        let n = at - column.base;
+                        let order = kind.nearest(teller.tell(array, marks.cells[n], n, values));
+                        kind.unordered(order.wrapping_add(*told.split_off_first()?))
+                    } else {
+                        let off = *left.split_off_first()?;
+                        row.literal(set, (place, kind, array, [i, j, k]), (at, off), (bits, values))
+                    };
+                    values[at] = kind.value(bits[at]);
+                    k += 1;
+                    continue;
+                }
                 let count = run_of(what, &kinds[k..]);
-                let at = start + k;
                 match what {
                     COPIED => marks.copy(at, count, bits, kind),
                     NEAR => marks.copy_nearly(at, split(&mut near, count)?, bits, kind),
                     TOLD => {
                         for (at, &off) in (at..).zip(split(&mut told, count)?) {
-                            let told = self.told_value((place, array), kind, marks, at, values);
+                            let n = at - column.base;
+                            let told = kind.nearest(teller.tell(array, marks.cells[n], n, values));
                             bits[at] = kind.unordered(told.wrapping_add(off));
                             values[at] = kind.value(bits[at]);
                         }
@@ -631,8 +752,8 @@ impl Predictor {
                 }
                 k += count;
             }
-            Some(())
-        })
+        }
+        Some(())
     }
 
     pub(super) fn write(&self, out: &mut Vec<u8>) {
