@@ -78,6 +78,7 @@ fn products() -> Vec<[u8; TURNS]> {
 }
 
 /// The cells of a place at all levels, as octants of three bits, the largest on top.
+#[inline(always)]
 fn octants(cell: [u64; 3]) -> u64 {
     let spread = |n: u64| {
         let n = (n | n << 32) & 0x001F_0000_0000_FFFF;
@@ -174,8 +175,31 @@ impl Curve {
 
     /// The places of those points that there are, as they follow the curve; in one cell, rising.
     fn along(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool]) -> Option<Vec<u32>> {
-        let (cells, steps) = (self.cells()?, self.steps());
         let place_bits = u64::BITS - (is_one.len() as u64).leading_zeros();
+        let mut numbers = self.numbers(point, is_one, place_bits)?;
+        sort_by_top(&mut numbers, place_bits, 3 * self.levels);
+        Some(numbers.into_iter().map(|number| (number & ((1 << place_bits) - 1)) as u32).collect())
+    }
+
+    /// When each of those points is passed, and behind that, in so many bits, its place.
+    fn numbers(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], place_bits: u32) -> Option<Vec<u64>> {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            #[expect(unsafe_code, reason = "safe where there is AVX2")]
+            return unsafe { self.numbers_avx2(point, is_one, place_bits) };
+        }
+        self.numbers_here(point, is_one, place_bits)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn numbers_avx2(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], place_bits: u32) -> Option<Vec<u64>> {
+        self.numbers_here(point, is_one, place_bits)
+    }
+
+    #[inline(always)]
+    fn numbers_here(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], place_bits: u32) -> Option<Vec<u64>> {
+        let (cells, steps) = (self.cells()?, self.steps());
         let mut numbers: Vec<u64> = Vec::with_capacity(is_one.len());
         // Level by level for some at a time: each waits for the turn of the level above.
         let mut octants = [0; TOGETHER];
@@ -194,8 +218,7 @@ impl Curve {
             let places = (block * TOGETHER..).zip(are_ones).zip(&keys);
             numbers.extend(places.filter(|((_, is), _)| **is).map(|((n, _), key)| key << place_bits | n as u64));
         }
-        sort_by_top(&mut numbers, place_bits, 3 * self.levels);
-        Some(numbers.into_iter().map(|number| (number & ((1 << place_bits) - 1)) as u32).collect())
+        Some(numbers)
     }
 
     /// For each turn, and each cell two levels down: when it is passed, plus 64 times how it is turned itself.
