@@ -118,7 +118,7 @@ impl Elements {
 
     /// The bits that rise the other way below 0.
     #[inline(always)]
-    fn turned(self) -> i64 {
+    pub(super) fn turned(self) -> i64 {
         if self.is_float { (self.mask() >> 1) as i64 } else { 0 }
     }
 
@@ -139,8 +139,14 @@ impl Elements {
     /// The bits again; of what is beyond the width the low ones.
     #[inline(always)]
     pub(super) fn unordered(self, ordered: i64) -> u64 {
+        self.turned_back(ordered, self.turned())
+    }
+
+    /// The same with what [`Elements::turned`] gives, which is so looked up once for many.
+    #[inline(always)]
+    pub(super) fn turned_back(self, ordered: i64, turned: i64) -> u64 {
         let cut = self.cut(ordered);
-        (cut ^ ((cut >> 63) & self.turned())) as u64 & self.mask()
+        (cut ^ ((cut >> 63) & turned)) as u64 & self.mask()
     }
 
     /// The number to compute with; 0 for what is none.

@@ -285,9 +285,10 @@ impl Row {
             Some(Set::Integer(_) | Set::Since { .. }) => {
                 let before = |k: usize| kind.ordered(bits[start + k]).wrapping_sub(self.integers[k]);
                 let mut above = k.checked_sub(1).map_or(0, before);
+                let turned = kind.turned();
                 for ((bits, &sum), &left) in bits[start + k..].iter_mut().zip(&self.integers[k..]).zip(left) {
                     above = above.wrapping_add(left);
-                    *bits = kind.unordered(sum.wrapping_add(above));
+                    *bits = kind.turned_back(sum.wrapping_add(above), turned);
                 }
             }
             Some(Set::Linear { .. }) => {
