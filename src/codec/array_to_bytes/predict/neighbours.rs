@@ -8,6 +8,7 @@
 use super::tree::{Node, Tree, square};
 use crate::codec::threads;
 use std::ops::{Add, Mul, Sub};
+use std::sync::{Mutex, PoisonError};
 
 /// Points of a leaf at most; and where sums are made one after the other.
 const LEAF: usize = 24;
@@ -168,15 +169,38 @@ impl Points<'_> {
             Way::Singles => (sorted.lists(), Lists::default()),
             Way::InTurn | Way::Doubles => (Lists::default(), sorted.lists()),
         };
+        let (of_singles, of_doubles) = (Spare::default(), Spare::default());
         let made = threads::all(pieces.len(), threads, |piece| match way {
-            Way::InTurn => sorted.sums_in_turn(&doubles, kernel, pieces[piece]),
-            Way::Singles => sorted.sums::<f32>(&singles, kernel, pieces[piece]),
-            Way::Doubles => sorted.sums::<f64>(&doubles, kernel, pieces[piece]),
+            Way::InTurn => of_doubles.with(|around| sorted.sums_in_turn(&doubles, kernel, pieces[piece], around)),
+            Way::Singles => of_singles.with(|around| sorted.sums::<f32>(&singles, kernel, pieces[piece], around)),
+            Way::Doubles => of_doubles.with(|around| sorted.sums::<f64>(&doubles, kernel, pieces[piece], around)),
         });
         let mut sums = vec![0.0; self.is_one.len()];
         let at = leaves.iter().flat_map(|leaf| tree.order[leaf.from..leaf.to].iter());
         at.zip(made.into_iter().flatten()).for_each(|(&n, sum)| sums[n as usize] = sum);
         sums
+    }
+}
+
+/// What is around leaves.
+#[derive(Default)]
+struct Around<T> {
+    candidates: Candidates<T>,
+    near: Near<T>,
+}
+
+/// Memory that one piece of work leaves to the next: no more of it than there are threads.
+#[derive(Default)]
+struct Spare<T>(Mutex<Vec<Around<T>>>);
+
+impl<T: Real> Spare<T> {
+    fn with<R>(&self, work: impl FnOnce(&mut Around<T>) -> R) -> R {
+        let all = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = all().pop();
+        let mut around = kept.unwrap_or_default();
+        let result = work(&mut around);
+        all().push(around);
+        result
     }
 }
 
@@ -191,35 +215,46 @@ struct Sorted<'a> {
 
 impl Sorted<'_> {
     /// The sums for the points of these leaves.
-    fn sums<T: Real>(&self, own: &Lists<T>, kernel: Kernel, leaves: &[&Node]) -> Vec<f64> {
+    fn sums<T: Real>(&self, own: &Lists<T>, kernel: Kernel, leaves: &[&Node], around: &mut Around<T>) -> Vec<f64> {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {
             #[expect(unsafe_code, reason = "safe where there are AVX2 and more")]
             return match is_x86_feature_detected!("avx512f") {
-                true => unsafe { self.sums_avx512::<T>(own, kernel, leaves) },
-                false => unsafe { self.sums_avx2::<T>(own, kernel, leaves) },
+                true => unsafe { self.sums_avx512::<T>(own, kernel, leaves, around) },
+                false => unsafe { self.sums_avx2::<T>(own, kernel, leaves, around) },
             };
         }
-        self.sums_anywhere::<T, false>(own, kernel, leaves)
+        self.sums_anywhere::<T, false>(own, kernel, leaves, around)
     }
 
     /// The same: the compiler takes twice as many numbers at a time here.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,popcnt")]
-    fn sums_avx2<T: Real>(&self, own: &Lists<T>, kernel: Kernel, leaves: &[&Node]) -> Vec<f64> {
-        self.sums_anywhere::<T, true>(own, kernel, leaves)
+    fn sums_avx2<T: Real>(&self, own: &Lists<T>, kernel: Kernel, leaves: &[&Node], around: &mut Around<T>) -> Vec<f64> {
+        self.sums_anywhere::<T, true>(own, kernel, leaves, around)
     }
 
     /// And here four times as many.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,popcnt")]
-    fn sums_avx512<T: Real>(&self, own: &Lists<T>, kernel: Kernel, leaves: &[&Node]) -> Vec<f64> {
-        self.sums_anywhere::<T, true>(own, kernel, leaves)
+    fn sums_avx512<T: Real>(
+        &self,
+        own: &Lists<T>,
+        kernel: Kernel,
+        leaves: &[&Node],
+        around: &mut Around<T>,
+    ) -> Vec<f64> {
+        self.sums_anywhere::<T, true>(own, kernel, leaves, around)
     }
 
     #[inline(always)]
-    fn sums_anywhere<T: Real, const AVX2: bool>(&self, own: &Lists<T>, kernel: Kernel, leaves: &[&Node]) -> Vec<f64> {
-        let (mut candidates, mut near) = (Candidates::<T>::default(), Near::<T>::default());
+    fn sums_anywhere<T: Real, const AVX2: bool>(
+        &self,
+        own: &Lists<T>,
+        kernel: Kernel,
+        leaves: &[&Node],
+        Around { candidates, near }: &mut Around<T>,
+    ) -> Vec<f64> {
         let mut sums = Vec::new();
         // Together, unless there is too much around them all.
         let each = if candidates.fill(self, own, leaves, LOOKED_AT_MAX * 4) { leaves.len() } else { 1 };
@@ -228,13 +263,13 @@ impl Sorted<'_> {
             for leaf in leaves {
                 near.count = 0;
                 if is_whole {
-                    candidates.list::<AVX2>(own, self.reach(leaf), leaf, &mut near);
+                    candidates.list::<AVX2>(own, self.reach(leaf), leaf, near);
                 }
                 near.fill_up();
                 for at in leaf.from..leaf.to {
                     let radius = self.radii[at];
                     let place: [T; 3] = std::array::from_fn(|axis| T::of(self.places[axis][at]));
-                    let total: f64 = kernel.total(&mut near, place, T::of(1.0 / radius)).into();
+                    let total: f64 = kernel.total(near, place, T::of(1.0 / radius)).into();
                     let sum = total / (radius * radius * radius);
                     sums.push(if sum.is_finite() { sum } else { 0.0 });
                 }
@@ -244,13 +279,18 @@ impl Sorted<'_> {
     }
 
     /// The same one after the other.
-    fn sums_in_turn(&self, own: &Lists<f64>, kernel: Kernel, leaves: &[&Node]) -> Vec<f64> {
-        let (mut candidates, mut near) = (Candidates::<f64>::default(), Near::<f64>::default());
+    fn sums_in_turn(
+        &self,
+        own: &Lists<f64>,
+        kernel: Kernel,
+        leaves: &[&Node],
+        Around { candidates, near }: &mut Around<f64>,
+    ) -> Vec<f64> {
         let mut sums = Vec::new();
         for leaf in leaves {
             near.count = 0;
             if candidates.fill(self, own, &[leaf], LOOKED_AT_MAX) {
-                candidates.list_all(own, &mut near);
+                candidates.list_all(own, near);
             }
             let [xs, ys, zs, weights] = near.lists.each_ref().map(|list| &list[..near.count]);
             for at in leaf.from..leaf.to {
@@ -662,17 +702,18 @@ mod tests {
         let sorted = some.sorted(&tree);
         let own = sorted.lists::<T>();
         let leaves: Vec<&Node> = tree.leaves().map(|(_, leaf)| leaf).collect();
-        let alone: Vec<f64> =
-            leaves.iter().flat_map(|leaf| sorted.sums_anywhere::<T, false>(&own, Kernel::Cubic, &[leaf])).collect();
+        let mut around = Around::default();
+        let of_one = |leaf| sorted.sums_anywhere::<T, false>(&own, Kernel::Cubic, &[leaf], &mut around);
+        let alone: Vec<f64> = leaves.iter().copied().flat_map(of_one).collect();
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {
             #[expect(unsafe_code, reason = "there are AVX2 and popcnt")]
-            let found = unsafe { sorted.sums_avx2::<T>(&own, Kernel::Cubic, &leaves) };
+            let found = unsafe { sorted.sums_avx2::<T>(&own, Kernel::Cubic, &leaves, &mut around) };
             assert_eq!(bits(&found), bits(&alone), "eight singles at a time");
         }
         for together in [2, LEAVES, leaves.len()] {
-            let found: Vec<f64> =
-                leaves.chunks(together).flat_map(|leaves| sorted.sums::<T>(&own, Kernel::Cubic, leaves)).collect();
+            let of_some = |leaves| sorted.sums::<T>(&own, Kernel::Cubic, leaves, &mut around);
+            let found: Vec<f64> = leaves.chunks(together).flat_map(of_some).collect();
             assert_eq!(bits(&found), bits(&alone), "{together} leaves at a time");
         }
         alone
