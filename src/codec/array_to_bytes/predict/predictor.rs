@@ -6,7 +6,7 @@ use super::linear::{At, Place, STEPS_MAX, Term, locate};
 use super::nested::Teller;
 use super::numbers::Elements;
 use super::repeats::{COPIED, LITERAL, Marks, NEAR, TOLD};
-use super::residual::{self, Around, Effort, Numbers};
+use super::residual::{self, Around, Decoded, Effort, Numbers};
 
 /// Sets of weights at most.
 const SETS_MAX: usize = 16;
@@ -499,7 +499,9 @@ fn nothing() -> f64 {
 /// What is stored of a column, decoded: of its literals, of what is nearly copied, and of what blocks tell.
 pub(super) struct Coded<'a> {
     marks: Marks<'a>,
-    numbers: [Vec<i64>; 3],
+    left: Decoded,
+    near: Vec<i64>,
+    told: Vec<i64>,
 }
 
 impl<'a> Coded<'a> {
@@ -509,7 +511,7 @@ impl<'a> Coded<'a> {
         kind: Elements,
         codes: [&[u8]; 3],
         marks: Marks<'a>,
-        buffer: Vec<i64>,
+        buffer: Decoded,
     ) -> Option<Self> {
         let [code, near, told] = codes;
         let numbers = |code: &[u8], count: usize| match count {
@@ -517,15 +519,14 @@ impl<'a> Coded<'a> {
             count => residual::decode(code, count, |_| 0, || Around::Line, Vec::new()),
         };
         let floats = |f: f64| kind.ordered(f.to_bits());
-        let left = residual::decode(code, marks.count(LITERAL), floats, || around(column, &marks), buffer)?;
+        let left = Decoded::new(code, marks.count(LITERAL), floats, || around(column, &marks), buffer)?;
         let (near, told) = (numbers(near, marks.count(NEAR))?, numbers(told, marks.count(TOLD))?);
-        Some(Self { marks, numbers: [left, near, told] })
+        Some(Self { marks, left, near, told })
     }
 
     /// A buffer for another.
-    pub(super) fn into_buffer(self) -> Vec<i64> {
-        let [left, ..] = self.numbers;
-        left
+    pub(super) fn into_buffer(self) -> Decoded {
+        self.left
     }
 }
 
@@ -684,7 +685,7 @@ impl Predictor {
         let are_values_read = kind.is_float && are_values_read;
         let marks = &coded.marks;
         // As many as there are of each kind.
-        let [mut left, mut near, mut told] = coded.numbers.each_ref().map(Vec::as_slice);
+        let (mut left, mut near, mut told) = (coded.left.in_turn(), &coded.near[..], &coded.told[..]);
         let (mut row, mut units, mut teller) = (Row::default(), Units::new(self.unit), self.teller(place));
         let is_anywhere = match &self.sets[..] {
             [] => column.wrap.is_none() || !are_values_read,
@@ -717,7 +718,7 @@ impl Predictor {
                         let order = kind.nearest(teller.tell(array, marks.cells[n], n, values));
                         kind.unordered(order.wrapping_add(*told.split_off_first()?))
                     } else {
-                        let off = *left.split_off_first()?;
+                        let off = left.one()?;
                         row.literal(set, (place, kind, array, [i, j, k]), (at, off), (bits, values))
                     };
                     values[at] = kind.value(bits[at]);
@@ -737,7 +738,7 @@ impl Predictor {
                         }
                     }
                     _ => {
-                        let left = split(&mut left, count)?;
+                        let left = left.some(count)?;
                         let field = (place, kind, array, [i, j, k]);
                         row.fill(set, field, start, left, bits, values);
                     }

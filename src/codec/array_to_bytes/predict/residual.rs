@@ -206,6 +206,68 @@ pub(super) fn decode(
     Some(values)
 }
 
+/// Numbers that were decoded; those of four bytes are made longer a row at a time, while it is near the processor.
+#[derive(Default)]
+pub(super) struct Decoded {
+    wide: Vec<i64>,
+    narrow: Vec<i32>,
+    is_narrow: bool,
+}
+
+impl Decoded {
+    /// As [`decode`], in place of any others.
+    pub(super) fn new(
+        code: &[u8],
+        count: usize,
+        ordered: impl Fn(f64) -> i64,
+        around: impl FnOnce() -> Around,
+        Self { wide, mut narrow, .. }: Self,
+    ) -> Option<Self> {
+        match code {
+            [way, code @ ..] if *way == Way::Pco4 as u8 => {
+                narrow.resize(count, 0); // the others are written over
+                from_pco(code, &mut narrow)?;
+                Some(Self { wide, narrow, is_narrow: true })
+            }
+            _ => Some(Self { wide: decode(code, count, ordered, around, wide)?, narrow, is_narrow: false }),
+        }
+    }
+
+    pub(super) fn in_turn(&self) -> InTurn<'_> {
+        InTurn { all: self, at: 0, row: Vec::new() }
+    }
+}
+
+/// Numbers, one row of them after the other.
+pub(super) struct InTurn<'a> {
+    all: &'a Decoded,
+    at: usize,
+    row: Vec<i64>,
+}
+
+impl InTurn<'_> {
+    /// The next one; `None` where there is none.
+    #[inline(always)]
+    pub(super) fn one(&mut self) -> Option<i64> {
+        let at = self.at;
+        self.at += 1;
+        if self.all.is_narrow { self.all.narrow.get(at).map(|&n| n.into()) } else { self.all.wide.get(at).copied() }
+    }
+
+    /// The next ones; `None` where there are not so many.
+    #[inline(always)]
+    pub(super) fn some(&mut self, count: usize) -> Option<&[i64]> {
+        let own = self.at..self.at + count;
+        self.at = own.end;
+        if !self.all.is_narrow {
+            return self.all.wide.get(own);
+        }
+        self.row.clear();
+        self.row.extend(self.all.narrow.get(own)?.iter().map(|&n| i64::from(n)));
+        Some(&self.row)
+    }
+}
+
 /// The numbers by pco, as the narrowest integers that hold all of them. `None` where the configuration does not suit them.
 fn to_pco(values: &[i64], config: &ChunkConfig) -> Option<(Way, Vec<u8>)> {
     // The places of the magnitudes in which any has a bit; the sign takes one more.
