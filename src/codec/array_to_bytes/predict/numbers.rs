@@ -247,16 +247,20 @@ mod tests {
             let mut bytes = vec![0; width];
             elements.store(bits, &mut bytes);
             prop_assert_eq!(elements.load(&bytes), bits);
-            // Every second of several, as one by one.
-            let all: Vec<u64> = (0..5u64).map(|n| bits.rotate_left(n as u32 * 7) & elements.mask()).collect();
-            for step in [1, 2] {
-                let mut bytes = vec![0; width * 5 * step];
-                elements.store_all(&all, step, &mut bytes);
-                let mut again = [0; 5];
+            // Every second of several, as one by one; what is behind them stays.
+            let all: Vec<u64> = (0..11u64).map(|n| bits.rotate_left(n as u32 * 7) & elements.mask()).collect();
+            for (step, count) in [1, 2].into_iter().flat_map(|step| (0..=all.len()).map(move |count| (step, count))) {
+                let mut bytes = vec![0xA5; width * (count * step + 9)];
+                elements.store_all(&all[..count], step, &mut bytes);
+                let mut again = vec![0; count];
                 elements.load_all(&bytes, step, &mut again);
-                prop_assert_eq!(&again[..], &all[..]);
-                let third = &bytes[2 * step * width..][..width];
-                prop_assert_eq!(elements.load(third), all[2]);
+                prop_assert_eq!(&again[..], &all[..count]);
+                for (n, element) in bytes.chunks_exact(width).enumerate() {
+                    match n % step == 0 && n / step < count {
+                        true => prop_assert_eq!(elements.load(element), all[n / step]),
+                        false => prop_assert!(element.iter().all(|&byte| byte == 0xA5)),
+                    }
+                }
             }
         }
 
