@@ -33,6 +33,7 @@ mod array_to_bytes;
 mod bytes_to_bytes;
 mod choose;
 mod decide;
+mod registers;
 mod slow;
 mod threads;
 

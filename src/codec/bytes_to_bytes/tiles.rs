@@ -9,10 +9,13 @@
 //!
 //! Loads and stores are written as moves of 8 bytes, which need no unsafe code; the compiler makes one of four.
 
+#[cfg(target_arch = "x86_64")]
+use crate::codec::registers::has_avx2;
+
 /// Shuffles what of the elements makes up whole tiles; gives how many elements that were.
 pub(super) fn shuffle(elements: &[u8], width: usize, count: usize, lanes: &mut [u8]) -> usize {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") {
+    if has_avx2() {
         #[expect(unsafe_code, reason = "safe where there is AVX2")]
         return unsafe {
             match width {
@@ -30,7 +33,7 @@ pub(super) fn shuffle(elements: &[u8], width: usize, count: usize, lanes: &mut [
 /// The inverse of [`shuffle`].
 pub(super) fn unshuffle(lanes: &[u8], width: usize, count: usize, elements: &mut [u8]) -> usize {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") {
+    if has_avx2() {
         #[expect(unsafe_code, reason = "safe where there is AVX2")]
         return unsafe {
             match width {
@@ -49,7 +52,7 @@ pub(super) fn unshuffle(lanes: &[u8], width: usize, count: usize, elements: &mut
 /// many bytes of each plane that were.
 pub(super) fn to_planes(lane: &[u8], planes: &mut [u8], at: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") {
+    if has_avx2() {
         #[expect(unsafe_code, reason = "safe where there is AVX2")]
         return unsafe { avx2::to_planes(lane, planes, at) };
     }
@@ -60,7 +63,7 @@ pub(super) fn to_planes(lane: &[u8], planes: &mut [u8], at: usize) -> usize {
 /// The inverse of [`to_planes`].
 pub(super) fn to_lane(planes: &[u8], at: usize, lane: &mut [u8]) -> usize {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") {
+    if has_avx2() {
         #[expect(unsafe_code, reason = "safe where there is AVX2")]
         return unsafe { avx2::to_lane(planes, at, lane) };
     }

@@ -10,6 +10,9 @@
 //! curve in one of its many forms, or Morton's, which is not turned. Where the cells begin is told by the steps from row to row: few pass a wall
 //! between large cells. So it does not matter that some codes move the box before each sorting.
 
+#[cfg(target_arch = "x86_64")]
+use crate::codec::registers::has_avx2;
+
 /// Cells along each axis at most: 2 to the power of this, an even number; and how many more levels there are than so many points need
 /// where none is crowded.
 const LEVELS_MAX: u32 = 20;
@@ -184,7 +187,7 @@ impl Curve {
     /// When each of those points is passed, and behind that, in so many bits, its place.
     fn numbers(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], place_bits: u32) -> Option<Vec<u64>> {
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") {
+        if has_avx2() {
             #[expect(unsafe_code, reason = "safe where there is AVX2")]
             return unsafe { self.numbers_avx2(point, is_one, place_bits) };
         }

@@ -10,6 +10,8 @@
 
 use super::kernel::Sum;
 use super::layout::{Array, Column};
+#[cfg(target_arch = "x86_64")]
+use crate::codec::registers::has_avx2;
 
 /// Where a value is: in which column, and how far from the place that is predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -230,7 +232,7 @@ impl Place<'_> {
         later: &mut Vec<(At, f64)>,
     ) {
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") {
+        if has_avx2() {
             #[expect(unsafe_code, reason = "safe where there is AVX2")]
             return unsafe { self.add_row_avx2(terms, array, row, values, sums, later) };
         }

@@ -6,6 +6,8 @@
 //! same, since the order of the list and of the sums is part of the format.
 
 use super::tree::{Node, Tree, square};
+#[cfg(target_arch = "x86_64")]
+use crate::codec::registers::has_avx2;
 use crate::codec::threads;
 use std::ops::{Add, Mul, Sub};
 use std::sync::{Mutex, PoisonError};
@@ -217,7 +219,7 @@ impl Sorted<'_> {
     /// The sums for the points of these leaves.
     fn sums<T: Real>(&self, own: &Lists<T>, kernel: Kernel, leaves: &[&Node], around: &mut Around<T>) -> Vec<f64> {
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {
+        if has_avx2() && is_x86_feature_detected!("popcnt") {
             #[expect(unsafe_code, reason = "safe where there are AVX2 and more")]
             return match is_x86_feature_detected!("avx512f") {
                 true => unsafe { self.sums_avx512::<T>(own, kernel, leaves, around) },

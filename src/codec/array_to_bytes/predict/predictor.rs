@@ -7,6 +7,8 @@ use super::nested::Teller;
 use super::numbers::Elements;
 use super::repeats::{COPIED, LITERAL, Marks, NEAR, TOLD};
 use super::residual::{self, Around, Decoded, Effort, Numbers};
+#[cfg(target_arch = "x86_64")]
+use crate::codec::registers::has_avx2;
 
 /// Sets of weights at most.
 const SETS_MAX: usize = 16;
@@ -634,7 +636,7 @@ impl Predictor {
         are_values_read: bool,
     ) -> Option<()> {
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") {
+        if has_avx2() {
             #[expect(unsafe_code, reason = "safe where there is AVX2")]
             return unsafe { self.decode_avx2(place, kind, coded, bits, values, are_values_read) };
         }

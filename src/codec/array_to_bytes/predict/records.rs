@@ -6,6 +6,8 @@
 //! records begin and end, then how numbers lie in them.
 
 use super::layout::{Dims, put, take};
+#[cfg(target_arch = "x86_64")]
+use crate::codec::registers::has_avx2;
 
 /// Records are at least this long, and at most.
 const RECORD_BYTES: std::ops::RangeInclusive<usize> = 8..=2048;
@@ -50,7 +52,7 @@ pub(crate) fn distance(bytes: &[u8]) -> Option<usize> {
 /// At how many places both have the same byte.
 fn equal_bytes(a: &[u8], b: &[u8]) -> usize {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") {
+    if has_avx2() {
         #[expect(unsafe_code, reason = "safe where there is AVX2")]
         return unsafe { equal_bytes_avx2(a, b) };
     }
