@@ -286,6 +286,26 @@ fn components_of_points_are_told_by_their_own_neighbours_in_all_directions() {
 }
 
 #[test]
+fn in_haste_a_field_around_0_is_told_by_the_lorenzo_sum_of_doubles() {
+    // Each of three parts is rough along two axes, and does not change along the third, so that the sum tells all of it.
+    let walk = |axis: usize| -> Vec<f64> {
+        let steps = rough(96).skip(axis * 32).take(32);
+        steps.scan(0.0, |sum, step| Some(std::mem::replace(sum, *sum + step - 4.0))).collect()
+    };
+    let [a, b, c] = [0, 1, 2].map(walk);
+    let value = |n: usize| {
+        let (a, b, c) = (a[n / 1024], b[n / 32 % 32], c[n % 32]);
+        a * b + b * c + c * a - 40.0
+    };
+    let raw: Vec<u8> = (0..1 << 15).flat_map(|n| value(n).to_le_bytes()).collect();
+    let chain = Chain::predict(&ElementType::F64, 1).expect("numbers");
+    let mut scratch = Scratch::default();
+    let stored = chain.encode(&raw, &[cube(32)], &mut scratch).expect("encodes");
+    assert!(stored.len() < raw.len() / 4, "{} of {}", stored.len(), raw.len());
+    assert_eq!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes"), raw);
+}
+
+#[test]
 fn rows_in_the_order_of_their_numbers_take_less_than_in_the_order_they_came_in() {
     let (arrays, raw) = rows(16, &[1500, 1500, 1094], 2);
     let mut scratch = Scratch::default();

@@ -34,6 +34,8 @@ const TOLD_BITS_MAX: f64 = 30.0;
 const WEIGHTS_PART: usize = 16;
 /// At the lowest effort weights by which each element of a row waits for the one before must save this part.
 const ONE_BY_ONE_PART: f64 = 128.0;
+/// And the Lorenzo sum of doubles this part, which is not fitted to anything.
+const LORENZO_PART: f64 = 32.0;
 /// Below this many elements a column gets no fitted weights.
 pub(super) const FITTED_MIN: usize = 64;
 /// Numbers that tell how well they are coded as they are.
@@ -368,6 +370,16 @@ fn changes(back: u16, dimensions: usize) -> Set {
     Set::Linear { terms, weights }
 }
 
+/// The Lorenzo sum in so many dimensions, of doubles: where numbers pass 0, the sum of their orders tells little.
+fn lorenzo_of_doubles(dimensions: usize) -> Set {
+    // Axes are counted from the fastest.
+    let steps = |some: u8| [2, 1, 0].map(|axis| if some >> axis & 1 == 1 { -1 } else { 0 });
+    let each = 1..1u8 << dimensions;
+    let terms = each.clone().map(|some| Term::Value(At::own(steps(some)))).collect();
+    let weights = each.map(|some| if some.count_ones() % 2 == 1 { 1.0 } else { -1.0 }).collect();
+    Set::Linear { terms, weights }
+}
+
 /// Everything that a column's predictor is chosen by.
 struct Data<'a> {
     place: Place<'a>,
@@ -625,11 +637,21 @@ impl Data<'_> {
             sets.push((set, bits(&errors)));
         }
         if self.effort == 1 {
-            let bits = |(set, bits): &(Set, Vec<f32>)| {
+            let own = |bits: &[f32], part: f64| {
                 let sum: f64 = bits.iter().map(|&b| f64::from(b)).sum();
-                if set.is_one_by_one() { sum + sum / ONE_BY_ONE_PART } else { sum }
+                sum + sum / part
             };
-            let best = sets.into_iter().min_by(|a, b| bits(a).total_cmp(&bits(b)));
+            let of_set = |(set, bits): &(Set, Vec<f32>)| {
+                own(bits, if set.is_one_by_one() { ONE_BY_ONE_PART } else { f64::INFINITY })
+            };
+            let best = sets.into_iter().min_by(|a, b| of_set(a).total_cmp(&of_set(b)));
+            if dimensions > 1 && !self.column().is_placed {
+                let set = lorenzo_of_doubles(dimensions);
+                let errors = self.errors(&set, literals);
+                if best.as_ref().is_none_or(|best| own(&bits(&errors), LORENZO_PART) < of_set(best)) {
+                    return Predictor::of(set);
+                }
+            }
             return best.map_or_else(Predictor::none, |(set, _)| Predictor::of(set));
         }
         let (mut which, mut sum) = choose_units(&sets, literals);
