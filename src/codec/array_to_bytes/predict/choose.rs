@@ -358,25 +358,26 @@ fn around(dimensions: usize) -> impl Iterator<Item = [i8; 3]> {
     })
 }
 
-/// The value of the known column so many before, plus the Lorenzo sum of the changes around, in so many dimensions.
-fn changes(back: u16, dimensions: usize) -> Set {
-    let (mut terms, mut weights) = (vec![Term::Value(At::column(back))], vec![1.0]);
-    for some in 1..1u8 << dimensions {
+/// Where the neighbours of the Lorenzo sum in so many dimensions are, and whether each is added or taken away.
+fn lorenzo_steps(dimensions: usize) -> impl Iterator<Item = ([i8; 3], f64)> {
+    (1..1u8 << dimensions).map(|some| {
         // Axes are counted from the fastest.
         let steps = [2, 1, 0].map(|axis| if some >> axis & 1 == 1 { -1 } else { 0 });
-        terms.push(Term::Change(At { back, steps }));
-        weights.push(if some.count_ones() % 2 == 1 { 1.0 } else { -1.0 });
-    }
+        (steps, if some.count_ones() % 2 == 1 { 1.0 } else { -1.0 })
+    })
+}
+
+/// The value of the known column so many before, plus the Lorenzo sum of the changes around, in so many dimensions.
+fn changes(back: u16, dimensions: usize) -> Set {
+    let around = lorenzo_steps(dimensions).map(|(steps, weight)| (Term::Change(At { back, steps }), weight));
+    let (terms, weights) = std::iter::once((Term::Value(At::column(back)), 1.0)).chain(around).unzip();
     Set::Linear { terms, weights }
 }
 
 /// The Lorenzo sum in so many dimensions, of doubles: where numbers pass 0, the sum of their orders tells little.
 fn lorenzo_of_doubles(dimensions: usize) -> Set {
-    // Axes are counted from the fastest.
-    let steps = |some: u8| [2, 1, 0].map(|axis| if some >> axis & 1 == 1 { -1 } else { 0 });
-    let each = 1..1u8 << dimensions;
-    let terms = each.clone().map(|some| Term::Value(At::own(steps(some)))).collect();
-    let weights = each.map(|some| if some.count_ones() % 2 == 1 { 1.0 } else { -1.0 }).collect();
+    let around = lorenzo_steps(dimensions).map(|(steps, weight)| (Term::Value(At::own(steps)), weight));
+    let (terms, weights) = around.unzip();
     Set::Linear { terms, weights }
 }
 

@@ -65,28 +65,12 @@ impl Units {
     }
 }
 
-/// Calls for each row: its array, its two outer places, its first element in working order.
-pub(super) fn rows(column: &Column, row: impl FnMut(&Array, usize, usize, usize) -> Option<()>) -> Option<()> {
-    rows_of(&column.arrays, column.base, row)
+/// Calls for each row with what [`each_row`] gives.
+pub(super) fn rows(column: &Column, mut row: impl FnMut(&Array, usize, usize, usize) -> Option<()>) -> Option<()> {
+    each_row(&column.arrays, column.base).try_for_each(|(array, i, j, start)| row(array, i, j, start))
 }
 
-#[inline(always)]
-fn rows_of(
-    arrays: &[Array],
-    base: usize,
-    mut row: impl FnMut(&Array, usize, usize, usize) -> Option<()>,
-) -> Option<()> {
-    for array in arrays {
-        let [nz, ny, nx] = array.dims;
-        for i in 0..nz {
-            for j in 0..ny {
-                row(array, i, j, base + array.start + (i * ny + j) * nx)?;
-            }
-        }
-    }
-    Some(())
-}
-
+/// Of each row its array, its two outer places, its first element in working order.
 #[inline(always)]
 fn each_row(arrays: &[Array], base: usize) -> impl Iterator<Item = (&Array, usize, usize, usize)> {
     arrays.iter().flat_map(move |array| {
@@ -418,10 +402,9 @@ impl Set {
         let (mut row, column) = (Row::default(), field.column());
         let pieces = if self.is_anywhere(column) { pieces(column) } else { Vec::new() };
         let arrays = if pieces.is_empty() { &column.arrays } else { &pieces };
-        rows_of(arrays, column.base, |array, i, j, start| {
+        for (array, i, j, start) in each_row(arrays, column.base) {
             self.row_differences(&mut row, field, array, (i, j, start), &is_wanted, &mut found);
-            Some(())
-        });
+        }
     }
 
     /// Whether it predicts each element of a column from others of the same number alone, wherever that is.
