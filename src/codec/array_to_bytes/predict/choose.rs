@@ -1,6 +1,5 @@
 //! How each column is predicted.
 
-use super::fit::{Sampled, TERMS_MAX, select, solve};
 use super::kernel;
 use super::layout::{Array, Column, Group, Kind, Layout};
 use super::linear::{At, Place, SIXTHS, SIXTHS_FAST, Term, locate};
@@ -8,26 +7,18 @@ use super::nested::{self, Cells, Link, Teller};
 use super::numbers::{Elements, about_log2};
 use super::of_length;
 use super::older::{Like, Twins, same_kinds};
-use super::order::{Relation, Relations, by_size, precision, reorder, side_by_side};
+use super::order::{Relation, Relations, reorder, side_by_side};
 use super::predictor::{Field, Predictor, Set, Units, rows};
 use super::repeats::{self, COPIED, LITERAL, Marks, Runs};
 use super::residual::{self, Around, Effort, Numbers};
+use super::weights::{Fitted, bits_of, spread};
 use crate::codec::threads;
 use std::collections::HashMap;
 
-/// Places that terms are chosen by, and that weights are fitted on.
+/// Places that tell whether blocks tell cells.
 const SAMPLE: usize = 2048;
-const SAMPLE_FIT: usize = 1 << 14;
-/// The first and the last of these at the lowest effort.
-const SAMPLE_LITTLE: usize = 1024;
-const SAMPLE_FIT_LITTLE: usize = 4096;
 /// Columns that predict each other at most.
 pub(super) const FAMILY_MAX: usize = 32;
-/// Terms of a prediction, by effort.
-const TERMS: [usize; 3] = [8, 16, 24];
-/// Elements of which all neighbours are tried at once, and what part of the bits may be left then.
-const STENCIL_MIN: usize = 1 << 12;
-const STENCIL_PART: f64 = 0.98;
 /// Cells that blocks tell are told well if no more bits are left.
 const TOLD_BITS_MAX: f64 = 30.0;
 /// In tables fitted weights must save this part: rows are short there, and each element waits for the one before.
@@ -35,13 +26,19 @@ const WEIGHTS_PART: usize = 16;
 /// At the lowest effort weights by which each element of a row waits for the one before must save this part.
 const ONE_BY_ONE_PART: f64 = 128.0;
 /// And the Lorenzo sum of doubles this part, which is not fitted to anything.
-const LORENZO_PART: f64 = 32.0;
+const LORENZO_PART: f64 = 48.0;
 /// Below this many elements a column gets no fitted weights.
 pub(super) const FITTED_MIN: usize = 64;
-/// Numbers that tell how well they are coded as they are.
-const RUN: usize = 2048;
+/// Numbers that tell how well they are coded as they are, in so many runs.
+const LOOKED_AT: usize = 4096;
+const RUNS: usize = 4;
+/// Where these differ by less than this part, all tell.
+const TIE_PART: usize = 32;
 /// Elements that share a choice of weights.
-const UNIT: usize = 1024;
+const UNIT: usize = 256;
+/// At the lowest effort, of columns of so many elements, one unit in so many stands for all.
+const PART_MIN: usize = 1 << 14;
+const PART: usize = 8;
 /// Sets of weights to choose from.
 const SETS_MAX: usize = 4;
 /// A further set must save this part of the bits.
@@ -319,7 +316,7 @@ fn join(layout: &Layout, bits: &[u64], kind: Elements) -> Option<Layout> {
 }
 
 /// Neighbours that come before, for arrays of so many dimensions.
-fn neighbours(dimensions: usize, effort: u32) -> Vec<At> {
+pub(super) fn neighbours(dimensions: usize, effort: u32) -> Vec<At> {
     let reach = |radius: i8, far: i8| {
         let mut steps = Vec::new();
         let of = |n: usize, r: i8| if dimensions >= n { -r..=r } else { 0..=0 };
@@ -341,7 +338,7 @@ fn neighbours(dimensions: usize, effort: u32) -> Vec<At> {
     match (dimensions, effort) {
         (3, 1) => reach(1, 1),
         (3, _) => reach(1, 4),
-        (_, 1) => reach(1, 2),
+        (_, 1) => reach(2, 4),
         (_, _) => reach(3, 4),
     }
 }
@@ -382,13 +379,13 @@ fn lorenzo_of_doubles(dimensions: usize) -> Set {
 }
 
 /// Everything that a column's predictor is chosen by.
-struct Data<'a> {
-    place: Place<'a>,
-    kind: Elements,
-    bits: &'a [u64],
-    values: &'a [f64],
+pub(super) struct Data<'a> {
+    pub(super) place: Place<'a>,
+    pub(super) kind: Elements,
+    pub(super) bits: &'a [u64],
+    pub(super) values: &'a [f64],
     marks: Marks<'a>,
-    effort: u32,
+    pub(super) effort: u32,
     /// How many columns before the known one is that is like this.
     twin: Option<u16>,
     /// And those that are like the others of the family, of particles.
@@ -396,20 +393,20 @@ struct Data<'a> {
 }
 
 /// Elements that are to be predicted, with the units that they are in.
-struct Literals {
-    elements: Vec<usize>,
+pub(super) struct Literals {
+    pub(super) elements: Vec<usize>,
     units: Vec<u32>,
     unit_count: usize,
     /// Of the column's elements, which are among these.
-    is_one: Vec<bool>,
+    pub(super) is_one: Vec<bool>,
 }
 
 impl Data<'_> {
-    fn field(&self) -> Field<'_> {
+    pub(super) fn field(&self) -> Field<'_> {
         Field { place: self.place, kind: self.kind, bits: self.bits, values: self.values }
     }
 
-    fn column(&self) -> &Column {
+    pub(super) fn column(&self) -> &Column {
         &self.place.columns[self.place.column]
     }
 
@@ -444,7 +441,7 @@ impl Data<'_> {
         let mut literals =
             Literals { elements: Vec::new(), units: Vec::new(), unit_count: 0, is_one: vec![false; column.elements] };
         // At the lowest effort a part of the units stands for all.
-        let part = if self.effort > 1 || column.elements < 16 * UNIT { 1 } else { 8 };
+        let part = if self.effort > 1 || column.elements < PART_MIN { 1 } else { PART };
         let mut count = 0;
         let mut units = Units::new(UNIT);
         rows(column, |array, i, j, start| {
@@ -487,12 +484,20 @@ impl Data<'_> {
             return (none, code);
         }
         if self.effort == 1 {
+            let some = self.some_runs();
             let mut other = others.swap_remove(0);
-            let (mut predicted, plain) = (self.looked_at(&literals, &other), self.looked_at(&literals, &none));
+            let (mut predicted, plain) = (self.looked_at(&some, &other), self.looked_at(&some, &none));
             let is_fitted = matches!(other.sets[..], [Set::Linear { .. }]);
             if is_fitted && predicted > plain {
                 other = Predictor::of(Set::Integer(dimensions as u8));
-                predicted = self.looked_at(&literals, &other);
+                predicted = self.looked_at(&some, &other);
+            }
+            let (less, more) = (predicted.min(plain), predicted.max(plain));
+            if !column.is_placed && more - less < more / TIE_PART {
+                let both = [other, none].map(|option| (code(&option), option));
+                let [predicted, plain] = both;
+                let (code, chosen) = if predicted.0.len() < plain.0.len() { predicted } else { plain };
+                return (chosen, code);
             }
             let chosen = if predicted < plain { other } else { none };
             let code = code(&chosen);
@@ -527,19 +532,25 @@ impl Data<'_> {
         best.map_or(Set::Integer(1), |(_, set)| set)
     }
 
-    /// Bytes that one run of the literals takes as the predictor leaves it, or as it is where there is none.
-    fn looked_at(&self, literals: &Literals, predictor: &Predictor) -> usize {
+    /// Literals that follow each other, here and there in the column.
+    fn some_runs(&self) -> Vec<usize> {
+        let all: Vec<usize> = (0..self.column().elements).filter(|&n| self.marks.kinds[n] == LITERAL).collect();
+        let each = (all.len() / RUNS).min(LOOKED_AT / RUNS);
+        let run = |n: usize| &all[(all.len() - each) * (2 * n + 1) / (2 * RUNS)..][..each];
+        (0..RUNS).flat_map(run).copied().collect()
+    }
+
+    /// Bytes that some of the literals take as the predictor leaves them, or as they are where there is none.
+    fn looked_at(&self, some: &[usize], predictor: &Predictor) -> usize {
         let column = self.column();
-        let from = (literals.elements.len() / 2).saturating_sub(RUN / 2);
-        let run = &literals.elements[from..literals.elements.len().min(from + RUN)];
-        let mut values = Vec::with_capacity(run.len());
+        let mut values = Vec::with_capacity(some.len());
         let set = predictor.sets.first();
         if let Some(set) = set {
-            let mut is_in_run = vec![false; column.elements];
-            run.iter().for_each(|&n| is_in_run[n] = true);
-            set.each_difference(self.field(), |n| is_in_run[n], |difference| values.push(difference));
+            let mut is_one = vec![false; column.elements];
+            some.iter().for_each(|&n| is_one[n] = true);
+            set.each_difference(self.field(), |n| is_one[n], |difference| values.push(difference));
         } else {
-            values.extend(run.iter().map(|&n| self.kind.ordered(self.bits[column.base + n])));
+            values.extend(some.iter().map(|&n| self.kind.ordered(self.bits[column.base + n])));
         }
         let numbers = Numbers { values: &values, floats: None, is_predicted: set.is_some(), around: &Around::Line };
         residual::encode(&numbers, Effort::of(0)).len()
@@ -561,7 +572,7 @@ impl Data<'_> {
     }
 
     /// How far a set's predictions are off, as a count of representable numbers.
-    fn errors(&self, set: &Set, literals: &Literals) -> Vec<f64> {
+    pub(super) fn errors(&self, set: &Set, literals: &Literals) -> Vec<f64> {
         let mut errors = Vec::with_capacity(literals.elements.len());
         set.each_difference(
             self.field(),
@@ -618,43 +629,38 @@ impl Data<'_> {
             pool.extend(neighbours(dimensions, 1).into_iter().map(|At { steps, .. }| Term::Change(At { back, steps })));
         }
         let all: Vec<usize> = (0..literals.elements.len()).collect();
-        let mut rough = self.errors(&lorenzo, literals);
-        let bits = |errors: &[f64]| -> Vec<f32> { errors.iter().map(|e| about_log2(e + 0.5) as f32).collect() };
-        let mut sets: Vec<(Set, Vec<f32>)> = vec![(lorenzo, bits(&rough))];
-        if let Some((set, errors)) = since {
-            let sum = |bits: &[f32]| bits.iter().map(|&b| f64::from(b)).sum::<f64>();
-            let option = (set, bits(&errors));
-            if sum(&option.1) < sum(&sets[0].1) {
-                rough = errors;
-                sets.insert(0, option);
-            } else {
-                sets.push(option);
-            }
+        let mut sets: Vec<(Set, Vec<f64>)> = vec![{
+            let errors = self.errors(&lorenzo, literals);
+            (lorenzo, errors)
+        }];
+        if let Some(option) = since {
+            let at = if bits_of(option.1.iter().copied()) < bits_of(sets[0].1.iter().copied()) { 0 } else { 1 };
+            sets.insert(at, option);
         }
         let sets_max = SETS_MAX + sets.len() - 1;
-        if let Some((set, errors)) = self.fit(literals, &all, &rough, &pool) {
-            let whole = self.stencil(literals, &all, &rough, dimensions, (&set, &errors));
-            let (set, errors) = whole.unwrap_or((set, errors));
-            sets.push((set, bits(&errors)));
+        let importances = self.importances(literals, &sets[0].0);
+        if let Some(fitted) = self.fit(literals, &all, &importances, &pool) {
+            let whole = self.stencil(literals, &all, &importances, dimensions, &fitted);
+            let Fitted { set, errors, .. } = whole.unwrap_or(fitted);
+            sets.push((set, errors));
         }
         if self.effort == 1 {
-            let own = |bits: &[f32], part: f64| {
-                let sum: f64 = bits.iter().map(|&b| f64::from(b)).sum();
-                sum + sum / part
-            };
-            let of_set = |(set, bits): &(Set, Vec<f32>)| {
-                own(bits, if set.is_one_by_one() { ONE_BY_ONE_PART } else { f64::INFINITY })
+            let more = |bits: f64, part: f64| bits + bits / part;
+            let of_set = |(set, errors): &(Set, Vec<f64>)| {
+                more(bits_of(errors.iter().copied()), if set.is_one_by_one() { ONE_BY_ONE_PART } else { f64::INFINITY })
             };
             let best = sets.into_iter().min_by(|a, b| of_set(a).total_cmp(&of_set(b)));
             if dimensions > 1 && !self.column().is_placed {
                 let set = lorenzo_of_doubles(dimensions);
                 let errors = self.errors(&set, literals);
-                if best.as_ref().is_none_or(|best| own(&bits(&errors), LORENZO_PART) < of_set(best)) {
+                if best.as_ref().is_none_or(|best| more(bits_of(errors), LORENZO_PART) < of_set(best)) {
                     return Predictor::of(set);
                 }
             }
             return best.map_or_else(Predictor::none, |(set, _)| Predictor::of(set));
         }
+        let bits = |errors: &[f64]| -> Vec<f32> { errors.iter().map(|e| about_log2(e + 0.5) as f32).collect() };
+        let mut sets: Vec<(Set, Vec<f32>)> = sets.into_iter().map(|(set, errors)| (set, bits(&errors))).collect();
         let (mut which, mut sum) = choose_units(&sets, literals);
         while self.effort > 1 && !self.column().is_placed && sets.len() <= sets_max && literals.unit_count > 1 {
             // Another set for the units that gain least over the first so far.
@@ -677,7 +683,7 @@ impl Data<'_> {
             for _ in 0..2 {
                 let some: Vec<usize> =
                     (all.iter().copied()).filter(|&n| is_chosen[literals.units[n] as usize]).collect();
-                let Some((set, errors)) = self.fit(literals, &some, &rough, &pool) else { break };
+                let Some(Fitted { set, errors, .. }) = self.fit(literals, &some, &importances, &pool) else { break };
                 sets.push((set, bits(&errors)));
                 let (now, less) = choose_units(&sets, literals);
                 let option = sets.pop();
@@ -711,111 +717,6 @@ impl Data<'_> {
         let which = which.iter().map(|&set| number[usize::from(set)]).collect();
         Predictor { sets: kept, unit: UNIT, which, told: None }
     }
-
-    /// Terms and weights by some of the literals, and how far off they are for all of them.
-    fn fit(&self, literals: &Literals, some: &[usize], rough: &[f64], pool: &[Term]) -> Option<(Set, Vec<f64>)> {
-        let (first, then) = if self.effort > 1 { (SAMPLE, SAMPLE_FIT) } else { (SAMPLE_LITTLE, SAMPLE_FIT_LITTLE) };
-        let sample = spread(some, first);
-        // Rooted, so that where the other prediction was right by chance does not count too much.
-        let rooted: Vec<f64> = rough.iter().map(|error| error.sqrt()).collect();
-        let (target, floors, candidates) = self.sampled(literals, &sample, &rooted, pool);
-        let most = TERMS[(self.effort as usize - 1).min(TERMS.len() - 1)];
-        let selected = select(&target, &floors, candidates, most, 64.0 / some.len().max(1) as f64);
-        if selected.terms.is_empty() {
-            return None;
-        }
-        let terms: Vec<Term> = selected.terms.iter().map(|&t| pool[t]).collect();
-        let times = if self.effort > 1 { 3 } else { 1 };
-        self.weighed(literals, (some, then, times), rough, terms).map(|(_, set, errors)| (set, errors))
-    }
-
-    /// All neighbours at once, beside what a fitted set has of other columns, where that leaves clearly less than the set: on a
-    /// smooth field many weights cancel each other, and one neighbour alone does not show what it is good for.
-    fn stencil(
-        &self,
-        literals: &Literals,
-        some: &[usize],
-        rough: &[f64],
-        dimensions: usize,
-        (fitted, errors): (&Set, &[f64]),
-    ) -> Option<(Set, Vec<f64>)> {
-        let Set::Linear { terms, .. } = fitted else { return None };
-        if self.effort < 2 || dimensions < 2 || self.column().is_placed || literals.elements.len() < STENCIL_MIN {
-            return None;
-        }
-        let mut all: Vec<Term> = neighbours(dimensions, self.effort).into_iter().map(Term::Value).collect();
-        let others: Vec<Term> = terms.iter().copied().filter(|term| !all.contains(term)).collect();
-        all.splice(0..0, others);
-        all.truncate(TERMS_MAX);
-        let before: f64 = errors.iter().map(|&error| about_log2(error + 0.5)).sum();
-        let (bits, ..) = self.weighed(literals, (some, SAMPLE_FIT_LITTLE, 1), rough, all.clone())?;
-        if bits > before * STENCIL_PART {
-            return None;
-        }
-        self.weighed(literals, (some, SAMPLE_FIT, 3), rough, all).map(|(_, set, errors)| (set, errors))
-    }
-
-    /// Weights of terms by so many of some literals, fitted so many times; the bits that are left of these literals, and how far
-    /// off they are for all of them.
-    fn weighed(
-        &self,
-        literals: &Literals,
-        (some, most, times): (&[usize], usize, usize),
-        rough: &[f64],
-        terms: Vec<Term>,
-    ) -> Option<(f64, Set, Vec<f64>)> {
-        let sample = spread(some, most);
-        let mut best: Option<(f64, Set, Vec<f64>)> = None;
-        let mut scale = rough.to_vec();
-        for _ in 0..times {
-            let (target, _, columns) = self.sampled(literals, &sample, &scale, &terms);
-            let Some(weights) = solve(&target, &columns) else { break };
-            let set = Set::Linear { terms: terms.clone(), weights };
-            let errors = self.errors(&set, literals);
-            let bits: f64 = some.iter().map(|&n| about_log2(errors[n] + 0.5)).sum();
-            scale.clone_from(&errors);
-            if best.as_ref().is_some_and(|(least, ..)| bits >= *least) {
-                break;
-            }
-            best = Some((bits, set, errors));
-        }
-        best
-    }
-
-    /// Weighed targets, the least error that counts for each, and weighed terms. An error is measured by what another
-    /// prediction left at the place (`scale`): so that rough places do not decide about smooth ones.
-    fn sampled(
-        &self,
-        literals: &Literals,
-        sample: &[usize],
-        scale: &[f64],
-        terms: &[Term],
-    ) -> (Vec<f64>, Vec<f64>, Vec<Sampled>) {
-        let column = self.column();
-        let elements: Vec<usize> = sample.iter().map(|&n| literals.elements[n]).collect();
-        let target: Vec<f64> = elements.iter().map(|&n| self.values[column.base + n]).collect();
-        let mut scales: Vec<f64> = sample.iter().map(|&n| scale[n]).collect();
-        let mut sorted = scales.clone();
-        sorted.sort_by(f64::total_cmp);
-        let least = sorted.get(sorted.len() / 2).map_or(1.0, |median| median / 16.0).max(1.0);
-        scales.iter_mut().for_each(|s| *s = s.max(least));
-        let weigh: Vec<f64> = by_size(&target, precision(self.kind)).iter().zip(&scales).map(|(w, s)| w / s).collect();
-        let places: Vec<(&Array, [usize; 3])> = (elements.iter())
-            .map(|&n| {
-                let array = locate(column, n);
-                let (at, [_, ny, nx]) = (n - array.start, array.dims);
-                (array, [at / nx / ny, at / nx % ny, at % nx])
-            })
-            .collect();
-        let weighed = |term: &Term| {
-            let mut candidate = self.place.gather(*term, &places, self.values);
-            candidate.iter_mut().zip(&weigh).for_each(|(x, w)| *x *= w);
-            candidate
-        };
-        let candidates = terms.iter().map(weighed).collect();
-        let target = target.iter().zip(&weigh).map(|(y, w)| y * w).collect();
-        (target, scales.iter().map(|s| 0.5 / s).collect(), candidates)
-    }
 }
 
 /// The best set for each unit, and the bits that are left in all.
@@ -835,9 +736,4 @@ fn choose_units(sets: &[(Set, Vec<f32>)], literals: &Literals) -> (Vec<u8>, f64)
         })
         .collect();
     (which, sum)
-}
-
-fn spread(all: &[usize], most: usize) -> Vec<usize> {
-    let count = all.len().min(most);
-    (0..count).map(|n| all[n * all.len() / count]).collect()
 }

@@ -4,7 +4,7 @@
 //! rows of particles are put in the order of their numbers (`tables.rs`, `curve.rs`, `chain.rs`); columns are put in an order
 //! (`order.rs`); runs that occur before are taken out (`repeats.rs`, `strides.rs`); each column gets the predictor that leaves the fewest bits of a
 //! sample (`choose.rs`): a weighted sum of neighbours in up to three dimensions, of other columns, of products and
-//! quotients of them (`linear.rs`, `fit.rs`), of what the particles around tell (`kernel.rs`, `neighbours.rs`), or integer
+//! quotients of them (`linear.rs`, `weights.rs`, `fit.rs`), of what the particles around tell (`kernel.rs`, `neighbours.rs`), or integer
 //! differences, or none (`predictor.rs`); the differences, as a count of representable numbers, are coded (`residual.rs`). What
 //! coarse and fine grids tell of each other is in `nested.rs`, numbers in files that nobody described in `records.rs`, what an
 //! older checkpoint tells in `older.rs`.
@@ -30,6 +30,7 @@ mod residual;
 mod strides;
 mod tables;
 mod tree;
+mod weights;
 
 use crate::codec::{
     ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Older, Work, resize_for_overwrite, threads,

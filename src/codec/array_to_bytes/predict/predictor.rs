@@ -576,7 +576,11 @@ impl Predictor {
         let is_looked_around = effort > 1 && left.len() >= AROUND_MIN && is_grid(column);
         let around = if is_looked_around { around(column, marks) } else { Around::Line };
         let is_predicted = !self.sets.is_empty();
-        residual::encode(&Numbers { values: &left, floats, is_predicted, around: &around }, Effort::of(effort))
+        let effort = match is_looked_around && !column.is_placed {
+            true => Effort::of(effort).on_grids(),
+            false => Effort::of(effort),
+        };
+        residual::encode(&Numbers { values: &left, floats, is_predicted, around: &around }, effort)
     }
 
     /// The codes of a column's elements that are nearly copied, and of those that their blocks tell.

@@ -62,8 +62,10 @@ pub(super) struct Numbers<'a> {
     pub around: &'a Around,
 }
 
-/// The range coder must save this part: it is decoded in several times the time.
+/// The range coder must save one part in so many, since it is decoded in several times the time; of what lies on grids one in so
+/// many: there it has least to do beside the sums over neighbours.
 const SYMBOLS_PART: usize = 64;
+const SYMBOLS_PART_OF_GRIDS: usize = 256;
 /// Bytes that noise leaves of a number at least.
 const NOISE_BYTES: usize = 2;
 /// Numbers of a run that tells whether zstd can leave less of all, at the most and at least; the part of all that it is at the most;
@@ -80,16 +82,22 @@ const ZSTD_LEVEL_FAST: i32 = 1;
 pub(super) struct Effort {
     pub pco_level: usize,
     pub zstd_level: i32,
-    pub symbols: bool,
+    /// The part that the range coder must save; `None` where it is not tried.
+    pub symbols: Option<usize>,
 }
 
 impl Effort {
     pub(super) fn of(effort: u32) -> Self {
         match effort {
-            0 => Self { pco_level: 4, zstd_level: 1, symbols: false },
-            1 => Self { pco_level: 7, zstd_level: 3, symbols: false },
-            _ => Self { pco_level: 8, zstd_level: 12, symbols: true },
+            0 => Self { pco_level: 4, zstd_level: 1, symbols: None },
+            1 => Self { pco_level: 7, zstd_level: 3, symbols: None },
+            _ => Self { pco_level: 8, zstd_level: 12, symbols: Some(SYMBOLS_PART) },
         }
+    }
+
+    /// The same for numbers on grids.
+    pub(super) fn on_grids(self) -> Self {
+        Self { symbols: self.symbols.map(|_| SYMBOLS_PART_OF_GRIDS), ..self }
     }
 }
 
@@ -118,18 +126,18 @@ pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
     if let Some(Ok(code)) = numbers.floats.map(|floats| simple_compress(floats, &config)) {
         keep(&mut best, Way::PcoFloats, &code);
     }
-    if effort.symbols {
+    if let Some(part) = effort.symbols {
         let (way, code) = match numbers.around {
             Around::Line => (Way::Symbols, symbols::<CONTEXTS>(values, &Around::Line)),
             around => (Way::Around, symbols::<CONTEXTS_AROUND>(values, around)),
         };
-        if best.is_empty() || code.len() + code.len() / SYMBOLS_PART < best.len() {
+        if best.is_empty() || code.len() + code.len() / part < best.len() {
             keep(&mut best, way, &code);
         }
     }
     // Of many numbers a run tells first, but where no time is spared.
     let run = (values.len() / RUNS_MIN).min(RUN);
-    let run = (!effort.symbols && run >= RUN_MIN).then(|| &values[(values.len() - run) / 2..][..run]);
+    let run = (effort.symbols.is_none() && run >= RUN_MIN).then(|| &values[(values.len() - run) / 2..][..run]);
     let may_be_less = |best: &[u8], planes: fn(&[i64]) -> Vec<u8>, level: i32| {
         run.is_none_or(|run| {
             let of_run = zstd(&planes(run), level);
@@ -144,7 +152,9 @@ pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
     }
     // What prediction leaves repeats no bytes, unless it is next to nothing.
     let is_short = best.len() < values.len();
-    if (!numbers.is_predicted || effort.symbols && is_short) && may_be_less(&best, to_bytes, effort.zstd_level) {
+    if (!numbers.is_predicted || effort.symbols.is_some() && is_short)
+        && may_be_less(&best, to_bytes, effort.zstd_level)
+    {
         let shuffled = to_bytes(values);
         // Of many bits a number most are noise: there a high level takes long, and does not make up for much.
         let is_near = |code: Vec<u8>| code.len() < best.len() + best.len() / 4;
@@ -156,7 +166,7 @@ pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
             keep(&mut best, Way::Bytes, &code);
         }
         // Numbers whose bytes repeat do so themselves, perhaps, which a sample does not always show.
-        if effort.symbols && !numbers.is_predicted && best[0] == Way::Bytes as u8 {
+        if effort.symbols.is_some() && !numbers.is_predicted && best[0] == Way::Bytes as u8 {
             let config = config.with_delta_spec(DeltaSpec::TryLookback);
             if let Some((way, code)) = to_pco(values, &config) {
                 keep(&mut best, way, &code);
@@ -529,7 +539,7 @@ mod tests {
         fn numbers_come_back_each_way(
             values in numbers(), is_predicted in any::<bool>(), symbols in any::<bool>(), places in any::<u64>(),
         ) {
-            let effort = Effort { pco_level: 4, zstd_level: 3, symbols };
+            let effort = Effort { pco_level: 4, zstd_level: 3, symbols: symbols.then_some(SYMBOLS_PART) };
             let at = |n: usize, k: u64| (places.rotate_left(n as u32).wrapping_mul(k) % (n as u64 + 1)) as u32;
             let some = (0..values.len()).map(|n| [at(n, 1), at(n, 3), at(n, 7)]);
             let grids = Around::Grids(grids_of(values.len(), places as usize % 5 + 1));

@@ -1,0 +1,227 @@
+//! Which terms a column is told by, and how much each weighs: fitted on a sample of its literals.
+//!
+//! What is to be small is not the square of an error but its length in bits, and least squares are weighed so that they come near
+//! to that: an error counts the less, the farther off other predictions are at the place. How far they are off is not taken
+//! from the place alone: where they were right by chance, an error would count so much that the fit did again what they do.
+//! So it is the mean of those around (`Reach::Near`). Where a field is smooth but for shocks, the place alone (`Reach::Own`)
+//! leaves shocks out better. Both are tried, and what leaves fewer bits is taken.
+
+use super::choose::{Data, Literals, neighbours};
+use super::fit::{Sampled, TERMS_MAX, select, solve};
+use super::layout::Array;
+use super::linear::{Term, locate};
+use super::numbers::about_log2;
+use super::order::precision;
+use super::predictor::Set;
+
+/// Places that terms are chosen by, and that weights are fitted on, and how often.
+const SAMPLES: (usize, usize, usize) = (2048, 1 << 14, 3);
+/// The same at the lowest effort.
+const SAMPLES_LITTLE: (usize, usize, usize) = (1024, 4096, 1);
+/// Terms of a prediction, by effort.
+const TERMS: [usize; 3] = [8, 16, 24];
+/// Elements of which all neighbours are tried at once.
+const STENCIL_MIN: usize = 1 << 12;
+/// What part of the bits all neighbours may leave; the first at the lowest effort, since they take time to add up.
+const STENCIL_PARTS: [f64; 2] = [0.98, 0.995];
+/// So many literals before and after one tell how far off predictions are there.
+const NEAR: usize = 4;
+/// An error below this part of the middle one counts no more than that.
+const LEAST_PART: f64 = 1.0 / 16.0;
+/// Numbers count as no smaller than this part of the mean.
+const SIZE_PART: f64 = 1e-6;
+
+/// Whether how far off predictions are is taken from the place itself, or from those around it, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    Own,
+    Near,
+}
+
+/// What an error counts at each literal.
+pub(super) struct Importance {
+    reach: Reach,
+    each: Vec<f64>,
+}
+
+/// Terms with their weights, how far off they are for all literals, and the bits that these errors take of the literals that
+/// they were fitted to.
+pub(super) struct Fitted {
+    pub set: Set,
+    pub errors: Vec<f64>,
+    bits: f64,
+}
+
+/// Bits that errors take, as counts of representable numbers: those of each one, and what it takes to say how many these are.
+pub(super) fn bits_of(errors: impl IntoIterator<Item = f64>) -> f64 {
+    let (mut sum, mut lengths) = (0.0, [0u32; u64::BITS as usize + 2]);
+    for error in errors {
+        let bits = about_log2(error + 0.5); // from -1 to 64
+        sum += bits;
+        lengths[((bits + 1.0) as usize).min(lengths.len() - 1)] += 1;
+    }
+    let lengths = || lengths.iter().filter(|&&n| n > 0).map(|&n| f64::from(n));
+    let all: f64 = lengths().sum();
+    sum + lengths().map(|n| n * (all / n).log2()).sum::<f64>()
+}
+
+/// So many of all at most, from everywhere, each from anywhere in its share: every 64th would be the first of its row over and over.
+pub(super) fn spread(all: &[usize], most: usize) -> Vec<usize> {
+    let count = all.len().min(most);
+    let one = |n: usize| {
+        let (from, end) = (n * all.len() / count, (n + 1) * all.len() / count);
+        let part = noise(n as u32);
+        all[from + ((u64::from(part) * (end - from) as u64) >> 32) as usize]
+    };
+    (0..count).map(one).collect()
+}
+
+/// A number that looks like chance, always the same: the finalizer of MurmurHash3 (A. Appleby, public domain).
+fn noise(n: u32) -> u32 {
+    let mut hash = n.wrapping_add(1).wrapping_mul(0x9E37_79B9);
+    hash = (hash ^ (hash >> 16)).wrapping_mul(0x85EB_CA6B);
+    hash = (hash ^ (hash >> 13)).wrapping_mul(0xC2B2_AE35);
+    hash ^ (hash >> 16)
+}
+
+impl Data<'_> {
+    /// What errors count, by how far off a set is.
+    pub(super) fn importances(&self, literals: &Literals, set: &Set) -> [Importance; 2] {
+        [Reach::Near, Reach::Own].map(|reach| self.importance(literals, set, reach))
+    }
+
+    fn importance(&self, literals: &Literals, set: &Set, reach: Reach) -> Importance {
+        let base = self.column().base;
+        let (mut off, mut sizes) = (Vec::new(), Vec::new());
+        let mut elements = literals.elements.iter();
+        let finite = |x: f64| if x.is_finite() { x.abs() } else { 0.0 };
+        let found = |difference: i64| {
+            let Some(n) = elements.next() else { return };
+            let bits = self.bits[base + n];
+            let told = self.kind.unordered(self.kind.ordered(bits).wrapping_sub(difference));
+            let value = self.kind.value(bits);
+            off.push(finite(value - self.kind.value(told)));
+            sizes.push(finite(value));
+        };
+        set.each_difference(self.field(), |n| literals.is_one[n], found);
+        let least = sizes.iter().sum::<f64>() / sizes.len().max(1) as f64 * SIZE_PART;
+        sizes.iter_mut().for_each(|size| *size = (*size + least).max(f64::MIN_POSITIVE));
+        let mut parts: Vec<f64> = off.iter().zip(&sizes).map(|(off, size)| off / size).collect();
+        let middle = parts.len() / 2;
+        let median = if parts.is_empty() { 0.0 } else { *parts.select_nth_unstable_by(middle, f64::total_cmp).1 };
+        let least = (median * LEAST_PART).max(1.0 / precision(self.kind));
+        let near = if reach == Reach::Near { NEAR } else { 0 };
+        let each = |n: usize| {
+            let around = &off[n.saturating_sub(near)..(n + near + 1).min(off.len())];
+            let others = (around.iter().sum::<f64>() - off[n]) / (around.len() - 1).max(1) as f64;
+            let importance = 1.0 / others.max(off[n]).max(sizes[n] * least);
+            if importance.is_finite() { importance } else { 0.0 }
+        };
+        Importance { reach, each: (0..off.len()).map(each).collect() }
+    }
+
+    fn samples(&self) -> (usize, usize, usize) {
+        if self.effort > 1 { SAMPLES } else { SAMPLES_LITTLE }
+    }
+
+    /// Terms and weights by some of the literals: the importances that leave the fewest bits of these.
+    pub(super) fn fit(
+        &self,
+        literals: &Literals,
+        some: &[usize],
+        importances: &[Importance],
+        pool: &[Term],
+    ) -> Option<Fitted> {
+        let sample = spread(some, self.samples().0);
+        let most = TERMS[(self.effort as usize - 1).min(TERMS.len() - 1)];
+        let with = |importance: &Importance| {
+            let (target, floors, candidates) = self.sampled(literals, &sample, importance, pool);
+            let selected = select(&target, &floors, candidates, most, 64.0 / some.len().max(1) as f64);
+            let terms: Vec<Term> = selected.terms.iter().map(|&t| pool[t]).collect();
+            self.weighed(literals, some, importance, terms)
+        };
+        importances.iter().filter_map(with).min_by(|a, b| a.bits.total_cmp(&b.bits))
+    }
+
+    /// All neighbours at once, beside what a fitted set has of other columns, where that leaves clearly less than the set: on a
+    /// smooth field many weights cancel each other, and one neighbour alone does not show what it is good for.
+    pub(super) fn stencil(
+        &self,
+        literals: &Literals,
+        some: &[usize],
+        importances: &[Importance],
+        dimensions: usize,
+        fitted: &Fitted,
+    ) -> Option<Fitted> {
+        let Set::Linear { terms, .. } = &fitted.set else { return None };
+        if dimensions < 2 || self.column().is_placed || literals.elements.len() < STENCIL_MIN {
+            return None;
+        }
+        let mut all: Vec<Term> = neighbours(dimensions, self.effort).into_iter().map(Term::Value).collect();
+        let others: Vec<Term> = terms.iter().copied().filter(|term| !all.contains(term)).collect();
+        all.splice(0..0, others);
+        all.truncate(TERMS_MAX);
+        let with = |importance: &Importance| self.weighed(literals, some, importance, all.clone());
+        let best = importances.iter().filter_map(with).min_by(|a, b| a.bits.total_cmp(&b.bits));
+        best.filter(|best| best.bits < fitted.bits * STENCIL_PARTS[usize::from(self.effort > 1)])
+    }
+
+    /// Weights of terms by some literals; again by how far off these are, as long as that leaves less.
+    fn weighed(
+        &self,
+        literals: &Literals,
+        some: &[usize],
+        importance: &Importance,
+        terms: Vec<Term>,
+    ) -> Option<Fitted> {
+        if terms.is_empty() {
+            return None;
+        }
+        let (_, most, times) = self.samples();
+        let sample = spread(some, most);
+        let mut best: Option<Fitted> = None;
+        for _ in 0..times {
+            let again = best.as_ref().map(|best| self.importance(literals, &best.set, importance.reach));
+            let (target, _, columns) = self.sampled(literals, &sample, again.as_ref().unwrap_or(importance), &terms);
+            let Some(weights) = solve(&target, &columns) else { break };
+            let set = Set::Linear { terms: terms.clone(), weights };
+            let errors = self.errors(&set, literals);
+            let bits = bits_of(some.iter().map(|&n| errors[n]));
+            if best.as_ref().is_some_and(|best| bits >= best.bits) {
+                break;
+            }
+            best = Some(Fitted { set, errors, bits });
+        }
+        best
+    }
+
+    /// Weighed targets, the least error that counts for each, and weighed terms, at some of the literals.
+    fn sampled(
+        &self,
+        literals: &Literals,
+        sample: &[usize],
+        importance: &Importance,
+        terms: &[Term],
+    ) -> (Vec<f64>, Vec<f64>, Vec<Sampled>) {
+        let column = self.column();
+        let elements: Vec<usize> = sample.iter().map(|&n| literals.elements[n]).collect();
+        let weigh: Vec<f64> = sample.iter().map(|&n| importance.each[n]).collect();
+        let mut target: Vec<f64> = elements.iter().map(|&n| self.values[column.base + n]).collect();
+        target.iter_mut().zip(&weigh).for_each(|(y, w)| *y *= w);
+        let half = 0.5 / precision(self.kind);
+        let floors = target.iter().map(|y| (y.abs() * half).max(f64::MIN_POSITIVE)).collect();
+        let places: Vec<(&Array, [usize; 3])> = (elements.iter())
+            .map(|&n| {
+                let array = locate(column, n);
+                let (at, [_, ny, nx]) = (n - array.start, array.dims);
+                (array, [at / nx / ny, at / nx % ny, at % nx])
+            })
+            .collect();
+        let weighed = |term: &Term| {
+            let mut candidate = self.place.gather(*term, &places, self.values);
+            candidate.iter_mut().zip(&weigh).for_each(|(x, w)| *x *= w);
+            candidate
+        };
+        (target, floors, terms.iter().map(weighed).collect())
+    }
+}
