@@ -306,6 +306,36 @@ fn in_haste_a_field_around_0_is_told_by_the_lorenzo_sum_of_doubles() {
 }
 
 #[test]
+fn a_field_that_its_neighbours_tell_takes_no_more_than_what_they_do_not_tell() {
+    // Each value is a weighted sum of the eight before it within two steps, plus noise from -4 to 4: no other prediction leaves
+    // less. Rows are as long as a power of two, so that a sample at one distance would be of few columns.
+    const SIDE: usize = 256;
+    let along = [1.0, -1.8, 0.81]; // (1 - 0.9 z)^2
+    let mut field = vec![0.0f64; SIDE * SIDE];
+    for (n, noise) in rough((SIDE * SIDE) as u64).enumerate() {
+        let (i, j) = (n / SIDE, n % SIDE);
+        let mut told = 0.0;
+        for (back, a) in along.iter().enumerate().take(i + 1) {
+            for (left, b) in along.iter().enumerate().take(j + 1).filter(|(left, _)| back + left > 0) {
+                told -= a * b * field[(i - back) * SIDE + j - left];
+            }
+        }
+        field[n] = told + noise - 4.0;
+    }
+    let not_told: f64 = field.iter().map(|x| 8f64.log2() - (x.abs().next_up() - x.abs()).log2()).sum::<f64>() / 8.0;
+    let raw: Vec<u8> = field.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let array = ArrayShape { elements: field.len() as u64, dims: vec![SIDE as u64; 2], ..ArrayShape::default() };
+    let mut scratch = Scratch::default();
+    for effort in [1, 2] {
+        let chain = Chain::predict(&ElementType::F64, effort).expect("numbers");
+        let stored = chain.encode(&raw, std::slice::from_ref(&array), &mut scratch).expect("encodes");
+        assert_eq!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes"), raw);
+        let least = not_told as usize;
+        assert!(stored.len() * 100 < least * 104, "effort {effort}: {} bytes, at least {least}", stored.len());
+    }
+}
+
+#[test]
 fn rows_in_the_order_of_their_numbers_take_less_than_in_the_order_they_came_in() {
     let (arrays, raw) = rows(16, &[1500, 1500, 1094], 2);
     let mut scratch = Scratch::default();
