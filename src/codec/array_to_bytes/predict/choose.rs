@@ -24,7 +24,7 @@ const TOLD_BITS_MAX: f64 = 30.0;
 /// In tables fitted weights must save this part: rows are short there, and each element waits for the one before.
 const WEIGHTS_PART: usize = 16;
 /// At the lowest effort weights by which each element of a row waits for the one before must save this part.
-const ONE_BY_ONE_PART: f64 = 128.0;
+const ONE_BY_ONE_PART: f64 = 64.0;
 /// And the Lorenzo sum of doubles this part, which is not fitted to anything.
 const LORENZO_PART: f64 = 48.0;
 /// Below this many elements a column gets no fitted weights.
@@ -496,7 +496,9 @@ impl Data<'_> {
             if !column.is_placed && more - less < more / TIE_PART {
                 let both = [other, none].map(|option| (code(&option), option));
                 let [predicted, plain] = both;
-                let (code, chosen) = if predicted.0.len() < plain.0.len() { predicted } else { plain };
+                let waits = matches!(&predicted.1.sets[..], [set] if set.is_one_by_one());
+                let own = predicted.0.len() as f64 * if waits { 1.0 + 1.0 / ONE_BY_ONE_PART } else { 1.0 };
+                let (code, chosen) = if own < plain.0.len() as f64 { predicted } else { plain };
                 return (chosen, code);
             }
             let chosen = if predicted < plain { other } else { none };

@@ -85,9 +85,10 @@ fn noise(n: u32) -> u32 {
 }
 
 impl Data<'_> {
-    /// What errors count, by how far off a set is.
-    pub(super) fn importances(&self, literals: &Literals, set: &Set) -> [Importance; 2] {
-        [Reach::Near, Reach::Own].map(|reach| self.importance(literals, set, reach))
+    /// What errors count, by how far off a set is. In tables one way must do: there rows are short, and fits take long.
+    pub(super) fn importances(&self, literals: &Literals, set: &Set) -> Vec<Importance> {
+        let reaches = if self.column().is_placed { &[Reach::Near][..] } else { &[Reach::Near, Reach::Own] };
+        reaches.iter().map(|&reach| self.importance(literals, set, reach)).collect()
     }
 
     fn importance(&self, literals: &Literals, set: &Set, reach: Reach) -> Importance {
@@ -162,7 +163,8 @@ impl Data<'_> {
         all.splice(0..0, others);
         all.truncate(TERMS_MAX);
         let with = |importance: &Importance| self.weighed(literals, some, importance, all.clone());
-        let best = importances.iter().filter_map(with).min_by(|a, b| a.bits.total_cmp(&b.bits));
+        let ways = if self.effort > 1 { importances.len() } else { 1 };
+        let best = importances.iter().take(ways).filter_map(with).min_by(|a, b| a.bits.total_cmp(&b.bits));
         best.filter(|best| best.bits < fitted.bits * STENCIL_PARTS[usize::from(self.effort > 1)])
     }
 
