@@ -22,7 +22,7 @@ pub(super) const FAMILY_MAX: usize = 32;
 /// Cells that blocks tell are told well if no more bits are left.
 const TOLD_BITS_MAX: f64 = 30.0;
 /// In tables fitted weights must save this part: rows are short there, and each element waits for the one before.
-const WEIGHTS_PART: usize = 16;
+const WEIGHTS_PART: usize = 12;
 /// At the lowest effort weights by which each element of a row waits for the one before must save this part.
 const ONE_BY_ONE_PART: f64 = 64.0;
 /// And the Lorenzo sum of doubles this part, which is not fitted to anything.
@@ -338,7 +338,7 @@ pub(super) fn neighbours(dimensions: usize, effort: u32) -> Vec<At> {
     match (dimensions, effort) {
         (3, 1) => reach(1, 1),
         (3, _) => reach(1, 4),
-        (_, 1) => reach(2, 4),
+        (_, 1) => reach(2, 3),
         (_, _) => reach(3, 4),
     }
 }
