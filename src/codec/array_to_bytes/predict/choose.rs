@@ -536,10 +536,15 @@ impl Data<'_> {
 
     /// Literals that follow each other, here and there in the column.
     fn some_runs(&self) -> Vec<usize> {
-        let all: Vec<usize> = (0..self.column().elements).filter(|&n| self.marks.kinds[n] == LITERAL).collect();
-        let each = (all.len() / RUNS).min(LOOKED_AT / RUNS);
-        let run = |n: usize| &all[(all.len() - each) * (2 * n + 1) / (2 * RUNS)..][..each];
-        (0..RUNS).flat_map(run).copied().collect()
+        let count = self.marks.count(LITERAL);
+        let each = (count / RUNS).min(LOOKED_AT / RUNS);
+        let (mut literals, mut at) = (self.marks.all(LITERAL), 0);
+        let mut some = Vec::with_capacity(each * RUNS);
+        for from in (0..RUNS).map(|n| n * count / RUNS + (count / RUNS - each) / 2) {
+            some.extend(literals.by_ref().skip(from - at).take(each));
+            at = from + each;
+        }
+        some
     }
 
     /// Bytes that some of the literals take as the predictor leaves them, or as they are where there is none.

@@ -38,6 +38,12 @@ enum Reach {
     Near,
 }
 
+/// How far a set is off at each literal, and the size of the number there, neither of which is infinite.
+struct Off {
+    off: Vec<f64>,
+    sizes: Vec<f64>,
+}
+
 /// What an error counts at each literal.
 pub(super) struct Importance {
     reach: Reach,
@@ -88,10 +94,12 @@ impl Data<'_> {
     /// What errors count, by how far off a set is. In tables one way must do: there rows are short, and fits take long.
     pub(super) fn importances(&self, literals: &Literals, set: &Set) -> Vec<Importance> {
         let reaches = if self.column().is_placed { &[Reach::Near][..] } else { &[Reach::Near, Reach::Own] };
-        reaches.iter().map(|&reach| self.importance(literals, set, reach)).collect()
+        let off = self.off(literals, set);
+        reaches.iter().map(|&reach| self.importance(&off, reach)).collect()
     }
 
-    fn importance(&self, literals: &Literals, set: &Set, reach: Reach) -> Importance {
+    /// How far a set is off at each literal, and the size of what is there.
+    fn off(&self, literals: &Literals, set: &Set) -> Off {
         let base = self.column().base;
         let (mut off, mut sizes) = (Vec::new(), Vec::new());
         let mut elements = literals.elements.iter();
@@ -107,7 +115,11 @@ impl Data<'_> {
         set.each_difference(self.field(), |n| literals.is_one[n], found);
         let least = sizes.iter().sum::<f64>() / sizes.len().max(1) as f64 * SIZE_PART;
         sizes.iter_mut().for_each(|size| *size = (*size + least).max(f64::MIN_POSITIVE));
-        let mut parts: Vec<f64> = off.iter().zip(&sizes).map(|(off, size)| off / size).collect();
+        Off { off, sizes }
+    }
+
+    fn importance(&self, Off { off, sizes }: &Off, reach: Reach) -> Importance {
+        let mut parts: Vec<f64> = off.iter().zip(sizes).map(|(off, size)| off / size).collect();
         let middle = parts.len() / 2;
         let median = if parts.is_empty() { 0.0 } else { *parts.select_nth_unstable_by(middle, f64::total_cmp).1 };
         let least = (median * LEAST_PART).max(1.0 / precision(self.kind));
@@ -145,7 +157,8 @@ impl Data<'_> {
     }
 
     /// All neighbours at once, beside what a fitted set has of other columns, where that leaves clearly less than the set: on a
-    /// smooth field many weights cancel each other, and one neighbour alone does not show what it is good for.
+    /// smooth field many weights cancel each other, and one neighbour alone does not show what it is good for. At the lowest effort
+    /// by the first importances only.
     pub(super) fn stencil(
         &self,
         literals: &Literals,
@@ -183,7 +196,7 @@ impl Data<'_> {
         let sample = spread(some, most);
         let mut best: Option<Fitted> = None;
         for _ in 0..times {
-            let again = best.as_ref().map(|best| self.importance(literals, &best.set, importance.reach));
+            let again = best.as_ref().map(|best| self.importance(&self.off(literals, &best.set), importance.reach));
             let (target, _, columns) = self.sampled(literals, &sample, again.as_ref().unwrap_or(importance), &terms);
             let Some(weights) = solve(&target, &columns) else { break };
             let set = Set::Linear { terms: terms.clone(), weights };
