@@ -86,9 +86,9 @@ impl Default for PlanOptions {
 }
 
 impl PlanOptions {
-    /// The defaults for a profile.
-    pub fn of(profile: &Profile) -> Self {
-        let (segment_bytes, together) = (profile.segment_bytes(), profile.is_together());
+    /// The defaults for a profile, and for so many bytes of checkpoint in memory.
+    pub fn of(profile: &Profile, budget_bytes: u64) -> Self {
+        let (segment_bytes, together) = (profile.segment_bytes(budget_bytes), profile.is_together());
         Self { segment_bytes, together, spread: *profile == Profile::Fast, ..Self::default() }
     }
 
@@ -503,20 +503,26 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_takes_no_more_memory_than_the_least_budget_whatever_its_elements() {
-        for profile in [Profile::Fast, Profile::Balanced, Profile::Max] {
+    fn a_segment_takes_no_more_memory_than_the_budget_whatever_its_elements() {
+        let with_budgets = |profile: Profile| {
+            let least = profile.segment_bytes(0) * profile.memory_per_raw_byte();
+            [least, profile.budget_mib() << 20].map(|budget_bytes| (profile.clone(), budget_bytes))
+        };
+        for (profile, budget_bytes) in
+            [Profile::Fast, Profile::Balanced, Profile::Max].into_iter().flat_map(with_budgets)
+        {
             for n in 0..8 {
                 let element = [ElementType::F64, ElementType::Bytes][n % 2].clone();
                 let scheme = [Scheme::Agnostic, Scheme::AgnosticBlock, Scheme::Aware, Scheme::AwareBlock][n / 2];
                 let mut files = files(&[vec![80 << 20]]);
                 files[0].variables[0].element = element.clone();
                 let classes = classify(&files, &Naming::default());
-                let options = PlanOptions { scheme, ..PlanOptions::of(&profile) };
+                let options = PlanOptions { scheme, ..PlanOptions::of(&profile, budget_bytes) };
                 let segments = plan(&files, &classes, &options, |_| false);
                 assert_eq!(segments.iter().map(|segment| segment.raw_bytes.0).sum::<u64>(), 80 << 20);
                 for segment in segments {
                     let memory = segment.raw_bytes.0 * profile.memory_per_raw_byte_of(&element);
-                    assert!(memory <= profile.segment_bytes() * profile.memory_per_raw_byte(), "{profile}: {memory}");
+                    assert!(memory <= budget_bytes, "{profile}: {memory} of {budget_bytes}");
                 }
             }
         }

@@ -166,7 +166,11 @@ impl AncOptions {
                 "it must be at most 64, or 0 for what suits the profile",
             );
         }
-        let segment_bytes = if self.segment_mib == 0 { self.profile.segment_bytes() } else { self.segment_mib << 20 };
+        let budget_bytes = self.budget_mib().saturating_mul(1 << 20);
+        let segment_bytes = match self.segment_mib {
+            0 => self.profile.segment_bytes(budget_bytes),
+            segment_mib => segment_mib << 20,
+        };
         let least_mib = least_budget(segment_bytes, &self.profile).div_ceil(1 << 20);
         if self.budget_mib() < least_mib || self.budget_mib > 1 << 20 {
             return wrong(
@@ -239,7 +243,7 @@ impl AncOptions {
             block_bytes,
             segment_bytes,
             small_bytes: self.small_bytes,
-            ..PlanOptions::of(&self.profile)
+            ..PlanOptions::of(&self.profile, budget_bytes)
         };
         let flush = FlushOptions {
             plan,
@@ -264,7 +268,7 @@ impl AncOptions {
             spread: Duration::from_secs(self.spread_seconds),
             flushes: self.flushes,
         };
-        Ok(AncConfig { store: self.store.clone(), listen, hub, budget_bytes: self.budget_mib() << 20 })
+        Ok(AncConfig { store: self.store.clone(), listen, hub, budget_bytes })
     }
 }
 

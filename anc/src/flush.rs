@@ -315,16 +315,16 @@ fn fetch_merge_compress(
     let (files, spare) = (&flush.files[..], flush.spare);
     let bytes_of = |index: usize| segments[index].raw_bytes.0 as usize; // at most 1 GiB
 
-    let fetch_next = || -> Option<Result<RawSegment, FlushError>> {
-        let (index, lease) = {
-            let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
-            let index = next.next().filter(|_| !stopped.load(Ordering::Relaxed))?;
-            let (segment, profile) = (&segments[index], &flush.options.profile);
-            let bytes = segment.raw_bytes.0 * profile.memory_per_raw_byte_of(&segment.element);
-            (index, flush.budget.lease(bytes + back.memory_bytes(index, profile)))
-        };
+    let lease_next = || -> Option<(usize, Lease)> {
+        let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = next.next().filter(|_| !stopped.load(Ordering::Relaxed))?;
+        let (segment, profile) = (&segments[index], &flush.options.profile);
+        let bytes = segment.raw_bytes.0 * profile.memory_per_raw_byte_of(&segment.element);
+        Some((index, flush.budget.lease(bytes + back.memory_bytes(index, profile))))
+    };
+    let fetch = |(index, lease): (usize, Lease)| -> Result<RawSegment, FlushError> {
         let fetched = unpanicked(|| Ok(fetch_segment(flush.source, &segments[index], files, spare.take_raw())?));
-        Some(fetched.map(|(raw, all_checked)| RawSegment { index, raw, all_checked, lease }))
+        fetched.map(|(raw, all_checked)| RawSegment { index, raw, all_checked, lease })
     };
     let is_raw = matches!(flush.options.profile, Profile::Raw);
     let code = |mut coder: Coder<'_>, RawSegment { index, raw, all_checked, lease }: RawSegment| {
@@ -358,10 +358,10 @@ fn fetch_merge_compress(
     let apart = Apart::default();
     std::thread::scope(|scope| {
         for _ in 0..fetching {
-            let (fetch_next, to_compress, to_write) = (&fetch_next, to_compress.clone(), to_write.clone());
-            let as_it_is = &as_it_is;
+            let (lease_next, fetch, as_it_is) = (&lease_next, &fetch, &as_it_is);
+            let (to_compress, to_write) = (to_compress.clone(), to_write.clone());
             scope.spawn(move || {
-                while let Some(fetched) = fetch_next() {
+                while let Some(fetched) = lease_next().map(fetch) {
                     let is_over = match fetched {
                         Ok(raw) if is_raw => to_write.send(Ok(as_it_is(raw))).is_err(),
                         Ok(raw) => to_compress.send(raw).is_err(),
@@ -377,7 +377,7 @@ fn fetch_merge_compress(
             });
         }
         for _ in 0..threads {
-            let (fetch_next, code, as_it_is) = (&fetch_next, &code, &as_it_is);
+            let (lease_next, fetch, code, as_it_is) = (&lease_next, &fetch, &code, &as_it_is);
             let (raw_segments, to_write) = (&raw_segments, to_write.clone());
             let apart = &apart;
             scope.spawn(move || {
@@ -385,11 +385,9 @@ fn fetch_merge_compress(
                 let receive = || raw_segments.lock().unwrap_or_else(PoisonError::into_inner).recv().ok().map(Ok);
                 let coder = || spare.coder(flush.options.threads);
                 let next = || match fetching {
-                    // Not before it can be coded: until then it would only go out of the caches.
-                    0 => {
-                        let coder = coder();
-                        fetch_next().map(|fetched| (coder, fetched))
-                    }
+                    // Not before it can be coded: until then it would only go out of the caches. Nor a coder before
+                    // there is memory: what is used over and over is then that of whoever gave its memory back.
+                    0 => lease_next().map(|leased| (coder(), fetch(leased))),
                     _ => receive().map(|fetched| (coder(), fetched)),
                 };
                 while let Some((coder, fetched)) = next() {

@@ -90,7 +90,7 @@ pub struct SaveArgs {
     /// fast, balanced or max; or paper, zstd-9, fpzip, ... (an unknown one lists them)
     #[arg(long, default_value = "fast", value_name = "PROFILE")]
     pub profile: Profile,
-    /// MiB of checkpoint in memory at most; where not given 256, with balanced and max 512
+    /// MiB of checkpoint in memory at most; where not given 256, with balanced 512, with max 1024
     #[arg(long, value_name = "MIB")]
     pub budget_mib: Option<u64>,
     /// Threads; 0: as many as the process may run on
@@ -320,7 +320,7 @@ pub struct BenchInput {
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     pub time_limit: u64,
     /// MiB of segments in memory at most
-    #[arg(long, default_value_t = 256, value_name = "MIB")]
+    #[arg(long, default_value_t = 1024, value_name = "MIB")]
     pub budget_mib: u64,
     /// Print JSON
     #[arg(long)]

@@ -117,7 +117,8 @@ fn budget_mib(args: &SaveArgs) -> u64 {
 
 fn flush_options(args: &SaveArgs) -> anyhow::Result<FlushOptions> {
     let block_bytes = NonZeroU32::new(args.block_bytes).context("--block-bytes must be at least 1")?;
-    let plan = PlanOptions { scheme: args.scheme, block_bytes, ..PlanOptions::of(&args.profile) };
+    let budget_bytes = budget_mib(args).saturating_mul(1 << 20);
+    let plan = PlanOptions { scheme: args.scheme, block_bytes, ..PlanOptions::of(&args.profile, budget_bytes) };
     let least_mib = least_budget(plan.segment_bytes, &args.profile).div_ceil(1 << 20);
     if budget_mib(args) < least_mib {
         bail!("--budget-mib is {}; it must be at least {least_mib}", budget_mib(args));

@@ -204,9 +204,12 @@ impl Profile {
         *self == Self::Max
     }
 
-    /// Raw bytes of a segment where nothing else is said. Repeats and relations are found within a segment only.
-    pub fn segment_bytes(&self) -> u64 {
+    /// Raw bytes of a segment where nothing else is said but the budget. Repeats and relations are found within a segment
+    /// only, so it is long where there is memory for it.
+    pub fn segment_bytes(&self, budget_bytes: u64) -> u64 {
+        let has_room = budget_bytes >= self.budget_mib() << 20;
         match self {
+            Self::Balanced | Self::Max if has_room => 32 << 20,
             Self::Balanced | Self::Max => 16 << 20,
             _ => 4 << 20,
         }
@@ -236,10 +239,14 @@ impl Profile {
         16
     }
 
-    /// MiB of checkpoint in memory where nothing else is said: enough for one of its segments with an older one, or for two
+    /// MiB of checkpoint in memory where nothing else is said: enough for one of its longest segments, with an older one or
     /// with files that are kept until they are stored.
     pub fn budget_mib(&self) -> u64 {
-        if self.is_together() { 512 } else { 256 }
+        match self {
+            Self::Max => 1024,
+            Self::Balanced => 512,
+            _ => 256,
+        }
     }
 }
 

@@ -295,7 +295,7 @@ impl Job<'_> {
     fn profile(&self, profile: &Profile, deadline: Deadline) -> anyhow::Result<ProfileLine> {
         let (coder, none) = (Coder::Profile(profile.clone()), ProfileLine { profile: profile.clone(), measured: None });
         let bench = if profile.leaves_filters() { &self.bench_in_haste } else { &self.bench };
-        let groups = bench.plan(self.args.group_size.get(), coder.plan())?;
+        let groups = bench.plan(self.args.group_size.get(), coder.plan(bench.budget.total_bytes()))?;
         let all = all_items(&groups);
         let raw_of = |item: &Item| groups[item.group].segments[item.segment].raw_bytes.0;
         let raw_bytes = all.iter().map(raw_of).sum();

@@ -42,10 +42,10 @@ const PCO_LEVEL: u32 = 8;
 const BITSHUFFLE_ZSTD_LEVEL: u32 = 1;
 
 impl Coder {
-    /// The plan's options for it.
-    pub fn plan(&self) -> PlanOptions {
+    /// The plan's options for it, with so much memory for segments.
+    pub fn plan(&self, budget_bytes: u64) -> PlanOptions {
         match self {
-            Self::Profile(profile) => PlanOptions::of(profile),
+            Self::Profile(profile) => PlanOptions::of(profile, budget_bytes),
             Self::GzipTwice | Self::Lz4 | Self::Pco | Self::Bitshuffle | Self::Runs => PlanOptions::default(),
         }
     }

@@ -33,12 +33,14 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
 
 /// The memory for segments, if it is enough for these profiles.
 fn budget<'a>(input: &BenchInput, profiles: impl Iterator<Item = &'a Profile>) -> anyhow::Result<Arc<Budget>> {
-    let least = profiles.map(|profile| least_budget(profile.segment_bytes(), profile)).max().unwrap_or(0);
+    let budget_bytes = input.budget_mib.saturating_mul(1 << 20);
+    let least_of = |profile: &Profile| least_budget(profile.segment_bytes(budget_bytes), profile);
+    let least = profiles.map(least_of).max().unwrap_or(0);
     let least_mib = least.div_ceil(1 << 20);
     if input.budget_mib < least_mib {
         bail!("--budget-mib is {}; it must be at least {least_mib} for these profiles", input.budget_mib);
     }
-    Ok(Budget::new(input.budget_mib << 20))
+    Ok(Budget::new(budget_bytes))
 }
 
 fn percent(part: u64, whole: u64) -> f64 {

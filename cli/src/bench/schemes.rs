@@ -311,7 +311,7 @@ impl Measured<'_> {
         }
         let Job { dir, threads, budget, deadline, progress } = self.job;
         let captured = self.files.of(cell.scheme, &cell.coder);
-        let mut options = PlanOptions { scheme: cell.scheme, ..cell.coder.plan() };
+        let mut options = PlanOptions { scheme: cell.scheme, ..cell.coder.plan(budget.total_bytes()) };
         if let Some(block_bytes) = cell.block_bytes {
             options.block_bytes = block_bytes;
         }
