@@ -67,6 +67,9 @@ pub struct PlanOptions {
     pub spread: bool,
 }
 
+/// What bytes and records hold changes along them, and a segment has one description of it.
+const TAKEN_APART_BYTES_MAX: u64 = 4 << 20;
+
 /// So many segments of what there is, where they are spread, but none under so many bytes.
 const SPREAD: u64 = 4;
 const SPREAD_BYTES_MIN: u64 = 512 << 10;
@@ -95,7 +98,7 @@ impl PlanOptions {
     /// Raw bytes of a segment of these elements at most.
     fn bytes_of_each(&self, element: &ElementType) -> u64 {
         match self.together && element.is_taken_apart() {
-            true => (self.segment_bytes / TAKEN_APART_PART).next_multiple_of(8),
+            true => (self.segment_bytes / TAKEN_APART_PART).min(TAKEN_APART_BYTES_MAX).next_multiple_of(8),
             false => self.segment_bytes,
         }
     }

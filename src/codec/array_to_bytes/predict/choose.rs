@@ -9,7 +9,7 @@ use super::of_length;
 use super::older::{Like, Twins, same_kinds};
 use super::order::{Relation, Relations, reorder, side_by_side};
 use super::predictor::{Field, Predictor, Set, Units, rows};
-use super::repeats::{self, COPIED, LITERAL, Marks, Runs};
+use super::repeats::{self, COPIED, LITERAL, Marks, NEAR, Runs, Wide};
 use super::residual::{self, Around, Effort, Numbers};
 use super::weights::{Fitted, bits_of, spread};
 use crate::codec::threads;
@@ -34,6 +34,9 @@ const LOOKED_AT: usize = 4096;
 const RUNS: usize = 4;
 /// Where these differ by less than this part, all tell.
 const TIE_PART: usize = 32;
+/// Wide runs must tell one element in so many to be tried, and one in so many for other weights.
+const WIDE_PART: usize = 16;
+const WIDE_MUCH_PART: usize = 4;
 /// Elements that share a choice of weights.
 const UNIT: usize = 256;
 /// At the lowest effort, of columns of so many elements, one unit in so many stands for all.
@@ -54,8 +57,11 @@ pub(super) struct Choice {
     /// Which arrays refine which: the first column that this holds for, and the links.
     pub nested: Vec<(usize, Vec<Link>)>,
     /// Of each column that is not known, with its three codes.
-    pub predictors: Vec<(Predictor, [Vec<u8>; 3])>,
+    pub predictors: Vec<Coded>,
 }
+
+/// How a column is predicted, and what is left of it: of what is predicted so, of near copies, and of what blocks tell.
+pub(super) type Coded = (Predictor, [Vec<u8>; 3]);
 
 impl Choice {
     /// The first groups are known, as many as there are in `like`, which says like which of the others they are. What the
@@ -127,8 +133,11 @@ impl Choice {
             }
         }
         let is_looked_through = effort > 1 || !is_mostly_placed(&layout);
-        let runs = match is_looked_through {
-            true => repeats::find_all(&bits, twins.elements, kind, effort, threads),
+        let mut runs = match is_looked_through {
+            true => {
+                let borders: Vec<usize> = layout.columns.iter().map(|column| column.base).collect();
+                repeats::find_all(&bits, twins.elements, kind, (effort, threads), &borders)
+            }
             false => Runs::none(bits.len()),
         };
         let froms = runs.froms.each_ref().map(Vec::as_slice);
@@ -158,14 +167,25 @@ impl Choice {
             let mut data = Data { place, kind, bits: &bits, values: &values, marks: none, effort, twin, family_twins };
             let told = cells.get(column).and_then(|cells| data.told(cells, families[column]));
             if told.is_some() {
-                data.marks = Marks::new(froms, &cells[column], own);
+                data.marks = Marks::new(froms, &cells[column], own.clone());
             }
-            let (predictor, code) = data.predictor(families[column], related.filter(|term| term.is_valid()).collect());
-            let predictor = Predictor { told, ..predictor };
-            let [near, told] = predictor.encode_others(data.field(), &data.marks, effort);
-            (predictor, [code, near, told])
+            let related: Vec<Term> = related.filter(|term| term.is_valid()).collect();
+            let encode = |data: &Data<'_>| -> Coded {
+                let (predictor, code) = data.predictor(families[column], related.clone());
+                let predictor = Predictor { told, ..predictor };
+                let [near, told] = predictor.encode_others(data.field(), &data.marks, effort);
+                (predictor, [code, near, told])
+            };
+            let near = encode(&data);
+            match data.by_wide(&near, runs.wide.as_ref(), encode) {
+                Some(wide) => (wide, true),
+                None => (near, false),
+            }
         };
-        let predictors = threads::all(layout.columns.len() - twins.columns, threads, choose);
+        let chosen = threads::all(layout.columns.len() - twins.columns, threads, choose);
+        let (predictors, is_wide): (Vec<Coded>, Vec<bool>) = chosen.into_iter().unzip();
+        let column_of = |at: usize| layout.columns.partition_point(|column| column.base <= at) - 1;
+        runs.take_wide(|at| column_of(at).checked_sub(twins.columns).is_some_and(|n| is_wide[n]));
         Self { layout, bits, values, runs, nested, predictors }
     }
 }
@@ -401,7 +421,7 @@ pub(super) struct Literals {
     pub(super) is_one: Vec<bool>,
 }
 
-impl Data<'_> {
+impl<'a> Data<'a> {
     pub(super) fn field(&self) -> Field<'_> {
         Field { place: self.place, kind: self.kind, bits: self.bits, values: self.values }
     }
@@ -434,6 +454,42 @@ impl Data<'_> {
         let backs = 0..=family.min(8) as u16;
         let best = backs.map(|back| (bits(back), back)).min_by(|a, b| a.0.total_cmp(&b.0));
         best.filter(|(bits, _)| *bits < most).map(|(_, back)| back)
+    }
+
+    /// With wide runs instead of near ones, if that is shorter than what there is. The weights stay as they are, but where those
+    /// runs tell much of the column: there `encode` finds others for what is left.
+    fn by_wide(&mut self, near: &Coded, wide: Option<&'a Wide>, encode: impl Fn(&Self) -> Coded) -> Option<Coded> {
+        let (own, wide) = (self.column().base..self.column().base + self.column().elements, wide?);
+        let marks = self.marks.with_near(&wide.froms, own.clone());
+        let (count, before) = (marks.count(NEAR), self.marks.count(NEAR));
+        let predicted = self.marks.count(LITERAL) + before;
+        if count * WIDE_PART < predicted + before * WIDE_PART {
+            return None;
+        }
+        let off = |n| {
+            let (at, source) =
+                (self.column().base + n, marks.near_source(self.column().base + n, self.bits, self.kind));
+            self.kind.ordered(self.bits[at]).wrapping_sub(self.kind.ordered(source)).unsigned_abs() as f64
+        };
+        let (run_bytes, bytes_of) = (wide.bytes(own), |codes: &[Vec<u8>; 3]| codes.iter().map(Vec::len).sum::<usize>());
+        let of_each = (bits_of(marks.all(NEAR).map(off)) / 8.0 + run_bytes as f64) / count as f64;
+        if of_each * predicted as f64 > bytes_of(&near.1) as f64 {
+            return None;
+        }
+        self.marks = marks;
+        let code = near.0.encode(self.field(), &self.marks, self.effort);
+        let [copied, told] = near.0.encode_others(self.field(), &self.marks, self.effort);
+        let mut best = (near.0.clone(), [code, copied, told]);
+        if bytes_of(&best.1) + run_bytes >= bytes_of(&near.1) {
+            return None;
+        }
+        if self.effort > 1 && count * WIDE_MUCH_PART > predicted {
+            let anew = encode(self);
+            if bytes_of(&anew.1) < bytes_of(&best.1) {
+                best = anew;
+            }
+        }
+        Some(best)
     }
 
     fn predictor(&self, family: usize, related: Vec<Term>) -> (Predictor, Vec<u8>) {

@@ -4,6 +4,10 @@
 //! codec of numbers sees it. So runs of at least [`RUN_MIN`] elements that occur earlier, in any column, are taken out
 //! first, element by element, not byte by byte. The window is the whole segment. What is left is predicted with all of
 //! its neighbours in place.
+//!
+//! Sources that are equal but for rounding predict what is nearly a copy (*near*). In a symmetric flow that has begun to
+//! turn chaotic, the mirrored element tells half of the bits (*wide*): whether that is the best prediction is found for each column, by
+//! coding it both ways.
 
 use super::layout::{put, take};
 use super::numbers::Elements;
@@ -35,6 +39,81 @@ pub(super) struct Tokens {
     pub count: usize,
 }
 
+/// Elements whose sources lie beside each other, in their order or in reverse.
+#[derive(Clone, Copy)]
+struct Run {
+    at: u32,
+    length: u32,
+    /// The source of the first one.
+    from: u32,
+    is_reverse: bool,
+    is_turned: bool,
+}
+
+impl Run {
+    fn places(&self) -> Range<usize> {
+        self.at as usize..self.at as usize + self.length as usize
+    }
+
+    /// The source of the element so many after the first one, or of one that would come before the run or after it.
+    fn source(&self, nth: i64) -> i64 {
+        i64::from(self.from) + if self.is_reverse { -nth } else { nth }
+    }
+
+    /// Where the source would go on.
+    fn end(&self) -> i64 {
+        self.source(self.length.into())
+    }
+
+    fn fill(&self, froms: &mut [From]) {
+        let turned = if self.is_turned { TURNED } else { 0 };
+        (0..).zip(&mut froms[self.places()]).for_each(|(n, place)| *place = (self.source(n) as From + 1) | turned);
+    }
+
+    /// The run in pieces that go over none of the borders, which are in increasing order.
+    fn cut(self, borders: &[usize], mut piece: impl FnMut(Self)) {
+        let inside = borders.partition_point(|&border| border <= self.at as usize);
+        let mut rest = self;
+        for border in borders[inside..].iter().map(|&border| border as u32).take_while(|&b| b < self.at + self.length) {
+            let length = border - rest.at;
+            piece(Self { length, ..rest });
+            rest = Self { at: border, from: rest.source(length.into()) as u32, length: rest.length - length, ..rest };
+        }
+        piece(rest);
+    }
+}
+
+/// Where each element is in the runs.
+fn filled(runs: &[Run], elements: usize) -> Vec<From> {
+    let mut froms = vec![0; elements];
+    runs.iter().for_each(|run| run.fill(&mut froms));
+    froms
+}
+
+impl Tokens {
+    /// Of runs in the order of their elements, the first of which comes no sooner than `known`, its source at `least` perhaps.
+    fn new<'a>(runs: impl IntoIterator<Item = &'a Run>, known: usize, least: usize) -> Self {
+        let mut tokens = Self::default();
+        let (mut at, mut expected) = (known, least as i64);
+        for run in runs {
+            let Range { start, end } = run.places();
+            expected += (start - at) as i64;
+            put(start - at, &mut tokens.skips);
+            let ways = usize::from(run.is_reverse) << 1 | usize::from(run.is_turned);
+            put((run.length as usize - RUN_MIN) << 2 | ways, &mut tokens.lengths);
+            // As a distance to where the run before would go on: small where rows are copied one after the other.
+            put(zigzag(i64::from(run.from) - expected), &mut tokens.froms);
+            tokens.count += 1;
+            (at, expected) = (end, run.end());
+        }
+        tokens
+    }
+
+    fn bytes(&self) -> usize {
+        self.skips.len() + self.lengths.len() + self.froms.len()
+    }
+}
+
 /// All runs of a segment: those that are copied, and those whose source is a prediction.
 pub(super) struct Runs {
     /// Of each element, exact and near; the latter none where there is no such run.
@@ -42,12 +121,50 @@ pub(super) struct Runs {
     pub tokens: [Tokens; 2],
     /// Those whose sources lie further apart, exact and near.
     pub strides: [Strides; 2],
+    /// What near ones become where wide ones are taken, which are far less near.
+    pub wide: Option<Wide>,
+}
+
+/// Runs that are far less near. Their sources may be the best prediction of a column, or not.
+pub(super) struct Wide {
+    /// Of each element.
+    pub froms: Vec<From>,
+    runs: Vec<Run>,
+    near_runs: Vec<Run>,
+    known: usize,
+}
+
+impl Wide {
+    /// Bytes that it takes about to say where the runs of these elements are.
+    pub(super) fn bytes(&self, own: Range<usize>) -> usize {
+        let of = |at: usize| self.runs.partition_point(|run| (run.at as usize) < at);
+        Tokens::new(&self.runs[of(own.start)..of(own.end)], own.start, own.start).bytes()
+    }
 }
 
 impl Runs {
     /// None, of so many elements.
     pub(super) fn none(elements: usize) -> Self {
-        Self { froms: [vec![0; elements], Vec::new()], tokens: Default::default(), strides: Default::default() }
+        Self {
+            froms: [vec![0; elements], Vec::new()],
+            tokens: Default::default(),
+            strides: Default::default(),
+            wide: None,
+        }
+    }
+
+    /// Takes the wide ones instead of the near ones in the columns that this says of, by the place of an element.
+    pub(super) fn take_wide(&mut self, is_taken: impl Fn(usize) -> bool) {
+        let Some(Wide { froms, runs, mut near_runs, known }) = self.wide.take() else { return };
+        let taken = |run: &Run| is_taken(run.at as usize);
+        if !runs.iter().any(taken) {
+            return;
+        }
+        near_runs.retain(|run| !taken(run));
+        near_runs.extend(runs.iter().filter(|run| taken(run)));
+        near_runs.sort_unstable_by_key(|run| run.at);
+        self.tokens[1] = Tokens::new(&near_runs, known, known);
+        self.froms[1] = froms; // as long as all elements are: what they hold is for whoever needs a buffer
     }
 }
 
@@ -56,36 +173,86 @@ pub(super) fn slack_of(elements: Elements) -> Slack {
     if elements.width == 4 { 6 } else { 20 }
 }
 
+/// And of wide ones.
+fn wide_slack_of(elements: Elements) -> Slack {
+    if elements.width == 4 { 14 } else { 43 }
+}
+
+/// One window in so many must come again widely and not nearly, and its elements be told by so many bits more than by those before
+/// them, to look for wide runs; then the same where more time is taken.
+const WIDE: (f64, f64) = (12.0, 8.0);
+const WIDE_MAX: (f64, f64) = (40.0, 4.0);
+
 /// Finds the runs of a segment, on one thread or two. The first `known` elements need not be found; others may be copied
-/// from them, but not nearly: what is near them is better predicted.
-pub(super) fn find_all(bits: &[u64], known: usize, elements: Elements, effort: u32, threads: usize) -> Runs {
+/// from them, but not nearly: what is near them is better predicted. Near runs go over none of the `borders`.
+pub(super) fn find_all(
+    bits: &[u64],
+    known: usize,
+    elements: Elements,
+    (effort, threads): (u32, usize),
+    borders: &[usize],
+) -> Runs {
     let (depth, part, looked_at_part) = if effort > 1 { (32, 1, 8) } else { (4, 2, 32) };
-    let worth = |slack: Slack| {
-        let hashes = || hashes(bits, elements, slack);
-        let blocks = blocks(bits, hashes(), looked_at_part);
-        let is_worth = effort > 1 || blocks.are_worth_it(bits, elements, slack);
-        // Hashed again where it is: to keep hashes in new memory takes longer.
-        is_worth.then(|| (before(&hashes().collect::<Vec<_>>(), part, &blocks.repeat), blocks.repeat))
+    let how = (depth, part);
+    let blocks_of = |slack: Slack| blocks(bits, hashes(bits, elements, slack), looked_at_part, |_, _| ());
+    let is_worth_it = |blocks: &Blocks, slack: Slack| effort > 1 || blocks.are_worth_it(bits, elements, slack);
+    // Hashed again where it is worth it: to keep hashes in new memory takes longer.
+    let windows = |slack: Slack, blocks: Blocks| {
+        (before(&hashes(bits, elements, slack).collect::<Vec<_>>(), part, &blocks.repeat), blocks.repeat)
     };
-    let nearly = || elements.is_float.then(|| worth(slack_of(elements))).flatten();
-    let exactly = || match worth(0) {
-        Some((before, repeat)) => find(bits, known, elements, 0, &[], (&before, &repeat), (depth, part)),
-        None => (vec![0; bits.len()], Tokens::default()),
-    };
-    let ((exact, exact_tokens), near) = threads::both(threads, exactly, nearly);
-    let (near, near_tokens) = match near {
-        Some((before, repeat)) => {
-            find(bits, known, elements, slack_of(elements), &exact, (&before, &repeat), (depth, part))
+    let exactly = || {
+        let blocks = blocks_of(0);
+        if !is_worth_it(&blocks, 0) {
+            return Vec::new();
         }
-        None => (Vec::new(), Tokens::default()),
+        find(bits, known, elements, 0, &[], &windows(0, blocks), how, &[])
     };
-    let near = if near_tokens.count > 0 { near } else { Vec::new() };
-    let mut froms = [exact, near];
+    let (near_slack, wide_slack) = (slack_of(elements), wide_slack_of(elements));
+    let nearly = || {
+        if !elements.is_float {
+            return None;
+        }
+        // What is near is so by fewer bits, too.
+        let mut likeness = Likeness::default();
+        let of_hashes = hashes(bits, elements, wide_slack);
+        let wide = blocks(bits, of_hashes, looked_at_part, |at, source| likeness.add(bits, elements, at, source));
+        if !is_worth_it(&wide, wide_slack) {
+            return None;
+        }
+        let near = blocks_of(near_slack);
+        let (one_in, bits_less) = if effort > 1 { WIDE_MAX } else { WIDE };
+        let more = wide.part_again() - near.part_again();
+        let is_wide = more * one_in > 1.0 && likeness.bits_less() > bits_less;
+        let near = is_worth_it(&near, near_slack).then(|| windows(near_slack, near));
+        Some((near, is_wide.then_some(wide)))
+    };
+    let (exact_runs, nearly) = threads::both(threads, exactly, nearly);
+    let exact_tokens = Tokens::new(&exact_runs, known, 0);
+    let exact = filled(&exact_runs, bits.len());
+    drop(exact_runs);
+    let (near, wide) = nearly.unwrap_or_default();
+    let near_runs = near.map(|windows| find(bits, known, elements, near_slack, &exact, &windows, how, borders));
+    let near_runs = near_runs.unwrap_or_default();
+    let near_tokens = Tokens::new(&near_runs, known, known);
+    let mut froms = [exact, if near_runs.is_empty() { Vec::new() } else { filled(&near_runs, bits.len()) }];
     let strides = match elements.is_float && elements.width == 8 {
         true => strides::find_all(bits, known, elements, effort, &mut froms),
         false => Default::default(),
     };
-    Runs { froms, tokens: [exact_tokens, near_tokens], strides }
+    let wide = wide.and_then(|blocks| {
+        let runs = find(bits, known, elements, wide_slack, &froms[0], &windows(wide_slack, blocks), how, borders);
+        let mut all = (!runs.is_empty()).then(|| filled(&runs, bits.len()))?;
+        // What strides tell stays, which is what near runs do not.
+        let ends = near_runs.iter().map(Run::places).chain(std::iter::once(bits.len()..bits.len()));
+        let mut from = 0;
+        for Range { start, end } in ends.filter(|_| !strides[1].is_empty()) {
+            let told = froms[1][from..start].iter().zip(&mut all[from..start]);
+            told.filter(|(told, _)| **told != 0).for_each(|(told, own)| *own = *told);
+            from = end;
+        }
+        Some(Wide { froms: all, runs, near_runs, known })
+    });
+    Runs { froms, tokens: [exact_tokens, near_tokens], strides, wide }
 }
 
 /// Where windows come again.
@@ -101,6 +268,38 @@ struct Blocks {
     differing: [usize; 2],
 }
 
+/// How well windows are told by those that they are like, and by the elements before.
+#[derive(Default)]
+struct Likeness {
+    count: usize,
+    /// Sums of bits: off the other window, in the better order, and off the same number as before, or as far from it.
+    off: f64,
+    same: f64,
+    as_far: f64,
+}
+
+impl Likeness {
+    fn add(&mut self, bits: &[u64], elements: Elements, at: usize, source: usize) {
+        let len = |n: i64| u64::BITS - n.unsigned_abs().leading_zeros();
+        let magnitude = |at: usize| elements.magnitude(bits[at]) as i64;
+        let off = |source: usize, n: usize| len(magnitude(at + n).wrapping_sub(magnitude(source)));
+        let forward: u32 = (0..RUN_MIN).map(|n| off(source + n, n)).sum();
+        let reverse: u32 = (0..RUN_MIN).map(|n| off(source + RUN_MIN - 1 - n, n)).sum();
+        self.off += f64::from(forward.min(reverse)) / RUN_MIN as f64;
+        let ordered: [i64; RUN_MIN] = std::array::from_fn(|n| elements.ordered(bits[at + n]));
+        let steps: [i64; RUN_MIN - 1] = std::array::from_fn(|n| ordered[n + 1].wrapping_sub(ordered[n]));
+        let turns = steps.windows(2).map(|pair| len(pair[1].wrapping_sub(pair[0])));
+        self.same += f64::from(steps.iter().map(|&step| len(step)).sum::<u32>()) / (RUN_MIN - 1) as f64;
+        self.as_far += f64::from(turns.sum::<u32>()) / (RUN_MIN - 2) as f64;
+        self.count += 1;
+    }
+
+    /// By how many bits an element is told better by the other window.
+    fn bits_less(&self) -> f64 {
+        (self.same.min(self.as_far) - self.off) / self.count.max(1) as f64
+    }
+}
+
 /// One window in so many that must come again, for elements of 8 bytes; nearly the same ones of 4 bytes save half as much.
 const ONE_IN: usize = 100;
 const ONE_IN_OF_SHORT: usize = 40;
@@ -113,7 +312,8 @@ const BLOCKS_PRICED: usize = 4;
 const PRICE_BITS: usize = 2;
 
 /// Looks at one window in so many (a power of 2), as its hash says, so that a window and its repeat are both looked at or neither.
-fn blocks(bits: &[u64], hashes: impl Iterator<Item = u32>, part: u32) -> Blocks {
+/// Calls `again` with those that come again whose neighbours are all different, and with where they were.
+fn blocks(bits: &[u64], hashes: impl Iterator<Item = u32>, part: u32, mut again: impl FnMut(usize, usize)) -> Blocks {
     let places = (bits.len() / part as usize * 4).next_power_of_two().max(64);
     let mut seen: Vec<(u32, u32)> = vec![(0, 0); places]; // hash, or 0, and place
     let windows = bits.len().saturating_sub(RUN_MIN - 1);
@@ -137,6 +337,9 @@ fn blocks(bits: &[u64], hashes: impl Iterator<Item = u32>, part: u32) -> Blocks 
             if place.0 == hash | 1 {
                 blocks.again += 1;
                 blocks.differing[1] += differ;
+                if differ > 0 {
+                    again(at as usize, place.1 as usize);
+                }
                 blocks.alike[at as usize / BLOCK] += 1 - differ as u32;
                 [at, place.1].into_iter().for_each(|at| blocks.repeat[at as usize / BLOCK] = true);
             }
@@ -147,6 +350,12 @@ fn blocks(bits: &[u64], hashes: impl Iterator<Item = u32>, part: u32) -> Blocks 
 }
 
 impl Blocks {
+    /// The part of the windows whose neighbours are all different that comes again.
+    fn part_again(&self) -> f64 {
+        let [differing, again] = self.differing;
+        again as f64 / differing.max(1) as f64
+    }
+
     /// Whether runs are worth looking for in haste.
     fn are_worth_it(&self, bits: &[u64], elements: Elements, slack: Slack) -> bool {
         let one_in = if slack > 0 && elements.width == 4 { ONE_IN_OF_SHORT } else { ONE_IN };
@@ -204,6 +413,11 @@ impl<'a> Marks<'a> {
             kinds.iter_mut().zip(exact).for_each(|(kind, &from)| *kind = if from == 0 { *kind } else { COPIED });
         }
         Self { exact, near, cells, kinds }
+    }
+
+    /// The same with other near runs.
+    pub(super) fn with_near(&self, near: &'a [From], own: Range<usize>) -> Self {
+        Self::new([self.exact, near], self.cells, own)
     }
 
     /// Copies the elements of one place and those after it.
@@ -332,8 +546,14 @@ pub(super) fn is_like(
     at: usize,
 ) -> bool {
     let found = if is_turned { elements.negated(bits[source]) } else { bits[source] };
-    found == bits[at]
-        || slack > 0 && elements.ordered(found).wrapping_sub(elements.ordered(bits[at])).unsigned_abs() < 1 << slack
+    found == bits[at] || slack > 0 && off(bits, elements, source, is_turned, at) < 1 << slack
+}
+
+/// By how many representable numbers an element is off another one, turned or not.
+#[inline(always)]
+fn off(bits: &[u64], elements: Elements, source: usize, is_turned: bool, at: usize) -> u64 {
+    let found = if is_turned { elements.negated(bits[source]) } else { bits[source] };
+    elements.ordered(found).wrapping_sub(elements.ordered(bits[at])).unsigned_abs()
 }
 
 /// A number of either sign as one of none.
@@ -346,24 +566,31 @@ pub(super) fn unzigzag(n: usize) -> i64 {
     (n >> 1) as i64 ^ -((n & 1) as i64)
 }
 
-/// Finds runs greedily, each time the longest of a few. Elements in working order. With slack, runs begin where `done`
-/// has nothing yet only. `before` says for windows where they were, `repeat` for blocks of them whether any were there, `depth` how
-/// many of these places are looked at.
+/// Finds runs greedily, each time the best of a few, and cuts them at borders. Elements in working order. With slack, runs begin
+/// where `done` has nothing yet only. `before` says for windows where they were, `repeat` for blocks of them whether any were
+/// there, `depth` how many of these places are looked at.
+#[expect(clippy::too_many_arguments, reason = "one for each thing that it depends on")]
 fn find(
     bits: &[u64],
     known: usize,
     elements: Elements,
     slack: Slack,
     done: &[From],
-    (before, repeat): (&[u32], &[bool]),
+    (before, repeat): &(Vec<u32>, Vec<bool>),
     (depth, part): (usize, u32),
-) -> (Vec<From>, Tokens) {
-    let mut tokens = Tokens::default();
-    let mut froms: Vec<From> = vec![0; bits.len()];
+    borders: &[usize],
+) -> Vec<Run> {
+    let mut runs = Vec::new();
     if bits.len() < 2 * RUN_MIN || bits.len() >= TURNED as usize {
-        return (froms, tokens);
+        return runs;
     }
     let is_like = |source: usize, is_turned: bool, at: usize| is_like(bits, (elements, slack), source, is_turned, at);
+    // What an element saves: the same in each run, but where it may be far off.
+    let is_wide = slack > slack_of(elements);
+    let saves = |source: usize, is_turned: bool, at: usize| match is_wide {
+        true => (slack + 1 - (u64::BITS - off(bits, elements, source, is_turned, at).leading_zeros())) as usize,
+        false => 1,
+    };
     // Near runs are never from what is known; exact ones may begin with its first element.
     let (least, goes_on_from) =
         if slack > 0 { (known as i64, known.max(1) as i64) } else { (0, i64::from(known == 0)) };
@@ -375,27 +602,29 @@ fn find(
             (at, expected) = (at + 1, expected + 1);
             continue;
         }
-        let mut best: (usize, i64, i64, bool) = (RUN_MIN - 1, 0, 0, false); // length, from, direction, turned
+        let mut best = (0, Run { at: at as u32, length: 0, from: 0, is_reverse: false, is_turned: false });
         // Low bits may carry into the hash: so a near run may go on where the window looks new.
         if slack == 0 || done[at] == 0 {
-            let mut consider = |from: i64, direction: i64| {
+            let mut consider = |from: i64, is_reverse: bool| {
                 let Ok(first) = usize::try_from(from) else { return };
                 let is_turned = !is_like(first, false, at);
-                let mut length = 0;
+                let (mut length, mut saved) = (0, 0);
                 let mut source = from;
                 while at + length < bits.len()
                     && source >= least
-                    && source < (at + if direction > 0 { length } else { 0 }) as i64
+                    && source < (at + if is_reverse { 0 } else { length }) as i64
                     && is_like(source as usize, is_turned, at + length)
                 {
-                    (length, source) = (length + 1, source + direction);
+                    saved += saves(source as usize, is_turned, at + length);
+                    (length, source) = (length + 1, source + if is_reverse { -1 } else { 1 });
                 }
-                if length > best.0 {
-                    best = (length, from, direction, is_turned);
+                if length >= RUN_MIN && saved > best.0 {
+                    let (at, length, from) = (at as u32, length as u32, first as u32); // fewer than 2^31
+                    best = (saved, Run { at, length, from, is_reverse, is_turned });
                 }
             };
             if expected >= goes_on_from && (expected as usize) < at {
-                consider(expected, 1);
+                consider(expected, false);
             }
             // Where few values take turns there are many such windows, and one that is long enough is soon found.
             let differ = bits[at..at + RUN_MIN].windows(2).all(|pair| pair[0] != pair[1]);
@@ -403,46 +632,33 @@ fn find(
             let places =
                 std::iter::successors(first.checked_sub(1), |&at| before[at as usize].checked_sub(1)).take(depth);
             for from in places.map(i64::from) {
-                consider(from, 1);
+                consider(from, false);
                 if elements.is_float && from + RUN_MIN as i64 <= at as i64 {
-                    consider(from + RUN_MIN as i64 - 1, -1);
+                    consider(from + RUN_MIN as i64 - 1, true);
                 }
             }
         }
-        let (mut length, mut from, direction, is_turned) = best;
+        let mut run = best.1;
+        let length = run.length as usize;
         let differ = || bits[at..at + length].windows(2).all(|pair| pair[0] != pair[1]);
-        let is_run = length >= RUN_MIN && (length >= RUN_LONG || differ());
+        if length < RUN_MIN || length < RUN_LONG && !differ() {
+            (at, expected) = (at + 1, expected + 1);
+            continue;
+        }
         // Back to where it began: perhaps at a window that was not looked up.
-        while part > 1 && is_run && at > copied_to {
-            let (source, before) = (from - direction, at - 1);
-            let is_before = |source: usize| source < before && is_like(source, is_turned, before);
+        while part > 1 && run.at as usize > copied_to {
+            let (source, before) = (run.source(-1), run.at as usize - 1);
+            let is_before = |source: usize| source < before && is_like(source, run.is_turned, before);
             if source < least || !usize::try_from(source).is_ok_and(is_before) || slack > 0 && done[before] != 0 {
                 break;
             }
-            (at, from, length, expected) = (before, source, length + 1, expected - 1);
+            run = Run { at: before as u32, from: source as u32, length: run.length + 1, ..run };
         }
-        if is_run {
-            put(at - copied_to, &mut tokens.skips);
-            put(
-                (length - RUN_MIN) << 2 | usize::from(direction < 0) << 1 | usize::from(is_turned),
-                &mut tokens.lengths,
-            );
-            // As a distance to where the run before would go on: small where rows are copied one after the other.
-            put(zigzag(from - expected), &mut tokens.froms);
-            tokens.count += 1;
-            let mut source = from;
-            for place in &mut froms[at..at + length] {
-                *place = (source as u32 + 1) | if is_turned { TURNED } else { 0 };
-                source += direction;
-            }
-            expected = source;
-            copied_to = at + length;
-        }
-        let length = if is_run { length } else { 1 };
-        expected += i64::from(!is_run);
-        at += length;
+        (at, expected) = (run.places().end, run.end());
+        copied_to = at;
+        run.cut(borders, |piece| runs.extend((piece.length as usize >= RUN_MIN).then_some(piece)));
     }
-    (froms, tokens)
+    runs
 }
 
 /// The places of all elements from the tokens, where there was 0, and none for those known; `expected` is where the first
@@ -500,7 +716,9 @@ mod tests {
                 if turn { part.iter_mut().for_each(|b| *b = DOUBLES.negated(*b)) }
                 bits.extend(part);
             }
-            let (froms, tokens) = find(&bits, 0, DOUBLES, 0, &[], (&before(&hashes(&bits, DOUBLES, 0).collect::<Vec<_>>(), part, &[true]), &[true]), (8, part));
+            let windows = (before(&hashes(&bits, DOUBLES, 0).collect::<Vec<_>>(), part, &[true]), vec![true]);
+            let runs = find(&bits, 0, DOUBLES, 0, &[], &windows, (8, part), &[]);
+            let (froms, tokens) = (filled(&runs, bits.len()), Tokens::new(&runs, 0, 0));
             for (at, &from) in froms.iter().enumerate().filter(|(_, from)| **from != 0) {
                 let source = (from & !TURNED) as usize - 1;
                 prop_assert!(source < at);
@@ -511,6 +729,50 @@ mod tests {
             let found = places(&mut again, (0, 0), tokens.count, &tokens.skips, &tokens.lengths, &tokens.froms);
             prop_assert_eq!(found, Some(()));
             prop_assert_eq!(again, froms);
+        }
+
+        #[test]
+        fn near_and_wide_runs_keep_within_columns_and_the_tokens_say_where_they_are(
+            seed in prop::collection::vec(any::<u64>(), 0..400), borders in prop::collection::btree_set(0usize..1600, 0..6),
+            parts in prop::collection::vec((0usize..300, 0usize..200, any::<bool>(), any::<bool>(), 0u32..46), 0..8),
+            known in 0usize..40, taken in any::<u8>(), effort in 1u32..3,
+        ) {
+            let double = |n: u64| (n >> 12 | 0x3FF0_0000_0000_0000) ^ (n & 3) << 52;
+            let mut bits: Vec<u64> = seed.iter().map(|&n| double(n)).collect();
+            for (from, length, reverse, turn, off) in parts {
+                let mut part: Vec<u64> = bits.iter().skip(from).take(length).copied().collect();
+                if reverse { part.reverse() }
+                let near = |(n, &b): (usize, &u64)| b ^ (MIX[0].wrapping_mul(n as u64 + 1) >> (64 - off.max(1)));
+                bits.extend(part.iter().enumerate().map(near).map(|b| if turn { DOUBLES.negated(b) } else { b }));
+            }
+            let borders: Vec<usize> = borders.into_iter().collect();
+            let column = |at: usize| borders.partition_point(|&border| border <= at);
+            let is_taken = |at: usize| taken >> column(at) & 1 == 1;
+            let mut runs = find_all(&bits, known, DOUBLES, (effort, 2), &borders);
+            // What a column's marks are made of.
+            let near = match &runs.wide {
+                Some(wide) => (0..bits.len())
+                    .map(|at| if is_taken(at) { wide.froms[at] } else { runs.froms[1].get(at).copied().unwrap_or(0) })
+                    .collect(),
+                None => runs.froms[1].clone(),
+            };
+            let slacks = [slack_of(DOUBLES), if runs.wide.is_some() { wide_slack_of(DOUBLES) } else { 0 }];
+            runs.take_wide(is_taken);
+            for (at, &from) in near.iter().enumerate().filter(|(_, from)| **from != 0) {
+                let (source, is_turned) = ((from & !TURNED) as usize - 1, from & TURNED != 0);
+                prop_assert!(at >= known && source < at && source >= known);
+                let slack = slacks[usize::from(is_taken(at) && slacks[1] > 0)];
+                prop_assert!(off(&bits, DOUBLES, source, is_turned, at) < 1 << slack, "{at} from {source}");
+            }
+            let mut again = vec![0; bits.len()];
+            let tokens = &runs.tokens[1];
+            let found =
+                places(&mut again, (known, known as i64), tokens.count, &tokens.skips, &tokens.lengths, &tokens.froms);
+            prop_assert_eq!(found, Some(()));
+            let mut written = Vec::new();
+            runs.strides[1].write(&mut written);
+            prop_assert_eq!(strides::read(&mut written.as_slice(), (known, known), bits.len(), &mut again), Some(()));
+            prop_assert!(again.iter().all(|&from| from == 0) && near.is_empty() || again == near);
         }
 
         #[test]
@@ -530,15 +792,9 @@ mod tests {
         let row: Vec<u64> = (1..=50u32).map(|i| f64::from(i).sqrt().to_bits()).collect();
         let mirrored = row.iter().rev().map(|&b| DOUBLES.negated(b));
         let bits: Vec<u64> = row.iter().copied().chain(mirrored).collect();
-        let (froms, tokens) = find(
-            &bits,
-            0,
-            DOUBLES,
-            0,
-            &[],
-            (&before(&hashes(&bits, DOUBLES, 0).collect::<Vec<_>>(), 1, &[true]), &[true]),
-            (8, 1),
-        );
+        let windows = (before(&hashes(&bits, DOUBLES, 0).collect::<Vec<_>>(), 1, &[true]), vec![true]);
+        let runs = find(&bits, 0, DOUBLES, 0, &[], &windows, (8, 1), &[]);
+        let (froms, tokens) = (filled(&runs, bits.len()), Tokens::new(&runs, 0, 0));
         assert_eq!((tokens.count, froms.iter().filter(|&&f| f != 0).count()), (1, 50));
     }
 
@@ -546,7 +802,7 @@ mod tests {
     fn in_haste_repeats_are_looked_for_where_they_save_something() {
         let noise = |n: u64| (n.wrapping_mul(MIX[0]) >> 12 | 0x3FF0_0000_0000_0000) ^ (n % 7) << 40;
         let is_worth_it = |bits: &[u64]| {
-            let blocks = blocks(bits, hashes(bits, DOUBLES, 0), 32);
+            let blocks = blocks(bits, hashes(bits, DOUBLES, 0), 32, |_, _| ());
             blocks.are_worth_it(bits, DOUBLES, 0)
         };
         let own: Vec<u64> = (0..8 * BLOCK as u64).map(noise).collect();
