@@ -463,7 +463,7 @@ impl<'a> Data<'a> {
         let marks = self.marks.with_near(&wide.froms, own.clone());
         let (count, before) = (marks.count(NEAR), self.marks.count(NEAR));
         let predicted = self.marks.count(LITERAL) + before;
-        if count * WIDE_PART < predicted + before * WIDE_PART {
+        if count == 0 || count * WIDE_PART < predicted + before * WIDE_PART {
             return None;
         }
         let off = |n| {

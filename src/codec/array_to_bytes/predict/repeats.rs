@@ -157,7 +157,7 @@ impl Runs {
     pub(super) fn take_wide(&mut self, is_taken: impl Fn(usize) -> bool) {
         let Some(Wide { froms, runs, mut near_runs, known }) = self.wide.take() else { return };
         let taken = |run: &Run| is_taken(run.at as usize);
-        if !runs.iter().any(taken) {
+        if !runs.iter().chain(&near_runs).any(taken) {
             return;
         }
         near_runs.retain(|run| !taken(run));
