@@ -466,13 +466,9 @@ impl<'a> Data<'a> {
         if count == 0 || count * WIDE_PART < predicted + before * WIDE_PART {
             return None;
         }
-        let off = |n| {
-            let (at, source) =
-                (self.column().base + n, marks.near_source(self.column().base + n, self.bits, self.kind));
-            self.kind.ordered(self.bits[at]).wrapping_sub(self.kind.ordered(source)).unsigned_abs() as f64
-        };
+        let off = self.field().near_differences(&marks).map(|off| off.unsigned_abs() as f64);
         let (run_bytes, bytes_of) = (wide.bytes(own), |codes: &[Vec<u8>; 3]| codes.iter().map(Vec::len).sum::<usize>());
-        let of_each = (bits_of(marks.all(NEAR).map(off)) / 8.0 + run_bytes as f64) / count as f64;
+        let of_each = (bits_of(off) / 8.0 + run_bytes as f64) / count as f64;
         if of_each * predicted as f64 > bytes_of(&near.1) as f64 {
             return None;
         }

@@ -385,9 +385,16 @@ fn add_orders(sums: &mut [i64], row: &[u64], kind: Elements, is_added: bool) {
     }
 }
 
-impl Field<'_> {
-    fn column(&self) -> &Column {
+impl<'a> Field<'a> {
+    fn column(&self) -> &'a Column {
         &self.place.columns[self.place.column]
+    }
+
+    /// By how much the elements of the column that are nearly copied are off their sources.
+    pub(super) fn near_differences(self, marks: &Marks<'_>) -> impl Iterator<Item = i64> {
+        let Field { kind, bits, .. } = self;
+        let ats = marks.all(NEAR).map(move |n| self.column().base + n);
+        ats.map(move |at| difference(kind, kind.ordered(bits[at]), kind.ordered(marks.near_source(at, bits, kind))))
     }
 }
 
@@ -587,9 +594,7 @@ impl Predictor {
     pub(super) fn encode_others(&self, field: Field<'_>, marks: &Marks<'_>, effort: u32) -> [Vec<u8>; 2] {
         let Field { place, kind, bits, values } = field;
         let column = &place.columns[place.column];
-        let near: Vec<i64> = (marks.all(NEAR).map(|n| column.base + n))
-            .map(|at| difference(kind, kind.ordered(bits[at]), kind.ordered(marks.near_source(at, bits, kind))))
-            .collect();
+        let near: Vec<i64> = field.near_differences(marks).collect();
         let mut teller = self.teller(place);
         let told: Vec<i64> = (marks.all(TOLD))
             .map(|n| {

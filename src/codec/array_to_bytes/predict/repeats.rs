@@ -39,33 +39,34 @@ pub(super) struct Tokens {
     pub count: usize,
 }
 
-/// Elements whose sources lie beside each other, in their order or in reverse.
+/// Elements whose sources lie at equal distances: 1 or -1 here, any in `strides.rs`.
 #[derive(Clone, Copy)]
-struct Run {
-    at: u32,
-    length: u32,
+pub(super) struct Run {
+    pub at: u32,
+    pub length: u32,
     /// The source of the first one.
-    from: u32,
-    is_reverse: bool,
-    is_turned: bool,
+    pub from: u32,
+    /// From each source to the next.
+    pub step: i32,
+    pub is_turned: bool,
 }
 
 impl Run {
-    fn places(&self) -> Range<usize> {
+    pub(super) fn places(&self) -> Range<usize> {
         self.at as usize..self.at as usize + self.length as usize
     }
 
     /// The source of the element so many after the first one, or of one that would come before the run or after it.
-    fn source(&self, nth: i64) -> i64 {
-        i64::from(self.from) + if self.is_reverse { -nth } else { nth }
+    pub(super) fn source(&self, nth: i64) -> i64 {
+        i64::from(self.from) + i64::from(self.step) * nth
     }
 
     /// Where the source would go on.
-    fn end(&self) -> i64 {
+    pub(super) fn end(&self) -> i64 {
         self.source(self.length.into())
     }
 
-    fn fill(&self, froms: &mut [From]) {
+    pub(super) fn fill(&self, froms: &mut [From]) {
         let turned = if self.is_turned { TURNED } else { 0 };
         (0..).zip(&mut froms[self.places()]).for_each(|(n, place)| *place = (self.source(n) as From + 1) | turned);
     }
@@ -99,7 +100,7 @@ impl Tokens {
             let Range { start, end } = run.places();
             expected += (start - at) as i64;
             put(start - at, &mut tokens.skips);
-            let ways = usize::from(run.is_reverse) << 1 | usize::from(run.is_turned);
+            let ways = usize::from(run.step < 0) << 1 | usize::from(run.is_turned);
             put((run.length as usize - RUN_MIN) << 2 | ways, &mut tokens.lengths);
             // As a distance to where the run before would go on: small where rows are copied one after the other.
             put(zigzag(i64::from(run.from) - expected), &mut tokens.froms);
@@ -153,9 +154,10 @@ impl Runs {
         }
     }
 
-    /// Takes the wide ones instead of the near ones in the columns that this says of, by the place of an element.
+    /// Takes the wide ones instead of the near ones in the columns that this says of, by the place of an element. Where elements
+    /// are from is left as it is: it was for coding them.
     pub(super) fn take_wide(&mut self, is_taken: impl Fn(usize) -> bool) {
-        let Some(Wide { froms, runs, mut near_runs, known }) = self.wide.take() else { return };
+        let Some(Wide { runs, mut near_runs, known, .. }) = self.wide.take() else { return };
         let taken = |run: &Run| is_taken(run.at as usize);
         if !runs.iter().chain(&near_runs).any(taken) {
             return;
@@ -164,7 +166,6 @@ impl Runs {
         near_runs.extend(runs.iter().filter(|run| taken(run)));
         near_runs.sort_unstable_by_key(|run| run.at);
         self.tokens[1] = Tokens::new(&near_runs, known, known);
-        self.froms[1] = froms; // as long as all elements are: what they hold is for whoever needs a buffer
     }
 }
 
@@ -205,7 +206,7 @@ pub(super) fn find_all(
         if !is_worth_it(&blocks, 0) {
             return Vec::new();
         }
-        find(bits, known, elements, 0, &[], &windows(0, blocks), how, &[])
+        find(bits, known, (elements, 0), &[], &windows(0, blocks), how, &[])
     };
     let (near_slack, wide_slack) = (slack_of(elements), wide_slack_of(elements));
     let nearly = || {
@@ -231,7 +232,7 @@ pub(super) fn find_all(
     let exact = filled(&exact_runs, bits.len());
     drop(exact_runs);
     let (near, wide) = nearly.unwrap_or_default();
-    let near_runs = near.map(|windows| find(bits, known, elements, near_slack, &exact, &windows, how, borders));
+    let near_runs = near.map(|windows| find(bits, known, (elements, near_slack), &exact, &windows, how, borders));
     let near_runs = near_runs.unwrap_or_default();
     let near_tokens = Tokens::new(&near_runs, known, known);
     let mut froms = [exact, if near_runs.is_empty() { Vec::new() } else { filled(&near_runs, bits.len()) }];
@@ -240,7 +241,7 @@ pub(super) fn find_all(
         false => Default::default(),
     };
     let wide = wide.and_then(|blocks| {
-        let runs = find(bits, known, elements, wide_slack, &froms[0], &windows(wide_slack, blocks), how, borders);
+        let runs = find(bits, known, (elements, wide_slack), &froms[0], &windows(wide_slack, blocks), how, borders);
         let mut all = (!runs.is_empty()).then(|| filled(&runs, bits.len()))?;
         // What strides tell stays, which is what near runs do not.
         let ends = near_runs.iter().map(Run::places).chain(std::iter::once(bits.len()..bits.len()));
@@ -569,12 +570,10 @@ pub(super) fn unzigzag(n: usize) -> i64 {
 /// Finds runs greedily, each time the best of a few, and cuts them at borders. Elements in working order. With slack, runs begin
 /// where `done` has nothing yet only. `before` says for windows where they were, `repeat` for blocks of them whether any were
 /// there, `depth` how many of these places are looked at.
-#[expect(clippy::too_many_arguments, reason = "one for each thing that it depends on")]
 fn find(
     bits: &[u64],
     known: usize,
-    elements: Elements,
-    slack: Slack,
+    (elements, slack): (Elements, Slack),
     done: &[From],
     (before, repeat): &(Vec<u32>, Vec<bool>),
     (depth, part): (usize, u32),
@@ -602,29 +601,29 @@ fn find(
             (at, expected) = (at + 1, expected + 1);
             continue;
         }
-        let mut best = (0, Run { at: at as u32, length: 0, from: 0, is_reverse: false, is_turned: false });
+        let mut best = (0, Run { at: at as u32, length: 0, from: 0, step: 0, is_turned: false });
         // Low bits may carry into the hash: so a near run may go on where the window looks new.
         if slack == 0 || done[at] == 0 {
-            let mut consider = |from: i64, is_reverse: bool| {
+            let mut consider = |from: i64, step: i32| {
                 let Ok(first) = usize::try_from(from) else { return };
                 let is_turned = !is_like(first, false, at);
                 let (mut length, mut saved) = (0, 0);
                 let mut source = from;
                 while at + length < bits.len()
                     && source >= least
-                    && source < (at + if is_reverse { 0 } else { length }) as i64
+                    && source < (at + if step > 0 { length } else { 0 }) as i64
                     && is_like(source as usize, is_turned, at + length)
                 {
                     saved += saves(source as usize, is_turned, at + length);
-                    (length, source) = (length + 1, source + if is_reverse { -1 } else { 1 });
+                    (length, source) = (length + 1, source + i64::from(step));
                 }
                 if length >= RUN_MIN && saved > best.0 {
                     let (at, length, from) = (at as u32, length as u32, first as u32); // fewer than 2^31
-                    best = (saved, Run { at, length, from, is_reverse, is_turned });
+                    best = (saved, Run { at, length, from, step, is_turned });
                 }
             };
             if expected >= goes_on_from && (expected as usize) < at {
-                consider(expected, false);
+                consider(expected, 1);
             }
             // Where few values take turns there are many such windows, and one that is long enough is soon found.
             let differ = bits[at..at + RUN_MIN].windows(2).all(|pair| pair[0] != pair[1]);
@@ -632,9 +631,9 @@ fn find(
             let places =
                 std::iter::successors(first.checked_sub(1), |&at| before[at as usize].checked_sub(1)).take(depth);
             for from in places.map(i64::from) {
-                consider(from, false);
+                consider(from, 1);
                 if elements.is_float && from + RUN_MIN as i64 <= at as i64 {
-                    consider(from + RUN_MIN as i64 - 1, true);
+                    consider(from + RUN_MIN as i64 - 1, -1);
                 }
             }
         }
@@ -717,7 +716,7 @@ mod tests {
                 bits.extend(part);
             }
             let windows = (before(&hashes(&bits, DOUBLES, 0).collect::<Vec<_>>(), part, &[true]), vec![true]);
-            let runs = find(&bits, 0, DOUBLES, 0, &[], &windows, (8, part), &[]);
+            let runs = find(&bits, 0, (DOUBLES, 0), &[], &windows, (8, part), &[]);
             let (froms, tokens) = (filled(&runs, bits.len()), Tokens::new(&runs, 0, 0));
             for (at, &from) in froms.iter().enumerate().filter(|(_, from)| **from != 0) {
                 let source = (from & !TURNED) as usize - 1;
@@ -793,7 +792,7 @@ mod tests {
         let mirrored = row.iter().rev().map(|&b| DOUBLES.negated(b));
         let bits: Vec<u64> = row.iter().copied().chain(mirrored).collect();
         let windows = (before(&hashes(&bits, DOUBLES, 0).collect::<Vec<_>>(), 1, &[true]), vec![true]);
-        let runs = find(&bits, 0, DOUBLES, 0, &[], &windows, (8, 1), &[]);
+        let runs = find(&bits, 0, (DOUBLES, 0), &[], &windows, (8, 1), &[]);
         let (froms, tokens) = (filled(&runs, bits.len()), Tokens::new(&runs, 0, 0));
         assert_eq!((tokens.count, froms.iter().filter(|&&f| f != 0).count()), (1, 50));
     }

@@ -6,7 +6,7 @@
 
 use super::layout::{put, take};
 use super::numbers::Elements;
-use super::repeats::{From, MIX, Slack, TURNED, is_like, slack_of, unzigzag, zigzag};
+use super::repeats::{From, MIX, Run, Slack, TURNED, is_like, slack_of, unzigzag, zigzag};
 use std::ops::Range;
 
 /// Elements of a run at least.
@@ -42,7 +42,7 @@ pub(super) fn find_all(
     let twice_percent = TWICE_PERCENT[usize::from(effort > 1)];
     [0, slack_of(elements)].map(|slack| {
         let found = find(bits, known, elements, (slack, twice_percent), froms);
-        let in_runs: usize = found.iter().map(|run| run.length).sum();
+        let in_runs: usize = found.iter().map(|run| run.length as usize).sum();
         let mut strides = Strides::default();
         if in_runs * FOUND_PART < bits.len() {
             return strides;
@@ -52,34 +52,18 @@ pub(super) fn find_all(
         let (mut at, mut expected) = (known, 0);
         for run in found {
             let lists = &mut strides.lists;
-            expected += (run.at - at) as i64;
-            put(run.at - at, &mut lists[0]);
-            put((run.length - RUN_MIN) << 1 | usize::from(run.is_turned), &mut lists[1]);
-            put(zigzag(run.from - expected), &mut lists[2]);
-            put(zigzag(run.step), &mut lists[3]);
+            let Range { start, end } = run.places();
+            expected += (start - at) as i64;
+            put(start - at, &mut lists[0]);
+            put((run.length as usize - RUN_MIN) << 1 | usize::from(run.is_turned), &mut lists[1]);
+            put(zigzag(i64::from(run.from) - expected), &mut lists[2]);
+            put(zigzag(run.step.into()), &mut lists[3]);
             strides.count += 1;
             run.fill(froms);
-            (at, expected) = (run.at + run.length, run.from + run.step * run.length as i64);
+            (at, expected) = (end, run.end());
         }
         strides
     })
-}
-
-struct Run {
-    at: usize,
-    length: usize,
-    from: i64,
-    step: i64,
-    is_turned: bool,
-}
-
-impl Run {
-    fn fill(&self, froms: &mut [From]) {
-        let turned = if self.is_turned { TURNED } else { 0 };
-        for (n, place) in (0..).zip(&mut froms[self.at..self.at + self.length]) {
-            *place = ((self.from + self.step * n) as From + 1) | turned;
-        }
-    }
 }
 
 fn find(
@@ -117,7 +101,7 @@ fn find(
     let mut runs = Vec::new();
     let mut at = known.max(1);
     while at + RUN_MIN <= bits.len() {
-        let mut best = Run { at, length: RUN_MIN - 1, from: 0, step: 0, is_turned: false };
+        let mut best = Run { at: at as u32, length: RUN_MIN as u32 - 1, from: 0, step: 0, is_turned: false };
         if is_free(at) && is_free(at + 1) && before[at] != 0 && before[at + 1] != 0 {
             for first in sources(at) {
                 for second in sources(at + 1) {
@@ -134,18 +118,18 @@ fn find(
                             && is_free(at)
                             && is_like(source(*n) as usize, is_turned, at)
                     };
-                    let length = (0..).take_while(is_next).count();
+                    let length = (0..).take_while(is_next).count() as u32; // fewer than 2^31
                     if length > best.length {
-                        best = Run { at, length, from, step, is_turned };
+                        best = Run { length, from: first, step: step as i32, is_turned, ..best }; // at most STEP_MAX
                     }
                 }
             }
         }
-        if best.length < RUN_MIN {
+        if best.length < RUN_MIN as u32 {
             at += 1;
             continue;
         }
-        at += best.length;
+        at = best.places().end;
         runs.push(best);
     }
     runs
@@ -205,16 +189,19 @@ pub(super) fn read(bytes: &mut &[u8], (known, least): (usize, usize), len: usize
         at = at.checked_add(skip)?;
         expected = expected.checked_add(skip as i64)?;
         let length = take(lengths)?;
+        let (length, is_turned) = ((length >> 1) + RUN_MIN, length & 1 == 1);
         let from = expected.checked_add(unzigzag(take(sources)?))?;
         let step = Some(unzigzag(take(steps)?)).filter(|step| step.abs() <= STEP_MAX)?;
-        let run = Run { at, length: (length >> 1) + RUN_MIN, from, step, is_turned: length & 1 == 1 };
-        let end = at.checked_add(run.length).filter(|&end| end <= len)?;
-        let last = from.checked_add(step.checked_mul(run.length as i64 - 1)?)?;
+        let end = at.checked_add(length).filter(|&end| end <= len)?;
+        let last = from.checked_add(step.checked_mul(length as i64 - 1)?)?;
         // Between both ends the sources rise or fall evenly, as the elements do.
         let are_before = from < at as i64 && last < end as i64 - 1 && from.min(last) >= least as i64;
         are_before.then_some(())?;
+        let (first, from) = (u32::try_from(at).ok()?, u32::try_from(from).ok()?);
+        let (length, step) = (u32::try_from(length).ok()?, i32::try_from(step).ok()?);
+        let run = Run { at: first, length, from, step, is_turned };
         run.fill(froms);
-        (at, expected) = (end, last + step);
+        (at, expected) = (end, run.end());
     }
     lists.iter().all(|list| list.is_empty()).then_some(())
 }
