@@ -113,6 +113,7 @@ pub mod plan;
 pub mod prune;
 pub mod reuse;
 pub mod runs;
+pub mod slabs;
 pub mod store;
 pub mod units;
 pub mod verify;

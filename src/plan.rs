@@ -9,9 +9,11 @@ use crate::classify::{VariableClass, VariableRef};
 use crate::codec::{Profile, TAKEN_APART_PART};
 use crate::header::{ElementType, FileHeader, Role, Shape};
 use crate::merge::Layout;
+use crate::slabs;
 use crate::units::RawBytes;
 use std::collections::HashMap;
 use std::num::NonZeroU32;
+use std::ops::Range;
 
 /// How the variables of a group are put together (mcrEngine, SC12, section III-B).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -293,7 +295,7 @@ fn by_kind(column: Vec<Piece>, kinds: &[&str], files: &[FileHeader]) -> Vec<Vec<
 
 impl Bundle<'_> {
     /// Classes whose variables have the same shapes, file by file, stand beside each other. Where not all ranks have room
-    /// in one segment, each holds some ranks, with all of their variables.
+    /// in one segment, each holds some ranks, with all of their variables; where one rank alone has none, slabs of these.
     fn cut(mut self, files: &[FileHeader], segment_bytes: u64) -> Vec<SegmentPlan> {
         let mut first_of: HashMap<Vec<(u32, &Shape)>, usize> = HashMap::new();
         let mut places: Vec<usize> = Vec::with_capacity(self.columns.len());
@@ -319,43 +321,49 @@ impl Bundle<'_> {
                 bytes += by_file[end];
                 end += 1;
             }
-            self.emit(from as u32..end as u32, segment_bytes, &mut segments);
+            let columns = self.of_files(from as u32..end as u32);
+            match bytes > segment_bytes {
+                true => segments
+                    .extend(slabs::divide(columns, files, segment_bytes).into_iter().map(|own| self.segment(own))),
+                false if columns.is_empty() => {}
+                false => segments.push(self.segment(columns)),
+            }
             from = end;
         }
         segments
     }
 
-    /// The segment of some files, or several where one file is too large.
-    fn emit(&self, files: std::ops::Range<u32>, segment_bytes: u64, segments: &mut Vec<SegmentPlan>) {
-        let mut pieces: Vec<Piece> = Vec::new();
-        let mut column_of: HashMap<VariableRef, usize> = HashMap::new();
-        for (n, column) in self.columns.iter().enumerate() {
-            // In rank order, as the files are: those of some files stand together.
+    /// What the columns have of some files, in rank order, as the files are; none that is empty.
+    fn of_files(&self, files: Range<u32>) -> Vec<slabs::Column> {
+        let own = |column: &Vec<Piece>| {
             let before = |file: u32| column.partition_point(|piece| piece.variable.file < file);
-            for piece in &column[before(files.start)..before(files.end)] {
-                pieces.push(*piece);
-                column_of.insert(piece.variable, n);
-            }
-        }
-        concatenated(&pieces, segment_bytes, |pieces| {
-            let column = |piece: &Piece| column_of.get(&piece.variable);
-            let begins = |pair: &[Piece]| column(&pair[0]) != column(&pair[1]);
-            let columns = (1u32..).zip(pieces.windows(2)).filter(|(_, pair)| begins(pair)).map(|(at, _)| at).collect();
-            segments.push(SegmentPlan {
-                class: None,
-                role: Role::Array,
-                element: self.element.clone(),
-                layout: Layout::Concatenated,
-                columns,
-                raw_bytes: RawBytes(pieces.iter().map(|p| p.bytes).sum()),
-                pieces,
-            });
+            column[before(files.start)..before(files.end)].to_vec()
+        };
+        self.columns.iter().map(own).filter(|column| !column.is_empty()).collect()
+    }
+
+    /// One segment of these columns, of which there is one at least.
+    fn segment(&self, columns: Vec<slabs::Column>) -> SegmentPlan {
+        let begins = columns.iter().scan(0, |begin, column| {
+            *begin += column.len() as u32; // at most 2^24 pieces
+            Some(*begin)
         });
+        let begins = begins.take(columns.len() - 1).collect();
+        let pieces = columns.concat();
+        SegmentPlan {
+            class: None,
+            role: Role::Array,
+            element: self.element.clone(),
+            layout: Layout::Concatenated,
+            columns: begins,
+            raw_bytes: RawBytes(pieces.iter().map(|p| p.bytes).sum()),
+            pieces,
+        }
     }
 }
 
 /// Fills segments one after the other; a piece that does not fit goes on in the next.
-fn concatenated(pieces: &[Piece], segment_bytes: u64, mut emit: impl FnMut(Vec<Piece>)) {
+pub(crate) fn concatenated(pieces: &[Piece], segment_bytes: u64, mut emit: impl FnMut(Vec<Piece>)) {
     let mut open: Vec<Piece> = Vec::new();
     let mut room = segment_bytes;
     for piece in pieces {

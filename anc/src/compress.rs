@@ -4,6 +4,7 @@ use mcrengine::codec::{ArrayShape, Basis, CodecError, Coded, Profile, Reason, Sc
 use mcrengine::header::{ElementType, FileHeader};
 use mcrengine::merge::Layout;
 use mcrengine::plan::SegmentPlan;
+use mcrengine::slabs;
 use mcrengine::units::RawBytes;
 
 /// Why a segment could not be coded. A bug of ours; nothing of the segment was written.
@@ -86,22 +87,76 @@ fn is_float(element: &ElementType) -> bool {
     matches!(element, ElementType::Float { .. })
 }
 
-/// The array that a piece is, as far as it is whole; a cut piece is a line of elements.
+/// The array that a piece is; what was cut across its rows is an array of those.
 fn array_shape(piece: &mcrengine::plan::Piece, files: &[FileHeader], column: u32) -> ArrayShape {
     let variable = piece.variable.of(files);
     let elements = piece.bytes / u64::from(variable.element.width());
-    let is_whole = piece.offset == 0 && piece.bytes == variable.raw_bytes.0;
-    let product = |dims: &[u64]| dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
-    let (dims, chunk) = (&variable.shape.0, &variable.chunk.0);
-    if is_whole && product(dims) == Some(elements) && (chunk.is_empty() || chunk == dims) {
-        return ArrayShape { elements, dims: dims.to_vec(), column, ..ArrayShape::default() };
+    let (dims, chunk) = match slabs::array_of(piece, variable) {
+        Some(array) => (array.dims, array.chunk),
+        None => (vec![elements], Vec::new()),
+    };
+    ArrayShape { elements, dims, chunk, column, is_integer: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mcrengine::classify::{Naming, classify};
+    use mcrengine::header::{Role, Shape, VariableHeader};
+    use mcrengine::ids::{Digest, FilePath, Rank};
+    use mcrengine::plan::{PlanOptions, plan};
+
+    /// One file with one array of doubles.
+    fn file(dims: &[u64]) -> Vec<FileHeader> {
+        let raw_bytes = RawBytes(dims.iter().product::<u64>() * 8);
+        vec![FileHeader {
+            path: FilePath::new(b"f".to_vec()).expect("valid"),
+            rank: Rank(0),
+            bytes: 0,
+            mode: 0,
+            modified_ns: 0,
+            digest: Digest([0; 32]),
+            variables: vec![VariableHeader {
+                role: Role::Array,
+                path: "/field".into(),
+                element: ElementType::F64,
+                shape: Shape(dims.into()),
+                chunk: Shape::default(),
+                raw_bytes,
+                digest: Digest([0; 32]),
+                filters: [].into(),
+                extents: [].into(),
+            }],
+        }]
     }
-    // All chunks are there, the last ones in each dimension filled up.
-    if is_whole && chunk.len() == dims.len() && !chunk.contains(&0) {
-        let filled: Vec<u64> = dims.iter().zip(chunk).map(|(&n, &c)| n.div_ceil(c).saturating_mul(c)).collect();
-        if product(&filled) == Some(elements) {
-            return ArrayShape { elements, dims: filled, chunk: chunk.to_vec(), column, is_integer: false };
-        }
+
+    #[test]
+    fn a_grid_too_large_for_a_segment_is_told_by_its_neighbours_in_all_directions() {
+        // Rough along each axis, so that only neighbours along all three tell anything; and what nobody tells.
+        let rough = |n: u64| {
+            let mixed = (n + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            ((mixed ^ mixed >> 31).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 12) as f64 / (1u64 << 52) as f64
+        };
+        let value = |n: u64| {
+            let [x, y, z] = [n % 48, n / 48 % 48 + 48, n / 2304 + 96].map(rough);
+            5.0 + x * y + y * z + z * x + rough(n + 1000) / 1e9
+        };
+        let raw: Vec<u8> = (0..48 * 48 * 48).flat_map(|n| value(n).to_le_bytes()).collect();
+        let options = PlanOptions { segment_bytes: 320_000, together: true, ..PlanOptions::default() };
+        let stored = |dims: &[u64]| -> usize {
+            let files = file(dims);
+            let segments = plan(&files, &classify(&files, &Naming::default()), &options, |_| false);
+            assert_eq!(segments.len(), 3);
+            let mut scratch = Scratch::default();
+            let own = |segment: &SegmentPlan| {
+                let piece = segment.pieces[0];
+                let raw = &raw[piece.offset as usize..(piece.offset + piece.bytes) as usize];
+                let basis = Basis::NOTHING;
+                compress(&Profile::Balanced, segment, &files, raw, true, &basis, &mut scratch).expect("codes").stored
+            };
+            segments.iter().map(own).map(|stored| stored.len()).sum()
+        };
+        let (grid, line) = (stored(&[48, 48, 48]), stored(&[48 * 48 * 48]));
+        assert!(grid * 3 < line * 2, "{grid} bytes as a grid, {line} as a line");
     }
-    ArrayShape { elements, dims: vec![elements], column, ..ArrayShape::default() }
 }
