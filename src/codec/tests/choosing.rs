@@ -286,6 +286,62 @@ fn components_of_points_are_told_by_their_own_neighbours_in_all_directions() {
 }
 
 #[test]
+fn variables_that_lie_one_after_the_other_are_told_each_by_its_own_neighbours() {
+    let (arrays, raw) = variables_first();
+    let lines: Vec<ArrayShape> =
+        (arrays.iter()).map(|array| ArrayShape { dims: vec![array.elements], ..array.clone() }).collect();
+    for effort in [1, 2] {
+        let chain = Chain::predict(&ElementType::F64, effort).expect("numbers");
+        let mut scratch = Scratch::default();
+        let [of_grids, of_lines] = [&arrays, &lines].map(|arrays| {
+            let stored = chain.encode(&raw, arrays, &mut scratch).expect("encodes");
+            assert!(chain.gives_back(&stored, &raw, &mut scratch).expect("decodes"));
+            stored
+        });
+        assert!(of_grids.len() * 10 < of_lines.len() * 9, "{} and {} bytes", of_grids.len(), of_lines.len());
+        // Two groups: all elements of a variable together, two runs of one array each; 160 together, one run of one array.
+        let grids = [4, 0, 3, 0, 0, 2, 1, 1, 32, 120, 1, 1, 41, 75];
+        assert_eq!(unpacked(&of_grids).0[..15], [&[2][..], &grids].concat());
+        assert_eq!(unpacked(&of_grids).0[15..20], [4, 0, 3, 0xA0, 1]);
+    }
+    // Planes of one grid, alike as rows are, and the same in an array that lies beside an empty one.
+    let planes: Vec<u8> = (0..3 * 32 * 40).flat_map(|n| rough_plane(n).to_le_bytes()).collect();
+    let empty = ArrayShape { elements: 0, dims: vec![0, 32, 40], ..ArrayShape::default() };
+    let chain = Chain::predict(&ElementType::F64, 1).expect("numbers");
+    let first_kind = |raw: &[u8], arrays: &[ArrayShape]| {
+        unpacked(&chain.encode(raw, arrays, &mut Scratch::default()).expect("encodes")).0[1]
+    };
+    let own = &raw[..planes.len()];
+    assert_eq!([first_kind(&planes, &arrays[..1]), first_kind(own, &arrays[..1])], [0, 4]);
+    assert_eq!(first_kind(own, &[empty, arrays[0].clone()]), 4);
+}
+
+/// An element of a grid of 32 x 40 places in each plane, as different from plane to plane as from row to row.
+fn rough_plane(n: usize) -> f64 {
+    let (plane, row, column) = (n / 1280, n / 40 % 32, n % 40);
+    5.0 + ((plane * 7 + row * 5 + column * 3) % 11) as f64
+}
+
+#[test]
+fn tensors_of_particles_are_told_by_their_own_components() {
+    // Two equal components, and two that have nothing to do with each other.
+    let other: Vec<f64> = rough(9000).collect();
+    let tensor =
+        |n: usize| [other[n], 1.0 + other[n + 3000] * 1e-6, 1.0 + other[n + 3000] * 1e-6, other[n + 6000] * 1e9];
+    let raw: Vec<u8> = (0..3000).flat_map(tensor).flat_map(f64::to_le_bytes).collect();
+    let of = |dims: &[u64]| ArrayShape { elements: 12_000, dims: dims.into(), ..ArrayShape::default() };
+    let chain = Chain::predict(&ElementType::F64, 1).expect("numbers");
+    let stored = [&[3000, 2, 2][..], &[3000, 4], &[12_000]].map(|dims| {
+        let mut scratch = Scratch::default();
+        let stored = chain.encode(&raw, &[of(dims)], &mut scratch).expect("encodes");
+        assert!(chain.gives_back(&stored, &raw, &mut scratch).expect("decodes"));
+        stored
+    });
+    assert_eq!(stored[0], stored[1], "as points with four components");
+    assert!(stored[0].len() * 20 < stored[2].len() * 19, "{} and {} bytes", stored[0].len(), stored[2].len());
+}
+
+#[test]
 fn in_haste_a_field_around_0_is_told_by_the_lorenzo_sum_of_doubles() {
     // Each of three parts is rough along two axes, and does not change along the third, so that the sum tells all of it.
     let walk = |axis: usize| -> Vec<f64> {
@@ -466,6 +522,7 @@ fn a_damaged_header_of_sums_over_neighbours_of_a_curve_or_of_points_is_refused_o
         (ElementType::F32, gas(&[727], true, false)),
         (ElementType::F32, along_a_curve),
         (ElementType::F64, points(12)),
+        (ElementType::F64, variables_first()),
     ];
     for (element, (arrays, raw)) in inputs {
         let chain = Chain::predict(&element, 2).expect("numbers");

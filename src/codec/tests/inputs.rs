@@ -110,6 +110,30 @@ pub(super) fn points(side: u64) -> (Vec<ArrayShape>, Vec<u8>) {
     (grids.map(shape).into(), numbers.into_iter().flat_map(f64::to_le_bytes).collect())
 }
 
+/// Three variables of different size, each of them rough along one axis and smooth along the other: two grids that have all of one
+/// variable after the other, and in another column blocks of a grid that have so.
+pub(super) fn variables_first() -> (Vec<ArrayShape>, Vec<u8>) {
+    let shapes: [(u32, [u64; 4]); 3] = [(0, [1, 3, 32, 40]), (0, [1, 3, 41, 25]), (1, [8, 3, 16, 10])];
+    let texture: Vec<f64> = rough(64 * 3).collect();
+    let mut numbers = Vec::new();
+    for (_, [blocks, lanes, rows, row]) in shapes {
+        for at in 0..blocks * lanes * rows * row {
+            let (x, y, lane) = (at % row, at / row % rows + 3 * (at / (row * rows * lanes)), at / (row * rows) % lanes);
+            let (x, y, lane) = (x as usize, y as f64 / 32.0, lane as usize);
+            // Products and sums only, so that every host gets the same.
+            numbers.push((texture[x * 3 + lane] + y * (1.5 - y * 0.11) + 3.0) * [1.0, 3e6, -20.0][lane]);
+        }
+    }
+    let noise = rough(numbers.len() as u64);
+    numbers.iter_mut().zip(noise).for_each(|(number, noise)| *number += *number * noise / (1u64 << 42) as f64);
+    let shape = |(column, dims): (u32, [u64; 4])| {
+        let elements = dims.iter().product();
+        let dims = dims.into_iter().filter(|&n| n > 1).collect();
+        ArrayShape { elements, dims, column, ..ArrayShape::default() }
+    };
+    (shapes.map(shape).into(), numbers.into_iter().flat_map(f64::to_le_bytes).collect())
+}
+
 /// Particles on a lattice of so many in each dimension, a little off their places, in a periodic box: their numbers, their
 /// positions and their speeds, row after row along a crooked line, in arrays with so many rows. The last ones of these
 /// are empty, so many rows are filled up with zeros besides, and two particles are missing.

@@ -3,9 +3,10 @@
 //! A segment holds one column (a class of variables over all ranks) or several; the arrays of one column follow each
 //! other. Three things are done with a column before its neighbours are looked at. *Lanes*: points with few components
 //! (`x y z x y z`), or records of an opaque file, are taken apart into as many columns; points of a grid, too, whose
-//! columns are grids then. *Join*: arrays that are slabs
+//! columns are grids then, wherever their components are (`components.rs`). *Join*: arrays that are slabs
 //! of one domain are put together along an axis, so that neighbours on two ranks are neighbours here. *Plain*: nothing.
 
+use super::components::{self, LANES_POINT_MAX, Taken};
 use super::kernel::{self, Sum};
 use super::numbers::Elements;
 use super::tables::{self, Table, Wrap};
@@ -18,8 +19,6 @@ use std::sync::{Mutex, PoisonError};
 /// Extents in at most three dimensions, slowest first; those of more dimensions are multiplied into the first.
 pub(super) type Dims = [usize; 3];
 
-/// Components of a point that are taken apart.
-pub(crate) const LANES_POINT_MAX: usize = 4;
 /// Lanes of a record at most.
 const LANES_MAX: usize = 4096;
 /// What stands for grids of points, in place of lanes, of which there are at least two.
@@ -33,8 +32,12 @@ pub(super) const COLUMNS_MAX: usize = 1 << 14;
 pub(super) enum Kind {
     Plain,
     Lanes(usize),
-    /// Grids of points with so many components: rows have as many elements for each of their places.
-    Points(usize),
+    /// Grids of points with so many components, rows having as many elements for each of their places; but so many elements
+    /// of one component lie together, or with 0 all of an array.
+    Points {
+        lanes: usize,
+        together: usize,
+    },
     Join(usize),
 }
 
@@ -158,16 +161,16 @@ fn collapse_chunk(dims: &[u64], chunk: &[u64], collapsed: Dims) -> Option<Dims> 
     (collapsed[3 - same.len()..] == same && fits(&collapsed, Some(found)) && found != collapsed).then_some(found)
 }
 
-fn collapse(dims: &[u64], elements: usize) -> Dims {
-    let mut wide =
-        dims.iter().filter(|&&n| n > 1).map(|&n| usize::try_from(n).unwrap_or(usize::MAX)).collect::<Vec<_>>();
+/// Three extents, those before the last two multiplied into one.
+pub(super) fn collapse(dims: &[usize]) -> Dims {
+    let mut wide: Vec<usize> = dims.iter().copied().filter(|&n| n > 1).collect();
     while wide.len() > 3 {
         let first = wide.remove(0);
         wide[0] = wide[0].saturating_mul(first);
     }
     let mut found = [1; 3];
     found[3 - wide.len()..].copy_from_slice(&wide);
-    if product(&found) == Some(elements) { found } else { [1, 1, elements] }
+    found
 }
 
 impl Group {
@@ -176,7 +179,7 @@ impl Group {
     }
 
     pub(super) fn lanes(&self) -> usize {
-        if let Kind::Lanes(lanes) | Kind::Points(lanes) = self.kind { lanes } else { 1 }
+        if let Kind::Lanes(lanes) | Kind::Points { lanes, .. } = self.kind { lanes } else { 1 }
     }
 
     /// The arrays of each of its columns; `n` is its own number. What has places in a table comes first, the rest after.
@@ -194,7 +197,7 @@ impl Group {
         let arrays = match self.kind {
             Kind::Plain => self.arrays.clone(),
             Kind::Lanes(lanes) => self.arrays.iter().map(|dims| [1, 1, elements(dims) / lanes]).collect(),
-            Kind::Points(lanes) => self.arrays.iter().map(|&[nz, ny, nx]| [nz, ny, nx / lanes]).collect(),
+            Kind::Points { lanes, .. } => self.arrays.iter().map(|&[nz, ny, nx]| [nz, ny, nx / lanes]).collect(),
             Kind::Join(axis) => {
                 let mut joined = self.arrays.first().copied().unwrap_or([1, 1, 0]);
                 joined[axis] *= self.arrays.len();
@@ -205,47 +208,44 @@ impl Group {
     }
 }
 
-/// The extents of a grid of points, and how many components each has, if the array is one that lies row after row.
-fn grid_of_points(array: &ArrayShape, elements: usize) -> Option<(Dims, usize)> {
-    let (&lanes, grid) = array.dims.split_last()?;
-    let lanes = usize::try_from(lanes).ok().filter(|lanes| (2..=LANES_POINT_MAX).contains(lanes))?;
-    let is_grid = grid.iter().filter(|&&n| n > 1).count() > 1;
-    let fits = elements.is_multiple_of(lanes) && array.chunk.is_empty();
-    let [nz, ny, nx] = (is_grid && fits).then(|| collapse(grid, elements / lanes))?;
-    (ny > 1).then_some(([nz, ny, nx * lanes], lanes))
-}
-
-/// For each array its extents as a grid of points and their components, if all arrays of its column are such, with equally many:
-/// else they are grids of which some are thin.
-fn grids_of_points(arrays: &[ArrayShape]) -> Vec<Option<(Dims, usize)>> {
-    let of = |array: &ArrayShape| grid_of_points(array, usize::try_from(array.elements).ok()?);
+/// For each array how its components are taken apart, if all arrays of its column are so in one way: else they are grids of
+/// which some are thin.
+fn taken_apart(arrays: &[ArrayShape], raw: &[u8], elements: Elements) -> Vec<Option<Taken>> {
+    let mut begin = 0usize;
     let of_column = |column: &[ArrayShape]| {
-        let found: Vec<_> = column.iter().map(of).collect();
-        let lanes = |found: &Option<(Dims, usize)>| found.map(|(_, lanes)| lanes);
-        let are_alike = found.iter().all(|one| one.is_some() && lanes(one) == lanes(&found[0]));
-        if are_alike { found } else { vec![None; column.len()] }
+        let count = column.iter().fold(0u64, |sum, array| sum.saturating_add(array.elements));
+        let own = raw.get(begin.saturating_mul(elements.width)..).unwrap_or_default();
+        begin = begin.saturating_add(usize::try_from(count).unwrap_or(usize::MAX));
+        // What does not add up is taken as one row of numbers in the end.
+        let bytes = |at: usize| own.chunks_exact(elements.width).nth(at);
+        let ordered = |at: usize| bytes(at).map_or(0, |bytes| elements.ordered(elements.load(bytes)));
+        let full: Vec<ArrayShape> = column.iter().filter(|array| array.elements > 0).cloned().collect();
+        let mut taken = components::of_column(&full, ordered).into_iter().flatten();
+        let of = |array: &ArrayShape| if array.elements > 0 { taken.next() } else { None };
+        column.iter().map(of).collect::<Vec<_>>()
     };
     arrays.chunk_by(|a, b| a.column == b.column).flat_map(of_column).collect()
 }
 
 /// The columns of a segment from what is known about its arrays; one row of numbers where that does not add up.
-pub(super) fn groups(arrays: &[ArrayShape], elements: usize) -> Vec<Group> {
+pub(super) fn groups(arrays: &[ArrayShape], raw: &[u8], elements: Elements) -> Vec<Group> {
     let mut groups: Vec<(u32, Group)> = Vec::new();
     let mut sum = 0usize;
-    for (array, grid) in arrays.iter().zip(grids_of_points(arrays)) {
+    for (array, taken) in arrays.iter().zip(taken_apart(arrays, raw, elements)) {
         let Ok(count) = usize::try_from(array.elements) else { break };
         if count == 0 {
             continue;
         }
         sum = sum.saturating_add(count);
-        let mut dims = collapse(&array.dims, count);
+        let extents: Vec<usize> = array.dims.iter().map(|&n| usize::try_from(n).unwrap_or(usize::MAX)).collect();
+        let mut dims = Some(collapse(&extents)).filter(|dims| product(dims) == Some(count)).unwrap_or([1, 1, count]);
         let chunk = collapse_chunk(&array.dims, &array.chunk, dims);
         if chunk.is_none() && !array.chunk.is_empty() {
             dims = [1, 1, count];
         }
         let mut kind = Kind::Plain;
-        if let Some((grid, lanes)) = grid {
-            (dims, kind) = (grid, Kind::Points(lanes));
+        if let Some(taken) = taken {
+            (dims, kind) = taken;
         }
         match groups.last_mut() {
             Some((column, group)) if *column == array.column && group.chunk == chunk && group.kind == kind => {
@@ -257,10 +257,13 @@ pub(super) fn groups(arrays: &[ArrayShape], elements: usize) -> Vec<Group> {
             }
         }
     }
+    let elements = raw.len() / elements.width;
     if elements == 0 {
         return Vec::new();
     }
-    if sum != elements || groups.len() > COLUMNS_MAX / LANES_POINT_MAX {
+    if sum != elements
+        || groups.iter().map(|(_, group)| group.lanes().max(LANES_POINT_MAX)).sum::<usize>() > COLUMNS_MAX
+    {
         return vec![Group::new(Kind::Plain, None, vec![[1, 1, elements]])];
     }
     let mut groups: Vec<Group> = groups.into_iter().map(|(_, group)| group).collect();
@@ -642,7 +645,21 @@ impl Layout {
                         from += dims.iter().product::<usize>();
                     }
                 }
-                Kind::Lanes(lanes) | Kind::Points(lanes) => {
+                Kind::Points { lanes, together } if together != 1 => {
+                    let mut start = 0;
+                    for dims in &group.arrays {
+                        let rows = dims.iter().product::<usize>() / lanes;
+                        let together = if together == 0 { rows } else { together };
+                        for at in (0..rows).step_by(together) {
+                            for lane in 0..lanes {
+                                let to = self.columns[place[column + lane]].base + start + at;
+                                call(from + at * lanes + lane * together, 1, Run::After(to, together));
+                            }
+                        }
+                        (from, start) = (from + rows * lanes, start + rows);
+                    }
+                }
+                Kind::Lanes(lanes) | Kind::Points { lanes, .. } => {
                     let mut start = 0;
                     for dims in &group.arrays {
                         let rows = dims.iter().product::<usize>() / lanes;
@@ -682,13 +699,15 @@ impl Layout {
                 match group.kind {
                     Kind::Plain => 0,
                     Kind::Join(axis) => 1 + axis,
-                    Kind::Points(_) => POINTS,
+                    Kind::Points { .. } => POINTS,
                     Kind::Lanes(lanes) => 3 + lanes,
                 },
                 out,
             );
-            if let Kind::Points(lanes) = group.kind {
-                put(lanes, out);
+            match group.kind {
+                Kind::Points { lanes, together: 1 } => put(lanes, out),
+                Kind::Points { lanes, together } => [0, lanes, together].iter().for_each(|&n| put(n, out)),
+                Kind::Plain | Kind::Lanes(_) | Kind::Join(_) => {}
             }
             let chunk = group.chunk.unwrap_or_default();
             chunk.iter().take(if group.chunk.is_some() { 3 } else { 1 }).for_each(|&n| put(n, out));
@@ -734,7 +753,13 @@ impl Layout {
             let kind = match take(bytes)? {
                 0 => Kind::Plain,
                 n @ 1..=3 => Kind::Join(n - 1),
-                POINTS => Kind::Points(take(bytes).filter(|lanes| (2..=LANES_MAX).contains(lanes))?),
+                POINTS => {
+                    let (lanes, together) = match take(bytes)? {
+                        0 => (take(bytes)?, take(bytes)?),
+                        lanes => (lanes, 1),
+                    };
+                    (2..=LANES_MAX).contains(&lanes).then_some(Kind::Points { lanes, together })?
+                }
                 n @ 5.. if n - 3 <= LANES_MAX => Kind::Lanes(n - 3),
                 _ => return None,
             };
@@ -764,9 +789,13 @@ impl Layout {
             match kind {
                 Kind::Plain => {}
                 Kind::Lanes(n) if group.arrays.iter().all(|dims| dims.iter().product::<usize>() % n == 0) => {}
-                Kind::Points(n) if chunk.is_none() && group.arrays.iter().all(|dims| dims[2] % n == 0) => {}
+                Kind::Points { lanes, together } if chunk.is_none() => {
+                    let fits =
+                        |[z, y, x]: &Dims| x % lanes == 0 && (together == 0 || z * y * x / lanes % together == 0);
+                    group.arrays.iter().all(fits).then_some(())?;
+                }
                 Kind::Join(_) if group.arrays.windows(2).all(|pair| pair[0] == pair[1]) => {}
-                Kind::Lanes(_) | Kind::Points(_) | Kind::Join(_) => return None,
+                Kind::Lanes(_) | Kind::Points { .. } | Kind::Join(_) => return None,
             }
             if columns > COLUMNS_MAX {
                 return None;

@@ -13,6 +13,7 @@
 
 mod chain;
 mod choose;
+mod components;
 mod curve;
 mod fit;
 mod kernel;
@@ -35,7 +36,7 @@ mod weights;
 use crate::codec::{
     ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Older, Work, resize_for_overwrite, threads,
 };
-pub(crate) use layout::LANES_POINT_MAX;
+pub(crate) use components::LANES_POINT_MAX;
 use layout::{Group, Kind, Layout, Run, put, take};
 use linear::Place;
 use numbers::Elements;
@@ -130,15 +131,7 @@ impl ArrayCodec for Predict {
         stored.clear();
         if job.param & BYTES == 0 {
             let kind = elements_of(job.param);
-            return encode(
-                kind,
-                job.raw,
-                layout::groups(job.arrays, job.raw.len() / kind.width),
-                None,
-                effort,
-                work,
-                stored,
-            );
+            return encode(kind, job.raw, layout::groups(job.arrays, job.raw, kind), None, effort, work, stored);
         }
         let none = records::Records { width: 8, lanes: 1, regions: Vec::new() };
         let found = records_of(job.raw, job.arrays).unwrap_or(none);
@@ -187,7 +180,7 @@ pub(crate) fn has_known_rows(param: u32, raw: &[u8], arrays: &[ArrayShape], olde
         return false;
     }
     let elements = raw.len() / kind.width;
-    let mut groups = layout::groups(arrays, elements);
+    let mut groups = layout::groups(arrays, raw, kind);
     let mut tables = tables::find(&mut groups, &raw[..elements * kind.width], kind, 1);
     Known::new(&groups, &mut tables, arrays, older, kind);
     tables.iter().any(|table| table.older.is_some())
@@ -201,7 +194,7 @@ pub(crate) fn encode_since(
     work: &mut Work,
 ) -> Result<(), CodecError> {
     let kind = elements_of(job.param);
-    let groups = layout::groups(job.arrays, job.raw.len() / kind.width);
+    let groups = layout::groups(job.arrays, job.raw, kind);
     stored.clear();
     encode(kind, job.raw, groups, Some((job.arrays, older)), job.param >> EFFORT_SHIFT, work, stored)
 }

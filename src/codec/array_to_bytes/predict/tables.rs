@@ -158,7 +158,7 @@ fn is_list(group: &Group) -> bool {
     match group.kind {
         Kind::Plain => group.arrays.iter().all(|dims| dims[0] == 1 && dims[1] == 1),
         Kind::Lanes(_) => true,
-        Kind::Points(_) | Kind::Join(_) => false,
+        Kind::Points { .. } | Kind::Join(_) => false,
     }
 }
 

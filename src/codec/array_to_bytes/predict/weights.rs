@@ -83,7 +83,7 @@ pub(super) fn spread(all: &[usize], most: usize) -> Vec<usize> {
 }
 
 /// A number that looks like chance, always the same: the finalizer of MurmurHash3 (A. Appleby, public domain).
-fn noise(n: u32) -> u32 {
+pub(super) fn noise(n: u32) -> u32 {
     let mut hash = n.wrapping_add(1).wrapping_mul(0x9E37_79B9);
     hash = (hash ^ (hash >> 16)).wrapping_mul(0x85EB_CA6B);
     hash = (hash ^ (hash >> 13)).wrapping_mul(0xC2B2_AE35);

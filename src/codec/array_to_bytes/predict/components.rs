@@ -1,0 +1,127 @@
+//! Which extent of an array counts the components of a point: each of them is a column of its own then.
+//!
+//! Points that lie one after the other (`x y z x y z`) have theirs in the last extent, tensors in the last two. Codes for gases and
+//! plasmas write all variables of a grid as one array, the variables first; lattice Boltzmann methods do so with their
+//! populations, methods of higher order with the variables of each element of a mesh. There it is measured whether what lies beside each
+//! other along an extent is less alike than along the others.
+
+use super::layout::{Dims, Kind, collapse};
+use super::weights::noise;
+use crate::codec::ArrayShape;
+
+/// Components of a point in the last extent, and in the last two.
+pub(crate) const LANES_POINT_MAX: usize = 4;
+const LANES_TENSOR_MAX: usize = 9;
+/// Components along any other extent.
+const LANES_MAX: usize = 27;
+/// Elements of a component at least, to be measured.
+const ELEMENTS_MIN: usize = 1024;
+/// Places that are looked at in a column, and arrays.
+const PLACES: usize = 512;
+const ARRAYS: usize = 8;
+/// So many bits more must differ, on the mean, along the extent than along any other. Variables of gases have 3 to 22 more, modes of
+/// one field, which may be either, 2 to 5.
+const BITS_MORE: f64 = 3.0;
+
+/// The extents with all components in the last, and how they lie.
+pub(super) type Taken = (Dims, Kind);
+
+/// For each array of a column, none of which is empty, how it is taken apart, if all of them are in one way. `ordered` gives elements of the column as numbers that are near each other
+/// where they are alike.
+pub(super) fn of_column(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<Vec<Taken>> {
+    let in_one_way = |of: &dyn Fn(&ArrayShape) -> Option<Taken>| -> Option<Vec<Taken>> {
+        let found: Vec<Taken> = arrays.iter().map(of).collect::<Option<_>>()?;
+        found.iter().all(|(_, kind)| *kind == found[0].1).then_some(found)
+    };
+    if let Some(found) = in_one_way(&tensor).or_else(|| in_one_way(&point)) {
+        return Some(found);
+    }
+    let axis = differing(arrays, ordered)?;
+    in_one_way(&|array| along(array, axis))
+}
+
+/// Extents that are numbers of this machine and that the elements fill; in no chunks.
+fn extents(array: &ArrayShape) -> Option<Vec<usize>> {
+    let dims: Vec<usize> = array.dims.iter().map(|&n| usize::try_from(n).ok()).collect::<Option<_>>()?;
+    let elements = dims.iter().try_fold(1usize, |all, &n| all.checked_mul(n))?;
+    (array.chunk.is_empty() && elements as u64 == array.elements && elements > 0).then_some(dims)
+}
+
+/// Components in extents at the end.
+fn at_the_end(grid: &[usize], lanes: usize) -> Taken {
+    let [nz, ny, nx] = collapse(grid);
+    ([nz, ny, nx * lanes], Kind::Points { lanes, together: 1 })
+}
+
+/// A grid of points. What is a list is found by its own extents, as it may lie in chunks.
+fn point(array: &ArrayShape) -> Option<Taken> {
+    let dims = extents(array)?;
+    let (&lanes, grid) = dims.split_last()?;
+    let is_grid = (2..=LANES_POINT_MAX).contains(&lanes) && collapse(grid)[1] > 1;
+    is_grid.then(|| at_the_end(grid, lanes))
+}
+
+/// A list or grid of tensors, one more extent being as short as those of points.
+fn tensor(array: &ArrayShape) -> Option<Taken> {
+    let dims = extents(array)?;
+    let (grid, &[rows, columns]) = dims.split_last_chunk::<2>()?;
+    let lanes = rows.checked_mul(columns).filter(|lanes| rows > 1 && columns > 1 && *lanes <= LANES_TENSOR_MAX)?;
+    let places: usize = grid.iter().product();
+    match collapse(grid) {
+        _ if places <= lanes => None,
+        [1, 1, _] => Some(([1, places, lanes], Kind::Lanes(lanes))),
+        _ => Some(at_the_end(grid, lanes)),
+    }
+}
+
+/// Components along another extent, counted from the first.
+fn along(array: &ArrayShape, axis: usize) -> Option<Taken> {
+    let dims = extents(array)?;
+    let lanes = *dims.get(axis)?;
+    let grid = [&dims[..axis], &dims[axis + 1..]].concat();
+    let [nz, ny, nx] = collapse(&grid);
+    // Behind others only grids: elements of a mesh with a list of places each lost by it.
+    let is_first = dims[..axis].iter().all(|&n| n == 1);
+    let are_grids = dims[axis + 1..].iter().filter(|&&n| n > 1).count() > 1;
+    let together = if is_first { 0 } else { dims[axis + 1..].iter().product() };
+    let is_worth_it = (2..=LANES_MAX).contains(&lanes) && nz * ny * nx >= ELEMENTS_MIN && (is_first || are_grids);
+    is_worth_it.then_some(([nz, ny, nx * lanes], Kind::Points { lanes, together }))
+}
+
+/// The extent along which elements differ by more than along any other.
+fn differing(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<usize> {
+    let dims: Vec<Vec<usize>> = arrays.iter().map(extents).collect::<Option<_>>()?;
+    let rank = dims.first()?.len();
+    let may_be = |axis: &usize| arrays.iter().all(|array| along(array, *axis).is_some());
+    let candidates: Vec<usize> = (0..rank.saturating_sub(1)).filter(may_be).collect();
+    if candidates.is_empty() || dims.iter().any(|dims| dims.len() != rank) {
+        return None;
+    }
+    let (mut bits, mut counts) = (vec![0.0; rank], vec![0.0; rank]);
+    let every = arrays.len().div_ceil(ARRAYS);
+    let (mut begin, mut n) = (0usize, 0u32);
+    for (nth, dims) in dims.iter().enumerate() {
+        let elements: usize = dims.iter().product();
+        let places = if nth % every == 0 { PLACES.div_ceil(arrays.len().min(ARRAYS)) } else { 0 };
+        for _ in 0..places {
+            let at = ((u128::from(noise(n)) * elements as u128) >> 32) as usize;
+            n = n.wrapping_add(1);
+            let mut stride = 1;
+            for axis in (0..rank).rev() {
+                if at / stride % dims[axis] + 1 < dims[axis] {
+                    let own = begin.saturating_add(at);
+                    let apart = ordered(own).wrapping_sub(ordered(own.saturating_add(stride)));
+                    bits[axis] += f64::from(64 - apart.unsigned_abs().leading_zeros());
+                    counts[axis] += 1.0;
+                }
+                stride *= dims[axis];
+            }
+        }
+        begin = begin.saturating_add(elements);
+    }
+    let mean = |axis: usize| bits[axis] / f64::max(counts[axis], 1.0);
+    let best = candidates.into_iter().max_by(|&a, &b| mean(a).total_cmp(&mean(b)))?;
+    let others = (0..rank).filter(|&axis| axis != best && counts[axis] > 0.0).map(mean);
+    let most = others.max_by(f64::total_cmp)?;
+    (mean(best) >= most + BITS_MORE).then_some(best)
+}
