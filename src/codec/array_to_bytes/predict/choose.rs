@@ -33,7 +33,7 @@ pub(super) const FITTED_MIN: usize = 64;
 const LOOKED_AT: usize = 4096;
 const RUNS: usize = 4;
 /// Where these differ by less than this part, all tell.
-const TIE_PART: usize = 32;
+const TIE_PART: usize = 64;
 /// Wide runs must tell one element in so many to be tried, and one in so many for other weights.
 const WIDE_PART: usize = 16;
 const WIDE_MUCH_PART: usize = 4;
