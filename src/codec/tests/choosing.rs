@@ -314,6 +314,12 @@ fn variables_that_lie_one_after_the_other_are_told_each_by_its_own_neighbours() 
     let own = &raw[..planes.len()];
     assert_eq!([first_kind(&planes, &arrays[..1]), first_kind(own, &arrays[..1])], [0, 4]);
     assert_eq!(first_kind(own, &[empty, arrays[0].clone()]), 4);
+    // Levels far from each other that have the same pattern are one grid, too.
+    let pattern: Vec<f64> = rough(32 * 40).collect();
+    let levels: Vec<u8> = (0..3 * 32 * 40)
+        .flat_map(|n| (1040.0 + (n / 1280) as f64 * 99.0 + pattern[n % 1280] * 1e-3).to_le_bytes())
+        .collect();
+    assert_eq!(first_kind(&levels, &arrays[..1]), 0);
 }
 
 /// An element of a grid of 32 x 40 places in each plane, as different from plane to plane as from row to row.

@@ -2,8 +2,8 @@
 //!
 //! Points that lie one after the other (`x y z x y z`) have theirs in the last extent, tensors in the last two. Codes for gases and
 //! plasmas write all variables of a grid as one array, the variables first; lattice Boltzmann methods do so with their
-//! populations, methods of higher order with the variables of each element of a mesh. There it is measured whether what lies beside each
-//! other along an extent is less alike than along the others.
+//! populations, codes with blocks of cells with the variables of each block. There it is measured whether what lies beside
+//! each other along an extent is less alike than along the others.
 
 use super::layout::{Dims, Kind, collapse};
 use super::weights::noise;
@@ -22,12 +22,14 @@ const ARRAYS: usize = 8;
 /// So many bits more must differ, on the mean, along the extent than along any other. Variables of gases have 3 to 22 more, modes of
 /// one field, which may be either, 2 to 5.
 const BITS_MORE: f64 = 3.0;
+/// What is beside each other along it tells so many bits of how neighbours differ, or they are planes of one grid.
+const BITS_TOLD: f64 = 0.5;
 
 /// The extents with all components in the last, and how they lie.
 pub(super) type Taken = (Dims, Kind);
 
-/// For each array of a column, none of which is empty, how it is taken apart, if all of them are in one way. `ordered` gives elements of the column as numbers that are near each other
-/// where they are alike.
+/// For each array of a column, none of which is empty, how it is taken apart, if all of them are in one way. `ordered` gives
+/// elements of the column as numbers that are near each other where they are alike.
 pub(super) fn of_column(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<Vec<Taken>> {
     let in_one_way = |of: &dyn Fn(&ArrayShape) -> Option<Taken>| -> Option<Vec<Taken>> {
         let found: Vec<Taken> = arrays.iter().map(of).collect::<Option<_>>()?;
@@ -88,7 +90,8 @@ fn along(array: &ArrayShape, axis: usize) -> Option<Taken> {
     is_worth_it.then_some(([nz, ny, nx * lanes], Kind::Points { lanes, together }))
 }
 
-/// The extent along which elements differ by more than along any other.
+/// The extent along which elements differ by more than along any other, and are not told by those beside them even where it is known
+/// how these differ from their own neighbours, as levels of an atmosphere are.
 fn differing(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<usize> {
     let dims: Vec<Vec<usize>> = arrays.iter().map(extents).collect::<Option<_>>()?;
     let rank = dims.first()?.len();
@@ -97,31 +100,53 @@ fn differing(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<us
     if candidates.is_empty() || dims.iter().any(|dims| dims.len() != rank) {
         return None;
     }
-    let (mut bits, mut counts) = (vec![0.0; rank], vec![0.0; rank]);
-    let every = arrays.len().div_ceil(ARRAYS);
-    let (mut begin, mut n) = (0usize, 0u32);
+    let places = places(&dims);
+    let apart = |a: usize, b: usize| ordered(a).wrapping_sub(ordered(b));
+    // Of a place, steps to the next ones along some axes, if it has those.
+    let steps = |(begin, at, dims): &(usize, usize, &[usize]), axes: &[usize]| -> Option<(usize, Vec<usize>)> {
+        let stride = |axis: usize| dims[axis + 1..].iter().product::<usize>();
+        let has_next = axes.iter().all(|&axis| at / stride(axis) % dims[axis] + 1 < dims[axis]);
+        has_next.then(|| (begin.saturating_add(*at), axes.iter().map(|&axis| stride(axis)).collect()))
+    };
+    let along = |axis: usize| {
+        mean(
+            places
+                .iter()
+                .filter_map(|place| steps(place, &[axis]))
+                .map(|(at, step)| apart(at.saturating_add(step[0]), at)),
+        )
+    };
+    let all: Vec<f64> = (0..rank).map(along).collect();
+    let best = candidates.into_iter().max_by(|&a, &b| all[a].total_cmp(&all[b]))?;
+    let others = || (0..rank).filter(|&axis| axis != best && all[axis] > 0.0);
+    let most = others().map(|axis| all[axis]).max_by(f64::total_cmp)?;
+    let near = others().min_by(|&a, &b| all[a].total_cmp(&all[b]))?;
+    let crosswise = places.iter().filter_map(|place| steps(place, &[best, near])).map(|(at, step)| {
+        let [beside, next] = [0, 1].map(|n| at.saturating_add(step[n]));
+        apart(beside.saturating_add(step[1]), beside).wrapping_sub(apart(next, at))
+    });
+    (all[best] >= most + BITS_MORE && mean(crosswise) + BITS_TOLD >= all[near]).then_some(best)
+}
+
+/// Places that are looked at: where their array begins in the column, where they are in it, its extents.
+fn places(dims: &[Vec<usize>]) -> Vec<(usize, usize, &[usize])> {
+    let every = dims.len().div_ceil(ARRAYS);
+    let each = PLACES.div_ceil(dims.len().clamp(1, ARRAYS));
+    let (mut begin, mut found) = (0usize, Vec::new());
     for (nth, dims) in dims.iter().enumerate() {
         let elements: usize = dims.iter().product();
-        let places = if nth % every == 0 { PLACES.div_ceil(arrays.len().min(ARRAYS)) } else { 0 };
-        for _ in 0..places {
-            let at = ((u128::from(noise(n)) * elements as u128) >> 32) as usize;
-            n = n.wrapping_add(1);
-            let mut stride = 1;
-            for axis in (0..rank).rev() {
-                if at / stride % dims[axis] + 1 < dims[axis] {
-                    let own = begin.saturating_add(at);
-                    let apart = ordered(own).wrapping_sub(ordered(own.saturating_add(stride)));
-                    bits[axis] += f64::from(64 - apart.unsigned_abs().leading_zeros());
-                    counts[axis] += 1.0;
-                }
-                stride *= dims[axis];
-            }
+        for n in (nth * each..).take(if nth % every == 0 { each } else { 0 }) {
+            let at = (u128::from(noise(n as u32)) * elements as u128) >> 32;
+            found.push((begin, at as usize, &dims[..]));
         }
         begin = begin.saturating_add(elements);
     }
-    let mean = |axis: usize| bits[axis] / f64::max(counts[axis], 1.0);
-    let best = candidates.into_iter().max_by(|&a, &b| mean(a).total_cmp(&mean(b)))?;
-    let others = (0..rank).filter(|&axis| axis != best && counts[axis] > 0.0).map(mean);
-    let most = others.max_by(f64::total_cmp)?;
-    (mean(best) >= most + BITS_MORE).then_some(best)
+    found
+}
+
+/// Bits of a difference, on the mean; 0 of none.
+fn mean(apart: impl Iterator<Item = i64>) -> f64 {
+    let bits = |apart: i64| f64::from(64 - apart.unsigned_abs().leading_zeros());
+    let (sum, count) = apart.fold((0.0, 0.0), |(sum, count), apart| (sum + bits(apart), count + 1.0));
+    sum / f64::max(count, 1.0)
 }
