@@ -157,20 +157,23 @@ fn cut(column: &[Piece], files: &[FileHeader], parts: u64) -> Vec<Column> {
             .find(|step| wide(step.bytes) * parts_wide * wide(ROWS_OF_PART) <= whole)
             .map_or(u64::from(piece.variable.of(files).element.width()).max(1), |step| step.bytes);
         let step = if wide(piece.bytes) * parts_wide * wide(ROWS_MIN) <= whole { piece.bytes } else { step };
+        let end = begin + wide(piece.bytes);
         // How many bytes of the piece come before the part with this number.
-        let before = |n: u64| -> u64 {
-            let at = (whole * wide(n)).saturating_sub(begin * parts_wide);
+        let before = |n: usize| -> u64 {
+            let at = (whole * n as u128).saturating_sub(begin * parts_wide);
             let steps = (2 * at + parts_wide * wide(step)) / (2 * parts_wide * wide(step));
-            u64::try_from(steps * wide(step)).unwrap_or(u64::MAX).min(piece.bytes)
+            let is_all = at >= wide(piece.bytes) * parts_wide;
+            if is_all { piece.bytes } else { u64::try_from(steps * wide(step)).unwrap_or(u64::MAX).min(piece.bytes) }
         };
-        for (n, part) in (0..parts).zip(&mut found) {
-            let from = if n == 0 { 0 } else { before(n) };
-            let to = if n + 1 == parts { piece.bytes } else { before(n + 1) };
+        // The first of these parts begins before the piece or with it, the last one ends behind it or with it.
+        let [first, last] = [begin * parts_wide / whole.max(1), (end * parts_wide).div_ceil(whole.max(1))];
+        for (n, part) in found.iter_mut().enumerate().take(last as usize).skip(first as usize) {
+            let (from, to) = (before(n), before(n + 1));
             if from < to {
                 part.push(Piece { variable: piece.variable, offset: piece.offset + from, bytes: to - from });
             }
         }
-        begin += wide(piece.bytes);
+        begin = end;
     }
     found
 }
