@@ -5,11 +5,14 @@
 
 use crate::header::{FileHeader, VariableHeader};
 use crate::plan::Piece;
+use std::collections::HashMap;
 
 /// Of columns whose rows are long as many are cut together as leave room for so many rows of each.
 const ROWS_MIN: u64 = 8;
 /// A part of a column has so many rows at least, or it is cut along the next extent.
 const ROWS_OF_PART: u64 = 2;
+/// A piece that has no more than this part of what a column has in each part is not cut.
+const UNCUT_PART: u64 = 8;
 /// Parts more than bytes alone would ask for, before whole rows are given up.
 const PARTS_MORE: u64 = 64;
 
@@ -65,7 +68,7 @@ pub(crate) type Column = Vec<Piece>;
 /// others where there is room for all of it, else it is cut.
 pub(crate) fn divide(columns: Vec<Column>, files: &[FileHeader], segment_bytes: u64) -> Vec<Vec<Column>> {
     let mut segments = Vec::new();
-    let mut open: Vec<Column> = Vec::new();
+    let (mut open, mut room): (Vec<Column>, u64) = (Vec::new(), segment_bytes);
     for family in families(columns, files) {
         for own in with_room(family, files, segment_bytes) {
             let whole = bytes_of(&own);
@@ -73,9 +76,11 @@ pub(crate) fn divide(columns: Vec<Column>, files: &[FileHeader], segment_bytes: 
                 segments.extend(slabs(&own, files, segment_bytes));
                 continue;
             }
-            if bytes_of(&open) + whole > segment_bytes {
+            if whole > room {
                 segments.push(std::mem::take(&mut open));
+                room = segment_bytes;
             }
+            room -= whole;
             open.extend(own);
         }
     }
@@ -91,15 +96,14 @@ fn bytes_of(columns: &[Column]) -> u64 {
 /// Columns whose arrays have as many rows, each family where its first one is.
 fn families(columns: Vec<Column>, files: &[FileHeader]) -> Vec<Vec<Column>> {
     let rows = |piece: &Piece| piece.variable.of(files).shape.0.iter().copied().find(|&n| n > 1).unwrap_or(1);
-    let mut families: Vec<(Vec<u64>, Vec<Column>)> = Vec::new();
+    let mut families: Vec<Vec<Column>> = Vec::new();
+    let mut family_of: HashMap<Vec<u64>, usize> = HashMap::new();
     for column in columns {
-        let rows: Vec<u64> = column.iter().map(rows).collect();
-        match families.iter_mut().find(|(known, _)| *known == rows) {
-            Some((_, family)) => family.push(column),
-            None => families.push((rows, vec![column])),
-        }
+        let own = *family_of.entry(column.iter().map(rows).collect()).or_insert(families.len());
+        families.resize_with(families.len().max(own + 1), Vec::new);
+        families[own].push(column);
     }
-    families.into_iter().map(|(_, family)| family).collect()
+    families
 }
 
 /// A family as it is where it has room in a segment, or where its rows are short; else fewer columns at a time.
@@ -156,7 +160,7 @@ fn cut(column: &[Piece], files: &[FileHeader], parts: u64) -> Vec<Column> {
             .into_iter()
             .find(|step| wide(step.bytes) * parts_wide * wide(ROWS_OF_PART) <= whole)
             .map_or(u64::from(piece.variable.of(files).element.width()).max(1), |step| step.bytes);
-        let step = if wide(piece.bytes) * parts_wide * wide(ROWS_MIN) <= whole { piece.bytes } else { step };
+        let step = if wide(piece.bytes) * parts_wide * wide(UNCUT_PART) <= whole { piece.bytes } else { step };
         let end = begin + wide(piece.bytes);
         // How many bytes of the piece come before the part with this number.
         let before = |n: usize| -> u64 {

@@ -258,6 +258,14 @@ fn records_are_shorter_in_columns() {
     }
 }
 
+/// What a chain stores of raw bytes, which come back from it.
+fn coded(chain: &Chain, raw: &[u8], arrays: &[ArrayShape]) -> Vec<u8> {
+    let mut scratch = Scratch::default();
+    let stored = chain.encode(raw, arrays, &mut scratch).expect("encodes");
+    assert!(chain.gives_back(&stored, raw, &mut scratch).expect("decodes"));
+    stored
+}
+
 #[test]
 fn components_of_points_are_told_by_their_own_neighbours_in_all_directions() {
     let (grids, raw) = points(40);
@@ -265,12 +273,7 @@ fn components_of_points_are_told_by_their_own_neighbours_in_all_directions() {
         (grids.iter()).map(|grid| ArrayShape { dims: vec![grid.dims[0] * grid.dims[1], 3], ..grid.clone() }).collect();
     for effort in [1, 2] {
         let chain = Chain::predict(&ElementType::F64, effort).expect("numbers");
-        let mut scratch = Scratch::default();
-        let [of_grids, of_lines] = [&grids, &lines].map(|arrays| {
-            let stored = chain.encode(&raw, arrays, &mut scratch).expect("encodes");
-            assert!(chain.gives_back(&stored, &raw, &mut scratch).expect("decodes"));
-            stored.len()
-        });
+        let [of_grids, of_lines] = [&grids, &lines].map(|arrays| coded(&chain, &raw, arrays).len());
         assert!(of_grids * 100 < of_lines * 95, "effort {effort}: {of_grids} bytes as grids, {of_lines} as lines");
     }
     // Of grids whose last extents differ none is one of points.
@@ -292,12 +295,7 @@ fn variables_that_lie_one_after_the_other_are_told_each_by_its_own_neighbours() 
         (arrays.iter()).map(|array| ArrayShape { dims: vec![array.elements], ..array.clone() }).collect();
     for effort in [1, 2] {
         let chain = Chain::predict(&ElementType::F64, effort).expect("numbers");
-        let mut scratch = Scratch::default();
-        let [of_grids, of_lines] = [&arrays, &lines].map(|arrays| {
-            let stored = chain.encode(&raw, arrays, &mut scratch).expect("encodes");
-            assert!(chain.gives_back(&stored, &raw, &mut scratch).expect("decodes"));
-            stored
-        });
+        let [of_grids, of_lines] = [&arrays, &lines].map(|arrays| coded(&chain, &raw, arrays));
         assert!(of_grids.len() * 10 < of_lines.len() * 9, "{} and {} bytes", of_grids.len(), of_lines.len());
         // Two groups: all elements of a variable together, two runs of one array each; 160 together, one run of one array.
         let grids = [4, 0, 3, 0, 0, 2, 1, 1, 32, 120, 1, 1, 41, 75];
@@ -337,12 +335,7 @@ fn tensors_of_particles_are_told_by_their_own_components() {
     let raw: Vec<u8> = (0..3000).flat_map(tensor).flat_map(f64::to_le_bytes).collect();
     let of = |dims: &[u64]| ArrayShape { elements: 12_000, dims: dims.into(), ..ArrayShape::default() };
     let chain = Chain::predict(&ElementType::F64, 1).expect("numbers");
-    let stored = [&[3000, 2, 2][..], &[3000, 4], &[12_000]].map(|dims| {
-        let mut scratch = Scratch::default();
-        let stored = chain.encode(&raw, &[of(dims)], &mut scratch).expect("encodes");
-        assert!(chain.gives_back(&stored, &raw, &mut scratch).expect("decodes"));
-        stored
-    });
+    let stored = [&[3000, 2, 2][..], &[3000, 4], &[12_000]].map(|dims| coded(&chain, &raw, &[of(dims)]));
     assert_eq!(stored[0], stored[1], "as points with four components");
     assert!(stored[0].len() * 20 < stored[2].len() * 19, "{} and {} bytes", stored[0].len(), stored[2].len());
 }
