@@ -6,6 +6,7 @@ mod bench;
 mod common;
 mod config;
 mod daemon;
+mod decide;
 mod list;
 mod local;
 mod output;
