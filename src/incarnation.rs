@@ -44,6 +44,9 @@ pub struct Incarnation {
     pub begun_by: String,
     /// When it began, in milliseconds since 1970 by the clock of that node; for people. Nothing is decided by it.
     pub began_unix_ms: u64,
+    /// Milliseconds from the start of that program to this record, by its steady clock. The run before had ended when the program
+    /// started, so the incarnations part half way.
+    pub took_ms: u64,
     /// The checkpoint that it goes on from. `None`: from nothing.
     pub from: Option<CheckpointId>,
     /// The place of [`Self::from`] in the order of checkpoints.
@@ -75,6 +78,8 @@ pub struct Draft {
     pub begun_by: String,
     /// See [`Incarnation::began_unix_ms`].
     pub began_unix_ms: u64,
+    /// See [`Incarnation::took_ms`].
+    pub took_ms: u64,
     /// See [`Incarnation::from`], with its place.
     pub from: Option<(CheckpointId, Place)>,
     /// See [`Incarnation::is_restart`].
@@ -202,6 +207,7 @@ pub fn begin(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> Result
         identity: draft.identity,
         begun_by: draft.begun_by,
         began_unix_ms: draft.began_unix_ms,
+        took_ms: draft.took_ms,
         from,
         from_place,
         is_restart: draft.is_restart,

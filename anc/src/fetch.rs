@@ -10,6 +10,7 @@ use mcr_proto::{FETCH_BYTES_MAX, FRAME_BYTES, FRAME_BYTES_MIN, v1};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::Rank;
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
@@ -54,6 +55,8 @@ pub struct About {
     pub identity: String,
     /// The directory that it watches, for people.
     pub watch: String,
+    /// The ranks whose files it takes; none: all that it sees.
+    pub local_ranks: Vec<RangeInclusive<u32>>,
     /// Ranks of the job; 0 where it does not know.
     pub ranks: u32,
     /// Where that number comes from, for people.
@@ -61,6 +64,34 @@ pub struct About {
     /// Its steady clock when it connected: what is older was not seen being written.
     pub began_clock_ns: i64,
 }
+
+impl About {
+    /// Ranges of ranks as an agent writes them; `None` where they cannot be read.
+    pub fn parse_ranks(text: &str) -> Option<Vec<RangeInclusive<u32>>> {
+        let range = |part: &str| {
+            let (first, last) = part.split_once('-')?;
+            Some(first.parse().ok()?..=last.parse().ok()?)
+        };
+        text.split(',').filter(|part| !part.is_empty()).take(RANGES_MAX).map(range).collect()
+    }
+
+    /// Whether it says that it takes a rank.
+    pub fn claims(&self, rank: Rank) -> bool {
+        self.local_ranks.iter().any(|range| range.contains(&rank.0))
+    }
+
+    /// A rank that both say they take, if there is one.
+    pub fn shared_rank(&self, other: &Self) -> Option<Rank> {
+        let shared = |a: &RangeInclusive<u32>, b: &RangeInclusive<u32>| {
+            let first = *a.start().max(b.start());
+            (first <= *a.end().min(b.end())).then_some(Rank(first))
+        };
+        self.local_ranks.iter().find_map(|a| other.local_ranks.iter().find_map(|b| shared(a, b)))
+    }
+}
+
+/// The most ranges of ranks that an agent may say.
+const RANGES_MAX: usize = 4096;
 
 type Frames = tokio::sync::mpsc::Sender<Result<v1::ToAgent, Status>>;
 

@@ -14,7 +14,7 @@ use crate::source::FetchError;
 use mcr_proto::v1;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank};
-use mcrengine::incarnation;
+use mcrengine::incarnation::{self, Draft};
 use mcrengine::manifest::{self, Manifest};
 use mcrengine::store::{Store, StoreError};
 use mcrengine::units::{RawBytes, StoredBytes};
@@ -237,6 +237,8 @@ pub struct Hub {
     shared: Arc<Shared>,
     /// For each job the highest rank that announced beyond the number of ranks that its agent says, and its node.
     beyond: BTreeMap<JobId, (Rank, String)>,
+    /// Jobs of which two go by one name: two sessions, and what is told.
+    conflicts: BTreeMap<JobId, (u64, u64, String)>,
     draining: Option<oneshot::Sender<()>>,
     /// Starts a flush; a test's own one decides itself when it ends, and how.
     launch: fn(FlushWork, mpsc::Sender<HubEvent>) -> std::io::Result<()>,
@@ -264,6 +266,7 @@ impl Hub {
             looking: false,
             shared: Arc::default(),
             beyond: BTreeMap::new(),
+            conflicts: BTreeMap::new(),
             draining: None,
             launch: launch_flush,
         };
@@ -385,6 +388,13 @@ impl Hub {
             HubEvent::Opened { link, job } => {
                 tracing::info!(node = link.node, session = link.session, %job, "agent connected");
                 let now = Instant::now();
+                if let Some(other) = self.agents.values().find(|other| {
+                    is_elsewhere(other, &job, &link) && other.link.about.shared_rank(&link.about).is_some()
+                }) {
+                    let rank = other.link.about.shared_rank(&link.about).unwrap_or(Rank(0));
+                    let other = Arc::clone(&other.link);
+                    self.conflict(&job, &other, &link, rank);
+                }
                 let agent = Agent { link, job, connected: now, heard: now, ranks: BTreeSet::new() };
                 self.agents.insert(agent.link.session, agent);
             }
@@ -426,6 +436,7 @@ impl Hub {
     fn ended(&mut self, session: u64) {
         let Some(agent) = self.agents.remove(&session) else { return };
         tracing::info!(node = agent.link.node, session, "agent gone");
+        self.conflicts.retain(|_, (a, b, _)| ![*a, *b].contains(&session));
         agent.link.end("its session has ended");
         let lost: Vec<(Key, Rank)> = (self.gathers.iter())
             .flat_map(|(key, gather)| {
@@ -503,6 +514,16 @@ impl Hub {
             );
             return refuse(&announced, &label, why, true);
         }
+        let claims = |other: &&Agent| {
+            is_elsewhere(other, &job, &announced.link) && (other.link.about.claims(rank) || other.ranks.contains(&rank))
+        };
+        if let Some(other) = self.agents.values().find(claims).map(|other| Arc::clone(&other.link)) {
+            self.conflict(&job, &other, &announced.link, rank);
+        }
+        if let Some((_, _, why)) = self.conflicts.get(&job) {
+            let why = format!("{rank} NOT SAVED: {why}");
+            return refuse(&announced, &label, why, true);
+        }
         let key = Key { group: grouping.group_of(rank), job, label };
         if let Some(agent) = self.agents.get_mut(&announced.link.session) {
             agent.ranks.insert(rank);
@@ -556,6 +577,37 @@ impl Hub {
         self.drop_stale(&key);
         if self.gathers.get(&key).is_some_and(|gather| gather.announced.contains_key(&rank)) {
             self.step(&key, Event::Announced(rank));
+        }
+    }
+
+    /// Two agents in different directories take one rank: two jobs of one name. Nothing of either is saved until one of them
+    /// ends, and what one of them saves afterwards never joins what was saved before.
+    fn conflict(&mut self, job: &JobId, first: &AgentLink, second: &AgentLink, rank: Rank) {
+        if self.conflicts.contains_key(job) || self.conflicts.len() >= GATHERS_MAX {
+            return;
+        }
+        let why = format!(
+            "two jobs have the name {job}: {rank} is saved by node {} from {} and by node {} from {}. Nothing of either is saved until one \
+             of them ends; give one of them another name, or each an identity of its own (\"incarnation\" in [cnc])",
+            first.node, first.about.watch, second.node, second.about.watch
+        );
+        tracing::error!(%job, "{why}");
+        self.conflicts.insert(job.clone(), (first.session, second.session, why));
+        let (store, job) = (Arc::clone(&self.store), job.clone());
+        let begin = move || {
+            let begun = unpanicked(|| {
+                let number = incarnation::newest_number(&*store, &job).map_err(StoreError::from)?;
+                let newest = manifest::newest_restorable(&*store, &job).map_err(StoreError::from)?.next();
+                let from = newest.and_then(|state| state.place.map(|place| (state.id, place)));
+                let begun_by = "an aggregator that found two jobs of one name".to_owned();
+                Ok(incarnation::begin(&*store, &job, number, Draft { begun_by, from, ..Draft::default() })?)
+            });
+            if let Err(error) = begun {
+                tracing::error!(error = error_chain(&error), "cannot keep two jobs of one name apart");
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("conflict".into()).spawn(begin) {
+            tracing::error!(%error, "no thread to keep two jobs of one name apart");
         }
     }
 
@@ -860,6 +912,15 @@ fn launch_flush(work: FlushWork, events: mpsc::Sender<HubEvent>) -> std::io::Res
         let _ = events.blocking_send(HubEvent::FlushEnded { key, result, elapsed: started.elapsed() });
     };
     std::thread::Builder::new().name("flush".into()).spawn(flush).map(drop)
+}
+
+/// Whether an agent saves a job of this name from another directory, and both are by hand.
+fn is_elsewhere(other: &Agent, job: &JobId, link: &AgentLink) -> bool {
+    other.job == *job
+        && other.link.session != link.session
+        && !other.link.has_ended()
+        && other.link.about.watch != link.about.watch
+        && other.link.about.identity == link.about.identity
 }
 
 fn is_over(phase: &Phase) -> bool {

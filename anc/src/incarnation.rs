@@ -12,7 +12,7 @@ use mcrengine::store::{Store, StoreError};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Jobs that are remembered; with more, all are read anew.
 const JOBS_MAX: usize = 1024;
@@ -72,7 +72,10 @@ impl Currents {
             return Ok(Some(known));
         }
         let Some(record) = incarnation::newest(store, job)? else { return Ok(None) };
-        let age_ns = incarnation::age(store, job, record.number)?.as_nanos();
+        // Times of files are some milliseconds coarse. Half way between the start of the restart and its record is clear of both
+        // the last file of the run before and the first one of the next.
+        let age = incarnation::age(store, job, record.number)? + Duration::from_millis(record.took_ms) / 2;
+        let age_ns = age.as_nanos();
         let began_ns = steady_ns().saturating_sub(i64::try_from(age_ns).unwrap_or(i64::MAX));
         let current = Current { record: Arc::new(record), began_ns };
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -255,7 +255,11 @@ impl Service {
         }
         match hello.job.parse() {
             Ok(job) => {
+                let Some(local_ranks) = About::parse_ranks(&hello.local_ranks) else {
+                    return refuse("its ranks cannot be read".into());
+                };
                 let about = About {
+                    local_ranks,
                     identity: hello.identity,
                     watch: hello.watch.chars().take(4096).collect(),
                     ranks: hello.ranks,

@@ -11,6 +11,7 @@ use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::incarnation::{self, Begun, Draft, Incarnation, Incarnations, PassedOver};
 use mcrengine::manifest::CheckpointState;
 use mcrengine::store::{Store, StoreError};
+use std::time::Instant;
 
 /// What a restart is.
 pub enum Role {
@@ -57,13 +58,14 @@ pub struct Decider<'a> {
     identity: String,
     host: String,
     began_unix_ms: u64,
+    started: Instant,
 }
 
 impl<'a> Decider<'a> {
-    pub fn new(store: &'a dyn Store, job: &'a JobId, args: &'a RestartArgs) -> anyhow::Result<Self> {
+    pub fn new(store: &'a dyn Store, job: &'a JobId, args: &'a RestartArgs, started: Instant) -> anyhow::Result<Self> {
         let environment = |name: &str| std::env::var(name).ok();
         let identity = incarnation_of(args.incarnation.as_deref(), &environment)?;
-        Ok(Self { store, job, args, identity, host: node_name(&environment), began_unix_ms: now_unix_ms() })
+        Ok(Self { store, job, args, identity, host: node_name(&environment), began_unix_ms: now_unix_ms(), started })
     }
 
     /// The role of this restart, by the records that there are.
@@ -130,6 +132,7 @@ impl<'a> Decider<'a> {
                 identity: self.identity.clone(),
                 begun_by: format!("mcr restart on {}", self.host),
                 began_unix_ms: self.began_unix_ms,
+                took_ms: self.started.elapsed().as_millis() as u64,
                 from: from.clone(),
                 is_restart: true,
                 whole: Vec::clone(&whole),

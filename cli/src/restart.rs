@@ -59,7 +59,7 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
     let Some(job) = job_of(&store, &args.store)? else { return new_run(&args, None) };
     let all = manifest::list(&store, &job)?;
     let incarnations = Incarnations::load(&store, &job)?;
-    let decider = Decider::new(&store, &job, &args)?;
+    let decider = Decider::new(&store, &job, &args, started)?;
     let role = decider.role(&all, &incarnations)?;
     if let Role::Look(Some(why)) = &role {
         eprintln!("mcr: {why}");

@@ -103,6 +103,7 @@ impl Agent {
                     job: config.job.clone(),
                     identity: config.incarnation.clone(),
                     watch: config.watch.display().to_string(),
+                    local_ranks: config.own.text(),
                     ranks: config.ranks.unwrap_or(0),
                     ranks_from: config.ranks_from,
                     began_ns,

@@ -116,6 +116,8 @@ pub struct LinkOptions {
     pub identity: String,
     /// The directory that is watched, for people.
     pub watch: String,
+    /// The ranks whose files are taken, as in `0-31,64`; empty: all that are seen.
+    pub local_ranks: String,
     /// Ranks in all, 0 if not known.
     pub ranks: u32,
     /// Where that number comes from, for people.
@@ -258,6 +260,7 @@ async fn run_session(
         software: SOFTWARE.into(),
         identity: options.identity.clone(),
         watch: options.watch.clone(),
+        local_ranks: options.local_ranks.clone(),
         ranks_from: options.ranks_from.into(),
         clock_ns: options.began_ns,
     };

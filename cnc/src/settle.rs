@@ -267,6 +267,12 @@ impl OwnRanks {
         Self(Some(ranges))
     }
 
+    /// As the operator writes it, `0-31,64-64`; empty for all.
+    pub fn text(&self) -> String {
+        let range = |range: &std::ops::RangeInclusive<u32>| format!("{}-{}", range.start(), range.end());
+        self.0.as_ref().map(|all| all.iter().map(range).collect::<Vec<_>>().join(",")).unwrap_or_default()
+    }
+
     /// Whether this rank's files are taken.
     pub fn takes(&self, rank: Rank) -> bool {
         self.0.as_ref().is_none_or(|ranges| ranges.iter().any(|range| range.contains(&rank.0)))

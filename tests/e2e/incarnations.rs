@@ -407,3 +407,32 @@ fn a_checkpoint_that_was_restored_three_times_without_a_newer_one_is_passed_over
     assert_eq!(site.restart(&["--checkpoint", "it_000002"], 0).0, [(1, 2)].into(), "asked for, it is taken");
     assert_eq!(site.restart(&["--give-up-after", "0", "--copy"], 0).0, [(1, 2)].into());
 }
+
+#[test]
+fn two_jobs_of_one_name_never_mix_and_both_are_told() {
+    let mut site = Site::empty();
+    (0..2).for_each(|_| site.start_aggregator("127.0.0.1:0"));
+    let other = site.path("other");
+    std::fs::create_dir(&other).expect("made");
+    (0..2).for_each(|node| site.start_agent(node, "ranks = 4"));
+    site.write(1, 1, 0..RANKS);
+    wait_complete(&site.store(), &id(1));
+    (0..2).for_each(|node| site.start_agent_of(&other, &format!("m{node}"), node, "ranks = 4"));
+    site.aggregators.iter().for_each(|aggregator| drop(aggregator.wait_for_log("two jobs have the name job")));
+    site.write(1, 2, 0..RANKS);
+    (0..RANKS).for_each(|rank| write_file(&other, 2, 2, rank, None));
+    let told = |agent: &Daemon| agent.wait_for_log("NOT SAVED: two jobs have the name job");
+    let line = told(&site.agents[0]);
+    assert!(line.contains("/run ") && line.contains("/other"), "{line}");
+    told(&site.agents[2]);
+    assert_eq!(site.complete(), [id(1)].into());
+    // One of them ends: the other is saved again, alone.
+    site.agents.truncate(2);
+    site.write(1, 3, 0..RANKS);
+    wait_complete(&site.store(), &id(3));
+    assert_eq!(site.restart(&["--copy"], 0).0, [(1, 3)].into());
+    for checkpoint in site.complete() {
+        let (of, _) = site.restart(&["--copy", "--checkpoint", &checkpoint], 0);
+        assert_eq!(of.len(), 1, "{checkpoint} is of two runs: {of:?}");
+    }
+}
