@@ -10,7 +10,10 @@ use nix::fcntl::OFlag;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
+
+/// A process that closes a file, or begins another program (which has its files until then), does so within this time.
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// Judges files below one directory, after one look at who writes them.
 pub struct Judge {
@@ -20,8 +23,20 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Finds out which of these files other processes have open for writing now.
-    pub fn new<'a>(root: &Path, files: impl Iterator<Item = &'a FilePath>) -> Self {
+    /// Finds out which of these files other processes have open for writing now. A file that is just being closed is waited
+    /// for, [`CLOSING`] at most.
+    pub fn new<'a>(root: &Path, files: impl Iterator<Item = &'a FilePath> + Clone) -> Self {
+        let end = Instant::now() + CLOSING;
+        loop {
+            let judge = Self::look(root, files.clone());
+            if !judge.writers.hold_any() || Instant::now() >= end {
+                return judge;
+            }
+            std::thread::sleep(CLOSING / 20);
+        }
+    }
+
+    fn look<'a>(root: &Path, files: impl Iterator<Item = &'a FilePath>) -> Self {
         let print_of = |path: &'a FilePath| {
             let stat = std::fs::symlink_metadata(root.join(path.as_path())).ok().filter(std::fs::Metadata::is_file);
             Some((path.name(), Fingerprint::from(&stat?)))

@@ -30,12 +30,15 @@ impl Writers {
         Self::except(None, files)
     }
 
-    /// As [`Self::of`], without this process: its output may be redirected into one of the files.
+    /// As [`Self::of`], without processes of this program: their output may be redirected into one of the files, or they
+    /// were begun by a process that had one open. They write none.
     pub(crate) fn of_others<'a>(files: impl Iterator<Item = (&'a [u8], Fingerprint)>) -> Self {
-        Self::except(Some(std::process::id()), files)
+        let own = std::fs::metadata("/proc/self/exe").ok().map(|own| (own.dev(), own.ino()));
+        Self::except(own, files)
     }
 
-    fn except<'a>(left_out: Option<u32>, files: impl Iterator<Item = (&'a [u8], Fingerprint)>) -> Self {
+    /// Without processes that run this program, by its device and inode.
+    fn except<'a>(program: Option<(u64, u64)>, files: impl Iterator<Item = (&'a [u8], Fingerprint)>) -> Self {
         let mut wanted: HashMap<&[u8], HashSet<(u64, u64)>> = HashMap::new();
         for (name, print) in files {
             wanted.entry(name).or_default().insert((print.device, print.inode));
@@ -53,8 +56,8 @@ impl Writers {
         let mut left = DESCRIPTORS_MAX;
         for process in processes.flatten() {
             let number = process.file_name().to_str().and_then(|name| name.parse().ok());
-            if let Some(number) = number.filter(|number| Some(*number) != left_out) {
-                found.look_at(number, &process.path().join("fd"), &wanted, &mut left);
+            if let Some(number) = number {
+                found.look_at((number, &process.path()), program, &wanted, &mut left);
             }
         }
         found
@@ -62,12 +65,12 @@ impl Writers {
 
     fn look_at(
         &mut self,
-        process: u32,
-        descriptors: &Path,
+        (number, process): (u32, &Path),
+        left_out: Option<(u64, u64)>,
         wanted: &HashMap<&[u8], HashSet<(u64, u64)>>,
         left: &mut usize,
     ) {
-        let entries = match std::fs::read_dir(descriptors) {
+        let entries = match std::fs::read_dir(process.join("fd")) {
             Ok(entries) => entries,
             Err(error) => {
                 // A process that ended meanwhile holds nothing; one that is hidden may.
@@ -85,11 +88,18 @@ impl Writers {
             }
             let path = entry.path();
             let Ok(target) = std::fs::read_link(&path) else { continue };
-            let Some(numbers) = target.file_name().and_then(|name| wanted.get(name.as_bytes())) else { continue };
+            let Some(files) = target.file_name().and_then(|name| wanted.get(name.as_bytes())) else { continue };
             // The link's own permission bits say how the file is open (proc_pid_fd(5)); following it gives the file.
             let for_writing = std::fs::symlink_metadata(&path).is_ok_and(|link| link.mode() & 0o200 != 0);
-            if let Some(file) = for_writing.then(|| std::fs::metadata(&path).ok()).flatten() {
-                self.held.extend(numbers.get(&(file.dev(), file.ino())).map(|number| (*number, process)));
+            let Some(file) = for_writing.then(|| std::fs::metadata(&path).ok()).flatten() else { continue };
+            let is_left_out = || {
+                let program = std::fs::metadata(process.join("exe")).ok();
+                left_out.is_some() && program.map(|program| (program.dev(), program.ino())) == left_out
+            };
+            if let Some(file) = files.get(&(file.dev(), file.ino()))
+                && !is_left_out()
+            {
+                self.held.insert(*file, number);
             }
         }
     }
@@ -100,6 +110,11 @@ impl Writers {
             Some(_) => Some(true),
             None => self.saw_all.then_some(false),
         }
+    }
+
+    /// Whether any of the files is open for writing.
+    pub(crate) fn hold_any(&self) -> bool {
+        !self.held.is_empty()
     }
 
     /// A process that has the file open for writing, where one was found.
