@@ -112,10 +112,11 @@ pub fn text(report: &Report, most: usize) -> String {
     }
     let mut text = format!("{}\n\n{}", report.looked.sentence(), table.render());
 
-    let headings: Vec<String> = [">#".to_owned(), ">measured".to_owned()]
-        .into_iter()
-        .chain(report.columns.iter().map(|name| format!(">{name}")))
-        .collect();
+    // Where all of it was measured, no share has to stand beside each figure.
+    let is_part = rows.iter().any(|(_, line)| measured_percent(line) < 99.95);
+    let mut headings = vec![">#".to_owned()];
+    headings.extend(is_part.then(|| ">of".to_owned()));
+    headings.extend(report.columns.iter().map(|name| format!(">{name}")));
     let mut matrix = |title: &str, value: &dyn Fn(&Cell) -> f64, marks_best: bool| {
         let mut table = Table::new(&headings);
         for (name, line) in &rows {
@@ -124,7 +125,7 @@ pub fn text(report: &Report, most: usize) -> String {
             for (n, cell) in measured(line) {
                 cells[n] = format!("{}{}", figure(value(cell)), if best == Some(n) { "*" } else { "" });
             }
-            table.row([name.clone(), share(line)].into_iter().chain(cells));
+            table.row([name.clone()].into_iter().chain(is_part.then(|| share(line))).chain(cells));
         }
         let _ = write!(text, "\n{title}\n{}", table.render()); // a String takes everything
     };
