@@ -342,7 +342,7 @@ fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
             passed_over,
         })?;
     } else {
-        print("no checkpoint was ever completed: a new run\n");
+        print("no checkpoint was ever completed: a new run\n")?;
     }
     Ok(ExitCode::from(NEW_RUN))
 }
@@ -359,9 +359,9 @@ fn print_restored(report: &Report, args: &RestartArgs, started: Instant) -> anyh
         human_time(elapsed),
         human_rate(report.file_bytes, elapsed),
         args.to.display()
-    ));
+    ))?;
     if let (Some(wanted), true) = (&report.wanted, report.outcome == "older") {
-        print(&format!("this is OLDER than {wanted}, which cannot be restored\n"));
+        print(&format!("this is OLDER than {wanted}, which cannot be restored\n"))?;
     }
     Ok(())
 }

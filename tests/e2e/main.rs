@@ -9,4 +9,5 @@ mod full_disk;
 mod incarnations;
 mod kills;
 mod looking_back;
+mod saving;
 mod support;
