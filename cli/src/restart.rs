@@ -7,11 +7,11 @@ use crate::common::{job_of, now_unix_ms, open_store, threads_of};
 use crate::output::{Progress, human_rate, human_time, print, print_json};
 use crate::remote;
 use crate::restorers::{Failure, Restorers, receiver, sink_failure, verify_all};
-use anyhow::{Context, bail};
+use anyhow::bail;
 use mcr_anc::budget::Budget;
 use mcr_anc::observe::Observer;
 use mcr_anc::restart::{RestartError, restore_files};
-use mcr_cnc::restart::{VerifiedFile, publish_all};
+use mcr_cnc::restart::{Target, VerifiedFile, descriptors_share, publish_all};
 use mcr_cnc::state::{AgentState, Loaded};
 use mcrengine::container::ContainerSet;
 use mcrengine::header::FileHeader;
@@ -20,6 +20,7 @@ use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::runs::begin_run;
 use mcrengine::store::{PosixStore, Store};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Exit status: an older checkpoint than asked for was restored.
@@ -80,7 +81,6 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
     let candidates = candidates(&all, &args, &job)?;
     let newest = all.iter().find(|state| state.is_complete() || is_lost(state));
     let wanted = args.checkpoint.clone().or_else(|| newest.map(|state| state.id.clone()));
-    std::fs::create_dir_all(&args.to).with_context(|| format!("{}: cannot be made", args.to.display()))?;
 
     let lost = all.iter().take_while(|state| state.id != candidates[0].id).filter(|state| is_lost(state));
     let lost = lost.filter(|_| args.checkpoint.is_none());
@@ -255,7 +255,10 @@ fn restore_checkpoint(
             there - 1
         )));
     }
-    let threads = threads_of(args.threads);
+    // Each thread may open a file.
+    let threads = threads_of(args.threads).min(2 * descriptors_share());
+    let target = Target::new(&args.to);
+    let mut aggregators = remote::Aggregators::new(&args.aggregators);
     let wanted = |file: &FileHeader| args.ranks.as_ref().is_none_or(|ranks| ranks.contains(file.rank));
     let grouping = mcrengine::ids::Grouping::new(state.ranks, state.group_size)
         .ok_or_else(|| Failure::Checkpoint(anyhow::anyhow!("its manifests name no ranks")))?;
@@ -269,8 +272,8 @@ fn restore_checkpoint(
     for group in groups {
         progress.message(format!("{} {group}", state.id));
         let restorers = match args.aggregators.is_empty() {
-            true => direct(store, job, &state.id, group, &wanted, threads, args, &progress)?,
-            false => remote::restore_group(job, &state.id, group, &wanted, args, &progress)?,
+            true => direct(store, job, &state.id, group, &wanted, threads, args, &target, &progress)?,
+            false => aggregators.restore_group(job, &state.id, group, &wanted, args, &target, &progress)?,
         };
         verified.extend(verify_all(restorers, threads, !args.no_sync)?);
     }
@@ -288,10 +291,11 @@ fn direct(
     wanted: &dyn Fn(&FileHeader) -> bool,
     threads: usize,
     args: &RestartArgs,
+    target: &Arc<Target>,
     observer: &dyn Observer,
 ) -> Result<Restorers, Failure> {
     let set = ContainerSet::open(store, job, checkpoint, group).map_err(|error| Failure::Checkpoint(error.into()))?;
-    let restorers = Restorers::create(&args.to, set.index().files(), wanted)?;
+    let restorers = Restorers::create(target, set.index().files(), wanted)?;
     let budget = Budget::new(args.budget_mib.max(16) << 20);
     match restore_files(&set, wanted, threads, &budget, observer, &restorers) {
         Ok(()) => Ok(restorers),
