@@ -49,7 +49,7 @@ fn compare(name: &str, dir: &Path, work: &Path, more: &[&str], repetitions: usiz
     let (ours, theirs) = (work.join("ours"), work.join("theirs"));
     let save = || {
         let mut command = mcr();
-        command.arg("save").arg(dir).arg("--store").arg(&store).args(["--job", "bench"]).args(more);
+        command.args(["save", "--create"]).arg(dir).arg("--store").arg(&store).args(["--job", "bench"]).args(more);
         timed(command)
     };
     let pack = || timed(shell("tar c -C \"$1\" . | zstd -q -3 -T2 -o \"$2\" && sync \"$2\"", dir, &archive));

@@ -46,7 +46,7 @@ fn main() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
     let config = dir.path().join("mcr.toml");
     let text = format!(
-        "[anc]\nstore = {store:?}\nlisten = \"127.0.0.1:{port}\"\nbudget-mib = {budget_mib}\n\
+        "[anc]\nstore = {store:?}\ncreate = true\nlisten = \"127.0.0.1:{port}\"\nbudget-mib = {budget_mib}\n\
          profile = {profile:?}\n\
          [cnc]\njob = \"bench\"\nwatch = {files:?}\nstate-file = {:?}\naggregators = [\"127.0.0.1:{port}\"]\n\
          layout = \"{{checkpoint}}.rank_{{rank}}.h5\"\nranks = {RANKS}\nbudget-mib = 64\n",

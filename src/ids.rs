@@ -260,9 +260,23 @@ impl FilePath {
     }
 }
 
+/// Different paths are different texts, and no terminal obeys them: a byte that is not UTF-8 and each byte of a control
+/// character is `\xNN`, a backslash is doubled. A manifest's reader takes it back.
 impl fmt::Display for FilePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(&self.0))
+        for chunk in self.0.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                match c {
+                    '\\' => f.write_str("\\\\")?,
+                    c if c.is_control() => {
+                        c.encode_utf8(&mut [0; 4]).bytes().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+                    }
+                    c => write!(f, "{c}")?,
+                }
+            }
+            chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+        }
+        Ok(())
     }
 }
 impl fmt::Debug for FilePath {
@@ -324,6 +338,15 @@ mod tests {
             assert_eq!(FilePath::new(good.as_bytes()).expect(good).as_bytes(), good.as_bytes());
         }
         assert!(FilePath::new(&b"caf\xe9.h5"[..]).is_ok(), "bytes that are not UTF-8 are a path too");
+    }
+
+    #[test]
+    fn different_paths_are_shown_differently_and_without_control_characters() {
+        let names: [&[u8]; 7] =
+            [b"a\xff", b"a\xfe", b"a\\xff", b"n\nl", b"n\\x0al", "a\u{9b}".as_bytes(), b"\x1b[31mred"];
+        let shown = names.map(|name| FilePath::new(name).expect("valid").to_string());
+        let expected = [r"a\xff", r"a\xfe", r"a\\xff", r"n\x0al", r"n\\x0al", r"a\xc2\x9b", r"\x1b[31mred"];
+        assert_eq!(shown, expected);
     }
 
     #[test]

@@ -19,6 +19,8 @@ use std::time::Duration;
 pub struct AncOptions {
     /// The directory on the parallel file system that holds the containers. No default.
     pub store: PathBuf,
+    /// Make the store's directory if it is not there. Default false: it may be on a file system that is not mounted.
+    pub create: bool,
     /// Address and port to listen on. Default 0.0.0.0:7117.
     pub listen: String,
     /// GROUP_SIZE: ranks merged into one container. The agents' must be the same. Default 32.
@@ -83,6 +85,7 @@ impl Default for AncOptions {
     fn default() -> Self {
         Self {
             store: PathBuf::new(),
+            create: false,
             listen: "0.0.0.0:7117".into(),
             group_size: 32,
             ranks: None,
@@ -113,6 +116,8 @@ impl Default for AncOptions {
 pub struct AncConfig {
     /// The store's directory.
     pub store: PathBuf,
+    /// Whether it is made if it is not there.
+    pub create: bool,
     /// Where to listen.
     pub listen: SocketAddr,
     /// What the hub runs with.
@@ -268,7 +273,7 @@ impl AncOptions {
             spread: Duration::from_secs(self.spread_seconds),
             flushes: self.flushes,
         };
-        Ok(AncConfig { store: self.store.clone(), listen, hub, budget_bytes })
+        Ok(AncConfig { store: self.store.clone(), create: self.create, listen, hub, budget_bytes })
     }
 }
 

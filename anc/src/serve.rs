@@ -34,6 +34,8 @@ const SESSIONS_MAX: usize = 4096;
 const ANNOUNCED_KIB_MAX: usize = 1 << 20;
 /// Restarts at a time; further ones wait.
 const RESTORES_MAX: usize = 4;
+/// One that waits is told so this often, so that its receiver does not take us for dead.
+const RESTORE_WAITS: Duration = Duration::from_secs(10);
 
 /// The service of one aggregator.
 #[derive(Clone)]
@@ -134,11 +136,10 @@ impl Aggregator for Service {
         let bad_name = |error| Status::invalid_argument(format!("{error}"));
         let job: JobId = request.job.parse().map_err(bad_name)?;
         let checkpoint: CheckpointId = request.checkpoint.parse().map_err(bad_name)?;
-        let permit =
-            Arc::clone(&self.restores).acquire_owned().await.map_err(|_| Status::unavailable("shutting down"))?;
         let (out, frames) = mpsc::channel(LINK_QUEUE);
         let (store, budget, threads) = (Arc::clone(&self.store), Arc::clone(&self.budget), self.threads);
-        tokio::task::spawn_blocking(move || {
+        let restores = Arc::clone(&self.restores);
+        let serve = move |out: mpsc::Sender<_>, permit| {
             let _permit = permit;
             let group = mcrengine::ids::GroupId(request.group);
             let ranks: Vec<Rank> = request.ranks.into_iter().map(Rank).collect();
@@ -149,6 +150,21 @@ impl Aggregator for Service {
                 let told = out.send_timeout(Err(restart::to_status(&error)), Duration::from_secs(1));
                 let _ = tokio::runtime::Handle::current().block_on(told);
             }
+        };
+        tokio::spawn(async move {
+            // The receiver is told at once that it waits for others, and then now and then.
+            let permit = loop {
+                match tokio::time::timeout(RESTORE_WAITS, Arc::clone(&restores).acquire_owned()).await {
+                    Ok(Ok(permit)) => break permit,
+                    Ok(Err(_)) => {
+                        let _ = out.send(Err(Status::unavailable("shutting down"))).await;
+                        return;
+                    }
+                    Err(_) if out.send(Ok(v1::RestoreFrame { message: None })).await.is_err() => return, // it left
+                    Err(_) => {}
+                }
+            };
+            tokio::task::spawn_blocking(move || serve(out, permit));
         });
         Ok(Response::new(ReceiverStream::new(frames)))
     }

@@ -1,5 +1,6 @@
 //! The command line, as clap reads it.
 
+use crate::exit;
 use clap::{Args, Parser, Subcommand};
 use mcr_anc::flush::WHOLE_EVERY;
 use mcrengine::codec::Profile;
@@ -20,30 +21,38 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Save every complete checkpoint below a directory, without any daemon
+    #[command(after_help = exit::SAVE)]
     Save(SaveArgs),
     /// Bring back the newest good checkpoint, every file byte for byte
     ///
     /// Exit status: 0 restored, 1 failed, 2 restored an older checkpoint than asked for, 3 no checkpoint was ever completed (a new run).
     Restart(RestartArgs),
     /// List the checkpoints of a store, newest first
+    #[command(after_help = exit::ALL_OR_NOTHING)]
     List(ListArgs),
     /// Show what a checkpoint is made of, class by class
+    #[command(after_help = exit::ALL_OR_NOTHING)]
     Show(ShowArgs),
     /// Read a checkpoint whole and prove that every file would come back
+    #[command(after_help = exit::VERIFY)]
     Verify(VerifyArgs),
     /// Delete all but the newest checkpoints
+    #[command(after_help = exit::ALL_OR_NOTHING)]
     Prune(PruneArgs),
     /// Run the agent of a compute node
     Cnc(DaemonArgs),
     /// Run an aggregator
-    Anc(DaemonArgs),
+    Anc(AncArgs),
     /// Run agent and aggregator in one process
     Run(RunArgs),
     /// Ask aggregators what is in flight, what is committed, what is wrong
+    #[command(after_help = exit::STATUS)]
     Status(StatusArgs),
     /// Check or print a configuration
+    #[command(after_help = exit::ALL_OR_NOTHING)]
     Config(ConfigArgs),
     /// Measure what compression would bring, on your own checkpoints; writes nothing
+    #[command(after_help = exit::BENCH)]
     Bench(BenchArgs),
 }
 
@@ -59,7 +68,8 @@ pub struct StoreArgs {
 
 #[derive(Debug, Args)]
 pub struct LayoutArgs {
-    /// Which files make a checkpoint: a preset (enzo, cactus, ...), a pattern with {checkpoint} and {rank}, or "guess"
+    /// Which files make a checkpoint: a preset (enzo, cactus, ...), a pattern with {checkpoint} and {rank}, "single" for
+    /// all files as one checkpoint, or "guess"
     #[arg(long, value_name = "LAYOUT")]
     pub layout: Vec<String>,
     /// Number that the first rank has in patterns
@@ -73,6 +83,9 @@ pub struct SaveArgs {
     pub dir: PathBuf,
     #[command(flatten)]
     pub store: StoreArgs,
+    /// Make the store's directory if it is not there
+    #[arg(long)]
+    pub create: bool,
     #[command(flatten)]
     pub layout: LayoutArgs,
     /// Ranks that a complete checkpoint has; found from the files where not given
@@ -236,6 +249,15 @@ pub struct DaemonArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct AncArgs {
+    #[command(flatten)]
+    pub daemon: DaemonArgs,
+    /// Make the store's directory if it is not there, as `create = true` in [anc] does
+    #[arg(long)]
+    pub create: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct RunArgs {
     /// Configuration file; the options below beat it
     #[arg(long, env = "MCR_CONFIG", value_name = "FILE")]
@@ -246,6 +268,9 @@ pub struct RunArgs {
     /// Directory that holds the containers
     #[arg(long, env = "MCR_STORE", value_name = "DIR")]
     pub store: Option<PathBuf>,
+    /// Make the store's directory if it is not there
+    #[arg(long)]
+    pub create: bool,
     /// Name of the job
     #[arg(long, env = "MCR_JOB", value_name = "NAME")]
     pub job: Option<String>,

@@ -1,13 +1,15 @@
 //! What several subcommands need: the store, the job, the layout, the clock.
 
 use crate::args::{LayoutArgs, StoreArgs};
-use anyhow::{Context, bail};
-use mcr_cnc::layout::Layout;
+use crate::output::{name_of, tell};
+use anyhow::{anyhow, bail};
+use mcr_cnc::layout::{Layout, Listing};
 use mcrengine::codec::cores;
-use mcrengine::ids::{FilePath, JobId};
+use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::manifest;
-use mcrengine::store::{PosixStore, Store};
-use std::path::PathBuf;
+use mcrengine::store::{PosixStore, Store, StoreError};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// Milliseconds since 1970, as the manifest records them.
@@ -28,51 +30,164 @@ pub fn threads_of(asked: usize) -> usize {
 
 /// Opens the store that must exist already.
 pub fn open_store(args: &StoreArgs) -> anyhow::Result<PosixStore> {
-    PosixStore::open(&args.store).with_context(|| {
-        format!("{}: this is no store; name its directory with --store or MCR_STORE", args.store.display())
+    open_or_create(&args.store, false, "")
+}
+
+/// Opens the store, which is made where it is not there only if `create` says so: a file system that is not mounted must
+/// not become a directory on the local disk. `how` names the ways to ask for that, for the message.
+pub fn open_or_create(store: &Path, create: bool, how: &str) -> anyhow::Result<PosixStore> {
+    let opened = if create { PosixStore::create(store) } else { PosixStore::open(store) };
+    let name = name_of(store);
+    opened.map_err(|error| {
+        let StoreError::Io { source, .. } = &error else { return error.into() };
+        let check = "Check --store / MCR_STORE";
+        match source.kind() {
+            ErrorKind::NotFound => anyhow!(
+                "no store at \"{name}\": no such directory. {check}, or create it: mkdir -m 700 {}{how}",
+                quoted(&name)
+            ),
+            ErrorKind::NotADirectory => anyhow!("no store at \"{name}\": it is not a directory. {check}"),
+            _ => anyhow!("the store at \"{name}\" cannot be used: {source}. {check}"),
+        }
     })
 }
 
-/// The job that is meant: the one that was named, or the only one there is. `None`: the store is empty.
+/// A name as a shell takes it.
+fn quoted(name: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+@%:,=~".contains(c);
+    if name.chars().all(is_plain) { name.to_owned() } else { format!("'{}'", name.replace('\'', "'\\''")) }
+}
+
+/// The job that is meant: the one that was named, whether it is there or not, or the only one that has a checkpoint.
+/// `None`: no job has one.
 pub fn job_of(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<Option<JobId>> {
     if let Some(job) = &args.job {
         return Ok(Some(job.clone()));
     }
-    let mut jobs = manifest::jobs(store)?;
+    let mut jobs = jobs_with_checkpoints(store)?;
     match jobs.len() {
         0 => Ok(None),
         1 => Ok(jobs.pop()),
         n => {
-            let names = jobs.iter().take(10).map(|job| job.to_string()).collect::<Vec<_>>().join(", ");
-            bail!("{} holds {n} jobs; name one with --job or MCR_JOB: {names}", args.store.display())
+            let names = some_of(&jobs);
+            bail!("{} holds checkpoints of {n} jobs; name one with --job or MCR_JOB: {names}", name_of(&args.store))
         }
     }
 }
 
-/// As [`job_of`], where there must be one.
+/// As [`job_of`], where there must be one with a checkpoint.
 pub fn one_job(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<JobId> {
-    job_of(store, args)?.with_context(|| format!("{} holds no checkpoint", args.store.display()))
+    let Some(job) = job_of(store, args)? else { bail!("{} holds no checkpoint", name_of(&args.store)) };
+    match no_checkpoint_of(store, args, &job)? {
+        None => Ok(job),
+        Some(message) => bail!("{message}"),
+    }
 }
 
-/// The layout that was asked for, or guessed from the names that `names` gives (with the directory that they are in).
+/// Why this job cannot be meant, where it has no checkpoint: the jobs that have some, the nearest first. A misspelt name is
+/// found by this.
+pub fn no_checkpoint_of(store: &dyn Store, args: &StoreArgs, job: &JobId) -> anyhow::Result<Option<String>> {
+    if has_checkpoint(store, job)? {
+        return Ok(None);
+    }
+    let mut others = jobs_with_checkpoints(store)?;
+    let likeness = |other: &JobId| {
+        let (a, b) = (other.as_str().to_lowercase(), job.as_str().to_lowercase());
+        let begins = if a.starts_with(&b) || b.starts_with(&a) { 1.0 } else { 0.0 };
+        begins + strsim::jaro_winkler(&a, &b)
+    };
+    others.sort_by(|a, b| likeness(b).total_cmp(&likeness(a)).then_with(|| a.cmp(b)));
+    let there = match others.first() {
+        None => "no job has one".to_owned(),
+        Some(nearest) if likeness(nearest) > NEAR => {
+            format!("jobs there: {}; did you mean {nearest:?}?", some_of(&others), nearest = nearest.as_str())
+        }
+        Some(_) => format!("jobs there: {}", some_of(&others)),
+    };
+    Ok(Some(format!("job {:?} has no checkpoint in {} ({there})", job.as_str(), name_of(&args.store))))
+}
+
+/// From here on a name is worth asking "did you mean".
+const NEAR: f64 = 0.75;
+
+/// Names that a message has room for.
+fn some_of(jobs: &[JobId]) -> String {
+    const SHOWN_MAX: usize = 10;
+    let mut names = jobs.iter().take(SHOWN_MAX).map(JobId::to_string).collect::<Vec<_>>().join(", ");
+    if jobs.len() > SHOWN_MAX {
+        names.push_str(&format!(" and {} more", jobs.len() - SHOWN_MAX));
+    }
+    names
+}
+
+/// The jobs that have a checkpoint. A directory without one, which a misspelt name or an unfinished save left, is no job.
+fn jobs_with_checkpoints(store: &dyn Store) -> anyhow::Result<Vec<JobId>> {
+    let mut jobs = Vec::new();
+    for job in manifest::jobs(store)? {
+        if has_checkpoint(store, &job)? {
+            jobs.push(job);
+        }
+    }
+    Ok(jobs)
+}
+
+/// Whether a manifest of the job is there that was not pruned. One is enough, so most are not looked at.
+fn has_checkpoint(store: &dyn Store, job: &JobId) -> anyhow::Result<bool> {
+    let list = |dir: &Path| match store.list_dir(dir) {
+        Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        other => other,
+    };
+    let of_job = Path::new(job.as_str());
+    for checkpoint in list(of_job)?.iter().filter(|entry| entry.is_dir && entry.name.parse::<CheckpointId>().is_ok()) {
+        let entries = list(&of_job.join(&checkpoint.name))?;
+        let is_pruned = entries.iter().any(|entry| entry.name == "pruned");
+        let is_manifest = |name: &str| name.starts_with("group-") && name.ends_with(".manifest");
+        if !is_pruned && entries.iter().any(|entry| is_manifest(&entry.name)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The layout that was asked for, or guessed from the files that `names` gives (with the directory that they are in). Where
+/// the names do not tell it, the user is asked: an error.
 pub fn layout_of(
     args: &LayoutArgs,
-    names: impl FnOnce() -> anyhow::Result<(Vec<FilePath>, PathBuf)>,
+    names: impl FnOnce() -> anyhow::Result<(Listing, PathBuf)>,
     quiet: bool,
 ) -> anyhow::Result<Layout> {
     match args.layout.as_slice() {
         [] => {}
         [guess] if guess == "guess" => {}
+        [name] if name == "single" => return Ok(Layout::whole(&names()?.1)),
         [name] if !name.contains('{') => return Ok(Layout::named(name)?),
         patterns => return Ok(Layout::from_patterns(patterns, args.first_rank)?),
     }
-    let (names, dir) = names()?;
-    let (layout, explanation) = Layout::guess(&names, &dir);
-    if !quiet && !names.is_empty() {
-        eprintln!("mcr: guessed from {} file name{}:", names.len(), if names.len() == 1 { "" } else { "s" });
-        for line in explanation.to_string().lines() {
-            eprintln!("mcr:   {line}");
+    let (listing, dir) = names()?;
+    let (layout, explanation) = Layout::guess(&listing, &dir);
+    if let Some(asks) = &explanation.asks {
+        bail!("{}: {asks}", name_of(&dir));
+    }
+    if !quiet && !listing.files.is_empty() {
+        for (nth, line) in explanation.lines.iter().enumerate() {
+            tell(if nth == 0 { format!("layout guessed: {line}") } else { format!("  {line}") });
         }
     }
     Ok(layout)
+}
+
+/// Whether the user said which files make a checkpoint. Then files that belong to none are no surprise.
+pub fn is_layout_said(args: &LayoutArgs) -> bool {
+    !matches!(args.layout.as_slice(), [] | [_]) || args.layout.first().is_some_and(|name| name != "guess")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_blanks_is_quoted_for_the_shell() {
+        assert_eq!(quoted("a/b-c.d"), "a/b-c.d");
+        assert_eq!(quoted("it's here"), r"'it'\''s here'");
+    }
 }

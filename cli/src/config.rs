@@ -34,7 +34,7 @@ impl ConfigFile {
 
 pub fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
     match args.command {
-        ConfigCommand::Defaults => print(DEFAULTS),
+        ConfigCommand::Defaults => print(DEFAULTS)?,
         ConfigCommand::Check { file } => {
             let tables: toml::Table = load_toml(&file)?;
             let config = ConfigFile::load(&file)?;
@@ -50,7 +50,7 @@ pub fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
             if checked.is_empty() {
                 anyhow::bail!("{}: it has neither [cnc] nor [anc]", file.display());
             }
-            print(&format!("{}: {} can be used\n", file.display(), checked.join(" and ")));
+            print(&format!("{}: {} can be used\n", file.display(), checked.join(" and ")))?;
         }
     }
     Ok(ExitCode::SUCCESS)

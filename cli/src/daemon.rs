@@ -1,15 +1,15 @@
 //! `mcr cnc`, `mcr anc`, `mcr run`: load, build, run, drain.
 
-use crate::args::{DaemonArgs, RunArgs};
-use crate::common::layout_of;
+use crate::args::{AncArgs, DaemonArgs, RunArgs};
+use crate::common::{layout_of, open_or_create};
 use crate::config::ConfigFile;
+use crate::output::Log;
 use anyhow::Context;
 use mcr_anc::Aggregator;
 use mcr_anc::config::AncConfig;
 use mcr_cnc::agent::Agent;
 use mcr_cnc::config::CncConfig;
-use mcr_cnc::layout::{Layout, ScanLimits, list};
-use mcrengine::store::PosixStore;
+use mcr_cnc::layout::{Layout, Listing, ScanLimits, list};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tracing_subscriber::EnvFilter;
 /// Log lines go to standard error; MCR_LOG says which (`info` unless set).
 fn start_logging(json: bool) {
     let filter = EnvFilter::try_from_env("MCR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log).with_target(false);
     // The second start of a test process changes nothing.
     let _ = if json { lines.json().try_init() } else { lines.with_ansi(false).try_init() };
 }
@@ -39,9 +39,10 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-pub fn run_anc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
-    start_logging(args.log_json);
-    let config = ConfigFile::load(&args.config)?.anc.check()?;
+pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
+    start_logging(args.daemon.log_json);
+    let mut config = ConfigFile::load(&args.daemon.config)?.anc.check()?;
+    config.create |= args.create;
     runtime(2)?.block_on(async {
         let aggregator = start_aggregator(config).await?;
         wait_for_signal().await?;
@@ -59,6 +60,7 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     // Within one process they meet on a port that the system picks, unless one is asked for.
     file.anc.listen = args.listen.unwrap_or_else(|| "127.0.0.1:0".into());
     file.anc.store = args.store.unwrap_or(file.anc.store);
+    file.anc.create |= args.create;
     file.anc.group_size = args.group_size.unwrap_or(file.anc.group_size);
     file.cnc.group_size = file.anc.group_size;
     file.cnc.watch = args.watch.or(file.cnc.watch);
@@ -95,8 +97,7 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {
-    let store = PosixStore::create(&config.store)
-        .with_context(|| format!("{}: cannot be used as a store", config.store.display()))?;
+    let store = open_or_create(&config.store, config.create, ", or --create, or create = true in [anc]")?;
     let listen = config.listen;
     Aggregator::start(config, Arc::new(store)).await.with_context(|| format!("listening on {listen}"))
 }
@@ -117,16 +118,16 @@ async fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
             return Ok(layout);
         }
         if !told {
-            tracing::warn!(watch = %config.watch.display(), "no layout is configured, and the names that are there do not tell it yet");
+            let why = explanation.asks.or_else(|| explanation.lines.last().cloned()).unwrap_or_default();
+            tracing::warn!(watch = %config.watch.display(), why, "no layout is configured, and the names that are there do not tell it yet");
             told = true;
         }
         tokio::time::sleep(GUESS_AGAIN).await;
     }
 }
 
-fn names_below(dir: &Path) -> anyhow::Result<(Vec<mcrengine::ids::FilePath>, std::path::PathBuf)> {
-    let listing = list(dir, &ScanLimits::default())?;
-    Ok((listing.files, dir.to_owned()))
+fn names_below(dir: &Path) -> anyhow::Result<(Listing, std::path::PathBuf)> {
+    Ok((list(dir, &ScanLimits::default())?, dir.to_owned()))
 }
 
 /// Few threads: they only move frames and timers; files, codecs and the store have threads of their own.

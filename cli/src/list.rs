@@ -1,7 +1,7 @@
 //! `mcr list`: the checkpoints of a store, newest first.
 
 use crate::args::ListArgs;
-use crate::common::open_store;
+use crate::common::{no_checkpoint_of, open_store};
 use crate::output::{Table, human_time, print, print_json, ratio, utc};
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::store::Store;
@@ -60,12 +60,19 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
             lines.push(to_json(job.as_str(), place, &state));
         }
     }
+    // A name that is not there beside others that are is misspelt.
+    if let (Some(job), true) = (&args.store.job, lines.is_empty())
+        && let Some(message) = no_checkpoint_of(&store, &args.store, job)?
+        && !manifest::jobs(&store)?.is_empty()
+    {
+        anyhow::bail!("{message}");
+    }
     if args.json {
         print_json(&lines)?;
     } else if lines.is_empty() {
-        print("no checkpoint\n");
+        print("no checkpoint\n")?;
     } else {
-        print(&table.render());
+        print(&table.render())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -7,9 +7,11 @@ mod common;
 mod config;
 mod daemon;
 mod decide;
+mod exit;
 mod list;
 mod local;
 mod output;
+mod places;
 mod proof;
 mod prune;
 mod remote;
@@ -22,8 +24,10 @@ mod verify;
 
 use args::{Cli, Command};
 use clap::Parser;
+use exit::Exit;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
+use std::io::Write;
 use std::process::ExitCode;
 
 #[global_allocator]
@@ -40,8 +44,11 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         // Not clap's 2: from `mcr restart` that means that an older checkpoint is there.
         Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+            let printed = error.print().and_then(|()| std::io::stdout().flush());
+            if let (Err(why), false) = (&printed, error.use_stderr()) {
+                output::tell(format!("standard output cannot be written: {why}"));
+            }
+            return if error.use_stderr() || printed.is_err() { Exit::Failed } else { Exit::Done }.into();
         }
     };
     let result = match cli.command {
@@ -73,8 +80,8 @@ fn main() -> ExitCode {
         }
     };
     result.unwrap_or_else(|error| {
-        eprintln!("mcr: {error:#}");
-        ExitCode::FAILURE
+        output::tell_error(&error);
+        Exit::Failed.into()
     })
 }
 

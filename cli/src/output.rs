@@ -1,9 +1,15 @@
 //! What people and scripts see: tables, progress bars, exact figures under `--json`.
 
-use indicatif::{ProgressBar, ProgressStyle};
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use mcr_anc::observe::Observer;
+use mcr_cnc::layout::LayoutError;
 use mcrengine::units::{RawBytes, StoredBytes};
+use std::borrow::Cow;
+use std::fmt::Display;
 use std::io::{IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// Rows under headings; numbers to the right.
@@ -18,9 +24,9 @@ impl Table {
         Self { headings: headings.iter().map(|heading| heading.as_ref().to_owned()).collect(), rows: Vec::new() }
     }
 
-    /// Adds a row, with a cell for each heading.
+    /// Adds a row, with a cell for each heading. Names in cells may be anything: see [`printable`].
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+        self.rows.push(cells.into_iter().map(|cell| printable(&cell).into_owned()).collect());
     }
 
     /// The table as text, each line ended.
@@ -47,15 +53,98 @@ impl Table {
     }
 }
 
-/// Prints to standard output; a reader that has gone away (`| head`) is no error.
-pub fn print(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
+/// Text that a terminal shows and does not obey: each byte of a control character (a line feed, an escape) is `\xNN`, as
+/// in a manifest. Text that went through it before is not changed.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(char::is_control) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c.is_control() {
+            false => shown.push(c),
+            true => c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| shown.push_str(&escaped(byte))),
+        }
+    }
+    shown.into()
 }
 
-/// One JSON value, on one line or several, to standard output.
+fn escaped(byte: u8) -> String {
+    format!("\\x{byte:02x}")
+}
+
+/// As [`printable`], with the line feeds that we wrote ourselves.
+fn printable_lines(text: &str) -> String {
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
+/// The name of a file or directory: as [`printable`], and a byte that is not UTF-8 is `\xNN`.
+pub fn name_of(path: &Path) -> String {
+    let mut shown = String::new();
+    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
+        shown.push_str(&printable(chunk.valid()));
+        chunk.invalid().iter().for_each(|byte| shown.push_str(&escaped(*byte)));
+    }
+    shown
+}
+
+/// Prints lines to standard output. What cannot be written is lost, so it is a failure of the command: also where the
+/// reader has gone away (`| head`).
+pub fn print(text: &str) -> anyhow::Result<()> {
+    write_out(&printable_lines(text))
+}
+
+/// One JSON value on several lines to standard output.
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    print(&format!("{}\n", serde_json::to_string_pretty(value)?));
-    Ok(())
+    let mut text = serde_json::to_string_pretty(value)?;
+    // JSON allows these within a text, and some terminals obey them.
+    for c in ('\u{7f}'..='\u{9f}').filter(|c| text.contains(*c)).collect::<Vec<_>>() {
+        text = text.replace(c, &format!("\\u{:04x}", u32::from(c)));
+    }
+    text.push('\n');
+    write_out(&text)
+}
+
+fn write_out(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output cannot be written")
+}
+
+/// One line to standard error. Where that cannot be written there is nobody to tell.
+pub fn tell(text: impl Display) {
+    let line = format!("mcr: {}\n", printable(&text.to_string()));
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// Why a command failed. Only what quotes a configuration or a pattern has several lines.
+pub fn tell_error(error: &anyhow::Error) {
+    let text = format!("{error:#}");
+    match error.chain().any(|cause| cause.is::<toml::de::Error>() || cause.is::<LayoutError>()) {
+        true => text.lines().enumerate().for_each(|(nth, line)| {
+            let line = format!("{}{}\n", if nth == 0 { "mcr: " } else { "" }, printable(line));
+            let _ = std::io::stderr().write_all(line.as_bytes());
+        }),
+        false => tell(text),
+    }
+}
+
+/// Standard error for log lines: names in them are shown as [`printable`]. A line that cannot be written is lost; a
+/// daemon goes on without its log.
+#[derive(Clone, Copy)]
+pub struct Log;
+
+impl Write for Log {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        let end = if text.ends_with('\n') { "\n" } else { "" };
+        let shown = format!("{}{end}", printable(text.trim_end_matches('\n')));
+        let _ = std::io::stderr().write_all(shown.as_bytes());
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A duration for people: `0.42 s`, `3 min 20 s`.
@@ -107,11 +196,18 @@ impl Progress {
             true => ProgressBar::hidden(),
             false => ProgressBar::new(0),
         };
-        let template = "{prefix:>9} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta} {msg}";
+        let template = "{prefix:>9} [{bar:30}] {percent:>3} % {rate} {elapsed} {msg}";
         if let Ok(style) = ProgressStyle::with_template(template) {
+            // Of the whole time: an average of the last moments is 0 while a large segment is coded.
+            let style = style.with_key("rate", |state: &ProgressState, to: &mut dyn std::fmt::Write| {
+                let _ = to.write_str(&human_rate(state.pos(), state.elapsed())); // as much as the terminal takes
+            });
             bar.set_style(style.progress_chars("=> "));
         }
         bar.set_prefix(what);
+        if !bar.is_hidden() {
+            bar.enable_steady_tick(Duration::from_secs(1)); // so that the time moves
+        }
         Self { bar }
     }
 
@@ -122,7 +218,7 @@ impl Progress {
 
     /// What is being worked on.
     pub fn message(&self, message: String) {
-        self.bar.set_message(message);
+        self.bar.set_message(printable(&message).into_owned());
     }
 
     /// So many bytes more are to be done.
@@ -162,6 +258,17 @@ mod tests {
         table.row(["it_1".into(), "10 B".into()]);
         table.row(["a".into(), "1.00 KiB".into()]);
         assert_eq!(table.render(), "checkpoint       raw\nit_1            10 B\na           1.00 KiB\n");
+    }
+
+    #[test]
+    fn no_name_makes_a_terminal_do_anything() {
+        assert_eq!(printable("a\u{1b}[31mb\nc\td\u{9b}e"), "a\\x1b[31mb\\x0ac\\x09d\\xc2\\x9be");
+        assert_eq!(printable("it_1 \u{fc}"), "it_1 \u{fc}");
+        assert_eq!(name_of(Path::new(std::ffi::OsStr::from_bytes(b"x\xff\n"))), "x\\xff\\x0a");
+        let mut table = Table::new(&["file"]);
+        table.row(["n\nl".into()]);
+        assert_eq!(table.render(), "file\nn\\x0al\n");
+        assert_eq!(printable_lines("a\u{7}\nb\n"), "a\\x07\nb\n");
     }
 
     #[test]

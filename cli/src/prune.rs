@@ -20,11 +20,11 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     for id in &pruned.checkpoints {
-        print(&format!("removed {id}\n"));
+        print(&format!("removed {id}\n"))?;
     }
-    print(&format!("{} checkpoints removed, {} freed\n", pruned.checkpoints.len(), pruned.freed_bytes));
+    print(&format!("{} checkpoints removed, {} freed\n", pruned.checkpoints.len(), pruned.freed_bytes))?;
     if !still_needed.is_empty() {
-        print(&format!("{} containers stay, because kept checkpoints refer to them\n", still_needed.len()));
+        print(&format!("{} containers stay, because kept checkpoints refer to them\n", still_needed.len()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,10 +1,13 @@
 //! Restart through the aggregators: they read, decode and split; this node only writes.
+//!
+//! Every step has a deadline: an aggregator that stands still is passed over, and asked last from then on.
 
 use crate::args::RestartArgs;
 use crate::output::Progress;
 use crate::restorers::{Failure, Restorers, receiver, sink_failure};
 use anyhow::anyhow;
 use mcr_anc::restart::Sink;
+use mcr_cnc::restart::Target;
 use mcr_cnc::serve::dial_address;
 use mcr_proto::convert::file_from_wire;
 use mcr_proto::v1::restore_frame::Message as Frame;
@@ -12,36 +15,83 @@ use mcr_proto::{ANNOUNCEMENT_BYTES_MAX, SILENCE_SECONDS, WIRE_VERSION, v1};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
 use prost::Message;
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Asks the group's aggregator for its files, or another one if that fails: every aggregator can read the store.
-pub fn restore_group(
-    job: &JobId,
-    checkpoint: &CheckpointId,
-    group: GroupId,
-    wanted: &dyn Fn(&FileHeader) -> bool,
-    args: &RestartArgs,
-    progress: &Progress,
-) -> Result<Restorers, Failure> {
-    let runtime = tokio::runtime::Runtime::new()
-        .map_err(|error| Failure::Receiver(anyhow!(error).context("no threads for the network")))?;
-    let mut last = None;
-    for i in 0..args.aggregators.len() {
-        let address = &args.aggregators[(group.0 as usize + i) % args.aggregators.len()];
-        match runtime.block_on(from_aggregator(address, job, checkpoint, group, wanted, args, progress)) {
-            Ok(restorers) => return Ok(restorers),
-            Err(Attempt::Final(failure)) => return Err(failure),
-            Err(Attempt::Elsewhere(reason)) => {
-                eprintln!("mcr: {reason}");
-                last = Some(reason);
-            }
-        }
+/// Until there is a connection to an aggregator.
+const DIAL: Duration = Duration::from_secs(10);
+/// Until an aggregator answers that it has a request.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Until the next frame of an answer. An aggregator that is busy says so three times as often.
+const FRAME: Duration = Duration::from_secs(SILENCE_SECONDS);
+/// Until the bytes of a frame, one MiB at most, are written.
+const DISK: Duration = Duration::from_secs(45);
+/// An aggregator may be busy with other nodes for so long.
+const BUSY: Duration = Duration::from_secs(600);
+
+/// The aggregators that may be asked, and those that did not answer.
+pub struct Aggregators<'a> {
+    addresses: &'a [String],
+    /// By their place in `addresses`.
+    silent: BTreeSet<usize>,
+}
+
+impl<'a> Aggregators<'a> {
+    /// None of them was asked yet.
+    pub fn new(addresses: &'a [String]) -> Self {
+        Self { addresses, silent: BTreeSet::new() }
     }
-    Err(Failure::Receiver(anyhow!(
-        "no aggregator could be asked (last: {})",
-        last.unwrap_or_else(|| "none was named".into())
-    )))
+
+    /// Asks the group's aggregator for its files, or another one if that fails: every aggregator can read the store.
+    #[expect(clippy::too_many_arguments, reason = "what is restored, and how")]
+    pub fn restore_group(
+        &mut self,
+        job: &JobId,
+        checkpoint: &CheckpointId,
+        group: GroupId,
+        wanted: &dyn Fn(&FileHeader) -> bool,
+        args: &RestartArgs,
+        target: &Arc<Target>,
+        progress: &Progress,
+    ) -> Result<Restorers, Failure> {
+        let runtime = tokio::runtime::Runtime::new()
+            .map_err(|error| Failure::Receiver(anyhow!(error).context("no threads for the network")))?;
+        let n = self.addresses.len();
+        let in_turn = (0..n).map(|i| (group.0 as usize + i) % n);
+        let (last, first): (Vec<_>, Vec<_>) = in_turn.partition(|place| self.silent.contains(place));
+        let mut reasons = Vec::new();
+        let mut result = None;
+        for place in first.into_iter().chain(last) {
+            let ask = from_aggregator(&self.addresses[place], job, checkpoint, group, wanted, args, target, progress);
+            match runtime.block_on(ask) {
+                Ok(restorers) => result = Some(Ok(restorers)),
+                Err(Attempt::Final(failure)) => result = Some(Err(failure)),
+                Err(Attempt::Elsewhere(reason)) => {
+                    eprintln!("mcr: {reason}");
+                    reasons.push(reason);
+                    self.silent.insert(place);
+                    continue;
+                }
+            }
+            break;
+        }
+        // Not dropped: that would wait for a name that is looked up, or a write that the disk does not take.
+        runtime.shutdown_background();
+        result.unwrap_or_else(|| {
+            let reasons = if reasons.is_empty() { "none was named".into() } else { reasons.join("; ") };
+            Err(Failure::Receiver(anyhow!(
+                "no aggregator gave the files of {checkpoint}, {group} ({reasons}); start one, or leave out \
+                 --aggregators to read the store from here"
+            )))
+        })
+    }
+}
+
+/// Waits for one step of an aggregator.
+async fn within<T>(limit: Duration, address: &str, what: &str, step: impl Future<Output = T>) -> Result<T, Attempt> {
+    let silent = |_| Attempt::Elsewhere(format!("{address}: {what} within {} s", limit.as_secs()));
+    tokio::time::timeout(limit, step).await.map_err(silent)
 }
 
 enum Attempt {
@@ -56,6 +106,7 @@ impl From<Failure> for Attempt {
     }
 }
 
+#[expect(clippy::too_many_arguments, reason = "what is restored, and how")]
 async fn from_aggregator(
     address: &str,
     job: &JobId,
@@ -63,9 +114,11 @@ async fn from_aggregator(
     group: GroupId,
     wanted: &dyn Fn(&FileHeader) -> bool,
     args: &RestartArgs,
+    target: &Arc<Target>,
     progress: &Progress,
 ) -> Result<Restorers, Attempt> {
-    let mut client = dial_address(address).await.map_err(Attempt::Elsewhere)?;
+    let dialled = within(DIAL, address, "no connection", dial_address(address)).await?;
+    let mut client = dialled.map_err(Attempt::Elsewhere)?;
     // The aggregator sends all of the group; the ranks are chosen here, where the set may be anything.
     let ranks = match &args.ranks {
         Some(set) => (0..=set.highest().0).filter(|rank| set.contains(Rank(*rank))).collect(),
@@ -84,17 +137,18 @@ async fn from_aggregator(
         }
         code => Attempt::Elsewhere(format!("{address}: {code}: {}", status.message())),
     };
-    let mut frames = client.restore(request).await.map_err(status)?.into_inner();
+    let answer = within(ANSWER, address, "it accepts connections and gave no answer", client.restore(request)).await?;
+    let mut frames = answer.map_err(status)?.into_inner();
     let broken = |what: String| Attempt::Final(Failure::Checkpoint(anyhow!("{address} broke the protocol: {what}")));
     let (mut announcement, mut restorers, mut files_count): (Vec<u8>, Option<Arc<Restorers>>, u64) =
         (Vec::new(), None, 0);
+    let started = Instant::now();
     loop {
-        let next = tokio::time::timeout(Duration::from_secs(2 * SILENCE_SECONDS), frames.message()).await;
-        let frame = match next {
-            Err(_) => return Err(Attempt::Elsewhere(format!("{address} said nothing for {} s", 2 * SILENCE_SECONDS))),
-            Ok(frame) => frame.map_err(status)?,
+        let frame = within(FRAME, address, "nothing more came", frames.message()).await?.map_err(status)?;
+        let Some(frame) = frame else {
+            return Err(Attempt::Elsewhere(format!("{address} stopped before the end")));
         };
-        match frame.and_then(|frame| frame.message) {
+        match frame.message {
             Some(Frame::Files(part)) if restorers.is_none() => {
                 if part.offset != announcement.len() as u64 || part.total_bytes > ANNOUNCEMENT_BYTES_MAX * 4 {
                     return Err(broken("its list of files is out of order or too long".into()));
@@ -108,7 +162,7 @@ async fn from_aggregator(
                     progress.add(files.iter().map(|file| file.bytes).sum());
                     files_count = files.len() as u64;
                     announcement = Vec::new();
-                    restorers = Some(Arc::new(Restorers::create(&args.to, &files, wanted)?));
+                    restorers = Some(Arc::new(Restorers::create(target, &files, wanted)?));
                 }
             }
             Some(Frame::Data(data)) => {
@@ -122,11 +176,18 @@ async fn from_aggregator(
                         data.crc
                     )));
                 }
+                if data.bytes.is_empty() {
+                    return Err(broken("data without a byte".into()));
+                }
                 progress.done(data.bytes.len() as u64);
                 let written = tokio::task::spawn_blocking(move || {
                     restorers.write(data.file, data.variable, data.offset, &data.bytes)
-                })
-                .await;
+                });
+                let stuck = |_| {
+                    let (to, limit_s) = (args.to.display(), DISK.as_secs());
+                    receiver(anyhow!("{to}: the file system took no bytes for {limit_s} s; see whether it is there"))
+                };
+                let written = tokio::time::timeout(DISK, written).await.map_err(stuck)?;
                 written.map_err(|error| receiver(error.into()))?.map_err(sink_failure)?;
             }
             Some(Frame::End(end)) => {
@@ -139,7 +200,9 @@ async fn from_aggregator(
                 };
             }
             Some(Frame::Files(_)) => return Err(broken("a second list of files".into())),
-            None => return Err(Attempt::Elsewhere(format!("{address} stopped before the end"))),
+            // It serves other nodes first.
+            None if started.elapsed() < BUSY => {}
+            None => return Err(Attempt::Elsewhere(format!("{address} is busy since {} s", BUSY.as_secs()))),
         }
     }
 }

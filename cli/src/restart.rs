@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use mcr_anc::budget::Budget;
 use mcr_anc::observe::Observer;
 use mcr_anc::restart::{RestartError, restore_files};
-use mcr_cnc::restart::{VerifiedFile, publish_all};
+use mcr_cnc::restart::{Target, VerifiedFile, descriptors_share, publish_all};
 use mcr_cnc::state::{AgentState, Loaded};
 use mcrengine::container::ContainerSet;
 use mcrengine::header::FileHeader;
@@ -22,6 +22,7 @@ use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::store::{PosixStore, Store};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Exit status: an older checkpoint than asked for was restored.
@@ -91,7 +92,6 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
     };
     let newest = all.iter().find(|state| (state.is_complete() && !state.is_set_aside) || is_lost(state));
     let wanted = args.checkpoint.clone().or_else(|| newest.map(|state| state.id.clone()));
-    std::fs::create_dir_all(&args.to).with_context(|| format!("{}: cannot be made", args.to.display()))?;
 
     for state in candidates {
         let prepared = match restore_checkpoint(&store, &job, state, &args) {
@@ -342,7 +342,7 @@ fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
             passed_over,
         })?;
     } else {
-        print("no checkpoint was ever completed: a new run\n");
+        print("no checkpoint was ever completed: a new run\n")?;
     }
     Ok(ExitCode::from(NEW_RUN))
 }
@@ -359,9 +359,9 @@ fn print_restored(report: &Report, args: &RestartArgs, started: Instant) -> anyh
         human_time(elapsed),
         human_rate(report.file_bytes, elapsed),
         args.to.display()
-    ));
+    ))?;
     if let (Some(wanted), true) = (&report.wanted, report.outcome == "older") {
-        print(&format!("this is OLDER than {wanted}, which cannot be restored\n"));
+        print(&format!("this is OLDER than {wanted}, which cannot be restored\n"))?;
     }
     Ok(())
 }
@@ -401,7 +401,10 @@ fn restore_checkpoint(
             there - 1
         )));
     }
-    let threads = threads_of(args.threads);
+    // Each thread may open a file.
+    let threads = threads_of(args.threads).min(2 * descriptors_share());
+    let target = Target::new(&args.to);
+    let mut aggregators = remote::Aggregators::new(&args.aggregators);
     let wanted = |file: &FileHeader| args.ranks.as_ref().is_none_or(|ranks| ranks.contains(file.rank));
     let grouping = mcrengine::ids::Grouping::new(state.ranks, state.group_size)
         .ok_or_else(|| Failure::Checkpoint(anyhow::anyhow!("its manifests name no ranks")))?;
@@ -415,8 +418,8 @@ fn restore_checkpoint(
     for group in groups {
         progress.message(format!("{} {group}", state.id));
         let restorers = match args.aggregators.is_empty() {
-            true => direct(store, job, &state.id, group, &wanted, threads, args, &progress)?,
-            false => remote::restore_group(job, &state.id, group, &wanted, args, &progress)?,
+            true => direct(store, job, &state.id, group, &wanted, threads, args, &target, &progress)?,
+            false => aggregators.restore_group(job, &state.id, group, &wanted, args, &target, &progress)?,
         };
         verified.extend(verify_all(restorers, threads, !args.no_sync)?);
     }
@@ -432,10 +435,11 @@ fn direct(
     wanted: &dyn Fn(&FileHeader) -> bool,
     threads: usize,
     args: &RestartArgs,
+    target: &Arc<Target>,
     observer: &dyn Observer,
 ) -> Result<Restorers, Failure> {
     let set = ContainerSet::open(store, job, checkpoint, group).map_err(|error| Failure::Checkpoint(error.into()))?;
-    let restorers = Restorers::create(&args.to, set.index().files(), wanted)?;
+    let restorers = Restorers::create(target, set.index().files(), wanted)?;
     let budget = Budget::new(args.budget_mib.max(16) << 20);
     match restore_files(&set, wanted, threads, &budget, observer, &restorers) {
         Ok(()) => Ok(restorers),

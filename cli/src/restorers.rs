@@ -1,9 +1,8 @@
 //! Files on their way back, whoever sends their bytes; and whose fault it is when they do not arrive.
 
 use mcr_anc::restart::{Sink, SinkError};
-use mcr_cnc::restart::{FileRestorer, RestoreError, VerifiedFile};
+use mcr_cnc::restart::{FileRestorer, RestoreError, Target, VerifiedFile, descriptors_share};
 use mcrengine::header::FileHeader;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,9 +24,13 @@ pub struct Restorers(Vec<Option<FileRestorer>>);
 
 impl Restorers {
     /// Makes a temporary file for each wanted header.
-    pub fn create(to: &Path, files: &[FileHeader], wanted: &dyn Fn(&FileHeader) -> bool) -> Result<Self, Failure> {
+    pub fn create(
+        to: &Arc<Target>,
+        files: &[FileHeader],
+        wanted: &dyn Fn(&FileHeader) -> bool,
+    ) -> Result<Self, Failure> {
         let make = |file: &FileHeader| match wanted(file) {
-            true => FileRestorer::create(to, Arc::new(file.clone())).map(Some),
+            true => FileRestorer::create_in(to, Arc::new(file.clone())).map(Some),
             false => Ok(None),
         };
         let all: Result<Vec<_>, RestoreError> = files.iter().map(make).collect();
@@ -61,6 +64,8 @@ pub fn verify_all(restorers: Restorers, threads: usize, sync: bool) -> Result<Ve
     let (next, done, failed) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(restorers.len())), Mutex::new(None));
     std::thread::scope(|scope| {
         let threads = if sync { threads.max(SYNCS_AT_A_TIME) } else { threads };
+        // Each opens a file, and for a moment two directories on the way to it.
+        let threads = threads.min(descriptors_share());
         for _ in 0..threads.clamp(1, restorers.len().max(1)) {
             scope.spawn(|| {
                 while let Some(restorer) = restorers.get(next.fetch_add(1, Ordering::Relaxed)) {

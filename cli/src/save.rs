@@ -1,35 +1,40 @@
 //! `mcr save`: every complete checkpoint below a directory, without any daemon.
 
 use crate::args::{LayoutArgs, SaveArgs};
-use crate::common::{layout_of, now_unix_ms, threads_of};
+use crate::common::{is_layout_said, layout_of, now_unix_ms, open_or_create, threads_of};
+use crate::exit::Exit;
 use crate::local::LocalSource;
-use crate::output::{Progress, Table, human_rate, human_time, print, print_json, ratio};
+use crate::output::{Progress, Table, human_rate, human_time, name_of, print, print_json, ratio, tell};
+use crate::places::{Places, newest_saved};
 use crate::proof::{Leased, NotProven, Provers};
 use anyhow::{Context, bail};
 use mcr_anc::budget::Budget;
 use mcr_anc::flush::{Flush, FlushError, FlushOptions, NewestOfGroups, Spare, flush_checkpoint, least_budget};
 use mcr_anc::instance::{choose_for_all, committed};
 use mcr_anc::rate::StoreSpeed;
-use mcr_cnc::capture::{CaptureMode, CapturedFile, Verdicts, capture_keeping};
+use mcr_anc::source::FetchError;
+use mcr_cnc::capture::{CaptureError, CaptureMode, CapturedFile, Verdicts, capture_keeping};
 use mcr_cnc::fingerprint::Fingerprint;
 use mcr_cnc::h5::Maps;
-use mcr_cnc::layout::{ScanLimits, list, sort};
+use mcr_cnc::judge::Judge;
+use mcr_cnc::layout::{Labelled, ScanLimits, list, sort};
 use mcr_cnc::source::{Descriptors, OpenFile};
 use mcrengine::codec::Apart;
 use mcrengine::header::FileHeader;
-use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, RANKS_MAX, Rank, natural_cmp};
+use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, RANKS_MAX, Rank};
 use mcrengine::incarnation;
-use mcrengine::manifest::{self, Manifest, Place};
+use mcrengine::manifest::{Manifest, Place};
 use mcrengine::plan::PlanOptions;
-use mcrengine::store::{PosixStore, Store, StoreError};
+use mcrengine::store::{Store, StoreError};
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::num::NonZeroU32;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// One line of the report.
@@ -47,25 +52,61 @@ struct Saved {
     elapsed_ms: u64,
 }
 
-/// A checkpoint of the directory, with its files.
-type Found = (CheckpointId, Vec<(FilePath, Rank)>);
+/// What lies below a directory.
+pub(crate) struct Found {
+    /// The oldest first.
+    pub checkpoints: Vec<Labelled>,
+    /// Bytes of the files of all of them.
+    pub bytes: u64,
+    pub left_out: LeftOut,
+}
+
+/// What is not saved, because it belongs to no checkpoint or cannot be read.
+#[derive(Default, serde::Serialize)]
+pub(crate) struct LeftOut {
+    /// Files, directories that cannot be read, links. Those that `--layout` does not name are not counted.
+    count: u64,
+    /// The first of them, at most [`LEFT_OUT_MAX`].
+    paths: Vec<NotSaved>,
+    /// None of them is a link or a directory.
+    #[serde(skip)]
+    are_files: bool,
+    /// Files that `--layout`, as the user gave it, does not name.
+    not_in_layout: u64,
+}
+
+#[derive(serde::Serialize)]
+struct NotSaved {
+    path: String,
+    reason: &'static str,
+}
+
+/// The most paths that are told as JSON.
+const LEFT_OUT_MAX: usize = 1000;
+/// The most paths that are told to people.
+const TOLD_MAX: usize = 10;
 
 pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
-    let dir = args.dir.canonicalize().with_context(|| format!("{}: cannot be opened", args.dir.display()))?;
+    let dir = args.dir.canonicalize().with_context(|| format!("{}: cannot be opened", name_of(&args.dir)))?;
+    if !dir.is_dir() {
+        bail!("{} is not a directory; give the directory that holds the checkpoints", name_of(&args.dir));
+    }
     let job = job_of(&args, &dir)?;
-    let store = PosixStore::create(&args.store.store)?;
     let options = flush_options(&args)?;
     if Grouping::new(args.ranks.unwrap_or(1), args.group_size).is_none() {
         bail!("--group-size must be at least 1, and --ranks 1 to {RANKS_MAX}");
     }
-    let found = find_checkpoints(&dir, &args.layout, args.json)?;
+    let store = open_or_create(&args.store.store, args.create, ", or --create")?;
+    let found = find_checkpoints(&dir, &args.layout, args.json, Some(&args.store.store))?;
     let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);
-    let ranks = args.ranks.or_else(|| found.iter().map(|(_, files)| highest(files) + 1).max());
-    let Some(grouping) = ranks.and_then(|ranks| Grouping::new(ranks, args.group_size)) else {
-        bail!("{}: no checkpoint file was found; name the files with --layout", dir.display());
+    let ranks = args.ranks.or_else(|| found.checkpoints.iter().map(|(_, files)| highest(files) + 1).max());
+    let grouping = ranks.and_then(|ranks| Grouping::new(ranks, args.group_size));
+    let Some(grouping) = grouping.filter(|_| !found.checkpoints.is_empty()) else {
+        bail!("{}: {}", name_of(&dir), nothing_found(&args.layout, &found.left_out));
     };
 
     let progress = Progress::new("saving", args.json);
+    progress.add(found.bytes);
     let verdicts = Verdicts::default();
     let save_all = || {
         let save = Save {
@@ -81,16 +122,18 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
             provers: Provers::new(options.threads),
             turns: Turns::default(),
             args: &args,
+            left_out: &found.left_out,
         };
         // While checkpoints are coded and synced, the next is captured: reading and waiting for the disk go together.
         std::thread::scope(|scope| {
             let (to_flush, captured) = mpsc::sync_channel(0);
-            let (save, found) = (&save, &found);
+            let (save, found, progress) = (&save, &found.checkpoints, &progress);
             scope.spawn(move || {
                 // The receiver is gone when a flush has failed.
-                found.iter().map(|found| save.capture(found)).all(|captured| to_flush.send(captured).is_ok())
+                let mut captured = found.iter().map(|found| save.capture(found, progress));
+                captured.all(|captured| to_flush.send(captured).is_ok())
             });
-            save.flush_all(captured, &progress).map(|never| match never {})
+            save.flush_all(captured, found, progress).map(|never| match never {})
         })
     };
     save_all().or_else(|error| {
@@ -99,7 +142,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         }
         // No checkpoint with such a chunk is committed; what is committed by now is found again.
         progress.clear();
-        eprintln!("mcr: {error:#}; once more, with a proof for each before anything else");
+        tell(format!("{error:#}; once more, with a proof for each before anything else"));
         verdicts.prove_at_once();
         save_all()
     })
@@ -110,7 +153,7 @@ fn job_of(args: &SaveArgs, dir: &Path) -> anyhow::Result<JobId> {
         return Ok(job.clone());
     }
     let name = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    name.parse().with_context(|| format!("{}: its name is no job name; give one with --job", dir.display()))
+    name.parse().with_context(|| format!("{}: its name is no job name; give one with --job", name_of(dir)))
 }
 
 fn budget_mib(args: &SaveArgs) -> u64 {
@@ -137,26 +180,117 @@ fn flush_options(args: &SaveArgs) -> anyhow::Result<FlushOptions> {
     })
 }
 
-/// The checkpoints below a directory, in natural order.
-pub(crate) fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool) -> anyhow::Result<Vec<Found>> {
-    let limits = ScanLimits::default();
-    let listing = list(dir, &limits)?;
-    let layout = layout_of(layout, || Ok((listing.files.clone(), dir.to_owned())), quiet)?;
+/// The checkpoints below a directory, in natural order, and what belongs to none. A store below it is not looked at.
+pub(crate) fn find_checkpoints(
+    dir: &Path,
+    layout: &LayoutArgs,
+    quiet: bool,
+    store: Option<&Path>,
+) -> anyhow::Result<Found> {
+    let mut listing = list(dir, &ScanLimits::default())?;
+    if let Some(store) = store.and_then(|store| store.canonicalize().ok()) {
+        match store.strip_prefix(dir) {
+            Ok(below) if below.as_os_str().is_empty() => {
+                bail!("{}: the store is this directory itself; give the store a directory of its own", name_of(dir))
+            }
+            Ok(below) => listing.leave_out(below),
+            Err(_) => {}
+        }
+    }
+    let is_said = is_layout_said(layout);
+    let layout = layout_of(layout, || Ok((listing.clone(), dir.to_owned())), quiet)?;
+    let of_checkpoints = listing.files.iter().zip(&listing.bytes).filter(|(path, _)| layout.place(path).is_some());
+    let bytes = of_checkpoints.map(|(_, bytes)| bytes).sum();
     let scan = sort(listing, &layout);
-    for path in scan.unplaced.iter().take(10) {
-        eprintln!("mcr: {path}: belongs to no checkpoint of this layout; left out");
+
+    let mut left_out = LeftOut::default();
+    if is_said {
+        left_out.not_in_layout = scan.unplaced.len() as u64;
+    } else {
+        left_out.count = scan.unplaced.len() as u64;
+        let reason = "it belongs to no checkpoint";
+        let unplaced = scan.unplaced.iter().map(|path| NotSaved { path: path.to_string(), reason });
+        left_out.paths.extend(unplaced.take(LEFT_OUT_MAX));
     }
-    if scan.unplaced.len() > 10 {
-        eprintln!("mcr: ... and {} more files that belong to no checkpoint", scan.unplaced.len() - 10);
+    // A link that the layout does not name is no more missing than a file that it does not name.
+    let is_missing = |path: &Path| {
+        let path = FilePath::new(path.as_os_str().as_bytes()).ok();
+        !is_said || path.is_none_or(|path| layout.place(&path).is_some())
+    };
+    let skipped: Vec<_> = scan.skipped.iter().filter(|s| s.hides_files || is_missing(&s.path)).collect();
+    left_out.are_files = skipped.is_empty();
+    left_out.count += skipped.len() as u64 + scan.skipped_count - scan.skipped.len() as u64;
+    // First what may hide more than itself.
+    let named = skipped.iter().map(|s| NotSaved { path: name_of(&s.path), reason: s.reason });
+    left_out.paths.splice(0..0, named);
+    left_out.paths.truncate(LEFT_OUT_MAX);
+
+    for NotSaved { path, reason } in left_out.paths.iter().take(TOLD_MAX) {
+        tell(format!("{path}: {reason}; left out"));
     }
-    for skipped in scan.skipped.iter().take(10) {
-        eprintln!("mcr: {}: {}; left out", skipped.path.display(), skipped.reason);
+    if left_out.count > TOLD_MAX as u64 {
+        tell(format!("... and {} more left out", left_out.count - TOLD_MAX as u64));
     }
-    let (found, order) = scan.in_order();
+    if let (Some(first), true) = (scan.unplaced.first(), is_said && !quiet) {
+        tell(format!("{} not named by --layout (first: {first})", files(left_out.not_in_layout)));
+    }
+    let (checkpoints, order) = scan.in_order();
     if let Some(line) = order {
-        eprintln!("mcr: {line}");
+        tell(line);
     }
-    Ok(found)
+    Ok(Found { checkpoints, bytes, left_out })
+}
+
+fn files(count: u64) -> String {
+    format!("{count} file{}", if count == 1 { "" } else { "s" })
+}
+
+impl LeftOut {
+    /// `112 files left out (first: a/b: ...)`; nothing where none was.
+    fn sentence(&self) -> Option<String> {
+        let first = self.paths.first()?;
+        let all = match self.are_files {
+            true => files(self.count),
+            false => format!("{} path{}", self.count, if self.count == 1 { "" } else { "s" }),
+        };
+        Some(format!("{all} left out (first: {}: {})", first.path, first.reason))
+    }
+}
+
+/// Why there is nothing to save.
+pub(crate) fn nothing_found(layout: &LayoutArgs, left_out: &LeftOut) -> String {
+    match (is_layout_said(layout), left_out.not_in_layout) {
+        (true, n) if n > 0 => format!(
+            "none of {} matches {:?}; patterns are compared with the path below the directory, such as runA/rst.1.0",
+            files(n),
+            layout.layout.join(", ")
+        ),
+        _ => match left_out.sentence() {
+            Some(sentence) => format!("no checkpoint file was found; {sentence}"),
+            None => "it holds no file".into(),
+        },
+    }
+}
+
+/// `rank 5`, `ranks 16-31, 40`.
+pub(crate) fn rank_list(ranks: &[u32]) -> String {
+    const SHOWN_MAX: usize = 8;
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for &rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == rank => *last = rank,
+            _ => runs.push((rank, rank)),
+        }
+    }
+    let show = |(first, last): &(u32, u32)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    let shown = runs.iter().take(SHOWN_MAX).map(show).collect::<Vec<_>>().join(", ");
+    let more = if runs.len() > SHOWN_MAX { ", ..." } else { "" };
+    format!("rank{} {shown}{more}", if ranks.len() == 1 { "" } else { "s" })
+}
+
+/// `rank 5 has no file`, of the ranks that have none.
+pub(crate) fn missing_ranks(missing: &[u32], ranks: u32) -> String {
+    format!("{} {} no file (of {ranks} ranks)", rank_list(missing), if missing.len() == 1 { "has" } else { "have" })
 }
 
 /// The syncs of some groups are waited for while others are coded. The budget bounds all of them together.
@@ -189,6 +323,33 @@ struct Group {
     headers: Arc<Vec<FileHeader>>,
     /// For each header.
     files: Vec<(Fingerprint, Option<Arc<Leased>>)>,
+    whole: Arc<Whole>,
+}
+
+/// All files of a checkpoint: its groups are committed together or not at all, as far as a change is seen.
+struct Whole {
+    files: Vec<(FilePath, Fingerprint)>,
+    /// Before the first group is committed: a file that changed since it was captured.
+    changed: OnceLock<Option<String>>,
+    /// One of its groups failed.
+    is_failed: AtomicBool,
+}
+
+impl Whole {
+    /// Why no group of it may be committed any more.
+    fn changed(&self, dir: &Path) -> Option<&str> {
+        let is_same = |path: &FilePath, was: &Fingerprint| {
+            let is = std::fs::symlink_metadata(dir.join(path.as_path()));
+            is.is_ok_and(|is| Fingerprint::of(&is).same_content(was))
+        };
+        let look = || self.files.iter().find(|(path, was)| !is_same(path, was)).map(|(path, _)| changed(path));
+        self.changed.get_or_init(look).as_deref()
+    }
+}
+
+/// The reason where a file is another one than when it was first looked at, whenever that is seen.
+fn changed(path: impl std::fmt::Display) -> String {
+    format!("{path} changed while it was saved; save again when its writer has finished")
 }
 
 /// What whoever writes the report hears.
@@ -197,6 +358,8 @@ enum Event {
     Begun { line: Saved, started: Instant, groups: usize },
     /// One is committed, and whether it was before.
     Done { nth: usize, manifest: Box<Manifest>, was_there: bool },
+    /// One cannot be committed, and with it its checkpoint; the others go on. Without a reason another group gave it.
+    Failed { nth: usize, reason: Option<String> },
     /// No further checkpoint follows.
     AllBegun,
 }
@@ -256,63 +419,74 @@ struct Save<'a> {
     provers: Provers,
     turns: Turns,
     args: &'a SaveArgs,
+    left_out: &'a LeftOut,
 }
 
 impl Save<'_> {
     /// Describes the files of one checkpoint, or says why it is not saved.
-    fn capture(&self, (label, files): &Found) -> Captured {
+    fn capture(&self, (label, files): &Labelled, progress: &Progress) -> Captured {
         let (started, label) = (Instant::now(), label.clone());
-        let mut line = Saved {
-            label: label.to_string(),
-            checkpoint: None,
-            outcome: "incomplete",
-            reason: None,
-            files: files.len() as u64,
-            ranks: self.grouping.ranks(),
-            containers: 0,
-            file_bytes: 0,
-            stored_bytes: 0,
-            elapsed_ms: 0,
-        };
+        let mut line = self.line(&label, files.len(), "incomplete");
         let present: BTreeSet<Rank> = files.iter().map(|(_, rank)| *rank).collect();
         let missing: Vec<u32> = (0..self.grouping.ranks()).filter(|rank| !present.contains(&Rank(*rank))).collect();
         if !missing.is_empty() {
-            let first = missing.iter().take(8).map(u32::to_string).collect::<Vec<_>>().join(", ");
-            line.reason = Some(format!("{} of {} ranks have no file: {first}", missing.len(), self.grouping.ranks()));
+            line.reason = Some(missing_ranks(&missing, self.grouping.ranks()));
             return Captured { label, line, files: None, started };
         }
-        match self.capture_all(files) {
+        match self.capture_all(files, progress) {
             Ok(files) => Captured { label, line, files: Some(files), started },
-            Err(reason) => {
-                line.outcome = "failed";
+            Err((outcome, reason)) => {
+                line.outcome = outcome;
                 line.reason = Some(reason);
                 Captured { label, line, files: None, started }
             }
         }
     }
 
-    /// Commits what was captured, a few groups at a time, and reports in the order of the checkpoints. An error of the
-    /// store ends the whole run.
+    fn line(&self, label: &CheckpointId, files: usize, outcome: &'static str) -> Saved {
+        Saved {
+            label: label.to_string(),
+            checkpoint: None,
+            outcome,
+            reason: None,
+            files: files as u64,
+            ranks: self.grouping.ranks(),
+            containers: 0,
+            file_bytes: 0,
+            stored_bytes: 0,
+            elapsed_ms: 0,
+        }
+    }
+
+    /// Commits what was captured, a few groups at a time, and reports in the order of the checkpoints. A file that changes or
+    /// cannot be read fails its checkpoint; an error of the store ends the whole run.
     ///
-    /// Only with an error does it come back. Else the process ends with the report: everything is durable then, and what
+    /// Only where nothing could be reported does it come back. Else the process ends with the report: everything is durable then, and what
     /// thousands of headers take is given back with all of it, sooner than one by one.
-    fn flush_all(&self, captured: Receiver<Captured>, progress: &Progress) -> anyhow::Result<Infallible> {
+    fn flush_all(
+        &self,
+        captured: Receiver<Captured>,
+        found: &[Labelled],
+        progress: &Progress,
+    ) -> anyhow::Result<Infallible> {
         // What one group may reuse of the checkpoint before must be committed: then each group keeps to its own queue.
         let queues = if self.options.reuse { GROUPS_AT_A_TIME } else { 1 };
         let (to_lanes, queues): (Vec<_>, Vec<_>) = (0..queues).map(|_| mpsc::sync_channel::<Group>(0)).unzip();
         let queues: Vec<_> = queues.into_iter().map(|queue| Arc::new(Mutex::new(queue))).collect();
         let (to_report, events) = mpsc::channel::<anyhow::Result<Event>>();
+        let is_stopped = &AtomicBool::new(false);
         std::thread::scope(|scope| {
             for lane in 0..GROUPS_AT_A_TIME {
                 let (queue, to_report) = (Arc::clone(&queues[lane % queues.len()]), to_report.clone());
                 scope.spawn(move || {
                     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    // Whoever reports is gone when another group has failed: then no further one is begun.
-                    while let Ok(group) = next() {
+                    // When the store has failed no further group is begun.
+                    while let (Ok(group), false) = (next(), is_stopped.load(Ordering::Relaxed)) {
                         let (failing, older) = (Failing(&self.turns), group.older);
                         let _headers = Arc::clone(&group.headers); // not freed before it is told that they are committed
                         let event = self.group(group, progress);
                         let is_well = event.is_ok();
+                        is_stopped.fetch_or(!is_well, Ordering::Relaxed);
                         // First the reason, then those who wait are told, whose own errors say nothing.
                         let is_over = to_report.send(event).is_err();
                         if is_well {
@@ -333,9 +507,16 @@ impl Save<'_> {
             });
             let mut report: Vec<Saved> = Vec::new();
             let mut open: Vec<(usize, Instant)> = Vec::new();
-            let (mut all_begun, mut under_way) = (false, 0);
+            let (mut all_begun, mut under_way, mut fatal) = (false, 0, None);
             for event in events {
-                match event? {
+                let event = match event {
+                    Ok(event) => event,
+                    Err(error) => {
+                        fatal.get_or_insert(error); // those after it are its consequences
+                        continue;
+                    }
+                };
+                match event {
                     Event::Begun { line, started, groups } => {
                         under_way += groups;
                         report.push(line);
@@ -343,7 +524,7 @@ impl Save<'_> {
                     }
                     Event::Done { nth, manifest, was_there } => {
                         let (line, (groups, started)) = (&mut report[nth], &mut open[nth]);
-                        if !was_there {
+                        if !was_there && line.reason.is_none() {
                             line.outcome = "saved";
                         }
                         line.checkpoint = Some(manifest.checkpoint.to_string());
@@ -356,17 +537,60 @@ impl Save<'_> {
                             line.elapsed_ms = started.elapsed().as_millis() as u64;
                         }
                     }
+                    Event::Failed { nth, reason } => {
+                        let (line, (groups, started)) = (&mut report[nth], &mut open[nth]);
+                        line.outcome = "failed";
+                        line.reason = line.reason.take().or(reason);
+                        under_way -= 1;
+                        *groups -= 1;
+                        if *groups == 0 {
+                            line.elapsed_ms = started.elapsed().as_millis() as u64;
+                        }
+                    }
                     Event::AllBegun => all_begun = true,
                 }
-                if all_begun && under_way == 0 {
-                    progress.clear();
-                    print_report(self, &report, self.args.json)?;
-                    let saved = report.iter().any(|line| line.checkpoint.is_some());
-                    std::process::exit(i32::from(!saved));
+                if fatal.is_none() && all_begun && under_way == 0 {
+                    return self.finish(report, open, found, None, progress);
                 }
             }
-            bail!("a group ended without saying how; report this")
+            match fatal {
+                Some(error) if error.is::<NotProven>() => Err(error),
+                Some(error) => self.finish(report, open, found, Some(error), progress),
+                None => bail!("a group ended without saying how; report this"),
+            }
         })
+    }
+
+    /// Reports, and ends the process.
+    fn finish(
+        &self,
+        mut report: Vec<Saved>,
+        open: Vec<(usize, Instant)>,
+        found: &[Labelled],
+        fatal: Option<anyhow::Error>,
+        progress: &Progress,
+    ) -> anyhow::Result<Infallible> {
+        progress.clear();
+        for (line, (groups, _)) in report.iter_mut().zip(open) {
+            // Some of its groups may be committed; without all of them it does not exist.
+            if groups > 0 {
+                line.outcome = "failed";
+                line.reason.get_or_insert_with(|| "the save was ended by an error before it was whole".into());
+            }
+            if line.reason.is_some() {
+                line.checkpoint = None;
+            }
+        }
+        for (label, files) in &found[report.len()..] {
+            let mut line = self.line(label, files.len(), "failed");
+            line.reason = Some("the save was ended by an error before it was begun".into());
+            report.push(line);
+        }
+        let saved = report.iter().filter(|line| line.checkpoint.is_some()).count();
+        let exit = Exit::of(saved, saved < report.len() || self.left_out.count > 0);
+        let error = fatal.map(|error| format!("{error:#}"));
+        print_report(self, &report, exit, error.as_deref())?;
+        std::process::exit(exit as i32);
     }
 
     /// Takes checkpoints apart into groups, for the lanes.
@@ -396,6 +620,13 @@ impl Save<'_> {
                 rest[group].push((fingerprint, image));
             }
             let headers: Vec<_> = headers.into_iter().map(Arc::new).collect();
+            let paths = headers.iter().flat_map(|of_group| of_group.iter()).map(|header| header.path.clone());
+            let prints = rest.iter().flatten().map(|(fingerprint, _)| *fingerprint);
+            let whole = Arc::new(Whole {
+                files: paths.zip(prints).collect(),
+                changed: OnceLock::new(),
+                is_failed: AtomicBool::new(false),
+            });
             let (checkpoint, begun) = choose_for_all(self.store, &self.job, &label, self.grouping, &headers)?;
             line.outcome = "there already";
             if to_report.send(Ok(Event::Begun { line, started, groups })).is_err() {
@@ -406,7 +637,8 @@ impl Save<'_> {
             for ((group, headers), files) in (0..).map(GroupId).zip(headers).zip(rest) {
                 let checkpoint = checkpoint.clone();
                 let lane = &to_lanes[group.0 as usize % to_lanes.len()];
-                let group = Group { nth, older, checkpoint, place, group, headers, files };
+                let whole = Arc::clone(&whole);
+                let group = Group { nth, older, checkpoint, place, group, headers, files, whole };
                 if lane.send(group).is_err() {
                     return Ok(());
                 }
@@ -417,8 +649,14 @@ impl Save<'_> {
     }
 
     /// Captures files on several threads, and puts them in the order of the flush: by rank, then by path.
-    fn capture_all(&self, files: &[(FilePath, Rank)]) -> Result<Vec<KeptFile>, String> {
+    /// Or the outcome, and the reason with the name of the file.
+    fn capture_all(
+        &self,
+        files: &[(FilePath, Rank)],
+        progress: &Progress,
+    ) -> Result<Vec<KeptFile>, (&'static str, String)> {
         let maps = Maps::new();
+        let judge = Judge::new(self.dir, files.iter().map(|(path, _)| path));
         // Half of the budget, and no less than what one segment takes: with that, all flushes go on, one after the other.
         // With what several take, up to three quarters, no thread waits for memory.
         let (segment_bytes, profile) = (self.options.plan.segment_bytes, &self.options.profile);
@@ -435,6 +673,13 @@ impl Save<'_> {
                 scope.spawn(|| {
                     apart.take_core();
                     while let Some((path, rank)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let fail = |outcome, reason: String| {
+                            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((outcome, reason));
+                        };
+                        let judged = match judge.look_at(path) {
+                            Ok(judged) => judged,
+                            Err(why) => return fail("incomplete", format!("{path}: {why}")),
+                        };
                         let mut leases = Vec::new();
                         let mut keep = |bytes| {
                             let lease = self.budget.lease_spare(bytes, reserve);
@@ -443,12 +688,17 @@ impl Save<'_> {
                         let kept = capture_keeping(self.dir, path, *rank, (mode, self.verdicts), &maps, &mut keep);
                         let leased = |image| Arc::new(Leased { path: path.clone(), image: Arc::new(image), leases });
                         match kept.map(|(file, image)| KeptFile { file, image: image.map(leased) }) {
-                            Ok(file) => done.lock().unwrap_or_else(PoisonError::into_inner).push(file),
-                            Err(error) => {
-                                let reason = format!("{path}: {}", mcr_anc::hub::error_chain(&error));
-                                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
-                                return;
+                            Ok(kept) if !kept.file.fingerprint.same_content(&judged) => {
+                                return fail("failed", changed(path));
                             }
+                            Ok(kept) => {
+                                progress.done(kept.file.header.bytes);
+                                done.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
+                            }
+                            Err(CaptureError::Changed { .. } | CaptureError::Vanished { .. }) => {
+                                return fail("failed", changed(path));
+                            }
+                            Err(error) => return fail("failed", mcr_anc::hub::error_chain(&error)),
                         }
                     }
                 });
@@ -467,7 +717,11 @@ impl Save<'_> {
 
     /// Commits one group, unless it is there already.
     fn group(&self, group: Group, progress: &Progress) -> anyhow::Result<Event> {
-        let Group { nth, older, checkpoint, place, group, headers, files } = group;
+        let Group { nth, older, checkpoint, place, group, headers, files, whole } = group;
+        let failed = |reason| {
+            whole.is_failed.store(true, Ordering::Relaxed);
+            Ok(Event::Failed { nth, reason })
+        };
         if let Some(manifest) = committed(self.store, &self.job, &checkpoint, group, self.grouping, &headers)? {
             return Ok(Event::Done { nth, manifest: Box::new(manifest), was_there: true });
         }
@@ -480,7 +734,8 @@ impl Save<'_> {
         }
         let source = LocalSource { files: open, threads: self.options.threads };
         let proof = self.provers.begin(kept);
-        let may_commit = || match proof.finish().is_ok() && self.turns.wait(older) {
+        let is_whole = || !whole.is_failed.load(Ordering::Relaxed) && whole.changed(self.dir).is_none();
+        let may_commit = || match proof.finish().is_ok() && self.turns.wait(older) && is_whole() {
             true => Ok(()),
             false => Err(FlushError::NotItsTurn),
         };
@@ -514,8 +769,18 @@ impl Save<'_> {
                 Ok(manifest) => break (manifest, false),
                 Err(error) => error,
             };
-            if matches!(error, FlushError::NotItsTurn) {
-                proof.finish()?; // or a group before it failed, which tells why
+            match &error {
+                FlushError::NotItsTurn => {
+                    proof.finish()?; // or a group before it failed, which tells why
+                    if !is_whole() {
+                        return failed(whole.changed(self.dir).map(str::to_owned));
+                    }
+                }
+                FlushError::Fetch(FetchError::Changed { file, .. }) => return failed(Some(changed(file))),
+                FlushError::Fetch(_) | FlushError::Compress(_) => {
+                    return failed(Some(mcr_anc::hub::error_chain(&error)));
+                }
+                _ => {}
             }
             // Another `mcr save`, or a daemon: what it commits may be what we would have.
             let is_busy = matches!(error, FlushError::Store(StoreError::Busy { .. }));
@@ -543,73 +808,21 @@ impl Save<'_> {
     }
 }
 
-/// Names say in which order checkpoints were written, unless the times of files contradict them by this much: files that
-/// were copied without their times are this close together.
-const CONTRADICTION_MS: i64 = 60_000;
-
-/// The places in the order of checkpoints that those of one command get, and what the store held as the newest before.
-struct Places {
-    incarnation: u32,
-    newest: Option<(CheckpointId, Place)>,
-    last: Option<Place>,
-}
-
-impl Places {
-    fn new(incarnation: u32, newest: Option<(CheckpointId, Place)>) -> Self {
-        Self { incarnation, newest, last: None }
+fn print_report(save: &Save<'_>, report: &[Saved], exit: Exit, error: Option<&str>) -> anyhow::Result<()> {
+    let store = &save.args.store.store;
+    if let Some(error) = error {
+        tell(error);
     }
-
-    /// The place of the next checkpoint, in the order of the command. Where some of it is in the store already, its place
-    /// is known; so two who save the same at once give the same places.
-    fn next(&mut self, id: &CheckpointId, written_unix_ms: i64, begun: Option<Place>) -> Place {
-        let mut place = begun.unwrap_or(Place { incarnation: self.incarnation, written_unix_ms });
-        if begun.is_none() {
-            // The order of the command: by the names, where times do not contradict them.
-            if let Some(last) = self.last {
-                place.written_unix_ms = place.written_unix_ms.max(last.written_unix_ms + 1);
-            } else if let Some((newest, at)) = &self.newest
-                && at.incarnation == place.incarnation
-                && is_before(id, newest)
-                && (0..CONTRADICTION_MS).contains(&(place.written_unix_ms - at.written_unix_ms))
-            {
-                place.written_unix_ms = at.written_unix_ms - 1;
-            }
-        }
-        self.last = self.last.max(Some(place));
-        place
-    }
-}
-
-/// Whether two names differ by their numbers alone and the first has the smaller one. A name that was used twice says nothing.
-fn is_before(id: &CheckpointId, other: &CheckpointId) -> bool {
-    let shape = |id: &CheckpointId| {
-        let mut shape: Vec<u8> = Vec::new();
-        for byte in id.label().bytes() {
-            match byte.is_ascii_digit() {
-                true if shape.last() == Some(&b'#') => {}
-                true => shape.push(b'#'),
-                false => shape.push(byte),
-            }
-        }
-        shape
-    };
-    id.generation() == 1
-        && other.generation() == 1
-        && shape(id) == shape(other)
-        && natural_cmp(id.as_str().as_bytes(), other.as_str().as_bytes()).is_lt()
-}
-
-/// The newest checkpoint of a job, as its first group tells.
-fn newest_saved(store: &dyn Store, job: &JobId) -> anyhow::Result<Option<(CheckpointId, Place)>> {
-    let newest = manifest::newest_of_group(store, job, GroupId(0), None)?;
-    Ok(newest.map(|manifest| (manifest.checkpoint.clone(), manifest.place())))
-}
-
-fn print_report(save: &Save<'_>, report: &[Saved], json: bool) -> anyhow::Result<()> {
-    if json {
-        return print_json(
-            &serde_json::json!({ "job": save.job, "store": save.args.store.store, "checkpoints": report }),
-        );
+    if save.args.json {
+        let outcome = match exit {
+            Exit::Done => "saved",
+            Exit::Partly => "partly",
+            _ => "failed",
+        };
+        return print_json(&serde_json::json!({
+            "job": save.job, "store": name_of(store), "outcome": outcome, "error": error, "checkpoints": report,
+            "left_out": save.left_out,
+        }));
     }
     let mut table = Table::new(&[
         "checkpoint",
@@ -638,16 +851,39 @@ fn print_report(save: &Save<'_>, report: &[Saved], json: bool) -> anyhow::Result
             human_rate(line.file_bytes, elapsed),
         ]);
     }
-    print(&table.render());
+    print(&table.render())?;
     for line in report {
         if let Some(reason) = &line.reason {
-            eprintln!("mcr: {} was not saved: {reason}", line.label);
+            tell(format!("{} is not saved: {reason}", line.label));
         }
     }
+    print(&format!("{}\n", last_line(save, report, exit)))
+}
+
+/// How much is saved, and all that is missing.
+fn last_line(save: &Save<'_>, report: &[Saved], exit: Exit) -> String {
+    const SHOWN_MAX: usize = 8;
     let of_job = if save.args.store.job.is_none() { format!(" (job {})", save.job) } else { String::new() };
-    let saved = report.iter().filter(|line| line.checkpoint.is_some()).count();
-    print(&format!("{saved} of {} checkpoints are in {}{of_job}\n", report.len(), save.args.store.store.display()));
-    Ok(())
+    let missing: Vec<&str> =
+        report.iter().filter(|line| line.checkpoint.is_none()).map(|line| line.label.as_str()).collect();
+    let word = match exit {
+        Exit::Done => "",
+        Exit::Partly => "PARTLY: ",
+        _ => "FAILED: ",
+    };
+    let (saved, store) = (report.len() - missing.len(), name_of(&save.args.store.store));
+    let mut line = format!("{word}{saved} of {} checkpoints are in {store}{of_job}", report.len());
+    if !missing.is_empty() {
+        let more = missing.len().saturating_sub(SHOWN_MAX);
+        line.push_str(&format!("; not saved: {}", missing[..missing.len() - more].join(", ")));
+        if more > 0 {
+            line.push_str(&format!(" and {more} more"));
+        }
+    }
+    if let Some(sentence) = save.left_out.sentence() {
+        line.push_str(&format!("; {sentence}"));
+    }
+    line
 }
 
 #[cfg(test)]
@@ -655,20 +891,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_decide_the_order_where_times_do_not_contradict_them() {
-        let id = |name: &str| -> CheckpointId { name.parse().expect("valid") };
-        let at = |written_unix_ms| Place { incarnation: 0, written_unix_ms };
-        let mut places = Places::new(0, None);
-        assert_eq!(places.next(&id("it_1"), 1000, None), at(1000));
-        assert_eq!(places.next(&id("it_2"), 900, None), at(1001), "copied without its time");
-        assert_eq!(places.next(&id("it_3"), 2000, None), at(2000));
-        let after = |name, ms| Places::new(0, Some((id("it_5"), at(5000)))).next(&id(name), ms, None);
-        assert_eq!(after("it_4", 5200), at(4999), "an earlier step that is saved later");
-        assert_eq!(after("it_6", 5200), at(5200));
-        assert_eq!(after("it_4", 5000 + CONTRADICTION_MS), at(5000 + CONTRADICTION_MS), "written a minute later");
-        assert_eq!(after("it_4~2", 5200), at(5200), "the name is used again");
-        assert_eq!(after("other_4", 5200), at(5200));
-        assert_eq!(after("it_4", 4000), at(4000));
+    fn ranks_without_a_file_are_told_as_ranges() {
+        assert_eq!(missing_ranks(&(16..32).collect::<Vec<_>>(), 32), "ranks 16-31 have no file (of 32 ranks)");
+        assert_eq!(missing_ranks(&[5], 6), "rank 5 has no file (of 6 ranks)");
+        assert_eq!(rank_list(&[0, 2, 3, 7]), "ranks 0, 2-3, 7");
+        assert_eq!(rank_list(&(0..40).step_by(2).collect::<Vec<_>>()), "ranks 0, 2, 4, 6, 8, 10, 12, 14, ...");
     }
 
     #[test]

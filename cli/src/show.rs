@@ -92,8 +92,8 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
         print_json(&value)?;
         return Ok(ExitCode::SUCCESS);
     }
-    print(&summary(&job, state, &bases));
-    print(&if args.files { file_table(&files) } else { class_table(&classes, &shared, args.all) });
+    print(&summary(&job, state, &bases))?;
+    print(&if args.files { file_table(&files) } else { class_table(&classes, &shared, args.all) })?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,7 +1,9 @@
 //! `mcr status`: what is in flight, what is committed, what is wrong, from the aggregators' own mouths.
 
 use crate::args::StatusArgs;
+use crate::exit::Exit;
 use crate::output::{Table, human_time, print, print_json};
+use crate::save::rank_list;
 use mcr_cnc::serve::dial_address;
 use mcr_proto::v1;
 use mcrengine::units::human_bytes;
@@ -10,16 +12,16 @@ use std::time::Duration;
 
 pub fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (mut all_answer, mut lines) = (true, Vec::new());
+    let (mut silent, mut lines) = (Vec::new(), Vec::new());
     for address in &args.aggregators {
         match runtime.block_on(ask(address)) {
             Ok(status) if args.json => lines.push(to_json(address, &status)),
-            Ok(status) => print(&to_text(address, &status)),
+            Ok(status) => print(&to_text(address, &status))?,
             Err(error) => {
-                all_answer = false;
+                silent.push(address.as_str());
                 lines.push(serde_json::json!({ "aggregator": address, "error": error }));
                 if !args.json {
-                    print(&format!("aggregator {address}: DOES NOT ANSWER: {error}\n"));
+                    print(&format!("no answer from {address} ({})\n", last_cause(&error)))?;
                 }
             }
         }
@@ -27,7 +29,20 @@ pub fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
     if args.json {
         print_json(&lines)?;
     }
-    Ok(if all_answer { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let (asked, silent_count) = (args.aggregators.len(), silent.len());
+    let exit = Exit::of(asked - silent_count, silent_count > 0);
+    if !args.json && asked > 1 && silent_count > 0 {
+        let word = if exit == Exit::Partly { "PARTLY" } else { "FAILED" };
+        let silent = silent.join(", ");
+        print(&format!("{word}: {} of {asked} aggregators answered; no answer from {silent}\n", asked - silent_count))?;
+    }
+    Ok(exit.into())
+}
+
+/// The end of a chain of causes (`transport error: tcp connect error: Connection refused (os error 111)`), which says it.
+fn last_cause(error: &str) -> String {
+    let cause = error.rsplit(": ").next().unwrap_or(error);
+    cause.split(" (os error").next().unwrap_or(cause).to_lowercase()
 }
 
 async fn ask(address: &str) -> Result<v1::StatusReply, String> {
@@ -70,7 +85,7 @@ fn to_text(address: &str, status: &v1::StatusReply) -> String {
         human_bytes(status.leased_bytes),
         human_bytes(status.budget_bytes)
     );
-    let mut agents = Table::new(&["node", "job", ">ranks", ">connected", ">silent"]);
+    let mut agents = Table::new(&["node", "job", ">ranks", ">connected", ">last heard"]);
     for agent in &status.agents {
         agents.row([
             agent.node.clone(),
@@ -82,10 +97,10 @@ fn to_text(address: &str, status: &v1::StatusReply) -> String {
     }
     let mut checkpoints = Table::new(&["job", "checkpoint", ">group", "phase", ">raw", ">stored", ">age", "what"]);
     for c in &status.checkpoints {
-        let missing = || {
-            format!("waits for ranks {}", c.missing.iter().take(8).map(u32::to_string).collect::<Vec<_>>().join(", "))
-        };
-        let what = if c.missing.is_empty() { c.reason.clone() } else { missing() };
+        let missing = || format!("waiting for {}", rank_list(&c.missing));
+        // A committed checkpoint has its own name for a reason, which says nothing.
+        let reason = || if c.reason == c.label { String::new() } else { c.reason.clone() };
+        let what = if c.missing.is_empty() { reason() } else { missing() };
         checkpoints.row([
             c.job.clone(),
             c.label.clone(),

@@ -2,8 +2,12 @@
 
 use crate::args::VerifyArgs;
 use crate::common::{one_job, open_store, threads_of};
-use crate::output::{Progress, human_rate, human_time, print, print_json};
+use crate::exit::Exit;
+use crate::output::{Progress, human_rate, human_time, name_of, print, print_json};
+use anyhow::bail;
+use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
+use mcrengine::store::Store;
 use mcrengine::verify::{VerifyOptions, verify};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -12,16 +16,14 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     let store = open_store(&args.store)?;
     let job = one_job(&store, &args.store)?;
     let states = match &args.checkpoint {
-        Some(id) => vec![manifest::state(&store, &job, id)?],
-        None => manifest::list(&store, &job)?
-            .into_iter()
-            .filter(|state| state.is_complete() || (state.is_damaged && !state.is_pruned))
-            .collect(),
+        Some(id) => vec![the_one(&store, &job, id, &args)?],
+        None => manifest::list(&store, &job)?.into_iter().filter(|state| !state.is_pruned).collect(),
     };
-    if states.is_empty() && !args.json {
-        print("no complete checkpoint\n");
-    }
-    let (mut good, mut lines) = (true, Vec::new());
+    // One that was asked for by name is read in any case, and so are damaged ones: that tells what is wrong.
+    let is_read = |state: &CheckpointState| args.checkpoint.is_some() || state.is_complete() || state.is_damaged;
+    let (states, incomplete): (Vec<_>, Vec<_>) = states.into_iter().partition(is_read);
+    let (mut damaged, mut lines) = (Vec::new(), Vec::new());
+    let checked = states.len();
     for CheckpointState { id, raw_bytes, .. } in states {
         let started = Instant::now();
         let progress = Progress::new("verifying", args.json);
@@ -31,7 +33,9 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         let report = verify(&store, &job, &id, options, &|raw_bytes| progress.done(raw_bytes.0));
         drop(progress);
         let elapsed = started.elapsed();
-        good &= report.is_good();
+        if !report.is_good() {
+            damaged.push(id.to_string());
+        }
         let mut problems: Vec<String> = (report.problems.iter())
             .map(|problem| match problem.group {
                 Some(group) => format!("group-{:04}: {}", group.0, problem.what),
@@ -48,22 +52,78 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
             }));
             continue;
         }
-        let verdict = if report.is_good() { "good" } else { "DAMAGED" };
+        let verdict = if report.is_good() { "ok" } else { "DAMAGED" };
         print(&format!(
-            "{id}: {verdict}; {} files of {} groups, {} segments, {} in {} ({})\n",
+            "{id}: {verdict}, {} files in {}, {} segments, {} in {} ({})\n",
             report.files,
-            report.groups,
+            counted(report.groups as usize, "group"),
             report.segments,
             mcrengine::units::human_bytes(report.raw_bytes.0),
             human_time(elapsed),
             human_rate(report.raw_bytes.0, elapsed),
-        ));
-        problems.iter().for_each(|problem| print(&format!("  {problem}\n")));
+        ))?;
+        problems.iter().try_for_each(|problem| print(&format!("  {problem}\n")))?;
     }
+    for state in &incomplete {
+        let problems = &state.problems;
+        if args.json {
+            lines.push(serde_json::json!({
+                "job": job, "checkpoint": state.id, "good": false, "complete": false, "problems": problems,
+            }));
+        } else {
+            print(&format!(
+                "{}: not complete, so it does not exist for a restart: {}\n",
+                state.id,
+                problems.join("; ")
+            ))?;
+        }
+    }
+    let exit = match damaged.is_empty() {
+        false => Exit::Failed,
+        true => Exit::of(checked, !incomplete.is_empty()),
+    };
     if args.json {
         print_json(&lines)?;
-    } else if !good {
-        print("`mcr restart` passes over a damaged checkpoint and restores the newest good one\n");
+    } else {
+        print(&format!("{}\n", last_line(&job, checked, &damaged, &incomplete, exit)))?;
     }
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(exit.into())
+}
+
+/// What was found, and what is missing.
+fn last_line(job: &JobId, checked: usize, damaged: &[String], incomplete: &[CheckpointState], exit: Exit) -> String {
+    let word = match exit {
+        Exit::Done => "",
+        Exit::Partly => "PARTLY: ",
+        _ => "FAILED: ",
+    };
+    let all = checked + incomplete.len();
+    let mut line = format!("{word}{} of {} of job {job} ok", checked - damaged.len(), counted(all, "checkpoint"));
+    if !damaged.is_empty() {
+        line.push_str(&format!("; damaged: {} (`mcr restart` passes over it)", damaged.join(", ")));
+    }
+    if !incomplete.is_empty() {
+        let names: Vec<&str> = incomplete.iter().map(|state| state.id.as_str()).collect();
+        line.push_str(&format!("; not complete: {}", names.join(", ")));
+    }
+    line
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// The checkpoint that was named; an error says whether it was pruned or is not there.
+fn the_one(store: &dyn Store, job: &JobId, id: &CheckpointId, args: &VerifyArgs) -> anyhow::Result<CheckpointState> {
+    let all = manifest::list(store, job)?;
+    let there: Vec<&str> =
+        all.iter().filter(|state| !state.is_pruned).map(|state| state.id.as_str()).take(10).collect();
+    let there = format!("the newest there: {}", there.join(", "));
+    match all.iter().find(|state| state.id == *id) {
+        Some(state) if state.is_pruned => bail!(
+            "{id} was pruned: it is no checkpoint any more, and what is left of it stays for those that refer to it; {there}"
+        ),
+        Some(_) => Ok(manifest::state(store, job, id)?),
+        None => bail!("job {job} has no checkpoint {id} in {}; {there}", name_of(&args.store.store)),
+    }
 }

@@ -124,6 +124,7 @@ impl Agent {
             verdicts: Arc::default(),
             state,
             state_changed: false,
+            vanished: None,
             state_files_max: STATE_FILES,
             links,
             descriptors: Descriptors::new(DESCRIPTORS_MAX),
@@ -180,6 +181,8 @@ struct Core {
     verdicts: Arc<Verdicts>,
     state: AgentState,
     state_changed: bool,
+    /// The checkpoint that was last told to have vanished.
+    vanished: Option<CheckpointId>,
     /// Names in the state file before it is looked over.
     state_files_max: usize,
     links: Vec<Link>,
@@ -267,8 +270,21 @@ impl Core {
                 self.ready.retain(|waiting| (&waiting.checkpoint, waiting.rank) != (&ready.checkpoint, ready.rank));
                 self.ready.push_back(ready);
             }
-            WatchEvent::Vanished { checkpoint, rank, path, .. } => {
+            WatchEvent::Vanished { checkpoint, rank, path, was_announced } => {
                 let reason = format!("{path} is gone");
+                let was_committed = self.state.files.contains_key(&path);
+                // One line for a checkpoint, which may have thousands of files.
+                if !was_committed && self.vanished.as_ref() != Some(&checkpoint) {
+                    match was_announced {
+                        true => {
+                            tracing::warn!(%checkpoint, rank = rank.0, %path, "a checkpoint vanished before it was saved")
+                        }
+                        false => {
+                            tracing::info!(%checkpoint, rank = rank.0, %path, "a file vanished before it was read")
+                        }
+                    }
+                    self.vanished = Some(checkpoint.clone());
+                }
                 self.forget(&(checkpoint, rank), Some(reason));
             }
             WatchEvent::Cut { checkpoint, rank, path, why } => {

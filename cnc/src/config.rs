@@ -310,6 +310,8 @@ pub struct CncConfig {
 pub enum LayoutChoice {
     /// Said in the configuration.
     Known(Layout),
+    /// All files are one checkpoint, named as the directory.
+    Whole,
     /// To be told from the names.
     Guess,
 }
@@ -320,8 +322,9 @@ impl LayoutChoice {
     pub fn resolve(&self, root: &Path, limits: &ScanLimits) -> Result<(Layout, Option<Explanation>), ScanError> {
         match self {
             Self::Known(layout) => Ok((layout.clone(), None)),
+            Self::Whole => Ok((Layout::whole(root), None)),
             Self::Guess => {
-                let (layout, explanation) = Layout::guess(&list(root, limits)?.files, root);
+                let (layout, explanation) = Layout::guess(&list(root, limits)?, root);
                 Ok((layout, Some(explanation)))
             }
         }
@@ -333,6 +336,7 @@ impl LayoutOptions {
     pub fn check(&self) -> Result<LayoutChoice, ConfigError> {
         let table = match self {
             Self::Named(name) if name == "guess" => return Ok(LayoutChoice::Guess),
+            Self::Named(name) if name == "single" => return Ok(LayoutChoice::Whole),
             Self::Named(pattern) if pattern.contains('{') => {
                 return Ok(LayoutChoice::Known(Layout::from_patterns(&[pattern], 0)?));
             }

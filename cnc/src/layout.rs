@@ -10,7 +10,7 @@ pub mod presets;
 pub mod walk;
 
 pub use guess::Explanation;
-pub use walk::{CheckpointLabel, Listing, Scan, ScanError, ScanLimits, Skipped, list, scan, sort};
+pub use walk::{CheckpointLabel, Labelled, Listing, Scan, ScanError, ScanLimits, Skipped, list, scan, sort};
 
 use mcrengine::ids::{CheckpointId, FilePath, NameError, RANKS_MAX, Rank};
 use regex::bytes::{Captures, Regex, RegexBuilder};
@@ -88,6 +88,14 @@ pub enum LayoutError {
 
 fn nearest(near: &Option<&'static str>) -> String {
     near.map(|n| format!("; did you mean {n:?}?")).unwrap_or_default()
+}
+
+/// Where in a path the label and the rank stand, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Within {
+    /// `None`: the pattern says the label, not the path.
+    pub(crate) label: Option<std::ops::Range<usize>>,
+    pub(crate) rank: Option<std::ops::Range<usize>>,
 }
 
 /// One pattern of a layout.
@@ -172,10 +180,15 @@ impl Layout {
         self
     }
 
-    /// Tells a layout from the names alone. Gives one always; the worst is that everything is one checkpoint named as
-    /// the directory. `directory` is where the paths are, for that name.
-    pub fn guess(paths: &[FilePath], directory: &std::path::Path) -> (Self, Explanation) {
-        guess::guess(paths, directory)
+    /// Tells a layout from the names of the files below `directory`. Where the names place too few of the files,
+    /// everything is one checkpoint named as the directory, or [`Explanation::asks`] says what has to be asked.
+    pub fn guess(listing: &Listing, directory: &std::path::Path) -> (Self, Explanation) {
+        guess::guess(&listing.files, &listing.bytes, directory)
+    }
+
+    /// Every file belongs to one checkpoint that is named as the directory.
+    pub fn whole(directory: &std::path::Path) -> Self {
+        Self::single(guess::label_of_directory(directory))
     }
 
     pub(crate) fn new(name: &str, patterns: Vec<Pattern>) -> Result<Self, LayoutError> {
@@ -199,6 +212,14 @@ impl Layout {
             .iter()
             .find_map(|pattern| pattern.place(path.as_bytes()))
             .or_else(|| self.marked(path).map(|checkpoint| Placed { checkpoint, rank: None }))
+    }
+
+    /// Where a file belongs, and where in its path that stands.
+    pub(crate) fn place_within(&self, path: &FilePath) -> Option<(Placed, Within)> {
+        if is_of_a_store(path.as_bytes()) {
+            return None;
+        }
+        self.patterns.iter().find_map(|pattern| pattern.place_within(path.as_bytes()))
     }
 
     /// The checkpoint that this file says is complete.
@@ -233,9 +254,38 @@ impl fmt::Display for Layout {
     }
 }
 
-/// Names of ours, or of files that are not there yet: below a directory or with a name that begins with `.mcr`.
+/// Whether a path leads to something that we made: one of its components is a name of ours.
 pub fn is_ours(path: &[u8]) -> bool {
-    path.split(|&b| b == b'/').any(|component| component.starts_with(b".mcr"))
+    path.split(|&b| b == b'/').any(is_own_name)
+}
+
+/// The names that we give in directories of the application. All others belong to the application, also those that begin
+/// with `.mcr`.
+pub fn is_own_name(name: &[u8]) -> bool {
+    let Some(rest) = name.strip_prefix(b".mcr-") else { return false };
+    let number = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    // What a restart moves aside, the record of what it restored, its lock, its journal while it publishes.
+    let numbered = |prefix: &[u8]| rest.strip_prefix(prefix).is_some_and(|n| n.first().is_some_and(u8::is_ascii_digit));
+    // The agent's state before it has its name: `.mcr-state-NAME-PID.tmp`.
+    let state = rest.strip_prefix(b"state-").and_then(|rest| rest.strip_suffix(b".tmp"));
+    let state = state.and_then(|rest| rest.iter().rposition(|&b| b == b'-').map(|dash| &rest[dash + 1..]));
+    rest == b"lock"
+        || rest == b"restored"
+        || numbered(b"aside-")
+        || rest.strip_prefix(b"publish-").is_some_and(|n| !n.is_empty())
+        || state.is_some_and(number)
+        || is_of_a_restart(rest)
+}
+
+/// A temporary file of a restart, after `.mcr-`: `restart-PLACE-PID-N.tmp` or `.spill`, see `restart/leftovers.rs`.
+fn is_of_a_restart(rest: &[u8]) -> bool {
+    let stem = rest.strip_suffix(b".tmp").or_else(|| rest.strip_suffix(b".spill"));
+    let Some(stem) = stem.and_then(|stem| stem.strip_prefix(b"restart-")) else { return false };
+    let parts: Vec<_> = stem.split(|&b| b == b'-').collect();
+    let is_number = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+    let is_place =
+        |part: &[u8]| part.len() == 16 && part.iter().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(b));
+    matches!(parts[..], [place, pid, nth] if is_place(place) && is_number(pid) && is_number(nth))
 }
 
 /// A container or manifest: the store may stand below the directory of the checkpoints, and is never saved into itself.
@@ -256,7 +306,7 @@ impl Pattern {
         if glob.len() > PATTERN_BYTES_MAX {
             return Err(LayoutError::TooLong(glob.len()));
         }
-        let regex = glob_to_regex(glob).map_err(refuse)?;
+        let regex = glob_to_regex(glob).map_err(|what| refuse(&what))?;
         let made = Self::compile(glob, &regex, first_rank).map_err(|what| refuse(&what))?;
         made.checked()
     }
@@ -298,6 +348,10 @@ impl Pattern {
     }
 
     fn place(&self, path: &[u8]) -> Option<Placed> {
+        self.place_within(path).map(|(placed, _)| placed)
+    }
+
+    fn place_within(&self, path: &[u8]) -> Option<(Placed, Within)> {
         let found = self.regex.captures(path)?;
         let rank = match found.name("rank") {
             None => None,
@@ -310,7 +364,9 @@ impl Pattern {
             Some(constant) => constant.clone(),
             None => self.label(&found)?,
         };
-        Some(Placed { checkpoint, rank })
+        let range = |name| found.name(name).map(|group| group.range());
+        let label = range("checkpoint").filter(|_| self.constant.is_none());
+        Some((Placed { checkpoint, rank }, Within { label, rank: range("rank") }))
     }
 
     fn label(&self, found: &Captures<'_>) -> Option<CheckpointId> {
@@ -339,7 +395,7 @@ fn build(regex: &str) -> Result<Regex, regex::Error> {
         .build()
 }
 
-fn glob_to_regex(glob: &str) -> Result<String, &'static str> {
+fn glob_to_regex(glob: &str) -> Result<String, String> {
     let mut out = String::with_capacity(glob.len() * 2);
     let mut checkpoints = 0u32;
     let mut ranks = 0u32;
@@ -380,7 +436,7 @@ fn glob_to_regex(glob: &str) -> Result<String, &'static str> {
                 "rank" => {
                     ranks += 1;
                     if ranks > 1 {
-                        return Err("{rank} stands there twice; write * for the second");
+                        return Err("{rank} stands there twice; write * for the second".into());
                     }
                     out.push_str(&format!("(?P<rank>{})", narrow.unwrap_or("[0-9]{1,9}")));
                 }
@@ -388,7 +444,10 @@ fn glob_to_regex(glob: &str) -> Result<String, &'static str> {
                     let texts: Vec<_> = rest[1..end].split(',').map(regex::escape).collect();
                     out.push_str(&format!("(?:{})", texts.join("|")));
                 }
-                _ => return Err("between braces is neither checkpoint, nor rank, nor a list with commas"),
+                _ => {
+                    let name = &rest[..=end];
+                    return Err(format!("unknown placeholder {name}; use {{checkpoint}}, {{rank}} or {{a,b,c}}"));
+                }
             }
             rest = &rest[end + 1..];
         } else {
@@ -475,6 +534,25 @@ mod tests {
     }
 
     #[test]
+    fn only_exactly_our_own_names_are_ours() {
+        for name in [
+            ".mcr-lock",
+            ".mcr-restored",
+            ".mcr-aside-1",
+            ".mcr-publish-1",
+            ".mcr-state-agent.state-123.tmp",
+            ".mcr-restart-0123456789abcdef-1-2.tmp",
+        ] {
+            assert!(is_ours(name.as_bytes()) && is_ours(format!("a/{name}/b").as_bytes()), "{name}");
+        }
+        for name in
+            [".mcr", ".mcrc", ".mcr-inputs", ".mcr-r1.tmp", ".mcr-locks", "x.mcr-lock", ".mcr-aside-", ".mcr-aside-old"]
+        {
+            assert!(!is_ours(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
     fn a_marker_belongs_to_its_checkpoint() {
         let layout = Layout::from_patterns(&["{checkpoint}/r{rank}"], 0).expect("valid");
         let layout = layout.with_marker("{checkpoint}/DONE").expect("valid");
@@ -491,7 +569,7 @@ mod tests {
             ("{checkpoint}/{rank}{rank}", "twice"),
             ("{checkpoint", "[{]"),
             ("{checkpoint}[a", "[[]"),
-            ("{checkpoint}{step}", "neither"),
+            ("{checkpoint}{step}", "unknown placeholder {step}"),
             ("{checkpoint:(}", "unclosed"),
         ] {
             let error = Layout::from_patterns(&[bad], 0).expect_err(bad).to_string();

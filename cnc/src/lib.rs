@@ -9,6 +9,7 @@ pub mod config;
 pub mod fingerprint;
 pub mod h5;
 mod holes;
+pub mod judge;
 pub mod layout;
 pub mod memory;
 #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "writes the restored files"))]

@@ -2,10 +2,16 @@
 //!
 //! Nothing half written ever stands under a final name: the rename is the last step, after the digest of all bytes
 //! equals the recorded one; those of a long file are read back for it, those of a small one were put together in memory.
+//! The files of a checkpoint hold few descriptors together (`target.rs`), and get their final names together
+//! (`publish.rs`).
 //! No symbolic link below the target directory is followed, so that a hostile path or a prepared directory leads nowhere
 //! else. What a killed restart left is removed by the next one (`leftovers.rs`).
 
 mod leftovers;
+mod target;
+
+pub use target::{Target, descriptors_share};
+use target::{Temporary, directory};
 
 use crate::holes::Sparse;
 use crate::source::starts;
@@ -13,17 +19,13 @@ use mcrengine::filter;
 use mcrengine::header::{FileHeader, HeaderError};
 use mcrengine::ids::{Digest, FilePath};
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
-use nix::sys::stat::{Mode, fchmod, futimens, mkdirat};
+use nix::sys::stat::{Mode, fchmod, futimens};
 use nix::sys::time::TimeSpec;
-use nix::unistd::{UnlinkatFlags, fsync, ftruncate, unlinkat};
+use nix::unistd::{fsync, ftruncate};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
-use std::ffi::CString;
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -118,38 +120,20 @@ impl RestoreError {
 /// A file whose bytes are the application's, still under a temporary name. Dropping it removes it.
 #[derive(Debug)]
 pub struct VerifiedFile {
-    to: PathBuf,
-    path: FilePath,
-    bytes: u64,
-    temporary: Option<CString>,
+    header: Arc<FileHeader>,
+    temporary: Temporary,
 }
 
 impl VerifiedFile {
     /// Length in bytes.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.header.bytes
     }
 
     /// Gives the file its final name. Whatever stood there, a symbolic link too, is replaced.
-    pub fn publish(mut self) -> Result<RestoredFile, RestoreError> {
-        let target = self.to.join(self.path.as_path());
-        let directory = directory(&self.to, &self.path, false)?;
-        let name = CString::new(self.path.name()).expect("a path holds no NUL");
-        if let Some(temporary) = &self.temporary {
-            renameat(&directory, temporary.as_c_str(), &directory, name.as_c_str()).map_err(|source| {
-                RestoreError::Io { path: target, what: "renaming it to its final name", source: source.into() }
-            })?;
-        }
-        self.temporary = None;
-        Ok(RestoredFile { path: self.path.clone(), bytes: self.bytes })
-    }
-}
-
-impl Drop for VerifiedFile {
-    fn drop(&mut self) {
-        if let (Some(temporary), Ok(directory)) = (&self.temporary, directory(&self.to, &self.path, false)) {
-            let _ = unlinkat(&directory, temporary.as_c_str(), UnlinkatFlags::NoRemoveDir);
-        }
+    pub fn publish(self) -> Result<RestoredFile, RestoreError> {
+        self.temporary.rename()?;
+        Ok(RestoredFile { path: self.header.path.clone(), bytes: self.header.bytes })
     }
 }
 
@@ -216,12 +200,9 @@ impl Drop for Image {
 #[derive(Debug)]
 pub struct FileRestorer {
     header: Arc<FileHeader>,
-    to: PathBuf,
     /// Where it will stand, for messages.
     target: PathBuf,
-    directory: OwnedFd,
-    temporary: Option<CString>,
-    file: File,
+    temporary: Temporary,
     /// What will be in the file, if that is not written as it comes.
     image: Option<Image>,
     starts: Vec<Box<[u64]>>,
@@ -236,8 +217,8 @@ struct Unfinished {
     /// Chunks that are in the file already.
     finished: BTreeSet<(usize, usize)>,
     in_memory: u64,
-    /// A nameless file for chunks that memory has no room for.
-    spill: Option<File>,
+    /// A file for chunks that memory has no room for.
+    spill: Option<Temporary>,
     spill_end: u64,
 }
 
@@ -258,43 +239,24 @@ enum Place {
 impl FileRestorer {
     /// Makes the directories on the way, and a temporary file of the right length beside the final name.
     pub fn create(to: &Path, header: Arc<FileHeader>) -> Result<Self, RestoreError> {
-        let image = Image::new(header.bytes);
+        Self::create_in(&Target::new(to), header)
+    }
+
+    /// The same for one file of several, which share descriptors.
+    pub fn create_in(to: &Arc<Target>, header: Arc<FileHeader>) -> Result<Self, RestoreError> {
         header.check()?;
-        let target = to.join(header.path.as_path());
-        let failed = |what: &'static str| {
-            let path = target.clone();
-            move |source: Errno| RestoreError::Io { path, what, source: source.into() }
-        };
-        let directory = directory(to, &header.path, true)?;
-        leftovers::remove_once(&directory);
-        let temporary = leftovers::temporary_name("tmp");
-        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let owner_only = Mode::S_IRUSR | Mode::S_IWUSR;
-        let create = || openat(&directory, temporary.as_c_str(), flags, owner_only);
-        let file = match create() {
-            // One of a process that had our number and died.
-            Err(Errno::EEXIST) => {
-                unlinkat(&directory, temporary.as_c_str(), UnlinkatFlags::NoRemoveDir)
-                    .map_err(failed("removing an old temporary file"))?;
-                create()
-            }
-            other => other,
-        }
-        .map_err(failed("creating a temporary file beside it"))?;
+        let temporary = Temporary::create(to, &header.path, "tmp")?;
         let restorer = Self {
             starts: header.variables.iter().map(starts).collect(),
+            image: Image::new(header.bytes),
+            target: to.path().join(header.path.as_path()),
             header,
-            to: to.to_owned(),
-            target: target.clone(),
-            directory,
-            temporary: Some(temporary),
-            file: File::from(file),
-            image,
+            temporary,
             written: AtomicU64::new(0),
             unfinished: Mutex::default(),
         };
         let len = i64::try_from(restorer.header.bytes).unwrap_or(i64::MAX);
-        ftruncate(&restorer.file, len).map_err(failed("setting its length"))?;
+        ftruncate(&*restorer.temporary.file()?, len).map_err(restorer.failed("setting its length"))?;
         Ok(restorer)
     }
 
@@ -358,22 +320,19 @@ impl FileRestorer {
             return Err(RestoreError::Digest { path: self.target.clone(), found, recorded });
         }
         // Not what lets a program act as another user: no simulation's output needs that.
-        fchmod(&self.file, Mode::from_bits_truncate(self.header.mode & 0o1777))
-            .map_err(self.failed("setting its mode"))?;
+        let file = self.temporary.file()?;
+        fchmod(&*file, Mode::from_bits_truncate(self.header.mode & 0o1777)).map_err(self.failed("setting its mode"))?;
         let modified = TimeSpec::new(
             self.header.modified_ns.div_euclid(1_000_000_000),
             self.header.modified_ns.rem_euclid(1_000_000_000),
         );
-        futimens(&self.file, &modified, &modified).map_err(self.failed("setting its time"))?;
+        futimens(&*file, &modified, &modified).map_err(self.failed("setting its time"))?;
         if sync {
-            fsync(&self.file).map_err(self.failed("syncing it"))?;
+            fsync(&*file).map_err(self.failed("syncing it"))?;
         }
-        Ok(VerifiedFile {
-            to: self.to.clone(),
-            path: self.header.path.clone(),
-            bytes: self.header.bytes,
-            temporary: self.temporary.take(),
-        })
+        drop(file);
+        self.temporary.close();
+        Ok(VerifiedFile { header: self.header, temporary: self.temporary })
     }
 
     /// [`FileRestorer::verify`] and [`VerifiedFile::publish`] in one.
@@ -406,9 +365,9 @@ impl FileRestorer {
 
     /// Writes bytes to their place in the file, but for long runs of zeros.
     fn write_out(&self, at: u64, bytes: &[u8]) -> Result<(), RestoreError> {
-        let writing = |from: usize, to: usize| {
-            self.file.write_all_at(&bytes[from..to], at + from as u64).map_err(self.io("writing"))
-        };
+        let file = self.temporary.file()?;
+        let writing =
+            |from: usize, to: usize| file.write_all_at(&bytes[from..to], at + from as u64).map_err(self.io("writing"));
         let (mut from, mut to) = (0, 0);
         while to < bytes.len() {
             let here = at + to as u64;
@@ -437,10 +396,9 @@ impl FileRestorer {
                 unfinished.forget((variable, nth));
                 None
             } else {
-                match unfinished.add((variable, nth), raw_bytes, within, piece, || self.spill()) {
-                    Ok(Some(raw)) => Some(raw),
-                    Ok(None) => return Ok(()),
-                    Err(e) => return Err(self.io("keeping an unfinished chunk")(e)),
+                match unfinished.add((variable, nth), raw_bytes, within, piece, || self.spill())? {
+                    Some(raw) => Some(raw),
+                    None => return Ok(()),
                 }
             }
         };
@@ -467,17 +425,13 @@ impl FileRestorer {
         self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file without a name beside the restored one.
-    fn spill(&self) -> io::Result<File> {
-        let name = leftovers::temporary_name("spill");
-        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let file = openat(&self.directory, name.as_c_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
-        unlinkat(&self.directory, name.as_c_str(), UnlinkatFlags::NoRemoveDir)?;
-        Ok(File::from(file))
+    fn spill(&self) -> Result<Temporary, RestoreError> {
+        Temporary::create(self.temporary.target(), &self.header.path, "spill")
     }
 
     fn digest(&self) -> Result<Digest, RestoreError> {
-        let mut file = Sparse::new(&self.file).map_err(self.io("asking for its state"))?;
+        let open = self.temporary.file()?;
+        let mut file = Sparse::new(&open).map_err(self.io("asking for its state"))?;
         let mut hasher = blake3::Hasher::new();
         let mut buffer = vec![0; BUFFER_BYTES.min(usize::try_from(self.header.bytes).unwrap_or(BUFFER_BYTES)).max(1)];
         let mut at = 0;
@@ -491,15 +445,6 @@ impl FileRestorer {
     }
 }
 
-impl Drop for FileRestorer {
-    fn drop(&mut self) {
-        if let Some(temporary) = self.temporary.take() {
-            // Nobody is left to hear of a failure; the name says whose leftover it is.
-            let _ = unlinkat(&self.directory, temporary.as_c_str(), UnlinkatFlags::NoRemoveDir);
-        }
-    }
-}
-
 impl Unfinished {
     /// Adds a run; gives the whole chunk when it was the last one missing.
     fn add(
@@ -508,8 +453,8 @@ impl Unfinished {
         raw_bytes: u64,
         within: u64,
         piece: &[u8],
-        new_spill: impl FnOnce() -> io::Result<File>,
-    ) -> io::Result<Option<Vec<u8>>> {
+        new_spill: impl FnOnce() -> Result<Temporary, RestoreError>,
+    ) -> Result<Option<Vec<u8>>, RestoreError> {
         let partial = match self.chunks.entry(key) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
@@ -530,7 +475,8 @@ impl Unfinished {
                     Some(spill) => spill,
                     none => none.insert(new_spill()?),
                 };
-                spill.write_all_at(piece, *at + within)?;
+                let write = spill.file()?.write_all_at(piece, *at + within);
+                write.map_err(|source| spill.failed("keeping an unfinished chunk", source))?;
             }
         }
         insert_run(&mut partial.runs, (within, within + piece.len() as u64));
@@ -541,9 +487,9 @@ impl Unfinished {
             Some(Place::Memory(raw)) => Ok(Some(raw)),
             Some(Place::Spill(at)) => {
                 let mut raw = vec![0; raw_bytes as usize];
-                match &self.spill {
-                    Some(spill) => spill.read_exact_at(&mut raw, at)?,
-                    None => return Err(io::ErrorKind::NotFound.into()),
+                if let Some(spill) = &self.spill {
+                    let read = spill.file()?.read_exact_at(&mut raw, at);
+                    read.map_err(|source| spill.failed("reading an unfinished chunk", source))?;
                 }
                 Ok(Some(raw))
             }
@@ -571,35 +517,6 @@ fn insert_run(runs: &mut Vec<(u64, u64)>, (mut from, mut to): (u64, u64)) {
     runs.splice(first..last, [(from, to)]);
 }
 
-/// The directory that holds `path` below `to`, reached through directories alone; made where missing if `make` says so.
-fn directory(to: &Path, path: &FilePath, make: bool) -> Result<OwnedFd, RestoreError> {
-    let failed = |path: &Path, what, source: io::Error| RestoreError::Io { path: path.to_owned(), what, source };
-    if make {
-        std::fs::create_dir_all(to).map_err(|e| failed(to, "creating it", e))?;
-    }
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let mut fd = openat(AT_FDCWD, to, flags, Mode::empty()).map_err(|e| failed(to, "opening it", e.into()))?;
-    let mut so_far = to.to_owned();
-    let mut components: Vec<&[u8]> = path.as_bytes().split(|&b| b == b'/').collect();
-    components.pop();
-    for component in components {
-        let name = std::ffi::OsStr::from_bytes(component);
-        so_far.push(name);
-        if make {
-            match mkdirat(&fd, name, Mode::from_bits_truncate(0o777)) {
-                Ok(()) | Err(Errno::EEXIST) => {}
-                Err(e) => return Err(failed(&so_far, "creating it", e.into())),
-            }
-        }
-        fd = match openat(&fd, name, flags | OFlag::O_NOFOLLOW, Mode::empty()) {
-            Ok(inner) => inner,
-            Err(Errno::ELOOP | Errno::ENOTDIR) => return Err(RestoreError::NotADirectory { path: so_far }),
-            Err(e) => return Err(failed(&so_far, "opening it", e.into())),
-        };
-    }
-    Ok(fd)
-}
-
 /// Syncs every directory that holds one of the files, those above them, and `to`: after this their names last too.
 pub fn sync_dirs(to: &Path, files: &[RestoredFile]) -> Result<(), RestoreError> {
     // A directory stands for itself as a path with one more component.
@@ -612,7 +529,7 @@ pub fn sync_dirs(to: &Path, files: &[RestoredFile]) -> Result<(), RestoreError> 
     }
     for holder in holders {
         let path = FilePath::new(holder).expect("a prefix of a path and a letter are a path");
-        let fd = directory(to, &path, false)?;
+        let fd = directory(to, &path, None)?;
         fsync(fd.as_fd()).map_err(|e| RestoreError::Io {
             path: to.join(path.as_path()).parent().unwrap_or(to).to_owned(),
             what: "syncing the directory",

@@ -23,8 +23,8 @@ pub struct Descriptors {
     open: Mutex<VecDeque<Weak<Slot>>>,
 }
 
-/// Where an [`OpenFile`] keeps its descriptor.
-type Slot = Mutex<Option<Arc<File>>>;
+/// Where an [`OpenFile`], or a file that is restored, keeps its descriptor.
+pub(crate) type Slot = Mutex<Option<Arc<File>>>;
 
 impl Descriptors {
     /// At most so many at once, at least one. Reads that are under way may hold a few more.
@@ -32,7 +32,8 @@ impl Descriptors {
         Arc::new(Self { most_open: most_open.max(1), open: Mutex::new(VecDeque::new()) })
     }
 
-    fn add(&self, slot: &Arc<Slot>) {
+    /// Counts the descriptor that a slot was just given; closes the ones opened longest ago if that is one too many.
+    pub(crate) fn add(&self, slot: &Arc<Slot>) {
         let mut open = lock(&self.open);
         open.push_back(Arc::downgrade(slot));
         if open.len() > self.most_open {
@@ -46,10 +47,18 @@ impl Descriptors {
             }
         }
     }
+
+    /// Closes all of them: the process has no descriptors left.
+    pub(crate) fn close_all(&self) {
+        let open = std::mem::take(&mut *lock(&self.open));
+        for slot in open.iter().filter_map(Weak::upgrade) {
+            lock(&slot).take();
+        }
+    }
 }
 
 /// Nothing here is left half changed by a panic, so a poisoned lock is as good as any.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

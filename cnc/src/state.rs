@@ -115,9 +115,10 @@ impl AgentState {
             _ => Path::new("."),
         };
         let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
-        let mut temporary = b".mcr-".to_vec();
+        // A name that `layout::is_own_name` knows: the state may lie in the watched directory.
+        let mut temporary = b".mcr-state-".to_vec();
         temporary.extend_from_slice(name.as_bytes());
-        temporary.extend_from_slice(format!("-{}", std::process::id()).as_bytes());
+        temporary.extend_from_slice(format!("-{}.tmp", std::process::id()).as_bytes());
         let temporary = directory.join(std::ffi::OsStr::from_bytes(&temporary));
         let write = || {
             std::fs::create_dir_all(directory)?;

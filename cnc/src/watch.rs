@@ -6,7 +6,7 @@
 //! All of it runs on one thread that only waits in `poll`; nothing here opens a file for writing, locks it, or takes a
 //! lease on it.
 
-mod writers;
+pub(crate) mod writers;
 
 use crate::fingerprint::Fingerprint;
 use crate::layout::walk::{Found, walk};

@@ -18,7 +18,7 @@ fn bench(kind: &str, dir: &Path) -> Command {
 fn saved_bytes(dir: &Path, checkpoint: &str, more: &[&str]) -> (u64, u64) {
     let store = tempfile::tempdir().expect("a directory");
     let mut save = mcr();
-    save.arg("save").arg(dir).args(["--no-reuse", "--store"]).arg(store.path()).args(more);
+    save.args(["save", "--create"]).arg(dir).args(["--no-reuse", "--store"]).arg(store.path()).args(more);
     let report = run_json(&mut save, 0);
     let of = report["checkpoints"].as_array().expect("a list").iter().find(|line| line["label"] == checkpoint);
     let number = |key: &str| of.expect("the same checkpoint")[key].as_u64().expect("a number");
@@ -188,18 +188,18 @@ fn what_cannot_be_measured_is_refused_with_the_reason() {
     let refused = |command: &mut Command| String::from_utf8(run(command, 1).stderr).expect("UTF-8");
     for kind in ["codecs", "schemes"] {
         let text = refused(&mut bench(kind, dir.path()));
-        assert!(text.contains("no checkpoint file was found") && text.contains("--layout"), "{text}");
+        assert!(text.contains("it holds no file"), "{text}");
         let text = refused(&mut bench(kind, &dir.path().join("not-there")));
         assert!(text.contains("not-there: cannot be opened"), "{text}");
         let file = dir.path().join("file");
         std::fs::write(&file, b"x").expect("written");
         let text = refused(&mut bench(kind, &file));
-        assert!(text.contains("it is not a directory"), "{text}");
+        assert!(text.contains("is not a directory; give the directory that holds the checkpoints"), "{text}");
         std::fs::remove_file(&file).expect("removed");
     }
     (0..3).for_each(|rank| write_rank(dir.path(), 7, rank, 900));
     let text = refused(bench("schemes", dir.path()).args(["--ranks", "4"]));
-    assert!(text.contains("1 of 4 ranks have no file") && text.contains("no checkpoint is complete"), "{text}");
+    assert!(text.contains("rank 3 has no file (of 4 ranks)") && text.contains("no checkpoint is complete"), "{text}");
     let text = refused(bench("codecs", dir.path()).args(["--checkpoint", "it_9"]));
     assert!(text.contains("there is no complete checkpoint it_9") && text.contains('7'), "{text}");
     let text = refused(bench("codecs", dir.path()).args(["--budget-mib", "1"]));

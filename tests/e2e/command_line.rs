@@ -37,7 +37,11 @@ impl Saved {
 
     fn save(&self, expected: i32) -> serde_json::Value {
         run_json(
-            mcr().arg("save").arg(self.data()).args(["--group-size", "4", "--job", "job", "--store"]).arg(self.store()),
+            mcr()
+                .args(["save", "--create"])
+                .arg(self.data())
+                .args(["--group-size", "4", "--job", "job", "--store"])
+                .arg(self.store()),
             expected,
         )
     }
@@ -212,10 +216,13 @@ fn files_with_times_of_long_ago_are_one_checkpoint_all_the_same() {
 fn a_checkpoint_with_a_missing_rank_is_not_saved_and_said_so() {
     let saved = Saved::new(&[9]);
     (0..5).for_each(|rank| write_rank(&saved.data(), 10, rank, 500));
-    let report = saved.save(0);
+    let report = saved.save(4);
     let incomplete = &report["checkpoints"][1];
     assert_eq!((&incomplete["outcome"], &incomplete["checkpoint"]), (&"incomplete".into(), &serde_json::Value::Null));
-    assert!(incomplete["reason"].as_str().expect("a reason").contains("1 of 6 ranks"), "{incomplete}");
+    assert!(
+        incomplete["reason"].as_str().expect("a reason").contains("rank 5 has no file (of 6 ranks)"),
+        "{incomplete}"
+    );
 }
 
 #[test]
@@ -244,7 +251,7 @@ fn a_chunk_that_does_not_come_back_though_all_before_did_is_stored_as_it_stands(
     std::fs::write(&name, bytes).expect("written");
 
     let args = ["--group-size", "4", "--job", "job", "--profile", "balanced", "--threads", "1", "--store"];
-    let saved = run(mcr().arg("save").arg(&data).args(args).arg(&store), 0);
+    let saved = run(mcr().args(["save", "--create"]).arg(&data).args(args).arg(&store), 0);
     let said = String::from_utf8_lossy(&saved.stderr).into_owned();
     assert!(said.contains("sim.it_2.rank_5.h5: a chunk does not come back"), "{said}");
     run_json(mcr().arg("restart").arg("--store").arg(&store).arg("--to").arg(&to), 0);
@@ -292,7 +299,7 @@ fn show_tells_the_classes_with_the_papers_hash_keys() {
 #[test]
 fn several_jobs_in_a_store_must_be_told_apart() {
     let saved = Saved::new(&[10]);
-    run(mcr().arg("save").arg(saved.data()).args(["--job", "other", "--store"]).arg(saved.store()), 0);
+    run(mcr().args(["save", "--create"]).arg(saved.data()).args(["--job", "other", "--store"]).arg(saved.store()), 0);
     let refused = run(mcr().arg("restart").arg("--store").arg(saved.store()).arg("--to").arg(saved.to()), 1);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(text.contains("--job") && text.contains("other"), "{text}");
@@ -307,7 +314,7 @@ fn every_scheme_and_profile_gives_back_the_same_bytes() {
         for profile in ["fast", "balanced", "max", "paper", "paper-single", "raw"] {
             let store = saved.dir.path().join(format!("{scheme}-{profile}"));
             let more = ["--scheme", scheme, "--profile", profile, "--block-bytes", "1000", "--job", "j", "--store"];
-            run(mcr().arg("save").arg(saved.data()).args(more).arg(&store), 0);
+            run(mcr().args(["save", "--create"]).arg(saved.data()).args(more).arg(&store), 0);
             let _ = std::fs::remove_dir_all(saved.to());
             run(mcr().arg("restart").arg("--store").arg(&store).arg("--to").arg(saved.to()), 0);
             assert_same_files(&saved.step(10), &contents(&saved.to()));
@@ -358,7 +365,7 @@ fn a_file_size_limit_is_an_error_that_names_the_file() {
     let limited = |what: &str| {
         let script = format!(
             "ulimit -f 4; exec \"$0\" {what} --job job --store \"$1\" {} \"$2\"",
-            if what == "save" { "" } else { "--to" }
+            if what == "save" { "--create" } else { "--to" }
         );
         let mut command = std::process::Command::new("bash");
         let (store, dir) = match what {
@@ -381,7 +388,11 @@ fn a_store_below_the_directory_is_not_saved_into_itself() {
     let save = |expected| {
         let mut command = mcr();
         run_json(
-            command.arg("save").arg(saved.data()).args(["--group-size", "4", "--job", "job", "--store"]).arg(&store),
+            command
+                .args(["save", "--create"])
+                .arg(saved.data())
+                .args(["--group-size", "4", "--job", "job", "--store"])
+                .arg(&store),
             expected,
         )
     };
@@ -403,7 +414,14 @@ fn two_who_save_one_directory_at_once_both_succeed_and_agree_about_the_order() {
         let store = saved.dir.path().join(format!("shared-{round}"));
         let save = || {
             let mut command = mcr();
-            command.arg("save").arg(saved.data()).args(["--group-size", "2", "--job", "job", "--profile", profile]);
+            command.args(["save", "--create"]).arg(saved.data()).args([
+                "--group-size",
+                "2",
+                "--job",
+                "job",
+                "--profile",
+                profile,
+            ]);
             let report = run_json(command.arg("--store").arg(&store), 0);
             report["checkpoints"].as_array().map(Vec::len)
         };
@@ -433,12 +451,16 @@ fn a_group_that_another_process_is_saving_is_waited_for_as_long_as_was_said() {
     (0..6).for_each(|rank| write_rank(&saved.data(), 7, rank, 900));
     let save = |wait: &str| {
         let mut command = mcr();
-        command.arg("save").arg(saved.data()).args(["--job", "job", "--wait", wait, "--store"]).arg(saved.store());
+        command
+            .args(["save", "--create"])
+            .arg(saved.data())
+            .args(["--job", "job", "--wait", wait, "--store"])
+            .arg(saved.store());
         command
     };
     // What it will be called is what it is called elsewhere.
     let elsewhere = tempfile::tempdir().expect("a directory");
-    run(mcr().arg("save").arg(saved.data()).args(["--job", "job", "--store"]).arg(elsewhere.path()), 0);
+    run(mcr().args(["save", "--create"]).arg(saved.data()).args(["--job", "job", "--store"]).arg(elsewhere.path()), 0);
     let id = list(elsewhere.path())[0]["checkpoint"].as_str().expect("a name").parse().expect("an identifier");
     let job = "job".parse().expect("an identifier");
     let store = PosixStore::create(saved.store()).expect("a store");

@@ -29,7 +29,7 @@ fn every_set_comes_back_byte_for_byte_with_every_scheme_and_the_profiles_that_pr
             let (store, to) = (dir.path().join("store"), dir.path().join("to"));
             let saved = run_json(
                 mcr()
-                    .arg("save")
+                    .args(["save", "--create"])
                     .arg(&set)
                     .args(["--scheme", scheme, "--profile", profile, "--job", "j", "--store"])
                     .arg(&store),
@@ -65,7 +65,7 @@ fn every_set_goes_through_an_agent_and_two_aggregators_with_every_scheme() {
         // The same guess that the agent makes says how many ranks there are.
         let guess = run_json(
             mcr()
-                .arg("save")
+                .args(["save", "--create"])
                 .arg(&watch)
                 .args(["--job", "g", "--profile", "raw", "--store"])
                 .arg(dir.path().join("guess")),

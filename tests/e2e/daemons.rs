@@ -106,7 +106,7 @@ fn an_aggregator_that_was_killed_is_found_again_by_its_agents() {
     cluster.write(2);
     let more = format!("group-size = 4\nlisten = {address:?}");
     let config = cluster.dir.path().join("a1.toml");
-    std::fs::write(&config, format!("[anc]\nstore = {:?}\n{more}\n", cluster.store())).expect("written");
+    std::fs::write(&config, format!("[anc]\nstore = {:?}\ncreate = true\n{more}\n", cluster.store())).expect("written");
     let again = Daemon::start(mcr().arg("anc").arg("--config").arg(&config));
     wait_complete(&cluster.store(), "sim.it_2");
     assert_same_files(&cluster.written(2), &cluster.restart(&[]));
@@ -158,7 +158,7 @@ fn status_tells_who_is_connected_and_who_is_awaited() {
     });
     assert!(!waiting[0]["agents"].as_array().expect("a list").is_empty());
     let text = run(mcr().args(["status", "--aggregators", &address]), 0);
-    assert!(String::from_utf8_lossy(&text.stdout).contains("waits for ranks 7"));
+    assert!(String::from_utf8_lossy(&text.stdout).contains("waiting for rank 7"));
     run(mcr().args(["status", "--aggregators", "127.0.0.1:1"]), 1);
 }
 

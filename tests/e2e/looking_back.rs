@@ -85,7 +85,7 @@ impl Series {
 
     fn save(&self, more: &[&str]) -> Value {
         let mut command = mcr();
-        command.arg("save").arg(self.from()).args(["--job", "j", "--profile", "max"]).args(more);
+        command.args(["save", "--create"]).arg(self.from()).args(["--job", "j", "--profile", "max"]).args(more);
         run_json(command.arg("--store").arg(self.store()), 0)
     }
 

@@ -9,4 +9,6 @@ mod full_disk;
 mod incarnations;
 mod kills;
 mod looking_back;
+mod restoring;
+mod saving;
 mod support;

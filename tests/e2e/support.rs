@@ -73,7 +73,7 @@ impl Daemon {
     /// An aggregator over a store, on a port that the system picks.
     pub fn aggregator(dir: &Path, name: &str, store: &Path, more: &str) -> (Self, String) {
         let config = dir.join(format!("{name}.toml"));
-        let text = format!("[anc]\nstore = {store:?}\nlisten = \"127.0.0.1:0\"\n{more}\n");
+        let text = format!("[anc]\nstore = {store:?}\ncreate = true\nlisten = \"127.0.0.1:0\"\n{more}\n");
         std::fs::write(&config, text).expect("written");
         let daemon = Self::start(mcr().arg("anc").arg("--config").arg(&config));
         let address = daemon.address();

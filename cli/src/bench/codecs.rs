@@ -9,6 +9,7 @@ use super::measure::{Bench, Coded, Coder, Item, Planned, all_items, check};
 use super::{Bounds, Looked, budget, codecs_report};
 use crate::args::BenchCodecsArgs;
 use crate::common::threads_of;
+use crate::exit::Exit;
 use crate::output::{Progress, print, print_json};
 use anyhow::bail;
 use mcr_cnc::capture::CaptureMode;
@@ -140,6 +141,8 @@ pub struct Report {
     pub columns: Vec<&'static str>,
     /// The largest first.
     pub lines: Vec<Line>,
+    /// Every class was measured as far as the sample goes. If not, a sum over classes would be one over other data.
+    pub are_lines_complete: bool,
     pub profiles: Vec<ProfileLine>,
 }
 
@@ -195,13 +198,14 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
         },
         columns: columns.iter().map(|column| column.name).collect(),
         lines,
+        are_lines_complete: are_complete,
         profiles,
     };
     match input.json {
         true => print_json(&codecs_report::json(&report))?,
-        false => print(&codecs_report::text(&report, args.classes)),
+        false => print(&codecs_report::text(&report, args.classes))?,
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if is_complete { Exit::Done } else { Exit::Partly }.into())
 }
 
 struct Job<'a> {

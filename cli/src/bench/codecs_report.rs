@@ -64,21 +64,39 @@ fn best(line: &Line) -> Option<(usize, &Cell)> {
     })
 }
 
+/// How much of a line was measured, in percent.
+fn measured_percent(line: &Line) -> f64 {
+    percent(measured(line).map(|(_, cell)| cell.raw_bytes).max().unwrap_or(0), line.raw_bytes)
+}
+
+/// A sum over lines, where it says something about them: if time ran out, the lines have other shares in what was measured
+/// than in the data, and a ratio over all of it would be the ratio of other data.
+fn sum_of(report: &Report, key: String, lines: &[Line]) -> Line {
+    let mut sum = together(key, lines, report.columns.len());
+    if !report.are_lines_complete {
+        sum.cells.fill(None);
+    }
+    sum
+}
+
 /// The whole report: the `most` largest classes one by one, the others together.
 pub fn text(report: &Report, most: usize) -> String {
     let (first, rest) = report.lines.split_at(most.min(report.lines.len()));
     let columns = report.columns.len();
-    let rest = (!rest.is_empty()).then(|| together(format!("{} smaller classes", rest.len()), rest, columns));
-    let all = together("all classes".into(), &report.lines, columns);
+    let rest = (!rest.is_empty()).then(|| sum_of(report, format!("{} smaller classes", rest.len()), rest));
+    let all = sum_of(report, "all classes".into(), &report.lines);
     let numbered = (1..).map(|n: usize| n.to_string()).zip(first);
     let rest = rest.as_ref().map(|line| ("+".to_owned(), line));
     let rows: Vec<(String, &Line)> = numbered.chain(rest).chain([("=".to_owned(), &all)]).collect();
 
+    let share = |line: &Line| match measured_percent(line) {
+        share if share > 0.0 => format!("{share:.0} %"),
+        _ => "-".to_owned(),
+    };
     let mut table =
         Table::new(&[">#", "class", ">variables", ">bytes", ">share", ">measured", "smallest", ">ratio", "fast takes"]);
     let fast = report.columns.iter().position(|name| *name == "fast");
     for (name, line) in &rows {
-        let seen = measured(line).map(|(_, cell)| cell.raw_bytes).max().unwrap_or(0);
         let fast = measured(line).find(|(n, _)| Some(*n) == fast);
         table.row([
             name.clone(),
@@ -86,7 +104,7 @@ pub fn text(report: &Report, most: usize) -> String {
             line.variables.to_string(),
             human_bytes(line.raw_bytes),
             format!("{:.1} %", percent(line.raw_bytes, all.raw_bytes)),
-            format!("{:.0} %", percent(seen, line.raw_bytes)),
+            share(line),
             best(line).map_or("-", |(at, _)| report.columns[at]).to_owned(),
             best(line).map_or("-".into(), |(_, cell)| format!("{:.3}", cell.ratio())),
             fast.map_or("-", |(_, cell)| cell.main_chain()).to_owned(),
@@ -94,8 +112,11 @@ pub fn text(report: &Report, most: usize) -> String {
     }
     let mut text = format!("{}\n\n{}", report.looked.sentence(), table.render());
 
-    let headings: Vec<String> =
-        [">#".to_owned()].into_iter().chain(report.columns.iter().map(|name| format!(">{name}"))).collect();
+    // Where all of it was measured, no share has to stand beside each figure.
+    let is_part = rows.iter().any(|(_, line)| measured_percent(line) < 99.95);
+    let mut headings = vec![">#".to_owned()];
+    headings.extend(is_part.then(|| ">of".to_owned()));
+    headings.extend(report.columns.iter().map(|name| format!(">{name}")));
     let mut matrix = |title: &str, value: &dyn Fn(&Cell) -> f64, marks_best: bool| {
         let mut table = Table::new(&headings);
         for (name, line) in &rows {
@@ -104,12 +125,11 @@ pub fn text(report: &Report, most: usize) -> String {
             for (n, cell) in measured(line) {
                 cells[n] = format!("{}{}", figure(value(cell)), if best == Some(n) { "*" } else { "" });
             }
-            table.row([name.clone()].into_iter().chain(cells));
+            table.row([name.clone()].into_iter().chain(is_part.then(|| share(line))).chain(cells));
         }
         let _ = write!(text, "\n{title}\n{}", table.render()); // a String takes everything
     };
-    let title =
-        "Raw bytes for each stored byte (* the most; what a codec is not made for, -, counts as `fast` in the sums)";
+    let title = "Raw bytes for each stored byte, of the share that was measured\n(* the most; \"-\": the codec does not apply, and totals use `fast` there)";
     matrix(title, &Cell::ratio, true);
     let title = "Coding, MB/s (10^6 raw bytes a second of processor time, one core)";
     matrix(title, &|cell| cell.rates()[0] / 1e6, false);
@@ -129,7 +149,7 @@ pub fn text(report: &Report, most: usize) -> String {
 
 fn profiles(report: &Report) -> Table {
     let mut table =
-        Table::new(&["profile", ">stores", ">of it index", ">ratio", ">coding", ">rate", ">decoding", ">rate", ""]);
+        Table::new(&["profile", ">stores", ">index", ">ratio", ">coding", ">rate", ">decoding", ">rate", ""]);
     for line in &report.profiles {
         let Some(total) = &line.measured else {
             table.row([line.profile.to_string()].into_iter().chain(vec!["-".to_owned(); 7]));
@@ -147,7 +167,10 @@ fn profiles(report: &Report) -> Table {
             rate(coding),
             time(decoding),
             rate(decoding),
-            if total.is_exact { String::new() } else { "(from a part of the segments)".into() },
+            match total.is_exact {
+                true => String::new(),
+                false => format!("estimated from {:.0} % of the bytes", percent(total.cell.raw_bytes, total.raw_bytes)),
+            },
         ]);
     }
     table
@@ -169,7 +192,8 @@ pub fn json(report: &Report) -> Value {
     let class = |line: &Line| {
         json!({
             "key": line.key, "element": line.element.to_string(), "variables": line.variables, "raw_bytes": line.raw_bytes,
-            "best": best(line).map(|(at, _)| report.columns[at]), "codecs": named(line),
+            "measured_percent": measured_percent(line), "best": best(line).map(|(at, _)| report.columns[at]),
+            "codecs": named(line),
         })
     };
     let profile = |line: &ProfileLine| {
@@ -178,14 +202,14 @@ pub fn json(report: &Report) -> Value {
         json!({
             "profile": line.profile, "stored_bytes": total.stored_bytes, "index_bytes": total.index_bytes,
             "raw_bytes": total.raw_bytes, "ratio": ratio(report.looked.measured_file_bytes, total.stored_bytes),
-            "is_exact": total.is_exact, "encode_bytes_per_second": encode, "decode_bytes_per_second": decode,
+            "is_exact": total.is_exact, "measured_percent": percent(total.cell.raw_bytes, total.raw_bytes), "encode_bytes_per_second": encode, "decode_bytes_per_second": decode,
             "chains": total.cell.chains,
         })
     };
     json!({
         "directory": report.dir, "looked_at": report.looked, "bounds": report.bounds,
         "classes": report.lines.iter().map(class).collect::<Vec<_>>(),
-        "all": named(&together(String::new(), &report.lines, report.columns.len())),
+        "all": named(&sum_of(report, String::new(), &report.lines)),
         "profiles": report.profiles.iter().map(profile).collect::<Vec<_>>(),
     })
 }
@@ -200,6 +224,60 @@ mod tests {
         let long = "a".repeat(60) + &"b".repeat(60);
         let short = shortened(&long);
         assert!(short.chars().count() <= NAME_MAX && short.starts_with("aaa") && short.ends_with("bbb"), "{short}");
+    }
+
+    #[test]
+    fn a_ratio_is_shown_with_its_share_and_never_over_other_data() {
+        // A class of zeros, all of which was measured, and a larger one of noise, of which a tenth was.
+        let line = |key: &str, raw_bytes, measured, stored_bytes| {
+            let cell = Cell { raw_bytes: measured, stored_bytes, ..Cell::default() };
+            let element = ElementType::Bytes;
+            Line {
+                key: key.into(),
+                element,
+                variables: 1,
+                raw_bytes,
+                cells: vec![Some(cell.clone())],
+                sums: vec![cell],
+            }
+        };
+        let looked = super::super::Looked {
+            checkpoint: "c".into(),
+            ranks: 1,
+            files: 1,
+            file_bytes: 11_000,
+            measured_ranks: 1,
+            measured_files: 1,
+            measured_file_bytes: 11_000,
+        };
+        let bounds = super::super::Bounds {
+            sample_bytes: 1 << 20,
+            time_limit_seconds: 1,
+            segment_memory_bytes: 1 << 20,
+            threads: 1,
+            elapsed_ms: 1000,
+            is_complete: false,
+        };
+        let mut report = Report {
+            dir: "d".into(),
+            looked,
+            bounds,
+            columns: vec!["fast"],
+            lines: vec![line("noise", 10_000, 1_000, 1_000), line("zeros", 1_000, 1_000, 10)],
+            are_lines_complete: false,
+            profiles: Vec::new(),
+        };
+        let shown = text(&report, 12);
+        let rows = |text: &str, mark: &str| {
+            let of_mark = text.lines().filter(|line| line.trim_start().starts_with(mark));
+            of_mark.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
+        };
+        assert!(rows(&shown, "1 ").iter().all(|row| row.contains("10 %")), "{shown}");
+        assert!(rows(&shown, "= ").iter().skip(1).all(|row| row == "= - -"), "{shown}");
+        assert!(shown.trim_end().lines().last().is_some_and(|line| line.starts_with("PARTLY: time limit")), "{shown}");
+        assert_eq!(json(&report)["all"], serde_json::json!({}));
+        report.are_lines_complete = true;
+        assert_eq!(json(&report)["all"]["fast"]["raw_bytes"], 2_000);
     }
 
     #[test]

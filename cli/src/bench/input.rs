@@ -1,7 +1,8 @@
 //! Which checkpoints of a directory are looked at, how much of them, and their files, described as a save would.
 
 use crate::args::BenchInput;
-use crate::save::find_checkpoints;
+use crate::output::{name_of, tell};
+use crate::save::{Found, find_checkpoints, missing_ranks, nothing_found};
 use anyhow::{Context, bail};
 use mcr_cnc::capture::{CaptureMode, Verdicts, capture_keeping};
 use mcr_cnc::fingerprint::Fingerprint;
@@ -56,15 +57,15 @@ impl Checkpoint {
 
 /// The directory, with its complete checkpoints, the oldest first; at least one.
 pub fn checkpoints(input: &BenchInput) -> anyhow::Result<(PathBuf, Vec<Checkpoint>)> {
-    let dir = input.dir.canonicalize().with_context(|| format!("{}: cannot be opened", input.dir.display()))?;
+    let dir = input.dir.canonicalize().with_context(|| format!("{}: cannot be opened", name_of(&input.dir)))?;
     if !dir.is_dir() {
-        bail!("{}: it is not a directory", dir.display());
+        bail!("{} is not a directory; give the directory that holds the checkpoints", name_of(&input.dir));
     }
-    let found = find_checkpoints(&dir, &input.layout, input.json)?;
+    let Found { checkpoints: found, left_out, .. } = find_checkpoints(&dir, &input.layout, input.json, None)?;
     let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);
     let ranks = input.ranks.or_else(|| found.iter().map(|(_, files)| highest(files).saturating_add(1)).max());
     let Some(ranks) = ranks else {
-        bail!("{}: no checkpoint file was found; name the files with --layout", dir.display());
+        bail!("{}: {}", name_of(&dir), nothing_found(&input.layout, &left_out));
     };
     if Grouping::new(ranks, 1).is_none() {
         bail!("{ranks} ranks; there must be 1 to {RANKS_MAX}");
@@ -80,16 +81,16 @@ pub fn checkpoints(input: &BenchInput) -> anyhow::Result<(PathBuf, Vec<Checkpoin
             present.iter_mut().skip(rank.0 as usize).take(1).for_each(|there| *there = true);
             sized.push((rank, path, bytes));
         }
-        match present.iter().filter(|there| !**there).count() {
-            0 => {
-                sized.sort();
-                complete.push(Checkpoint { label, ranks, files: sized });
-            }
-            missing => eprintln!("mcr: {label}: {missing} of {ranks} ranks have no file; left out"),
+        let missing: Vec<u32> = (0..).zip(&present).filter(|(_, there)| !**there).map(|(rank, _)| rank).collect();
+        if missing.is_empty() {
+            sized.sort();
+            complete.push(Checkpoint { label, ranks, files: sized });
+        } else {
+            tell(format!("{label}: {}; left out", missing_ranks(&missing, ranks)));
         }
     }
     if complete.is_empty() {
-        bail!("{}: no checkpoint is complete; name the files with --layout, or the ranks with --ranks", dir.display());
+        bail!("{}: no checkpoint is complete; name the files with --layout, or the ranks with --ranks", name_of(&dir));
     }
     Ok((dir, complete))
 }

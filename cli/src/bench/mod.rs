@@ -114,7 +114,7 @@ impl Bounds {
         let missing = if self.is_complete {
             ""
         } else {
-            "\nTime was over before everything was measured: what is missing is shown as -"
+            "\nPARTLY: time limit reached; unmeasured cells show \"-\", and there are no totals over other data"
         };
         format!(
             "Bounds: {} of each checkpoint (--sample; at least one rank), {limit} (--time-limit), {} of segments in memory\n\

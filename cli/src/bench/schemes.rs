@@ -11,6 +11,7 @@ use super::paper::{Characteristics, Improvement, characteristics, improvements};
 use super::{Bounds, Looked, budget, plot, schemes_report};
 use crate::args::BenchSchemesArgs;
 use crate::common::threads_of;
+use crate::exit::Exit;
 use crate::output::{Progress, print, print_json};
 use anyhow::{Context, bail};
 use mcr_anc::budget::Budget;
@@ -166,9 +167,9 @@ pub fn run(args: BenchSchemesArgs) -> anyhow::Result<ExitCode> {
     }
     match input.json {
         true => print_json(&schemes_report::json(&report))?,
-        false => print(&schemes_report::text(&report)),
+        false => print(&schemes_report::text(&report))?,
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if is_complete { Exit::Done } else { Exit::Partly }.into())
 }
 
 /// What the paper compresses a scheme's segments with, in one pass and in two.

@@ -1,15 +1,20 @@
-//! The guess: a layout from names alone, where nothing is said.
+//! The guess: a layout from names, where nothing is said.
 //!
 //! First the presets whose names are their own. Else the numbers in the names decide: names that agree but for their
 //! digits form a template; the number whose values cover 0..n (or 1..=n) wherever all others are held fixed is the
 //! rank; the beginning of a component up to a number that tells the checkpoints apart is the label. Files without a
 //! rank join by that label. What cannot be told is one checkpoint, and the explanation says so.
+//!
+//! Names decide only where they place most of the files ([`MOST_PERCENT`]), and where files with one label are of one
+//! run. Else nothing is dropped: everything is one checkpoint, or the user is asked.
 
 use super::{Layout, Pattern, is_of_a_store, is_ours, label_of, presets};
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
+
+mod runs;
 
 /// Why the layout is what it is, for people to check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,6 +23,8 @@ pub struct Explanation {
     pub lines: Vec<String>,
     /// Whether the names told anything; if not, everything is one checkpoint of rank 0.
     pub certain: bool,
+    /// The layout is not to be used: why, and what the user can say instead.
+    pub asks: Option<String>,
 }
 
 impl fmt::Display for Explanation {
@@ -33,17 +40,75 @@ const SLOTS_MAX: usize = 16;
 /// The most templates with a rank that become patterns, the commonest first.
 const TEMPLATES_MAX: usize = 64;
 
-pub(super) fn guess(paths: &[FilePath], directory: &Path) -> (Layout, Explanation) {
-    let paths: Vec<_> = paths
-        .iter()
-        .filter(|path| !is_ours(path.as_bytes()) && !is_of_a_store(path.as_bytes()))
-        .take(PATHS_MAX)
-        .collect();
-    presets::telling(&paths)
+/// Names decide if they place this share of the files and of the bytes. The rest may be logs and inputs, which lie beside
+/// checkpoints nearly everywhere; of more than a quarter that cannot be said.
+const MOST_PERCENT: u128 = 75;
+/// Below this share of the files and of the bytes, numbers in names are no checkpoints: everything is one.
+const FEW_PERCENT: u128 = 50;
+
+pub(super) fn guess(paths: &[FilePath], bytes: &[u64], directory: &Path) -> (Layout, Explanation) {
+    let is_applications = |path: &FilePath| !is_ours(path.as_bytes()) && !is_of_a_store(path.as_bytes());
+    let sized = paths.iter().zip(bytes.iter().copied().chain(std::iter::repeat(0)));
+    let all: Vec<(&FilePath, u64)> = sized.filter(|(path, _)| is_applications(path)).collect();
+    let paths: Vec<&FilePath> = all.iter().map(|(path, _)| *path).take(PATHS_MAX).collect();
+    let told = presets::telling(&paths)
         .find_map(|preset| fits(&preset, &paths))
-        .or_else(|| from_numbers(&paths, &label_of_directory(directory)))
-        .map(|(layout, explanation)| take_the_rest(layout, explanation, &paths))
-        .unwrap_or_else(|| nothing_told(label_of_directory(directory)))
+        .or_else(|| from_numbers(&paths, &label_of_directory(directory)));
+    let Some((layout, explanation)) = told else { return nothing_told(label_of_directory(directory)) };
+    if let Some(asks) = runs::mixed(&layout, &paths) {
+        return (layout, Explanation { asks: Some(asks), certain: false, ..explanation });
+    }
+    let (layout, explanation) = take_the_rest(layout, explanation, &paths);
+    weigh(layout, explanation, &all, directory)
+}
+
+/// Whether what the names place is most of what is there.
+fn weigh(
+    layout: Layout,
+    mut explanation: Explanation,
+    all: &[(&FilePath, u64)],
+    directory: &Path,
+) -> (Layout, Explanation) {
+    let (mut labels, mut files, mut bytes, mut first_left) = (BTreeSet::new(), 0usize, 0u128, None);
+    for (path, size) in all {
+        match layout.place(path) {
+            Some(placed) => {
+                labels.insert(placed.checkpoint);
+                files += 1;
+                bytes += u128::from(*size);
+            }
+            None => drop(first_left.get_or_insert(*path)),
+        }
+    }
+    let all_bytes: u128 = all.iter().map(|(_, size)| u128::from(*size)).sum();
+    let percent = |part: u128, whole: u128| if whole == 0 { 100 } else { part * 100 / whole };
+    let shares = [percent(files as u128, all.len() as u128), percent(bytes, all_bytes)];
+    let left = all.len() - files;
+    let Some(first) = first_left.filter(|_| shares.iter().any(|share| *share < MOST_PERCENT)) else {
+        let of_files = match left {
+            0 => format!("all {}", counted(all.len(), "file")),
+            _ => format!("{files} of {}", counted(all.len(), "file")),
+        };
+        let name = if layout.name() == "guessed" { "by the numbers in the names" } else { layout.name() };
+        explanation.lines.insert(0, format!("{name} ({}, {of_files})", counted(labels.len(), "checkpoint")));
+        return (layout, explanation);
+    };
+    let whose = match layout.name() {
+        "guessed" => "the numbers in the names".to_owned(),
+        name => format!("names such as those of {name}"),
+    };
+    let few = format!("{whose} place {files} of {} files", all.len());
+    if shares.iter().all(|share| *share < FEW_PERCENT) {
+        let (layout, mut explanation) = nothing_told(label_of_directory(directory));
+        explanation.lines.push(format!("{few}, which is too few to go by"));
+        return (layout, explanation);
+    }
+    let asks = format!(
+        "{few} ({} % of the bytes), and {left} would be left out (first: {first}). Say which files make a checkpoint with \
+         --layout: a preset, a pattern with {{checkpoint}} and {{rank}}, or \"single\" for all files as one checkpoint",
+        shares[1]
+    );
+    (layout, Explanation { asks: Some(asks), certain: false, ..explanation })
 }
 
 /// Whether this preset places most of the files, with ranks without gaps.
@@ -59,14 +124,7 @@ fn fits(preset: &Layout, paths: &[&FilePath]) -> Option<(Layout, Explanation)> {
     if placed_count * 2 <= paths.len() || gap(most) {
         return None;
     }
-    let line = format!(
-        "the names are those of {}: {} and {} of {} files",
-        preset.name(),
-        counted(ranks.len(), "checkpoint"),
-        counted(placed_count, "file"),
-        paths.len(),
-    );
-    Some((preset.clone(), Explanation { lines: vec![line], certain: true }))
+    Some((preset.clone(), Explanation { certain: true, ..Explanation::default() }))
 }
 
 fn counted(count: usize, what: &str) -> String {
@@ -94,7 +152,7 @@ fn take_the_rest(mut layout: Layout, mut explanation: Explanation, paths: &[&Fil
     (layout, explanation)
 }
 
-fn label_of_directory(directory: &Path) -> CheckpointId {
+pub(super) fn label_of_directory(directory: &Path) -> CheckpointId {
     use std::os::unix::ffi::OsStrExt;
     let absolute = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
     let name = absolute.file_name().and_then(|name| label_of(name.as_bytes()).ok());
@@ -103,7 +161,7 @@ fn label_of_directory(directory: &Path) -> CheckpointId {
 
 fn nothing_told(label: CheckpointId) -> (Layout, Explanation) {
     let line = format!("the names tell neither ranks nor checkpoints: all files are checkpoint {label}, rank 0");
-    (Layout::single(label), Explanation { lines: vec![line], certain: false })
+    (Layout::single(label), Explanation { lines: vec![line], ..Explanation::default() })
 }
 
 /// Stands for a run of digits in a template; no path holds a NUL.
@@ -171,10 +229,14 @@ fn from_numbers(paths: &[&FilePath], otherwise: &CheckpointId) -> Option<(Layout
         Some(span) => lines.push(format!("a checkpoint is named as {}", show(span, &[]))),
         None => lines.push(format!("no number tells checkpoints apart: all is checkpoint {otherwise}")),
     }
-    if hidden {
-        lines.push("the name does not tell all of them apart: say the layout yourself".to_owned());
-    }
-    Some((layout, Explanation { lines, certain: !hidden }))
+    let asks = hidden.then(|| {
+        let named = span.as_deref().map(|span| show(span, &[])).unwrap_or_default();
+        format!(
+            "the names have more than one number that may tell checkpoints apart, and {named} alone does not. Say the layout \
+             with --layout: a pattern with {{checkpoint}} and {{rank}}, or \"single\" for all files as one checkpoint"
+        )
+    });
+    Some((layout, Explanation { lines, certain: !hidden, asks }))
 }
 
 fn templates_of<'a>(paths: &[&'a FilePath]) -> Vec<Template<'a>> {

@@ -1,6 +1,6 @@
 //! The walk over a directory: which files are there, and which checkpoints they make. Bounded, and follows no link.
 
-use super::{Layout, is_ours};
+use super::{Layout, is_own_name};
 use mcrengine::ids::{CheckpointId, FILE_PATH_MAX, FilePath, Rank, natural_cmp};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ fn number(label: &str) -> Option<f64> {
 /// How far a walk goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanLimits {
-    /// Directories inside each other. Default 64.
+    /// Directories inside each other. Default: as many as the longest path has, see [`FILE_PATH_MAX`].
     pub depth: usize,
     /// Files and directories in all. Default 4 Mi.
     pub entries: usize,
@@ -48,7 +48,7 @@ pub struct ScanLimits {
 
 impl Default for ScanLimits {
     fn default() -> Self {
-        Self { depth: 64, entries: 4 << 20 }
+        Self { depth: FILE_PATH_MAX / 2, entries: 4 << 20 }
     }
 }
 
@@ -59,6 +59,8 @@ pub struct Skipped {
     pub path: PathBuf,
     /// Why.
     pub reason: &'static str,
+    /// Files that belong to a checkpoint may be below it, and nobody knows: it is a directory, or has no readable name.
+    pub hides_files: bool,
 }
 
 /// What lies below a directory.
@@ -68,8 +70,28 @@ pub struct Listing {
     pub files: Vec<FilePath>,
     /// When each of them was modified.
     pub modified: Vec<SystemTime>,
+    /// How many bytes each of them has.
+    pub bytes: Vec<u64>,
     /// Neither files nor directories (links, sockets, devices), or not readable, at most [`SKIPPED_MAX`] of them.
     pub skipped: Vec<Skipped>,
+    /// How many were skipped in all.
+    pub skipped_count: u64,
+}
+
+impl Listing {
+    /// Takes out everything below a directory: a store that stands within the application's.
+    pub fn leave_out(&mut self, below: &Path) {
+        let kept: Vec<bool> = self.files.iter().map(|path| !path.as_path().starts_with(below)).collect();
+        let mut keep = kept.iter();
+        self.files.retain(|_| *keep.next().unwrap_or(&true));
+        let mut keep = kept.iter();
+        self.modified.retain(|_| *keep.next().unwrap_or(&true));
+        let mut keep = kept.iter();
+        self.bytes.retain(|_| *keep.next().unwrap_or(&true));
+        let before = self.skipped.len();
+        self.skipped.retain(|skipped| !skipped.path.starts_with(below));
+        self.skipped_count -= (before - self.skipped.len()) as u64;
+    }
 }
 
 /// The checkpoints below a directory.
@@ -83,6 +105,8 @@ pub struct Scan {
     pub unplaced: Vec<FilePath>,
     /// See [`Listing::skipped`].
     pub skipped: Vec<Skipped>,
+    /// See [`Listing::skipped_count`].
+    pub skipped_count: u64,
 }
 
 /// The most that [`Listing::skipped`] tells.
@@ -145,19 +169,29 @@ pub enum ScanError {
 
 /// The files below `root`, in the order of their names.
 pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
-    let (mut files, mut skipped) = (Vec::new(), Vec::new());
+    let (mut found_files, mut skipped, mut skipped_count) = (Vec::new(), Vec::new(), 0);
     let mut see = |found: Found<'_>| match found {
-        Found::File(path, metadata) => files.push((path, metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH))),
-        Found::Directory(_) => {}
-        Found::Skipped(path, reason) if skipped.len() < SKIPPED_MAX => {
-            skipped.push(Skipped { path: path.to_owned(), reason });
+        Found::File(path, metadata) => {
+            found_files.push((path, metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), metadata.len()));
         }
-        Found::Skipped(..) => {}
+        Found::Directory(_) => {}
+        Found::Skipped(path, reason) => {
+            skipped_count += 1;
+            if skipped.len() < SKIPPED_MAX {
+                let hides_files = !matches!(reason, IS_LINK | IS_NO_FILE);
+                skipped.push(Skipped { path: path.to_owned(), reason, hides_files });
+            }
+        }
     };
     walk(root, Path::new(""), limits, &mut see)?;
-    files.sort();
-    let (files, modified) = files.into_iter().unzip();
-    Ok(Listing { files, modified, skipped })
+    found_files.sort();
+    let mut listing = Listing { skipped, skipped_count, ..Listing::default() };
+    for (path, modified, bytes) in found_files {
+        listing.files.push(path);
+        listing.modified.push(modified);
+        listing.bytes.push(bytes);
+    }
+    Ok(listing)
 }
 
 /// The checkpoints below `root`.
@@ -167,7 +201,7 @@ pub fn scan(root: &Path, layout: &Layout, limits: &ScanLimits) -> Result<Scan, S
 
 /// The checkpoints that a directory's files make.
 pub fn sort(listing: Listing, layout: &Layout) -> Scan {
-    let mut scan = Scan { skipped: listing.skipped, ..Scan::default() };
+    let mut scan = Scan { skipped: listing.skipped, skipped_count: listing.skipped_count, ..Scan::default() };
     for (path, modified) in listing.files.into_iter().zip(listing.modified) {
         match layout.place(&path) {
             Some(placed) => {
@@ -181,6 +215,9 @@ pub fn sort(listing: Listing, layout: &Layout) -> Scan {
     }
     scan
 }
+
+const IS_LINK: &str = "it is a symbolic link";
+const IS_NO_FILE: &str = "it is neither a file nor a directory";
 
 /// What a walk meets.
 pub(crate) enum Found<'a> {
@@ -226,10 +263,17 @@ pub(crate) fn walk(
             }
             let path = directory.join(entry.file_name());
             let bytes = path.as_os_str().as_bytes();
-            if is_ours(entry.file_name().as_bytes()) {
+            if is_own_name(entry.file_name().as_bytes()) {
                 continue;
             }
-            let Ok(kind) = entry.file_type() else { continue }; // it vanished meanwhile
+            let kind = match entry.file_type() {
+                Ok(kind) => kind,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // it vanished meanwhile
+                Err(_) => {
+                    see(Found::Skipped(&path, "it cannot be looked at"));
+                    continue;
+                }
+            };
             if kind.is_dir() {
                 if path.components().count() > limits.depth || bytes.len() >= FILE_PATH_MAX {
                     see(Found::Skipped(&path, "the directory is too deep"));
@@ -244,9 +288,9 @@ pub(crate) fn walk(
                     (_, Err(_)) => see(Found::Skipped(&path, "its length cannot be read")),
                 }
             } else if kind.is_symlink() {
-                see(Found::Skipped(&path, "it is a symbolic link"));
+                see(Found::Skipped(&path, IS_LINK));
             } else {
-                see(Found::Skipped(&path, "it is neither a file nor a directory"));
+                see(Found::Skipped(&path, IS_NO_FILE));
             }
         }
     }
@@ -260,7 +304,7 @@ mod tests {
     #[test]
     fn a_walk_takes_files_and_says_what_it_skipped() {
         let root = tempfile::tempdir().expect("a directory");
-        for file in ["t9/r0", "t9/r1", "t10/r0", "t10/.mcr-r1.tmp", ".mcr/x", "readme"] {
+        for file in ["t9/r0", "t9/r1", "t10/r0", "t10/.mcr-lock", ".mcr-aside-1/x", ".mcrc", "readme"] {
             let path = root.path().join(file);
             std::fs::create_dir_all(path.parent().expect("below the root")).expect("made");
             std::fs::write(path, file).expect("written");
@@ -275,8 +319,24 @@ mod tests {
             t9.iter().map(|(path, rank)| (path.to_string(), rank.0)).collect::<Vec<_>>(),
             [("t9/r0".to_owned(), 0), ("t9/r1".to_owned(), 1)]
         );
-        assert_eq!(scan.unplaced.iter().map(ToString::to_string).collect::<Vec<_>>(), ["readme"]);
-        assert_eq!(scan.skipped, [Skipped { path: "t9/link".into(), reason: "it is a symbolic link" }]);
+        assert_eq!(scan.unplaced.iter().map(ToString::to_string).collect::<Vec<_>>(), [".mcrc", "readme"]);
+        assert_eq!(scan.skipped, [Skipped { path: "t9/link".into(), reason: IS_LINK, hides_files: false }]);
+        assert_eq!(scan.skipped_count, 1);
+    }
+
+    #[test]
+    fn a_store_within_the_directory_is_left_out_with_all_that_is_in_it() {
+        let root = tempfile::tempdir().expect("a directory");
+        for file in ["a", "store/job/x/group-0000.mcr", "store/job/runs", "storehouse"] {
+            let path = root.path().join(file);
+            std::fs::create_dir_all(path.parent().expect("below the root")).expect("made");
+            std::fs::write(path, file).expect("written");
+        }
+        std::os::unix::fs::symlink("/", root.path().join("store/link")).expect("linked");
+        let mut listing = list(root.path(), &ScanLimits::default()).expect("listed");
+        listing.leave_out(Path::new("store"));
+        assert_eq!(listing.files.iter().map(ToString::to_string).collect::<Vec<_>>(), ["a", "storehouse"]);
+        assert_eq!((listing.bytes, listing.modified.len(), listing.skipped_count), (vec![1, 10], 2, 0));
     }
 
     fn order_of(files: &[(&str, u64)]) -> (Vec<String>, Option<String>) {

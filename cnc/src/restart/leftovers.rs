@@ -116,6 +116,7 @@ mod tests {
     fn only_our_own_names_have_an_owner() {
         let ours = temporary_name("tmp").into_string().expect("text");
         assert_eq!(owner(&ours), Some(Owner::Here(Some(Pid::this()))));
+        assert!(crate::layout::is_own_name(ours.as_bytes()), "no agent and no save takes it for the application's");
         assert_eq!(owner(&ours.replace(&*HERE, "0123456789abcdef")), Some(Owner::Elsewhere));
         for other in [
             "snapshot_012.3.hdf5",

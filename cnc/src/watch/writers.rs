@@ -18,8 +18,8 @@ const NODE_NAMESPACE: &[u8] = b"pid:[4026531836]";
 /// What one look at `/proc` found.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
-    /// Device and inode of candidates that somebody has open for writing.
-    held: HashSet<(u64, u64)>,
+    /// Device and inode of candidates that somebody has open for writing, and which process that is.
+    held: HashMap<(u64, u64), u32>,
     /// Whether every process of this node could be looked at.
     saw_all: bool,
 }
@@ -27,6 +27,18 @@ pub(crate) struct Writers {
 impl Writers {
     /// Looks for writers of these files, by their last name and number.
     pub(crate) fn of<'a>(files: impl Iterator<Item = (&'a [u8], Fingerprint)>) -> Self {
+        Self::except(None, files)
+    }
+
+    /// As [`Self::of`], without processes of this program: their output may be redirected into one of the files, or they
+    /// were begun by a process that had one open. They write none.
+    pub(crate) fn of_others<'a>(files: impl Iterator<Item = (&'a [u8], Fingerprint)>) -> Self {
+        let own = std::fs::metadata("/proc/self/exe").ok().map(|own| (own.dev(), own.ino()));
+        Self::except(own, files)
+    }
+
+    /// Without processes that run this program, by its device and inode.
+    fn except<'a>(program: Option<(u64, u64)>, files: impl Iterator<Item = (&'a [u8], Fingerprint)>) -> Self {
         let mut wanted: HashMap<&[u8], HashSet<(u64, u64)>> = HashMap::new();
         for (name, print) in files {
             wanted.entry(name).or_default().insert((print.device, print.inode));
@@ -43,15 +55,22 @@ impl Writers {
         };
         let mut left = DESCRIPTORS_MAX;
         for process in processes.flatten() {
-            if process.file_name().as_bytes().iter().all(u8::is_ascii_digit) {
-                found.look_at(&process.path().join("fd"), &wanted, &mut left);
+            let number = process.file_name().to_str().and_then(|name| name.parse().ok());
+            if let Some(number) = number {
+                found.look_at((number, &process.path()), program, &wanted, &mut left);
             }
         }
         found
     }
 
-    fn look_at(&mut self, descriptors: &Path, wanted: &HashMap<&[u8], HashSet<(u64, u64)>>, left: &mut usize) {
-        let entries = match std::fs::read_dir(descriptors) {
+    fn look_at(
+        &mut self,
+        (number, process): (u32, &Path),
+        left_out: Option<(u64, u64)>,
+        wanted: &HashMap<&[u8], HashSet<(u64, u64)>>,
+        left: &mut usize,
+    ) {
+        let entries = match std::fs::read_dir(process.join("fd")) {
             Ok(entries) => entries,
             Err(error) => {
                 // A process that ended meanwhile holds nothing; one that is hidden may.
@@ -69,21 +88,38 @@ impl Writers {
             }
             let path = entry.path();
             let Ok(target) = std::fs::read_link(&path) else { continue };
-            let Some(numbers) = target.file_name().and_then(|name| wanted.get(name.as_bytes())) else { continue };
+            let Some(files) = target.file_name().and_then(|name| wanted.get(name.as_bytes())) else { continue };
             // The link's own permission bits say how the file is open (proc_pid_fd(5)); following it gives the file.
             let for_writing = std::fs::symlink_metadata(&path).is_ok_and(|link| link.mode() & 0o200 != 0);
-            if let Some(file) = for_writing.then(|| std::fs::metadata(&path).ok()).flatten() {
-                self.held.extend(numbers.get(&(file.dev(), file.ino())));
+            let Some(file) = for_writing.then(|| std::fs::metadata(&path).ok()).flatten() else { continue };
+            let is_left_out = || {
+                let program = std::fs::metadata(process.join("exe")).ok();
+                left_out.is_some() && program.map(|program| (program.dev(), program.ino())) == left_out
+            };
+            if let Some(file) = files.get(&(file.dev(), file.ino()))
+                && !is_left_out()
+            {
+                self.held.insert(*file, number);
             }
         }
     }
 
     /// `None` where nobody was found, and not everybody could be looked at.
     pub(crate) fn hold(&self, print: &Fingerprint) -> Option<bool> {
-        match self.held.contains(&(print.device, print.inode)) {
-            true => Some(true),
-            false => self.saw_all.then_some(false),
+        match self.holder(print) {
+            Some(_) => Some(true),
+            None => self.saw_all.then_some(false),
         }
+    }
+
+    /// Whether any of the files is open for writing.
+    pub(crate) fn hold_any(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// A process that has the file open for writing, where one was found.
+    pub(crate) fn holder(&self, print: &Fingerprint) -> Option<u32> {
+        self.held.get(&(print.device, print.inode)).copied()
     }
 }
 

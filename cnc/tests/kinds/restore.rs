@@ -5,7 +5,7 @@ use crate::write::{FileOptions, Space, Writer, set, smooth};
 use hdf5_sys::h5t::H5T_IEEE_F64LE;
 use mcr_cnc::capture::{CaptureError, CaptureMode, CapturedFile, capture};
 use mcr_cnc::h5::{FileMap, H5Error, MapInput, MapSource};
-use mcr_cnc::restart::{FileRestorer, RestoreError};
+use mcr_cnc::restart::{FileRestorer, RestoreError, Target};
 use mcr_cnc::source::{Descriptors, OpenFile};
 use mcrengine::header::{FileHeader, Role};
 use mcrengine::ids::{Digest, FilePath, Rank};
@@ -167,9 +167,10 @@ fn pieces_may_come_in_any_order_from_many_threads_and_twice() {
 }
 
 #[test]
-fn files_too_long_or_too_many_for_memory_come_back_too() {
+fn files_too_long_or_too_many_for_memory_come_back_too_with_few_descriptors() {
     let root = directory();
     let to = directory();
+    let target = Target::with_descriptors(to.path(), 2);
     // More than all small files together may take, side by side; and one that is not small.
     let many = std::iter::repeat_n(3_900_000, 20).chain([5_000_000]);
     let open: Vec<_> = (many.enumerate())
@@ -180,9 +181,15 @@ fn files_too_long_or_too_many_for_memory_come_back_too() {
             bytes[100_000..400_000].fill(0);
             std::fs::write(root.path().join(&name), &bytes).expect("write");
             let header = take(root.path(), &name, CaptureMode::Apart).expect("captured").header;
-            (FileRestorer::create(to.path(), Arc::new(header)).expect("created"), name, bytes)
+            (FileRestorer::create_in(&target, Arc::new(header)).expect("created"), name, bytes)
         })
         .collect();
+    let is_ours = |fd: std::io::Result<std::fs::DirEntry>| {
+        let open = fd.and_then(|fd| std::fs::read_link(fd.path()));
+        open.is_ok_and(|open| open.starts_with(to.path()))
+    };
+    let ours = std::fs::read_dir("/proc/self/fd").expect("readable").filter_map(|fd| is_ours(fd).then_some(())).count();
+    assert_eq!(ours, 2, "descriptors of {} files", open.len());
     for (restorer, name, bytes) in open {
         for at in (0..bytes.len()).step_by(700_001).collect::<Vec<_>>().into_iter().rev() {
             restorer.write(0, at as u64, &bytes[at..bytes.len().min(at + 700_001)]).expect("written");

@@ -18,6 +18,11 @@ fn place_all(layout: &Layout, paths: &[FilePath]) -> Guessed {
     found
 }
 
+/// Of files that are equally large.
+fn guess_at(paths: &[FilePath], directory: &Path) -> (Layout, Explanation) {
+    guess(paths, &vec![1; paths.len()], directory)
+}
+
 /// By the numbers alone, without the presets.
 fn by_numbers(paths: &[FilePath]) -> (Layout, Explanation) {
     let all: Vec<_> = paths.iter().collect();
@@ -69,7 +74,7 @@ fn numbers_tell_ranks_from_checkpoints() {
     ];
     for (names, expected) in cases {
         let names = paths(*names);
-        let (layout, explanation) = guess(&names, Path::new("/data/run7"));
+        let (layout, explanation) = guess_at(&names, Path::new("/data/run7"));
         let mut found = place_all(&layout, &names);
         let mut expected = expect(expected);
         if names[0].as_bytes() == b"t7/rank32" {
@@ -86,10 +91,10 @@ fn numbers_tell_ranks_from_checkpoints() {
 #[test]
 fn names_without_ranks_are_one_checkpoint_and_the_explanation_says_so() {
     let names = paths(["restart.dat", "mesh/points", "config.ini"]);
-    let (layout, explanation) = guess(&names, Path::new("/data/run7"));
+    let (layout, explanation) = guess_at(&names, Path::new("/data/run7"));
     assert_eq!(place_all(&layout, &names), expect(&[("run7", 3, 0)]));
     assert!(!explanation.certain && explanation.to_string().contains("neither ranks nor checkpoints"), "{explanation}");
-    let (layout, _) = guess(&[], Path::new("/"));
+    let (layout, _) = guess_at(&[], Path::new("/"));
     assert!(layout.place(&names[0]).is_some(), "an empty directory has a layout too");
 }
 
@@ -111,7 +116,7 @@ fn the_presets_are_recognised_by_names_alone() {
         ("lammps", [ranks("melt.1800.#.restart", 3), ranks("melt.1800.base.restart", 1)].concat()),
         ("flash", ranks("sedov_hdf5_chk_000#", 3)),
     ] {
-        assert_eq!(guess(&paths(names), Path::new("/data/run7")).0.name(), preset);
+        assert_eq!(guess_at(&paths(names), Path::new("/data/run7")).0.name(), preset);
     }
 }
 
@@ -119,7 +124,7 @@ fn the_presets_are_recognised_by_names_alone() {
 fn what_is_left_over_joins_the_only_checkpoint() {
     let mut names = paths((0..4).map(|i| format!("DD0007/DD0007.cpu000{i}")));
     names.extend(paths(["OutputLog"]));
-    let (layout, explanation) = guess(&names, Path::new("/data/run7"));
+    let (layout, explanation) = guess_at(&names, Path::new("/data/run7"));
     assert_eq!(place_all(&layout, &names), expect(&[("DD0007", 5, 4)]), "{explanation}");
     assert!(explanation.to_string().contains("OutputLog"), "{explanation}");
 }
@@ -129,12 +134,91 @@ fn no_list_of_names_makes_the_guess_panic_or_lose_its_only_checkpoint() {
     use proptest::prelude::*;
     proptest!(|(names in proptest::collection::vec("[ab0-3_./p]{1,12}", 0..12))| {
         let names: Vec<_> = names.iter().filter_map(|name| FilePath::new(name.as_bytes()).ok()).collect();
-        let (layout, explanation) = guess(&names, Path::new("/data/run7"));
+        let (layout, explanation) = guess_at(&names, Path::new("/data/run7"));
         let found = place_all(&layout, &names);
         if !explanation.certain && layout.name() == "single" {
             prop_assert_eq!(found.values().map(|(files, _)| files).sum::<usize>(), names.len());
         }
     });
+}
+
+fn numbered(pattern: &str, n: u32) -> Vec<String> {
+    (0..n).map(|i| pattern.replace('#', &i.to_string())).collect()
+}
+
+/// Names without numbers: `data/a.h5`, `data/b.h5`, ..., `data/ba.h5`.
+fn lettered(pattern: &str, n: u32) -> Vec<String> {
+    let letters = |i: u32| i.to_string().bytes().map(|b| char::from(b - b'0' + b'a')).collect::<String>();
+    (0..n).map(|i| pattern.replace('#', &letters(i))).collect()
+}
+
+#[test]
+fn a_minority_of_names_with_numbers_does_not_decide_what_is_saved() {
+    let few = [numbered("case3/fam_#.h5", 2), numbered("case4/fam_#.h5", 2), lettered("data/#.h5", 40)].concat();
+    let chunks = [lettered("run_#.nc", 9), numbered("DD0001/DD0001.cpu000#", 4), numbered("DD0002/DD0002.cpu000#", 4)];
+    for names in [few, chunks.concat()] {
+        let names = paths(names);
+        let (layout, explanation) = guess_at(&names, Path::new("/data/run7"));
+        let found = place_all(&layout, &names);
+        assert_eq!(found.values().map(|(files, _)| files).sum::<usize>(), names.len(), "{layout}\n{explanation}");
+        assert_eq!((found.len(), &explanation.asks), (1, &None), "{explanation}");
+    }
+}
+
+#[test]
+fn names_that_place_half_of_the_files_or_of_the_bytes_are_asked_about() {
+    let dumps = [numbered("DD0001/DD0001.cpu000#", 8), numbered("DD0002/DD0002.cpu000#", 8)].concat();
+    let names = paths([dumps, lettered("plots/#.png", 9)].concat());
+    let (_, explanation) = guess_at(&names, Path::new("/data/run7"));
+    let asks = explanation.asks.expect("16 of 25 are 64 %");
+    assert!(asks.contains("enzo place 16 of 25") && asks.contains("9 would be left out (first: plots/a.png"), "{asks}");
+    // The same names where what is left out is small, and where it is most of the bytes.
+    let dumps = [numbered("DD0001/DD0001.cpu000#", 8), numbered("DD0002/DD0002.cpu000#", 8)].concat();
+    let names = paths([dumps, lettered("log_#", 2)].concat());
+    let sized = |of_log: u64| (0..names.len()).map(|i| if i < 16 { 100 } else { of_log }).collect::<Vec<_>>();
+    let (layout, explanation) = guess(&names, &sized(1), Path::new("/data/run7"));
+    assert!(explanation.certain && layout.name() == "enzo", "{explanation}");
+    assert_eq!(explanation.lines[0], "enzo (2 checkpoints, 16 of 18 files)");
+    let (_, explanation) = guess(&names, &sized(1000), Path::new("/data/run7"));
+    assert!(!explanation.certain && explanation.asks.is_some(), "{explanation}");
+}
+
+#[test]
+fn two_runs_below_one_directory_are_not_one_checkpoint() {
+    let two = |a: &str, b: &str| [numbered(a, 4), numbered(b, 2)].concat();
+    let halves: Vec<String> = numbered("runA/rst.2.#", 2);
+    let others = ["runB/rst.2.2", "runB/rst.2.3"].map(String::from).to_vec();
+    for names in [
+        two("runA/rst.2.#", "runB/rst.2.#"),
+        [two("runA/rst.2.#", "runB/rst.2.#"), numbered("runA/rst.4.#", 4)].concat(),
+        [halves, others].concat(),
+        two("run1/rst.2.#", "run2/rst.2.#"),
+        two("a/snapshot_012.#.hdf5", "b/snapshot_012.#.hdf5"),
+        two("density/st_10.#.bin", "velocity/st_10.#.bin"),
+        vec!["a/state.cpt".into(), "b/state.cpt".into()],
+        two("caseA/processor#/0.5/U", "caseB/processor#/0.5/U"),
+    ] {
+        let names = paths(names);
+        let (layout, explanation) = guess_at(&names, Path::new("/data/run7"));
+        assert!(explanation.asks.is_some() && !explanation.certain, "{names:?}\n{layout}\n{explanation}");
+    }
+}
+
+#[test]
+fn directories_of_ranks_and_of_kinds_of_files_are_one_checkpoint() {
+    for (names, labels) in [
+        ([numbered("node0/ck_5.p#", 2), vec!["node1/ck_5.p2".into(), "node1/ck_5.p3".into()]].concat(), 1),
+        ([numbered("0/dump-00001-000000000#.h5", 2), vec!["1/dump-00001-0000000002.h5".into()]].concat(), 1),
+        ([numbered("amr/amr_8.f#", 3), numbered("hyd/hyd_8.f#", 3)].concat(), 1),
+        ([numbered("processor#/0.5/U", 3), numbered("processor#/1/U", 3)].concat(), 2),
+        ([numbered("runA/rst.2.#", 3), numbered("runB/rst.4.#", 3)].concat(), 2),
+        ([numbered("rank#/c_0", 3), numbered("rank#/c_1", 3)].concat(), 2),
+    ] {
+        let names = paths(names);
+        let (layout, explanation) = guess_at(&names, Path::new("/data/run7"));
+        assert_eq!(explanation.asks, None, "{names:?}\n{layout}");
+        assert_eq!(place_all(&layout, &names).len(), labels, "{names:?}\n{layout}\n{explanation}");
+    }
 }
 
 /// Set, ranks, files without a rank in each checkpoint.
@@ -162,7 +246,7 @@ fn real_checkpoints_are_told_apart_by_presets_and_by_numbers() {
             .map(|(directory, _)| (directory.clone(), list(&directory, &ScanLimits::default()).expect(set).files))
         {
             let checkpoints = if directory == root { dumps.len() } else { 1 };
-            for (layout, why) in [guess(&files, &directory), by_numbers(&files)] {
+            for (layout, why) in [guess_at(&files, &directory), by_numbers(&files)] {
                 let found = place_all(&layout, &files);
                 assert_eq!(found.len(), checkpoints, "{}: {found:?}\n{layout}\n{why}", directory.display());
                 for (label, (count, seen)) in &found {

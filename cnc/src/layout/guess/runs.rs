@@ -1,0 +1,96 @@
+//! Whether files of one label are of one run: `runA/rst.2.0` and `runB/rst.2.0` are not one checkpoint.
+//!
+//! The directories before the label tell runs apart. Several of them are one run if they hold different kinds of file
+//! (`mesh/m_2.h5`, `data/d_2.h5`), or if their numbers go with the ranks (`00000/dump-2-0.h5`, `00001/dump-2-9.h5`).
+
+use super::{RANK_WORDS, SLOT, tokenize};
+use crate::layout::{Layout, Within};
+use mcrengine::ids::{CheckpointId, FilePath, Rank};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What lies below one directory of one label.
+#[derive(Default)]
+struct Part<'a> {
+    /// The paths from there on, those of ranks with the rank.
+    files: BTreeMap<&'a [u8], (Option<Rank>, &'a FilePath)>,
+}
+
+/// Presets whose directories hold some of the ranks each: `A03/rs6turb3.f00001`.
+const DIRECTORIES_OF_RANKS: &[&str] = &["smilei", "nek5000"];
+
+/// Why the layout makes one checkpoint of several runs, and what the user can do; nothing if it does not.
+pub(super) fn mixed(layout: &Layout, paths: &[&FilePath]) -> Option<String> {
+    let mut labels: BTreeMap<CheckpointId, BTreeMap<Vec<u8>, Part<'_>>> = BTreeMap::new();
+    for path in paths {
+        let Some((placed, Within { label: Some(label), rank })) = layout.place_within(path) else { continue };
+        let bytes = path.as_bytes();
+        let below = bytes[..label.start].iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1);
+        let mut directory = bytes[..below].to_vec();
+        if let Some(rank) = rank.filter(|rank| rank.end <= below) {
+            directory.splice(rank, [SLOT]);
+        }
+        let part = labels.entry(placed.checkpoint).or_default().entry(directory).or_default();
+        part.files.insert(&bytes[below..], (placed.rank, path));
+    }
+    let of_ranks = DIRECTORIES_OF_RANKS.contains(&layout.name());
+    labels.into_iter().find_map(|(label, parts)| {
+        let (one, other) = conflict(&parts)?;
+        (!are_of_ranks(&parts, of_ranks)).then(|| {
+            format!(
+                "{one} and {other} both look like files of checkpoint {label}, and seem to be of two runs. Save each run by \
+                 itself, with its own directory and --job; or say with --layout which files belong together: a pattern \
+                 with {{checkpoint}} and {{rank}}, or \"single\" for all files as one checkpoint"
+            )
+        })
+    })
+}
+
+/// Two files that cannot be of one checkpoint unless their directories go with the ranks.
+fn conflict<'a>(parts: &BTreeMap<Vec<u8>, Part<'a>>) -> Option<(&'a FilePath, &'a FilePath)> {
+    if parts.len() < 2 {
+        return None;
+    }
+    // The same path in two directories, or the same kind of file there for other ranks.
+    let mut paths: BTreeMap<&[u8], &FilePath> = BTreeMap::new();
+    let mut kinds: BTreeMap<Vec<u8>, &FilePath> = BTreeMap::new();
+    for part in parts.values() {
+        for (below, (_, path)) in &part.files {
+            if let Some(other) = paths.insert(below, path) {
+                return Some((other, path));
+            }
+        }
+        let ranked = part.files.iter().filter(|(_, (rank, _))| rank.is_some());
+        let own: BTreeMap<Vec<u8>, &FilePath> = ranked.map(|(below, (_, path))| (tokenize(below).0, *path)).collect();
+        for (kind, path) in own {
+            if let Some(other) = kinds.insert(kind, path) {
+                return Some((other, path));
+            }
+        }
+    }
+    None
+}
+
+/// Whether the directories differ in numbers only, say that they are of ranks or say nothing, and share no rank.
+fn are_of_ranks(parts: &BTreeMap<Vec<u8>, Part<'_>>, known: bool) -> bool {
+    let templates: BTreeSet<Vec<u8>> = parts.keys().map(|directory| tokenize(directory).0).collect();
+    let (Some(template), 1) = (templates.first(), templates.len()) else { return false };
+    let says_ranks = |at: usize| {
+        let end = template[..at].iter().rposition(|b| !matches!(b, b'_' | b'-' | b'.')).map_or(0, |last| last + 1);
+        let start = template[..end].iter().rposition(|b| !b.is_ascii_alphabetic()).map_or(0, |before| before + 1);
+        let word = template[start..end].to_ascii_lowercase();
+        RANK_WORDS.contains(&&word[..]) || [&b"node"[..], b"host"].contains(&&word[..])
+    };
+    let mut numbers = template.iter().enumerate().filter(|(_, b)| **b == SLOT).map(|(at, _)| at);
+    let is_number = |directory: &Vec<u8>| {
+        let mut components = directory.split(|&b| b == b'/').filter(|c| !c.is_empty());
+        components.next_back().is_some_and(|last| last.iter().all(u8::is_ascii_digit))
+    };
+    let mut seen: BTreeSet<Rank> = BTreeSet::new();
+    let are_apart = parts.values().all(|part| {
+        let own: BTreeSet<Rank> = part.files.values().filter_map(|(rank, _)| *rank).collect();
+        let is_new = !own.is_empty() && own.is_disjoint(&seen);
+        seen.extend(own);
+        is_new
+    });
+    are_apart && (known || numbers.any(says_ranks) || parts.keys().all(is_number))
+}

@@ -1,0 +1,431 @@
+//! What `mcr save` takes, what it leaves out and says so, and what commands exit with.
+
+use crate::support::*;
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A directory of files, and a store.
+struct Site {
+    dir: TempDir,
+}
+
+impl Site {
+    fn new() -> Self {
+        let site = Self { dir: tempfile::tempdir().expect("a directory") };
+        std::fs::create_dir(site.data()).expect("made");
+        std::fs::create_dir(site.store()).expect("made");
+        site
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn store(&self) -> PathBuf {
+        self.dir.path().join("store")
+    }
+
+    fn write(&self, name: impl AsRef<Path>, bytes: &[u8]) {
+        let path = self.data().join(name);
+        std::fs::create_dir_all(path.parent().expect("below")).expect("made");
+        std::fs::write(path, bytes).expect("written");
+    }
+
+    fn command(&self) -> Command {
+        let mut command = mcr();
+        command.args(["save", "--job", "job"]).arg(self.data()).arg("--store").arg(self.store());
+        command
+    }
+
+    fn save(&self, more: &[&str], expected: i32) -> (String, String) {
+        said(&run(self.command().args(more), expected))
+    }
+
+    /// What comes back of the newest checkpoint.
+    fn back(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let to = self.dir.path().join("back");
+        let _ = std::fs::remove_dir_all(&to);
+        run(mcr().args(["restart", "--copy", "--store"]).arg(self.store()).arg("--to").arg(&to), 0);
+        contents(&to)
+    }
+}
+
+fn said(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
+    (text(&output.stdout), text(&output.stderr))
+}
+
+fn last_line(text: &str) -> &str {
+    text.lines().last().unwrap_or_default()
+}
+
+#[test]
+fn an_hdf5_file_that_is_not_whole_is_not_saved_and_the_others_are() {
+    let whole = |dir: &Path| write_rank(dir, 1, 0, 4000);
+    for (what, word) in
+        [("cut", "cut short"), ("empty", "empty"), ("zeros", "never written"), ("marked", "open for writing")]
+    {
+        let site = Site::new();
+        for step in 1..=3 {
+            (0..2).for_each(|rank| write_rank(&site.data(), step, rank, 4000));
+        }
+        let path = site.data().join("sim.it_2.rank_1.h5");
+        let mut bytes = std::fs::read(&path).expect("read");
+        match what {
+            "cut" => bytes.truncate(bytes.len() - 100),
+            "empty" => bytes.clear(),
+            "zeros" => bytes.fill(0),
+            // A superblock of version 2 whose flags say that it is open for writing.
+            _ => {
+                let end = bytes.len() as u64;
+                bytes[8..12].copy_from_slice(&[2, 8, 8, 1]);
+                bytes[12..20].fill(0);
+                bytes[28..36].copy_from_slice(&end.to_le_bytes());
+            }
+        }
+        std::fs::write(&path, bytes).expect("written");
+        let (out, err) = site.save(&[], 4);
+        assert!(err.contains("sim.it_2.rank_1.h5") && err.contains(word), "{what}: {err}");
+        assert!(last_line(&out).starts_with("PARTLY: 2 of 3 checkpoints are in"), "{what}: {out}");
+        assert!(last_line(&out).contains("not saved: sim.it_2"), "{what}: {out}");
+        let there: Vec<_> = list(&site.store()).iter().map(|c| c["checkpoint"].to_string()).collect();
+        assert_eq!(there, ["\"sim.it_3\"", "\"sim.it_1\""], "{what}");
+    }
+    // Alone, nothing is saved.
+    let site = Site::new();
+    whole(&site.data());
+    std::fs::File::options()
+        .write(true)
+        .open(site.data().join("sim.it_1.rank_0.h5"))
+        .and_then(|f| f.set_len(900))
+        .expect("cut");
+    let (out, _) = site.save(&[], 1);
+    assert!(last_line(&out).starts_with("FAILED: 0 of 1"), "{out}");
+    assert_eq!(list(&site.store()).len(), 0);
+}
+
+#[test]
+fn a_file_that_another_process_has_open_for_writing_is_not_saved() {
+    let site = Site::new();
+    (1..=2).for_each(|step| site.write(format!("c{step}/f.bin"), &[step; 999]));
+    let held = std::fs::File::options().append(true).open(site.data().join("c2/f.bin")).expect("opened");
+    let (out, err) = site.save(&["--layout", "directories"], 4);
+    assert!(err.contains("c2/f.bin: it is open for writing by process"), "{err}");
+    assert!(last_line(&out).contains("not saved: c2"), "{out}");
+    drop(held);
+    site.save(&["--layout", "directories"], 0);
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_saved_fails_its_checkpoint_only() {
+    let mut seen = 0;
+    for delay_ms in [5, 20, 50, 100, 200, 400, 600, 800] {
+        let site = Site::new();
+        for c in 0..4u8 {
+            (0..3u8).for_each(|r| {
+                site.write(
+                    format!("c{c}/f_{r}.bin"),
+                    &field(c.into(), r.into(), 1 << 20).iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>(),
+                )
+            });
+        }
+        let file = site.data().join("c1/f_1.bin");
+        let (out, err) = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Not a wait for something: when the change comes is what is varied.
+                std::thread::sleep(Duration::from_millis(delay_ms));
+                let file = std::fs::File::options().write(true).open(&file).expect("opened");
+                file.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("set");
+            });
+            let output = site.command().args(["--threads", "1", "--budget-mib", "16"]).output().expect("it starts");
+            let code = output.status.code();
+            let (out, err) = said(&output);
+            assert!(matches!(code, Some(0 | 4)), "{delay_ms} ms: {code:?}\n{out}{err}");
+            assert_eq!(code == Some(4), err.contains("c1 is not saved"), "{delay_ms} ms: {code:?}\n{out}{err}");
+            (out, err)
+        });
+        if err.contains("c1 is not saved") {
+            seen += 1;
+            let why = ["changed while it was saved", "it is open for writing"];
+            assert!(err.contains("c1/f_1.bin") && why.iter().any(|why| err.contains(why)), "{err}");
+            assert!(
+                last_line(&out).starts_with("PARTLY: 3 of 4") && last_line(&out).contains("not saved: c1"),
+                "{out}"
+            );
+        }
+        let complete = list(&site.store()).iter().filter(|c| c["complete"] == true).count();
+        assert_eq!(complete, if err.contains("c1 is not saved") { 3 } else { 4 }, "{delay_ms} ms\n{out}{err}");
+    }
+    assert!(seen > 0, "no change came while it was saved");
+}
+
+#[test]
+fn what_is_left_out_is_counted_in_the_last_line_and_the_exit_code_says_partly() {
+    let site = Site::new();
+    for step in 1..=2 {
+        (0..4).for_each(|rank| write_rank(&site.data(), step, rank, 500));
+    }
+    site.write("notes", b"x");
+    std::os::unix::fs::symlink("notes", site.data().join("link")).expect("linked");
+    let (out, err) = site.save(&[], 4);
+    assert!(err.contains("notes: it belongs to no checkpoint"), "{err}");
+    assert!(last_line(&out).contains("; 2 paths left out (first: link: it is a symbolic link)"), "{out}");
+    let report = run_json(&mut site.command(), 4);
+    assert_eq!((&report["outcome"], &report["left_out"]["count"]), (&"partly".into(), &2.into()), "{report}");
+    // The user said which files; the others are told of, and are no surprise.
+    let (_, err) = site.save(&["--layout", "{checkpoint}.rank_{rank}.h5"], 0);
+    assert!(err.contains("1 file not named by --layout (first: notes)"), "{err}");
+    let (_, err) = site.save(&["--layout", "rst.{checkpoint}.{rank}"], 1);
+    assert!(err.contains("none of 9 files matches \"rst.{checkpoint}.{rank}\""), "{err}");
+    assert!(err.contains("patterns are compared with the path below the directory"), "{err}");
+}
+
+#[test]
+fn a_directory_that_cannot_be_read_is_named_and_the_exit_code_says_partly() {
+    let site = Site::new();
+    site.write("x", b"1");
+    site.write("sub/y", b"2");
+    std::fs::set_permissions(site.data().join("sub"), std::fs::Permissions::from_mode(0)).expect("set");
+    let is_root = std::fs::read_dir(site.data().join("sub")).is_ok();
+    if is_root {
+        // Root reads everything: as somebody else.
+        let all = std::fs::Permissions::from_mode(0o777);
+        for dir in [site.dir.path().to_owned(), site.store(), site.data()] {
+            std::fs::set_permissions(dir, all.clone()).expect("set");
+        }
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", env!("CARGO_BIN_EXE_mcr")]);
+        command.args(["save", "--job", "job"]).arg(site.data()).arg("--store").arg(site.store());
+        let output = command.output();
+        if !output.as_ref().is_ok_and(|output| output.status.code() != Some(127) && output.status.code() != Some(126)) {
+            eprintln!("SKIPPED: no other user can run the binary: {output:?}");
+            return;
+        }
+        let output = output.expect("it ran");
+        let (out, err) = said(&output);
+        assert_eq!(output.status.code(), Some(4), "{out}{err}");
+        assert!(last_line(&out).contains("1 path left out (first: sub: the directory cannot be read)"), "{out}");
+    } else {
+        let (out, _) = site.save(&[], 4);
+        assert!(last_line(&out).contains("1 path left out (first: sub: the directory cannot be read)"), "{out}");
+    }
+    std::fs::set_permissions(site.data().join("sub"), std::fs::Permissions::from_mode(0o755)).expect("set");
+}
+
+#[test]
+fn files_in_deep_directories_and_with_names_like_ours_are_saved() {
+    let site = Site::new();
+    site.write(format!("{}leaf", "d/".repeat(70)), b"1");
+    for name in ["x", ".mcrc", ".mcr-inputs/a", ".mcr/b", ".mcr-restart-1.tmp"] {
+        site.write(name, name.as_bytes());
+    }
+    let expected = contents(&site.data());
+    // What is exactly ours is nobody's data.
+    site.write(".mcr-lock", b"");
+    site.write(".mcr-aside-1/x", b"old");
+    site.save(&[], 0);
+    assert_same_files(&expected, &site.back());
+}
+
+#[test]
+fn the_names_of_a_minority_do_not_decide_what_is_saved() {
+    let site = Site::new();
+    for (c, r) in [(3, 0), (3, 1), (4, 0), (4, 1)] {
+        site.write(format!("case{c}/fam_{r}.bin"), b"x");
+    }
+    (0..40u8)
+        .for_each(|i| site.write(format!("data/{}{}.bin", (b'a' + i / 10) as char, (b'a' + i % 10) as char), &[i]));
+    let (out, err) = site.save(&[], 0);
+    assert!(last_line(&out).starts_with("1 of 1") && err.contains("too few to go by"), "{out}{err}");
+    assert_same_files(&contents(&site.data()), &site.back());
+}
+
+#[test]
+fn a_guess_that_would_drop_much_is_asked_about_and_nothing_is_saved() {
+    let site = Site::new();
+    (0..8).for_each(|r| site.write(format!("DD0001/DD0001.cpu000{r}"), b"12345"));
+    (0..8).for_each(|r| site.write(format!("DD0002/DD0002.cpu000{r}"), b"12345"));
+    (0..9u8).for_each(|i| site.write(format!("plots/{}.png", (b'a' + i) as char), b"12345"));
+    let (_, err) = site.save(&[], 1);
+    assert!(err.contains("9 would be left out (first: plots/a.png)") && err.contains("--layout"), "{err}");
+    assert!(contents(&site.store()).is_empty());
+    site.save(&["--layout", "single"], 0);
+    assert_same_files(&contents(&site.data()), &site.back());
+}
+
+#[test]
+fn two_runs_below_one_directory_are_asked_about() {
+    let site = Site::new();
+    (0..4).for_each(|r| site.write(format!("runA/rst.2.{r}"), b"a"));
+    (0..2).for_each(|r| site.write(format!("runB/rst.2.{r}"), b"b"));
+    let (_, err) = site.save(&[], 1);
+    assert!(err.contains("runA/rst.2.0 and runB/rst.2.0") && err.contains("two runs"), "{err}");
+    assert!(contents(&site.store()).is_empty());
+    site.save(&["--layout", "runA/{checkpoint}.{rank}"], 0);
+}
+
+#[test]
+fn a_store_that_is_not_there_is_an_error_that_says_what_to_do() {
+    let site = Site::new();
+    site.write("x", b"1");
+    let nope = site.dir.path().join("nope");
+    let shown = nope.display().to_string();
+    let expected = format!(
+        "no store at \"{shown}\": no such directory. Check --store / MCR_STORE, or create it: mkdir -m 700 {shown}"
+    );
+    let save = |create: &[&str], expected| {
+        said(&run(mcr().args(["save", "--job", "j"]).args(create).arg(site.data()).arg("--store").arg(&nope), expected))
+            .1
+    };
+    assert!(save(&[], 1).contains(&format!("{expected}, or --create")));
+    for command in [&["list"][..], &["verify"], &["prune", "--keep", "1"], &["show"]] {
+        let (_, err) = said(&run(mcr().args(command).arg("--store").arg(&nope), 1));
+        assert!(err.contains(&expected), "{command:?}: {err}");
+    }
+    let watch = site.data();
+    let run_args = ["run", "--job", "j", "--ranks", "1", "--layout", "single", "--state", "st", "--watch"];
+    let (_, err) = said(&run(mcr().args(run_args).arg(&watch).arg("--store").arg(&nope), 1));
+    assert!(err.contains(&expected), "{err}");
+    let config = site.dir.path().join("anc.toml");
+    std::fs::write(&config, format!("[anc]\nstore = {nope:?}\nlisten = \"127.0.0.1:0\"\n")).expect("written");
+    let (_, err) = said(&run(mcr().arg("anc").arg("--config").arg(&config), 1));
+    assert!(err.contains(&expected) && err.contains("create = true"), "{err}");
+    assert!(!nope.exists(), "nothing was made");
+    let file = site.data().join("x");
+    let (_, err) = said(&run(mcr().arg("list").arg("--store").arg(&file), 1));
+    assert!(err.contains("it is not a directory"), "{err}");
+    save(&["--create"], 0);
+    assert!(nope.join("j").exists());
+}
+
+#[test]
+fn a_misspelt_job_is_answered_with_those_that_are_there() {
+    let site = Site::new();
+    site.write("x", b"1");
+    for job in ["lammps-binarymelt", "enzo"] {
+        run(mcr().args(["save", "--job", job]).arg(site.data()).arg("--store").arg(site.store()), 0);
+    }
+    // A directory without a checkpoint is no job.
+    std::fs::create_dir(site.store().join("empty")).expect("made");
+    let expected =
+        format!("job \"lamps\" has no checkpoint in {} (jobs there: lammps-binarymelt, enzo", site.store().display());
+    for command in [&["list"][..], &["verify"], &["prune", "--keep", "1"], &["show"], &["verify", "x"]] {
+        let (_, err) = said(&run(mcr().args(command).args(["--job", "lamps", "--store"]).arg(site.store()), 1));
+        assert!(err.contains(&expected) && err.contains("did you mean \"lammps-binarymelt\"?"), "{command:?}: {err}");
+    }
+    assert!(!site.store().join("lamps").exists());
+    std::fs::remove_dir_all(site.store().join("enzo")).expect("removed");
+    run(mcr().args(["verify", "--store"]).arg(site.store()), 0);
+}
+
+#[test]
+fn verify_says_what_it_did_not_find_good() {
+    let site = Site::new();
+    for step in 1..=3 {
+        (0..4).for_each(|rank| write_rank(&site.data(), step, rank, 500));
+    }
+    site.save(&["--group-size", "2"], 0);
+    let verify = |more: &[&str], expected| {
+        let (out, err) = said(&run(mcr().arg("verify").args(more).arg("--store").arg(site.store()), expected));
+        format!("{out}{err}")
+    };
+    assert_eq!(last_line(&verify(&[], 0)), "3 of 3 checkpoints of job job ok");
+    std::fs::remove_file(site.store().join("job/sim.it_3/group-0001.manifest")).expect("removed");
+    let text = verify(&[], 4);
+    assert_eq!(last_line(&text), "PARTLY: 2 of 3 checkpoints of job job ok; not complete: sim.it_3");
+    assert!(text.contains("sim.it_3: not complete"), "{text}");
+    let text = verify(&["sim.it_9"], 1);
+    assert!(text.contains("job job has no checkpoint sim.it_9") && text.contains("sim.it_2"), "{text}");
+    std::fs::write(site.store().join("job/sim.it_1/pruned"), b"").expect("marked");
+    let text = verify(&["sim.it_1"], 1);
+    assert!(text.contains("sim.it_1 was pruned"), "{text}");
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let site = Site::new();
+    site.write("x", b"1");
+    site.save(&[], 0);
+    let store = site.store();
+    let store = store.to_str().expect("UTF-8");
+    for args in [
+        &["config", "defaults"][..],
+        &["--help"],
+        &["save", "--help"],
+        &["--version"],
+        &["list", "--store", store],
+        &["list", "--json", "--store", store],
+        &["show", "--store", store],
+        &["verify", "--store", store],
+        &["prune", "--keep", "1", "--store", store],
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("opened");
+        let output = mcr().args(args).stdout(full).output().expect("it starts");
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {err}");
+        assert!(err.contains("standard output cannot be written"), "{args:?}: {err}");
+        // A reader that is gone.
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = mcr().args(args).stdout(writer).output().expect("it starts");
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+    }
+    // An error that cannot be told is an error still.
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("opened");
+    let status = mcr().args(["list", "--store", "/nowhere/at/all"]).stderr(full).status().expect("it starts");
+    assert_eq!(status.code(), Some(1));
+}
+
+#[test]
+fn names_never_reach_the_terminal_raw_and_different_ones_are_shown_differently() {
+    let site = Site::new();
+    for name in [&b"a\xff"[..], b"a\xfe", b"n\nl", b"\x1b[31mred"] {
+        site.write(std::ffi::OsStr::from_bytes(name), b"x");
+    }
+    std::os::unix::fs::symlink("x", site.data().join("li\x1b[1mnk")).expect("linked");
+    let (out, err) = site.save(&[], 4);
+    let shown = said(&run(mcr().args(["show", "--files", "--store"]).arg(site.store()), 0));
+    for text in [&out, &err, &shown.0, &shown.1] {
+        assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+    }
+    let lines: Vec<&str> = shown.0.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    for name in [r"a\xff", r"a\xfe", r"n\x0al", r"\x1b[31mred"] {
+        assert!(lines.contains(&name), "{name}: {lines:?}");
+    }
+    let report = run_json(mcr().args(["show", "--files", "--store"]).arg(site.store()), 0);
+    let paths: std::collections::BTreeSet<String> =
+        report["files"].as_array().expect("files").iter().map(|file| file["path"].to_string()).collect();
+    assert_eq!(paths.len(), 4, "{paths:?}");
+}
+
+#[test]
+fn a_checkpoint_that_vanishes_before_it_is_saved_leaves_a_line_in_the_agents_log() {
+    let site = Site::new();
+    let config = site.dir.path().join("cnc.toml");
+    let (watch, state) = (site.data(), site.dir.path().join("state"));
+    // Nobody listens on port 1: nothing is ever saved.
+    let text = format!(
+        "[cnc]\njob = \"job\"\nwatch = {watch:?}\nstate-file = {state:?}\naggregators = [\"127.0.0.1:1\"]\nranks = 1\n\
+         layout = \"{{checkpoint}}.rank_{{rank}}.h5\"\nquiet-ms = 20\ncheckpoint-quiet-ms = 20\n"
+    );
+    std::fs::write(&config, text).expect("written");
+    let agent = Daemon::start(mcr().env("MCR_LOG", "debug").arg("cnc").arg("--config").arg(&config));
+    write_rank(&site.data(), 1, 0, 500);
+    agent.wait_for_log("settled");
+    std::fs::remove_file(site.data().join("sim.it_1.rank_0.h5")).expect("removed");
+    let line = agent.wait_for_log("vanished before it was");
+    assert!(line.contains("sim.it_1"), "{line}");
+}
+
+#[test]
+fn every_command_says_its_exit_codes() {
+    for command in ["save", "list", "show", "verify", "prune", "status", "config", "bench", "restart"] {
+        let (out, _) = said(&run(mcr().args([command, "--help"]), 0));
+        assert!(out.contains("Exit status: 0"), "{command}: {out}");
+    }
+}
