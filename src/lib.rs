@@ -38,6 +38,9 @@
 //! | 11 | seal | `src/container/writer.rs` | [`seal`] | [`container::SealedContainer`]: under its final name; meanwhile [`manifest::write`] syncs its manifest under a temporary one |
 //! | 12 | commit | `src/manifest.rs` | [`manifest::commit`] | [`manifest::Manifest`]: from here on a restart sees the group |
 //!
+//! Before row 5, `anc/src/hub.rs` asks the store which incarnation of the job may commit (`admit` in
+//! `anc/src/incarnation.rs`), and before row 12 once more. A rank whose files are older than that incarnation is awaited anew.
+//!
 //! A variable's bytes come from whoever implements `anc/src/source.rs`: `RemoteSource` (`anc/src/fetch.rs`) asks the
 //! agents, which read the file again and compare; `LocalSource` (`cli/src/local.rs`) reads it here. What arrives is compared with
 //! the digest of row 2 before it is written, so a file that changed meanwhile spoils this checkpoint only, openly; only
@@ -52,6 +55,7 @@
 //! | # | step | where | function | gives |
 //! |---|---|---|---|---|
 //! | 1 | choose | `src/manifest.rs` | [`manifest::list`] | [`manifest::CheckpointState`], newest first; only complete ones count |
+//! | 1b | decide | `cli/src/decide.rs` | `role`, `decide` | [`incarnation::Incarnation`]: the first node of a start decides, the others follow |
 //! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the container's index, and those of older containers that it refers to |
 //! | 3 | read | `src/container/reader.rs` | [`container::ContainerReader::read_segment`] | [`container::StoredSegment`], its checksum compared |
 //! | 4 | decompress | `src/codec/mod.rs` | [`codec::Chain::decode`] | raw bytes of a segment; of the older one that it was coded with first, if it was |
@@ -64,6 +68,8 @@
 //!
 //! - **A checkpoint exists if and only if valid manifests in its directory cover all of its groups**
 //!   ([`manifest::CheckpointState::is_complete`]). There is no root file, no lock and no state elsewhere.
+//! - **Of the checkpoints of a job the newest is that of the newest incarnation, and within it the one that the application
+//!   wrote last** ([`manifest::Place`]). What was not whole when a newer incarnation began never becomes whole.
 //! - The order of a commit is the only one that types allow: only [`container::UnsealedContainer::seal`] makes a
 //!   [`container::SealedContainer`], and only that can be committed. A writer that is dropped leaves a temporary name that
 //!   no reader looks at. `tests/crash` stops a store after every operation in turn.
@@ -107,12 +113,12 @@ pub mod filter;
 pub mod gathered;
 pub mod header;
 pub mod ids;
+pub mod incarnation;
 pub mod manifest;
 pub mod merge;
 pub mod plan;
 pub mod prune;
 pub mod reuse;
-pub mod runs;
 pub mod slabs;
 pub mod store;
 pub mod units;

@@ -9,19 +9,24 @@ use crate::container::{
     container_path,
 };
 use crate::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank, natural_cmp};
+use crate::incarnation::{self, Incarnation, Incarnations};
 use crate::plan::Scheme;
-use crate::store::{Advice, Store, StoreError, TempFile, visible};
+use crate::store::{Advice, Store, StoreError, TempFile, create_dirs, visible};
 use crate::units::{RawBytes, StoredBytes};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// The version of manifests that this build writes, and the newest that it reads.
-pub const MANIFEST_VERSION: u32 = 2;
+/// The version of manifests that this build writes and reads.
+pub const MANIFEST_VERSION: u32 = 1;
 /// The most bytes of a manifest: room for a million files.
 pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 /// A directory with a file of this name was pruned; what is left in it, kept checkpoints refer to.
 pub(crate) const PRUNED: &str = "pruned";
+/// A directory with a file of this name is of a checkpoint that is not whole, whatever its manifests say; the text says why.
+const SPOILED: &str = "spoiled";
+/// The most bytes of that text.
+const SPOILED_BYTES_MAX: u64 = 1024;
 const MANIFEST_SUFFIX: &str = ".manifest";
 
 /// What a committed group says about itself.
@@ -31,11 +36,9 @@ pub struct Manifest {
     pub job: JobId,
     /// The checkpoint.
     pub checkpoint: CheckpointId,
-    /// Order of checkpoints in time: the newest has the highest, the maximum over its groups.
-    pub sequence: u64,
-    /// Identity of the application run that saved it, or nothing where that is not known. Manifests of two runs never
-    /// make one checkpoint.
-    pub run: String,
+    /// Number of the incarnation of the job that saved it; 0 where the job had none. Manifests of two incarnations never make
+    /// one checkpoint.
+    pub incarnation: u32,
     /// Ranks of the job.
     pub ranks: u32,
     /// Groups of the checkpoint.
@@ -52,8 +55,12 @@ pub struct Manifest {
     pub scheme: Scheme,
     /// How codecs were chosen.
     pub profile: String,
-    /// When the newest of the files was last modified, in milliseconds since 1970, by the clocks of their nodes.
+    /// When the application wrote the newest of the files, in milliseconds since 1970, by the clock of its node. Within an
+    /// incarnation the order of checkpoints.
     pub written_unix_ms: i64,
+    /// Why it cannot be known that all files are of one step, if it cannot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<String>,
     /// When the commit began, in milliseconds since 1970, by the clock of the aggregator.
     pub created_unix_ms: u64,
     /// From the first announced header to the commit, in milliseconds.
@@ -77,6 +84,11 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// Where its checkpoint stands in the order, as far as this group tells.
+    pub fn place(&self) -> Place {
+        Place { incarnation: self.incarnation, written_unix_ms: self.written_unix_ms }
+    }
+
     /// Bytes of the group's files together.
     pub fn file_bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| file.bytes.saturating_add(sum))
@@ -90,27 +102,12 @@ pub struct ManifestContainer {
     pub name: String,
     /// Its length.
     pub bytes: u64,
-    /// BLAKE3 of it.
+    /// BLAKE3 of its frame: all but the stored bytes of the segments, whose checksums the frame has.
     #[serde(with = "hex")]
     pub digest: Digest,
-    /// What of it the digest covers.
-    #[serde(default)]
-    pub digest_of: DigestOf,
     /// BLAKE3 of its stored index.
     #[serde(with = "hex")]
     pub index_digest: Digest,
-}
-
-/// What the digest of a container covers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DigestOf {
-    /// Every byte, as in manifests of version 1.
-    #[default]
-    Whole,
-    /// All but the stored bytes of the segments; their checksums are in what it covers, and digests of what they decode
-    /// to as well.
-    Frame,
 }
 
 /// A file of a manifest.
@@ -123,18 +120,32 @@ pub struct ManifestFile {
     pub rank: Rank,
     /// Its length.
     pub bytes: u64,
+    /// When it was last modified, in nanoseconds since 1970.
+    pub modified_ns: i64,
     /// BLAKE3 of it.
     #[serde(with = "hex")]
     pub digest: Digest,
 }
 
+/// Where a checkpoint stands in the order of the checkpoints of its job: the incarnation comes first, then the time at which
+/// the application wrote it. Among equals the name decides. The order of commits means nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Place {
+    /// Number of the incarnation.
+    pub incarnation: u32,
+    /// The newest of its files, in milliseconds since 1970.
+    pub written_unix_ms: i64,
+}
+
 /// What a manifest says and the container does not know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestDraft {
-    /// Order in time; see [`next_sequence`].
-    pub sequence: u64,
-    /// Identity of the application run, or nothing.
-    pub run: String,
+    /// Number of the incarnation, or 0.
+    pub incarnation: u32,
+    /// When the newest of the files was written, in milliseconds since 1970.
+    pub written_unix_ms: i64,
+    /// Why it cannot be known that all files are of one step, if it cannot.
+    pub doubt: Option<String>,
     /// Ranks of the job.
     pub ranks: u32,
     /// Ranks of each group but perhaps the last.
@@ -187,11 +198,11 @@ pub fn write(
         path: file.path.clone(),
         rank: file.rank,
         bytes: file.bytes,
+        modified_ns: file.modified_ns,
         digest: file.digest,
     };
     let manifest = Manifest {
-        sequence: draft.sequence,
-        run: draft.run,
+        incarnation: draft.incarnation,
         ranks: draft.ranks,
         groups: grouping.groups(),
         group_size: draft.group_size,
@@ -200,18 +211,13 @@ pub fn write(
         rank_count: ranks.end - ranks.start,
         scheme: index.scheme(),
         profile: draft.profile,
-        written_unix_ms: index.files().iter().map(|file| file.modified_ns / 1_000_000).max().unwrap_or(0),
+        written_unix_ms: draft.written_unix_ms,
+        doubt: draft.doubt,
         created_unix_ms: draft.created_unix_ms,
         elapsed_ms: draft.elapsed_ms,
         raw_bytes: index.raw_bytes(),
         stored_bytes: StoredBytes(bytes),
-        container: ManifestContainer {
-            name: container_name(group),
-            bytes,
-            digest,
-            digest_of: DigestOf::Frame,
-            index_digest,
-        },
+        container: ManifestContainer { name: container_name(group), bytes, digest, index_digest },
         references: index.references().iter().map(|reference| ContainerRef::clone(reference)).collect(),
         in_a_row: draft.in_a_row,
         decisions: draft.decisions,
@@ -341,47 +347,46 @@ impl Manifest {
 
     /// Reads the text of a manifest. `path` is for messages.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, ReadError> {
-        const LAST_LINE_LEN: usize = "blake3 \n".len() + 64;
         let path = || path.to_path_buf();
         let invalid = |what: String| ReadError::Invalid { path: path(), part: "the manifest", what };
         let Some(rest) = text.strip_prefix(b"mcr-manifest ") else {
             return Err(ReadError::NotOurs { path: path(), what: "the manifest", at: 0 });
         };
         let version = rest.split(|&b| b == b'\n').next().and_then(|line| std::str::from_utf8(line).ok());
-        let version = match version.and_then(|v| v.parse().ok()) {
-            None | Some(0) => return Err(invalid("its first line has no version".into())),
+        match version.and_then(|version| version.parse::<u32>().ok()) {
+            Some(MANIFEST_VERSION) => {}
             Some(found) if found > MANIFEST_VERSION => {
                 return Err(ReadError::TooNew { path: path(), found, newest: MANIFEST_VERSION });
             }
-            Some(version) => version,
-        };
-        let cut = ReadError::Cut {
-            path: path(),
-            what: "the last line of the manifest",
-            needed: LAST_LINE_LEN as u64,
-            found: text.len() as u64,
-        };
-        let Some((body, last)) = text.len().checked_sub(LAST_LINE_LEN).map(|at| text.split_at(at)) else {
-            return Err(cut);
-        };
-        let recorded = last.strip_prefix(b"blake3 ").and_then(|hex| hex.strip_suffix(b"\n"));
-        // One spelling: lower case, so that every flipped bit is noticed.
-        let recorded = recorded.and_then(|hex| {
-            let text = std::str::from_utf8(hex).ok()?;
-            text.parse::<Digest>().ok().filter(|digest| digest.to_hex() == text)
-        });
-        let recorded = recorded.ok_or(cut)?;
-        let found = Digest::of(body);
-        if found != recorded {
-            return Err(ReadError::Digest { path: path(), what: "the manifest".into(), found, recorded });
+            _ => return Err(invalid("its first line has no version".into())),
         }
+        let body = checked_body(text, &path(), "the manifest")?;
         let json = body.iter().position(|&b| b == b'\n').map_or(&[][..], |line| &body[line + 1..]);
-        let mut manifest: Self = serde_json::from_slice(json).map_err(|error| invalid(error.to_string()))?;
-        if version == 1 {
-            manifest.container.digest_of = DigestOf::Whole; // a key that it does not have
-        }
+        let manifest: Self = serde_json::from_slice(json).map_err(|error| invalid(error.to_string()))?;
         manifest.check().map_err(invalid)?;
         Ok(manifest)
+    }
+}
+
+/// The text before the last line, `blake3 ` and the digest of that text, if the digest agrees.
+pub(crate) fn checked_body<'a>(text: &'a [u8], path: &Path, what: &'static str) -> Result<&'a [u8], ReadError> {
+    const LAST_LINE_LEN: usize = "blake3 \n".len() + 64;
+    let (needed, found) = (LAST_LINE_LEN as u64, text.len() as u64);
+    let cut = ReadError::Cut { path: path.to_path_buf(), what, needed, found };
+    let Some((body, last)) = text.len().checked_sub(LAST_LINE_LEN).map(|at| text.split_at(at)) else {
+        return Err(cut);
+    };
+    let recorded = last.strip_prefix(b"blake3 ").and_then(|hex| hex.strip_suffix(b"\n"));
+    // One spelling: lower case, so that every flipped bit is noticed.
+    let recorded = recorded.and_then(|hex| {
+        let text = std::str::from_utf8(hex).ok()?;
+        text.parse::<Digest>().ok().filter(|digest| digest.to_hex() == text)
+    });
+    let recorded = recorded.ok_or(cut)?;
+    let found = Digest::of(body);
+    match found == recorded {
+        true => Ok(body),
+        false => Err(ReadError::Digest { path: path.to_path_buf(), what: what.into(), found, recorded }),
     }
 }
 
@@ -428,16 +433,14 @@ pub fn manifests(store: &dyn Store, job: &JobId, checkpoint: &CheckpointId) -> R
 pub struct CheckpointState {
     /// Its name.
     pub id: CheckpointId,
-    /// The highest of its groups; 0 where no manifest can be read.
-    pub sequence: u64,
+    /// Where it stands in the order of checkpoints: its newest file of all groups. `None` where no manifest can be read.
+    pub place: Option<Place>,
     /// Ranks of the job.
     pub ranks: u32,
     /// Groups it has when complete.
     pub groups: u32,
     /// Ranks of each group but perhaps the last.
     pub group_size: u32,
-    /// Identity of the run that saved it.
-    pub run: String,
     /// How the variables were put together.
     pub scheme: Scheme,
     /// How codecs were chosen.
@@ -462,6 +465,12 @@ pub struct CheckpointState {
     pub is_pruned: bool,
     /// Whether a manifest is there that cannot be read: unlike one that is missing, it was committed once.
     pub is_damaged: bool,
+    /// Why it cannot be known that all of its files are of one step, if it cannot.
+    pub doubt: Option<String>,
+    /// Whether a newer incarnation began before all of its groups were committed: it never becomes complete.
+    pub is_dead: bool,
+    /// Whether the newest incarnation went on from an older checkpoint although this one was whole.
+    pub is_set_aside: bool,
 }
 
 impl CheckpointState {
@@ -487,18 +496,25 @@ pub fn list(store: &dyn Store, job: &JobId) -> Result<Vec<CheckpointState>, Read
         Err(ReadError::Missing { .. }) => Vec::new(),
         other => other?,
     };
+    let incarnations = Incarnations::load(store, job)?;
     let mut states = Vec::with_capacity(ids.len());
     for id in ids {
-        match state(store, job, &id) {
+        match state_of(store, job, &id) {
             Err(ReadError::Missing { .. }) => {} // removed meanwhile
-            other => states.push(other?),
+            Err(error) => return Err(error),
+            Ok(mut state) => {
+                if let Some(place) = state.place {
+                    state.judge(place, incarnations.ended_by(place.incarnation), incarnations.newest());
+                }
+                states.push(state);
+            }
         }
     }
     let by_name =
         |a: &CheckpointState, b: &CheckpointState| natural_cmp(a.id.as_str().as_bytes(), b.id.as_str().as_bytes());
-    states.sort_by(|a, b| b.sequence.cmp(&a.sequence).then_with(|| by_name(b, a)));
+    states.sort_by(|a, b| b.place.cmp(&a.place).then_with(|| by_name(b, a)));
     // Of one whose manifests are all damaged only the name is left to say how old it is.
-    let (mut placed, nameless): (Vec<_>, Vec<_>) = states.into_iter().partition(|s| s.sequence > 0 || !s.is_damaged);
+    let (mut placed, nameless): (Vec<_>, Vec<_>) = states.into_iter().partition(|s| s.place.is_some() || !s.is_damaged);
     for state in nameless {
         let older = placed.iter().position(|other| by_name(other, &state).is_lt());
         placed.insert(older.unwrap_or(placed.len()), state);
@@ -506,17 +522,64 @@ pub fn list(store: &dyn Store, job: &JobId) -> Result<Vec<CheckpointState>, Read
     Ok(placed)
 }
 
-/// The complete checkpoints of a job, newest first: what a restart tries, one after the other.
+/// The complete checkpoints of a job, newest first: what a restart tries, one after the other. Those that a newer
+/// incarnation set aside come last.
 pub fn newest_restorable(
     store: &dyn Store,
     job: &JobId,
 ) -> Result<impl Iterator<Item = CheckpointState> + use<>, ReadError> {
-    Ok(list(store, job)?.into_iter().filter(CheckpointState::is_complete))
+    let (aside, line): (Vec<_>, Vec<_>) =
+        list(store, job)?.into_iter().filter(CheckpointState::is_complete).partition(|state| state.is_set_aside);
+    Ok(line.into_iter().chain(aside))
 }
 
-/// One more than any checkpoint of the job has.
-pub fn next_sequence(store: &dyn Store, job: &JobId) -> Result<u64, ReadError> {
-    Ok(list(store, job)?.iter().map(|state| state.sequence).max().map_or(1, |newest| newest.saturating_add(1)))
+/// Marks a checkpoint as not whole, whatever its manifests say: it has files that were not taken. Durable, and marking twice
+/// is marking once.
+pub fn spoil(store: &dyn Store, job: &JobId, id: &CheckpointId, why: &str) -> Result<(), StoreError> {
+    let dir = checkpoint_dir(job, id);
+    create_dirs(store, &dir)?;
+    let mut mark = store.create_temp(&dir, SPOILED)?;
+    let why: String =
+        why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(SPOILED_BYTES_MAX as usize / 4).collect();
+    mark.append(why.as_bytes())?;
+    mark.sync()?;
+    store.rename(mark.path(), &dir.join(SPOILED))?;
+    store.sync_dir(&dir)
+}
+
+/// What the mark of a checkpoint that is not whole says.
+fn spoiled(store: &dyn Store, dir: &Path) -> String {
+    let read = || {
+        let file = store.open(&dir.join(SPOILED)).ok()?;
+        let mut text = vec![0; file.len().min(SPOILED_BYTES_MAX) as usize];
+        file.read_at(0, &mut text).ok()?;
+        Some(String::from_utf8_lossy(&text).into_owned())
+    };
+    read().unwrap_or_else(|| "it has files that were not taken".into())
+}
+
+/// Whether a manifest is still in the store, as far as its name tells: one that was read never changes.
+pub fn is_there(store: &dyn Store, manifest: &Manifest) -> bool {
+    store.open(&manifest_path(&manifest.job, &manifest.checkpoint, manifest.group)).is_ok()
+}
+
+/// The manifest of a group that the application wrote last, but for one checkpoint if one is named. Reads one manifest of each checkpoint.
+pub fn newest_of_group(
+    store: &dyn Store,
+    job: &JobId,
+    group: GroupId,
+    except: Option<&CheckpointId>,
+) -> Result<Option<Manifest>, ReadError> {
+    let ids: Vec<CheckpointId> = match directories(store, Path::new(job.as_str())) {
+        Err(ReadError::Missing { .. }) => Vec::new(),
+        other => other?,
+    };
+    let manifests =
+        ids.iter().filter(|id| Some(*id) != except).filter_map(|id| read_manifest(store, job, id, group).ok());
+    Ok(manifests.max_by(|a, b| {
+        let by_name = || natural_cmp(a.checkpoint.as_str().as_bytes(), b.checkpoint.as_str().as_bytes());
+        a.place().cmp(&b.place()).then_with(by_name)
+    }))
 }
 
 /// The first of `DD0007`, `DD0007~2`, ... under which no group is committed and nothing that is still needed stands.
@@ -540,15 +603,24 @@ pub fn free_generation(store: &dyn Store, job: &JobId, label: &CheckpointId) -> 
 
 /// One checkpoint as its directory shows it.
 pub fn state(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<CheckpointState, ReadError> {
+    let mut state = state_of(store, job, id)?;
+    if let Some(place) = state.place {
+        let next = incarnation::ended_by(store, job, place.incarnation)?;
+        let newest = if next.is_some() { incarnation::newest(store, job)? } else { None };
+        state.judge(place, next.as_ref(), newest.as_ref());
+    }
+    Ok(state)
+}
+
+fn state_of(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<CheckpointState, ReadError> {
     let dir = checkpoint_dir(job, id);
     let entries = store.list_dir(&dir).map_err(ReadError::from_store)?;
     let mut found = CheckpointState {
         id: id.clone(),
-        sequence: 0,
+        place: None,
         ranks: 0,
         groups: 0,
         group_size: 0,
-        run: String::new(),
         scheme: Scheme::default(),
         profile: String::new(),
         files: 0,
@@ -561,6 +633,9 @@ pub fn state(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<Checkp
         problems: Vec::new(),
         is_pruned: entries.iter().any(|entry| entry.name == PRUNED),
         is_damaged: false,
+        doubt: None,
+        is_dead: false,
+        is_set_aside: false,
     };
     let mut there: Vec<u32> = Vec::new();
     for group in entries.iter().filter_map(|entry| group_of_manifest(&entry.name)) {
@@ -575,14 +650,17 @@ pub fn state(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<Checkp
                 found.add(manifest);
             }
             Ok(manifest) => {
-                found.sequence = found.sequence.max(manifest.sequence);
+                found.place = found.place.max(Some(manifest.place()));
                 found.references.extend(manifest.references);
                 found.problems.push(format!(
-                    "{} was saved by another run, or with other numbers of ranks and groups, than those before it",
+                    "{} is of another incarnation, or of other numbers of ranks and groups, than those before it",
                     dir.join(manifest_name(group)).display()
                 ));
             }
         }
+    }
+    if entries.iter().any(|entry| entry.name == SPOILED) {
+        found.problems.push(spoiled(store, &dir));
     }
     there.sort_unstable();
     if let Some(missing) = missing_groups(&there, found.groups) {
@@ -598,16 +676,25 @@ pub fn state(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<Checkp
 
 impl CheckpointState {
     fn agrees(&self, manifest: &Manifest) -> bool {
-        (self.ranks, self.groups, self.group_size, self.run.as_str())
-            == (manifest.ranks, manifest.groups, manifest.group_size, manifest.run.as_str())
+        (self.ranks, self.groups, self.group_size) == (manifest.ranks, manifest.groups, manifest.group_size)
+            && self.place.is_none_or(|place| place.incarnation == manifest.incarnation)
+    }
+
+    /// What the next incarnation and the newest one mean for it.
+    fn judge(&mut self, place: Place, next: Option<&Incarnation>, newest: Option<&Incarnation>) {
+        self.is_set_aside = newest.is_some_and(|newest| newest.sets_aside(&self.id));
+        let Some(next) = next else { return };
+        self.is_dead = next.is_death_of(&self.id, place);
+        if self.is_dead {
+            self.problems.push(format!("{} began before it was whole, so it never becomes whole", next.describe()));
+        }
     }
 
     fn add(&mut self, manifest: Manifest) {
-        self.sequence = self.sequence.max(manifest.sequence);
+        self.place = self.place.max(Some(manifest.place()));
         self.files += manifest.files.len() as u64;
         self.file_bytes = self.file_bytes.saturating_add(manifest.file_bytes());
         (self.ranks, self.groups, self.group_size) = (manifest.ranks, manifest.groups, manifest.group_size);
-        self.run = manifest.run;
         self.scheme = manifest.scheme;
         self.profile = manifest.profile;
         self.raw_bytes.0 = self.raw_bytes.0.saturating_add(manifest.raw_bytes.0);
@@ -615,6 +702,7 @@ impl CheckpointState {
         self.created_unix_ms = self.created_unix_ms.min(manifest.created_unix_ms);
         self.elapsed_ms = self.elapsed_ms.max(manifest.elapsed_ms);
         self.references.extend(manifest.references);
+        self.doubt = self.doubt.take().or(manifest.doubt);
     }
 }
 

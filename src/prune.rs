@@ -65,10 +65,10 @@ fn is_being_written(store: &dyn Store, job: &JobId, id: &CheckpointId) -> bool {
 /// Which checkpoints go. `states` are newest first, and so is what is returned.
 fn doomed<'a>(states: &'a [CheckpointState], options: &PruneOptions) -> Vec<&'a CheckpointState> {
     let Some(newest) = states.iter().find(|state| state.is_complete()) else { return Vec::new() };
-    let is_before_newest = |state: &CheckpointState| match state.sequence {
+    let is_before_newest = |state: &CheckpointState| match state.place {
         // No manifest of it can be read, so only its name tells.
-        0 => natural_cmp(state.id.as_str().as_bytes(), newest.id.as_str().as_bytes()) == Ordering::Less,
-        sequence => sequence < newest.sequence,
+        None => natural_cmp(state.id.as_str().as_bytes(), newest.id.as_str().as_bytes()) == Ordering::Less,
+        place => place < newest.place,
     };
     let mut complete = 0;
     let mut goes = |state: &CheckpointState| match state.is_complete() {

@@ -7,7 +7,7 @@ use crate::filter::put_on;
 use crate::gathered::Gathered;
 use crate::header::{Extent, FileHeader, VariableHeader};
 use crate::ids::{CheckpointId, Digest, GroupId, JobId};
-use crate::manifest::{self, DigestOf, Manifest};
+use crate::manifest::{self, Manifest};
 use crate::store::{Advice, Store};
 use crate::units::{RawBytes, StoredBytes};
 use serde::Serialize;
@@ -140,11 +140,8 @@ fn verify_group(
     let own = &set.readers()[0];
     report.segments += own.index().segments().len() as u64;
     report.stored_bytes += StoredBytes(own.bytes());
-    let (what, found) = match manifest.container.digest_of {
-        DigestOf::Whole => ("the container", own.whole_digest()?),
-        // The stored bytes are proved by their checksums, and by the digests of all that they decode to.
-        DigestOf::Frame => ("the frame of the container", own.frame_digest()?),
-    };
+    // The stored bytes are proved by their checksums, and by the digests of all that they decode to.
+    let (what, found) = ("the frame of the container", own.frame_digest()?);
     if found != manifest.container.digest {
         let (path, what, recorded) = (own.path().into(), what.into(), manifest.container.digest);
         report.problem(group, &ReadError::Digest { path, what, found, recorded });

@@ -4,6 +4,7 @@
 
 use crate::source::{FetchError, Source, Wanted};
 use bytes::Bytes;
+use mcr_proto::clock::PeerClock;
 use mcr_proto::data::DataFrame;
 use mcr_proto::{FETCH_BYTES_MAX, FRAME_BYTES, FRAME_BYTES_MIN, v1};
 use mcrengine::header::FileHeader;
@@ -28,6 +29,10 @@ pub struct AgentLink {
     pub session: u64,
     /// Host name, for people.
     pub node: String,
+    /// What else the agent said of itself.
+    pub about: About,
+    /// The agent's steady clock, as its messages show it.
+    pub clock: PeerClock,
     /// Taken away at the end, so that the stream to the agent ends as well.
     out: Mutex<Option<Frames>>,
     /// The hub's messages; it never waits for an agent.
@@ -40,6 +45,21 @@ pub struct AgentLink {
     next_fetch: AtomicU64,
     /// Flush threads are not the runtime's, but wait for room in its queue with a deadline.
     runtime: tokio::runtime::Handle,
+}
+
+/// What an agent says of itself when it connects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// The identity of its incarnation; empty for a start by hand.
+    pub identity: String,
+    /// The directory that it watches, for people.
+    pub watch: String,
+    /// Ranks of the job; 0 where it does not know.
+    pub ranks: u32,
+    /// Where that number comes from, for people.
+    pub ranks_from: String,
+    /// Its steady clock when it connected: what is older was not seen being written.
+    pub began_clock_ns: i64,
 }
 
 type Frames = tokio::sync::mpsc::Sender<Result<v1::ToAgent, Status>>;
@@ -69,7 +89,8 @@ struct Failed {
 
 impl AgentLink {
     /// A link whose messages go to `out`. Within a tokio runtime.
-    pub fn new(session: u64, node: String, out: Frames) -> Arc<Self> {
+    pub fn new(session: u64, node: String, about: About, out: Frames) -> Arc<Self> {
+        let clock = PeerClock::default();
         let (pending, next_fetch) = (Mutex::default(), AtomicU64::new(1));
         let (answers, to_send) = tokio::sync::mpsc::channel(ANSWERS_MAX);
         let (ended, runtime) = (watch::Sender::new(false), tokio::runtime::Handle::current());
@@ -77,7 +98,8 @@ impl AgentLink {
         let sending = Mutex::new(Some(out.clone()));
         let link = {
             let sent_data = AtomicBool::new(false);
-            Arc::new(Self { session, node, out: sending, answers, ended, pending, sent_data, next_fetch, runtime })
+            let out = sending;
+            Arc::new(Self { session, node, about, clock, out, answers, ended, pending, sent_data, next_fetch, runtime })
         };
         link.runtime.spawn(send_answers(to_send, out, Arc::downgrade(&link), end));
         link
@@ -307,6 +329,10 @@ pub struct Announced {
     pub announce_id: u64,
     /// The rank's files, in the order of the announcement.
     pub files: Arc<Vec<FileHeader>>,
+    /// When the newest of them was written, in nanoseconds since 1970 by the clock of its node.
+    pub written_unix_ns: i64,
+    /// The same by the agent's steady clock.
+    pub changed_clock_ns: i64,
     /// Room for announcements in this process's memory, given back with the last copy.
     pub room: Option<Arc<tokio::sync::OwnedSemaphorePermit>>,
 }
@@ -405,7 +431,7 @@ mod tests {
     fn link() -> Linked {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let (out, taken) = tokio::sync::mpsc::channel(4);
-        let link = runtime.block_on(async { AgentLink::new(1, "n1".into(), out) });
+        let link = runtime.block_on(async { AgentLink::new(1, "n1".into(), About::default(), out) });
         Linked { link, _taken: taken, _runtime: runtime }
     }
 

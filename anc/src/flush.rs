@@ -11,7 +11,7 @@ use mcrengine::classify::{Naming, VariableRef, classify};
 use mcrengine::codec::{Apart, Basis, Chain, Profile, Scratch, StoreRate, cores, threads_of_each};
 use mcrengine::container::{ContainerWriter, Contents, ReadError, StoredSegment};
 use mcrengine::header::FileHeader;
-use mcrengine::ids::{CheckpointId, Digest, GroupId, Grouping, JobId};
+use mcrengine::ids::{CheckpointId, Digest, GroupId, Grouping, JobId, Rank};
 use mcrengine::manifest::{self, Manifest, ManifestDraft};
 use mcrengine::merge::{Layout, merge, runs};
 use mcrengine::plan::{Piece, PlanOptions, SegmentPlan};
@@ -77,10 +77,10 @@ pub struct Flush<'a> {
     pub grouping: Grouping,
     /// GROUP_SIZE.
     pub group_size: u32,
-    /// Identity of the application run, or empty.
-    pub run: String,
-    /// Its place in the order of checkpoints, where the caller knows it; else the next of the job.
-    pub sequence: Option<u64>,
+    /// Number of the incarnation of the job, or 0.
+    pub incarnation: u32,
+    /// When the application wrote the newest of the files, in milliseconds since 1970.
+    pub written_unix_ms: i64,
     /// The files of the group's ranks, in rank order.
     pub files: Arc<Vec<FileHeader>>,
     /// Where their bytes are.
@@ -91,9 +91,14 @@ pub struct Flush<'a> {
     pub budget: &'a Arc<Budget>,
     /// What earlier flushes left, and this one leaves.
     pub spare: &'a Spare,
-    /// Asked once the container is durable: waits until the group may be committed, or says that it may not. For who
-    /// has several checkpoints under way, of which none must exist before an older one.
-    pub may_commit: &'a (dyn Fn() -> bool + Sync),
+    /// Why it cannot be known that all files are of one step, if it cannot.
+    pub doubt: Option<String>,
+    /// The newest manifest of each group, as far as earlier flushes of this process know it.
+    pub newest: &'a NewestOfGroups,
+    /// Asked once the container is durable: waits until the group may be committed, or says why it may not. For callers
+    /// with several checkpoints under way, of which none must exist before an older one; and for an incarnation that may be
+    /// over by now.
+    pub may_commit: &'a (dyn Fn() -> Result<(), FlushError> + Sync),
     /// Who watches.
     pub observer: &'a dyn Observer,
     /// Milliseconds since 1970, for the manifest.
@@ -175,9 +180,54 @@ pub enum FlushError {
     /// An older checkpoint was not committed, so this one is not either.
     #[error("a checkpoint before it failed")]
     NotItsTurn,
+    /// Another incarnation of the job is the newest; this one commits nothing more.
+    #[error("{0}")]
+    Fenced(String),
+    /// Another incarnation began while this was flushed.
+    #[error("another incarnation of the job began meanwhile; looked at again")]
+    Overtaken,
+    /// These ranks' files are not of the incarnation and step that is saved now; each with the reason.
+    #[error("{}", stale_ranks(.0))]
+    Stale(Vec<(Rank, String)>),
     /// A mistake of ours. Nothing was committed.
     #[error("the flush panicked: {0}; report this")]
     Panicked(String),
+}
+
+fn stale_ranks(ranks: &[(Rank, String)]) -> String {
+    let all: Vec<String> = ranks.iter().take(4).map(|(rank, why)| format!("{rank}: {why}")).collect();
+    let more = if ranks.len() > 4 { format!("; and {} more ranks", ranks.len() - 4) } else { String::new() };
+    format!("{}{more}", all.join("; "))
+}
+
+/// The newest manifest of each group that this process committed or looked up, without the list of its files. Manifests never
+/// change; one that is gone is looked up again.
+#[derive(Debug, Default)]
+pub struct NewestOfGroups(Mutex<HashMap<(JobId, GroupId), Manifest>>);
+
+/// Groups that are remembered; with more, all are looked up again.
+const NEWEST_MAX: usize = 4096;
+
+impl NewestOfGroups {
+    fn get(&self, job: &JobId, group: GroupId) -> Option<Manifest> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&(job.clone(), group)).cloned()
+    }
+
+    fn put(&self, manifest: &Manifest) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= NEWEST_MAX {
+            all.clear();
+        }
+        let slot = all.entry((manifest.job.clone(), manifest.group));
+        let known = slot.or_insert_with(|| Manifest { files: Vec::new(), ..manifest.clone() });
+        if known.place() < manifest.place() {
+            *known = Manifest { files: Vec::new(), ..manifest.clone() };
+        }
+    }
+
+    fn forget(&self, job: &JobId, group: GroupId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(job.clone(), group));
+    }
 }
 
 /// Runs a part of a flush on a thread that others wait for: a panic is told as an error, so that they do not wait for ever.
@@ -197,10 +247,6 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     let Flush { store, files, options, .. } = &flush;
     // First, so that whoever comes second is told at once.
     let mut writer = ContainerWriter::create(*store, &flush.job, &flush.checkpoint, flush.group)?;
-    let sequence = match flush.sequence {
-        Some(known) => known,
-        None => manifest::next_sequence(*store, &flush.job)?,
-    };
     let newest = if options.reuse { newest_of_group(&flush) } else { None };
     let reuse = newest.as_ref().map_or_else(ReuseIndex::empty, |newest| held(&flush, newest));
 
@@ -229,10 +275,11 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     })?;
     let decisions = choosing.finish(&flush.checkpoint);
     let draft = ManifestDraft {
-        sequence,
+        incarnation: flush.incarnation,
+        written_unix_ms: flush.written_unix_ms,
+        doubt: flush.doubt.clone(),
         ranks: flush.grouping.ranks(),
         group_size: flush.group_size,
-        run: flush.run.clone(),
         profile: options.profile.to_string(),
         created_unix_ms: flush.now_unix_ms,
         elapsed_ms: started.elapsed().as_millis() as u64,
@@ -245,18 +292,23 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     let (sealed, manifest) = container.seal(*store, |container| manifest::write(*store, container, draft))?;
     options.store_speed.wrote(sealed.summary().bytes(), writing + begun.elapsed());
     let manifest = manifest?;
-    if !(flush.may_commit)() {
-        return Err(FlushError::NotItsTurn);
-    }
-    Ok(manifest::commit(*store, sealed, manifest)?)
+    (flush.may_commit)()?;
+    let manifest = manifest::commit(*store, sealed, manifest)?;
+    flush.newest.put(&manifest);
+    Ok(manifest)
 }
 
-/// The newest checkpoint of this group, if there is one.
+/// The newest checkpoint of this group, if there is one: the one that the application wrote last.
 fn newest_of_group(flush: &Flush<'_>) -> Option<Manifest> {
-    manifest::list(flush.store, &flush.job).ok().and_then(|all| {
-        (all.into_iter().filter(|state| state.id != flush.checkpoint))
-            .find_map(|state| manifest::read_manifest(flush.store, &flush.job, &state.id, flush.group).ok())
-    })
+    let (store, job, group) = (flush.store, &flush.job, flush.group);
+    let known = flush.newest.get(job, group).filter(|known| known.checkpoint != flush.checkpoint);
+    if known.as_ref().is_some_and(|known| manifest::is_there(store, known)) {
+        return known;
+    }
+    flush.newest.forget(job, group);
+    let newest = manifest::newest_of_group(store, job, group, Some(&flush.checkpoint)).ok().flatten()?;
+    flush.newest.put(&newest);
+    Some(newest)
 }
 
 /// What it holds, or nothing where it cannot be read: reuse saves bytes, it is never a reason to fail.

@@ -60,6 +60,8 @@ pub enum Reason {
     Store(String),
     /// A newer checkpoint is whole, and too many older ones are waiting.
     Overtaken,
+    /// Its files are of an incarnation of the job that is over.
+    Fenced(String),
     /// The aggregator is shutting down.
     Shutdown,
 }
@@ -69,7 +71,7 @@ impl Reason {
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Store(_) | Self::Shutdown => true,
-            Self::Missing(_) | Self::Overtaken => false,
+            Self::Missing(_) | Self::Overtaken | Self::Fenced(_) => false,
         }
     }
 }
@@ -86,6 +88,7 @@ impl fmt::Display for Reason {
             }
             Self::Store(error) => write!(f, "it failed {FLUSH_ATTEMPTS_MAX} times: {error}"),
             Self::Overtaken => f.write_str("newer checkpoints came before it was whole"),
+            Self::Fenced(reason) => f.write_str(reason),
             Self::Shutdown => f.write_str("the aggregator is shutting down"),
         }
     }
@@ -104,6 +107,8 @@ pub enum Event {
     RanksFailed(BTreeSet<Rank>),
     /// The store failed, or something else that may pass; the text says what.
     StoreFailed(String),
+    /// The flush found that the files are of an incarnation of the job that is over.
+    Fenced(String),
     /// Time passed.
     Tick,
     /// Too many checkpoints of this group are waiting, and this is the oldest.
@@ -170,6 +175,7 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
             }
             wait(attempts, now_ms, times)
         }
+        (Phase::Flushing { .. }, Event::Fenced(reason)) => abandon(Reason::Fenced(reason), todo),
         (Phase::Waiting { until_ms, attempts }, Event::Tick) if now_ms >= until_ms => {
             todo.push(Effect::Flush);
             Phase::Flushing { attempts }
@@ -192,7 +198,7 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
         // A late message.
         (
             phase @ (Phase::Gathering { .. } | Phase::Waiting { .. }),
-            Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_),
+            Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_) | Event::Fenced(_),
         ) => phase,
         (
             over @ (Phase::Committed(_) | Phase::Abandoned(_)),
@@ -200,6 +206,7 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
             | Event::Flushed(_)
             | Event::RanksFailed(_)
             | Event::StoreFailed(_)
+            | Event::Fenced(_)
             | Event::Tick
             | Event::Overtaken
             | Event::Shutdown,
@@ -292,6 +299,7 @@ mod tests {
             Just(Event::Flushed(id())),
             prop::collection::btree_set((0u32..2).prop_map(Rank), 0..2).prop_map(Event::RanksFailed),
             Just(Event::StoreFailed("x".into())),
+            Just(Event::Fenced("x".into())),
             Just(Event::Tick),
             Just(Event::Overtaken),
             Just(Event::Shutdown),
@@ -306,7 +314,7 @@ mod tests {
             for (later, event) in script {
                 now_ms += later;
                 // The shell only reports the end of a flush that runs.
-                if matches!(event, Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_)) {
+                if matches!(event, Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_) | Event::Fenced(_)) {
                     if !running { continue }
                     running = false;
                 }

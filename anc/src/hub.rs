@@ -4,18 +4,19 @@
 //! own, and tells agents. It never waits for work, and holds no lock.
 
 use crate::budget::Budget;
-use crate::fetch::{AgentLink, Announced, RemoteSource};
-use crate::flush::{Flush, FlushError, FlushOptions, Spare, flush_checkpoint, unpanicked};
+use crate::fetch::{About, AgentLink, Announced, RemoteSource};
+use crate::flush::{Flush, FlushError, FlushOptions, NewestOfGroups, Spare, flush_checkpoint, unpanicked};
 use crate::group::{Effect, Event, Key, Phase, Reason, Times, step};
-use crate::instance::{Instance, Written, choose_instance};
+use crate::incarnation::{Claim, Currents, Refused};
+use crate::instance::{Instance, Written, choose_instance, spoil_instance};
 use crate::observe::Observer;
 use crate::source::FetchError;
 use mcr_proto::v1;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank};
+use mcrengine::incarnation;
 use mcrengine::manifest::{self, Manifest};
-use mcrengine::runs::run_of;
-use mcrengine::store::Store;
+use mcrengine::store::{Store, StoreError};
 use mcrengine::units::{RawBytes, StoredBytes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -166,12 +167,21 @@ fn modified_ns(files: &[FileHeader]) -> i64 {
     files.iter().map(|file| file.modified_ns).max().unwrap_or(i64::MIN)
 }
 
+/// What all flushes of an aggregator share.
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// The newest incarnation of each job.
+    pub currents: Currents,
+    /// The newest manifest of each group.
+    pub newest: NewestOfGroups,
+}
+
 impl Gather {
     /// Notes what a rank announced. If it overwrote what it had announced before, whatever was written nearer to that than
     /// to this is of the content before: a checkpoint is written in less than half the time between two.
-    fn saw(&mut self, rank: Rank, files: &[FileHeader]) {
+    fn saw(&mut self, rank: Rank, files: &[FileHeader], written_unix_ns: i64) {
         let seen = Seen {
-            modified_ns: modified_ns(files),
+            modified_ns: written_unix_ns,
             files: files.iter().map(|file| (file.path.clone(), file.digest)).collect(),
         };
         if let Some(before) = self.last.get(&rank) {
@@ -224,6 +234,9 @@ pub struct Hub {
     serial: u64,
     /// A thread is looking which committed checkpoints exist.
     looking: bool,
+    shared: Arc<Shared>,
+    /// For each job the highest rank that announced beyond the number of ranks that its agent says, and its node.
+    beyond: BTreeMap<JobId, (Rank, String)>,
     draining: Option<oneshot::Sender<()>>,
     /// Starts a flush; a test's own one decides itself when it ends, and how.
     launch: fn(FlushWork, mpsc::Sender<HubEvent>) -> std::io::Result<()>,
@@ -249,10 +262,17 @@ impl Hub {
             started: Instant::now(),
             serial: 0,
             looking: false,
+            shared: Arc::default(),
+            beyond: BTreeMap::new(),
             draining: None,
             launch: launch_flush,
         };
         (hub, events, receiver)
+    }
+
+    /// What its flushes share, for those who greet agents.
+    pub fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
     }
 
     /// Until shutdown: one event after the other; a tick only while something waits for its time.
@@ -444,15 +464,44 @@ impl Hub {
             return refuse(&announced, &label, Reason::Shutdown.to_string(), true);
         }
         let Some(grouping) = Grouping::new(ranks, self.options.group_size) else {
-            return refuse(
-                &announced,
-                &label,
-                "nobody says how many ranks the job has; set `ranks` for the agent or the aggregator".into(),
-                false,
+            let why = format!(
+                "{rank} NOT SAVED: the number of ranks is unknown; give --ranks, or ranks in [cnc] or [anc], or SLURM_NTASKS"
             );
+            return refuse(&announced, &label, why, false);
+        };
+        let about = &announced.link.about;
+        let from = |about: &About| match about.ranks {
+            0 => "the newest checkpoint, or ranks in [anc]".to_owned(),
+            _ => about.ranks_from.clone(),
         };
         if rank.0 >= grouping.ranks() {
-            return refuse(&announced, &label, format!("{rank} of a job that has {} ranks", grouping.ranks()), false);
+            let (ranks, from) = (grouping.ranks(), from(about));
+            let why =
+                format!("{rank} NOT SAVED: ranks = {ranks} (from {from}) means ranks 0 to {}; set ranks", ranks - 1);
+            self.beyond(&job, &label, rank, &announced, &why);
+            return refuse(&announced, &label, why, false);
+        }
+        if let Some((highest, node)) = self.beyond.get(&job).filter(|(highest, _)| highest.0 >= grouping.ranks()) {
+            let why = format!(
+                "{rank} NOT SAVED: ranks = {} (from {}), but node {node} has files of {highest}; set ranks",
+                grouping.ranks(),
+                from(about)
+            );
+            return refuse(&announced, &label, why, true);
+        }
+        let says_else = |a: &&Agent| a.job == job && ![0, grouping.ranks()].contains(&a.link.about.ranks);
+        if let Some(other) = self.agents.values().find(says_else) {
+            let why = format!(
+                "{rank} NOT SAVED: the agents of job {job} disagree on its number of ranks: {} (node {}, from {}) and {} (node {}, from {}); \
+                 nothing is saved until they agree",
+                grouping.ranks(),
+                announced.link.node,
+                from(about),
+                other.link.about.ranks,
+                other.link.node,
+                from(&other.link.about)
+            );
+            return refuse(&announced, &label, why, true);
         }
         let key = Key { group: grouping.group_of(rank), job, label };
         if let Some(agent) = self.agents.get_mut(&announced.link.session) {
@@ -483,7 +532,7 @@ impl Hub {
         let replaced = match gather.phase {
             Phase::Flushing { .. } => {
                 // Noted now: it may be withdrawn before the flush ends, and still tells which content came before.
-                gather.saw(rank, &announced.files);
+                gather.saw(rank, &announced.files, announced.written_unix_ns);
                 gather.next.insert(rank, announced.clone())
             }
             Phase::Committed(_) => {
@@ -492,7 +541,7 @@ impl Hub {
                 return self.step(&key, Event::Announced(rank));
             }
             Phase::Gathering { .. } | Phase::Waiting { .. } | Phase::Abandoned(_) => {
-                gather.saw(rank, &announced.files);
+                gather.saw(rank, &announced.files, announced.written_unix_ns);
                 gather.announced.insert(rank, announced.clone())
             }
         };
@@ -507,6 +556,31 @@ impl Hub {
         self.drop_stale(&key);
         if self.gathers.get(&key).is_some_and(|gather| gather.announced.contains_key(&rank)) {
             self.step(&key, Event::Announced(rank));
+        }
+    }
+
+    /// A rank announced that the job does not have by the number that its agent says. The checkpoint is not whole without
+    /// it: a mark in the store says so to all groups and to every restart.
+    fn beyond(&mut self, job: &JobId, label: &CheckpointId, rank: Rank, announced: &Announced, why: &str) {
+        if self.beyond.len() >= GATHERS_MAX {
+            self.beyond.clear();
+        }
+        let highest = self.beyond.entry(job.clone()).or_insert((rank, announced.link.node.clone()));
+        if highest.0 < rank {
+            *highest = (rank, announced.link.node.clone());
+        }
+        let (store, spread, written_ms) =
+            (Arc::clone(&self.store), self.options.spread, announced.written_unix_ns / 1_000_000);
+        let (key, why) = (Key { job: job.clone(), group: GroupId(0), label: label.clone() }, why.to_owned());
+        let spoil = move || {
+            let spoiled = unpanicked(|| Ok(spoil_instance(&*store, &key, written_ms, spread, &why)?));
+            if let Err(error) = spoiled {
+                let error = error_chain(&error);
+                tracing::error!(job = %key.job, checkpoint = %key.label, error, "cannot mark a checkpoint that is not whole");
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("spoil".into()).spawn(spoil) {
+            tracing::error!(%error, "no thread to mark a checkpoint that is not whole");
         }
     }
 
@@ -573,9 +647,9 @@ impl Hub {
         if !matches!(gather.phase, Phase::Gathering { .. } | Phase::Waiting { .. }) {
             return;
         }
-        let newest = gather.announced.values().map(|a| modified_ns(&a.files)).max().unwrap_or(i64::MIN);
+        let newest = gather.announced.values().map(|a| a.written_unix_ns).max().unwrap_or(i64::MIN);
         let oldest = newest.saturating_sub(spread_ns).max(gather.not_before_ns.unwrap_or(i64::MIN));
-        let is_stale = |a: &Announced| !a.files.is_empty() && modified_ns(&a.files) < oldest;
+        let is_stale = |a: &Announced| !a.files.is_empty() && a.written_unix_ns < oldest;
         let stale: Vec<Rank> = gather.announced.iter().filter(|(_, a)| is_stale(a)).map(|(rank, _)| *rank).collect();
         for rank in stale {
             tracing::warn!(job = %key.job, checkpoint = %key.label, rank = rank.0, "older than the other ranks' files; awaited anew");
@@ -657,6 +731,7 @@ impl Hub {
             return self.step(&key, Event::RanksFailed(missing));
         }
         gather.progress = Arc::default();
+        let ranks = gather.announced.iter().map(|(rank, announced)| RankOfFlush::new(*rank, announced)).collect();
         let (files, source) = RemoteSource::new(gather.announced.values().cloned(), self.options.fetch_deadline);
         let work = FlushWork {
             store: Arc::clone(&self.store),
@@ -666,6 +741,8 @@ impl Hub {
             grouping: gather.grouping,
             files,
             source,
+            ranks,
+            shared: Arc::clone(&self.shared),
             not_before_ns: gather.not_before_ns,
             progress: Arc::clone(&gather.progress),
         };
@@ -697,30 +774,49 @@ impl Hub {
             Err(error) => {
                 tracing::warn!(job = %key.job, checkpoint = %key.label, group = key.group.0, error = error_chain(&error), "flush failed");
                 gather.problem = error_chain(&error);
-                let mut missing = BTreeSet::new();
-                if let FlushError::Fetch(FetchError::Changed { rank, .. }) = &error {
-                    missing.insert(*rank);
-                    if let Some(announced) = gather.announced.remove(rank) {
-                        // Its agent need not have noticed. If it has, it announces another time, and this says nothing.
-                        give_back(&announced, &key.label, *rank, error_chain(&error), true);
+                let event = match &error {
+                    FlushError::Fenced(reason) => Event::Fenced(reason.clone()),
+                    FlushError::Stale(ranks) => Self::stale(gather, &key.label, ranks, next.is_empty()),
+                    error => {
+                        let mut missing = BTreeSet::new();
+                        if let FlushError::Fetch(FetchError::Changed { rank, .. }) = error {
+                            missing.insert(*rank);
+                            if let Some(announced) = gather.announced.remove(rank) {
+                                // Its agent need not have noticed. If it has, it announces another time, and this says
+                                // nothing.
+                                give_back(&announced, &key.label, *rank, error_chain(error), true);
+                            }
+                        }
+                        // Whoever has lost its session since is awaited too, and announces again.
+                        let alive = |a: &Announced| self.agents.contains_key(&a.link.session) && !a.link.has_ended();
+                        gather.announced.retain(|rank, a| alive(a) || !missing.insert(*rank));
+                        // With everybody still there nobody announces again: what failed is tried again, a few times.
+                        match missing.is_empty() {
+                            true => Event::StoreFailed(error_chain(error)),
+                            false => Event::RanksFailed(missing),
+                        }
                     }
-                }
-                // Whoever has lost its session since is awaited too, and announces again.
-                let alive = |a: &Announced| self.agents.contains_key(&a.link.session) && !a.link.has_ended();
-                gather.announced.retain(|rank, a| alive(a) || !missing.insert(*rank));
-                // With everybody still there nobody announces again: what failed is tried again, a few times.
-                self.step(
-                    key,
-                    match missing.is_empty() {
-                        true => Event::StoreFailed(error_chain(&error)),
-                        false => Event::RanksFailed(missing),
-                    },
-                );
+                };
+                self.step(key, event);
             }
         }
         // Announced while the flush ran: the same content is answered, another one is taken as if it came now.
         for (rank, announced) in next {
             self.announced(announced, key.job.clone(), grouping.ranks(), key.label.clone(), rank);
+        }
+    }
+
+    /// Ranks whose files are of another step or incarnation are awaited anew; their agents announce them once they are
+    /// written again. With no rank left, the checkpoint is given up.
+    fn stale(gather: &mut Gather, label: &CheckpointId, ranks: &[(Rank, String)], is_last: bool) -> Event {
+        for (rank, reason) in ranks {
+            if let Some(announced) = gather.announced.remove(rank) {
+                give_back(&announced, label, *rank, reason.clone(), false);
+            }
+        }
+        match ranks.first() {
+            Some((_, reason)) if gather.announced.is_empty() && is_last => Event::Fenced(reason.clone()),
+            _ => Event::RanksFailed(ranks.iter().map(|(rank, _)| *rank).collect()),
         }
     }
 
@@ -830,6 +926,8 @@ struct FlushWork {
     grouping: Grouping,
     files: Vec<FileHeader>,
     source: RemoteSource,
+    ranks: Vec<RankOfFlush>,
+    shared: Arc<Shared>,
     not_before_ns: Option<i64>,
     progress: Arc<Progress>,
 }
@@ -838,28 +936,44 @@ impl FlushWork {
     fn run(self) -> Result<Flushed, FlushError> {
         let store = &*self.store;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let run = self.run_of_files()?;
-        let (spread, not_before_ms) = (self.options.spread, self.not_before_ns.map(|ns| ns / 1_000_000));
-        let written = Written { spread, not_before_ms, run: &run };
+        let (job, rank_of) = (self.key.job.clone(), |rank: &RankOfFlush| (rank.rank, rank.written_unix_ns / 1_000_000));
+        let incarnation = self.incarnation()?;
+        let ranks_ms: Vec<(Rank, i64)> = self.ranks.iter().map(rank_of).collect();
+        let newest_ms = ranks_ms.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
+        let written = Written {
+            spread: self.options.spread,
+            not_before_ms: self.not_before_ns.map(|ns| ns / 1_000_000),
+            incarnation,
+            newest_ms,
+            ranks_ms: &ranks_ms,
+            unseen: self.ranks.iter().find(|rank| !rank.was_seen).map(|rank| rank.rank),
+        };
         let chosen = choose_instance(store, &self.key, self.grouping, &self.files, written)?;
+        let still_current = || match incarnation::newest_number(store, &job).map_err(StoreError::from)? {
+            number if number == incarnation => Ok(()),
+            _ => Err(FlushError::Overtaken),
+        };
         let (manifest, was_there) = match chosen {
+            Instance::Stale(ranks) => return Err(FlushError::Stale(ranks)),
             Instance::There(manifest) => (*manifest, true),
-            Instance::New(checkpoint) => {
+            Instance::New(checkpoint, doubt) => {
                 let flush = Flush {
                     store,
-                    job: self.key.job.clone(),
+                    job: job.clone(),
                     checkpoint,
                     group: self.key.group,
                     grouping: self.grouping,
                     group_size: self.options.group_size,
-                    run: run.clone(),
-                    sequence: None,
+                    incarnation,
+                    written_unix_ms: newest_ms,
+                    doubt,
                     files: self.files.into(),
                     source: &self.source,
                     options: &self.options.flush,
                     budget: &self.budget,
                     spare: &Spare::default(),
-                    may_commit: &|| true,
+                    newest: &self.shared.newest,
+                    may_commit: &still_current,
                     observer: &*self.progress,
                     now_unix_ms: now.map_or(0, |now| now.as_millis() as u64),
                 };
@@ -868,23 +982,62 @@ impl FlushWork {
         };
         let id = manifest.checkpoint.clone();
         // Only for the agents' information; what cannot be read now is found out at the restart.
-        let exists = manifest::state(store, &self.key.job, &id).is_ok_and(|state| state.is_complete());
+        let exists = manifest::state(store, &job, &id).is_ok_and(|state| state.is_complete());
         Ok(Flushed { id, manifest, exists, was_there })
     }
 
-    /// The run that wrote the files. A rank whose files are all from a run before is awaited anew: it is about to write
-    /// them again.
-    fn run_of_files(&self) -> Result<String, FlushError> {
-        let mut ranks: BTreeMap<Rank, (i64, &FileHeader)> = BTreeMap::new();
-        for file in &self.files {
-            let newest = ranks.entry(file.rank).or_insert((i64::MIN, file));
-            *newest = (newest.0.max(file.modified_ns.div_euclid(1_000_000)), newest.1);
+    /// The number of the incarnation that commits: the newest of the job, if the agents are of it. A rank whose files were all
+    /// written before it began is awaited anew: the application is about to write them again.
+    fn incarnation(&self) -> Result<u32, FlushError> {
+        let mut current = None;
+        for rank in &self.ranks {
+            let claim = Claim { identity: &rank.link.about.identity, node: &rank.link.node };
+            current =
+                self.shared.currents.admit(&*self.store, &self.key.job, claim).map_err(|refused| match refused {
+                    Refused::Fenced(reason) => FlushError::Fenced(reason),
+                    Refused::Store(error) => FlushError::Store(error),
+                })?;
         }
-        let newest_ms = ranks.values().map(|(ms, _)| *ms).max().unwrap_or(0);
-        let run = run_of(&*self.store, &self.key.job, newest_ms)?;
-        match ranks.into_iter().find(|(_, (written_ms, _))| *written_ms < run.began_unix_ms) {
-            Some((rank, (_, file))) => Err(FetchError::Changed { rank, file: file.path.to_string() }.into()),
-            None => Ok(run.name),
+        let Some(current) = current else { return Ok(0) };
+        let number = current.record.number;
+        if !current.has_predecessor() {
+            return Ok(number);
+        }
+        let mut stale = Vec::new();
+        for rank in &self.ranks {
+            let changed_ns = rank.link.clock.to_ours(rank.changed_clock_ns).unwrap_or(i64::MIN);
+            if changed_ns < current.began_ns {
+                let seconds = current.began_ns.saturating_sub(changed_ns) as f64 / 1e9;
+                let reason = format!(
+                    "its files were written {seconds:.1} s before {} of job {}: they belong to the run before and are not taken",
+                    current.record.describe(),
+                    self.key.job
+                );
+                stale.push((rank.rank, reason));
+            }
+        }
+        if stale.is_empty() { Ok(number) } else { Err(FlushError::Stale(stale)) }
+    }
+}
+
+/// What a flush knows of a rank beside its files.
+struct RankOfFlush {
+    rank: Rank,
+    link: Arc<AgentLink>,
+    written_unix_ns: i64,
+    changed_clock_ns: i64,
+    /// Whether its agent watched already when the files were written.
+    was_seen: bool,
+}
+
+impl RankOfFlush {
+    fn new(rank: Rank, announced: &Announced) -> Self {
+        Self {
+            rank,
+            link: Arc::clone(&announced.link),
+            written_unix_ns: announced.written_unix_ns,
+            changed_clock_ns: announced.changed_clock_ns,
+            was_seen: announced.changed_clock_ns >= announced.link.about.began_clock_ns,
         }
     }
 }

@@ -70,7 +70,7 @@ impl Site {
         self.sessions += 1;
         let (out, _) = tokio::sync::mpsc::channel(1);
         let _entered = self.runtime.enter();
-        let link = AgentLink::new(self.sessions, format!("node{rank}"), out);
+        let link = AgentLink::new(self.sessions, format!("node{rank}"), About::default(), out);
         self.hub.handle(HubEvent::Opened { link: Arc::clone(&link), job: job() });
         link
     }
@@ -95,6 +95,8 @@ impl Site {
             link: Arc::clone(&self.links[rank]),
             announce_id: self.announcements,
             files: Arc::new(vec![file(rank as u32, step)]),
+            written_unix_ns: file(rank as u32, step).modified_ns,
+            changed_clock_ns: 0,
             room: None,
         };
         let (job, label, rank) = (job(), label(), Rank(rank as u32));
@@ -209,8 +211,8 @@ fn manifest_of(id: &CheckpointId) -> Manifest {
     Manifest {
         job: job(),
         checkpoint: id.clone(),
-        sequence: 1,
-        run: String::new(),
+        incarnation: 0,
+        doubt: None,
         ranks: RANKS,
         groups: 1,
         group_size: RANKS,
@@ -225,13 +227,7 @@ fn manifest_of(id: &CheckpointId) -> Manifest {
         in_a_row: 0,
         raw_bytes: RawBytes(0),
         stored_bytes: StoredBytes(0),
-        container: ManifestContainer {
-            name: String::new(),
-            bytes: 0,
-            digest,
-            digest_of: Default::default(),
-            index_digest: digest,
-        },
+        container: ManifestContainer { name: String::new(), bytes: 0, digest, index_digest: digest },
         references: Vec::new(),
         decisions: Vec::new(),
         files: Vec::new(),

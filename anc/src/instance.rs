@@ -9,8 +9,8 @@
 use crate::group::Key;
 use mcrengine::container::ReadError;
 use mcrengine::header::FileHeader;
-use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId};
-use mcrengine::manifest::{self, Manifest, manifest_name};
+use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId, Rank};
+use mcrengine::manifest::{self, Manifest, ManifestFile, Place, manifest_name};
 use mcrengine::store::{Store, StoreError, visible};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,8 +21,10 @@ use std::time::Duration;
 pub enum Instance {
     /// It is committed already.
     There(Box<Manifest>),
-    /// Commit it under this name.
-    New(CheckpointId),
+    /// Commit it under this name. The text says why it cannot be known that all of it is of one step, if it cannot.
+    New(CheckpointId, Option<String>),
+    /// These ranks still have files of a step before; each with the reason.
+    Stale(Vec<(Rank, String)>),
 }
 
 /// The newest contents under one name that are looked at; an older one is no step that a group could still join.
@@ -35,8 +37,14 @@ pub struct Written<'a> {
     pub spread: Duration,
     /// Whatever was written before this, in milliseconds since 1970, belongs to a content that was overwritten since.
     pub not_before_ms: Option<i64>,
-    /// In which run; the groups of two runs never make one checkpoint.
-    pub run: &'a str,
+    /// In which incarnation; the groups of two incarnations never make one checkpoint.
+    pub incarnation: u32,
+    /// When the newest of the group's files was written, in milliseconds since 1970.
+    pub newest_ms: i64,
+    /// When the newest file of each rank was written, in milliseconds since 1970.
+    pub ranks_ms: &'a [(Rank, i64)],
+    /// A rank whose files were there before its agent watched, if there is one.
+    pub unseen: Option<Rank>,
 }
 
 /// One content under a name: when another group's files of it were written, if another group is there.
@@ -54,46 +62,146 @@ pub fn choose_instance(
     files: &[FileHeader],
     written: Written<'_>,
 ) -> Result<Instance, StoreError> {
-    let ours_ms = files.iter().map(|f| f.modified_ns / 1_000_000).max().unwrap_or(0);
+    let ours_ms = written.newest_ms;
     let generations = generations(store, key)?;
     let free = generations.last().map_or(1, |newest| newest.saturating_add(1));
-    let mut taken = Vec::new();
+    let (mut taken, mut own) = (Vec::new(), Vec::new());
     for generation in generations.iter().rev().take(LOOKED_AT).rev() {
         let Ok(id) = key.label.with_generation(*generation) else { continue };
         let (ours, groups) = match manifest::read_manifest(store, &key.job, &id, key.group) {
             Ok(manifest) if same_content(&manifest, grouping, files) => return Ok(Instance::There(Box::new(manifest))),
-            Ok(manifest) => (true, manifest.groups),
+            Ok(manifest) => {
+                let groups = manifest.groups;
+                own.push(manifest);
+                (true, groups)
+            }
             Err(ReadError::Missing { .. }) => (false, grouping.groups()),
             // Ours, but not readable: it stays as evidence, and the content is saved under another name.
             Err(error) if !matches!(error, ReadError::Io { .. }) => (true, grouping.groups()),
             Err(error) => return Err(error.into()),
         };
         let other = other_group(store, key, &id, groups)?;
-        // Saved with other numbers of ranks, or by another run, or pruned: nothing to join.
-        let is_other = |other: &Manifest| other.ranks != grouping.ranks() || other.run != written.run;
+        // Saved with other numbers of ranks, or by another incarnation, or pruned: nothing to join.
+        let is_other = |other: &Manifest| other.ranks != grouping.ranks() || other.incarnation != written.incarnation;
         let ours = ours || other.as_ref().map_or_else(|| is_pruned(store, key, &id), is_other);
+        // What another incarnation wrote tells nothing of the steps of this one.
+        let other = other.filter(|other| other.incarnation == written.incarnation);
         taken.push(Taken { id, ours, other_ms: other.map(|other| other.written_unix_ms) });
     }
+    own.sort_by_key(Manifest::place);
+    let stale = stale_ranks(&own, files, written);
+    if !stale.is_empty() {
+        return Ok(Instance::Stale(stale));
+    }
+    let doubt = if taken.is_empty() { doubt_of(&key.label, written) } else { None };
     // Begun by another group, or by us before a failure, and not committed by anybody yet.
     let begun = taken.iter().rev().take_while(|taken| !taken.ours && taken.other_ms.is_none()).last();
-    Ok(Instance::New(match fitting(&taken, ours_ms, written).or(begun.map(|taken| &taken.id)) {
+    let id = match fitting(&taken, ours_ms, written).or(begun.map(|taken| &taken.id)) {
         Some(id) => id.clone(),
         None => key.label.with_generation(free).unwrap_or_else(|_| key.label.clone()),
-    }))
+    };
+    Ok(Instance::New(id, doubt))
+}
+
+/// How much longer than a step the time since the last one may be, for the length of a step to be of use.
+const STEPS_MISSED_MAX: i64 = 10;
+/// The most steps whose lengths are looked at.
+const STEPS_MAX: usize = 8;
+
+/// The ranks whose files are of a step before: a code that overwrites one name has not overwritten theirs yet. `own` are the
+/// contents that this group committed under the name, the oldest first.
+///
+/// Files that are still what was committed are of that step. So are files that were written nearer to it than to the newest
+/// file, or more than half a step before the newest file; the length of a step is the median of the steps before.
+fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> Vec<(Rank, String)> {
+    let Some(last) = own.last() else { return Vec::new() };
+    let was = |file: &FileHeader| {
+        let same = |m: &ManifestFile| {
+            (&m.path, m.rank, m.digest, m.modified_ns) == (&file.path, file.rank, file.digest, file.modified_ns)
+        };
+        last.files.iter().any(same)
+    };
+    let of_rank = |rank: Rank| files.iter().filter(move |file| file.rank == rank);
+    let unchanged = |rank: Rank| of_rank(rank).next().is_some() && of_rank(rank).all(was);
+    let mut lengths: Vec<i64> = (own.windows(2).rev().take(STEPS_MAX))
+        .filter(|pair| pair[0].incarnation == pair[1].incarnation)
+        .map(|pair| pair[1].written_unix_ms - pair[0].written_unix_ms)
+        .filter(|length| *length > 0)
+        .collect();
+    lengths.sort_unstable();
+    let since_last_ms = written.newest_ms.saturating_sub(last.written_unix_ms);
+    let step_ms = lengths.get(lengths.len() / 2).copied().filter(|step_ms| since_last_ms <= step_ms * STEPS_MISSED_MAX);
+    let apart_ms = step_ms.unwrap_or(i64::MAX).min(since_last_ms) / 2;
+    let mut stale = Vec::new();
+    for (rank, rank_ms) in written.ranks_ms {
+        let before_ms = written.newest_ms.saturating_sub(*rank_ms);
+        if unchanged(*rank) {
+            stale.push((*rank, format!("its files are still those of {}; awaited anew", last.checkpoint)));
+        } else if since_last_ms > 0 && before_ms >= apart_ms.max(1) {
+            let (seconds, step) = (before_ms as f64 / 1000.0, (apart_ms * 2) as f64 / 1000.0);
+            stale.push((
+                *rank,
+                format!(
+                    "its files were written {seconds:.1} s before the newest of the group, and a step takes about {step:.1} s: \
+                     they are of the step before; awaited anew"
+                ),
+            ));
+        }
+    }
+    // All of them unchanged is the same content, which is found by its digests; all of them old cannot be.
+    if stale.len() == written.ranks_ms.len() { Vec::new() } else { stale }
+}
+
+/// Marks the content of a label that was written at a time as not whole, whether any of its groups is there yet or not.
+pub fn spoil_instance(
+    store: &dyn Store,
+    key: &Key,
+    written_ms: i64,
+    spread: Duration,
+    why: &str,
+) -> Result<(), StoreError> {
+    let generations = generations(store, key)?;
+    let newest = generations.last().copied().unwrap_or(0);
+    let name = |generation: u32| key.label.with_generation(generation).unwrap_or_else(|_| key.label.clone());
+    let spread_ms = i64::try_from(spread.as_millis()).unwrap_or(i64::MAX);
+    let is_it = |place: Option<Place>| {
+        place.is_none_or(|place| written_ms.saturating_sub(place.written_unix_ms).saturating_abs() <= spread_ms)
+    };
+    let id = match newest {
+        0 => key.label.clone(),
+        newest if is_it(manifest::state(store, &key.job, &name(newest))?.place) => name(newest),
+        newest => name(newest.saturating_add(1)),
+    };
+    manifest::spoil(store, &key.job, &id, why)
+}
+
+/// Why it cannot be known whether the files of a first content are of one step, if it cannot: a name that a code may overwrite,
+/// and files that nobody saw being written.
+fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<String> {
+    let unseen = written.unseen?;
+    let is_reused = !label.as_str().bytes().any(|byte| byte.is_ascii_digit());
+    let oldest_ms = written.ranks_ms.iter().map(|(_, ms)| *ms).min()?;
+    let apart_ms = written.newest_ms.saturating_sub(oldest_ms);
+    (is_reused && written.ranks_ms.len() > 1 && apart_ms > 0).then(|| {
+        format!(
+            "the name {label} has no number, so the code may overwrite it; the files of {unseen} were there before an agent watched, and \
+             the ranks wrote theirs {:.1} s apart: whether they are of one step cannot be known",
+            apart_ms as f64 / 1000.0
+        )
+    })
 }
 
 /// As [`choose_instance`], for whoever has all groups at hand, each with its files in order: one name for all of them.
 ///
 /// The newest content under the label that holds nothing but these files, whole or as far as an interrupted run came;
-/// else the next name that nobody has used. With it come the run that the groups which are there name, and their place in
-/// the order of checkpoints if there are any.
+/// else the next name that nobody has used. With it comes the place of the groups which are there, if there are any.
 pub fn choose_for_all(
     store: &dyn Store,
     job: &JobId,
     label: &CheckpointId,
     grouping: Grouping,
     groups: &[Arc<Vec<FileHeader>>],
-) -> Result<(CheckpointId, String, Option<u64>), StoreError> {
+) -> Result<(CheckpointId, Option<Place>), StoreError> {
     let key = Key { job: job.clone(), group: GroupId(0), label: label.clone() };
     let generations = generations(store, &key)?;
     let free = generations.last().map_or(1, |newest| newest.saturating_add(1));
@@ -113,11 +221,10 @@ pub fn choose_for_all(
         }
         // A group beyond ours was saved with other numbers of ranks.
         if state.groups <= grouping.groups() {
-            let place = (state.sequence > 0).then_some(state.sequence);
-            return Ok((id, state.run, place));
+            return Ok((id, state.place));
         }
     }
-    Ok((label.with_generation(free).unwrap_or_else(|_| label.clone()), String::new(), None))
+    Ok((label.with_generation(free).unwrap_or_else(|_| label.clone()), None))
 }
 
 /// Whether a group's files are committed under a name already.
@@ -209,10 +316,18 @@ mod tests {
             .collect()
     }
 
+    const WRITTEN: Written<'static> = Written {
+        spread: Duration::from_secs(600),
+        not_before_ms: None,
+        incarnation: 0,
+        newest_ms: 0,
+        ranks_ms: &[],
+        unseen: None,
+    };
+
     fn place(all: &[(bool, Option<i64>)], ours_s: i64) -> Option<String> {
         let all: Vec<_> = all.iter().map(|(ours, other_s)| (*ours, other_s.map(|s| s * 1000))).collect();
-        let written = Written { spread: Duration::from_secs(600), not_before_ms: None, run: "" };
-        fitting(&taken(&all), ours_s * 1000, written).map(ToString::to_string)
+        fitting(&taken(&all), ours_s * 1000, WRITTEN).map(ToString::to_string)
     }
 
     fn nth(i: usize) -> Option<String> {
@@ -237,7 +352,7 @@ mod tests {
 
     #[test]
     fn what_was_overwritten_since_is_not_joined() {
-        let written = Written { spread: Duration::from_secs(600), not_before_ms: Some(1_030_000), run: "" };
+        let written = Written { not_before_ms: Some(1_030_000), ..WRITTEN };
         assert!(fitting(&taken(&[(false, Some(1_000_000))]), 1_060_000, written).is_none());
         let written = Written { not_before_ms: None, ..written };
         assert!(fitting(&taken(&[(false, Some(1_000_000))]), 1_060_000, written).is_some());

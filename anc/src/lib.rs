@@ -14,6 +14,7 @@ pub mod fetch;
 pub mod flush;
 pub mod group;
 pub mod hub;
+pub mod incarnation;
 pub mod instance;
 pub mod looking_back;
 pub mod observe;
@@ -63,7 +64,8 @@ impl Aggregator {
         let takes = (flush.plan.scheme.takes_files_apart(), flush.profile.leaves_filters());
         let (group_size, threads, ranks) = (config.hub.group_size, config.hub.flush.threads, config.hub.ranks);
         let (hub, events, received) = Hub::new(Arc::clone(&store), config.hub, Arc::clone(&budget));
-        let service = Service::new(events.clone(), store, budget, takes, group_size, threads).with_ranks(ranks);
+        let service = Service::new(events.clone(), store, budget, takes, group_size, threads);
+        let service = service.with_ranks(ranks).with_shared(hub.shared());
         let hub = tokio::spawn(hub.run(received));
         let (stop, stopped) = oneshot::channel::<()>();
         let (shut, shutting) = oneshot::channel::<()>();

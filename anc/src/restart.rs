@@ -152,7 +152,8 @@ impl Sender<'_> {
     }
 
     fn files(&self, files: &[&FileHeader]) -> Result<(), SinkError> {
-        let announcement = v1::Announcement { files: files.iter().map(|file| file_to_wire(file)).collect() };
+        let wire = files.iter().map(|file| file_to_wire(file)).collect();
+        let announcement = v1::Announcement { files: wire, ..Default::default() };
         let mut bytes = Bytes::from(announcement.encode_to_vec());
         let (total_bytes, mut offset) = (bytes.len() as u64, 0);
         loop {

@@ -1,8 +1,9 @@
 //! The wire's end: gRPC in, checked types and events out. Generated types stop here and in [`crate::fetch`].
 
 use crate::budget::Budget;
-use crate::fetch::{AgentLink, Announced, LINK_QUEUE};
-use crate::hub::{HubEvent, error_chain};
+use crate::fetch::{About, AgentLink, Announced, LINK_QUEUE};
+use crate::hub::{HubEvent, Shared, error_chain};
+use crate::incarnation::{Claim, Refused};
 use crate::restart;
 use bytes::{Bytes, BytesMut};
 use mcr_proto::convert::file_from_wire;
@@ -13,6 +14,7 @@ use mcr_proto::v1::to_agent::Message as To;
 use mcr_proto::{ANNOUNCEMENT_BYTES_MAX, MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, WIRE_VERSION, v1};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
+use mcrengine::incarnation::IDENTITY_BYTES_MAX;
 use mcrengine::manifest;
 use mcrengine::store::Store;
 use prost::Message;
@@ -50,6 +52,7 @@ pub struct Service {
     room: Arc<Semaphore>,
     /// Ranks of jobs whose agents do not say.
     ranks: Option<u32>,
+    shared: Arc<Shared>,
 }
 
 impl Service {
@@ -66,8 +69,27 @@ impl Service {
         let (sessions, open) = (Arc::new(AtomicU64::new(1)), Arc::new(Semaphore::new(SESSIONS_MAX)));
         let restores = Arc::new(Semaphore::new(RESTORES_MAX));
         let room = Arc::new(Semaphore::new(ANNOUNCED_KIB_MAX));
-        let ranks = None;
-        Self { hub, store, budget, take_apart, in_haste, group_size, threads, sessions, open, restores, room, ranks }
+        let (ranks, shared) = (None, Arc::default());
+        Self {
+            hub,
+            store,
+            budget,
+            take_apart,
+            in_haste,
+            group_size,
+            threads,
+            sessions,
+            open,
+            restores,
+            room,
+            ranks,
+            shared,
+        }
+    }
+
+    /// With what the hub's flushes share.
+    pub fn with_shared(self, shared: Arc<Shared>) -> Self {
+        Self { shared, ..self }
     }
 
     /// With the number of ranks of jobs whose agents do not say it.
@@ -166,11 +188,16 @@ impl Service {
             Err(_) => Err(End { reason: format!("no Hello within {SILENCE_SECONDS} s"), retry: true }),
             Ok(Ok(None) | Err(_)) => return,
         };
-        let (node, job, ranks) = match hello {
+        let (node, job, about) = match hello {
             Ok(hello) => hello,
             Err(end) => return goodbye(&out, end).await,
         };
-        let link = AgentLink::new(self.sessions.fetch_add(1, Ordering::Relaxed), node, out.clone());
+        if let Err(end) = self.greet(&job, &node, &about).await {
+            return goodbye(&out, end).await;
+        }
+        let ranks = about.ranks;
+        let link = AgentLink::new(self.sessions.fetch_add(1, Ordering::Relaxed), node, about, out.clone());
+        link.clock.heard(link.about.began_clock_ns);
         let session = link.session;
         let takes = Arc::clone(&link);
         slot.fill(move |frame| takes.data(frame));
@@ -187,7 +214,29 @@ impl Service {
         let _ = self.hub.send(HubEvent::Ended { session }).await;
     }
 
-    fn check_hello(&self, hello: v1::Hello) -> Result<(String, JobId, u32), End> {
+    /// Whether the agent's incarnation may commit. An identity that the store does not know begins an incarnation.
+    async fn greet(&self, job: &JobId, node: &str, about: &About) -> Result<(), End> {
+        let (shared, store) = (Arc::clone(&self.shared), Arc::clone(&self.store));
+        let (job, node, identity) = (job.clone(), node.to_owned(), about.identity.clone());
+        let greeting = tokio::task::spawn_blocking(move || {
+            shared.currents.greet(&*store, &job, Claim { identity: &identity, node: &node })
+        });
+        match greeting.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(Refused::Fenced(reason))) => {
+                tracing::error!(reason, "an agent is refused");
+                Err(End { reason, retry: false })
+            }
+            // The store may be back before anything is to be committed.
+            Ok(Err(Refused::Store(error))) => {
+                tracing::warn!(error = error_chain(&error), "the incarnation of a job cannot be read now");
+                Ok(())
+            }
+            Err(_) => Err(End { reason: "reading the incarnation of the job failed".into(), retry: true }),
+        }
+    }
+
+    fn check_hello(&self, hello: v1::Hello) -> Result<(String, JobId, About), End> {
         let refuse = |reason: String| Err(End { reason, retry: false });
         if hello.version != WIRE_VERSION {
             return refuse(wrong_version(hello.version).message().to_owned());
@@ -198,8 +247,23 @@ impl Service {
                 hello.group_size, self.group_size
             ));
         }
+        if hello.identity.len() > IDENTITY_BYTES_MAX || hello.identity.chars().any(char::is_control) {
+            return refuse(format!(
+                "the identity of the incarnation has {} bytes; at most {IDENTITY_BYTES_MAX}, all printable, are allowed",
+                hello.identity.len()
+            ));
+        }
         match hello.job.parse() {
-            Ok(job) => Ok((hello.node.chars().take(255).collect(), job, hello.ranks)),
+            Ok(job) => {
+                let about = About {
+                    identity: hello.identity,
+                    watch: hello.watch.chars().take(4096).collect(),
+                    ranks: hello.ranks,
+                    ranks_from: hello.ranks_from.chars().take(255).collect(),
+                    began_clock_ns: hello.clock_ns,
+                };
+                Ok((hello.node.chars().take(255).collect(), job, about))
+            }
             Err(error) => refuse(format!("the job's name is refused: {error}")),
         }
     }
@@ -240,7 +304,12 @@ impl Service {
                 reason: format!("node {} broke the protocol: {reason}", link.node),
                 retry: false,
             };
-            at_rest = matches!(message, Some(From::Heartbeat(v1::Heartbeat { at_rest: true })));
+            at_rest = matches!(message, Some(From::Heartbeat(v1::Heartbeat { at_rest: true, .. })));
+            match &message {
+                Some(From::Heartbeat(heartbeat)) => link.clock.heard(heartbeat.clock_ns),
+                Some(From::Announce(part)) => link.clock.heard(part.clock_ns),
+                _ => {}
+            }
             match message {
                 // Of an unusual shape, or it would be in the slot; it may be wrong all the same.
                 Some(From::Data(data)) => link.data(DataFrame::from(data)),
@@ -274,7 +343,7 @@ impl Service {
                 }
                 Some(From::Heartbeat(_)) => {
                     // Answered, so that the agent too knows that there is somebody; the agent keeps the time for both.
-                    link.send(To::Heartbeat(v1::Heartbeat { at_rest: false }));
+                    link.send(To::Heartbeat(v1::Heartbeat { at_rest: false, clock_ns: 0 }));
                     let _ = self.hub.try_send(HubEvent::Heard { session: link.session });
                 }
                 Some(From::Hello(_)) => return broken("a second Hello".into()),
@@ -296,9 +365,11 @@ impl Service {
     async fn announce(&self, whole: Assembly, link: &Arc<AgentLink>, job: &JobId, ranks: u32) -> Result<(), String> {
         let Assembly { announce_id, label, rank, bytes, room, .. } = whole;
         let parsed = tokio::task::spawn_blocking(move || files_of(bytes.freeze(), rank)).await;
-        let files = parsed.map_err(|_| "reading an announcement failed".to_owned())??;
-        let (files, room) = (Arc::new(files), room.map(Arc::new));
-        let announced = Announced { link: Arc::clone(link), announce_id, files, room };
+        let parsed = parsed.map_err(|_| "reading an announcement failed".to_owned())??;
+        let (files, room) = (Arc::new(parsed.files), room.map(Arc::new));
+        let Parsed { written_unix_ns, changed_clock_ns, .. } = parsed;
+        let link = Arc::clone(link);
+        let announced = Announced { link, announce_id, files, written_unix_ns, changed_clock_ns, room };
         let event = HubEvent::Announced { announced, job: job.clone(), ranks, label, rank };
         self.hub.send(event).await.map_err(|_| "the aggregator is shutting down".to_owned())
     }
@@ -357,9 +428,17 @@ fn assemble(
     }
 }
 
-fn files_of(bytes: Bytes, rank: Rank) -> Result<Vec<FileHeader>, String> {
+/// An announcement, checked.
+struct Parsed {
+    files: Vec<FileHeader>,
+    written_unix_ns: i64,
+    changed_clock_ns: i64,
+}
+
+fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
     let announcement =
         v1::Announcement::decode(bytes).map_err(|error| format!("an announcement does not parse: {error}"))?;
+    let (written_unix_ns, changed_clock_ns) = (announcement.written_unix_ns, announcement.changed_clock_ns);
     let files: Result<Vec<FileHeader>, _> =
         announcement.files.into_iter().map(|file| file_from_wire(file, rank)).collect();
     let mut files = files.map_err(|error| error_chain(&error))?;
@@ -371,7 +450,7 @@ fn files_of(bytes: Bytes, rank: Rank) -> Result<Vec<FileHeader>, String> {
         return Err("an announcement whose files are not in the order of their paths, or name one twice".into());
     }
     files.shrink_to_fit();
-    Ok(files)
+    Ok(Parsed { files, written_unix_ns, changed_clock_ns })
 }
 
 async fn goodbye(out: &mpsc::Sender<Result<v1::ToAgent, Status>>, end: End) {
@@ -392,6 +471,7 @@ mod tests {
             total_bytes,
             offset,
             part: Bytes::from_static(part),
+            clock_ns: 0,
         }
     }
 

@@ -1,7 +1,7 @@
 //! A series of checkpoints: what is measured, what is kept, and what the manifest says of it.
 
 use mcr_anc::budget::Budget;
-use mcr_anc::flush::{Flush, FlushError, FlushOptions, Spare, flush_checkpoint};
+use mcr_anc::flush::{Flush, FlushError, FlushOptions, NewestOfGroups, Spare, flush_checkpoint};
 use mcr_anc::observe::Observer;
 use mcr_anc::rate::StoreSpeed;
 use mcr_anc::source::{FetchError, Source, Wanted};
@@ -93,14 +93,16 @@ impl Series {
             group: GroupId(0),
             grouping: Grouping::new(1, 1).expect("one rank"),
             group_size: 1,
-            run: String::new(),
-            sequence: None,
+            incarnation: 0,
+            written_unix_ms: self.steps as i64,
+            doubt: None,
+            newest: &NewestOfGroups::default(),
             files: Arc::new(vec![file]),
             source: &source,
             options: &self.options,
             budget: &Budget::new(64 << 20),
             spare: &Spare::default(),
-            may_commit: &|| true,
+            may_commit: &|| Ok(()),
             observer: &counter,
             now_unix_ms: 0,
         };

@@ -68,6 +68,12 @@ impl Store for Switched {
     fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
         self.inner.rename(from, to)
     }
+    fn rename_new(&self, from: &Path, to: &Path) -> Result<bool, StoreError> {
+        self.inner.rename_new(from, to)
+    }
+    fn age(&self, path: &Path) -> Result<Duration, StoreError> {
+        self.inner.age(path)
+    }
     fn sync_dir(&self, dir: &Path) -> Result<(), StoreError> {
         self.inner.sync_dir(dir)
     }
@@ -172,7 +178,11 @@ fn job() -> JobId {
 
 fn hello(node: &str, ranks: u32, group_size: u32) -> v1::Hello {
     let (job, software) = (job().to_string(), "test".into());
-    v1::Hello { version: WIRE_VERSION, node: node.into(), job, ranks, group_size, software }
+    v1::Hello { version: WIRE_VERSION, node: node.into(), job, ranks, group_size, software, ..Default::default() }
+}
+
+fn files_written(files: &[v1::FileHeader]) -> i64 {
+    files.iter().map(|file| file.modified_ns).max().unwrap_or(0)
 }
 
 /// An agent written by hand.
@@ -210,10 +220,12 @@ impl Peer {
         let announce_id = self.next;
         self.next += 1;
         let files = vec![file_to_wire(&file(rank, bytes, modified_ns))];
-        let part = v1::Announcement { files }.encode_to_vec();
+        let written_unix_ns = files_written(&files);
+        let part = v1::Announcement { files, written_unix_ns, changed_clock_ns: 0 }.encode_to_vec();
         let (label, total_bytes) = (label.to_owned(), part.len() as u64);
         self.files.insert(announce_id, bytes.to_vec());
-        let part = v1::AnnouncePart { announce_id, label, rank, total_bytes, offset: 0, part: part.into() };
+        let part =
+            v1::AnnouncePart { announce_id, label, rank, total_bytes, offset: 0, part: part.into(), clock_ns: 0 };
         self.say(Say::Announce(part)).await;
         announce_id
     }
@@ -321,7 +333,7 @@ async fn peers_that_break_the_protocol_are_told_and_the_others_are_served() {
     good.announce("it_1", 0, &saved(0, 1), 0).await;
 
     let mut early = site.silent().await;
-    early.say(Say::Heartbeat(v1::Heartbeat { at_rest: false })).await;
+    early.say(Say::Heartbeat(v1::Heartbeat::default())).await;
     assert!(early.goodbye().await.reason.contains("must be Hello"));
 
     let mut other = site.silent().await;
@@ -330,7 +342,8 @@ async fn peers_that_break_the_protocol_are_told_and_the_others_are_served() {
 
     let part = |total_bytes, offset, part: &'static [u8]| {
         let (announce_id, label, rank) = (9, "it_1".into(), 1);
-        Say::Announce(v1::AnnouncePart { announce_id, label, rank, total_bytes, offset, part: part.into() })
+        let part = part.into();
+        Say::Announce(v1::AnnouncePart { announce_id, label, rank, total_bytes, offset, part, clock_ns: 0 })
     };
     let broken = [
         ("a second Hello", Say::Hello(hello("n", 2, 2))),
@@ -369,7 +382,7 @@ async fn peers_that_break_the_protocol_are_told_and_the_others_are_served() {
 async fn a_heartbeat_is_answered_so_that_a_session_at_rest_lasts() {
     let site = Site::start(config(2)).await;
     let mut peer = site.peer("n", 2, 2).await;
-    peer.say(Say::Heartbeat(v1::Heartbeat { at_rest: false })).await;
+    peer.say(Say::Heartbeat(v1::Heartbeat::default())).await;
     let answer = tokio::time::timeout(DEADLINE, peer.from.message()).await.expect("nothing came in time");
     let answer = answer.ok().flatten().and_then(|answer| answer.message);
     assert!(matches!(answer, Some(Hear::Heartbeat(_))), "{answer:?}");

@@ -154,9 +154,15 @@ pub struct RestartArgs {
     /// Fail instead of restoring an older checkpoint
     #[arg(long)]
     pub exact: bool,
-    /// Restore a copy to look at: the application goes on, or is not started from it
+    /// Only look: decide nothing about what the job goes on from. Always use this while the job is running
     #[arg(long)]
     pub copy: bool,
+    /// Identity of this start of the job: all nodes of one start say the same. Else SLURM's job id and restart count
+    #[arg(long, env = "MCR_INCARNATION", value_name = "NAME")]
+    pub incarnation: Option<String>,
+    /// Pass over a checkpoint that was restored this often in a row without a newer one since; 0: never
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    pub give_up_after: u32,
     /// Do not wait until the files are on disk
     #[arg(long)]
     pub no_sync: bool,
@@ -431,6 +437,15 @@ fn scheme(name: &str) -> Result<Scheme, String> {
 /// Some ranks: ranges, each with both ends in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankSet(Vec<std::ops::RangeInclusive<u32>>);
+
+impl std::fmt::Display for RankSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (i, range) in self.0.iter().enumerate() {
+            write!(f, "{}{}-{}", if i == 0 { "" } else { "," }, range.start(), range.end())?;
+        }
+        Ok(())
+    }
+}
 
 impl RankSet {
     /// Whether a rank is in it.

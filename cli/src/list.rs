@@ -31,14 +31,20 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         ]),
     );
     for job in &jobs {
-        for state in manifest::list(&store as &dyn Store, job)?.into_iter().filter(|state| args.all || !state.is_pruned)
-        {
+        let states = manifest::list(&store as &dyn Store, job)?;
+        let count = states.len();
+        // The place in the order of the job, the oldest being 1.
+        let placed = states.into_iter().enumerate().map(|(nth, state)| (count - nth, state));
+        for (place, state) in placed.filter(|(_, state)| args.all || !state.is_pruned) {
             table.row([
                 job.to_string(),
                 state.id.to_string(),
                 match &state {
+                    state if state.is_complete() && state.doubt.is_some() => "doubtful",
+                    state if state.is_complete() && state.is_set_aside => "set aside",
                     state if state.is_complete() => "complete",
                     CheckpointState { is_pruned: true, .. } => "pruned",
+                    CheckpointState { is_dead: true, .. } => "dead",
                     CheckpointState { is_damaged: true, .. } => "damaged",
                     _ => "incomplete",
                 }
@@ -51,7 +57,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
                 human_time(Duration::from_millis(state.elapsed_ms)),
                 if state.created_unix_ms > 0 { utc(state.created_unix_ms) } else { "-".to_owned() },
             ]);
-            lines.push(to_json(job.as_str(), &state));
+            lines.push(to_json(job.as_str(), place, &state));
         }
     }
     // A name that is not there beside others that are is misspelt.
@@ -71,7 +77,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn to_json(job: &str, state: &CheckpointState) -> serde_json::Value {
+fn to_json(job: &str, place: usize, state: &CheckpointState) -> serde_json::Value {
     serde_json::json!({
         "job": job,
         "checkpoint": state.id,
@@ -79,7 +85,12 @@ fn to_json(job: &str, state: &CheckpointState) -> serde_json::Value {
         "pruned": state.is_pruned,
         "damaged": state.is_damaged,
         "problems": state.problems,
-        "sequence": state.sequence,
+        "sequence": place,
+        "incarnation": state.place.map(|place| place.incarnation),
+        "written_unix_ms": state.place.map(|place| place.written_unix_ms),
+        "doubt": state.doubt,
+        "dead": state.is_dead,
+        "set_aside": state.is_set_aside,
         "ranks": state.ranks,
         "groups": state.groups,
         "group_size": state.group_size,

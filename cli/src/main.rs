@@ -6,6 +6,7 @@ mod bench;
 mod common;
 mod config;
 mod daemon;
+mod decide;
 mod exit;
 mod list;
 mod local;

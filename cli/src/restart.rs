@@ -3,10 +3,11 @@
 //! Nothing appears under a final name before every file of the checkpoint is there and equals its digest.
 
 use crate::args::RestartArgs;
-use crate::common::{job_of, now_unix_ms, open_store, threads_of};
-use crate::output::{Progress, human_rate, human_time, print, print_json};
+use crate::common::{job_of, no_checkpoint_of, open_store, threads_of};
+use crate::decide::{Decided, Decider, Role};
+use crate::output::{Progress, human_rate, human_time, name_of, print, print_json, tell};
 use crate::remote;
-use crate::restorers::{Failure, Restorers, receiver, sink_failure, verify_all};
+use crate::restorers::{Failure, Restorers, sink_failure, verify_all};
 use anyhow::{Context, bail};
 use mcr_anc::budget::Budget;
 use mcr_anc::observe::Observer;
@@ -16,9 +17,10 @@ use mcr_cnc::state::{AgentState, Loaded};
 use mcrengine::container::ContainerSet;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
+use mcrengine::incarnation::{Incarnation, Incarnations, PassedOver};
 use mcrengine::manifest::{self, CheckpointState};
-use mcrengine::runs::begin_run;
 use mcrengine::store::{PosixStore, Store};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -34,68 +36,73 @@ struct Report {
     job: Option<JobId>,
     checkpoint: Option<CheckpointId>,
     wanted: Option<CheckpointId>,
+    /// Number of the incarnation that goes on from the checkpoint; `None` where nothing was decided.
+    incarnation: Option<u32>,
     files: u64,
     file_bytes: u64,
     elapsed_ms: u64,
-    /// Newer checkpoints that were tried, and what is wrong with them.
+    /// Newer checkpoints that were not taken, and why.
     passed_over: Vec<PassedOver>,
-}
-
-#[derive(serde::Serialize)]
-struct PassedOver {
-    checkpoint: CheckpointId,
-    reason: String,
 }
 
 pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
     restore_newest(args, LOOKS)
 }
 
-/// How often a restart looks again where all that it found was pruned meanwhile, since newer ones had been saved.
+/// How often a restart looks again: where all that it found was pruned meanwhile, since newer ones had been saved, or where
+/// another node of the same start decided first.
 const LOOKS: u32 = 3;
 
 fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
-    let (started, started_unix_ms) = (Instant::now(), now_unix_ms());
+    let started = Instant::now();
     let store = open_store(&args.store)?;
     let Some(job) = job_of(&store, &args.store)? else { return new_run(&args, None) };
     let all = manifest::list(&store, &job)?;
-    if args.checkpoint.is_none() && !all.iter().any(CheckpointState::is_complete) {
-        let incomplete: Vec<_> = all.iter().filter(|state| !state.is_pruned).collect();
-        for state in &incomplete {
-            eprintln!("mcr: {} is incomplete and therefore does not exist: {}", state.id, problems_of(state));
-        }
-        if !incomplete.is_empty() {
-            eprintln!(
-                "mcr: if one of them was complete before, a part of the file system that holds {} is not there; \
-                 then do not start anew before it is",
-                args.store.store.display()
-            );
-        }
-        if let Some(damaged) = all.iter().find(|state| is_lost(state)) {
-            bail!("{} was committed and is damaged, and there is no other checkpoint of job {job}", damaged.id);
-        }
-        mark_run(&store, &job, started_unix_ms, &args);
-        return new_run(&args, Some(job));
+    let incarnations = Incarnations::load(&store, &job)?;
+    let decider = Decider::new(&store, &job, &args)?;
+    let role = decider.role(&all, &incarnations)?;
+    if let Role::Look(Some(why)) = &role {
+        eprintln!("mcr: {why}");
     }
-    let candidates = candidates(&all, &args, &job)?;
-    let newest = all.iter().find(|state| state.is_complete() || is_lost(state));
+    let followed = match &role {
+        Role::Follow(record) => Some(record),
+        Role::Look(_) | Role::Decide { .. } => None,
+    };
+    let is_new = match followed {
+        Some(record) => record.from.is_none(),
+        None => args.checkpoint.is_none() && !all.iter().any(CheckpointState::is_complete),
+    };
+    if is_new {
+        return nothing_restored(&store, &job, &args, &all, &decider, &role);
+    }
+    if let (Some(record), Some(wanted)) = (followed, &args.checkpoint)
+        && record.from.as_ref() != Some(wanted)
+    {
+        bail!(
+            "{} of job {job} goes on from {}, which another node decided; {wanted} cannot be restored for it. Use --copy to look at it",
+            record.describe(),
+            record.from.as_ref().map_or("nothing", CheckpointId::as_str)
+        );
+    }
+    let mut passed_over = Vec::new();
+    let candidates = match followed {
+        Some(record) => all.iter().filter(|state| record.from.as_ref() == Some(&state.id)).collect(),
+        None => candidates(&all, &args, &job, &incarnations, &mut passed_over)?,
+    };
+    let newest = all.iter().find(|state| (state.is_complete() && !state.is_set_aside) || is_lost(state));
     let wanted = args.checkpoint.clone().or_else(|| newest.map(|state| state.id.clone()));
     std::fs::create_dir_all(&args.to).with_context(|| format!("{}: cannot be made", args.to.display()))?;
 
-    let lost = all.iter().take_while(|state| state.id != candidates[0].id).filter(|state| is_lost(state));
-    let lost = lost.filter(|_| args.checkpoint.is_none());
-    let mut passed_over: Vec<_> =
-        lost.map(|state| PassedOver { checkpoint: state.id.clone(), reason: problems_of(state) }).collect();
-    if let (Some(lost), true) = (passed_over.first(), args.exact) {
-        bail!("{} cannot be restored: {}", lost.checkpoint, lost.reason);
-    }
     for state in candidates {
-        let restored = match restore_checkpoint(&store, &job, state, &args) {
-            Ok(restored) => restored,
+        let prepared = match restore_checkpoint(&store, &job, state, &args) {
+            Ok(prepared) => prepared,
             // The receiving side failed, not the checkpoint: an older one would fail as well.
             Err(Failure::Receiver(error)) => return Err(error),
             Err(Failure::Checkpoint(error)) => {
                 let reason = format!("{error:#}");
+                if let Some(record) = followed {
+                    return Err(undo_decision(&store, &job, record, &state.id, &reason));
+                }
                 eprintln!("mcr: {} cannot be restored: {reason}", state.id);
                 passed_over.push(PassedOver { checkpoint: state.id.clone(), reason });
                 if args.exact {
@@ -104,13 +111,52 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
                 continue;
             }
         };
-        mark_run(&store, &job, started_unix_ms, &args);
-        let is_older = wanted.as_ref() != Some(&state.id);
+        let incarnation = match &role {
+            Role::Look(_) => None,
+            Role::Follow(record) => Some(record.number),
+            Role::Decide { after } => match decider.decide(*after, Some(state), &all, &passed_over) {
+                Ok(Decided::Here(number)) => Some(number),
+                // Another node of the same start was first.
+                Ok(Decided::Other(other)) if other.from.as_ref() == Some(&state.id) => Some(other.number),
+                Ok(Decided::Other(other)) => {
+                    let tried = passed_over.iter().find(|tried| other.from.as_ref() == Some(&tried.checkpoint));
+                    if let Some(tried) = tried {
+                        return Err(undo_decision(&store, &job, &other, &tried.checkpoint, &tried.reason));
+                    }
+                    drop(prepared);
+                    if looks > 1 {
+                        return restore_newest(args, looks - 1);
+                    }
+                    bail!("{} of job {job} began meanwhile; run the restart again", other.describe());
+                }
+                Err(error) if error.is_of_the_store() => {
+                    eprintln!(
+                        "mcr: the store cannot be told that a new run begins ({error:#}); the other nodes of this job may restore \
+                         another checkpoint, and what the run before left incomplete may be completed by this one"
+                    );
+                    None
+                }
+                Err(error) => return Err(error.into()),
+            },
+        };
+        let restored = prepared.publish(&args)?;
+        if let Some(number) = incarnation
+            && let Err(error) = decider.done(number)
+        {
+            eprintln!("mcr: the store cannot be told that this part is restored ({error})");
+        }
+        let is_older = wanted.as_ref() != Some(&state.id)
+            || followed.is_some_and(|record| !record.passed_over.is_empty())
+            || state.doubt.is_some();
+        if let Some(doubt) = &state.doubt {
+            eprintln!("mcr: {} is doubtful: {doubt}", state.id);
+        }
         let report = Report {
             outcome: if is_older { "older" } else { "restored" },
             job: Some(job.clone()),
             checkpoint: Some(state.id.clone()),
             wanted: wanted.clone(),
+            incarnation,
             files: restored.files,
             file_bytes: restored.file_bytes,
             elapsed_ms: started.elapsed().as_millis() as u64,
@@ -128,23 +174,71 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
     bail!("no checkpoint of job {job} could be restored (tried: {tried}); `mcr verify` tells what is damaged")
 }
 
-/// From here on a new run of the application writes: what the one before left half committed is not completed by it.
-fn mark_run(store: &PosixStore, job: &JobId, now_unix_ms: u64, args: &RestartArgs) {
-    if args.copy {
-        return;
-    }
-    if let Err(error) = begin_run(store, job, now_unix_ms) {
-        eprintln!(
-            "mcr: the store cannot be told that a new run begins ({error}); prune with --incomplete before it saves"
-        );
-    }
+/// The checkpoint that another node decided on cannot be restored here: this restart fails, and the next one of all nodes
+/// decides anew, without it.
+fn undo_decision(
+    store: &PosixStore,
+    job: &JobId,
+    record: &Incarnation,
+    id: &CheckpointId,
+    reason: &str,
+) -> anyhow::Error {
+    let marked = match manifest::spoil(store, job, id, &format!("a restart could not read it: {reason}")) {
+        Ok(()) => "It is marked as not whole: run the restart again on all nodes, and an older one is taken".to_owned(),
+        Err(error) => format!("It cannot be marked ({error}): run the restart again on all nodes with --checkpoint ID"),
+    };
+    anyhow::anyhow!("{} goes on from {id}, and {id} cannot be restored here: {reason}. {marked}", record.describe())
 }
 
-/// The checkpoints to try, newest first, from the one that was asked for downwards.
+/// There is no checkpoint to restore: the start of a new run, which is decided too, or a failure.
+fn nothing_restored(
+    store: &PosixStore,
+    job: &JobId,
+    args: &RestartArgs,
+    all: &[CheckpointState],
+    decider: &Decider<'_>,
+    role: &Role,
+) -> anyhow::Result<ExitCode> {
+    let incomplete: Vec<_> = all.iter().filter(|state| !state.is_pruned).collect();
+    for state in &incomplete {
+        eprintln!("mcr: {} is incomplete ({}): skipped", state.id, problems_of(state));
+    }
+    if !incomplete.is_empty() {
+        eprintln!(
+            "mcr: if one of these was complete before, part of the file system below {} may be offline: do not begin a new run \
+             until it is back",
+            args.store.store.display()
+        );
+    }
+    if let Some(damaged) = all.iter().find(|state| is_lost(state)) {
+        bail!("{} was committed and is damaged, and there is no other checkpoint of job {job}", damaged.id);
+    }
+    // Nothing is made for a job that the store does not have: the name may be misspelt.
+    let is_there = store.list_dir(Path::new(job.as_str())).is_ok();
+    if let (Role::Decide { after }, true) = (role, is_there) {
+        match decider.decide(*after, None, all, &[]) {
+            Ok(Decided::Here(_)) => {}
+            Ok(Decided::Other(other)) if other.from.is_none() => {}
+            Ok(Decided::Other(other)) => {
+                bail!("{} of job {job} began meanwhile; run the restart again", other.describe())
+            }
+            Err(error) if error.is_of_the_store() => {
+                eprintln!("mcr: the store cannot be told that a new run begins ({error:#})");
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    new_run(args, Some(job.clone()))
+}
+
+/// The checkpoints to try, newest first, from the one that was asked for downwards. What is passed over is added with the
+/// reason.
 fn candidates<'a>(
     all: &'a [CheckpointState],
     args: &RestartArgs,
     job: &JobId,
+    incarnations: &Incarnations,
+    passed_over: &mut Vec<PassedOver>,
 ) -> anyhow::Result<Vec<&'a CheckpointState>> {
     let first = match &args.checkpoint {
         None => 0,
@@ -155,17 +249,56 @@ fn candidates<'a>(
     };
     let from = &all[first..];
     for state in from.iter().take_while(|state| !state.is_complete()).filter(|state| !state.is_pruned) {
-        let what = if is_lost(state) { "is damaged" } else { "is not complete and therefore does not exist" };
-        eprintln!("mcr: {} {what}: {}", state.id, problems_of(state));
+        let what = if is_lost(state) { "damaged" } else { "incomplete" };
+        eprintln!("mcr: {} is {what} ({}): skipped", state.id, problems_of(state));
     }
-    if args.checkpoint.is_some() && args.exact && !from[0].is_complete() {
-        bail!("{} does not exist: {}", from[0].id, problems_of(&from[0]));
+    if args.checkpoint.is_some() {
+        if args.exact && !from[0].is_complete() {
+            bail!("{} cannot be restored: {}", from[0].id, problems_of(&from[0]));
+        }
+        let complete: Vec<&CheckpointState> = from.iter().filter(|state| state.is_complete()).collect();
+        if complete.is_empty() {
+            bail!("job {job} has no complete checkpoint; `mcr list` shows what is missing");
+        }
+        return Ok(complete);
     }
-    let complete: Vec<&CheckpointState> = from.iter().filter(|state| state.is_complete()).collect();
-    if complete.is_empty() {
+    // What a restart set aside is not part of what the job went on from.
+    let mut chosen: Vec<&CheckpointState> =
+        from.iter().filter(|state| state.is_complete() && !state.is_set_aside).collect();
+    if chosen.is_empty() {
+        chosen = from.iter().filter(|state| state.is_complete()).collect();
+    }
+    if chosen.is_empty() {
         bail!("job {job} has no complete checkpoint; `mcr list` shows what is missing");
     }
-    Ok(complete)
+    let newer = all.iter().take_while(|state| state.id != chosen[0].id).filter(|state| is_lost(state));
+    for state in newer {
+        passed_over.push(PassedOver { checkpoint: state.id.clone(), reason: problems_of(state) });
+    }
+    if let (Some(lost), true) = (passed_over.first(), args.exact) {
+        bail!("{} cannot be restored: {}", lost.checkpoint, lost.reason);
+    }
+    let limit = args.give_up_after as usize;
+    let kept = chosen.iter().position(|state| {
+        let reason = if limit > 0 && incarnations.restarts_in_a_row(&state.id) >= limit {
+            format!(
+                "it was restored {limit} times in a row, and nothing newer was committed since; --checkpoint {} or --give-up-after 0 \
+                 takes it all the same",
+                state.id
+            )
+        } else if let (Some(doubt), true) = (&state.doubt, chosen.iter().any(|other| other.doubt.is_none())) {
+            format!("{doubt}; --checkpoint {} takes it all the same", state.id)
+        } else {
+            return true;
+        };
+        eprintln!("mcr: {} is passed over: {reason}", state.id);
+        passed_over.push(PassedOver { checkpoint: state.id.clone(), reason });
+        false
+    });
+    match kept {
+        Some(kept) if kept == 0 || !args.exact => Ok(chosen.split_off(kept)),
+        _ => bail!("no checkpoint of job {job} is left to restore; the lines above say how to take one all the same"),
+    }
 }
 
 /// Whether it was committed, as far as what is left of its manifests tells, and cannot be restored.
@@ -195,20 +328,27 @@ fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
     if let Some(wanted) = &args.checkpoint {
         bail!("{} holds no checkpoint, so no {wanted}", args.store.store.display());
     }
+    let why = match &job {
+        Some(job) => no_checkpoint_of(&open_store(&args.store)?, &args.store, job)?
+            .unwrap_or_else(|| format!("job {:?} has no complete checkpoint", job.as_str())),
+        None => format!("{} holds no checkpoint", name_of(&args.store.store)),
+    };
     if args.json {
+        tell(format!("{why}: new run, exit 3"));
         let (outcome, passed_over) = ("new run", Vec::new());
         print_json(&Report {
             outcome,
             job,
             checkpoint: None,
             wanted: None,
+            incarnation: None,
             files: 0,
             file_bytes: 0,
             elapsed_ms: 0,
             passed_over,
         })?;
     } else {
-        print("no checkpoint was ever completed: a new run\n")?;
+        print(&format!("{why}: new run, exit 3\n"))?;
     }
     Ok(ExitCode::from(NEW_RUN))
 }
@@ -237,14 +377,26 @@ struct Restored {
     file_bytes: u64,
 }
 
-/// Restores one checkpoint whole: every group decoded into files beside their final names, every file compared with its
-/// digest, and only then all of them renamed.
+/// All files of a checkpoint, or of the wanted ranks, under temporary names; each is the application's.
+struct Prepared(Vec<VerifiedFile>);
+
+impl Prepared {
+    /// Gives all of them their final names.
+    fn publish(self, args: &RestartArgs) -> anyhow::Result<Restored> {
+        let (files, file_bytes) = (self.0.len() as u64, self.0.iter().map(VerifiedFile::bytes).sum());
+        publish_all(&args.to, self.0, !args.no_sync).context("writing the restored files")?;
+        Ok(Restored { files, file_bytes })
+    }
+}
+
+/// Prepares one checkpoint whole: every group decoded into files beside their final names, every file compared with its
+/// digest.
 fn restore_checkpoint(
     store: &PosixStore,
     job: &JobId,
     state: &CheckpointState,
     args: &RestartArgs,
-) -> Result<Restored, Failure> {
+) -> Result<Prepared, Failure> {
     if let Some(ranks) = &args.ranks
         && ranks.highest().0 >= state.ranks
     {
@@ -274,9 +426,7 @@ fn restore_checkpoint(
         };
         verified.extend(verify_all(restorers, threads, !args.no_sync)?);
     }
-    let (files, file_bytes) = (verified.len() as u64, verified.iter().map(VerifiedFile::bytes).sum());
-    publish_all(&args.to, verified, !args.no_sync).map_err(|error| receiver(error.into()))?;
-    Ok(Restored { files, file_bytes })
+    Ok(Prepared(verified))
 }
 
 #[expect(clippy::too_many_arguments, reason = "what is restored, and how")]

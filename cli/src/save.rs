@@ -8,7 +8,7 @@ use crate::output::{Progress, Table, human_rate, human_time, name_of, print, pri
 use crate::proof::{Leased, NotProven, Provers};
 use anyhow::{Context, bail};
 use mcr_anc::budget::Budget;
-use mcr_anc::flush::{Flush, FlushError, FlushOptions, Spare, flush_checkpoint, least_budget};
+use mcr_anc::flush::{Flush, FlushError, FlushOptions, NewestOfGroups, Spare, flush_checkpoint, least_budget};
 use mcr_anc::instance::{choose_for_all, committed};
 use mcr_anc::rate::StoreSpeed;
 use mcr_anc::source::FetchError;
@@ -20,8 +20,9 @@ use mcr_cnc::layout::{Labelled, ScanLimits, list, sort};
 use mcr_cnc::source::{Descriptors, OpenFile};
 use mcrengine::codec::Apart;
 use mcrengine::header::FileHeader;
-use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, RANKS_MAX, Rank};
-use mcrengine::manifest::{self, Manifest};
+use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, RANKS_MAX, Rank, natural_cmp};
+use mcrengine::incarnation;
+use mcrengine::manifest::{self, Manifest, Place};
 use mcrengine::plan::PlanOptions;
 use mcrengine::store::{Store, StoreError};
 use std::collections::BTreeSet;
@@ -116,6 +117,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
             budget: Budget::new(budget_mib(&args) << 20),
             verdicts: &verdicts,
             spare: Spare::default(),
+            newest: NewestOfGroups::default(),
             provers: Provers::new(options.threads),
             turns: Turns::default(),
             args: &args,
@@ -315,8 +317,7 @@ struct Group {
     /// How many groups older checkpoints of this run have.
     older: usize,
     checkpoint: CheckpointId,
-    sequence: u64,
-    run: String,
+    place: Place,
     group: GroupId,
     headers: Arc<Vec<FileHeader>>,
     /// For each header.
@@ -413,6 +414,7 @@ struct Save<'a> {
     budget: Arc<Budget>,
     verdicts: &'a Verdicts,
     spare: Spare,
+    newest: NewestOfGroups,
     provers: Provers,
     turns: Turns,
     args: &'a SaveArgs,
@@ -598,7 +600,8 @@ impl Save<'_> {
         to_report: &Sender<anyhow::Result<Event>>,
         progress: &Progress,
     ) -> anyhow::Result<()> {
-        let mut next_sequence = manifest::next_sequence(self.store, &self.job)?;
+        let incarnation = incarnation::newest_number(self.store, &self.job)?;
+        let mut places = Places::new(incarnation, newest_saved(self.store, &self.job)?);
         let mut older = 0;
         for (nth, Captured { label, mut line, files, started }) in captured.into_iter().enumerate() {
             progress.message(line.label.clone());
@@ -607,6 +610,7 @@ impl Save<'_> {
                 continue;
             };
             let groups = self.grouping.groups() as usize;
+            let written_ns = files.iter().map(|kept| kept.file.fingerprint.written_ns()).max().unwrap_or(0);
             let (mut headers, mut rest): (Vec<Vec<_>>, Vec<Vec<_>>) = (vec![Vec::new(); groups], Vec::new());
             rest.resize_with(groups, Vec::new);
             for KeptFile { file: CapturedFile { header, fingerprint }, image } in files {
@@ -622,19 +626,18 @@ impl Save<'_> {
                 changed: OnceLock::new(),
                 is_failed: AtomicBool::new(false),
             });
-            let (checkpoint, run, begun) = choose_for_all(self.store, &self.job, &label, self.grouping, &headers)?;
+            let (checkpoint, begun) = choose_for_all(self.store, &self.job, &label, self.grouping, &headers)?;
             line.outcome = "there already";
             if to_report.send(Ok(Event::Begun { line, started, groups })).is_err() {
                 break; // a group has failed, and nobody wants to hear more
             }
             // Where some of it is there, its place is known; so two who save the same at once give the same places.
-            let sequence = begun.unwrap_or(next_sequence);
-            next_sequence = next_sequence.max(sequence.saturating_add(1));
+            let place = places.next(&checkpoint, written_ns / 1_000_000, begun);
             for ((group, headers), files) in (0..).map(GroupId).zip(headers).zip(rest) {
-                let (checkpoint, run) = (checkpoint.clone(), run.clone());
+                let checkpoint = checkpoint.clone();
                 let lane = &to_lanes[group.0 as usize % to_lanes.len()];
                 let whole = Arc::clone(&whole);
-                let group = Group { nth, older, checkpoint, sequence, run, group, headers, files, whole };
+                let group = Group { nth, older, checkpoint, place, group, headers, files, whole };
                 if lane.send(group).is_err() {
                     return Ok(());
                 }
@@ -713,7 +716,7 @@ impl Save<'_> {
 
     /// Commits one group, unless it is there already.
     fn group(&self, group: Group, progress: &Progress) -> anyhow::Result<Event> {
-        let Group { nth, older, checkpoint, sequence, run, group, headers, files, whole } = group;
+        let Group { nth, older, checkpoint, place, group, headers, files, whole } = group;
         let failed = |reason| {
             whole.is_failed.store(true, Ordering::Relaxed);
             Ok(Event::Failed { nth, reason })
@@ -731,7 +734,10 @@ impl Save<'_> {
         let source = LocalSource { files: open, threads: self.options.threads };
         let proof = self.provers.begin(kept);
         let is_whole = || !whole.is_failed.load(Ordering::Relaxed) && whole.changed(self.dir).is_none();
-        let may_commit = || proof.finish().is_ok() && self.turns.wait(older) && is_whole();
+        let may_commit = || match proof.finish().is_ok() && self.turns.wait(older) && is_whole() {
+            true => Ok(()),
+            false => Err(FlushError::NotItsTurn),
+        };
         let flush = || Flush {
             store: self.store,
             job: self.job.clone(),
@@ -739,13 +745,15 @@ impl Save<'_> {
             group,
             grouping: self.grouping,
             group_size: self.args.group_size,
-            run: run.clone(),
-            sequence: Some(sequence),
+            incarnation: place.incarnation,
+            written_unix_ms: place.written_unix_ms,
+            doubt: None,
             files: Arc::clone(&headers),
             source: &source,
             options: &self.options,
             budget: &self.budget,
             spare: &self.spare,
+            newest: &self.newest,
             may_commit: &may_commit,
             observer: progress,
             now_unix_ms: now_unix_ms(),
@@ -797,6 +805,68 @@ impl Save<'_> {
         drop((source, proof)); // the bytes, then the right to hold them
         Ok(Event::Done { nth, manifest: Box::new(manifest), was_there })
     }
+}
+
+/// Names say in which order checkpoints were written, unless the times of files contradict them by this much: files that
+/// were copied without their times are this close together.
+const CONTRADICTION_MS: i64 = 60_000;
+
+/// The places in the order of checkpoints that those of one command get, and what the store held as the newest before.
+struct Places {
+    incarnation: u32,
+    newest: Option<(CheckpointId, Place)>,
+    last: Option<Place>,
+}
+
+impl Places {
+    fn new(incarnation: u32, newest: Option<(CheckpointId, Place)>) -> Self {
+        Self { incarnation, newest, last: None }
+    }
+
+    /// The place of the next checkpoint, in the order of the command. Where some of it is in the store already, its place
+    /// is known; so two who save the same at once give the same places.
+    fn next(&mut self, id: &CheckpointId, written_unix_ms: i64, begun: Option<Place>) -> Place {
+        let mut place = begun.unwrap_or(Place { incarnation: self.incarnation, written_unix_ms });
+        if begun.is_none() {
+            // The order of the command: by the names, where times do not contradict them.
+            if let Some(last) = self.last {
+                place.written_unix_ms = place.written_unix_ms.max(last.written_unix_ms + 1);
+            } else if let Some((newest, at)) = &self.newest
+                && at.incarnation == place.incarnation
+                && is_before(id, newest)
+                && (0..CONTRADICTION_MS).contains(&(place.written_unix_ms - at.written_unix_ms))
+            {
+                place.written_unix_ms = at.written_unix_ms - 1;
+            }
+        }
+        self.last = self.last.max(Some(place));
+        place
+    }
+}
+
+/// Whether two names differ by their numbers alone and the first has the smaller one. A name that was used twice says nothing.
+fn is_before(id: &CheckpointId, other: &CheckpointId) -> bool {
+    let shape = |id: &CheckpointId| {
+        let mut shape: Vec<u8> = Vec::new();
+        for byte in id.label().bytes() {
+            match byte.is_ascii_digit() {
+                true if shape.last() == Some(&b'#') => {}
+                true => shape.push(b'#'),
+                false => shape.push(byte),
+            }
+        }
+        shape
+    };
+    id.generation() == 1
+        && other.generation() == 1
+        && shape(id) == shape(other)
+        && natural_cmp(id.as_str().as_bytes(), other.as_str().as_bytes()).is_lt()
+}
+
+/// The newest checkpoint of a job, as its first group tells.
+fn newest_saved(store: &dyn Store, job: &JobId) -> anyhow::Result<Option<(CheckpointId, Place)>> {
+    let newest = manifest::newest_of_group(store, job, GroupId(0), None)?;
+    Ok(newest.map(|manifest| (manifest.checkpoint.clone(), manifest.place())))
 }
 
 fn print_report(save: &Save<'_>, report: &[Saved], exit: Exit, error: Option<&str>) -> anyhow::Result<()> {
@@ -887,6 +957,23 @@ mod tests {
         assert_eq!(missing_ranks(&[5], 6), "rank 5 has no file (of 6 ranks)");
         assert_eq!(rank_list(&[0, 2, 3, 7]), "ranks 0, 2-3, 7");
         assert_eq!(rank_list(&(0..40).step_by(2).collect::<Vec<_>>()), "ranks 0, 2, 4, 6, 8, 10, 12, 14, ...");
+    }
+
+    #[test]
+    fn names_decide_the_order_where_times_do_not_contradict_them() {
+        let id = |name: &str| -> CheckpointId { name.parse().expect("valid") };
+        let at = |written_unix_ms| Place { incarnation: 0, written_unix_ms };
+        let mut places = Places::new(0, None);
+        assert_eq!(places.next(&id("it_1"), 1000, None), at(1000));
+        assert_eq!(places.next(&id("it_2"), 900, None), at(1001), "copied without its time");
+        assert_eq!(places.next(&id("it_3"), 2000, None), at(2000));
+        let after = |name, ms| Places::new(0, Some((id("it_5"), at(5000)))).next(&id(name), ms, None);
+        assert_eq!(after("it_4", 5200), at(4999), "an earlier step that is saved later");
+        assert_eq!(after("it_6", 5200), at(5200));
+        assert_eq!(after("it_4", 5000 + CONTRADICTION_MS), at(5000 + CONTRADICTION_MS), "written a minute later");
+        assert_eq!(after("it_4~2", 5200), at(5200), "the name is used again");
+        assert_eq!(after("other_4", 5200), at(5200));
+        assert_eq!(after("it_4", 4000), at(4000));
     }
 
     #[test]

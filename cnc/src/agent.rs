@@ -13,6 +13,7 @@ use crate::settle::ReadyRank;
 use crate::source::{Descriptors, OpenFile};
 use crate::state::{AgentState, Loaded};
 use crate::watch::{WatchError, WatchEvent, Watcher};
+use mcr_proto::clock::steady_ns;
 use mcr_proto::convert::file_to_wire;
 use mcr_proto::{ANNOUNCEMENT_BYTES_MAX, v1};
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Rank};
@@ -84,7 +85,14 @@ impl Agent {
         };
         let watched = Watcher::spawn(&config.watch, layout, config.watch_options());
         let (events, watcher) = watched.map_err(|source| AgentError::Watch { path: config.watch.clone(), source })?;
-        let (news_to, news) = mpsc::channel(NEWS_MAX);
+        if config.ranks.is_none() {
+            tracing::warn!(
+                job = %config.job,
+                "number of ranks unknown: it is taken from the newest checkpoint of the job, and without one nothing is saved; \
+                 give --ranks, or ranks in [cnc], or SLURM_NTASKS"
+            );
+        }
+        let (began_ns, (news_to, news)) = (steady_ns(), mpsc::channel(NEWS_MAX));
         let links = (config.aggregators.iter().enumerate())
             .map(|(link, address)| {
                 let (orders, received) = mpsc::channel(ORDERS_MAX);
@@ -93,7 +101,11 @@ impl Agent {
                     address: address.clone(),
                     node: config.node.clone(),
                     job: config.job.clone(),
+                    identity: config.incarnation.clone(),
+                    watch: config.watch.display().to_string(),
                     ranks: config.ranks.unwrap_or(0),
+                    ranks_from: config.ranks_from,
+                    began_ns,
                     group_size: config.group_size,
                     reconnect: (config.reconnect_min, config.reconnect_max),
                     budget_bytes: config.budget_bytes / config.aggregators.len().max(1) as u64,
@@ -186,6 +198,8 @@ struct Core {
     done_to: mpsc::Sender<Captured>,
 }
 
+/// How far the clock of a file system may be ahead of this node's before it is named: 2 s.
+const CLOCKS_APART_NS: i64 = 2_000_000_000;
 /// How long a drain may take: inside Slurm's KillWait of 30 s.
 const DRAIN: Duration = Duration::from_secs(20);
 
@@ -489,6 +503,7 @@ fn describe(
     paths.sort_unstable();
     let (mut files, mut wire) = (Vec::with_capacity(paths.len()), v1::Announcement::default());
     let mut seen = HashSet::new();
+    let mut newest: Option<Fingerprint> = None;
     for path in paths.into_iter().filter(|path| seen.insert(path.as_bytes())) {
         let fail = |error| (path.clone(), error);
         let captured = capture_keeping(root, path, ready.rank, (mode, verdicts), maps, &mut |_| false);
@@ -501,8 +516,22 @@ fn describe(
             header = file_to_wire(&captured.header);
         }
         wire.files.push(header);
+        if newest.is_none_or(|newest| newest.changed_ns < captured.fingerprint.changed_ns) {
+            newest = Some(captured.fingerprint);
+        }
+        wire.written_unix_ns = wire.written_unix_ns.max(captured.fingerprint.written_ns());
         files.push(OpenFile::new(root, Arc::new(captured.header), captured.fingerprint, descriptors));
     }
+    wire.changed_clock_ns = newest.map_or(i64::MIN, |newest| {
+        let age_ns = newest.age_ns();
+        if age_ns < -CLOCKS_APART_NS {
+            tracing::warn!(
+                checkpoint = %ready.checkpoint, rank = ready.rank.0, ahead_s = -age_ns / 1_000_000_000,
+                "the clock of the file system is ahead of this node's; set the clocks right"
+            );
+        }
+        steady_ns().saturating_sub(age_ns.max(0))
+    });
     let announcement = wire.encode_to_vec().into();
     Ok(Held { announce_id, label: ready.checkpoint.clone(), rank: ready.rank, files, announcement })
 }

@@ -6,6 +6,7 @@ use crate::settle::{OwnRanks, SettleRules};
 use crate::watch::WatchOptions;
 use mcrengine::codec::cores;
 use mcrengine::ids::{GroupId, Grouping, JobId, NameError};
+use mcrengine::incarnation::IDENTITY_BYTES_MAX;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor, value};
 use std::fmt;
@@ -26,6 +27,9 @@ pub struct CncOptions {
     /// How many ranks the application has. Default: `SLURM_NTASKS`, `SLURM_JOB_NTASKS`, else as in the checkpoint
     /// before.
     pub ranks: Option<u32>,
+    /// The identity of this start of the job; agents and restarts of one start have the same one. Default:
+    /// `MCR_INCARNATION`, else SLURM's job id and restart count, else none: a start by hand.
+    pub incarnation: Option<String>,
     /// The ranks whose files this agent takes (`"0-31,64"`), where several agents see one directory. Default: all seen.
     pub local_ranks: Option<String>,
     /// Ranks of one group. Default 32.
@@ -69,6 +73,7 @@ impl Default for CncOptions {
             watch: None,
             layout: LayoutOptions::Named("guess".into()),
             ranks: None,
+            incarnation: None,
             local_ranks: None,
             group_size: 32,
             aggregators: Vec::new(),
@@ -272,6 +277,10 @@ pub struct CncConfig {
     pub layout: LayoutChoice,
     /// How many ranks there are, where the job or the configuration says so.
     pub ranks: Option<u32>,
+    /// Where that number comes from, for people.
+    pub ranks_from: &'static str,
+    /// The identity of this start of the job; empty for a start by hand.
+    pub incarnation: String,
     /// Whose files this agent takes.
     pub own: OwnRanks,
     /// Ranks of a group, at least 1.
@@ -386,31 +395,25 @@ impl CncOptions {
             key: "watch",
             way_out: "write watch = \"DIRECTORY\", where the application writes its checkpoints",
         })?;
-        let node = self
-            .node
-            .clone()
-            .or_else(|| environment("SLURMD_NODENAME"))
-            .or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned()))
-            .filter(|name| !name.is_empty())
-            .unwrap_or_else(|| "localhost".to_owned());
+        let node = self.node.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| node_name(environment));
         if node.len() > 255 || node.contains(['/', '\0']) {
             let way_out = "it must be a name of at most 255 bytes, without a slash".to_owned();
             return Err(ConfigError::Value { key: "node", value: format!("{node:?}"), way_out });
         }
         let ranks = match self.ranks {
-            Some(ranks) => Some(("ranks", ranks.to_string(), Some(ranks))),
+            Some(ranks) => Some(("ranks in [cnc] or --ranks", ranks.to_string(), Some(ranks))),
             None => ["SLURM_NTASKS", "SLURM_JOB_NTASKS"].into_iter().find_map(|name| {
                 let value = environment(name)?;
                 let ranks = value.parse().ok();
-                Some(("ranks", format!("{value} (by {name})"), ranks))
+                Some((name, format!("{value} (by {name})"), ranks))
             }),
         };
-        let ranks = match ranks {
-            None => None,
-            Some((_, _, Some(ranks))) if Grouping::new(ranks, 1).is_some() => Some(ranks),
-            Some((key, value, _)) => {
+        let (ranks, ranks_from) = match ranks {
+            None => (None, ""),
+            Some((from, _, Some(ranks))) if Grouping::new(ranks, 1).is_some() => (Some(ranks), from),
+            Some((_, value, _)) => {
                 let way_out = format!("it must be 1 to {}", mcrengine::ids::RANKS_MAX);
-                return Err(ConfigError::Value { key, value, way_out });
+                return Err(ConfigError::Value { key: "ranks", value, way_out });
             }
         };
         self.check_numbers()?;
@@ -431,6 +434,8 @@ impl CncOptions {
             watch,
             layout: self.layout.check()?,
             ranks,
+            ranks_from,
+            incarnation: incarnation_of(self.incarnation.as_deref(), environment)?,
             own: self.local_ranks.as_deref().map_or_else(|| Ok(OwnRanks::all()), own_ranks)?,
             group_size: self.group_size,
             aggregators: self.aggregators.clone(),
@@ -518,6 +523,39 @@ fn own_ranks(text: &str) -> Result<OwnRanks, ConfigError> {
         value: format!("{text:?}"),
         way_out: "it must be ranks and ranges of them, such as \"0-31,64\"".to_owned(),
     })
+}
+
+/// This node's name: as SLURM calls it, else the host's name.
+pub fn node_name(environment: &dyn Fn(&str) -> Option<String>) -> String {
+    environment("SLURMD_NODENAME")
+        .or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned()))
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "localhost".to_owned())
+}
+
+/// The identity of this start of the job: as written, as `MCR_INCARNATION` says, or SLURM's job id and restart count. Empty
+/// where none of them is there.
+pub fn incarnation_of(
+    written: Option<&str>,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<String, ConfigError> {
+    let text = |name: &str| environment(name).filter(|value| !value.is_empty());
+    let slurm = || {
+        let job = text("SLURM_JOB_ID")?;
+        match text("SLURM_RESTART_COUNT").filter(|count| count != "0") {
+            Some(count) => Some(format!("SLURM job {job}, restart {count}")),
+            None => Some(format!("SLURM job {job}")),
+        }
+    };
+    let identity = written.map(str::to_owned).or_else(|| text("MCR_INCARNATION")).or_else(slurm).unwrap_or_default();
+    match identity.len() <= IDENTITY_BYTES_MAX && !identity.chars().any(char::is_control) {
+        true => Ok(identity),
+        false => Err(ConfigError::Value {
+            key: "incarnation",
+            value: format!("{identity:?}"),
+            way_out: format!("it must have at most {IDENTITY_BYTES_MAX} bytes, all of them printable"),
+        }),
+    }
 }
 
 fn default_state_directory(environment: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {

@@ -33,6 +33,20 @@ impl Fingerprint {
         }
     }
 
+    /// When the application wrote it, in nanoseconds since 1970: its modification time, which a copy keeps, but not later than
+    /// the last change that the file system saw.
+    pub fn written_ns(&self) -> i64 {
+        self.modified_ns.min(self.changed_ns)
+    }
+
+    /// How long ago the file system saw its last change, by this node's clock, in nanoseconds; negative where the clock of the
+    /// file system is ahead.
+    pub fn age_ns(&self) -> i64 {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let now_ns = now.map_or(0, |now| i64::try_from(now.as_nanos()).unwrap_or(i64::MAX));
+        now_ns.saturating_sub(self.changed_ns)
+    }
+
     /// Whether the content is the same as far as can be told; removing the file's name or changing its mode does not matter.
     pub fn same_content(&self, other: &Self) -> bool {
         Self { changed_ns: 0, ..*self } == Self { changed_ns: 0, ..*other }

@@ -8,6 +8,7 @@ use crate::capture::CaptureMode;
 use crate::memory;
 use crate::source::OpenFile;
 use bytes::Bytes;
+use mcr_proto::clock::steady_ns;
 use mcr_proto::data::WithData;
 use mcr_proto::v1::aggregator_client::AggregatorClient;
 use mcr_proto::v1::from_agent::Message as From;
@@ -111,8 +112,16 @@ pub struct LinkOptions {
     pub node: String,
     /// The job.
     pub job: JobId,
+    /// The identity of its incarnation; empty for a start by hand.
+    pub identity: String,
+    /// The directory that is watched, for people.
+    pub watch: String,
     /// Ranks in all, 0 if not known.
     pub ranks: u32,
+    /// Where that number comes from, for people.
+    pub ranks_from: &'static str,
+    /// This process's steady clock when it began to watch, in nanoseconds.
+    pub began_ns: i64,
     /// GROUP_SIZE.
     pub group_size: u32,
     /// First and longest wait between dialling.
@@ -247,6 +256,10 @@ async fn run_session(
         ranks: options.ranks,
         group_size: options.group_size,
         software: SOFTWARE.into(),
+        identity: options.identity.clone(),
+        watch: options.watch.clone(),
+        ranks_from: options.ranks_from.into(),
+        clock_ns: options.began_ns,
     };
     if let Err(reason) = send(&out, From::Hello(hello)).await {
         return Ended::Failed(reason);
@@ -353,7 +366,7 @@ async fn run_session(
                     return Ended::Left(format!("the aggregator said nothing for {SILENCE_SECONDS} s"));
                 }
                 let nothing_waits = held.is_empty();
-                let message = From::Heartbeat(v1::Heartbeat { at_rest: nothing_waits });
+                let message = From::Heartbeat(v1::Heartbeat { at_rest: nothing_waits, clock_ns: steady_ns() });
                 match out.try_send(v1::FromAgent { message: Some(message) }) {
                     Ok(()) if nothing_waits => {
                         at_rest = true;
@@ -394,7 +407,9 @@ async fn announce(out: &Out, held: &Held) -> Result<(), String> {
         let part = rest.split_to(rest.len().min(FRAME_BYTES));
         let next = offset + part.len() as u64;
         let (announce_id, label, rank) = (held.announce_id, held.label.to_string(), held.rank.0);
-        send(out, From::Announce(v1::AnnouncePart { announce_id, label, rank, total_bytes, offset, part })).await?;
+        let clock_ns = steady_ns();
+        let part = v1::AnnouncePart { announce_id, label, rank, total_bytes, offset, part, clock_ns };
+        send(out, From::Announce(part)).await?;
         offset = next;
         if rest.is_empty() {
             return Ok(());

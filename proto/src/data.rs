@@ -375,7 +375,9 @@ mod tests {
     }
 
     fn heartbeat() -> v1::FromAgent {
-        v1::FromAgent { message: Some(v1::from_agent::Message::Heartbeat(v1::Heartbeat { at_rest: true })) }
+        v1::FromAgent {
+            message: Some(v1::from_agent::Message::Heartbeat(v1::Heartbeat { at_rest: true, clock_ns: 7 })),
+        }
     }
 
     /// As gRPC sends it.

@@ -1,5 +1,6 @@
 //! The wire, nothing else: generated messages, their limits, and the conversion of headers to checked types.
 
+pub mod clock;
 pub mod convert;
 pub mod data;
 

@@ -146,13 +146,6 @@ impl ContainerReader {
         Ok(raw)
     }
 
-    /// BLAKE3 of the whole container, read piece by piece: what manifests of version 1 name.
-    pub fn whole_digest(&self) -> Result<Digest, ReadError> {
-        let mut hasher = blake3::Hasher::new();
-        self.hash(0..self.bytes(), &mut hasher)?;
-        Ok(hasher.finalize().into())
-    }
-
     /// BLAKE3 of all but the stored bytes of the segments, whose checksums are in the headers that it covers.
     pub fn frame_digest(&self) -> Result<Digest, ReadError> {
         let mut hasher = blake3::Hasher::new();

@@ -60,6 +60,16 @@ fn suite(store: &dyn Store) {
     drop((one, two));
     assert_eq!(names(store, "job"), ["one"], "a temporary file that was dropped is gone");
 
+    for (name, expected) in [("new", true), ("new", false), ("one/b", false)] {
+        let mut temp = store.create_temp(Path::new("job"), "x").expect("temp");
+        temp.append(if expected { b"first" } else { b"later" }).expect("append");
+        assert_eq!(store.rename_new(temp.path(), &Path::new("job").join(name)).expect("tried"), expected, "{name}");
+    }
+    assert_eq!(read(store, "job/new"), b"first", "the first one stays");
+    assert!(store.age(Path::new("job/new")).expect("its age").as_secs() < 600);
+    assert!(store.age(Path::new("job/none")).expect_err("must fail").is_not_found());
+    store.remove_file(Path::new("job/new")).expect("remove");
+
     assert!(store.open(Path::new("job/one/none")).map(|_| ()).expect_err("must fail").is_not_found());
     assert!(store.open(Path::new("job/one")).is_err(), "a directory is no file");
     assert!(store.list_dir(Path::new("none")).expect_err("must fail").is_not_found());

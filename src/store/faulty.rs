@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// What goes wrong, and when. Operations that change the store are counted from 0; reading is not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +107,13 @@ impl Store for FaultyStore {
     fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
         self.step(Kind::TakesNone, to, "renaming into place")?;
         self.inner.rename(from, to)
+    }
+    fn rename_new(&self, from: &Path, to: &Path) -> Result<bool, StoreError> {
+        self.step(Kind::TakesNone, to, "giving a name that is free")?;
+        self.inner.rename_new(from, to)
+    }
+    fn age(&self, path: &Path) -> Result<Duration, StoreError> {
+        self.inner.age(path)
     }
     fn sync_dir(&self, dir: &Path) -> Result<(), StoreError> {
         self.step(Kind::TakesNone, dir, "syncing the directory")?;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A store in memory. A clone is the same store.
 #[derive(Clone, Default)]
@@ -41,6 +42,7 @@ struct Node {
     is_dir: bool,
     bytes: Vec<u8>,
     synced: Vec<u8>,
+    made: Instant,
 }
 
 /// `node` none: the name was removed. `from`: it was renamed from there, in the same step.
@@ -93,7 +95,7 @@ impl MemoryStore {
                 Survival::Synced => node.synced.clone(),
                 _ => node.bytes[..kept].to_vec(),
             };
-            Node { is_dir: node.is_dir, synced: bytes.clone(), bytes }
+            Node { is_dir: node.is_dir, synced: bytes.clone(), bytes, made: node.made }
         };
         let nodes = state.nodes.iter().map(node).collect();
         // A name below a directory that is not there is not there.
@@ -108,7 +110,7 @@ impl MemoryStore {
     pub fn put(&self, path: &Path, bytes: &[u8]) {
         let mut state = self.state();
         let node = state.nodes.len();
-        state.nodes.push(Node { is_dir: false, bytes: bytes.into(), synced: bytes.into() });
+        state.nodes.push(Node { is_dir: false, bytes: bytes.into(), synced: bytes.into(), made: Instant::now() });
         state.seen.insert(path.into(), node);
         state.durable.insert(path.into(), node);
     }
@@ -142,7 +144,7 @@ impl State {
 
     fn create(&mut self, path: PathBuf, is_dir: bool) -> usize {
         let node = self.nodes.len();
-        self.nodes.push(Node { is_dir, bytes: Vec::new(), synced: Vec::new() });
+        self.nodes.push(Node { is_dir, bytes: Vec::new(), synced: Vec::new(), made: Instant::now() });
         self.seen.insert(path.clone(), node);
         self.pending.push(Pending { path, from: None, node: Some(node) });
         node
@@ -193,6 +195,19 @@ impl Store for MemoryStore {
         state.seen.insert(to.into(), node);
         state.pending.push(Pending { path: to.into(), from: Some(from.into()), node: Some(node) });
         Ok(())
+    }
+
+    fn rename_new(&self, from: &Path, to: &Path) -> Result<bool, StoreError> {
+        if self.state().seen.contains_key(to) {
+            return Ok(false);
+        }
+        self.rename(from, to).map(|()| true)
+    }
+
+    fn age(&self, path: &Path) -> Result<Duration, StoreError> {
+        let state = self.state();
+        let node = state.seen.get(path).ok_or_else(|| failed(path, "asking for its age", io::ErrorKind::NotFound))?;
+        Ok(state.nodes[*node].made.elapsed())
     }
 
     fn sync_dir(&self, dir: &Path) -> Result<(), StoreError> {

@@ -19,6 +19,7 @@ pub use posix::PosixStore;
 use crate::container::error::ReadError;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A tree of directories and files. All paths are relative to its root.
 pub trait Store: Send + Sync {
@@ -30,6 +31,11 @@ pub trait Store: Send + Sync {
     fn create_temp(&self, dir: &Path, name: &str) -> Result<Box<dyn TempFile>, StoreError>;
     /// Gives a file another name in one step; a file that had that name is gone. Durable after [`Store::sync_dir`].
     fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError>;
+    /// As [`Store::rename`], but `false`, with nothing changed, where a file of the new name is there already. Of several
+    /// processes that try at once, one gets `true`.
+    fn rename_new(&self, from: &Path, to: &Path) -> Result<bool, StoreError>;
+    /// How long ago a file was last modified, by the clock of the file system that holds it.
+    fn age(&self, path: &Path) -> Result<Duration, StoreError>;
     /// Makes what was created, renamed and removed in a directory durable.
     fn sync_dir(&self, dir: &Path) -> Result<(), StoreError>;
     /// Opens a file for reading.

@@ -3,6 +3,8 @@
 //! Directories are made with mode 0700 and files with 0600, so that no user reads another's checkpoint.
 
 use super::{Entry, Store, StoreError, StoredFile, TempFile};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
@@ -99,6 +101,39 @@ impl Store for PosixStore {
     fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
         let to = self.root.join(to);
         std::fs::rename(self.root.join(from), &to).map_err(|source| failed(&to, "renaming into place", source))
+    }
+
+    fn rename_new(&self, from: &Path, to: &Path) -> Result<bool, StoreError> {
+        let (from, to) = (self.root.join(from), self.root.join(to));
+        let refuse = |source| failed(&to, "giving a name that is free", source);
+        match std::fs::hard_link(&from, &to) {
+            Ok(()) => gone(std::fs::remove_file(&from)).map(|()| true).map_err(refuse),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(refuse(error)),
+            // Some file systems have no hard links; those that also lack this call cannot be a store.
+            Err(_) => match renameat2(AT_FDCWD, &from, AT_FDCWD, &to, RenameFlags::RENAME_NOREPLACE) {
+                Ok(()) => Ok(true),
+                Err(Errno::EEXIST) => Ok(false),
+                Err(errno) => Err(refuse(errno.into())),
+            },
+        }
+    }
+
+    fn age(&self, path: &Path) -> Result<Duration, StoreError> {
+        let path = self.root.join(path);
+        let age = || {
+            let modified = std::fs::metadata(&path)?.modified()?;
+            // A file that is made now has the time of the file system's clock, which need not be that of this node.
+            let name = format!(".clock.{:016x}", RandomState::new().hash_one(&path));
+            let probe = path.with_file_name(name);
+            let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&probe);
+            let now = made.and_then(|file| file.metadata()?.modified());
+            let _ = std::fs::remove_file(&probe);
+            // A store that takes no file just now: the clock of this node is the best there is.
+            let now = now.unwrap_or_else(|_| std::time::SystemTime::now());
+            Ok(now.duration_since(modified).unwrap_or(Duration::ZERO))
+        };
+        age().map_err(|source| failed(&path, "asking for its age", source))
     }
 
     fn sync_dir(&self, dir: &Path) -> Result<(), StoreError> {

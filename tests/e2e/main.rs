@@ -6,6 +6,7 @@ mod configuration;
 mod corpus;
 mod daemons;
 mod full_disk;
+mod incarnations;
 mod kills;
 mod looking_back;
 mod saving;

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 pub fn mcr() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mcr"));
     for name in ["MCR_STORE", "MCR_JOB", "MCR_CONFIG", "MCR_AGGREGATORS", "MCR_LOG", "SLURM_NTASKS", "SLURM_JOB_NTASKS"]
+        .into_iter()
+        .chain(["MCR_INCARNATION", "SLURM_JOB_ID", "SLURM_RESTART_COUNT"])
     {
         command.env_remove(name);
     }

@@ -123,7 +123,7 @@ proptest! {
 
         // The next checkpoint refers to this one, and the one after to both, never through one to the other.
         let reuse = ReuseIndex::load(&store, &job(), &manifest).expect("loads");
-        how.draft.sequence = 2;
+        how.draft.written_unix_ms += 1;
         let second = flush(&store, &checkpoint("b"), GroupId(0), &next, &how, &reuse).expect("writes");
         check(&store, "b", &next)?;
         let reuse = ReuseIndex::load(&store, &job(), &second).expect("loads");

@@ -178,8 +178,9 @@ pub fn how(sequence: u64) -> How {
         options: PlanOptions { segment_bytes: 16 << 10, small_class_bytes: 64, ..PlanOptions::default() },
         chain: Chain::zstd(1),
         draft: ManifestDraft {
-            sequence,
-            run: "run 1".into(),
+            incarnation: 0,
+            written_unix_ms: 1_700_000_000_000 + sequence as i64,
+            doubt: None,
             ranks: 4,
             group_size: 2,
             profile: "test".into(),

@@ -21,6 +21,12 @@ impl Store for CountingStore {
     fn rename(&self, _: &Path, _: &Path) -> Result<(), StoreError> {
         Ok(())
     }
+    fn rename_new(&self, from: &Path, to: &Path) -> Result<bool, StoreError> {
+        self.rename(from, to).map(|()| true)
+    }
+    fn age(&self, _: &Path) -> Result<std::time::Duration, StoreError> {
+        Ok(std::time::Duration::ZERO)
+    }
     fn sync_dir(&self, _: &Path) -> Result<(), StoreError> {
         Ok(())
     }

@@ -1,0 +1,173 @@
+//! Which incarnation of a job may commit, and which files are older than it.
+//!
+//! The store has the records ([`mcrengine::incarnation`]); this file remembers the newest one of each job, and when it began
+//! by this process's steady clock. That instant comes from the age of the record by the clock of the store's file system,
+//! so that no node's time of day counts.
+
+use mcr_proto::clock::steady_ns;
+use mcrengine::ids::JobId;
+use mcrengine::incarnation::{self, Begun, Draft, Incarnation};
+use mcrengine::manifest;
+use mcrengine::store::{Store, StoreError};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Jobs that are remembered; with more, all are read anew.
+const JOBS_MAX: usize = 1024;
+/// How often a record is tried that other processes begin at the same moment.
+const TRIES_MAX: u32 = 8;
+
+/// The newest incarnation of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Current {
+    /// Its record.
+    pub record: Arc<Incarnation>,
+    /// When it began, in nanoseconds of this process's steady clock.
+    pub began_ns: i64,
+}
+
+impl Current {
+    /// Whether files that were written before it belong to another incarnation. Those that lay there before the first
+    /// agent of a job announced do not.
+    pub fn has_predecessor(&self) -> bool {
+        self.record.is_restart || self.record.number > 1
+    }
+}
+
+/// Who wants to commit for a job.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    /// The identity of its incarnation; empty for a start by hand.
+    pub identity: &'a str,
+    /// Its node, for people.
+    pub node: &'a str,
+}
+
+/// Why a claim is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// Another incarnation is the newest.
+    #[error("{0}")]
+    Fenced(String),
+    /// The store failed.
+    #[error("finding out the incarnation of the job")]
+    Store(#[from] StoreError),
+}
+
+/// The newest incarnations of all jobs that were asked for.
+#[derive(Debug, Default)]
+pub struct Currents(Mutex<BTreeMap<JobId, Current>>);
+
+impl Currents {
+    /// The newest incarnation of a job, if it has any. Lists one directory; a record is read once.
+    pub fn of(&self, store: &dyn Store, job: &JobId) -> Result<Option<Current>, StoreError> {
+        let number = incarnation::newest_number(store, job)?;
+        if number == 0 {
+            return Ok(None);
+        }
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(job).cloned();
+        if let Some(known) = known.filter(|known| known.record.number == number) {
+            return Ok(Some(known));
+        }
+        let Some(record) = incarnation::newest(store, job)? else { return Ok(None) };
+        let age_ns = incarnation::age(store, job, record.number)?.as_nanos();
+        let began_ns = steady_ns().saturating_sub(i64::try_from(age_ns).unwrap_or(i64::MAX));
+        let current = Current { record: Arc::new(record), began_ns };
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= JOBS_MAX {
+            all.clear();
+        }
+        all.insert(job.clone(), current.clone());
+        Ok(Some(current))
+    }
+
+    /// The incarnation that a claim commits for: the newest one, if it is the claim's. An identity that the store does not
+    /// know begins an incarnation, and so fences the one before.
+    pub fn admit(&self, store: &dyn Store, job: &JobId, claim: Claim<'_>) -> Result<Option<Current>, Refused> {
+        for _ in 0..TRIES_MAX {
+            let current = self.of(store, job)?;
+            let number = current.as_ref().map_or(0, |current| current.record.number);
+            match &current {
+                Some(current) if current.record.identity == claim.identity => return Ok(Some(current.clone())),
+                None if claim.identity.is_empty() => return Ok(None),
+                Some(current) if claim.identity.is_empty() => {
+                    return Err(Refused::Fenced(format!(
+                        "job {job} is saved by {}; the agent of node {} has no identity. Give it the same one \
+                         (\"incarnation\" in [cnc], or MCR_INCARNATION), or the job another name",
+                        current.record.describe(),
+                        claim.node
+                    )));
+                }
+                _ => {}
+            }
+            let older = incarnation::Incarnations::load(store, job).map_err(StoreError::from)?;
+            if let (Some(old), Some(current)) =
+                (older.all().iter().rev().find(|record| record.identity == claim.identity), &current)
+            {
+                return Err(Refused::Fenced(format!(
+                    "{} of job {job} is over: {} began after it. Nothing more is saved for node {}",
+                    old.describe(),
+                    current.record.describe(),
+                    claim.node
+                )));
+            }
+            let newest = manifest::newest_restorable(store, job).map_err(StoreError::from)?.next();
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
+            let draft = Draft {
+                identity: claim.identity.to_owned(),
+                begun_by: format!("the agent of node {}", claim.node),
+                began_unix_ms: now,
+                from: newest.and_then(|state| state.place.map(|place| (state.id, place))),
+                ..Draft::default()
+            };
+            match incarnation::begin(store, job, number, draft)? {
+                Begun::Here(record) => tracing::info!(%job, incarnation = record.number, record.identity, "began"),
+                Begun::Other(_) => {}
+            }
+        }
+        Err(Refused::Fenced(format!("other incarnations of job {job} begin without end; two jobs of one name?")))
+    }
+
+    /// As [`Currents::admit`] for an agent that has just connected: nothing is made for a job that the store does not have.
+    pub fn greet(&self, store: &dyn Store, job: &JobId, claim: Claim<'_>) -> Result<(), Refused> {
+        match store.list_dir(Path::new(job.as_str())) {
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error.into()),
+            Ok(_) => self.admit(store, job, claim).map(drop),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mcrengine::store::MemoryStore;
+
+    fn admitted(currents: &Currents, store: &MemoryStore, identity: &str) -> Result<u32, String> {
+        let job = "j".parse().expect("valid");
+        let current = currents.admit(store, &job, Claim { identity, node: "n0" });
+        current.map(|c| c.map_or(0, |c| c.record.number)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_new_identity_fences_the_one_before_and_that_one_is_told_by_which() {
+        let (currents, other, store) = (Currents::default(), Currents::default(), MemoryStore::new());
+        assert_eq!(admitted(&currents, &store, ""), Ok(0), "by hand, and no restart yet");
+        assert_eq!(admitted(&currents, &store, "SLURM job 1"), Ok(1));
+        assert_eq!(admitted(&other, &store, "SLURM job 1"), Ok(1), "another aggregator sees the same");
+        assert_eq!(admitted(&other, &store, "SLURM job 2"), Ok(2));
+        let told = admitted(&currents, &store, "SLURM job 1").expect_err("fenced");
+        assert!(told.contains("incarnation 1 (SLURM job 1") && told.contains("incarnation 2 (SLURM job 2"), "{told}");
+        let told = admitted(&currents, &store, "").expect_err("fenced");
+        assert!(told.contains("has no identity"), "{told}");
+    }
+
+    #[test]
+    fn an_agent_that_connects_makes_nothing_for_a_job_that_is_not_there() {
+        let (currents, store, job) = (Currents::default(), MemoryStore::new(), "j".parse().expect("valid"));
+        currents.greet(&store, &job, Claim { identity: "a", node: "n0" }).expect("greeted");
+        assert!(store.list_dir(Path::new("")).expect("lists").is_empty());
+    }
+}

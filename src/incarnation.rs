@@ -1,0 +1,447 @@
+//! Where one start of the application ends and the next begins, within a job; and who decides what it goes on from.
+//!
+//! An *incarnation* is one start of a job. It is a number and an identity, never a time: the clocks of nodes differ. Each
+//! incarnation has one record in the store, `JOB/.incarnations/0003`. The record is made by the first restart of the
+//! incarnation, or by the first agent that announces under an identity that the store does not know. A record is never
+//! changed; the newest one is the incarnation that may commit. FORMAT.md, section "Incarnation", has the text.
+//!
+//! A manifest carries the number of its incarnation. What an older incarnation left incomplete when a newer one began never
+//! becomes complete ([`Incarnations::is_dead`]).
+
+use crate::container::ReadError;
+use crate::ids::{CheckpointId, Digest, JobId};
+use crate::manifest::Place;
+use crate::store::{Store, StoreError, create_dirs, visible};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The directory of the records, in that of the job.
+const DIRECTORY: &str = ".incarnations";
+/// The version of records that this build writes and reads.
+pub const INCARNATION_VERSION: u32 = 1;
+/// Records that are kept for a job; the oldest go.
+const RECORDS_MAX: usize = 1024;
+/// The most bytes of a record.
+const RECORD_BYTES_MAX: u64 = 1 << 20;
+/// The most checkpoints of each kind that a record names.
+pub const NAMED_MAX: usize = 256;
+/// How often a number is tried that another process takes at the same moment.
+const TRIES_MAX: u32 = 64;
+/// The most bytes of an identity.
+pub const IDENTITY_BYTES_MAX: usize = 200;
+
+/// The record of one incarnation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Incarnation {
+    /// The job.
+    pub job: JobId,
+    /// Counted from 1. 0 in a manifest: the job had no record when it was written.
+    pub number: u32,
+    /// What SLURM or the operator calls this start; empty for a start by hand.
+    pub identity: String,
+    /// Which program began it, and where; for people.
+    pub begun_by: String,
+    /// When it began, in milliseconds since 1970 by the clock of that node; for people. Nothing is decided by it.
+    pub began_unix_ms: u64,
+    /// The checkpoint that it goes on from. `None`: from nothing.
+    pub from: Option<CheckpointId>,
+    /// The place of [`Self::from`] in the order of checkpoints.
+    pub from_place: Option<Place>,
+    /// Whether a restart made the decision, or an agent's announcement began the incarnation.
+    pub is_restart: bool,
+    /// Newer checkpoints than [`Self::from`] that were whole when the incarnation began. They stay whole, and are not part of
+    /// what the incarnation goes on from.
+    pub whole: Vec<CheckpointId>,
+    /// Newer checkpoints than [`Self::from`] that could not be restored, and why.
+    pub passed_over: Vec<PassedOver>,
+}
+
+/// A checkpoint that a restart did not take.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PassedOver {
+    /// Which.
+    pub checkpoint: CheckpointId,
+    /// Why.
+    pub reason: String,
+}
+
+/// What the maker of a record says.
+#[derive(Clone, Debug, Default)]
+pub struct Draft {
+    /// See [`Incarnation::identity`].
+    pub identity: String,
+    /// See [`Incarnation::begun_by`].
+    pub begun_by: String,
+    /// See [`Incarnation::began_unix_ms`].
+    pub began_unix_ms: u64,
+    /// See [`Incarnation::from`], with its place.
+    pub from: Option<(CheckpointId, Place)>,
+    /// See [`Incarnation::is_restart`].
+    pub is_restart: bool,
+    /// See [`Incarnation::whole`].
+    pub whole: Vec<CheckpointId>,
+    /// See [`Incarnation::passed_over`].
+    pub passed_over: Vec<PassedOver>,
+}
+
+/// What came of an attempt to begin an incarnation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// The record is durable.
+    Here(Incarnation),
+    /// Another process began this or a later one first.
+    Other(Incarnation),
+}
+
+/// The records of a job, the oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Incarnations(Vec<Incarnation>);
+
+impl Incarnations {
+    /// Reads all records of a job. A job that is not there has none.
+    pub fn load(store: &dyn Store, job: &JobId) -> Result<Self, ReadError> {
+        let mut records = Vec::new();
+        for number in numbers(store, job)? {
+            match read(store, job, number) {
+                Err(ReadError::Missing { .. }) => {} // removed meanwhile, since there are many newer ones
+                other => records.push(other?),
+            }
+        }
+        Ok(Self(records))
+    }
+
+    /// The newest, if there is one.
+    pub fn newest(&self) -> Option<&Incarnation> {
+        self.0.last()
+    }
+
+    /// All of them, the oldest first.
+    pub fn all(&self) -> &[Incarnation] {
+        &self.0
+    }
+
+    /// The record that ended an incarnation: the next one.
+    pub fn ended_by(&self, number: u32) -> Option<&Incarnation> {
+        self.0.iter().find(|record| record.number > number)
+    }
+
+    /// Whether a checkpoint can never become complete any more: a newer incarnation began when it was not whole.
+    pub fn is_dead(&self, id: &CheckpointId, place: Place) -> bool {
+        self.ended_by(place.incarnation).is_some_and(|next| next.is_death_of(id, place))
+    }
+
+    /// Whether a checkpoint was set aside: the newest incarnation went on from an older one although this one was whole.
+    pub fn is_set_aside(&self, id: &CheckpointId) -> bool {
+        self.newest().is_some_and(|newest| newest.sets_aside(id))
+    }
+
+    /// How many of the newest incarnations in a row were restarts from this checkpoint.
+    pub fn restarts_in_a_row(&self, id: &CheckpointId) -> usize {
+        let from_it = |record: &&Incarnation| record.is_restart && record.from.as_ref() == Some(id);
+        self.0.iter().rev().take_while(from_it).count()
+    }
+}
+
+fn directory(job: &JobId) -> PathBuf {
+    Path::new(job.as_str()).join(DIRECTORY)
+}
+
+fn record_name(number: u32) -> String {
+    format!("{number:04}")
+}
+
+/// The numbers of the records of a job, in rising order.
+fn numbers(store: &dyn Store, job: &JobId) -> Result<Vec<u32>, ReadError> {
+    let entries = match store.list_dir(&directory(job)) {
+        Err(error) if error.is_not_found() => return Ok(Vec::new()),
+        other => other.map_err(ReadError::from_store)?,
+    };
+    let number = |name: &str| name.parse().ok().filter(|number| record_name(*number) == name);
+    let files = entries.iter().filter(|entry| !entry.is_dir && visible(&entry.name));
+    let mut numbers: Vec<u32> = files.filter_map(|entry| number(&entry.name)).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// The number of the newest incarnation of a job; 0 where there is none. One directory is listed, no file is read.
+pub fn newest_number(store: &dyn Store, job: &JobId) -> Result<u32, ReadError> {
+    Ok(numbers(store, job)?.last().copied().unwrap_or(0))
+}
+
+/// The newest incarnation of a job, if there is one.
+pub fn newest(store: &dyn Store, job: &JobId) -> Result<Option<Incarnation>, ReadError> {
+    match newest_number(store, job)? {
+        0 => Ok(None),
+        number => read(store, job, number).map(Some),
+    }
+}
+
+/// The incarnation that ended another one, if one has: the next that has a record.
+pub fn ended_by(store: &dyn Store, job: &JobId, number: u32) -> Result<Option<Incarnation>, ReadError> {
+    match numbers(store, job)?.into_iter().find(|next| *next > number) {
+        None => Ok(None),
+        Some(next) => read(store, job, next).map(Some),
+    }
+}
+
+/// How long ago an incarnation began, by the clock of the store's file system: no clock of a node counts.
+pub fn age(store: &dyn Store, job: &JobId, number: u32) -> Result<Duration, StoreError> {
+    store.age(&directory(job).join(record_name(number)))
+}
+
+/// Begins the incarnation after `after`, unless another process was first. Durable when this returns.
+pub fn begin(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> Result<Begun, StoreError> {
+    let dir = directory(job);
+    let number = after.saturating_add(1);
+    let name = |names: Vec<CheckpointId>| names.into_iter().take(NAMED_MAX).collect();
+    let (from, from_place) = draft.from.unzip();
+    let record = Incarnation {
+        job: job.clone(),
+        number,
+        identity: draft.identity,
+        begun_by: draft.begun_by,
+        began_unix_ms: draft.began_unix_ms,
+        from,
+        from_place,
+        is_restart: draft.is_restart,
+        whole: name(draft.whole),
+        passed_over: draft.passed_over.into_iter().take(NAMED_MAX).collect(),
+    };
+    create_dirs(store, &dir)?;
+    let mut temp = store.create_temp(&dir, &record_name(number))?;
+    let text = record.to_text().map_err(|what| StoreError::Contents { path: dir.join(record_name(number)), what })?;
+    temp.append(text.as_bytes())?;
+    temp.sync()?;
+    for _ in 0..TRIES_MAX {
+        let newest = newest_number(store, job)?;
+        if newest >= number {
+            return Ok(Begun::Other(read(store, job, newest)?));
+        }
+        if store.rename_new(temp.path(), &dir.join(record_name(number)))? {
+            store.sync_dir(&dir)?;
+            let_old_go(store, job)?;
+            return Ok(Begun::Here(record));
+        }
+    }
+    Err(StoreError::Busy { path: dir.join(record_name(number)) })
+}
+
+/// Notes that a part of the job has been restored for an incarnation. `key` says which part, and where. The same part that is
+/// restored once more belongs to another start of the application.
+pub fn note_part(store: &dyn Store, job: &JobId, number: u32, key: &str) -> Result<(), StoreError> {
+    let dir = parts_directory(job, number);
+    create_dirs(store, &dir)?;
+    let name = part_name(key);
+    let mut part = store.create_temp(&dir, &name)?;
+    part.sync()?;
+    store.rename(part.path(), &dir.join(&name))?;
+    store.sync_dir(&dir)
+}
+
+/// Whether a part of the job has been restored for an incarnation.
+pub fn has_part(store: &dyn Store, job: &JobId, number: u32, key: &str) -> Result<bool, StoreError> {
+    match store.open(&parts_directory(job, number).join(part_name(key))) {
+        Ok(_) => Ok(true),
+        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn parts_directory(job: &JobId, number: u32) -> PathBuf {
+    directory(job).join(format!("{}.parts", record_name(number)))
+}
+
+fn part_name(key: &str) -> String {
+    Digest::of(key.as_bytes()).to_hex()[..16].to_owned()
+}
+
+/// Removes what says which parts were restored for an incarnation that is long over.
+fn let_parts_go(store: &dyn Store, job: &JobId, number: u32) -> Result<(), StoreError> {
+    let dir = parts_directory(job, number);
+    let entries = match store.list_dir(&dir) {
+        Err(error) if error.is_not_found() => return Ok(()),
+        other => other?,
+    };
+    for entry in entries.iter().filter(|entry| !entry.is_dir) {
+        store.remove_file(&dir.join(&entry.name))?;
+    }
+    store.remove_dir(&dir)
+}
+
+fn let_old_go(store: &dyn Store, job: &JobId) -> Result<(), StoreError> {
+    let numbers = numbers(store, job)?;
+    if let Some(old) = numbers.len().checked_sub(3).and_then(|at| numbers.get(at)) {
+        let_parts_go(store, job, *old)?;
+    }
+    for number in &numbers[..numbers.len().saturating_sub(RECORDS_MAX)] {
+        store.remove_file(&directory(job).join(record_name(*number)))?;
+    }
+    Ok(())
+}
+
+fn read(store: &dyn Store, job: &JobId, number: u32) -> Result<Incarnation, ReadError> {
+    let relative = directory(job).join(record_name(number));
+    let file = store.open(&relative).map_err(ReadError::from_store)?;
+    let (path, len) = (store.root().join(relative), file.len());
+    if len > RECORD_BYTES_MAX {
+        let what = format!("it has {len} bytes, more than {RECORD_BYTES_MAX}");
+        return Err(ReadError::Invalid { path, part: "the record of an incarnation", what });
+    }
+    let mut text = vec![0; len as usize];
+    file.read_at(0, &mut text).map_err(|source| ReadError::Io { path: path.clone(), offset: 0, len, source })?;
+    let record = Incarnation::parse(&text, &path)?;
+    if (&record.job, record.number) != (job, number) {
+        let (expected, found) = (format!("{job}, {number}"), format!("{}, {}", record.job, record.number));
+        return Err(ReadError::Foreign { path, what: "the record of an incarnation", expected, found });
+    }
+    Ok(record)
+}
+
+impl Incarnation {
+    /// Whether a checkpoint of the incarnation before this one can never become complete any more: it was not whole when this
+    /// one began.
+    pub fn is_death_of(&self, id: &CheckpointId, place: Place) -> bool {
+        self.from_place.is_none_or(|from| place > from) && !self.whole.contains(id)
+    }
+
+    /// Whether a checkpoint was whole and newer than the one that a restart chose.
+    pub fn sets_aside(&self, id: &CheckpointId) -> bool {
+        self.is_restart && self.whole.contains(id)
+    }
+
+    fn to_text(&self) -> Result<String, String> {
+        let json = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
+        let text = format!("mcr-incarnation {INCARNATION_VERSION}\n{json}\n");
+        let digest = Digest::of(text.as_bytes());
+        Ok(format!("{text}blake3 {digest}\n"))
+    }
+
+    /// Reads the text of a record. `path` is for messages.
+    pub fn parse(text: &[u8], path: &Path) -> Result<Self, ReadError> {
+        let path = || path.to_path_buf();
+        let invalid = |what: String| ReadError::Invalid { path: path(), part: "the record of an incarnation", what };
+        let Some(rest) = text.strip_prefix(b"mcr-incarnation ") else {
+            return Err(ReadError::NotOurs { path: path(), what: "the record of an incarnation", at: 0 });
+        };
+        let version = rest.split(|&b| b == b'\n').next().and_then(|line| std::str::from_utf8(line).ok());
+        match version.and_then(|version| version.parse::<u32>().ok()) {
+            Some(INCARNATION_VERSION) => {}
+            Some(found) if found > INCARNATION_VERSION => {
+                return Err(ReadError::TooNew { path: path(), found, newest: INCARNATION_VERSION });
+            }
+            _ => return Err(invalid("its first line has no version".into())),
+        }
+        let body = crate::manifest::checked_body(text, &path(), "the record of an incarnation")?;
+        let json = body.iter().position(|&b| b == b'\n').map_or(&[][..], |line| &body[line + 1..]);
+        let record: Self = serde_json::from_slice(json).map_err(|error| invalid(error.to_string()))?;
+        match () {
+            () if record.number == 0 => Err(invalid("its number is 0".into())),
+            () if record.identity.len() > IDENTITY_BYTES_MAX => Err(invalid("its identity is too long".into())),
+            () if record.from.is_some() != record.from_place.is_some() => {
+                Err(invalid("it names a checkpoint without its place, or a place without its checkpoint".into()))
+            }
+            () => Ok(record),
+        }
+    }
+
+    /// As people read it: "incarnation 3 (SLURM job 4711, begun by mcr restart on n1)".
+    pub fn describe(&self) -> String {
+        let identity = if self.identity.is_empty() { String::new() } else { format!("{}, ", self.identity) };
+        format!("incarnation {} ({identity}begun by {})", self.number, self.begun_by)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    fn job() -> JobId {
+        "j".parse().expect("valid")
+    }
+
+    fn id(name: &str) -> CheckpointId {
+        name.parse().expect("valid")
+    }
+
+    fn place(incarnation: u32, written_unix_ms: i64) -> Place {
+        Place { incarnation, written_unix_ms }
+    }
+
+    fn begin_after(store: &MemoryStore, after: u32, draft: Draft) -> Begun {
+        begin(store, &job(), after, draft).expect("begins")
+    }
+
+    #[test]
+    fn the_first_to_begin_an_incarnation_decides_and_the_second_is_told_the_decision() {
+        let store = MemoryStore::new();
+        assert_eq!(newest(&store, &job()).expect("lists"), None);
+        let from = Some((id("it_1"), place(0, 5)));
+        let first = begin_after(&store, 0, Draft { from, identity: "a".into(), ..Draft::default() });
+        let second = begin_after(&store, 0, Draft { identity: "b".into(), ..Draft::default() });
+        let (Begun::Here(first), Begun::Other(second)) = (first, second) else { panic!("one of them is the first") };
+        assert_eq!(first, second);
+        assert_eq!(second.from, Some(id("it_1")));
+        assert_eq!(newest_number(&store, &job()).expect("lists"), 1);
+        assert!(matches!(begin_after(&store, 1, Draft::default()), Begun::Here(Incarnation { number: 2, .. })));
+    }
+
+    #[test]
+    fn what_was_not_whole_when_the_next_incarnation_began_is_dead_and_what_was_whole_is_not() {
+        let store = MemoryStore::new();
+        let from = Some((id("it_3"), place(0, 30)));
+        begin_after(&store, 0, Draft { from, whole: vec![id("it_5")], is_restart: true, ..Draft::default() });
+        let all = Incarnations::load(&store, &job()).expect("loads");
+        assert!(!all.is_dead(&id("it_3"), place(0, 30)), "it goes on from there");
+        assert!(!all.is_dead(&id("it_2"), place(0, 20)), "older than that");
+        assert!(all.is_dead(&id("it_4"), place(0, 40)), "half of it was there");
+        assert!(all.is_dead(&id("it_6"), place(0, 60)), "a straggler");
+        assert!(!all.is_dead(&id("it_5"), place(0, 50)) && all.is_set_aside(&id("it_5")));
+        assert!(!all.is_dead(&id("it_4"), place(1, 40)), "the new incarnation's own");
+        assert_eq!(all.restarts_in_a_row(&id("it_3")), 1);
+        begin_after(&store, 1, Draft { from: Some((id("it_3"), place(0, 30))), is_restart: true, ..Draft::default() });
+        assert_eq!(Incarnations::load(&store, &job()).expect("loads").restarts_in_a_row(&id("it_3")), 2);
+    }
+
+    #[test]
+    fn a_part_is_known_until_two_more_incarnations_began() {
+        let store = MemoryStore::new();
+        begin_after(&store, 0, Draft::default());
+        assert!(!has_part(&store, &job(), 1, "ranks 0-1").expect("looked up"));
+        note_part(&store, &job(), 1, "ranks 0-1").expect("noted");
+        assert!(has_part(&store, &job(), 1, "ranks 0-1").expect("looked up"));
+        assert!(!has_part(&store, &job(), 1, "ranks 2-3").expect("looked up"));
+        assert_eq!(newest_number(&store, &job()).expect("lists"), 1);
+        begin_after(&store, 1, Draft::default());
+        assert!(has_part(&store, &job(), 1, "ranks 0-1").expect("looked up"));
+        begin_after(&store, 2, Draft::default());
+        assert!(!has_part(&store, &job(), 1, "ranks 0-1").expect("looked up"));
+    }
+
+    #[test]
+    fn old_records_go_and_the_newest_stays() {
+        let store = MemoryStore::new();
+        for after in 0..RECORDS_MAX as u32 + 20 {
+            begin_after(&store, after, Draft::default());
+        }
+        assert_eq!(store.list_dir(&directory(&job())).expect("lists").len(), RECORDS_MAX);
+        assert_eq!(newest_number(&store, &job()).expect("lists"), RECORDS_MAX as u32 + 20);
+    }
+
+    #[test]
+    fn every_cut_and_every_flipped_bit_of_a_record_is_noticed() {
+        let store = MemoryStore::new();
+        let from = Some((id("it_3"), place(0, 30)));
+        begin_after(&store, 0, Draft { from, whole: vec![id("it_5")], ..Draft::default() });
+        let path = directory(&job()).join("0001");
+        let whole = store.get(&path).expect("there");
+        for at in 0..whole.len() {
+            assert!(Incarnation::parse(&whole[..at], &path).is_err(), "cut at {at}");
+            let mut flipped = whole.clone();
+            flipped[at] ^= 1;
+            assert!(Incarnation::parse(&flipped, &path).is_err(), "byte {at}");
+        }
+        assert!(Incarnation::parse(&whole, &path).is_ok());
+    }
+}

@@ -1,0 +1,409 @@
+//! Which checkpoint is the newest, which is whole, and who decides: in the order in which the application wrote them, whatever
+//! the order of commits and the clocks say.
+
+use crate::support::*;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use tempfile::TempDir;
+
+/// Four ranks in one directory, as two nodes see it; two groups, two aggregators.
+struct Site {
+    dir: TempDir,
+    aggregators: Vec<Daemon>,
+    addresses: Vec<String>,
+    agents: Vec<Daemon>,
+}
+
+const RANKS: u32 = 4;
+const QUICK: &str = "quiet-ms = 20\ncheckpoint-quiet-ms = 40\nreconnect-min-ms = 50\nreconnect-max-seconds = 1";
+
+impl Site {
+    fn empty() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(dir.path().join("run")).expect("made");
+        std::fs::create_dir(dir.path().join("store")).expect("made");
+        Self { dir, aggregators: Vec::new(), addresses: Vec::new(), agents: Vec::new() }
+    }
+
+    fn new() -> Self {
+        let mut site = Self::empty();
+        (0..2).for_each(|_| site.start_aggregator("127.0.0.1:0"));
+        (0..2).for_each(|node| site.start_agent(node, "ranks = 4"));
+        site
+    }
+
+    fn start_aggregator(&mut self, listen: &str) {
+        let (name, store) = (format!("a{}", self.aggregators.len()), self.store());
+        let config = self.path(&format!("{name}.toml"));
+        let text = format!("[anc]\nstore = {store:?}\nlisten = {listen:?}\ngroup-size = 2\nthreads = 1\n");
+        std::fs::write(&config, text).expect("written");
+        let daemon = Daemon::start(mcr().arg("anc").arg("--config").arg(&config));
+        self.addresses.push(daemon.address());
+        self.aggregators.push(daemon);
+    }
+
+    fn start_agent(&mut self, node: u32, more: &str) {
+        self.start_agent_of(&self.run_dir(), &format!("n{node}"), node, more);
+    }
+
+    fn start_agent_of(&mut self, watch: &Path, name: &str, node: u32, more: &str) {
+        let layout = if more.contains("layout") { "" } else { "layout = \"{checkpoint}/rank_{rank}.dat\"" };
+        let more =
+            format!("group-size = 2\nlocal-ranks = \"{}-{}\"\n{layout}\n{QUICK}\n{more}", 2 * node, 2 * node + 1);
+        self.agents.push(Daemon::agent(self.dir.path(), name, watch, &self.addresses, &more));
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+    fn store(&self) -> PathBuf {
+        self.path("store")
+    }
+    fn run_dir(&self) -> PathBuf {
+        self.path("run")
+    }
+
+    fn write(&self, run: u32, step: u32, ranks: impl IntoIterator<Item = u32>) {
+        ranks.into_iter().for_each(|rank| write_file(&self.run_dir(), run, step, rank, None));
+    }
+
+    fn complete(&self) -> BTreeSet<String> {
+        let all = list(&self.store());
+        let complete = all.into_iter().filter(|c| c["complete"] == true);
+        complete.map(|c| c["checkpoint"].as_str().expect("a name").to_owned()).collect()
+    }
+
+    fn wait_group(&self, checkpoint: &str, group: u32) {
+        let manifest = self.store().join(format!("job/{checkpoint}/group-{group:04}.manifest"));
+        wait_for(&format!("{}", manifest.display()), Duration::from_secs(30), || manifest.exists().then_some(()));
+    }
+
+    /// Restores into a new directory; which (run, step) each file is of.
+    fn restart(&self, more: &[&str], expected: i32) -> (BTreeSet<(u32, u32)>, String) {
+        let to = self.path(&format!("back{}", std::fs::read_dir(self.dir.path()).expect("lists").count()));
+        let mut command = mcr();
+        command.arg("restart").args(["--job", "job"]).arg("--store").arg(self.store()).arg("--to").arg(&to).args(more);
+        let output = run(&mut command, expected);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        let found = if to.exists() { contents(&to) } else { Default::default() };
+        let of = found.iter().filter(|(path, _)| path.to_string_lossy().ends_with(".dat")).map(|(_, bytes)| of(bytes));
+        (of.collect(), said)
+    }
+}
+
+fn write_file(dir: &Path, run: u32, step: u32, rank: u32, ahead: Option<Duration>) {
+    let dir = dir.join(format!("it_{step:06}"));
+    std::fs::create_dir_all(&dir).expect("made");
+    let temporary = dir.join(format!(".t{rank}"));
+    std::fs::write(&temporary, bytes_of(run, step, rank)).expect("written");
+    if let Some(ahead) = ahead {
+        let file = std::fs::File::options().write(true).open(&temporary).expect("opened");
+        file.set_modified(SystemTime::now() + ahead).expect("set");
+    }
+    std::fs::rename(&temporary, dir.join(format!("rank_{rank}.dat"))).expect("renamed");
+}
+
+fn bytes_of(run: u32, step: u32, rank: u32) -> Vec<u8> {
+    let mut bytes = [run, step, rank].map(u32::to_le_bytes).concat();
+    bytes.extend((0..3000u32).flat_map(|i| (i * (rank + 1) + step * 7 + run).to_le_bytes()));
+    bytes
+}
+
+fn of(bytes: &[u8]) -> (u32, u32) {
+    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    let (run, step, rank) = (number(0), number(4), number(8));
+    assert!(bytes == bytes_of(run, step, rank), "a restored file is not what was written");
+    (run, step)
+}
+
+fn id(step: u32) -> String {
+    format!("it_{step:06}")
+}
+
+#[test]
+fn the_newest_is_what_was_written_last_also_where_an_earlier_step_is_committed_later() {
+    let mut site = Site::empty();
+    site.start_aggregator("127.0.0.1:0");
+    let address = site.addresses[0].clone();
+    site.aggregators.pop().expect("one").kill();
+    // Five steps wait for an aggregator, which then takes them in any order; group 1 comes last of all.
+    (0..2).for_each(|node| site.start_agent(node, "ranks = 4"));
+    site.write(1, 5, 0..2);
+    std::thread::sleep(Duration::from_millis(20)); // so that the times of the files differ
+    site.write(1, 6, 0..RANKS);
+    site.start_aggregator(&address);
+    wait_complete(&site.store(), &id(6));
+    site.write(1, 5, 2..RANKS);
+    let (before, _) = site.restart(&["--copy"], 0);
+    assert_eq!(before, [(1, 6)].into());
+    // Rank 2 and 3 of step 5 were written after step 6, so step 5 is the newest once it is whole.
+    wait_complete(&site.store(), &id(5));
+    assert_eq!(site.restart(&["--copy"], 0).0, [(1, 5)].into());
+}
+
+#[test]
+fn steps_that_wait_for_their_aggregator_keep_their_order_in_list_restart_and_prune() {
+    let mut site = Site::empty();
+    site.start_aggregator("127.0.0.1:0");
+    let address = site.addresses[0].clone();
+    site.aggregators.pop().expect("one").kill();
+    (0..2).for_each(|node| site.start_agent(node, "ranks = 4"));
+    for step in 1..=5 {
+        site.write(1, step, 0..RANKS);
+        std::thread::sleep(Duration::from_millis(20)); // so that the times of the files differ
+    }
+    site.start_aggregator(&address);
+    for step in 1..=5 {
+        wait_complete(&site.store(), &id(step));
+    }
+    let order: Vec<_> =
+        list(&site.store()).iter().map(|c| c["checkpoint"].as_str().expect("a name").to_owned()).collect();
+    assert_eq!(order, (1..=5).rev().map(id).collect::<Vec<_>>());
+    assert_eq!(site.restart(&["--copy"], 0).0, [(1, 5)].into());
+    run(mcr().args(["prune", "--keep", "1", "--store"]).arg(site.store()), 0);
+    assert_eq!(site.complete(), [id(5)].into());
+}
+
+#[test]
+fn an_earlier_step_that_is_saved_later_by_hand_does_not_become_the_newest() {
+    let site = Site::empty();
+    for step in [5, 4] {
+        let _ = std::fs::remove_dir_all(site.run_dir());
+        site.write(1, step, 0..RANKS);
+        let layout = "{checkpoint}/rank_{rank}.dat";
+        let mut save = mcr();
+        save.arg("save").arg(site.run_dir()).args(["--layout", layout, "--job", "job", "--group-size", "2", "--store"]);
+        run(save.arg(site.store()), 0);
+    }
+    assert_eq!(site.restart(&["--copy"], 0).0, [(1, 5)].into());
+}
+
+#[test]
+fn both_nodes_restart_from_one_checkpoint_although_a_newer_one_is_committed_between() {
+    let mut site = Site::new();
+    site.write(1, 1, 0..RANKS);
+    wait_complete(&site.store(), &id(1));
+    let aggregator = site.aggregators[1].id().to_string();
+    let signal = |name: &str| run(std::process::Command::new("kill").args([name, &aggregator]), 0);
+    signal("-STOP");
+    site.write(1, 2, 0..RANKS);
+    site.wait_group(&id(2), 0);
+    let (first, said) = site.restart(&["--ranks", "0-1"], 0);
+    assert_eq!(first, [(1, 1)].into(), "{said}");
+    signal("-CONT");
+    site.aggregators[1].wait_for_log("flush failed");
+    let (second, said) = site.restart(&["--ranks", "2-3"], 0);
+    assert_eq!(second, [(1, 1)].into(), "{said}");
+    assert_eq!(site.complete(), [id(1)].into(), "what was incomplete when it was decided never becomes complete");
+    // The next run saves its own step 2, also while the daemons of the run before live on.
+    site.write(2, 2, 0..RANKS);
+    let newest = wait_for("step 2 of the next run", Duration::from_secs(30), || {
+        site.complete().into_iter().find(|id| id.starts_with("it_000002"))
+    });
+    let (third, _) = site.restart(&["--copy", "--checkpoint", &newest], 0);
+    assert_eq!(third, [(2, 2)].into());
+    site.agents.clear();
+}
+
+#[test]
+fn a_node_that_cannot_read_what_was_decided_fails_and_the_next_restart_of_all_takes_an_older_one() {
+    let site = Site::empty();
+    (1..=2).for_each(|step| site.write(1, step, 0..RANKS));
+    let mut save = mcr();
+    save.arg("save").arg(site.run_dir()).args(["--layout", "{checkpoint}/rank_{rank}.dat", "--job", "job"]);
+    run(save.args(["--group-size", "2", "--no-reuse", "--store"]).arg(site.store()), 0);
+    let container = site.store().join("job/it_000002/group-0001.mcr");
+    let mut bytes = std::fs::read(&container).expect("read");
+    let middle = bytes.len() / 3;
+    bytes[middle] ^= 4;
+    std::fs::write(&container, bytes).expect("written");
+    assert_eq!(site.restart(&["--ranks", "0-1"], 0).0, [(1, 2)].into());
+    let (second, said) = site.restart(&["--ranks", "2-3"], 1);
+    assert!(second.is_empty() && said.contains("goes on from it_000002") && said.contains("on all nodes"), "{said}");
+    // Again on both nodes: what one of them could not read is passed over by both.
+    assert_eq!(site.restart(&["--ranks", "0-1"], 0).0, [(1, 1)].into());
+    assert_eq!(site.restart(&["--ranks", "2-3"], 0).0, [(1, 1)].into());
+}
+
+#[test]
+fn a_dead_runs_half_is_not_completed_by_the_next_run_whatever_the_times_of_its_files_say() {
+    for ahead in [Duration::ZERO, Duration::from_secs(60)] {
+        let site = Site::new();
+        site.write(1, 1, 0..RANKS);
+        wait_complete(&site.store(), &id(1));
+        (0..2).for_each(|rank| write_file(&site.run_dir(), 1, 2, rank, Some(ahead)));
+        site.wait_group(&id(2), 0);
+        site.restart(&[], 0);
+        (2..4).for_each(|rank| write_file(&site.run_dir(), 2, 2, rank, Some(ahead)));
+        site.aggregators[1].wait_for_log("committed group job=job checkpoint=it_000002");
+        assert_eq!(site.complete(), [id(1)].into(), "files {ahead:?} ahead");
+        // Once the next run has written all of step 2, it is whole.
+        (0..2).for_each(|rank| write_file(&site.run_dir(), 2, 2, rank, Some(ahead)));
+        wait_for("step 2", Duration::from_secs(30), || (site.complete().len() == 2).then_some(()));
+        assert_eq!(site.restart(&["--copy"], 0).0, [(2, 2)].into(), "files {ahead:?} ahead");
+    }
+}
+
+#[test]
+fn what_was_announced_before_a_restart_and_flushed_after_it_is_not_taken_for_the_next_run() {
+    let site = Site::new();
+    site.write(1, 1, 0..RANKS);
+    wait_complete(&site.store(), &id(1));
+    let aggregator = site.aggregators[0].id().to_string();
+    run(std::process::Command::new("kill").args(["-STOP", &aggregator]), 0);
+    site.write(1, 2, 0..2);
+    // The agent has announced; the aggregator stands still and has not read it.
+    std::thread::sleep(Duration::from_millis(500));
+    site.restart(&[], 0);
+    site.write(2, 2, 2..4);
+    site.aggregators[1].wait_for_log("committed group job=job checkpoint=it_000002");
+    run(std::process::Command::new("kill").args(["-CONT", &aggregator]), 0);
+    site.aggregators[0].wait_for_log("belong to the run before");
+    assert_eq!(site.complete(), [id(1)].into());
+    site.write(2, 2, 0..2);
+    wait_complete(&site.store(), &id(2));
+    assert_eq!(site.restart(&["--copy"], 0).0, [(2, 2)].into());
+}
+
+#[test]
+fn an_older_incarnation_is_told_by_whom_it_was_fenced_and_commits_nothing_more() {
+    let mut site = Site::empty();
+    (0..2).for_each(|_| site.start_aggregator("127.0.0.1:0"));
+    let other = site.path("other");
+    std::fs::create_dir(&other).expect("made");
+    (0..2).for_each(|node| site.start_agent(node, "ranks = 4\nincarnation = \"first\""));
+    site.write(1, 1, 0..RANKS);
+    wait_complete(&site.store(), &id(1));
+    for node in 0..2 {
+        site.start_agent_of(&other, &format!("m{node}"), node, "ranks = 4\nincarnation = \"second\"");
+        site.agents.last().expect("started").wait_for_log("session began");
+    }
+    site.write(1, 2, 0..RANKS);
+    (0..RANKS).for_each(|rank| write_file(&other, 2, 2, rank, None));
+    wait_for("step 2 of the second job", Duration::from_secs(30), || (site.complete().len() == 2).then_some(()));
+    let line = site.agents[0].wait_for_log("is over: incarnation 2 (second");
+    assert!(line.contains("incarnation 1 (first"), "{line}");
+    assert_eq!(site.restart(&["--copy"], 0).0, [(2, 2)].into());
+    // A restart of the first is told too; one without identity only looks.
+    let (_, said) = site.restart(&["--incarnation", "first"], 1);
+    assert!(said.contains("is over") && said.contains("--copy"), "{said}");
+    let (_, said) = site.restart(&[], 0);
+    assert!(said.contains("it only looked, and decided nothing"), "{said}");
+    assert_eq!(std::fs::read_dir(site.store().join("job/.incarnations")).expect("lists").count(), 2);
+}
+
+#[test]
+fn looking_beside_a_living_job_changes_nothing_for_it() {
+    let site = Site::new();
+    site.write(1, 1, 0..RANKS);
+    wait_complete(&site.store(), &id(1));
+    site.write(1, 2, 0..2);
+    site.wait_group(&id(2), 0);
+    assert_eq!(site.restart(&["--copy"], 0).0, [(1, 1)].into());
+    site.write(1, 2, 2..RANKS);
+    wait_complete(&site.store(), &id(2));
+}
+
+#[test]
+fn agents_that_disagree_on_the_number_of_ranks_are_told_and_nothing_is_saved() {
+    let mut site = Site::empty();
+    site.start_aggregator("127.0.0.1:0");
+    site.start_agent(0, "ranks = 4");
+    site.start_agent(1, "ranks = 8");
+    site.agents.iter().for_each(|agent| drop(agent.wait_for_log("session began")));
+    site.write(1, 1, 0..RANKS);
+    let line = site.aggregators[0].wait_for_log("disagree on its number of ranks");
+    assert!(line.contains("4 (node") && line.contains("8 (node") && line.contains("NOT SAVED"), "{line}");
+    assert_eq!(site.complete(), BTreeSet::new());
+}
+
+#[test]
+fn a_checkpoint_with_files_of_ranks_that_were_not_taken_is_never_complete() {
+    let mut site = Site::empty();
+    site.start_aggregator("127.0.0.1:0");
+    // As in a step of one task for each node.
+    let config = site.path("n0.toml");
+    let text = format!(
+        "[cnc]\njob = \"job\"\nwatch = {:?}\nstate-file = {:?}\naggregators = {:?}\ngroup-size = 2\nlayout = \"{{checkpoint}}/rank_{{rank}}.dat\"\n{QUICK}\n",
+        site.run_dir(),
+        site.path("n0.state"),
+        site.addresses
+    );
+    std::fs::write(&config, text).expect("written");
+    site.agents.push(Daemon::start(mcr().arg("cnc").arg("--config").arg(&config).env("SLURM_NTASKS", "2")));
+    site.write(1, 1, 0..RANKS);
+    let line = site.agents[0].wait_for_log("NOT SAVED");
+    assert!(line.contains("ranks = 2 (from SLURM_NTASKS) means ranks 0 to 1; set ranks"), "{line}");
+    wait_for("the mark", Duration::from_secs(30), || site.store().join("job/it_000001/spoiled").exists().then_some(()));
+    site.write(1, 2, 0..RANKS);
+    wait_for("the second mark", Duration::from_secs(30), || {
+        site.store().join("job/it_000002/spoiled").exists().then_some(())
+    });
+    assert_eq!(site.complete(), BTreeSet::new());
+    let (none, said) = site.restart(&["--copy"], 3);
+    assert!(none.is_empty() && said.contains("NOT SAVED"), "{said}");
+}
+
+#[test]
+fn an_agent_that_cannot_know_the_number_of_ranks_says_so_when_it_starts() {
+    let mut site = Site::empty();
+    site.start_aggregator("127.0.0.1:0");
+    site.start_agent(0, "");
+    let line = site.agents[0].wait_for_log("number of ranks unknown");
+    assert!(line.contains("SLURM_NTASKS"), "{line}");
+}
+
+#[test]
+fn a_code_that_overwrites_one_name_gets_one_step_or_the_other_after_its_daemons_were_killed() {
+    for state_is_lost in [false, true] {
+        let mut site = Site::empty();
+        let write = |site: &Site, step: u32, rank: u32| {
+            std::fs::write(site.run_dir().join(format!("restart.rank_{rank}.dat")), bytes_of(1, step, rank))
+                .expect("written");
+        };
+        let start = |site: &mut Site| {
+            site.addresses.clear();
+            site.start_aggregator("127.0.0.1:0");
+            site.start_agent(0, "ranks = 2\nlayout = \"{checkpoint}.rank_{rank}.dat\"");
+        };
+        start(&mut site);
+        (0..2).for_each(|rank| write(&site, 1, rank));
+        wait_complete(&site.store(), "restart");
+        site.agents.pop().expect("one").kill();
+        site.aggregators.pop().expect("one").kill();
+        if state_is_lost {
+            std::fs::remove_file(site.path("n0.state")).expect("removed");
+        }
+        write(&site, 2, 0);
+        start(&mut site);
+        if state_is_lost {
+            site.aggregators[0].wait_for_log("its files are still those of restart");
+        } else {
+            site.agents[0].wait_for_log("session began");
+        }
+        assert_eq!(site.complete(), ["restart".to_owned()].into());
+        write(&site, 2, 1);
+        wait_complete(&site.store(), "restart~2");
+        assert_eq!(site.restart(&["--copy"], 0).0, [(1, 2)].into());
+    }
+}
+
+#[test]
+fn a_checkpoint_that_was_restored_three_times_without_a_newer_one_is_passed_over_openly() {
+    let site = Site::empty();
+    for step in 1..=2 {
+        site.write(1, step, 0..RANKS);
+    }
+    let mut save = mcr();
+    save.arg("save").arg(site.run_dir()).args(["--layout", "{checkpoint}/rank_{rank}.dat", "--job", "job", "--store"]);
+    run(save.arg(site.store()), 0);
+    for _ in 0..3 {
+        assert_eq!(site.restart(&[], 0).0, [(1, 2)].into());
+    }
+    let (older, said) = site.restart(&[], 2);
+    assert_eq!(older, [(1, 1)].into());
+    assert!(said.contains("restored 3 times in a row") && said.contains("--checkpoint it_000002"), "{said}");
+    assert_eq!(site.restart(&["--checkpoint", "it_000002"], 0).0, [(1, 2)].into(), "asked for, it is taken");
+    assert_eq!(site.restart(&["--give-up-after", "0", "--copy"], 0).0, [(1, 2)].into());
+}
