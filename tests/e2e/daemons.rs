@@ -124,7 +124,7 @@ fn a_file_that_is_overwritten_in_place_gives_one_checkpoint_for_each_content() {
             .arg("run")
             .arg("--watch")
             .arg(&watch)
-            .arg("--store")
+            .args(["--create", "--store"])
             .arg(&store)
             .args(more)
             .arg("--state")

@@ -318,6 +318,11 @@ fn a_misspelt_job_is_answered_with_those_that_are_there() {
         let (_, err) = said(&run(mcr().args(command).args(["--job", "lamps", "--store"]).arg(site.store()), 1));
         assert!(err.contains(&expected) && err.contains("did you mean \"lammps-binarymelt\"?"), "{command:?}: {err}");
     }
+    let to = site.dir.path().join("to");
+    let mut restart = mcr();
+    restart.args(["restart", "--job", "lamps", "--store"]).arg(site.store()).arg("--to").arg(to);
+    let (out, _) = said(&run(&mut restart, 3));
+    assert!(out.starts_with(&expected) && last_line(&out).ends_with(": new run, exit 3"), "{out}");
     assert!(!site.store().join("lamps").exists());
     std::fs::remove_dir_all(site.store().join("enzo")).expect("removed");
     run(mcr().args(["verify", "--store"]).arg(site.store()), 0);
@@ -379,6 +384,13 @@ fn output_that_cannot_be_written_is_a_failure() {
     let full = std::fs::File::options().write(true).open("/dev/full").expect("opened");
     let status = mcr().args(["list", "--store", "/nowhere/at/all"]).stderr(full).status().expect("it starts");
     assert_eq!(status.code(), Some(1));
+    // A line that is told on the way, and is lost, does not end a command.
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("opened");
+    let to = site.dir.path().join("to");
+    std::fs::write(site.store().join("job/data/group-0000.manifest"), b"").expect("cut");
+    let mut restart = mcr();
+    restart.args(["restart", "--job", "job", "--store", store, "--to"]).arg(&to).stderr(full);
+    assert_eq!(restart.status().expect("it starts").code(), Some(1));
 }
 
 #[test]
