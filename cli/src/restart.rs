@@ -3,9 +3,9 @@
 //! Nothing appears under a final name before every file of the checkpoint is there and equals its digest.
 
 use crate::args::RestartArgs;
-use crate::common::{job_of, open_store, threads_of};
+use crate::common::{job_of, no_checkpoint_of, open_store, threads_of};
 use crate::decide::{Decided, Decider, Role};
-use crate::output::{Progress, human_rate, human_time, print, print_json};
+use crate::output::{Progress, human_rate, human_time, name_of, print, print_json, tell};
 use crate::remote;
 use crate::restorers::{Failure, Restorers, sink_failure, verify_all};
 use anyhow::{Context, bail};
@@ -328,7 +328,13 @@ fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
     if let Some(wanted) = &args.checkpoint {
         bail!("{} holds no checkpoint, so no {wanted}", args.store.store.display());
     }
+    let why = match &job {
+        Some(job) => no_checkpoint_of(&open_store(&args.store)?, &args.store, job)?
+            .unwrap_or_else(|| format!("job {:?} has no complete checkpoint", job.as_str())),
+        None => format!("{} holds no checkpoint", name_of(&args.store.store)),
+    };
     if args.json {
+        tell(format!("{why}: new run, exit 3"));
         let (outcome, passed_over) = ("new run", Vec::new());
         print_json(&Report {
             outcome,
@@ -342,7 +348,7 @@ fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
             passed_over,
         })?;
     } else {
-        print("no checkpoint was ever completed: a new run\n")?;
+        print(&format!("{why}: new run, exit 3\n"))?;
     }
     Ok(ExitCode::from(NEW_RUN))
 }
