@@ -33,8 +33,8 @@ pub fn open_store(args: &StoreArgs) -> anyhow::Result<PosixStore> {
     open_or_create(&args.store, false, "")
 }
 
-/// Opens the store, which is made where it is not there only if `create` says so: a file system that is not mounted must
-/// not become a directory on the local disk. `how` names the ways to ask for that, for the message.
+/// Opens the store, which is made where it is not there only if `create` says so: a file system that is not mounted
+/// must not become a directory on the local disk. `how` names the ways to ask for that, for the message.
 pub fn open_or_create(store: &Path, create: bool, how: &str) -> anyhow::Result<PosixStore> {
     let opened = if create { PosixStore::create(store) } else { PosixStore::open(store) };
     let name = name_of(store);
@@ -84,8 +84,8 @@ pub fn one_job(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<JobId> {
     }
 }
 
-/// Why this job cannot be meant, where it has no checkpoint: the jobs that have some, the nearest first. A misspelt name is
-/// found by this.
+/// Why this job cannot be meant, where it has no checkpoint: the jobs that have some, the nearest first. A misspelt
+/// name is found by this.
 pub fn no_checkpoint_of(store: &dyn Store, args: &StoreArgs, job: &JobId) -> anyhow::Result<Option<String>> {
     if has_checkpoint(store, job)? {
         return Ok(None);
@@ -120,7 +120,8 @@ fn some_of(jobs: &[JobId]) -> String {
     names
 }
 
-/// The jobs that have a checkpoint. A directory without one, which a misspelt name or an unfinished save left, is no job.
+/// The jobs that have a checkpoint. A directory without one, which a misspelt name or an unfinished save left, is no
+/// job.
 fn jobs_with_checkpoints(store: &dyn Store) -> anyhow::Result<Vec<JobId>> {
     let mut jobs = Vec::new();
     for job in manifest::jobs(store)? {
@@ -149,8 +150,8 @@ fn has_checkpoint(store: &dyn Store, job: &JobId) -> anyhow::Result<bool> {
     Ok(false)
 }
 
-/// The layout that was asked for, or guessed from the files that `names` gives (with the directory that they are in). Where
-/// the names do not tell it, the user is asked: an error.
+/// The layout that was asked for, or guessed from the files that `names` gives (with the directory that they are in).
+/// Where the names do not tell it, the user is asked: an error.
 pub fn layout_of(
     args: &LayoutArgs,
     names: impl FnOnce() -> anyhow::Result<(Listing, PathBuf)>,

@@ -44,7 +44,8 @@ pub const VERIFY: &str = "Exit status: 0 every checkpoint is good, 1 a checkpoin
 /// For `mcr status --help`.
 pub const STATUS: &str = "Exit status: 0 every aggregator answered, 1 none answered, 4 partly: some did not answer.";
 /// For `mcr bench --help`.
-pub const BENCH: &str = "Exit status: 0 everything was measured, 1 failed, 4 partly: the time limit was reached before everything was measured.";
+pub const BENCH: &str = "Exit status: 0 everything was measured, 1 failed, 4 partly: the time \
+    limit was reached before everything was measured.";
 /// For commands that do all or nothing.
 pub const ALL_OR_NOTHING: &str = "Exit status: 0 done, 1 failed.";
 

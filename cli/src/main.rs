@@ -1,5 +1,10 @@
 //! `mcr`: the one binary of mcrEngine. Loads, builds, runs and drains; everything else is in the libraries.
 
+/// Instead of the standard one, which panics where standard error is full, and shows names as they are.
+macro_rules! eprintln {
+    ($($text:tt)*) => { $crate::output::tell_line(&format!($($text)*)) };
+}
+
 mod allocator;
 mod args;
 mod bench;

@@ -53,8 +53,8 @@ impl Table {
     }
 }
 
-/// Text that a terminal shows and does not obey: each byte of a control character (a line feed, an escape) is `\xNN`, as
-/// in a manifest. Text that went through it before is not changed.
+/// Text that a terminal shows and does not obey: each byte of a control character (a line feed, an escape) is `\xNN`,
+/// as in a manifest. Text that went through it before is not changed.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(char::is_control) {
         return text.into();
@@ -112,7 +112,12 @@ fn write_out(text: &str) -> anyhow::Result<()> {
 
 /// One line to standard error. Where that cannot be written there is nobody to tell.
 pub fn tell(text: impl Display) {
-    let line = format!("mcr: {}\n", printable(&text.to_string()));
+    tell_line(&format!("mcr: {text}"));
+}
+
+/// As [`tell`], for a line that begins with `mcr: ` already.
+pub fn tell_line(line: &str) {
+    let line = format!("{}\n", printable(line));
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
@@ -121,8 +126,7 @@ pub fn tell_error(error: &anyhow::Error) {
     let text = format!("{error:#}");
     match error.chain().any(|cause| cause.is::<toml::de::Error>() || cause.is::<LayoutError>()) {
         true => text.lines().enumerate().for_each(|(nth, line)| {
-            let line = format!("{}{}\n", if nth == 0 { "mcr: " } else { "" }, printable(line));
-            let _ = std::io::stderr().write_all(line.as_bytes());
+            tell_line(&format!("{}{line}", if nth == 0 { "mcr: " } else { "" }));
         }),
         false => tell(text),
     }

@@ -1,6 +1,7 @@
 //! Whether the files of a checkpoint are whole, by one look: for `mcr save`, which does not wait as the daemons do.
 //!
-//! The rules are those of [`crate::settle`]. Where a daemon would look again later, the answer here is no, with the reason.
+//! The rules are those of [`crate::settle`]. Where a daemon would look again later, the answer here is no, with the
+//! reason.
 
 use crate::fingerprint::Fingerprint;
 use crate::settle::{End, SettleRules, hdf5_end};
@@ -23,8 +24,8 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Finds out which of these files other processes have open for writing now. A file that is just being closed is waited
-    /// for, [`CLOSING`] at most.
+    /// Finds out which of these files other processes have open for writing now. A file that is just being closed is
+    /// waited for, [`CLOSING`] at most.
     pub fn new<'a>(root: &Path, files: impl Iterator<Item = &'a FilePath> + Clone) -> Self {
         let end = Instant::now() + CLOSING;
         loop {

@@ -259,8 +259,8 @@ pub fn is_ours(path: &[u8]) -> bool {
     path.split(|&b| b == b'/').any(is_own_name)
 }
 
-/// The names that we give in directories of the application. All others belong to the application, also those that begin
-/// with `.mcr`.
+/// The names that we give in directories of the application. All others belong to the application, also those that
+/// begin with `.mcr`.
 pub fn is_own_name(name: &[u8]) -> bool {
     let Some(rest) = name.strip_prefix(b".mcr-") else { return false };
     let number = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);

@@ -384,6 +384,13 @@ fn output_that_cannot_be_written_is_a_failure() {
     let full = std::fs::File::options().write(true).open("/dev/full").expect("opened");
     let status = mcr().args(["list", "--store", "/nowhere/at/all"]).stderr(full).status().expect("it starts");
     assert_eq!(status.code(), Some(1));
+    // A line that is told on the way, and is lost, does not end a command.
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("opened");
+    let to = site.dir.path().join("to");
+    std::fs::write(site.store().join("job/data/group-0000.manifest"), b"").expect("cut");
+    let mut restart = mcr();
+    restart.args(["restart", "--job", "job", "--store", store, "--to"]).arg(&to).stderr(full);
+    assert_eq!(restart.status().expect("it starts").code(), Some(1));
 }
 
 #[test]

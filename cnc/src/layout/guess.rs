@@ -40,8 +40,8 @@ const SLOTS_MAX: usize = 16;
 /// The most templates with a rank that become patterns, the commonest first.
 const TEMPLATES_MAX: usize = 64;
 
-/// Names decide if they place this share of the files and of the bytes. The rest may be logs and inputs, which lie beside
-/// checkpoints nearly everywhere; of more than a quarter that cannot be said.
+/// Names decide if they place this share of the files and of the bytes. The rest may be logs and inputs, which lie
+/// beside checkpoints nearly everywhere; of more than a quarter that cannot be said.
 const MOST_PERCENT: u128 = 75;
 /// Below this share of the files and of the bytes, numbers in names are no checkpoints: everything is one.
 const FEW_PERCENT: u128 = 50;
@@ -229,14 +229,11 @@ fn from_numbers(paths: &[&FilePath], otherwise: &CheckpointId) -> Option<(Layout
         Some(span) => lines.push(format!("a checkpoint is named as {}", show(span, &[]))),
         None => lines.push(format!("no number tells checkpoints apart: all is checkpoint {otherwise}")),
     }
-    let asks = hidden.then(|| {
-        let named = span.as_deref().map(|span| show(span, &[])).unwrap_or_default();
-        format!(
-            "the names have more than one number that may tell checkpoints apart, and {named} alone does not. Say the layout \
-             with --layout: a pattern with {{checkpoint}} and {{rank}}, or \"single\" for all files as one checkpoint"
-        )
-    });
-    Some((layout, Explanation { lines, certain: !hidden, asks }))
+    // Numbers below the label are the checkpoint's own (`step_10/level_1/p0`); those before it are of `runs`.
+    if hidden {
+        lines.push("the name does not tell all of them apart: say the layout yourself".to_owned());
+    }
+    Some((layout, Explanation { lines, certain: !hidden, asks: None }))
 }
 
 fn templates_of<'a>(paths: &[&'a FilePath]) -> Vec<Template<'a>> {

@@ -30,8 +30,8 @@ impl Writers {
         Self::except(None, files)
     }
 
-    /// As [`Self::of`], without processes of this program: their output may be redirected into one of the files, or they
-    /// were begun by a process that had one open. They write none.
+    /// As [`Self::of`], without processes of this program: their output may be redirected into one of the files, or
+    /// they were begun by a process that had one open. They write none.
     pub(crate) fn of_others<'a>(files: impl Iterator<Item = (&'a [u8], Fingerprint)>) -> Self {
         let own = std::fs::metadata("/proc/self/exe").ok().map(|own| (own.dev(), own.ino()));
         Self::except(own, files)

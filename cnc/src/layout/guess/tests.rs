@@ -213,6 +213,13 @@ fn directories_of_ranks_and_of_kinds_of_files_are_one_checkpoint() {
         ([numbered("processor#/0.5/U", 3), numbered("processor#/1/U", 3)].concat(), 2),
         ([numbered("runA/rst.2.#", 3), numbered("runB/rst.4.#", 3)].concat(), 2),
         ([numbered("rank#/c_0", 3), numbered("rank#/c_1", 3)].concat(), 2),
+        (
+            ["out_10/level_0", "out_10/level_1", "out_20/level_0", "out_20/level_1"]
+                .iter()
+                .flat_map(|directory| numbered(&format!("{directory}/data.#"), 2))
+                .collect(),
+            2,
+        ),
     ] {
         let names = paths(names);
         let (layout, explanation) = guess_at(&names, Path::new("/data/run7"));
