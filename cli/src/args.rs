@@ -144,6 +144,9 @@ pub struct RestartArgs {
     /// Restore a copy to look at: the application goes on, or is not started from it
     #[arg(long)]
     pub copy: bool,
+    /// Say which checkpoint would be restored, and which files would be moved aside; change nothing
+    #[arg(long)]
+    pub dry_run: bool,
     /// Do not wait until the files are on disk
     #[arg(long)]
     pub no_sync: bool,

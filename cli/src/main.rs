@@ -9,6 +9,7 @@ mod daemon;
 mod list;
 mod local;
 mod output;
+mod prepare;
 mod proof;
 mod prune;
 mod remote;
