@@ -15,8 +15,7 @@
 use super::target::{Target, directory, failed};
 use super::{RestoreError, RestoredFile, VerifiedFile, leftovers, sync_dirs};
 use crate::fingerprint::Fingerprint;
-use crate::layout::walk::{Found, walk};
-use crate::layout::{ScanError, ScanLimits};
+use crate::layout::is_ours;
 use crate::sealed;
 use crate::source::lock as locked;
 use crate::state::{escape, unescape};
@@ -41,8 +40,12 @@ const KIND: &str = "mcr-publish";
 const VERSION: u32 = 1;
 const LOCK: &str = ".mcr-lock";
 const ASIDE_PREFIX: &str = ".mcr-aside-";
-/// The longest that a restart waits for another one that publishes into the same directory.
+/// The longest that a restart waits for one other that publishes into the same directory.
 const LOCK_WAIT: Duration = Duration::from_secs(60);
+/// And for all that come before it: a thousand nodes may restore into one directory at once.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(900);
+/// Files and directories that are looked through for newer ones.
+const ENTRIES_MAX: usize = 4 << 20;
 /// Directories for what was moved aside; more than that are not made in one directory.
 const ASIDE_MAX: u32 = 10_000;
 
@@ -149,10 +152,12 @@ pub fn publish_all(
 ) -> Result<(Published, Recovered), RestoreError> {
     target.make()?;
     let to = target.path();
+    let wanted: Vec<Wanted<'_>> = files.iter().map(VerifiedFile::wanted).collect();
+    // Before the lock, since it may take long.
+    let newer = newer(to, &wanted, how)?;
     let _lock = lock(to, LOCK_WAIT)?;
     let recovered = recover_locked(to)?;
-    let wanted: Vec<Wanted<'_>> = files.iter().map(VerifiedFile::wanted).collect();
-    let plan = plan(to, &wanted, how)?;
+    let plan = plan(to, &wanted, &newer)?;
     let mut published = Published { unchanged: plan.kept.len(), ..Published::default() };
     let mut unmarked = Vec::new();
     for (place, file) in files.iter().enumerate() {
@@ -202,7 +207,7 @@ pub fn preview(to: &Path, files: &[&FileHeader], how: &Publish) -> Result<Vec<As
         return Ok(Vec::new());
     }
     let wanted: Vec<Wanted<'_>> = files.iter().map(|header| Wanted { header, compared: None }).collect();
-    Ok(plan(to, &wanted, how)?.aside)
+    Ok(plan(to, &wanted, &newer(to, &wanted, how)?)?.aside)
 }
 
 /// Completes or undoes what restarts that were killed while they published into this directory left.
@@ -227,15 +232,11 @@ pub(super) struct Wanted<'a> {
     pub(super) compared: Option<(Fingerprint, bool)>,
 }
 
-fn plan(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Plan, RestoreError> {
+/// What is in the way, by a look at each final name, and those newer files that are still there.
+fn plan(to: &Path, wanted: &[Wanted<'_>], newer: &[FilePath]) -> Result<Plan, RestoreError> {
     let mut plan = Plan::default();
-    let mut newest: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
-    let mut ours = BTreeSet::new();
     for (place, file) in wanted.iter().enumerate() {
         let path = &file.header.path;
-        ours.insert(path);
-        let newest = newest.entry(shape(path)).or_insert(i64::MIN);
-        *newest = file.header.modified_ns.max(*newest);
         let Some(stat) = standing(to, path)? else { continue };
         let same = match (file_print(&stat), file.compared) {
             (None, _) => false,
@@ -247,30 +248,68 @@ fn plan(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Plan, Restore
             false => plan.aside.push(Aside { path: path.clone(), why: Why::Replaced }),
         }
     }
-    if !how.is_copy {
-        let mut newer = |found: Found<'_>| {
-            let Found::File(path, stat) = found else { return };
-            let modified_ns = Fingerprint::of(&stat).modified_ns;
-            let is_newer = newest.get(&shape(&path)).is_some_and(|newest| modified_ns > *newest);
-            if is_newer && !ours.contains(&path) && !how.of_checkpoint.contains(&path) {
-                plan.aside.push(Aside { path, why: Why::Newer });
-            }
-        };
-        match walk(to, Path::new(""), &ScanLimits::default(), &mut newer) {
-            Ok(()) => {}
-            Err(ScanError::Unreadable { source, .. }) => {
-                return Err(failed(to, "looking for newer files", source));
-            }
-            Err(error) => tracing::warn!(%error, "newer files are not all moved aside"),
+    for path in newer {
+        if standing(to, path)?.is_some() {
+            plan.aside.push(Aside { path: path.clone(), why: Why::Newer });
         }
     }
     plan.aside.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(plan)
 }
 
+/// Files that have the shape of restored ones and are newer than all of those. Many nodes may look through one directory
+/// at a time, so only directories of the right shape are read, and only such files are asked for their times.
+fn newer(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<FilePath>, RestoreError> {
+    let mut newer = Vec::new();
+    if how.is_copy {
+        return Ok(newer);
+    }
+    let mut newest: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
+    for Wanted { header, .. } in wanted {
+        let newest = newest.entry(shape(header.path.as_bytes())).or_insert(i64::MIN);
+        *newest = header.modified_ns.max(*newest);
+    }
+    let above = |shape: &Vec<u8>| -> Vec<Vec<u8>> {
+        let ends = shape.iter().enumerate().filter(|(_, b)| **b == b'/');
+        ends.map(|(at, _)| shape[..at].to_vec()).collect()
+    };
+    let directories: BTreeSet<Vec<u8>> = newest.keys().flat_map(above).collect();
+    let ours: BTreeSet<&FilePath> = wanted.iter().map(|file| &file.header.path).collect();
+    let (mut open, mut entries) = (vec![PathBuf::new()], 0usize);
+    while let Some(dir) = open.pop() {
+        let listed = match std::fs::read_dir(to.join(&dir)) {
+            Ok(listed) => listed,
+            Err(error) if dir.as_os_str().is_empty() => return Err(failed(to, "looking for newer files", error)),
+            Err(_) => continue, // it vanished, or is not ours to read
+        };
+        for entry in listed.flatten() {
+            entries += 1;
+            if entries > ENTRIES_MAX {
+                tracing::warn!(to = %to.display(), ENTRIES_MAX, "too many files: newer ones are not all moved aside");
+                return Ok(newer);
+            }
+            let path = dir.join(entry.file_name());
+            let Ok(kind) = entry.file_type() else { continue };
+            let shape = shape(path.as_os_str().as_bytes());
+            if is_ours(entry.file_name().as_bytes()) {
+                continue;
+            } else if kind.is_dir() && directories.contains(&shape) {
+                open.push(path);
+            } else if let (true, Some(newest)) = (kind.is_file(), newest.get(&shape)) {
+                let modified_ns = entry.metadata().map_or(i64::MIN, |stat| Fingerprint::of(&stat).modified_ns);
+                let Ok(path) = FilePath::new(path.as_os_str().as_bytes()) else { continue };
+                if modified_ns > *newest && !ours.contains(&path) && !how.of_checkpoint.contains(&path) {
+                    newer.push(path);
+                }
+            }
+        }
+    }
+    Ok(newer)
+}
+
 /// A path with every run of digits replaced: what the files of one rank or of all ranks have in common over steps.
-fn shape(path: &FilePath) -> Vec<u8> {
-    let mut shape: Vec<u8> = path.as_bytes().iter().map(|b| if b.is_ascii_digit() { b'#' } else { *b }).collect();
+fn shape(path: &[u8]) -> Vec<u8> {
+    let mut shape: Vec<u8> = path.iter().map(|b| if b.is_ascii_digit() { b'#' } else { *b }).collect();
     shape.dedup_by(|b, a| (*a, *b) == (b'#', b'#'));
     shape
 }
@@ -572,6 +611,8 @@ impl Drop for Lock {
 
 fn lock(to: &Path, wait: Duration) -> Result<Lock, RestoreError> {
     let (path, started) = (to.join(LOCK), Instant::now());
+    // Each holder has a lock file of its own.
+    let (mut holder, mut since) = (None, started);
     loop {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mut open = File::options();
@@ -587,15 +628,21 @@ fn lock(to: &Path, wait: Duration) -> Result<Lock, RestoreError> {
                     return Ok(Lock { path, _held: Some(file) });
                 }
             }
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
+            Err(TryLockError::WouldBlock) => {
+                let now = std::fs::symlink_metadata(&path).ok().map(|m| (m.ino(), m.ctime(), m.ctime_nsec()));
+                if now != holder {
+                    (holder, since) = (now, Instant::now());
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
             Err(TryLockError::Error(error)) => {
                 tracing::warn!(path = %path.display(), %error, "no locks here: let no other restart write there now");
                 let _ = std::fs::remove_file(&path);
                 return Ok(Lock { path, _held: None });
             }
         }
-        if started.elapsed() >= wait {
-            return Err(RestoreError::Busy { path: to.to_owned(), waited_s: wait.as_secs() });
+        if since.elapsed() >= wait || started.elapsed() >= LOCK_WAIT_MAX {
+            return Err(RestoreError::Busy { path: to.to_owned(), waited_s: started.elapsed().as_secs() });
         }
     }
 }
@@ -701,8 +748,7 @@ mod tests {
 
     #[test]
     fn files_of_one_shape_differ_in_numbers_alone() {
-        let shape_of =
-            |text: &str| String::from_utf8(shape(&FilePath::new(text.as_bytes()).expect("valid"))).expect("text");
+        let shape_of = |text: &str| String::from_utf8(shape(text.as_bytes())).expect("text");
         assert_eq!(shape_of("DD0018/DD0018.cpu0003"), "DD#/DD#.cpu#");
         assert_eq!(shape_of("DD9/DD10.cpu1"), shape_of("DD0018/DD0018.cpu0003"));
         assert_ne!(shape_of("plt001.h5"), shape_of("chk001.h5"));
