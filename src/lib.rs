@@ -49,8 +49,8 @@
 //!
 //! # Restart: the same upwards
 //!
-//! `cli/src/restart.rs` is this table: `restore_checkpoint` is rows 2 to 8, and its caller goes on to an older
-//! checkpoint, openly, where one of them fails because of the checkpoint.
+//! `cli/src/prepare.rs` is this table: `prepare` is rows 2 to 7, and row 8 is `publish`. `cli/src/restart.rs` chooses, and
+//! goes on to an older checkpoint, openly, where one of them fails because of the checkpoint.
 //!
 //! | # | step | where | function | gives |
 //! |---|---|---|---|---|
@@ -62,7 +62,7 @@
 //! | 5 | split | `src/container/set.rs` | [`container::ContainerSet::run`] | one piece for each variable, as [`merge::split`] would |
 //! | 6 | hand on | `anc/src/restart.rs` | [`restore_files`], [`send_ranks`] | pieces to a file of this node, or as frames to another (`cli/src/remote.rs`) |
 //! | 7 | write, verify | `cnc/src/restart.rs` | [`FileRestorer::write`], [`verify`] | a file beside its final name whose digest equals that of row 2 above |
-//! | 8 | publish | `cnc/src/restart.rs` | [`publish_all`] | all files of the checkpoint under their final names |
+//! | 8 | publish | `cnc/src/restart/publish.rs` | [`publish_all`] | all files of the checkpoint under their final names, or none |
 //!
 //! # What holds
 //!

@@ -163,6 +163,9 @@ pub struct RestartArgs {
     /// Pass over a checkpoint that was restored this often in a row without a newer one since; 0: never
     #[arg(long, default_value_t = 3, value_name = "N")]
     pub give_up_after: u32,
+    /// Say which checkpoint would be restored, and which files would be moved aside; change nothing
+    #[arg(long)]
+    pub dry_run: bool,
     /// Do not wait until the files are on disk
     #[arg(long)]
     pub no_sync: bool,

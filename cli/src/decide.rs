@@ -70,7 +70,7 @@ impl<'a> Decider<'a> {
 
     /// The role of this restart, by the records that there are.
     pub fn role(&self, all: &[CheckpointState], incarnations: &Incarnations) -> anyhow::Result<Role> {
-        if self.args.copy {
+        if self.args.copy || self.args.dry_run {
             return Ok(Role::Look(None));
         }
         let Some(newest) = incarnations.newest() else { return Ok(Role::Decide { after: 0 }) };

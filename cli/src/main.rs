@@ -17,6 +17,7 @@ mod list;
 mod local;
 mod output;
 mod places;
+mod prepare;
 mod proof;
 mod prune;
 mod remote;

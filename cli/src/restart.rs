@@ -3,26 +3,19 @@
 //! Nothing appears under a final name before every file of the checkpoint is there and equals its digest.
 
 use crate::args::RestartArgs;
-use crate::common::{job_of, no_checkpoint_of, open_store, threads_of};
+use crate::common::{job_of, no_checkpoint_of, open_store};
 use crate::decide::{Decided, Decider, Role};
-use crate::output::{Progress, human_rate, human_time, name_of, print, print_json, tell};
-use crate::remote;
-use crate::restorers::{Failure, Restorers, sink_failure, verify_all};
-use anyhow::{Context, bail};
-use mcr_anc::budget::Budget;
-use mcr_anc::observe::Observer;
-use mcr_anc::restart::{RestartError, restore_files};
-use mcr_cnc::restart::{Target, VerifiedFile, descriptors_share, publish_all};
+use crate::output::{human_rate, human_time, name_of, print, print_json, tell};
+use crate::prepare::{MovedAside, prepare, preview};
+use crate::restorers::Failure;
+use anyhow::bail;
 use mcr_cnc::state::{AgentState, Loaded};
-use mcrengine::container::ContainerSet;
-use mcrengine::header::FileHeader;
-use mcrengine::ids::{CheckpointId, GroupId, JobId};
+use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::incarnation::{Incarnation, Incarnations, PassedOver};
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::store::{PosixStore, Store};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Exit status: an older checkpoint than asked for was restored.
@@ -44,6 +37,9 @@ struct Report {
     elapsed_ms: u64,
     /// Newer checkpoints that were not taken, and why.
     passed_over: Vec<PassedOver>,
+    /// Files that stood in the way or were newer, and where they are now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moved_aside: Option<MovedAside>,
 }
 
 pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
@@ -94,7 +90,26 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
     let wanted = args.checkpoint.clone().or_else(|| newest.map(|state| state.id.clone()));
 
     for state in candidates {
-        let prepared = match restore_checkpoint(&store, &job, state, &args) {
+        if args.dry_run {
+            match preview(&store, &job, state, &args) {
+                Ok(preview) => {
+                    let is_older = wanted.as_ref() != Some(&state.id);
+                    preview.print(&state.id, &args)?;
+                    return Ok(ExitCode::from(if is_older { OLDER } else { 0 }));
+                }
+                Err(Failure::Receiver(error)) => return Err(error),
+                Err(Failure::Checkpoint(error)) => {
+                    let reason = format!("{error:#}");
+                    eprintln!("mcr: {} cannot be restored: {reason}", state.id);
+                    passed_over.push(PassedOver { checkpoint: state.id.clone(), reason });
+                    if args.exact {
+                        break;
+                    }
+                    continue;
+                }
+            }
+        }
+        let prepared = match prepare(&store, &job, state, &args) {
             Ok(prepared) => prepared,
             // The receiving side failed, not the checkpoint: an older one would fail as well.
             Err(Failure::Receiver(error)) => return Err(error),
@@ -139,7 +154,10 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
                 Err(error) => return Err(error.into()),
             },
         };
-        let restored = prepared.publish(&args)?;
+        let restored = match prepared.publish() {
+            Ok(restored) => restored,
+            Err(Failure::Receiver(error) | Failure::Checkpoint(error)) => return Err(error),
+        };
         if let Some(number) = incarnation
             && let Err(error) = decider.done(number)
         {
@@ -161,6 +179,7 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
             file_bytes: restored.file_bytes,
             elapsed_ms: started.elapsed().as_millis() as u64,
             passed_over,
+            moved_aside: restored.moved_aside,
         };
         print_restored(&report, &args, started)?;
         return Ok(ExitCode::from(if is_older { OLDER } else { 0 }));
@@ -346,6 +365,7 @@ fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
             file_bytes: 0,
             elapsed_ms: 0,
             passed_over,
+            moved_aside: None,
         })?;
     } else {
         print(&format!("{why}: new run, exit 3\n"))?;
@@ -370,86 +390,4 @@ fn print_restored(report: &Report, args: &RestartArgs, started: Instant) -> anyh
         print(&format!("this is OLDER than {wanted}, which cannot be restored\n"))?;
     }
     Ok(())
-}
-
-struct Restored {
-    files: u64,
-    file_bytes: u64,
-}
-
-/// All files of a checkpoint, or of the wanted ranks, under temporary names; each is the application's.
-struct Prepared(Vec<VerifiedFile>);
-
-impl Prepared {
-    /// Gives all of them their final names.
-    fn publish(self, args: &RestartArgs) -> anyhow::Result<Restored> {
-        let (files, file_bytes) = (self.0.len() as u64, self.0.iter().map(VerifiedFile::bytes).sum());
-        publish_all(&args.to, self.0, !args.no_sync).context("writing the restored files")?;
-        Ok(Restored { files, file_bytes })
-    }
-}
-
-/// Prepares one checkpoint whole: every group decoded into files beside their final names, every file compared with its
-/// digest.
-fn restore_checkpoint(
-    store: &PosixStore,
-    job: &JobId,
-    state: &CheckpointState,
-    args: &RestartArgs,
-) -> Result<Prepared, Failure> {
-    if let Some(ranks) = &args.ranks
-        && ranks.highest().0 >= state.ranks
-    {
-        let (highest, there) = (ranks.highest().0, state.ranks);
-        return Err(Failure::Receiver(anyhow::anyhow!(
-            "--ranks names rank {highest}; {} has ranks 0 to {}",
-            state.id,
-            there - 1
-        )));
-    }
-    // Each thread may open a file.
-    let threads = threads_of(args.threads).min(2 * descriptors_share());
-    let target = Target::new(&args.to);
-    let mut aggregators = remote::Aggregators::new(&args.aggregators);
-    let wanted = |file: &FileHeader| args.ranks.as_ref().is_none_or(|ranks| ranks.contains(file.rank));
-    let grouping = mcrengine::ids::Grouping::new(state.ranks, state.group_size)
-        .ok_or_else(|| Failure::Checkpoint(anyhow::anyhow!("its manifests name no ranks")))?;
-    let groups = (0..state.groups).map(GroupId).filter(|group| {
-        args.ranks
-            .as_ref()
-            .is_none_or(|ranks| grouping.ranks_of(*group).any(|rank| ranks.contains(mcrengine::ids::Rank(rank))))
-    });
-    let progress = Progress::new("restoring", args.json);
-    let mut verified: Vec<VerifiedFile> = Vec::new();
-    for group in groups {
-        progress.message(format!("{} {group}", state.id));
-        let restorers = match args.aggregators.is_empty() {
-            true => direct(store, job, &state.id, group, &wanted, threads, args, &target, &progress)?,
-            false => aggregators.restore_group(job, &state.id, group, &wanted, args, &target, &progress)?,
-        };
-        verified.extend(verify_all(restorers, threads, !args.no_sync)?);
-    }
-    Ok(Prepared(verified))
-}
-
-#[expect(clippy::too_many_arguments, reason = "what is restored, and how")]
-fn direct(
-    store: &dyn Store,
-    job: &JobId,
-    checkpoint: &CheckpointId,
-    group: GroupId,
-    wanted: &dyn Fn(&FileHeader) -> bool,
-    threads: usize,
-    args: &RestartArgs,
-    target: &Arc<Target>,
-    observer: &dyn Observer,
-) -> Result<Restorers, Failure> {
-    let set = ContainerSet::open(store, job, checkpoint, group).map_err(|error| Failure::Checkpoint(error.into()))?;
-    let restorers = Restorers::create(target, set.index().files(), wanted)?;
-    let budget = Budget::new(args.budget_mib.max(16) << 20);
-    match restore_files(&set, wanted, threads, &budget, observer, &restorers) {
-        Ok(()) => Ok(restorers),
-        Err(RestartError::Sink(error)) => Err(sink_failure(error)),
-        Err(error) => Err(Failure::Checkpoint(error.into())),
-    }
 }

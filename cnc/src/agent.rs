@@ -8,6 +8,7 @@ use crate::config::CncConfig;
 use crate::fingerprint::Fingerprint;
 use crate::h5::{MapSource, Maps};
 use crate::layout::Layout;
+use crate::restored::Restored;
 use crate::serve::{Held, LinkOptions, News, Order, run_link};
 use crate::settle::ReadyRank;
 use crate::source::{Descriptors, OpenFile};
@@ -445,14 +446,16 @@ impl Core {
     }
 
     /// Deletes the application's files of a checkpoint that exists whole, where the configuration says so, and only files
-    /// that are still what was committed.
+    /// that are still what was committed. What a restart put there stays.
     fn delete_committed(&mut self, checkpoint: &CheckpointId) {
         let (those, others): (VecDeque<_>, _) =
             std::mem::take(&mut self.to_delete).into_iter().partition(|(id, _)| id == checkpoint);
         self.to_delete = others;
+        let restored = Restored::load(&self.config.watch);
         for (path, fingerprint) in those.into_iter().flat_map(|(_, files)| files) {
             let full = self.config.watch.join(path.as_path());
             let unchanged = std::fs::symlink_metadata(&full).is_ok_and(|now| Fingerprint::from(&now) == fingerprint);
+            let unchanged = unchanged && !restored.is_restored(&path, &fingerprint);
             if unchanged && let Err(error) = std::fs::remove_file(&full) {
                 tracing::warn!(%path, %error, "cannot delete a committed file");
             }

@@ -14,6 +14,10 @@ pub mod layout;
 pub mod memory;
 #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "writes the restored files"))]
 pub mod restart;
+#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "writes the records of restored files"))]
+pub mod restored;
+#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "writes small files of its own"))]
+mod sealed;
 pub mod serve;
 pub mod settle;
 pub mod source;

@@ -8,11 +8,15 @@
 //! else. What a killed restart left is removed by the next one (`leftovers.rs`).
 
 mod leftovers;
+mod publish;
 mod target;
 
+pub(crate) use leftovers::here;
+pub use publish::{Aside, Publish, Published, Recovered, Why, is_interrupted, preview, publish_all, recover};
 pub use target::{Target, descriptors_share};
 use target::{Temporary, directory};
 
+use crate::fingerprint::Fingerprint;
 use crate::holes::Sparse;
 use crate::source::starts;
 use mcrengine::filter;
@@ -90,6 +94,20 @@ pub enum RestoreError {
         /// The component.
         path: PathBuf,
     },
+    /// Something appeared under a final name while files were published.
+    #[error("{path}: it appeared while files were published, and nothing was changed; end what writes there, and restart again", path = .path.display())]
+    Occupied {
+        /// The final name.
+        path: PathBuf,
+    },
+    /// Another restart publishes into the same directory.
+    #[error("{path}: another restart has been publishing into it for {waited_s} s; wait for its end, then restart again", path = .path.display())]
+    Busy {
+        /// The directory.
+        path: PathBuf,
+        /// How long it was waited for, in seconds.
+        waited_s: u64,
+    },
     /// The system failed.
     #[error("{path}: {what}", path = .path.display())]
     Io {
@@ -112,7 +130,7 @@ impl RestoreError {
             | Self::Chunk { .. }
             | Self::Incomplete { .. }
             | Self::Digest { .. } => true,
-            Self::NotADirectory { .. } | Self::Io { .. } => false,
+            Self::NotADirectory { .. } | Self::Occupied { .. } | Self::Busy { .. } | Self::Io { .. } => false,
         }
     }
 }
@@ -122,6 +140,12 @@ impl RestoreError {
 pub struct VerifiedFile {
     header: Arc<FileHeader>,
     temporary: Temporary,
+    /// What it is; the time of the inode will be another one.
+    print: Fingerprint,
+    /// Whether it is marked as restored.
+    is_marked: bool,
+    /// A file of the same length that stands under the final name, and whether it has the same content.
+    compared: Option<(Fingerprint, bool)>,
 }
 
 impl VerifiedFile {
@@ -135,15 +159,15 @@ impl VerifiedFile {
         self.temporary.rename()?;
         Ok(RestoredFile { path: self.header.path.clone(), bytes: self.header.bytes })
     }
-}
 
-/// Gives all files of a checkpoint their final names, and with `sync` makes the names last.
-pub fn publish_all(to: &Path, files: Vec<VerifiedFile>, sync: bool) -> Result<Vec<RestoredFile>, RestoreError> {
-    let published: Vec<RestoredFile> = files.into_iter().map(VerifiedFile::publish).collect::<Result<_, _>>()?;
-    if sync {
-        sync_dirs(to, &published)?;
+    fn wanted(&self) -> publish::Wanted<'_> {
+        publish::Wanted { header: &self.header, compared: self.compared }
     }
-    Ok(published)
+
+    /// What must be recorded as restored.
+    fn unmarked(&self) -> Option<(FilePath, Fingerprint)> {
+        (!self.is_marked).then(|| (self.header.path.clone(), self.print))
+    }
 }
 
 /// A file that stands under its final name and is the application's.
@@ -319,7 +343,6 @@ impl FileRestorer {
         if found != recorded {
             return Err(RestoreError::Digest { path: self.target.clone(), found, recorded });
         }
-        // Not what lets a program act as another user: no simulation's output needs that.
         let file = self.temporary.file()?;
         fchmod(&*file, Mode::from_bits_truncate(self.header.mode & 0o1777)).map_err(self.failed("setting its mode"))?;
         let modified = TimeSpec::new(
@@ -327,12 +350,21 @@ impl FileRestorer {
             self.header.modified_ns.rem_euclid(1_000_000_000),
         );
         futimens(&*file, &modified, &modified).map_err(self.failed("setting its time"))?;
+        let print = Fingerprint::of(&file.metadata().map_err(self.io("asking for its state"))?);
+        // As long as its owner may write.
+        let marked = crate::restored::mark(&file);
+        if let Err(error) = &marked {
+            tracing::debug!(path = %self.header.path, %error, "cannot be marked as restored; recorded beside it");
+        }
+        // Not what lets a program act as another user: no simulation's output needs that.
+        fchmod(&*file, Mode::from_bits_truncate(self.header.mode & 0o1777)).map_err(self.failed("setting its mode"))?;
         if sync {
             fsync(&*file).map_err(self.failed("syncing it"))?;
         }
         drop(file);
         self.temporary.close();
-        Ok(VerifiedFile { header: self.header, temporary: self.temporary })
+        let compared = publish::compare(self.temporary.target().path(), &self.header);
+        Ok(VerifiedFile { header: self.header, temporary: self.temporary, print, is_marked: marked.is_ok(), compared })
     }
 
     /// [`FileRestorer::verify`] and [`VerifiedFile::publish`] in one.

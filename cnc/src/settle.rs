@@ -296,6 +296,8 @@ pub struct Readiness {
     /// What each rank had when it was last told of.
     usual: BTreeMap<Rank, Usual>,
     checkpoints: BTreeMap<CheckpointId, Gathered>,
+    /// Files that a restart put there and that nobody has written since.
+    restored: BTreeSet<FilePath>,
 }
 
 /// How much a rank writes for a checkpoint.
@@ -340,6 +342,7 @@ impl Readiness {
             doubt_quiet_ms: rules.doubt_quiet_ms,
             usual: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
+            restored: BTreeSet::new(),
         }
     }
 
@@ -364,6 +367,15 @@ impl Readiness {
         if is_new {
             gathered.last_event_ms = now_ms;
             gathered.changed.insert(rank.unwrap_or(Rank(0)));
+        }
+    }
+
+    /// Whether a file is what a restart put there. A rank all of whose files are so has saved nothing; where the
+    /// application has written one of them, the others belong to the same state as they do without a restart.
+    pub fn set_restored(&mut self, path: &FilePath, is_restored: bool) {
+        match is_restored {
+            true => drop(self.restored.insert(path.clone())),
+            false => drop(self.restored.remove(path)),
         }
     }
 
@@ -423,7 +435,7 @@ impl Readiness {
                 if ready.len() >= most {
                     return (ready, Some(now_ms));
                 }
-                let files = gathered.settled(rank, &self.own);
+                let files = gathered.settled(rank, &self.own).filter(|_| !gathered.is_restored(rank, &self.restored));
                 let before = gathered.announced.get(&rank);
                 let Some(files) = files.filter(|files| before != Some(&digest_of(files))) else {
                     gathered.changed.remove(&rank);
@@ -478,6 +490,12 @@ fn digest_of(files: &[SettledFile]) -> Digest {
 }
 
 impl Gathered {
+    /// Whether nothing of a rank was written since a restart. Files of no rank do not tell where it has others.
+    fn is_restored(&self, rank: Rank, restored: &BTreeSet<FilePath>) -> bool {
+        let own = self.files.get(&Some(rank)).or_else(|| self.files.get(&None));
+        !restored.is_empty() && own.is_some_and(|files| files.iter().all(|(path, _)| restored.contains(path)))
+    }
+
     /// The files of a rank if it has any and all are settled. Files of no rank go with rank 0, and only with an agent
     /// that takes rank 0 by its configuration, sees rank 0's files, or sees no rank at all.
     fn settled(&self, rank: Rank, own: &OwnRanks) -> Option<Vec<SettledFile>> {

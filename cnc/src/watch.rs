@@ -11,6 +11,7 @@ pub(crate) mod writers;
 use crate::fingerprint::Fingerprint;
 use crate::layout::walk::{Found, walk};
 use crate::layout::{Layout, Placed, ScanError, ScanLimits, is_ours};
+use crate::restored::Restored;
 use crate::settle::{End, FileState, Hint, Look, OwnRanks, Readiness, ReadyRank, SettleRules, Verdict, hdf5_end};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use nix::errno::Errno;
@@ -224,6 +225,7 @@ struct Core {
     due: BTreeSet<(u64, FilePath)>,
     examine: BTreeSet<FilePath>,
     readiness: Readiness,
+    restored: Restored,
     notices: VecDeque<WatchEvent>,
     /// Not all directories are watched.
     blind: bool,
@@ -250,6 +252,7 @@ impl Core {
         options.rules.local = options.local.unwrap_or_else(|| is_local(&root));
         let readiness = Readiness::new(&options.rules, &layout, options.own.clone());
         let mut core = Self {
+            restored: Restored::load(&root),
             root,
             layout,
             options,
@@ -577,6 +580,7 @@ impl Core {
     fn gone(&mut self, path: &FilePath) {
         let Some(tracked) = self.files.remove(path) else { return };
         let Placed { checkpoint, rank } = tracked.placed;
+        self.readiness.set_restored(path, false);
         if let Some(marked) = self.layout.marked(path) {
             self.readiness.mark(&marked, false);
         }
@@ -608,6 +612,7 @@ impl Core {
                     tracked.settled = Some(settled);
                     // What comes next is a new content: nothing that was told of this one holds for it.
                     (tracked.state, tracked.told_cut) = (FileState::default(), false);
+                    self.readiness.set_restored(&path, self.restored.is_restored(&path, &settled));
                     self.readiness.put(now_ms, checkpoint, *rank, &path, Some(settled));
                     if let Some(marked) = self.layout.marked(&path) {
                         self.readiness.mark(&marked, true);

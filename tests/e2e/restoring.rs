@@ -110,3 +110,161 @@ fn a_group_of_any_number_of_files_is_restored_with_64_descriptors() {
         std::fs::remove_dir_all(site.to()).expect("removed");
     }
 }
+
+/// Modification times are set, since files that are written at once may have the same.
+fn set_time(path: &Path, seconds: u64) {
+    let file = std::fs::File::options().write(true).open(path).expect("opened");
+    file.set_modified(std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).expect("set");
+}
+
+#[test]
+fn what_stands_in_the_way_and_what_is_newer_is_moved_aside_and_what_is_the_same_stays() {
+    let site = Site::empty();
+    let data = site.data();
+    (0..2).for_each(|rank| site.write(&data, 1, rank));
+    (0..2).for_each(|rank| set_time(&data.join(format!("it_1/rank_{rank}.dat")), 1_000_000));
+    site.save("{checkpoint}/rank_{rank}.dat", 2);
+    // The run went on, broke, and wrote over one file.
+    (0..2).for_each(|rank| site.write(&data, 2, rank));
+    site.write(&data, 0, 0);
+    set_time(&data.join("it_0/rank_0.dat"), 999_999);
+    std::fs::write(data.join("it_1/rank_1.dat"), "broken").expect("written");
+    std::fs::write(data.join("log_2"), "not of a checkpoint").expect("written");
+    let before = contents(&data);
+    let inode = |name: &str| std::os::unix::fs::MetadataExt::ino(&data.join(name).metadata().expect("there"));
+    let kept = inode("it_1/rank_0.dat");
+    let restart = || {
+        let mut restart = mcr();
+        restart.arg("restart").arg("--store").arg(site.store()).arg("--to").arg(&data);
+        restart
+    };
+
+    let looked = run(restart().arg("--dry-run"), 0);
+    let said = text(&looked.stdout) + &text(&looked.stderr);
+    assert!(said.contains("would restore it_1") && said.contains("3 files would be moved aside"), "{said}");
+    assert_same_files(&before, &contents(&data));
+
+    let copied = run(restart().arg("--copy"), 0);
+    assert!(!text(&copied.stderr).contains("it_2"), "a copy takes what is newer from a run that goes on");
+    std::fs::write(data.join("it_1/rank_1.dat"), "broken again").expect("written");
+
+    let report = run_json(&mut restart(), 0);
+    let aside = data.join(".mcr-aside-2");
+    assert_eq!(report["moved_aside"]["to"], aside.display().to_string());
+    let files = serde_json::json!(["it_1/rank_1.dat", "it_2/rank_0.dat", "it_2/rank_1.dat"]);
+    assert_eq!(report["moved_aside"]["files"], files);
+    assert_eq!(std::fs::read(aside.join("it_1/rank_1.dat")).expect("there"), b"broken again");
+    assert_eq!(std::fs::read(aside.join("it_2/rank_0.dat")).expect("there"), bytes_of(2, 0));
+    for rank in 0..2 {
+        assert_eq!(std::fs::read(data.join(format!("it_1/rank_{rank}.dat"))).expect("there"), bytes_of(1, rank));
+    }
+    assert_eq!(inode("it_1/rank_0.dat"), kept, "a file of the same content was written anew");
+    assert!(data.join("it_0/rank_0.dat").exists() && data.join("log_2").exists() && !data.join("it_2").exists());
+    let ours = ["mcr-lock", "mcr-publish", "mcr-restart", "mcr-restored"];
+    let left: Vec<_> =
+        contents(&data).into_keys().filter(|p| ours.iter().any(|o| p.display().to_string().contains(o))).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn two_restarts_of_two_checkpoints_into_one_directory_do_not_mix() {
+    let site = Site::empty();
+    for step in 1..=2 {
+        for rank in 0..40 {
+            std::fs::write(site.data().join(format!("restart.rank_{rank}.dat")), bytes_of(step, rank))
+                .expect("written");
+        }
+        site.save("{checkpoint}.rank_{rank}.dat", 8);
+    }
+    let ids: Vec<String> = list(&site.store()).iter().map(|c| c["checkpoint"].as_str().expect("text").into()).collect();
+    assert_eq!(ids.len(), 2);
+    for _ in 0..10 {
+        let start =
+            |id: &String| site.restart().args(["--copy", "--no-sync", "--checkpoint", id]).spawn().expect("started");
+        let mut both: Vec<_> = ids.iter().map(start).collect();
+        both.iter_mut().for_each(|one| assert!(one.wait().expect("ends").success()));
+        let steps: std::collections::BTreeSet<Vec<u8>> = (0..40)
+            .map(|rank| std::fs::read(site.to().join(format!("restart.rank_{rank}.dat"))).expect("there")[..6].to_vec())
+            .collect();
+        assert_eq!(steps.len(), 1, "mixed: {steps:?}");
+        std::fs::remove_dir_all(site.to()).expect("removed");
+    }
+}
+
+const AGENT: &str = "ranks = 2\ngroup-size = 2\nquiet-ms = 20\ncheckpoint-quiet-ms = 40";
+
+fn complete(store: &Path) -> Vec<String> {
+    let mut ids: Vec<String> = list(store)
+        .iter()
+        .filter(|c| c["complete"] == true)
+        .map(|c| c["checkpoint"].as_str().expect("text").to_owned())
+        .collect();
+    ids.sort();
+    ids
+}
+
+#[test]
+fn what_a_restart_put_there_is_neither_saved_again_nor_deleted() {
+    let site = Site::empty();
+    let (dir, data, store) = (site.dir.path(), site.data(), site.store());
+    std::fs::create_dir(&store).expect("made");
+    let (_anc, address) = Daemon::aggregator(dir, "anc", &store, "group-size = 2");
+    let more = format!("layout = \"{{checkpoint}}/rank_{{rank}}.dat\"\ndelete-after-commit = true\n{AGENT}");
+    let agent = Daemon::agent(dir, "agent", &data, std::slice::from_ref(&address), &more);
+    let write = |step| (0..2).for_each(|rank| site.write(&data, step, rank));
+    let is_there = |step: u32| (0..2).any(|rank| data.join(format!("it_{step}/rank_{rank}.dat")).exists());
+    let until_deleted = |step| {
+        wait_complete(&store, &format!("it_{step}"));
+        wait_for("deleted", Duration::from_secs(20), || (!is_there(step)).then_some(()));
+    };
+    write(1);
+    until_deleted(1);
+    let mut restart = mcr();
+    run(restart.arg("restart").arg("--store").arg(&store).arg("--to").arg(&data), 0);
+    write(2);
+    until_deleted(2);
+    assert!(is_there(1), "what was restored was deleted");
+    // The same for an agent that knows nothing of what was before.
+    agent.kill();
+    let _agent = Daemon::agent(dir, "another", &data, std::slice::from_ref(&address), &more);
+    write(3);
+    until_deleted(3);
+    assert!(is_there(1), "what was restored was deleted");
+    assert_eq!(complete(&store), ["it_1", "it_2", "it_3"]);
+    // Written again it is an ordinary file.
+    write(1);
+    wait_for("deleted", Duration::from_secs(20), || (!is_there(1)).then_some(()));
+}
+
+#[test]
+fn restored_files_and_files_that_were_written_since_are_never_one_checkpoint() {
+    let site = Site::empty();
+    let (dir, data, store) = (site.dir.path(), site.data(), site.store());
+    std::fs::create_dir(&store).expect("made");
+    let (_anc, address) = Daemon::aggregator(dir, "anc", &store, "group-size = 2");
+    let more = format!("layout = \"{{checkpoint}}.rank_{{rank}}.dat\"\n{AGENT}");
+    let _agent = Daemon::agent(dir, "agent", &data, std::slice::from_ref(&address), &more);
+    let name = |label: &str, rank: u32| data.join(format!("{label}.rank_{rank}.dat"));
+    let write = |label: &str, step, rank| std::fs::write(name(label, rank), bytes_of(step, rank)).expect("written");
+    (0..2).for_each(|rank| write("restart", 1, rank));
+    wait_complete(&store, "restart");
+    (0..2).for_each(|rank| std::fs::remove_file(name("restart", rank)).expect("removed"));
+    let mut restart = mcr();
+    run(restart.arg("restart").arg("--store").arg(&store).arg("--to").arg(&data), 0);
+    write("restart", 2, 0);
+    // What was written later is complete: so what was written before was looked at.
+    (0..2).for_each(|rank| write("other", 1, rank));
+    wait_complete(&store, "other");
+    assert_eq!(complete(&store), ["other", "restart"]);
+    write("restart", 2, 1);
+    let third = wait_for("a third checkpoint", Duration::from_secs(30), || {
+        complete(&store).into_iter().find(|id| id.starts_with("restart~"))
+    });
+    let back = dir.join("third");
+    let mut restart = mcr();
+    restart.arg("restart").arg("--store").arg(&store).arg("--to").arg(&back).args(["--copy", "--checkpoint", &third]);
+    run(&mut restart, 0);
+    for rank in 0..2 {
+        assert_eq!(std::fs::read(back.join(format!("restart.rank_{rank}.dat"))).expect("there"), bytes_of(2, rank));
+    }
+}

@@ -20,6 +20,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Begins every temporary name.
 const PREFIX: &str = ".mcr-restart-";
+/// Begins the name of a journal; where its process ran and its number follow.
+pub(super) const JOURNAL_PREFIX: &str = ".mcr-publish-";
 /// What is written beside the final names, and what waits for memory.
 const SUFFIXES: [&str; 2] = ["tmp", "spill"];
 /// A file of another node that did not change for so long is nobody's.
@@ -35,6 +37,51 @@ static HERE: LazyLock<String> = LazyLock::new(|| {
     let text = [&boot, namespace.as_os_str().as_encoded_bytes()].concat();
     Digest::of(&text).to_string()[..16].to_owned()
 });
+
+/// Where this process runs and its number, as names have it.
+pub(crate) fn here() -> String {
+    format!("{}-{}", *HERE, std::process::id())
+}
+
+/// The journal of the process that gave this temporary name, see `publish.rs`. As long as it is there, its process'
+/// temporary files are wanted.
+fn journal_of(name: &str) -> Option<String> {
+    let mut parts = name.strip_prefix(PREFIX)?.splitn(3, '-');
+    Some(format!("{JOURNAL_PREFIX}{}-{}", parts.next()?, parts.next()?))
+}
+
+/// Whether a directory or one above it holds a journal of this name. A restart may have been into any of them.
+fn has_journal(directory: &OwnedFd, journal: &str) -> bool {
+    const DEPTH_MAX: usize = 256;
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let Ok(mut at) = openat(directory, ".", flags, Mode::empty()) else { return true };
+    for _ in 0..DEPTH_MAX {
+        match fstatat(&at, journal, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Err(Errno::ENOENT) => {}
+            _ => return true,
+        }
+        let (Ok(above), Ok(here)) = (openat(&at, "..", flags, Mode::empty()), fstat(&at)) else { return true };
+        if fstat(&above).is_ok_and(|above| (above.st_dev, above.st_ino) == (here.st_dev, here.st_ino)) {
+            return false;
+        }
+        at = above;
+    }
+    true
+}
+
+/// Whether the process whose name a journal bears may still be at work. Of another node's nothing is known.
+pub(super) fn is_at_work(journal: &str) -> Option<bool> {
+    let name = format!("{PREFIX}{}-0.tmp", journal.strip_prefix(JOURNAL_PREFIX)?);
+    match owner(&name)? {
+        Owner::Here(process) => Some(process.is_some_and(|p| kill(p, None) != Err(Errno::ESRCH))),
+        Owner::Elsewhere => None,
+    }
+}
+
+/// Whether it is a name of [`temporary_name`].
+pub(super) fn is_temporary(name: &str) -> bool {
+    owner(name).is_some()
+}
 
 /// A name that no other process gives, short enough for any file system: `.mcr-restart-WHERE-PID-N.SUFFIX`.
 pub(super) fn temporary_name(suffix: &str) -> CString {
@@ -75,7 +122,9 @@ fn remove(directory: &OwnedFd) {
             Owner::Elsewhere => fstatat(directory.as_fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW)
                 .is_ok_and(|stat| now_s.saturating_sub(stat.st_ctime) > ELSEWHERE_S),
         };
-        if nobodys {
+        // First dead, then without a journal: a process that died between the two looks had written it before.
+        let journal = name.to_str().ok().and_then(journal_of);
+        if nobodys && journal.is_some_and(|journal| !has_journal(directory, &journal)) {
             match unlinkat(directory, name, UnlinkatFlags::NoRemoveDir) {
                 Ok(()) => tracing::info!(?name, "removed what a killed restart left"),
                 Err(error) => tracing::debug!(?name, %error, "cannot remove what a killed restart left"),

@@ -159,6 +159,11 @@ impl Temporary {
         Ok(Self { target: Arc::clone(target), path: path.clone(), name, slot, is_there: true })
     }
 
+    /// How it becomes the file under the final name, for the journal.
+    pub(super) fn name(&self) -> &CString {
+        &self.name
+    }
+
     pub(super) fn target(&self) -> &Arc<Target> {
         &self.target
     }

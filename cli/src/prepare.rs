@@ -1,0 +1,249 @@
+//! Restoring one checkpoint in two steps: everything verified under temporary names, then published.
+//!
+//! Between the two nothing has changed for the application, so that a decision can be recorded there.
+
+use crate::args::RestartArgs;
+use crate::common::threads_of;
+use crate::output::{Progress, print, print_json};
+use crate::remote;
+use crate::restorers::{Failure, Restorers, receiver, sink_failure, verify_all};
+use anyhow::anyhow;
+use mcr_anc::budget::Budget;
+use mcr_anc::observe::Observer;
+use mcr_anc::restart::{RestartError, restore_files};
+use mcr_cnc::restart::{
+    Aside, Publish, Recovered, Target, VerifiedFile, Why, descriptors_share, is_interrupted, publish_all, recover,
+};
+use mcrengine::container::ContainerSet;
+use mcrengine::header::FileHeader;
+use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, Rank};
+use mcrengine::manifest::{self, CheckpointState};
+use mcrengine::store::Store;
+use mcrengine::verify::{VerifyOptions, verify};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Files that are named when they are moved aside; of more, the number is told.
+const NAMED_MAX: usize = 100;
+
+/// A checkpoint whose files are all verified, under temporary names. Dropped, it leaves nothing.
+pub struct Prepared {
+    target: Arc<Target>,
+    files: Vec<VerifiedFile>,
+    how: Publish,
+}
+
+/// What came of it.
+pub struct Restored {
+    pub files: u64,
+    pub file_bytes: u64,
+    pub moved_aside: Option<MovedAside>,
+}
+
+/// Files that were moved aside, for `--json`.
+#[derive(serde::Serialize)]
+pub struct MovedAside {
+    /// The directory they were moved to.
+    to: PathBuf,
+    /// Where they were, below the directory that was restored into, and are below `to`.
+    files: Vec<String>,
+}
+
+/// Restores one checkpoint under temporary names: every group decoded into files beside their final names, and every file
+/// compared with its digest.
+pub fn prepare(
+    store: &dyn Store,
+    job: &JobId,
+    state: &CheckpointState,
+    args: &RestartArgs,
+) -> Result<Prepared, Failure> {
+    // Before a temporary file of the dead restart is taken for a leftover.
+    tell_recovered(recover(&args.to).map_err(|error| receiver(error.into()))?, &args.to);
+    // Each thread may open a file.
+    let threads = threads_of(args.threads).min(2 * descriptors_share());
+    let target = Target::new(&args.to);
+    let mut aggregators = remote::Aggregators::new(&args.aggregators);
+    let wanted = |file: &FileHeader| args.ranks.as_ref().is_none_or(|ranks| ranks.contains(file.rank));
+    let groups = groups_of(state, args)?;
+    let how = how(store, job, state, args)?;
+    let progress = Progress::new("restoring", args.json);
+    let mut files: Vec<VerifiedFile> = Vec::new();
+    for group in groups {
+        progress.message(format!("{} {group}", state.id));
+        let restorers = match args.aggregators.is_empty() {
+            true => direct(store, job, &state.id, group, &wanted, threads, args, &target, &progress)?,
+            false => aggregators.restore_group(job, &state.id, group, &wanted, args, &target, &progress)?,
+        };
+        files.extend(verify_all(restorers, threads, !args.no_sync)?);
+    }
+    Ok(Prepared { target, files, how })
+}
+
+impl Prepared {
+    /// Gives all files their final names, or none.
+    pub fn publish(self) -> Result<Restored, Failure> {
+        let Self { target, files, how } = self;
+        let file_bytes = files.iter().map(VerifiedFile::bytes).sum();
+        let (published, recovered) = publish_all(&target, files, &how).map_err(|error| receiver(error.into()))?;
+        tell_recovered(recovered, target.path());
+        let moved_aside = published.aside_to.map(|name| {
+            let to = target.path().join(name);
+            tell_aside(&format!("moved aside to {}", to.display()), &published.aside);
+            MovedAside { to, files: published.aside.iter().map(|aside| escaped(&aside.path)).collect() }
+        });
+        Ok(Restored { files: published.files.len() as u64, file_bytes, moved_aside })
+    }
+}
+
+/// A path for a terminal or for JSON: bytes that are no text, control characters and backslashes are `\xNN`, so that no
+/// two paths look alike.
+fn escaped(path: &FilePath) -> String {
+    let mut text = String::new();
+    for chunk in path.as_bytes().utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' => text.push_str("\\x5c"),
+                c if c.is_control() => c.to_string().bytes().for_each(|b| text.push_str(&format!("\\x{b:02x}"))),
+                c => text.push(c),
+            }
+        }
+        chunk.invalid().iter().for_each(|b| text.push_str(&format!("\\x{b:02x}")));
+    }
+    text
+}
+
+fn tell_recovered(recovered: Recovered, to: &Path) {
+    let Recovered { completed, undone } = recovered;
+    let to = to.display();
+    if completed > 0 {
+        eprintln!("mcr: {to}: a restart was killed while it published; all of its files have their names now");
+    }
+    if undone > 0 {
+        eprintln!("mcr: {to}: a restart was killed while it published; everything is as it was before it");
+    }
+}
+
+fn tell_aside(what: &str, aside: &[Aside]) {
+    for Aside { path, why } in aside.iter().take(NAMED_MAX) {
+        let why = match why {
+            Why::Replaced => "another content is restored there",
+            Why::Newer => "newer than the restored checkpoint",
+        };
+        eprintln!("mcr: {what}: {} ({why})", escaped(path));
+    }
+    if aside.len() > NAMED_MAX {
+        eprintln!("mcr: {what}: {} more files", aside.len() - NAMED_MAX);
+    }
+}
+
+/// The groups that hold wanted ranks.
+fn groups_of(state: &CheckpointState, args: &RestartArgs) -> Result<Vec<GroupId>, Failure> {
+    if let Some(ranks) = &args.ranks
+        && ranks.highest().0 >= state.ranks
+    {
+        let (highest, there) = (ranks.highest().0, state.ranks);
+        let id = &state.id;
+        return Err(Failure::Receiver(anyhow!("--ranks names rank {highest}; {id} has ranks 0 to {}", there - 1)));
+    }
+    let grouping = Grouping::new(state.ranks, state.group_size)
+        .ok_or_else(|| Failure::Checkpoint(anyhow!("its manifests name no ranks")))?;
+    let is_wanted = |group: &GroupId| {
+        let wanted = |ranks: &crate::args::RankSet| grouping.ranks_of(*group).any(|rank| ranks.contains(Rank(rank)));
+        args.ranks.as_ref().is_none_or(wanted)
+    };
+    Ok((0..state.groups).map(GroupId).filter(is_wanted).collect())
+}
+
+/// How files are published: with all names of the checkpoint, those of other ranks too.
+fn how(store: &dyn Store, job: &JobId, state: &CheckpointState, args: &RestartArgs) -> Result<Publish, Failure> {
+    let manifests = manifest::manifests(store, job, &state.id).map_err(|error| Failure::Checkpoint(error.into()))?;
+    let of_checkpoint: BTreeSet<FilePath> =
+        manifests.into_iter().flat_map(|manifest| manifest.files).map(|file| file.path).collect();
+    Ok(Publish { of_checkpoint, is_copy: args.copy, sync: !args.no_sync })
+}
+
+#[expect(clippy::too_many_arguments, reason = "what is restored, and how")]
+fn direct(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    group: GroupId,
+    wanted: &dyn Fn(&FileHeader) -> bool,
+    threads: usize,
+    args: &RestartArgs,
+    target: &Arc<Target>,
+    observer: &dyn Observer,
+) -> Result<Restorers, Failure> {
+    let set = ContainerSet::open(store, job, checkpoint, group).map_err(|error| Failure::Checkpoint(error.into()))?;
+    let restorers = Restorers::create(target, set.index().files(), wanted)?;
+    let budget = Budget::new(args.budget_mib.max(16) << 20);
+    match restore_files(&set, wanted, threads, &budget, observer, &restorers) {
+        Ok(()) => Ok(restorers),
+        Err(RestartError::Sink(error)) => Err(sink_failure(error)),
+        Err(error) => Err(Failure::Checkpoint(error.into())),
+    }
+}
+
+/// What a restart would do.
+pub struct Preview {
+    files: u64,
+    file_bytes: u64,
+    aside: Vec<Aside>,
+    is_interrupted: bool,
+}
+
+/// Reads and verifies one checkpoint, and finds what would be moved aside. Changes nothing.
+pub fn preview(
+    store: &dyn Store,
+    job: &JobId,
+    state: &CheckpointState,
+    args: &RestartArgs,
+) -> Result<Preview, Failure> {
+    let groups = groups_of(state, args)?;
+    let how = how(store, job, state, args)?;
+    let progress = Progress::new("verifying", args.json);
+    progress.message(state.id.to_string());
+    progress.add(state.raw_bytes.0);
+    let options = VerifyOptions { cache_bytes: args.budget_mib << 20, threads: threads_of(args.threads) };
+    let report = verify(store, job, &state.id, options, &|raw_bytes| progress.done(raw_bytes.0));
+    if let Some(problem) = report.problems.first() {
+        return Err(Failure::Checkpoint(anyhow!("{}", problem.what)));
+    }
+    let wanted = |file: &&FileHeader| args.ranks.as_ref().is_none_or(|ranks| ranks.contains(file.rank));
+    let mut headers: Vec<FileHeader> = Vec::new();
+    for group in groups {
+        let set = ContainerSet::open(store, job, &state.id, group);
+        let set = set.map_err(|error| Failure::Checkpoint(error.into()))?;
+        headers.extend(set.index().files().iter().filter(wanted).cloned());
+    }
+    let of_headers: Vec<&FileHeader> = headers.iter().collect();
+    let aside = mcr_cnc::restart::preview(&args.to, &of_headers, &how).map_err(|error| receiver(error.into()))?;
+    let (files, file_bytes) = (headers.len() as u64, headers.iter().map(|header| header.bytes).sum());
+    Ok(Preview { files, file_bytes, aside, is_interrupted: is_interrupted(&args.to) })
+}
+
+impl Preview {
+    pub fn print(self, checkpoint: &CheckpointId, args: &RestartArgs) -> anyhow::Result<()> {
+        let Self { files, file_bytes, aside, is_interrupted } = self;
+        if args.json {
+            let aside: Vec<String> = aside.iter().map(|aside| escaped(&aside.path)).collect();
+            return print_json(&serde_json::json!({
+                "outcome": "dry run", "checkpoint": checkpoint, "files": files, "file_bytes": file_bytes,
+                "would_move_aside": aside, "is_interrupted": is_interrupted,
+            }));
+        }
+        print(&format!(
+            "would restore {checkpoint}: {files} files, {}, to {}; {} files would be moved aside\n",
+            mcrengine::units::human_bytes(file_bytes),
+            args.to.display(),
+            aside.len()
+        ))?;
+        tell_aside("would be moved aside", &aside);
+        if is_interrupted {
+            let to = args.to.display();
+            eprintln!("mcr: {to}: a restart was killed while it published; a restart completes or undoes that first");
+        }
+        Ok(())
+    }
+}
