@@ -3,13 +3,14 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites build install demo test test-mpi test-sites test-checkpoints lint scripts bench fuzz
+.PHONY: help prerequisites build install demo test test-mpi test-sites test-checkpoints lint scripts bench fuzz chaos
 
 # A shell that has never seen rustup's directory finds cargo all the same.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 SCRIPTS := deploy/demo.sh deploy/prerequisites.sh tests/cluster/sites.sh benches/mpib/compare-osu.sh .ci/run
 FUZZ_SECONDS ?= 60
+CHAOS_SECONDS ?= 600
 PREFIX ?= /usr/local
 
 help: ## this list
@@ -70,6 +71,9 @@ scripts: # each script parses; shellcheck, where there is one, has nothing to sa
 bench: prerequisites ## all benchmarks, as in BENCHMARKS.md; those on real checkpoints need MCR_CORPUS; takes about 15 minutes
 	cargo bench --locked -p mcr-cli --bench compare --bench stream --bench memory
 	cargo bench --locked -p mcrengine --bench plan --bench codecs
+
+chaos: prerequisites ## kill, stop and terminate everything at random for CHAOS_SECONDS (600), and check every restored byte
+	MCR_CHAOS_SECONDS=$(CHAOS_SECONDS) cargo test --locked -p mcr-cli --test chaos -- --nocapture
 
 fuzz: ## each fuzz target for FUZZ_SECONDS (60); needs cargo-fuzz
 	@cargo fuzz --version >/dev/null 2>&1 || { echo "missing: cargo-fuzz; install: cargo install cargo-fuzz --locked" >&2; exit 1; }
