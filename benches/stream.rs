@@ -272,8 +272,9 @@ fn through_ours(dir: &Path, files: &Path) -> (Cost, Cost) {
     let flushing = wait_for(&|dir| std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()));
     let committed = wait_for(&|dir| dir.join("group-0000.manifest").exists());
     let captured = first.lock().expect("not poisoned").expect("a file was captured");
-    near.block_on(agent.drain());
-    far.block_on(aggregator.drain());
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    near.block_on(agent.drain(mcr_cnc::agent::DrainOrder { until: until.into(), processes_gone: true }));
+    far.block_on(aggregator.drain(until));
     std::fs::remove_dir_all(&store).expect("removed");
     std::fs::remove_file(dir.join("state")).expect("removed");
     (committed.since(flushing), committed.since(captured))

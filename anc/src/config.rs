@@ -69,6 +69,9 @@ pub struct AncOptions {
     pub spread_seconds: u64,
     /// Flushes of different groups at a time. Default 2.
     pub flushes: usize,
+    /// How long the aggregator may take to end: until then it goes on with what agents have announced or may still announce.
+    /// Default 20, which is inside SLURM's KillWait of 30 s.
+    pub drain_seconds: u64,
 }
 
 /// Whether checkpoints are coded with older ones.
@@ -107,6 +110,7 @@ impl Default for AncOptions {
             fetch_seconds: 60,
             spread_seconds: 600,
             flushes: 2,
+            drain_seconds: 20,
         }
     }
 }
@@ -124,6 +128,8 @@ pub struct AncConfig {
     pub hub: HubOptions,
     /// Bytes of checkpoint in flight at most.
     pub budget_bytes: u64,
+    /// See [`AncOptions::drain_seconds`].
+    pub drain: Duration,
 }
 
 /// Which key is wrong, what it holds, what it may hold.
@@ -231,6 +237,7 @@ impl AncOptions {
             ("anc.gather-seconds", self.gather_seconds),
             ("anc.fetch-seconds", self.fetch_seconds),
             ("anc.spread-seconds", self.spread_seconds),
+            ("anc.drain-seconds", self.drain_seconds),
         ] {
             if !(1..=604_800).contains(&seconds) {
                 return wrong(key, seconds, "it must be between 1 second and a week (604800)");
@@ -273,7 +280,8 @@ impl AncOptions {
             spread: Duration::from_secs(self.spread_seconds),
             flushes: self.flushes,
         };
-        Ok(AncConfig { store: self.store.clone(), create: self.create, listen, hub, budget_bytes })
+        let drain = Duration::from_secs(self.drain_seconds);
+        Ok(AncConfig { store: self.store.clone(), create: self.create, listen, hub, budget_bytes, drain })
     }
 }
 

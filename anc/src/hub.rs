@@ -4,6 +4,7 @@
 //! own, and tells agents. It never waits for work, and holds no lock.
 
 use crate::budget::Budget;
+use crate::drain::{GRACE_MS, InFlight, Uncommitted, Verdict, decide};
 use crate::fetch::{About, AgentLink, Announced, RemoteSource};
 use crate::flush::{Flush, FlushError, FlushOptions, NewestOfGroups, Spare, flush_checkpoint, unpanicked};
 use crate::group::{Effect, Event, Key, Phase, Reason, Times, step};
@@ -34,6 +35,8 @@ const REMEMBERED_MAX: usize = 16;
 const GATHERS_MAX: usize = 64 << 10;
 /// First and longest wait before a committed group looks again whether the others are there, so that the agents hear it.
 const LOOK_MS: (u64, u64) = (500, 60_000);
+/// The longest such wait while agents leave, or the aggregator ends.
+const LOOK_LEAVING_MS: u64 = 200;
 
 /// What the hub runs with.
 #[derive(Clone)]
@@ -112,8 +115,20 @@ pub enum HubEvent {
     Exist(Vec<Key>),
     /// Somebody asks how things are.
     Status(oneshot::Sender<v1::StatusReply>),
-    /// Finish what is flushing, give up the rest, and end.
-    Shutdown(oneshot::Sender<()>),
+    /// An agent has announced all that was written; `leaving`: nothing more will come from it.
+    Looked {
+        /// Which session.
+        session: u64,
+        /// It ends once it is answered.
+        leaving: bool,
+    },
+    /// Finish what agents have or may still announce, give up the rest, and end; at this time at the latest.
+    Shutdown {
+        /// The bound.
+        until: Instant,
+        /// What is not committed.
+        done: oneshot::Sender<Vec<Uncommitted>>,
+    },
 }
 
 /// What a flush gave.
@@ -144,6 +159,8 @@ struct Gather {
     /// What failed last, for people.
     problem: String,
     exists: bool,
+    /// Given up after the aggregator was asked to end.
+    given_up_while_draining: bool,
     /// Who was told that it is committed, and not yet that it exists: node, announcement.
     untold: BTreeMap<Rank, (String, u64)>,
     /// When to look whether it exists, and how long to wait after that, in milliseconds.
@@ -218,6 +235,18 @@ struct Agent {
     connected: Instant,
     heard: Instant,
     ranks: BTreeSet<Rank>,
+    /// It has announced all that was written since it was asked, or since it began to end.
+    looked: bool,
+    /// It ends, and nothing more will come from it, since this time.
+    leaving_ms: Option<u64>,
+}
+
+/// The end that was asked for.
+struct Draining {
+    until_ms: u64,
+    done: oneshot::Sender<Vec<Uncommitted>>,
+    /// When something happened last.
+    quiet_since_ms: u64,
 }
 
 /// The owner of the state; [`Hub::run`] is its life.
@@ -239,7 +268,7 @@ pub struct Hub {
     beyond: BTreeMap<JobId, (Rank, String)>,
     /// Jobs of which two go by one name: two sessions, and what is told.
     conflicts: BTreeMap<JobId, (u64, u64, String)>,
-    draining: Option<oneshot::Sender<()>>,
+    draining: Option<Draining>,
     /// Starts a flush; a test's own one decides itself when it ends, and how.
     launch: fn(FlushWork, mpsc::Sender<HubEvent>) -> std::io::Result<()>,
 }
@@ -287,6 +316,9 @@ impl Hub {
                     Ok(event) => event,
                     Err(_) => {
                         self.tick();
+                        if self.end_if_drained() {
+                            return;
+                        }
                         continue;
                     }
                 },
@@ -299,10 +331,7 @@ impl Hub {
             if self.next_tick() == Some(Duration::ZERO) {
                 self.tick();
             }
-            if self.running.is_empty()
-                && let Some(done) = self.draining.take()
-            {
-                let _ = done.send(());
+            if self.end_if_drained() {
                 return;
             }
         }
@@ -319,17 +348,136 @@ impl Hub {
             Phase::Committed(_) => (!gather.untold.is_empty() && !self.looking).then_some(gather.look.0),
             Phase::Flushing { .. } | Phase::Abandoned(_) => None,
         });
-        due.min().map(|due_ms| Duration::from_millis(due_ms.saturating_sub(self.now_ms())))
+        let leaving = self.agents.values().filter_map(|agent| agent.leaving_ms).map(|ms| ms + GRACE_MS);
+        // Agents that left their grace behind them have been acted upon.
+        let leaving = leaving.filter(|ms| *ms > self.now_ms());
+        let ending = self.draining.as_ref().and_then(|draining| match self.verdict(draining) {
+            Verdict::GoOn(at_ms) => Some(at_ms),
+            Verdict::End => None,
+        });
+        due.chain(leaving).chain(ending).min().map(|due_ms| Duration::from_millis(due_ms.saturating_sub(self.now_ms())))
     }
 
     fn tick(&mut self) {
+        self.give_up_what_nobody_will_announce();
         for key in self.gathers.keys().cloned().collect::<Vec<_>>() {
             self.step(&key, Event::Tick);
         }
-        if self.draining.is_none() {
-            self.start_look();
-            self.start_flushes();
+        self.start_look();
+        self.start_flushes();
+    }
+
+    /// All agents of a job that are connected have said that nothing more will come: after a grace the ranks that are
+    /// missing will not come either.
+    fn give_up_what_nobody_will_announce(&mut self) {
+        let now_ms = self.now_ms();
+        let mut leaving: BTreeMap<&JobId, bool> = BTreeMap::new();
+        for agent in self.agents.values() {
+            let is_over = agent.leaving_ms.is_some_and(|ms| now_ms >= ms + GRACE_MS);
+            *leaving.entry(&agent.job).or_insert(true) &= is_over;
         }
+        for (key, gather) in &mut self.gathers {
+            if leaving.get(&key.job) == Some(&true)
+                && let Phase::Gathering { deadline_ms, .. } = &mut gather.phase
+            {
+                *deadline_ms = now_ms.min(*deadline_ms);
+            }
+        }
+    }
+
+    fn looked(&mut self, session: u64, leaving: bool) {
+        let now_ms = self.now_ms();
+        let Some(agent) = self.agents.get_mut(&session) else { return };
+        agent.looked = true;
+        if leaving {
+            agent.leaving_ms = Some(now_ms);
+        }
+        let job = agent.job.clone();
+        self.look_soon(|key| key.job == job);
+    }
+
+    /// Agents that leave wait for the other groups: it is looked for these now, and often.
+    fn look_soon(&mut self, those: impl Fn(&Key) -> bool) {
+        let now_ms = self.now_ms();
+        for (_, gather) in self.gathers.iter_mut().filter(|(key, _)| those(key)) {
+            gather.look = (now_ms, LOOK_LEAVING_MS);
+        }
+    }
+
+    /// Begins to end: the agents are asked for what was written, and everything goes on within the bound.
+    fn begin_drain(&mut self, until: Instant, done: oneshot::Sender<Vec<Uncommitted>>) {
+        let now_ms = self.now_ms();
+        let left_ms = until.saturating_duration_since(Instant::now()).as_millis() as u64;
+        self.draining = Some(Draining { until_ms: now_ms + left_ms, done, quiet_since_ms: now_ms });
+        for agent in self.agents.values_mut().filter(|agent| agent.leaving_ms.is_none()) {
+            agent.looked = false;
+            agent.link.send(v1::to_agent::Message::Look(v1::Look {}));
+        }
+        self.look_soon(|_| true);
+    }
+
+    fn verdict(&self, draining: &Draining) -> Verdict {
+        let is = |wanted: fn(&Phase) -> bool| self.gathers.values().filter(|gather| wanted(&gather.phase)).count();
+        let nodes: BTreeSet<(&JobId, &str)> = self.agents.values().map(|a| (&a.job, a.link.node.as_str())).collect();
+        let awaits = |key: &Key, gather: &Gather| {
+            gather.untold.values().any(|(node, _)| nodes.contains(&(&key.job, node.as_str())))
+                && !self.is_overtaken(key, gather)
+        };
+        let in_flight = InFlight {
+            looking: self.agents.values().filter(|agent| !agent.looked).count(),
+            flushing: self.running.len() + is(|phase| matches!(phase, Phase::Flushing { .. } | Phase::Waiting { .. })),
+            gathering: self.gathers.iter().filter(|(key, gather)| self.is_given_up(key, gather)).count(),
+            untold: self.gathers.iter().filter(|(key, gather)| awaits(key, gather)).count(),
+        };
+        decide(in_flight, self.now_ms(), draining.quiet_since_ms, draining.until_ms)
+    }
+
+    /// A later checkpoint of this group exists: whoever waits for the older one waits in vain, and was told so then.
+    fn is_overtaken(&self, key: &Key, gather: &Gather) -> bool {
+        self.gathers.iter().any(|(other, later)| {
+            other.job == key.job && other.group == key.group && later.serial > gather.serial && later.exists
+        })
+    }
+
+    /// Ranks are missing, and it is of interest still.
+    fn is_given_up(&self, key: &Key, gather: &Gather) -> bool {
+        let is_held = !gather.announced.is_empty();
+        matches!(gather.phase, Phase::Gathering { .. }) && (is_held || !self.is_overtaken(key, gather))
+    }
+
+    /// Ends, if it was asked for and nothing more is to come: tells what is not committed, and gives up the rest.
+    fn end_if_drained(&mut self) -> bool {
+        if self.draining.as_ref().is_none_or(|draining| self.verdict(draining) != Verdict::End) {
+            return false;
+        }
+        let Some(draining) = self.draining.take() else { return false };
+        for agent in self.agents.values().filter(|agent| !agent.looked) {
+            tracing::warn!(node = agent.link.node, job = %agent.job, "the agent did not say in time whether there is more to commit");
+        }
+        let mut uncommitted = Vec::new();
+        for (key, gather) in &self.gathers {
+            let (missing, why) = match &gather.phase {
+                Phase::Gathering { missing, .. } if self.is_given_up(key, gather) => {
+                    (missing.iter().copied().collect(), "ranks are missing".to_owned())
+                }
+                Phase::Flushing { .. } => (Vec::new(), "its flush did not end in time".to_owned()),
+                Phase::Waiting { .. } => (Vec::new(), gather.problem.clone()),
+                Phase::Committed(id)
+                    if !gather.exists && !gather.untold.is_empty() && !self.is_overtaken(key, gather) =>
+                {
+                    (Vec::new(), format!("committed as {id}, but not every group of the checkpoint is"))
+                }
+                Phase::Abandoned(reason) if gather.given_up_while_draining => (Vec::new(), reason.to_string()),
+                Phase::Gathering { .. } | Phase::Committed(_) | Phase::Abandoned(_) => continue,
+            };
+            let (job, checkpoint, group) = (key.job.clone(), key.label.clone(), key.group);
+            uncommitted.push(Uncommitted { job, checkpoint, group, missing, why });
+        }
+        for key in self.gathers.keys().cloned().collect::<Vec<_>>() {
+            self.step(&key, Event::Shutdown);
+        }
+        let _ = draining.done.send(uncommitted);
+        true
     }
 
     /// Looks, on a thread of its own, which committed checkpoints exist by now.
@@ -338,11 +486,13 @@ impl Hub {
             return;
         }
         let now_ms = self.now_ms();
+        let hurry = self.draining.is_some() || self.agents.values().any(|agent| agent.leaving_ms.is_some());
         let mut due = Vec::new();
         for (key, gather) in &mut self.gathers {
             let Phase::Committed(id) = &gather.phase else { continue };
             if !gather.untold.is_empty() && now_ms >= gather.look.0 {
-                gather.look = (now_ms + gather.look.1, (gather.look.1 * 2).min(LOOK_MS.1));
+                let longest_ms = if hurry { LOOK_LEAVING_MS } else { LOOK_MS.1 };
+                gather.look = (now_ms + gather.look.1, (gather.look.1 * 2).min(longest_ms));
                 due.push((key.clone(), id.clone()));
             }
         }
@@ -384,6 +534,12 @@ impl Hub {
     }
 
     fn handle(&mut self, event: HubEvent) {
+        let now_ms = self.now_ms();
+        if let Some(draining) = &mut self.draining
+            && !matches!(event, HubEvent::Heard { .. } | HubEvent::Status(_) | HubEvent::Exist(_))
+        {
+            draining.quiet_since_ms = now_ms;
+        }
         match event {
             HubEvent::Opened { link, job } => {
                 tracing::info!(node = link.node, session = link.session, %job, "agent connected");
@@ -395,7 +551,11 @@ impl Hub {
                     let other = Arc::clone(&other.link);
                     self.conflict(&job, &other, &link, rank);
                 }
-                let agent = Agent { link, job, connected: now, heard: now, ranks: BTreeSet::new() };
+                let (looked, leaving_ms, ranks) = (false, None, BTreeSet::new());
+                if self.draining.is_some() {
+                    link.send(v1::to_agent::Message::Look(v1::Look {}));
+                }
+                let agent = Agent { link, job, connected: now, heard: now, ranks, looked, leaving_ms };
                 self.agents.insert(agent.link.session, agent);
             }
             HubEvent::Heard { session } => {
@@ -420,17 +580,10 @@ impl Hub {
             HubEvent::Status(reply) => {
                 let _ = reply.send(self.status());
             }
-            HubEvent::Shutdown(done) => {
-                for key in self.gathers.keys().cloned().collect::<Vec<_>>() {
-                    self.step(&key, Event::Shutdown);
-                }
-                self.queue.clear();
-                self.draining = Some(done);
-            }
+            HubEvent::Looked { session, leaving } => self.looked(session, leaving),
+            HubEvent::Shutdown { until, done } => self.begin_drain(until, done),
         }
-        if self.draining.is_none() {
-            self.start_flushes();
-        }
+        self.start_flushes();
     }
 
     fn ended(&mut self, session: u64) {
@@ -471,9 +624,6 @@ impl Hub {
             tracing::warn!(checkpoint = %label, rank = rank.0, why, "announcement refused");
             give_back(announced, label, rank, why, retry);
         };
-        if self.draining.is_some() {
-            return refuse(&announced, &label, Reason::Shutdown.to_string(), true);
-        }
         let Some(grouping) = Grouping::new(ranks, self.options.group_size) else {
             let why = format!(
                 "{rank} NOT SAVED: the number of ranks is unknown; give --ranks, or ranks in [cnc] or [anc], or SLURM_NTASKS"
@@ -527,6 +677,8 @@ impl Hub {
         let key = Key { group: grouping.group_of(rank), job, label };
         if let Some(agent) = self.agents.get_mut(&announced.link.session) {
             agent.ranks.insert(rank);
+            // Something came after all; there may be more.
+            agent.leaving_ms = agent.leaving_ms.map(|_| self.started.elapsed().as_millis() as u64);
         }
         tracing::debug!(job = %key.job, checkpoint = %key.label, rank = rank.0, files = announced.files.len(), "announced");
         let over = match self.gathers.get(&key).map(|gather| (&gather.phase, gather)) {
@@ -659,6 +811,7 @@ impl Hub {
             not_before_ns,
             problem: String::new(),
             exists: false,
+            given_up_while_draining: false,
             untold: BTreeMap::new(),
             look: (0, LOOK_MS.0),
             raw_bytes: RawBytes(0),
@@ -746,6 +899,7 @@ impl Hub {
                     }
                 }
                 Effect::TellAbandoned(reason) => {
+                    gather.given_up_while_draining = self.draining.is_some();
                     tracing::warn!(job = %key.job, checkpoint = %key.label, group = key.group.0, %reason, "abandoned checkpoint");
                     for (rank, announced) in std::mem::take(&mut gather.announced) {
                         give_back(&announced, &key.label, rank, reason.to_string(), reason.may_pass());

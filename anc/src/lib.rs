@@ -10,6 +10,7 @@ pub mod budget;
 pub mod choosing;
 pub mod compress;
 pub mod config;
+pub mod drain;
 pub mod fetch;
 pub mod flush;
 pub mod group;
@@ -24,13 +25,14 @@ pub mod serve;
 pub mod source;
 
 use config::AncConfig;
+use drain::Uncommitted;
 use hub::{Hub, HubEvent};
 use mcr_proto::{HTTP_FRAME_BYTES, KEEPALIVE_RETRIES, KEEPALIVE_SECONDS};
 use mcrengine::store::Store;
 use serve::Service;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tonic::transport::server::TcpIncoming;
@@ -39,14 +41,21 @@ use tonic::transport::server::TcpIncoming;
 pub struct Aggregator {
     /// Where it listens; the port that was given, if the configuration says 0.
     pub address: SocketAddr,
-    stop: oneshot::Sender<()>,
-    ended: tokio::task::JoinHandle<()>,
+    stop: oneshot::Sender<Instant>,
+    ended: tokio::task::JoinHandle<Drained>,
 }
 
-/// How long a drain may take: inside Slurm's KillWait of 30 s.
-const DRAIN: Duration = Duration::from_secs(25);
-/// How long agents may take to leave after it.
-const GOODBYE: Duration = Duration::from_secs(2);
+/// How an aggregator ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Groups that agents had announced, in whole or in part, and that are not committed.
+    pub uncommitted: Vec<Uncommitted>,
+    /// It ended by itself before, or could not tell in time what is committed.
+    pub failed: bool,
+}
+
+/// What is left of a drain for agents to leave, at most.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 impl Aggregator {
     /// Listens and serves until [`Aggregator::drain`].
@@ -59,6 +68,7 @@ impl Aggregator {
             .with_keepalive(Some(Duration::from_secs(idle)))
             .with_keepalive_interval(Some(Duration::from_secs(interval)))
             .with_keepalive_retries(Some(KEEPALIVE_RETRIES));
+        let bound = config.drain;
         let budget = budget::Budget::new(config.budget_bytes);
         let flush = &config.hub.flush;
         let takes = (flush.plan.scheme.takes_files_apart(), flush.profile.leaves_filters());
@@ -67,7 +77,7 @@ impl Aggregator {
         let service = Service::new(events.clone(), store, budget, takes, group_size, threads);
         let service = service.with_ranks(ranks).with_shared(hub.shared());
         let hub = tokio::spawn(hub.run(received));
-        let (stop, stopped) = oneshot::channel::<()>();
+        let (stop, stopped) = oneshot::channel::<Instant>();
         let (shut, shutting) = oneshot::channel::<()>();
         let server = tonic::transport::Server::builder()
             .initial_stream_window_size(8 << 20)
@@ -80,28 +90,33 @@ impl Aggregator {
             });
         let mut server = tokio::spawn(server);
         let ended = tokio::spawn(async move {
-            let _ = stopped.await;
+            let until = stopped.await.unwrap_or_else(|_| Instant::now() + bound);
+            // Some of the time is for saying goodbye, so that the bound holds for all of it.
+            let goodbye = GOODBYE.min(until.saturating_duration_since(Instant::now()) / 4);
             let (done, drained) = oneshot::channel();
-            // What is flushing is finished; what only gathers is given up, and its files are still on the nodes.
-            if events.send(HubEvent::Shutdown(done)).await.is_ok()
-                && tokio::time::timeout(DRAIN, drained).await.is_err()
-            {
-                tracing::warn!(seconds = DRAIN.as_secs(), "a flush did not end in time; its checkpoint does not exist");
-            }
+            let hub_until = until.checked_sub(goodbye).unwrap_or(until);
+            let asked = events.send(HubEvent::Shutdown { until: hub_until, done });
+            let answer = async { asked.await.is_ok().then_some(drained.await.ok()).flatten() };
+            // The hub keeps the time itself; this is for one that does not answer.
+            let last = tokio::time::Instant::from_std(hub_until) + goodbye / 2;
+            let uncommitted = tokio::time::timeout_at(last, answer).await.ok().flatten();
             hub.abort();
             let _ = shut.send(());
             // Without the hub every session says goodbye, which takes its last answers along.
-            if tokio::time::timeout(GOODBYE, &mut server).await.is_err() {
+            if tokio::time::timeout(goodbye / 2, &mut server).await.is_err() {
                 server.abort();
             }
+            let failed = uncommitted.is_none();
+            Drained { uncommitted: uncommitted.unwrap_or_default(), failed }
         });
         tracing::info!(%address, "aggregator listens");
         Ok(Self { address, stop, ended })
     }
 
-    /// Stops accepting, finishes what is flushing, gives up the rest.
-    pub async fn drain(self) {
-        let _ = self.stop.send(());
-        let _ = self.ended.await;
+    /// Finishes what agents have announced or may still announce, gives up the rest, and ends; at this time at the latest.
+    pub async fn drain(self, until: Instant) -> Drained {
+        let _ = self.stop.send(until);
+        // A panic of ours was told.
+        self.ended.await.unwrap_or(Drained { uncommitted: Vec::new(), failed: true })
     }
 }

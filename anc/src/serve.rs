@@ -366,6 +366,10 @@ impl Service {
                     link.send(To::Heartbeat(v1::Heartbeat { at_rest: false, clock_ns: 0 }));
                     let _ = self.hub.try_send(HubEvent::Heard { session: link.session });
                 }
+                Some(From::Looked(looked)) => {
+                    let event = HubEvent::Looked { session: link.session, leaving: looked.leaving };
+                    let _ = self.hub.send(event).await;
+                }
                 Some(From::Hello(_)) => return broken("a second Hello".into()),
                 None => return broken("a message of a kind that this version does not know".into()),
             }

@@ -607,7 +607,11 @@ async fn an_aggregator_that_ends_says_goodbye_and_the_next_one_knows_what_was_co
     peer.announce("it_1", 0, &saved(0, 1), 0).await;
     assert_eq!(peer.committed().await.checkpoint, "it_1");
     let store = site.store.clone();
-    tokio::time::timeout(DEADLINE, site.aggregator.drain()).await.expect("it drains in time");
+    let drained = tokio::spawn(site.aggregator.drain(std::time::Instant::now() + DEADLINE));
+    assert_eq!(peer.hear().await, Hear::Look(v1::Look {}), "it asks for what was written");
+    peer.say(Say::Looked(v1::Looked { leaving: false })).await;
+    let drained = tokio::time::timeout(DEADLINE / 2, drained).await.expect("it drains in time").expect("no panic");
+    assert_eq!(drained, mcr_anc::Drained::default());
     assert!(peer.goodbye().await.retry);
     assert!(peer.hear_end().await.is_none());
 
@@ -647,4 +651,44 @@ async fn receivers_that_take_nothing_do_not_keep_the_store_from_others() {
     assert!(ended);
     let mut missing = client.restore(request("it_9")).await.expect("a stream").into_inner();
     assert_eq!(missing.message().await.expect_err("there is none").code(), tonic::Code::NotFound);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_aggregator_that_is_told_to_end_goes_on_gathering_what_its_agents_still_announce() {
+    let site = Site::start(config(2)).await;
+    let mut peer = site.peer("n", 2, 2).await;
+    let store = site.store.clone();
+    peer.announce("it_1", 0, &saved(0, 1), 0).await;
+    let drained = tokio::spawn(site.aggregator.drain(std::time::Instant::now() + DEADLINE));
+    assert_eq!(peer.hear().await, Hear::Look(v1::Look {}));
+    peer.announce("it_1", 1, &saved(1, 1), 0).await;
+    peer.say(Say::Looked(v1::Looked { leaving: true })).await;
+    assert_eq!(peer.committed().await.checkpoint, "it_1");
+    assert_eq!(drained.await.expect("no panic"), mcr_anc::Drained::default());
+    assert!(mcrengine::manifest::state(&store, &job(), &"it_1".parse().expect("valid")).expect("read").is_complete());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_that_leave_are_told_of_a_rank_that_nobody_has_without_waiting_for_the_bound() {
+    let site = Site::start(config(2)).await;
+    let mut peer = site.peer("n", 2, 2).await;
+    peer.announce("it_1", 0, &saved(0, 1), 0).await;
+    peer.say(Say::Looked(v1::Looked { leaving: true })).await;
+    let told = peer.abandoned().await;
+    assert!(!told.retry && told.reason.contains("did not announce"), "{told:?}");
+    site.aggregator.drain(std::time::Instant::now() + DEADLINE).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_aggregator_whose_agent_does_not_answer_ends_at_its_bound_and_names_what_it_waited_for() {
+    let site = Site::start(config(2)).await;
+    let mut peer = site.peer("n", 2, 2).await;
+    peer.announce("it_1", 0, &saved(0, 1), 0).await;
+    site.wait_status("announced", |status| status.missing == [1]).await;
+    let (began, bound) = (std::time::Instant::now(), Duration::from_secs(2));
+    let drained = site.aggregator.drain(began + bound).await;
+    assert!(began.elapsed() <= bound + Duration::from_millis(500), "{:?}", began.elapsed());
+    let named: Vec<_> = drained.uncommitted.iter().map(|left| (left.checkpoint.as_str(), &left.missing[..])).collect();
+    assert_eq!(named, [("it_1", &[Rank(1)][..])]);
+    assert_eq!(peer.hear().await, Hear::Look(v1::Look {}));
 }

@@ -40,11 +40,29 @@ pub enum Command {
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Prune(PruneArgs),
     /// Run the agent of a compute node
+    ///
+    /// SIGTERM or SIGINT: it looks at everything once more and waits, at most drain-seconds, until what was written is committed. Exit
+    /// status: 0 all committed, 5 not everything that was written was committed (the last log lines name it), 1 it does not start.
+    /// A second signal ends it at once.
     Cnc(DaemonArgs),
     /// Run an aggregator
+    ///
+    /// SIGTERM or SIGINT: it goes on, at most drain-seconds, as long as its agents have or may have something to commit. Exit status: 0
+    /// all committed, 5 not everything that was written was committed (the last log lines name it), 1 it does not start. A second
+    /// signal ends it at once.
     Anc(AncArgs),
-    /// Run agent and aggregator in one process
+    /// Run agent and aggregator in one process; with -- COMMAND, for as long as that runs
+    ///
+    /// With a command: it is run as a child, everything it wrote is committed when it ends, and its exit status is that of mcr (128
+    /// and the signal's number if a signal ended it; 126 or 127 if it cannot be started). Exit status 5: the command succeeded, and
+    /// not everything that was written was committed. Without a command: 0 after SIGTERM or SIGINT, or 5. 1: it does not start.
+    /// SIGTERM and SIGINT are passed on to the command; a second one ends mcr at once.
     Run(RunArgs),
+    /// Wait until everything that was written so far is committed
+    ///
+    /// Asks the agents of this node, over the socket beside each one's state file. Exit status: 0 all committed, 5 not all, 1 no agent
+    /// was reached.
+    Flush(FlushArgs),
     /// Ask aggregators what is in flight, what is committed, what is wrong
     #[command(after_help = exit::STATUS)]
     Status(StatusArgs),
@@ -291,9 +309,34 @@ pub struct RunArgs {
     /// Address to listen on, for `mcr status`
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<String>,
+    /// Seconds that the end may take: what was written is read, sent and committed until then [default: 20]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub drain_seconds: Option<u64>,
     /// Log lines as JSON
     #[arg(long)]
     pub log_json: bool,
+    /// The application, with its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<std::ffi::OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct FlushArgs {
+    /// State file of an agent; several where several agents run on this node
+    #[arg(long, value_name = "FILE")]
+    pub state: Vec<PathBuf>,
+    /// Configuration file of the agent, which names its state file
+    #[arg(long, env = "MCR_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Name of the job, from which the state file's name follows where nothing names it
+    #[arg(long, env = "MCR_JOB", value_name = "NAME")]
+    pub job: Option<String>,
+    /// Seconds to wait at most
+    #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub timeout: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,19 +1,24 @@
 //! `mcr cnc`, `mcr anc`, `mcr run`: load, build, run, drain.
 
 use crate::args::{AncArgs, DaemonArgs, RunArgs};
+use crate::child::{Application, code_of};
 use crate::common::{layout_of, open_or_create};
 use crate::config::ConfigFile;
 use crate::output::Log;
 use anyhow::Context;
 use mcr_anc::Aggregator;
 use mcr_anc::config::AncConfig;
-use mcr_cnc::agent::Agent;
-use mcr_cnc::config::CncConfig;
+use mcr_cnc::agent::{Agent, DrainOrder, FlushRequest};
+use mcr_cnc::config::{CncConfig, LayoutChoice};
+use mcr_cnc::control::{Control, socket_of};
+use mcr_cnc::drain::RankRanges;
 use mcr_cnc::layout::{Layout, Listing, ScanLimits, list};
+use nix::sys::signal::Signal;
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing_subscriber::EnvFilter;
 
 /// Log lines go to standard error; MCR_LOG says which (`info` unless set).
@@ -24,18 +29,31 @@ fn start_logging(json: bool) {
     let _ = if json { lines.json().try_init() } else { lines.with_ansi(false).try_init() };
 }
 
+/// Not everything that was written was committed.
+pub const NOT_COMMITTED: u8 = 5;
+/// Lines at the end that name what is not committed, at most.
+const NAMED_MAX: usize = 64;
+
 pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
     start_logging(args.log_json);
     let config = ConfigFile::load(&args.config)?.cnc.check()?;
-    runtime(2)?.block_on(async {
-        let layout = tokio::select! {
-            layout = agent_layout(&config) => layout?,
-            signal = wait_for_signal() => return signal.map(|()| ExitCode::SUCCESS),
+    within_runtime(async {
+        let mut signals = Signals::new()?;
+        let (layout, signalled) = tokio::select! {
+            layout = agent_layout(&config) => (layout?, false),
+            () = signals.next() => match last_layout(&config)? {
+                Last::Layout(layout) => (layout, true),
+                Last::Nothing => return Ok(ExitCode::SUCCESS),
+                Last::Unknown => return Ok(ExitCode::from(NOT_COMMITTED)),
+            },
         };
-        let agent = Agent::start(config, layout)?;
-        wait_for_signal().await?;
-        agent.drain().await;
-        Ok(ExitCode::SUCCESS)
+        let (bound, node) = (config.drain, NodeAgent::start(config, layout)?);
+        if !signalled {
+            signals.next().await;
+        }
+        let until = Instant::now() + bound;
+        let Some(drained) = signals.unless_again(node.drain(until, false)).await else { return Ok(at_once()) };
+        Ok(if report_agent(&drained) { ExitCode::SUCCESS } else { ExitCode::from(NOT_COMMITTED) })
     })
 }
 
@@ -43,11 +61,14 @@ pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
     start_logging(args.daemon.log_json);
     let mut config = ConfigFile::load(&args.daemon.config)?.anc.check()?;
     config.create |= args.create;
-    runtime(2)?.block_on(async {
+    within_runtime(async {
+        let mut signals = Signals::new()?;
+        let bound = config.drain;
         let aggregator = start_aggregator(config).await?;
-        wait_for_signal().await?;
-        aggregator.drain().await;
-        Ok(ExitCode::SUCCESS)
+        signals.next().await;
+        let until = Instant::now() + bound;
+        let Some(drained) = signals.unless_again(aggregator.drain(until)).await else { return Ok(at_once()) };
+        Ok(if report_aggregator(&drained) { ExitCode::SUCCESS } else { ExitCode::from(NOT_COMMITTED) })
     })
 }
 
@@ -66,6 +87,7 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     file.cnc.watch = args.watch.or(file.cnc.watch);
     file.cnc.ranks = args.ranks.or(file.cnc.ranks);
     file.cnc.state_file = args.state.or(file.cnc.state_file);
+    file.cnc.drain_seconds = args.drain_seconds.unwrap_or(file.cnc.drain_seconds);
     // What stands on the command line, or by it in the environment, has been chosen already.
     file.cnc.job = args.job.or(file.cnc.job);
     let environment =
@@ -78,22 +100,232 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
         true => None,
         false => Some(layout_of(&args.layout, || names_below(&agent.watch), false)?),
     };
-    runtime(2)?.block_on(async {
+    within_runtime(async {
+        let mut signals = Signals::new()?;
         let aggregator = start_aggregator(aggregator).await?;
         agent.aggregators = vec![aggregator.address.to_string()];
-        let layout = match asked {
-            Some(layout) => layout,
-            None => tokio::select! {
-                layout = agent_layout(&agent) => layout?,
-                signal = wait_for_signal() => return signal.map(|()| ExitCode::SUCCESS),
-            },
+        let bound = agent.drain;
+        let mut both = Both { config: agent, asked, node: None, aggregator };
+        let ended = match args.command.is_empty() {
+            false => both.accompany(&args.command, &mut signals, bound).await?,
+            true => {
+                tokio::select! {
+                    started = both.start_agent() => {
+                        started?;
+                        signals.next().await;
+                    }
+                    () = signals.next() => {}
+                }
+                Ended { code: 0, until: Instant::now() + bound, processes_gone: false }
+            }
         };
-        let agent = Agent::start(agent, layout)?;
-        wait_for_signal().await?;
-        agent.drain().await;
-        aggregator.drain().await;
-        Ok(ExitCode::SUCCESS)
+        let Ended { code, until, processes_gone } = ended;
+        if until <= Instant::now() {
+            return Ok(ExitCode::from(code)); // nothing was started, or a second signal came
+        }
+        let Some(all_committed) = signals.unless_again(both.drain(until, processes_gone)).await else {
+            return Ok(at_once());
+        };
+        Ok(match (code, all_committed?) {
+            (0, false) => ExitCode::from(NOT_COMMITTED),
+            (code, _) => ExitCode::from(code),
+        })
     })
+}
+
+/// How the application of `mcr run -- COMMAND` ended, or that there is none.
+struct Ended {
+    /// Its exit status; 0 without one.
+    code: u8,
+    /// When everything must be over. In the past: it is.
+    until: Instant,
+    processes_gone: bool,
+}
+
+/// Agent and aggregator of `mcr run`.
+struct Both {
+    config: CncConfig,
+    asked: Option<Layout>,
+    node: Option<NodeAgent>,
+    aggregator: Aggregator,
+}
+
+impl Both {
+    /// Starts the agent, once its layout is known.
+    async fn start_agent(&mut self) -> anyhow::Result<()> {
+        let layout = match &self.asked {
+            Some(layout) => layout.clone(),
+            None => agent_layout(&self.config).await?,
+        };
+        self.node = Some(NodeAgent::start(self.config.clone(), layout)?);
+        Ok(())
+    }
+
+    /// Runs the application until it ends. The first signal is passed on to it; with the second everything is over.
+    async fn accompany(
+        &mut self,
+        command: &[OsString],
+        signals: &mut Signals,
+        bound: Duration,
+    ) -> anyhow::Result<Ended> {
+        let watch = &self.config.watch;
+        std::fs::read_dir(watch).with_context(|| {
+            format!(
+                "{}: cannot be watched; make the directory, or correct --watch; nothing was started",
+                watch.display()
+            )
+        })?;
+        // With a layout the agent is there before the application; a guess waits for names.
+        if self.asked.is_some() || matches!(self.config.layout, LayoutChoice::Known(_)) {
+            self.start_agent().await?;
+        }
+        let mut application = match Application::start(command) {
+            Ok(application) => application,
+            Err(error) => {
+                let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+                tracing::error!(command = name, %error, "the command cannot be started");
+                let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+                return Ok(Ended { code, until: Instant::now(), processes_gone: true });
+            }
+        };
+        let mut signalled: Option<Instant> = None;
+        let mut flushed = None;
+        let mut agent_failed = false;
+        let status = loop {
+            let half = signalled.filter(|_| flushed.is_none()).map(|at| at + bound / 2);
+            let start = self.node.is_none() && !agent_failed;
+            tokio::select! {
+                status = application.wait() => break status.context("waiting for the command")?,
+                started = self.start_agent(), if start => {
+                    if let Err(error) = started {
+                        tracing::error!(error = format!("{error:#}"), "the agent cannot start; nothing is saved");
+                        agent_failed = true;
+                    }
+                }
+                () = signals.next() => {
+                    application.signal(signals.last);
+                    if signalled.replace(Instant::now()).is_some() {
+                        return Ok(Ended { code: NOT_COMMITTED, until: Instant::now(), processes_gone: false });
+                    }
+                }
+                // It takes its time; what it has written so far need not wait for it.
+                () = tokio::time::sleep_until(half.unwrap_or_else(Instant::now).into()), if half.is_some() => {
+                    // Its answer is of no use here, but without anybody who waits for it there would be no flush.
+                    let (reply, answer) = tokio::sync::oneshot::channel();
+                    flushed = Some(answer);
+                    if let Some(node) = &self.node {
+                        let _ = node.agent.flushes().try_send(FlushRequest { timeout: bound / 2, reply });
+                    }
+                }
+            }
+        };
+        let (now, code) = (Instant::now(), code_of(status));
+        let until = signalled.map_or(now + bound, |at| (at + bound).max(now + bound / 4));
+        tracing::info!(exit_status = code, "the command ended");
+        Ok(Ended { code, until, processes_gone: application.is_gone() })
+    }
+
+    /// Ends the agent, then the aggregator; gives whether all that was written is committed.
+    async fn drain(mut self, until: Instant, processes_gone: bool) -> anyhow::Result<bool> {
+        if self.node.is_none() {
+            let layout = match self.asked.take() {
+                Some(layout) => Some(layout),
+                None => match last_layout(&self.config)? {
+                    Last::Layout(layout) => Some(layout),
+                    Last::Nothing => None,
+                    Last::Unknown => return Ok(false),
+                },
+            };
+            if let Some(layout) = layout {
+                self.node = Some(NodeAgent::start(self.config.clone(), layout)?);
+            }
+        }
+        let by_agent = match self.node.take() {
+            Some(node) => Some(node.drain(until, processes_gone).await),
+            None => None,
+        };
+        let by_aggregator = self.aggregator.drain(until).await;
+        // What the aggregator lacks is what the agent names, with the ranks of this node.
+        Ok(match by_agent {
+            Some(drained) if drained != mcr_cnc::agent::Drained::default() => report_agent(&drained),
+            _ => report_aggregator(&by_aggregator),
+        })
+    }
+}
+
+/// An agent and its control socket.
+struct NodeAgent {
+    agent: Agent,
+    _control: Option<Control>,
+}
+
+impl NodeAgent {
+    fn start(config: CncConfig, layout: Layout) -> anyhow::Result<Self> {
+        let state_file = config.state_file.clone();
+        let agent = Agent::start(config, layout)?;
+        let control = Control::listen(&state_file, agent.flushes());
+        let control = control.inspect_err(|error| {
+            let socket = socket_of(&state_file);
+            tracing::warn!(socket = %socket.display(), %error, "mcr flush cannot reach this agent");
+        });
+        Ok(Self { agent, _control: control.ok() })
+    }
+
+    async fn drain(self, until: Instant, processes_gone: bool) -> mcr_cnc::agent::Drained {
+        self.agent.drain(DrainOrder { until: until.into(), processes_gone }).await
+    }
+}
+
+/// The last lines of an agent's log: what is not committed. Gives whether all is.
+fn report_agent(drained: &mcr_cnc::agent::Drained) -> bool {
+    for left in drained.uncommitted.iter().take(NAMED_MAX) {
+        let (checkpoint, ranks, why) = (&left.checkpoint, RankRanges(&left.ranks), &left.why);
+        tracing::error!(%checkpoint, %ranks, why, "not committed");
+    }
+    report(drained.uncommitted.len(), drained.failed)
+}
+
+/// As [`report_agent`], for the groups of an aggregator.
+fn report_aggregator(drained: &mcr_anc::Drained) -> bool {
+    for left in drained.uncommitted.iter().take(NAMED_MAX) {
+        let (job, checkpoint, group, why) = (&left.job, &left.checkpoint, left.group.0, &left.why);
+        let missing = RankRanges(&left.missing);
+        tracing::error!(%job, %checkpoint, group, missing_ranks = %missing, why, "not committed");
+    }
+    report(drained.uncommitted.len(), drained.failed)
+}
+
+fn report(named: usize, failed: bool) -> bool {
+    if failed {
+        tracing::error!(
+            exit_status = NOT_COMMITTED,
+            "ended early: nobody knows whether all that was written is committed"
+        );
+    } else if named > 0 {
+        let not_shown = named.saturating_sub(NAMED_MAX);
+        tracing::error!(
+            exit_status = NOT_COMMITTED,
+            not_shown,
+            "ended; not everything that was written was committed. What the files still hold is announced at the next start"
+        );
+    } else {
+        tracing::info!("ended; everything that was written is committed");
+    }
+    named == 0 && !failed
+}
+
+/// After a second signal.
+fn at_once() -> ExitCode {
+    tracing::error!(exit_status = NOT_COMMITTED, "a second signal: ended at once; what was not committed yet is not");
+    ExitCode::from(NOT_COMMITTED)
+}
+
+/// Runs to the end, and leaves threads that hang in a file system to the end of the process.
+fn within_runtime(main: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    let runtime = runtime(2)?;
+    let result = runtime.block_on(main);
+    runtime.shutdown_background();
+    result
 }
 
 async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {
@@ -140,13 +372,60 @@ fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
     runtime.context("no threads for the network")
 }
 
-async fn wait_for_signal() -> anyhow::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let name = tokio::select! {
-        _ = term.recv() => "SIGTERM",
-        _ = int.recv() => "SIGINT",
-    };
-    tracing::info!(signal = name, "shutting down");
-    Ok(())
+/// SIGTERM and SIGINT.
+struct Signals {
+    term: tokio::signal::unix::Signal,
+    int: tokio::signal::unix::Signal,
+    /// The one that came last.
+    last: Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        Ok(Self { term, int, last: Signal::SIGTERM })
+    }
+
+    async fn next(&mut self) {
+        self.last = tokio::select! {
+            _ = self.term.recv() => Signal::SIGTERM,
+            _ = self.int.recv() => Signal::SIGINT,
+        };
+        tracing::info!(signal = self.last.as_str(), "shutting down");
+    }
+
+    /// What the end comes to; `None` if another signal comes before that.
+    async fn unless_again<T>(&mut self, end: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            end = end => Some(end),
+            () = self.next() => None,
+        }
+    }
+}
+
+/// The layout where an agent must end before it was known.
+enum Last {
+    Layout(Layout),
+    /// There is no file.
+    Nothing,
+    /// There are files, and their names do not tell; said in the log.
+    Unknown,
+}
+
+fn last_layout(config: &CncConfig) -> anyhow::Result<Last> {
+    let (layout, guessed) = config.layout.resolve(&config.watch, &ScanLimits::default())?;
+    if guessed.is_none_or(|explanation| explanation.certain) {
+        return Ok(Last::Layout(layout));
+    }
+    let files = list(&config.watch, &ScanLimits::default())?.files.len();
+    if files == 0 {
+        return Ok(Last::Nothing);
+    }
+    tracing::error!(
+        exit_status = NOT_COMMITTED,
+        watch = %config.watch.display(), files,
+        "not committed: no layout is configured, and the names of the files do not tell it; name one with --layout, or save them with mcr save"
+    );
+    Ok(Last::Unknown)
 }

@@ -8,11 +8,13 @@ macro_rules! eprintln {
 mod allocator;
 mod args;
 mod bench;
+mod child;
 mod common;
 mod config;
 mod daemon;
 mod decide;
 mod exit;
+mod flush;
 mod list;
 mod local;
 mod output;
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         Command::Cnc(args) => daemon::run_cnc(args),
         Command::Anc(args) => daemon::run_anc(args),
         Command::Run(args) => daemon::run_both(args),
+        Command::Flush(args) => flush::run(args),
         Command::Status(args) => status::run(args),
         Command::Config(args) => config::run(args),
         Command::Bench(args) => {
@@ -103,6 +106,7 @@ fn raise_open_files() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard
     {
+        child::remember_open_files(soft);
         // What cannot be raised stays as it is; running out of descriptors is told where it happens.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }

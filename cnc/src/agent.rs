@@ -3,6 +3,10 @@
 //! One task owns the state and is told events by the watcher, the links, and the thread that captures. It waits for
 //! nobody: whatever takes time is started, and its end is one more event.
 
+mod ending;
+
+pub use ending::{DrainOrder, Drained, FlushRequest, Flushed};
+
 use crate::capture::{CaptureError, CaptureMode, Verdicts, capture, capture_keeping};
 use crate::config::CncConfig;
 use crate::fingerprint::Fingerprint;
@@ -14,6 +18,7 @@ use crate::settle::ReadyRank;
 use crate::source::{Descriptors, OpenFile};
 use crate::state::{AgentState, Loaded};
 use crate::watch::{WatchError, WatchEvent, Watcher};
+use ending::Ending;
 use mcr_proto::clock::steady_ns;
 use mcr_proto::convert::file_to_wire;
 use mcr_proto::{ANNOUNCEMENT_BYTES_MAX, v1};
@@ -53,19 +58,14 @@ pub enum AgentError {
     },
 }
 
+/// Flushes and drains at a time; further flushes wait.
+const FLUSHES_MAX: usize = 16;
+
 /// A running agent.
 pub struct Agent {
-    stop: oneshot::Sender<()>,
+    stop: oneshot::Sender<DrainOrder>,
+    flushes: mpsc::Sender<FlushRequest>,
     ended: tokio::task::JoinHandle<Drained>,
-}
-
-/// How an agent ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drained {
-    /// Ranks of checkpoints that were settled and are not committed; they are announced again at the next start.
-    pub uncommitted: usize,
-    /// It was waited for them as long as a drain may take.
-    pub time_was_up: bool,
 }
 
 impl Agent {
@@ -118,6 +118,8 @@ impl Agent {
             .collect();
         let (stop, stopped) = oneshot::channel();
         let (done_to, done) = mpsc::channel(4);
+        let (flushes, to_flush) = mpsc::channel(FLUSHES_MAX);
+        let newest_ns = state.files.values().map(|was| was.modified_ns).max().unwrap_or(i64::MIN);
         let core = Core {
             config,
             watcher,
@@ -136,17 +138,22 @@ impl Agent {
             to_delete: VecDeque::new(),
             next_announce: 1,
             done_to,
+            ending: Ending::new(newest_ns),
         };
-        let ended = tokio::spawn(core.run(events, news, done, stopped));
-        Ok(Self { stop, ended })
+        let ended = tokio::spawn(core.run(events, news, done, to_flush, stopped));
+        Ok(Self { stop, flushes, ended })
     }
 
-    /// Stops watching, waits a while for what is announced to be committed, and ends; at once where no aggregator that
-    /// would have it is awaited.
-    pub async fn drain(self) -> Drained {
-        let _ = self.stop.send(());
-        // Fails if the agent ended by a mistake of ours; the panic was told.
-        self.ended.await.unwrap_or_default()
+    /// Where flushes can be asked for, as long as the agent runs.
+    pub fn flushes(&self) -> mpsc::Sender<FlushRequest> {
+        self.flushes.clone()
+    }
+
+    /// Looks at everything once more, waits until what was written is committed, and ends; at the time in the order at
+    /// the latest.
+    pub async fn drain(self, order: DrainOrder) -> Drained {
+        let _ = self.stop.send(order);
+        self.ended.await.unwrap_or_else(|_| Drained::failed()) // a mistake of ours; the panic was told
     }
 }
 
@@ -198,12 +205,11 @@ struct Core {
     to_delete: VecDeque<(CheckpointId, Vec<(FilePath, Fingerprint)>)>,
     next_announce: u64,
     done_to: mpsc::Sender<Captured>,
+    ending: Ending,
 }
 
 /// How far the clock of a file system may be ahead of this node's before it is named: 2 s.
 const CLOCKS_APART_NS: i64 = 2_000_000_000;
-/// How long a drain may take: inside Slurm's KillWait of 30 s.
-const DRAIN: Duration = Duration::from_secs(20);
 
 impl Core {
     async fn run(
@@ -211,22 +217,22 @@ impl Core {
         mut events: mpsc::Receiver<WatchEvent>,
         mut news: mpsc::Receiver<News>,
         mut done: mpsc::Receiver<Captured>,
-        mut stopped: oneshot::Receiver<()>,
+        mut flushes: mpsc::Receiver<FlushRequest>,
+        mut stopped: oneshot::Receiver<DrainOrder>,
     ) -> Drained {
-        let mut draining: Option<tokio::time::Instant> = None;
-        loop {
+        let drained = loop {
             self.start_captures();
-            if draining.is_some_and(|until| self.is_idle() || tokio::time::Instant::now() >= until) {
-                break;
+            if let Some(drained) = self.step_waits() {
+                break drained;
             }
-            let due = self.again.iter().map(|(at, _)| *at).chain(draining).min();
+            let due = self.again.iter().map(|(at, _)| *at).chain(self.ending.due()).min();
             // Each arm only makes an event, so cancellation cuts nothing in half. Nothing due: no timer at all.
             tokio::select! {
                 event = events.recv(), if self.ready.len() < READY_MAX => match event {
                     Some(event) => self.watched(event),
                     None => {
                         tracing::error!("the watcher has ended; the agent ends too, so that its supervisor starts it anew");
-                        break;
+                        break Drained::failed();
                     }
                 },
                 Some(first) = news.recv() => {
@@ -240,23 +246,18 @@ impl Core {
                 }
                 Some(captured) = done.recv() => self.captured(captured),
                 () = tokio::time::sleep_until(due.unwrap_or_else(tokio::time::Instant::now)), if due.is_some() => self.retry_due(),
-                _ = &mut stopped, if draining.is_none() => {
-                    tracing::info!(uncommitted = self.held.len() + self.ready.len(), "draining");
-                    draining = Some(tokio::time::Instant::now() + DRAIN);
-                    self.watcher.rescan();
+                Some(request) = flushes.recv(), if self.ending.has_room() => self.begin_flush(request),
+                order = &mut stopped, if !self.ending.is_stopping() => {
+                    let until = tokio::time::Instant::now() + self.config.drain;
+                    self.begin_stop(order.unwrap_or(DrainOrder { until, processes_gone: false }));
                 }
             }
+        };
+        match drained.time_was_up {
+            true => self.watcher.leave(),
+            false => self.watcher.stop(),
         }
-        let uncommitted = self.held.len() + self.ready.len() + self.capturing.len();
-        if uncommitted > 0 {
-            tracing::warn!(
-                uncommitted,
-                "ended before everything was committed; the files are announced again at the next start"
-            );
-        }
-        let time_was_up = draining.is_some() && !self.is_idle();
-        self.watcher.stop();
-        Drained { uncommitted, time_was_up }
+        drained
     }
 
     fn watched(&mut self, event: WatchEvent) {
@@ -266,6 +267,7 @@ impl Core {
                     tracing::debug!(checkpoint = %ready.checkpoint, rank = ready.rank.0, "committed before");
                     return;
                 }
+                self.ending.begins_anew(&(ready.checkpoint.clone(), ready.rank));
                 self.again
                     .retain(|(_, waiting)| (&waiting.checkpoint, waiting.rank) != (&ready.checkpoint, ready.rank));
                 self.ready.retain(|waiting| (&waiting.checkpoint, waiting.rank) != (&ready.checkpoint, ready.rank));
@@ -286,25 +288,21 @@ impl Core {
                     }
                     self.vanished = Some(checkpoint.clone());
                 }
-                self.forget(&(checkpoint, rank), Some(reason));
+                let key = (checkpoint, rank);
+                self.ending.begins_anew(&key);
+                self.forget(&key, Some(reason));
             }
             WatchEvent::Cut { checkpoint, rank, path, why } => {
                 tracing::warn!(%checkpoint, rank = rank.0, %path, why, "a file is not whole; its checkpoint waits");
             }
             WatchEvent::Trouble(what) => tracing::warn!(what, "watching"),
+            WatchEvent::Scanned { request, pending } => self.ending.scanned(request, pending),
         }
     }
 
     fn link_of(&self, rank: Rank) -> usize {
         let group = GroupId(rank.0 / self.config.group_size);
         group.0 as usize % self.links.len().max(1)
-    }
-
-    /// Nothing is in flight that an aggregator could still commit.
-    fn is_idle(&self) -> bool {
-        self.capturing.is_empty()
-            && self.held.values().all(|held| self.links[held.link].is_refused)
-            && self.ready.iter().all(|ready| self.links[self.link_of(ready.rank)].is_refused)
     }
 
     /// Captures the first ranks whose aggregators have said how, as many at a time as the configuration allows. A rank that
@@ -350,7 +348,9 @@ impl Core {
                         self.held.iter().min_by_key(|(_, h)| h.announce_id).map(|(key, _)| key.clone())
                 {
                     tracing::warn!(checkpoint = %oldest.0, rank = oldest.1.0, "too many ranks wait for their aggregator; the oldest is let go");
-                    self.forget(&oldest, Some("the agent holds too many".into()));
+                    if let Some(held) = self.forget(&oldest, Some("the agent holds too many".into())) {
+                        self.ending.gave_up(&held.ready, "too many ranks waited for their aggregator".into());
+                    }
                 }
                 let (announce_id, held) = (held.announce_id, Arc::new(held));
                 if self.links[link].orders.try_send(Order::Hold(held)).is_err() {
@@ -362,11 +362,13 @@ impl Core {
             Err((path, error)) if error.is_transient() => {
                 tracing::info!(checkpoint = %key.0, rank = key.1.0, %path, %error, "changed while it was read; read again once it rests");
                 self.watcher.look_again(&path);
+                self.ask_again();
             }
             Err((path, error)) => {
                 let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
                 tracing::warn!(checkpoint = %key.0, rank = key.1.0, %path, %error, cause, "cannot be read; tried again later");
-                self.again.push((tokio::time::Instant::now() + AGAIN, ready));
+                let at = self.ending.again_at(key, format!("{error}: {cause}"));
+                self.again.push((at, ready));
             }
         }
     }
@@ -391,10 +393,14 @@ impl Core {
             }
             News::Abandoned { announce_id, label, rank, reason, retry } => {
                 tracing::warn!(checkpoint = %label, rank = rank.0, reason, retry, "the aggregator gave it up");
-                if let Some(held) = self.answered(announce_id, &(label, rank))
-                    && retry
-                {
-                    self.again.push((tokio::time::Instant::now() + AGAIN, held.ready));
+                let key = (label, rank);
+                match self.answered(announce_id, &key) {
+                    Some(held) if retry => {
+                        let at = self.ending.again_at(key, reason);
+                        self.again.push((at, held.ready));
+                    }
+                    Some(held) => self.ending.gave_up(&held.ready, reason),
+                    None => {}
                 }
             }
             News::Changed { announce_id } => {
@@ -404,8 +410,10 @@ impl Core {
                     for file in &held.ready.files {
                         self.watcher.look_again(&file.path);
                     }
+                    self.ask_again();
                 }
             }
+            News::Look { link } => self.begin_look(link),
             News::Refused { link, reason } => {
                 self.links[link].is_refused = true;
                 let aggregator = &self.config.aggregators[link];
@@ -428,6 +436,7 @@ impl Core {
     fn committed(&mut self, announce_id: u64, key: RankKey, checkpoint: CheckpointId, exists: bool) {
         if let Some(held) = self.answered(announce_id, &key) {
             tracing::info!(checkpoint = %checkpoint, rank = key.1.0, exists, "committed");
+            self.ending.committed(&held.ready, &checkpoint, exists);
             let files: Vec<(FilePath, Fingerprint)> =
                 held.ready.files.into_iter().map(|f| (f.path, f.fingerprint)).collect();
             self.state.committed = Some(checkpoint.clone());
@@ -441,6 +450,7 @@ impl Core {
             }
         }
         if exists {
+            self.ending.exists(&checkpoint);
             self.delete_committed(&checkpoint);
         }
     }

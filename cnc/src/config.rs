@@ -63,6 +63,9 @@ pub struct CncOptions {
     pub reconnect_min_ms: u64,
     /// The longest such wait. Default 30 s.
     pub reconnect_max_seconds: u64,
+    /// How long the agent may take to end: until then what was written is read, sent, and waited for. Default 20 s, which is
+    /// inside SLURM's KillWait of 30 s.
+    pub drain_seconds: u64,
 }
 
 impl Default for CncOptions {
@@ -89,6 +92,7 @@ impl Default for CncOptions {
             delete_after_commit: false,
             reconnect_min_ms: 100,
             reconnect_max_seconds: 30,
+            drain_seconds: 20,
         }
     }
 }
@@ -303,6 +307,8 @@ pub struct CncConfig {
     pub reconnect_min: Duration,
     /// The longest wait before dialling again.
     pub reconnect_max: Duration,
+    /// See [`CncOptions::drain_seconds`].
+    pub drain: Duration,
 }
 
 /// The layout, or that it has to be guessed when there are names to guess from.
@@ -456,6 +462,7 @@ impl CncOptions {
             delete_after_commit: self.delete_after_commit,
             reconnect_min: Duration::from_millis(self.reconnect_min_ms),
             reconnect_max: Duration::from_secs(self.reconnect_max_seconds),
+            drain: Duration::from_secs(self.drain_seconds),
         })
     }
 
@@ -472,6 +479,7 @@ impl CncOptions {
             ("rescan-seconds", self.rescan_seconds.unwrap_or(0), 0..=DAY_MS / 1000),
             ("reconnect-min-ms", self.reconnect_min_ms, 1..=DAY_MS),
             ("reconnect-max-seconds", self.reconnect_max_seconds, 1..=DAY_MS / 1000),
+            ("drain-seconds", self.drain_seconds, 1..=DAY_MS / 1000),
         ] {
             if !range.contains(&value) {
                 let way_out = format!("it must be {} to {}", range.start(), range.end());

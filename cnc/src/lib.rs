@@ -6,6 +6,9 @@
 pub mod agent;
 pub mod capture;
 pub mod config;
+#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "makes its own socket, on the node"))]
+pub mod control;
+pub mod drain;
 pub mod fingerprint;
 pub mod h5;
 mod holes;

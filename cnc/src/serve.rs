@@ -50,6 +50,14 @@ pub enum Order {
         /// Why the aggregator must forget it too.
         withdraw: Option<String>,
     },
+    /// The agent drains: dial again soon, however long the wait was before.
+    Hurry,
+    /// All that was written is announced to this aggregator; `leaving`: nothing more will come. Said in later sessions
+    /// too, then.
+    Looked {
+        /// The agent is about to end.
+        leaving: bool,
+    },
 }
 
 /// What a link tells the agent.
@@ -92,6 +100,11 @@ pub enum News {
         /// Which announcement.
         announce_id: u64,
     },
+    /// The aggregator is about to end, and asks for what was written.
+    Look {
+        /// Which link.
+        link: usize,
+    },
     /// The aggregator will not have this agent; dialling again changes nothing.
     Refused {
         /// Which link.
@@ -132,13 +145,42 @@ pub struct LinkOptions {
     pub budget_bytes: u64,
 }
 
+/// The longest wait between dialling while the agent drains.
+const HURRY: Duration = Duration::from_millis(250);
+
+/// What a link keeps from one session to the next.
+#[derive(Default)]
+struct Kept {
+    held: BTreeMap<u64, Arc<Held>>,
+    /// The agent drains.
+    hurry: bool,
+    /// The agent has looked at everything and ends soon.
+    leaving: bool,
+}
+
+impl Kept {
+    /// Takes an order while there is no session.
+    fn take(&mut self, order: Order) {
+        match order {
+            Order::Hold(held) => drop(self.held.insert(held.announce_id, held)),
+            Order::Forget { announce_id, .. } => drop(self.held.remove(&announce_id)),
+            Order::Hurry => self.hurry = true,
+            Order::Looked { leaving } => self.leaving |= leaving,
+        }
+    }
+}
+
 /// Runs until the orders end.
 pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, news: mpsc::Sender<News>) {
-    let mut held: BTreeMap<u64, Arc<Held>> = BTreeMap::new();
+    let mut kept = Kept::default();
     let mut wait = options.reconnect.0;
     loop {
-        let ended = match connect(&options.address).await {
-            Ok(channel) => run_session(&options, channel, &mut orders, &mut held, &news).await,
+        let connected = tokio::select! {
+            connected = connect(&options.address) => connected,
+            ended = no_orders(&mut orders, &mut kept) => return ended,
+        };
+        let ended = match connected {
+            Ok(channel) => run_session(&options, channel, &mut orders, &mut kept, &news).await,
             Err(error) => Ended::Failed(error),
         };
         let reason = match ended {
@@ -157,25 +199,27 @@ pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, n
                 reason
             }
         };
-        tracing::warn!(
-            aggregator = options.address,
-            reason,
-            wait_ms = wait.as_millis() as u64,
-            "no session; dialling again"
-        );
-        let again = tokio::time::sleep(wait);
-        tokio::pin!(again);
+        let told_ms = if kept.hurry { wait.min(HURRY) } else { wait }.as_millis() as u64;
+        tracing::warn!(aggregator = options.address, reason, wait_ms = told_ms, "no session; dialling again");
+        let began = tokio::time::Instant::now();
         loop {
+            let until = began + if kept.hurry { wait.min(HURRY) } else { wait };
             tokio::select! {
-                () = &mut again => break,
+                () = tokio::time::sleep_until(until) => break,
                 order = orders.recv() => match order {
                     None => return,
-                    Some(Order::Hold(h)) => drop(held.insert(h.announce_id, h)),
-                    Some(Order::Forget { announce_id, .. }) => drop(held.remove(&announce_id)),
+                    Some(order) => kept.take(order),
                 }
             }
         }
         wait = (wait * 2).min(options.reconnect.1);
+    }
+}
+
+/// Takes orders while a connection is made; returns once there will be no more.
+async fn no_orders(orders: &mut mpsc::Receiver<Order>, kept: &mut Kept) {
+    while let Some(order) = orders.recv().await {
+        kept.take(order);
     }
 }
 
@@ -239,7 +283,7 @@ async fn run_session(
     options: &LinkOptions,
     channel: Channel,
     orders: &mut mpsc::Receiver<Order>,
-    held: &mut BTreeMap<u64, Arc<Held>>,
+    kept: &mut Kept,
     news: &mpsc::Sender<News>,
 ) -> Ended {
     // Frames that wait, plus the few that are being read, are all the data that this link holds.
@@ -295,10 +339,15 @@ async fn run_session(
         Ok(Err(status)) => return Ended::Failed(format!("{}: {}", status.code(), status.message())),
         Err(_) => return Ended::Failed("the aggregator did not answer Hello".into()),
     }
-    for held in held.values() {
+    for held in kept.held.values() {
         if let Err(reason) = announce(&out, held).await {
             return Ended::Left(reason);
         }
+    }
+    if kept.leaving
+        && let Err(reason) = send(&out, From::Looked(v1::Looked { leaving: true })).await
+    {
+        return Ended::Left(reason);
     }
     let mut heartbeat = tokio::time::interval(Duration::from_secs(HEARTBEAT_SECONDS));
     heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -312,8 +361,16 @@ async fn run_session(
             order = orders.recv() => {
                 let sent = match order {
                     None => return Ended::NoOrders,
+                    Some(Order::Hurry) => {
+                        kept.hurry = true;
+                        Ok(())
+                    }
+                    Some(Order::Looked { leaving }) => {
+                        kept.leaving |= leaving;
+                        send(&out, From::Looked(v1::Looked { leaving })).await
+                    }
                     Some(Order::Hold(h)) => {
-                        held.insert(h.announce_id, Arc::clone(&h));
+                        kept.held.insert(h.announce_id, Arc::clone(&h));
                         if std::mem::take(&mut at_rest) {
                             heard = tokio::time::Instant::now();
                             heartbeat.reset();
@@ -321,8 +378,8 @@ async fn run_session(
                         announce(&out, &h).await
                     }
                     Some(Order::Forget { announce_id, withdraw }) => {
-                        let forgotten = held.remove(&announce_id);
-                        if held.is_empty() && !at_rest {
+                        let forgotten = kept.held.remove(&announce_id);
+                        if kept.held.is_empty() && !at_rest {
                             heartbeat.reset_immediately();
                         }
                         match (forgotten, withdraw) {
@@ -349,8 +406,13 @@ async fn run_session(
                     Some(To::Goodbye(goodbye)) if goodbye.retry => return Ended::Left(goodbye.reason),
                     Some(To::Goodbye(goodbye)) => return Ended::Refused(goodbye.reason),
                     Some(To::Fetch(fetch)) => {
-                        let held = held.get(&fetch.announce_id).cloned();
+                        let held = kept.held.get(&fetch.announce_id).cloned();
                         tokio::spawn(answer(fetch, held, Arc::clone(&sender), news.clone()));
+                    }
+                    Some(To::Look(_)) => {
+                        if news.send(News::Look { link: options.link }).await.is_err() {
+                            return Ended::NoOrders;
+                        }
                     }
                     Some(other) => match news_of(other) {
                         Ok(None) => {}
@@ -368,7 +430,7 @@ async fn run_session(
                 if heard.elapsed() > deadline {
                     return Ended::Left(format!("the aggregator said nothing for {SILENCE_SECONDS} s"));
                 }
-                let nothing_waits = held.is_empty();
+                let nothing_waits = kept.held.is_empty();
                 let message = From::Heartbeat(v1::Heartbeat { at_rest: nothing_waits, clock_ns: steady_ns() });
                 match out.try_send(v1::FromAgent { message: Some(message) }) {
                     Ok(()) if nothing_waits => {
@@ -398,7 +460,7 @@ fn news_of(message: To) -> Result<Option<News>, String> {
             Ok(Some(News::Abandoned { announce_id, label: parse(label)?, rank: Rank(rank), reason, retry }))
         }
         To::Heartbeat(_) => Ok(None),
-        To::Welcome(_) | To::Fetch(_) | To::Goodbye(_) => Ok(None),
+        To::Welcome(_) | To::Fetch(_) | To::Goodbye(_) | To::Look(_) => Ok(None),
     }
 }
 

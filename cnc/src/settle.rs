@@ -30,6 +30,18 @@ impl Default for SettleRules {
     }
 }
 
+impl SettleRules {
+    /// The same once the job's processes are known to be gone: whatever will be written has been written, so quiet times
+    /// count as over.
+    #[must_use]
+    pub fn without_quiet_times(self) -> Self {
+        Self { quiet_ms: 0, scan_quiet_ms: 0, doubt_quiet_ms: 0, checkpoint_quiet_ms: 0, ..self }
+    }
+}
+
+/// How soon, at the earliest, it is looked again whether a file is still open for writing, in milliseconds.
+const OPEN_AGAIN_MS: u64 = 50;
+
 /// What made us look at a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
@@ -97,6 +109,11 @@ pub enum Verdict {
 }
 
 impl FileState {
+    /// When the file was written last, in nanoseconds since 1970; `None`: it was not seen.
+    pub fn modified_ns(&self) -> Option<i64> {
+        self.seen.map(|seen| seen.modified_ns)
+    }
+
     /// A first look, at a time in milliseconds that never goes back. `seen` is what `lstat` says, `age_ms` how long ago
     /// the last change was by the wall clock, which counts only where the file system has the same one.
     pub fn observe(
@@ -138,7 +155,8 @@ impl FileState {
         };
         if open_for_writing == Some(true) {
             // On this node's own file system the kernel tells of the close. Elsewhere we look again, less and less often.
-            let again_ms = self.rest_ms.clamp(rules.scan_quiet_ms.max(1), rules.doubt_quiet_ms.max(1));
+            let (least_ms, most_ms) = (rules.scan_quiet_ms.max(1), rules.doubt_quiet_ms.max(1));
+            let again_ms = self.rest_ms.clamp(least_ms, most_ms.max(least_ms)).max(OPEN_AGAIN_MS);
             return Verdict::Wait((!rules.local).then(|| now_ms.saturating_add(again_ms)));
         }
         let nobody = open_for_writing == Some(false) && rules.local;
@@ -256,6 +274,30 @@ pub struct ReadyRank {
     pub files: Vec<SettledFile>,
     /// It was announced before, and something has changed since: this replaces what was said then.
     pub again: bool,
+}
+
+/// A rank whose files are settled, and that is not told of yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingRank {
+    /// The checkpoint's label.
+    pub checkpoint: CheckpointId,
+    /// Which rank.
+    pub rank: Rank,
+    /// What it waits for.
+    pub why: Why,
+    /// When its newest file was written, in nanoseconds since 1970.
+    pub modified_ns: i64,
+}
+
+/// What a rank waits for whose files are settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The file that says that the checkpoint is complete.
+    Marker,
+    /// Its checkpoint changed a moment ago.
+    Quiet,
+    /// It has fewer files or bytes than before; or it is just being told of.
+    Fewer,
 }
 
 /// Which files of no rank an agent takes, and whose ranks.
@@ -456,6 +498,48 @@ impl Readiness {
             }
         }
         (ready, next_ms)
+    }
+
+    /// Whether a file is this agent's to announce: that of a rank it takes, or one of no rank that goes with its rank 0.
+    pub fn takes(&self, placed: &crate::layout::Placed) -> bool {
+        let Some(rank) = placed.rank else {
+            let files = self.checkpoints.get(&placed.checkpoint).map(|gathered| &gathered.files);
+            let sees = |rank: &Option<Rank>| files.is_some_and(|files| files.contains_key(rank));
+            let sees_none = files.is_none_or(|files| files.keys().all(Option::is_none));
+            return self.own.takes(Rank(0))
+                && (matches!(self.own, OwnRanks(Some(_))) || sees(&Some(Rank(0))) || sees_none);
+        };
+        self.own.takes(rank)
+    }
+
+    /// From now on quiet times count as over: the job's processes are gone.
+    pub fn without_quiet_times(&mut self) {
+        (self.quiet_ms, self.doubt_quiet_ms) = (0, 0);
+    }
+
+    /// Ranks whose files are all settled and that were not told of as they are, with the reason; at most so many.
+    pub fn waiting(&self, now_ms: u64, most: usize) -> Vec<WaitingRank> {
+        let mut waiting = Vec::new();
+        for (checkpoint, gathered) in &self.checkpoints {
+            let is_quiet = gathered.last_event_ms.saturating_add(self.quiet_ms) <= now_ms;
+            for rank in &gathered.changed {
+                if waiting.len() >= most {
+                    return waiting;
+                }
+                let Some(files) = gathered.settled(*rank, &self.own) else { continue };
+                if gathered.announced.get(rank) == Some(&digest_of(&files)) {
+                    continue;
+                }
+                let why = match (self.needs_marker && !gathered.marked, is_quiet) {
+                    (true, _) => Why::Marker,
+                    (false, false) => Why::Quiet,
+                    (false, true) => Why::Fewer,
+                };
+                let modified_ns = files.iter().map(|file| file.fingerprint.modified_ns).max().unwrap_or(i64::MIN);
+                waiting.push(WaitingRank { checkpoint: checkpoint.clone(), rank: *rank, why, modified_ns });
+            }
+        }
+        waiting
     }
 
     /// This rank was told of, with these files.

@@ -12,7 +12,9 @@ use crate::fingerprint::Fingerprint;
 use crate::layout::walk::{Found, walk};
 use crate::layout::{Layout, Placed, ScanError, ScanLimits, is_ours};
 use crate::restored::Restored;
-use crate::settle::{End, FileState, Hint, Look, OwnRanks, Readiness, ReadyRank, SettleRules, Verdict, hdf5_end};
+use crate::settle::{
+    End, FileState, Hint, Look, OwnRanks, Readiness, ReadyRank, SettleRules, Verdict, WaitingRank, Why, hdf5_end,
+};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -95,7 +97,39 @@ pub enum WatchEvent {
     },
     /// Something is wrong with the watching itself; it goes on as well as it can.
     Trouble(String),
+    /// Answers [`Watcher::look_around`]: everything was looked at since. Sent again whenever what is pending changes, and
+    /// always after the [`WatchEvent::Ready`] of what is pending no longer.
+    Scanned {
+        /// Which request; it answers all before it too.
+        request: u64,
+        /// What is there and was not told of as it is; at most [`PENDING_MAX`].
+        pending: Vec<Pending>,
+    },
 }
+
+/// A file, or the files of a rank, that are there and cannot be taken yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// The checkpoint's label.
+    pub checkpoint: CheckpointId,
+    /// Whose; rank 0 if nobody's.
+    pub rank: Rank,
+    /// The file that is waited for; `None`: all that are there are settled.
+    pub path: Option<FilePath>,
+    /// Why.
+    pub why: &'static str,
+    /// When it was written last, in nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Waiting does not help.
+    pub hopeless: bool,
+}
+
+/// The most entries of [`WatchEvent::Scanned`].
+pub const PENDING_MAX: usize = 4096;
+/// The reason where a layout has a marker and the checkpoint has none.
+pub const NO_MARKER: &str = "the file that marks the checkpoint as complete is not there";
+/// While somebody waits for [`WatchEvent::Scanned`], what is pending is looked through at most this often.
+const REPORT_MS: u64 = 20;
 
 /// Why a directory cannot be watched.
 #[derive(Debug, thiserror::Error)]
@@ -133,6 +167,12 @@ struct Requests {
     stop: bool,
     rescan: bool,
     look: Vec<FilePath>,
+    /// The last [`Watcher::look_around`].
+    asked: u64,
+    /// Nobody waits for its answers any more.
+    report_no_more: bool,
+    /// The job's processes are gone.
+    processes_gone: bool,
 }
 
 /// The most files that are waiting to be looked at again on request; above, all are.
@@ -167,6 +207,27 @@ impl Watcher {
         self.request(|requests| requests.rescan = true);
     }
 
+    /// Look at everything again, and tell what is not settled, again and again until [`Watcher::report_no_more`]. Gives
+    /// the number that [`WatchEvent::Scanned`] answers.
+    pub fn look_around(&self) -> u64 {
+        let mut asked = 0;
+        self.request(|requests| {
+            requests.asked += 1;
+            (requests.rescan, requests.report_no_more, asked) = (true, false, requests.asked);
+        });
+        asked
+    }
+
+    /// Nobody waits for [`WatchEvent::Scanned`] any more.
+    pub fn report_no_more(&self) {
+        self.request(|requests| requests.report_no_more = true);
+    }
+
+    /// The job's processes are known to be gone: a file that nobody holds open and whose end agrees is taken at once.
+    pub fn processes_gone(&self) {
+        self.request(|requests| (requests.processes_gone, requests.rescan) = (true, true));
+    }
+
     /// Settle this file anew and tell of its rank again: it changed while it was read, or could not be read.
     pub fn look_again(&self, path: &FilePath) {
         self.request(|requests| match requests.look.len() < LOOK_MAX {
@@ -178,6 +239,11 @@ impl Watcher {
     /// Stops, and waits for the thread to end.
     pub fn stop(self) {
         drop(self);
+    }
+
+    /// Stops, and does not wait: the thread may hang in a file system.
+    pub fn leave(mut self) {
+        drop(self.thread.take());
     }
 
     fn request(&self, change: impl FnOnce(&mut Requests)) {
@@ -194,6 +260,7 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.request(|requests| requests.stop = true);
+        // Without a thread: it was left to itself.
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the watcher's thread panicked");
         }
@@ -208,7 +275,10 @@ struct Tracked {
     due_ms: Option<u64>,
     /// The scan that saw it last.
     scan: u64,
-    told_cut: bool,
+    /// It rests and is not whole, for this reason.
+    told_cut: Option<&'static str>,
+    /// Somebody had it open for writing at the last look.
+    open: bool,
 }
 
 /// What the thread owns.
@@ -234,8 +304,21 @@ struct Core {
     /// How often in a row the directory itself could not be read.
     lost: u32,
     told_too_many: bool,
+    /// Somebody waits for [`WatchEvent::Scanned`].
+    report: Option<Report>,
+    /// The last request; kept while nobody waits.
+    asked: u64,
+    processes_gone: bool,
     /// Nobody receives any more.
     closed: bool,
+}
+
+/// What was said last of what is pending.
+struct Report {
+    request: u64,
+    told: Option<Vec<Pending>>,
+    /// Not looked through again before this.
+    not_before_ms: u64,
 }
 
 impl Core {
@@ -270,6 +353,9 @@ impl Core {
             rescan_ms: Some(0),
             lost: 0,
             told_too_many: false,
+            report: None,
+            asked: 0,
+            processes_gone: false,
             closed: false,
         };
         core.listen_anew();
@@ -282,7 +368,11 @@ impl Core {
             if self.closed || !self.wait(wait, next_ms) {
                 return;
             }
-            let requests = std::mem::take(&mut *shared.requests.lock().unwrap_or_else(PoisonError::into_inner));
+            let requests = {
+                let mut requests = shared.requests.lock().unwrap_or_else(PoisonError::into_inner);
+                let asked = requests.asked;
+                std::mem::replace(&mut *requests, Requests { asked, ..Requests::default() })
+            };
             if requests.stop {
                 return;
             }
@@ -292,7 +382,26 @@ impl Core {
             for path in requests.look {
                 self.look_anew(&path);
             }
+            if requests.processes_gone {
+                self.go_without_quiet_times();
+            }
+            if requests.report_no_more {
+                self.report = None;
+            }
+            if requests.asked > self.asked {
+                self.asked = requests.asked;
+                self.report = Some(Report { request: requests.asked, told: None, not_before_ms: 0 });
+            }
         }
+    }
+
+    /// The job's processes are gone: what rests for a while yet is looked at now.
+    fn go_without_quiet_times(&mut self) {
+        self.processes_gone = true;
+        self.options.rules = self.options.rules.without_quiet_times();
+        self.readiness.without_quiet_times();
+        let waiting: Vec<_> = self.files.iter().filter(|(_, t)| t.settled.is_none()).map(|(p, _)| p.clone()).collect();
+        waiting.into_iter().for_each(|path| self.look(path, Hint::Scan));
     }
 
     /// Does all that is due; gives when there will be more without an event.
@@ -312,7 +421,11 @@ impl Core {
         self.conclude();
         let deliver_ms = self.deliver();
         let examine_ms = (!self.examine.is_empty()).then_some(now_ms);
-        [deliver_ms, examine_ms, self.due.first().map(|(at_ms, _)| *at_ms), self.rescan_ms].into_iter().flatten().min()
+        let report_ms = self.report();
+        [deliver_ms, examine_ms, report_ms, self.due.first().map(|(at_ms, _)| *at_ms), self.rescan_ms]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Waits for the kernel, a request, or the time; false if it cannot.
@@ -545,7 +658,7 @@ impl Core {
                 return self.too_many(&format!("more than {limit} files are watched: {path} and more are left out"));
             }
             let (state, settled) = (FileState::default(), None);
-            let tracked = Tracked { placed, state, settled, due_ms: None, scan: 0, told_cut: false };
+            let tracked = Tracked { placed, state, settled, due_ms: None, scan: 0, told_cut: None, open: false };
             self.files.insert(path.clone(), tracked);
         }
         let tracked = self.files.get_mut(&path).expect("it was put there above");
@@ -607,11 +720,13 @@ impl Core {
             let now_ms = self.now_ms();
             let Some(tracked) = self.files.get_mut(&path) else { continue };
             let Placed { checkpoint, rank } = &tracked.placed;
-            match tracked.state.conclude(&self.options.rules, now_ms, writers.hold(&print), end) {
+            let open_for_writing = writers.hold(&print);
+            tracked.open = open_for_writing == Some(true);
+            match tracked.state.conclude(&self.options.rules, now_ms, open_for_writing, end) {
                 Verdict::Settled(settled) if settled == print => {
                     tracked.settled = Some(settled);
                     // What comes next is a new content: nothing that was told of this one holds for it.
-                    (tracked.state, tracked.told_cut) = (FileState::default(), false);
+                    (tracked.state, tracked.told_cut) = (FileState::default(), None);
                     self.readiness.set_restored(&path, self.restored.is_restored(&path, &settled));
                     self.readiness.put(now_ms, checkpoint, *rank, &path, Some(settled));
                     if let Some(marked) = self.layout.marked(&path) {
@@ -630,9 +745,9 @@ impl Core {
                 }
                 Verdict::Wait(None) => {}
                 Verdict::Cut(why) => {
-                    let told = std::mem::replace(&mut tracked.told_cut, true);
+                    let told = tracked.told_cut.replace(why);
                     let (checkpoint, rank) = (checkpoint.clone(), rank.unwrap_or(Rank(0)));
-                    if !told {
+                    if told.is_none() {
                         self.tell(WatchEvent::Cut { checkpoint, rank, path, why });
                     }
                 }
@@ -649,6 +764,68 @@ impl Core {
     }
 
     // What is told.
+
+    /// Says what is pending, where somebody waits for that and it is something else than was said before; gives when to
+    /// look through it again. What is not delivered yet is pending too, so nothing is missing between two events.
+    fn report(&mut self) -> Option<u64> {
+        let now_ms = self.now_ms();
+        let not_before_ms = self.report.as_ref()?.not_before_ms;
+        // A scan is due: what is there is not known yet. Nor while the directory is there and cannot be read.
+        let is_gone = || self.root.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        if self.rescan_ms.is_some_and(|at| at <= now_ms) || self.lost > 0 && !is_gone() {
+            return None;
+        }
+        if now_ms < not_before_ms {
+            return Some(not_before_ms);
+        }
+        if !self.notices.is_empty() {
+            return None; // first what was to be told before
+        }
+        let pending = self.pending(now_ms);
+        let report = self.report.as_mut()?;
+        report.not_before_ms = now_ms.saturating_add(REPORT_MS);
+        if report.told.as_ref() == Some(&pending) {
+            return None; // whatever changes it comes with an event, or at a time that is waited for
+        }
+        match self.events.try_send(WatchEvent::Scanned { request: report.request, pending: pending.clone() }) {
+            Ok(()) => report.told = Some(pending),
+            Err(mpsc::error::TrySendError::Full(_)) => return Some(now_ms.saturating_add(FULL_MS)),
+            Err(mpsc::error::TrySendError::Closed(_)) => self.closed = true,
+        }
+        None
+    }
+
+    fn pending(&self, now_ms: u64) -> Vec<Pending> {
+        let mut pending = Vec::new();
+        for (path, tracked) in &self.files {
+            if pending.len() >= PENDING_MAX {
+                return pending;
+            }
+            if tracked.settled.is_some() || !self.readiness.takes(&tracked.placed) {
+                continue;
+            }
+            let (why, hopeless) = match (&tracked.told_cut, tracked.open) {
+                (Some(why), _) if tracked.due_ms.is_none() && !self.examine.contains(path) => (*why, true),
+                (_, true) => ("it is open for writing", false),
+                (_, false) => ("it was not at rest for long enough", false),
+            };
+            let Placed { checkpoint, rank } = &tracked.placed;
+            let modified_ns = tracked.state.modified_ns().unwrap_or(i64::MIN);
+            let (checkpoint, rank, path) = (checkpoint.clone(), rank.unwrap_or(Rank(0)), Some(path.clone()));
+            pending.push(Pending { checkpoint, rank, path, why, modified_ns, hopeless });
+        }
+        let room = PENDING_MAX - pending.len();
+        pending.extend(self.readiness.waiting(now_ms, room).into_iter().map(|waiting| {
+            let WaitingRank { checkpoint, rank, why, modified_ns } = waiting;
+            let (why, hopeless) = match why {
+                Why::Marker => (NO_MARKER, self.processes_gone),
+                Why::Quiet => ("its checkpoint was not at rest for long enough", false),
+                Why::Fewer => ("it has fewer files or bytes than the rank wrote before", false),
+            };
+            Pending { checkpoint, rank, path: None, why, modified_ns, hopeless }
+        }));
+        pending
+    }
 
     fn tell(&mut self, event: WatchEvent) {
         if self.notices.len() >= NOTICES_MAX {

@@ -1,6 +1,6 @@
 //! The agent against an aggregator written by hand, which answers late, twice, or not at all.
 
-use mcr_cnc::agent::{Agent, Drained};
+use mcr_cnc::agent::{Agent, DrainOrder};
 use mcr_cnc::config::CncOptions;
 use mcr_cnc::h5::{FileMap, H5Error, MapInput, MapSource, Maps};
 use mcr_cnc::layout::Layout;
@@ -18,6 +18,11 @@ use tonic::{Request, Response, Status, Streaming};
 
 /// No test waits longer than this for something that must come.
 const DEADLINE: Duration = Duration::from_secs(20);
+
+/// An end that must come before the deadline of a test.
+fn soon() -> DrainOrder {
+    DrainOrder { until: tokio::time::Instant::now() + DEADLINE, processes_gone: false }
+}
 
 /// One session of the agent, as the aggregator has it.
 struct Session {
@@ -179,7 +184,7 @@ async fn an_answer_to_what_was_overwritten_since_neither_forgets_nor_deletes_the
     assert_eq!(std::fs::read(&file).expect("still there"), b"the second step");
     session.commit(&new, "restart~2", true).await;
     wait_gone(&file).await;
-    site.agent.drain().await;
+    site.agent.drain(soon()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -197,7 +202,7 @@ async fn files_are_deleted_once_their_own_checkpoint_exists_in_all_groups() {
     assert!(first.exists(), "its checkpoint does not exist yet");
     session.commit(&a, "a", true).await;
     wait_gone(&first).await;
-    site.agent.drain().await;
+    site.agent.drain(soon()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -212,7 +217,7 @@ async fn an_agent_that_was_refused_keeps_dialling() {
     assert_eq!(part.rank, 1, "once it is let in it saves");
     session.commit(&part, "a", true).await;
     wait_gone(&site.file("a.rank_1")).await;
-    site.agent.drain().await;
+    site.agent.drain(soon()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -223,8 +228,10 @@ async fn an_agent_that_was_refused_ends_without_waiting_for_an_answer() {
     session.announced().await;
     drop(session);
     site.dialled().await.goodbye().await;
-    let drained = site.agent.drain().await;
-    assert_eq!(drained, Drained { uncommitted: 1, time_was_up: false });
+    let drained = site.agent.drain(soon()).await;
+    let named: Vec<_> = drained.uncommitted.iter().map(|left| (left.checkpoint.as_str(), left.ranks.clone())).collect();
+    assert_eq!(named, [("a", vec![mcrengine::ids::Rank(0)])]);
+    assert!(!drained.time_was_up && !drained.failed);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -237,7 +244,7 @@ async fn an_agent_says_when_it_waits_for_nothing_so_that_it_can_be_silent() {
     let part = session.announced().await;
     session.commit(&part, "a", true).await;
     while !at_rest(session.next().await) {}
-    site.agent.drain().await;
+    site.agent.drain(soon()).await;
 }
 
 /// Lets nobody go before so many are in at once.
@@ -285,5 +292,33 @@ async fn as_many_ranks_are_captured_at_a_time_as_the_configuration_says() {
         announced.insert((part.label, part.rank));
     }
     assert_eq!(*maps.most.lock().expect("not poisoned"), 3);
-    site.agent.drain().await;
+    site.agent.drain(soon()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_waits_until_the_checkpoint_exists_in_all_groups_and_says_that_nothing_more_comes() {
+    let mut site = Site::start().await;
+    let mut session = site.session().await;
+    std::fs::write(site.file("a.rank_0"), b"bytes").expect("written");
+    let drained = tokio::spawn(site.agent.drain(soon()));
+    let part = session.announced().await;
+    assert_eq!(session.hear().await, Hear::Looked(v1::Looked { leaving: true }));
+    session.commit(&part, "a", false).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!drained.is_finished(), "another group is not committed yet");
+    session.commit(&part, "a", true).await;
+    let drained = drained.await.expect("no panic");
+    assert_eq!((drained.uncommitted, drained.time_was_up), (vec![], false));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_aggregator_that_is_about_to_end_hears_when_all_that_was_written_is_announced() {
+    let mut site = Site::start().await;
+    let mut session = site.session().await;
+    std::fs::write(site.file("a.rank_0"), b"bytes").expect("written");
+    session.say(Say::Look(v1::Look {})).await;
+    let part = session.announced().await;
+    assert_eq!(session.hear().await, Hear::Looked(v1::Looked { leaving: false }));
+    session.commit(&part, "a", true).await;
+    site.agent.drain(soon()).await;
 }

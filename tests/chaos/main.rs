@@ -62,7 +62,8 @@ struct World {
 
 fn bytes_of((run, step): Content, rank: u32) -> Vec<u8> {
     let mut bytes = [run, step, rank].map(u32::to_le_bytes).concat();
-    let values = (0..2000u32).map(|i| (f64::from(i * (rank + 1)) * 0.01 + f64::from(step) * 0.1 + f64::from(run)).sin());
+    let values =
+        (0..2000u32).map(|i| (f64::from(i * (rank + 1)) * 0.01 + f64::from(step) * 0.1 + f64::from(run)).sin());
     bytes.extend(values.flat_map(f64::to_le_bytes));
     bytes
 }
@@ -182,7 +183,8 @@ impl World {
             std::fs::write(&temporary, bytes_of(content, rank)).expect("written");
             let off = self.clocks[rank as usize / 2];
             let now = SystemTime::now();
-            let time = if off < 0 { now - Duration::from_secs(-off as u64) } else { now + Duration::from_secs(off as u64) };
+            let time =
+                if off < 0 { now - Duration::from_secs(-off as u64) } else { now + Duration::from_secs(off as u64) };
             let file = std::fs::File::options().write(true).open(&temporary).expect("opened");
             file.set_modified(time).expect("set");
             std::fs::rename(&temporary, &path).expect("renamed");
@@ -239,7 +241,10 @@ impl World {
         let newest = before.first().map(|id| self.look_at(&["--checkpoint", id, "--exact"]).1);
         let (code, content) = self.look_at(&[]);
         if let Some(Some(newest)) = newest {
-            assert!(content >= Some(newest), "ORDER: {newest:?} was complete, and a restart gives {content:?} (exit {code})");
+            assert!(
+                content >= Some(newest),
+                "ORDER: {newest:?} was complete, and a restart gives {content:?} (exit {code})"
+            );
         }
     }
 
@@ -358,7 +363,11 @@ impl World {
         self.write(&(0..RANKS).collect::<Vec<_>>());
         let (last, end) = ((self.run, self.step), Instant::now() + HANG);
         while self.look_at(&[]).1 != Some(last) {
-            assert!(Instant::now() < end, "LOST: the last step {last:?} is not the newest; complete: {:?}", self.complete());
+            assert!(
+                Instant::now() < end,
+                "LOST: the last step {last:?} is not the newest; complete: {:?}",
+                self.complete()
+            );
             std::thread::sleep(Duration::from_millis(200));
         }
         let (code, said) = self.mcr(&["verify"]);

@@ -5,6 +5,7 @@ mod command_line;
 mod configuration;
 mod corpus;
 mod daemons;
+mod ending;
 mod full_disk;
 mod incarnations;
 mod kills;

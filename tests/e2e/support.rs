@@ -118,6 +118,22 @@ impl Daemon {
         self.child.wait().expect("it can be waited for");
     }
 
+    /// Sends a signal, by its name.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
+        assert!(sent.is_ok_and(|status| status.success()));
+    }
+
+    /// Waits for the end, and gives the status and the whole log.
+    pub fn end(mut self) -> (Option<i32>, String) {
+        let status = wait_for("the end of a daemon", Duration::from_secs(60), || {
+            self.child.try_wait().expect("can be waited for")
+        });
+        // Its last lines are read when the other end is closed.
+        wait_for("the last lines", Duration::from_secs(10), || (Arc::strong_count(&self.log) == 1).then_some(()));
+        (status.code(), self.log())
+    }
+
     /// SIGTERM, and the status it ends with.
     pub fn stop(mut self) -> Option<i32> {
         let killed = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();

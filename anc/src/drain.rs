@@ -1,0 +1,90 @@
+//! When an aggregator that was told to end may end: a decision only, no I/O, time is an argument.
+//!
+//! It goes on gathering and flushing while agents may still announce something, within one bound.
+
+use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
+
+/// How long nothing must happen before a checkpoint whose ranks are missing counts as one that stays incomplete, in
+/// milliseconds: an agent that lost its connection dials again within this time.
+pub const GRACE_MS: u64 = 2_000;
+
+/// What is in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InFlight {
+    /// Agents that have not said that all is announced that was written.
+    pub looking: usize,
+    /// Groups that are flushed, or wait for that.
+    pub flushing: usize,
+    /// Groups of which ranks are missing.
+    pub gathering: usize,
+    /// Groups whose agents are connected and were not told yet that the checkpoint exists.
+    pub untold: usize,
+}
+
+/// Whether to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Ask again at this time, or when something happened.
+    GoOn(u64),
+    /// End now.
+    End,
+}
+
+/// Whether to go on at `now_ms`, where the last thing happened at `quiet_since_ms`, and `until_ms` is the bound.
+pub fn decide(in_flight: InFlight, now_ms: u64, quiet_since_ms: u64, until_ms: u64) -> Verdict {
+    let InFlight { looking, flushing, gathering, untold } = in_flight;
+    let grace_until_ms = quiet_since_ms.saturating_add(GRACE_MS);
+    match () {
+        () if now_ms >= until_ms => Verdict::End,
+        () if looking + flushing + untold > 0 => Verdict::GoOn(until_ms),
+        () if gathering > 0 && now_ms < grace_until_ms => Verdict::GoOn(grace_until_ms.min(until_ms)),
+        () => Verdict::End,
+    }
+}
+
+/// A group of a checkpoint that an aggregator ends without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uncommitted {
+    /// The job.
+    pub job: JobId,
+    /// The checkpoint, as the application names it.
+    pub checkpoint: CheckpointId,
+    /// The group.
+    pub group: GroupId,
+    /// Ranks that did not announce.
+    pub missing: Vec<Rank>,
+    /// Why it is not committed.
+    pub why: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTHING: InFlight = InFlight { looking: 0, flushing: 0, gathering: 0, untold: 0 };
+
+    #[test]
+    fn an_aggregator_with_nothing_in_flight_ends_at_once() {
+        assert_eq!(decide(NOTHING, 5, 5, 20_000), Verdict::End);
+    }
+
+    #[test]
+    fn it_goes_on_while_agents_may_announce_or_a_group_is_flushed_or_is_not_told_of() {
+        for in_flight in [
+            InFlight { looking: 1, ..NOTHING },
+            InFlight { flushing: 1, ..NOTHING },
+            InFlight { untold: 1, gathering: 1, ..NOTHING },
+        ] {
+            assert_eq!(decide(in_flight, 19_999, 0, 20_000), Verdict::GoOn(20_000));
+            assert_eq!(decide(in_flight, 20_000, 0, 20_000), Verdict::End, "the bound is kept");
+        }
+    }
+
+    #[test]
+    fn ranks_that_are_missing_are_awaited_for_a_short_time_once_no_agent_has_more() {
+        let gathering = InFlight { gathering: 1, ..NOTHING };
+        assert_eq!(decide(gathering, 1_000, 1_000, 20_000), Verdict::GoOn(3_000));
+        assert_eq!(decide(gathering, 3_000, 1_000, 20_000), Verdict::End);
+        assert_eq!(decide(gathering, 19_500, 19_000, 20_000), Verdict::GoOn(20_000));
+    }
+}

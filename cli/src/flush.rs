@@ -1,0 +1,102 @@
+//! `mcr flush`: waits until everything that was written so far is committed.
+
+use crate::args::FlushArgs;
+use crate::config::ConfigFile;
+use crate::daemon::NOT_COMMITTED;
+use crate::output::{print, print_json};
+use mcr_cnc::control::{Reply, ask_to_flush, socket_of};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+pub fn run(args: FlushArgs) -> anyhow::Result<ExitCode> {
+    let states = state_files(&args)?;
+    let timeout = Duration::from_secs(args.timeout);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let replies = runtime.block_on(async {
+        let asked: Vec<_> = states.iter().cloned().map(|state| tokio::spawn(ask(state, timeout))).collect();
+        let mut replies = Vec::new();
+        for reply in asked {
+            replies.push(reply.await.unwrap_or_else(|error| Err(error.to_string())));
+        }
+        replies
+    });
+    let (mut all_reached, mut all_committed) = (true, true);
+    let mut lines = Vec::new();
+    for (state, reply) in states.iter().zip(replies) {
+        match reply {
+            Ok(reply) => {
+                all_committed &= reply.uncommitted.is_empty();
+                match args.json {
+                    true => lines.push(serde_json::json!({ "state": state.display().to_string(), "reply": reply })),
+                    false => print(&text_of(&reply)),
+                }
+            }
+            Err(error) => {
+                all_reached = false;
+                match args.json {
+                    true => lines.push(serde_json::json!({ "state": state.display().to_string(), "error": error })),
+                    false => eprintln!("mcr: {error}"),
+                }
+            }
+        }
+    }
+    if args.json {
+        print_json(&lines)?;
+    }
+    Ok(match (all_reached, all_committed) {
+        (false, _) => ExitCode::FAILURE,
+        (true, false) => ExitCode::from(NOT_COMMITTED),
+        (true, true) => ExitCode::SUCCESS,
+    })
+}
+
+async fn ask(state: PathBuf, timeout: Duration) -> Result<Reply, String> {
+    match ask_to_flush(&state, timeout).await {
+        Ok(reply) if reply.refused.is_empty() => Ok(reply),
+        Ok(reply) => Err(format!("{}: {}", socket_of(&state).display(), reply.refused)),
+        Err(error) => Err(format!(
+            "{}: no agent answers there: {error}; is it running on this node, with this state file?",
+            socket_of(&state).display()
+        )),
+    }
+}
+
+fn text_of(reply: &Reply) -> String {
+    let mut text = String::new();
+    for part in &reply.committed {
+        text.push_str(&format!("committed {} ranks {}\n", shown(&part.checkpoint), part.ranks));
+    }
+    for part in &reply.uncommitted {
+        let (checkpoint, why) = (shown(&part.checkpoint), shown(&part.why));
+        text.push_str(&format!("NOT committed {checkpoint} ranks {}: {why}\n", part.ranks));
+    }
+    text.push_str(match (reply.uncommitted.is_empty(), reply.time_was_up) {
+        (true, _) => "everything that was written is committed\n",
+        (false, false) => "not everything that was written is committed\n",
+        (false, true) => "the time is up; not everything that was written is committed yet\n",
+    });
+    text
+}
+
+/// Without what a terminal would act upon.
+fn shown(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
+fn state_files(args: &FlushArgs) -> anyhow::Result<Vec<PathBuf>> {
+    if !args.state.is_empty() {
+        return Ok(args.state.clone());
+    }
+    let mut file = match &args.config {
+        Some(config) => ConfigFile::load(config)?,
+        None => ConfigFile::default(),
+    };
+    // Only the name of the state file is wanted; these pass the check.
+    file.cnc.watch.get_or_insert_with(|| Path::new("/").to_owned());
+    file.cnc.aggregators = vec!["127.0.0.1:7117".into()];
+    file.cnc.job = args.job.clone().or(file.cnc.job);
+    let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let checked = file.cnc.check_with(&|name| if name == "MCR_JOB" { None } else { environment(name) })?;
+    Ok(vec![checked.state_file])
+}

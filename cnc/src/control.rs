@@ -1,0 +1,286 @@
+//! The agent's control socket, beside its state file: how `mcr flush` reaches the agent of this node.
+//!
+//! A unix socket `STATE.sock` with mode 0600 that answers the agent's own user and root only. The client sends one line of
+//! JSON, `{"version":1,"flush":{"timeout_ms":600000}}`; the agent answers with one line, a [`Reply`], and closes.
+
+use crate::agent::{FlushRequest, Flushed};
+use crate::drain::RankRanges;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+
+/// The version of what is said on the socket.
+pub const CONTROL_VERSION: u32 = 1;
+/// The longest request, in bytes.
+const REQUEST_BYTES_MAX: u64 = 4096;
+/// The longest reply that a client reads, in bytes.
+const REPLY_BYTES_MAX: u64 = 64 << 20;
+/// Clients at a time; further ones are turned away.
+const CLIENTS_MAX: usize = 16;
+/// How long a client may take to send its request, or to take the reply.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+/// The longest flush, in milliseconds.
+const TIMEOUT_MS_MAX: u64 = 24 * 3600 * 1000;
+
+/// What a client asks for.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// [`CONTROL_VERSION`].
+    pub version: u32,
+    /// Wait until everything that was written so far is committed.
+    pub flush: FlushOrder,
+}
+
+/// How long to wait.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlushOrder {
+    /// In milliseconds; at most a day.
+    pub timeout_ms: u64,
+}
+
+/// What an agent answers.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reply {
+    /// Why there was no flush; empty if there was one.
+    pub refused: String,
+    /// What was committed meanwhile, under the name that it has in the store.
+    pub committed: Vec<ReplyRanks>,
+    /// What was written and is not committed.
+    pub uncommitted: Vec<ReplyRanks>,
+    /// It was waited for that as long as was asked for.
+    pub time_was_up: bool,
+}
+
+/// Some ranks of a checkpoint.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReplyRanks {
+    /// The checkpoint.
+    pub checkpoint: String,
+    /// Its ranks, as in `0-31,40`.
+    pub ranks: String,
+    /// Why it is not committed; empty if it is.
+    pub why: String,
+}
+
+impl From<Flushed> for Reply {
+    fn from(flushed: Flushed) -> Self {
+        let ranks = |ranks: &[_]| RankRanges(ranks).to_string();
+        let committed = flushed.committed.iter().map(|(checkpoint, of)| ReplyRanks {
+            checkpoint: checkpoint.to_string(),
+            ranks: ranks(of),
+            why: String::new(),
+        });
+        let uncommitted = flushed.uncommitted.iter().map(|left| ReplyRanks {
+            checkpoint: left.checkpoint.to_string(),
+            ranks: ranks(&left.ranks),
+            why: left.why.clone(),
+        });
+        Self {
+            refused: String::new(),
+            committed: committed.collect(),
+            uncommitted: uncommitted.collect(),
+            time_was_up: flushed.time_was_up,
+        }
+    }
+}
+
+/// The socket of an agent with this state file.
+pub fn socket_of(state_file: &Path) -> PathBuf {
+    let mut name = state_file.as_os_str().to_owned();
+    name.push(".sock");
+    name.into()
+}
+
+/// A socket's path as the kernel takes it: names of sockets have 107 bytes at most, so the directory is named by its number.
+struct Short {
+    _directory: File,
+    path: PathBuf,
+}
+
+impl Short {
+    fn of(path: &Path) -> io::Result<Self> {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
+        let directory = File::open(parent)?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
+        Ok(Self { _directory: directory, path })
+    }
+}
+
+/// The socket of a running agent; removed when this is dropped.
+#[derive(Debug)]
+pub struct Control {
+    path: PathBuf,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Control {
+    /// Listens beside a state file, and hands what is asked for to the agent. Within a tokio runtime.
+    pub fn listen(state_file: &Path, flushes: mpsc::Sender<FlushRequest>) -> io::Result<Self> {
+        let path = socket_of(state_file);
+        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            std::fs::create_dir_all(parent)?;
+        }
+        let is_socket = std::fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket());
+        if is_socket && std::os::unix::net::UnixStream::connect(&Short::of(&path)?.path).is_ok() {
+            let what = format!("{}: an agent answers there; give each agent its own state-file", path.display());
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
+        }
+        // Under another name until only its user can connect. A socket that is left over is replaced.
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(format!(".{}", std::process::id()));
+        let temporary = PathBuf::from(temporary);
+        let _ = std::fs::remove_file(&temporary);
+        let listener = UnixListener::bind(&Short::of(&temporary)?.path)?;
+        let named = std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))
+            .and_then(|()| std::fs::rename(&temporary, &path));
+        if let Err(error) = named {
+            let _ = std::fs::remove_file(&temporary);
+            return Err(error);
+        }
+        let task = tokio::spawn(serve(listener, flushes));
+        Ok(Self { path, task })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.task.abort();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+async fn serve(listener: UnixListener, flushes: mpsc::Sender<FlushRequest>) {
+    let clients = std::sync::Arc::new(tokio::sync::Semaphore::new(CLIENTS_MAX));
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::debug!(%error, "the control socket takes no connection");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                continue;
+            }
+        };
+        let Ok(room) = std::sync::Arc::clone(&clients).try_acquire_owned() else { continue };
+        let flushes = flushes.clone();
+        tokio::spawn(async move {
+            let _room = room;
+            answer(stream, flushes).await;
+        });
+    }
+}
+
+async fn answer(stream: UnixStream, flushes: mpsc::Sender<FlushRequest>) {
+    let us = nix::unistd::geteuid().as_raw();
+    if !stream.peer_cred().is_ok_and(|peer| peer.uid() == us || peer.uid() == 0) {
+        return;
+    }
+    let (from, mut to) = stream.into_split();
+    let (mut line, mut from) = (String::new(), BufReader::new(from.take(REQUEST_BYTES_MAX)));
+    if !matches!(tokio::time::timeout(CLIENT_PATIENCE, from.read_line(&mut line)).await, Ok(Ok(_))) {
+        return;
+    }
+    let reply = tokio::select! {
+        reply = flush(&line, flushes) => reply,
+        // The client has gone; nobody waits any more.
+        _ = from.read_u8() => return,
+    };
+    let Ok(mut text) = serde_json::to_string(&reply) else { return };
+    text.push('\n');
+    let _ = tokio::time::timeout(CLIENT_PATIENCE, to.write_all(text.as_bytes())).await;
+}
+
+async fn flush(line: &str, flushes: mpsc::Sender<FlushRequest>) -> Reply {
+    let refuse = |why: String| Reply { refused: why, ..Reply::default() };
+    let request: Request = match serde_json::from_str(line.trim_end()) {
+        Ok(request) => request,
+        Err(error) => return refuse(format!("the request does not parse: {error}")),
+    };
+    if request.version != CONTROL_VERSION {
+        return refuse(format!(
+            "the request has version {}, this agent speaks {CONTROL_VERSION}: install one version everywhere",
+            request.version
+        ));
+    }
+    let timeout = Duration::from_millis(request.flush.timeout_ms.min(TIMEOUT_MS_MAX));
+    let (reply, flushed) = oneshot::channel();
+    if flushes.send(FlushRequest { timeout, reply }).await.is_err() {
+        return refuse("the agent is ending".into());
+    }
+    // Without an answer the agent has ended meanwhile.
+    flushed
+        .await
+        .map_or_else(|_| refuse("the agent ended meanwhile; its last log lines say what it saved".into()), Reply::from)
+}
+
+/// Asks the agent with this state file to flush.
+pub async fn ask_to_flush(state_file: &Path, timeout: Duration) -> io::Result<Reply> {
+    let stream = UnixStream::connect(&Short::of(&socket_of(state_file))?.path).await?;
+    let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).min(TIMEOUT_MS_MAX);
+    let request = Request { version: CONTROL_VERSION, flush: FlushOrder { timeout_ms } };
+    let (from, mut to) = stream.into_split();
+    to.write_all(format!("{}\n", serde_json::to_string(&request)?).as_bytes()).await?;
+    let mut line = String::new();
+    let mut from = BufReader::new(from.take(REPLY_BYTES_MAX));
+    let waited = Duration::from_millis(timeout_ms) + CLIENT_PATIENCE;
+    match tokio::time::timeout(waited, from.read_line(&mut line)).await {
+        Ok(read) => read?,
+        Err(_) => return Err(io::Error::new(io::ErrorKind::TimedOut, "the agent did not answer in time")),
+    };
+    if line.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the agent ended, or has too many clients"));
+    }
+    Ok(serde_json::from_str(line.trim_end())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_flush_is_asked_for_and_answered_over_a_socket_that_only_its_user_can_open() {
+        let dir = tempfile::tempdir().expect("a directory");
+        // Longer than the name of a socket may be.
+        let state = dir.path().join("d".repeat(120)).join("state");
+        let (flushes, mut asked) = mpsc::channel::<FlushRequest>(1);
+        let control = Control::listen(&state, flushes).expect("listens");
+        let mode = std::fs::symlink_metadata(socket_of(&state)).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let agent = tokio::spawn(async move {
+            let request = asked.recv().await.expect("asked");
+            let committed = vec![("a~2".parse().expect("valid"), vec![mcrengine::ids::Rank(3)])];
+            request.reply.send(Flushed { committed, ..Flushed::default() }).expect("awaited");
+            request.timeout
+        });
+        let reply = ask_to_flush(&state, Duration::from_secs(7)).await.expect("answered");
+        let expected = ReplyRanks { checkpoint: "a~2".into(), ranks: "3".into(), why: String::new() };
+        assert_eq!(reply, Reply { committed: vec![expected], ..Reply::default() });
+        assert_eq!(agent.await.expect("ended"), Duration::from_secs(7));
+        let (second, _) = mpsc::channel(1);
+        let error = Control::listen(&state, second).expect_err("taken").to_string();
+        assert!(error.contains("state-file"), "{error}");
+        drop(control);
+        assert!(!socket_of(&state).exists(), "the socket is removed");
+        assert!(ask_to_flush(&state, Duration::from_secs(1)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_a_killed_agent_left_is_replaced() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let state = dir.path().join("state");
+        drop(std::os::unix::net::UnixListener::bind(socket_of(&state)).expect("bound"));
+        let (flushes, _asked) = mpsc::channel(1);
+        Control::listen(&state, flushes).expect("listens");
+    }
+}

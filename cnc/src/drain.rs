@@ -1,0 +1,277 @@
+//! How an agent ends, and how it answers `mcr flush`: decisions only, no I/O, time is an argument.
+//!
+//! Everything is looked at once more, what was written settles, is read and announced, and the aggregators answer. A drain
+//! takes whatever is there; a flush takes the checkpoints that were there when it began.
+
+use mcrengine::ids::{CheckpointId, Rank};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// Where something stands that is not committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// A file, or a rank's files, must rest for a while yet.
+    Unsettled,
+    /// Settled, and not announced to this aggregator (by number).
+    Unsent(usize),
+    /// Announced and not answered, or committed by its group and not yet by all.
+    Unanswered,
+    /// Waiting does not help any more.
+    Lost,
+}
+
+/// A rank's part of a checkpoint that is not committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The checkpoint, as the application names it.
+    pub checkpoint: CheckpointId,
+    /// The rank.
+    pub rank: Rank,
+    /// Where it stands.
+    pub place: Place,
+    /// Why it is not committed, for people.
+    pub why: String,
+}
+
+/// What a wait is at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The watcher has not looked at everything yet.
+    Rescanning,
+    /// Something that was written is not settled.
+    Settling,
+    /// Everything is settled, and something is not announced.
+    Sending,
+    /// Everything is announced, and something is not answered.
+    Waiting,
+    /// It is over; this is not committed.
+    Done {
+        /// All of it, at most one entry for each rank of a checkpoint.
+        uncommitted: Vec<Item>,
+        /// Something might still have been committed with more time.
+        time_was_up: bool,
+    },
+}
+
+/// One wait for everything that was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drain {
+    state: State,
+    deadline_ms: u64,
+    /// The scan that must have been made.
+    request: u64,
+    /// Only these checkpoints; found at the first look. `None`: everything, at any time.
+    targets: Option<BTreeSet<CheckpointId>>,
+    is_flush: bool,
+}
+
+impl Drain {
+    /// Waits for everything, until this time.
+    pub fn of_everything(request: u64, deadline_ms: u64) -> Self {
+        Self { state: State::Rescanning, deadline_ms, request, targets: None, is_flush: false }
+    }
+
+    /// Waits for what is there at the next look, until this time. What is written later does not count.
+    pub fn of_what_is_there(request: u64, deadline_ms: u64) -> Self {
+        Self { is_flush: true, ..Self::of_everything(request, deadline_ms) }
+    }
+
+    /// The watcher was asked again: only the answer to that counts.
+    pub fn ask(&mut self, request: u64) {
+        self.request = request;
+        if !matches!(self.state, State::Done { .. }) {
+            self.state = State::Rescanning;
+        }
+    }
+
+    /// Where it stands.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// When it ends at the latest.
+    pub fn deadline_ms(&self) -> u64 {
+        self.deadline_ms
+    }
+
+    /// The checkpoints that a flush waits for, once it has looked.
+    pub fn targets(&self) -> Option<&BTreeSet<CheckpointId>> {
+        self.targets.as_ref()
+    }
+
+    /// What is not committed now, and the last scan that the watcher answered: what the wait is at afterwards. Items are
+    /// complete once `scanned` has reached the scan that was asked for.
+    pub fn step(&mut self, scanned: u64, items: &[Item], now_ms: u64) -> &State {
+        if matches!(self.state, State::Done { .. }) {
+            return &self.state;
+        }
+        let has_scanned = scanned >= self.request;
+        if has_scanned && self.is_flush && self.targets.is_none() {
+            self.targets = Some(items.iter().map(|item| item.checkpoint.clone()).collect());
+        }
+        let counts = |item: &&Item| self.targets.as_ref().is_none_or(|these| these.contains(&item.checkpoint));
+        let left: Vec<&Item> = items.iter().filter(counts).collect();
+        let any = |is: fn(Place) -> bool| left.iter().any(|item| is(item.place));
+        let next = match () {
+            () if !has_scanned => State::Rescanning,
+            () if any(|place| place == Place::Unsettled) => State::Settling,
+            () if any(|place| matches!(place, Place::Unsent(_))) => State::Sending,
+            () if any(|place| place == Place::Unanswered) => State::Waiting,
+            () => State::Done { uncommitted: one_each(&left), time_was_up: false },
+        };
+        let is_over = matches!(next, State::Done { .. });
+        self.state = match now_ms >= self.deadline_ms && !is_over {
+            true => State::Done { uncommitted: one_each(&left), time_was_up: true },
+            false => next,
+        };
+        &self.state
+    }
+
+    /// Whether this aggregator has been told all that there is for it: nothing is unsettled, nothing of its own unsent.
+    pub fn is_announced(&self, scanned: u64, items: &[Item], link: usize) -> bool {
+        let counts = |item: &&Item| self.targets.as_ref().is_none_or(|these| these.contains(&item.checkpoint));
+        scanned >= self.request
+            && items.iter().filter(counts).all(|item| match item.place {
+                Place::Unsettled => false,
+                Place::Unsent(of) => of != link,
+                Place::Unanswered | Place::Lost => true,
+            })
+    }
+}
+
+/// The first reason for each rank of a checkpoint.
+fn one_each(items: &[&Item]) -> Vec<Item> {
+    let mut each: BTreeMap<(&CheckpointId, Rank), &Item> = BTreeMap::new();
+    for item in items {
+        let first = each.entry((&item.checkpoint, item.rank)).or_insert(item);
+        if item.place < first.place {
+            *first = item;
+        }
+    }
+    each.into_values().cloned().collect()
+}
+
+/// One line for all ranks of a checkpoint that share a reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uncommitted {
+    /// The checkpoint, as the application names it.
+    pub checkpoint: CheckpointId,
+    /// Its ranks, in order.
+    pub ranks: Vec<Rank>,
+    /// Why.
+    pub why: String,
+}
+
+/// Puts the ranks of a checkpoint with the same reason together.
+pub fn by_reason(items: Vec<Item>) -> Vec<Uncommitted> {
+    let mut each: BTreeMap<(CheckpointId, String), Vec<Rank>> = BTreeMap::new();
+    for item in items {
+        each.entry((item.checkpoint, item.why)).or_default().push(item.rank);
+    }
+    each.into_iter().map(|((checkpoint, why), ranks)| Uncommitted { checkpoint, ranks, why }).collect()
+}
+
+/// Ranks as people write them: `0-3,7`; at most 16 ranges.
+pub struct RankRanges<'a>(pub &'a [Rank]);
+
+impl fmt::Display for RankRanges<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const RANGES_MAX: usize = 16;
+        let follows = |a: &Rank, b: &Rank| a.0.checked_add(1) == Some(b.0);
+        for (i, range) in self.0.chunk_by(follows).enumerate() {
+            if i == RANGES_MAX {
+                return f.write_str(",...");
+            }
+            let comma = if i == 0 { "" } else { "," };
+            match range {
+                [one] => write!(f, "{comma}{}", one.0)?,
+                [first, .., last] => write!(f, "{comma}{}-{}", first.0, last.0)?,
+                [] => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(checkpoint: &str, rank: u32, place: Place) -> Item {
+        let why = format!("{place:?}");
+        Item { checkpoint: checkpoint.parse().expect("valid"), rank: Rank(rank), place, why }
+    }
+
+    #[test]
+    fn a_drain_scans_settles_sends_waits_and_is_done() {
+        let mut drain = Drain::of_everything(3, 20_000);
+        let steps = [
+            (2, vec![], State::Rescanning),
+            (3, vec![item("a", 0, Place::Unsettled), item("a", 1, Place::Unsent(0))], State::Settling),
+            (3, vec![item("a", 0, Place::Unsent(0)), item("a", 1, Place::Unanswered)], State::Sending),
+            (3, vec![item("a", 0, Place::Unanswered)], State::Waiting),
+            // A file that was written in the meantime counts too.
+            (3, vec![item("b", 0, Place::Unsettled)], State::Settling),
+            (3, vec![], State::Done { uncommitted: vec![], time_was_up: false }),
+        ];
+        for (now_ms, (scanned, items, expected)) in (0..).zip(steps) {
+            assert_eq!(*drain.step(scanned, &items, now_ms), expected);
+        }
+    }
+
+    #[test]
+    fn nothing_written_ends_a_drain_with_the_answer_of_the_watcher() {
+        let mut drain = Drain::of_everything(1, 20_000);
+        assert_eq!(*drain.step(0, &[], 0), State::Rescanning, "nothing is known before the scan");
+        assert_eq!(*drain.step(1, &[], 1), State::Done { uncommitted: vec![], time_was_up: false });
+    }
+
+    #[test]
+    fn a_drain_ends_at_its_bound_whatever_it_is_at_and_names_what_is_left() {
+        for (scanned, place) in
+            [(0, Place::Unsettled), (1, Place::Unsettled), (1, Place::Unsent(7)), (1, Place::Unanswered)]
+        {
+            let mut drain = Drain::of_everything(1, 500);
+            let items = [item("a", 2, place)];
+            assert!(!matches!(drain.step(scanned, &items, 499), State::Done { .. }));
+            let expected = State::Done { uncommitted: items.to_vec(), time_was_up: true };
+            assert_eq!(*drain.step(scanned, &items, 500), expected);
+            assert_eq!(*drain.step(1, &[], 501), expected, "an end is final");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_committed_any_more_is_named_and_not_waited_for() {
+        let mut drain = Drain::of_everything(1, 20_000);
+        let lost = item("a", 1, Place::Lost);
+        assert_eq!(*drain.step(1, &[lost.clone(), item("a", 0, Place::Unanswered)], 1), State::Waiting);
+        let expected = State::Done { uncommitted: vec![lost.clone()], time_was_up: false };
+        assert_eq!(*drain.step(1, &[lost], 2), expected);
+    }
+
+    #[test]
+    fn a_flush_waits_for_what_was_there_when_it_began_and_for_nothing_later() {
+        let mut flush = Drain::of_what_is_there(1, 20_000);
+        assert_eq!(*flush.step(1, &[item("a", 0, Place::Unsettled)], 0), State::Settling);
+        let later = item("b", 0, Place::Unsettled);
+        assert_eq!(*flush.step(1, &[item("a", 0, Place::Unanswered), later.clone()], 1), State::Waiting);
+        assert_eq!(*flush.step(1, &[later], 2), State::Done { uncommitted: vec![], time_was_up: false });
+    }
+
+    #[test]
+    fn an_aggregator_is_told_that_all_is_announced_without_regard_to_the_others() {
+        let drain = Drain::of_everything(1, 20_000);
+        let items = [item("a", 0, Place::Unsent(1)), item("a", 1, Place::Unanswered)];
+        assert!(drain.is_announced(1, &items, 0) && !drain.is_announced(1, &items, 1));
+        assert!(!drain.is_announced(0, &[], 0), "before the scan nothing is known");
+        assert!(!drain.is_announced(1, &[item("a", 0, Place::Unsettled)], 0));
+    }
+
+    #[test]
+    fn ranks_of_one_reason_are_one_line() {
+        let mut items: Vec<Item> = [0, 1, 2, 7].map(|rank| item("a", rank, Place::Unanswered)).to_vec();
+        items.push(item("a", 3, Place::Lost));
+        let told: Vec<_> = by_reason(items).iter().map(|u| format!("{} {}", RankRanges(&u.ranks), u.why)).collect();
+        assert_eq!(told, ["3 Lost", "0-2,7 Unanswered"]);
+    }
+}

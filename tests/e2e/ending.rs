@@ -1,0 +1,286 @@
+//! How a job ends: what was written last is saved, within a bound, or named as not saved.
+
+use crate::support::*;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Each node has two ranks, and each group too; quiet times are the defaults, longer than a drain may not wait for them.
+const RANKS: u32 = 4;
+const AGENT: &str = "ranks = 4\ngroup-size = 2\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nreconnect-min-ms = 50";
+const NOT_COMMITTED: Option<i32> = Some(5);
+
+struct Site {
+    dir: TempDir,
+    aggregators: Vec<(Daemon, String)>,
+    agents: Vec<Daemon>,
+}
+
+impl Site {
+    fn new(agent: &str, aggregator: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut site = Self { dir, aggregators: Vec::new(), agents: Vec::new() };
+        for i in 0..2 {
+            let more = format!("group-size = 2\n{aggregator}");
+            site.aggregators.push(Daemon::aggregator(site.dir.path(), &format!("a{i}"), &site.store(), &more));
+        }
+        let addresses: Vec<String> = site.aggregators.iter().map(|(_, address)| address.clone()).collect();
+        for node in 0..2 {
+            std::fs::create_dir(site.node(node)).expect("made");
+            let more = format!("{AGENT}\n{agent}");
+            let started = Daemon::agent(site.dir.path(), &format!("n{node}"), &site.node(node), &addresses, &more);
+            started.wait_for_log("session began");
+            site.agents.push(started);
+        }
+        site
+    }
+
+    fn node(&self, node: u32) -> PathBuf {
+        self.dir.path().join(format!("node{node}"))
+    }
+
+    fn store(&self) -> PathBuf {
+        self.dir.path().join("store")
+    }
+
+    fn write(&self, step: u32) {
+        (0..RANKS).for_each(|rank| write_rank(&self.node(rank / 2), step, rank, 900));
+    }
+
+    fn is_complete(&self, id: &str) -> bool {
+        list(&self.store()).iter().any(|c| c["checkpoint"] == id && c["complete"] == true)
+    }
+
+    /// All daemons, by number: the aggregators first.
+    fn daemons(self) -> (TempDir, Vec<Daemon>) {
+        let aggregators = self.aggregators.into_iter().map(|(daemon, _)| daemon);
+        (self.dir, aggregators.chain(self.agents).collect())
+    }
+}
+
+fn is_complete(dir: &Path, id: &str) -> bool {
+    list(&dir.join("store")).iter().any(|c| c["checkpoint"] == id && c["complete"] == true)
+}
+
+#[test]
+fn a_checkpoint_that_was_closed_just_before_the_agents_got_sigterm_is_saved() {
+    let mut site = Site::new("", "");
+    site.write(1);
+    site.agents.iter().for_each(|agent| agent.signal("TERM"));
+    for agent in std::mem::take(&mut site.agents) {
+        let (status, log) = agent.end();
+        assert_eq!(status, Some(0), "{log}");
+        assert!(log.contains("everything that was written is committed"), "{log}");
+    }
+    assert!(site.is_complete("sim.it_1"));
+}
+
+#[test]
+fn daemons_that_all_get_sigterm_at_once_save_the_last_checkpoint_in_whatever_order() {
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [0, 2, 1, 3]] {
+        let site = Site::new("", "");
+        site.write(1);
+        let (dir, daemons) = site.daemons();
+        order.iter().for_each(|which: &usize| daemons[*which].signal("TERM"));
+        for (which, daemon) in daemons.into_iter().enumerate() {
+            let (status, log) = daemon.end();
+            assert_eq!(status, Some(0), "daemon {which}, order {order:?}: {log}");
+        }
+        assert!(is_complete(dir.path(), "sim.it_1"), "{order:?}");
+    }
+}
+
+#[test]
+fn daemons_with_nothing_to_commit_end_at_once() {
+    let site = Site::new("", "");
+    site.write(1);
+    wait_complete(&site.store(), "sim.it_1");
+    let (_dir, daemons) = site.daemons();
+    for daemon in daemons {
+        let began = Instant::now();
+        daemon.signal("TERM");
+        let (status, log) = daemon.end();
+        assert_eq!(status, Some(0), "{log}");
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}: {log}", began.elapsed());
+    }
+}
+
+#[test]
+fn a_rank_that_is_missing_is_named_and_the_status_says_that_not_everything_is_committed() {
+    let site = Site::new("", "");
+    (0..3).for_each(|rank| write_rank(&site.node(rank / 2), 1, rank, 900));
+    let (dir, daemons) = site.daemons();
+    let began = Instant::now();
+    daemons.iter().for_each(|daemon| daemon.signal("TERM"));
+    let mut logs = String::new();
+    for daemon in daemons {
+        let (status, log) = daemon.end();
+        assert_eq!(status, NOT_COMMITTED, "{log}");
+        logs.push_str(&log);
+    }
+    assert!(began.elapsed() < Duration::from_secs(25), "the bound of 20 s is kept: {:?}", began.elapsed());
+    let named = logs.lines().any(|line| line.contains("not committed") && line.contains("missing_ranks=3"));
+    assert!(named && logs.contains("checkpoint=sim.it_1 ranks=2"), "{logs}");
+    assert!(!is_complete(dir.path(), "sim.it_1"));
+}
+
+#[test]
+fn a_file_that_stays_open_is_waited_for_until_the_bound_and_named() {
+    let site = Site::new("drain-seconds = 2", "");
+    let open = std::fs::File::create(site.node(0).join("sim.it_1.rank_0.h5")).expect("made");
+    let mut agents = site.agents;
+    let agent = agents.remove(0);
+    let began = Instant::now();
+    agent.signal("TERM");
+    let (status, log) = agent.end();
+    let took = began.elapsed();
+    drop(open);
+    assert_eq!(status, NOT_COMMITTED, "{log}");
+    assert!(took > Duration::from_secs(1) && took < Duration::from_secs(5), "{took:?}");
+    let last = log.lines().rev().nth(1).expect("two lines");
+    assert!(last.contains("checkpoint=sim.it_1 ranks=0") && last.contains("rank_0.h5"), "{log}");
+}
+
+#[test]
+fn a_file_that_is_closed_during_the_drain_is_saved() {
+    let mut site = Site::new("", "");
+    site.write(1);
+    let last = begin_rank(&site.node(0), 2, 0, 900);
+    (1..RANKS).for_each(|rank| write_rank(&site.node(rank / 2), 2, rank, 900));
+    site.agents.iter().for_each(|agent| agent.signal("TERM"));
+    site.agents[0].wait_for_log("draining");
+    last.close().expect("closed");
+    for agent in std::mem::take(&mut site.agents) {
+        let (status, log) = agent.end();
+        assert_eq!(status, Some(0), "{log}");
+    }
+    assert!(site.is_complete("sim.it_1") && site.is_complete("sim.it_2"));
+}
+
+#[test]
+fn an_aggregator_that_is_away_costs_the_bound_and_its_ranks_are_named() {
+    let mut site = Site::new("drain-seconds = 2", "");
+    site.aggregators.remove(1).0.kill();
+    site.write(1);
+    let began = Instant::now();
+    site.agents.iter().for_each(|agent| agent.signal("TERM"));
+    for (agent, ranks) in std::mem::take(&mut site.agents).into_iter().zip(["ranks=0-1", "ranks=2-3"]) {
+        let (status, log) = agent.end();
+        assert_eq!(status, NOT_COMMITTED, "{log}");
+        assert!(log.contains(&format!("checkpoint=sim.it_1 {ranks}")), "{log}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+}
+
+#[test]
+fn an_aggregator_whose_agent_stands_still_ends_within_its_bound() {
+    let site = Site::new("", "drain-seconds = 2");
+    site.agents[0].signal("STOP");
+    let mut aggregators = site.aggregators;
+    let began = Instant::now();
+    let (aggregator, _) = aggregators.remove(0);
+    aggregator.signal("TERM");
+    let (status, log) = aggregator.end();
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}: {log}", began.elapsed());
+    assert_eq!(status, Some(0), "nothing was announced: {log}");
+}
+
+#[test]
+fn a_second_signal_ends_a_daemon_at_once() {
+    let site = Site::new("", "");
+    let _open = std::fs::File::create(site.node(0).join("sim.it_1.rank_0.h5")).expect("made");
+    let mut agents = site.agents;
+    let agent = agents.remove(0);
+    let began = Instant::now();
+    agent.signal("TERM");
+    agent.wait_for_log("draining");
+    agent.signal("INT");
+    let (status, log) = agent.end();
+    assert_eq!(status, NOT_COMMITTED, "{log}");
+    assert!(began.elapsed() < Duration::from_secs(5) && log.contains("second signal"), "{log}");
+}
+
+#[test]
+fn a_flush_returns_once_everything_written_so_far_is_committed() {
+    let site = Site::new("", "");
+    site.write(1);
+    let states: Vec<PathBuf> = (0..2).map(|node| site.dir.path().join(format!("n{node}.state"))).collect();
+    let flush = |expected: i32, timeout: &str| {
+        let mut command = mcr();
+        command.args(["flush", "--timeout", timeout]);
+        for state in &states {
+            command.arg("--state").arg(state);
+        }
+        run_json(&mut command, expected)
+    };
+    let replies = flush(0, "60");
+    assert!(site.is_complete("sim.it_1"));
+    assert_eq!(replies[0]["reply"]["committed"][0]["ranks"], "0-1", "{replies}");
+    flush(0, "60"); // nothing is new
+    write_rank(&site.node(0), 2, 0, 900);
+    let replies = flush(5, "2");
+    assert_eq!(replies[0]["reply"]["uncommitted"][0]["checkpoint"], "sim.it_2", "{replies}");
+    run(mcr().args(["flush", "--state"]).arg(site.dir.path().join("nobody")), 1);
+}
+
+/// `mcr run` over a directory, a store and a state file below `dir`, with two ranks.
+fn run_with(dir: &Path, more: &[&str]) -> std::process::Command {
+    let mut command = mcr();
+    std::fs::create_dir_all(dir.join("out")).expect("made");
+    command.args(["run", "--job", "job", "--ranks", "2", "--layout", "{checkpoint}.rank_{rank}.txt", "--watch"]);
+    command.arg(dir.join("out")).arg("--store").arg(dir.join("store")).arg("--state").arg(dir.join("state"));
+    command.args(more).current_dir(dir.join("out"));
+    command
+}
+
+const WRITE: &str = "echo zero > s1.rank_0.txt; echo one > s1.rank_1.txt;";
+
+#[test]
+fn what_a_command_wrote_last_is_committed_when_it_ends_and_its_status_is_given() {
+    for (end, status) in [("exit 0", 0), ("exit 3", 3), ("kill -TERM $$", 143)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let began = Instant::now();
+        run(&mut run_with(dir.path(), &["--", "sh", "-c", &format!("{WRITE} {end}")]), status);
+        assert!(is_complete(dir.path(), "s1"), "{end}");
+        assert!(began.elapsed() < Duration::from_secs(10), "quiet times count as over: {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn a_command_that_succeeds_and_whose_checkpoint_is_not_committed_gives_5() {
+    for (script, status) in [("echo zero > s1.rank_0.txt", 5), ("echo zero > s1.rank_0.txt; exit 4", 4), ("true", 0)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let output = run(&mut run_with(dir.path(), &["--", "sh", "-c", script]), status);
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(log.contains("checkpoint=s1 ranks=0"), status != 0, "{log}");
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    run(&mut run_with(dir.path(), &["--", "no-such-command-at-all"]), 127);
+}
+
+#[test]
+fn the_standard_streams_of_a_command_are_those_of_mcr() {
+    use std::io::Write;
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut command = run_with(dir.path(), &["--", "sh", "-c", "cat; ulimit -Sn"]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary starts");
+    child.stdin.take().expect("piped").write_all(b"through\n").expect("written");
+    let output = child.wait_with_output().expect("it ends");
+    let own = std::process::Command::new("sh").args(["-c", "ulimit -Sn"]).output().expect("a shell");
+    assert_eq!(output.stdout, [b"through\n", &own.stdout[..]].concat());
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn a_signal_is_passed_on_to_the_command_and_what_it_writes_then_is_saved() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = format!("trap '{WRITE} exit 9' TERM; echo ready > ../ready; while :; do sleep 0.05; done");
+    let daemon = Daemon::start(&mut run_with(dir.path(), &["--", "sh", "-c", &script]));
+    wait_for("the command", Duration::from_secs(30), || dir.path().join("ready").exists().then_some(()));
+    daemon.signal("TERM");
+    let (status, log) = daemon.end();
+    assert_eq!(status, Some(9), "{log}");
+    assert!(is_complete(dir.path(), "s1"), "{log}");
+}
