@@ -215,7 +215,7 @@ fn wrong_or_missing_bytes_leave_nothing_under_the_final_name() {
     let error = wrong.finish(false).expect_err("a bit is wrong");
     assert!(matches!(error, RestoreError::Digest { .. }), "{error}");
     drop(FileRestorer::create(to.path(), header).expect("created"));
-    assert_eq!(names(&to.path().join("d")), [""; 0], "nothing is left, not even a temporary file");
+    assert_eq!(names(to.path()), [""; 0], "nothing is left, neither a temporary file nor its directory");
 }
 
 #[test]
