@@ -29,7 +29,7 @@ pub fn run(args: FlushArgs) -> anyhow::Result<ExitCode> {
                 all_committed &= reply.uncommitted.is_empty();
                 match args.json {
                     true => lines.push(serde_json::json!({ "state": state.display().to_string(), "reply": reply })),
-                    false => print(&text_of(&reply)),
+                    false => print(&text_of(&reply))?,
                 }
             }
             Err(error) => {
