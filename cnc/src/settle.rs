@@ -781,6 +781,20 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_whose_files_a_restart_put_there_is_ready_when_the_application_has_written_one_of_them() {
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        for (name, rank) in [("a/0", 0), ("a/0.mesh", 0), ("a/1", 1)] {
+            r.set_restored(&path(name), true);
+            r.put(0, &id("a"), Some(Rank(rank)), &path(name), Some(print(1, 1)));
+        }
+        r.put(0, &id("a"), None, &path("a/parameters"), Some(print(1, 1)));
+        assert_eq!(announce(&mut r, 1_000), [], "nothing of a rank was written");
+        r.set_restored(&path("a/0"), false);
+        r.put(2_000, &id("a"), Some(Rank(0)), &path("a/0"), Some(print(2, 2)));
+        assert_eq!(announce(&mut r, 3_000), [(0, 3, false)], "with what it did not write again, and without rank 1");
+    }
+
+    #[test]
     fn a_rank_is_ready_when_all_it_has_is_settled_and_its_checkpoint_is_quiet() {
         let mut r = readiness(Layout::directories(), OwnRanks::all());
         r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));

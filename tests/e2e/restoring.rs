@@ -243,7 +243,7 @@ fn restored_files_and_files_that_were_written_since_are_never_one_checkpoint() {
     std::fs::create_dir(&store).expect("made");
     let (_anc, address) = Daemon::aggregator(dir, "anc", &store, "group-size = 2");
     let more = format!("layout = \"{{checkpoint}}.rank_{{rank}}.dat\"\n{AGENT}");
-    let _agent = Daemon::agent(dir, "agent", &data, std::slice::from_ref(&address), &more);
+    let agent = Daemon::agent(dir, "agent", &data, std::slice::from_ref(&address), &more);
     let name = |label: &str, rank: u32| data.join(format!("{label}.rank_{rank}.dat"));
     let write = |label: &str, step, rank| std::fs::write(name(label, rank), bytes_of(step, rank)).expect("written");
     (0..2).for_each(|rank| write("restart", 1, rank));
@@ -252,11 +252,15 @@ fn restored_files_and_files_that_were_written_since_are_never_one_checkpoint() {
     let mut restart = mcr();
     run(restart.arg("restart").arg("--store").arg(&store).arg("--to").arg(&data), 0);
     write("restart", 2, 0);
+    // An agent that knows nothing of what was before sees both at once.
+    agent.kill();
+    let _agent = Daemon::agent(dir, "another", &data, std::slice::from_ref(&address), &more);
     // What was written later is complete: so what was written before was looked at.
     (0..2).for_each(|rank| write("other", 1, rank));
     wait_complete(&store, "other");
     assert_eq!(complete(&store), ["other", "restart"]);
-    write("restart", 2, 1);
+    // At once, since ranks that are far apart are not one checkpoint either.
+    (0..2).for_each(|rank| write("restart", 3, rank));
     let third = wait_for("a third checkpoint", Duration::from_secs(30), || {
         complete(&store).into_iter().find(|id| id.starts_with("restart~"))
     });
@@ -265,6 +269,6 @@ fn restored_files_and_files_that_were_written_since_are_never_one_checkpoint() {
     restart.arg("restart").arg("--store").arg(&store).arg("--to").arg(&back).args(["--copy", "--checkpoint", &third]);
     run(&mut restart, 0);
     for rank in 0..2 {
-        assert_eq!(std::fs::read(back.join(format!("restart.rank_{rank}.dat"))).expect("there"), bytes_of(2, rank));
+        assert_eq!(std::fs::read(back.join(format!("restart.rank_{rank}.dat"))).expect("there"), bytes_of(3, rank));
     }
 }
