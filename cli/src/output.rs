@@ -10,6 +10,7 @@ use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Rows under headings; numbers to the right.
@@ -191,6 +192,8 @@ pub fn utc(unix_ms: u64) -> String {
 /// A progress bar at a terminal, nothing elsewhere.
 pub struct Progress {
     bar: ProgressBar,
+    /// How much there is to do was told by [`Self::expect`], not by the plans as they are made.
+    is_known: AtomicBool,
 }
 
 impl Progress {
@@ -212,7 +215,13 @@ impl Progress {
         if !bar.is_hidden() {
             bar.enable_steady_tick(Duration::from_secs(1)); // so that the time moves
         }
-        Self { bar }
+        Self { bar, is_known: AtomicBool::new(false) }
+    }
+
+    /// So many bytes are to be done in all.
+    pub fn expect(&self, bytes: u64) {
+        self.is_known.store(true, Ordering::Relaxed);
+        self.add(bytes);
     }
 
     /// Takes the bar off the terminal.
@@ -244,7 +253,9 @@ impl Drop for Progress {
 
 impl Observer for Progress {
     fn planned(&self, _: usize, raw_bytes: RawBytes) {
-        self.add(raw_bytes.0);
+        if !self.is_known.load(Ordering::Relaxed) {
+            self.add(raw_bytes.0);
+        }
     }
 
     fn segment(&self, raw_bytes: RawBytes, _: StoredBytes) {

@@ -106,7 +106,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     };
 
     let progress = Progress::new("saving", args.json);
-    progress.add(found.bytes);
+    progress.expect(2 * found.bytes); // each is read, then coded
     let verdicts = Verdicts::default();
     let save_all = || {
         let save = Save {

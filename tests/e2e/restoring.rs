@@ -47,7 +47,10 @@ impl Site {
 
     fn save(&self, layout: &str, group_size: u32) {
         let mut save = mcr();
-        save.arg("save").arg(self.data()).args(["--layout", layout, "--job", "job", "--store"]).arg(self.store());
+        save.args(["save", "--create"])
+            .arg(self.data())
+            .args(["--layout", layout, "--job", "job", "--store"])
+            .arg(self.store());
         run(save.args(["--group-size", &group_size.to_string()]), 0);
     }
 
