@@ -467,7 +467,10 @@ impl Hub {
                 {
                     (Vec::new(), format!("committed as {id}, but not every group of the checkpoint is"))
                 }
-                Phase::Abandoned(reason) if gather.given_up_while_draining => (Vec::new(), reason.to_string()),
+                Phase::Abandoned(reason) if gather.given_up_while_draining => match reason {
+                    Reason::Missing(ranks) => (ranks.iter().copied().collect(), "ranks are missing".to_owned()),
+                    reason => (Vec::new(), reason.to_string()),
+                },
                 Phase::Gathering { .. } | Phase::Committed(_) | Phase::Abandoned(_) => continue,
             };
             let (job, checkpoint, group) = (key.job.clone(), key.label.clone(), key.group);

@@ -17,6 +17,7 @@ pub mod group;
 pub mod hub;
 pub mod incarnation;
 pub mod instance;
+pub mod listen;
 pub mod looking_back;
 pub mod observe;
 pub mod rate;
@@ -27,7 +28,7 @@ pub mod source;
 use config::AncConfig;
 use drain::Uncommitted;
 use hub::{Hub, HubEvent};
-use mcr_proto::{HTTP_FRAME_BYTES, KEEPALIVE_RETRIES, KEEPALIVE_SECONDS};
+use mcr_proto::HTTP_FRAME_BYTES;
 use mcrengine::store::Store;
 use serve::Service;
 use std::net::SocketAddr;
@@ -35,7 +36,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use tonic::transport::server::TcpIncoming;
 
 /// A running aggregator.
 pub struct Aggregator {
@@ -62,12 +62,7 @@ impl Aggregator {
     pub async fn start(config: AncConfig, store: Arc<dyn Store>) -> std::io::Result<Self> {
         let listener = TcpListener::bind(config.listen).await?;
         let address = listener.local_addr()?;
-        let (idle, interval) = KEEPALIVE_SECONDS;
-        let incoming = TcpIncoming::from(listener)
-            .with_nodelay(Some(true))
-            .with_keepalive(Some(Duration::from_secs(idle)))
-            .with_keepalive_interval(Some(Duration::from_secs(interval)))
-            .with_keepalive_retries(Some(KEEPALIVE_RETRIES));
+        let incoming = listen::incoming(listener, listen::IDLE_MAX);
         let bound = config.drain;
         let budget = budget::Budget::new(config.budget_bytes);
         let flush = &config.hub.flush;

@@ -4,6 +4,7 @@ use crate::budget::Budget;
 use crate::fetch::{About, AgentLink, Announced, LINK_QUEUE};
 use crate::hub::{HubEvent, Shared, error_chain};
 use crate::incarnation::{Claim, Refused};
+use crate::listen::Used;
 use crate::restart;
 use bytes::{Bytes, BytesMut};
 use mcr_proto::convert::file_from_wire;
@@ -115,6 +116,7 @@ impl Aggregator for Service {
         &self,
         request: Request<Streaming<v1::FromAgent>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
+        Used::mark(&request);
         let Ok(open) = Arc::clone(&self.open).try_acquire_owned() else {
             return Err(Status::resource_exhausted(format!("{SESSIONS_MAX} agents are connected; add an aggregator")));
         };
@@ -129,6 +131,7 @@ impl Aggregator for Service {
     }
 
     async fn restore(&self, request: Request<v1::RestoreRequest>) -> Result<Response<Self::RestoreStream>, Status> {
+        Used::mark(&request);
         let request = request.into_inner();
         if request.version != WIRE_VERSION {
             return Err(wrong_version(request.version));
@@ -169,7 +172,8 @@ impl Aggregator for Service {
         Ok(Response::new(ReceiverStream::new(frames)))
     }
 
-    async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
+    async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
+        Used::mark(&request);
         let (reply, status) = oneshot::channel();
         let gone = || Status::unavailable("the aggregator is shutting down");
         self.hub.send(HubEvent::Status(reply)).await.map_err(|_| gone())?;

@@ -172,7 +172,7 @@ impl Kept {
 
 /// Runs until the orders end.
 pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, news: mpsc::Sender<News>) {
-    let mut kept = Kept::default();
+    let (mut kept, mut told) = (Kept::default(), String::new());
     let mut wait = options.reconnect.0;
     loop {
         let connected = tokio::select! {
@@ -200,7 +200,16 @@ pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, n
             }
         };
         let told_ms = if kept.hurry { wait.min(HURRY) } else { wait }.as_millis() as u64;
-        tracing::warn!(aggregator = options.address, reason, wait_ms = told_ms, "no session; dialling again");
+        // While the agent drains it dials often, and says so once.
+        match kept.hurry && reason == told {
+            true => {
+                tracing::debug!(aggregator = options.address, reason, wait_ms = told_ms, "no session; dialling again")
+            }
+            false => {
+                tracing::warn!(aggregator = options.address, reason, wait_ms = told_ms, "no session; dialling again")
+            }
+        }
+        told = reason;
         let began = tokio::time::Instant::now();
         loop {
             let until = began + if kept.hurry { wait.min(HURRY) } else { wait };

@@ -28,7 +28,9 @@ impl Site {
         let addresses: Vec<String> = site.aggregators.iter().map(|(_, address)| address.clone()).collect();
         for node in 0..2 {
             std::fs::create_dir(site.node(node)).expect("made");
-            let more = format!("{AGENT}\n{agent}");
+            let without = |line: &&str| !(agent.contains("layout") && line.starts_with("layout"));
+            let base: Vec<&str> = AGENT.lines().filter(without).collect();
+            let more = format!("{}\n{agent}", base.join("\n"));
             let started = Daemon::agent(site.dir.path(), &format!("n{node}"), &site.node(node), &addresses, &more);
             started.wait_for_log("session began");
             site.agents.push(started);
@@ -184,6 +186,29 @@ fn an_aggregator_whose_agent_stands_still_ends_within_its_bound() {
     let (status, log) = aggregator.end();
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}: {log}", began.elapsed());
     assert_eq!(status, Some(0), "nothing was announced: {log}");
+}
+
+#[test]
+fn where_a_layout_has_a_marker_the_end_waits_for_it_and_names_its_absence() {
+    let layout = "layout = { patterns = [\"{checkpoint}.rank_{rank}.h5\"], complete = \"{checkpoint}.done\" }";
+    for is_marked in [false, true] {
+        let mut site = Site::new(&format!("drain-seconds = 4\n{layout}"), "");
+        site.write(1);
+        if is_marked {
+            (0..2).for_each(|node| std::fs::write(site.node(node).join("sim.it_1.done"), "").expect("written"));
+        }
+        site.agents.iter().for_each(|agent| agent.signal("TERM"));
+        for agent in std::mem::take(&mut site.agents) {
+            let (status, log) = agent.end();
+            assert_eq!(status, if is_marked { Some(0) } else { NOT_COMMITTED }, "{log}");
+            assert_eq!(
+                log.contains("the file that marks the checkpoint as complete is not there"),
+                !is_marked,
+                "{log}"
+            );
+        }
+        assert!(!is_marked || site.is_complete("sim.it_1"));
+    }
 }
 
 #[test]
