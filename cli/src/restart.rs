@@ -86,7 +86,7 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
         Some(record) => all.iter().filter(|state| record.from.as_ref() == Some(&state.id)).collect(),
         None => candidates(&all, &args, &job, &incarnations, &mut passed_over)?,
     };
-    let newest = all.iter().find(|state| (state.is_complete() && !state.is_set_aside) || is_lost(state));
+    let newest = all.iter().find(|state| state.is_complete() || is_lost(state));
     let wanted = args.checkpoint.clone().or_else(|| newest.map(|state| state.id.clone()));
 
     for state in candidates {
@@ -290,9 +290,18 @@ fn candidates<'a>(
     if chosen.is_empty() {
         bail!("job {job} has no complete checkpoint; `mcr list` shows what is missing");
     }
-    let newer = all.iter().take_while(|state| state.id != chosen[0].id).filter(|state| is_lost(state));
-    for state in newer {
-        passed_over.push(PassedOver { checkpoint: state.id.clone(), reason: problems_of(state) });
+    for state in all.iter().take_while(|state| state.id != chosen[0].id) {
+        let reason = match incarnations.newest() {
+            _ if is_lost(state) => problems_of(state),
+            Some(newest) if state.is_complete() => {
+                let from = newest.from.as_ref().map_or("nothing", CheckpointId::as_str);
+                let reason = format!("{} set it aside and went on from {from}", newest.describe());
+                tell(format!("{} is skipped: {reason}; --checkpoint {} takes it all the same", state.id, state.id));
+                reason
+            }
+            _ => continue,
+        };
+        passed_over.push(PassedOver { checkpoint: state.id.clone(), reason });
     }
     if let (Some(lost), true) = (passed_over.first(), args.exact) {
         bail!("{} cannot be restored: {}", lost.checkpoint, lost.reason);

@@ -97,7 +97,7 @@ fn every_set_goes_through_an_agent_and_two_aggregators_with_every_scheme() {
                 run(
                     mcr()
                         .arg("restart")
-                        .args(["--checkpoint", id, "--aggregators", &through])
+                        .args(["--copy", "--checkpoint", id, "--aggregators", &through])
                         .arg("--store")
                         .arg(&store)
                         .arg("--to")

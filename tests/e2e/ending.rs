@@ -253,7 +253,17 @@ fn a_flush_returns_once_everything_written_so_far_is_committed() {
 fn run_with(dir: &Path, more: &[&str]) -> std::process::Command {
     let mut command = mcr();
     std::fs::create_dir_all(dir.join("out")).expect("made");
-    command.args(["run", "--job", "job", "--ranks", "2", "--layout", "{checkpoint}.rank_{rank}.txt", "--watch"]);
+    command.args([
+        "run",
+        "--create",
+        "--job",
+        "job",
+        "--ranks",
+        "2",
+        "--layout",
+        "{checkpoint}.rank_{rank}.txt",
+        "--watch",
+    ]);
     command.arg(dir.join("out")).arg("--store").arg(dir.join("store")).arg("--state").arg(dir.join("state"));
     command.args(more).current_dir(dir.join("out"));
     command

@@ -66,10 +66,10 @@ impl Site {
         let store = self.dir.path().join("store");
         let newest = list(&store).into_iter().find(|c| c["complete"] == true);
         let Some(newest) = newest else { return assert_eq!(*seen, 0, "a committed checkpoint is gone") };
-        let sequence = newest["sequence"].as_u64().expect("a number");
-        assert!(sequence >= *seen, "a committed checkpoint is gone");
-        *seen = sequence;
-        let report = run_json(mcr().arg("restart").arg("--store").arg(&store).arg("--to").arg(&to), 0);
+        let written = newest["written_unix_ms"].as_u64().expect("a number");
+        assert!(written >= *seen, "a committed checkpoint is gone");
+        *seen = written;
+        let report = run_json(mcr().args(["restart", "--copy"]).arg("--store").arg(&store).arg("--to").arg(&to), 0);
         let id = report["checkpoint"].as_str().expect("a name");
         assert_same_files(&self.truth[id], &contents(&to));
     }
