@@ -47,6 +47,7 @@ kill_now() { # kill -9, all at once
     wait "$@" 2>/dev/null || true
 }
 work=$(mktemp -d "${TMPDIR:-/tmp}/mcr-demo.XXXXXX")
+mkdir -m 700 "$work/store"
 cleanup() {
     trap - EXIT INT TERM
     [ ${#started[@]} -eq 0 ] || kill_now "${started[@]}"
@@ -248,9 +249,9 @@ for set in tests/data/checkpoints/*/; do
         before=$(bytes_of "$work/store")
         "$MCR" save "$dump" --store "$work/store" --job "$job" >"$work/save.log" 2>&1 || fail "saving $dump failed"
         stored=$(($(bytes_of "$work/store") - before)) raw=$(bytes_of "$dump")
-        "$MCR" restart --store "$work/store" --job "$job" --to "$work/back/$dump" >"$work/restart.log" 2>&1 \
+        "$MCR" restart --copy --store "$work/store" --job "$job" --to "$work/back/$dump" >"$work/restart.log" 2>&1 \
             || fail "restoring $dump failed"
-        diff -r "$dump" "$work/back/$dump" || fail "$dump did not come back as it was"
+        diff -r -x '.mcr-*' "$dump" "$work/back/$dump" || fail "$dump did not come back as it was"
         # shellcheck disable=SC2059
         printf "$row" "$job/$(basename "$dump")" "$(files_of "$dump")" "$(human "$raw")" \
             "$(human "$(gzipped "$dump")")" "$(human $stored)" "$(ratio "$raw" $stored)" identical

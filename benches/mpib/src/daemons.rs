@@ -339,7 +339,7 @@ impl Stream {
     fn restart(&self, back: &Path) -> std::io::Result<()> {
         let ranks = self.ranks();
         let mut command = Command::new(&self.mcr);
-        command.args(["restart", "--job", JOB, "--checkpoint", &self.checkpoint.to_string(), "--store"]);
+        command.args(["restart", "--copy", "--job", JOB, "--checkpoint", &self.checkpoint.to_string(), "--store"]);
         command.arg(&self.store).arg("--to").arg(back);
         command.args(["--ranks", &format!("{}-{}", ranks.start, ranks.end - 1)]);
         let ended = command.stdin(Stdio::null()).stdout(Stdio::null()).status()?;

@@ -9,7 +9,7 @@ use std::path::Path;
 fuzz_target!(|text: &[u8]| {
     let path = Path::new("fuzz");
     let _ = Manifest::parse(text, path);
-    let mut signed = [b"mcr-manifest 2\n", text, b"\n"].concat();
+    let mut signed = [b"mcr-manifest 1\n", text, b"\n"].concat();
     let digest = Digest::of(&signed);
     signed.extend_from_slice(format!("blake3 {digest}\n").as_bytes());
     if let Ok(manifest) = Manifest::parse(&signed, path) {
