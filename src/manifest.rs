@@ -12,6 +12,7 @@ use crate::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank,
 use crate::plan::Scheme;
 use crate::store::{Advice, Store, StoreError, TempFile, visible};
 use crate::units::{RawBytes, StoredBytes};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ const MANIFEST_SUFFIX: &str = ".manifest";
 
 /// What a committed group says about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manifest {
+pub struct Manifest<Files = Vec<ManifestFile>> {
     /// The job.
     pub job: JobId,
     /// The checkpoint.
@@ -66,17 +67,56 @@ pub struct Manifest {
     pub container: ManifestContainer,
     /// Containers of older checkpoints that hold bytes of this group.
     pub references: Vec<ContainerRef>,
+    /// What is known of each of them, in the same order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub referred: Vec<Referred>,
     /// In how many checkpoints in a row, this being the last, segments are coded with those of older ones.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub in_a_row: u32,
     /// What was chosen for its classes, and why; at most 64, of the largest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<Decision>,
-    /// The files of the group.
-    pub files: Vec<ManifestFile>,
+    /// The files of the group; [`FileTotals`] where only their number and length are wanted.
+    pub files: Files,
+}
+
+/// What a manifest knows of an older container that it refers to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Referred {
+    /// Length of the container when it was committed; 0 where that is not known.
+    pub bytes: u64,
+    /// How many checkpoints in a row refer to it, this being the last.
+    pub dependents: u32,
+}
+
+/// An older container that the next checkpoint may refer to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownContainer {
+    /// Which one.
+    pub container: ContainerRef,
+    /// Its length when it was committed; 0 where that is not known.
+    pub bytes: u64,
+    /// How many checkpoints in a row refer to it already.
+    pub dependents: u32,
 }
 
 impl Manifest {
+    /// The containers that the next checkpoint of the group may refer to: this one's own, then those that it refers to.
+    pub fn known_containers(&self) -> Vec<KnownContainer> {
+        let own = ContainerRef {
+            checkpoint: self.checkpoint.clone(),
+            group: self.group,
+            digest: self.container.digest,
+            index_digest: self.container.index_digest,
+        };
+        let own = KnownContainer { container: own, bytes: self.container.bytes, dependents: 0 };
+        let older = self.references.iter().enumerate().map(|(n, container)| {
+            let Referred { bytes, dependents } = self.referred.get(n).copied().unwrap_or_default();
+            KnownContainer { container: container.clone(), bytes, dependents: dependents.max(1) }
+        });
+        [own].into_iter().chain(older).collect()
+    }
+
     /// Bytes of the group's files together.
     pub fn file_bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| file.bytes.saturating_add(sum))
@@ -128,6 +168,71 @@ pub struct ManifestFile {
     pub digest: Digest,
 }
 
+/// The files of a manifest, as a list or only counted.
+pub trait Files: DeserializeOwned {
+    /// Their number and length.
+    fn totals(&self) -> FileTotals;
+}
+
+/// How many files a manifest lists, and how long they are together: what a list of checkpoints needs of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileTotals {
+    /// How many.
+    pub files: u64,
+    /// Bytes of all of them.
+    pub bytes: u64,
+    /// The lowest and the highest rank that wrote one.
+    ranks: Option<(u32, u32)>,
+}
+
+impl FileTotals {
+    fn add(&mut self, rank: u32, bytes: u64) {
+        self.files += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.ranks = Some(self.ranks.map_or((rank, rank), |(low, high)| (low.min(rank), high.max(rank))));
+    }
+}
+
+impl Files for FileTotals {
+    fn totals(&self) -> FileTotals {
+        *self
+    }
+}
+
+impl Files for Vec<ManifestFile> {
+    fn totals(&self) -> FileTotals {
+        let mut totals = FileTotals::default();
+        self.iter().for_each(|file| totals.add(file.rank.0, file.bytes));
+        totals
+    }
+}
+
+impl<'a> Deserialize<'a> for FileTotals {
+    fn deserialize<D: serde::Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
+        /// Of a file only this; its path and digest are not even copied.
+        #[derive(Deserialize)]
+        struct Counted {
+            rank: u32,
+            bytes: u64,
+        }
+        struct Counting;
+        impl<'a> serde::de::Visitor<'a> for Counting {
+            type Value = FileTotals;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a list of files")
+            }
+            fn visit_seq<A: serde::de::SeqAccess<'a>>(self, mut files: A) -> Result<FileTotals, A::Error> {
+                let mut totals = FileTotals::default();
+                while let Some(Counted { rank, bytes }) = files.next_element()? {
+                    totals.add(rank, bytes);
+                }
+                Ok(totals)
+            }
+        }
+        from.deserialize_seq(Counting)
+    }
+}
+
 /// What a manifest says and the container does not know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestDraft {
@@ -147,6 +252,8 @@ pub struct ManifestDraft {
     pub elapsed_ms: u64,
     /// In how many checkpoints in a row, this being the last, segments are coded with those of older ones.
     pub in_a_row: u32,
+    /// What is known of the containers that it may refer to ([`Manifest::known_containers`] of the checkpoint before).
+    pub known: Vec<KnownContainer>,
     /// What was chosen for its classes, and why.
     pub decisions: Vec<Decision>,
 }
@@ -160,7 +267,7 @@ pub fn manifest_name(group: GroupId) -> String {
     format!("group-{:04}{MANIFEST_SUFFIX}", group.0)
 }
 
-fn manifest_path(job: &JobId, checkpoint: &CheckpointId, group: GroupId) -> PathBuf {
+pub(crate) fn manifest_path(job: &JobId, checkpoint: &CheckpointId, group: GroupId) -> PathBuf {
     checkpoint_dir(job, checkpoint).join(manifest_name(group))
 }
 
@@ -189,6 +296,12 @@ pub fn write(
         bytes: file.bytes,
         digest: file.digest,
     };
+    let referred = |reference: &ContainerRef| {
+        let known = draft.known.iter().find(|known| known.container == *reference);
+        let Some(KnownContainer { bytes, dependents, .. }) = known else { return Referred { bytes: 0, dependents: 1 } };
+        Referred { bytes: *bytes, dependents: dependents.saturating_add(1) }
+    };
+    let referred = index.references().iter().map(|reference| referred(reference)).collect();
     let manifest = Manifest {
         sequence: draft.sequence,
         run: draft.run,
@@ -213,6 +326,7 @@ pub fn write(
             index_digest,
         },
         references: index.references().iter().map(|reference| ContainerRef::clone(reference)).collect(),
+        referred,
         in_a_row: draft.in_a_row,
         decisions: draft.decisions,
         files: index.files().iter().map(file).collect(),
@@ -246,9 +360,17 @@ pub fn commit(
         return Err(StoreError::Contents { path, what: "it is not of the container that was sealed".into() });
     }
     // A reference to what was pruned meanwhile must not become a promise.
-    for reference in &manifest.references {
+    for (n, reference) in (0u32..).zip(&manifest.references) {
         let older = container_path(job, &reference.checkpoint, reference.group);
-        store.open(&older).map_err(ReadError::from_store)?;
+        let bytes = store.stat(&older).map_err(ReadError::from_store)?.bytes;
+        if crate::repack::is_repacked(store, &older, bytes)? {
+            let older = ContainerReader::open(store, job, &reference.checkpoint, reference.group)?;
+            if !older.holds_all(&summary.index, n) {
+                let (path, part) = (older.path().into(), "the table of what is kept");
+                let what = "prune took out of it what this checkpoint needs".into();
+                return Err(ReadError::Invalid { path, part, what }.into());
+            }
+        }
     }
     check_not_committed(store, job, checkpoint, manifest.group)?;
     store.rename(temp.path(), &path)?;
@@ -306,14 +428,14 @@ fn is_referred_to(states: &[CheckpointState], checkpoint: &CheckpointId, group: 
     states.iter().flat_map(|s| &s.references).any(|r| r.checkpoint == *checkpoint && r.group == group)
 }
 
-impl Manifest {
+impl<F: Files> Manifest<F> {
     /// Which rule is broken, if one is.
     fn check(&self) -> Result<(), String> {
         let Some(grouping) = Grouping::new(self.ranks, self.group_size) else {
             return Err(format!("{} ranks in groups of {}", self.ranks, self.group_size));
         };
         let ranks = grouping.ranks_of(self.group);
-        let stray = |file: &&ManifestFile| !ranks.contains(&file.rank.0);
+        let stray = |&(low, high): &(u32, u32)| low < ranks.start || high >= ranks.end;
         match () {
             () if grouping.groups() != self.groups => Err(format!("{} groups", self.groups)),
             () if ranks.is_empty() => Err(format!("{} of {}", self.group, self.groups)),
@@ -323,13 +445,17 @@ impl Manifest {
             () if self.container.name != container_name(self.group) => {
                 Err(format!("its container is {:?}", self.container.name))
             }
-            () => match self.files.iter().find(stray) {
-                Some(file) => Err(format!("{} is of {}, which is not in {}", file.path, file.rank, self.group)),
+            () => match self.files.totals().ranks.filter(stray) {
+                Some((low, high)) => {
+                    Err(format!("it lists files of ranks {low} to {high}, which are not all in {}", self.group))
+                }
                 None => Ok(()),
             },
         }
     }
+}
 
+impl Manifest {
     /// The whole text, with its last line.
     fn to_text(&self) -> Result<String, String> {
         let json = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
@@ -341,6 +467,12 @@ impl Manifest {
 
     /// Reads the text of a manifest. `path` is for messages.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, ReadError> {
+        Self::parse_text(text, path)
+    }
+}
+
+impl<F: Files> Manifest<F> {
+    fn parse_text(text: &[u8], path: &Path) -> Result<Self, ReadError> {
         const LAST_LINE_LEN: usize = "blake3 \n".len() + 64;
         let path = || path.to_path_buf();
         let invalid = |what: String| ReadError::Invalid { path: path(), part: "the manifest", what };
@@ -392,6 +524,15 @@ pub fn read_manifest(
     checkpoint: &CheckpointId,
     group: GroupId,
 ) -> Result<Manifest, ReadError> {
+    read_as(store, job, checkpoint, group)
+}
+
+fn read_as<F: Files>(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    group: GroupId,
+) -> Result<Manifest<F>, ReadError> {
     let relative = manifest_path(job, checkpoint, group);
     let file = store.open(&relative).map_err(ReadError::from_store)?;
     let path = store.root().join(relative);
@@ -402,7 +543,7 @@ pub fn read_manifest(
     }
     let mut text = vec![0; len as usize];
     file.read_at(0, &mut text).map_err(|source| ReadError::Io { path: path.clone(), offset: 0, len, source })?;
-    let manifest = Manifest::parse(&text, &path)?;
+    let manifest = Manifest::<F>::parse_text(&text, &path)?;
     let (found, expected) = ((&manifest.job, &manifest.checkpoint, manifest.group), (job, checkpoint, group));
     if found != expected {
         let show = |(job, checkpoint, group): (&JobId, &CheckpointId, GroupId)| format!("{job}/{checkpoint}, {group}");
@@ -456,18 +597,76 @@ pub struct CheckpointState {
     pub elapsed_ms: u64,
     /// The older containers they refer to, without repetition.
     pub references: Vec<ContainerRef>,
+    /// When the newest of its files was last modified, in milliseconds since 1970, by the clocks of their nodes.
+    pub written_unix_ms: i64,
     /// Why it is not complete; nothing if it is.
     pub problems: Vec<String>,
     /// Whether it was pruned, and stands here only for what others refer to.
     pub is_pruned: bool,
-    /// Whether a manifest is there that cannot be read: unlike one that is missing, it was committed once.
+    /// Whether something of it is there that cannot be used, or a container is missing that a manifest names: unlike a group
+    /// that is missing, it was committed once.
     pub is_damaged: bool,
+    /// Whether something of it could not be read just now, or asks for a newer build: it may be whole, and nobody knows.
+    pub is_unreadable: bool,
+    /// Why somebody marked it as bad ([`mark_bad`](crate::marks::mark_bad)), if somebody did.
+    pub bad: Option<String>,
+}
+
+/// In one word, what a checkpoint is for a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Condition {
+    /// It exists, and metadata says that it can be restored.
+    Complete,
+    /// It can be restored, and somebody marked it as bad: only who asks for it gets it.
+    Bad,
+    /// A group was not committed.
+    Incomplete,
+    /// It was committed and cannot be restored: something is missing, cut or changed.
+    Damaged,
+    /// Something of it cannot be read just now. It may be whole: this is no reason to take an older one, nor to remove it.
+    Unreadable,
+    /// It was removed by prune; containers that others refer to are left.
+    Pruned,
+}
+
+impl Condition {
+    /// The word that `mcr list` prints.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Bad => "bad",
+            Self::Incomplete => "incomplete",
+            Self::Damaged => "damaged",
+            Self::Unreadable => "unreadable",
+            Self::Pruned => "pruned",
+        }
+    }
+}
+
+impl std::fmt::Display for Condition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 impl CheckpointState {
-    /// Whether it exists, in the sense of FORMAT.md.
+    /// Whether it exists, in the sense of FORMAT.md, and can be restored as far as metadata tells. One that was marked as bad
+    /// is complete too: [`CheckpointState::condition`] tells them apart.
     pub fn is_complete(&self) -> bool {
         self.problems.is_empty()
+    }
+
+    /// What it is, in one word.
+    pub fn condition(&self) -> Condition {
+        match () {
+            () if self.is_pruned => Condition::Pruned,
+            () if self.is_unreadable => Condition::Unreadable,
+            () if self.is_damaged => Condition::Damaged,
+            () if !self.problems.is_empty() => Condition::Incomplete,
+            () if self.bad.is_some() => Condition::Bad,
+            () => Condition::Complete,
+        }
     }
 }
 
@@ -487,18 +686,13 @@ pub fn list(store: &dyn Store, job: &JobId) -> Result<Vec<CheckpointState>, Read
         Err(ReadError::Missing { .. }) => Vec::new(),
         other => other?,
     };
-    let mut states = Vec::with_capacity(ids.len());
-    for id in ids {
-        match state(store, job, &id) {
-            Err(ReadError::Missing { .. }) => {} // removed meanwhile
-            other => states.push(other?),
-        }
-    }
+    let mut states = crate::looking::look_at_all(store, job, ids)?;
     let by_name =
         |a: &CheckpointState, b: &CheckpointState| natural_cmp(a.id.as_str().as_bytes(), b.id.as_str().as_bytes());
     states.sort_by(|a, b| b.sequence.cmp(&a.sequence).then_with(|| by_name(b, a)));
     // Of one whose manifests are all damaged only the name is left to say how old it is.
-    let (mut placed, nameless): (Vec<_>, Vec<_>) = states.into_iter().partition(|s| s.sequence > 0 || !s.is_damaged);
+    let (mut placed, nameless): (Vec<_>, Vec<_>) =
+        states.into_iter().partition(|s| s.sequence > 0 || !(s.is_damaged || s.is_unreadable));
     for state in nameless {
         let older = placed.iter().position(|other| by_name(other, &state).is_lt());
         placed.insert(older.unwrap_or(placed.len()), state);
@@ -538,11 +732,24 @@ pub fn free_generation(store: &dyn Store, job: &JobId, label: &CheckpointId) -> 
     Ok(id)
 }
 
-/// One checkpoint as its directory shows it.
+/// One checkpoint as its directory shows it, with the containers that it refers to.
 pub fn state(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<CheckpointState, ReadError> {
-    let dir = checkpoint_dir(job, id);
-    let entries = store.list_dir(&dir).map_err(ReadError::from_store)?;
-    let mut found = CheckpointState {
+    crate::looking::look_at(store, job, id)
+}
+
+/// The manifest of one group without its list of files.
+pub(crate) fn read_head(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    group: GroupId,
+) -> Result<Manifest<FileTotals>, ReadError> {
+    read_as(store, job, checkpoint, group)
+}
+
+/// A checkpoint of which nothing is known yet.
+pub(crate) fn unknown_state(id: &CheckpointId) -> CheckpointState {
+    CheckpointState {
         id: id.clone(),
         sequence: 0,
         ranks: 0,
@@ -558,54 +765,26 @@ pub fn state(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<Checkp
         created_unix_ms: u64::MAX,
         elapsed_ms: 0,
         references: Vec::new(),
+        written_unix_ms: i64::MIN,
         problems: Vec::new(),
-        is_pruned: entries.iter().any(|entry| entry.name == PRUNED),
+        is_pruned: false,
         is_damaged: false,
-    };
-    let mut there: Vec<u32> = Vec::new();
-    for group in entries.iter().filter_map(|entry| group_of_manifest(&entry.name)) {
-        match read_manifest(store, job, id, group) {
-            Err(ReadError::Missing { .. }) => {} // removed meanwhile
-            Err(error) => {
-                found.is_damaged = true;
-                found.problems.push(error.to_string());
-            }
-            Ok(manifest) if there.is_empty() || found.agrees(&manifest) => {
-                there.push(group.0);
-                found.add(manifest);
-            }
-            Ok(manifest) => {
-                found.sequence = found.sequence.max(manifest.sequence);
-                found.references.extend(manifest.references);
-                found.problems.push(format!(
-                    "{} was saved by another run, or with other numbers of ranks and groups, than those before it",
-                    dir.join(manifest_name(group)).display()
-                ));
-            }
-        }
+        is_unreadable: false,
+        bad: None,
     }
-    there.sort_unstable();
-    if let Some(missing) = missing_groups(&there, found.groups) {
-        found.problems.push(missing);
-    }
-    if there.is_empty() {
-        found.created_unix_ms = 0;
-    }
-    found.references.sort_by(|a, b| (&a.checkpoint, a.group).cmp(&(&b.checkpoint, b.group)));
-    found.references.dedup();
-    Ok(found)
 }
 
 impl CheckpointState {
-    fn agrees(&self, manifest: &Manifest) -> bool {
+    pub(crate) fn agrees(&self, manifest: &Manifest<FileTotals>) -> bool {
         (self.ranks, self.groups, self.group_size, self.run.as_str())
             == (manifest.ranks, manifest.groups, manifest.group_size, manifest.run.as_str())
     }
 
-    fn add(&mut self, manifest: Manifest) {
+    pub(crate) fn add(&mut self, manifest: Manifest<FileTotals>) {
         self.sequence = self.sequence.max(manifest.sequence);
-        self.files += manifest.files.len() as u64;
-        self.file_bytes = self.file_bytes.saturating_add(manifest.file_bytes());
+        self.files += manifest.files.files;
+        self.file_bytes = self.file_bytes.saturating_add(manifest.files.bytes);
+        self.written_unix_ms = self.written_unix_ms.max(manifest.written_unix_ms);
         (self.ranks, self.groups, self.group_size) = (manifest.ranks, manifest.groups, manifest.group_size);
         self.run = manifest.run;
         self.scheme = manifest.scheme;
@@ -619,14 +798,14 @@ impl CheckpointState {
 }
 
 /// The group of a manifest's name, if it is the name that we write.
-fn group_of_manifest(name: &str) -> Option<GroupId> {
+pub(crate) fn group_of_manifest(name: &str) -> Option<GroupId> {
     let number = name.strip_prefix("group-")?.strip_suffix(MANIFEST_SUFFIX)?;
     let group = GroupId(number.parse().ok()?);
     (manifest_name(group) == name).then_some(group)
 }
 
 /// "groups 0, 3-7 of 12 are not committed". `there` is sorted.
-fn missing_groups(there: &[u32], groups: u32) -> Option<String> {
+pub(crate) fn missing_groups(there: &[u32], groups: u32) -> Option<String> {
     if there.is_empty() {
         return Some("no group is committed".into());
     }

@@ -36,13 +36,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
             table.row([
                 job.to_string(),
                 state.id.to_string(),
-                match &state {
-                    state if state.is_complete() => "complete",
-                    CheckpointState { is_pruned: true, .. } => "pruned",
-                    CheckpointState { is_damaged: true, .. } => "damaged",
-                    _ => "incomplete",
-                }
-                .into(),
+                state.condition().to_string(),
                 state.ranks.to_string(),
                 state.files.to_string(),
                 human_bytes(state.file_bytes),
@@ -68,9 +62,12 @@ fn to_json(job: &str, state: &CheckpointState) -> serde_json::Value {
     serde_json::json!({
         "job": job,
         "checkpoint": state.id,
+        "state": state.condition(),
         "complete": state.is_complete(),
         "pruned": state.is_pruned,
         "damaged": state.is_damaged,
+        "unreadable": state.is_unreadable,
+        "bad": state.bad,
         "problems": state.problems,
         "sequence": state.sequence,
         "ranks": state.ranks,
@@ -80,6 +77,7 @@ fn to_json(job: &str, state: &CheckpointState) -> serde_json::Value {
         "file_bytes": state.file_bytes,
         "raw_bytes": state.raw_bytes,
         "stored_bytes": state.stored_bytes,
+        "written_unix_ms": state.written_unix_ms,
         "created_unix_ms": state.created_unix_ms,
         "elapsed_ms": state.elapsed_ms,
         "scheme": state.scheme.name(),

@@ -149,6 +149,9 @@ fn candidates<'a>(
     let first = match &args.checkpoint {
         None => 0,
         Some(wanted) => match all.iter().position(|state| state.id == *wanted) {
+            Some(position) if all[position].is_pruned => {
+                bail!("{wanted} was removed by prune; `mcr list` shows what is there")
+            }
             Some(position) => position,
             None => bail!("job {job} has no checkpoint {wanted}; `mcr list` shows those it has"),
         },

@@ -5,6 +5,7 @@ use crate::common::{layout_of, now_unix_ms, threads_of};
 use crate::local::LocalSource;
 use crate::output::{Progress, Table, human_rate, human_time, print, print_json, ratio};
 use crate::proof::{Leased, NotProven, Provers};
+use crate::prune::prune_after;
 use anyhow::{Context, bail};
 use mcr_anc::budget::Budget;
 use mcr_anc::flush::{Flush, FlushError, FlushOptions, Spare, flush_checkpoint, least_budget};
@@ -91,7 +92,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
             save.flush_all(captured, &progress).map(|never| match never {})
         })
     };
-    save_all().or_else(|error| {
+    let saved = save_all().or_else(|error| {
         if !error.is::<NotProven>() {
             return Err(error);
         }
@@ -100,7 +101,9 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         eprintln!("mcr: {error:#}; once more, with a proof for each before anything else");
         verdicts.prove_at_once();
         save_all()
-    })
+    })?;
+    prune_after(&store, &job, args.keep.rules())?;
+    Ok(saved)
 }
 
 fn job_of(args: &SaveArgs, dir: &Path) -> anyhow::Result<JobId> {

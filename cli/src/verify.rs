@@ -15,14 +15,21 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         Some(id) => vec![manifest::state(&store, &job, id)?],
         None => manifest::list(&store, &job)?
             .into_iter()
-            .filter(|state| state.is_complete() || (state.is_damaged && !state.is_pruned))
+            .filter(|state| state.is_complete() || ((state.is_damaged || state.is_unreadable) && !state.is_pruned))
             .collect(),
     };
+    if let (Some(id), [state]) = (&args.checkpoint, states.as_slice())
+        && state.is_pruned
+    {
+        anyhow::bail!(
+            "{id} was removed by prune; containers that other checkpoints refer to are all that is left of it"
+        );
+    }
     if states.is_empty() && !args.json {
         print("no complete checkpoint\n");
     }
     let (mut good, mut lines) = (true, Vec::new());
-    for CheckpointState { id, raw_bytes, .. } in states {
+    for CheckpointState { id, raw_bytes, is_unreadable, .. } in states {
         let started = Instant::now();
         let progress = Progress::new("verifying", args.json);
         progress.message(id.to_string());
@@ -48,7 +55,11 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
             }));
             continue;
         }
-        let verdict = if report.is_good() { "good" } else { "DAMAGED" };
+        let verdict = match (report.is_good(), is_unreadable) {
+            (true, _) => "good",
+            (false, true) => "CANNOT BE READ just now",
+            (false, false) => "DAMAGED",
+        };
         print(&format!(
             "{id}: {verdict}; {} files of {} groups, {} segments, {} in {} ({})\n",
             report.files,

@@ -8,4 +8,5 @@ mod daemons;
 mod full_disk;
 mod kills;
 mod looking_back;
+mod pruning;
 mod support;
