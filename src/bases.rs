@@ -14,6 +14,7 @@ use crate::ids::{Digest, JobId};
 use crate::manifest::Manifest;
 use crate::merge::Layout;
 use crate::plan::{Piece, SegmentPlan};
+use crate::reuse::DEPENDENTS_MAX;
 use crate::store::Store;
 use crate::units::RawBytes;
 use std::collections::HashMap;
@@ -81,9 +82,18 @@ impl Bases {
             let mut older: Vec<u32> = index.segments().iter().filter_map(|s| Some(s.base()?.reference)).collect();
             older.sort_unstable();
             older.dedup();
-            let older: Vec<_> = older.iter().map(|&n| Arc::clone(&index.references()[n as usize])).collect();
+            let known = newest.known_containers();
+            let is_full = |container: &ContainerRef| {
+                known.iter().any(|known| known.container == *container && known.dependents >= DEPENDENTS_MAX)
+            };
+            let older = older.iter().map(|&n| Arc::clone(&index.references()[n as usize]));
+            let older: Vec<_> = older.filter(|container| !is_full(container)).collect();
             for container in older {
-                holders.push(open(container)?);
+                let holder = open(container)?;
+                // What is left of a repacked one is what was needed before, not what may be a base now.
+                if !holder.reader.is_repacked() {
+                    holders.push(holder);
+                }
             }
         }
         Ok(Self { holders })

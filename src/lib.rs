@@ -54,7 +54,7 @@
 //!
 //! | # | step | where | function | gives |
 //! |---|---|---|---|---|
-//! | 1 | choose | `src/manifest.rs` | [`manifest::list`] | [`manifest::CheckpointState`], newest first; only complete ones count |
+//! | 1 | choose | `src/manifest.rs` | [`manifest::list`] | [`manifest::CheckpointState`], newest first; only complete ones count. `src/looking.rs` looks at each |
 //! | 1b | decide | `cli/src/decide.rs` | `role`, `decide` | [`incarnation::Incarnation`]: the first node of a start decides, the others follow |
 //! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the container's index, and those of older containers that it refers to |
 //! | 3 | read | `src/container/reader.rs` | [`container::ContainerReader::read_segment`] | [`container::StoredSegment`], its checksum compared |
@@ -84,7 +84,8 @@
 //! - From `mcr-anc`: HDF5 and the application's files; it knows variables. From `mcr-cnc`: containers and the
 //!   store; it knows files and frames.
 //! - Outside [`store`]: making, renaming or syncing a file on the parallel file system. `.clippy.toml` refuses the calls.
-//! - Changing a committed file. It is only deleted, and only by [`prune::prune`], which keeps what others refer to.
+//! - Changing a committed file. It is only deleted, and only by [`prune::prune`], which keeps what others refer to; what stays of a
+//!   pruned checkpoint is replaced as a whole by something smaller ([`repack::repack`]).
 //! - Generated wire types beyond `anc/src/serve.rs`, `anc/src/hub.rs`, `anc/src/fetch.rs` and the agent's links. What they
 //!   carry becomes our own types, checked, in `proto/src/convert.rs`.
 //!
@@ -114,10 +115,14 @@ pub mod gathered;
 pub mod header;
 pub mod ids;
 pub mod incarnation;
+mod looking;
 pub mod manifest;
+pub mod marks;
 pub mod merge;
 pub mod plan;
 pub mod prune;
+pub mod repack;
+pub mod retention;
 pub mod reuse;
 pub mod slabs;
 pub mod store;

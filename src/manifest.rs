@@ -13,6 +13,7 @@ use crate::incarnation::{self, Incarnation, Incarnations};
 use crate::plan::Scheme;
 use crate::store::{Advice, Store, StoreError, TempFile, create_dirs, visible};
 use crate::units::{RawBytes, StoredBytes};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -24,14 +25,14 @@ pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 /// A directory with a file of this name was pruned; what is left in it, kept checkpoints refer to.
 pub(crate) const PRUNED: &str = "pruned";
 /// A directory with a file of this name is of a checkpoint that is not whole, whatever its manifests say; the text says why.
-const SPOILED: &str = "spoiled";
+pub(crate) const SPOILED: &str = "spoiled";
 /// The most bytes of that text.
 const SPOILED_BYTES_MAX: u64 = 1024;
 const MANIFEST_SUFFIX: &str = ".manifest";
 
 /// What a committed group says about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manifest {
+pub struct Manifest<Files = Vec<ManifestFile>> {
     /// The job.
     pub job: JobId,
     /// The checkpoint.
@@ -73,20 +74,54 @@ pub struct Manifest {
     pub container: ManifestContainer,
     /// Containers of older checkpoints that hold bytes of this group.
     pub references: Vec<ContainerRef>,
+    /// What is known of each of them, in the same order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub referred: Vec<Referred>,
     /// In how many checkpoints in a row, this being the last, segments are coded with those of older ones.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub in_a_row: u32,
     /// What was chosen for its classes, and why; at most 64, of the largest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<Decision>,
-    /// The files of the group.
-    pub files: Vec<ManifestFile>,
+    /// The files of the group; [`FileTotals`] where only their number and length are wanted.
+    pub files: Files,
+}
+
+/// What a manifest knows of an older container that it refers to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Referred {
+    /// Length of the container when it was committed; 0 where that is not known.
+    pub bytes: u64,
+    /// How many checkpoints in a row refer to it, this being the last.
+    pub dependents: u32,
+}
+
+/// An older container that the next checkpoint may refer to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownContainer {
+    /// Which one.
+    pub container: ContainerRef,
+    /// Its length when it was committed; 0 where that is not known.
+    pub bytes: u64,
+    /// How many checkpoints in a row refer to it already.
+    pub dependents: u32,
 }
 
 impl Manifest {
-    /// Where its checkpoint stands in the order, as far as this group tells.
-    pub fn place(&self) -> Place {
-        Place { incarnation: self.incarnation, written_unix_ms: self.written_unix_ms }
+    /// The containers that the next checkpoint of the group may refer to: this one's own, then those that it refers to.
+    pub fn known_containers(&self) -> Vec<KnownContainer> {
+        let own = ContainerRef {
+            checkpoint: self.checkpoint.clone(),
+            group: self.group,
+            digest: self.container.digest,
+            index_digest: self.container.index_digest,
+        };
+        let own = KnownContainer { container: own, bytes: self.container.bytes, dependents: 0 };
+        let older = self.references.iter().enumerate().map(|(n, container)| {
+            let Referred { bytes, dependents } = self.referred.get(n).copied().unwrap_or_default();
+            KnownContainer { container: container.clone(), bytes, dependents: dependents.max(1) }
+        });
+        [own].into_iter().chain(older).collect()
     }
 
     /// Bytes of the group's files together.
@@ -137,6 +172,71 @@ pub struct Place {
     pub written_unix_ms: i64,
 }
 
+/// The files of a manifest, as a list or only counted.
+pub trait Files: DeserializeOwned {
+    /// Their number and length.
+    fn totals(&self) -> FileTotals;
+}
+
+/// How many files a manifest lists, and how long they are together: what a list of checkpoints needs of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileTotals {
+    /// How many.
+    pub files: u64,
+    /// Bytes of all of them.
+    pub bytes: u64,
+    /// The lowest and the highest rank that wrote one.
+    ranks: Option<(u32, u32)>,
+}
+
+impl FileTotals {
+    fn add(&mut self, rank: u32, bytes: u64) {
+        self.files += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.ranks = Some(self.ranks.map_or((rank, rank), |(low, high)| (low.min(rank), high.max(rank))));
+    }
+}
+
+impl Files for FileTotals {
+    fn totals(&self) -> FileTotals {
+        *self
+    }
+}
+
+impl Files for Vec<ManifestFile> {
+    fn totals(&self) -> FileTotals {
+        let mut totals = FileTotals::default();
+        self.iter().for_each(|file| totals.add(file.rank.0, file.bytes));
+        totals
+    }
+}
+
+impl<'a> Deserialize<'a> for FileTotals {
+    fn deserialize<D: serde::Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
+        /// Of a file only this; its path and digest are not even copied.
+        #[derive(Deserialize)]
+        struct Counted {
+            rank: u32,
+            bytes: u64,
+        }
+        struct Counting;
+        impl<'a> serde::de::Visitor<'a> for Counting {
+            type Value = FileTotals;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a list of files")
+            }
+            fn visit_seq<A: serde::de::SeqAccess<'a>>(self, mut files: A) -> Result<FileTotals, A::Error> {
+                let mut totals = FileTotals::default();
+                while let Some(Counted { rank, bytes }) = files.next_element()? {
+                    totals.add(rank, bytes);
+                }
+                Ok(totals)
+            }
+        }
+        from.deserialize_seq(Counting)
+    }
+}
+
 /// What a manifest says and the container does not know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestDraft {
@@ -158,6 +258,8 @@ pub struct ManifestDraft {
     pub elapsed_ms: u64,
     /// In how many checkpoints in a row, this being the last, segments are coded with those of older ones.
     pub in_a_row: u32,
+    /// What is known of the containers that it may refer to ([`Manifest::known_containers`] of the checkpoint before).
+    pub known: Vec<KnownContainer>,
     /// What was chosen for its classes, and why.
     pub decisions: Vec<Decision>,
 }
@@ -171,7 +273,7 @@ pub fn manifest_name(group: GroupId) -> String {
     format!("group-{:04}{MANIFEST_SUFFIX}", group.0)
 }
 
-fn manifest_path(job: &JobId, checkpoint: &CheckpointId, group: GroupId) -> PathBuf {
+pub(crate) fn manifest_path(job: &JobId, checkpoint: &CheckpointId, group: GroupId) -> PathBuf {
     checkpoint_dir(job, checkpoint).join(manifest_name(group))
 }
 
@@ -201,6 +303,12 @@ pub fn write(
         modified_ns: file.modified_ns,
         digest: file.digest,
     };
+    let referred = |reference: &ContainerRef| {
+        let known = draft.known.iter().find(|known| known.container == *reference);
+        let Some(KnownContainer { bytes, dependents, .. }) = known else { return Referred { bytes: 0, dependents: 1 } };
+        Referred { bytes: *bytes, dependents: dependents.saturating_add(1) }
+    };
+    let referred = index.references().iter().map(|reference| referred(reference)).collect();
     let manifest = Manifest {
         incarnation: draft.incarnation,
         ranks: draft.ranks,
@@ -219,6 +327,7 @@ pub fn write(
         stored_bytes: StoredBytes(bytes),
         container: ManifestContainer { name: container_name(group), bytes, digest, index_digest },
         references: index.references().iter().map(|reference| ContainerRef::clone(reference)).collect(),
+        referred,
         in_a_row: draft.in_a_row,
         decisions: draft.decisions,
         files: index.files().iter().map(file).collect(),
@@ -252,9 +361,17 @@ pub fn commit(
         return Err(StoreError::Contents { path, what: "it is not of the container that was sealed".into() });
     }
     // A reference to what was pruned meanwhile must not become a promise.
-    for reference in &manifest.references {
+    for (n, reference) in (0u32..).zip(&manifest.references) {
         let older = container_path(job, &reference.checkpoint, reference.group);
-        store.open(&older).map_err(ReadError::from_store)?;
+        let bytes = store.stat(&older).map_err(ReadError::from_store)?.bytes;
+        if crate::repack::is_repacked(store, &older, bytes)? {
+            let older = ContainerReader::open(store, job, &reference.checkpoint, reference.group)?;
+            if !older.holds_all(&summary.index, n) {
+                let (path, part) = (older.path().into(), "the table of what is kept");
+                let what = "prune took out of it what this checkpoint needs".into();
+                return Err(ReadError::Invalid { path, part, what }.into());
+            }
+        }
     }
     check_not_committed(store, job, checkpoint, manifest.group)?;
     store.rename(temp.path(), &path)?;
@@ -312,14 +429,21 @@ fn is_referred_to(states: &[CheckpointState], checkpoint: &CheckpointId, group: 
     states.iter().flat_map(|s| &s.references).any(|r| r.checkpoint == *checkpoint && r.group == group)
 }
 
-impl Manifest {
+impl<F> Manifest<F> {
+    /// Where its checkpoint stands in the order, as far as this group tells.
+    pub fn place(&self) -> Place {
+        Place { incarnation: self.incarnation, written_unix_ms: self.written_unix_ms }
+    }
+}
+
+impl<F: Files> Manifest<F> {
     /// Which rule is broken, if one is.
     fn check(&self) -> Result<(), String> {
         let Some(grouping) = Grouping::new(self.ranks, self.group_size) else {
             return Err(format!("{} ranks in groups of {}", self.ranks, self.group_size));
         };
         let ranks = grouping.ranks_of(self.group);
-        let stray = |file: &&ManifestFile| !ranks.contains(&file.rank.0);
+        let stray = |&(low, high): &(u32, u32)| low < ranks.start || high >= ranks.end;
         match () {
             () if grouping.groups() != self.groups => Err(format!("{} groups", self.groups)),
             () if ranks.is_empty() => Err(format!("{} of {}", self.group, self.groups)),
@@ -329,13 +453,17 @@ impl Manifest {
             () if self.container.name != container_name(self.group) => {
                 Err(format!("its container is {:?}", self.container.name))
             }
-            () => match self.files.iter().find(stray) {
-                Some(file) => Err(format!("{} is of {}, which is not in {}", file.path, file.rank, self.group)),
+            () => match self.files.totals().ranks.filter(stray) {
+                Some((low, high)) => {
+                    Err(format!("it lists files of ranks {low} to {high}, which are not all in {}", self.group))
+                }
                 None => Ok(()),
             },
         }
     }
+}
 
+impl Manifest {
     /// The whole text, with its last line.
     fn to_text(&self) -> Result<String, String> {
         let json = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
@@ -347,6 +475,12 @@ impl Manifest {
 
     /// Reads the text of a manifest. `path` is for messages.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, ReadError> {
+        Self::parse_text(text, path)
+    }
+}
+
+impl<F: Files> Manifest<F> {
+    fn parse_text(text: &[u8], path: &Path) -> Result<Self, ReadError> {
         let path = || path.to_path_buf();
         let invalid = |what: String| ReadError::Invalid { path: path(), part: "the manifest", what };
         let Some(rest) = text.strip_prefix(b"mcr-manifest ") else {
@@ -397,6 +531,15 @@ pub fn read_manifest(
     checkpoint: &CheckpointId,
     group: GroupId,
 ) -> Result<Manifest, ReadError> {
+    read_as(store, job, checkpoint, group)
+}
+
+fn read_as<F: Files>(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    group: GroupId,
+) -> Result<Manifest<F>, ReadError> {
     let relative = manifest_path(job, checkpoint, group);
     let file = store.open(&relative).map_err(ReadError::from_store)?;
     let path = store.root().join(relative);
@@ -407,7 +550,7 @@ pub fn read_manifest(
     }
     let mut text = vec![0; len as usize];
     file.read_at(0, &mut text).map_err(|source| ReadError::Io { path: path.clone(), offset: 0, len, source })?;
-    let manifest = Manifest::parse(&text, &path)?;
+    let manifest = Manifest::<F>::parse_text(&text, &path)?;
     let (found, expected) = ((&manifest.job, &manifest.checkpoint, manifest.group), (job, checkpoint, group));
     if found != expected {
         let show = |(job, checkpoint, group): (&JobId, &CheckpointId, GroupId)| format!("{job}/{checkpoint}, {group}");
@@ -463,7 +606,8 @@ pub struct CheckpointState {
     pub problems: Vec<String>,
     /// Whether it was pruned, and stands here only for what others refer to.
     pub is_pruned: bool,
-    /// Whether a manifest is there that cannot be read: unlike one that is missing, it was committed once.
+    /// Whether something of it is there that cannot be used, or a container is missing that a manifest names: unlike a group
+    /// that is missing, it was committed once.
     pub is_damaged: bool,
     /// Why it cannot be known that all of its files are of one step, if it cannot.
     pub doubt: Option<String>,
@@ -471,12 +615,71 @@ pub struct CheckpointState {
     pub is_dead: bool,
     /// Whether the newest incarnation went on from an older checkpoint although this one was whole.
     pub is_set_aside: bool,
+    /// Whether something of it could not be read just now, or asks for a newer build: it may be whole, and nobody knows.
+    pub is_unreadable: bool,
+    /// Why somebody marked it as bad ([`mark_bad`](crate::marks::mark_bad)), if somebody did.
+    pub bad: Option<String>,
+}
+
+/// In one word, what a checkpoint is for a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Condition {
+    /// It exists, and metadata says that it can be restored.
+    Complete,
+    /// It can be restored, and somebody marked it as bad: only who asks for it gets it.
+    Bad,
+    /// A group was not committed.
+    Incomplete,
+    /// It was committed and cannot be restored: something is missing, cut or changed.
+    Damaged,
+    /// Something of it cannot be read just now. It may be whole: this is no reason to take an older one, nor to remove it.
+    Unreadable,
+    /// It was removed by prune; containers that others refer to are left.
+    Pruned,
+    /// A newer incarnation began before it was whole: it never becomes complete.
+    Dead,
+}
+
+impl Condition {
+    /// The word that `mcr list` prints.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Bad => "bad",
+            Self::Incomplete => "incomplete",
+            Self::Damaged => "damaged",
+            Self::Unreadable => "unreadable",
+            Self::Pruned => "pruned",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+impl std::fmt::Display for Condition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 impl CheckpointState {
-    /// Whether it exists, in the sense of FORMAT.md.
+    /// Whether it exists, in the sense of FORMAT.md, and can be restored as far as metadata tells. One that was marked as bad
+    /// is complete too: [`CheckpointState::condition`] tells them apart.
     pub fn is_complete(&self) -> bool {
         self.problems.is_empty()
+    }
+
+    /// What it is, in one word.
+    pub fn condition(&self) -> Condition {
+        match () {
+            () if self.is_pruned => Condition::Pruned,
+            () if self.is_unreadable => Condition::Unreadable,
+            () if self.is_damaged => Condition::Damaged,
+            () if self.is_dead => Condition::Dead,
+            () if !self.problems.is_empty() => Condition::Incomplete,
+            () if self.bad.is_some() => Condition::Bad,
+            () => Condition::Complete,
+        }
     }
 }
 
@@ -497,24 +700,18 @@ pub fn list(store: &dyn Store, job: &JobId) -> Result<Vec<CheckpointState>, Read
         other => other?,
     };
     let incarnations = Incarnations::load(store, job)?;
-    let mut states = Vec::with_capacity(ids.len());
-    for id in ids {
-        match state_of(store, job, &id) {
-            Err(ReadError::Missing { .. }) => {} // removed meanwhile
-            Err(error) => return Err(error),
-            Ok(mut state) => {
-                if let Some(place) = state.place {
-                    state.judge(place, incarnations.ended_by(place.incarnation), incarnations.newest());
-                }
-                states.push(state);
-            }
+    let mut states = crate::looking::look_at_all(store, job, ids)?;
+    for state in &mut states {
+        if let Some(place) = state.place {
+            state.judge(place, incarnations.ended_by(place.incarnation), incarnations.newest());
         }
     }
     let by_name =
         |a: &CheckpointState, b: &CheckpointState| natural_cmp(a.id.as_str().as_bytes(), b.id.as_str().as_bytes());
     states.sort_by(|a, b| b.place.cmp(&a.place).then_with(|| by_name(b, a)));
     // Of one whose manifests are all damaged only the name is left to say how old it is.
-    let (mut placed, nameless): (Vec<_>, Vec<_>) = states.into_iter().partition(|s| s.place.is_some() || !s.is_damaged);
+    let is_placed = |s: &CheckpointState| s.place.is_some() || !(s.is_damaged || s.is_unreadable);
+    let (mut placed, nameless): (Vec<_>, Vec<_>) = states.into_iter().partition(is_placed);
     for state in nameless {
         let older = placed.iter().position(|other| by_name(other, &state).is_lt());
         placed.insert(older.unwrap_or(placed.len()), state);
@@ -548,7 +745,7 @@ pub fn spoil(store: &dyn Store, job: &JobId, id: &CheckpointId, why: &str) -> Re
 }
 
 /// What the mark of a checkpoint that is not whole says.
-fn spoiled(store: &dyn Store, dir: &Path) -> String {
+pub(crate) fn spoiled(store: &dyn Store, dir: &Path) -> String {
     let read = || {
         let file = store.open(&dir.join(SPOILED)).ok()?;
         let mut text = vec![0; file.len().min(SPOILED_BYTES_MAX) as usize];
@@ -601,9 +798,9 @@ pub fn free_generation(store: &dyn Store, job: &JobId, label: &CheckpointId) -> 
     Ok(id)
 }
 
-/// One checkpoint as its directory shows it.
+/// One checkpoint as its directory shows it, with the containers that it refers to.
 pub fn state(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<CheckpointState, ReadError> {
-    let mut state = state_of(store, job, id)?;
+    let mut state = crate::looking::look_at(store, job, id)?;
     if let Some(place) = state.place {
         let next = incarnation::ended_by(store, job, place.incarnation)?;
         let newest = if next.is_some() { incarnation::newest(store, job)? } else { None };
@@ -612,10 +809,19 @@ pub fn state(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<Checkp
     Ok(state)
 }
 
-fn state_of(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<CheckpointState, ReadError> {
-    let dir = checkpoint_dir(job, id);
-    let entries = store.list_dir(&dir).map_err(ReadError::from_store)?;
-    let mut found = CheckpointState {
+/// The manifest of one group without its list of files.
+pub(crate) fn read_head(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    group: GroupId,
+) -> Result<Manifest<FileTotals>, ReadError> {
+    read_as(store, job, checkpoint, group)
+}
+
+/// A checkpoint of which nothing is known yet.
+pub(crate) fn unknown_state(id: &CheckpointId) -> CheckpointState {
+    CheckpointState {
         id: id.clone(),
         place: None,
         ranks: 0,
@@ -631,51 +837,18 @@ fn state_of(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<Checkpo
         elapsed_ms: 0,
         references: Vec::new(),
         problems: Vec::new(),
-        is_pruned: entries.iter().any(|entry| entry.name == PRUNED),
+        is_pruned: false,
         is_damaged: false,
         doubt: None,
         is_dead: false,
         is_set_aside: false,
-    };
-    let mut there: Vec<u32> = Vec::new();
-    for group in entries.iter().filter_map(|entry| group_of_manifest(&entry.name)) {
-        match read_manifest(store, job, id, group) {
-            Err(ReadError::Missing { .. }) => {} // removed meanwhile
-            Err(error) => {
-                found.is_damaged = true;
-                found.problems.push(error.to_string());
-            }
-            Ok(manifest) if there.is_empty() || found.agrees(&manifest) => {
-                there.push(group.0);
-                found.add(manifest);
-            }
-            Ok(manifest) => {
-                found.place = found.place.max(Some(manifest.place()));
-                found.references.extend(manifest.references);
-                found.problems.push(format!(
-                    "{} is of another incarnation, or of other numbers of ranks and groups, than those before it",
-                    dir.join(manifest_name(group)).display()
-                ));
-            }
-        }
+        is_unreadable: false,
+        bad: None,
     }
-    if entries.iter().any(|entry| entry.name == SPOILED) {
-        found.problems.push(spoiled(store, &dir));
-    }
-    there.sort_unstable();
-    if let Some(missing) = missing_groups(&there, found.groups) {
-        found.problems.push(missing);
-    }
-    if there.is_empty() {
-        found.created_unix_ms = 0;
-    }
-    found.references.sort_by(|a, b| (&a.checkpoint, a.group).cmp(&(&b.checkpoint, b.group)));
-    found.references.dedup();
-    Ok(found)
 }
 
 impl CheckpointState {
-    fn agrees(&self, manifest: &Manifest) -> bool {
+    pub(crate) fn agrees(&self, manifest: &Manifest<FileTotals>) -> bool {
         (self.ranks, self.groups, self.group_size) == (manifest.ranks, manifest.groups, manifest.group_size)
             && self.place.is_none_or(|place| place.incarnation == manifest.incarnation)
     }
@@ -690,10 +863,10 @@ impl CheckpointState {
         }
     }
 
-    fn add(&mut self, manifest: Manifest) {
+    pub(crate) fn add(&mut self, manifest: Manifest<FileTotals>) {
         self.place = self.place.max(Some(manifest.place()));
-        self.files += manifest.files.len() as u64;
-        self.file_bytes = self.file_bytes.saturating_add(manifest.file_bytes());
+        self.files += manifest.files.files;
+        self.file_bytes = self.file_bytes.saturating_add(manifest.files.bytes);
         (self.ranks, self.groups, self.group_size) = (manifest.ranks, manifest.groups, manifest.group_size);
         self.scheme = manifest.scheme;
         self.profile = manifest.profile;
@@ -707,14 +880,14 @@ impl CheckpointState {
 }
 
 /// The group of a manifest's name, if it is the name that we write.
-fn group_of_manifest(name: &str) -> Option<GroupId> {
+pub(crate) fn group_of_manifest(name: &str) -> Option<GroupId> {
     let number = name.strip_prefix("group-")?.strip_suffix(MANIFEST_SUFFIX)?;
     let group = GroupId(number.parse().ok()?);
     (manifest_name(group) == name).then_some(group)
 }
 
 /// "groups 0, 3-7 of 12 are not committed". `there` is sorted.
-fn missing_groups(there: &[u32], groups: u32) -> Option<String> {
+pub(crate) fn missing_groups(there: &[u32], groups: u32) -> Option<String> {
     if there.is_empty() {
         return Some("no group is committed".into());
     }

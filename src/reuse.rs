@@ -12,6 +12,9 @@ use crate::units::RawBytes;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// How many checkpoints in a row refer to one container at most: a bad bit in it takes so many, and no more.
+pub const DEPENDENTS_MAX: u32 = 8;
+
 /// What the previous checkpoint of a group holds, by digest.
 #[derive(Clone, Debug, Default)]
 pub struct ReuseIndex {
@@ -35,7 +38,8 @@ impl ReuseIndex {
     /// What a committed group holds, itself or by reference. Always leads to the container that really has the bytes.
     ///
     /// At most 16 older containers are referred to; of more, those are left out that bring least, and what they hold is
-    /// stored anew. So chains of references do not grow, and old containers become free.
+    /// stored anew. So chains of references do not grow, and old containers become free. The same happens where
+    /// [`DEPENDENTS_MAX`] checkpoints depend on a container already.
     pub fn load(store: &dyn Store, job: &JobId, manifest: &Manifest) -> Result<Self, ReadError> {
         let reader = ContainerReader::open(store, job, &manifest.checkpoint, manifest.group)?;
         let (recorded, found) = (manifest.container.index_digest, reader.index_digest());
@@ -67,6 +71,11 @@ impl ReuseIndex {
                 *brings = brings.saturating_add(header.raw_bytes.0);
             }
         }
+        let known = manifest.known_containers();
+        let is_full = |container: &ContainerRef| {
+            known.iter().any(|known| known.container == *container && known.dependents >= DEPENDENTS_MAX)
+        };
+        by_digest.retain(|_, held| !is_full(&containers[held.container as usize]));
         if containers.len() > REFERENCES_MAX {
             // The container itself is the youngest, and stays.
             let mut others: Vec<usize> = (1..containers.len()).collect();

@@ -7,6 +7,7 @@ use crate::rate::StoreSpeed;
 use mcrengine::classify::Naming;
 use mcrengine::codec::{Profile, cores};
 use mcrengine::plan::{PlanOptions, Scheme};
+use mcrengine::retention::{Rules, duration_ms};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -72,6 +73,19 @@ pub struct AncOptions {
     /// How long the aggregator may take to end: until then it goes on with what agents have announced or may still announce.
     /// Default 20, which is inside SLURM's KillWait of 30 s.
     pub drain_seconds: u64,
+    /// After a checkpoint is complete keep so many of the newest of its job. Default 0: this rule keeps none. Without any rule
+    /// nothing is removed.
+    pub keep: u32,
+    /// Keep what was written within this time before the newest, as in `30min`, `2h`, `1d12h`. Default: none.
+    pub keep_within: String,
+    /// Keep the newest of each of so many hours. Default 0.
+    pub keep_hourly: u32,
+    /// The same for days. Default 0.
+    pub keep_daily: u32,
+    /// The same for weeks. Default 0.
+    pub keep_weekly: u32,
+    /// The same for months. Default 0.
+    pub keep_monthly: u32,
 }
 
 /// Whether checkpoints are coded with older ones.
@@ -111,6 +125,12 @@ impl Default for AncOptions {
             spread_seconds: 600,
             flushes: 2,
             drain_seconds: 20,
+            keep: 0,
+            keep_within: String::new(),
+            keep_hourly: 0,
+            keep_daily: 0,
+            keep_weekly: 0,
+            keep_monthly: 0,
         }
     }
 }
@@ -149,6 +169,15 @@ fn wrong<T>(key: &'static str, found: impl ToString, expected: impl Into<String>
 }
 
 impl AncOptions {
+    /// Puts these rules in place of those that are written.
+    pub fn set_keep(&mut self, keep: &Rules) {
+        self.keep = keep.last;
+        self.keep_within =
+            if keep.within_ms == 0 { String::new() } else { format!("{}s", keep.within_ms.div_ceil(1000)) };
+        (self.keep_hourly, self.keep_daily) = (keep.hourly, keep.daily);
+        (self.keep_weekly, self.keep_monthly) = (keep.weekly, keep.monthly);
+    }
+
     fn budget_mib(&self) -> u64 {
         if self.budget_mib == 0 { self.profile.budget_mib() } else { self.budget_mib }
     }
@@ -246,6 +275,21 @@ impl AncOptions {
         if !(1..=64).contains(&self.flushes) {
             return wrong("anc.flushes", self.flushes, "it must be between 1 and 64");
         }
+        let within_ms = match self.keep_within.as_str() {
+            "" => 0,
+            text => match duration_ms(text) {
+                Ok(ms) => ms,
+                Err(_) => return wrong("anc.keep-within", text, "it must be a duration, as in 30min, 2h or 1d12h"),
+            },
+        };
+        let keep = Rules {
+            last: self.keep,
+            within_ms,
+            hourly: self.keep_hourly,
+            daily: self.keep_daily,
+            weekly: self.keep_weekly,
+            monthly: self.keep_monthly,
+        };
         let threads = match self.threads {
             0 => cores(),
             threads => threads,
@@ -279,6 +323,7 @@ impl AncOptions {
             fetch_deadline: Duration::from_secs(self.fetch_seconds),
             spread: Duration::from_secs(self.spread_seconds),
             flushes: self.flushes,
+            keep,
         };
         let drain = Duration::from_secs(self.drain_seconds);
         Ok(AncConfig { store: self.store.clone(), create: self.create, listen, hub, budget_bytes, drain })
@@ -302,7 +347,8 @@ mod tests {
 
     #[test]
     fn every_value_out_of_range_is_refused_by_name() {
-        let bad: [(&str, AncOptions); 10] = [
+        let bad: [(&str, AncOptions); 11] = [
+            ("anc.keep-within", AncOptions { keep_within: "2 hours".into(), ..options() }),
             ("anc.listen", AncOptions { listen: "here".into(), ..options() }),
             ("anc.group-size", AncOptions { group_size: 0, ..options() }),
             ("anc.ranks", AncOptions { ranks: Some(0), ..options() }),

@@ -284,6 +284,7 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
         created_unix_ms: flush.now_unix_ms,
         elapsed_ms: started.elapsed().as_millis() as u64,
         in_a_row: back.in_a_row(),
+        known: newest.as_ref().map(Manifest::known_containers).unwrap_or_default(),
         decisions,
     };
     let begun = Instant::now();

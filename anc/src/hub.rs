@@ -11,12 +11,14 @@ use crate::group::{Effect, Event, Key, Phase, Reason, Times, step};
 use crate::incarnation::{Claim, Currents, Refused};
 use crate::instance::{Instance, Written, choose_instance, spoil_instance};
 use crate::observe::Observer;
+use crate::retention::Retention;
 use crate::source::FetchError;
 use mcr_proto::v1;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank};
 use mcrengine::incarnation::{self, Draft};
 use mcrengine::manifest::{self, Manifest};
+use mcrengine::retention::Rules;
 use mcrengine::store::{Store, StoreError};
 use mcrengine::units::{RawBytes, StoredBytes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -55,6 +57,8 @@ pub struct HubOptions {
     pub spread: Duration,
     /// Flushes at a time.
     pub flushes: usize,
+    /// Which checkpoints of a job stay once one is complete; without any rule all.
+    pub keep: Rules,
 }
 
 /// What happened.
@@ -269,6 +273,8 @@ pub struct Hub {
     /// Jobs of which two go by one name: two sessions, and what is told.
     conflicts: BTreeMap<JobId, (u64, u64, String)>,
     draining: Option<Draining>,
+    /// Removes old checkpoints.
+    retention: Retention,
     /// Starts a flush; a test's own one decides itself when it ends, and how.
     launch: fn(FlushWork, mpsc::Sender<HubEvent>) -> std::io::Result<()>,
 }
@@ -281,7 +287,9 @@ impl Hub {
         budget: Arc<Budget>,
     ) -> (Self, mpsc::Sender<HubEvent>, mpsc::Receiver<HubEvent>) {
         let (events, receiver) = mpsc::channel(HUB_QUEUE);
+        let retention = Retention::new(Arc::clone(&store), options.keep.clone());
         let hub = Self {
+            retention,
             store,
             options,
             budget,
@@ -978,6 +986,10 @@ impl Hub {
                     raw_bytes = flushed.manifest.raw_bytes.0, stored_bytes = flushed.manifest.stored_bytes.0, elapsed_ms,
                     "committed group"
                 );
+                if flushed.exists && !flushed.was_there {
+                    let in_flight = self.running.iter().map(|key| key.label.clone()).collect();
+                    self.retention.completed(&key.job, in_flight);
+                }
                 self.step(key, Event::Flushed(flushed.id));
             }
             Err(error) => {

@@ -50,6 +50,7 @@ impl Site {
             fetch_deadline: Duration::from_secs(1),
             spread,
             flushes: 1,
+            keep: Default::default(),
         };
         let (mut hub, _, _) = Hub::new(Arc::new(MemoryStore::new()), options, Budget::new(1 << 20));
         hub.launch = |work, _| {

@@ -22,6 +22,7 @@ pub mod looking_back;
 pub mod observe;
 pub mod rate;
 pub mod restart;
+pub mod retention;
 pub mod serve;
 pub mod source;
 

@@ -36,7 +36,7 @@ pub enum Command {
     /// Read a checkpoint whole and prove that every file would come back
     #[command(after_help = exit::VERIFY)]
     Verify(VerifyArgs),
-    /// Delete all but the newest checkpoints
+    /// Delete checkpoints by rules or by name, or mark them as bad
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Prune(PruneArgs),
     /// Run the agent of a compute node
@@ -145,6 +145,8 @@ pub struct SaveArgs {
     /// Seconds to wait at most for another process that is saving the same group
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub wait: u64,
+    #[command(flatten)]
+    pub keep: KeepArgs,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -244,16 +246,56 @@ pub struct VerifyArgs {
     pub json: bool,
 }
 
+/// Which checkpoints stay. One that any of the rules keeps is kept, and so is the newest good one.
+#[derive(Clone, Debug, Default, Args)]
+pub struct KeepArgs {
+    /// Keep the newest N complete checkpoints
+    #[arg(long, visible_alias = "keep-last", value_name = "N")]
+    pub keep: Option<std::num::NonZeroU32>,
+    /// Keep what was written within this time before the newest: 45s, 30min, 2h, 1d12h, 6w, 3m (months), 1y
+    #[arg(long, value_name = "DURATION", value_parser = mcrengine::retention::duration_ms)]
+    pub keep_within: Option<u64>,
+    /// Keep the newest of each of the last N hours that have checkpoints
+    #[arg(long, value_name = "N")]
+    pub keep_hourly: Option<u32>,
+    /// The same for days (UTC)
+    #[arg(long, value_name = "N")]
+    pub keep_daily: Option<u32>,
+    /// The same for weeks
+    #[arg(long, value_name = "N")]
+    pub keep_weekly: Option<u32>,
+    /// The same for months
+    #[arg(long, value_name = "N")]
+    pub keep_monthly: Option<u32>,
+}
+
 #[derive(Debug, Args)]
 pub struct PruneArgs {
     #[command(flatten)]
     pub store: StoreArgs,
-    /// How many of the newest complete checkpoints stay
-    #[arg(long, value_name = "N")]
-    pub keep: std::num::NonZeroU32,
-    /// Delete incomplete checkpoints that are older than the newest complete one too
+    #[command(flatten)]
+    pub keep: KeepArgs,
+    /// Delete this checkpoint; may be given several times
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    pub drop: Vec<CheckpointId>,
+    /// Delete incomplete and damaged checkpoints that are older than the newest complete one too
     #[arg(long)]
     pub incomplete: bool,
+    /// Mark a checkpoint as bad: a restart passes it over unless it is named
+    #[arg(long, visible_alias = "bad", value_name = "ID", value_delimiter = ',')]
+    pub mark_bad: Vec<CheckpointId>,
+    /// Why it is bad
+    #[arg(long, value_name = "TEXT", default_value = "marked by hand")]
+    pub reason: String,
+    /// Take the mark of a bad checkpoint away
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    pub unmark: Vec<CheckpointId>,
+    /// Write anew what stays of a deleted checkpoint where less than this part of it is needed; 0: never
+    #[arg(long, value_name = "PERCENT", default_value_t = mcrengine::prune::REPACK_BELOW_PERCENT, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub repack_below: u32,
+    /// Only say what would be deleted
+    #[arg(long)]
+    pub dry_run: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -312,6 +354,8 @@ pub struct RunArgs {
     /// Seconds that the end may take: what was written is read, sent and committed until then [default: 20]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub drain_seconds: Option<u64>,
+    #[command(flatten)]
+    pub keep: KeepArgs,
     /// Log lines as JSON
     #[arg(long)]
     pub log_json: bool,

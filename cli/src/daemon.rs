@@ -83,6 +83,10 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     file.anc.store = args.store.unwrap_or(file.anc.store);
     file.anc.create |= args.create;
     file.anc.group_size = args.group_size.unwrap_or(file.anc.group_size);
+    let keep = args.keep.rules();
+    if !keep.is_empty() {
+        file.anc.set_keep(&keep);
+    }
     file.cnc.group_size = file.anc.group_size;
     file.cnc.watch = args.watch.or(file.cnc.watch);
     file.cnc.ranks = args.ranks.or(file.cnc.ranks);

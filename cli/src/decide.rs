@@ -78,7 +78,10 @@ impl<'a> Decider<'a> {
         if newest.identity == self.identity {
             let is_open = newest.is_restart && !has_committed(all, newest.number) && self.may_follow(newest)?;
             // What it decided may have turned out damaged since.
-            let is_good = newest.from.as_ref().is_none_or(|id| all.iter().any(|s| s.id == *id && s.is_complete()));
+            let is_good = newest
+                .from
+                .as_ref()
+                .is_none_or(|id| all.iter().any(|s| s.id == *id && s.is_complete() && s.bad.is_none()));
             return Ok(if is_open && is_good { Role::Follow(newest.clone()) } else { Role::Decide { after } });
         }
         if self.identity.is_empty() {

@@ -1,30 +1,173 @@
-//! `mcr prune`: deletes all but the newest checkpoints, never what a kept one refers to.
+//! `mcr prune`: deletes checkpoints by rules or by name, never what a kept one refers to; marks checkpoints as bad.
 
-use crate::args::PruneArgs;
-use crate::common::{one_job, open_store};
+use crate::args::{KeepArgs, PruneArgs};
+use crate::common::{now_unix_ms, one_job, open_store};
 use crate::output::{print, print_json};
-use mcrengine::prune::{PruneOptions, prune};
+use anyhow::{Context, bail};
+use mcrengine::ids::{CheckpointId, JobId};
+use mcrengine::manifest;
+use mcrengine::marks::{mark_bad, unmark_bad};
+use mcrengine::prune::{PruneOptions, Pruned, REPACK_BELOW_PERCENT, prune};
+use mcrengine::repack::Repacked;
+use mcrengine::retention::Rules;
+use mcrengine::store::Store;
+use mcrengine::units::{StoredBytes, human_bytes};
 use std::process::ExitCode;
 
+impl KeepArgs {
+    /// The rules that were asked for.
+    pub fn rules(&self) -> Rules {
+        Rules {
+            last: self.keep.map_or(0, std::num::NonZeroU32::get),
+            within_ms: self.keep_within.unwrap_or(0),
+            hourly: self.keep_hourly.unwrap_or(0),
+            daily: self.keep_daily.unwrap_or(0),
+            weekly: self.keep_weekly.unwrap_or(0),
+            monthly: self.keep_monthly.unwrap_or(0),
+        }
+    }
+}
+
+/// "1 checkpoint", "2 checkpoints".
+fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
+    let keep = args.keep.rules();
+    if keep.is_empty() && args.drop.is_empty() && args.mark_bad.is_empty() && args.unmark.is_empty() && !args.incomplete
+    {
+        bail!(
+            "say what stays (--keep N, --keep-within 2h, --keep-daily N, ...) or what goes (--drop ID, --incomplete)"
+        );
+    }
     let store = open_store(&args.store)?;
     let job = one_job(&store, &args.store)?;
-    let pruned =
-        prune(&store, &job, &PruneOptions { keep: args.keep, incomplete: args.incomplete, in_flight: Vec::new() })?;
-    let still_needed: Vec<String> = pruned.still_needed.iter().map(|(id, group)| format!("{id}, {group}")).collect();
+    check_names(&store, &job, args.drop.iter().chain(&args.mark_bad).chain(&args.unmark))?;
+    if !args.dry_run {
+        for id in &args.mark_bad {
+            mark_bad(&store, &job, id, &args.reason).with_context(|| format!("{id} cannot be marked"))?;
+        }
+        for id in &args.unmark {
+            unmark_bad(&store, &job, id).with_context(|| format!("the mark of {id} cannot be removed"))?;
+        }
+    }
+    let options = PruneOptions {
+        keep,
+        drop: args.drop.clone(),
+        incomplete: args.incomplete,
+        in_flight: Vec::new(),
+        dry_run: args.dry_run,
+        repack_below_percent: args.repack_below,
+        now_unix_ms: now_unix_ms(),
+    };
+    let prunes = !options.keep.is_empty() || !options.drop.is_empty() || options.incomplete;
+    let pruned = if prunes { prune(&store, &job, &options)? } else { Pruned::default() };
+    let code = if pruned.unreadable.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {
-        let removed = &pruned.checkpoints;
-        print_json(
-            &serde_json::json!({ "job": job, "removed": removed, "freed_bytes": pruned.freed_bytes, "still_needed": still_needed }),
-        )?;
-        return Ok(ExitCode::SUCCESS);
+        print_json(&serde_json::json!({
+            "job": job, "dry_run": args.dry_run, "removed": pruned.checkpoints, "freed_bytes": pruned.freed_bytes,
+            "still_needed": pruned.still_needed, "repacked": pruned.repacked, "not_repacked": pruned.not_repacked, "left_over": pruned.left_over, "unreadable": pruned.unreadable,
+            "marked_bad": args.mark_bad, "unmarked": args.unmark,
+        }))?;
+        return Ok(code);
     }
+    for id in &args.mark_bad {
+        print(&format!("{id} is marked as bad: a restart passes it over\n"))?;
+    }
+    for id in &args.unmark {
+        print(&format!("{id} is not marked as bad any more\n"))?;
+    }
+    if prunes {
+        print(&summary(&pruned, args.dry_run))?;
+    }
+    for unreadable in &pruned.unreadable {
+        let problems = unreadable.problems.join("; ");
+        eprintln!("mcr: {} cannot be read just now: {problems}", unreadable.checkpoint);
+    }
+    if !pruned.unreadable.is_empty() {
+        eprintln!(
+            "mcr: it may refer to anything, so nothing more was removed; try again once it can be read, or remove it too with --drop"
+        );
+    }
+    Ok(code)
+}
+
+/// After a save: removes what the rules do not keep, if there are any.
+pub fn prune_after(store: &dyn Store, job: &JobId, keep: Rules) -> anyhow::Result<()> {
+    if keep.is_empty() {
+        return Ok(());
+    }
+    let options = PruneOptions {
+        keep,
+        now_unix_ms: now_unix_ms(),
+        repack_below_percent: REPACK_BELOW_PERCENT,
+        ..PruneOptions::default()
+    };
+    let pruned =
+        prune(store, job, &options).context("everything was saved, but old checkpoints could not be removed")?;
+    if let Some(unreadable) = pruned.unreadable.first() {
+        bail!(
+            "everything was saved; no old checkpoint was removed, because {} cannot be read just now",
+            unreadable.checkpoint
+        );
+    }
+    if !pruned.checkpoints.is_empty() {
+        eprintln!("mcr: {} removed, {} freed", count(pruned.checkpoints.len(), "old checkpoint"), pruned.freed_bytes);
+    }
+    Ok(())
+}
+
+/// Every checkpoint that is named must be there, or nothing is done.
+fn check_names<'a>(store: &dyn Store, job: &JobId, ids: impl Iterator<Item = &'a CheckpointId>) -> anyhow::Result<()> {
+    for id in ids {
+        match manifest::state(store, job, id) {
+            Ok(state) if state.is_pruned => bail!("{id} was removed by prune already; nothing was done"),
+            Ok(_) => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("job {job} has no checkpoint {id}; nothing was done"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn summary(pruned: &Pruned, dry_run: bool) -> String {
+    let (verb, mut text) = (if dry_run { "would be removed" } else { "removed" }, String::new());
     for id in &pruned.checkpoints {
-        print(&format!("removed {id}\n"))?;
+        text.push_str(&if dry_run { format!("would remove {id}\n") } else { format!("removed {id}\n") });
     }
-    print(&format!("{} checkpoints removed, {} freed\n", pruned.checkpoints.len(), pruned.freed_bytes))?;
-    if !still_needed.is_empty() {
-        print(&format!("{} containers stay, because kept checkpoints refer to them\n", still_needed.len()))?;
+    let freed = if dry_run { "would be freed" } else { "freed" };
+    text.push_str(&format!(
+        "{} {verb}, {} {freed}\n",
+        count(pruned.checkpoints.len(), "checkpoint"),
+        pruned.freed_bytes
+    ));
+    if !pruned.still_needed.is_empty() {
+        let bytes: StoredBytes = pruned.still_needed.iter().map(|needed| needed.bytes).sum();
+        let needed = pruned.still_needed.iter().map(|one| one.needed_bytes.unwrap_or(one.bytes).0).sum::<u64>();
+        let (n, verb) = (pruned.still_needed.len(), if pruned.still_needed.len() == 1 { "stays" } else { "stay" });
+        text.push_str(&format!(
+            "{} ({}) {verb}, because kept checkpoints refer to {} of {}\n",
+            count(n, "container"),
+            human_bytes(bytes.0),
+            human_bytes(needed),
+            if n == 1 { "it" } else { "them" }
+        ));
     }
-    Ok(ExitCode::SUCCESS)
+    if !pruned.repacked.is_empty() {
+        let sum = |bytes: fn(&Repacked) -> StoredBytes| pruned.repacked.iter().map(bytes).sum::<StoredBytes>();
+        let (before, after) = (sum(|one| one.before), sum(|one| one.after));
+        text.push_str(&format!(
+            "{} repacked: {before} before, {after} now\n",
+            count(pruned.repacked.len(), "container")
+        ));
+    }
+    if let Some(error) = &pruned.not_repacked {
+        text.push_str(&format!("containers of which little is needed could not be repacked: {error}\n"));
+    }
+    if pruned.left_over > 0 {
+        text.push_str(&format!("{} of dead writers removed\n", count(pruned.left_over as usize, "leftover")));
+    }
+    text
 }

@@ -13,6 +13,7 @@ use mcr_cnc::state::{AgentState, Loaded};
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::incarnation::{Incarnation, Incarnations, PassedOver};
 use mcrengine::manifest::{self, CheckpointState};
+use mcrengine::marks::mark_bad;
 use mcrengine::store::{PosixStore, Store};
 use std::path::Path;
 use std::process::ExitCode;
@@ -202,8 +203,8 @@ fn undo_decision(
     id: &CheckpointId,
     reason: &str,
 ) -> anyhow::Error {
-    let marked = match manifest::spoil(store, job, id, &format!("a restart could not read it: {reason}")) {
-        Ok(()) => "It is marked as not whole: run the restart again on all nodes, and an older one is taken".to_owned(),
+    let marked = match mark_bad(store, job, id, &format!("a restart could not read it: {reason}")) {
+        Ok(()) => "It is marked as bad: run the restart again on all nodes, and an older one is taken".to_owned(),
         Err(error) => format!("It cannot be marked ({error}): run the restart again on all nodes with --checkpoint ID"),
     };
     anyhow::anyhow!("{} goes on from {id}, and {id} cannot be restored here: {reason}. {marked}", record.describe())
@@ -227,6 +228,13 @@ fn nothing_restored(
             "mcr: if one of these was complete before, part of the file system below {} may be offline: do not begin a new run \
              until it is back",
             args.store.store.display()
+        );
+    }
+    if let Some(unreadable) = all.iter().find(|state| state.is_unreadable) {
+        bail!(
+            "{} cannot be read just now ({}), and may be whole: nothing is restored, and this is no new run; try again",
+            unreadable.id,
+            problems_of(unreadable)
         );
     }
     if let Some(damaged) = all.iter().find(|state| is_lost(state)) {
@@ -262,13 +270,16 @@ fn candidates<'a>(
     let first = match &args.checkpoint {
         None => 0,
         Some(wanted) => match all.iter().position(|state| state.id == *wanted) {
+            Some(position) if all[position].is_pruned => {
+                bail!("{wanted} was removed by prune; `mcr list` shows what is there")
+            }
             Some(position) => position,
             None => bail!("job {job} has no checkpoint {wanted}; `mcr list` shows those it has"),
         },
     };
     let from = &all[first..];
     for state in from.iter().take_while(|state| !state.is_complete()).filter(|state| !state.is_pruned) {
-        let what = if is_lost(state) { "damaged" } else { "incomplete" };
+        let what = state.condition();
         eprintln!("mcr: {} is {what} ({}): skipped", state.id, problems_of(state));
     }
     if args.checkpoint.is_some() {
@@ -290,7 +301,16 @@ fn candidates<'a>(
     if chosen.is_empty() {
         bail!("job {job} has no complete checkpoint; `mcr list` shows what is missing");
     }
-    for state in all.iter().take_while(|state| state.id != chosen[0].id) {
+    let newer = || all.iter().take_while(|state| state.id != chosen[0].id);
+    if let Some(unreadable) = newer().find(|state| state.is_unreadable) {
+        bail!(
+            "{} is the newest, and cannot be read just now ({}): try again. --checkpoint {} takes an older one",
+            unreadable.id,
+            problems_of(unreadable),
+            chosen[0].id
+        );
+    }
+    for state in newer() {
         let reason = match incarnations.newest() {
             _ if is_lost(state) => problems_of(state),
             Some(newest) if state.is_complete() => {
@@ -314,6 +334,8 @@ fn candidates<'a>(
                  takes it all the same",
                 state.id
             )
+        } else if let Some(why) = &state.bad {
+            format!("it is marked as bad ({why}); --checkpoint {} takes it all the same", state.id)
         } else if let (Some(doubt), true) = (&state.doubt, chosen.iter().any(|other| other.doubt.is_none())) {
             format!("{doubt}; --checkpoint {} takes it all the same", state.id)
         } else {
@@ -324,7 +346,9 @@ fn candidates<'a>(
         false
     });
     match kept {
-        Some(kept) if kept == 0 || !args.exact => Ok(chosen.split_off(kept)),
+        Some(kept) if kept == 0 || !args.exact => {
+            Ok(chosen.split_off(kept).into_iter().filter(|state| state.bad.is_none()).collect())
+        }
         _ => bail!("no checkpoint of job {job} is left to restore; the lines above say how to take one all the same"),
     }
 }

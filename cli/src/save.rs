@@ -7,6 +7,7 @@ use crate::local::LocalSource;
 use crate::output::{Progress, Table, human_rate, human_time, name_of, print, print_json, ratio, tell};
 use crate::places::{Places, newest_saved};
 use crate::proof::{Leased, NotProven, Provers};
+use crate::prune::prune_after;
 use anyhow::{Context, bail};
 use mcr_anc::budget::Budget;
 use mcr_anc::flush::{Flush, FlushError, FlushOptions, NewestOfGroups, Spare, flush_checkpoint, least_budget};
@@ -587,8 +588,13 @@ impl Save<'_> {
             report.push(line);
         }
         let saved = report.iter().filter(|line| line.checkpoint.is_some()).count();
-        let exit = Exit::of(saved, saved < report.len() || self.left_out.count > 0);
-        let error = fatal.map(|error| format!("{error:#}"));
+        let not_pruned = match fatal.is_none() && saved > 0 {
+            true => prune_after(self.store, &self.job, self.args.keep.rules()).err(),
+            false => None,
+        };
+        let is_partly = saved < report.len() || self.left_out.count > 0 || not_pruned.is_some();
+        let exit = Exit::of(saved, is_partly);
+        let error = fatal.or(not_pruned).map(|error| format!("{error:#}"));
         print_report(self, &report, exit, error.as_deref())?;
         std::process::exit(exit as i32);
     }

@@ -81,6 +81,12 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
             .find(|state| state.is_complete())
             .with_context(|| format!("job {job} has no complete checkpoint"))?,
     };
+    if state.is_pruned {
+        bail!(
+            "{} was removed by prune; containers that other checkpoints refer to are all that is left of it",
+            state.id
+        );
+    }
     let (classes, files, shared, bases) = look_inside(&store, &job, state)?;
     if args.json {
         let mut value = serde_json::json!({
@@ -116,8 +122,11 @@ fn summary(job: &JobId, state: &CheckpointState, bases: &BTreeMap<CheckpointId, 
         human_bytes(state.stored_bytes.0),
         ratio(state.file_bytes, state.stored_bytes.0),
     );
+    if let Some(reason) = &state.bad {
+        text.push_str(&format!("marked as bad: {reason}\n"));
+    }
     if !state.is_complete() {
-        text.push_str("INCOMPLETE: it does not exist for a restart\n");
+        text.push_str(&format!("{}: a restart does not get it\n", state.condition().name().to_uppercase()));
         state.problems.iter().take(10).for_each(|problem| text.push_str(&format!("  {problem}\n")));
     }
     let older = references(state);

@@ -20,11 +20,13 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         None => manifest::list(&store, &job)?.into_iter().filter(|state| !state.is_pruned).collect(),
     };
     // One that was asked for by name is read in any case, and so are damaged ones: that tells what is wrong.
-    let is_read = |state: &CheckpointState| args.checkpoint.is_some() || state.is_complete() || state.is_damaged;
+    let is_read = |state: &CheckpointState| {
+        args.checkpoint.is_some() || state.is_complete() || state.is_damaged || state.is_unreadable
+    };
     let (states, incomplete): (Vec<_>, Vec<_>) = states.into_iter().partition(is_read);
     let (mut damaged, mut lines) = (Vec::new(), Vec::new());
     let checked = states.len();
-    for CheckpointState { id, raw_bytes, .. } in states {
+    for CheckpointState { id, raw_bytes, is_unreadable, .. } in states {
         let started = Instant::now();
         let progress = Progress::new("verifying", args.json);
         progress.message(id.to_string());
@@ -52,7 +54,11 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
             }));
             continue;
         }
-        let verdict = if report.is_good() { "ok" } else { "DAMAGED" };
+        let verdict = match (report.is_good(), is_unreadable) {
+            (true, _) => "ok",
+            (false, true) => "CANNOT BE READ just now",
+            (false, false) => "DAMAGED",
+        };
         print(&format!(
             "{id}: {verdict}, {} files in {}, {} segments, {} in {} ({})\n",
             report.files,

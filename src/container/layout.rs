@@ -100,8 +100,19 @@ pub(crate) fn file_header() -> [u8; FILE_HEADER_LEN] {
     record
 }
 
-/// Whether this build reads what follows such a file header.
-pub(crate) fn check_file_header(record: &[u8; FILE_HEADER_LEN]) -> Result<(), Fault> {
+/// The flag of a container of which only some segments are left. It must be understood.
+const REPACKED: u16 = 1;
+
+/// The file header of a repacked container.
+pub(crate) fn repacked_file_header() -> [u8; FILE_HEADER_LEN] {
+    let mut record = file_header();
+    record[file_at::FLAGS..][..2].copy_from_slice(&REPACKED.to_le_bytes());
+    seal(&mut record, file_at::CRC);
+    record
+}
+
+/// Whether this build reads what follows such a file header; and whether the container was repacked.
+pub(crate) fn check_file_header(record: &[u8; FILE_HEADER_LEN]) -> Result<bool, Fault> {
     if record[..FILE_MAGIC.len()] != FILE_MAGIC {
         return Err(Fault::Mark);
     }
@@ -110,8 +121,8 @@ pub(crate) fn check_file_header(record: &[u8; FILE_HEADER_LEN]) -> Result<(), Fa
     match version {
         0 => Err(Fault::Invalid("its version is 0")),
         v if v > VERSION => Err(Fault::TooNew(v)),
-        _ if flags & 0xff != 0 => Err(Fault::Flags(u32::from(flags))),
-        _ => Ok(()),
+        _ if flags & 0xff & !REPACKED != 0 => Err(Fault::Flags(u32::from(flags))),
+        _ => Ok(flags & REPACKED != 0),
     }
 }
 

@@ -8,6 +8,7 @@ mod index;
 pub mod layout;
 mod pieces;
 mod reader;
+mod repacked;
 mod set;
 mod writer;
 
@@ -18,6 +19,7 @@ pub use index::{
 };
 pub use layout::{DIGEST_BYTES_MIN, INDEX_RAW_MAX, SEGMENT_RAW_MAX, VERSION};
 pub use reader::{ContainerReader, parse_index, parse_segment_header};
+pub(crate) use repacked::{Kept, KeptSegment, repacked_tail};
 pub use set::{ContainerSet, Delivery, SegmentTask, VariableReader};
 pub use writer::{
     ContainerSummary, ContainerWriter, Contents, SealedContainer, StoredSegment, UnsealedContainer, UnsyncedDirs,

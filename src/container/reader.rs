@@ -4,13 +4,16 @@ use super::columns::IndexFault;
 use super::container_path;
 use super::decode::decode;
 use super::error::ReadError;
-use super::index::{BaseSegment, Index, SegmentEntry};
+use super::index::{BaseSegment, Index, Placement, SegmentEntry};
 use super::layout::*;
+use super::repacked::{Kept, KeptSegment, TABLE_END_LEN, apply, decode as decode_table};
 use super::writer::StoredSegment;
+use crate::classify::VariableRef;
 use crate::codec::{CodecError, Older, Scratch};
 use crate::ids::{CheckpointId, Digest, GroupId, JobId};
 use crate::store::{Store, StoredFile};
 use crate::units::RawBytes;
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -22,6 +25,9 @@ pub struct ContainerReader {
     path: PathBuf,
     index_digest: Digest,
     index: Index,
+    trailer: Trailer,
+    /// Of a repacked container what is left, by segment.
+    kept: Option<BTreeMap<u32, Kept>>,
 }
 
 impl ContainerReader {
@@ -44,7 +50,7 @@ impl ContainerReader {
         }
         let mut header = [0; FILE_HEADER_LEN];
         read_at(&*file, &path, 0, &mut header)?;
-        check_file_header(&header).map_err(|fault| fault.at(&path, "the file header", 0))?;
+        let is_repacked = check_file_header(&header).map_err(|fault| fault.at(&path, "the file header", 0))?;
         let at = bytes - TRAILER_LEN as u64;
         let mut trailer = [0; TRAILER_LEN];
         read_at(&*file, &path, at, &mut trailer)?;
@@ -58,13 +64,74 @@ impl ContainerReader {
             let (part, at, recorded) = ("the index".into(), trailer.index_offset, trailer.index_crc);
             return Err(ReadError::Damaged { path, part, at, found, recorded });
         }
-        let index = parse_index(&stored, trailer.index_raw, &path)?;
+        let mut index = parse_index(&stored, trailer.index_raw, &path)?;
+        if is_repacked {
+            let table = read_table(&*file, &path, &trailer, &index)?;
+            let end = apply(&mut index, &table.kept);
+            if end != table.offset || table.kept.len() as u64 != u64::from(trailer.segments) {
+                let what = "its segments do not end where the table begins".into();
+                return Err(ReadError::Invalid { path, part: "the table of what is kept", what });
+            }
+            let kept = table.kept.into_iter().map(|kept| (kept.segment, kept.kept)).collect();
+            return Ok(Self { file, path, index_digest: Digest::of(&stored), index, trailer, kept: Some(kept) });
+        }
         let invalid = |what: &str| ReadError::Invalid { path: path.clone(), part: "the index", what: what.into() };
         let end = index.segments().last().map_or(FILE_HEADER_LEN as u64, SegmentEntry::end);
         if end != trailer.index_offset || index.segments().len() as u64 != u64::from(trailer.segments) {
             return Err(invalid("its segments do not end where it begins"));
         }
-        Ok(Self { file, path, index_digest: Digest::of(&stored), index })
+        Ok(Self { file, path, index_digest: Digest::of(&stored), index, trailer, kept: None })
+    }
+
+    /// Whether prune took out of it what nobody needed.
+    pub fn is_repacked(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// Whether a piece of a segment is there. `nth` counts the pieces of the segment.
+    pub fn holds(&self, segment: u32, nth: u32) -> bool {
+        match self.kept.as_ref().map(|kept| kept.get(&segment)) {
+            None | Some(Some(Kept::Whole)) => true,
+            Some(Some(Kept::Pieces(pieces))) => pieces.contains(&nth),
+            Some(None) => false,
+        }
+    }
+
+    /// Whether all of a segment is there.
+    pub fn holds_whole(&self, segment: u32) -> bool {
+        self.kept.as_ref().is_none_or(|kept| kept.get(&segment) == Some(&Kept::Whole))
+    }
+
+    /// Whether all that a container needs of this one is there, which is the given one of its references. What it says
+    /// otherwise is compared by [`ContainerSet`](super::ContainerSet).
+    pub(crate) fn holds_all(&self, of: &Index, reference: u32) -> bool {
+        let has = |at: VariableRef| {
+            let mut pieces = self.index.pieces_of(at);
+            pieces.all(|(n, piece)| self.holds(n, (piece - self.index.segments()[n as usize].pieces.start) as u32))
+        };
+        self.kept.is_none()
+            || of
+                .segments()
+                .iter()
+                .filter_map(SegmentEntry::base)
+                .all(|b| b.reference != reference || self.holds_whole(b.segment))
+                && of.variables().all(|(at, _)| match of.placement(at) {
+                    Some(Placement::External { reference: n, at }) if n == reference => has(at),
+                    _ => true,
+                })
+    }
+
+    /// The index as it is stored.
+    pub(super) fn stored_index(&self) -> Result<Vec<u8>, ReadError> {
+        let len = usize::try_from(self.trailer.index_stored).map_err(|_| too_long(&self.path, "the index"))?;
+        let mut stored = vec![0; len];
+        read_at(&*self.file, &self.path, self.trailer.index_offset, &mut stored)?;
+        Ok(stored)
+    }
+
+    /// Bytes of the index after decompression.
+    pub(super) fn index_raw(&self) -> u64 {
+        self.trailer.index_raw
     }
 
     /// What the container holds.
@@ -92,6 +159,9 @@ impl ContainerReader {
         let Some(entry) = self.index.segments().get(segment as usize) else {
             return Err(self.invalid("the index", format!("it has no segment {segment}")));
         };
+        if self.kept.as_ref().is_some_and(|kept| !kept.contains_key(&segment)) {
+            return Err(self.invalid("a segment", format!("segment {segment} was taken out by prune")));
+        }
         if let Some(dependency) = entry.dependencies.iter().find(|dependency| dependency.base().is_none()) {
             let what = format!("segment {segment} needs something of kind {} to be decoded", dependency.kind);
             return Err(ReadError::Unsupported { path: self.path.clone(), what });
@@ -185,6 +255,35 @@ impl SegmentEntry {
     }
 }
 
+/// The table of a repacked container.
+struct Table {
+    /// Where it begins, and the last segment ends.
+    offset: u64,
+    kept: Vec<KeptSegment>,
+}
+
+fn read_table(file: &dyn StoredFile, path: &Path, trailer: &Trailer, index: &Index) -> Result<Table, ReadError> {
+    let part = "the table of what is kept";
+    let invalid = |what: String| ReadError::Invalid { path: path.into(), part, what };
+    let short = || invalid("it is longer than what is before it".into());
+    let at = trailer.index_offset.checked_sub(TABLE_END_LEN).ok_or_else(short)?;
+    let mut end = [0; TABLE_END_LEN as usize];
+    read_at(file, path, at, &mut end)?;
+    let (len, crc) = end.split_at(8);
+    let len = u64::from_le_bytes(len.try_into().expect("8 of 12 bytes"));
+    let recorded = u32::from_le_bytes(crc.try_into().expect("4 of 12 bytes"));
+    // So no more is allocated than the file has.
+    let offset = at.checked_sub(len).filter(|offset| *offset >= FILE_HEADER_LEN as u64).ok_or_else(short)?;
+    let mut bytes = vec![0; usize::try_from(len).map_err(|_| too_long(path, part))?];
+    read_at(file, path, offset, &mut bytes)?;
+    let found = crc32c::crc32c(&bytes);
+    if found != recorded {
+        return Err(ReadError::Damaged { path: path.into(), part: part.into(), at: offset, found, recorded });
+    }
+    let kept = decode_table(&bytes, index).map_err(|fault| invalid(fault.sentence()))?;
+    Ok(Table { offset, kept })
+}
+
 /// Decompresses and reads a stored index. Never takes more memory than `raw_bytes`, at most 1 GiB, and what its items need.
 pub fn parse_index(stored: &[u8], raw_bytes: u64, path: &Path) -> Result<Index, ReadError> {
     let invalid = |what: String| ReadError::Invalid { path: path.into(), part: "the index", what };
@@ -225,7 +324,7 @@ fn too_long(path: &Path, part: &'static str) -> ReadError {
 }
 
 impl Fault {
-    fn at(self, path: &Path, what: &'static str, at: u64) -> ReadError {
+    pub(crate) fn at(self, path: &Path, what: &'static str, at: u64) -> ReadError {
         let path = path.to_path_buf();
         match self {
             Self::Mark => ReadError::NotOurs { path, what, at },

@@ -66,6 +66,10 @@ impl ContainerSet {
             if older.index_digest() != reference.index_digest {
                 return foreign(&older, "the digest of its index", &reference.index_digest, &older.index_digest());
             }
+            if !older.holds_all(readers[0].index(), i as u32) {
+                let what = format!("{} needs what was taken out of it", readers[0].path().display());
+                return Err(older.invalid("the table of what is kept", what));
+            }
             readers.push(older);
         }
         let set = Self { readers };

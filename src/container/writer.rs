@@ -14,7 +14,7 @@ use crate::merge::Layout;
 use crate::plan::{Piece, Scheme, SegmentPlan};
 use crate::store::{Entry, Store, StoreError, TempFile, make_dirs, sync_dirs};
 use crate::units::{RawBytes, StoredBytes};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -120,9 +120,8 @@ impl ContainerWriter {
         group: GroupId,
     ) -> Result<Self, StoreError> {
         let dir = checkpoint_dir(job, checkpoint);
-        make_dirs(store, &dir)?;
         let name = container_name(group);
-        let temp = store.create_temp(&dir, &name)?;
+        let temp = create_in(store, &dir, &name)?;
         // From here on whoever comes later sees ours. Whoever came before still holds its file, or has committed it; so
         // the manifest is looked for last. Else its container would be replaced by ours after its manifest was written.
         let is_ours = |left: &str| temp.path().file_name().is_some_and(|ours| ours == left);
@@ -235,6 +234,19 @@ impl ContainerWriter {
     fn path(&self) -> PathBuf {
         container_path(&self.job, &self.checkpoint, self.group)
     }
+}
+
+/// Makes a directory, and a temporary file in it. Prune removes empty directories, also one that was made just now.
+fn create_in(store: &dyn Store, dir: &Path, name: &str) -> Result<Box<dyn TempFile>, StoreError> {
+    const TRIES: u32 = 8;
+    for _ in 1..TRIES {
+        let made = make_dirs(store, dir).and_then(|()| store.create_temp(dir, name));
+        if !made.as_ref().is_err_and(StoreError::is_not_found) {
+            return made;
+        }
+    }
+    make_dirs(store, dir)?;
+    store.create_temp(dir, name)
 }
 
 /// Directories that were made and not yet synced.

@@ -40,6 +40,11 @@ fn suite(store: &dyn Store) {
     assert_eq!(read(store, "job/one/b"), b"hello world");
     assert_eq!(store.open(Path::new("job/one/a")).expect("open").len(), 0);
 
+    let (of_file, of_dir) = (store.stat(Path::new("job/one/b")), store.stat(Path::new("job/one")));
+    assert_eq!(of_file.map(|stat| (stat.bytes, stat.is_dir)).expect("stat"), (11, false));
+    assert!(of_dir.expect("stat").is_dir);
+    assert!(store.stat(Path::new("job/one/none")).expect_err("must fail").is_not_found());
+
     let file = store.open(Path::new("job/one/b")).expect("open");
     let mut part = [0; 5];
     file.read_at(6, &mut part).expect("read");

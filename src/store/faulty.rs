@@ -1,6 +1,6 @@
 //! A store that fails on purpose: the process dies after an operation, the disk is full, a write is torn.
 
-use super::{Entry, MemoryStore, Store, StoreError, StoredFile, TempFile};
+use super::{Entry, MemoryStore, Stat, Store, StoreError, StoredFile, TempFile};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -121,6 +121,9 @@ impl Store for FaultyStore {
     }
     fn open(&self, path: &Path) -> Result<Box<dyn StoredFile>, StoreError> {
         self.inner.open(path)
+    }
+    fn stat(&self, path: &Path) -> Result<Stat, StoreError> {
+        self.inner.stat(path)
     }
     fn list_dir(&self, dir: &Path) -> Result<Vec<Entry>, StoreError> {
         self.inner.list_dir(dir)

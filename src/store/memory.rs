@@ -3,7 +3,7 @@
 //! It has two of everything: what a running program sees, and what would be left after the power failed. Bytes move
 //! from the one to the other when a file is synced, names when a directory is.
 
-use super::{Entry, Store, StoreError, StoredFile, TempFile};
+use super::{Entry, Stat, Store, StoreError, StoredFile, TempFile};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -231,6 +231,13 @@ impl Store for MemoryStore {
     fn open(&self, path: &Path) -> Result<Box<dyn StoredFile>, StoreError> {
         let bytes = self.get(path).ok_or_else(|| failed(path, "opening", io::ErrorKind::NotFound))?;
         Ok(Box::new(MemoryFile(bytes)))
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat, StoreError> {
+        let state = self.state();
+        let node = state.seen.get(path).ok_or_else(|| failed(path, "looking at", io::ErrorKind::NotFound))?;
+        let node = &state.nodes[*node];
+        Ok(Stat { bytes: node.bytes.len() as u64, modified_unix_ms: None, is_dir: node.is_dir })
     }
 
     fn list_dir(&self, dir: &Path) -> Result<Vec<Entry>, StoreError> {

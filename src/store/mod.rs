@@ -40,6 +40,10 @@ pub trait Store: Send + Sync {
     fn sync_dir(&self, dir: &Path) -> Result<(), StoreError>;
     /// Opens a file for reading.
     fn open(&self, path: &Path) -> Result<Box<dyn StoredFile>, StoreError>;
+    /// The length of a file and the age of a file or directory, without opening it.
+    fn stat(&self, path: &Path) -> Result<Stat, StoreError> {
+        Ok(Stat { bytes: self.open(path)?.len(), modified_unix_ms: None, is_dir: false })
+    }
     /// What is in a directory, temporary names too, sorted by name. Names that are not UTF-8 are left out: none is ours.
     fn list_dir(&self, dir: &Path) -> Result<Vec<Entry>, StoreError>;
     /// Removes a file; that it was not there is no error.
@@ -71,6 +75,17 @@ pub trait StoredFile: Send + Sync {
     fn len(&self) -> u64;
     /// Fills all of `into` with the bytes from `offset` on.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
+}
+
+/// What is known of a file or directory without opening it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Its length in bytes; of a directory nothing that means anything.
+    pub bytes: u64,
+    /// When it was last modified, in milliseconds since 1970, by the clock of the store. `None` where the store does not know.
+    pub modified_unix_ms: Option<i64>,
+    /// Whether it is a directory.
+    pub is_dir: bool,
 }
 
 /// One name in a directory.

@@ -2,7 +2,7 @@
 //!
 //! Directories are made with mode 0700 and files with 0600, so that no user reads another's checkpoint.
 
-use super::{Entry, Store, StoreError, StoredFile, TempFile};
+use super::{Entry, Stat, Store, StoreError, StoredFile, TempFile};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// A store in a directory.
 #[derive(Debug)]
@@ -161,6 +161,16 @@ impl Store for PosixStore {
             }
         };
         open().map(|file| Box::new(file) as _).map_err(|source| failed(&path, "opening", source))
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat, StoreError> {
+        let path = self.root.join(path);
+        let found = std::fs::metadata(&path).map_err(|source| failed(&path, "looking at", source))?;
+        let modified_unix_ms = found.modified().ok().and_then(|time| match time.duration_since(UNIX_EPOCH) {
+            Ok(since) => i64::try_from(since.as_millis()).ok(),
+            Err(before) => i64::try_from(before.duration().as_millis()).ok().map(|ms| -ms),
+        });
+        Ok(Stat { bytes: found.len(), modified_unix_ms, is_dir: found.is_dir() })
     }
 
     fn list_dir(&self, dir: &Path) -> Result<Vec<Entry>, StoreError> {

@@ -9,6 +9,7 @@ mod support;
 use mcrengine::ids::CheckpointId;
 use mcrengine::manifest::{list, newest_restorable};
 use mcrengine::prune::{PruneOptions, Pruned, prune};
+use mcrengine::retention::Rules;
 use mcrengine::store::{Advice, Fault, FaultyStore, MemoryStore, Store, StoreError, Survival};
 use mcrengine::verify::verify;
 use support::*;
@@ -19,7 +20,8 @@ fn survivals() -> impl Iterator<Item = Survival> {
 }
 
 fn keep(n: u32) -> PruneOptions {
-    PruneOptions { keep: n.try_into().expect("not zero"), incomplete: true, in_flight: vec![] }
+    let keep = Rules { last: n, ..Rules::default() };
+    PruneOptions { keep, incomplete: true, ..PruneOptions::default() }
 }
 
 fn prune_job(store: &dyn Store, n: u32) -> Result<Pruned, StoreError> {
@@ -248,4 +250,148 @@ fn what_is_in_flight_or_newer_than_the_newest_is_not_pruned() {
     assert_eq!(ids(prune(&store, &job(), &spare).expect("prunes")), [step_id(1)]);
     assert_eq!(ids(prune(&store, &job(), &keep(1)).expect("prunes")), [step_id(2)]);
     assert_eq!(list(&store, &job()).expect("lists").len(), 2, "DD0003, and DD0004 that may still become complete");
+}
+
+#[test]
+fn a_full_store_is_pruned_without_a_new_file() {
+    let start = MemoryStore::new();
+    for step in 1..=3 {
+        flush_step(&start, step, (step > 1).then(|| step - 1)).expect("writes");
+    }
+    let store = FaultyStore::new(start, Fault::Full { from: 0 });
+    let pruned = prune_job(&store, 1).expect("prunes");
+    assert_eq!(pruned.checkpoints, [step_id(1), step_id(2)]);
+    assert_eq!(good(&store, "full"), [step_id(3)]);
+    assert_eq!(["DD0001", "DD0002"].map(|id| containers(store.inner(), id)), [2, 0]);
+}
+
+#[test]
+fn no_more_than_a_number_of_checkpoints_depend_on_one_container() {
+    let store = MemoryStore::new();
+    let steps = 3 * u64::from(mcrengine::reuse::DEPENDENTS_MAX);
+    flush_step(&store, 1, None).expect("writes");
+    (2..=steps).for_each(|step| flush_step(&store, step, Some(step - 1)).expect("writes"));
+    let states = list(&store, &job()).expect("lists");
+    let mut most = 0;
+    for id in (1..=steps).map(step_id) {
+        let dependents = states.iter().filter(|s| s.references.iter().any(|r| r.checkpoint == id)).count();
+        most = most.max(dependents);
+    }
+    assert_eq!(most, mcrengine::reuse::DEPENDENTS_MAX as usize);
+    assert_eq!(good(&store, "all").len() as u64, steps);
+}
+
+#[test]
+fn a_dry_run_says_what_would_go_and_changes_nothing() {
+    let store = MemoryStore::new();
+    (1..=4).for_each(|step| flush_step(&store, step, (step > 1).then(|| step - 1)).expect("writes"));
+    let before = store.paths();
+    let dry = prune(&store, &job(), &PruneOptions { dry_run: true, ..keep(2) }).expect("looks");
+    assert_eq!(store.paths(), before);
+    let done = prune_job(&store, 2).expect("prunes");
+    assert_eq!((&dry.checkpoints, &dry.still_needed), (&done.checkpoints, &done.still_needed));
+    assert_eq!(dry.checkpoints, [step_id(1), step_id(2)]);
+    assert_eq!(dry.freed_bytes, done.freed_bytes);
+}
+
+#[test]
+fn what_is_dropped_goes_and_nothing_else() {
+    let store = MemoryStore::new();
+    (1..=4).for_each(|step| flush_step(&store, step, None).expect("writes"));
+    let drop = PruneOptions { drop: vec![step_id(4), step_id(2)], ..PruneOptions::default() };
+    assert_eq!(prune(&store, &job(), &drop).expect("prunes").checkpoints, [step_id(2), step_id(4)]);
+    assert_eq!(good(&store, "dropped"), [step_id(3), step_id(1)]);
+}
+
+#[test]
+fn a_container_that_is_missing_or_cut_makes_its_checkpoint_and_those_that_refer_to_it_damaged() {
+    use mcrengine::manifest::{Condition, state};
+    let start = MemoryStore::new();
+    (1..=3).for_each(|step| flush_step(&start, step, (step > 1).then_some(1)).expect("writes"));
+    let path = std::path::Path::new("wave/DD0001/group-0001.mcr");
+    let whole = start.get(path).expect("there");
+    for is_cut in [false, true] {
+        for is_pruned in [false, true] {
+            let store = start.crash(Survival::Everything);
+            if is_pruned {
+                prune(&store, &job(), &PruneOptions { drop: vec![step_id(1)], ..PruneOptions::default() })
+                    .expect("prunes");
+            }
+            match is_cut {
+                true => store.put(path, &whole[..whole.len() - 1]),
+                false => store.remove_file(path).expect("removes"),
+            }
+            let states = list(&store, &job()).expect("lists");
+            let expected = if is_pruned { Condition::Pruned } else { Condition::Damaged };
+            for (id, condition) in [(1, expected), (2, Condition::Damaged), (3, Condition::Damaged)] {
+                let one = states.iter().find(|s| s.id == step_id(id)).expect("listed");
+                let at = format!("cut {is_cut}, pruned {is_pruned}, {}: {:?}", one.id, one.problems);
+                assert_eq!(one.condition(), condition, "{at}");
+                assert_eq!(state(&store, &job(), &step_id(id)).expect("looks").condition(), condition, "{at}");
+                assert!(is_pruned && id == 1 || one.problems[0].contains("DD0001/group-0001.mcr"), "{at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_container_of_which_little_is_needed_is_repacked_and_a_crash_leaves_it_old_or_new() {
+    let start = MemoryStore::new();
+    flush_step(&start, 1, None).expect("writes");
+    flush_step(&start, 2, Some(1)).expect("writes");
+    flush_step(&start, 3, Some(2)).expect("writes");
+    let repacking = PruneOptions { repack_below_percent: 100, ..keep(1) };
+    let work = |store: &dyn Store| prune(store, &job(), &repacking).map(|_| ());
+    let len = |store: &MemoryStore, group: u32| {
+        store.get(format!("wave/DD0001/group-{group:04}.mcr").as_ref()).map_or(0, |bytes| bytes.len())
+    };
+    let whole = prune(&start.crash(Survival::Everything), &job(), &repacking).expect("prunes");
+    assert_eq!(whole.repacked.len(), 2, "{whole:?}");
+    let count = operations(&start, work);
+    for n in 0..=count {
+        for fault in [Fault::Stop { before: n }, Fault::Tear { at: n }] {
+            let store = FaultyStore::new(start.crash(Survival::Everything), fault);
+            let _ = work(&store);
+            for survival in survivals() {
+                let at = format!("{fault:?}, {survival:?}");
+                let after = store.inner().crash(survival);
+                assert_eq!(good(&after, &at)[0], step_id(3), "{at}");
+                work(&after).unwrap_or_else(|error| panic!("{at}: again: {error}"));
+                assert_eq!(good(&after, &at), [step_id(3)], "{at}");
+                assert!((0..2).all(|group| len(&after, group) < len(&start, group)), "{at}: both are smaller");
+                // What comes next refers to what is left.
+                flush_step(&after, 4, Some(3)).unwrap_or_else(|error| panic!("{at}: {error}"));
+                assert_eq!(good(&after, &at), [step_id(4), step_id(3)], "{at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_taken_out_of_a_container_is_never_given_as_zeros() {
+    use mcrengine::container::ContainerReader;
+    let store = MemoryStore::new();
+    flush_step(&store, 1, None).expect("writes");
+    let kept = store.crash(Survival::Everything);
+    flush_step(&store, 2, Some(1)).expect("writes");
+    prune(&store, &job(), &PruneOptions { repack_below_percent: 100, ..keep(1) }).expect("prunes");
+    let group = mcrengine::ids::GroupId(0);
+    let reader = ContainerReader::open(&store, &job(), &step_id(1), group).expect("opens");
+    assert!(reader.is_repacked());
+    // With its manifest put back it seems whole, and what is missing must be noticed.
+    let manifest = std::path::Path::new("wave/DD0001/group-0000.manifest");
+    store.put(manifest, &kept.get(manifest).expect("there"));
+    let report = verify(&store, &job(), &step_id(1), VERIFYING, &|_| ());
+    assert!(report.problems.iter().any(|problem| problem.what.contains("group-0000.mcr")), "{:?}", report.problems);
+    assert_eq!(report.files, 0);
+    // Every bit of it is covered.
+    let path = std::path::Path::new("wave/DD0001/group-0000.mcr");
+    let bytes = store.get(path).expect("there");
+    for at in (0..bytes.len()).step_by(3) {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1 << (at % 8);
+        store.put(path, &flipped);
+        let report = verify(&store, &job(), &step_id(2), VERIFYING, &|_| ());
+        assert!(!report.is_good(), "byte {at} of {}", bytes.len());
+    }
 }

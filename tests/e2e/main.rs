@@ -10,6 +10,7 @@ mod full_disk;
 mod incarnations;
 mod kills;
 mod looking_back;
+mod pruning;
 mod restoring;
 mod saving;
 mod support;

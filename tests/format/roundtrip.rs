@@ -319,7 +319,11 @@ fn of_two_writers_of_one_group_the_later_is_turned_away_and_the_committed_contai
     // Beside a newer one that is complete, it looks like what a crash left.
     flush(&store, &checkpoint("b"), GroupId(0), &group(0..2, 1), &how(1), &ReuseIndex::empty()).expect("writes");
     flush(&store, &checkpoint("b"), GroupId(1), &group(2..4, 1), &how(1), &ReuseIndex::empty()).expect("writes");
-    let options = PruneOptions { keep: std::num::NonZeroU32::MIN, incomplete: true, in_flight: Vec::new() };
+    let options = PruneOptions {
+        keep: mcrengine::retention::Rules { last: 1, ..Default::default() },
+        incomplete: true,
+        ..PruneOptions::default()
+    };
     assert!(manifest::state(&store, &job(), &checkpoint("b")).expect("read").is_complete());
     prune(&other, &job(), &options).expect("prunes");
     assert_eq!(names(), 1, "what is being written stays");

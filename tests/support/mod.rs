@@ -187,6 +187,7 @@ pub fn how(sequence: u64) -> How {
             created_unix_ms: 1_700_000_000_000 + sequence,
             elapsed_ms: 40,
             in_a_row: 0,
+            known: Vec::new(),
             decisions: Vec::new(),
         },
     }
@@ -289,10 +290,11 @@ pub fn commit_sealed(store: &dyn Store, sealed: SealedContainer, how: &How) -> R
 
 /// All groups of a step, each coded with what its predecessor in `before` has, or with what that was coded with.
 pub fn flush_step_since(store: &dyn Store, step: u64, before: u64) -> Result<(), StoreError> {
-    let how = how(step);
+    let mut how = how(step);
     let grouping = Grouping::new(how.draft.ranks, how.draft.group_size).expect("valid");
     for number in (0..grouping.groups()).map(GroupId) {
         let newest = mcrengine::manifest::read_manifest(store, &job(), &step_id(before), number)?;
+        how.draft.known = newest.known_containers();
         let reuse = ReuseIndex::load(store, &job(), &newest)?;
         let group = group(grouping.ranks_of(number), step);
         let container = match finish(store, &step_id(step), number, &group, &how, &reuse, Some(&newest)) {
@@ -307,13 +309,14 @@ pub fn flush_step_since(store: &dyn Store, step: u64, before: u64) -> Result<(),
 
 /// All groups of a step, each reusing what its predecessor in `before` has.
 pub fn flush_step(store: &dyn Store, step: u64, before: Option<u64>) -> Result<(), StoreError> {
-    let how = how(step);
+    let mut how = how(step);
     let grouping = Grouping::new(how.draft.ranks, how.draft.group_size).expect("valid");
     for number in (0..grouping.groups()).map(GroupId) {
         let reuse = match before {
             None => ReuseIndex::empty(),
             Some(before) => {
                 let manifest = mcrengine::manifest::read_manifest(store, &job(), &step_id(before), number)?;
+                how.draft.known = manifest.known_containers();
                 ReuseIndex::load(store, &job(), &manifest)?
             }
         };

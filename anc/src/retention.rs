@@ -1,0 +1,86 @@
+//! Removes old checkpoints of a job after each one that became complete, on a thread of its own.
+//!
+//! At most one thread for each job, and one process at a time as far as the store has locks. What fails is logged and tried
+//! again after the next checkpoint; nothing depends on it.
+
+use crate::flush::unpanicked;
+use crate::hub::error_chain;
+use mcrengine::ids::{CheckpointId, JobId};
+use mcrengine::prune::{PruneOptions, REPACK_BELOW_PERCENT, lock, prune};
+use mcrengine::retention::Rules;
+use mcrengine::store::Store;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Prunes jobs by rules. A clone is the same one.
+#[derive(Clone)]
+pub struct Retention {
+    store: Arc<dyn Store>,
+    rules: Rules,
+    /// Jobs that are being pruned.
+    at_work: Arc<Mutex<BTreeSet<JobId>>>,
+}
+
+impl Retention {
+    /// By these rules; without any it does nothing.
+    pub fn new(store: Arc<dyn Store>, rules: Rules) -> Self {
+        Self { store, rules, at_work: Arc::default() }
+    }
+
+    /// A checkpoint of this job became complete. Returns at once. Where the job is being pruned already, the next
+    /// checkpoint finds what is left.
+    pub fn completed(&self, job: &JobId, in_flight: Vec<CheckpointId>) {
+        if self.rules.is_empty() || !self.jobs().insert(job.clone()) {
+            return;
+        }
+        let (this, of) = (self.clone(), job.clone());
+        let work = move || {
+            if let Err(error) = unpanicked(|| {
+                this.prune(&of, in_flight);
+                Ok(())
+            }) {
+                tracing::error!(job = %of, error = error_chain(&error), "removing old checkpoints failed");
+            }
+            this.jobs().remove(&of);
+        };
+        if let Err(error) = std::thread::Builder::new().name("prune".into()).spawn(work) {
+            tracing::warn!(%job, %error, "no thread to remove old checkpoints");
+            self.jobs().remove(job);
+        }
+    }
+
+    fn jobs(&self) -> std::sync::MutexGuard<'_, BTreeSet<JobId>> {
+        self.at_work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn prune(&self, job: &JobId, in_flight: Vec<CheckpointId>) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
+        let options = PruneOptions { keep: self.rules.clone(), in_flight, now_unix_ms: now, ..PruneOptions::default() };
+        let _lock = match lock(&*self.store, job) {
+            Ok(Some(lock)) => Some(lock),
+            Ok(None) => return tracing::debug!(%job, "another process is removing old checkpoints"),
+            // A store without room is what pruning is for.
+            Err(error) => {
+                tracing::debug!(%job, error = error_chain(&error), "removing old checkpoints without a lock");
+                None
+            }
+        };
+        match prune(&*self.store, job, &options) {
+            Ok(pruned) if !pruned.unreadable.is_empty() => {
+                let ids: Vec<String> = pruned.unreadable.iter().map(|u| u.checkpoint.to_string()).collect();
+                let unreadable = ids.join(", ");
+                tracing::warn!(%job, unreadable, "no old checkpoint is removed while one cannot be read");
+            }
+            Ok(pruned) if pruned.checkpoints.is_empty() => {}
+            Ok(pruned) => {
+                let removed: Vec<String> = pruned.checkpoints.iter().map(ToString::to_string).collect();
+                let (removed, freed_bytes) = (removed.join(", "), pruned.freed_bytes.0);
+                tracing::info!(%job, removed, freed_bytes, "removed old checkpoints");
+            }
+            Err(error) => {
+                tracing::warn!(%job, error = error_chain(&error), "old checkpoints could not be removed; tried again after the next");
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What a repacked container holds: some segments of the one that it was, and of some of them only some pieces.
+
+use super::columns::{Column, Cursor, Parsed};
+use super::error::ReadError;
+use super::index::Index;
+use super::layout::{FILE_HEADER_LEN, SEGMENT_HEADER_LEN, SEGMENT_STORED_MAX, TRAILER_LEN, Trailer};
+use super::reader::ContainerReader;
+use crate::codec::Chain;
+use crate::units::StoredBytes;
+use std::collections::BTreeSet;
+
+/// Bytes after the table: its length (8 bytes) and its CRC (4 bytes).
+pub(super) const TABLE_END_LEN: u64 = 12;
+
+/// What is kept of a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// All of it.
+    Whole,
+    /// These of its pieces; the others are zeros.
+    Pieces(BTreeSet<u32>),
+}
+
+/// A segment that is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeptSegment {
+    pub(crate) segment: u32,
+    pub(crate) stored_bytes: u64,
+    pub(crate) chain: Chain,
+    pub(crate) kept: Kept,
+}
+
+fn encode(table: &[KeptSegment]) -> Vec<u8> {
+    let mut column = Column::default();
+    column.number(table.len() as u64);
+    let mut next = 0;
+    for KeptSegment { segment, stored_bytes, chain, kept } in table {
+        column.number(u64::from(*segment - next));
+        column.number(*stored_bytes);
+        let mut bytes = Vec::new();
+        chain.to_bytes(&mut bytes);
+        column.text(&bytes);
+        match kept {
+            Kept::Whole => column.number(0),
+            Kept::Pieces(pieces) => {
+                column.number(pieces.len() as u64);
+                let mut after = 0;
+                for piece in pieces {
+                    column.number(u64::from(*piece - after));
+                    after = *piece + 1;
+                }
+            }
+        }
+        next = *segment + 1;
+    }
+    column.0
+}
+
+/// Reads a table, and compares it with the index that it belongs to.
+pub(super) fn decode(bytes: &[u8], index: &Index) -> Parsed<Vec<KeptSegment>> {
+    let mut from = Cursor::new("the table of what is kept", bytes);
+    let count = from.count(4)?;
+    let mut table = Vec::with_capacity(count);
+    let mut next = 0u64;
+    for _ in 0..count {
+        let segment = next.saturating_add(from.number()?);
+        let Some(entry) = usize::try_from(segment).ok().and_then(|n| index.segments().get(n)) else {
+            return from.bad("a segment is not in the index");
+        };
+        let stored_bytes = from.number()?;
+        if stored_bytes > SEGMENT_STORED_MAX {
+            return from.bad("a segment is larger than 1 GiB");
+        }
+        let chain = from.text()?;
+        let Ok((chain, _)) = Chain::from_bytes(chain) else { return from.bad("a chain cannot be read") };
+        let pieces = from.count(1)?;
+        let mut kept = BTreeSet::new();
+        let mut after = 0u64;
+        for _ in 0..pieces {
+            let piece = after.saturating_add(from.number()?);
+            if piece >= entry.pieces.len() as u64 {
+                return from.bad("a piece is not in its segment");
+            }
+            kept.insert(piece as u32);
+            after = piece + 1;
+        }
+        let kept = if kept.is_empty() { Kept::Whole } else { Kept::Pieces(kept) };
+        table.push(KeptSegment { segment: segment as u32, stored_bytes, chain, kept });
+        next = segment + 1;
+    }
+    from.end()?;
+    Ok(table)
+}
+
+/// What follows the segments of a repacked container: the table, the index as it is in the container before, the trailer.
+pub(crate) fn repacked_tail(reader: &ContainerReader, table: &[KeptSegment]) -> Result<Vec<u8>, ReadError> {
+    let index = reader.stored_index()?;
+    let segments: u64 = table.iter().map(|kept| SEGMENT_HEADER_LEN as u64 + kept.stored_bytes).sum();
+    let mut tail = encode(table);
+    let (table_len, table_crc) = (tail.len() as u64, crc32c::crc32c(&tail));
+    tail.extend(table_len.to_le_bytes());
+    tail.extend(table_crc.to_le_bytes());
+    let trailer = Trailer {
+        index_offset: FILE_HEADER_LEN as u64 + segments + tail.len() as u64,
+        index_stored: index.len() as u64,
+        index_raw: reader.index_raw(),
+        segments: table.len() as u32, // no more than the index has
+        index_crc: crc32c::crc32c(&index),
+    };
+    tail.reserve(index.len() + TRAILER_LEN);
+    tail.extend_from_slice(&index);
+    tail.extend(trailer.to_record());
+    Ok(tail)
+}
+
+/// Puts into an index where its segments are now.
+pub(super) fn apply(index: &mut Index, table: &[KeptSegment]) -> u64 {
+    let mut at = FILE_HEADER_LEN as u64;
+    for segment in &mut index.segments {
+        segment.offset = u64::MAX;
+    }
+    for kept in table {
+        let entry = &mut index.segments[kept.segment as usize];
+        (entry.offset, entry.stored_bytes, entry.chain) = (at, StoredBytes(kept.stored_bytes), kept.chain.clone());
+        at = at.saturating_add(SEGMENT_HEADER_LEN as u64).saturating_add(kept.stored_bytes);
+    }
+    at
+}

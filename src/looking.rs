@@ -1,0 +1,454 @@
+//! Looking at a checkpoint: what its directory, its manifests and the containers that they name say of it.
+//!
+//! Three answers are kept apart. A file that is missing, cut or changed is damage. A file that cannot be read just now (an
+//! I/O error, no permission, a format of a newer build) is no damage: the checkpoint is unreadable, and nobody removes it.
+//! A directory that prune is emptying at this moment is looked at again.
+
+use crate::container::{ReadError, checkpoint_dir, container_name, container_path};
+use crate::ids::{CheckpointId, GroupId, JobId};
+use crate::manifest::{
+    CheckpointState, PRUNED, SPOILED, group_of_manifest, manifest_name, manifest_path, missing_groups, read_head,
+    spoiled, unknown_state,
+};
+use crate::marks::{BAD, bad};
+use crate::store::{Advice, Store};
+use std::collections::HashMap;
+use std::error::Error;
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Waits between the tries to read something that fails with an I/O error.
+const RETRY_WAITS_MS: [u64; 3] = [20, 80, 200];
+/// All such waits of one look at a store together: a store that is gone is not asked for ever.
+const PATIENCE_MS: u64 = 1500;
+/// Checkpoints that are looked at side by side at most: a parallel file system answers many questions at a time.
+const THREADS_MAX: usize = 8;
+/// Checkpoints from which on several threads look.
+const THREADS_WORTH: usize = 64;
+
+/// The time that is left for waiting.
+pub(crate) struct Patience {
+    left_ms: AtomicU64,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { left_ms: AtomicU64::new(PATIENCE_MS) }
+    }
+}
+
+impl Patience {
+    /// Reads, again after a while where an error may pass.
+    pub(crate) fn retry<T>(&self, mut read: impl FnMut() -> Result<T, ReadError>) -> Result<T, ReadError> {
+        for wait_ms in RETRY_WAITS_MS {
+            match read() {
+                Err(error) if may_pass(&error) => {
+                    let take = |left: u64| left.checked_sub(wait_ms);
+                    if self.left_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
+                        return Err(error);
+                    }
+                    std::thread::sleep(Duration::from_millis(wait_ms));
+                }
+                other => return other,
+            }
+        }
+        read()
+    }
+}
+
+/// Whether the same may work in a moment.
+fn may_pass(error: &ReadError) -> bool {
+    use io::ErrorKind::{IsADirectory, NotADirectory};
+    let ReadError::Io { source, .. } = error else { return false };
+    error.advice() == Advice::Retry && !matches!(source.kind(), IsADirectory | NotADirectory)
+}
+
+/// Whether an error says that something is damaged, and not that it cannot be read just now.
+fn is_damage(error: &ReadError) -> bool {
+    error.advice() == Advice::OlderCheckpoint
+}
+
+/// An error with its causes.
+fn sentence(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// What is known of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// It has this length, and no manifest that says another.
+    There(u64),
+    /// Its manifest says another length.
+    WrongLength(u64),
+    /// It is there, and was not looked at.
+    Named,
+}
+
+/// A checkpoint, and what has to be compared with others.
+struct Look {
+    state: CheckpointState,
+    containers: HashMap<GroupId, Found>,
+    /// Containers of other checkpoints, and how long they must be, 0 where that is not known.
+    needs: Vec<(CheckpointId, GroupId, u64)>,
+}
+
+/// One checkpoint, with the containers that it refers to.
+pub(crate) fn look_at(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<CheckpointState, ReadError> {
+    let patience = Patience::default();
+    let mut look = look_inside(store, job, id, &patience)?;
+    for (older, group, bytes) in std::mem::take(&mut look.needs) {
+        check_need(store, job, &mut look.state, (&older, group, bytes), None, &patience);
+    }
+    Ok(again_if_pruned(store, job, look.state, &patience))
+}
+
+/// Several checkpoints of a job, in the order of their names here; those that are gone meanwhile are left out.
+pub(crate) fn look_at_all(
+    store: &dyn Store,
+    job: &JobId,
+    ids: Vec<CheckpointId>,
+) -> Result<Vec<CheckpointState>, ReadError> {
+    let patience = Patience::default();
+    let mut looks = side_by_side(&ids, |id| look_inside(store, job, id, &patience))?;
+    let mut known: HashMap<CheckpointId, HashMap<GroupId, Found>> = HashMap::with_capacity(looks.len());
+    for look in &mut looks {
+        known.insert(look.state.id.clone(), std::mem::take(&mut look.containers));
+    }
+    let mut states = Vec::with_capacity(looks.len());
+    for Look { mut state, needs, .. } in looks {
+        for (older, group, bytes) in needs {
+            let found = known.get(&older).and_then(|containers| containers.get(&group)).copied();
+            check_need(store, job, &mut state, (&older, group, bytes), found, &patience);
+        }
+        states.push(again_if_pruned(store, job, state, &patience));
+    }
+    Ok(states)
+}
+
+/// Looks at each, on several threads where there are many. What is missing is left out; any other error ends it.
+fn side_by_side(
+    ids: &[CheckpointId],
+    look: impl Fn(&CheckpointId) -> Result<Look, ReadError> + Sync,
+) -> Result<Vec<Look>, ReadError> {
+    let threads = match ids.len() {
+        0..THREADS_WORTH => 1,
+        _ => crate::codec::cores().clamp(2, THREADS_MAX),
+    };
+    let next = AtomicUsize::new(0);
+    let found: Mutex<Vec<(usize, Result<Look, ReadError>)>> = Mutex::new(Vec::with_capacity(ids.len()));
+    let work = || {
+        let mut mine = Vec::new();
+        while let n = next.fetch_add(1, Ordering::Relaxed)
+            && let Some(id) = ids.get(n)
+        {
+            mine.push((n, look(id)));
+        }
+        found.lock().unwrap_or_else(PoisonError::into_inner).append(&mut mine);
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            // Where there is no other thread, this one does all of it.
+            let _ = std::thread::Builder::new().name("list".into()).spawn_scoped(scope, work);
+        }
+        work();
+    });
+    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    found.sort_unstable_by_key(|(n, _)| *n);
+    let is_there = |look: &Result<Look, ReadError>| !matches!(look, Err(ReadError::Missing { .. }));
+    found.into_iter().map(|(_, look)| look).filter(is_there).collect()
+}
+
+/// The directory of a checkpoint and its own containers. Fails only where the directory is not there.
+fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Patience) -> Result<Look, ReadError> {
+    let dir = checkpoint_dir(job, id);
+    let mut look = Look { state: unknown_state(id), containers: HashMap::new(), needs: Vec::new() };
+    let found = &mut look.state;
+    let entries = match patience.retry(|| store.list_dir(&dir).map_err(ReadError::from_store)) {
+        Ok(entries) => entries,
+        Err(error @ ReadError::Missing { .. }) => return Err(error),
+        Err(error) => {
+            found.created_unix_ms = 0;
+            found.cannot_be_read(&error);
+            return Ok(look);
+        }
+    };
+    found.is_pruned = entries.iter().any(|entry| entry.name == PRUNED);
+    if entries.iter().any(|entry| entry.name == BAD) {
+        found.bad = bad(store, job, id);
+    }
+    for group in entries.iter().filter(|entry| !entry.is_dir).filter_map(|entry| group_of_container(&entry.name)) {
+        look.containers.insert(group, Found::Named);
+    }
+    let mut there: Vec<u32> = Vec::new();
+    for group in entries.iter().filter_map(|entry| group_of_manifest(&entry.name)) {
+        let manifest = match patience.retry(|| read_head(store, job, id, group)) {
+            Err(ReadError::Missing { .. }) => continue, // removed meanwhile
+            Err(error) if is_damage(&error) => {
+                found.is_damaged = true;
+                found.problems.push(sentence(&error));
+                continue;
+            }
+            Err(error) => {
+                found.cannot_be_read(&error);
+                continue;
+            }
+            Ok(manifest) => manifest,
+        };
+        let path = container_path(job, id, group);
+        match patience.retry(|| store.stat(&path).map_err(ReadError::from_store)) {
+            Ok(stat) if !stat.is_dir && stat.bytes == manifest.container.bytes => {
+                look.containers.insert(group, Found::There(stat.bytes));
+            }
+            Ok(stat) => {
+                look.containers.insert(group, Found::WrongLength(stat.bytes));
+                found.is_damaged = true;
+                found.problems.push(format!(
+                    "{} has {} bytes, and its manifest says {}",
+                    store.root().join(&path).display(),
+                    stat.bytes,
+                    manifest.container.bytes
+                ));
+            }
+            Err(ReadError::Missing { .. }) => {
+                look.containers.remove(&group);
+                found.is_damaged = true;
+                found.problems.push(format!(
+                    "{} is not there, and {} names it",
+                    store.root().join(&path).display(),
+                    manifest_name(group)
+                ));
+            }
+            Err(error) => found.cannot_be_read(&error),
+        }
+        for (n, older) in manifest.references.iter().enumerate() {
+            let bytes = manifest.referred.get(n).map_or(0, |referred| referred.bytes);
+            look.needs.push((older.checkpoint.clone(), older.group, bytes));
+        }
+        if there.is_empty() || found.agrees(&manifest) {
+            there.push(group.0);
+            found.add(manifest);
+        } else {
+            found.place = found.place.max(Some(manifest.place()));
+            found.references.extend(manifest.references);
+            found.problems.push(format!(
+                "{} is of another incarnation, or of other numbers of ranks and groups, than those before it",
+                dir.join(manifest_name(group)).display()
+            ));
+        }
+    }
+    if entries.iter().any(|entry| entry.name == SPOILED) {
+        found.problems.push(spoiled(store, &dir));
+    }
+    there.sort_unstable();
+    if let Some(missing) = missing_groups(&there, found.groups) {
+        found.problems.push(missing);
+    }
+    if there.is_empty() {
+        found.created_unix_ms = 0;
+    }
+    found.references.sort_by(|a, b| (&a.checkpoint, a.group).cmp(&(&b.checkpoint, b.group)));
+    found.references.dedup();
+    look.needs.sort();
+    look.needs.dedup();
+    Ok(look)
+}
+
+/// Notes where a container that a checkpoint refers to is not as it must be. `found` is what a look at its own directory
+/// gave, if there was one.
+fn check_need(
+    store: &dyn Store,
+    job: &JobId,
+    state: &mut CheckpointState,
+    (older, group, recorded): (&CheckpointId, GroupId, u64),
+    found: Option<Found>,
+    patience: &Patience,
+) {
+    let path = container_path(job, older, group);
+    let bytes = match found {
+        Some(Found::There(bytes) | Found::WrongLength(bytes)) => bytes,
+        Some(Found::Named) if recorded == 0 => return,
+        // Also what was missing is looked at again: it may have come since.
+        Some(Found::Named) | None => match patience.retry(|| store.stat(&path).map_err(ReadError::from_store)) {
+            Ok(stat) => stat.bytes,
+            Err(ReadError::Missing { .. }) => {
+                let path = store.root().join(path);
+                state.is_damaged = true;
+                state.problems.push(format!("{} is not there, and {} refers to it", path.display(), state.id));
+                return;
+            }
+            Err(error) => return state.cannot_be_read(&error),
+        },
+    };
+    let is_wrong = match (recorded, found) {
+        (0, found) => matches!(found, Some(Found::WrongLength(_))),
+        // Prune may have taken out of it what nobody needs.
+        (recorded, _) if recorded == bytes => false,
+        _ => match crate::repack::is_repacked(store, &path, bytes) {
+            Ok(is_repacked) => !is_repacked,
+            Err(error) if is_damage(&error) => true,
+            Err(error) => return state.cannot_be_read(&error),
+        },
+    };
+    if is_wrong {
+        let path = store.root().join(path);
+        state.is_damaged = true;
+        state.problems.push(match recorded {
+            0 => format!(
+                "{} does not have the length that its manifest says, and {} refers to it",
+                path.display(),
+                state.id
+            ),
+            _ => format!("{} has {bytes} bytes, and {}, which refers to it, says {recorded}", path.display(), state.id),
+        });
+    }
+}
+
+/// A checkpoint whose containers are missing may just be going: then its manifests are gone too.
+fn again_if_pruned(store: &dyn Store, job: &JobId, state: CheckpointState, patience: &Patience) -> CheckpointState {
+    let is_gone =
+        |group: u32| store.stat(&manifest_path(job, &state.id, GroupId(group))).is_err_and(|e| e.is_not_found());
+    if !state.is_damaged || state.is_pruned || state.groups == 0 || !(0..state.groups.min(1024)).any(is_gone) {
+        return state;
+    }
+    match look_inside(store, job, &state.id, patience) {
+        Ok(look) if look.state.groups == 0 || look.state.is_pruned => look.state,
+        _ => state,
+    }
+}
+
+impl CheckpointState {
+    fn cannot_be_read(&mut self, error: &ReadError) {
+        self.is_unreadable = true;
+        self.problems.push(sentence(error));
+    }
+}
+
+/// The group of a container's name, if it is the name that we write.
+pub(crate) fn group_of_container(name: &str) -> Option<GroupId> {
+    let group = GroupId(name.strip_prefix("group-")?.strip_suffix(".mcr")?.parse().ok()?);
+    (container_name(group) == name).then_some(group)
+}
+
+/// Whether a directory of a checkpoint is empty, or holds only what was being written.
+pub(crate) fn is_abandoned(names: &[crate::store::Entry]) -> bool {
+    names.iter().all(|entry| !entry.is_dir && !crate::store::visible(&entry.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{Condition, list, state};
+    use crate::store::{Entry, MemoryStore, Stat, StoreError, StoredFile, TempFile, create_dirs};
+    use std::path::{Path, PathBuf};
+
+    /// A store in which the first `failures` reads of a path fail with an I/O error.
+    struct Failing {
+        inner: MemoryStore,
+        path: PathBuf,
+        failures: AtomicUsize,
+    }
+
+    impl Failing {
+        fn new(inner: MemoryStore, path: &str, failures: usize) -> Self {
+            Self { inner, path: path.into(), failures: AtomicUsize::new(failures) }
+        }
+        fn check(&self, path: &Path) -> Result<(), StoreError> {
+            let take = |left: usize| left.checked_sub(1);
+            match path == self.path && self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+                true => {
+                    let source = io::Error::from_raw_os_error(5);
+                    Err(StoreError::Io { path: path.into(), what: "reading", source })
+                }
+                false => Ok(()),
+            }
+        }
+    }
+
+    impl Store for Failing {
+        fn root(&self) -> &Path {
+            self.inner.root()
+        }
+        fn create_dir(&self, dir: &Path) -> Result<bool, StoreError> {
+            self.inner.create_dir(dir)
+        }
+        fn create_temp(&self, dir: &Path, name: &str) -> Result<Box<dyn TempFile>, StoreError> {
+            self.inner.create_temp(dir, name)
+        }
+        fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+            self.inner.rename(from, to)
+        }
+        fn rename_new(&self, from: &Path, to: &Path) -> Result<bool, StoreError> {
+            self.inner.rename_new(from, to)
+        }
+        fn age(&self, path: &Path) -> Result<Duration, StoreError> {
+            self.inner.age(path)
+        }
+        fn sync_dir(&self, dir: &Path) -> Result<(), StoreError> {
+            self.inner.sync_dir(dir)
+        }
+        fn open(&self, path: &Path) -> Result<Box<dyn StoredFile>, StoreError> {
+            self.check(path).and_then(|()| self.inner.open(path))
+        }
+        fn stat(&self, path: &Path) -> Result<Stat, StoreError> {
+            self.check(path).and_then(|()| self.inner.stat(path))
+        }
+        fn list_dir(&self, dir: &Path) -> Result<Vec<Entry>, StoreError> {
+            self.check(dir).and_then(|()| self.inner.list_dir(dir))
+        }
+        fn remove_file(&self, path: &Path) -> Result<(), StoreError> {
+            self.inner.remove_file(path)
+        }
+        fn remove_dir(&self, dir: &Path) -> Result<(), StoreError> {
+            self.inner.remove_dir(dir)
+        }
+    }
+
+    fn job() -> JobId {
+        "j".parse().expect("valid")
+    }
+
+    #[test]
+    fn what_cannot_be_read_just_now_is_unreadable_and_not_damaged_nor_incomplete() {
+        let store = MemoryStore::new();
+        create_dirs(&store, Path::new("j/a")).expect("made");
+        store.put(Path::new("j/a/group-0000.manifest"), b"not a manifest");
+        let condition = |path: &str, failures: usize| {
+            let states = list(&Failing::new(store.clone(), path, failures), &job()).expect("lists");
+            states[0].condition()
+        };
+        assert_eq!(condition("none", 0), Condition::Damaged);
+        for path in ["j/a/group-0000.manifest", "j/a"] {
+            assert_eq!(condition(path, usize::MAX), Condition::Unreadable, "{path}");
+            assert_eq!(condition(path, RETRY_WAITS_MS.len()), Condition::Damaged, "{path}: read at the last try");
+        }
+    }
+
+    #[test]
+    fn a_store_that_is_gone_is_not_waited_for_once_for_each_checkpoint() {
+        let patience = Patience::default();
+        let failing = || {
+            let source = io::Error::from_raw_os_error(116);
+            Err::<(), _>(ReadError::Io { path: "x".into(), offset: 0, len: 0, source })
+        };
+        let began = std::time::Instant::now();
+        (0..10_000).for_each(|_| drop(patience.retry(failing).expect_err("fails")));
+        assert!(began.elapsed() < Duration::from_secs(30));
+        assert!(patience.left_ms.into_inner() < RETRY_WAITS_MS[0], "the patience was used up, once");
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_gone_is_no_state() {
+        assert!(matches!(
+            state(&MemoryStore::new(), &job(), &"a".parse().expect("valid")),
+            Err(ReadError::Missing { .. })
+        ));
+    }
+}

@@ -1,0 +1,77 @@
+//! Marks that people put on checkpoints: a small file in the directory of a checkpoint.
+//!
+//! A checkpoint that is marked as bad is whole, and the simulation in it is not worth going on with. A restart that is not
+//! asked for it passes it over; nothing else changes.
+
+use crate::container::checkpoint_dir;
+use crate::ids::{CheckpointId, JobId};
+use crate::store::{Store, StoreError};
+
+/// The name of the mark.
+pub(crate) const BAD: &str = "bad";
+/// Bytes of a reason at most; what is longer is cut.
+const REASON_BYTES_MAX: usize = 4096;
+
+/// Marks a checkpoint as bad, durably. Marking it again replaces the reason.
+pub fn mark_bad(store: &dyn Store, job: &JobId, id: &CheckpointId, reason: &str) -> Result<(), StoreError> {
+    let dir = checkpoint_dir(job, id);
+    let mut mark = store.create_temp(&dir, BAD)?;
+    mark.append(one_line(reason).as_bytes())?;
+    mark.sync()?;
+    store.rename(mark.path(), &dir.join(BAD))?;
+    store.sync_dir(&dir)
+}
+
+/// Takes the mark away, durably; `false` if there was none.
+pub fn unmark_bad(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<bool, StoreError> {
+    let dir = checkpoint_dir(job, id);
+    let was_there = bad(store, job, id).is_some();
+    store.remove_file(&dir.join(BAD))?;
+    store.sync_dir(&dir)?;
+    Ok(was_there)
+}
+
+/// Why a checkpoint is marked as bad, if it is. A mark that cannot be read is a mark all the same.
+pub fn bad(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Option<String> {
+    let file = match store.open(&checkpoint_dir(job, id).join(BAD)) {
+        Ok(file) => file,
+        Err(error) if error.is_not_found() => return None,
+        Err(error) => return Some(format!("its mark cannot be read: {error}")),
+    };
+    let mut text = vec![0; (file.len() as usize).min(REASON_BYTES_MAX)];
+    Some(match file.read_at(0, &mut text) {
+        Ok(()) => one_line(&String::from_utf8_lossy(&text)),
+        Err(error) => format!("its mark cannot be read: {error}"),
+    })
+}
+
+/// Without line ends and other control characters, and not too long.
+fn one_line(reason: &str) -> String {
+    let mut line: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    while line.len() > REASON_BYTES_MAX {
+        line.pop();
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{MemoryStore, Survival, create_dirs};
+
+    #[test]
+    fn a_mark_is_durable_with_its_reason_and_can_be_taken_away() {
+        let (store, job, id) = (MemoryStore::new(), "j".parse().expect("valid"), "a".parse().expect("valid"));
+        assert!(mark_bad(&store, &job, &id, "x").is_err(), "there is no such checkpoint");
+        create_dirs(&store, &checkpoint_dir(&job, &id)).expect("made");
+        assert_eq!(bad(&store, &job, &id), None);
+        mark_bad(&store, &job, &id, "diverged\nat step 7").expect("marks");
+        let after = store.crash(Survival::Synced);
+        assert_eq!(bad(&after, &job, &id).as_deref(), Some("diverged at step 7"));
+        assert!(unmark_bad(&after, &job, &id).expect("unmarks"));
+        assert!(!unmark_bad(&after, &job, &id).expect("unmarks once more"));
+        assert_eq!(bad(&after.crash(Survival::Synced), &job, &id), None);
+        mark_bad(&store, &job, &id, &"x".repeat(10_000)).expect("marks");
+        assert_eq!(bad(&store, &job, &id).map(|reason| reason.len()), Some(REASON_BYTES_MAX));
+    }
+}

@@ -1,0 +1,275 @@
+//! Makes containers of pruned checkpoints smaller: what no manifest needs is taken out of them.
+//!
+//! A little reuse holds a whole container. So prune writes the container anew, with those segments that are needed, and in them
+//! only those pieces that are needed, beside the old one, syncs it, and renames it into its place. Name and index stay, so
+//! everything that refers to the container is valid before and after; at any crash instant one of the two is there, whole.
+//! FORMAT.md, "Repacked containers", has the bytes.
+
+use crate::classify::VariableRef;
+use crate::codec::{Chain, Profile, Scratch, encode_best};
+use crate::container::layout::{self, FILE_HEADER_LEN, TRAILER_LEN};
+use crate::container::{
+    ContainerReader, ContainerRef, Kept, KeptSegment, Placement, ReadError, checkpoint_dir, container_name,
+    container_path, repacked_tail,
+};
+use crate::ids::{CheckpointId, GroupId, JobId};
+use crate::manifest::CheckpointState;
+use crate::merge::runs;
+use crate::store::{Store, StoreError};
+use crate::units::StoredBytes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Of a container, as it is after repacking.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Repacked {
+    /// Whose it was.
+    pub checkpoint: CheckpointId,
+    /// Of which group.
+    pub group: GroupId,
+    /// Its length before.
+    pub before: StoredBytes,
+    /// Its length now.
+    pub after: StoredBytes,
+}
+
+/// A container that is not worth writing anew: it would not get shorter by this part.
+const WORTH_DIVISOR: u64 = 10;
+
+/// Whether a container that does not have the length that it had is one from which prune took what nobody needs. Fails
+/// where it is cut.
+pub(crate) fn is_repacked(store: &dyn Store, path: &Path, bytes: u64) -> Result<bool, ReadError> {
+    let needed = (FILE_HEADER_LEN + TRAILER_LEN) as u64;
+    let full = store.root().join(path);
+    if bytes < needed {
+        return Err(ReadError::Cut { path: full, what: "a container", needed, found: bytes });
+    }
+    let file = store.open(path).map_err(ReadError::from_store)?;
+    let read = |offset: u64, into: &mut [u8]| {
+        let len = into.len() as u64;
+        file.read_at(offset, into).map_err(|source| ReadError::Io { path: full.clone(), offset, len, source })
+    };
+    let (mut header, mut trailer) = ([0; FILE_HEADER_LEN], [0; TRAILER_LEN]);
+    read(0, &mut header)?;
+    read(file.len() - TRAILER_LEN as u64, &mut trailer)?;
+    let is_repacked = layout::check_file_header(&header).map_err(|fault| fault.at(&full, "the file header", 0))?;
+    let at = file.len() - TRAILER_LEN as u64;
+    layout::Trailer::from_record(&trailer, file.len()).map_err(|fault| fault.at(&full, "the trailer", at))?;
+    Ok(is_repacked)
+}
+
+/// What manifests need of a container.
+#[derive(Debug, Default)]
+struct Need {
+    /// Variables of it.
+    variables: BTreeSet<VariableRef>,
+    /// Segments that others are coded with.
+    bases: BTreeSet<u32>,
+    /// Somebody refers to it, and it cannot be told to what.
+    is_unknown: bool,
+}
+
+/// What of one group is needed, by the containers of other checkpoints.
+fn needs(
+    store: &dyn Store,
+    job: &JobId,
+    states: &[CheckpointState],
+    wanted: &BTreeSet<(CheckpointId, GroupId)>,
+) -> BTreeMap<(CheckpointId, GroupId), Need> {
+    let mut needs: BTreeMap<(CheckpointId, GroupId), Need> = BTreeMap::new();
+    for state in states {
+        let refers: Vec<&ContainerRef> =
+            state.references.iter().filter(|r| wanted.contains(&(r.checkpoint.clone(), r.group))).collect();
+        for group in refers.iter().map(|r| r.group).collect::<BTreeSet<_>>() {
+            let Ok(reader) = ContainerReader::open(store, job, &state.id, group) else {
+                for reference in refers.iter().filter(|r| r.group == group) {
+                    needs.entry((reference.checkpoint.clone(), group)).or_default().is_unknown = true;
+                }
+                continue;
+            };
+            let index = reader.index();
+            let key = |n: u32| {
+                let reference = &index.references()[n as usize];
+                (reference.checkpoint.clone(), reference.group)
+            };
+            for (at, _) in index.variables() {
+                if let Some(Placement::External { reference, at }) = index.placement(at) {
+                    needs.entry(key(reference)).or_default().variables.insert(at);
+                }
+            }
+            for base in index.segments().iter().filter_map(|segment| segment.base()) {
+                needs.entry(key(base.reference)).or_default().bases.insert(base.segment);
+            }
+        }
+    }
+    needs
+}
+
+/// Which segments and pieces are kept, and how many stored bytes that is about. `None` where something that is needed is not
+/// there.
+fn kept_of(reader: &ContainerReader, need: &Need) -> Option<(BTreeMap<u32, Kept>, u64)> {
+    let index = reader.index();
+    let mut pieces: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+    for at in &need.variables {
+        index.variable(*at)?;
+        for (segment, piece) in index.pieces_of(*at) {
+            let nth = (piece - index.segments()[segment as usize].pieces.start) as u32;
+            reader.holds(segment, nth).then_some(())?;
+            pieces.entry(segment).or_default().insert(nth);
+        }
+    }
+    let mut kept = BTreeMap::new();
+    for (segment, nth) in pieces {
+        let is_all = nth.len() == index.pieces(segment).len();
+        kept.insert(segment, if is_all { Kept::Whole } else { Kept::Pieces(nth) });
+    }
+    for segment in &need.bases {
+        reader.holds_whole(*segment).then_some(())?;
+        kept.insert(*segment, Kept::Whole);
+    }
+    let bytes = |(segment, kept): (&u32, &Kept)| {
+        let entry = &index.segments()[*segment as usize];
+        match kept {
+            Kept::Whole => entry.stored_bytes.0,
+            Kept::Pieces(nth) => {
+                let all = index.pieces(*segment);
+                let raw: u64 = nth.iter().map(|n| all[*n as usize].bytes).sum();
+                (u128::from(entry.stored_bytes.0) * u128::from(raw) / u128::from(entry.raw_bytes.0.max(1))) as u64
+            }
+        }
+    };
+    let sum = kept.iter().map(bytes).sum();
+    Some((kept, sum))
+}
+
+/// Bytes of containers that are really needed, as far as that can be told: for each of `wanted`.
+pub fn needed_bytes(
+    store: &dyn Store,
+    job: &JobId,
+    states: &[CheckpointState],
+    wanted: &BTreeSet<(CheckpointId, GroupId)>,
+) -> BTreeMap<(CheckpointId, GroupId), StoredBytes> {
+    let mut found = BTreeMap::new();
+    for ((checkpoint, group), need) in needs(store, job, states, wanted) {
+        if need.is_unknown || !wanted.contains(&(checkpoint.clone(), group)) {
+            continue;
+        }
+        let Ok(reader) = ContainerReader::open(store, job, &checkpoint, group) else { continue };
+        if let Some((_, bytes)) = kept_of(&reader, &need) {
+            found.insert((checkpoint, group), StoredBytes(bytes));
+        }
+    }
+    found
+}
+
+/// Writes those of the wanted containers anew of which less than so many per cent are needed. What cannot be repacked stays as
+/// it is; a store without room for it is an error.
+pub fn repack(
+    store: &dyn Store,
+    job: &JobId,
+    states: &[CheckpointState],
+    wanted: &BTreeSet<(CheckpointId, GroupId)>,
+    below_percent: u32,
+) -> Result<Vec<Repacked>, StoreError> {
+    let mut done = Vec::new();
+    for ((checkpoint, group), need) in needs(store, job, states, wanted) {
+        if need.is_unknown || !wanted.contains(&(checkpoint.clone(), group)) {
+            continue;
+        }
+        let Ok(reader) = ContainerReader::open(store, job, &checkpoint, group) else { continue };
+        let Some((kept, bytes)) = kept_of(&reader, &need) else { continue };
+        if bytes.saturating_mul(100) >= reader.bytes().saturating_mul(u64::from(below_percent)) {
+            continue;
+        }
+        // Who writes this group just now may refer to what would go.
+        if states.iter().any(|state| is_group_held(store, job, &state.id, group)) {
+            continue;
+        }
+        if let Some(repacked) = write_anew(store, job, (checkpoint, group), &reader, &kept)? {
+            done.push(repacked);
+        }
+    }
+    Ok(done)
+}
+
+fn is_group_held(store: &dyn Store, job: &JobId, id: &CheckpointId, group: GroupId) -> bool {
+    let (dir, prefix) = (checkpoint_dir(job, id), format!(".{}.", container_name(group)));
+    store.list_dir(&dir).is_ok_and(|entries| {
+        entries.iter().any(|entry| entry.name.starts_with(&prefix) && store.is_held(&dir.join(&entry.name)))
+    })
+}
+
+fn write_anew(
+    store: &dyn Store,
+    job: &JobId,
+    (checkpoint, group): (CheckpointId, GroupId),
+    reader: &ContainerReader,
+    kept: &BTreeMap<u32, Kept>,
+) -> Result<Option<Repacked>, StoreError> {
+    let (dir, path) = (checkpoint_dir(job, &checkpoint), container_path(job, &checkpoint, group));
+    let mut temp = store.create_temp(&dir, &container_name(group))?;
+    temp.append(&layout::repacked_file_header())?;
+    let (mut scratch, mut table) = (Scratch::default(), Vec::new());
+    for (&segment, kept) in kept {
+        // What is damaged is left to who needs it to notice.
+        let Ok(part) = coded(reader, segment, kept, &mut scratch) else { return Ok(None) };
+        let Coded { chain, raw_len, stored, kept } = part;
+        let (data_crc, stored_len) = (crc32c::crc32c(&stored), stored.len() as u64);
+        let header = layout::SegmentHeader { raw_len, stored_len, data_crc, chain: chain.clone() };
+        let Some(record) = header.to_record() else { return Ok(None) };
+        temp.append(&record)?;
+        temp.append(&stored)?;
+        table.push(KeptSegment { segment, stored_bytes: stored_len, chain, kept });
+    }
+    temp.append(&repacked_tail(reader, &table)?)?;
+    temp.sync()?;
+    let written = ContainerReader::from_file(store.open(temp.path())?, store.root().join(temp.path()))?;
+    let is_worth = written.bytes() < reader.bytes() - reader.bytes() / WORTH_DIVISOR;
+    if written.index_digest() != reader.index_digest() || !is_worth {
+        return Ok(None);
+    }
+    for part in &table {
+        written.read_segment(part.segment, Vec::new())?;
+    }
+    store.rename(temp.path(), &path)?;
+    store.sync_dir(&dir)?;
+    let (before, after) = (StoredBytes(reader.bytes()), StoredBytes(written.bytes()));
+    Ok(Some(Repacked { checkpoint, group, before, after }))
+}
+
+struct Coded {
+    chain: Chain,
+    raw_len: u64,
+    stored: Vec<u8>,
+    kept: Kept,
+}
+
+/// A segment as it is kept: its stored bytes as they are, or coded anew with zeros in place of what nobody needs, whichever
+/// is shorter.
+fn coded(reader: &ContainerReader, segment: u32, kept: &Kept, scratch: &mut Scratch) -> Result<Coded, ReadError> {
+    let stored = reader.read_segment(segment, Vec::new())?;
+    let as_it_is = |kept: Kept| Coded {
+        chain: stored.chain.clone(),
+        raw_len: stored.raw_bytes.0,
+        stored: stored.stored.clone(),
+        kept,
+    };
+    let Kept::Pieces(nth) = kept else { return Ok(as_it_is(Kept::Whole)) };
+    // Of one that was made smaller before not all may be there.
+    let as_before = || as_it_is(if reader.holds_whole(segment) { Kept::Whole } else { kept.clone() });
+    let entry = &reader.index().segments()[segment as usize];
+    let mut raw = reader.decode_segment(segment, scratch)?;
+    let lens: Vec<usize> = reader.index().pieces(segment).iter().map(|piece| piece.bytes as usize).collect();
+    runs(&lens, entry.layout, |run| {
+        if !nth.contains(&(run.piece as u32)) {
+            raw[run.in_segment].fill(0);
+        }
+    });
+    let Ok((chain, shorter)) = encode_best(&Profile::Fast, &raw, &entry.element, &[], true, scratch) else {
+        return Ok(as_before());
+    };
+    if shorter.len() >= stored.stored.len() || !chain.gives_back(&shorter, &raw, scratch).unwrap_or(false) {
+        return Ok(as_before());
+    }
+    Ok(Coded { chain, raw_len: stored.raw_bytes.0, stored: shorter, kept: kept.clone() })
+}

@@ -1,0 +1,186 @@
+//! Which checkpoints stay: rules over a list of them, as restic has them. No store is looked at here.
+
+use crate::ids::CheckpointId;
+use crate::manifest::{CheckpointState, Condition};
+
+/// What stays. A checkpoint that one of the rules keeps is kept. Rules of 0 keep nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// How many of the newest.
+    pub last: u32,
+    /// All that were written at most so many milliseconds before the newest.
+    pub within_ms: u64,
+    /// For so many hours that have checkpoints, the newest of each.
+    pub hourly: u32,
+    /// The same for days, by UTC.
+    pub daily: u32,
+    /// The same for weeks, which begin on Monday.
+    pub weekly: u32,
+    /// The same for months.
+    pub monthly: u32,
+}
+
+const HOUR_MS: i64 = 3_600_000;
+const DAY_MS: i64 = 24 * HOUR_MS;
+
+impl Rules {
+    /// Whether no rule is set, so that nothing would be kept for a reason.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Which of these are kept: the time of each in milliseconds since 1970, in the order of [`list`](crate::manifest::list),
+    /// newest first. The first is kept whatever the rules say. As in restic, a rule that has not used up its number keeps the
+    /// oldest too.
+    pub fn keep(&self, times_unix_ms: &[i64]) -> Vec<bool> {
+        let newest = times_unix_ms.first().copied().unwrap_or(0);
+        let mut buckets: [(u32, fn(i64) -> i64, Option<i64>); 4] = [
+            (self.hourly, |ms| ms.div_euclid(HOUR_MS), None),
+            (self.daily, |ms| ms.div_euclid(DAY_MS), None),
+            // 1970 began on a Thursday.
+            (self.weekly, |ms| (ms.div_euclid(DAY_MS) + 3).div_euclid(7), None),
+            (self.monthly, month_of, None),
+        ];
+        let mut kept = Vec::with_capacity(times_unix_ms.len());
+        for (n, &time) in times_unix_ms.iter().enumerate() {
+            let is_oldest = n + 1 == times_unix_ms.len();
+            let age_ms = newest.saturating_sub(time);
+            let is_within = self.within_ms > 0 && age_ms <= i64::try_from(self.within_ms).unwrap_or(i64::MAX);
+            let mut keep = n == 0 || n < self.last as usize || is_within;
+            for (left, bucket, seen) in &mut buckets {
+                let of = bucket(time);
+                if *left > 0 && (*seen != Some(of) || is_oldest) {
+                    (*left, *seen, keep) = (*left - 1, Some(of), true);
+                }
+            }
+            kept.push(keep);
+        }
+        kept
+    }
+
+    /// Which checkpoints go. `states` are newest first. Only complete ones go by these rules, and only complete ones that
+    /// nobody marked as bad count; a bad one goes where all that stays is newer.
+    pub fn gone(&self, states: &[CheckpointState]) -> Vec<CheckpointId> {
+        let is = |condition: Condition| move |state: &&CheckpointState| state.condition() == condition;
+        let good: Vec<&CheckpointState> = states.iter().filter(is(Condition::Complete)).collect();
+        let times: Vec<i64> = good.iter().map(|state| state.place.map_or(0, |place| place.written_unix_ms)).collect();
+        let kept = self.keep(&times);
+        let stays = |id: &CheckpointId| good.iter().zip(&kept).any(|(state, kept)| *kept && state.id == *id);
+        let Some(oldest) = states.iter().rposition(|state| stays(&state.id)) else { return Vec::new() };
+        let mut gone: Vec<CheckpointId> =
+            good.iter().zip(&kept).filter(|(_, kept)| !**kept).map(|(state, _)| state.id.clone()).collect();
+        gone.extend(states[oldest..].iter().filter(is(Condition::Bad)).map(|state| state.id.clone()));
+        gone
+    }
+}
+
+/// Months since year 0, by Howard Hinnant's civil_from_days.
+fn month_of(unix_ms: i64) -> i64 {
+    let z = unix_ms.div_euclid(DAY_MS) + 719_468;
+    let era = z.div_euclid(146_097);
+    let day_of_era = z.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    (year_of_era + era * 400 + i64::from(month <= 2)) * 12 + month
+}
+
+/// A duration as in `2h`, `30min`, `1d12h`, `6w`, `3m`, `1y`, in milliseconds. As in restic a month is `m`; here it has 30 days, and
+/// a year 365.
+pub fn duration_ms(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is no duration; write it as in 45s, 30min, 2h, 1d12h, 6w, 3m (months) or 1y");
+    let (mut sum, mut rest) = (0u64, text.trim());
+    if rest.is_empty() {
+        return Err(wrong());
+    }
+    while !rest.is_empty() {
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let after = &rest[digits..];
+        let letters = after.len() - after.trim_start_matches(|c: char| c.is_ascii_alphabetic()).len();
+        let seconds: u64 = match &after[..letters] {
+            "s" => 1,
+            "min" => 60,
+            "h" => 3600,
+            "d" => 86_400,
+            "w" => 7 * 86_400,
+            "m" => 30 * 86_400,
+            "y" => 365 * 86_400,
+            _ => return Err(wrong()),
+        };
+        let number: u64 = rest[..digits].parse().map_err(|_| wrong())?;
+        let part = number.checked_mul(seconds * 1000).ok_or_else(wrong)?;
+        sum = sum.checked_add(part).ok_or_else(wrong)?;
+        rest = &after[letters..];
+    }
+    match sum {
+        0 => Err(wrong()),
+        sum => Ok(sum),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Hours before a Wednesday noon, the 18th of a month.
+    fn ago(hours: &[i64]) -> Vec<i64> {
+        hours.iter().map(|h| 1_795_003_200_000 - h * HOUR_MS).collect()
+    }
+
+    fn kept(rules: &Rules, hours: &[i64]) -> Vec<i64> {
+        hours.iter().zip(rules.keep(&ago(hours))).filter(|(_, kept)| *kept).map(|(h, _)| *h).collect()
+    }
+
+    #[test]
+    fn each_rule_keeps_the_newest_of_its_hours_days_weeks_and_months() {
+        let hours = [0, 1, 2, 11, 13, 25, 49, 24 * 8, 24 * 20, 24 * 45];
+        let of = |rules: Rules| kept(&rules, &hours);
+        assert_eq!(of(Rules { last: 3, ..Rules::default() }), [0, 1, 2]);
+        assert_eq!(of(Rules { within_ms: 11 * HOUR_MS as u64, ..Rules::default() }), [0, 1, 2, 11]);
+        assert_eq!(of(Rules { hourly: 2, ..Rules::default() }), [0, 1]);
+        assert_eq!(of(Rules { daily: 3, ..Rules::default() }), [0, 13, 25 + 24]);
+        assert_eq!(of(Rules { weekly: 2, ..Rules::default() }), [0, 24 * 8]);
+        assert_eq!(of(Rules { monthly: 2, ..Rules::default() }), [0, 24 * 20]);
+        assert_eq!(of(Rules { monthly: 9, ..Rules::default() }), [0, 24 * 20, 24 * 45], "the oldest too");
+        assert_eq!(of(Rules::default()), [0], "the newest stays whatever is asked for");
+    }
+
+    #[test]
+    fn durations_are_read_and_nonsense_is_refused() {
+        let ok = [("45s", 45), ("30min", 1800), ("2h", 7200), ("1d12h", 129_600), ("6w", 3_628_800), ("1m", 2_592_000)];
+        for (text, seconds) in ok {
+            assert_eq!(duration_ms(text), Ok(seconds * 1000), "{text}");
+        }
+        for text in ["", "h", "2", "2x", "-1h", "1.5h", "0s", "99999999999999999y", "2 h"] {
+            assert!(duration_ms(text).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_rule_removes_the_newest_and_more_is_kept_by_more_rules(
+            mut hours in prop::collection::vec(0i64..5000, 1..40), last in 0u32..5, within in 0u64..100,
+            numbers in prop::array::uniform4(0u32..5),
+        ) {
+            hours.sort_unstable();
+            let [hourly, daily, weekly, monthly] = numbers;
+            let rules = Rules { last, within_ms: within * HOUR_MS as u64, hourly, daily, weekly, monthly };
+            let all = rules.keep(&ago(&hours));
+            prop_assert!(all[0]);
+            let one_by_one = [
+                Rules { last, ..Rules::default() }, Rules { within_ms: rules.within_ms, ..Rules::default() },
+                Rules { hourly, ..Rules::default() }, Rules { daily, ..Rules::default() },
+                Rules { weekly, ..Rules::default() }, Rules { monthly, ..Rules::default() },
+            ].map(|rule| rule.keep(&ago(&hours)));
+            for n in 0..hours.len() {
+                prop_assert_eq!(all[n], one_by_one.iter().any(|kept| kept[n]), "a checkpoint stays if one rule keeps it");
+            }
+            let most = last as usize + within as usize + 2 + numbers.iter().map(|n| *n as usize + 1).sum::<usize>();
+            if within == 0 {
+                prop_assert!(all.iter().filter(|kept| **kept).count() <= most);
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! `prune`, retention, and what `list` calls a checkpoint.
+
+use crate::support::*;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A store with the checkpoints of steps 1 to `steps`, by two ranks in groups of one.
+fn saved(steps: u32, more: &[&str]) -> TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data).expect("made");
+    for step in 1..=steps {
+        (0..2).for_each(|rank| write_rank(&data, step, rank, 900));
+    }
+    let mut save = mcr();
+    save.arg("save").arg(&data).args(["--group-size", "1", "--job", "job", "--store"]).arg(store(&dir)).args(more);
+    run(&mut save, 0);
+    dir
+}
+
+fn store(dir: &TempDir) -> PathBuf {
+    dir.path().join("store")
+}
+
+fn prune(dir: &TempDir, args: &[&str], expected: i32) -> String {
+    let output = run(mcr().arg("prune").args(args).arg("--store").arg(store(dir)), expected);
+    [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat()
+}
+
+/// Names and states, newest first.
+fn states(dir: &TempDir) -> Vec<(String, String)> {
+    let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
+    list(&store(dir)).iter().map(|c| (text(&c["checkpoint"]), text(&c["state"]))).collect()
+}
+
+fn names(dir: &TempDir) -> Vec<String> {
+    states(dir).into_iter().map(|(id, _)| id).collect()
+}
+
+/// Puts a directory where a manifest was, which cannot be read: an I/O error that a test can make without a disk that fails.
+fn hide(manifest: &Path) {
+    std::fs::rename(manifest, manifest.with_extension("hidden")).expect("renamed");
+    std::fs::create_dir(manifest).expect("made");
+}
+
+fn show(manifest: &Path) {
+    std::fs::remove_dir(manifest).expect("removed");
+    std::fs::rename(manifest.with_extension("hidden"), manifest).expect("renamed");
+}
+
+#[test]
+fn what_cannot_be_read_just_now_is_called_so_and_nothing_is_removed_meanwhile() {
+    let dir = saved(5, &[]);
+    let all = names(&dir);
+    let manifest = store(&dir).join("job").join(&all[2]).join("group-0001.manifest");
+    hide(&manifest);
+    assert_eq!(states(&dir)[2].1, "unreadable", "{:?}", states(&dir));
+    let before = contents(&store(&dir));
+    for args in [&["--keep", "1"][..], &["--keep", "5", "--incomplete"], &["--drop", &all[4]]] {
+        let said = prune(&dir, args, 1);
+        assert!(said.contains(&format!("{} cannot be read just now", all[2])) && said.contains("--drop"), "{said}");
+        assert!(contents(&store(&dir)) == before, "{args:?}: nothing is removed");
+    }
+    show(&manifest);
+    assert!(states(&dir).iter().all(|(_, state)| state == "complete"));
+    run(mcr().args(["verify", "--store"]).arg(store(&dir)), 0);
+    assert!(prune(&dir, &["--keep", "1"], 0).contains("4 checkpoints removed"));
+}
+
+#[test]
+fn a_checkpoint_without_its_container_is_damaged_and_the_file_is_named() {
+    let dir = saved(3, &[]);
+    let all = names(&dir);
+    let container = store(&dir).join("job").join(&all[0]).join("group-0001.mcr");
+    let whole = std::fs::read(&container).expect("readable");
+    std::fs::write(&container, &whole[..whole.len() - 1]).expect("written");
+    assert_eq!(states(&dir)[0].1, "damaged");
+    std::fs::remove_file(&container).expect("removed");
+    let listed = &list(&store(&dir))[0];
+    assert_eq!((&listed["state"], &listed["complete"]), (&"damaged".into(), &false.into()));
+    assert!(listed["problems"][0].as_str().is_some_and(|what| what.contains("group-0001.mcr")), "{listed}");
+    let said = prune(&dir, &["--keep", "1"], 0);
+    assert!(said.contains("1 checkpoint removed"), "{said}");
+    assert!(names(&dir).contains(&all[1]), "what cannot be restored does not count among those that are kept");
+}
+
+#[test]
+fn a_pruned_checkpoint_is_called_pruned_by_every_command() {
+    let dir = saved(3, &[]);
+    let oldest = names(&dir)[2].clone();
+    prune(&dir, &["--keep", "1"], 0);
+    let listed = run_json(mcr().args(["list", "--all", "--store"]).arg(store(&dir)), 0);
+    let states: Vec<_> = listed.as_array().expect("a list").iter().map(|c| c["state"].clone()).collect();
+    assert!(states.contains(&"pruned".into()), "the mesh of the first step is referred to: {listed}");
+    let to = dir.path().join("to");
+    for mut command in
+        [mcr(), mcr(), mcr()].into_iter().zip(["verify", "show", "restart"]).map(|(mut command, name)| {
+            command.arg(name);
+            match name {
+                "restart" => command.arg("--to").arg(&to).args(["--copy", "--checkpoint", &oldest]),
+                _ => command.arg(&oldest),
+            };
+            command
+        })
+    {
+        let output = run(command.arg("--store").arg(store(&dir)), 1);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("removed by prune") && !said.contains("damaged"), "{command:?}: {said}");
+    }
+}
+
+#[test]
+fn a_dry_run_changes_nothing_and_a_drop_removes_just_what_is_named() {
+    let dir = saved(4, &[]);
+    let (all, before) = (names(&dir), contents(&store(&dir)));
+    let said = prune(&dir, &["--keep-last", "1", "--dry-run"], 0);
+    assert!(said.contains("3 checkpoints would be removed"), "{said}");
+    let said = prune(&dir, &["--drop", &all[0], "--drop", "nonsense"], 1);
+    assert!(said.contains("has no checkpoint nonsense"), "{said}");
+    prune(&dir, &[], 1);
+    assert!(contents(&store(&dir)) == before);
+    assert!(prune(&dir, &["--drop", &all[2]], 0).contains("1 checkpoint removed"));
+    assert_eq!(names(&dir), [&all[..2], &all[3..]].concat());
+    assert!(prune(&dir, &["--keep-within", "1h"], 0).contains("0 checkpoints removed"), "all of the last second");
+    assert!(prune(&dir, &["--keep-daily", "7"], 0).contains("removed"));
+    assert_eq!(names(&dir)[0], all[0]);
+}
+
+#[test]
+fn a_checkpoint_that_is_marked_as_bad_is_listed_so_until_the_mark_is_taken_away() {
+    let dir = saved(3, &[]);
+    let all = names(&dir);
+    prune(&dir, &["--mark-bad", &all[0], "--reason", "diverged"], 0);
+    let listed = &list(&store(&dir))[0];
+    assert_eq!((&listed["state"], &listed["bad"]), (&"bad".into(), &"diverged".into()));
+    prune(&dir, &["--keep", "1"], 0);
+    assert_eq!(names(&dir), all[..2], "a bad one is not counted, and one that is newer than what stays is left");
+    prune(&dir, &["--unmark", &all[0]], 0);
+    assert_eq!(states(&dir)[0].1, "complete");
+}
+
+#[test]
+fn empty_directories_and_old_temporary_files_go_and_new_ones_stay() {
+    let dir = saved(2, &[]);
+    let job = store(&dir).join("job");
+    std::fs::create_dir(job.join("it_7")).expect("made");
+    std::fs::create_dir(job.join("it_8")).expect("made");
+    std::fs::write(job.join("it_8/.group-0000.mcr.00000000000000aa"), b"half").expect("written");
+    let old = job.join(&names(&dir)[0]).join(".group-0000.mcr.00000000000000bb");
+    let file = std::fs::File::create(&old).expect("made");
+    file.set_modified(std::time::SystemTime::now() - Duration::from_secs(3600)).expect("set");
+    drop(file);
+    prune(&dir, &["--keep", "9"], 0);
+    assert!(!job.join("it_7").exists() && !old.exists());
+    assert!(job.join("it_8").exists(), "a writer may be at work there");
+    assert_eq!(names(&dir).len(), 3);
+}
+
+#[test]
+fn a_save_that_keeps_some_removes_older_ones_afterwards() {
+    let dir = saved(5, &["--keep", "2"]);
+    assert_eq!(names(&dir).len(), 2);
+    assert!(names(&dir)[0].contains('5'), "{:?}", names(&dir));
+}
+
+#[test]
+fn an_aggregator_that_keeps_some_removes_older_ones_after_each_commit() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let watch = dir.path().join("run");
+    std::fs::create_dir(&watch).expect("made");
+    let (anc, address) = Daemon::aggregator(dir.path(), "anc", &store(&dir), "group-size = 1\nkeep = 2");
+    let layout = "layout = \"sim.it_{checkpoint}.rank_{rank}.h5\"\nranks = 2\ngroup-size = 1";
+    let cnc = Daemon::agent(dir.path(), "cnc", &watch, &[address], layout);
+    for step in 1..=4 {
+        (0..2).for_each(|rank| write_rank(&watch, step, rank, 900));
+        wait_for("the newest is complete", Duration::from_secs(60), || {
+            let all = if store(&dir).join("job").exists() { list(&store(&dir)) } else { Vec::new() };
+            let id = format!("{step}");
+            all.into_iter()
+                .find(|c| c["complete"] == true && c["checkpoint"].as_str().is_some_and(|c| c.ends_with(&id)))
+        });
+    }
+    wait_for("older ones are removed", Duration::from_secs(30), || (names(&dir).len() == 2).then_some(()));
+    assert!(names(&dir)[0].ends_with('4') && names(&dir)[1].ends_with('3'), "{:?}", names(&dir));
+    run(mcr().args(["verify", "--store"]).arg(store(&dir)), 0);
+    assert!(anc.log().contains("removed old checkpoints"));
+    drop((cnc, anc));
+}
+
+/// What `mcr list` takes with very many checkpoints. Run by hand: `cargo test -p mcr-cli --test e2e ten_thousand -- --ignored --nocapture`.
+#[test]
+#[ignore = "makes 10,000 checkpoints and measures"]
+fn ten_thousand_checkpoints_are_listed_within_a_second() {
+    let dir = saved(1, &[]);
+    let job = store(&dir).join("job");
+    let first = names(&dir)[0].clone();
+    let text =
+        |group: u32| std::fs::read(job.join(&first).join(format!("group-{group:04}.manifest"))).expect("readable");
+    let containers =
+        [0, 1].map(|group| std::fs::read(job.join(&first).join(format!("group-{group:04}.mcr"))).expect("readable"));
+    let manifests = [0, 1].map(|group| String::from_utf8(text(group)).expect("text"));
+    for n in 0..10_000 {
+        let id = format!("c{n:05}");
+        std::fs::create_dir(job.join(&id)).expect("made");
+        for group in 0..2 {
+            let manifest = &manifests[group];
+            let end = manifest.rfind("blake3 ").expect("a last line");
+            let named = manifest[..end].replace(&format!("{first:?}"), &format!("{id:?}"));
+            let digest = mcrengine::ids::Digest::of(named.as_bytes());
+            std::fs::write(
+                job.join(&id).join(format!("group-{group:04}.manifest")),
+                format!("{named}blake3 {digest}\n"),
+            )
+            .expect("written");
+            std::fs::write(job.join(&id).join(format!("group-{group:04}.mcr")), &containers[group]).expect("written");
+        }
+    }
+    for _ in 0..3 {
+        let began = std::time::Instant::now();
+        run(mcr().args(["list", "--store"]).arg(store(&dir)), 0);
+        eprintln!("{:.3} s", began.elapsed().as_secs_f64());
+    }
+    assert_eq!(list(&store(&dir)).iter().filter(|c| c["complete"] == true).count(), 10_001);
+}
