@@ -230,6 +230,7 @@ fn manifest_of(id: &CheckpointId) -> Manifest {
         stored_bytes: StoredBytes(0),
         container: ManifestContainer { name: String::new(), bytes: 0, digest, index_digest: digest },
         references: Vec::new(),
+        referred: Vec::new(),
         decisions: Vec::new(),
         files: Vec::new(),
     }

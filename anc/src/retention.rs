@@ -6,7 +6,7 @@
 use crate::flush::unpanicked;
 use crate::hub::error_chain;
 use mcrengine::ids::{CheckpointId, JobId};
-use mcrengine::prune::{PruneOptions, REPACK_BELOW_PERCENT, lock, prune};
+use mcrengine::prune::{PruneOptions, lock, prune};
 use mcrengine::retention::Rules;
 use mcrengine::store::Store;
 use std::collections::BTreeSet;

@@ -14,7 +14,7 @@ fn saved(steps: u32, more: &[&str]) -> TempDir {
         (0..2).for_each(|rank| write_rank(&data, step, rank, 900));
     }
     let mut save = mcr();
-    save.arg("save").arg(&data).args(["--group-size", "1", "--job", "job", "--store"]).arg(store(&dir)).args(more);
+    save.args(["save", "--create"]).arg(&data).args(["--group-size", "1", "--job", "job", "--store"]).arg(store(&dir)).args(more);
     run(&mut save, 0);
     dir
 }
