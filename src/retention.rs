@@ -20,6 +20,9 @@ pub struct Rules {
     pub monthly: u32,
 }
 
+/// What is left of a rule's number, which hour, day, ... a time is in, and the one that was kept last.
+type Bucket = (u32, fn(i64) -> i64, Option<i64>);
+
 const HOUR_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 24 * HOUR_MS;
 
@@ -34,7 +37,7 @@ impl Rules {
     /// oldest too.
     pub fn keep(&self, times_unix_ms: &[i64]) -> Vec<bool> {
         let newest = times_unix_ms.first().copied().unwrap_or(0);
-        let mut buckets: [(u32, fn(i64) -> i64, Option<i64>); 4] = [
+        let mut buckets: [Bucket; 4] = [
             (self.hourly, |ms| ms.div_euclid(HOUR_MS), None),
             (self.daily, |ms| ms.div_euclid(DAY_MS), None),
             // 1970 began on a Thursday.

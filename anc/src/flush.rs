@@ -180,9 +180,6 @@ pub enum FlushError {
     /// An older checkpoint was not committed, so this one is not either.
     #[error("a checkpoint before it failed")]
     NotItsTurn,
-    /// Another incarnation of the job is the newest; this one commits nothing more.
-    #[error("{0}")]
-    Fenced(String),
     /// Another incarnation began while this was flushed.
     #[error("another incarnation of the job began meanwhile; looked at again")]
     Overtaken,

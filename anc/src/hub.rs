@@ -996,7 +996,6 @@ impl Hub {
                 tracing::warn!(job = %key.job, checkpoint = %key.label, group = key.group.0, error = error_chain(&error), "flush failed");
                 gather.problem = error_chain(&error);
                 let event = match &error {
-                    FlushError::Fenced(reason) => Event::Fenced(reason.clone()),
                     FlushError::Stale(ranks) => Self::stale(gather, &key.label, ranks, next.is_empty()),
                     error => {
                         let mut missing = BTreeSet::new();
@@ -1030,7 +1029,10 @@ impl Hub {
     /// Ranks whose files are of another step or incarnation are awaited anew; their agents announce them once they are
     /// written again. With no rank left, the checkpoint is given up.
     fn stale(gather: &mut Gather, label: &CheckpointId, ranks: &[(Rank, String)], is_last: bool) -> Event {
+        // What the rank announced tells nothing of the step that the others write.
+        gather.not_before_ns = None;
         for (rank, reason) in ranks {
+            gather.last.remove(rank);
             if let Some(announced) = gather.announced.remove(rank) {
                 give_back(&announced, label, *rank, reason.clone(), false);
             }
@@ -1219,14 +1221,17 @@ impl FlushWork {
     /// The number of the incarnation that commits: the newest of the job, if the agents are of it. A rank whose files were all
     /// written before it began is awaited anew: the application is about to write them again.
     fn incarnation(&self) -> Result<u32, FlushError> {
-        let mut current = None;
+        let (mut current, mut fenced) = (None, Vec::new());
         for rank in &self.ranks {
             let claim = Claim { identity: &rank.link.about.identity, node: &rank.link.node };
-            current =
-                self.shared.currents.admit(&*self.store, &self.key.job, claim).map_err(|refused| match refused {
-                    Refused::Fenced(reason) => FlushError::Fenced(reason),
-                    Refused::Store(error) => FlushError::Store(error),
-                })?;
+            match self.shared.currents.admit(&*self.store, &self.key.job, claim) {
+                Ok(newest) => current = newest,
+                Err(Refused::Fenced(reason)) => fenced.push((rank.rank, reason)),
+                Err(Refused::Store(error)) => return Err(FlushError::Store(error)),
+            }
+        }
+        if !fenced.is_empty() {
+            return Err(FlushError::Stale(fenced));
         }
         let Some(current) = current else { return Ok(0) };
         let number = current.record.number;

@@ -6,7 +6,7 @@
 use crate::flush::unpanicked;
 use crate::hub::error_chain;
 use mcrengine::ids::{CheckpointId, JobId};
-use mcrengine::prune::{PruneOptions, lock, prune};
+use mcrengine::prune::{PruneOptions, REPACK_BELOW_PERCENT, lock, prune};
 use mcrengine::retention::Rules;
 use mcrengine::store::Store;
 use std::collections::BTreeSet;
@@ -56,7 +56,13 @@ impl Retention {
 
     fn prune(&self, job: &JobId, in_flight: Vec<CheckpointId>) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
-        let options = PruneOptions { keep: self.rules.clone(), in_flight, now_unix_ms: now, ..PruneOptions::default() };
+        let options = PruneOptions {
+            keep: self.rules.clone(),
+            in_flight,
+            now_unix_ms: now,
+            repack_below_percent: REPACK_BELOW_PERCENT,
+            ..PruneOptions::default()
+        };
         let _lock = match lock(&*self.store, job) {
             Ok(Some(lock)) => Some(lock),
             Ok(None) => return tracing::debug!(%job, "another process is removing old checkpoints"),

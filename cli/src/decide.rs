@@ -11,7 +11,7 @@ use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::incarnation::{self, Begun, Draft, Incarnation, Incarnations, PassedOver};
 use mcrengine::manifest::CheckpointState;
 use mcrengine::store::{Store, StoreError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What a restart is.
 pub enum Role {
@@ -22,6 +22,10 @@ pub enum Role {
     /// It decides for a new incarnation, the one after this number.
     Decide { after: u32 },
 }
+
+/// From the decision to the end of the restart at least: times of files are up to 10 ms coarse, and what the application writes
+/// next must not seem older than the decision.
+const APART: Duration = Duration::from_millis(25);
 
 /// What came of a decision.
 pub enum Decided {
@@ -158,6 +162,7 @@ impl<'a> Decider<'a> {
 
     /// Notes that this part has been restored.
     pub fn done(&self, number: u32) -> Result<(), StoreError> {
+        std::thread::sleep(APART);
         incarnation::note_part(self.store, self.job, number, &self.part())
     }
 }

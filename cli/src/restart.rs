@@ -244,8 +244,8 @@ fn nothing_restored(
     let is_there = store.list_dir(Path::new(job.as_str())).is_ok();
     if let (Role::Decide { after }, true) = (role, is_there) {
         match decider.decide(*after, None, all, &[]) {
-            Ok(Decided::Here(_)) => {}
-            Ok(Decided::Other(other)) if other.from.is_none() => {}
+            Ok(Decided::Here(number)) => drop(decider.done(number)),
+            Ok(Decided::Other(other)) if other.from.is_none() => drop(decider.done(other.number)),
             Ok(Decided::Other(other)) => {
                 bail!("{} of job {job} began meanwhile; run the restart again", other.describe())
             }

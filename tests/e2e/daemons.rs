@@ -79,7 +79,10 @@ fn two_agents_and_two_aggregators_make_checkpoints_that_come_back_both_ways() {
     assert_same_files(&cluster.written(2), &cluster.restart(&[]));
     let through = cluster.addresses().join(",");
     assert_same_files(&cluster.written(2), &cluster.restart(&["--aggregators", &through]));
-    assert_same_files(&cluster.written(1), &cluster.restart(&["--aggregators", &through, "--checkpoint", "sim.it_1"]));
+    assert_same_files(
+        &cluster.written(1),
+        &cluster.restart(&["--copy", "--aggregators", &through, "--checkpoint", "sim.it_1"]),
+    );
     let some = cluster.restart(&["--aggregators", &through, "--ranks", "3-4"]);
     assert_eq!(some.len(), 2);
 }

@@ -11,10 +11,14 @@ fn saved(steps: u32, more: &[&str]) -> TempDir {
     let data = dir.path().join("data");
     std::fs::create_dir(&data).expect("made");
     for step in 1..=steps {
-        (0..2).for_each(|rank| write_rank(&data, step, rank, 900));
+        (0..2).for_each(|rank| write_rank(&data, step, rank, 2000));
     }
     let mut save = mcr();
-    save.args(["save", "--create"]).arg(&data).args(["--group-size", "1", "--job", "job", "--store"]).arg(store(&dir)).args(more);
+    save.args(["save", "--create"])
+        .arg(&data)
+        .args(["--group-size", "1", "--job", "job", "--store"])
+        .arg(store(&dir))
+        .args(more);
     run(&mut save, 0);
     dir
 }

@@ -190,7 +190,7 @@ fn a_directory_that_cannot_be_read_is_named_and_the_exit_code_says_partly() {
     let site = Site::new();
     site.write("x", b"1");
     site.write("sub/y", b"2");
-    std::fs::set_permissions(site.data().join("sub"), std::fs::Permissions::from_mode(0)).expect("set");
+    std::fs::set_permissions(site.data().join("sub"), std::fs::Permissions::from_mode(0o000)).expect("set");
     let is_root = std::fs::read_dir(site.data().join("sub")).is_ok();
     if is_root {
         // Root reads everything: as somebody else.

@@ -81,7 +81,7 @@ fn weigh(
         }
     }
     let all_bytes: u128 = all.iter().map(|(_, size)| u128::from(*size)).sum();
-    let percent = |part: u128, whole: u128| if whole == 0 { 100 } else { part * 100 / whole };
+    let percent = |part: u128, whole: u128| (part * 100).checked_div(whole).unwrap_or(100);
     let shares = [percent(files as u128, all.len() as u128), percent(bytes, all_bytes)];
     let left = all.len() - files;
     let Some(first) = first_left.filter(|_| shares.iter().any(|share| *share < MOST_PERCENT)) else {
