@@ -315,7 +315,7 @@ pub struct DaemonArgs {
 pub struct AncArgs {
     #[command(flatten)]
     pub daemon: DaemonArgs,
-    /// Make the store's directory if it is not there, as `create = true` in [anc] does
+    /// Make the store's directory if it is not there, as `create = true` in the aggregator's configuration does
     #[arg(long)]
     pub create: bool,
 }

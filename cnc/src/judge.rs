@@ -25,7 +25,7 @@ pub struct Judge {
 
 impl Judge {
     /// Finds out which of these files other processes have open for writing now. A file that is just being closed is
-    /// waited for, [`CLOSING`] at most.
+    /// waited for, one second at most.
     pub fn new<'a>(root: &Path, files: impl Iterator<Item = &'a FilePath> + Clone) -> Self {
         let end = Instant::now() + CLOSING;
         loop {

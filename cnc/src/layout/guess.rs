@@ -5,7 +5,7 @@
 //! rank; the beginning of a component up to a number that tells the checkpoints apart is the label. Files without a
 //! rank join by that label. What cannot be told is one checkpoint, and the explanation says so.
 //!
-//! Names decide only where they place most of the files ([`MOST_PERCENT`]), and where files with one label are of one
+//! Names decide only where they place most of the files (`MOST_PERCENT`), and where files with one label are of one
 //! run. Else nothing is dropped: everything is one checkpoint, or the user is asked.
 
 use super::{Layout, Pattern, is_of_a_store, is_ours, label_of, presets};
