@@ -268,8 +268,8 @@ pub struct Hub {
     /// A thread is looking which committed checkpoints exist.
     looking: bool,
     shared: Arc<Shared>,
-    /// For each job the highest rank that announced beyond the number of ranks that its agent says, and its node.
-    beyond: BTreeMap<JobId, (Rank, String)>,
+    /// For each job the highest rank that announced beyond the number of ranks that its agent says, its node and session.
+    beyond: BTreeMap<JobId, (Rank, String, u64)>,
     /// Jobs of which two go by one name: two sessions, and what is told.
     conflicts: BTreeMap<JobId, (u64, u64, String)>,
     draining: Option<Draining>,
@@ -600,6 +600,7 @@ impl Hub {
     fn ended(&mut self, session: u64) {
         let Some(agent) = self.agents.remove(&session) else { return };
         tracing::info!(node = agent.link.node, session, "agent gone");
+        self.beyond.retain(|_, (_, _, of)| *of != session);
         self.conflicts.retain(|_, (a, b, _)| ![*a, *b].contains(&session));
         agent.link.end("its session has ended");
         let lost: Vec<(Key, Rank)> = (self.gathers.iter())
@@ -653,7 +654,7 @@ impl Hub {
             self.beyond(&job, &label, rank, &announced, &why);
             return refuse(&announced, &label, why, false);
         }
-        if let Some((highest, node)) = self.beyond.get(&job).filter(|(highest, _)| highest.0 >= grouping.ranks()) {
+        if let Some((highest, node, _)) = self.beyond.get(&job).filter(|(highest, ..)| highest.0 >= grouping.ranks()) {
             let why = format!(
                 "{rank} NOT SAVED: ranks = {} (from {}), but node {node} has files of {highest}; set ranks",
                 grouping.ranks(),
@@ -780,9 +781,10 @@ impl Hub {
         if self.beyond.len() >= GATHERS_MAX {
             self.beyond.clear();
         }
-        let highest = self.beyond.entry(job.clone()).or_insert((rank, announced.link.node.clone()));
+        let this = (rank, announced.link.node.clone(), announced.link.session);
+        let highest = self.beyond.entry(job.clone()).or_insert_with(|| this.clone());
         if highest.0 < rank {
-            *highest = (rank, announced.link.node.clone());
+            *highest = this;
         }
         let (store, spread, written_ms) =
             (Arc::clone(&self.store), self.options.spread, announced.written_unix_ns / 1_000_000);

@@ -366,7 +366,7 @@ async fn peers_that_break_the_protocol_are_told_and_the_others_are_served() {
     odd.say(Say::Data(v1::Data { fetch_id: 77, offset: 5, bytes: vec![1].into() })).await;
     odd.say(Say::FetchFailed(v1::FetchFailed { fetch_id: 78, reason: "?".into(), changed: true })).await;
     odd.say(part(100, 0, b"half")).await;
-    odd.announce("it_1", 5, &saved(5, 1), 0).await;
+    odd.announce("it_9", 5, &saved(5, 1), 0).await;
     assert!(odd.abandoned().await.reason.contains("NOT SAVED: ranks = 2"));
     odd.say(Say::Withdraw(v1::Withdraw { label: "x".repeat(3 << 20), rank: 0, reason: String::new() })).await;
     while odd.hear_end().await.is_some() {}

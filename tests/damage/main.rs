@@ -163,7 +163,8 @@ fn every_damage_to_every_part_is_noticed() {
                 (true, Err(_)) => Noticed::Open,
                 (true, Ok(())) => Noticed::Verify,
             };
-            assert_eq!(first, expected, "{at}: {opened:?} {:?}", report.problems);
+            // Sooner where the lengths differ too.
+            assert!(first <= expected, "{at}: {first:?}, not {expected:?}: {opened:?} {:?}", report.problems);
             if let Err(error) = &opened {
                 assert_eq!(error.advice(), Advice::OlderCheckpoint, "{at}: {error}");
                 let name = path.file_stem().and_then(|n| n.to_str()).expect("a name");
