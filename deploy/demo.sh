@@ -47,7 +47,6 @@ kill_now() { # kill -9, all at once
     wait "$@" 2>/dev/null || true
 }
 work=$(mktemp -d "${TMPDIR:-/tmp}/mcr-demo.XXXXXX")
-mkdir -m 700 "$work/store"
 cleanup() {
     trap - EXIT INT TERM
     [ ${#started[@]} -eq 0 ] || kill_now "${started[@]}"
