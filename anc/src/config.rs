@@ -73,12 +73,12 @@ pub struct AncOptions {
     /// How long the aggregator may take to end: until then it goes on with what agents have announced or may still announce.
     /// Default 20, which is inside SLURM's KillWait of 30 s.
     pub drain_seconds: u64,
-    /// After a checkpoint is complete keep so many of the newest of its job. Default 0: this rule keeps none. Without any rule
+    /// Number of the newest checkpoints of a job that are kept after each commit. Default 0: this rule keeps none. Without any rule
     /// nothing is removed.
     pub keep: u32,
     /// Keep what was written within this time before the newest, as in `30min`, `2h`, `1d12h`. Default: none.
     pub keep_within: String,
-    /// Keep the newest of each of so many hours. Default 0.
+    /// Number of hours of each of which the newest checkpoint is kept. Default 0.
     pub keep_hourly: u32,
     /// The same for days. Default 0.
     pub keep_daily: u32,

@@ -270,7 +270,7 @@ pub struct Hub {
     shared: Arc<Shared>,
     /// For each job the highest rank that announced beyond the number of ranks that its agent says, its node and session.
     beyond: BTreeMap<JobId, (Rank, String, u64)>,
-    /// Jobs of which two go by one name: two sessions, and what is told.
+    /// Job names that two jobs use at once: the two sessions, and the message to both.
     conflicts: BTreeMap<JobId, (u64, u64, String)>,
     draining: Option<Draining>,
     /// Removes old checkpoints.
@@ -1009,7 +1009,7 @@ impl Hub {
                                 give_back(&announced, &key.label, *rank, error_chain(error), true);
                             }
                         }
-                        // Whoever has lost its session since is awaited too, and announces again.
+                        // A rank whose agent has lost its session since is awaited too, and announces again.
                         let alive = |a: &Announced| self.agents.contains_key(&a.link.session) && !a.link.has_ended();
                         gather.announced.retain(|rank, a| alive(a) || !missing.insert(*rank));
                         // With everybody still there nobody announces again: what failed is tried again, a few times.
