@@ -70,6 +70,7 @@ fn file(rank: u32) -> FileHeader {
         path: FilePath::new(format!("checkpoint.chkpt.it_1024.file_{rank}.h5").into_bytes()).expect("valid"),
         rank: Rank(rank),
         bytes: 4096 + VARIABLES as u64 * (raw_bytes + 512),
+        kind: Default::default(),
         mode: 0o644,
         modified_ns: 0,
         digest: Digest([0; 32]),

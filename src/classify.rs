@@ -187,6 +187,7 @@ mod tests {
             path: FilePath::new(format!("f.{rank}").into_bytes()).expect("valid"),
             rank: Rank(rank),
             bytes: 0,
+            kind: Default::default(),
             mode: 0,
             modified_ns: 0,
             digest: Digest([0; 32]),

@@ -7,6 +7,7 @@
 use crate::ids::{Digest, FilePath, Rank};
 use crate::units::RawBytes;
 use std::fmt;
+use std::num::NonZeroU32;
 
 /// Order of the bytes of one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -236,6 +237,8 @@ pub struct FileHeader {
     pub rank: Rank,
     /// Length of the file in bytes.
     pub bytes: u64,
+    /// What it is, and whose part.
+    pub kind: FileKind,
     /// Permission bits, 0o000 to 0o7777.
     pub mode: u32,
     /// Time of last modification, nanoseconds since 1970.
@@ -256,6 +259,16 @@ pub enum HeaderError {
         file: String,
         /// The variable's path.
         variable: String,
+        /// Which rule is broken.
+        what: &'static str,
+    },
+    /// What it is said to be does not go with its length.
+    #[error("{file}: {what}, and {bytes} are given")]
+    Kind {
+        /// The file.
+        file: String,
+        /// Its length.
+        bytes: u64,
         /// Which rule is broken.
         what: &'static str,
     },
@@ -306,10 +319,94 @@ impl VariableHeader {
     }
 }
 
+/// What an entry of a checkpoint is. Everything but a regular file and a hard link to one travels with the checkpoint,
+/// and says nothing about which checkpoint it is ([`FileKind::is_companion`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileKind {
+    /// A file that the layout gives to the checkpoint.
+    #[default]
+    Regular,
+    /// A directory: for its permission bits, and so that it is there where it is empty. It has no bytes.
+    Directory,
+    /// A symbolic link. Its bytes are the text of the link, 1 to [`LINK_BYTES_MAX`] of them.
+    SymbolicLink,
+    /// A file beside the checkpoint that says which one is the newest, such as `checkpoints.txt` or `rpointer.ocn`.
+    Pointer,
+    /// A second name for the file of the same rank that stands this many places before it, with the same bytes.
+    HardLink(NonZeroU32),
+}
+
+/// The longest text of a symbolic link, in bytes (Linux's PATH_MAX).
+pub const LINK_BYTES_MAX: u64 = 4096;
+
+impl FileKind {
+    /// Whether it only travels with a checkpoint: the same checkpoint without it, or with another one, is the same.
+    pub fn is_companion(self) -> bool {
+        matches!(self, Self::Directory | Self::SymbolicLink | Self::Pointer)
+    }
+
+    /// Whether people would call it a file.
+    pub fn is_file(self) -> bool {
+        matches!(self, Self::Regular | Self::Pointer | Self::HardLink(_))
+    }
+
+    /// Whether it is the usual one, which a manifest does not name.
+    pub fn is_regular(&self) -> bool {
+        *self == Self::Regular
+    }
+
+    /// The number by which formats name it: 0 regular, 1 directory, 2 symbolic link, 3 pointer, 3 + n: second name for
+    /// the file n places before.
+    pub fn number(self) -> u64 {
+        match self {
+            Self::Regular => 0,
+            Self::Directory => 1,
+            Self::SymbolicLink => 2,
+            Self::Pointer => 3,
+            Self::HardLink(before) => 3 + u64::from(before.get()),
+        }
+    }
+
+    /// The inverse of [`FileKind::number`]; `None` for a number that no kind has.
+    pub fn from_number(number: u64) -> Option<Self> {
+        match number {
+            0 => Some(Self::Regular),
+            1 => Some(Self::Directory),
+            2 => Some(Self::SymbolicLink),
+            3 => Some(Self::Pointer),
+            more => Some(Self::HardLink(NonZeroU32::new(u32::try_from(more - 3).ok()?)?)),
+        }
+    }
+}
+
 impl FileHeader {
+    /// The first of some files that is a second name for one that is not there, or has another rank or other bytes.
+    pub fn stray_link(files: &[Self]) -> Option<usize> {
+        files.iter().enumerate().position(|(at, file)| {
+            let FileKind::HardLink(before) = file.kind else { return false };
+            let named = at.checked_sub(before.get() as usize).map(|at| &files[at]);
+            let is_same = |named: &Self| {
+                (named.kind, named.rank, named.bytes, named.digest)
+                    == (FileKind::Regular, file.rank, file.bytes, file.digest)
+            };
+            !named.is_some_and(is_same)
+        })
+    }
+
     /// Checks every variable, and that the extents cover each byte of the file exactly once.
     pub fn check(&self) -> Result<(), HeaderError> {
         let file = || self.path.to_string();
+        match self.kind {
+            FileKind::Directory if self.bytes > 0 => {
+                return Err(HeaderError::Kind { file: file(), bytes: self.bytes, what: "a directory has no bytes" });
+            }
+            FileKind::SymbolicLink if !(1..=LINK_BYTES_MAX).contains(&self.bytes) => {
+                let what = "the text of a symbolic link has 1 to 4096 bytes";
+                return Err(HeaderError::Kind { file: file(), bytes: self.bytes, what });
+            }
+            _ => {}
+        }
         for v in &self.variables {
             v.check().map_err(|what| HeaderError::Variable {
                 file: file(),
@@ -381,6 +478,7 @@ mod tests {
             path: FilePath::new(&b"f"[..]).expect("valid"),
             rank: Rank(0),
             bytes,
+            kind: Default::default(),
             mode: 0o644,
             modified_ns: 0,
             digest: Digest([0; 32]),

@@ -8,6 +8,7 @@ use crate::container::{
     ContainerReader, ContainerRef, ContainerSummary, ReadError, SealedContainer, checkpoint_dir, container_name,
     container_path,
 };
+use crate::header::FileKind;
 use crate::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank, natural_cmp};
 use crate::incarnation::{self, Incarnation, Incarnations};
 use crate::plan::Scheme;
@@ -155,6 +156,9 @@ pub struct ManifestFile {
     pub rank: Rank,
     /// Its length.
     pub bytes: u64,
+    /// What it is; left out for a regular file.
+    #[serde(default, skip_serializing_if = "FileKind::is_regular")]
+    pub kind: FileKind,
     /// When it was last modified, in nanoseconds since 1970.
     pub modified_ns: i64,
     /// BLAKE3 of it.
@@ -190,8 +194,8 @@ pub struct FileTotals {
 }
 
 impl FileTotals {
-    fn add(&mut self, rank: u32, bytes: u64) {
-        self.files += 1;
+    fn add(&mut self, rank: u32, bytes: u64, kind: FileKind) {
+        self.files += u64::from(kind.is_file());
         self.bytes = self.bytes.saturating_add(bytes);
         self.ranks = Some(self.ranks.map_or((rank, rank), |(low, high)| (low.min(rank), high.max(rank))));
     }
@@ -206,7 +210,7 @@ impl Files for FileTotals {
 impl Files for Vec<ManifestFile> {
     fn totals(&self) -> FileTotals {
         let mut totals = FileTotals::default();
-        self.iter().for_each(|file| totals.add(file.rank.0, file.bytes));
+        self.iter().for_each(|file| totals.add(file.rank.0, file.bytes, file.kind));
         totals
     }
 }
@@ -218,6 +222,8 @@ impl<'a> Deserialize<'a> for FileTotals {
         struct Counted {
             rank: u32,
             bytes: u64,
+            #[serde(default)]
+            kind: FileKind,
         }
         struct Counting;
         impl<'a> serde::de::Visitor<'a> for Counting {
@@ -227,8 +233,8 @@ impl<'a> Deserialize<'a> for FileTotals {
             }
             fn visit_seq<A: serde::de::SeqAccess<'a>>(self, mut files: A) -> Result<FileTotals, A::Error> {
                 let mut totals = FileTotals::default();
-                while let Some(Counted { rank, bytes }) = files.next_element()? {
-                    totals.add(rank, bytes);
+                while let Some(Counted { rank, bytes, kind }) = files.next_element()? {
+                    totals.add(rank, bytes, kind);
                 }
                 Ok(totals)
             }
@@ -300,6 +306,7 @@ pub fn write(
         path: file.path.clone(),
         rank: file.rank,
         bytes: file.bytes,
+        kind: file.kind,
         modified_ns: file.modified_ns,
         digest: file.digest,
     };

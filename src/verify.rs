@@ -147,8 +147,8 @@ fn verify_group(
         report.problem(group, &ReadError::Digest { path, what, found, recorded });
     }
     let files = set.index().files();
-    let described = files.iter().map(|f| (&f.path, f.rank, f.bytes, f.digest));
-    if !described.eq(manifest.files.iter().map(|f| (&f.path, f.rank, f.bytes, f.digest))) {
+    let described = files.iter().map(|f| (&f.path, f.rank, f.bytes, f.kind, f.digest));
+    if !described.eq(manifest.files.iter().map(|f| (&f.path, f.rank, f.bytes, f.kind, f.digest))) {
         return Err(own_error(&set, "the list of files", "it is not that of the manifest".into()));
     }
     let reader = VariableReader::new(Arc::clone(&set), options.cache_bytes);
@@ -212,7 +212,7 @@ fn verify_file(
         return report; // its variables were reported
     }
     match file_digest(reader, f, file) {
-        Ok(found) if found == file.digest => report.files += 1,
+        Ok(found) if found == file.digest => report.files += u64::from(file.kind.is_file()),
         Ok(found) => {
             let (path, what) = (reader.set().readers()[0].path().into(), format!("file {}", file.path));
             report.problem(group, &ReadError::Digest { path, what, found, recorded: file.digest });

@@ -113,6 +113,7 @@ mod tests {
             path: FilePath::new(b"f".to_vec()).expect("valid"),
             rank: Rank(0),
             bytes: 0,
+            kind: Default::default(),
             mode: 0,
             modified_ns: 0,
             digest: Digest([0; 32]),

@@ -650,7 +650,16 @@ mod tests {
             extents: [Extent { offset: 0, stored_bytes: bytes, raw_bytes: bytes }].into(),
         };
         let path = FilePath::new(format!("f{rank}").into_bytes()).expect("valid");
-        FileHeader { path, rank: Rank(rank), bytes, mode: 0o600, modified_ns: 0, digest, variables: vec![variable] }
+        FileHeader {
+            path,
+            rank: Rank(rank),
+            bytes,
+            kind: Default::default(),
+            mode: 0o600,
+            modified_ns: 0,
+            digest,
+            variables: vec![variable],
+        }
     }
 
     fn segment(pieces: &[(u32, u64, u64)]) -> SegmentPlan {

@@ -190,6 +190,7 @@ fn file(rank: u32, step: u32) -> FileHeader {
         path: FilePath::new(format!("r{rank}").into_bytes()).expect("valid"),
         rank: Rank(rank),
         bytes: 8,
+        kind: Default::default(),
         mode: 0,
         modified_ns: i64::from(step) * STEP_NS + i64::from(rank) * LATER_NS,
         digest,

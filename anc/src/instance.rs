@@ -121,7 +121,7 @@ fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> 
         };
         last.files.iter().any(same)
     };
-    let of_rank = |rank: Rank| files.iter().filter(move |file| file.rank == rank);
+    let of_rank = |rank: Rank| files.iter().filter(move |file| file.rank == rank && !file.kind.is_companion());
     let unchanged = |rank: Rank| of_rank(rank).next().is_some() && of_rank(rank).all(was);
     let mut lengths: Vec<i64> = (own.windows(2).rev().take(STEPS_MAX))
         .filter(|pair| pair[0].incarnation == pair[1].incarnation)
@@ -299,9 +299,10 @@ fn is_pruned(store: &dyn Store, key: &Key, id: &CheckpointId) -> bool {
 }
 
 fn same_content(manifest: &Manifest, grouping: Grouping, files: &[FileHeader]) -> bool {
-    manifest.ranks == grouping.ranks()
-        && manifest.files.len() == files.len()
-        && manifest.files.iter().zip(files).all(|(m, f)| m.path == f.path && m.rank == f.rank && m.digest == f.digest)
+    let saved = manifest.files.iter().filter(|file| !file.kind.is_companion());
+    let files = files.iter().filter(|file| !file.kind.is_companion());
+    let same = |(m, f): (&ManifestFile, &FileHeader)| m.path == f.path && m.rank == f.rank && m.digest == f.digest;
+    manifest.ranks == grouping.ranks() && saved.clone().count() == files.clone().count() && saved.zip(files).all(same)
 }
 
 #[cfg(test)]

@@ -477,6 +477,9 @@ fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
     if !paths.is_sorted_by(|a, b| a < b) {
         return Err("an announcement whose files are not in the order of their paths, or name one twice".into());
     }
+    if let Some(stray) = FileHeader::stray_link(&files) {
+        return Err(format!("{}: it is said to be a second name for a file that is not there", files[stray].path));
+    }
     files.shrink_to_fit();
     Ok(Parsed { files, written_unix_ns, changed_clock_ns })
 }

@@ -83,7 +83,16 @@ impl Series {
         };
         let path = FilePath::new(b"data".to_vec()).expect("a path");
         let (digest, variables) = (Digest::of(&raw), vec![variable]);
-        let file = FileHeader { path, rank: Rank(0), bytes, mode: 0o600, modified_ns: 0, digest, variables };
+        let file = FileHeader {
+            path,
+            rank: Rank(0),
+            bytes,
+            kind: Default::default(),
+            mode: 0o600,
+            modified_ns: 0,
+            digest,
+            variables,
+        };
         let (counter, source) = (Counter::default(), Memory(raw));
         self.steps += 1;
         let flush = Flush {

@@ -277,6 +277,7 @@ fn file(rank: u32, bytes: &[u8], modified_ns: i64) -> FileHeader {
         path: FilePath::new(format!("rank{rank}").into_bytes()).expect("valid"),
         rank: Rank(rank),
         bytes: len,
+        kind: Default::default(),
         mode: 0o644,
         modified_ns,
         digest,

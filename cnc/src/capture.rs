@@ -190,6 +190,7 @@ pub fn capture_keeping(
         path: path.clone(),
         rank,
         bytes: fingerprint.bytes,
+        kind: Default::default(),
         mode: metadata.mode() & 0o7777,
         modified_ns: fingerprint.modified_ns,
         digest,
@@ -279,7 +280,7 @@ pub(crate) fn changed_if_short(source: io::Error, name: &Path) -> CaptureError {
 }
 
 /// The one variable of a file that is not taken apart; its digest is the file's.
-fn whole(digest: Digest, bytes: u64) -> VariableHeader {
+pub(crate) fn whole(digest: Digest, bytes: u64) -> VariableHeader {
     let all = Extent { offset: 0, stored_bytes: bytes, raw_bytes: bytes };
     VariableHeader {
         role: Role::WholeFile,

@@ -49,6 +49,7 @@ pub fn file_to_wire(file: &header::FileHeader) -> v1::FileHeader {
         modified_ns: file.modified_ns,
         digest: file.digest.0.to_vec().into(),
         variables: file.variables.iter().map(variable_to_wire).collect(),
+        kind: u32::try_from(file.kind.number()).unwrap_or(u32::MAX),
     }
 }
 
@@ -57,10 +58,14 @@ pub fn file_from_wire(file: v1::FileHeader, rank: Rank) -> Result<header::FileHe
     if file.mode > 0o7777 {
         return field("a file's mode", file.mode, "only permission bits, at most 0o7777, are allowed");
     }
+    let Some(kind) = header::FileKind::from_number(u64::from(file.kind)) else {
+        return field("a file's kind", file.kind, "FileHeader.kind in the .proto file lists them");
+    };
     let checked = header::FileHeader {
         path: FilePath::new(file.path.to_vec())?,
         rank,
         bytes: file.file_bytes,
+        kind,
         mode: file.mode,
         modified_ns: file.modified_ns,
         digest: digest(&file.digest)?,
@@ -279,7 +284,16 @@ mod tests {
                     .rev() // extents need not grow over the variables
                     .collect();
                 let path = FilePath::new(&b"d/f.\xff.h5"[..]).expect("valid");
-                FileHeader { path, rank: Rank(7), bytes: end, mode, modified_ns, digest: Digest([3; 32]), variables }
+                FileHeader {
+                    path,
+                    rank: Rank(7),
+                    bytes: end,
+                    kind: Default::default(),
+                    mode,
+                    modified_ns,
+                    digest: Digest([3; 32]),
+                    variables,
+                }
             },
         )
     }

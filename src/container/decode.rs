@@ -35,6 +35,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
         sizes,
         modes,
         times,
+        file_kinds,
         counts,
         file_digests,
         flags,
@@ -112,6 +113,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
         let mode = modes.delta(was.map_or(0, |l| u64::from(l.mode)))?;
         let mode = u32::try_from(mode).or_else(|_| modes.bad("a mode has more than 32 bits"))?;
         let modified_ns = times.delta(was.map_or(0, |l| l.modified_ns as u64))? as i64;
+        let kind = file_kinds.number()?;
+        let kind = FileKind::from_number(kind).map_or_else(|| file_kinds.bad("there is no such kind"), Ok)?;
         let file_digest = Digest(file_digests.array()?);
         let count = counts.number()?;
         let count = flags.fits(count, 1)?;
@@ -194,12 +197,15 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
             variables[v].extents = found.map_or_else(|| offsets.bad("extents overlap or pass the end"), Ok)?;
             extents_in_all += variables[v].extents.len() as u64;
         }
-        let file =
-            FileHeader { path, rank: Rank(rank), bytes: file_bytes, mode, modified_ns, digest: file_digest, variables };
+        let (rank, bytes, digest) = (Rank(rank), file_bytes, file_digest);
+        let file = FileHeader { path, rank, bytes, kind, mode, modified_ns, digest, variables };
         if file.check().is_err() {
             return offsets.bad("the extents of a file do not cover each of its bytes once");
         }
         files.push(file);
+    }
+    if FileHeader::stray_link(&files).is_some() {
+        return file_kinds.bad("a file is the second name of none, or of another one");
     }
     if placements.len() != variable_count {
         return counts.bad("the files do not have that many variables");

@@ -48,7 +48,7 @@ macro_rules! columns {
 }
 columns! {
     head references types filters chains classes class_names
-    file_paths file_names ranks sizes modes times counts file_digests
+    file_paths file_names ranks sizes modes times file_kinds counts file_digests
     flags variable_classes kinds paths names shapes lengths offsets extents filtered digests elsewhere
     stored_lengths segment_classes segment_kinds layouts segment_chains dependencies pieces
 }
@@ -98,6 +98,7 @@ pub(super) fn encode(contents: &Contents, segments: &[Written]) -> Result<Vec<u8
         c.sizes.delta(file.bytes, was(|l| l.bytes));
         c.modes.delta(u64::from(file.mode), was(|l| u64::from(l.mode)));
         c.times.delta(file.modified_ns as u64, was(|l| l.modified_ns as u64));
+        c.file_kinds.number(file.kind.number());
         c.counts.number(file.variables.len() as u64);
         c.file_digests.bytes(&file.digest.0);
         last_file = Some(file);

@@ -28,14 +28,17 @@ fn the_first_version_is_read() {
     for (step, before) in [(1, None), (2, Some("DD0001"))] {
         let report = verify(&store, &job(), &step_id(step), VERIFYING, &|_| ());
         assert!(report.is_good(), "{:?}", report.problems);
-        assert_eq!((report.groups, report.files), (1, 2));
+        assert_eq!((report.groups, report.files), (1, 4));
         let manifest = manifest::read_manifest(&store, &job(), &step_id(step), GroupId(0)).expect("reads");
         let place = Place { incarnation: 1, written_unix_ms: 1_700_000_000_000 + step as i64 };
         assert_eq!((manifest.place(), manifest.ranks), (place, 2));
         assert_eq!(manifest.references.first().map(|r| r.checkpoint.as_str()), before);
-        let expected: Vec<_> = group(0..2, step).files.iter().map(|file| (file.path.clone(), file.digest)).collect();
-        let found: Vec<_> = manifest.files.into_iter().map(|file| (file.path, file.digest)).collect();
-        assert_eq!(found, expected);
+        let expected = furnished_group(0..2, step).files;
+        let of_manifest: Vec<_> = manifest.files.iter().map(|file| (&file.path, file.digest, file.kind)).collect();
+        assert_eq!(of_manifest, expected.iter().map(|file| (&file.path, file.digest, file.kind)).collect::<Vec<_>>());
+        let set = ContainerSet::open(&store, &job(), &step_id(step), GroupId(0)).expect("opens");
+        let of_index = set.index().files().iter().map(|file| (&file.path, file.kind, file.mode));
+        assert!(of_index.eq(expected.iter().map(|file| (&file.path, file.kind, file.mode))));
     }
     let record = incarnation::newest(&store, &job()).expect("reads").expect("there is one");
     assert_eq!((record.number, record.identity.as_str(), record.from), (1, "SLURM job 4711", None));
@@ -100,7 +103,8 @@ fn write_golden_files_of_a_new_version() {
     for step in [1, 2] {
         let mut how = how_in(mcrengine::plan::Scheme::ALL[step as usize + 1], step);
         (how.draft.ranks, how.draft.group_size, how.draft.incarnation) = (2, 2, 1);
-        let manifest = flush(&store, &step_id(step), GroupId(0), &group(0..2, step), &how, &reuse).expect("writes");
+        let manifest =
+            flush(&store, &step_id(step), GroupId(0), &furnished_group(0..2, step), &how, &reuse).expect("writes");
         reuse = mcrengine::reuse::ReuseIndex::load(&store, &job(), &manifest).expect("loads");
     }
 }

@@ -53,6 +53,7 @@ fn a_million_variables_take_less_than_a_gib_to_write_and_to_read() {
             path: FilePath::new(format!("data.cpu{rank:04}").into_bytes()).expect("valid"),
             rank: Rank(rank as u32),
             bytes,
+            kind: Default::default(),
             mode: 0o640,
             modified_ns: 0,
             digest: Digest([3; 32]),

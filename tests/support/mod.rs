@@ -6,7 +6,7 @@ use mcrengine::classify::{Naming, VariableClass, VariableRef, classify};
 use mcrengine::codec::{ArrayShape, Chain, Scratch};
 use mcrengine::container::{ContainerWriter, Contents, SealedContainer, StoredSegment, UnsealedContainer};
 use mcrengine::filter::put_on;
-use mcrengine::header::{ElementType, Extent, FileHeader, Filter, Role, Shape, VariableHeader};
+use mcrengine::header::{ElementType, Extent, FileHeader, FileKind, Filter, Role, Shape, VariableHeader};
 use mcrengine::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank};
 use mcrengine::manifest::{Manifest, ManifestDraft, commit};
 use mcrengine::merge::merge;
@@ -15,6 +15,7 @@ use mcrengine::reuse::{ReuseIndex, reusable};
 use mcrengine::store::{Store, StoreError};
 use mcrengine::units::RawBytes;
 use mcrengine::verify::VerifyOptions;
+use std::num::NonZeroU32;
 
 /// Less memory than all segments together take, and two files at a time.
 pub const VERIFYING: VerifyOptions = VerifyOptions { cache_bytes: 1 << 20, threads: 2 };
@@ -129,6 +130,7 @@ pub fn file(path: &str, rank: u32, parts: Vec<Part>) -> (FileHeader, Vec<Vec<u8>
         path: FilePath::new(path.as_bytes()).expect("valid"),
         rank: Rank(rank),
         bytes: image.len() as u64,
+        kind: Default::default(),
         mode: 0o640,
         modified_ns: 1_700_000_000_123_456_789 + i64::from(rank) * 1_000_003,
         digest: Digest::of(&image),
@@ -161,6 +163,46 @@ pub fn group(ranks: std::ops::Range<u32>, step: u64) -> Group {
         let (header, raw) = file(&format!("DD{step:04}/data.cpu{rank:04}"), rank, parts);
         group.files.push(header);
         group.raw.push(raw);
+    }
+    group
+}
+
+/// The same with everything that may travel with a checkpoint: a second name, a directory, a pointer file, a link.
+pub fn furnished_group(ranks: std::ops::Range<u32>, step: u64) -> Group {
+    let mut group = group(ranks, step);
+    let (mut second, second_raw) = (group.files[0].clone(), group.raw[0].clone());
+    second.path = FilePath::new([second.path.as_bytes(), b".too"].concat()).expect("valid");
+    second.kind = FileKind::HardLink(NonZeroU32::MIN);
+    let mut more = vec![(second, second_raw)];
+    let label = format!("DD{step:04}");
+    let companions = [
+        (format!("{label}/empty"), FileKind::Directory, 0o2750, Vec::new()),
+        ("checkpoints.txt".into(), FileKind::Pointer, 0o644, format!("{label}\n").into_bytes()),
+        ("latest".into(), FileKind::SymbolicLink, 0o777, label.clone().into_bytes()),
+    ];
+    for (path, kind, mode, content) in companions {
+        let (digest, bytes) = (Digest::of(&content), content.len() as u64);
+        let all = Extent { offset: 0, stored_bytes: bytes, raw_bytes: bytes };
+        let whole = VariableHeader {
+            role: Role::WholeFile,
+            path: "".into(),
+            element: ElementType::Bytes,
+            shape: Shape([bytes].into()),
+            chunk: Default::default(),
+            raw_bytes: RawBytes(bytes),
+            digest,
+            filters: [].into(),
+            extents: if bytes == 0 { [].into() } else { [all].into() },
+        };
+        let path = FilePath::new(path.into_bytes()).expect("valid");
+        let modified_ns = 1_700_000_001_000_000_000;
+        let variables = vec![whole];
+        let header = FileHeader { path, rank: Rank(0), bytes, kind, mode, modified_ns, digest, variables };
+        more.push((header, vec![content]));
+    }
+    for (nth, (header, raw)) in more.into_iter().enumerate() {
+        group.files.insert(nth + 1, header);
+        group.raw.insert(nth + 1, raw);
     }
     group
 }
