@@ -15,7 +15,7 @@ use mcr_cnc::restart::{
     Aside, Publish, Recovered, Target, VerifiedFile, Why, descriptors_share, is_interrupted, publish_all, recover,
 };
 use mcrengine::container::ContainerSet;
-use mcrengine::header::FileHeader;
+use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, Rank};
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::store::Store;
@@ -66,15 +66,16 @@ pub fn prepare(
     let mut aggregators = remote::Aggregators::new(&args.aggregators);
     let wanted = |file: &FileHeader| args.ranks.as_ref().is_none_or(|ranks| ranks.contains(file.rank));
     let groups = groups_of(state, args)?;
-    let how = how(store, job, state, args)?;
+    let mut how = how(store, job, state, args)?;
     let progress = Progress::new("restoring", args.json);
     let mut files: Vec<VerifiedFile> = Vec::new();
     for group in groups {
         progress.message(format!("{} {group}", state.id));
-        let restorers = match args.aggregators.is_empty() {
+        let mut restorers = match args.aggregators.is_empty() {
             true => direct(store, job, &state.id, group, &wanted, threads, args, &target, &progress)?,
             false => aggregators.restore_group(job, &state.id, group, &wanted, args, &target, &progress)?,
         };
+        how.directories.extend(restorers.take_directories());
         files.extend(verify_all(restorers, threads, !args.no_sync)?);
     }
     Ok(Prepared { target, files, how })
@@ -85,14 +86,21 @@ impl Prepared {
     pub fn publish(self) -> Result<Restored, Failure> {
         let Self { target, files, how } = self;
         let file_bytes = files.iter().map(VerifiedFile::bytes).sum();
+        let file_count = files.iter().filter(|file| file.is_file()).count() as u64;
         let (published, recovered) = publish_all(&target, files, &how).map_err(|error| receiver(error.into()))?;
         tell_recovered(recovered, target.path());
+        for path in &published.not_made {
+            eprintln!(
+                "mcr: {}: this link is not restored: it leads to a directory elsewhere, or a directory stands in its place",
+                escaped(path)
+            );
+        }
         let moved_aside = published.aside_to.map(|name| {
             let to = target.path().join(name);
             tell_aside(&format!("moved aside to {}", to.display()), &published.aside);
             MovedAside { to, files: published.aside.iter().map(|aside| escaped(&aside.path)).collect() }
         });
-        Ok(Restored { files: published.files.len() as u64, file_bytes, moved_aside })
+        Ok(Restored { files: file_count, file_bytes, moved_aside })
     }
 }
 
@@ -160,7 +168,7 @@ fn how(store: &dyn Store, job: &JobId, state: &CheckpointState, args: &RestartAr
     let manifests = manifest::manifests(store, job, &state.id).map_err(|error| Failure::Checkpoint(error.into()))?;
     let of_checkpoint: BTreeSet<FilePath> =
         manifests.into_iter().flat_map(|manifest| manifest.files).map(|file| file.path).collect();
-    Ok(Publish { of_checkpoint, is_copy: args.copy, sync: !args.no_sync })
+    Ok(Publish { of_checkpoint, is_copy: args.copy, sync: !args.no_sync, ..Publish::default() })
 }
 
 #[expect(clippy::too_many_arguments, reason = "what is restored, and how")]
@@ -217,9 +225,10 @@ pub fn preview(
         let set = set.map_err(|error| Failure::Checkpoint(error.into()))?;
         headers.extend(set.index().files().iter().filter(wanted).cloned());
     }
-    let of_headers: Vec<&FileHeader> = headers.iter().collect();
+    let of_headers: Vec<&FileHeader> = headers.iter().filter(|header| header.kind != FileKind::Directory).collect();
     let aside = mcr_cnc::restart::preview(&args.to, &of_headers, &how).map_err(|error| receiver(error.into()))?;
-    let (files, file_bytes) = (headers.len() as u64, headers.iter().map(|header| header.bytes).sum());
+    let files = headers.iter().filter(|header| header.kind.is_file()).count() as u64;
+    let file_bytes = headers.iter().map(|header| header.bytes).sum();
     Ok(Preview { files, file_bytes, aside, is_interrupted: is_interrupted(&args.to) })
 }
 

@@ -26,6 +26,13 @@ pub struct Leased {
     pub leases: Vec<Lease>,
 }
 
+impl Leased {
+    /// Bytes so few that nobody asks for leave to hold them.
+    pub fn small(path: FilePath, image: Arc<Image>) -> Arc<Self> {
+        Arc::new(Self { path, image, leases: Vec::new() })
+    }
+}
+
 /// Threads for which the system finds time when it has nothing else to do. They end with the process.
 pub struct Provers {
     threads: usize,

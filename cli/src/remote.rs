@@ -213,5 +213,10 @@ fn parse_files(announcement: &[u8], ranks: &[u32]) -> Result<Vec<FileHeader>, St
         return Err(format!("{} files and {} ranks", files.len(), ranks.len()));
     }
     let parse = |(file, rank): (v1::FileHeader, &u32)| file_from_wire(file, Rank(*rank));
-    files.into_iter().zip(ranks).map(parse).collect::<Result<_, _>>().map_err(|error| mcr_anc::hub::error_chain(&error))
+    let files: Result<Vec<FileHeader>, _> = files.into_iter().zip(ranks).map(parse).collect();
+    let files = files.map_err(|error| mcr_anc::hub::error_chain(&error))?;
+    match FileHeader::stray_link(&files) {
+        Some(stray) => Err(format!("{}: a second name for a file that is not there", files[stray].path)),
+        None => Ok(files),
+    }
 }

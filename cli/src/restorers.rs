@@ -2,7 +2,8 @@
 
 use mcr_anc::restart::{Sink, SinkError};
 use mcr_cnc::restart::{FileRestorer, RestoreError, Target, VerifiedFile, descriptors_share};
-use mcrengine::header::FileHeader;
+use mcrengine::header::{FileHeader, FileKind};
+use mcrengine::ids::FilePath;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,8 +20,13 @@ pub fn receiver(error: anyhow::Error) -> Failure {
     Failure::Receiver(error.context("writing the restored files"))
 }
 
-/// Files being restored, by their number in the sender's list; `None` are not wanted.
-pub struct Restorers(Vec<Option<FileRestorer>>);
+/// What is being restored of a group.
+pub struct Restorers {
+    /// By their number in the sender's list; `None` are not wanted, or directories.
+    files: Vec<Option<FileRestorer>>,
+    /// Directories that are wanted, and their permission bits.
+    directories: Vec<(FilePath, u32)>,
+}
 
 impl Restorers {
     /// Makes a temporary file for each wanted header.
@@ -29,18 +35,31 @@ impl Restorers {
         files: &[FileHeader],
         wanted: &dyn Fn(&FileHeader) -> bool,
     ) -> Result<Self, Failure> {
-        let make = |file: &FileHeader| match wanted(file) {
-            true => FileRestorer::create_in(to, Arc::new(file.clone())).map(Some),
-            false => Ok(None),
+        let make = |(place, file): (usize, &FileHeader)| {
+            if !wanted(file) || file.kind == FileKind::Directory {
+                return Ok(None);
+            }
+            let named = match file.kind {
+                FileKind::HardLink(before) => place.checked_sub(before.get() as usize).map(|at| files[at].path.clone()),
+                _ => None,
+            };
+            FileRestorer::create_in(to, Arc::new(file.clone())).map(|file| Some(file.is_named(named)))
         };
-        let all: Result<Vec<_>, RestoreError> = files.iter().map(make).collect();
-        all.map(Self).map_err(|error| receiver(error.into()))
+        let all: Result<Vec<_>, RestoreError> = files.iter().enumerate().map(make).collect();
+        let directories = files.iter().filter(|file| file.kind == FileKind::Directory && wanted(file));
+        let directories = directories.map(|file| (file.path.clone(), file.mode)).collect();
+        all.map(|files| Self { files, directories }).map_err(|error| receiver(error.into()))
+    }
+
+    /// The directories, once.
+    pub fn take_directories(&mut self) -> Vec<(FilePath, u32)> {
+        std::mem::take(&mut self.directories)
     }
 }
 
 impl Sink for Restorers {
     fn write(&self, file: u32, variable: u32, offset: u64, bytes: &[u8]) -> Result<(), SinkError> {
-        match self.0.get(file as usize) {
+        match self.files.get(file as usize) {
             Some(Some(restorer)) => Ok(restorer.write(variable as usize, offset, bytes)?),
             _ => Err(format!("bytes for file {file}, which was not asked for").into()),
         }
@@ -60,7 +79,7 @@ const SYNCS_AT_A_TIME: usize = 16;
 /// Compares every file with its digest, on several threads.
 pub fn verify_all(restorers: Restorers, threads: usize, sync: bool) -> Result<Vec<VerifiedFile>, Failure> {
     let restorers: Vec<Mutex<Option<FileRestorer>>> =
-        restorers.0.into_iter().flatten().map(|r| Mutex::new(Some(r))).collect();
+        restorers.files.into_iter().flatten().map(|r| Mutex::new(Some(r))).collect();
     let (next, done, failed) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(restorers.len())), Mutex::new(None));
     std::thread::scope(|scope| {
         let threads = if sync { threads.max(SYNCS_AT_A_TIME) } else { threads };

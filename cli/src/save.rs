@@ -15,10 +15,11 @@ use mcr_anc::instance::{choose_for_all, committed};
 use mcr_anc::rate::StoreSpeed;
 use mcr_anc::source::FetchError;
 use mcr_cnc::capture::{CaptureError, CaptureMode, CapturedFile, Verdicts, capture_keeping};
+use mcr_cnc::companions::{Beside, Companion, gather, mark_hard_links};
 use mcr_cnc::fingerprint::Fingerprint;
 use mcr_cnc::h5::Maps;
 use mcr_cnc::judge::Judge;
-use mcr_cnc::layout::{Labelled, ScanLimits, list, sort};
+use mcr_cnc::layout::{Labelled, Layout, Scan, ScanLimits, list, sort};
 use mcr_cnc::source::{Descriptors, OpenFile};
 use mcrengine::codec::Apart;
 use mcrengine::header::FileHeader;
@@ -27,7 +28,7 @@ use mcrengine::incarnation;
 use mcrengine::manifest::{Manifest, Place};
 use mcrengine::plan::PlanOptions;
 use mcrengine::store::{Store, StoreError};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
@@ -57,6 +58,8 @@ struct Saved {
 pub(crate) struct Found {
     /// The oldest first.
     pub checkpoints: Vec<Labelled>,
+    /// Links, directories and pointer files that travel with each of them.
+    companions: BTreeMap<CheckpointId, Vec<Companion>>,
     /// Bytes of the files of all of them.
     pub bytes: u64,
     pub left_out: LeftOut,
@@ -124,6 +127,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
             turns: Turns::default(),
             args: &args,
             left_out: &found.left_out,
+            companions: &found.companions,
         };
         // While checkpoints are coded and synced, the next is captured: reading and waiting for the disk go together.
         std::thread::scope(|scope| {
@@ -195,7 +199,14 @@ pub(crate) fn find_checkpoints(
                 bail!("{}: the store is this directory itself; give the store a directory of its own", name_of(dir))
             }
             Ok(below) => listing.leave_out(below),
-            Err(_) => {}
+            // It may lie where a link leads.
+            Err(_) => {
+                for (link, real) in listing.through.clone() {
+                    if let Ok(below) = store.strip_prefix(real) {
+                        listing.leave_out(&link.join(below));
+                    }
+                }
+            }
         }
     }
     let is_said = is_layout_said(layout);
@@ -204,13 +215,16 @@ pub(crate) fn find_checkpoints(
     let bytes = of_checkpoints.map(|(_, bytes)| bytes).sum();
     let scan = sort(listing, &layout);
 
+    let companions = companions_of(dir, &layout, &scan);
+    let travels: BTreeSet<&Path> = companions.values().flatten().map(|companion| companion.path.as_path()).collect();
+    let unplaced: Vec<&FilePath> = scan.unplaced.iter().filter(|path| !travels.contains(path.as_path())).collect();
     let mut left_out = LeftOut::default();
     if is_said {
-        left_out.not_in_layout = scan.unplaced.len() as u64;
+        left_out.not_in_layout = unplaced.len() as u64;
     } else {
-        left_out.count = scan.unplaced.len() as u64;
+        left_out.count = unplaced.len() as u64;
         let reason = "it belongs to no checkpoint";
-        let unplaced = scan.unplaced.iter().map(|path| NotSaved { path: path.to_string(), reason });
+        let unplaced = unplaced.iter().map(|path| NotSaved { path: path.to_string(), reason });
         left_out.paths.extend(unplaced.take(LEFT_OUT_MAX));
     }
     // A link that the layout does not name is no more missing than a file that it does not name.
@@ -218,12 +232,16 @@ pub(crate) fn find_checkpoints(
         let path = FilePath::new(path.as_os_str().as_bytes()).ok();
         !is_said || path.is_none_or(|path| layout.place(&path).is_some())
     };
+    let links: Vec<NotSaved> = (scan.links.iter())
+        .filter(|link| !travels.contains(link.as_path()) && is_missing(link))
+        .map(|link| NotSaved { path: name_of(link), reason: "it is a symbolic link that leads to no checkpoint" })
+        .collect();
     let skipped: Vec<_> = scan.skipped.iter().filter(|s| s.hides_files || is_missing(&s.path)).collect();
-    left_out.are_files = skipped.is_empty();
-    left_out.count += skipped.len() as u64 + scan.skipped_count - scan.skipped.len() as u64;
+    left_out.are_files = skipped.is_empty() && links.is_empty();
+    left_out.count += (skipped.len() + links.len()) as u64 + scan.skipped_count - scan.skipped.len() as u64;
     // First what may hide more than itself.
     let named = skipped.iter().map(|s| NotSaved { path: name_of(&s.path), reason: s.reason });
-    left_out.paths.splice(0..0, named);
+    left_out.paths.splice(0..0, named.chain(links));
     left_out.paths.truncate(LEFT_OUT_MAX);
 
     for NotSaved { path, reason } in left_out.paths.iter().take(TOLD_MAX) {
@@ -232,14 +250,32 @@ pub(crate) fn find_checkpoints(
     if left_out.count > TOLD_MAX as u64 {
         tell(format!("... and {} more left out", left_out.count - TOLD_MAX as u64));
     }
-    if let (Some(first), true) = (scan.unplaced.first(), is_said && !quiet) {
+    if let (Some(first), true) = (unplaced.first(), is_said && !quiet) {
         tell(format!("{} not named by --layout (first: {first})", files(left_out.not_in_layout)));
     }
     let (checkpoints, order) = scan.in_order();
     if let Some(line) = order {
         tell(line);
     }
-    Ok(Found { checkpoints, bytes, left_out })
+    Ok(Found { checkpoints, companions, bytes, left_out })
+}
+
+/// What travels with each checkpoint. What cannot is told once for each reason.
+fn companions_of(dir: &Path, layout: &Layout, scan: &Scan) -> BTreeMap<CheckpointId, Vec<Companion>> {
+    let (mut beside, mut companions) = (Beside::default(), BTreeMap::new());
+    let mut lost: BTreeMap<&str, (u64, String)> = BTreeMap::new();
+    for (label, files) in &scan.checkpoints {
+        let files: Vec<FilePath> = files.iter().map(|(path, _)| path.clone()).collect();
+        let gathered = gather(dir, layout, &label.0, &files, Rank(0), &scan.timeline, &mut beside);
+        for one in gathered.lost {
+            lost.entry(one.why).or_insert_with(|| (0, name_of(&one.first))).0 += one.count;
+        }
+        companions.insert(label.0.clone(), gathered.found);
+    }
+    for (why, (count, first)) in lost {
+        tell(format!("{why}: {count} in all, first {first}"));
+    }
+    companions
 }
 
 fn files(count: u64) -> String {
@@ -421,6 +457,7 @@ struct Save<'a> {
     turns: Turns,
     args: &'a SaveArgs,
     left_out: &'a LeftOut,
+    companions: &'a BTreeMap<CheckpointId, Vec<Companion>>,
 }
 
 impl Save<'_> {
@@ -435,13 +472,31 @@ impl Save<'_> {
             return Captured { label, line, files: None, started };
         }
         match self.capture_all(files, progress) {
-            Ok(files) => Captured { label, line, files: Some(files), started },
+            Ok(mut files) => {
+                self.join_companions(&label, &mut files);
+                Captured { label, line, files: Some(files), started }
+            }
             Err((outcome, reason)) => {
                 line.outcome = outcome;
                 line.reason = Some(reason);
                 Captured { label, line, files: None, started }
             }
         }
+    }
+
+    /// Puts what travels with a checkpoint to the files of rank 0, and all of them in the order of the flush: by rank, then by
+    /// path.
+    fn join_companions(&self, label: &CheckpointId, files: &mut Vec<KeptFile>) {
+        for companion in self.companions.get(label).into_iter().flatten() {
+            let (header, fingerprint) = (companion.header(Rank(0)), companion.fingerprint());
+            let image = Some(Leased::small(companion.path.clone(), companion.image()));
+            files.push(KeptFile { file: CapturedFile { header, fingerprint }, image });
+        }
+        files.sort_by(|a, b| {
+            let (a, b) = (&a.file.header, &b.file.header);
+            a.rank.cmp(&b.rank).then_with(|| a.path.cmp(&b.path))
+        });
+        mark_hard_links(files.iter_mut().map(|kept| (&mut kept.file.header, kept.file.fingerprint)));
     }
 
     fn line(&self, label: &CheckpointId, files: usize, outcome: &'static str) -> Saved {
@@ -617,7 +672,8 @@ impl Save<'_> {
                 continue;
             };
             let groups = self.grouping.groups() as usize;
-            let written_ns = files.iter().map(|kept| kept.file.fingerprint.written_ns()).max().unwrap_or(0);
+            let of_checkpoint = files.iter().filter(|kept| !kept.file.header.kind.is_companion());
+            let written_ns = of_checkpoint.map(|kept| kept.file.fingerprint.written_ns()).max().unwrap_or(0);
             let (mut headers, mut rest): (Vec<Vec<_>>, Vec<Vec<_>>) = (vec![Vec::new(); groups], Vec::new());
             rest.resize_with(groups, Vec::new);
             for KeptFile { file: CapturedFile { header, fingerprint }, image } in files {
@@ -626,10 +682,10 @@ impl Save<'_> {
                 rest[group].push((fingerprint, image));
             }
             let headers: Vec<_> = headers.into_iter().map(Arc::new).collect();
-            let paths = headers.iter().flat_map(|of_group| of_group.iter()).map(|header| header.path.clone());
-            let prints = rest.iter().flatten().map(|(fingerprint, _)| *fingerprint);
+            let all = headers.iter().flat_map(|of_group| of_group.iter());
+            let of_checkpoint = all.zip(rest.iter().flatten()).filter(|(header, _)| !header.kind.is_companion());
             let whole = Arc::new(Whole {
-                files: paths.zip(prints).collect(),
+                files: of_checkpoint.map(|(header, (print, _))| (header.path.clone(), *print)).collect(),
                 changed: OnceLock::new(),
                 is_failed: AtomicBool::new(false),
             });
@@ -654,8 +710,7 @@ impl Save<'_> {
         Ok(())
     }
 
-    /// Captures files on several threads, and puts them in the order of the flush: by rank, then by path.
-    /// Or the outcome, and the reason with the name of the file.
+    /// Captures files on several threads, in no order. Or the outcome, and the reason with the name of the file.
     fn capture_all(
         &self,
         files: &[(FilePath, Rank)],
@@ -713,12 +768,7 @@ impl Save<'_> {
         if let Some(reason) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(reason);
         }
-        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-        done.sort_by(|a, b| {
-            let (a, b) = (&a.file.header, &b.file.header);
-            a.rank.cmp(&b.rank).then_with(|| a.path.cmp(&b.path))
-        });
-        Ok(done)
+        Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Commits one group, unless it is there already.

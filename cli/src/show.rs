@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use mcrengine::classify::VariableRef;
 use mcrengine::codec::{Chain, Decision, shared_name, since_name};
 use mcrengine::container::{ContainerReader, Placement};
+use mcrengine::header::FileKind;
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::store::Store;
@@ -64,6 +65,8 @@ struct File {
     rank: u32,
     bytes: u64,
     variables: usize,
+    #[serde(skip_serializing_if = "FileKind::is_regular")]
+    kind: FileKind,
     digest: String,
 }
 
@@ -171,6 +174,7 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
             rank: file.rank.0,
             bytes: file.bytes,
             variables: file.variables.len(),
+            kind: file.kind,
             digest: file.digest.to_hex(),
         }));
         let mut class_of: BTreeMap<VariableRef, &str> = BTreeMap::new();
@@ -335,7 +339,13 @@ fn file_table(files: &[File]) -> String {
             file.path.clone(),
             file.rank.to_string(),
             file.bytes.to_string(),
-            file.variables.to_string(),
+            match file.kind {
+                FileKind::Regular => file.variables.to_string(),
+                FileKind::Directory => "directory".into(),
+                FileKind::SymbolicLink => "link".into(),
+                FileKind::Pointer => "pointer".into(),
+                FileKind::HardLink(_) => "hard link".into(),
+            },
             file.digest[..16].to_owned(),
         ]);
     }

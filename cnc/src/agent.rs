@@ -8,6 +8,7 @@ mod ending;
 pub use ending::{DrainOrder, Drained, FlushRequest, Flushed};
 
 use crate::capture::{CaptureError, CaptureMode, Verdicts, capture, capture_keeping};
+use crate::companions::mark_hard_links;
 use crate::config::CncConfig;
 use crate::fingerprint::Fingerprint;
 use crate::h5::{MapSource, Maps};
@@ -24,7 +25,7 @@ use mcr_proto::convert::file_to_wire;
 use mcr_proto::{ANNOUNCEMENT_BYTES_MAX, v1};
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Rank};
 use prost::Message;
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -515,27 +516,35 @@ fn describe(
 ) -> Result<Held, (FilePath, CaptureError)> {
     let mut paths: Vec<&FilePath> = ready.files.iter().map(|file| &file.path).collect();
     paths.sort_unstable();
-    let (mut files, mut wire) = (Vec::with_capacity(paths.len()), v1::Announcement::default());
-    let mut seen = HashSet::new();
+    paths.dedup();
+    let (mut captured, mut wire, mut wire_bytes) = (Vec::with_capacity(paths.len()), v1::Announcement::default(), 0);
     let mut newest: Option<Fingerprint> = None;
-    for path in paths.into_iter().filter(|path| seen.insert(path.as_bytes())) {
+    for path in paths {
         let fail = |error| (path.clone(), error);
-        let captured = capture_keeping(root, path, ready.rank, (mode, verdicts), maps, &mut |_| false);
-        let (mut captured, _) = captured.map_err(fail)?;
-        let mut header = file_to_wire(&captured.header);
-        if (header.encoded_len() + wire.encoded_len()) as u64 > ANNOUNCEMENT_BYTES_MAX / 2 && mode != CaptureMode::Whole
-        {
+        let file = capture_keeping(root, path, ready.rank, (mode, verdicts), maps, &mut |_| false);
+        let (mut file, _) = file.map_err(fail)?;
+        let mut header_bytes = file_to_wire(&file.header).encoded_len();
+        if (header_bytes + wire_bytes) as u64 > ANNOUNCEMENT_BYTES_MAX / 2 && mode != CaptureMode::Whole {
             // A file whose description is as long as a checkpoint is taken whole.
-            captured = capture(root, path, ready.rank, CaptureMode::Whole, maps).map_err(fail)?;
-            header = file_to_wire(&captured.header);
+            file = capture(root, path, ready.rank, CaptureMode::Whole, maps).map_err(fail)?;
+            header_bytes = file_to_wire(&file.header).encoded_len();
         }
-        wire.files.push(header);
-        if newest.is_none_or(|newest| newest.changed_ns < captured.fingerprint.changed_ns) {
-            newest = Some(captured.fingerprint);
+        wire_bytes += header_bytes;
+        if newest.is_none_or(|newest| newest.changed_ns < file.fingerprint.changed_ns) {
+            newest = Some(file.fingerprint);
         }
-        wire.written_unix_ns = wire.written_unix_ns.max(captured.fingerprint.written_ns());
-        files.push(OpenFile::new(root, Arc::new(captured.header), captured.fingerprint, descriptors));
+        wire.written_unix_ns = wire.written_unix_ns.max(file.fingerprint.written_ns());
+        captured.push(file);
     }
+    let mut described: Vec<_> = captured.into_iter().map(|file| (file.header, file.fingerprint, None)).collect();
+    let companions = ready.companions.iter().filter(|companion| !ready.files.iter().any(|f| f.path == companion.path));
+    described.extend(companions.map(|one| (one.header(ready.rank), one.fingerprint(), Some(one.image()))));
+    described.sort_unstable_by(|(a, ..), (b, ..)| a.path.cmp(&b.path));
+    mark_hard_links(described.iter_mut().map(|(header, fingerprint, _)| (header, *fingerprint)));
+    let files: Vec<OpenFile> = (described.into_iter())
+        .map(|(header, print, image)| OpenFile::new(root, Arc::new(header), print, descriptors).with_image(image))
+        .collect();
+    wire.files = files.iter().map(|file| file_to_wire(file.header())).collect();
     wire.changed_clock_ns = newest.map_or(i64::MIN, |newest| {
         let age_ns = newest.age_ns();
         if age_ns < -CLOCKS_APART_NS {

@@ -15,6 +15,7 @@ pub use walk::{CheckpointLabel, Labelled, Listing, Scan, ScanError, ScanLimits, 
 use mcrengine::ids::{CheckpointId, FilePath, NameError, RANKS_MAX, Rank};
 use regex::bytes::{Captures, Regex, RegexBuilder};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 
 /// Which files make a checkpoint, and whose they are.
 #[derive(Clone, Debug)]
@@ -220,6 +221,16 @@ impl Layout {
             return None;
         }
         self.patterns.iter().find_map(|pattern| pattern.place_within(path.as_bytes()))
+    }
+
+    /// The directory that is named by the checkpoint's label, and so holds nothing else; the empty path is the watched
+    /// directory itself. `None` where the files of several checkpoints lie beside each other.
+    pub fn own_directory(&self, path: &FilePath) -> Option<std::path::PathBuf> {
+        let (_, within) = self.place_within(path)?;
+        let Some(label) = within.label else { return Some(std::path::PathBuf::new()) };
+        let bytes = path.as_bytes();
+        let end = bytes[label.end..].iter().position(|&b| b == b'/')?;
+        Some(std::path::PathBuf::from(std::ffi::OsStr::from_bytes(&bytes[..label.end + end])))
     }
 
     /// The checkpoint that this file says is complete.

@@ -4,8 +4,9 @@
 //! equals the recorded one; those of a long file are read back for it, those of a small one were put together in memory.
 //! The files of a checkpoint hold few descriptors together (`target.rs`), and get their final names together
 //! (`publish.rs`).
-//! No symbolic link below the target directory is followed, so that a hostile path or a prepared directory leads nowhere
-//! else. What a killed restart left is removed by the next one (`leftovers.rs`).
+//! Of the symbolic links below the target directory only those are followed that lead to a directory of the same owner, as
+//! output directories on another file system do (`target.rs`). No link that a restart makes leads to such a directory, so
+//! that a hostile checkpoint or a prepared directory leads nowhere else. What a killed restart left is removed by the next one (`leftovers.rs`).
 
 mod leftovers;
 mod publish;
@@ -20,16 +21,18 @@ use crate::fingerprint::Fingerprint;
 use crate::holes::Sparse;
 use crate::source::starts;
 use mcrengine::filter;
-use mcrengine::header::{FileHeader, HeaderError};
+use mcrengine::header::{FileHeader, FileKind, HeaderError};
 use mcrengine::ids::{Digest, FilePath};
 use nix::errno::Errno;
-use nix::sys::stat::{Mode, fchmod, futimens};
+use nix::sys::stat::{Mode, UtimensatFlags, fchmod, futimens, utimensat};
 use nix::sys::time::TimeSpec;
-use nix::unistd::{fsync, ftruncate};
+use nix::unistd::{fsync, ftruncate, symlinkat};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -146,12 +149,19 @@ pub struct VerifiedFile {
     is_marked: bool,
     /// A file of the same length that stands under the final name, and whether it has the same content.
     compared: Option<(Fingerprint, bool)>,
+    /// The file that this is a second name for.
+    named: Option<FilePath>,
 }
 
 impl VerifiedFile {
     /// Length in bytes.
     pub fn bytes(&self) -> u64 {
         self.header.bytes
+    }
+
+    /// Whether people would call it a file.
+    pub fn is_file(&self) -> bool {
+        self.header.kind.is_file()
     }
 
     /// Gives the file its final name. Whatever stood there, a symbolic link too, is replaced.
@@ -232,6 +242,8 @@ pub struct FileRestorer {
     starts: Vec<Box<[u64]>>,
     written: AtomicU64,
     unfinished: Mutex<Unfinished>,
+    /// The file that this is a second name for.
+    named: Option<FilePath>,
 }
 
 /// Chunks of which some raw bytes are still missing, by variable and extent.
@@ -278,10 +290,16 @@ impl FileRestorer {
             temporary,
             written: AtomicU64::new(0),
             unfinished: Mutex::default(),
+            named: None,
         };
         let len = i64::try_from(restorer.header.bytes).unwrap_or(i64::MAX);
         ftruncate(&*restorer.temporary.file()?, len).map_err(restorer.failed("setting its length"))?;
         Ok(restorer)
+    }
+
+    /// The same, as a second name for another file of the checkpoint, where that is restored too.
+    pub fn is_named(self, named: Option<FilePath>) -> Self {
+        Self { named, ..self }
     }
 
     /// What is restored.
@@ -343,6 +361,9 @@ impl FileRestorer {
         if found != recorded {
             return Err(RestoreError::Digest { path: self.target.clone(), found, recorded });
         }
+        if self.header.kind == FileKind::SymbolicLink {
+            return self.into_link();
+        }
         let file = self.temporary.file()?;
         fchmod(&*file, Mode::from_bits_truncate(self.header.mode & 0o1777)).map_err(self.failed("setting its mode"))?;
         let modified = TimeSpec::new(
@@ -364,7 +385,29 @@ impl FileRestorer {
         drop(file);
         self.temporary.close();
         let compared = publish::compare(self.temporary.target().path(), &self.header);
-        Ok(VerifiedFile { header: self.header, temporary: self.temporary, print, is_marked: marked.is_ok(), compared })
+        let is_marked = marked.is_ok();
+        let Self { header, temporary, named, .. } = self;
+        Ok(VerifiedFile { header, temporary, print, is_marked, compared, named })
+    }
+
+    /// Makes the link that the verified bytes are the text of.
+    fn into_link(self) -> Result<VerifiedFile, RestoreError> {
+        let mut text = vec![0; usize::try_from(self.header.bytes).unwrap_or(0)];
+        let read = self.temporary.file()?.read_exact_at(&mut text, 0);
+        read.map_err(self.io("reading it back"))?;
+        let text = OsString::from_vec(text);
+        let seconds = |ns: i64| TimeSpec::new(ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
+        let modified = seconds(self.header.modified_ns);
+        let stat = self.temporary.replace("making the link", |dir, name| {
+            symlinkat(text.as_os_str(), dir, name.as_c_str())?;
+            // Some file systems keep no times of links.
+            let _ = utimensat(dir, name.as_c_str(), &modified, &modified, UtimensatFlags::NoFollowSymlink);
+            Ok(())
+        })?;
+        let print = publish::print_of(&stat);
+        // Agents take no link for a checkpoint, so it needs no mark.
+        let Self { header, temporary, named, .. } = self;
+        Ok(VerifiedFile { header, temporary, print, is_marked: true, compared: None, named })
     }
 
     /// [`FileRestorer::verify`] and [`VerifiedFile::publish`] in one.

@@ -4,6 +4,7 @@
 //! as the kernel can tell, it has rested for a while, and, for HDF5, its superblock agrees with its length. A rank is
 //! ready when all its files that were seen are settled and nothing says that there will be more.
 
+use crate::companions::{Companion, Timeline};
 use crate::fingerprint::Fingerprint;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
@@ -272,6 +273,8 @@ pub struct ReadyRank {
     pub rank: Rank,
     /// In the order of their names.
     pub files: Vec<SettledFile>,
+    /// Links, directories and pointer files that travel with them, as they were when the rank became ready.
+    pub companions: Vec<Companion>,
     /// It was announced before, and something has changed since: this replaces what was said then.
     pub again: bool,
 }
@@ -340,7 +343,22 @@ pub struct Readiness {
     checkpoints: BTreeMap<CheckpointId, Gathered>,
     /// Files that a restart put there and that nobody has written since.
     restored: BTreeSet<FilePath>,
+    pointers: Pointers,
 }
+
+/// What was learned about when the code writes its pointer files and links.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pointers {
+    /// How long after the last file of a checkpoint, in milliseconds. `None`: none is awaited.
+    after_ms: Option<u64>,
+    /// How often one was awaited and did not come.
+    in_vain: u32,
+}
+
+/// Pointers that did not come so often are not awaited any more.
+const IN_VAIN_MAX: u32 = 3;
+/// A pointer that is written again and again is waited for only so many quiet times.
+const POINTER_QUIET_TIMES: u64 = 4;
 
 /// How much a rank writes for a checkpoint.
 #[derive(Clone, Copy, Debug, Default)]
@@ -371,6 +389,12 @@ struct Gathered {
     announced: BTreeMap<Rank, Digest>,
     /// Ranks of which something changed since they were told of; no other is looked at again.
     changed: BTreeSet<Rank>,
+    /// When the oldest of its files was written, in nanoseconds since 1970.
+    begun_ns: Option<i64>,
+    /// When a pointer or a link to it was seen being written, at last.
+    pointer_ms: Option<u64>,
+    /// One was written after rank 0 was told of.
+    pointer_was_late: bool,
 }
 
 impl Readiness {
@@ -385,6 +409,31 @@ impl Readiness {
             usual: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             restored: BTreeSet::new(),
+            pointers: Pointers::default(),
+        }
+    }
+
+    /// When each of the checkpoints was begun.
+    pub fn timeline(&self) -> Timeline {
+        let mut timeline = Timeline::default();
+        for (label, gathered) in &self.checkpoints {
+            gathered.begun_ns.into_iter().for_each(|begun_ns| timeline.add(label, begun_ns));
+        }
+        timeline
+    }
+
+    /// A pointer file, or a link to a checkpoint, was written: it is taken for one that goes with the newest.
+    pub fn pointer_written(&mut self, now_ms: u64) {
+        let newest = self.checkpoints.values_mut().max_by_key(|gathered| gathered.last_event_ms);
+        let Some(gathered) = newest else { return };
+        let after_ms = now_ms.saturating_sub(gathered.last_event_ms);
+        if self.pointers.in_vain < IN_VAIN_MAX && after_ms <= self.doubt_quiet_ms / 2 {
+            self.pointers.after_ms = Some(after_ms);
+        }
+        gathered.pointer_ms = Some(now_ms);
+        if gathered.announced.contains_key(&Rank(0)) && !gathered.pointer_was_late {
+            gathered.pointer_was_late = true;
+            gathered.changed.insert(Rank(0));
         }
     }
 
@@ -406,6 +455,9 @@ impl Readiness {
                 true
             }
         };
+        if let Some(written_ns) = settled.map(|print| print.written_ns()) {
+            gathered.begun_ns = Some(gathered.begun_ns.map_or(written_ns, |begun_ns| written_ns.min(begun_ns)));
+        }
         if is_new {
             gathered.last_event_ms = now_ms;
             gathered.changed.insert(rank.unwrap_or(Rank(0)));
@@ -479,7 +531,8 @@ impl Readiness {
                 }
                 let files = gathered.settled(rank, &self.own).filter(|_| !gathered.is_restored(rank, &self.restored));
                 let before = gathered.announced.get(&rank);
-                let Some(files) = files.filter(|files| before != Some(&digest_of(files))) else {
+                let is_late = gathered.is_late(rank);
+                let Some(files) = files.filter(|files| before != Some(&digest_of(files, is_late))) else {
                     gathered.changed.remove(&rank);
                     continue;
                 };
@@ -492,8 +545,15 @@ impl Readiness {
                         continue;
                     }
                 }
+                let pointer_until_ms =
+                    gathered.pointer_until_ms(rank, &self.pointers, (self.quiet_ms, self.doubt_quiet_ms));
+                if let Some(until_ms) = pointer_until_ms.filter(|until_ms| *until_ms > now_ms) {
+                    next_ms = Some(next_ms.map_or(until_ms, |at| at.min(until_ms)));
+                    continue;
+                }
                 if complete || enough {
-                    ready.push(ReadyRank { checkpoint: checkpoint.clone(), rank, files, again: before.is_some() });
+                    let (checkpoint, again, companions) = (checkpoint.clone(), before.is_some(), Vec::new());
+                    ready.push(ReadyRank { checkpoint, rank, files, companions, again });
                 }
             }
         }
@@ -527,7 +587,7 @@ impl Readiness {
                     return waiting;
                 }
                 let Some(files) = gathered.settled(*rank, &self.own) else { continue };
-                if gathered.announced.get(rank) == Some(&digest_of(&files)) {
+                if gathered.announced.get(rank) == Some(&digest_of(&files, gathered.is_late(*rank))) {
                     continue;
                 }
                 let why = match (self.needs_marker && !gathered.marked, is_quiet) {
@@ -545,8 +605,13 @@ impl Readiness {
     /// This rank was told of, with these files.
     pub fn announced(&mut self, ready: &ReadyRank) {
         self.usual.insert(ready.rank, Usual::of(&ready.files));
-        let gathered = self.gathered(&ready.checkpoint);
-        gathered.announced.insert(ready.rank, digest_of(&ready.files));
+        let pointers = &mut self.pointers;
+        let gathered = self.checkpoints.entry(ready.checkpoint.clone()).or_default();
+        if ready.rank == Rank(0) && gathered.pointer_ms.is_none() && pointers.after_ms.take().is_some() {
+            pointers.in_vain += 1;
+        }
+        let is_late = gathered.is_late(ready.rank);
+        gathered.announced.insert(ready.rank, digest_of(&ready.files, is_late));
         gathered.changed.remove(&ready.rank);
     }
 
@@ -559,7 +624,7 @@ impl Readiness {
     }
 }
 
-fn digest_of(files: &[SettledFile]) -> Digest {
+fn digest_of(files: &[SettledFile], pointer_was_late: bool) -> Digest {
     let mut bytes = Vec::with_capacity(files.len() * 80);
     for SettledFile { path, fingerprint: print } in files {
         bytes.extend_from_slice(path.as_bytes());
@@ -570,10 +635,24 @@ fn digest_of(files: &[SettledFile]) -> Digest {
         bytes.extend_from_slice(&print.modified_ns.to_le_bytes());
         bytes.extend_from_slice(&print.changed_ns.to_le_bytes());
     }
+    bytes.extend(pointer_was_late.then_some(1));
     Digest::of(&bytes)
 }
 
 impl Gathered {
+    /// Whether what was told of a rank lacks a pointer that was written after.
+    fn is_late(&self, rank: Rank) -> bool {
+        rank == Rank(0) && self.pointer_was_late
+    }
+
+    /// Until when a pointer is awaited that goes with a rank: until it rests, or, where the code is known to write one, until
+    /// twice the usual time is over.
+    fn pointer_until_ms(&self, rank: Rank, usual: &Pointers, (quiet_ms, doubt_ms): (u64, u64)) -> Option<u64> {
+        let at_rest = |ms: u64| (ms + quiet_ms).min(self.last_event_ms + POINTER_QUIET_TIMES * quiet_ms);
+        let expected = |after_ms: u64| self.last_event_ms + (2 * after_ms + quiet_ms).min(doubt_ms);
+        (rank == Rank(0)).then(|| self.pointer_ms.map(at_rest).or(usual.after_ms.map(expected))).flatten()
+    }
+
     /// Whether nothing of a rank was written since a restart. Files of no rank do not tell where it has others.
     fn is_restored(&self, rank: Rank, restored: &BTreeSet<FilePath>) -> bool {
         let own = self.files.get(&Some(rank)).or_else(|| self.files.get(&None));
@@ -862,6 +941,36 @@ mod tests {
         put(&mut r, None, "a/h");
         put(&mut r, Some(7), "a/7");
         assert_eq!(announce(&mut r, 500), [(7, 1, false)]);
+    }
+
+    #[test]
+    fn a_pointer_that_comes_after_the_files_is_awaited_from_then_on_and_not_for_ever() {
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        let write = |r: &mut Readiness, at_ms, name: &str| {
+            let file = path(&format!("{name}/0"));
+            r.put(at_ms, &id(name), Some(Rank(0)), &file, Some(print(1, at_ms as i64)));
+        };
+        write(&mut r, 0, "a");
+        assert_eq!(announce(&mut r, 500), [(0, 1, false)], "none is known");
+        r.pointer_written(1_500);
+        assert_eq!(announce(&mut r, 2_000), [(0, 1, true)], "it came too late: told once more");
+        r.pointer_written(1_700);
+        assert_eq!(announce(&mut r, 3_000), [], "and only once");
+        write(&mut r, 10_000, "b");
+        assert_eq!(r.due(10_500, 9), (vec![], Some(13_900)), "awaited for twice as long");
+        r.pointer_written(11_000);
+        assert_eq!(r.due(11_000, 9), (vec![], Some(11_500)), "until it rests");
+        assert_eq!(announce(&mut r, 11_500), [(0, 1, false)]);
+        // Then the code writes none any more.
+        write(&mut r, 20_000, "c");
+        assert_eq!(announce(&mut r, 22_499), []);
+        assert_eq!(announce(&mut r, 22_500), [(0, 1, false)]);
+        write(&mut r, 30_000, "d");
+        assert_eq!(announce(&mut r, 30_500), [(0, 1, false)]);
+        // One that is written without end keeps nothing back.
+        write(&mut r, 40_000, "e");
+        (40_100..42_000).step_by(100).for_each(|at_ms| r.pointer_written(at_ms));
+        assert_eq!(announce(&mut r, 42_000), [(0, 1, false)]);
     }
 
     #[test]

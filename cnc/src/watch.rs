@@ -8,8 +8,9 @@
 
 pub(crate) mod writers;
 
+use crate::companions::{Beside, Companion, Timeline, gather, is_pointer_name, resolve};
 use crate::fingerprint::Fingerprint;
-use crate::layout::walk::{Found, walk};
+use crate::layout::walk::{Found, Through, walk};
 use crate::layout::{Layout, Placed, ScanError, ScanLimits, is_ours};
 use crate::restored::Restored;
 use crate::settle::{
@@ -297,6 +298,10 @@ struct Core {
     readiness: Readiness,
     restored: Restored,
     notices: VecDeque<WatchEvent>,
+    /// Links to directories that are watched through.
+    through: BTreeSet<PathBuf>,
+    /// Why companions were told to be lost.
+    told_lost: BTreeSet<&'static str>,
     /// Not all directories are watched.
     blind: bool,
     scans: u64,
@@ -348,6 +353,8 @@ impl Core {
             examine: BTreeSet::new(),
             readiness,
             notices: VecDeque::new(),
+            through: BTreeSet::new(),
+            told_lost: BTreeSet::new(),
             blind: false,
             scans: 0,
             rescan_ms: Some(0),
@@ -522,6 +529,9 @@ impl Core {
             }
             return;
         }
+        if self.on_link_or_pointer(&path, event.mask) {
+            return;
+        }
         let Ok(path) = FilePath::new(path.as_os_str().as_bytes()) else { return };
         let hint = if event.mask.contains(Mask::IN_CLOSE_WRITE) {
             Hint::CloseWrite
@@ -533,6 +543,48 @@ impl Core {
             Hint::Scan // deleted or moved away: we look whether it is there
         };
         self.look(path, hint);
+    }
+
+    /// Takes notice of what the layout places nowhere. Whether that was all there is to it.
+    fn on_link_or_pointer(&mut self, path: &Path, mask: AddWatchFlags) -> bool {
+        if mask.intersects(AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVED_FROM) {
+            let was_through = self.through.remove(path);
+            if was_through {
+                self.forget_below(path);
+            }
+            return was_through;
+        }
+        let written = AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE;
+        if !mask.intersects(written) {
+            return false;
+        }
+        let name = path.file_name().unwrap_or_default().as_bytes();
+        let is_link = self.root.join(path).is_symlink();
+        if is_link && Through::new(&self.root).is_open(path) {
+            self.walk(path, Hint::Scan);
+            return true;
+        }
+        let is_pointer = match is_link {
+            true => self.leads_to_checkpoint(path),
+            // Its creation says little: it is written after.
+            false => {
+                let is_placed =
+                    || FilePath::new(path.as_os_str().as_bytes()).is_ok_and(|path| self.layout.place(&path).is_some());
+                !mask.contains(AddWatchFlags::IN_CREATE) && is_pointer_name(name) && !is_placed()
+            }
+        };
+        if is_pointer {
+            self.readiness.pointer_written(self.now_ms());
+        }
+        is_link
+    }
+
+    fn leads_to_checkpoint(&self, link: &Path) -> bool {
+        let end = resolve(&self.root, link).and_then(|end| FilePath::new(end.as_os_str().as_bytes()).ok());
+        end.is_some_and(|end| {
+            let first = self.files.range(&end..).next();
+            first.is_some_and(|(path, _)| path.as_path().starts_with(end.as_path()))
+        })
     }
 
     // Scans.
@@ -560,6 +612,7 @@ impl Core {
         let walked = walk(&root, below, &limits, &mut |found| match found {
             Found::Directory(path) => self.watch(path),
             Found::File(path, stat) => self.look_at(path, hint, Some(stat)),
+            Found::Link(_) => {}
             Found::Skipped(path, reason) => tracing::debug!(path = %path.display(), reason, "skipped"),
         });
         match walked {
@@ -596,7 +649,15 @@ impl Core {
     }
 
     fn watch(&mut self, path: &Path) {
+        let name = self.root.join(path);
+        let is_link = !path.as_os_str().is_empty() && name.is_symlink();
+        if is_link && self.through.insert(path.to_owned()) && !is_local(&name) && self.options.local.is_none() {
+            // Another node may write there, and the kernel does not tell.
+            self.options.rules.local = false;
+            self.rescan_ms = self.rescan_ms.or(Some(self.now_ms().saturating_add(RESCAN.as_millis() as u64)));
+        }
         let Some(inotify) = &self.inotify else { return };
+        let follow = if is_link { AddWatchFlags::empty() } else { AddWatchFlags::IN_DONT_FOLLOW };
         let mask = AddWatchFlags::IN_CREATE
             | AddWatchFlags::IN_CLOSE_WRITE
             | AddWatchFlags::IN_MOVE
@@ -604,8 +665,8 @@ impl Core {
             | AddWatchFlags::IN_DELETE_SELF
             | AddWatchFlags::IN_MOVE_SELF
             | AddWatchFlags::IN_ONLYDIR
-            | AddWatchFlags::IN_DONT_FOLLOW;
-        match inotify.add_watch(&self.root.join(path), mask) {
+            | follow;
+        match inotify.add_watch(&name, mask) {
             Ok(descriptor) => drop(self.directories.insert(descriptor, path.to_owned())),
             Err(Errno::ENOENT | Errno::ENOTDIR) => {} // it vanished meanwhile
             Err(Errno::EACCES) => tracing::debug!(path = %path.display(), "not ours to watch"),
@@ -853,7 +914,8 @@ impl Core {
         }
         let (ready, next_ms) = self.readiness.due(now_ms, BATCH);
         let mut changed = ready.len() == BATCH;
-        for ready in ready {
+        let timeline = if ready.is_empty() { Timeline::default() } else { self.readiness.timeline() };
+        for mut ready in ready {
             // In-place overwriting begins without an event: what we say is what is there now.
             let moved = |file: &&crate::settle::SettledFile| {
                 let stat = std::fs::symlink_metadata(self.root.join(file.path.as_path()));
@@ -868,6 +930,7 @@ impl Core {
             let events = self.events.clone();
             match events.try_reserve() {
                 Ok(room) => {
+                    ready.companions = self.companions(&ready, &timeline);
                     self.readiness.announced(&ready);
                     room.send(WatchEvent::Ready(ready));
                 }
@@ -878,7 +941,22 @@ impl Core {
                 }
             }
         }
-        if changed { Some(now_ms) } else { next_ms }
+        if changed || !self.notices.is_empty() { Some(now_ms) } else { next_ms }
+    }
+}
+
+impl Core {
+    /// What travels with a rank; what cannot is told once for each reason.
+    fn companions(&mut self, ready: &ReadyRank, timeline: &Timeline) -> Vec<Companion> {
+        let files: Vec<FilePath> = ready.files.iter().map(|file| file.path.clone()).collect();
+        let (label, mut beside) = (&ready.checkpoint, Beside::default());
+        let gathered = gather(&self.root, &self.layout, label, &files, ready.rank, timeline, &mut beside);
+        for lost in gathered.lost {
+            if self.told_lost.insert(lost.why) {
+                self.tell(WatchEvent::Trouble(format!("{label}: {lost}")));
+            }
+        }
+        gathered.found
     }
 }
 

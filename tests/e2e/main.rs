@@ -2,6 +2,7 @@
 
 mod bench;
 mod command_line;
+mod companions;
 mod configuration;
 mod corpus;
 mod daemons;

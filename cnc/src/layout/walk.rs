@@ -1,12 +1,17 @@
-//! The walk over a directory: which files are there, and which checkpoints they make. Bounded, and follows no link.
+//! The walk over a directory: which files are there, and which checkpoints they make. Bounded.
+//!
+//! A link to a directory outside of the root is walked through if both have one owner: output directories often lie on
+//! another file system. Every other link is only named.
 
 use super::{Layout, is_own_name};
+use crate::companions::Timeline;
 use mcrengine::ids::{CheckpointId, FILE_PATH_MAX, FilePath, Rank, natural_cmp};
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -72,7 +77,11 @@ pub struct Listing {
     pub modified: Vec<SystemTime>,
     /// How many bytes each of them has.
     pub bytes: Vec<u64>,
-    /// Neither files nor directories (links, sockets, devices), or not readable, at most [`SKIPPED_MAX`] of them.
+    /// Symbolic links that are not walked through, in the order of their names.
+    pub links: Vec<PathBuf>,
+    /// Links to directories that are walked through, and where these are.
+    pub through: Vec<(PathBuf, PathBuf)>,
+    /// Neither files nor directories (sockets, devices), or not readable, at most [`SKIPPED_MAX`] of them.
     pub skipped: Vec<Skipped>,
     /// How many were skipped in all.
     pub skipped_count: u64,
@@ -88,6 +97,7 @@ impl Listing {
         self.modified.retain(|_| *keep.next().unwrap_or(&true));
         let mut keep = kept.iter();
         self.bytes.retain(|_| *keep.next().unwrap_or(&true));
+        self.links.retain(|path| !path.starts_with(below));
         let before = self.skipped.len();
         self.skipped.retain(|skipped| !skipped.path.starts_with(below));
         self.skipped_count -= (before - self.skipped.len()) as u64;
@@ -103,6 +113,10 @@ pub struct Scan {
     pub modified: BTreeMap<CheckpointLabel, SystemTime>,
     /// Files that the layout gives to no checkpoint.
     pub unplaced: Vec<FilePath>,
+    /// See [`Listing::links`].
+    pub links: Vec<PathBuf>,
+    /// When the files of the checkpoints were written.
+    pub timeline: Timeline,
     /// See [`Listing::skipped`].
     pub skipped: Vec<Skipped>,
     /// See [`Listing::skipped_count`].
@@ -170,22 +184,29 @@ pub enum ScanError {
 /// The files below `root`, in the order of their names.
 pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
     let (mut found_files, mut skipped, mut skipped_count) = (Vec::new(), Vec::new(), 0);
+    let (mut links, mut through) = (Vec::new(), Vec::new());
     let mut see = |found: Found<'_>| match found {
         Found::File(path, metadata) => {
             found_files.push((path, metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), metadata.len()));
         }
-        Found::Directory(_) => {}
+        Found::Directory(path) => {
+            let name = root.join(path);
+            let is_link = !path.as_os_str().is_empty() && name.is_symlink();
+            through.extend(is_link.then(|| name.canonicalize().ok()).flatten().map(|real| (path.to_owned(), real)));
+        }
+        Found::Link(path) => links.push(path.to_owned()),
         Found::Skipped(path, reason) => {
             skipped_count += 1;
             if skipped.len() < SKIPPED_MAX {
-                let hides_files = !matches!(reason, IS_LINK | IS_NO_FILE);
+                let hides_files = reason != IS_NO_FILE;
                 skipped.push(Skipped { path: path.to_owned(), reason, hides_files });
             }
         }
     };
     walk(root, Path::new(""), limits, &mut see)?;
     found_files.sort();
-    let mut listing = Listing { skipped, skipped_count, ..Listing::default() };
+    links.sort();
+    let mut listing = Listing { links, through, skipped, skipped_count, ..Listing::default() };
     for (path, modified, bytes) in found_files {
         listing.files.push(path);
         listing.modified.push(modified);
@@ -201,10 +222,13 @@ pub fn scan(root: &Path, layout: &Layout, limits: &ScanLimits) -> Result<Scan, S
 
 /// The checkpoints that a directory's files make.
 pub fn sort(listing: Listing, layout: &Layout) -> Scan {
-    let mut scan = Scan { skipped: listing.skipped, skipped_count: listing.skipped_count, ..Scan::default() };
+    let Listing { links, skipped, skipped_count, .. } = listing;
+    let mut scan = Scan { links, skipped, skipped_count, ..Scan::default() };
     for (path, modified) in listing.files.into_iter().zip(listing.modified) {
         match layout.place(&path) {
             Some(placed) => {
+                let since_1970 = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                scan.timeline.add(&placed.checkpoint, i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX));
                 let label = CheckpointLabel(placed.checkpoint);
                 let newest = scan.modified.entry(label.clone()).or_insert(modified);
                 *newest = modified.max(*newest);
@@ -216,8 +240,7 @@ pub fn sort(listing: Listing, layout: &Layout) -> Scan {
     scan
 }
 
-const IS_LINK: &str = "it is a symbolic link";
-const IS_NO_FILE: &str = "it is neither a file nor a directory";
+pub(crate) const IS_NO_FILE: &str = "it is neither a file nor a directory";
 
 /// What a walk meets.
 pub(crate) enum Found<'a> {
@@ -225,8 +248,40 @@ pub(crate) enum Found<'a> {
     Directory(&'a Path),
     /// A regular file, and what `lstat` says about it.
     File(FilePath, Metadata),
+    /// A symbolic link that is not walked through.
+    Link(&'a Path),
     /// Neither, or not readable.
     Skipped(&'a Path, &'static str),
+}
+
+/// Which links are walked through.
+pub(crate) struct Through<'a> {
+    root: &'a Path,
+    /// The root's full path and owner, once a link was met.
+    real: Option<Option<(PathBuf, u32)>>,
+    /// Directories that were entered by a link: device and inode.
+    entered: BTreeSet<(u64, u64)>,
+}
+
+impl<'a> Through<'a> {
+    pub(crate) fn new(root: &'a Path) -> Self {
+        Self { root, real: None, entered: BTreeSet::new() }
+    }
+
+    /// Whether a link leads to a directory of the root's owner that is neither below the root nor above it, and that no other
+    /// link led to before.
+    pub(crate) fn is_open(&mut self, link: &Path) -> bool {
+        let real =
+            self.real.get_or_insert_with(|| Some((self.root.canonicalize().ok()?, self.root.metadata().ok()?.uid())));
+        let Some((root, owner)) = real else { return false };
+        let name = self.root.join(link);
+        let Ok(stat) = name.metadata() else { return false }; // it leads nowhere
+        let is_elsewhere = |end: PathBuf| !end.starts_with(&*root) && !root.starts_with(&end);
+        stat.is_dir()
+            && stat.uid() == *owner
+            && name.canonicalize().is_ok_and(is_elsewhere)
+            && self.entered.insert((stat.dev(), stat.ino()))
+    }
 }
 
 /// Walks over `root/below`. Tells a directory before it reads it, so that a watch may be set first.
@@ -238,6 +293,7 @@ pub(crate) fn walk(
 ) -> Result<(), ScanError> {
     let mut entries = 0usize;
     let mut open = vec![below.to_owned()];
+    let mut through = Through::new(root);
     while let Some(directory) = open.pop() {
         see(Found::Directory(&directory));
         let absolute = root.join(&directory);
@@ -288,7 +344,11 @@ pub(crate) fn walk(
                     (_, Err(_)) => see(Found::Skipped(&path, "its length cannot be read")),
                 }
             } else if kind.is_symlink() {
-                see(Found::Skipped(&path, IS_LINK));
+                let is_short = path.components().count() <= limits.depth && bytes.len() < FILE_PATH_MAX;
+                match is_short && through.is_open(&path) {
+                    true => open.push(path),
+                    false => see(Found::Link(&path)),
+                }
             } else {
                 see(Found::Skipped(&path, IS_NO_FILE));
             }
@@ -320,8 +380,7 @@ mod tests {
             [("t9/r0".to_owned(), 0), ("t9/r1".to_owned(), 1)]
         );
         assert_eq!(scan.unplaced.iter().map(ToString::to_string).collect::<Vec<_>>(), [".mcrc", "readme"]);
-        assert_eq!(scan.skipped, [Skipped { path: "t9/link".into(), reason: IS_LINK, hides_files: false }]);
-        assert_eq!(scan.skipped_count, 1);
+        assert_eq!((scan.links, scan.skipped_count), (vec![PathBuf::from("t9/link")], 0));
     }
 
     #[test]

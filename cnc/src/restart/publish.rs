@@ -12,17 +12,17 @@
 //! The journal is a line `mcr-publish 1`, a line of JSON ([`Journal`]) and a line `blake3 HEX` over both. In paths a byte
 //! that is not printable ASCII, and a backslash, is `\xNN`.
 
-use super::target::{Target, directory, failed};
+use super::target::{Target, directory, failed, inner_of, would_lead_out};
 use super::{RestoreError, RestoredFile, VerifiedFile, leftovers, sync_dirs};
 use crate::fingerprint::Fingerprint;
 use crate::layout::is_ours;
 use crate::sealed;
 use crate::source::lock as locked;
 use crate::state::{escape, unescape};
-use mcrengine::header::FileHeader;
+use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::{Digest, FilePath};
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat, renameat};
+use nix::fcntl::{AtFlags, OFlag, openat, readlinkat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use serde::{Deserialize, Serialize};
@@ -59,6 +59,8 @@ pub struct Publish {
     pub is_copy: bool,
     /// Whether everything is made durable.
     pub sync: bool,
+    /// Directories of the checkpoint, and their permission bits.
+    pub directories: BTreeMap<FilePath, u32>,
 }
 
 /// Why a file was moved aside.
@@ -90,6 +92,8 @@ pub struct Published {
     pub aside: Vec<Aside>,
     /// Where to, below the target directory.
     pub aside_to: Option<String>,
+    /// Links that were not made: they lead to directories elsewhere, or a directory stands there.
+    pub not_made: Vec<FilePath>,
 }
 
 /// What became of restarts that were killed while they published.
@@ -152,6 +156,8 @@ pub fn publish_all(
 ) -> Result<(Published, Recovered), RestoreError> {
     target.make()?;
     let to = target.path();
+    target.make_directories(how.directories.keys())?;
+    let (files, not_made) = without_links_out(to, files);
     let wanted: Vec<Wanted<'_>> = files.iter().map(VerifiedFile::wanted).collect();
     // Before the lock, since it may take long.
     let newer = newer(to, &wanted, how)?;
@@ -170,6 +176,7 @@ pub fn publish_all(
     }
     // Before any file has its final name: an agent never sees a restored file that it takes for a new one.
     crate::restored::record(to, &unmarked).map_err(|e| failed(to, "recording what is restored", e))?;
+    let files = with_hard_links(target, files, &plan.kept);
     let renames = (files.iter().enumerate())
         .filter(|(place, _)| !plan.kept.contains(place))
         .map(|(_, file)| {
@@ -195,10 +202,49 @@ pub fn publish_all(
         }
         remove_journal(to, &name, how.sync)?;
     }
+    if how.sync {
+        let inner = |path: &FilePath| Some(RestoredFile { path: inner_of(path).ok()?, bytes: 0 });
+        sync_dirs(to, &how.directories.keys().filter_map(inner).collect::<Vec<_>>())?;
+    }
+    target.set_modes(&how.directories)?;
     target.keep();
-    published.aside = plan.aside;
-    published.aside_to = aside;
+    (published.not_made, published.aside, published.aside_to) = (not_made, plan.aside, aside);
     Ok((published, recovered))
+}
+
+/// Takes out links that cannot be made: to directories elsewhere, which the next restart would write through, and those in
+/// whose place a directory stands. No link keeps a checkpoint from being restored.
+fn without_links_out(to: &Path, files: Vec<VerifiedFile>) -> (Vec<VerifiedFile>, Vec<FilePath>) {
+    let cannot_be = |file: &VerifiedFile| {
+        let text = (file.header.kind == FileKind::SymbolicLink).then(|| file.temporary.link_text()).flatten();
+        let is_taken = || standing(to, &file.header.path).is_err();
+        text.is_some_and(|text| would_lead_out(to, &file.header.path, &text) || is_taken())
+    };
+    let (out, files): (Vec<_>, Vec<_>) = files.into_iter().partition(cannot_be);
+    (files, out.into_iter().map(|file| file.header.path.clone()).collect())
+}
+
+/// Makes second names where files have them: of the temporary file, or of the one that stands there with the same content. Where
+/// the file system has no second names the copies stay.
+fn with_hard_links(target: &Arc<Target>, mut files: Vec<VerifiedFile>, kept: &BTreeSet<usize>) -> Vec<VerifiedFile> {
+    if files.iter().all(|file| file.named.is_none()) {
+        return files;
+    }
+    let place: BTreeMap<FilePath, usize> =
+        files.iter().enumerate().map(|(place, file)| (file.header.path.clone(), place)).collect();
+    for second in 0..files.len() {
+        let first = files[second].named.as_ref().and_then(|named| place.get(named).copied());
+        let Some(first) = first.filter(|first| *first != second && !kept.contains(&second)) else { continue };
+        let path = files[first].header.path.clone();
+        let name = match kept.contains(&first) {
+            true => CString::new(path.name()).unwrap_or_default(),
+            false => files[first].temporary.name().clone(),
+        };
+        if let Some(print) = files[second].temporary.link_to(target, &path, &name) {
+            files[second].print = print;
+        }
+    }
+    files
 }
 
 /// What would be moved aside for these files. Changes nothing.
@@ -239,6 +285,7 @@ fn plan(to: &Path, wanted: &[Wanted<'_>], newer: &[FilePath]) -> Result<Plan, Re
         let path = &file.header.path;
         let Some(stat) = standing(to, path)? else { continue };
         let same = match (file_print(&stat), file.compared) {
+            _ if file.header.kind == FileKind::SymbolicLink => is_same_link(to, file.header),
             (None, _) => false,
             (Some(print), Some((before, same))) if before == print => same,
             (Some(_), _) => compare(to, file.header).is_some_and(|(_, same)| same),
@@ -265,7 +312,7 @@ fn newer(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<FilePath
         return Ok(newer);
     }
     let mut newest: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
-    for Wanted { header, .. } in wanted {
+    for Wanted { header, .. } in wanted.iter().filter(|wanted| !wanted.header.kind.is_companion()) {
         let newest = newest.entry(shape(header.path.as_bytes())).or_insert(i64::MIN);
         *newest = header.modified_ns.max(*newest);
     }
@@ -293,8 +340,11 @@ fn newer(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<FilePath
             let shape = shape(path.as_os_str().as_bytes());
             if is_ours(entry.file_name().as_bytes()) {
                 continue;
-            } else if kind.is_dir() && directories.contains(&shape) {
-                open.push(path);
+            } else if (kind.is_dir() || kind.is_symlink()) && directories.contains(&shape) {
+                let inner = FilePath::new(path.as_os_str().as_bytes()).and_then(|path| inner_of(&path));
+                if kind.is_dir() || inner.is_ok_and(|inner| directory(to, &inner, None).is_ok()) {
+                    open.push(path);
+                }
             } else if let (true, Some(newest)) = (kind.is_file(), newest.get(&shape)) {
                 let modified_ns = entry.metadata().map_or(i64::MIN, |stat| Fingerprint::of(&stat).modified_ns);
                 let Ok(path) = FilePath::new(path.as_os_str().as_bytes()) else { continue };
@@ -334,15 +384,29 @@ fn kind(stat: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits())
 }
 
+/// What tells a regular file from another.
 fn file_print(stat: &FileStat) -> Option<Fingerprint> {
+    (kind(stat) == SFlag::S_IFREG).then(|| print_of(stat))
+}
+
+pub(super) fn print_of(stat: &FileStat) -> Fingerprint {
     let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
-    (kind(stat) == SFlag::S_IFREG).then(|| Fingerprint {
+    Fingerprint {
         device: stat.st_dev,
         inode: stat.st_ino,
         bytes: u64::try_from(stat.st_size).unwrap_or(0),
         modified_ns: ns(stat.st_mtime, stat.st_mtime_nsec),
         changed_ns: ns(stat.st_ctime, stat.st_ctime_nsec),
-    })
+    }
+}
+
+/// Whether a link of this text stands there.
+fn is_same_link(to: &Path, header: &FileHeader) -> bool {
+    let text = || {
+        let dir = directory(to, &header.path, None).ok()?;
+        readlinkat(&dir, OsStr::from_bytes(header.path.name())).ok()
+    };
+    text().is_some_and(|text| Digest::of(text.as_bytes()) == header.digest)
 }
 
 /// Whether the file that stands there has the content that is restored, and what it was when it was read. `None`: there is
@@ -497,7 +561,8 @@ impl Steps {
 }
 
 fn identity(stat: &FileStat) -> Option<Identity> {
-    file_print(stat).map(|print| (print.inode, print.bytes, print.modified_ns))
+    let is_ours = matches!(kind(stat), SFlag::S_IFREG | SFlag::S_IFLNK);
+    is_ours.then(|| print_of(stat)).map(|print| (print.inode, print.bytes, print.modified_ns))
 }
 
 /// The first name that is free.

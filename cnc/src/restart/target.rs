@@ -5,14 +5,16 @@
 //! What was made on the way is removed again if nothing was published.
 
 use super::{RestoreError, leftovers};
+use crate::fingerprint::Fingerprint;
 use crate::source::{Descriptors, Slot, lock};
-use mcrengine::ids::FilePath;
+use mcrengine::ids::{FilePath, NameError};
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, readlinkat, renameat};
 use nix::sys::resource::{Resource, getrlimit};
-use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
-use std::ffi::CString;
+use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat, stat};
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -67,6 +69,33 @@ impl Target {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {} // another restart made it meanwhile
                 Err(e) => return Err(failed(dir, "creating it", e)),
             }
+        }
+        Ok(())
+    }
+
+    /// Makes directories of a checkpoint.
+    pub(super) fn make_directories<'a>(&self, paths: impl Iterator<Item = &'a FilePath>) -> Result<(), RestoreError> {
+        for path in paths {
+            let inner = inner_of(path).map_err(|_| {
+                failed(&self.to.join(path.as_path()), "making it: its path is too long", io::ErrorKind::InvalidInput)
+            })?;
+            self.make_directory(&inner)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the directories that this restart made their modes: of the entry for it, or of the nearest one above.
+    pub(super) fn set_modes(&self, directories: &BTreeMap<FilePath, u32>) -> Result<(), RestoreError> {
+        let mode_of = |dir: &Path| {
+            let below = dir.strip_prefix(&self.to).ok()?;
+            let above = below.ancestors().filter_map(|dir| FilePath::new(dir.as_os_str().as_bytes()).ok());
+            above.into_iter().find_map(|dir| directories.get(&dir).copied())
+        };
+        // The innermost first: one that its owner may not enter hides what is in it.
+        for dir in lock(&self.made).iter().rev() {
+            let Some(mode) = mode_of(dir) else { continue };
+            let set = || fchmod(File::open(dir)?, Mode::from_bits_truncate(mode & 0o3777)).map_err(io::Error::from);
+            set().map_err(|e| failed(dir, "setting its mode", e))?;
         }
         Ok(())
     }
@@ -185,6 +214,42 @@ impl Temporary {
         Ok(file)
     }
 
+    /// Puts something else under the temporary name: what `make` makes in this directory under this name.
+    pub(super) fn replace(
+        &self,
+        what: &'static str,
+        make: impl Fn(&OwnedFd, &CString) -> nix::Result<()>,
+    ) -> Result<FileStat, RestoreError> {
+        self.close();
+        let directory = self.target.with_room(|| directory(&self.target.to, &self.path, None))?;
+        let made = unlinkat(&directory, self.name.as_c_str(), UnlinkatFlags::NoRemoveDir)
+            .and_then(|()| make(&directory, &self.name))
+            .and_then(|()| fstatat(&directory, self.name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW));
+        made.map_err(|e| self.failed(what, e.into()))
+    }
+
+    /// The text of the link that stands under the temporary name.
+    pub(super) fn link_text(&self) -> Option<OsString> {
+        let directory = directory(&self.target.to, &self.path, None).ok()?;
+        readlinkat(&directory, self.name.as_c_str()).ok()
+    }
+
+    /// Makes the temporary name a second one of a file that stands beside `path` under `name`. `None`: that cannot be done, and
+    /// nothing has changed.
+    pub(super) fn link_to(&self, target: &Target, path: &FilePath, name: &CString) -> Option<Fingerprint> {
+        let (from, into) = (directory(&target.to, path, None).ok()?, directory(&target.to, &self.path, None).ok()?);
+        // First under a third name, so that the copy is there until it is not needed.
+        let third = leftovers::temporary_name("tmp");
+        linkat(&from, name.as_c_str(), &into, third.as_c_str(), AtFlags::empty()).ok()?;
+        if let Err(error) = renameat(&into, third.as_c_str(), &into, self.name.as_c_str()) {
+            tracing::debug!(path = %self.path, %error, "cannot be linked; copied");
+            let _ = unlinkat(&into, third.as_c_str(), UnlinkatFlags::NoRemoveDir);
+            return None;
+        }
+        let stat = fstatat(&into, self.name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
+        Some(super::publish::print_of(&stat))
+    }
+
     /// Closes the descriptor.
     pub(super) fn close(&self) {
         lock(&self.slot).take();
@@ -220,8 +285,13 @@ impl Drop for Temporary {
     }
 }
 
-/// The directory that holds `path` below `to`, reached through directories alone. Where one is missing it is made and
-/// noted in `made`, if that is given.
+/// A path in a directory.
+pub(super) fn inner_of(directory: &FilePath) -> Result<FilePath, NameError> {
+    FilePath::new([directory.as_bytes(), b"/x"].concat())
+}
+
+/// The directory that holds `path` below `to`, reached through directories, and links to directories of the owner of `to`.
+/// Where one is missing it is made and noted in `made`, if that is given.
 pub(super) fn directory(
     to: &Path,
     path: &FilePath,
@@ -233,7 +303,7 @@ pub(super) fn directory(
     let mut components: Vec<&[u8]> = path.as_bytes().split(|&b| b == b'/').collect();
     components.pop();
     for component in components {
-        let name = std::ffi::OsStr::from_bytes(component);
+        let name = OsStr::from_bytes(component);
         so_far.push(name);
         if let Some(made) = made {
             match mkdirat(&fd, name, Mode::from_bits_truncate(0o777)) {
@@ -244,9 +314,32 @@ pub(super) fn directory(
         }
         fd = match openat(&fd, name, flags | OFlag::O_NOFOLLOW, Mode::empty()) {
             Ok(inner) => inner,
-            Err(Errno::ELOOP | Errno::ENOTDIR) => return Err(RestoreError::NotADirectory { path: so_far }),
+            Err(Errno::ELOOP | Errno::ENOTDIR) => match through_link(to, &fd, name) {
+                Some(inner) => inner,
+                None => return Err(RestoreError::NotADirectory { path: so_far }),
+            },
             Err(e) => return Err(failed(&so_far, "opening it", e)),
         };
     }
     Ok(fd)
+}
+
+/// The directory that a link leads to, if the link, the directory and `to` have one owner.
+fn through_link(to: &Path, holder: &OwnedFd, name: &OsStr) -> Option<OwnedFd> {
+    let owner = stat(to).ok()?.st_uid;
+    let link = fstatat(holder, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
+    let inner = openat(holder, name, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).ok()?;
+    (link.st_uid == owner && fstat(&inner).ok()?.st_uid == owner).then_some(inner)
+}
+
+/// Whether a link that is about to be made would lead out of `to`, to a directory that later restarts would write through.
+pub(super) fn would_lead_out(to: &Path, path: &FilePath, text: &OsStr) -> bool {
+    let link = to.join(path.as_path());
+    let end = link.parent().unwrap_or(to).join(text);
+    let (Ok(end), Ok(to_real), Ok(to_stat)) = (end.canonicalize(), to.canonicalize(), stat(to)) else { return false };
+    !end.starts_with(to_real) && stat(&end).is_ok_and(|is| is_directory(&is) && is.st_uid == to_stat.st_uid)
+}
+
+fn is_directory(stat: &FileStat) -> bool {
+    SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR
 }

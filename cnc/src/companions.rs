@@ -1,0 +1,512 @@
+//! What travels with a checkpoint besides its files: symbolic links, directories, and pointer files.
+//!
+//! | companion | taken along | comes back as |
+//! |---|---|---|
+//! | symbolic link within the checkpoint's own directory | always | the same link |
+//! | symbolic link beside it, such as `latest -> DD0018` | if it leads to the checkpoint | the same link |
+//! | directory | if it is empty, or its mode is not that of the directory above it | a directory with its mode |
+//! | pointer file, such as `checkpoints.txt` or `rpointer.ocn` | with the checkpoint that was newest when it was written | the same file |
+//!
+//! A checkpoint's *own directory* is what a layout calls by its label: `DD0018` of `DD0018/DD0018.cpu0003`. Companions are
+//! small, so their bytes are read once, and kept until the checkpoint is committed. They say nothing about which checkpoint
+//! it is: the same files with another link are the same checkpoint ([`FileKind::is_companion`]).
+
+use crate::capture::{Image, whole};
+use crate::fingerprint::Fingerprint;
+use crate::layout::walk::{Found, walk};
+use crate::layout::{Layout, ScanLimits, is_own_name};
+use mcrengine::header::{FileHeader, FileKind, LINK_BYTES_MAX};
+use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::Metadata;
+use std::num::NonZeroU32;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+/// One link, directory or pointer file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Companion {
+    /// Below the watched directory.
+    pub path: FilePath,
+    /// What it is.
+    pub kind: FileKind,
+    /// What it was when it was read.
+    fingerprint: Fingerprint,
+    /// Permission bits.
+    mode: u32,
+    /// The text of a link, or the bytes of a file.
+    content: Arc<[u8]>,
+}
+
+/// What was found for one checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Companions {
+    /// In the order of their paths.
+    pub found: Vec<Companion>,
+    /// What cannot be kept.
+    pub lost: Vec<Lost>,
+}
+
+/// Something that belongs to a checkpoint and does not come back with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The first of them.
+    pub first: PathBuf,
+    /// How many there are.
+    pub count: u64,
+    /// Why.
+    pub why: &'static str,
+}
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let first = mcrengine::ids::FilePath::new(self.first.as_os_str().as_bytes());
+        let first = first.map_or_else(|_| "?".to_owned(), |path| path.to_string());
+        write!(f, "{} (first: {first}", self.why)?;
+        if self.count > 1 { write!(f, "; {} of them)", self.count) } else { write!(f, ")") }
+    }
+}
+
+/// When the checkpoints of a directory were begun.
+#[derive(Clone, Debug, Default)]
+pub struct Timeline {
+    /// By label: when the oldest of its files was written, in nanoseconds since 1970.
+    begun_ns: BTreeMap<CheckpointId, i64>,
+}
+
+/// The most companions of one checkpoint.
+pub const COMPANIONS_MAX: usize = 16 << 10;
+/// The most bytes of all of them.
+pub const COMPANIONS_BYTES_MAX: usize = 1 << 20;
+/// The longest pointer file, in bytes.
+pub const POINTER_BYTES_MAX: u64 = 64 << 10;
+/// The longest file that is taken for a pointer because of what stands in it, in bytes.
+const NAMING_BYTES_MAX: u64 = 4096;
+/// In a directory of more entries, pointers are known by their names alone.
+const LOOKED_INTO_MAX: usize = 4096;
+/// Words of a pointer file that are looked at.
+const WORDS_MAX: usize = 256;
+/// Links that lead to links are followed so often.
+const HOPS_MAX: usize = 16;
+/// The modes that directories have anyhow, where nobody set them.
+const USUAL_MODES: [u32; 2] = [0o755, 0o775];
+
+const IS_SPECIAL: &str = "a socket, pipe or device is not kept";
+const LEADS_OUT: &str = "a link leads out of the directory; the link is kept, and what it leads to is not";
+const TOO_MANY: &str = "more than 16384 links and directories, or more than 1 MiB of them";
+
+impl Timeline {
+    /// A file of a checkpoint, and when it was written, in nanoseconds since 1970.
+    pub fn add(&mut self, label: &CheckpointId, written_ns: i64) {
+        match self.begun_ns.get_mut(label) {
+            Some(begun_ns) => *begun_ns = written_ns.min(*begun_ns),
+            None => drop(self.begun_ns.insert(label.clone(), written_ns)),
+        }
+    }
+
+    /// The newest of some checkpoints, those that are known.
+    fn newest<'a>(&self, labels: impl Iterator<Item = &'a CheckpointId>) -> Option<&'a CheckpointId> {
+        labels.filter_map(|label| Some((self.begun_ns.get(label)?, label))).max().map(|(_, label)| label)
+    }
+
+    /// The newest that was begun by then.
+    fn at(&self, ns: i64) -> Option<&CheckpointId> {
+        let begun = self.begun_ns.iter().filter(|(_, begun_ns)| **begun_ns <= ns);
+        begun.max_by_key(|(_, begun_ns)| **begun_ns).map(|(label, _)| label)
+    }
+}
+
+/// What lies in directories that several checkpoints share, looked at once for all of them.
+#[derive(Debug, Default)]
+pub struct Beside {
+    directories: BTreeMap<PathBuf, Vec<Candidate>>,
+}
+
+/// What may travel with one of the checkpoints beside it.
+#[derive(Debug)]
+enum Candidate {
+    Link { path: PathBuf, stat: Metadata, text: PathBuf, end: Option<PathBuf> },
+    Pointer { path: FilePath, stat: Metadata, content: Vec<u8>, words: Vec<String>, is_named: bool },
+}
+
+/// The companions of one checkpoint, by a look at the directory. `files` are those of the rank that takes along what belongs
+/// to no rank, or with `rank` those of another rank: then only directories whose mode is unusual.
+pub fn gather(
+    root: &Path,
+    layout: &Layout,
+    label: &CheckpointId,
+    files: &[FilePath],
+    rank: Rank,
+    timeline: &Timeline,
+    beside: &mut Beside,
+) -> Companions {
+    let mut gathering = Gathering::new(root, layout, label, files);
+    gathering.directories_above(rank);
+    if rank == Rank(0) {
+        for own in gathering.own.clone() {
+            gathering.within(&own);
+        }
+        gathering.beside(timeline, beside);
+    }
+    gathering.finish()
+}
+
+struct Gathering<'a> {
+    root: &'a Path,
+    layout: &'a Layout,
+    label: &'a CheckpointId,
+    files: BTreeSet<&'a FilePath>,
+    /// The checkpoint's own directories; the empty path is the root.
+    own: BTreeSet<PathBuf>,
+    /// All directories above its files, up to the root.
+    above: BTreeSet<PathBuf>,
+    directories: BTreeMap<PathBuf, Metadata>,
+    /// Directories with something in them.
+    filled: BTreeSet<PathBuf>,
+    found: BTreeMap<FilePath, Companion>,
+    bytes: usize,
+    lost: BTreeMap<&'static str, Lost>,
+}
+
+impl<'a> Gathering<'a> {
+    fn new(root: &'a Path, layout: &'a Layout, label: &'a CheckpointId, files: &'a [FilePath]) -> Self {
+        Self {
+            root,
+            layout,
+            label,
+            files: files.iter().collect(),
+            own: BTreeSet::new(),
+            above: BTreeSet::new(),
+            directories: BTreeMap::new(),
+            filled: BTreeSet::new(),
+            found: BTreeMap::new(),
+            bytes: 0,
+            lost: BTreeMap::new(),
+        }
+    }
+
+    /// Finds the directories above the files, and which of them are the checkpoint's own.
+    fn directories_above(&mut self, rank: Rank) {
+        for path in &self.files {
+            self.own.extend(self.layout.own_directory(path).filter(|_| rank == Rank(0)));
+            self.above.extend(path.as_path().ancestors().skip(1).map(Path::to_owned));
+        }
+        // Of directories within each other the outermost says it all.
+        let own = self.own.clone();
+        self.own.retain(|dir| !dir.ancestors().skip(1).any(|above| own.contains(above)));
+        for dir in self.above.iter().filter(|dir| !dir.as_os_str().is_empty()) {
+            // Through a link, if the directory is one that is saved through.
+            if let Ok(stat) = std::fs::metadata(self.root.join(dir)) {
+                let is_unusual = !USUAL_MODES.contains(&(stat.mode() & 0o7777));
+                if stat.is_dir() && (rank == Rank(0) || is_unusual) {
+                    self.directories.insert(dir.clone(), stat);
+                }
+                self.filled.insert(dir.clone());
+            }
+        }
+    }
+
+    /// Everything in an own directory.
+    fn within(&mut self, own: &Path) {
+        let root = self.root;
+        let mut seen = |found: Found<'_>| match found {
+            Found::Directory(path) => {
+                self.fill_above(path);
+                if let Ok(stat) = std::fs::metadata(root.join(path)) {
+                    self.directories.insert(path.to_owned(), stat);
+                }
+            }
+            Found::File(path, _) => self.fill_above(path.as_path()),
+            Found::Link(path) => {
+                self.fill_above(path);
+                self.link_within(path);
+            }
+            Found::Skipped(path, why) => {
+                self.fill_above(path);
+                self.lose(path, if why == crate::layout::walk::IS_NO_FILE { IS_SPECIAL } else { why });
+            }
+        };
+        // A directory that vanished meanwhile has no companions any more.
+        let _ = walk(root, own, &ScanLimits::default(), &mut seen);
+    }
+
+    fn fill_above(&mut self, path: &Path) {
+        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            self.filled.insert(parent.to_owned());
+        }
+    }
+
+    /// Links and pointer files in the directories above.
+    fn beside(&mut self, timeline: &Timeline, beside: &mut Beside) {
+        let is_own = |dir: &PathBuf| dir.ancestors().any(|dir| self.own.contains(dir));
+        let outside: Vec<PathBuf> = self.above.iter().filter(|dir| !is_own(dir)).cloned().collect();
+        for dir in outside {
+            let (root, layout) = (self.root, self.layout);
+            let candidates = beside.directories.entry(dir).or_insert_with_key(|dir| candidates(root, layout, dir));
+            for candidate in candidates {
+                match candidate {
+                    Candidate::Link { path, stat, text, end } => {
+                        if end.as_ref().is_some_and(|end| self.is_ours(end)) {
+                            self.take_link(path, stat, text);
+                        }
+                    }
+                    Candidate::Pointer { path, stat, content, words, is_named } => {
+                        if self.is_pointer_here(path, stat, words, *is_named, timeline) {
+                            self.take(path.as_path(), FileKind::Pointer, stat, content);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// A link within the checkpoint.
+    fn link_within(&mut self, path: &Path) {
+        let name = self.root.join(path);
+        let (Ok(stat), Ok(text)) = (name.symlink_metadata(), name.read_link()) else {
+            return; // it vanished meanwhile
+        };
+        if resolve(self.root, path).is_none() {
+            self.lose(path, LEADS_OUT);
+        }
+        self.take_link(path, &stat, &text);
+    }
+
+    fn take_link(&mut self, path: &Path, stat: &Metadata, text: &Path) {
+        let text = text.as_os_str().as_bytes();
+        if (1..=LINK_BYTES_MAX).contains(&(text.len() as u64)) {
+            self.take(path, FileKind::SymbolicLink, stat, text);
+        }
+    }
+
+    /// Whether a path is, or lies in, the checkpoint.
+    fn is_ours(&self, end: &Path) -> bool {
+        let is_own = self.own.iter().any(|own| !own.as_os_str().is_empty() && end.starts_with(own));
+        let is_file = || FilePath::new(end.as_os_str().as_bytes()).is_ok_and(|end| self.files.contains(&end));
+        is_own || is_file()
+    }
+
+    /// Whether a file says that this checkpoint is the newest.
+    fn is_pointer_here(
+        &self,
+        path: &FilePath,
+        stat: &Metadata,
+        words: &[String],
+        is_named: bool,
+        timeline: &Timeline,
+    ) -> bool {
+        let named: Vec<CheckpointId> = words.iter().filter_map(|word| self.named(path.as_path(), word)).collect();
+        let known = timeline.newest(named.iter());
+        // What says little else than names of checkpoints is a pointer, whatever it is called. A log says more.
+        let known_words = named.iter().filter(|label| timeline.begun_ns.contains_key(*label)).count();
+        if !is_named && (known.is_none() || 2 * known_words < words.len()) {
+            return false;
+        }
+        known.or_else(|| timeline.at(Fingerprint::of(stat).written_ns())) == Some(self.label)
+    }
+
+    /// The checkpoint that a word in a pointer file names: by its label, a file of it, or its own directory.
+    fn named(&self, pointer: &Path, word: &str) -> Option<CheckpointId> {
+        let beside = normal(&pointer.parent()?.join(word));
+        let below = beside.as_deref().or_else(|| Path::new(word).strip_prefix(self.root).ok());
+        let placed =
+            |path: &Path| Some(self.layout.place(&FilePath::new(path.as_os_str().as_bytes()).ok()?)?.checkpoint);
+        let of_own = |path: &Path| self.own.contains(path).then(|| self.label.clone());
+        let label = || word.trim_end_matches('/').rsplit('/').next()?.parse().ok();
+        below.and_then(|path| placed(path).or_else(|| of_own(path))).or_else(label)
+    }
+
+    fn take(&mut self, path: &Path, kind: FileKind, stat: &Metadata, content: &[u8]) {
+        let Ok(path) = FilePath::new(path.as_os_str().as_bytes()) else { return };
+        if self.found.len() >= COMPANIONS_MAX || self.bytes + content.len() > COMPANIONS_BYTES_MAX {
+            return self.lose(path.as_path(), TOO_MANY);
+        }
+        self.bytes += content.len();
+        let (fingerprint, mode) = (Fingerprint::of(stat), stat.mode() & 0o7777);
+        self.found.insert(path.clone(), Companion { path, kind, fingerprint, mode, content: content.into() });
+    }
+
+    fn lose(&mut self, path: &Path, why: &'static str) {
+        let lost = self.lost.entry(why).or_insert_with(|| Lost { first: path.to_owned(), count: 0, why });
+        lost.count += 1;
+    }
+
+    fn finish(mut self) -> Companions {
+        let directories = std::mem::take(&mut self.directories);
+        let mode_of = |dir: &Path| directories.get(dir).map(|stat| stat.mode() & 0o7777);
+        for (path, stat) in &directories {
+            let above = path.parent().and_then(mode_of);
+            let is_told = above == mode_of(path) && self.filled.contains(path);
+            if !path.as_os_str().is_empty() && !is_told {
+                self.take(path, FileKind::Directory, stat, &[]);
+            }
+        }
+        Companions { found: self.found.into_values().collect(), lost: self.lost.into_values().collect() }
+    }
+}
+
+/// The links of a directory, and the files in it that may be pointers.
+fn candidates(root: &Path, layout: &Layout, dir: &Path) -> Vec<Candidate> {
+    let (mut found, mut files, mut entries) = (Vec::new(), Vec::new(), 0usize);
+    let Ok(listed) = std::fs::read_dir(root.join(dir)) else { return found };
+    for entry in listed.flatten() {
+        entries += 1;
+        let Ok(kind) = entry.file_type() else { continue };
+        let (name, path) = (entry.file_name(), dir.join(entry.file_name()));
+        if found.len() >= COMPANIONS_MAX || is_own_name(name.as_bytes()) {
+            continue;
+        } else if kind.is_symlink() {
+            if let (Ok(stat), Ok(text)) = (entry.metadata(), root.join(&path).read_link()) {
+                let end = resolve(root, &path);
+                found.push(Candidate::Link { path, stat, text, end });
+            }
+        } else if kind.is_file() && (entries <= LOOKED_INTO_MAX || is_pointer_name(name.as_bytes())) {
+            files.push(path);
+        }
+    }
+    if entries > LOOKED_INTO_MAX {
+        files.retain(|path| path.file_name().is_some_and(|name| is_pointer_name(name.as_bytes())));
+    }
+    found.extend(files.into_iter().filter_map(|path| pointer(root, layout, &path)));
+    found
+}
+
+/// A file that no layout places and that may be a pointer.
+fn pointer(root: &Path, layout: &Layout, path: &Path) -> Option<Candidate> {
+    let (path, name) = (FilePath::new(path.as_os_str().as_bytes()).ok()?, root.join(path));
+    let is_named = is_pointer_name(path.name());
+    if layout.place(&path).is_some() || is_log_name(path.name()) {
+        return None;
+    }
+    let most = if is_named { POINTER_BYTES_MAX } else { NAMING_BYTES_MAX };
+    let look = || name.symlink_metadata().ok().filter(|stat| stat.is_file() && stat.len() <= most);
+    let (before, content) = (look()?, std::fs::read(&name).ok()?);
+    // Written while it was read: the next look takes it.
+    let stat = look().filter(|after| Fingerprint::of(after) == Fingerprint::of(&before))?;
+    let words = words_in(&content);
+    Some(Candidate::Pointer { path, stat, content, words, is_named })
+}
+
+impl Companion {
+    /// As a file of a rank, as the formats describe it.
+    pub fn header(&self, rank: Rank) -> FileHeader {
+        let (bytes, digest) = (self.content.len() as u64, Digest::of(&self.content));
+        FileHeader {
+            path: self.path.clone(),
+            rank,
+            bytes,
+            kind: self.kind,
+            mode: self.mode,
+            modified_ns: self.fingerprint.modified_ns,
+            digest,
+            variables: vec![whole(digest, bytes)],
+        }
+    }
+
+    /// Its bytes.
+    pub fn image(&self) -> Arc<Image> {
+        Arc::new(Image { bytes: self.content.to_vec(), chunks: Default::default() })
+    }
+
+    /// What it was when it was read.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+}
+
+/// Notes which files of one rank are second names for one before. `headers` and `fingerprints` go together.
+pub fn mark_hard_links<'a>(headers: impl Iterator<Item = (&'a mut FileHeader, Fingerprint)>) {
+    let mut first: BTreeMap<(u64, u64, Rank), (usize, Digest)> = BTreeMap::new();
+    for (at, (header, print)) in headers.enumerate() {
+        if header.kind != FileKind::Regular {
+            continue;
+        }
+        let named = *first.entry((print.device, print.inode, header.rank)).or_insert((at, header.digest));
+        let before = u32::try_from(at - named.0).ok().and_then(NonZeroU32::new);
+        if let Some(before) = before.filter(|_| named.1 == header.digest) {
+            header.kind = FileKind::HardLink(before);
+        }
+    }
+}
+
+/// Where a link leads in the end, below the root; `None` if that is elsewhere, or the links are a circle. Links on the way to
+/// directories elsewhere stand for these directories.
+pub fn resolve(root: &Path, link: &Path) -> Option<PathBuf> {
+    let (mut at, mut hops) = (PathBuf::new(), 0);
+    let mut open: Vec<PathBuf> = parts(link).rev().collect();
+    while let Some(part) = open.pop() {
+        if part == Path::new("..") {
+            at.pop().then_some(())?;
+            continue;
+        }
+        let next = at.join(&part);
+        let Ok(text) = root.join(&next).read_link() else {
+            at = next;
+            continue;
+        };
+        hops += 1;
+        let below = match text.is_absolute() {
+            true => text.strip_prefix(root).ok().map(Path::to_owned),
+            false => normal(&at.join(&text)),
+        };
+        match below {
+            _ if hops > HOPS_MAX => return None,
+            Some(below) => {
+                open.extend(parts(&below).rev().collect::<Vec<_>>());
+                at.clear();
+            }
+            None if open.is_empty() => return None,
+            None => at = next,
+        }
+    }
+    Some(at)
+}
+
+fn parts(path: &Path) -> impl DoubleEndedIterator<Item = PathBuf> + '_ {
+    path.components().filter(|part| *part != Component::CurDir).map(|part| PathBuf::from(part.as_os_str()))
+}
+
+/// A relative path without `.` and `..`; `None` if it leads out.
+fn normal(path: &Path) -> Option<PathBuf> {
+    let mut normal = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => normal.push(name),
+            Component::CurDir => {}
+            Component::ParentDir if normal.pop() => {}
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(normal)
+}
+
+/// Whether codes give this name to a file that says which checkpoint is the newest: CESM's `rpointer.ocn`, `checkpoints.txt`,
+/// `latest_checkpoint`, `last.txt`, TensorFlow's `checkpoint`.
+pub fn is_pointer_name(name: &[u8]) -> bool {
+    let name = name.to_ascii_lowercase();
+    let stem = name.split(|&b| b == b'.').next().unwrap_or(&name);
+    let has = |text: &[u8]| name.windows(text.len()).any(|window| window == text);
+    let is_list = matches!(stem, b"checkpoint" | b"checkpoints" | b"restart" | b"restarts")
+        && matches!(&name[stem.len()..], b"" | b".txt" | b".dat" | b".list" | b".lst" | b".json" | b".info");
+    !is_log_name(&name)
+        && (has(b"pointer") || has(b"latest") || stem.starts_with(b"last") || name.ends_with(b".last") || is_list)
+}
+
+fn is_log_name(name: &[u8]) -> bool {
+    let name = name.to_ascii_lowercase();
+    [&b".log"[..], b".out", b".err", b".stdout", b".stderr"].iter().any(|end| name.ends_with(end))
+}
+
+/// The words of a pointer file that may be names: between white space, quotes, and the signs of common notations. Of a long
+/// file the first and the last; of no text none.
+fn words_in(content: &[u8]) -> Vec<String> {
+    let Ok(text) = std::str::from_utf8(content) else { return Vec::new() };
+    let is_between = |c: char| c.is_whitespace() || c.is_control() || "\"'`,;:=()[]{}<>".contains(c);
+    let mut words: Vec<String> = text.split(is_between).filter(|word| !word.is_empty()).map(str::to_owned).collect();
+    if words.len() > WORDS_MAX {
+        words.drain(WORDS_MAX / 2..words.len() - WORDS_MAX / 2);
+    }
+    words
+}

@@ -1,0 +1,310 @@
+//! Links, directories and pointer files: what travels with a checkpoint comes back with it.
+
+use crate::support::*;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+use tempfile::TempDir;
+
+const LAYOUT: &str = "**/{checkpoint:DD[0-9]+}/{checkpoint}.cpu{rank}";
+
+/// A run directory, a file system elsewhere, and a store.
+struct Site {
+    dir: TempDir,
+}
+
+impl Site {
+    fn new() -> Self {
+        let site = Self { dir: tempfile::tempdir().expect("a directory") };
+        fs::create_dir(site.run()).expect("made");
+        site
+    }
+
+    fn run(&self) -> PathBuf {
+        self.dir.path().join("run")
+    }
+
+    fn scratch(&self) -> PathBuf {
+        self.dir.path().join("scratch")
+    }
+
+    fn back(&self) -> PathBuf {
+        self.dir.path().join("back")
+    }
+
+    /// What two ranks write at a step, some seconds after 1970 by its number.
+    fn step(&self, below: &str, step: u32) -> PathBuf {
+        let dir = self.run().join(below).join(format!("DD{step:04}"));
+        fs::create_dir_all(&dir).expect("made");
+        for rank in 0..2 {
+            let path = dir.join(format!("DD{step:04}.cpu{rank:04}"));
+            fs::write(&path, format!("step {step} of rank {rank}\n").repeat(300)).expect("written");
+            set_time(&path, 1_000_000 + 100 * u64::from(step));
+        }
+        dir
+    }
+
+    fn save(&self, expected: i32, more: &[&str]) -> std::process::Output {
+        let mut save = mcr();
+        save.arg("save").arg(self.run()).args(["--create", "--job", "job", "--layout", LAYOUT, "--store"]);
+        run(save.arg(self.dir.path().join("store")).args(more), expected)
+    }
+
+    fn restart(&self, to: &Path) -> Command {
+        let mut restart = mcr();
+        restart.args(["restart", "--job", "job", "--store"]).arg(self.dir.path().join("store")).arg("--to").arg(to);
+        restart
+    }
+
+    fn labels(&self) -> Vec<String> {
+        let all = list(&self.dir.path().join("store"));
+        all.iter()
+            .filter(|c| c["complete"] == true)
+            .map(|c| c["checkpoint"].as_str().expect("a name").to_owned())
+            .collect()
+    }
+}
+
+fn set_time(path: &Path, seconds: u64) {
+    let file = fs::File::options().write(true).open(path).expect("opened");
+    file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).expect("set");
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("it is there").mode() & 0o7777
+}
+
+fn link(path: &Path) -> Option<PathBuf> {
+    fs::read_link(path).ok()
+}
+
+/// A checkpoint with everything that may be in one and beside it.
+fn furnished(site: &Site) {
+    let dir = site.step("", 18);
+    fs::create_dir(dir.join("empty")).expect("made");
+    fs::create_dir_all(dir.join("deep/er")).expect("made");
+    symlink("DD0018.cpu0000", dir.join("first")).expect("linked");
+    symlink("../../project/mesh.h5", dir.join("mesh")).expect("linked");
+    fs::hard_link(dir.join("DD0018.cpu0001"), dir.join("DD0018.cpu0001.too")).expect("linked");
+    symlink("DD0018", site.run().join("latest")).expect("linked");
+    symlink("latest/DD0018.cpu0001", site.run().join("newest.cpu0001")).expect("linked");
+    symlink(".", site.run().join("loop")).expect("linked");
+    symlink("..", site.run().join("up")).expect("linked");
+    fs::write(site.run().join("checkpoints.txt"), "DD0017\nDD0018\n").expect("written");
+    fs::write(site.run().join("rpointer.ocn"), "./DD0018/DD0018.cpu0000\n").expect("written");
+    fs::write(site.run().join("where.to.go.on"), "DD0018\n").expect("written");
+    fs::write(site.run().join("run.log"), "wrote DD0018\n").expect("written");
+    fs::set_permissions(&dir, Permissions::from_mode(0o2750)).expect("set");
+    fs::set_permissions(dir.join("deep"), Permissions::from_mode(0o700)).expect("set");
+}
+
+fn assert_furnished(back: &Path) {
+    let dir = back.join("DD0018");
+    assert!(fs::read_dir(dir.join("empty")).expect("it is there").next().is_none());
+    assert!(dir.join("deep/er").is_dir());
+    assert_eq!((mode(&dir), mode(&dir.join("deep")), mode(&dir.join("deep/er"))), (0o2750, 0o700, 0o755));
+    assert_eq!(mode(&dir.join("empty")), 0o755);
+    assert_eq!(link(&dir.join("first")), Some("DD0018.cpu0000".into()));
+    assert_eq!(link(&dir.join("mesh")), Some("../../project/mesh.h5".into()), "a link comes back as its text");
+    assert_eq!(link(&back.join("latest")), Some("DD0018".into()));
+    assert_eq!(link(&back.join("newest.cpu0001")), Some("latest/DD0018.cpu0001".into()));
+    assert_eq!(fs::read(back.join("checkpoints.txt")).expect("it is there"), b"DD0017\nDD0018\n");
+    assert_eq!(fs::read(back.join("rpointer.ocn")).expect("it is there"), b"./DD0018/DD0018.cpu0000\n");
+    assert!(back.join("where.to.go.on").is_file(), "a file of nothing but a checkpoint's name is a pointer");
+    assert!(!back.join("run.log").exists() && !back.join("loop").exists() && !back.join("up").exists());
+}
+
+fn same_inode(a: &Path, b: &Path) -> bool {
+    fs::metadata(a).expect("it is there").ino() == fs::metadata(b).expect("it is there").ino()
+}
+
+#[test]
+fn links_directories_modes_and_pointers_come_back_with_the_checkpoint_they_belong_to() {
+    let site = Site::new();
+    furnished(&site);
+    let saved = site.save(0, &[]);
+    let said = String::from_utf8_lossy(&saved.stderr).into_owned();
+    assert!(said.contains("a link leads out of the directory") && said.contains("DD0018/mesh"), "{said}");
+    run(&mut site.restart(&site.back()), 0);
+    assert_furnished(&site.back());
+    let checkpoint = &list(&site.dir.path().join("store"))[0];
+    assert_eq!(checkpoint["files"], 5, "links and directories are no files: {checkpoint}");
+}
+
+#[test]
+fn links_directories_modes_and_pointers_come_back_from_what_daemons_saved() {
+    let site = Site::new();
+    furnished(&site);
+    let store = site.dir.path().join("store");
+    let (_aggregator, address) = Daemon::aggregator(site.dir.path(), "anc", &store, "");
+    let more = format!("ranks = 2\nlayout = {LAYOUT:?}");
+    let agent = Daemon::agent(site.dir.path(), "cnc", &site.run(), std::slice::from_ref(&address), &more);
+    wait_for("a checkpoint", Duration::from_secs(30), || (!site.labels().is_empty()).then_some(()));
+    agent.wait_for_log("a link leads out of the directory");
+    for (more, to) in [(vec![], "one"), (vec!["--aggregators", &address], "two")] {
+        let to = site.dir.path().join(to);
+        run(site.restart(&to).args(more).arg("--copy"), 0);
+        assert_furnished(&to);
+    }
+}
+
+#[test]
+fn a_second_name_comes_back_as_a_second_name() {
+    let site = Site::new();
+    let dir = site.step("", 1);
+    fs::remove_file(dir.join("DD0001.cpu0001")).expect("removed");
+    fs::hard_link(dir.join("DD0001.cpu0000"), dir.join("mesh")).expect("linked");
+    let mut save = mcr();
+    save.arg("save").arg(site.run()).args(["--create", "--job", "job", "--layout", "{checkpoint}/**", "--store"]);
+    run(save.arg(site.dir.path().join("store")), 0);
+    run(&mut site.restart(&site.back()), 0);
+    let back = site.back().join("DD0001");
+    assert!(same_inode(&back.join("DD0001.cpu0000"), &back.join("mesh")));
+    assert_same_files(&contents(&site.run()), &contents(&site.back()));
+    // One of them is there already, the other is not.
+    fs::remove_file(back.join("mesh")).expect("removed");
+    run(&mut site.restart(&site.back()), 0);
+    assert!(same_inode(&back.join("DD0001.cpu0000"), &back.join("mesh")));
+}
+
+#[test]
+fn an_output_directory_that_is_a_link_is_saved_and_restored_through() {
+    let site = Site::new();
+    fs::create_dir(site.scratch()).expect("made");
+    symlink(site.scratch(), site.run().join("out")).expect("linked");
+    symlink(site.run(), site.scratch().join("home")).expect("linked");
+    site.step("out", 1);
+    site.save(0, &[]);
+    let before = contents(&site.scratch().join("DD0001"));
+    assert_eq!(before.len(), 2, "{:?}", before.keys());
+    fs::remove_dir_all(site.scratch().join("DD0001")).expect("removed");
+    run(&mut site.restart(&site.run()), 0);
+    assert_eq!(link(&site.run().join("out")), Some(site.scratch()), "the link is still there");
+    assert_same_files(&before, &contents(&site.scratch().join("DD0001")));
+    // Elsewhere it is a directory: a copy to look at never writes where the run does.
+    run(site.restart(&site.back()).arg("--copy"), 0);
+    assert!(link(&site.back().join("out")).is_none());
+    assert_same_files(&before, &contents(&site.back().join("out/DD0001")));
+}
+
+#[test]
+fn an_agent_watches_through_an_output_directory_that_is_a_link_also_one_that_is_made_later() {
+    let site = Site::new();
+    let (_aggregator, address) = Daemon::aggregator(site.dir.path(), "anc", &site.dir.path().join("store"), "");
+    let more = format!("ranks = 2\nlayout = {LAYOUT:?}");
+    let agent = Daemon::agent(site.dir.path(), "cnc", &site.run(), &[address], &more);
+    agent.wait_for_log("session began");
+    fs::create_dir(site.scratch()).expect("made");
+    symlink(site.scratch(), site.run().join("out")).expect("linked");
+    for step in 1..=2 {
+        site.step("out", step);
+        let wanted = format!("DD{step:04}");
+        wait_for(&wanted, Duration::from_secs(20), || site.labels().contains(&wanted).then_some(()));
+    }
+}
+
+#[test]
+fn a_link_to_a_directory_of_another_owner_is_not_followed() {
+    if fs::metadata("/proc/self").expect("there").uid() != 0 {
+        eprintln!("skipped: only root can make directories of other owners");
+        return;
+    }
+    let site = Site::new();
+    fs::create_dir(site.scratch()).expect("made");
+    symlink(site.scratch(), site.run().join("out")).expect("linked");
+    site.step("out", 1);
+    site.step("", 2);
+    std::os::unix::fs::chown(site.scratch(), Some(1234), None).expect("root may");
+    site.save(0, &[]);
+    assert_eq!(site.labels(), ["DD0002"]);
+    // Nor is it restored through.
+    std::os::unix::fs::chown(site.scratch(), Some(0), None).expect("root may");
+    site.save(0, &[]);
+    std::os::unix::fs::chown(site.scratch(), Some(1234), None).expect("root may");
+    fs::remove_dir_all(site.scratch().join("DD0001")).expect("removed");
+    let failed = run(site.restart(&site.run()).args(["--checkpoint", "DD0001"]), 1);
+    let said = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(said.contains("run/out"), "{said}");
+}
+
+#[test]
+fn a_link_that_moves_on_makes_no_second_checkpoint_of_the_same_files() {
+    let site = Site::new();
+    for step in [1, 2] {
+        site.step("", step);
+        let latest = site.run().join("latest");
+        let _ = fs::remove_file(&latest);
+        symlink(format!("DD{step:04}"), &latest).expect("linked");
+        fs::write(site.run().join("checkpoints.txt"), format!("DD{step:04}\n")).expect("written");
+        site.save(0, &[]);
+    }
+    assert_eq!(site.labels(), ["DD0002", "DD0001"]);
+    for (step, to) in [("DD0001", "one"), ("DD0002", "two")] {
+        let to = site.dir.path().join(to);
+        run(site.restart(&to).args(["--copy", "--checkpoint", step]), 0);
+        assert_eq!(link(&to.join("latest")), Some(step.into()), "each has the link it was saved with");
+        assert_eq!(fs::read(to.join("checkpoints.txt")).expect("there"), format!("{step}\n").into_bytes());
+    }
+    // Back to the first: what points at the second is moved aside.
+    run(site.restart(&site.run()).args(["--checkpoint", "DD0001"]), 0);
+    assert_eq!(link(&site.run().join("latest")), Some("DD0001".into()));
+    assert_eq!(link(&site.run().join(".mcr-aside-1/latest")), Some("DD0002".into()));
+}
+
+#[test]
+fn a_pointer_that_is_written_after_the_checkpoint_travels_with_it_without_a_second_checkpoint() {
+    let site = Site::new();
+    let store = site.dir.path().join("store");
+    let (_aggregator, address) = Daemon::aggregator(site.dir.path(), "anc", &store, "");
+    let more = format!("ranks = 2\nlayout = {LAYOUT:?}");
+    let agent = Daemon::agent(site.dir.path(), "cnc", &site.run(), &[address], &more);
+    agent.wait_for_log("session began");
+    for step in 1..=4u32 {
+        site.step("", step);
+        // Longer than a checkpoint must rest: the first time it comes too late, and then it is awaited.
+        std::thread::sleep(Duration::from_millis(1500));
+        fs::write(site.run().join("rpointer.atm"), format!("DD{step:04}\n")).expect("written");
+        let wanted = format!("DD{step:04}");
+        wait_for(&wanted, Duration::from_secs(20), || site.labels().contains(&wanted).then_some(()));
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+    assert_eq!(site.labels(), ["DD0004", "DD0003", "DD0002", "DD0001"]);
+    for step in 2..=4 {
+        let (id, to) = (format!("DD{step:04}"), site.dir.path().join(format!("back{step}")));
+        run(site.restart(&to).args(["--copy", "--checkpoint", &id]), 0);
+        assert_eq!(fs::read(to.join("rpointer.atm")).expect("it travels"), format!("{id}\n").into_bytes());
+    }
+}
+
+#[test]
+fn a_socket_within_a_checkpoint_is_named_once_with_a_count() {
+    let site = Site::new();
+    for step in [1, 2] {
+        let dir = site.step("", step);
+        for name in ["a", "b"] {
+            drop(std::os::unix::net::UnixListener::bind(dir.join(name)).expect("bound"));
+        }
+    }
+    let said = String::from_utf8_lossy(&site.save(0, &[]).stderr).into_owned();
+    assert!(said.contains("a socket, pipe or device is not kept: 4 in all, first DD0001/"), "{said}");
+}
+
+#[test]
+fn a_link_to_a_directory_elsewhere_is_not_restored_where_a_later_restart_would_write_through_it() {
+    let site = Site::new();
+    let dir = site.step("", 1);
+    // Saved while it leads nowhere, as a hostile checkpoint would have it.
+    symlink(site.scratch(), dir.join("out")).expect("linked");
+    site.save(0, &[]);
+    run(site.restart(&site.back()).arg("--copy"), 0);
+    assert_eq!(link(&site.back().join("DD0001/out")), Some(site.scratch()), "it harms nobody");
+    fs::remove_dir_all(site.back()).expect("removed");
+    fs::create_dir(site.scratch()).expect("made");
+    let restored = run(site.restart(&site.back()).arg("--copy"), 0);
+    assert!(link(&site.back().join("DD0001/out")).is_none());
+    let said = String::from_utf8_lossy(&restored.stderr).into_owned();
+    assert!(said.contains("DD0001/out: this link is not restored"), "{said}");
+    assert!(site.back().join("DD0001/DD0001.cpu0001").is_file());
+}
