@@ -10,6 +10,7 @@ use crate::flush::{Flush, FlushError, FlushOptions, NewestOfGroups, Spare, flush
 use crate::group::{Effect, Event, Key, Phase, Reason, Times, step};
 use crate::incarnation::{Claim, Currents, Refused};
 use crate::instance::{Instance, Written, choose_instance, spoil_instance};
+use crate::names::Names;
 use crate::observe::Observer;
 use crate::retention::Retention;
 use crate::source::FetchError;
@@ -195,6 +196,8 @@ pub struct Shared {
     pub currents: Currents,
     /// The newest manifest of each group.
     pub newest: NewestOfGroups,
+    /// Which names are taken.
+    pub names: Names,
 }
 
 impl Gather {
@@ -1182,7 +1185,8 @@ impl FlushWork {
             ranks_ms: &ranks_ms,
             unseen: self.ranks.iter().find(|rank| !rank.was_seen).map(|rank| rank.rank),
         };
-        let chosen = choose_instance(store, &self.key, self.grouping, &self.files, written)?;
+        let names = &self.shared.names;
+        let chosen = choose_instance(store, names, &self.key, self.grouping, &self.files, written)?;
         let still_current = || match incarnation::newest_number(store, &job).map_err(StoreError::from)? {
             number if number == incarnation => Ok(()),
             _ => Err(FlushError::Overtaken),

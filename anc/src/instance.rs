@@ -7,6 +7,7 @@
 //! to the others' older one.
 
 use crate::group::Key;
+use crate::names::Names;
 use mcrengine::container::ReadError;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId, Rank};
@@ -26,9 +27,6 @@ pub enum Instance {
     /// These ranks still have files of a step before; each with the reason.
     Stale(Vec<(Rank, String)>),
 }
-
-/// The newest contents under one name that are looked at; an older one is no step that a group could still join.
-const LOOKED_AT: usize = 32;
 
 /// What a flush knows about when its files were written.
 #[derive(Clone, Copy, Debug)]
@@ -57,17 +55,19 @@ struct Taken {
 /// Finds the name.
 pub fn choose_instance(
     store: &dyn Store,
+    names: &Names,
     key: &Key,
     grouping: Grouping,
     files: &[FileHeader],
     written: Written<'_>,
 ) -> Result<Instance, StoreError> {
     let ours_ms = written.newest_ms;
-    let generations = generations(store, key)?;
+    let generations = names.newest(store, key, written.incarnation)?;
     let free = generations.last().map_or(1, |newest| newest.saturating_add(1));
     let (mut taken, mut own) = (Vec::new(), Vec::new());
-    for generation in generations.iter().rev().take(LOOKED_AT).rev() {
+    for generation in &generations {
         let Ok(id) = key.label.with_generation(*generation) else { continue };
+        let Some(there) = names_in(store, key, &id)? else { continue }; // pruned since
         let (ours, groups) = match manifest::read_manifest(store, &key.job, &id, key.group) {
             Ok(manifest) if same_content(&manifest, grouping, files) => return Ok(Instance::There(Box::new(manifest))),
             Ok(manifest) => {
@@ -80,7 +80,7 @@ pub fn choose_instance(
             Err(error) if !matches!(error, ReadError::Io { .. }) => (true, grouping.groups()),
             Err(error) => return Err(error.into()),
         };
-        let other = other_group(store, key, &id, groups)?;
+        let other = other_group(store, key, &id, groups, &there);
         // Saved with other numbers of ranks, or by another incarnation, or pruned: nothing to join.
         let is_other = |other: &Manifest| other.ranks != grouping.ranks() || other.incarnation != written.incarnation;
         let ours = ours || other.as_ref().map_or_else(|| is_pruned(store, key, &id), is_other);
@@ -160,7 +160,8 @@ pub fn spoil_instance(
     spread: Duration,
     why: &str,
 ) -> Result<(), StoreError> {
-    let generations = generations(store, key)?;
+    // Not from what is remembered: this may be of any incarnation.
+    let generations = Names::default().newest(store, key, 0)?;
     let newest = generations.last().copied().unwrap_or(0);
     let name = |generation: u32| key.label.with_generation(generation).unwrap_or_else(|_| key.label.clone());
     let spread_ms = i64::try_from(spread.as_millis()).unwrap_or(i64::MAX);
@@ -197,17 +198,21 @@ fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<String> {
 /// else the next name that nobody has used. With it comes the place of the groups which are there, if there are any.
 pub fn choose_for_all(
     store: &dyn Store,
+    names: &Names,
     job: &JobId,
     label: &CheckpointId,
     grouping: Grouping,
     groups: &[Arc<Vec<FileHeader>>],
 ) -> Result<(CheckpointId, Option<Place>), StoreError> {
     let key = Key { job: job.clone(), group: GroupId(0), label: label.clone() };
-    let generations = generations(store, &key)?;
+    let generations = names.newest(store, &key, 0)?;
     let free = generations.last().map_or(1, |newest| newest.saturating_add(1));
-    'generation: for generation in generations.iter().rev().take(LOOKED_AT) {
+    'generation: for generation in generations.iter().rev() {
         let Ok(id) = label.with_generation(*generation) else { continue };
-        let state = manifest::state(store, job, &id)?;
+        let state = match manifest::state(store, job, &id) {
+            Err(ReadError::Missing { .. }) => continue, // pruned since
+            other => other?,
+        };
         if state.is_pruned {
             continue;
         }
@@ -267,31 +272,32 @@ fn fitting<'a>(taken: &'a [Taken], ours_ms: i64, written: Written<'_>) -> Option
     }
 }
 
-/// Which contents of a label have a directory in the store, in rising order.
-fn generations(store: &dyn Store, key: &Key) -> Result<BTreeSet<u32>, StoreError> {
-    let entries = match store.list_dir(Path::new(key.job.as_str())) {
-        Err(error) if error.is_not_found() => return Ok(BTreeSet::new()),
-        other => other?,
-    };
-    let ids = entries.iter().filter(|entry| entry.is_dir).filter_map(|entry| entry.name.parse::<CheckpointId>().ok());
-    let label = key.label.with_generation(1).unwrap_or_else(|_| key.label.clone());
-    Ok(ids.filter(|id| id.label() == label.as_str()).map(|id| id.generation()).collect())
-}
-
 fn directory(key: &Key, id: &CheckpointId) -> std::path::PathBuf {
     Path::new(key.job.as_str()).join(id.as_str())
 }
 
-/// The manifest of any other group.
-fn other_group(store: &dyn Store, key: &Key, id: &CheckpointId, groups: u32) -> Result<Option<Manifest>, StoreError> {
-    let entries = match store.list_dir(&directory(key, id)) {
-        Err(error) if error.is_not_found() => return Ok(None),
-        other => other?,
-    };
-    let names: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).filter(|name| visible(name)).collect();
-    let others = (0..groups).map(GroupId).filter(|group| *group != key.group);
-    let mut there = others.filter(|group| names.contains(manifest_name(*group).as_str()));
-    Ok(there.find_map(|group| manifest::read_manifest(store, &key.job, id, group).ok()))
+/// The names in the directory of a checkpoint, if it is there.
+fn names_in(store: &dyn Store, key: &Key, id: &CheckpointId) -> Result<Option<BTreeSet<String>>, StoreError> {
+    match store.list_dir(&directory(key, id)) {
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+        Ok(entries) => Ok(Some(entries.into_iter().map(|entry| entry.name).filter(|name| visible(name)).collect())),
+    }
+}
+
+/// The manifest of any other group, of those whose names are there.
+fn other_group(
+    store: &dyn Store,
+    key: &Key,
+    id: &CheckpointId,
+    groups: u32,
+    there: &BTreeSet<String>,
+) -> Option<Manifest> {
+    let mut others = (0..groups).map(GroupId).filter(|group| *group != key.group);
+    others.find_map(|group| match there.contains(&manifest_name(group)) {
+        true => manifest::read_manifest(store, &key.job, id, group).ok(),
+        false => None,
+    })
 }
 
 fn is_pruned(store: &dyn Store, key: &Key, id: &CheckpointId) -> bool {

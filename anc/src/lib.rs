@@ -19,6 +19,7 @@ pub mod incarnation;
 pub mod instance;
 pub mod listen;
 pub mod looking_back;
+pub mod names;
 pub mod observe;
 pub mod rate;
 pub mod restart;

@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 use mcr_anc::budget::Budget;
 use mcr_anc::flush::{Flush, FlushError, FlushOptions, NewestOfGroups, Spare, flush_checkpoint, least_budget};
 use mcr_anc::instance::{choose_for_all, committed};
+use mcr_anc::names::Names;
 use mcr_anc::rate::StoreSpeed;
 use mcr_anc::source::FetchError;
 use mcr_cnc::capture::{CaptureError, CaptureMode, CapturedFile, Verdicts, capture_keeping};
@@ -123,6 +124,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
             verdicts: &verdicts,
             spare: Spare::default(),
             newest: NewestOfGroups::default(),
+            names: Names::default(),
             provers: Provers::new(options.threads),
             turns: Turns::default(),
             args: &args,
@@ -453,6 +455,7 @@ struct Save<'a> {
     verdicts: &'a Verdicts,
     spare: Spare,
     newest: NewestOfGroups,
+    names: Names,
     provers: Provers,
     turns: Turns,
     args: &'a SaveArgs,
@@ -689,7 +692,8 @@ impl Save<'_> {
                 changed: OnceLock::new(),
                 is_failed: AtomicBool::new(false),
             });
-            let (checkpoint, begun) = choose_for_all(self.store, &self.job, &label, self.grouping, &headers)?;
+            let (checkpoint, begun) =
+                choose_for_all(self.store, &self.names, &self.job, &label, self.grouping, &headers)?;
             line.outcome = "there already";
             if to_report.send(Ok(Event::Begun { line, started, groups })).is_err() {
                 break; // a group has failed, and nobody wants to hear more

@@ -36,6 +36,8 @@ pub struct FaultyStore {
     fault: Fault,
     operations: Arc<AtomicU64>,
     refused: Arc<AtomicU64>,
+    opened: Arc<AtomicU64>,
+    listed: Arc<AtomicU64>,
 }
 
 /// What an operation needs.
@@ -48,7 +50,8 @@ enum Kind {
 impl FaultyStore {
     /// `inner`, with something that goes wrong.
     pub fn new(inner: MemoryStore, fault: Fault) -> Self {
-        Self { inner, fault, operations: Arc::default(), refused: Arc::default() }
+        let (operations, refused, opened, listed) = Default::default();
+        Self { inner, fault, operations, refused, opened, listed }
     }
 
     /// How many operations were begun so far.
@@ -59,6 +62,16 @@ impl FaultyStore {
     /// How many operations failed, wholly or by half.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
+    }
+
+    /// How many files were opened for reading or looked at, there or not.
+    pub fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
+    }
+
+    /// How many names all lists of directories had together.
+    pub fn listed(&self) -> u64 {
+        self.listed.load(Ordering::Relaxed)
     }
 
     /// The store behind it.
@@ -120,13 +133,17 @@ impl Store for FaultyStore {
         self.inner.sync_dir(dir)
     }
     fn open(&self, path: &Path) -> Result<Box<dyn StoredFile>, StoreError> {
+        self.opened.fetch_add(1, Ordering::Relaxed);
         self.inner.open(path)
     }
     fn stat(&self, path: &Path) -> Result<Stat, StoreError> {
+        self.opened.fetch_add(1, Ordering::Relaxed);
         self.inner.stat(path)
     }
     fn list_dir(&self, dir: &Path) -> Result<Vec<Entry>, StoreError> {
-        self.inner.list_dir(dir)
+        let entries = self.inner.list_dir(dir)?;
+        self.listed.fetch_add(entries.len() as u64, Ordering::Relaxed);
+        Ok(entries)
     }
     fn remove_file(&self, path: &Path) -> Result<(), StoreError> {
         self.step(Kind::TakesNone, path, "removing")?;
