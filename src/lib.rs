@@ -121,6 +121,7 @@ pub mod marks;
 pub mod merge;
 pub mod plan;
 pub mod prune;
+pub mod remembered;
 pub mod repack;
 pub mod retention;
 pub mod reuse;

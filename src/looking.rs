@@ -11,6 +11,7 @@ use crate::manifest::{
     spoiled, unknown_state,
 };
 use crate::marks::{BAD, bad};
+use crate::remembered::Remembered;
 use crate::store::{Advice, Store};
 use std::collections::HashMap;
 use std::error::Error;
@@ -83,7 +84,7 @@ fn sentence(error: &dyn Error) -> String {
 
 /// What is known of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+pub(crate) enum Found {
     /// It has this length, and no manifest that says another.
     There(u64),
     /// Its manifest says another length.
@@ -93,11 +94,18 @@ enum Found {
 }
 
 /// A checkpoint, and what has to be compared with others.
-struct Look {
-    state: CheckpointState,
-    containers: HashMap<GroupId, Found>,
+#[derive(Debug)]
+pub(crate) struct Look {
+    pub(crate) state: CheckpointState,
+    containers: Vec<(GroupId, Found)>,
     /// Containers of other checkpoints, and how long they must be, 0 where that is not known.
     needs: Vec<(CheckpointId, GroupId, u64)>,
+}
+
+impl Look {
+    fn container(&self, group: GroupId) -> Option<Found> {
+        self.containers.iter().find(|(other, _)| *other == group).map(|(_, found)| *found)
+    }
 }
 
 /// One checkpoint, with the containers that it refers to.
@@ -110,40 +118,48 @@ pub(crate) fn look_at(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Resu
     Ok(again_if_pruned(store, job, look.state, &patience))
 }
 
-/// Several checkpoints of a job, in the order of their names here; those that are gone meanwhile are left out.
+/// Several checkpoints of a job, in the order of their names here; those that are gone meanwhile are left out. What is
+/// remembered of one is not looked at again.
 pub(crate) fn look_at_all(
     store: &dyn Store,
     job: &JobId,
     ids: Vec<CheckpointId>,
+    remembered: &mut Remembered,
 ) -> Result<Vec<CheckpointState>, ReadError> {
     let patience = Patience::default();
-    let mut looks = side_by_side(&ids, |id| look_inside(store, job, id, &patience))?;
-    let mut known: HashMap<CheckpointId, HashMap<GroupId, Found>> = HashMap::with_capacity(looks.len());
-    for look in &mut looks {
-        known.insert(look.state.id.clone(), std::mem::take(&mut look.containers));
-    }
-    let mut states = Vec::with_capacity(looks.len());
-    for Look { mut state, needs, .. } in looks {
-        for (older, group, bytes) in needs {
-            let found = known.get(&older).and_then(|containers| containers.get(&group)).copied();
-            check_need(store, job, &mut state, (&older, group, bytes), found, &patience);
+    remembered.keep_only(&ids);
+    let unknown: Vec<CheckpointId> = ids.iter().filter(|id| remembered.get(id).is_none()).cloned().collect();
+    let mut looks = side_by_side(&unknown, |id| look_inside(store, job, id, &patience))?;
+    looks.sort_by(|a, b| a.state.id.cmp(&b.state.id));
+    let place = |looks: &[Look], id: &CheckpointId| looks.binary_search_by(|look| look.state.id.cmp(id)).ok();
+    for at in 0..looks.len() {
+        for (older, group, bytes) in std::mem::take(&mut looks[at].needs) {
+            let look = remembered.get(&older).or_else(|| place(&looks, &older).map(|at| &looks[at]));
+            let found = look.and_then(|look| look.container(group));
+            check_need(store, job, &mut looks[at].state, (&older, group, bytes), found, &patience);
         }
-        states.push(again_if_pruned(store, job, state, &patience));
     }
-    Ok(states)
+    let mut states = HashMap::with_capacity(looks.len());
+    for mut look in looks {
+        look.state = again_if_pruned(store, job, look.state, &patience);
+        states.insert(look.state.id.clone(), look.state.clone());
+        remembered.put(look);
+    }
+    let known = |id: &CheckpointId| remembered.get(id).map(|look| look.state.clone());
+    Ok(ids.iter().filter_map(|id| states.remove(id).or_else(|| known(id))).collect())
 }
 
 /// Looks at each, on several threads where there are many. What is missing is left out; any other error ends it.
-fn side_by_side(
+pub(crate) fn side_by_side<T: Send>(
     ids: &[CheckpointId],
-    look: impl Fn(&CheckpointId) -> Result<Look, ReadError> + Sync,
-) -> Result<Vec<Look>, ReadError> {
+    look: impl Fn(&CheckpointId) -> Result<T, ReadError> + Sync,
+) -> Result<Vec<T>, ReadError> {
     let threads = match ids.len() {
         0..THREADS_WORTH => 1,
         _ => crate::codec::cores().clamp(2, THREADS_MAX),
     };
     let next = AtomicUsize::new(0);
-    let found: Mutex<Vec<(usize, Result<Look, ReadError>)>> = Mutex::new(Vec::with_capacity(ids.len()));
+    let found: Mutex<Vec<(usize, Result<T, ReadError>)>> = Mutex::new(Vec::with_capacity(ids.len()));
     let work = || {
         let mut mine = Vec::new();
         while let n = next.fetch_add(1, Ordering::Relaxed)
@@ -162,15 +178,15 @@ fn side_by_side(
     });
     let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     found.sort_unstable_by_key(|(n, _)| *n);
-    let is_there = |look: &Result<Look, ReadError>| !matches!(look, Err(ReadError::Missing { .. }));
+    let is_there = |look: &Result<T, ReadError>| !matches!(look, Err(ReadError::Missing { .. }));
     found.into_iter().map(|(_, look)| look).filter(is_there).collect()
 }
 
 /// The directory of a checkpoint and its own containers. Fails only where the directory is not there.
 fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Patience) -> Result<Look, ReadError> {
     let dir = checkpoint_dir(job, id);
-    let mut look = Look { state: unknown_state(id), containers: HashMap::new(), needs: Vec::new() };
-    let found = &mut look.state;
+    let mut look = Look { state: unknown_state(id), containers: Vec::new(), needs: Vec::new() };
+    let (found, mut containers) = (&mut look.state, HashMap::new());
     let entries = match patience.retry(|| store.list_dir(&dir).map_err(ReadError::from_store)) {
         Ok(entries) => entries,
         Err(error @ ReadError::Missing { .. }) => return Err(error),
@@ -185,7 +201,7 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
         found.bad = bad(store, job, id);
     }
     for group in entries.iter().filter(|entry| !entry.is_dir).filter_map(|entry| group_of_container(&entry.name)) {
-        look.containers.insert(group, Found::Named);
+        containers.insert(group, Found::Named);
     }
     let mut there: Vec<u32> = Vec::new();
     for group in entries.iter().filter_map(|entry| group_of_manifest(&entry.name)) {
@@ -205,10 +221,10 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
         let path = container_path(job, id, group);
         match patience.retry(|| store.stat(&path).map_err(ReadError::from_store)) {
             Ok(stat) if !stat.is_dir && stat.bytes == manifest.container.bytes => {
-                look.containers.insert(group, Found::There(stat.bytes));
+                containers.insert(group, Found::There(stat.bytes));
             }
             Ok(stat) => {
-                look.containers.insert(group, Found::WrongLength(stat.bytes));
+                containers.insert(group, Found::WrongLength(stat.bytes));
                 found.is_damaged = true;
                 found.problems.push(format!(
                     "{} has {} bytes, and its manifest says {}",
@@ -218,7 +234,7 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
                 ));
             }
             Err(ReadError::Missing { .. }) => {
-                look.containers.remove(&group);
+                containers.remove(&group);
                 found.is_damaged = true;
                 found.problems.push(format!(
                     "{} is not there, and {} names it",
@@ -256,6 +272,7 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
     }
     found.references.sort_by(|a, b| (&a.checkpoint, a.group).cmp(&(&b.checkpoint, b.group)));
     found.references.dedup();
+    look.containers = containers.into_iter().collect();
     look.needs.sort();
     look.needs.dedup();
     Ok(look)

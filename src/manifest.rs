@@ -12,6 +12,7 @@ use crate::header::FileKind;
 use crate::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank, natural_cmp};
 use crate::incarnation::{self, Incarnation, Incarnations};
 use crate::plan::Scheme;
+use crate::remembered::Remembered;
 use crate::store::{Advice, Store, StoreError, TempFile, create_dirs, visible};
 use crate::units::{RawBytes, StoredBytes};
 use serde::de::DeserializeOwned;
@@ -380,7 +381,8 @@ pub fn commit(
             }
         }
     }
-    check_not_committed(store, job, checkpoint, manifest.group)?;
+    // The container that stands there is ours by now. What stood there before was looked at before ours was begun.
+    check_no_manifest(store, job, checkpoint, manifest.group)?;
     store.rename(temp.path(), &path)?;
     drop(held); // whoever looks now finds the manifest
     // An index of many variables takes a while to be freed, and so does the disk.
@@ -404,23 +406,14 @@ pub fn has_container(store: &dyn Store, manifest: &Manifest) -> Result<bool, Sto
 }
 
 /// Whether a group may be written: no valid manifest of it is there beside its container, and no kept checkpoint needs
-/// that.
+/// that. Where a container stands, all checkpoints of the job are looked at.
 pub(crate) fn check_not_committed(
     store: &dyn Store,
     job: &JobId,
     checkpoint: &CheckpointId,
     group: GroupId,
 ) -> Result<(), StoreError> {
-    match read_manifest(store, job, checkpoint, group) {
-        Ok(manifest) if has_container(store, &manifest)? => {
-            return Err(StoreError::Committed { path: manifest_path(job, checkpoint, group) });
-        }
-        Err(error @ (ReadError::TooNew { .. } | ReadError::Unsupported { .. } | ReadError::Io { .. })) => {
-            return Err(error.into());
-        }
-        // Missing, or damaged, or its container is: nothing can be restored from it, and it may be replaced.
-        Ok(_) | Err(_) => {}
-    }
+    check_no_manifest(store, job, checkpoint, group)?;
     let container = container_path(job, checkpoint, group);
     match store.open(&container) {
         Err(error) if error.is_not_found() => Ok(()),
@@ -429,6 +422,25 @@ pub(crate) fn check_not_committed(
             true => Err(StoreError::Committed { path: container }),
             false => Ok(()),
         },
+    }
+}
+
+/// Whether no valid manifest of a group is there beside its container.
+fn check_no_manifest(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    group: GroupId,
+) -> Result<(), StoreError> {
+    match read_manifest(store, job, checkpoint, group) {
+        Ok(manifest) if has_container(store, &manifest)? => {
+            Err(StoreError::Committed { path: manifest_path(job, checkpoint, group) })
+        }
+        Err(error @ (ReadError::TooNew { .. } | ReadError::Unsupported { .. } | ReadError::Io { .. })) => {
+            Err(error.into())
+        }
+        // Missing, or damaged, or its container is: nothing can be restored from it, and it may be replaced.
+        Ok(_) | Err(_) => Ok(()),
     }
 }
 
@@ -702,12 +714,22 @@ fn directories<T: std::str::FromStr>(store: &dyn Store, dir: &Path) -> Result<Ve
 
 /// The checkpoints of a job, newest first, complete or not. A job that is not there has none.
 pub fn list(store: &dyn Store, job: &JobId) -> Result<Vec<CheckpointState>, ReadError> {
-    let ids: Vec<CheckpointId> = match directories(store, Path::new(job.as_str())) {
+    list_remembering(store, job, &mut Remembered::nothing())
+}
+
+/// As [`list`]; the manifests of what is remembered are not read again.
+pub fn list_remembering(
+    store: &dyn Store,
+    job: &JobId,
+    remembered: &mut Remembered,
+) -> Result<Vec<CheckpointState>, ReadError> {
+    let mut ids: Vec<CheckpointId> = match directories(store, Path::new(job.as_str())) {
         Err(ReadError::Missing { .. }) => Vec::new(),
         other => other?,
     };
+    ids.sort_unstable();
     let incarnations = Incarnations::load(store, job)?;
-    let mut states = crate::looking::look_at_all(store, job, ids)?;
+    let mut states = crate::looking::look_at_all(store, job, ids, remembered)?;
     for state in &mut states {
         if let Some(place) = state.place {
             state.judge(place, incarnations.ended_by(place.incarnation), incarnations.newest());
@@ -767,23 +789,34 @@ pub fn is_there(store: &dyn Store, manifest: &Manifest) -> bool {
     store.open(&manifest_path(&manifest.job, &manifest.checkpoint, manifest.group)).is_ok()
 }
 
-/// The manifest of a group that the application wrote last, but for one checkpoint if one is named. Reads one manifest of each checkpoint.
+/// The manifest of a group that the application wrote last, but for one checkpoint if one is named. Reads one manifest of
+/// each checkpoint.
 pub fn newest_of_group(
     store: &dyn Store,
     job: &JobId,
     group: GroupId,
     except: Option<&CheckpointId>,
 ) -> Result<Option<Manifest>, ReadError> {
-    let ids: Vec<CheckpointId> = match directories(store, Path::new(job.as_str())) {
+    let mut ids: Vec<CheckpointId> = match directories(store, Path::new(job.as_str())) {
         Err(ReadError::Missing { .. }) => Vec::new(),
         other => other?,
     };
-    let manifests =
-        ids.iter().filter(|id| Some(*id) != except).filter_map(|id| read_manifest(store, job, id, group).ok());
-    Ok(manifests.max_by(|a, b| {
-        let by_name = || natural_cmp(a.checkpoint.as_str().as_bytes(), b.checkpoint.as_str().as_bytes());
-        a.place().cmp(&b.place()).then_with(by_name)
-    }))
+    ids.retain(|id| Some(id) != except);
+    // What cannot be read is no reason to fail.
+    let place = |id: &CheckpointId| Ok(read_head(store, job, id, group).ok().map(|head| (head.place(), id.clone())));
+    let mut places: Vec<(Place, CheckpointId)> =
+        crate::looking::side_by_side(&ids, place)?.into_iter().flatten().collect();
+    let order = |(a, a_id): &(Place, CheckpointId), (b, b_id): &(Place, CheckpointId)| {
+        a.cmp(b).then_with(|| natural_cmp(a_id.as_str().as_bytes(), b_id.as_str().as_bytes()))
+    };
+    while let Some((newest, _)) = places.iter().enumerate().max_by(|(_, a), (_, b)| order(a, b)) {
+        let (_, id) = places.swap_remove(newest);
+        // Removed meanwhile: the one before is the newest.
+        if let Ok(manifest) = read_manifest(store, job, &id, group) {
+            return Ok(Some(manifest));
+        }
+    }
+    Ok(None)
 }
 
 /// The first of `DD0007`, `DD0007~2`, ... under which no group is committed and nothing that is still needed stands.

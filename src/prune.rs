@@ -10,7 +10,8 @@
 use crate::container::{ContainerRef, checkpoint_dir, container_name};
 use crate::ids::{CheckpointId, GroupId, JobId, natural_cmp};
 use crate::looking::is_abandoned;
-use crate::manifest::{CheckpointState, Condition, PRUNED, group_of_manifest, list};
+use crate::manifest::{CheckpointState, Condition, PRUNED, group_of_manifest, list_remembering};
+use crate::remembered::Remembered;
 use crate::repack::{Repacked, needed_bytes, repack};
 use crate::retention::Rules;
 use crate::store::{Entry, Store, StoreError, TempFile, visible};
@@ -87,13 +88,27 @@ pub struct Unreadable {
 const DEAD_TEMP_AGE_MS: i64 = 10 * 60 * 1000;
 /// The name of the temporary file that a prune of the daemons holds.
 const LOCK: &str = "prune";
+/// Where it is, in the directory of the job: that one would have to be listed whole to find it.
+const LOCK_DIRECTORY: &str = ".prune";
 
 /// Removes what the options say.
 ///
 /// One prune at a time for each job; two at once remove what either would. Interrupted at any point, it leaves whole
 /// checkpoints, and the next one goes on.
 pub fn prune(store: &dyn Store, job: &JobId, options: &PruneOptions) -> Result<Pruned, StoreError> {
-    let states = list(store, job)?;
+    prune_remembering(store, job, options, &mut Remembered::nothing())
+}
+
+/// As [`prune`], for a process that prunes after each commit: what it remembers of complete checkpoints is not read again, but
+/// for a part. What dead writers left in the directories of these is only removed with them.
+pub fn prune_remembering(
+    store: &dyn Store,
+    job: &JobId,
+    options: &PruneOptions,
+    remembered: &mut Remembered,
+) -> Result<Pruned, StoreError> {
+    remembered.look_again();
+    let states = list_remembering(store, job, remembered)?;
     let mut pruned = Pruned::default();
     if is_blocked(&states, options, &mut pruned) {
         return Ok(pruned);
@@ -114,13 +129,14 @@ pub fn prune(store: &dyn Store, job: &JobId, options: &PruneOptions) -> Result<P
         return Ok(pruned);
     }
     // The oldest first, so that what is left after an interruption is the newest.
+    doomed.iter().for_each(|state| remembered.forget(&state.id));
     for state in doomed.iter().rev() {
         if remove_manifests(store, job, &state.id, &mut pruned)? || !state.is_pruned {
             pruned.checkpoints.push(state.id.clone());
         }
     }
     // Looked up again: what is referred to by a manifest that is still there, whole checkpoint or not.
-    let left = list(store, job)?;
+    let left = list_remembering(store, job, remembered)?;
     if is_blocked(&left, options, &mut pruned) {
         return Ok(pruned);
     }
@@ -128,17 +144,25 @@ pub fn prune(store: &dyn Store, job: &JobId, options: &PruneOptions) -> Result<P
     for state in doomed.iter().rev() {
         remove_rest(store, job, &state.id, &needed, &mut pruned)?;
     }
-    remove_left_over(store, job, options, &mut pruned)?;
+    remove_left_over(store, job, options, (&left, remembered), &mut pruned)?;
     if options.repack_below_percent > 0 {
-        repack_needed(store, job, &left, options.repack_below_percent, &mut pruned);
+        repack_needed(store, job, (&left, remembered), options.repack_below_percent, &mut pruned);
     }
     count_needed(store, job, &left, &mut pruned);
     Ok(pruned)
 }
 
 /// Makes containers smaller of which little is needed. What fails costs space, and nothing else.
-fn repack_needed(store: &dyn Store, job: &JobId, states: &[CheckpointState], percent: u32, pruned: &mut Pruned) {
-    match repack(store, job, states, &held_for_others(pruned), percent) {
+fn repack_needed(
+    store: &dyn Store,
+    job: &JobId,
+    (states, remembered): (&[CheckpointState], &Remembered),
+    percent: u32,
+    pruned: &mut Pruned,
+) {
+    // Nobody writes a group of a checkpoint that has them all.
+    let may_be_written = |id: &CheckpointId| !remembered.knows(id);
+    match repack(store, job, states, &held_for_others(pruned), percent, &may_be_written) {
         Ok(repacked) => {
             for one in &repacked {
                 pruned.freed_bytes += StoredBytes(one.before.0.saturating_sub(one.after.0));
@@ -171,7 +195,8 @@ pub struct PruneLock(#[expect(dead_code, reason = "it is only held")] Box<dyn Te
 
 /// Takes the right to prune a job; `None` where another process has it. Fails where the store takes no file.
 pub fn lock(store: &dyn Store, job: &JobId) -> Result<Option<PruneLock>, StoreError> {
-    let dir = Path::new(job.as_str());
+    let dir = &Path::new(job.as_str()).join(LOCK_DIRECTORY);
+    store.create_dir(dir)?;
     let ours = store.create_temp(dir, LOCK)?;
     let prefix = format!(".{LOCK}.");
     let is_other = |name: &str| name.starts_with(&prefix) && ours.path().file_name().is_none_or(|ours| ours != name);
@@ -342,22 +367,21 @@ fn remove_left_over(
     store: &dyn Store,
     job: &JobId,
     options: &PruneOptions,
+    (states, remembered): (&[CheckpointState], &Remembered),
     pruned: &mut Pruned,
 ) -> Result<(), StoreError> {
     let root = Path::new(job.as_str());
+    let lock_dir = root.join(LOCK_DIRECTORY);
     let is_dead = |path: &Path| {
         let now_ms = i64::try_from(options.now_unix_ms).unwrap_or(i64::MAX);
         let modified = store.stat(path).ok().and_then(|stat| stat.modified_unix_ms);
         let is_old = modified.is_some_and(|ms| now_ms.saturating_sub(ms) >= DEAD_TEMP_AGE_MS);
         is_old && !store.is_held(path)
     };
-    let entries = store.list_dir(root)?;
-    let dirs = entries.iter().filter(|entry| entry.is_dir && visible(&entry.name)).map(|entry| root.join(&entry.name));
-    let in_flight: BTreeSet<&str> = options.in_flight.iter().map(CheckpointId::as_str).collect();
-    for dir in dirs.chain([root.to_path_buf()]) {
-        if dir.file_name().and_then(|name| name.to_str()).is_some_and(|name| in_flight.contains(name)) {
-            continue;
-        }
+    let looked_at = |state: &&CheckpointState| !remembered.knows(&state.id) && !options.in_flight.contains(&state.id);
+    let dirs = states.iter().filter(looked_at).map(|state| checkpoint_dir(job, &state.id));
+    let root_too = remembered.is_off().then(|| root.to_path_buf());
+    for dir in dirs.chain(root_too).chain([lock_dir.clone()]) {
         let entries = match store.list_dir(&dir) {
             Err(error) if error.is_not_found() => continue,
             other => other?,
@@ -374,7 +398,7 @@ fn remove_left_over(
         }
         // A writer that has just made the directory makes it again. One that has put a file there by now keeps it.
         if dir != root && left == 0 && is_abandoned(&entries) && store.remove_dir(&dir).is_ok() {
-            pruned.left_over += 1;
+            pruned.left_over += u64::from(dir != lock_dir);
         }
     }
     Ok(())

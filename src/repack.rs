@@ -162,14 +162,50 @@ pub fn needed_bytes(
     found
 }
 
+/// What stays of a pruned checkpoint, because others refer to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Held {
+    /// Length of its containers.
+    pub bytes: StoredBytes,
+    /// How much of them the others need, about; `None` where that cannot be told.
+    pub needed_bytes: Option<StoredBytes>,
+    /// The checkpoints that refer to it, in the order of `states`.
+    pub by: Vec<CheckpointId>,
+}
+
+/// What stays of each pruned checkpoint of a job. One without containers has nothing that is held.
+pub fn held_for_others(store: &dyn Store, job: &JobId, states: &[CheckpointState]) -> BTreeMap<CheckpointId, Held> {
+    let mut held: BTreeMap<CheckpointId, Held> =
+        states.iter().filter(|s| s.is_pruned).map(|s| (s.id.clone(), Held::default())).collect();
+    let mut wanted = BTreeSet::new();
+    for state in states {
+        for reference in &state.references {
+            let Some(held) = held.get_mut(&reference.checkpoint) else { continue };
+            if held.by.last() != Some(&state.id) {
+                held.by.push(state.id.clone());
+            }
+            wanted.insert((reference.checkpoint.clone(), reference.group));
+        }
+    }
+    let needed = needed_bytes(store, job, states, &wanted);
+    for (id, held) in &mut held {
+        let groups = || wanted.iter().filter(|(of, _)| of == id);
+        let bytes = |group: GroupId| store.stat(&container_path(job, id, group)).map_or(0, |stat| stat.bytes);
+        held.bytes = StoredBytes(groups().map(|(_, group)| bytes(*group)).sum());
+        held.needed_bytes = groups().map(|of| needed.get(of).copied()).sum();
+    }
+    held
+}
+
 /// Writes those of the wanted containers anew of which less than so many per cent are needed. What cannot be repacked stays as
-/// it is; a store without room for it is an error.
+/// it is; a store without room for it is an error. `may_be_written` says which checkpoints another process may be writing.
 pub fn repack(
     store: &dyn Store,
     job: &JobId,
     states: &[CheckpointState],
     wanted: &BTreeSet<(CheckpointId, GroupId)>,
     below_percent: u32,
+    may_be_written: &dyn Fn(&CheckpointId) -> bool,
 ) -> Result<Vec<Repacked>, StoreError> {
     let mut done = Vec::new();
     for ((checkpoint, group), need) in needs(store, job, states, wanted) {
@@ -182,7 +218,8 @@ pub fn repack(
             continue;
         }
         // Who writes this group just now may refer to what would go.
-        if states.iter().any(|state| is_group_held(store, job, &state.id, group)) {
+        let mut written = states.iter().filter(|state| may_be_written(&state.id));
+        if written.any(|state| is_group_held(store, job, &state.id, group)) {
             continue;
         }
         if let Some(repacked) = write_anew(store, job, (checkpoint, group), &reader, &kept)? {

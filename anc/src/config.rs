@@ -74,7 +74,7 @@ pub struct AncOptions {
     /// Default 20, which is inside SLURM's KillWait of 30 s.
     pub drain_seconds: u64,
     /// Number of the newest checkpoints of a job that are kept after each commit. Default 0: this rule keeps none. Without any rule
-    /// nothing is removed.
+    /// nothing is removed. Of a job that keeps more than 1000, up to one per 1000 more are there for a while.
     pub keep: u32,
     /// Keep what was written within this time before the newest, as in `30min`, `2h`, `1d12h`. Default: none.
     pub keep_within: String,

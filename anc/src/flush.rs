@@ -222,6 +222,13 @@ impl NewestOfGroups {
         }
     }
 
+    /// The number of ranks of the newest checkpoint of a job, if one is known.
+    pub(crate) fn ranks_of(&self, job: &JobId) -> Option<u32> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_job = all.iter().filter(|((of, _), _)| of == job).map(|(_, manifest)| manifest);
+        of_job.max_by_key(|manifest| manifest.place()).map(|manifest| manifest.ranks)
+    }
+
     fn forget(&self, job: &JobId, group: GroupId) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(job.clone(), group));
     }

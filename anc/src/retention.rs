@@ -6,12 +6,27 @@
 use crate::flush::unpanicked;
 use crate::hub::error_chain;
 use mcrengine::ids::{CheckpointId, JobId};
-use mcrengine::prune::{PruneOptions, REPACK_BELOW_PERCENT, lock, prune};
+use mcrengine::prune::{PruneOptions, REPACK_BELOW_PERCENT, lock, prune_remembering};
+use mcrengine::remembered::Remembered;
 use mcrengine::retention::Rules;
 use mcrengine::store::Store;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Of a job with more checkpoints than this, old ones are removed after every second commit, with more than twice as many
+/// after every third, and so on: to list the directory of the job is what takes longer with each of them.
+const EACH_COMMIT_MAX: usize = 1000;
+/// Checkpoints of all jobs that are remembered between two commits; with more, all are read anew.
+const REMEMBERED_MAX: usize = 32 << 10;
+
+/// What is known of a job since it was last pruned.
+#[derive(Default)]
+struct Known {
+    remembered: Remembered,
+    /// Commits since then.
+    commits: usize,
+}
 
 /// Prunes jobs by rules. A clone is the same one.
 #[derive(Clone)]
@@ -20,12 +35,14 @@ pub struct Retention {
     rules: Rules,
     /// Jobs that are being pruned.
     at_work: Arc<Mutex<BTreeSet<JobId>>>,
+    /// Of the jobs that are not.
+    known: Arc<Mutex<BTreeMap<JobId, Known>>>,
 }
 
 impl Retention {
     /// By these rules; without any it does nothing.
     pub fn new(store: Arc<dyn Store>, rules: Rules) -> Self {
-        Self { store, rules, at_work: Arc::default() }
+        Self { store, rules, at_work: Arc::default(), known: Arc::default() }
     }
 
     /// A checkpoint of this job became complete. Returns at once. Where the job is being pruned already, the next
@@ -34,13 +51,26 @@ impl Retention {
         if self.rules.is_empty() || !self.jobs().insert(job.clone()) {
             return;
         }
+        let mut known = self.known().remove(job).unwrap_or_default();
+        if known.commits < known.remembered.len() / EACH_COMMIT_MAX {
+            known.commits += 1;
+            self.known().insert(job.clone(), known);
+            self.jobs().remove(job);
+            return;
+        }
+        known.commits = 0;
         let (this, of) = (self.clone(), job.clone());
         let work = move || {
-            if let Err(error) = unpanicked(|| {
-                this.prune(&of, in_flight);
-                Ok(())
-            }) {
-                tracing::error!(job = %of, error = error_chain(&error), "removing old checkpoints failed");
+            // After a panic nothing is remembered.
+            let pruned = unpanicked(|| {
+                this.prune(&of, in_flight, &mut known.remembered);
+                Ok(known)
+            });
+            match pruned {
+                Ok(known) => this.remember(&of, known),
+                Err(error) => {
+                    tracing::error!(job = %of, error = error_chain(&error), "removing old checkpoints failed");
+                }
             }
             this.jobs().remove(&of);
         };
@@ -54,7 +84,20 @@ impl Retention {
         self.at_work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn prune(&self, job: &JobId, in_flight: Vec<CheckpointId>) {
+    fn known(&self) -> std::sync::MutexGuard<'_, BTreeMap<JobId, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, job: &JobId, known: Known) {
+        let mut all = self.known();
+        let others: usize = all.values().map(|known| known.remembered.len()).sum();
+        if others + known.remembered.len() > REMEMBERED_MAX {
+            all.clear();
+        }
+        all.insert(job.clone(), known);
+    }
+
+    fn prune(&self, job: &JobId, in_flight: Vec<CheckpointId>, remembered: &mut Remembered) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
         let options = PruneOptions {
             keep: self.rules.clone(),
@@ -72,7 +115,7 @@ impl Retention {
                 None
             }
         };
-        match prune(&*self.store, job, &options) {
+        match prune_remembering(&*self.store, job, &options, remembered) {
             Ok(pruned) if !pruned.unreadable.is_empty() => {
                 let ids: Vec<String> = pruned.unreadable.iter().map(|u| u.checkpoint.to_string()).collect();
                 let unreadable = ids.join(", ");

@@ -385,6 +385,9 @@ impl Service {
         if let Some(ranks) = self.ranks {
             return ranks;
         }
+        if let Some(ranks) = self.shared.newest.ranks_of(job) {
+            return ranks;
+        }
         let (store, job) = (Arc::clone(&self.store), job.clone());
         let newest = move || manifest::list(&*store, &job).ok()?.into_iter().find(|c| c.ranks > 0).map(|c| c.ranks);
         tokio::task::spawn_blocking(newest).await.ok().flatten().unwrap_or(0)

@@ -1,0 +1,92 @@
+//! What a process knows of the checkpoints of a job, so that it need not read all their manifests after each commit.
+//!
+//! A committed manifest never changes, so a checkpoint that was once seen to be complete is remembered. It can only be removed
+//! (then its directory is gone, or it is removed by this process), marked by people, or damaged. So the newest of those that
+//! are remembered, on which the others' removal depends, are looked at again each time, and of the rest a few in turn.
+
+use crate::ids::CheckpointId;
+use crate::looking::Look;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// Checkpoints that are remembered, of about 1 KiB each; what comes on top is looked at each time.
+const REMEMBERED_MAX: usize = 16 << 10;
+/// How many of the newest are looked at again each time.
+const NEWEST_AGAIN: usize = 16;
+/// How many of the others, in turn.
+const OTHERS_AGAIN: usize = 16;
+
+/// Complete checkpoints of one job, as they were when they were looked at.
+#[derive(Debug, Default)]
+pub struct Remembered {
+    looks: BTreeMap<CheckpointId, Look>,
+    /// Up to where the others were looked at again.
+    turn: Option<CheckpointId>,
+    /// Nothing is remembered: for a program that looks once.
+    is_off: bool,
+}
+
+impl Remembered {
+    /// A memory that takes nothing.
+    pub fn nothing() -> Self {
+        Self { is_off: true, ..Self::default() }
+    }
+
+    /// Whether it takes nothing.
+    pub fn is_off(&self) -> bool {
+        self.is_off
+    }
+
+    /// Whether a checkpoint is remembered as complete.
+    pub fn knows(&self, id: &CheckpointId) -> bool {
+        self.looks.contains_key(id)
+    }
+
+    /// How many are remembered.
+    pub fn len(&self) -> usize {
+        self.looks.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.looks.is_empty()
+    }
+
+    /// Forgets one, which was changed.
+    pub fn forget(&mut self, id: &CheckpointId) {
+        self.looks.remove(id);
+    }
+
+    /// Forgets what is to be looked at again this time.
+    pub fn look_again(&mut self) {
+        let mut newest: Vec<_> = self.looks.values().map(|look| (look.state.place, &look.state.id)).collect();
+        let cut = newest.len().saturating_sub(NEWEST_AGAIN);
+        if cut > 0 {
+            newest.select_nth_unstable(cut);
+        }
+        let newest: Vec<CheckpointId> = newest.split_off(cut).into_iter().map(|(_, id)| id.clone()).collect();
+        let from = self.turn.take().map_or(Bound::Unbounded, Bound::Excluded);
+        let others: Vec<CheckpointId> =
+            self.looks.range((from, Bound::Unbounded)).take(OTHERS_AGAIN).map(|(id, _)| id.clone()).collect();
+        // After the last one the first one's turn comes.
+        self.turn = others.last().filter(|_| others.len() == OTHERS_AGAIN).cloned();
+        newest.iter().chain(&others).for_each(|id| self.forget(id));
+    }
+
+    pub(crate) fn get(&self, id: &CheckpointId) -> Option<&Look> {
+        self.looks.get(id)
+    }
+
+    /// Forgets those that are gone. `ids` are sorted.
+    pub(crate) fn keep_only(&mut self, ids: &[CheckpointId]) {
+        self.looks.retain(|id, _| ids.binary_search(id).is_ok());
+    }
+
+    /// Remembers a checkpoint, if it is one of which nothing changes any more.
+    pub(crate) fn put(&mut self, look: Look) {
+        let is_settled = look.state.is_complete() && !look.state.is_pruned && look.state.bad.is_none();
+        if is_settled && !self.is_off && self.looks.len() < REMEMBERED_MAX {
+            self.looks.insert(look.state.id.clone(), look);
+        }
+    }
+}
