@@ -3,6 +3,7 @@
 //! The store keeps only what was synced. It is stopped before every operation in turn, and then looked at with nothing,
 //! everything or something left of what was not synced.
 
+mod records;
 mod remembering;
 #[path = "../support/mod.rs"]
 mod support;

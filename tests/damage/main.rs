@@ -5,6 +5,7 @@
 mod support;
 
 mod mutate;
+mod records;
 
 use mcrengine::container::{ContainerReader, ContainerSet, ReadError};
 use mcrengine::ids::GroupId;
