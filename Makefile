@@ -68,8 +68,8 @@ scripts: # each script parses; shellcheck, where there is one, has nothing to sa
 	@for script in $(SCRIPTS); do bash -n "$$script"; done
 	@if command -v shellcheck >/dev/null; then shellcheck $(SCRIPTS); fi
 
-bench: prerequisites ## all benchmarks, as in BENCHMARKS.md; those on real checkpoints need MCR_CORPUS; takes about 15 minutes
-	cargo bench --locked -p mcr-cli --bench compare --bench stream --bench memory
+bench: prerequisites ## all benchmarks, as in BENCHMARKS.md; those on real checkpoints need MCR_CORPUS; takes about 25 minutes
+	cargo bench --locked -p mcr-cli --bench compare --bench stream --bench memory --bench many
 	cargo bench --locked -p mcrengine --bench plan --bench codecs
 
 chaos: prerequisites ## kill, stop and terminate everything at random for CHAOS_SECONDS (600), and check every restored byte
