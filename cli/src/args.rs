@@ -204,7 +204,7 @@ pub struct RestartArgs {
 pub struct ListArgs {
     #[command(flatten)]
     pub store: StoreArgs,
-    /// List also what was pruned and stays only for what others refer to
+    /// List also what was pruned and stays only for what others refer to: how many bytes, and for which checkpoints
     #[arg(long)]
     pub all: bool,
     /// Print JSON

@@ -3,9 +3,12 @@
 use crate::args::ListArgs;
 use crate::common::{no_checkpoint_of, open_store};
 use crate::output::{Table, human_time, print, print_json, ratio, utc};
+use mcrengine::ids::CheckpointId;
 use mcrengine::manifest::{self, CheckpointState};
+use mcrengine::repack::{Held, held_for_others};
 use mcrengine::store::Store;
 use mcrengine::units::human_bytes;
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,7 +18,8 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         Some(job) => vec![job.clone()],
         None => manifest::jobs(&store)?,
     };
-    let (mut lines, mut table) = (
+    let (mut lines, mut held_lines, mut table) = (
+        Vec::new(),
         Vec::new(),
         Table::new(&[
             "job",
@@ -33,6 +37,8 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
     for job in &jobs {
         let states = manifest::list(&store as &dyn Store, job)?;
         let count = states.len();
+        let held = if args.all { held_for_others(&store, job, &states) } else { BTreeMap::new() };
+        held_lines.extend(held.iter().filter(|(_, held)| !held.by.is_empty()).map(|(id, held)| held_line(id, held)));
         // The place in the order of the job, the oldest being 1.
         let placed = states.into_iter().enumerate().map(|(nth, state)| (count - nth, state));
         for (place, state) in placed.filter(|(_, state)| args.all || !state.is_pruned) {
@@ -47,12 +53,12 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
                 state.ranks.to_string(),
                 state.files.to_string(),
                 human_bytes(state.file_bytes),
-                human_bytes(state.stored_bytes.0),
+                human_bytes(held.get(&state.id).map_or(state.stored_bytes, |held| held.bytes).0),
                 format!("{:.3}", ratio(state.file_bytes, state.stored_bytes.0)),
                 human_time(Duration::from_millis(state.elapsed_ms)),
                 if state.created_unix_ms > 0 { utc(state.created_unix_ms) } else { "-".to_owned() },
             ]);
-            lines.push(to_json(job.as_str(), place, &state));
+            lines.push(to_json(job.as_str(), place, &state, held.get(&state.id)));
         }
     }
     // A name that is not there beside others that are is misspelt.
@@ -68,17 +74,34 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         print("no checkpoint\n")?;
     } else {
         print(&table.render())?;
+        print(&held_lines.concat())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn to_json(job: &str, place: usize, state: &CheckpointState) -> serde_json::Value {
+/// Checkpoints that a line names; the others are counted.
+const NAMED_MAX: usize = 4;
+
+/// What stays of a pruned checkpoint, and for which others.
+fn held_line(id: &CheckpointId, held: &Held) -> String {
+    let by: Vec<&str> = held.by.iter().take(NAMED_MAX).map(CheckpointId::as_str).collect();
+    let more = held.by.len().saturating_sub(NAMED_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let needed = match held.needed_bytes {
+        Some(needed) => format!("about {} of it needed", human_bytes(needed.0)),
+        None => "how much of it is needed cannot be told".to_owned(),
+    };
+    format!("{id} is pruned; {} stay for {}{more}, {needed}\n", human_bytes(held.bytes.0), by.join(", "))
+}
+
+fn to_json(job: &str, place: usize, state: &CheckpointState, held: Option<&Held>) -> serde_json::Value {
     serde_json::json!({
         "job": job,
         "checkpoint": state.id,
         "state": state.condition(),
         "complete": state.is_complete(),
         "pruned": state.is_pruned,
+        "held": held,
         "damaged": state.is_damaged,
         "unreadable": state.is_unreadable,
         "bad": state.bad,

@@ -42,6 +42,32 @@ fn names(dir: &TempDir) -> Vec<String> {
     states(dir).into_iter().map(|(id, _)| id).collect()
 }
 
+#[test]
+fn what_stays_of_a_pruned_checkpoint_is_listed_with_its_bytes_and_those_that_need_it() {
+    let dir = saved(4, &[]);
+    let all = names(&dir);
+    prune(&dir, &["--keep", "2", "--repack-below", "0"], 0);
+    let listed = run_json(mcr().args(["list", "--all", "--store"]).arg(store(&dir)), 0);
+    let rows = listed.as_array().expect("a list");
+    let row = |id: &str| rows.iter().find(|row| row["checkpoint"] == id).unwrap_or_else(|| panic!("{id}: {listed}"));
+    let bytes = |id: &str| -> u64 {
+        let container = |group: u32| store(&dir).join("job").join(id).join(format!("group-{group:04}.mcr"));
+        (0..2).map(|group| std::fs::metadata(container(group)).map_or(0, |found| found.len())).sum()
+    };
+    let held = &row(&all[3])["held"];
+    assert_eq!(held["bytes"], bytes(&all[3]));
+    assert_eq!(held["by"], serde_json::json!([all[0], all[1]]), "newest first");
+    let needed = held["needed_bytes"].as_u64().expect("it can be told");
+    assert!(needed > 0 && needed < bytes(&all[3]), "{needed}: the mesh is needed, and nothing else");
+    assert!(row(&all[0])["held"].is_null(), "what is not pruned is held for itself");
+    let said = run(mcr().args(["list", "--all", "--store"]).arg(store(&dir)), 0);
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let line = format!("{} is pruned; ", all[3]);
+    assert!(said.contains(&line) && said.contains(&format!("stay for {}, {}, about ", all[0], all[1])), "{said}");
+    let said = run(mcr().args(["list", "--store"]).arg(store(&dir)), 0);
+    assert!(!String::from_utf8_lossy(&said.stdout).contains("pruned"));
+}
+
 /// Puts a directory where a manifest was, which cannot be read: an I/O error that a test can make without a disk that fails.
 fn hide(manifest: &Path) {
     std::fs::rename(manifest, manifest.with_extension("hidden")).expect("renamed");
