@@ -42,7 +42,11 @@ pub trait Store: Send + Sync {
     fn open(&self, path: &Path) -> Result<Box<dyn StoredFile>, StoreError>;
     /// The length of a file and the age of a file or directory, without opening it.
     fn stat(&self, path: &Path) -> Result<Stat, StoreError> {
-        Ok(Stat { bytes: self.open(path)?.len(), modified_unix_ms: None, is_dir: false })
+        let stat = |bytes, is_dir| Stat { bytes, modified_unix_ms: None, is_dir };
+        match self.open(path) {
+            Ok(file) => Ok(stat(file.len(), false)),
+            Err(error) => self.list_dir(path).map(|_| stat(0, true)).map_err(|_| error),
+        }
     }
     /// What is in a directory, temporary names too, sorted by name. Names that are not UTF-8 are left out: none is ours.
     fn list_dir(&self, dir: &Path) -> Result<Vec<Entry>, StoreError>;
