@@ -309,6 +309,7 @@ fn chunked(
     chunks: &[Chunk],
 ) -> impl Iterator<Item = MappedVariable> + use<> {
     let filters = known_filters(pipeline).filter(|f| f.is_empty() || chunk_raw_bytes <= FILTERED_CHUNK_MAX);
+    let least_stored_bytes = least_stored_bytes(chunk_raw_bytes, filters.as_deref().unwrap_or_default(), chunks);
     let (mut array, mut stored) = (Vec::new(), Vec::new());
     for chunk in chunks.iter().filter(|c| c.stored_bytes > 0) {
         let as_stored =
@@ -318,7 +319,9 @@ fn chunked(
                 push_run(&mut array, as_stored);
             }
             Some(filters)
-                if !filters.is_empty() && chunk.filter_mask == 0 && chunk.stored_bytes <= FILTERED_CHUNK_MAX =>
+                if !filters.is_empty()
+                    && chunk.filter_mask == 0
+                    && (least_stored_bytes..=FILTERED_CHUNK_MAX).contains(&chunk.stored_bytes) =>
             {
                 array.push(Extent { raw_bytes: chunk_raw_bytes, ..as_stored });
             }
@@ -345,6 +348,21 @@ fn chunked(
         extents: stored,
     };
     [array, stored].into_iter().filter(|v| !v.extents.is_empty())
+}
+
+/// A chunk inflates too much if it has more raw bytes than this for each stored byte. Where all bytes are the same, zlib's stored
+/// bytes give 229 raw ones each at level 1, and up to 1,032 at levels 2 to 9.
+const INFLATION_MAX: u64 = 200;
+
+/// The fewest stored bytes of a chunk whose filters are taken off.
+///
+/// Raw bytes are what coding and restoring cost, and stored bytes are what the application wrote: a file of 2 MB can hold
+/// 2 GiB of zeros. Chunks that inflate too much are therefore kept as they are stored where they hold half of the raw bytes or
+/// more. Where they hold less, all filters are taken off, which at most doubles the cost, and the array stays whole.
+fn least_stored_bytes(chunk_raw_bytes: u64, filters: &[Filter], chunks: &[Chunk]) -> u64 {
+    let least = chunk_raw_bytes.div_ceil(INFLATION_MAX);
+    let inflated = chunks.iter().filter(|c| c.filter_mask == 0 && (1..least).contains(&c.stored_bytes)).count();
+    if !filters.is_empty() && inflated > 0 && inflated * 2 >= chunks.len() { least } else { 0 }
 }
 
 /// Appends a run without filters; one that goes on where the last one ended makes it longer.
@@ -393,5 +411,26 @@ mod tests {
         assert_eq!(mixed.iter().map(|v| v.role).collect::<Vec<_>>(), [Role::Array, Role::StoredChunks]);
         let unknown: Vec<_> = chunked("/x", &any, &[20], (&[10], 90), &[(32000, None)], &[chunk(100, 0)]).collect();
         assert_eq!(unknown.iter().map(|v| v.role).collect::<Vec<_>>(), [Role::StoredChunks]);
+    }
+
+    #[test]
+    fn chunks_that_inflate_too_much_stay_as_they_are_stored_where_they_are_half_of_the_data() {
+        let any = DataType { element: ElementType::F64, dims: Vec::new() };
+        // Raw bytes that are taken out of their filters, and stored bytes that are kept, of chunks of so many stored bytes.
+        let taken = |pipeline: &[PipelineFilter], stored_bytes: &[u64]| {
+            let place = |(nth, &stored_bytes)| Chunk { offset: 100_000 * nth as u64, stored_bytes, filter_mask: 0 };
+            let chunks: Vec<_> = stored_bytes.iter().enumerate().map(place).collect();
+            let found: Vec<_> = chunked("/x", &any, &[5000], (&[1000], 8000), pipeline, &chunks).collect();
+            [Role::Array, Role::StoredChunks].map(|role| {
+                let extents = found.iter().filter(|v| v.role == role).flat_map(|v| &v.extents);
+                extents.map(|e| e.raw_bytes).sum::<u64>()
+            })
+        };
+        let deflate = [(1, Some(6))];
+        assert_eq!(taken(&deflate, &[39, 39, 39]), [0, 117], "205 raw bytes for each stored one");
+        assert_eq!(taken(&deflate, &[40, 40, 40]), [24_000, 0], "200 raw bytes for each stored one");
+        assert_eq!(taken(&deflate, &[8, 8, 4000, 4000]), [16_000, 16], "half of the data");
+        assert_eq!(taken(&deflate, &[8, 8, 4000, 4000, 4000]), [40_000, 0], "less than half");
+        assert_eq!(taken(&[(2, Some(8)), (1, Some(1))], &[8, 8]), [0, 16], "behind two filters");
     }
 }
