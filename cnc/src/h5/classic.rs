@@ -18,7 +18,9 @@ use super::{DATASETS_MAX, FileMap, H5Error, MapInput, MapSource, MappedVariable,
 use chunks::Index;
 use mcrengine::header::DIMENSIONS_MAX;
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 
 /// The own parser.
 pub struct Classic;
@@ -37,6 +39,7 @@ impl MapSource for Classic {
             committed: HashMap::new(),
             in_committed: false,
             chunks: 0,
+            links_bytes_left: LINKS_BYTES_MAX,
             variables: Vec::new(),
         };
         let root = parser.superblock()?;
@@ -49,6 +52,9 @@ impl MapSource for Classic {
 const LEVELS_MAX: u8 = 40;
 /// Longest name of a link, in bytes.
 const NAME_MAX: usize = 32 << 10;
+/// Memory for all links of a file, in bytes: the names, and this for each link beside its name.
+const LINKS_BYTES_MAX: u64 = 512 << 20;
+const LINK_BYTES: u64 = 64;
 /// Longest path of a dataset, in bytes.
 const PATH_MAX: usize = 64 << 10;
 
@@ -67,7 +73,27 @@ struct Parser<'a> {
     in_committed: bool,
     /// Chunks found so far, in all datasets.
     chunks: usize,
+    /// What is left of [`LINKS_BYTES_MAX`].
+    links_bytes_left: u64,
     variables: Vec<MappedVariable>,
+}
+
+/// An object that a link leads to, before it has a name.
+enum Node {
+    /// It is read later, or has neither data nor links.
+    Known,
+    Group(Vec<Link>),
+    /// Its place in [`Parser::variables`].
+    Dataset(Range<usize>),
+}
+
+impl Node {
+    fn links(&self) -> &[Link] {
+        match self {
+            Self::Group(links) => links,
+            Self::Known | Self::Dataset(_) => &[],
+        }
+    }
 }
 
 /// A datatype and the width of one element.
@@ -92,6 +118,9 @@ struct Dims {
     now: Vec<u64>,
     most: Vec<u64>,
 }
+
+/// Where the name of a hard link is in its heap, and the address of the object that it leads to.
+type Symbol = (u64, u64);
 
 /// The name of a hard link, and the address of the object that it leads to.
 type Link = (Box<[u8]>, u64);
@@ -222,21 +251,53 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Visits every object that hard links lead to, once, depth first, in the order of names, as the library does.
+    /// Finds every object that hard links lead to, and then names the datasets as the library does.
+    ///
+    /// Objects are read in the order of their addresses, all of one depth after the other. Names have another order, in which
+    /// a large group would be read here and there, one page for each object.
     fn walk(&mut self, root: u64) -> Result<(), H5Error> {
-        let mut seen = HashSet::from([root]);
-        let object = self.object(root)?;
+        let mut found = HashMap::from([(root, Node::Known)]);
+        let mut depth = vec![root];
+        while !depth.is_empty() {
+            depth.sort_unstable();
+            let mut below = Vec::new();
+            for address in depth {
+                let object = self.object(address)?;
+                let node = match object {
+                    Object { dims: Some(_), datatype: Some(_), .. } if address != root => {
+                        let from = self.variables.len();
+                        self.dataset(object, address)?;
+                        Node::Dataset(from..self.variables.len())
+                    }
+                    _ => Node::Group(self.links(object)?),
+                };
+                for (_, child) in node.links() {
+                    if let Entry::Vacant(place) = found.entry(*child) {
+                        place.insert(Node::Known);
+                        below.push(*child);
+                    }
+                }
+                found.insert(address, node);
+            }
+            depth = below;
+        }
+        self.name(root, found)
+    }
+
+    /// Names what was found: depth first, in the order of names. An object with several links has the name of the first.
+    fn name(&mut self, root: u64, mut found: HashMap<u64, Node>) -> Result<(), H5Error> {
         let mut path = String::new();
         // Each group that is open: how long its own path is, and its links that are still to be followed.
-        let mut open = vec![(0, self.links(object)?.into_iter())];
+        let mut open = Vec::new();
+        if let Some(Node::Group(links)) = found.remove(&root) {
+            open.push((0, links.into_iter()));
+        }
         while let Some((path_len, links)) = open.last_mut() {
             let Some((name, address)) = links.next() else {
                 open.pop();
                 continue;
             };
-            if !seen.insert(address) {
-                continue;
-            }
+            let Some(node) = found.remove(&address) else { continue };
             path.truncate(*path_len);
             path.push('/');
             super::push_name(&mut path, &name);
@@ -244,15 +305,12 @@ impl<'a> Parser<'a> {
                 return Err(not_classic("a path of more than 64 KiB", address));
             }
             self.pay(path.len(), address)?;
-            let object = self.object(address)?;
-            match object {
-                Object { dims: Some(_), datatype: Some(_), .. } => self.dataset(&path, object, address)?,
-                _ => {
-                    let links = self.links(object)?;
-                    if !links.is_empty() {
-                        open.push((path.len(), links.into_iter()));
-                    }
+            match node {
+                Node::Dataset(variables) => {
+                    self.variables[variables].iter_mut().for_each(|variable| variable.path = path.as_str().into());
                 }
+                Node::Group(links) => open.push((path.len(), links.into_iter())),
+                Node::Known => {}
             }
         }
         Ok(())
@@ -261,18 +319,39 @@ impl<'a> Parser<'a> {
     /// The hard links of a group, by name.
     fn links(&mut self, object: Object) -> Result<Vec<Link>, H5Error> {
         let mut links = object.links;
+        for (name, at) in &links {
+            self.keep(name.len(), *at)?;
+        }
         if let Some((heap, names)) = object.dense {
             self.dense_links(heap, names, &mut links)?;
         }
-        links.sort_unstable();
         if let Some((tree, heap)) = object.symbol_table {
             let names = self.local_heap(heap)?;
-            self.group_node(tree, None, names, &mut links)?;
+            let mut symbols = Vec::new();
+            self.group_node(tree, None, &mut symbols)?;
+            // The symbols have the order of the names; the names are read in the order in which they lie in the heap.
+            symbols.sort_unstable();
+            for (name, object) in symbols {
+                let name = self.heap_name(names, name)?;
+                self.keep(name.len(), object)?;
+                links.push((name, object));
+            }
         }
+        links.sort_unstable();
+        links.shrink_to_fit();
         Ok(links)
     }
 
-    fn dataset(&mut self, path: &str, object: Object, address: u64) -> Result<(), H5Error> {
+    /// Counts a link with a name of so many bytes against [`LINKS_BYTES_MAX`].
+    fn keep(&mut self, name_bytes: usize, at: u64) -> Result<(), H5Error> {
+        self.links_bytes_left = (self.links_bytes_left)
+            .checked_sub(LINK_BYTES + name_bytes as u64)
+            .ok_or_else(|| not_classic("names of links that take more than 512 MiB", at))?;
+        Ok(())
+    }
+
+    /// Maps a dataset, whose name is not known yet.
+    fn dataset(&mut self, object: Object, address: u64) -> Result<(), H5Error> {
         let (Some(dims), Some((datatype, width)), Some(layout)) = (object.dims, object.datatype, object.layout) else {
             return Ok(());
         };
@@ -285,7 +364,7 @@ impl<'a> Parser<'a> {
             Layout::Contiguous { address, bytes } if !object.external => {
                 let bytes = bytes.unwrap_or_else(|| product(&dims.now));
                 let offset = address.saturating_add(self.base);
-                self.variables.extend(super::contiguous(path, &datatype, &dims.now, offset, bytes));
+                self.variables.extend(super::contiguous("", &datatype, &dims.now, offset, bytes));
             }
             Layout::Chunked { index, dims: chunk_dims } => {
                 let Some((_, chunk_dims)) = chunk_dims.split_last().filter(|(_, c)| c.len() == dims.now.len()) else {
@@ -294,7 +373,7 @@ impl<'a> Parser<'a> {
                 let raw_bytes = product(chunk_dims);
                 let chunks = self.chunks(&index, &dims.now, &dims.most, chunk_dims, raw_bytes)?;
                 let found =
-                    super::chunked(path, &datatype, &dims.now, (chunk_dims, raw_bytes), &object.pipeline, &chunks);
+                    super::chunked("", &datatype, &dims.now, (chunk_dims, raw_bytes), &object.pipeline, &chunks);
                 self.variables.extend(found);
             }
             Layout::Contiguous { .. } | Layout::Elsewhere => {}
@@ -542,13 +621,7 @@ impl<'a> Parser<'a> {
         Ok((level, usize::from(fields.u16()?)))
     }
 
-    fn group_node(
-        &mut self,
-        address: u64,
-        above: Option<u8>,
-        names: (u64, u64),
-        links: &mut Vec<Link>,
-    ) -> Result<(), H5Error> {
+    fn group_node(&mut self, address: u64, above: Option<u8>, symbols: &mut Vec<Symbol>) -> Result<(), H5Error> {
         let (level, children) = self.node(address, 0, above)?;
         let (key_len, child_len) = (self.length_width, self.offset_width);
         let from = address.saturating_add(8 + 2 * child_len as u64);
@@ -559,14 +632,14 @@ impl<'a> Parser<'a> {
             fields.take(key_len)?;
             let child = fields.number(child_len)?;
             match level {
-                0 => self.symbols(child, names, links)?,
-                _ => self.group_node(child, Some(level), names, links)?,
+                0 => self.symbols(child, symbols)?,
+                _ => self.group_node(child, Some(level), symbols)?,
             }
         }
         Ok(())
     }
 
-    fn symbols(&mut self, address: u64, names: (u64, u64), links: &mut Vec<Link>) -> Result<(), H5Error> {
+    fn symbols(&mut self, address: u64, symbols: &mut Vec<Symbol>) -> Result<(), H5Error> {
         let head = self.piece(address, 8)?;
         let mut fields = Fields { bytes: &head, at: address };
         if fields.take(4)? != b"SNOD" {
@@ -585,14 +658,15 @@ impl<'a> Parser<'a> {
             fields.take(20)?;
             // 2 is a soft link.
             if cached != 2 {
-                links.push((self.name(names, name)?, object));
+                self.keep(0, address)?;
+                symbols.push((name, object));
             }
         }
         Ok(())
     }
 
     /// A name of a local heap, without the NUL at its end.
-    fn name(&mut self, (heap, heap_len): (u64, u64), at: u64) -> Result<Box<[u8]>, H5Error> {
+    fn heap_name(&mut self, (heap, heap_len): (u64, u64), at: u64) -> Result<Box<[u8]>, H5Error> {
         let mut name = Vec::new();
         while name.len() < NAME_MAX {
             let from = at.saturating_add(name.len() as u64);

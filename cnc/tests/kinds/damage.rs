@@ -1,13 +1,14 @@
 //! Damaged and hostile files: whatever the map of one says, its bytes come back.
 
-use crate::UNLIMITED;
 use crate::support::{MAPS, round_trip, worker_command};
 use crate::write::{FileOptions, Space, Writer, make, set, smooth};
+use crate::{NEW, UNLIMITED};
 use hdf5_sys::h5t::*;
 use mcr_cnc::h5::{Classic, FileMap, H5Error, MapInput, MapSource, MapWorker};
 use mcrengine::header::{ElementType, Extent, Role, Shape};
 use mcrengine::ids::Digest;
 use proptest::prelude::*;
+use std::fs::File;
 use std::path::Path;
 
 /// A small file with much metadata.
@@ -133,6 +134,44 @@ proptest! {
             prop_assert!(map.check(len).is_ok());
         }
     }
+}
+
+#[test]
+fn every_changed_byte_of_a_dense_group_ends_in_a_map_within_the_file_or_an_error() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("f.h5");
+    let writer = Writer::new(&path, NEW);
+    writer.dataset("/x", *H5T_IEEE_F64LE, Space::Simple(&[4]), set::nothing, Some(&smooth(32)));
+    // Enough for a heap with a table of blocks, and for a B-tree of two levels.
+    for nth in 0..300 {
+        writer.hard_link("/x", &format!("/{nth:0>40}"));
+    }
+    drop(writer);
+    let mut bytes = std::fs::read(&path).expect("read");
+    let file = File::open(&path).expect("open");
+    let len = bytes.len() as u64;
+    let map = |bytes: &[u8]| Classic.map(&MapInput { path: &path, file: &file, bytes: len, whole: Some(bytes) });
+    assert_eq!(map(&bytes).expect("a sound file").variables.len(), 1);
+    let (mut maps, mut errors) = (0, 0);
+    for signature in [b"FRHP", b"FHIB", b"FHDB", b"BTHD", b"BTIN", b"BTLF"] {
+        let at = bytes.windows(4).position(|four| four == signature).expect("the group has one");
+        for at in at..at + 180 {
+            let was = bytes[at];
+            for value in [0, 1, 0x7f, 0xff, was ^ 1, was.wrapping_add(8)] {
+                bytes[at] = value;
+                match map(&bytes) {
+                    Ok(map) => {
+                        map.check(len).expect("a map that was given is sound");
+                        maps += 1;
+                    }
+                    Err(H5Error::NotClassic { .. }) => errors += 1,
+                    Err(error) => panic!("byte {at} as {value}: {error}"),
+                }
+            }
+            bytes[at] = was;
+        }
+    }
+    assert!(maps > 1000 && errors > 200, "{maps} maps and {errors} errors");
 }
 
 type Changes = Vec<(prop::sample::Index, u8)>;

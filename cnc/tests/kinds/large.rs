@@ -143,6 +143,23 @@ fn a_hundred_thousand_little_datasets_are_described_in_a_moment() {
 }
 
 #[test]
+fn the_own_parser_reads_a_group_of_many_thousand_datasets_whatever_the_order_of_their_names() {
+    for options in [OLD, NEW] {
+        let (_directory, map) = written(options, |w| {
+            for nth in 0..30_000u32 {
+                // Names in another order than the datasets.
+                let name = format!("/many/{:08x}", nth.wrapping_mul(2_654_435_761));
+                w.dataset(&name, *H5T_IEEE_F64LE, Space::Simple(&[4]), set::nothing, Some(&smooth(32)));
+            }
+            w.hard_link("/many/00000000", "/many/0");
+            w.hard_link("/many", "/again");
+        });
+        assert_eq!(map.variables.len(), 30_000);
+        assert_eq!(&*map.variables[0].path, "/again/0", "the first name of several");
+    }
+}
+
+#[test]
 fn names_of_any_bytes_stay_different_names() {
     for options in [OLD, NEW] {
         let (directory, map) = written(options, |w| {

@@ -21,6 +21,33 @@ struct Heap {
     rows: u32,
 }
 
+/// Where a link is, in offsets of its heap.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    offset: u64,
+    len: u64,
+    /// The node of the B-tree that says so.
+    at: u64,
+}
+
+/// A block that holds links, and the offsets of the heap that lie in it. The default holds none.
+#[derive(Default)]
+struct Block {
+    address: u64,
+    from: u64,
+    end: u64,
+}
+
+/// Where an object of a heap is.
+fn place_of(heap: &Heap, id: &[u8], at: u64) -> Result<Place, H5Error> {
+    let mut fields = Fields { bytes: id, at };
+    // Version 0 and kind 0; huge and tiny objects are the library's.
+    if fields.u8()? & 0xf0 != 0 {
+        return Err(not_classic("a link that is no managed object", at));
+    }
+    Ok(Place { offset: fields.number(heap.offset_width)?, len: fields.number(heap.len_width)?, at })
+}
+
 /// Longest piece of a heap that is taken as a link.
 const LINK_MAX: u64 = 64 << 10;
 
@@ -32,11 +59,29 @@ impl Parser<'_> {
         if tree.kind != 5 || tree.record_bytes != 4 + heap.id_bytes {
             return Err(not_classic("a B-tree of something else than links", names));
         }
+        // Records have the order of the names' hashes; the links are read in the order in which they lie in the heap.
+        let mut places = Vec::new();
         self.records(&tree, &mut |parser: &mut Self, record, at| {
-            let bytes = parser.object_of(&heap, &record[4..], at)?;
-            links.extend(parser.link(&mut Fields { bytes: &bytes, at })?);
-            Ok(())
-        })
+            places.push(place_of(&heap, &record[4..], at)?);
+            parser.keep(0, at)
+        })?;
+        places.sort_unstable();
+        let mut block = Block::default();
+        for Place { offset, len, at } in places {
+            if !(block.from..block.end).contains(&offset) {
+                block = self.block_of(&heap, offset)?;
+            }
+            if len > LINK_MAX || offset.checked_add(len).is_none_or(|end| end > block.end) {
+                return Err(not_classic("a link that passes the end of its block", at));
+            }
+            let address = block.address.saturating_add(offset - block.from);
+            let bytes = self.piece(address, len as usize)?;
+            if let Some(link) = self.link(&mut Fields { bytes: &bytes, at })? {
+                self.keep(link.0.len(), at)?;
+                links.push(link);
+            }
+        }
+        Ok(())
     }
 
     fn heap(&mut self, address: u64) -> Result<Heap, H5Error> {
@@ -79,27 +124,17 @@ impl Parser<'_> {
         Ok(heap)
     }
 
-    /// The bytes of a managed object.
-    fn object_of(&mut self, heap: &Heap, id: &[u8], at: u64) -> Result<Vec<u8>, H5Error> {
-        let mut fields = Fields { bytes: id, at };
-        // Version 0 and kind 0; huge and tiny objects are the library's.
-        if fields.u8()? & 0xf0 != 0 {
-            return Err(not_classic("a link that is no managed object", at));
-        }
-        let (offset, len) = (fields.number(heap.offset_width)?, fields.number(heap.len_width)?);
-        let (block, within, block_bytes) = self.block_of(heap, offset)?;
-        if len > LINK_MAX || within.checked_add(len).is_none_or(|end| end > block_bytes) {
-            return Err(not_classic("a link that passes the end of its block", at));
-        }
-        Ok(self.piece(block.saturating_add(within), len as usize)?.into_owned())
-    }
-
-    /// The direct block that holds an offset of the heap: its address, the offset in it, and its length.
-    fn block_of(&mut self, heap: &Heap, mut offset: u64) -> Result<(u64, u64, u64), H5Error> {
+    /// The direct block that holds an offset of the heap.
+    fn block_of(&mut self, heap: &Heap, of: u64) -> Result<Block, H5Error> {
         let outside = || not_classic("a link outside of its heap", heap.at);
-        let (mut block, mut rows) = (heap.root, heap.rows);
+        let found = |address, within: u64, bytes: u64| {
+            let from = of - within;
+            let end = from.checked_add(bytes).filter(|end| of < *end).ok_or_else(outside)?;
+            Ok(Block { address, from, end })
+        };
+        let (mut address, mut offset, mut rows) = (heap.root, of, heap.rows);
         if rows == 0 {
-            return Ok((block, offset, heap.start_bytes));
+            return found(address, offset, heap.start_bytes);
         }
         let row_bytes = heap.start_bytes.checked_mul(heap.width).ok_or_else(outside)?;
         let direct_rows = heap.direct_max_bytes.ilog2() - heap.start_bytes.ilog2() + 2;
@@ -116,14 +151,14 @@ impl Parser<'_> {
             offset -= row_start;
             let nth = u64::from(row) * heap.width + offset / block_bytes;
             offset %= block_bytes;
-            if !self.piece(block, 5)?.starts_with(b"FHIB\0") {
-                return Err(not_classic("a block of a heap without its signature", block));
+            if !self.piece(address, 5)?.starts_with(b"FHIB\0") {
+                return Err(not_classic("a block of a heap without its signature", address));
             }
-            let pointer = block.saturating_add(head as u64 + nth * self.offset_width as u64);
+            let pointer = address.saturating_add(head as u64 + nth * self.offset_width as u64);
             let bytes = self.piece(pointer, self.offset_width)?;
-            block = Fields { bytes: &bytes, at: pointer }.address(self.offset_width)?.ok_or_else(outside)?;
+            address = Fields { bytes: &bytes, at: pointer }.address(self.offset_width)?.ok_or_else(outside)?;
             if row < direct_rows {
-                return Ok((block, offset, block_bytes));
+                return found(address, offset, block_bytes);
             }
             // Fewer rows than before: a block is never longer than all rows above it.
             rows = (block_bytes / row_bytes).checked_ilog2().ok_or_else(outside)? + 1;
