@@ -1,15 +1,15 @@
 //! Connections to an aggregator: as many as there are descriptors for, and none that is there for nothing.
 //!
-//! A connection that has made no call within [`IDLE_MAX`] is closed. Out of descriptors we wait before the next one is taken,
-//! and those that are there are served.
+//! A connection over which nothing was called for [`IDLE_MAX`] is closed, and sooner where others wait; a session that
+//! goes on is a call. Out of descriptors we wait before the next one is taken, and those that are there are served.
 
 use mcr_proto::{KEEPALIVE_RETRIES, KEEPALIVE_SECONDS};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -18,8 +18,10 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::{Connected, TcpIncoming};
 
-/// A connection that made no call for this long is closed.
+/// A connection over which nothing was called for this long is closed.
 pub const IDLE_MAX: Duration = Duration::from_secs(60);
+/// The same while there is no room for more connections. Our own programs call at once.
+const CROWDED_IDLE_MAX: Duration = Duration::from_secs(5);
 /// Connections at a time, at most; fewer where there are fewer descriptors.
 const CONNECTIONS_MAX: usize = 8192;
 /// Descriptors for everything else: containers, older ones that are read, the runtime.
@@ -89,50 +91,95 @@ async fn accept(
     }
 }
 
-/// Whether a connection has made a call; each call finds it among its extensions.
-#[derive(Clone, Debug, Default)]
-pub struct Used(Arc<AtomicBool>);
+/// What is called over a connection; each call finds it among its extensions.
+#[derive(Clone, Debug)]
+pub struct Calls(Arc<Counted>);
 
-impl Used {
-    /// From now on it may be silent for as long as its session allows.
-    pub fn mark<T>(request: &tonic::Request<T>) {
-        if let Some(used) = request.extensions().get::<Used>() {
-            used.0.store(true, Ordering::Relaxed);
-        }
+#[derive(Debug)]
+struct Counted {
+    /// When the connection was taken.
+    since: Instant,
+    /// Calls that go on.
+    open: AtomicUsize,
+    /// When the last one ended, or bytes of its answer were sent, in milliseconds after `since`.
+    ended_ms: AtomicU64,
+}
+
+/// A call that goes on until this is dropped.
+pub struct Call(Calls);
+
+impl Calls {
+    fn new() -> Self {
+        Self(Arc::new(Counted { since: Instant::now(), open: AtomicUsize::new(0), ended_ms: AtomicU64::new(0) }))
+    }
+
+    /// A call begins, if it came over a connection of ours.
+    pub fn begin<T>(request: &tonic::Request<T>) -> Option<Call> {
+        let calls = request.extensions().get::<Calls>()?.clone();
+        calls.0.open.fetch_add(1, Ordering::Relaxed);
+        Some(Call(calls))
+    }
+
+    fn used(&self) {
+        // No connection lives for 500 million years.
+        let now_ms = u64::try_from(self.0.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.0.ended_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// For how long nothing was called; `None` while a call goes on.
+    fn idle(&self) -> Option<Duration> {
+        let ended = Duration::from_millis(self.0.ended_ms.load(Ordering::Relaxed));
+        (self.0.open.load(Ordering::Relaxed) == 0).then(|| self.0.since.elapsed().saturating_sub(ended))
     }
 }
 
-/// A connection that ends by itself if nothing is ever called over it.
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.0.used();
+        self.0.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A connection that ends by itself if nothing is called over it.
 pub struct Connection {
     stream: TcpStream,
-    used: Used,
-    /// Taken away when it is known to be used.
-    idle: Option<Pin<Box<Sleep>>>,
-    _room: OwnedSemaphorePermit,
+    calls: Calls,
+    idle_max: Duration,
+    /// When to look next whether it is idle.
+    look: Pin<Box<Sleep>>,
+    room: OwnedSemaphorePermit,
 }
 
 impl Connection {
     fn new(stream: TcpStream, room: OwnedSemaphorePermit, idle_max: Duration) -> Self {
-        let idle = Some(Box::pin(tokio::time::sleep(idle_max)));
-        Self { stream, used: Used::default(), idle, _room: room }
+        let look = Box::pin(tokio::time::sleep(idle_max.min(CROWDED_IDLE_MAX)));
+        Self { stream, calls: Calls::new(), idle_max, look, room }
     }
 
-    /// Whether it was there for nothing, for too long. Wakes the task when that is so.
+    /// Whether it was there for nothing, for too long. Wakes the task when that may be so.
     fn is_idle(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some(idle) = &mut self.idle else { return false };
-        if idle.as_mut().poll(cx).is_pending() {
-            return false;
+        while self.look.as_mut().poll(cx).is_ready() {
+            let Some(idle) = self.calls.idle() else {
+                self.look.as_mut().reset(tokio::time::Instant::now() + self.idle_max);
+                continue;
+            };
+            let crowded_max = self.idle_max.min(CROWDED_IDLE_MAX);
+            let is_crowded = self.room.semaphore().available_permits() == 0;
+            let left = if is_crowded { crowded_max } else { self.idle_max }.saturating_sub(idle);
+            if left.is_zero() {
+                return true;
+            }
+            self.look.as_mut().reset(tokio::time::Instant::now() + left.min(crowded_max));
         }
-        self.idle = None;
-        !self.used.0.load(Ordering::Relaxed)
+        false
     }
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Used;
+    type ConnectInfo = Calls;
 
-    fn connect_info(&self) -> Used {
-        self.used.clone()
+    fn connect_info(&self) -> Calls {
+        self.calls.clone()
     }
 }
 
@@ -150,6 +197,7 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.calls.used();
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -166,6 +214,7 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.calls.used();
         Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
     }
 
@@ -184,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_calls_nothing_is_closed_and_one_that_did_stays() {
+    async fn a_connection_is_closed_when_nothing_was_called_for_a_while_and_stays_while_a_call_goes_on() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
@@ -202,10 +251,19 @@ mod tests {
         let (mut client, mut used) = take().await;
         let mut request = tonic::Request::new(());
         request.extensions_mut().insert(used.connect_info());
-        Used::mark(&request);
-        let reading = tokio::spawn(async move { used.read_u8().await });
+        let call = Calls::begin(&request).expect("came over a connection");
+        let reading = tokio::spawn(async move {
+            let read = used.read_u8().await;
+            (used, read)
+        });
         tokio::time::sleep(Duration::from_millis(150)).await;
         client.write_all(b"x").await.expect("written");
-        assert_eq!(reading.await.expect("no panic").expect("still open"), b'x');
+        let (mut used, read) = reading.await.expect("no panic");
+        assert_eq!(read.expect("still open while the call goes on"), b'x');
+        drop(call);
+        let ended = Instant::now();
+        let error = used.read_u8().await.expect_err("nothing more was called").kind();
+        assert_eq!(error, io::ErrorKind::TimedOut);
+        assert!(ended.elapsed() >= Duration::from_millis(49), "a while after the call");
     }
 }

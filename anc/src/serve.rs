@@ -4,7 +4,7 @@ use crate::budget::Budget;
 use crate::fetch::{About, AgentLink, Announced, LINK_QUEUE};
 use crate::hub::{HubEvent, Shared, error_chain};
 use crate::incarnation::{Claim, Refused};
-use crate::listen::Used;
+use crate::listen::Calls;
 use crate::restart;
 use bytes::{Bytes, BytesMut};
 use mcr_proto::convert::file_from_wire;
@@ -116,7 +116,7 @@ impl Aggregator for Service {
         &self,
         request: Request<Streaming<v1::FromAgent>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        Used::mark(&request);
+        let call = Calls::begin(&request);
         let Ok(open) = Arc::clone(&self.open).try_acquire_owned() else {
             return Err(Status::resource_exhausted(format!("{SESSIONS_MAX} agents are connected; add an aggregator")));
         };
@@ -124,14 +124,14 @@ impl Aggregator for Service {
         let service = self.clone();
         let slot = request.extensions().get::<DataSlot>().cloned().unwrap_or_default();
         tokio::spawn(async move {
-            let _open = open;
+            let (_open, _call) = (open, call);
             service.serve_session(request.into_inner(), &slot, out).await;
         });
         Ok(Response::new(ReceiverStream::new(to_agent)))
     }
 
     async fn restore(&self, request: Request<v1::RestoreRequest>) -> Result<Response<Self::RestoreStream>, Status> {
-        Used::mark(&request);
+        let call = Calls::begin(&request);
         let request = request.into_inner();
         if request.version != WIRE_VERSION {
             return Err(wrong_version(request.version));
@@ -143,7 +143,7 @@ impl Aggregator for Service {
         let (store, budget, threads) = (Arc::clone(&self.store), Arc::clone(&self.budget), self.threads);
         let restores = Arc::clone(&self.restores);
         let serve = move |out: mpsc::Sender<_>, permit| {
-            let _permit = permit;
+            let (_permit, _call) = (permit, call);
             let group = mcrengine::ids::GroupId(request.group);
             let ranks: Vec<Rank> = request.ranks.into_iter().map(Rank).collect();
             let result = restart::send_ranks(&*store, &job, &checkpoint, group, &ranks, threads, &budget, &out);
@@ -173,7 +173,7 @@ impl Aggregator for Service {
     }
 
     async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
-        Used::mark(&request);
+        let _call = Calls::begin(&request);
         let (reply, status) = oneshot::channel();
         let gone = || Status::unavailable("the aggregator is shutting down");
         self.hub.send(HubEvent::Status(reply)).await.map_err(|_| gone())?;
