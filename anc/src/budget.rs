@@ -1,42 +1,145 @@
 //! Memory is leased: a buffer exists only while its lease does, and backpressure is that nobody gets a lease.
+//!
+//! Segments and announcements share the budget. Announcements have half of it at most, so that a segment always comes
+//! to its turn: whatever announcements wait for, a flush goes on beside them and ends.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use tokio::sync::oneshot;
 
-/// Bytes that may be in flight between fetch and store, over all flushes and restarts of this process.
+/// Bytes that may be in memory for announcements, and in flight between fetch and store, over all flushes and restarts
+/// of this process.
 pub struct Budget {
     total_bytes: u64,
-    free_bytes: Mutex<u64>,
+    state: Mutex<State>,
     freed: Condvar,
+}
+
+struct State {
+    free_bytes: u64,
+    /// What announcements have leased.
+    announced_bytes: u64,
+    /// Announcements that wait, in the order in which they came: the short ones, which go first, and the others.
+    waiting: [VecDeque<Waiter>; 2],
+}
+
+/// An announcement that waits for its turn. It has given up waiting if its receiver is gone.
+struct Waiter {
+    bytes: u64,
+    lease: oneshot::Sender<Lease>,
 }
 
 /// Some bytes of the budget, given back on drop.
 pub struct Lease {
     budget: Arc<Budget>,
     bytes: u64,
+    is_announcement: bool,
 }
+
+/// An announcement that takes at most so many bytes is short: an eighth of what announcements may have is for short
+/// ones alone, so that ranks whose files are announced whole get through beside any others.
+const SHORT_BYTES: u64 = 64 << 10;
 
 impl Budget {
     /// A budget of so many bytes.
     pub fn new(total_bytes: u64) -> Arc<Self> {
-        Arc::new(Self { total_bytes, free_bytes: Mutex::new(total_bytes), freed: Condvar::new() })
+        let state = State { free_bytes: total_bytes, announced_bytes: 0, waiting: Default::default() };
+        Arc::new(Self { total_bytes, state: Mutex::new(state), freed: Condvar::new() })
     }
 
-    /// Waits until so many bytes are free. More than the whole budget counts as the whole, so that nobody waits for ever:
-    /// leases are taken in the order of work, and whoever holds one needs no second one to finish.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What announcements may have leased after one of so many bytes.
+    fn announced_max(&self, bytes: u64) -> u64 {
+        let half = self.total_bytes / 2;
+        if bytes <= SHORT_BYTES { half } else { half - half / 8 }
+    }
+
+    /// Waits until so many bytes are free. More than the budget has beside announcements counts as all of that, so that
+    /// nobody waits for ever: leases are taken in the order of work, and whoever holds one needs no second one to
+    /// finish.
     pub fn lease(self: &Arc<Self>, bytes: u64) -> Lease {
-        let bytes = bytes.min(self.total_bytes);
-        let free = self.free_bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut free = self.freed.wait_while(free, |free| *free < bytes).unwrap_or_else(PoisonError::into_inner);
-        *free -= bytes;
-        Lease { budget: Arc::clone(self), bytes }
+        let takes = |state: &State| bytes.min(self.total_bytes - state.announced_bytes);
+        let is_short = |state: &mut State| state.free_bytes < takes(state) + self.promised(state);
+        let state = self.freed.wait_while(self.state(), is_short);
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        let bytes = takes(&state);
+        state.free_bytes -= bytes;
+        Lease { budget: Arc::clone(self), bytes, is_announcement: false }
     }
 
-    /// Some bytes, if afterwards at least `reserve` are free; nobody waits for these.
+    /// Some bytes, if afterwards at least `reserve` are free; nobody waits for these. They may be kept for long, so a
+    /// budget with announcements must not have any: these could take what a segment waits for.
     pub fn lease_spare(self: &Arc<Self>, bytes: u64, reserve: u64) -> Option<Lease> {
-        let mut free = self.free_bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = free.checked_sub(bytes).filter(|left| *left >= reserve)?;
-        *free = left;
-        Some(Lease { budget: Arc::clone(self), bytes })
+        let mut state = self.state();
+        let promised = self.promised(&mut state);
+        let left = state.free_bytes.checked_sub(bytes).filter(|left| *left >= reserve + promised)?;
+        state.free_bytes = left;
+        Some(Lease { budget: Arc::clone(self), bytes, is_announcement: false })
+    }
+
+    /// Waits for its turn among announcements; `None` if so many bytes never fit. May be given up at any time.
+    pub async fn announce(self: &Arc<Self>, bytes: u64) -> Option<Lease> {
+        if bytes > self.announced_max(bytes) {
+            return None;
+        }
+        let (lease, turn) = oneshot::channel();
+        self.state().waiting[usize::from(bytes > SHORT_BYTES)].push_back(Waiter { bytes, lease });
+        self.grant();
+        turn.await.ok()
+    }
+
+    /// The same where none has to wait.
+    pub fn announce_at_once(self: &Arc<Self>, bytes: u64) -> Option<Lease> {
+        let mut state = self.state();
+        self.promised(&mut state);
+        let queue = &state.waiting[usize::from(bytes > SHORT_BYTES)];
+        let is_free = queue.is_empty() && self.fits(&state, bytes) && bytes <= state.free_bytes;
+        is_free.then(|| self.take(&mut state, bytes))
+    }
+
+    /// Whether an announcement of so many bytes may be leased as soon as they are free.
+    fn fits(&self, state: &State, bytes: u64) -> bool {
+        state.announced_bytes + bytes <= self.announced_max(bytes)
+    }
+
+    fn take(self: &Arc<Self>, state: &mut State, bytes: u64) -> Lease {
+        state.free_bytes -= bytes;
+        state.announced_bytes += bytes;
+        Lease { budget: Arc::clone(self), bytes, is_announcement: true }
+    }
+
+    /// Bytes that announcements have next, before segments: those at the head of their queues that may be leased once
+    /// segments have given them back. Forgets the ones that no longer wait.
+    fn promised(&self, state: &mut State) -> u64 {
+        let mut promised = 0;
+        for nth in 0..state.waiting.len() {
+            while state.waiting[nth].front().is_some_and(|waiter| waiter.lease.is_closed()) {
+                state.waiting[nth].pop_front();
+            }
+            let bytes = state.waiting[nth].front().map_or(0, |waiter| waiter.bytes);
+            promised += if self.fits(state, bytes) { bytes } else { 0 };
+        }
+        promised
+    }
+
+    /// Leases to announcements that wait, as far as there is room.
+    fn grant(self: &Arc<Self>) {
+        loop {
+            let mut state = self.state();
+            self.promised(&mut state);
+            let has_room = |queue: &VecDeque<Waiter>| {
+                queue.front().is_some_and(|w| w.bytes <= state.free_bytes && self.fits(&state, w.bytes))
+            };
+            let Some(nth) = state.waiting.iter().position(has_room) else { break };
+            let Some(Waiter { bytes, lease }) = state.waiting[nth].pop_front() else { break };
+            let leased = self.take(&mut state, bytes);
+            // Without the lock: where nobody waits any more, the lease is given back here.
+            drop(state);
+            drop(lease.send(leased));
+        }
     }
 
     /// All of it, in bytes.
@@ -46,13 +149,29 @@ impl Budget {
 
     /// What is leased now, in bytes.
     pub fn leased_bytes(&self) -> u64 {
-        self.total_bytes - *self.free_bytes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.total_bytes - self.state().free_bytes
+    }
+
+    /// What is leased to announcements now, in bytes.
+    pub fn announced_bytes(&self) -> u64 {
+        self.state().announced_bytes
+    }
+
+    /// The most that a long announcement can lease, in bytes.
+    pub fn announcement_max(&self) -> u64 {
+        self.announced_max(u64::MAX)
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        *self.budget.free_bytes.lock().unwrap_or_else(PoisonError::into_inner) += self.bytes;
+        let mut state = self.budget.state();
+        state.free_bytes += self.bytes;
+        if self.is_announcement {
+            state.announced_bytes -= self.bytes;
+        }
+        drop(state);
+        self.budget.grant();
         self.budget.freed.notify_all();
     }
 }
@@ -60,6 +179,7 @@ impl Drop for Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn spare_bytes_leave_the_reserve_alone() {
@@ -79,11 +199,46 @@ mod tests {
                 scope.spawn(move || {
                     for n in 0..50 {
                         let _lease = budget.lease((i * 31 + n * 17) % 150);
-                        assert!(budget.leased_bytes() <= 100);
+                        let _announced = budget.announce_at_once((i * 7 + n * 3) % 60);
+                        assert!(budget.leased_bytes() <= 100 && budget.announced_bytes() <= 50);
                     }
                 });
             }
         });
+        assert_eq!((budget.leased_bytes(), budget.announced_bytes()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn announcements_wait_for_segments_and_go_before_later_ones() {
+        let budget = Budget::new(100);
+        let segment = budget.lease(90);
+        let announcing = tokio::spawn({
+            let budget = Arc::clone(&budget);
+            async move { budget.announce(40).await }
+        });
+        let is_waiting = || budget.state().waiting[0].len() == 1;
+        while !is_waiting() {
+            tokio::task::yield_now().await;
+        }
+        assert!(budget.lease_spare(5, 0).is_none(), "the bytes that are free are promised");
+        drop(segment);
+        let announced = announcing.await.expect("no panic").expect("fits");
+        assert_eq!((budget.announced_bytes(), budget.leased_bytes()), (40, 40));
+        assert_eq!(budget.lease(1000).bytes, 60, "all that there is beside announcements");
+        drop(announced);
         assert_eq!(budget.leased_bytes(), 0);
+    }
+
+    #[tokio::test]
+    async fn announcements_have_half_of_the_budget_and_an_eighth_of_that_is_for_short_ones() {
+        let budget = Budget::new(16 << 20);
+        assert!(budget.announce((7 << 20) + 1).await.is_none(), "it never fits");
+        let long = budget.announce(7 << 20).await.expect("fits");
+        let next = budget.announce(1 << 20);
+        assert!(tokio::time::timeout(Duration::from_millis(10), next).await.is_err(), "the rest is for short ones");
+        let short: Vec<_> = std::iter::from_fn(|| budget.announce_at_once(SHORT_BYTES)).collect();
+        assert_eq!((short.len(), budget.announced_bytes()), (16, 8 << 20));
+        drop(long);
+        assert!(budget.announce_at_once(5 << 20).is_some(), "one that no longer waits is in nobody's way");
     }
 }

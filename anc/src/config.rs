@@ -38,8 +38,8 @@ pub struct AncOptions {
     pub segment_mib: u64,
     /// Variables with fewer bytes are pooled instead of coded with their class. Default 100.
     pub small_bytes: u64,
-    /// MiB of checkpoint in flight at most; at least 3 segments, 12 for `balanced` and 16 for `max`, 32 where that looks back.
-    /// Default 0: 256, or 512 for `max`.
+    /// MiB of checkpoint in flight at most, up to half of it announcements; at least 3 segments, 12 for `balanced` and 16 for
+    /// `max`, 32 where that looks back. Default 0: 256, or 512 for `max`.
     pub budget_mib: u64,
     /// Threads that compress. Default 0: as many as the process may run on.
     pub threads: usize,

@@ -2,6 +2,7 @@
 //!
 //! Asynchronous tasks move frames ([`AgentLink::data`]); flush threads wait here, with a deadline, for what they asked for.
 
+use crate::budget::Lease;
 use crate::source::{FetchError, Source, Wanted};
 use bytes::Bytes;
 use mcr_proto::clock::PeerClock;
@@ -364,8 +365,8 @@ pub struct Announced {
     pub written_unix_ns: i64,
     /// The same by the agent's steady clock.
     pub changed_clock_ns: i64,
-    /// Room for announcements in this process's memory, given back with the last copy.
-    pub room: Option<Arc<tokio::sync::OwnedSemaphorePermit>>,
+    /// What it takes of the budget, given back with the last copy.
+    pub room: Option<Arc<Lease>>,
 }
 
 /// The files of a group, each at some agent.

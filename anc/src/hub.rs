@@ -1074,7 +1074,7 @@ impl Hub {
 /// Tells an agent that its announcement is of no use any more, and whether to announce again after a while.
 fn give_back(announced: &Announced, label: &CheckpointId, rank: Rank, reason: String, retry: bool) {
     let (label, rank, announce_id) = (label.to_string(), rank.0, announced.announce_id);
-    let told = v1::Abandoned { label, rank, reason, retry, announce_id };
+    let told = v1::Abandoned { label, rank, reason, retry, announce_id, whole: false };
     announced.link.send(v1::to_agent::Message::Abandoned(told));
 }
 

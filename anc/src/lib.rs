@@ -6,6 +6,7 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod announcing;
 pub mod budget;
 pub mod choosing;
 pub mod compress;

@@ -1,38 +1,36 @@
 //! The wire's end: gRPC in, checked types and events out. Generated types stop here and in [`crate::fetch`].
 
+use crate::announcing::{Arriving, Assembly, Turned};
 use crate::budget::Budget;
 use crate::fetch::{About, AgentLink, Announced, LINK_QUEUE};
 use crate::hub::{HubEvent, Shared, error_chain};
 use crate::incarnation::{Claim, Refused};
 use crate::listen::Calls;
 use crate::restart;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use mcr_proto::convert::file_from_wire;
 use mcr_proto::data::{DataFrame, DataSlot, TakesData};
 use mcr_proto::v1::aggregator_server::{Aggregator, AggregatorServer};
 use mcr_proto::v1::from_agent::Message as From;
 use mcr_proto::v1::to_agent::Message as To;
-use mcr_proto::{ANNOUNCEMENT_BYTES_MAX, MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, WIRE_VERSION, v1};
+use mcr_proto::{MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, WIRE_VERSION, v1};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use mcrengine::incarnation::IDENTITY_BYTES_MAX;
 use mcrengine::manifest;
 use mcrengine::store::Store;
 use prost::Message;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Announcements of one agent that may be half received at a time.
-const ASSEMBLIES_MAX: usize = 4;
 /// Agents at a time; further ones are turned away.
 const SESSIONS_MAX: usize = 4096;
-/// Encoded announcements in memory, half received or waiting for their checkpoint, in KiB: 1 GiB.
-const ANNOUNCED_KIB_MAX: usize = 1 << 20;
+/// Announcements that are read at a time: while one is read, it takes up to twice what it leased.
+const PARSES_MAX: usize = 1;
 /// Restarts at a time; further ones wait.
 const RESTORES_MAX: usize = 4;
 /// One that waits is told so this often, so that its receiver does not take us for dead.
@@ -51,8 +49,7 @@ pub struct Service {
     sessions: Arc<AtomicU64>,
     open: Arc<Semaphore>,
     restores: Arc<Semaphore>,
-    /// Room for announcements, in KiB.
-    room: Arc<Semaphore>,
+    parses: Arc<Semaphore>,
     /// Ranks of jobs whose agents do not say.
     ranks: Option<u32>,
     shared: Arc<Shared>,
@@ -71,7 +68,7 @@ impl Service {
     ) -> Self {
         let (sessions, open) = (Arc::new(AtomicU64::new(1)), Arc::new(Semaphore::new(SESSIONS_MAX)));
         let restores = Arc::new(Semaphore::new(RESTORES_MAX));
-        let room = Arc::new(Semaphore::new(ANNOUNCED_KIB_MAX));
+        let parses = Arc::new(Semaphore::new(PARSES_MAX));
         let (ranks, shared) = (None, Arc::default());
         Self {
             hub,
@@ -84,7 +81,7 @@ impl Service {
             sessions,
             open,
             restores,
-            room,
+            parses,
             ranks,
             shared,
         }
@@ -300,18 +297,33 @@ impl Service {
         job: &JobId,
         mut ranks: u32,
     ) -> End {
-        let mut assemblies: HashMap<u64, Assembly> = HashMap::new();
+        let mut arriving = Arriving::new(Arc::clone(&self.budget));
+        // Said by the agent while announcements that it sent before were still under way.
+        let mut looked = None;
         let mut at_rest = false;
         loop {
             let wait = Duration::from_secs(SILENCE_SECONDS);
             // Each arm only makes an event; a message that is half received stays in the stream. That an agent at rest is
             // there is the kernel's to know.
             let heard = tokio::select! {
-                heard = from.message() => Some(heard),
-                () = tokio::time::sleep(wait), if !at_rest => None,
-                reason = link.until_ended() => return End { reason, retry: true },
-                () = self.hub.closed() => return End { reason: SHUTTING_DOWN.into(), retry: true },
-            };
+                            heard = from.message() => Some(heard),
+                            turned = arriving.turn() => {
+                                link.send(match turned {
+                                    Turned::Send(room) => To::Room(room),
+                                    Turned::GivenBack(abandoned) => {
+                                        tracing::warn!(label = abandoned.label, rank = abandoned.rank, reason = abandoned.reason, "no room");
+                                        To::Abandoned(abandoned)
+                                    }
+                                });
+                                if arriving.is_empty() {
+            self.tell_looked(&mut looked, link).await;
+            }
+                                continue;
+                            }
+                            () = tokio::time::sleep(wait), if !at_rest || arriving.awaits_parts() => None,
+                            reason = link.until_ended() => return End { reason, retry: true },
+                            () = self.hub.closed() => return End { reason: SHUTTING_DOWN.into(), retry: true },
+                        };
             let message = match heard {
                 None if link.sent_data() => continue,
                 None => {
@@ -324,6 +336,9 @@ impl Service {
                     return End { reason: format!("node {}: {}", link.node, status.message()), retry: true };
                 }
             };
+            if let Some(reason) = arriving.stalled(tokio::time::Instant::now()) {
+                return End { reason: format!("node {} sent {reason}", link.node), retry: true };
+            }
             let broken = |reason: String| End {
                 reason: format!("node {} broke the protocol: {reason}", link.node),
                 retry: false,
@@ -337,25 +352,19 @@ impl Service {
             match message {
                 // Of an unusual shape, or it would be in the slot; it may be wrong all the same.
                 Some(From::Data(data)) => link.data(DataFrame::from(data)),
-                Some(From::Announce(part)) => {
-                    let kib = u32::try_from(part.part.len().div_ceil(1024)).unwrap_or(u32::MAX).max(1);
-                    let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(kib) else {
-                        let reason = format!("announcements of {} MiB wait here already", ANNOUNCED_KIB_MAX >> 10);
-                        return End { reason, retry: true };
-                    };
-                    match assemble(&mut assemblies, part, room) {
-                        Ok(None) => {}
-                        Ok(Some(whole)) => {
-                            if ranks == 0 {
-                                ranks = self.ranks_of(job).await;
-                            }
-                            if let Err(reason) = self.announce(whole, link, job, ranks).await {
-                                return broken(reason);
-                            }
+                Some(From::Announce(part)) => match arriving.part(part) {
+                    Ok(None) => {}
+                    Ok(Some(whole)) => {
+                        if ranks == 0 {
+                            ranks = self.ranks_of(job).await;
                         }
-                        Err(reason) => return broken(reason),
+                        if let Err(reason) = self.announce(whole, link, job, ranks).await {
+                            return broken(reason);
+                        }
                     }
-                }
+                    Err(reason) => return broken(reason),
+                },
+                Some(From::Retract(v1::Retract { announce_id })) => arriving.forget(announce_id),
                 Some(From::FetchFailed(failed)) => link.failed(failed),
                 Some(From::Withdraw(withdraw)) => {
                     let Ok(label) = withdraw.label.parse() else {
@@ -370,13 +379,20 @@ impl Service {
                     link.send(To::Heartbeat(v1::Heartbeat { at_rest: false, clock_ns: 0 }));
                     let _ = self.hub.try_send(HubEvent::Heard { session: link.session });
                 }
-                Some(From::Looked(looked)) => {
-                    let event = HubEvent::Looked { session: link.session, leaving: looked.leaving };
-                    let _ = self.hub.send(event).await;
-                }
+                Some(From::Looked(said)) => looked = Some(said),
                 Some(From::Hello(_)) => return broken("a second Hello".into()),
                 None => return broken("a message of a kind that this version does not know".into()),
             }
+            if arriving.is_empty() {
+                self.tell_looked(&mut looked, link).await;
+            }
+        }
+    }
+
+    /// Tells the hub that the agent has looked, once all that the agent announced before is there.
+    async fn tell_looked(&self, looked: &mut Option<v1::Looked>, link: &AgentLink) {
+        if let Some(v1::Looked { leaving }) = looked.take() {
+            let _ = self.hub.send(HubEvent::Looked { session: link.session, leaving }).await;
         }
     }
 
@@ -395,67 +411,19 @@ impl Service {
 
     async fn announce(&self, whole: Assembly, link: &Arc<AgentLink>, job: &JobId, ranks: u32) -> Result<(), String> {
         let Assembly { announce_id, label, rank, bytes, room, .. } = whole;
-        let parsed = tokio::task::spawn_blocking(move || files_of(bytes.freeze(), rank)).await;
-        let parsed = parsed.map_err(|_| "reading an announcement failed".to_owned())??;
-        let (files, room) = (Arc::new(parsed.files), room.map(Arc::new));
+        // Only fails when the semaphore is closed, which it never is.
+        let reading = Arc::clone(&self.parses).acquire_owned().await;
+        let parsed = tokio::task::spawn_blocking(move || {
+            let _reading = reading;
+            files_of(bytes.freeze(), rank)
+        });
+        let parsed = parsed.await.map_err(|_| "reading an announcement failed".to_owned())??;
+        let (files, room) = (Arc::new(parsed.files), Some(Arc::new(room)));
         let Parsed { written_unix_ns, changed_clock_ns, .. } = parsed;
         let link = Arc::clone(link);
         let announced = Announced { link, announce_id, files, written_unix_ns, changed_clock_ns, room };
         let event = HubEvent::Announced { announced, job: job.clone(), ranks, label, rank };
         self.hub.send(event).await.map_err(|_| "the aggregator is shutting down".to_owned())
-    }
-}
-
-/// An announcement whose parts are arriving.
-struct Assembly {
-    announce_id: u64,
-    label: CheckpointId,
-    rank: Rank,
-    total_bytes: u64,
-    bytes: BytesMut,
-    /// What its bytes take of [`ANNOUNCED_KIB_MAX`].
-    room: Option<OwnedSemaphorePermit>,
-}
-
-/// Adds a part, with its room; gives the whole once it is there.
-fn assemble(
-    assemblies: &mut HashMap<u64, Assembly>,
-    part: v1::AnnouncePart,
-    room: OwnedSemaphorePermit,
-) -> Result<Option<Assembly>, String> {
-    if part.offset == 0 {
-        if part.total_bytes > ANNOUNCEMENT_BYTES_MAX {
-            return Err(format!(
-                "an announcement of {} bytes; at most {ANNOUNCEMENT_BYTES_MAX} are allowed",
-                part.total_bytes
-            ));
-        }
-        if assemblies.len() >= ASSEMBLIES_MAX {
-            return Err(format!("more than {ASSEMBLIES_MAX} announcements at a time"));
-        }
-        let label = part.label.parse().map_err(|error| format!("a checkpoint's name is refused: {error}"))?;
-        let (announce_id, rank, total_bytes) = (part.announce_id, Rank(part.rank), part.total_bytes);
-        let (bytes, room) = (BytesMut::new(), None);
-        assemblies.insert(announce_id, Assembly { announce_id, label, rank, total_bytes, bytes, room });
-    }
-    let Some(assembly) = assemblies.get_mut(&part.announce_id) else {
-        return Err(format!("a later part of announcement {}, whose first is missing", part.announce_id));
-    };
-    let have = assembly.bytes.len() as u64;
-    if part.offset != have || have + part.part.len() as u64 > assembly.total_bytes {
-        return Err(format!(
-            "a part at {} of announcement {}, where {have} bytes were there",
-            part.offset, part.announce_id
-        ));
-    }
-    assembly.bytes.extend_from_slice(&part.part);
-    match &mut assembly.room {
-        None => assembly.room = Some(room),
-        Some(there) => there.merge(room),
-    }
-    match assembly.bytes.len() as u64 == assembly.total_bytes {
-        true => Ok(assemblies.remove(&part.announce_id)),
-        false => Ok(None),
     }
 }
 
@@ -491,45 +459,4 @@ async fn goodbye(out: &mpsc::Sender<Result<v1::ToAgent, Status>>, end: End) {
     tracing::debug!(reason = end.reason, "session ended");
     let message = v1::ToAgent { message: Some(To::Goodbye(v1::Goodbye { reason: end.reason, retry: end.retry })) };
     let _ = out.send_timeout(Ok(message), Duration::from_secs(1)).await;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn part(offset: u64, total_bytes: u64, part: &'static [u8]) -> v1::AnnouncePart {
-        v1::AnnouncePart {
-            announce_id: 1,
-            label: "it_1".into(),
-            rank: 0,
-            total_bytes,
-            offset,
-            part: Bytes::from_static(part),
-            clock_ns: 0,
-        }
-    }
-
-    fn room() -> OwnedSemaphorePermit {
-        static ROOM: std::sync::LazyLock<Arc<Semaphore>> = std::sync::LazyLock::new(|| Arc::new(Semaphore::new(99)));
-        Arc::clone(&ROOM).try_acquire_owned().expect("free")
-    }
-
-    #[test]
-    fn parts_in_order_make_an_announcement() {
-        let mut open = HashMap::new();
-        assert!(assemble(&mut open, part(0, 5, b"abc"), room()).expect("first").is_none());
-        let whole = assemble(&mut open, part(3, 5, b"de"), room()).expect("second").expect("whole");
-        assert_eq!(&whole.bytes[..], b"abcde");
-        assert!(open.is_empty());
-    }
-
-    #[test]
-    fn parts_that_lie_about_their_length_or_place_are_refused() {
-        assert!(assemble(&mut HashMap::new(), part(3, 5, b"de"), room()).is_err(), "the first is missing");
-        assert!(assemble(&mut HashMap::new(), part(0, ANNOUNCEMENT_BYTES_MAX + 1, b""), room()).is_err(), "too long");
-        assert!(assemble(&mut HashMap::new(), part(0, 2, b"abc"), room()).is_err(), "longer than it says");
-        let mut open = HashMap::new();
-        assert!(assemble(&mut open, part(0, 5, b"abc"), room()).is_ok());
-        assert!(assemble(&mut open, part(4, 5, b"e"), room()).is_err(), "a gap");
-    }
 }

@@ -230,6 +230,19 @@ impl Peer {
         announce_id
     }
 
+    /// An encoded announcement of one file of a rank.
+    fn encoded(&self, rank: u32, bytes: &[u8]) -> Vec<u8> {
+        let files = vec![file_to_wire(&file(rank, bytes, 1))];
+        v1::Announcement { files, written_unix_ns: 1, changed_clock_ns: 0 }.encode_to_vec()
+    }
+
+    async fn part(&self, label: &str, announce_id: u64, (offset, total_bytes): (usize, usize), part: &[u8]) {
+        let (label, part) = (label.to_owned(), part.to_vec().into());
+        let (offset, total_bytes) = (offset as u64, total_bytes as u64);
+        let part = v1::AnnouncePart { announce_id, label, rank: 0, total_bytes, offset, part, clock_ns: 0 };
+        self.say(Say::Announce(part)).await;
+    }
+
     /// Answers fetches until something else is said.
     async fn serve(&mut self) -> Hear {
         loop {
@@ -350,6 +363,7 @@ async fn peers_that_break_the_protocol_are_told_and_the_others_are_served() {
         ("a second Hello", Say::Hello(hello("n", 2, 2))),
         ("at most", part(1 << 40, 0, b"x")),
         ("first is missing", part(9, 4, b"x")),
+        ("which has 2", part(2, 0, b"xyz")),
         ("does not parse", part(7, 0, b"garbage")),
         ("without files", part(0, 0, b"")),
         ("name is refused", Say::Withdraw(v1::Withdraw { label: "../x".into(), rank: 0, reason: String::new() })),
@@ -367,6 +381,7 @@ async fn peers_that_break_the_protocol_are_told_and_the_others_are_served() {
     odd.say(Say::Data(v1::Data { fetch_id: 77, offset: 5, bytes: vec![1].into() })).await;
     odd.say(Say::FetchFailed(v1::FetchFailed { fetch_id: 78, reason: "?".into(), changed: true })).await;
     odd.say(part(100, 0, b"half")).await;
+    assert!(matches!(odd.hear().await, Hear::Room(v1::Room { announce_id: 9 })), "all of its parts are asked for");
     odd.announce("it_9", 5, &saved(5, 1), 0).await;
     assert!(odd.abandoned().await.reason.contains("NOT SAVED: ranks = 2"));
     odd.say(Say::Withdraw(v1::Withdraw { label: "x".repeat(3 << 20), rank: 0, reason: String::new() })).await;
@@ -377,6 +392,29 @@ async fn peers_that_break_the_protocol_are_told_and_the_others_are_served() {
     let (a, b) = tokio::join!(good.committed(), second.committed());
     assert_eq!((a.checkpoint.as_str(), b.checkpoint.as_str()), ("it_1", "it_1"));
     assert!(a.all_groups);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_draining_aggregator_waits_for_announcements_that_an_agent_offered_before_it_had_looked() {
+    let (site, mut peer) = alone(config(1)).await;
+    let whole = peer.encoded(0, &saved(0, 1));
+    peer.part("it_1", 1, (0, whole.len()), b"").await;
+    let Hear::Room(room) = peer.hear().await else { panic!("not asked for") };
+    let Site { aggregator, store } = site;
+    let drained = tokio::spawn(aggregator.drain(std::time::Instant::now() + DEADLINE));
+    assert!(matches!(peer.hear().await, Hear::Look(_)));
+    peer.say(Say::Looked(v1::Looked { leaving: true })).await;
+    // Messages are read in order, so what the aggregator answers shows that it has heard this.
+    peer.say(Say::Heartbeat(v1::Heartbeat::default())).await;
+    let answer = peer.from.message().await.ok().flatten().and_then(|answer| answer.message);
+    assert!(matches!(answer, Some(Hear::Heartbeat(_))), "{answer:?}");
+    let (first, second) = whole.split_at(whole.len() / 2);
+    peer.part("it_1", room.announce_id, (0, whole.len()), first).await;
+    peer.part("it_1", room.announce_id, (first.len(), whole.len()), second).await;
+    peer.files.insert(room.announce_id, saved(0, 1));
+    assert_eq!(peer.committed().await.checkpoint, "it_1");
+    assert!(drained.await.expect("no panic").uncommitted.is_empty());
+    assert!(manifest::read_manifest(&store, &job(), &"it_1".parse().expect("valid"), GroupId(0)).is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -135,6 +135,7 @@ impl Agent {
             ready: VecDeque::new(),
             capturing: BTreeSet::new(),
             held: BTreeMap::new(),
+            whole: BTreeSet::new(),
             again: Vec::new(),
             to_delete: VecDeque::new(),
             next_announce: 1,
@@ -200,6 +201,8 @@ struct Core {
     /// What is being captured; few at a time, so that the application keeps its processors.
     capturing: BTreeSet<RankKey>,
     held: BTreeMap<RankKey, HeldRank>,
+    /// Ranks of [`Core::ready`] whose files are announced whole, since the aggregator had no room for more.
+    whole: BTreeSet<RankKey>,
     /// Given up for a passing reason; ready again at that time.
     again: Vec<(tokio::time::Instant, ReadyRank)>,
     /// Files of committed checkpoints that wait until their checkpoint exists, all groups included.
@@ -322,7 +325,10 @@ impl Core {
 
     fn start_capture(&mut self, ready: ReadyRank) {
         let link = self.link_of(ready.rank);
-        let mode = self.links[link].mode.unwrap_or(CaptureMode::Apart);
+        let mut mode = self.links[link].mode.unwrap_or(CaptureMode::Apart);
+        if self.whole.remove(&(ready.checkpoint.clone(), ready.rank)) {
+            mode = CaptureMode::Whole;
+        }
         self.capturing.insert((ready.checkpoint.clone(), ready.rank));
         let announce_id = self.next_announce;
         self.next_announce += 1;
@@ -392,10 +398,18 @@ impl Core {
             News::Committed { announce_id, label, rank, checkpoint, exists } => {
                 self.committed(announce_id, (label, rank), checkpoint, exists)
             }
-            News::Abandoned { announce_id, label, rank, reason, retry } => {
-                tracing::warn!(checkpoint = %label, rank = rank.0, reason, retry, "the aggregator gave it up");
+            News::Abandoned { announce_id, label, rank, reason, retry, whole } => {
+                tracing::warn!(checkpoint = %label, rank = rank.0, reason, retry, whole, "the aggregator gave it up");
                 let key = (label, rank);
                 match self.answered(announce_id, &key) {
+                    // At once; if the whole files have no room either, as after any other passing reason.
+                    Some(held) if whole && held.mode != CaptureMode::Whole => {
+                        if self.whole.len() >= HELD_MAX {
+                            self.whole.pop_first();
+                        }
+                        self.whole.insert(key);
+                        self.ready.push_back(held.ready);
+                    }
                     Some(held) if retry => {
                         let at = self.ending.again_at(key, reason);
                         self.again.push((at, held.ready));

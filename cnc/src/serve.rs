@@ -14,8 +14,8 @@ use mcr_proto::v1::aggregator_client::AggregatorClient;
 use mcr_proto::v1::from_agent::Message as From;
 use mcr_proto::v1::to_agent::Message as To;
 use mcr_proto::{
-    FETCH_BYTES_MAX, FRAME_BYTES, HEARTBEAT_SECONDS, KEEPALIVE_RETRIES, KEEPALIVE_SECONDS, MESSAGE_BYTES_MAX,
-    SILENCE_SECONDS, SOFTWARE, WIRE_VERSION, v1,
+    ANNOUNCED_AT_ONCE_BYTES, FETCH_BYTES_MAX, FRAME_BYTES, HEARTBEAT_SECONDS, KEEPALIVE_RETRIES, KEEPALIVE_SECONDS,
+    MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, WIRE_VERSION, v1,
 };
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use std::collections::BTreeMap;
@@ -94,6 +94,8 @@ pub enum News {
         reason: String,
         /// Announcing it again later may help.
         retry: bool,
+        /// The announcement is too long: the rank's files are to be announced whole.
+        whole: bool,
     },
     /// A file is not what was announced.
     Changed {
@@ -349,7 +351,7 @@ async fn run_session(
         Err(_) => return Ended::Failed("the aggregator did not answer Hello".into()),
     }
     for held in kept.held.values() {
-        if let Err(reason) = announce(&out, held).await {
+        if let Err(reason) = offer(&out, held).await {
             return Ended::Left(reason);
         }
     }
@@ -384,7 +386,7 @@ async fn run_session(
                             heard = tokio::time::Instant::now();
                             heartbeat.reset();
                         }
-                        announce(&out, &h).await
+                        offer(&out, &h).await
                     }
                     Some(Order::Forget { announce_id, withdraw }) => {
                         let forgotten = kept.held.remove(&announce_id);
@@ -417,6 +419,15 @@ async fn run_session(
                     Some(To::Fetch(fetch)) => {
                         let held = kept.held.get(&fetch.announce_id).cloned();
                         tokio::spawn(answer(fetch, held, Arc::clone(&sender), news.clone()));
+                    }
+                    Some(To::Room(v1::Room { announce_id })) => {
+                        let sent = match kept.held.get(&announce_id) {
+                            Some(held) => announce(&out, held).await,
+                            None => send(&out, From::Retract(v1::Retract { announce_id })).await,
+                        };
+                        if let Err(reason) = sent {
+                            return Ended::Left(reason);
+                        }
                     }
                     Some(To::Look(_)) => {
                         if news.send(News::Look { link: options.link }).await.is_err() {
@@ -465,12 +476,24 @@ fn news_of(message: To) -> Result<Option<News>, String> {
             let (label, checkpoint) = (parse(label)?, parse(checkpoint)?);
             Ok(Some(News::Committed { announce_id, label, rank: Rank(rank), checkpoint, exists: all_groups }))
         }
-        To::Abandoned(v1::Abandoned { label, rank, reason, retry, announce_id }) => {
-            Ok(Some(News::Abandoned { announce_id, label: parse(label)?, rank: Rank(rank), reason, retry }))
+        To::Abandoned(v1::Abandoned { label, rank, reason, retry, announce_id, whole }) => {
+            Ok(Some(News::Abandoned { announce_id, label: parse(label)?, rank: Rank(rank), reason, retry, whole }))
         }
         To::Heartbeat(_) => Ok(None),
-        To::Welcome(_) | To::Fetch(_) | To::Goodbye(_) | To::Look(_) => Ok(None),
+        To::Welcome(_) | To::Fetch(_) | To::Goodbye(_) | To::Look(_) | To::Room(_) => Ok(None),
     }
+}
+
+/// Sends a short announcement, and of a longer one its length: the aggregator asks for it once there is room.
+async fn offer(out: &Out, held: &Held) -> Result<(), String> {
+    let total_bytes = held.announcement.len();
+    if total_bytes <= ANNOUNCED_AT_ONCE_BYTES {
+        return announce(out, held).await;
+    }
+    let (announce_id, label, rank) = (held.announce_id, held.label.to_string(), held.rank.0);
+    let (total_bytes, clock_ns) = (total_bytes as u64, steady_ns());
+    let part = v1::AnnouncePart { announce_id, label, rank, total_bytes, clock_ns, ..Default::default() };
+    send(out, From::Announce(part)).await
 }
 
 async fn announce(out: &Out, held: &Held) -> Result<(), String> {

@@ -21,6 +21,8 @@ pub const FRAME_BYTES: usize = 1 << 20;
 pub const FRAME_BYTES_MIN: usize = 16 << 10;
 /// Payload of an HTTP/2 frame that an aggregator takes, in bytes. Larger ones cost less each, but are gathered first.
 pub const HTTP_FRAME_BYTES: u32 = 32 << 10;
+/// An encoded announcement of at most so many bytes is sent at once; a longer one once the aggregator has room for it.
+pub const ANNOUNCED_AT_ONCE_BYTES: usize = 64 << 10;
 /// The largest encoded announcement of one rank, in bytes.
 pub const ANNOUNCEMENT_BYTES_MAX: u64 = 256 << 20;
 /// Raw bytes that one fetch may ask for.

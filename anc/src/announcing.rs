@@ -1,0 +1,301 @@
+//! Announcements that arrive in a session: each waits for its turn in the budget, and only then comes in parts.
+//!
+//! The first message of an announcement says how long it is. A short one is in that message; it is taken if there is
+//! room, and else forgotten. Once there is room for the others, one after the other, the agent is asked for all of
+//! their parts. An announcement that finds no room in time is given back, and the agent announces the rank's files
+//! whole, which takes few bytes.
+
+use crate::budget::{Budget, Lease};
+use bytes::BytesMut;
+use mcr_proto::{ANNOUNCEMENT_BYTES_MAX, SILENCE_SECONDS, v1};
+use mcrengine::ids::{CheckpointId, Rank};
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Announcements of one agent that may be half received at a time.
+const ASSEMBLIES_MAX: usize = 4;
+/// Announcements of one agent that may wait for their turn: as many as an agent holds.
+const OFFERS_MAX: usize = 4096;
+/// An announcement waits for its turn this long; then its rank's files are to be announced whole.
+const TURN_MAX: Duration = Duration::from_secs(30);
+/// Bytes in memory for each byte of an announcement, once it is read: 3 for the headers of small variables, and what is
+/// beside them.
+const MEMORY_PER_BYTE: u64 = 4;
+
+/// An announcement whose length is known.
+#[derive(Debug)]
+struct Offer {
+    announce_id: u64,
+    label: CheckpointId,
+    rank: Rank,
+    total_bytes: u64,
+}
+
+/// An announcement whose parts are arriving, or have arrived.
+pub(crate) struct Assembly {
+    pub announce_id: u64,
+    pub label: CheckpointId,
+    pub rank: Rank,
+    pub total_bytes: u64,
+    pub bytes: BytesMut,
+    /// What it takes of the budget.
+    pub room: Lease,
+    /// When its last part came, or was asked for.
+    heard: Instant,
+}
+
+/// The announcement whose turn is next.
+struct Turn {
+    offer: Offer,
+    until: Instant,
+    room: Pin<Box<dyn Future<Output = Option<Lease>> + Send>>,
+}
+
+/// What came of waiting for a turn.
+#[derive(Debug)]
+pub(crate) enum Turned {
+    /// There is room; the agent is to send all parts of this announcement.
+    Send(v1::Room),
+    /// There was none in time, or can be none.
+    GivenBack(v1::Abandoned),
+}
+
+/// The announcements of one session that are under way.
+pub(crate) struct Arriving {
+    budget: Arc<Budget>,
+    turn_max: Duration,
+    offers: VecDeque<Offer>,
+    turn: Option<Turn>,
+    open: HashMap<u64, Assembly>,
+}
+
+fn memory_of(total_bytes: u64) -> u64 {
+    total_bytes * MEMORY_PER_BYTE
+}
+
+impl Arriving {
+    pub fn new(budget: Arc<Budget>) -> Self {
+        Self { budget, turn_max: TURN_MAX, offers: VecDeque::new(), turn: None, open: HashMap::new() }
+    }
+
+    /// Whether none is under way.
+    pub fn is_empty(&self) -> bool {
+        self.offers.is_empty() && self.turn.is_none() && self.open.is_empty()
+    }
+
+    /// Takes a part; gives the whole once it is there. An error is a breach of the protocol.
+    pub fn part(&mut self, part: v1::AnnouncePart) -> Result<Option<Assembly>, String> {
+        let announce_id = part.announce_id;
+        if part.offset == 0 && !self.open.contains_key(&announce_id) {
+            return self.first(part);
+        }
+        let Some(assembly) = self.open.get_mut(&announce_id) else {
+            return Err(format!(
+                "a later part of announcement {announce_id}, whose first is missing or has no room yet"
+            ));
+        };
+        let have = assembly.bytes.len() as u64;
+        if part.offset != have || have + part.part.len() as u64 > assembly.total_bytes {
+            return Err(format!(
+                "a part at {} of announcement {announce_id}, where {have} bytes were there",
+                part.offset
+            ));
+        }
+        assembly.bytes.extend_from_slice(&part.part);
+        assembly.heard = Instant::now();
+        match assembly.bytes.len() as u64 == assembly.total_bytes {
+            true => Ok(self.open.remove(&announce_id)),
+            false => Ok(None),
+        }
+    }
+
+    fn first(&mut self, part: v1::AnnouncePart) -> Result<Option<Assembly>, String> {
+        let v1::AnnouncePart { announce_id, label, rank, total_bytes, part, .. } = part;
+        if total_bytes > ANNOUNCEMENT_BYTES_MAX {
+            return Err(format!(
+                "an announcement of {total_bytes} bytes; at most {ANNOUNCEMENT_BYTES_MAX} are allowed"
+            ));
+        }
+        let bytes = part.len() as u64;
+        if bytes > total_bytes {
+            return Err(format!("{bytes} bytes of announcement {announce_id}, which has {total_bytes}"));
+        }
+        if self.offers.len() >= OFFERS_MAX {
+            return Err(format!("more than {OFFERS_MAX} announcements at a time"));
+        }
+        let label = label.parse().map_err(|error| format!("a checkpoint's name is refused: {error}"))?;
+        let offer = Offer { announce_id, label, rank: Rank(rank), total_bytes };
+        let is_first = self.offers.is_empty() && self.turn.is_none();
+        let at_once = || self.budget.announce_at_once(memory_of(total_bytes));
+        match (is_first && bytes == total_bytes).then(at_once).flatten() {
+            Some(room) => {
+                let mut whole = Assembly::of(offer, room);
+                whole.bytes.extend_from_slice(&part);
+                Ok(Some(whole))
+            }
+            None => {
+                self.offers.push_back(offer);
+                Ok(None)
+            }
+        }
+    }
+
+    /// The agent does not hold an announcement any more.
+    pub fn forget(&mut self, announce_id: u64) {
+        self.open.remove(&announce_id);
+        self.offers.retain(|offer| offer.announce_id != announce_id);
+        self.turn.take_if(|turn| turn.offer.announce_id == announce_id);
+    }
+
+    /// Waits until the next announcement has its turn, or does not get one in time; for ever where none waits. May be
+    /// given up at any time.
+    pub async fn turn(&mut self) -> Turned {
+        if self.turn.is_none()
+            && self.open.len() < ASSEMBLIES_MAX
+            && let Some(offer) = self.offers.pop_front()
+        {
+            let (budget, bytes) = (Arc::clone(&self.budget), memory_of(offer.total_bytes));
+            let room = Box::pin(async move { budget.announce(bytes).await });
+            self.turn = Some(Turn { offer, until: Instant::now() + self.turn_max, room });
+        }
+        let room = match &mut self.turn {
+            Some(turn) => tokio::time::timeout_at(turn.until, &mut turn.room).await,
+            None => std::future::pending().await,
+        };
+        let Some(Turn { offer, .. }) = self.turn.take() else { return std::future::pending().await };
+        match room {
+            Ok(Some(room)) => {
+                let announce_id = offer.announce_id;
+                self.open.insert(announce_id, Assembly::of(offer, room));
+                Turned::Send(v1::Room { announce_id })
+            }
+            Ok(None) => Turned::GivenBack(self.given_back(offer, true)),
+            Err(_) => Turned::GivenBack(self.given_back(offer, false)),
+        }
+    }
+
+    fn given_back(&self, offer: Offer, never_fits: bool) -> v1::Abandoned {
+        let Offer { announce_id, label, rank, total_bytes } = offer;
+        let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+        let (needed, held, most) =
+            (memory_of(total_bytes), self.budget.announced_bytes(), self.budget.announcement_max());
+        let wanted = if never_fits { needed } else { needed + held };
+        // Announcements have seven sixteenths of the budget.
+        let wanted_mib = (wanted.saturating_mul(16) / 7).div_ceil(1 << 20);
+        let budget_mib = self.budget.total_bytes() >> 20;
+        let wait_s = self.turn_max.as_secs();
+        let why = match never_fits {
+            true => format!("which never fits: all announcements together may take {}", mib(most)),
+            false => format!("and there was no room within {wait_s} s: others take {} of {}", mib(held), mib(most)),
+        };
+        let reason = format!(
+            "the announcement of rank {} takes {}, {why}, 7/16 of budget-mib = {budget_mib}; the agent is to take its files \
+             whole, which compresses less; raise the aggregator's budget-mib to {wanted_mib} or more",
+            rank.0,
+            mib(needed),
+        );
+        v1::Abandoned { label: label.to_string(), rank: rank.0, reason, retry: true, announce_id, whole: true }
+    }
+
+    /// Why the session is to end at this time: parts were asked for, and do not come.
+    pub fn stalled(&self, now: Instant) -> Option<String> {
+        let is_late = |a: &&Assembly| now.duration_since(a.heard) > Duration::from_secs(SILENCE_SECONDS);
+        self.open.values().find(is_late).map(|late| {
+            let (have, all) = (late.bytes.len(), late.total_bytes);
+            format!(
+                "{have} of {all} bytes of the announcement of rank {}, and no more for {SILENCE_SECONDS} s",
+                late.rank.0
+            )
+        })
+    }
+
+    /// Whether parts are awaited that were asked for.
+    pub fn awaits_parts(&self) -> bool {
+        !self.open.is_empty()
+    }
+}
+
+impl Assembly {
+    fn of(offer: Offer, room: Lease) -> Self {
+        let Offer { announce_id, label, rank, total_bytes } = offer;
+        // What was leased is more than this.
+        let bytes = BytesMut::with_capacity(usize::try_from(total_bytes).unwrap_or(0));
+        Self { announce_id, label, rank, total_bytes, bytes, room, heard: Instant::now() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn part(announce_id: u64, offset: u64, total_bytes: u64, part: &'static [u8]) -> v1::AnnouncePart {
+        let (label, part) = ("it_1".into(), Bytes::from_static(part));
+        v1::AnnouncePart { announce_id, label, rank: 0, total_bytes, offset, part, clock_ns: 0 }
+    }
+
+    fn arriving() -> Arriving {
+        Arriving::new(Budget::new(1 << 20))
+    }
+
+    #[tokio::test]
+    async fn parts_that_were_asked_for_make_an_announcement_and_give_back_its_room() {
+        let mut arriving = arriving();
+        assert!(arriving.part(part(1, 0, 5, b"")).expect("an offer").is_none());
+        assert!(matches!(arriving.turn().await, Turned::Send(v1::Room { announce_id: 1 })));
+        assert!(arriving.part(part(1, 0, 5, b"abc")).expect("first").is_none());
+        let whole = arriving.part(part(1, 3, 5, b"de")).expect("second").expect("whole");
+        assert_eq!(&whole.bytes[..], b"abcde");
+        assert!(arriving.is_empty());
+        assert_eq!(arriving.budget.announced_bytes(), 20);
+        drop(whole);
+        assert_eq!(arriving.budget.announced_bytes(), 0);
+    }
+
+    #[tokio::test]
+    async fn parts_that_lie_about_their_length_or_place_are_refused() {
+        assert!(arriving().part(part(1, 3, 5, b"de")).is_err(), "the first is missing");
+        assert!(arriving().part(part(1, 0, ANNOUNCEMENT_BYTES_MAX + 1, b"")).is_err(), "too long");
+        assert!(arriving().part(part(1, 0, 2, b"abc")).is_err(), "longer than it says");
+        let mut arriving = arriving();
+        assert!(arriving.part(part(1, 0, 5, b"abc")).is_ok());
+        assert!(arriving.part(part(1, 3, 5, b"de")).is_err(), "nobody asked for it yet");
+        assert!(matches!(arriving.turn().await, Turned::Send(_)));
+        assert!(arriving.part(part(1, 0, 5, b"abc")).is_ok());
+        assert!(arriving.part(part(1, 4, 5, b"e")).is_err(), "a gap");
+    }
+
+    #[tokio::test]
+    async fn one_without_room_in_time_or_at_all_is_given_back_with_the_budget_that_it_needs() {
+        let budget = Budget::new(16 << 20);
+        let held = budget.announce(6 << 20).await.expect("fits");
+        let mut arriving = Arriving { turn_max: Duration::from_millis(10), ..Arriving::new(Arc::clone(&budget)) };
+        for (id, mib) in [(1, 40), (2, 1), (3, 1)] {
+            assert!(arriving.part(part(id, 0, mib << 20, b"")).expect("an offer").is_none());
+        }
+        let Turned::GivenBack(never) = arriving.turn().await else { panic!("40 MiB have no room") };
+        assert!(never.whole && never.retry && never.reason.contains("budget-mib to 366"), "{}", never.reason);
+        let Turned::GivenBack(late) = arriving.turn().await else { panic!("4 MiB have no room beside 6") };
+        assert!(late.whole && late.reason.contains("others take 6.0 MiB of 7.0 MiB"), "{}", late.reason);
+        drop(held);
+        assert!(matches!(arriving.turn().await, Turned::Send(v1::Room { announce_id: 3 })));
+        assert_eq!(arriving.stalled(Instant::now()), None);
+        let later = Instant::now() + Duration::from_secs(SILENCE_SECONDS + 1);
+        assert!(arriving.stalled(later).is_some_and(|why| why.contains("0 of 1048576 bytes")));
+        arriving.forget(3);
+        assert!(arriving.is_empty() && budget.leased_bytes() == 0);
+    }
+
+    #[tokio::test]
+    async fn a_short_one_waits_behind_those_that_came_before() {
+        let mut arriving = arriving();
+        assert!(arriving.part(part(1, 0, 4, b"")).expect("an offer").is_none());
+        assert!(arriving.part(part(2, 0, 4, b"abcd")).expect("whole, but later").is_none());
+        assert!(matches!(arriving.turn().await, Turned::Send(v1::Room { announce_id: 1 })));
+        assert!(matches!(arriving.turn().await, Turned::Send(v1::Room { announce_id: 2 })));
+        assert!(arriving.part(part(2, 0, 4, b"abcd")).expect("again").is_some());
+    }
+}
