@@ -131,8 +131,8 @@ pub trait MapSource: Send + Sync {
 pub const DATASETS_MAX: usize = 1 << 20;
 /// The most chunks of one file; one with more is opaque. They take 24 bytes each while it is mapped.
 pub const CHUNKS_MAX: usize = 4 << 20;
-/// The most extents of one file, after chunks that follow each other were joined; one with more is opaque. They take some
-/// 100 bytes each until the file is described.
+/// The most extents of one file, after chunks that follow each other were joined; one with more is opaque. They take
+/// some 100 bytes each until the file is described.
 pub const EXTENTS_MAX: usize = 1 << 20;
 
 /// The maps that production uses: the own parser, and where that does not understand the file, the library's process.
@@ -350,15 +350,16 @@ fn chunked(
     [array, stored].into_iter().filter(|v| !v.extents.is_empty())
 }
 
-/// A chunk inflates too much if it has more raw bytes than this for each stored byte. Where all bytes are the same, zlib's stored
-/// bytes give 229 raw ones each at level 1, and up to 1,032 at levels 2 to 9.
+/// A chunk inflates too much if it has more raw bytes than this for each stored byte. Where all bytes are the same,
+/// zlib's stored bytes give 229 raw ones each at level 1, and up to 1,032 at levels 2 to 9.
 const INFLATION_MAX: u64 = 200;
 
 /// The fewest stored bytes of a chunk whose filters are taken off.
 ///
-/// Raw bytes are what coding and restoring cost, and stored bytes are what the application wrote: a file of 2 MB can hold
-/// 2 GiB of zeros. Chunks that inflate too much are therefore kept as they are stored where they hold half of the raw bytes or
-/// more. Where they hold less, all filters are taken off, which at most doubles the cost, and the array stays whole.
+/// Raw bytes are what coding and restoring cost, and stored bytes are what the application wrote: a file of 2 MB can
+/// hold 2 GiB of zeros. Chunks that inflate too much are therefore kept as they are stored where they hold half of the
+/// raw bytes or more. Where they hold less, all filters are taken off, which at most doubles the cost, and the array
+/// stays whole.
 fn least_stored_bytes(chunk_raw_bytes: u64, filters: &[Filter], chunks: &[Chunk]) -> u64 {
     let least = chunk_raw_bytes.div_ceil(INFLATION_MAX);
     let inflated = chunks.iter().filter(|c| c.filter_mask == 0 && (1..least).contains(&c.stored_bytes)).count();
@@ -416,7 +417,8 @@ mod tests {
     #[test]
     fn chunks_that_inflate_too_much_stay_as_they_are_stored_where_they_are_half_of_the_data() {
         let any = DataType { element: ElementType::F64, dims: Vec::new() };
-        // Raw bytes that are taken out of their filters, and stored bytes that are kept, of chunks of so many stored bytes.
+        // Raw bytes that are taken out of their filters, and stored bytes that are kept, of chunks of so many stored
+        // bytes.
         let taken = |pipeline: &[PipelineFilter], stored_bytes: &[u64]| {
             let place = |(nth, &stored_bytes)| Chunk { offset: 100_000 * nth as u64, stored_bytes, filter_mask: 0 };
             let chunks: Vec<_> = stored_bytes.iter().enumerate().map(place).collect();

@@ -1,6 +1,7 @@
 //! End to end: the binary itself, real HDF5 files, real gRPC, real processes killed with SIGKILL.
 
 mod bench;
+mod bounds;
 mod command_line;
 mod companions;
 mod configuration;

@@ -9,7 +9,17 @@ use std::time::{Duration, Instant};
 
 /// The binary under test, with nothing of the caller's environment that changes what it does.
 pub fn mcr() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mcr"));
+    clean(Command::new(env!("CARGO_BIN_EXE_mcr")))
+}
+
+/// The same with a limit of open files.
+pub fn mcr_with_files(most: u32) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -n {most} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_mcr")]);
+    clean(command)
+}
+
+fn clean(mut command: Command) -> Command {
     for name in ["MCR_STORE", "MCR_JOB", "MCR_CONFIG", "MCR_AGGREGATORS", "MCR_LOG", "SLURM_NTASKS", "SLURM_JOB_NTASKS"]
         .into_iter()
         .chain(["MCR_INCARNATION", "SLURM_JOB_ID", "SLURM_RESTART_COUNT"])
@@ -72,10 +82,15 @@ impl Daemon {
 
     /// An aggregator over a store, on a port that the system picks.
     pub fn aggregator(dir: &Path, name: &str, store: &Path, more: &str) -> (Self, String) {
+        Self::aggregator_by(mcr(), dir, name, store, more)
+    }
+
+    /// The same, started by this command.
+    pub fn aggregator_by(mut by: Command, dir: &Path, name: &str, store: &Path, more: &str) -> (Self, String) {
         let config = dir.join(format!("{name}.toml"));
         let text = format!("[anc]\nstore = {store:?}\ncreate = true\nlisten = \"127.0.0.1:0\"\n{more}\n");
         std::fs::write(&config, text).expect("written");
-        let daemon = Self::start(mcr().arg("anc").arg("--config").arg(&config));
+        let daemon = Self::start(by.arg("anc").arg("--config").arg(&config));
         let address = daemon.address();
         (daemon, address)
     }

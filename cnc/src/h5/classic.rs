@@ -1,12 +1,14 @@
 //! The map of a file from its bytes alone, for the part of the format that simulations write.
 //!
 //! Source: HDF5 File Format Specification 3.0, with the library's own decoders where it is silent. Understood are
-//! superblocks 0 to 3, object headers 1 and 2, groups as symbol tables, as compact and as dense links, contiguous data, and
-//! chunks behind each of the six indices. Shared messages in heaps, links longer than 4 KiB and split files are left to the
-//! library ([`H5Error::NotClassic`]). Checksums of metadata are not compared: a wrong map is found out otherwise.
+//! superblocks 0 to 3, object headers 1 and 2, groups as symbol tables, as compact and as dense links, contiguous data,
+//! and chunks behind each of the six indices. Shared messages in heaps, links longer than 4 KiB and split files are
+//! left to the library ([`H5Error::NotClassic`]). Checksums of metadata are not compared: a wrong map is found out
+//! otherwise.
 //!
 //! Bounds: everything that is looked at or copied is paid for, and a file has no more to pay than its length can hold,
-//! so no loop of pointers goes on. B-tree levels must fall; nothing here recurses deeper than those.
+//! so no loop of pointers goes on. B-tree levels must fall; nothing here recurses deeper than those. The links of a file take
+//! at most [`LINKS_BYTES_MAX`] of memory. Metadata is read in the order of its addresses wherever there is much of it.
 
 mod chunks;
 mod dense;
@@ -253,8 +255,8 @@ impl<'a> Parser<'a> {
 
     /// Finds every object that hard links lead to, and then names the datasets as the library does.
     ///
-    /// Objects are read in the order of their addresses, all of one depth after the other. Names have another order, in which
-    /// a large group would be read here and there, one page for each object.
+    /// Objects are read in the order of their addresses, all of one depth after the other. Names have another order, in
+    /// which a large group would be read here and there, one page for each object.
     fn walk(&mut self, root: u64) -> Result<(), H5Error> {
         let mut found = HashMap::from([(root, Node::Known)]);
         let mut depth = vec![root];
@@ -284,7 +286,8 @@ impl<'a> Parser<'a> {
         self.name(root, found)
     }
 
-    /// Names what was found: depth first, in the order of names. An object with several links has the name of the first.
+    /// Names what was found: depth first, in the order of names. An object with several links has the name of the
+    /// first.
     fn name(&mut self, root: u64, mut found: HashMap<u64, Node>) -> Result<(), H5Error> {
         let mut path = String::new();
         // Each group that is open: how long its own path is, and its links that are still to be followed.

@@ -1,0 +1,282 @@
+//! What a daemon takes stays within its bounds, whatever is sent to it: memory, connections, work.
+
+use crate::support::*;
+use mcr_proto::convert::file_to_wire;
+use mcr_proto::v1::aggregator_client::AggregatorClient;
+use mcr_proto::v1::from_agent::Message as Say;
+use mcr_proto::v1::to_agent::Message as Hear;
+use mcr_proto::{ANNOUNCED_AT_ONCE_BYTES, WIRE_VERSION, v1};
+use mcrengine::header::{ElementType, Extent, FileHeader, Role, Shape, VariableHeader};
+use mcrengine::ids::{Digest, FilePath, Rank};
+use mcrengine::units::RawBytes;
+use prost::Message;
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+const LAYOUT: &str = "layout = \"{checkpoint}.rank_{rank}.h5\"\nquiet-ms = 20\ncheckpoint-quiet-ms = 50";
+
+/// A line of what the kernel says of a process, in KiB.
+fn kib(process: u32, what: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("a line of it");
+    line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+/// Processor time that a process has used, in hundredths of a second.
+fn ticks(process: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("it runs");
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    [11, 12].iter().map(|&nth| fields[nth].parse::<u64>().expect("a number")).sum()
+}
+
+/// An agent written by hand.
+struct Peer {
+    out: mpsc::Sender<v1::FromAgent>,
+    from: Streaming<v1::ToAgent>,
+}
+
+impl Peer {
+    async fn connect(address: &str, ranks: u32) -> Self {
+        let mut client = AggregatorClient::connect(format!("http://{address}")).await.expect("it listens");
+        let (out, queue) = mpsc::channel(64);
+        let (job, node) = ("job".into(), "by hand".into());
+        let hello = v1::Hello { version: WIRE_VERSION, node, job, ranks, group_size: ranks, ..Default::default() };
+        let peer = |from| Self { out, from };
+        let session = client.session(ReceiverStream::new(queue)).await.expect("a session");
+        let mut peer = peer(session.into_inner());
+        peer.say(Say::Hello(hello)).await;
+        assert!(matches!(peer.hear().await, Some(Hear::Welcome(_))));
+        peer
+    }
+
+    async fn say(&self, message: Say) {
+        // Whether the aggregator still listens is what it answers.
+        let _ = self.out.send(v1::FromAgent { message: Some(message) }).await;
+    }
+
+    async fn hear(&mut self) -> Option<Hear> {
+        loop {
+            match self.from.message().await.ok().flatten()?.message? {
+                Hear::Heartbeat(_) => {}
+                message => return Some(message),
+            }
+        }
+    }
+
+    async fn part(&self, rank: u32, announce_id: u64, (offset, total_bytes): (usize, usize), part: &[u8]) {
+        let (label, part) = ("it_1".into(), part.to_vec().into());
+        let (offset, total_bytes) = (offset as u64, total_bytes as u64);
+        let part = v1::AnnouncePart { announce_id, label, rank, total_bytes, offset, part, clock_ns: 0 };
+        self.say(Say::Announce(part)).await;
+    }
+}
+
+/// An announcement of one file with so many small variables.
+fn announcement(rank: u32, variables: u64) -> Vec<u8> {
+    let variable = |nth: u64| VariableHeader {
+        role: if nth == 0 { Role::Skeleton } else { Role::Array },
+        path: if nth == 0 { "".into() } else { format!("/state/variable {nth}").into() },
+        element: if nth == 0 { ElementType::Bytes } else { ElementType::F64 },
+        shape: Shape([if nth == 0 { 8 } else { 1 }].into()),
+        chunk: Default::default(),
+        raw_bytes: RawBytes(8),
+        digest: Digest::of(&nth.to_le_bytes()),
+        filters: [].into(),
+        extents: [Extent { offset: 8 * nth, stored_bytes: 8, raw_bytes: 8 }].into(),
+    };
+    let header = FileHeader {
+        path: FilePath::new(format!("rank{rank}").into_bytes()).expect("valid"),
+        rank: Rank(rank),
+        bytes: 8 * variables,
+        mode: 0o644,
+        modified_ns: 1,
+        digest: Digest::of(b"file"),
+        variables: (0..variables).map(variable).collect(),
+    };
+    header.check().expect("a sound header");
+    let files = vec![file_to_wire(&header)];
+    v1::Announcement { files, written_unix_ns: 1, changed_clock_ns: 0 }.encode_to_vec()
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
+
+#[test]
+fn announcements_under_way_stay_within_the_budget_of_an_aggregator_and_others_are_served() {
+    const BUDGET_MIB: u64 = 16;
+    const RANKS: u32 = 64;
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let more = format!("group-size = {RANKS}\nsegment-mib = 1\nbudget-mib = {BUDGET_MIB}");
+    let (aggregator, address) = Daemon::aggregator(dir.path(), "a", &store, &more);
+    let before_kib = kib(aggregator.id(), "VmRSS");
+    let check = |what: &str| {
+        let grown_mib = kib(aggregator.id(), "VmHWM").saturating_sub(before_kib) >> 10;
+        // Messages that are just being read, of all connections, are beside the budget.
+        assert!(grown_mib <= BUDGET_MIB + 32, "{what}: {grown_mib} MiB with a budget of {BUDGET_MIB}");
+        eprintln!("{what}: {grown_mib} MiB with a budget of {BUDGET_MIB}");
+    };
+    runtime().block_on(async {
+        // Peers that send a GiB, whether they are asked for it or not.
+        let part = vec![7; 1 << 20];
+        let mut rude = Vec::new();
+        for _ in 0..32 {
+            let peer = Peer::connect(&address, RANKS).await;
+            for announce_id in 1..=4 {
+                for nth in 0..8 {
+                    peer.part(0, announce_id, (nth << 20, 64 << 20), &part).await;
+                }
+            }
+            rude.push(peer);
+        }
+        let mut heard = Vec::new();
+        for peer in &mut rude {
+            heard.push(tokio::time::timeout(Duration::from_secs(10), peer.hear()).await.ok().flatten());
+        }
+        check("peers that do not wait");
+        // One whose stream was reset has heard nothing. The first thing that the others hear may be that it never fits.
+        for told in heard.into_iter().flatten() {
+            match &told {
+                Hear::Abandoned(told) if told.whole && told.reason.contains("never fits") => {}
+                Hear::Goodbye(told) if told.reason.contains("has no room yet") => {}
+                _ => panic!("{told:?}"),
+            }
+        }
+
+        // Peers that keep to the protocol. One rank is missing, so that the announcements of all others wait for it.
+        let mut polite = Vec::new();
+        for rank in 1..RANKS {
+            let peer = Peer::connect(&address, RANKS).await;
+            let whole = announcement(rank, 4000);
+            assert!(whole.len() > ANNOUNCED_AT_ONCE_BYTES, "{} bytes", whole.len());
+            peer.part(rank, 1, (0, whole.len()), &[]).await;
+            polite.push(tokio::spawn(async move {
+                let mut peer = peer;
+                let told = tokio::time::timeout(Duration::from_secs(5), peer.hear()).await.ok().flatten();
+                if let Some(Hear::Room(_)) = &told {
+                    for (nth, part) in whole.chunks(1 << 16).enumerate() {
+                        peer.part(rank, 1, (nth << 16, whole.len()), part).await;
+                    }
+                }
+                (peer, told)
+            }));
+        }
+        let (mut asked, mut peers) = (0, Vec::new());
+        for task in polite {
+            let (peer, told) = task.await.expect("no panic");
+            match told {
+                Some(Hear::Room(_)) => asked += 1,
+                None => {} // it waits for its turn
+                other => panic!("{other:?}"),
+            }
+            peers.push(peer);
+        }
+        assert!((2..20).contains(&asked), "{asked} peers were asked for their announcements");
+        let status = run_json(mcr().args(["status", "--aggregators", &address]), 0);
+        let leased = status[0]["leased_bytes"].as_u64().expect("a number");
+        assert!((1..=BUDGET_MIB << 20).contains(&leased), "{leased} bytes are leased");
+        check("peers that wait for their turn");
+        drop((rude, peers));
+    });
+    let watch = dir.path().join("run");
+    std::fs::create_dir(&watch).expect("made");
+    let more = format!("ranks = 2\ngroup-size = {RANKS}\n{LAYOUT}");
+    let _agent = Daemon::agent(dir.path(), "n", &watch, &[address], &more);
+    (0..2).for_each(|rank| write_rank(&watch, 7, rank, 20_000));
+    wait_complete(&store, "sim.it_7");
+    check("a checkpoint afterwards");
+}
+
+/// A file of one rank with so many small datasets.
+fn write_many(dir: &Path, step: u32, rank: u32, datasets: usize) {
+    let file = begin_rank(dir, step, rank, 2000);
+    let group = file.create_group("many").expect("created");
+    for nth in 0..datasets {
+        let values = field(step, rank + nth as u32, 4);
+        group.new_dataset_builder().with_data(&values).create(format!("d{nth}").as_str()).expect("written");
+    }
+    file.close().expect("closed");
+}
+
+#[test]
+fn ranks_whose_announcements_never_fit_the_budget_are_saved_with_their_files_whole_and_the_log_says_what_to_raise() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, watch, to) = (dir.path().join("store"), dir.path().join("run"), dir.path().join("back"));
+    std::fs::create_dir(&watch).expect("made");
+    let (_aggregator, address) =
+        Daemon::aggregator(dir.path(), "a", &store, "group-size = 2\nsegment-mib = 1\nbudget-mib = 3");
+    let agent = Daemon::agent(dir.path(), "n", &watch, &[address], &format!("ranks = 2\ngroup-size = 2\n{LAYOUT}"));
+    write_many(&watch, 1, 0, 6000);
+    write_many(&watch, 1, 1, 1500);
+    wait_complete(&store, "sim.it_1");
+    let log = agent.log();
+    assert!(!log.contains("the announcement of rank 1"), "that one fits: {log}");
+    assert!(log.contains("never fits") && log.contains("raise the aggregator's budget-mib to "), "{log}");
+    run(mcr().args(["restart", "--copy", "--store"]).arg(&store).arg("--to").arg(&to), 0);
+    assert_same_files(&contents(&watch), &contents(&to));
+}
+
+#[test]
+fn an_aggregator_out_of_descriptors_serves_who_is_there_rests_and_makes_room_for_who_comes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, watch) = (dir.path().join("store"), dir.path().join("run"));
+    std::fs::create_dir(&watch).expect("made");
+    let (aggregator, address) =
+        Daemon::aggregator_by(mcr_with_files(64), dir.path(), "a", &store, "group-size = 2\nsegment-mib = 1");
+    let more = format!("ranks = 2\ngroup-size = 2\n{LAYOUT}");
+    let _agent = Daemon::agent(dir.path(), "n", &watch, std::slice::from_ref(&address), &more);
+    (0..2).for_each(|rank| write_rank(&watch, 1, rank, 2000));
+    wait_complete(&store, "sim.it_1");
+    // Every other one begins as HTTP/2 does, and none of them calls anything.
+    let idle: Vec<TcpStream> = (0..100)
+        .map(|nth| {
+            let mut stream = TcpStream::connect(&address).expect("the kernel takes it");
+            if nth % 2 == 0 {
+                stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").expect("written");
+            }
+            stream
+        })
+        .collect();
+    aggregator.wait_for_log("no room for more connections");
+    (0..2).for_each(|rank| write_rank(&watch, 2, rank, 2000));
+    wait_complete(&store, "sim.it_2");
+    let used = ticks(aggregator.id());
+    std::thread::sleep(Duration::from_secs(2));
+    let used = ticks(aggregator.id()) - used;
+    assert!(used <= 40, "{used} hundredths of a second of processor time within two seconds of waiting");
+    wait_for("an answer while all the others are there", Duration::from_secs(60), || {
+        let status = mcr().args(["status", "--aggregators", &address]).output().expect("it starts");
+        status.status.success().then_some(())
+    });
+    let lines = aggregator.log().lines().count();
+    assert!(lines < 100, "{lines} lines in the log");
+    drop(idle);
+}
+
+#[test]
+fn a_file_of_zeros_behind_gzip_costs_what_is_stored_and_not_what_it_inflates_to() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (data, store, to) = (dir.path().join("data"), dir.path().join("store"), dir.path().join("back"));
+    std::fs::create_dir(&data).expect("made");
+    {
+        let file = hdf5::File::create(data.join("zeros.h5")).expect("created");
+        let zeros = vec![0u8; 64 << 20];
+        file.new_dataset_builder().deflate(6).chunk(4 << 20).with_data(&zeros).create("x").expect("written");
+    }
+    let stored_bytes = std::fs::metadata(data.join("zeros.h5")).expect("written").len();
+    assert!(stored_bytes < 1 << 20, "{stored_bytes} bytes");
+    for profile in ["raw", "fast"] {
+        let (store, to) = (store.join(profile), to.join(profile));
+        run(mcr().arg("save").arg(&data).args(["--create", "--profile", profile, "--store"]).arg(&store), 0);
+        let kept: usize = contents(&store).values().map(Vec::len).sum();
+        assert!(kept < 1 << 20, "{profile}: {kept} bytes in the store for a file of {stored_bytes}");
+        run(mcr().args(["restart", "--copy", "--store"]).arg(&store).arg("--to").arg(&to), 0);
+        assert_same_files(&contents(&data), &contents(&to));
+    }
+}
