@@ -93,6 +93,7 @@ fn announcement(rank: u32, variables: u64) -> Vec<u8> {
         path: FilePath::new(format!("rank{rank}").into_bytes()).expect("valid"),
         rank: Rank(rank),
         bytes: 8 * variables,
+        kind: Default::default(),
         mode: 0o644,
         modified_ns: 1,
         digest: Digest::of(b"file"),
