@@ -60,7 +60,7 @@ pub(crate) struct Found {
     /// The oldest first.
     pub checkpoints: Vec<Labelled>,
     /// Links, directories and pointer files that travel with each of them.
-    companions: BTreeMap<CheckpointId, Vec<Companion>>,
+    pub companions: BTreeMap<CheckpointId, Vec<Companion>>,
     /// Bytes of the files of all of them.
     pub bytes: u64,
     pub left_out: LeftOut,

@@ -4,6 +4,7 @@
 use crate::support::*;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
@@ -81,7 +82,8 @@ impl Site {
 
     /// Restores into a new directory; which (run, step) each file is of.
     fn restart(&self, more: &[&str], expected: i32) -> (BTreeSet<(u32, u32)>, String) {
-        let to = self.path(&format!("back{}", std::fs::read_dir(self.dir.path()).expect("lists").count()));
+        static BACK: AtomicU32 = AtomicU32::new(0);
+        let to = self.path(&format!("back{}", BACK.fetch_add(1, Ordering::Relaxed)));
         let mut command = mcr();
         command.arg("restart").args(["--job", "job"]).arg("--store").arg(self.store()).arg("--to").arg(&to).args(more);
         let output = run(&mut command, expected);

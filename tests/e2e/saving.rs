@@ -174,7 +174,10 @@ fn what_is_left_out_is_counted_in_the_last_line_and_the_exit_code_says_partly() 
     std::os::unix::fs::symlink("notes", site.data().join("link")).expect("linked");
     let (out, err) = site.save(&[], 4);
     assert!(err.contains("notes: it belongs to no checkpoint"), "{err}");
-    assert!(last_line(&out).contains("; 2 paths left out (first: link: it is a symbolic link)"), "{out}");
+    assert!(
+        last_line(&out).contains("; 2 paths left out (first: link: it is a symbolic link that leads to no checkpoint)"),
+        "{out}"
+    );
     let report = run_json(&mut site.command(), 4);
     assert_eq!((&report["outcome"], &report["left_out"]["count"]), (&"partly".into(), &2.into()), "{report}");
     // The user said which files; the others are told of, and are no surprise.
@@ -400,19 +403,19 @@ fn names_never_reach_the_terminal_raw_and_different_ones_are_shown_differently()
         site.write(std::ffi::OsStr::from_bytes(name), b"x");
     }
     std::os::unix::fs::symlink("x", site.data().join("li\x1b[1mnk")).expect("linked");
-    let (out, err) = site.save(&[], 4);
+    let (out, err) = site.save(&[], 0);
     let shown = said(&run(mcr().args(["show", "--files", "--store"]).arg(site.store()), 0));
     for text in [&out, &err, &shown.0, &shown.1] {
         assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
     }
     let lines: Vec<&str> = shown.0.lines().filter_map(|line| line.split_whitespace().next()).collect();
-    for name in [r"a\xff", r"a\xfe", r"n\x0al", r"\x1b[31mred"] {
+    for name in [r"a\xff", r"a\xfe", r"n\x0al", r"\x1b[31mred", r"li\x1b[1mnk"] {
         assert!(lines.contains(&name), "{name}: {lines:?}");
     }
     let report = run_json(mcr().args(["show", "--files", "--store"]).arg(site.store()), 0);
     let paths: std::collections::BTreeSet<String> =
         report["files"].as_array().expect("files").iter().map(|file| file["path"].to_string()).collect();
-    assert_eq!(paths.len(), 4, "{paths:?}");
+    assert_eq!(paths.len(), 5, "{paths:?}");
 }
 
 #[test]

@@ -4,7 +4,8 @@ use crate::args::BenchInput;
 use crate::output::{name_of, tell};
 use crate::save::{Found, find_checkpoints, missing_ranks, nothing_found};
 use anyhow::{Context, bail};
-use mcr_cnc::capture::{CaptureMode, Verdicts, capture_keeping};
+use mcr_cnc::capture::{CaptureMode, Image, Verdicts, capture_keeping};
+use mcr_cnc::companions::{Companion, mark_hard_links};
 use mcr_cnc::fingerprint::Fingerprint;
 use mcr_cnc::h5::Maps;
 use mcrengine::header::FileHeader;
@@ -12,7 +13,7 @@ use mcrengine::ids::{CheckpointId, FilePath, Grouping, RANKS_MAX, Rank};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// When no further work is begun. What is under way is finished: a segment, or the reading of a file.
@@ -46,6 +47,8 @@ pub struct Checkpoint {
     pub ranks: u32,
     /// By rank, then by path, each with its bytes.
     pub files: Vec<(Rank, FilePath, u64)>,
+    /// Links, directories and pointer files that travel with it, as files of rank 0.
+    companions: Vec<Companion>,
 }
 
 impl Checkpoint {
@@ -61,7 +64,8 @@ pub fn checkpoints(input: &BenchInput) -> anyhow::Result<(PathBuf, Vec<Checkpoin
     if !dir.is_dir() {
         bail!("{} is not a directory; give the directory that holds the checkpoints", name_of(&input.dir));
     }
-    let Found { checkpoints: found, left_out, .. } = find_checkpoints(&dir, &input.layout, input.json, None)?;
+    let Found { checkpoints: found, left_out, mut companions, .. } =
+        find_checkpoints(&dir, &input.layout, input.json, None)?;
     let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);
     let ranks = input.ranks.or_else(|| found.iter().map(|(_, files)| highest(files).saturating_add(1)).max());
     let Some(ranks) = ranks else {
@@ -84,7 +88,8 @@ pub fn checkpoints(input: &BenchInput) -> anyhow::Result<(PathBuf, Vec<Checkpoin
         let missing: Vec<u32> = (0..).zip(&present).filter(|(_, there)| !**there).map(|(rank, _)| rank).collect();
         if missing.is_empty() {
             sized.sort();
-            complete.push(Checkpoint { label, ranks, files: sized });
+            let companions = companions.remove(&label).unwrap_or_default();
+            complete.push(Checkpoint { label, ranks, files: sized, companions });
         } else {
             tell(format!("{label}: {}; left out", missing_ranks(&missing, ranks)));
         }
@@ -137,6 +142,8 @@ pub fn sampled_ranks(bytes_of: &[u64], group_size: u32, sample_bytes: u64) -> Ve
 pub struct Captured {
     pub headers: Vec<FileHeader>,
     pub fingerprints: Vec<Fingerprint>,
+    /// The bytes of those that are not read from files.
+    pub images: Vec<Option<Arc<Image>>>,
     pub ranks: u32,
 }
 
@@ -192,8 +199,25 @@ pub fn capture_ranks(
         return Ok(None);
     }
     done.sort_by_key(|(nth, _)| *nth);
-    let (headers, fingerprints) = done.into_iter().map(|(_, file)| (file.header, file.fingerprint)).unzip();
-    Ok(Some(Captured { headers, fingerprints, ranks: renumbered.len() as u32 })) // ranks are 32 bits wide
+    let mut described: Vec<_> = done.into_iter().map(|(_, file)| (file.header, file.fingerprint, None)).collect();
+    if let Some(&rank) = renumbered.get(&0) {
+        let of_rank = |one: &Companion| (one.header(Rank(rank)), one.fingerprint(), Some(one.image()));
+        described.extend(checkpoint.companions.iter().map(of_rank));
+    }
+    described.sort_by(|(a, ..), (b, ..)| a.rank.cmp(&b.rank).then_with(|| a.path.cmp(&b.path)));
+    mark_hard_links(described.iter_mut().map(|(header, fingerprint, _)| (header, *fingerprint)));
+    let mut captured = Captured {
+        headers: Vec::with_capacity(described.len()),
+        fingerprints: Vec::with_capacity(described.len()),
+        images: Vec::with_capacity(described.len()),
+        ranks: renumbered.len() as u32, // ranks are 32 bits wide
+    };
+    for (header, fingerprint, image) in described {
+        captured.headers.push(header);
+        captured.fingerprints.push(fingerprint);
+        captured.images.push(image);
+    }
+    Ok(Some(captured))
 }
 
 #[cfg(test)]

@@ -132,8 +132,8 @@ impl<'a> Bench<'a> {
     pub fn new(dir: &Path, captured: &'a Captured, threads: usize, budget: &'a Arc<Budget>) -> Self {
         const OPEN_MAX: usize = 256;
         let descriptors = Descriptors::new(OPEN_MAX);
-        let open = (captured.headers.iter().zip(&captured.fingerprints))
-            .map(|(header, fingerprint)| OpenFile::new(dir, header, *fingerprint, &descriptors))
+        let open = (captured.headers.iter().zip(&captured.fingerprints).zip(&captured.images))
+            .map(|((header, print), image)| OpenFile::new(dir, header, *print, &descriptors).with_image(image.clone()))
             .collect();
         Self { captured, open, threads, budget }
     }

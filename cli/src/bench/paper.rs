@@ -39,10 +39,11 @@ pub struct Improvement {
 /// Of the files that are looked at.
 pub fn characteristics(captured: &Captured) -> Characteristics {
     let mut of_ranks = vec![0u64; captured.ranks as usize];
-    let mut table =
-        Characteristics { ranks: captured.ranks, files: captured.headers.len() as u64, ..Default::default() };
+    // What only travels with a checkpoint is not what the paper counts.
+    let files = || captured.headers.iter().filter(|header| !header.kind.is_companion());
+    let mut table = Characteristics { ranks: captured.ranks, files: files().count() as u64, ..Default::default() };
     let mut counts = Vec::with_capacity(captured.headers.len());
-    for FileHeader { rank, bytes, variables, .. } in &captured.headers {
+    for FileHeader { rank, bytes, variables, .. } in files() {
         table.file_bytes += bytes;
         of_ranks[rank.0 as usize] += bytes;
         let mut count = 0;
