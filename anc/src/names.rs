@@ -3,8 +3,8 @@
 //! The directory is listed once, and what was found is remembered. Afterwards a few names are looked up for each question:
 //! an aggregator that takes a name takes the one after the newest, so what others took since follows on what is known. That does
 //! not hold where `prune` removed what others took since. So the directory is listed again where the newest name that is
-//! known is gone, where another incarnation began, and where the list is old: after [`REUSED_AGE_MAX`] for a name that the
-//! application uses again and again, after [`LIST_AGE_MAX`] for a new one. Nothing depends on the times of directories,
+//! known is gone, where another incarnation began, and where the list is old: after `REUSED_AGE_MAX` for a name that the
+//! application uses again and again, after `LIST_AGE_MAX` for a new one. Nothing depends on the times of directories,
 //! which parallel file systems keep badly.
 
 use crate::group::Key;
