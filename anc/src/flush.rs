@@ -186,6 +186,18 @@ pub enum FlushError {
     /// These ranks' files are not of the incarnation and step that is saved now; each with the reason.
     #[error("{}", stale_ranks(.0))]
     Stale(Vec<(Rank, String)>),
+    /// Another aggregator saves a run of the same name.
+    #[error(
+        "two runs have the name {job}: it is saved by {other}, and by {who}, and neither has an identity. Nothing of the second is saved          until the first ends; give it another name (--job), or each an identity of its own (\"incarnation\" in [cnc], MCR_INCARNATION)"
+    )]
+    Held {
+        /// The name.
+        job: JobId,
+        /// This aggregator, for people.
+        who: String,
+        /// The one that was first.
+        other: String,
+    },
     /// A mistake of ours. Nothing was committed.
     #[error("the flush panicked: {0}; report this")]
     Panicked(String),

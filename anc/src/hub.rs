@@ -8,6 +8,7 @@ use crate::drain::{GRACE_MS, InFlight, Uncommitted, Verdict, decide};
 use crate::fetch::{About, AgentLink, Announced, RemoteSource};
 use crate::flush::{Flush, FlushError, FlushOptions, NewestOfGroups, Spare, flush_checkpoint, unpanicked};
 use crate::group::{Effect, Event, Key, Phase, Reason, Times, step};
+use crate::holders::Holders;
 use crate::incarnation::{Claim, Currents, Refused};
 use crate::instance::{Instance, Written, choose_instance, spoil_instance};
 use crate::names::Names;
@@ -198,6 +199,8 @@ pub struct Shared {
     pub newest: NewestOfGroups,
     /// Which names are taken.
     pub names: Names,
+    /// The groups of jobs without identity that this aggregator saves.
+    pub holders: Holders,
 }
 
 impl Gather {
@@ -606,6 +609,7 @@ impl Hub {
         self.beyond.retain(|_, (_, _, of)| *of != session);
         self.conflicts.retain(|_, (a, b, _)| ![*a, *b].contains(&session));
         agent.link.end("its session has ended");
+        self.release(&agent.job);
         let lost: Vec<(Key, Rank)> = (self.gathers.iter())
             .flat_map(|(key, gather)| {
                 let of_session = |a: &Announced| a.link.session == session;
@@ -615,6 +619,18 @@ impl Hub {
             .collect();
         for (key, rank) in lost {
             self.lose(&key, rank, session);
+        }
+    }
+
+    /// Lets other aggregators save a job that has no agents here any more.
+    fn release(&self, job: &JobId) {
+        if self.agents.values().any(|agent| agent.job == *job) || !self.shared.holders.holds(job) {
+            return;
+        }
+        let (shared, job) = (self.shared(), job.clone());
+        let release = move || shared.holders.release(&job);
+        if let Err(error) = std::thread::Builder::new().name("release".into()).spawn(release) {
+            tracing::error!(%error, "no thread to let go of a job");
         }
     }
 
@@ -1029,6 +1045,7 @@ impl Hub {
         for (rank, announced) in next {
             self.announced(announced, key.job.clone(), grouping.ranks(), key.label.clone(), rank);
         }
+        self.release(&key.job); // its last agent may have gone meanwhile
     }
 
     /// Ranks whose files are of another step or incarnation are awaited anew; their agents announce them once they are
@@ -1175,6 +1192,7 @@ impl FlushWork {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let (job, rank_of) = (self.key.job.clone(), |rank: &RankOfFlush| (rank.rank, rank.written_unix_ns / 1_000_000));
         let incarnation = self.incarnation()?;
+        self.hold()?;
         let ranks_ms: Vec<(Rank, i64)> = self.ranks.iter().map(rank_of).collect();
         let newest_ms = ranks_ms.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
         let written = Written {
@@ -1222,6 +1240,21 @@ impl FlushWork {
         // Only for the agents' information; what cannot be read now is found out at the restart.
         let exists = manifest::state(store, &job, &id).is_ok_and(|state| state.is_complete());
         Ok(Flushed { id, manifest, exists, was_there })
+    }
+
+    /// Nothing is committed for a run without identity where another aggregator saves one of the same name.
+    fn hold(&self) -> Result<(), FlushError> {
+        let Some(rank) = self.ranks.first().filter(|rank| rank.link.about.identity.is_empty()) else { return Ok(()) };
+        let who = format!(
+            "the aggregator of process {} for node {}, which watches {}",
+            std::process::id(),
+            rank.link.node,
+            rank.link.about.watch
+        );
+        match self.shared.holders.hold(&*self.store, &self.key, &who)? {
+            None => Ok(()),
+            Some(other) => Err(FlushError::Held { job: self.key.job.clone(), who, other }),
+        }
     }
 
     /// The number of the incarnation that commits: the newest of the job, if the agents are of it. A rank whose files were all

@@ -15,6 +15,7 @@ pub mod drain;
 pub mod fetch;
 pub mod flush;
 pub mod group;
+pub mod holders;
 pub mod hub;
 pub mod incarnation;
 pub mod instance;

@@ -438,3 +438,33 @@ fn two_jobs_of_one_name_never_mix_and_both_are_told() {
         assert_eq!(of.len(), 1, "{checkpoint} is of two runs: {of:?}");
     }
 }
+
+#[test]
+fn of_two_runs_of_one_name_with_an_aggregator_each_the_second_saves_nothing_until_the_first_has_ended() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let start = |name: &str| {
+        let watch = dir.path().join(name);
+        std::fs::create_dir(&watch).expect("made");
+        let mut command = mcr();
+        command.arg("run").arg("--watch").arg(&watch).args(["--create", "--job", "job", "--ranks", "2", "--store"]);
+        command.arg(&store).args(["--layout", "{checkpoint}/rank_{rank}.dat", "--state"]);
+        let daemon = Daemon::start(command.arg(dir.path().join(format!("{name}.state"))));
+        daemon.wait_for_log("session began");
+        (daemon, watch)
+    };
+    let ((first, one), (second, two)) = (start("one"), start("two"));
+    let write = |watch: &Path, run, step| (0..2).for_each(|rank| write_file(watch, run, step, rank, None));
+    let complete = || list(&store).iter().filter(|c| c["complete"] == true).count();
+    write(&one, 1, 1);
+    wait_complete(&store, &id(1));
+    write(&two, 2, 2);
+    let line = second.wait_for_log("two runs have the name job");
+    assert!(line.contains(&first.id().to_string()) && line.contains("--job"), "{line}");
+    write(&one, 1, 2);
+    wait_for("the first run goes on", Duration::from_secs(20), || (complete() == 2).then_some(()));
+    assert_eq!(first.stop(), Some(0));
+    // The second is told to announce again after some seconds.
+    wait_for("the second run goes on", Duration::from_secs(40), || (complete() == 3).then_some(()));
+    assert_eq!(second.stop(), Some(0));
+}
