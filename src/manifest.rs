@@ -10,15 +10,20 @@ use crate::container::{
 };
 use crate::header::FileKind;
 use crate::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank, natural_cmp};
-use crate::incarnation::{self, Incarnation, Incarnations};
+use crate::incarnation::{self, Incarnations};
 use crate::plan::Scheme;
 use crate::remembered::Remembered;
 use crate::store::{Advice, Store, StoreError, TempFile, create_dirs, visible};
 use crate::units::{RawBytes, StoredBytes};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+
+mod files;
+mod state;
+pub use files::{FileTotals, Files};
+pub(crate) use state::unknown_state;
+pub use state::{CheckpointState, Condition};
 
 /// The version of manifests that this build writes and reads.
 pub const MANIFEST_VERSION: u32 = 1;
@@ -175,73 +180,6 @@ pub struct Place {
     pub incarnation: u32,
     /// The newest of its files, in milliseconds since 1970.
     pub written_unix_ms: i64,
-}
-
-/// The files of a manifest, as a list or only counted.
-pub trait Files: DeserializeOwned {
-    /// Their number and length.
-    fn totals(&self) -> FileTotals;
-}
-
-/// How many files a manifest lists, and how long they are together: what a list of checkpoints needs of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FileTotals {
-    /// How many.
-    pub files: u64,
-    /// Bytes of all of them.
-    pub bytes: u64,
-    /// The lowest and the highest rank that wrote one.
-    ranks: Option<(u32, u32)>,
-}
-
-impl FileTotals {
-    fn add(&mut self, rank: u32, bytes: u64, kind: FileKind) {
-        self.files += u64::from(kind.is_file());
-        self.bytes = self.bytes.saturating_add(bytes);
-        self.ranks = Some(self.ranks.map_or((rank, rank), |(low, high)| (low.min(rank), high.max(rank))));
-    }
-}
-
-impl Files for FileTotals {
-    fn totals(&self) -> FileTotals {
-        *self
-    }
-}
-
-impl Files for Vec<ManifestFile> {
-    fn totals(&self) -> FileTotals {
-        let mut totals = FileTotals::default();
-        self.iter().for_each(|file| totals.add(file.rank.0, file.bytes, file.kind));
-        totals
-    }
-}
-
-impl<'a> Deserialize<'a> for FileTotals {
-    fn deserialize<D: serde::Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
-        /// Of a file only this; its path and digest are not even copied.
-        #[derive(Deserialize)]
-        struct Counted {
-            rank: u32,
-            bytes: u64,
-            #[serde(default)]
-            kind: FileKind,
-        }
-        struct Counting;
-        impl<'a> serde::de::Visitor<'a> for Counting {
-            type Value = FileTotals;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a list of files")
-            }
-            fn visit_seq<A: serde::de::SeqAccess<'a>>(self, mut files: A) -> Result<FileTotals, A::Error> {
-                let mut totals = FileTotals::default();
-                while let Some(Counted { rank, bytes, kind }) = files.next_element()? {
-                    totals.add(rank, bytes, kind);
-                }
-                Ok(totals)
-            }
-        }
-        from.deserialize_seq(Counting)
-    }
 }
 
 /// What a manifest says and the container does not know.
@@ -590,118 +528,6 @@ pub fn manifests(store: &dyn Store, job: &JobId, checkpoint: &CheckpointId) -> R
     Ok(all)
 }
 
-/// A checkpoint as its directory shows it, complete or not.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CheckpointState {
-    /// Its name.
-    pub id: CheckpointId,
-    /// Where it stands in the order of checkpoints: its newest file of all groups. `None` where no manifest can be read.
-    pub place: Option<Place>,
-    /// Ranks of the job.
-    pub ranks: u32,
-    /// Groups it has when complete.
-    pub groups: u32,
-    /// Ranks of each group but perhaps the last.
-    pub group_size: u32,
-    /// How the variables were put together.
-    pub scheme: Scheme,
-    /// How codecs were chosen.
-    pub profile: String,
-    /// Files of the groups that are there.
-    pub files: u64,
-    /// Bytes of those files: what a ratio of compression compares with.
-    pub file_bytes: u64,
-    /// Bytes of their variables.
-    pub raw_bytes: RawBytes,
-    /// Bytes of their containers.
-    pub stored_bytes: StoredBytes,
-    /// The first of their commits, in milliseconds since 1970.
-    pub created_unix_ms: u64,
-    /// The longest that a group took.
-    pub elapsed_ms: u64,
-    /// The older containers they refer to, without repetition.
-    pub references: Vec<ContainerRef>,
-    /// Why it is not complete; nothing if it is.
-    pub problems: Vec<String>,
-    /// Whether it was pruned, and stands here only for what others refer to.
-    pub is_pruned: bool,
-    /// Whether something of it is there that cannot be used, or a container is missing that a manifest names: unlike a group
-    /// that is missing, it was committed once.
-    pub is_damaged: bool,
-    /// Why it cannot be known that all of its files are of one step, if it cannot.
-    pub doubt: Option<String>,
-    /// Whether a newer incarnation began before all of its groups were committed: it never becomes complete.
-    pub is_dead: bool,
-    /// Whether the newest incarnation went on from an older checkpoint although this one was whole.
-    pub is_set_aside: bool,
-    /// Whether something of it could not be read just now, or asks for a newer build: it may be whole, and nobody knows.
-    pub is_unreadable: bool,
-    /// Why somebody marked it as bad ([`mark_bad`](crate::marks::mark_bad)), if somebody did.
-    pub bad: Option<String>,
-}
-
-/// In one word, what a checkpoint is for a restart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Condition {
-    /// It exists, and metadata says that it can be restored.
-    Complete,
-    /// It can be restored, and somebody marked it as bad: only who asks for it gets it.
-    Bad,
-    /// A group was not committed.
-    Incomplete,
-    /// It was committed and cannot be restored: something is missing, cut or changed.
-    Damaged,
-    /// Something of it cannot be read just now. It may be whole: this is no reason to take an older one, nor to remove it.
-    Unreadable,
-    /// It was removed by prune; containers that others refer to are left.
-    Pruned,
-    /// A newer incarnation began before it was whole: it never becomes complete.
-    Dead,
-}
-
-impl Condition {
-    /// The word that `mcr list` prints.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Complete => "complete",
-            Self::Bad => "bad",
-            Self::Incomplete => "incomplete",
-            Self::Damaged => "damaged",
-            Self::Unreadable => "unreadable",
-            Self::Pruned => "pruned",
-            Self::Dead => "dead",
-        }
-    }
-}
-
-impl std::fmt::Display for Condition {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl CheckpointState {
-    /// Whether it exists, in the sense of FORMAT.md, and can be restored as far as metadata tells. One that was marked as bad
-    /// is complete too: [`CheckpointState::condition`] tells them apart.
-    pub fn is_complete(&self) -> bool {
-        self.problems.is_empty()
-    }
-
-    /// What it is, in one word.
-    pub fn condition(&self) -> Condition {
-        match () {
-            () if self.is_pruned => Condition::Pruned,
-            () if self.is_unreadable => Condition::Unreadable,
-            () if self.is_damaged => Condition::Damaged,
-            () if self.is_dead => Condition::Dead,
-            () if !self.problems.is_empty() => Condition::Incomplete,
-            () if self.bad.is_some() => Condition::Bad,
-            () => Condition::Complete,
-        }
-    }
-}
-
 /// The jobs of a store, by name.
 pub fn jobs(store: &dyn Store) -> Result<Vec<JobId>, ReadError> {
     directories(store, Path::new(""))
@@ -857,66 +683,6 @@ pub(crate) fn read_head(
     group: GroupId,
 ) -> Result<Manifest<FileTotals>, ReadError> {
     read_as(store, job, checkpoint, group)
-}
-
-/// A checkpoint of which nothing is known yet.
-pub(crate) fn unknown_state(id: &CheckpointId) -> CheckpointState {
-    CheckpointState {
-        id: id.clone(),
-        place: None,
-        ranks: 0,
-        groups: 0,
-        group_size: 0,
-        scheme: Scheme::default(),
-        profile: String::new(),
-        files: 0,
-        file_bytes: 0,
-        raw_bytes: RawBytes(0),
-        stored_bytes: StoredBytes(0),
-        created_unix_ms: u64::MAX,
-        elapsed_ms: 0,
-        references: Vec::new(),
-        problems: Vec::new(),
-        is_pruned: false,
-        is_damaged: false,
-        doubt: None,
-        is_dead: false,
-        is_set_aside: false,
-        is_unreadable: false,
-        bad: None,
-    }
-}
-
-impl CheckpointState {
-    pub(crate) fn agrees(&self, manifest: &Manifest<FileTotals>) -> bool {
-        (self.ranks, self.groups, self.group_size) == (manifest.ranks, manifest.groups, manifest.group_size)
-            && self.place.is_none_or(|place| place.incarnation == manifest.incarnation)
-    }
-
-    /// What the next incarnation and the newest one mean for it.
-    fn judge(&mut self, place: Place, next: Option<&Incarnation>, newest: Option<&Incarnation>) {
-        self.is_set_aside = newest.is_some_and(|newest| newest.sets_aside(&self.id));
-        let Some(next) = next else { return };
-        self.is_dead = next.is_death_of(&self.id, place);
-        if self.is_dead {
-            self.problems.push(format!("{} began before it was whole, so it never becomes whole", next.describe()));
-        }
-    }
-
-    pub(crate) fn add(&mut self, manifest: Manifest<FileTotals>) {
-        self.place = self.place.max(Some(manifest.place()));
-        self.files += manifest.files.files;
-        self.file_bytes = self.file_bytes.saturating_add(manifest.files.bytes);
-        (self.ranks, self.groups, self.group_size) = (manifest.ranks, manifest.groups, manifest.group_size);
-        self.scheme = manifest.scheme;
-        self.profile = manifest.profile;
-        self.raw_bytes.0 = self.raw_bytes.0.saturating_add(manifest.raw_bytes.0);
-        self.stored_bytes.0 = self.stored_bytes.0.saturating_add(manifest.stored_bytes.0);
-        self.created_unix_ms = self.created_unix_ms.min(manifest.created_unix_ms);
-        self.elapsed_ms = self.elapsed_ms.max(manifest.elapsed_ms);
-        self.references.extend(manifest.references);
-        self.doubt = self.doubt.take().or(manifest.doubt);
-    }
 }
 
 /// The group of a manifest's name, if it is the name that we write.

@@ -3,18 +3,21 @@
 //! Decisions are made by [`crate::group::step`]; this file keeps the announcements, starts flushes on threads of their
 //! own, and tells agents. It never waits for work, and holds no lock.
 
+mod flushing;
+
 use crate::budget::Budget;
 use crate::drain::{GRACE_MS, InFlight, Uncommitted, Verdict, decide};
 use crate::fetch::{About, AgentLink, Announced, RemoteSource};
-use crate::flush::{Flush, FlushError, FlushOptions, NewestOfGroups, Spare, flush_checkpoint, unpanicked};
+use crate::flush::{FlushError, FlushOptions, NewestOfGroups, unpanicked};
 use crate::group::{Effect, Event, Key, Phase, Reason, Times, step};
 use crate::holders::Holders;
-use crate::incarnation::{Claim, Currents, Refused};
-use crate::instance::{Instance, Written, choose_instance, spoil_instance};
+use crate::incarnation::Currents;
+use crate::instance::spoil_instance;
 use crate::names::Names;
 use crate::observe::Observer;
 use crate::retention::Retention;
 use crate::source::FetchError;
+use flushing::{FlushWork, RankOfFlush, launch_flush};
 use mcr_proto::v1;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank};
@@ -1095,18 +1098,6 @@ fn give_back(announced: &Announced, label: &CheckpointId, rank: Rank, reason: St
     announced.link.send(v1::to_agent::Message::Abandoned(told));
 }
 
-/// Runs a flush on a thread of its own; whatever happens there, its end is told.
-fn launch_flush(work: FlushWork, events: mpsc::Sender<HubEvent>) -> std::io::Result<()> {
-    let flush = move || {
-        let started = Instant::now();
-        let key = work.key.clone();
-        let result = Box::new(unpanicked(|| work.run()));
-        // Only fails when the hub is gone, and then nobody waits.
-        let _ = events.blocking_send(HubEvent::FlushEnded { key, result, elapsed: started.elapsed() });
-    };
-    std::thread::Builder::new().name("flush".into()).spawn(flush).map(drop)
-}
-
 /// Whether an agent saves a job of this name from another directory, and both are by hand.
 fn is_elsewhere(other: &Agent, job: &JobId, link: &AgentLink) -> bool {
     other.job == *job
@@ -1169,151 +1160,6 @@ pub fn error_chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-/// All that a flush thread needs.
-struct FlushWork {
-    store: Arc<dyn Store>,
-    options: HubOptions,
-    budget: Arc<Budget>,
-    key: Key,
-    grouping: Grouping,
-    files: Vec<FileHeader>,
-    source: RemoteSource,
-    ranks: Vec<RankOfFlush>,
-    shared: Arc<Shared>,
-    not_before_ns: Option<i64>,
-    progress: Arc<Progress>,
-}
-
-impl FlushWork {
-    fn run(self) -> Result<Flushed, FlushError> {
-        let store = &*self.store;
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let (job, rank_of) = (self.key.job.clone(), |rank: &RankOfFlush| (rank.rank, rank.written_unix_ns / 1_000_000));
-        let incarnation = self.incarnation()?;
-        self.hold()?;
-        let ranks_ms: Vec<(Rank, i64)> = self.ranks.iter().map(rank_of).collect();
-        let newest_ms = ranks_ms.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
-        let written = Written {
-            spread: self.options.spread,
-            not_before_ms: self.not_before_ns.map(|ns| ns / 1_000_000),
-            incarnation,
-            newest_ms,
-            ranks_ms: &ranks_ms,
-            unseen: self.ranks.iter().find(|rank| !rank.was_seen).map(|rank| rank.rank),
-        };
-        let names = &self.shared.names;
-        let chosen = choose_instance(store, names, &self.key, self.grouping, &self.files, written)?;
-        let still_current = || match incarnation::newest_number(store, &job).map_err(StoreError::from)? {
-            number if number == incarnation => Ok(()),
-            _ => Err(FlushError::Overtaken),
-        };
-        let (manifest, was_there) = match chosen {
-            Instance::Stale(ranks) => return Err(FlushError::Stale(ranks)),
-            Instance::There(manifest) => (*manifest, true),
-            Instance::New(checkpoint, doubt) => {
-                let flush = Flush {
-                    store,
-                    job: job.clone(),
-                    checkpoint,
-                    group: self.key.group,
-                    grouping: self.grouping,
-                    group_size: self.options.group_size,
-                    incarnation,
-                    written_unix_ms: newest_ms,
-                    doubt,
-                    files: self.files.into(),
-                    source: &self.source,
-                    options: &self.options.flush,
-                    budget: &self.budget,
-                    spare: &Spare::default(),
-                    newest: &self.shared.newest,
-                    may_commit: &still_current,
-                    observer: &*self.progress,
-                    now_unix_ms: now.map_or(0, |now| now.as_millis() as u64),
-                };
-                (flush_checkpoint(flush)?, false)
-            }
-        };
-        let id = manifest.checkpoint.clone();
-        // Only for the agents' information; what cannot be read now is found out at the restart.
-        let exists = manifest::state(store, &job, &id).is_ok_and(|state| state.is_complete());
-        Ok(Flushed { id, manifest, exists, was_there })
-    }
-
-    /// Nothing is committed for a run without identity where another aggregator saves one of the same name.
-    fn hold(&self) -> Result<(), FlushError> {
-        let Some(rank) = self.ranks.first().filter(|rank| rank.link.about.identity.is_empty()) else { return Ok(()) };
-        let who = format!(
-            "the aggregator of process {} for node {}, which watches {}",
-            std::process::id(),
-            rank.link.node,
-            rank.link.about.watch
-        );
-        match self.shared.holders.hold(&*self.store, &self.key, &who)? {
-            None => Ok(()),
-            Some(other) => Err(FlushError::Held { job: self.key.job.clone(), who, other }),
-        }
-    }
-
-    /// The number of the incarnation that commits: the newest of the job, if the agents are of it. A rank whose files were all
-    /// written before it began is awaited anew: the application is about to write them again.
-    fn incarnation(&self) -> Result<u32, FlushError> {
-        let (mut current, mut fenced) = (None, Vec::new());
-        for rank in &self.ranks {
-            let claim = Claim { identity: &rank.link.about.identity, node: &rank.link.node };
-            match self.shared.currents.admit(&*self.store, &self.key.job, claim) {
-                Ok(newest) => current = newest,
-                Err(Refused::Fenced(reason)) => fenced.push((rank.rank, reason)),
-                Err(Refused::Store(error)) => return Err(FlushError::Store(error)),
-            }
-        }
-        if !fenced.is_empty() {
-            return Err(FlushError::Stale(fenced));
-        }
-        let Some(current) = current else { return Ok(0) };
-        let number = current.record.number;
-        if !current.has_predecessor() {
-            return Ok(number);
-        }
-        let mut stale = Vec::new();
-        for rank in &self.ranks {
-            let changed_ns = rank.link.clock.to_ours(rank.changed_clock_ns).unwrap_or(i64::MIN);
-            if changed_ns < current.began_ns {
-                let seconds = current.began_ns.saturating_sub(changed_ns) as f64 / 1e9;
-                let reason = format!(
-                    "its files were written {seconds:.1} s before {} of job {}: they belong to the run before and are not taken",
-                    current.record.describe(),
-                    self.key.job
-                );
-                stale.push((rank.rank, reason));
-            }
-        }
-        if stale.is_empty() { Ok(number) } else { Err(FlushError::Stale(stale)) }
-    }
-}
-
-/// What a flush knows of a rank beside its files.
-struct RankOfFlush {
-    rank: Rank,
-    link: Arc<AgentLink>,
-    written_unix_ns: i64,
-    changed_clock_ns: i64,
-    /// Whether its agent watched already when the files were written.
-    was_seen: bool,
-}
-
-impl RankOfFlush {
-    fn new(rank: Rank, announced: &Announced) -> Self {
-        Self {
-            rank,
-            link: Arc::clone(&announced.link),
-            written_unix_ns: announced.written_unix_ns,
-            changed_clock_ns: announced.changed_clock_ns,
-            was_seen: announced.changed_clock_ns >= announced.link.about.began_clock_ns,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod daemon;
 mod decide;
 mod exit;
 mod flush;
+mod found;
 mod list;
 mod local;
 mod output;

@@ -2,8 +2,8 @@
 
 use crate::args::StatusArgs;
 use crate::exit::Exit;
+use crate::found::rank_list;
 use crate::output::{Table, human_time, print, print_json};
-use crate::save::rank_list;
 use mcr_cnc::serve::dial_address;
 use mcr_proto::v1;
 use mcrengine::units::human_bytes;

@@ -6,11 +6,12 @@
 //! All of it runs on one thread that only waits in `poll`; nothing here opens a file for writing, locks it, or takes a
 //! lease on it.
 
+mod beside;
 pub(crate) mod writers;
 
-use crate::companions::{Beside, Companion, Timeline, gather, is_pointer_name, resolve};
+use crate::companions::Timeline;
 use crate::fingerprint::Fingerprint;
-use crate::layout::walk::{Found, Through, walk};
+use crate::layout::walk::{Found, walk};
 use crate::layout::{Layout, Placed, ScanError, ScanLimits, is_ours};
 use crate::restored::Restored;
 use crate::settle::{
@@ -545,48 +546,6 @@ impl Core {
         self.look(path, hint);
     }
 
-    /// Takes notice of what the layout places nowhere. Whether that was all there is to it.
-    fn on_link_or_pointer(&mut self, path: &Path, mask: AddWatchFlags) -> bool {
-        if mask.intersects(AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVED_FROM) {
-            let was_through = self.through.remove(path);
-            if was_through {
-                self.forget_below(path);
-            }
-            return was_through;
-        }
-        let written = AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE;
-        if !mask.intersects(written) {
-            return false;
-        }
-        let name = path.file_name().unwrap_or_default().as_bytes();
-        let is_link = self.root.join(path).is_symlink();
-        if is_link && Through::new(&self.root).is_open(path) {
-            self.walk(path, Hint::Scan);
-            return true;
-        }
-        let is_pointer = match is_link {
-            true => self.leads_to_checkpoint(path),
-            // Its creation says little: it is written after.
-            false => {
-                let is_placed =
-                    || FilePath::new(path.as_os_str().as_bytes()).is_ok_and(|path| self.layout.place(&path).is_some());
-                !mask.contains(AddWatchFlags::IN_CREATE) && is_pointer_name(name) && !is_placed()
-            }
-        };
-        if is_pointer {
-            self.readiness.pointer_written(self.now_ms());
-        }
-        is_link
-    }
-
-    fn leads_to_checkpoint(&self, link: &Path) -> bool {
-        let end = resolve(&self.root, link).and_then(|end| FilePath::new(end.as_os_str().as_bytes()).ok());
-        end.is_some_and(|end| {
-            let first = self.files.range(&end..).next();
-            first.is_some_and(|(path, _)| path.as_path().starts_with(end.as_path()))
-        })
-    }
-
     // Scans.
 
     /// Looks at everything; what is not seen is gone.
@@ -945,21 +904,6 @@ impl Core {
     }
 }
 
-impl Core {
-    /// What travels with a rank; what cannot is told once for each reason.
-    fn companions(&mut self, ready: &ReadyRank, timeline: &Timeline) -> Vec<Companion> {
-        let files: Vec<FilePath> = ready.files.iter().map(|file| file.path.clone()).collect();
-        let (label, mut beside) = (&ready.checkpoint, Beside::default());
-        let gathered = gather(&self.root, &self.layout, label, &files, ready.rank, timeline, &mut beside);
-        for lost in gathered.lost {
-            if self.told_lost.insert(lost.why) {
-                self.tell(WatchEvent::Trouble(format!("{label}: {lost}")));
-            }
-        }
-        gathered.found
-    }
-}
-
 /// How long ago a file changed last, by this node's clock.
 fn age_ms(print: &Fingerprint) -> Option<u64> {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
@@ -987,66 +931,4 @@ fn is_local(root: &Path) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn core(root: &Path) -> (Core, mpsc::Receiver<WatchEvent>) {
-        let layout = Layout::from_patterns(&["{checkpoint}/r{rank}"], 0).expect("valid");
-        let rules = SettleRules { quiet_ms: 0, scan_quiet_ms: 0, checkpoint_quiet_ms: 0, ..SettleRules::default() };
-        let options = WatchOptions { rules, local: Some(true), ..WatchOptions::default() };
-        let (events, receiver) = mpsc::channel(8);
-        (Core::new(root, layout, options, events).expect("watches"), receiver)
-    }
-
-    fn wait_for(core: &mut Core, receiver: &mut mpsc::Receiver<WatchEvent>) -> ReadyRank {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
-            core.turn();
-            match receiver.try_recv() {
-                Ok(WatchEvent::Ready(ready)) => return ready,
-                _ => assert!(Instant::now() < deadline, "no rank became ready"),
-            }
-        }
-    }
-
-    #[test]
-    fn at_rest_nothing_wakes_us_but_the_kernel() {
-        let root = tempfile::tempdir().expect("a directory");
-        let (mut core, mut receiver) = core(root.path());
-        core.turn();
-        assert_eq!(core.turn(), None, "an empty directory");
-        std::fs::create_dir(root.path().join("t1")).expect("made");
-        std::fs::write(root.path().join("t1/r0"), "x").expect("written");
-        let slow = std::fs::File::create(root.path().join("t1/r1")).expect("made");
-        wait_for(&mut core, &mut receiver);
-        drop(slow);
-        wait_for(&mut core, &mut receiver);
-        std::fs::remove_file(root.path().join("t1/r1")).expect("removed");
-        core.turn();
-        assert_eq!(core.turn(), None, "everything was told");
-        assert!(core.due.is_empty() && core.examine.is_empty() && core.notices.is_empty());
-    }
-
-    #[test]
-    fn an_overflow_of_the_kernels_queue_leads_to_a_scan() {
-        let queue = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").expect("readable");
-        let queue: usize = queue.trim().parse().expect("a number");
-        if queue > 65_536 {
-            eprintln!("skipped: the kernel's queue has room for {queue} events");
-            return;
-        }
-        let root = tempfile::tempdir().expect("a directory");
-        let (mut core, mut receiver) = core(root.path());
-        core.turn();
-        // Two different events each time, so that the kernel cannot merge them; none is read meanwhile.
-        for _ in 0..queue / 3 + 1 {
-            std::fs::write(root.path().join("noise"), "").expect("written");
-            std::fs::remove_file(root.path().join("noise")).expect("removed");
-        }
-        std::fs::create_dir(root.path().join("t1")).expect("made");
-        std::fs::write(root.path().join("t1/r0"), "x").expect("written");
-        let ready = wait_for(&mut core, &mut receiver);
-        assert_eq!((ready.checkpoint.as_str(), ready.rank), ("t1", Rank(0)));
-        assert!(core.scans >= 2, "found without a scan: there was no overflow to test");
-    }
-}
+mod tests;

@@ -1,8 +1,8 @@
 //! Which checkpoints of a directory are looked at, how much of them, and their files, described as a save would.
 
 use crate::args::BenchInput;
+use crate::found::{Found, find_checkpoints, missing_ranks, nothing_found};
 use crate::output::{name_of, tell};
-use crate::save::{Found, find_checkpoints, missing_ranks, nothing_found};
 use anyhow::{Context, bail};
 use mcr_cnc::capture::{CaptureMode, Image, Verdicts, capture_keeping};
 use mcr_cnc::companions::{Companion, mark_hard_links};

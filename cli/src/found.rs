@@ -1,0 +1,201 @@
+//! The checkpoints below a directory, for `mcr save` and `mcr bench`, and what belongs to none.
+
+use crate::args::LayoutArgs;
+use crate::common::{is_layout_said, layout_of};
+use crate::output::{name_of, tell};
+use anyhow::bail;
+use mcr_cnc::companions::{Beside, Companion, gather};
+use mcr_cnc::layout::{Labelled, Layout, Scan, ScanLimits, list, sort};
+use mcrengine::ids::{CheckpointId, FilePath, Rank};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// What lies below a directory.
+pub struct Found {
+    /// The oldest first.
+    pub checkpoints: Vec<Labelled>,
+    /// Links, directories and pointer files that travel with each of them.
+    pub companions: BTreeMap<CheckpointId, Vec<Companion>>,
+    /// Bytes of the files of all of them.
+    pub bytes: u64,
+    pub left_out: LeftOut,
+}
+
+/// What is not saved, because it belongs to no checkpoint or cannot be read.
+#[derive(Default, serde::Serialize)]
+pub struct LeftOut {
+    /// Files, directories that cannot be read, links. Those that `--layout` does not name are not counted.
+    pub count: u64,
+    /// The first of them, at most [`LEFT_OUT_MAX`].
+    paths: Vec<NotSaved>,
+    /// None of them is a link or a directory.
+    #[serde(skip)]
+    are_files: bool,
+    /// Files that `--layout`, as the user gave it, does not name.
+    not_in_layout: u64,
+}
+
+#[derive(serde::Serialize)]
+struct NotSaved {
+    path: String,
+    reason: &'static str,
+}
+
+/// The most paths that are told as JSON.
+const LEFT_OUT_MAX: usize = 1000;
+/// The most paths that are told to people.
+const TOLD_MAX: usize = 10;
+
+/// The checkpoints below a directory, in natural order, and what belongs to none. A store below it is not looked at.
+pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Option<&Path>) -> anyhow::Result<Found> {
+    let mut listing = list(dir, &ScanLimits::default())?;
+    if let Some(store) = store.and_then(|store| store.canonicalize().ok()) {
+        match store.strip_prefix(dir) {
+            Ok(below) if below.as_os_str().is_empty() => {
+                bail!("{}: the store is this directory itself; give the store a directory of its own", name_of(dir))
+            }
+            Ok(below) => listing.leave_out(below),
+            // It may lie where a link leads.
+            Err(_) => {
+                for (link, real) in listing.through.clone() {
+                    if let Ok(below) = store.strip_prefix(real) {
+                        listing.leave_out(&link.join(below));
+                    }
+                }
+            }
+        }
+    }
+    let is_said = is_layout_said(layout);
+    let layout = layout_of(layout, || Ok((listing.clone(), dir.to_owned())), quiet)?;
+    let of_checkpoints = listing.files.iter().zip(&listing.bytes).filter(|(path, _)| layout.place(path).is_some());
+    let bytes = of_checkpoints.map(|(_, bytes)| bytes).sum();
+    let scan = sort(listing, &layout);
+
+    let companions = companions_of(dir, &layout, &scan);
+    let travels: BTreeSet<&Path> = companions.values().flatten().map(|companion| companion.path.as_path()).collect();
+    let unplaced: Vec<&FilePath> = scan.unplaced.iter().filter(|path| !travels.contains(path.as_path())).collect();
+    let mut left_out = LeftOut::default();
+    if is_said {
+        left_out.not_in_layout = unplaced.len() as u64;
+    } else {
+        left_out.count = unplaced.len() as u64;
+        let reason = "it belongs to no checkpoint";
+        let unplaced = unplaced.iter().map(|path| NotSaved { path: path.to_string(), reason });
+        left_out.paths.extend(unplaced.take(LEFT_OUT_MAX));
+    }
+    // A link that the layout does not name is no more missing than a file that it does not name.
+    let is_missing = |path: &Path| {
+        let path = FilePath::new(path.as_os_str().as_bytes()).ok();
+        !is_said || path.is_none_or(|path| layout.place(&path).is_some())
+    };
+    let links: Vec<NotSaved> = (scan.links.iter())
+        .filter(|link| !travels.contains(link.as_path()) && is_missing(link))
+        .map(|link| NotSaved { path: name_of(link), reason: "it is a symbolic link that leads to no checkpoint" })
+        .collect();
+    let skipped: Vec<_> = scan.skipped.iter().filter(|s| s.hides_files || is_missing(&s.path)).collect();
+    left_out.are_files = skipped.is_empty() && links.is_empty();
+    left_out.count += (skipped.len() + links.len()) as u64 + scan.skipped_count - scan.skipped.len() as u64;
+    // First what may hide more than itself.
+    let named = skipped.iter().map(|s| NotSaved { path: name_of(&s.path), reason: s.reason });
+    left_out.paths.splice(0..0, named.chain(links));
+    left_out.paths.truncate(LEFT_OUT_MAX);
+
+    for NotSaved { path, reason } in left_out.paths.iter().take(TOLD_MAX) {
+        tell(format!("{path}: {reason}; left out"));
+    }
+    if left_out.count > TOLD_MAX as u64 {
+        tell(format!("... and {} more left out", left_out.count - TOLD_MAX as u64));
+    }
+    if let (Some(first), true) = (unplaced.first(), is_said && !quiet) {
+        tell(format!("{} not named by --layout (first: {first})", files(left_out.not_in_layout)));
+    }
+    let (checkpoints, order) = scan.in_order();
+    if let Some(line) = order {
+        tell(line);
+    }
+    Ok(Found { checkpoints, companions, bytes, left_out })
+}
+
+/// What travels with each checkpoint. What cannot is told once for each reason.
+fn companions_of(dir: &Path, layout: &Layout, scan: &Scan) -> BTreeMap<CheckpointId, Vec<Companion>> {
+    let (mut beside, mut companions) = (Beside::default(), BTreeMap::new());
+    let mut lost: BTreeMap<&str, (u64, String)> = BTreeMap::new();
+    for (label, files) in &scan.checkpoints {
+        let files: Vec<FilePath> = files.iter().map(|(path, _)| path.clone()).collect();
+        let gathered = gather(dir, layout, &label.0, &files, Rank(0), &scan.timeline, &mut beside);
+        for one in gathered.lost {
+            lost.entry(one.why).or_insert_with(|| (0, name_of(&one.first))).0 += one.count;
+        }
+        companions.insert(label.0.clone(), gathered.found);
+    }
+    for (why, (count, first)) in lost {
+        tell(format!("{why}: {count} in all, first {first}"));
+    }
+    companions
+}
+
+fn files(count: u64) -> String {
+    format!("{count} file{}", if count == 1 { "" } else { "s" })
+}
+
+impl LeftOut {
+    /// `112 files left out (first: a/b: ...)`; nothing where none was.
+    pub fn sentence(&self) -> Option<String> {
+        let first = self.paths.first()?;
+        let all = match self.are_files {
+            true => files(self.count),
+            false => format!("{} path{}", self.count, if self.count == 1 { "" } else { "s" }),
+        };
+        Some(format!("{all} left out (first: {}: {})", first.path, first.reason))
+    }
+}
+
+/// Why there is nothing to save.
+pub fn nothing_found(layout: &LayoutArgs, left_out: &LeftOut) -> String {
+    match (is_layout_said(layout), left_out.not_in_layout) {
+        (true, n) if n > 0 => format!(
+            "none of {} matches {:?}; patterns are compared with the path below the directory, such as runA/rst.1.0",
+            files(n),
+            layout.layout.join(", ")
+        ),
+        _ => match left_out.sentence() {
+            Some(sentence) => format!("no checkpoint file was found; {sentence}"),
+            None => "it holds no file".into(),
+        },
+    }
+}
+
+/// `rank 5`, `ranks 16-31, 40`.
+pub fn rank_list(ranks: &[u32]) -> String {
+    const SHOWN_MAX: usize = 8;
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for &rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == rank => *last = rank,
+            _ => runs.push((rank, rank)),
+        }
+    }
+    let show = |(first, last): &(u32, u32)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    let shown = runs.iter().take(SHOWN_MAX).map(show).collect::<Vec<_>>().join(", ");
+    let more = if runs.len() > SHOWN_MAX { ", ..." } else { "" };
+    format!("rank{} {shown}{more}", if ranks.len() == 1 { "" } else { "s" })
+}
+
+/// `rank 5 has no file`, of the ranks that have none.
+pub fn missing_ranks(missing: &[u32], ranks: u32) -> String {
+    format!("{} {} no file (of {ranks} ranks)", rank_list(missing), if missing.len() == 1 { "has" } else { "have" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_without_a_file_are_told_as_ranges() {
+        assert_eq!(missing_ranks(&(16..32).collect::<Vec<_>>(), 32), "ranks 16-31 have no file (of 32 ranks)");
+        assert_eq!(missing_ranks(&[5], 6), "rank 5 has no file (of 6 ranks)");
+        assert_eq!(rank_list(&[0, 2, 3, 7]), "ranks 0, 2-3, 7");
+        assert_eq!(rank_list(&(0..40).step_by(2).collect::<Vec<_>>()), "ranks 0, 2, 4, 6, 8, 10, 12, 14, ...");
+    }
+}

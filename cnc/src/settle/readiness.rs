@@ -1,0 +1,611 @@
+//! Which ranks of a checkpoint are ready: all that they have is settled, and nothing says that there will be more.
+
+use super::SettleRules;
+use crate::companions::{Companion, Timeline};
+use crate::fingerprint::Fingerprint;
+use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A file that may be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettledFile {
+    /// Below the watched directory.
+    pub path: FilePath,
+    /// What it was when it settled.
+    pub fingerprint: Fingerprint,
+}
+
+/// All that one rank saved of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadyRank {
+    /// The checkpoint's label.
+    pub checkpoint: CheckpointId,
+    /// Whose files these are; those of rank 0 include the files that belong to no rank.
+    pub rank: Rank,
+    /// In the order of their names.
+    pub files: Vec<SettledFile>,
+    /// Links, directories and pointer files that travel with them, as they were when the rank became ready.
+    pub companions: Vec<Companion>,
+    /// It was announced before, and something has changed since: this replaces what was said then.
+    pub again: bool,
+}
+
+/// A rank whose files are settled, and that is not told of yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingRank {
+    /// The checkpoint's label.
+    pub checkpoint: CheckpointId,
+    /// Which rank.
+    pub rank: Rank,
+    /// What it waits for.
+    pub why: Why,
+    /// When its newest file was written, in nanoseconds since 1970.
+    pub modified_ns: i64,
+}
+
+/// What a rank waits for whose files are settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The file that says that the checkpoint is complete.
+    Marker,
+    /// Its checkpoint changed a moment ago.
+    Quiet,
+    /// It has fewer files or bytes than before; or it is just being told of.
+    Fewer,
+}
+
+/// Which files of no rank an agent takes, and whose ranks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnRanks(Option<Vec<std::ops::RangeInclusive<u32>>>);
+
+impl OwnRanks {
+    /// All ranks whose files are seen.
+    pub fn all() -> Self {
+        Self(None)
+    }
+
+    /// These ranks only: several agents see the same directory.
+    pub fn only(ranges: Vec<std::ops::RangeInclusive<u32>>) -> Self {
+        Self(Some(ranges))
+    }
+
+    /// As the operator writes it, `0-31,64-64`; empty for all.
+    pub fn text(&self) -> String {
+        let range = |range: &std::ops::RangeInclusive<u32>| format!("{}-{}", range.start(), range.end());
+        self.0.as_ref().map(|all| all.iter().map(range).collect::<Vec<_>>().join(",")).unwrap_or_default()
+    }
+
+    /// Whether this rank's files are taken.
+    pub fn takes(&self, rank: Rank) -> bool {
+        self.0.as_ref().is_none_or(|ranges| ranges.iter().any(|range| range.contains(&rank.0)))
+    }
+}
+
+/// Which ranks of which checkpoints are ready.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness {
+    own: OwnRanks,
+    quiet_ms: u64,
+    needs_marker: bool,
+    files_per_rank: Option<u32>,
+    doubt_quiet_ms: u64,
+    /// What each rank had when it was last told of.
+    usual: BTreeMap<Rank, Usual>,
+    checkpoints: BTreeMap<CheckpointId, Gathered>,
+    /// Files that a restart put there and that nobody has written since.
+    restored: BTreeSet<FilePath>,
+    pointers: Pointers,
+}
+
+/// What was learned about when the code writes its pointer files and links.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pointers {
+    /// How long after the last file of a checkpoint, in milliseconds. `None`: none is awaited.
+    after_ms: Option<u64>,
+    /// How often one was awaited and did not come.
+    in_vain: u32,
+}
+
+/// Pointers that did not come so often are not awaited any more.
+const IN_VAIN_MAX: u32 = 3;
+/// A pointer that is written again and again is waited for only so many quiet times.
+const POINTER_QUIET_TIMES: u64 = 4;
+
+/// How much a rank writes for a checkpoint.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usual {
+    files: usize,
+    bytes: u64,
+}
+
+impl Usual {
+    fn of(files: &[SettledFile]) -> Self {
+        Self { files: files.len(), bytes: files.iter().fold(0, |sum, file| file.fingerprint.bytes.saturating_add(sum)) }
+    }
+
+    /// Fewer files than before, or less than half of the bytes: perhaps the rank has only paused.
+    fn lacks(&self, before: Option<&Self>) -> bool {
+        before.is_some_and(|before| self.files < before.files || self.bytes < before.bytes / 2)
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Gathered {
+    last_event_ms: u64,
+    marked: bool,
+    /// By rank; `None` holds the files of no rank. A file without fingerprint is not settled.
+    /// Sorted lists and not maps, since most ranks have one file and there may be very many ranks.
+    files: BTreeMap<Option<Rank>, Vec<(FilePath, Option<Fingerprint>)>>,
+    /// What was told of a rank, as a digest: there may be very many files.
+    announced: BTreeMap<Rank, Digest>,
+    /// Ranks of which something changed since they were told of; no other is looked at again.
+    changed: BTreeSet<Rank>,
+    /// When the oldest of its files was written, in nanoseconds since 1970.
+    begun_ns: Option<i64>,
+    /// When a pointer or a link to it was seen being written, at last.
+    pointer_ms: Option<u64>,
+    /// One was written after rank 0 was told of.
+    pointer_was_late: bool,
+}
+
+impl Readiness {
+    /// Nothing seen yet.
+    pub fn new(rules: &SettleRules, layout: &crate::layout::Layout, own: OwnRanks) -> Self {
+        Self {
+            own,
+            quiet_ms: rules.checkpoint_quiet_ms,
+            needs_marker: layout.has_marker(),
+            files_per_rank: layout.files_per_rank(),
+            doubt_quiet_ms: rules.doubt_quiet_ms,
+            usual: BTreeMap::new(),
+            checkpoints: BTreeMap::new(),
+            restored: BTreeSet::new(),
+            pointers: Pointers::default(),
+        }
+    }
+
+    /// When each of the checkpoints was begun.
+    pub fn timeline(&self) -> Timeline {
+        let mut timeline = Timeline::default();
+        for (label, gathered) in &self.checkpoints {
+            gathered.begun_ns.into_iter().for_each(|begun_ns| timeline.add(label, begun_ns));
+        }
+        timeline
+    }
+
+    /// A pointer file, or a link to a checkpoint, was written: it is taken for one that goes with the newest.
+    pub fn pointer_written(&mut self, now_ms: u64) {
+        let newest = self.checkpoints.values_mut().max_by_key(|gathered| gathered.last_event_ms);
+        let Some(gathered) = newest else { return };
+        let after_ms = now_ms.saturating_sub(gathered.last_event_ms);
+        if self.pointers.in_vain < IN_VAIN_MAX && after_ms <= self.doubt_quiet_ms / 2 {
+            self.pointers.after_ms = Some(after_ms);
+        }
+        gathered.pointer_ms = Some(now_ms);
+        if gathered.announced.contains_key(&Rank(0)) && !gathered.pointer_was_late {
+            gathered.pointer_was_late = true;
+            gathered.changed.insert(Rank(0));
+        }
+    }
+
+    /// A file of a checkpoint is there, or has changed: settled if it has a fingerprint.
+    pub fn put(
+        &mut self,
+        now_ms: u64,
+        checkpoint: &CheckpointId,
+        rank: Option<Rank>,
+        path: &FilePath,
+        settled: Option<Fingerprint>,
+    ) {
+        let gathered = self.gathered(checkpoint);
+        let files = gathered.files.entry(rank).or_insert_with(|| Vec::with_capacity(1));
+        let is_new = match files.binary_search_by(|(other, _)| other.cmp(path)) {
+            Ok(at) => std::mem::replace(&mut files[at].1, settled) != settled,
+            Err(at) => {
+                files.insert(at, (path.clone(), settled));
+                true
+            }
+        };
+        if let Some(written_ns) = settled.map(|print| print.written_ns()) {
+            gathered.begun_ns = Some(gathered.begun_ns.map_or(written_ns, |begun_ns| written_ns.min(begun_ns)));
+        }
+        if is_new {
+            gathered.last_event_ms = now_ms;
+            gathered.changed.insert(rank.unwrap_or(Rank(0)));
+        }
+    }
+
+    /// Whether a file is what a restart put there. A rank all of whose files are so has saved nothing; where the
+    /// application has written one of them, the others belong to the same state as they do without a restart.
+    pub fn set_restored(&mut self, path: &FilePath, is_restored: bool) {
+        match is_restored {
+            true => drop(self.restored.insert(path.clone())),
+            false => drop(self.restored.remove(path)),
+        }
+    }
+
+    /// A file of a checkpoint is gone. Tells whether it was part of what was announced.
+    pub fn remove(&mut self, now_ms: u64, checkpoint: &CheckpointId, rank: Option<Rank>, path: &FilePath) -> bool {
+        let Some(gathered) = self.checkpoints.get_mut(checkpoint) else { return false };
+        let mut was_settled = false;
+        if let Some(files) = gathered.files.get_mut(&rank) {
+            if let Ok(at) = files.binary_search_by(|(other, _)| other.cmp(path)) {
+                was_settled = files.remove(at).1.is_some();
+            }
+            if files.is_empty() {
+                gathered.files.remove(&rank);
+            }
+        }
+        gathered.last_event_ms = now_ms;
+        let rank = rank.unwrap_or(Rank(0));
+        gathered.changed.extend([rank, Rank(0)]);
+        let announced = was_settled && gathered.announced.contains_key(&rank);
+        if gathered.files.is_empty() {
+            self.checkpoints.remove(checkpoint);
+        } else if !gathered.files.contains_key(&Some(rank)) {
+            gathered.announced.remove(&rank);
+        }
+        announced
+    }
+
+    /// The marker of a checkpoint has settled: nothing more will come. Or it is gone.
+    pub fn mark(&mut self, checkpoint: &CheckpointId, is_there: bool) {
+        self.gathered(checkpoint).marked = is_there;
+    }
+
+    fn gathered(&mut self, checkpoint: &CheckpointId) -> &mut Gathered {
+        if !self.checkpoints.contains_key(checkpoint) {
+            self.checkpoints.insert(checkpoint.clone(), Gathered::default());
+        }
+        self.checkpoints.get_mut(checkpoint).expect("it was put there above")
+    }
+
+    /// The ranks that are ready now and were not announced as they are, at most so many; and when to ask again.
+    pub fn due(&mut self, now_ms: u64, most: usize) -> (Vec<ReadyRank>, Option<u64>) {
+        let (mut ready, mut next_ms) = (Vec::new(), None::<u64>);
+        for (checkpoint, gathered) in &mut self.checkpoints {
+            let quiet_at_ms = gathered.last_event_ms.saturating_add(self.quiet_ms);
+            if gathered.changed.is_empty() {
+                continue;
+            }
+            let complete = if self.needs_marker { gathered.marked } else { quiet_at_ms <= now_ms };
+            if !complete && !self.needs_marker {
+                next_ms = Some(next_ms.map_or(quiet_at_ms, |at| at.min(quiet_at_ms)));
+            }
+            if !complete && self.files_per_rank.is_none() {
+                continue;
+            }
+            let changed: Vec<_> = gathered.changed.iter().copied().collect();
+            for rank in changed {
+                if ready.len() >= most {
+                    return (ready, Some(now_ms));
+                }
+                let files = gathered.settled(rank, &self.own).filter(|_| !gathered.is_restored(rank, &self.restored));
+                let before = gathered.announced.get(&rank);
+                let is_late = gathered.is_late(rank);
+                let Some(files) = files.filter(|files| before != Some(&digest_of(files, is_late))) else {
+                    gathered.changed.remove(&rank);
+                    continue;
+                };
+                let enough = self.files_per_rank.is_some_and(|needed| files.len() as u64 >= u64::from(needed));
+                if complete && !self.needs_marker && !enough && Usual::of(&files).lacks(self.usual.get(&rank)) {
+                    // Files that are still to come would make another checkpoint of the same name; rather wait for them.
+                    let doubt_until_ms = gathered.last_event_ms.saturating_add(self.doubt_quiet_ms);
+                    if doubt_until_ms > now_ms {
+                        next_ms = Some(next_ms.map_or(doubt_until_ms, |at| at.min(doubt_until_ms)));
+                        continue;
+                    }
+                }
+                let pointer_until_ms =
+                    gathered.pointer_until_ms(rank, &self.pointers, (self.quiet_ms, self.doubt_quiet_ms));
+                if let Some(until_ms) = pointer_until_ms.filter(|until_ms| *until_ms > now_ms) {
+                    next_ms = Some(next_ms.map_or(until_ms, |at| at.min(until_ms)));
+                    continue;
+                }
+                if complete || enough {
+                    let (checkpoint, again, companions) = (checkpoint.clone(), before.is_some(), Vec::new());
+                    ready.push(ReadyRank { checkpoint, rank, files, companions, again });
+                }
+            }
+        }
+        (ready, next_ms)
+    }
+
+    /// Whether a file is this agent's to announce: that of a rank it takes, or one of no rank that goes with its rank 0.
+    pub fn takes(&self, placed: &crate::layout::Placed) -> bool {
+        let Some(rank) = placed.rank else {
+            let files = self.checkpoints.get(&placed.checkpoint).map(|gathered| &gathered.files);
+            let sees = |rank: &Option<Rank>| files.is_some_and(|files| files.contains_key(rank));
+            let sees_none = files.is_none_or(|files| files.keys().all(Option::is_none));
+            return self.own.takes(Rank(0))
+                && (matches!(self.own, OwnRanks(Some(_))) || sees(&Some(Rank(0))) || sees_none);
+        };
+        self.own.takes(rank)
+    }
+
+    /// From now on quiet times count as over: the job's processes are gone.
+    pub fn without_quiet_times(&mut self) {
+        (self.quiet_ms, self.doubt_quiet_ms) = (0, 0);
+    }
+
+    /// Ranks whose files are all settled and that were not told of as they are, with the reason; at most so many.
+    pub fn waiting(&self, now_ms: u64, most: usize) -> Vec<WaitingRank> {
+        let mut waiting = Vec::new();
+        for (checkpoint, gathered) in &self.checkpoints {
+            let is_quiet = gathered.last_event_ms.saturating_add(self.quiet_ms) <= now_ms;
+            for rank in &gathered.changed {
+                if waiting.len() >= most {
+                    return waiting;
+                }
+                let Some(files) = gathered.settled(*rank, &self.own) else { continue };
+                if gathered.announced.get(rank) == Some(&digest_of(&files, gathered.is_late(*rank))) {
+                    continue;
+                }
+                let why = match (self.needs_marker && !gathered.marked, is_quiet) {
+                    (true, _) => Why::Marker,
+                    (false, false) => Why::Quiet,
+                    (false, true) => Why::Fewer,
+                };
+                let modified_ns = files.iter().map(|file| file.fingerprint.modified_ns).max().unwrap_or(i64::MIN);
+                waiting.push(WaitingRank { checkpoint: checkpoint.clone(), rank: *rank, why, modified_ns });
+            }
+        }
+        waiting
+    }
+
+    /// This rank was told of, with these files.
+    pub fn announced(&mut self, ready: &ReadyRank) {
+        self.usual.insert(ready.rank, Usual::of(&ready.files));
+        let pointers = &mut self.pointers;
+        let gathered = self.checkpoints.entry(ready.checkpoint.clone()).or_default();
+        if ready.rank == Rank(0) && gathered.pointer_ms.is_none() && pointers.after_ms.take().is_some() {
+            pointers.in_vain += 1;
+        }
+        let is_late = gathered.is_late(ready.rank);
+        gathered.announced.insert(ready.rank, digest_of(&ready.files, is_late));
+        gathered.changed.remove(&ready.rank);
+    }
+
+    /// Tell of this rank again even though nothing changed: whoever was told could not read it.
+    pub fn forget_announced(&mut self, checkpoint: &CheckpointId, rank: Rank) {
+        if let Some(gathered) = self.checkpoints.get_mut(checkpoint) {
+            gathered.announced.remove(&rank);
+            gathered.changed.insert(rank);
+        }
+    }
+}
+
+fn digest_of(files: &[SettledFile], pointer_was_late: bool) -> Digest {
+    let mut bytes = Vec::with_capacity(files.len() * 80);
+    for SettledFile { path, fingerprint: print } in files {
+        bytes.extend_from_slice(path.as_bytes());
+        bytes.push(0); // ends the path, which holds none
+        for number in [print.device, print.inode, print.bytes] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        bytes.extend_from_slice(&print.modified_ns.to_le_bytes());
+        bytes.extend_from_slice(&print.changed_ns.to_le_bytes());
+    }
+    bytes.extend(pointer_was_late.then_some(1));
+    Digest::of(&bytes)
+}
+
+impl Gathered {
+    /// Whether what was told of a rank lacks a pointer that was written after.
+    fn is_late(&self, rank: Rank) -> bool {
+        rank == Rank(0) && self.pointer_was_late
+    }
+
+    /// Until when a pointer is awaited that goes with a rank: until it rests, or, where the code is known to write one, until
+    /// twice the usual time is over.
+    fn pointer_until_ms(&self, rank: Rank, usual: &Pointers, (quiet_ms, doubt_ms): (u64, u64)) -> Option<u64> {
+        let at_rest = |ms: u64| (ms + quiet_ms).min(self.last_event_ms + POINTER_QUIET_TIMES * quiet_ms);
+        let expected = |after_ms: u64| self.last_event_ms + (2 * after_ms + quiet_ms).min(doubt_ms);
+        (rank == Rank(0)).then(|| self.pointer_ms.map(at_rest).or(usual.after_ms.map(expected))).flatten()
+    }
+
+    /// Whether nothing of a rank was written since a restart. Files of no rank do not tell where it has others.
+    fn is_restored(&self, rank: Rank, restored: &BTreeSet<FilePath>) -> bool {
+        let own = self.files.get(&Some(rank)).or_else(|| self.files.get(&None));
+        !restored.is_empty() && own.is_some_and(|files| files.iter().all(|(path, _)| restored.contains(path)))
+    }
+
+    /// The files of a rank if it has any and all are settled. Files of no rank go with rank 0, and only with an agent
+    /// that takes rank 0 by its configuration, sees rank 0's files, or sees no rank at all.
+    fn settled(&self, rank: Rank, own: &OwnRanks) -> Option<Vec<SettledFile>> {
+        if !own.takes(rank) {
+            return None;
+        }
+        let mine = self.files.get(&Some(rank));
+        let others = (rank == Rank(0)).then(|| self.files.get(&None)).flatten();
+        let told_to = matches!(own, OwnRanks(Some(_)));
+        if mine.is_none() && !told_to && self.files.keys().any(Option::is_some) {
+            return None;
+        }
+        let all = mine.into_iter().chain(others).flatten();
+        let mut files: Vec<_> = all
+            .map(|(path, settled)| settled.map(|fingerprint| SettledFile { path: path.clone(), fingerprint }))
+            .collect::<Option<_>>()?;
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        (!files.is_empty()).then_some(files)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Layout;
+
+    const LOCAL: SettleRules = SettleRules {
+        quiet_ms: 200,
+        scan_quiet_ms: 2_000,
+        doubt_quiet_ms: 30_000,
+        checkpoint_quiet_ms: 500,
+        local: true,
+    };
+
+    fn print(bytes: u64, at: i64) -> Fingerprint {
+        Fingerprint { device: 1, inode: 2, bytes, modified_ns: at, changed_ns: at }
+    }
+
+    fn id(label: &str) -> CheckpointId {
+        label.parse().expect("valid")
+    }
+    fn path(name: &str) -> FilePath {
+        FilePath::new(name.as_bytes()).expect("valid")
+    }
+    fn readiness(layout: Layout, own: OwnRanks) -> Readiness {
+        Readiness::new(&LOCAL, &layout, own)
+    }
+    fn ranks(found: &[ReadyRank]) -> Vec<(u32, usize, bool)> {
+        found.iter().map(|ready| (ready.rank.0, ready.files.len(), ready.again)).collect()
+    }
+    fn announce(readiness: &mut Readiness, now_ms: u64) -> Vec<(u32, usize, bool)> {
+        let (ready, _) = readiness.due(now_ms, 9);
+        ready.iter().for_each(|ready| readiness.announced(ready));
+        ranks(&ready)
+    }
+
+    #[test]
+    fn a_rank_whose_files_a_restart_put_there_is_ready_when_the_application_has_written_one_of_them() {
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        for (name, rank) in [("a/0", 0), ("a/0.mesh", 0), ("a/1", 1)] {
+            r.set_restored(&path(name), true);
+            r.put(0, &id("a"), Some(Rank(rank)), &path(name), Some(print(1, 1)));
+        }
+        r.put(0, &id("a"), None, &path("a/parameters"), Some(print(1, 1)));
+        assert_eq!(announce(&mut r, 1_000), [], "nothing of a rank was written");
+        r.set_restored(&path("a/0"), false);
+        r.put(2_000, &id("a"), Some(Rank(0)), &path("a/0"), Some(print(2, 2)));
+        assert_eq!(announce(&mut r, 3_000), [(0, 3, false)], "with what it did not write again, and without rank 1");
+    }
+
+    #[test]
+    fn a_rank_is_ready_when_all_it_has_is_settled_and_its_checkpoint_is_quiet() {
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));
+        r.put(0, &id("a"), Some(Rank(2)), &path("a/2"), None);
+        assert_eq!(r.due(499, 9), (vec![], Some(500)));
+        assert_eq!(announce(&mut r, 500), [(1, 1, false)]);
+        assert_eq!(r.due(500, 9), (vec![], None), "told once, and nothing to wait for but the kernel");
+        r.put(600, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 1)));
+        assert_eq!(announce(&mut r, 1_100), [(2, 1, false)]);
+        // A second file, and a second content of the first.
+        r.put(2_000, &id("a"), Some(Rank(1)), &path("a/1b"), Some(print(1, 1)));
+        r.put(2_000, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 2)));
+        assert_eq!(announce(&mut r, 2_500), [(1, 2, true), (2, 1, true)]);
+        r.put(9_000, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 2)));
+        r.put(20_000, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 3)));
+        r.put(20_000, &id("b"), Some(Rank(1)), &path("b/1"), Some(print(1, 3)));
+        r.put(20_000, &id("b"), Some(Rank(1)), &path("b/1b"), Some(print(1, 3)));
+        let (first, next_ms) = r.due(20_500, 1);
+        assert_eq!((ranks(&first), next_ms), (vec![(1, 2, true)], Some(20_500)), "there is more to tell at once");
+        r.announced(&first[0]);
+        assert_eq!(announce(&mut r, 20_500), [(1, 2, false)]);
+        assert_eq!(announce(&mut r, 29_000), [], "the same content again is nothing new");
+    }
+
+    #[test]
+    fn a_rank_with_less_than_last_time_is_given_longer_to_write_the_rest() {
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(100, 1)));
+        r.put(0, &id("a"), Some(Rank(1)), &path("a/1b"), Some(print(100, 1)));
+        assert_eq!(announce(&mut r, 500), [(1, 2, false)]);
+        r.put(1_000, &id("b"), Some(Rank(1)), &path("b/1"), Some(print(100, 1)));
+        assert_eq!(r.due(1_500, 9), (vec![], Some(31_000)), "a file is missing");
+        r.put(5_000, &id("b"), Some(Rank(1)), &path("b/1b"), Some(print(100, 1)));
+        assert_eq!(announce(&mut r, 5_500), [(1, 2, false)]);
+        r.put(6_000, &id("c"), Some(Rank(1)), &path("c/1"), Some(print(40, 1)));
+        r.put(6_000, &id("c"), Some(Rank(1)), &path("c/1b"), Some(print(40, 1)));
+        assert_eq!(r.due(6_500, 9), (vec![], Some(36_000)), "less than half of the bytes");
+        assert_eq!(announce(&mut r, 36_000), [(1, 2, false)], "it is that small, then");
+        r.put(40_000, &id("d"), Some(Rank(1)), &path("d/1"), Some(print(40, 1)));
+        r.put(40_000, &id("d"), Some(Rank(1)), &path("d/1b"), Some(print(40, 1)));
+        assert_eq!(announce(&mut r, 40_500), [(1, 2, false)], "and from then on no wonder");
+    }
+
+    #[test]
+    fn files_of_no_rank_go_with_rank_0_wherever_that_is() {
+        let put = |r: &mut Readiness, rank: Option<u32>, name| {
+            r.put(0, &id("a"), rank.map(Rank), &path(name), Some(print(1, 1)));
+        };
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        put(&mut r, None, "a/h");
+        put(&mut r, Some(0), "a/0");
+        assert_eq!(announce(&mut r, 500), [(0, 2, false)]);
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        put(&mut r, None, "a/h");
+        assert_eq!(announce(&mut r, 500), [(0, 1, false)], "no rank at all");
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        put(&mut r, None, "a/h");
+        put(&mut r, Some(7), "a/7");
+        assert_eq!(announce(&mut r, 500), [(7, 1, false)], "rank 0 is on another node");
+        let mut r = readiness(Layout::directories(), OwnRanks::only(vec![0..=3]));
+        put(&mut r, None, "a/h");
+        put(&mut r, Some(7), "a/7");
+        assert_eq!(announce(&mut r, 500), [(0, 1, false)], "told that rank 0 is here, and rank 7 is not");
+        let mut r = readiness(Layout::directories(), OwnRanks::only(vec![4..=7]));
+        put(&mut r, None, "a/h");
+        put(&mut r, Some(7), "a/7");
+        assert_eq!(announce(&mut r, 500), [(7, 1, false)]);
+    }
+
+    #[test]
+    fn a_pointer_that_comes_after_the_files_is_awaited_from_then_on_and_not_for_ever() {
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        let write = |r: &mut Readiness, at_ms, name: &str| {
+            let file = path(&format!("{name}/0"));
+            r.put(at_ms, &id(name), Some(Rank(0)), &file, Some(print(1, at_ms as i64)));
+        };
+        write(&mut r, 0, "a");
+        assert_eq!(announce(&mut r, 500), [(0, 1, false)], "none is known");
+        r.pointer_written(1_500);
+        assert_eq!(announce(&mut r, 2_000), [(0, 1, true)], "it came too late: told once more");
+        r.pointer_written(1_700);
+        assert_eq!(announce(&mut r, 3_000), [], "and only once");
+        write(&mut r, 10_000, "b");
+        assert_eq!(r.due(10_500, 9), (vec![], Some(13_900)), "awaited for twice as long");
+        r.pointer_written(11_000);
+        assert_eq!(r.due(11_000, 9), (vec![], Some(11_500)), "until it rests");
+        assert_eq!(announce(&mut r, 11_500), [(0, 1, false)]);
+        // Then the code writes none any more.
+        write(&mut r, 20_000, "c");
+        assert_eq!(announce(&mut r, 22_499), []);
+        assert_eq!(announce(&mut r, 22_500), [(0, 1, false)]);
+        write(&mut r, 30_000, "d");
+        assert_eq!(announce(&mut r, 30_500), [(0, 1, false)]);
+        // One that is written without end keeps nothing back.
+        write(&mut r, 40_000, "e");
+        (40_100..42_000).step_by(100).for_each(|at_ms| r.pointer_written(at_ms));
+        assert_eq!(announce(&mut r, 42_000), [(0, 1, false)]);
+    }
+
+    #[test]
+    fn a_marker_or_a_known_number_of_files_needs_no_quiet_time() {
+        let marked = Layout::directories().with_marker("{checkpoint}/DONE").expect("valid");
+        let mut r = readiness(marked, OwnRanks::all());
+        r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));
+        assert_eq!(r.due(99_000, 9), (vec![], None), "without its marker it is not complete");
+        r.mark(&id("a"), true);
+        assert_eq!(announce(&mut r, 0), [(1, 1, false)]);
+        let mut r = readiness(Layout::directories().with_files_per_rank(2), OwnRanks::all());
+        r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));
+        assert_eq!(announce(&mut r, 1), []);
+        r.put(1, &id("a"), Some(Rank(1)), &path("a/1b"), Some(print(1, 1)));
+        assert_eq!(announce(&mut r, 1), [(1, 2, false)]);
+    }
+
+    #[test]
+    fn what_vanishes_leaves_nothing_behind() {
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));
+        assert!(!r.remove(0, &id("a"), Some(Rank(1)), &path("a/1")), "it was not announced");
+        assert!(r.checkpoints.is_empty());
+        r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));
+        r.put(0, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 1)));
+        assert_eq!(announce(&mut r, 500), [(1, 1, false), (2, 1, false)]);
+        assert!(r.remove(600, &id("a"), Some(Rank(1)), &path("a/1")));
+        r.put(700, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));
+        assert_eq!(announce(&mut r, 1_200), [(1, 1, false)], "a new file under the old name is told of");
+    }
+}

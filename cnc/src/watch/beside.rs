@@ -1,0 +1,67 @@
+//! What the watcher does with files and links that the layout places nowhere: see [`crate::companions`].
+
+use super::{Core, WatchEvent};
+use crate::companions::{Beside, Companion, Timeline, gather, is_pointer_name, resolve};
+use crate::layout::walk::Through;
+use crate::settle::{Hint, ReadyRank};
+use mcrengine::ids::FilePath;
+use nix::sys::inotify::AddWatchFlags;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+impl Core {
+    /// What travels with a rank; what cannot is told once for each reason.
+    pub(super) fn companions(&mut self, ready: &ReadyRank, timeline: &Timeline) -> Vec<Companion> {
+        let files: Vec<FilePath> = ready.files.iter().map(|file| file.path.clone()).collect();
+        let (label, mut beside) = (&ready.checkpoint, Beside::default());
+        let gathered = gather(&self.root, &self.layout, label, &files, ready.rank, timeline, &mut beside);
+        for lost in gathered.lost {
+            if self.told_lost.insert(lost.why) {
+                self.tell(WatchEvent::Trouble(format!("{label}: {lost}")));
+            }
+        }
+        gathered.found
+    }
+
+    /// Takes notice of what the layout places nowhere. Whether that was all there is to it.
+    pub(super) fn on_link_or_pointer(&mut self, path: &Path, mask: AddWatchFlags) -> bool {
+        if mask.intersects(AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVED_FROM) {
+            let was_through = self.through.remove(path);
+            if was_through {
+                self.forget_below(path);
+            }
+            return was_through;
+        }
+        let written = AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE;
+        if !mask.intersects(written) {
+            return false;
+        }
+        let name = path.file_name().unwrap_or_default().as_bytes();
+        let is_link = self.root.join(path).is_symlink();
+        if is_link && Through::new(&self.root).is_open(path) {
+            self.walk(path, Hint::Scan);
+            return true;
+        }
+        let is_pointer = match is_link {
+            true => self.leads_to_checkpoint(path),
+            // Its creation says little: it is written after.
+            false => {
+                let is_placed =
+                    || FilePath::new(path.as_os_str().as_bytes()).is_ok_and(|path| self.layout.place(&path).is_some());
+                !mask.contains(AddWatchFlags::IN_CREATE) && is_pointer_name(name) && !is_placed()
+            }
+        };
+        if is_pointer {
+            self.readiness.pointer_written(self.now_ms());
+        }
+        is_link
+    }
+
+    fn leads_to_checkpoint(&self, link: &Path) -> bool {
+        let end = resolve(&self.root, link).and_then(|end| FilePath::new(end.as_os_str().as_bytes()).ok());
+        end.is_some_and(|end| {
+            let first = self.files.range(&end..).next();
+            first.is_some_and(|(path, _)| path.as_path().starts_with(end.as_path()))
+        })
+    }
+}

@@ -1,0 +1,61 @@
+use super::*;
+
+fn core(root: &Path) -> (Core, mpsc::Receiver<WatchEvent>) {
+    let layout = Layout::from_patterns(&["{checkpoint}/r{rank}"], 0).expect("valid");
+    let rules = SettleRules { quiet_ms: 0, scan_quiet_ms: 0, checkpoint_quiet_ms: 0, ..SettleRules::default() };
+    let options = WatchOptions { rules, local: Some(true), ..WatchOptions::default() };
+    let (events, receiver) = mpsc::channel(8);
+    (Core::new(root, layout, options, events).expect("watches"), receiver)
+}
+
+fn wait_for(core: &mut Core, receiver: &mut mpsc::Receiver<WatchEvent>) -> ReadyRank {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        core.turn();
+        match receiver.try_recv() {
+            Ok(WatchEvent::Ready(ready)) => return ready,
+            _ => assert!(Instant::now() < deadline, "no rank became ready"),
+        }
+    }
+}
+
+#[test]
+fn at_rest_nothing_wakes_us_but_the_kernel() {
+    let root = tempfile::tempdir().expect("a directory");
+    let (mut core, mut receiver) = core(root.path());
+    core.turn();
+    assert_eq!(core.turn(), None, "an empty directory");
+    std::fs::create_dir(root.path().join("t1")).expect("made");
+    std::fs::write(root.path().join("t1/r0"), "x").expect("written");
+    let slow = std::fs::File::create(root.path().join("t1/r1")).expect("made");
+    wait_for(&mut core, &mut receiver);
+    drop(slow);
+    wait_for(&mut core, &mut receiver);
+    std::fs::remove_file(root.path().join("t1/r1")).expect("removed");
+    core.turn();
+    assert_eq!(core.turn(), None, "everything was told");
+    assert!(core.due.is_empty() && core.examine.is_empty() && core.notices.is_empty());
+}
+
+#[test]
+fn an_overflow_of_the_kernels_queue_leads_to_a_scan() {
+    let queue = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").expect("readable");
+    let queue: usize = queue.trim().parse().expect("a number");
+    if queue > 65_536 {
+        eprintln!("skipped: the kernel's queue has room for {queue} events");
+        return;
+    }
+    let root = tempfile::tempdir().expect("a directory");
+    let (mut core, mut receiver) = core(root.path());
+    core.turn();
+    // Two different events each time, so that the kernel cannot merge them; none is read meanwhile.
+    for _ in 0..queue / 3 + 1 {
+        std::fs::write(root.path().join("noise"), "").expect("written");
+        std::fs::remove_file(root.path().join("noise")).expect("removed");
+    }
+    std::fs::create_dir(root.path().join("t1")).expect("made");
+    std::fs::write(root.path().join("t1/r0"), "x").expect("written");
+    let ready = wait_for(&mut core, &mut receiver);
+    assert_eq!((ready.checkpoint.as_str(), ready.rank), ("t1", Rank(0)));
+    assert!(core.scans >= 2, "found without a scan: there was no overflow to test");
+}

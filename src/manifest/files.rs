@@ -1,0 +1,73 @@
+//! The files of a manifest, as a list or only counted.
+
+use super::ManifestFile;
+use crate::header::FileKind;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// The files of a manifest, as a list or only counted.
+pub trait Files: DeserializeOwned {
+    /// Their number and length.
+    fn totals(&self) -> FileTotals;
+}
+
+/// How many files a manifest lists, and how long they are together: what a list of checkpoints needs of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileTotals {
+    /// How many.
+    pub files: u64,
+    /// Bytes of all of them.
+    pub bytes: u64,
+    /// The lowest and the highest rank that wrote one.
+    pub(super) ranks: Option<(u32, u32)>,
+}
+
+impl FileTotals {
+    fn add(&mut self, rank: u32, bytes: u64, kind: FileKind) {
+        self.files += u64::from(kind.is_file());
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.ranks = Some(self.ranks.map_or((rank, rank), |(low, high)| (low.min(rank), high.max(rank))));
+    }
+}
+
+impl Files for FileTotals {
+    fn totals(&self) -> FileTotals {
+        *self
+    }
+}
+
+impl Files for Vec<ManifestFile> {
+    fn totals(&self) -> FileTotals {
+        let mut totals = FileTotals::default();
+        self.iter().for_each(|file| totals.add(file.rank.0, file.bytes, file.kind));
+        totals
+    }
+}
+
+impl<'a> Deserialize<'a> for FileTotals {
+    fn deserialize<D: serde::Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
+        /// Of a file only this; its path and digest are not even copied.
+        #[derive(Deserialize)]
+        struct Counted {
+            rank: u32,
+            bytes: u64,
+            #[serde(default)]
+            kind: FileKind,
+        }
+        struct Counting;
+        impl<'a> serde::de::Visitor<'a> for Counting {
+            type Value = FileTotals;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a list of files")
+            }
+            fn visit_seq<A: serde::de::SeqAccess<'a>>(self, mut files: A) -> Result<FileTotals, A::Error> {
+                let mut totals = FileTotals::default();
+                while let Some(Counted { rank, bytes, kind }) = files.next_element()? {
+                    totals.add(rank, bytes, kind);
+                }
+                Ok(totals)
+            }
+        }
+        from.deserialize_seq(Counting)
+    }
+}
