@@ -55,7 +55,9 @@ impl Holders {
     /// Holds no group of a job any more. Removes files.
     pub fn release(&self, job: &JobId) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let released: Vec<_> = all.extract_if(.., |(of, _), _| of == job).collect();
+        let (released, kept): (BTreeMap<_, _>, _) =
+            std::mem::take(&mut *all).into_iter().partition(|((of, _), _)| of == job);
+        *all = kept;
         drop(all);
         drop(released);
     }
