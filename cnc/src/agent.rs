@@ -8,6 +8,7 @@ mod ending;
 pub use ending::{DrainOrder, Drained, FlushRequest, Flushed};
 
 use crate::capture::{CaptureError, CaptureMode, Verdicts, capture, capture_keeping};
+use crate::clock::ahead_ns;
 use crate::companions::mark_hard_links;
 use crate::config::CncConfig;
 use crate::fingerprint::Fingerprint;
@@ -211,9 +212,6 @@ struct Core {
     done_to: mpsc::Sender<Captured>,
     ending: Ending,
 }
-
-/// How far the clock of a file system may be ahead of this node's before it is named: 2 s.
-const CLOCKS_APART_NS: i64 = 2_000_000_000;
 
 impl Core {
     async fn run(
@@ -480,7 +478,7 @@ impl Core {
         for (path, fingerprint) in those.into_iter().flat_map(|(_, files)| files) {
             let full = self.config.watch.join(path.as_path());
             let unchanged = std::fs::symlink_metadata(&full).is_ok_and(|now| Fingerprint::from(&now) == fingerprint);
-            let unchanged = unchanged && !restored.is_restored(&path, &fingerprint);
+            let unchanged = unchanged && !restored.may_be_restored(&path, &fingerprint);
             if unchanged && let Err(error) = std::fs::remove_file(&full) {
                 tracing::warn!(%path, %error, "cannot delete a committed file");
             }
@@ -560,13 +558,7 @@ fn describe(
         .collect();
     wire.files = files.iter().map(|file| file_to_wire(file.header())).collect();
     wire.changed_clock_ns = newest.map_or(i64::MIN, |newest| {
-        let age_ns = newest.age_ns();
-        if age_ns < -CLOCKS_APART_NS {
-            tracing::warn!(
-                checkpoint = %ready.checkpoint, rank = ready.rank.0, ahead_s = -age_ns / 1_000_000_000,
-                "the clock of the file system is ahead of this node's; set the clocks right"
-            );
-        }
+        let age_ns = newest.age_ns(ahead_ns(root));
         steady_ns().saturating_sub(age_ns.max(0))
     });
     let announcement = wire.encode_to_vec().into();

@@ -5,6 +5,7 @@
 #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "deletes committed files, if it is told to"))]
 pub mod agent;
 pub mod capture;
+pub mod clock;
 pub mod companions;
 pub mod config;
 #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "makes its own socket, on the node"))]

@@ -373,7 +373,7 @@ impl FileRestorer {
         futimens(&*file, &modified, &modified).map_err(self.failed("setting its time"))?;
         let print = Fingerprint::of(&file.metadata().map_err(self.io("asking for its state"))?);
         // As long as its owner may write.
-        let marked = crate::restored::mark(&file);
+        let marked = crate::restored::mark(&file, &self.header.path);
         if let Err(error) = &marked {
             tracing::debug!(path = %self.header.path, %error, "cannot be marked as restored; recorded beside it");
         }

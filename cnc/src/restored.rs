@@ -5,9 +5,9 @@
 //!
 //! | attribute | value |
 //! |---|---|
-//! | `user.mcr.restored` | `mcr-restored 1 INODE BYTES MODIFIED_NS`: the numbers that `stat` gives, in decimal; the time in nanoseconds since 1970 |
+//! | `user.mcr.restored` | `mcr-restored 1 INODE BYTES MODIFIED_NS DEPTH`: the numbers that `stat` gives, in decimal; the time in nanoseconds since 1970; of how many names the path is below the directory that was restored into |
 //!
-//! The mark holds while all three numbers are those of the file. A program that writes into the file changes its time; one
+//! The mark holds while the first three numbers are those of the file. A program that writes into the file changes its time; one
 //! that writes another file under the name, or copies this one with its attributes, has another inode. The device is not
 //! compared: a network file system has another one on each node. The time of the inode is not, since a rename changes it.
 //!
@@ -55,21 +55,36 @@ struct Entry {
     modified_ns: i64,
 }
 
-/// Marks an open file whose content and time are final.
-pub fn mark(file: &File) -> io::Result<()> {
+/// Where a restart put a file, as seen from the directory that is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// Where the application reads it: it belongs to what the application writes next to it.
+    InPlace,
+    /// Into a directory below the one that is watched: a copy to look at, and part of no checkpoint.
+    Below,
+}
+
+/// Marks an open file whose content and time are final. `path` is below the directory that is restored into.
+pub fn mark(file: &File, path: &FilePath) -> io::Result<()> {
     let is = Fingerprint::of(&file.metadata()?);
-    fsetxattr(file, ATTRIBUTE, value(&is).as_bytes(), XattrFlags::empty()).map_err(io::Error::from)
+    let value = format!("{}{}", value(&is), depth(path));
+    fsetxattr(file, ATTRIBUTE, value.as_bytes(), XattrFlags::empty()).map_err(io::Error::from)
 }
 
 fn value(is: &Fingerprint) -> String {
-    format!("{KIND} {VERSION} {} {} {}", is.inode, is.bytes, is.modified_ns)
+    format!("{KIND} {VERSION} {} {} {} ", is.inode, is.bytes, is.modified_ns)
 }
 
-/// Whether a file of this name has a mark that holds.
-fn is_marked(path: &Path, is: &Fingerprint) -> bool {
+fn depth(path: &FilePath) -> usize {
+    path.as_path().components().count()
+}
+
+/// The depth in the mark of a file, if it has one that holds.
+fn marked_depth(path: &Path, is: &Fingerprint) -> Option<usize> {
     let mut found = [0u8; 128];
-    let read = lgetxattr(path, ATTRIBUTE, &mut found[..]);
-    read.is_ok_and(|len| found.get(..len) == Some(value(is).as_bytes()))
+    let len = lgetxattr(path, ATTRIBUTE, &mut found[..]).ok()?;
+    let depth = found.get(..len)?.strip_prefix(value(is).as_bytes())?;
+    std::str::from_utf8(depth).ok()?.parse().ok()
 }
 
 /// Records files that could not be marked: where they will stand below `to`, and what they are. Durable when this returns.
@@ -116,10 +131,31 @@ impl Restored {
     }
 
     /// Whether a restart put this file there, and it is still what the restart put there.
-    pub fn is_restored(&self, path: &FilePath, is: &Fingerprint) -> bool {
+    pub fn put(&self, path: &FilePath, is: &Fingerprint) -> Option<Put> {
         let full = self.root.join(path.as_path());
+        let of_depth = |depth: usize| if depth < self::depth(path) { Put::Below } else { Put::InPlace };
         // A restart may have been into a directory above the root, or below.
-        is_marked(&full, is) || full.ancestors().skip(1).any(|dir| self.is_recorded(dir, &full, is))
+        marked_depth(&full, is).map(of_depth).or_else(|| {
+            let dir = full.ancestors().skip(1).find(|dir| self.is_recorded(dir, &full, is))?;
+            Some(if dir.starts_with(&self.root) && dir != self.root { Put::Below } else { Put::InPlace })
+        })
+    }
+
+    /// Whether it is what a restart put there, or a copy of that with its attributes and times (`cp -a`): the application reads
+    /// it as well.
+    pub fn may_be_restored(&self, path: &FilePath, is: &Fingerprint) -> bool {
+        let copied = || {
+            let mut found = [0u8; 128];
+            let len = lgetxattr(self.root.join(path.as_path()), ATTRIBUTE, &mut found[..]).ok()?;
+            let mut words = std::str::from_utf8(found.get(..len)?).ok()?.split(' ').skip(3);
+            Some((words.next()?.parse() == Ok(is.bytes)) && (words.next()?.parse() == Ok(is.modified_ns)))
+        };
+        copied() == Some(true) || self.is_restored(path, is)
+    }
+
+    /// As [`Self::put`], wherever it was put.
+    pub fn is_restored(&self, path: &FilePath, is: &Fingerprint) -> bool {
+        self.put(path, is).is_some()
     }
 
     fn is_recorded(&self, dir: &Path, full: &Path, is: &Fingerprint) -> bool {
@@ -176,11 +212,15 @@ mod tests {
         let (made, path) = file(dir.path(), "f");
         let restored = Restored::load(dir.path());
         assert!(!restored.is_restored(&path, &is(dir.path(), "f")), "without a mark");
-        if let Err(error) = mark(&made) {
+        if let Err(error) = mark(&made, &path) {
             eprintln!("skipped: no attributes here ({error})");
             return;
         }
-        assert!(restored.is_restored(&path, &is(dir.path(), "f")));
+        assert_eq!(restored.put(&path, &is(dir.path(), "f")), Some(Put::InPlace));
+        let top = dir.path().parent().expect("a directory above");
+        let name = format!("{}/f", dir.path().file_name().and_then(|name| name.to_str()).expect("a name"));
+        let from_above = FilePath::new(name.as_bytes()).expect("valid");
+        assert_eq!(Restored::load(top).put(&from_above, &is(dir.path(), "f")), Some(Put::Below));
         std::fs::rename(dir.path().join("f"), dir.path().join("g")).expect("renamed");
         let renamed = FilePath::new(&b"g"[..]).expect("valid");
         assert!(restored.is_restored(&renamed, &is(dir.path(), "g")), "a rename changes no content");
@@ -189,8 +229,10 @@ mod tests {
         assert!(copy.status().is_ok_and(|status| status.success()));
         let copy = FilePath::new(&b"h"[..]).expect("valid");
         assert!(!restored.is_restored(&copy, &is(dir.path(), "h")), "a copy is another file");
+        assert!(restored.may_be_restored(&copy, &is(dir.path(), "h")), "and is not deleted");
         made.set_modified(SystemTime::UNIX_EPOCH).expect("set");
         assert!(!restored.is_restored(&renamed, &is(dir.path(), "g")), "it was written again");
+        assert!(!restored.may_be_restored(&renamed, &is(dir.path(), "g")));
     }
 
     #[test]
@@ -202,7 +244,7 @@ mod tests {
         let (name, was) = (FilePath::new(&b"f"[..]).expect("valid"), is(&run, "it_1/f"));
         assert!(!above.is_restored(&path, &was) && !below.is_restored(&name, &was), "no record yet");
         record(&run, &[(FilePath::new(&b"it_1/f"[..]).expect("valid"), was)]).expect("recorded");
-        assert!(above.is_restored(&path, &was) && below.is_restored(&name, &was));
+        assert_eq!((above.put(&path, &was), below.put(&name, &was)), (Some(Put::Below), Some(Put::InPlace)));
         assert!(!above.is_restored(&path, &Fingerprint { modified_ns: 0, ..was }), "it was written again");
         let (_, other) = file(top.path(), "run/it_2/f");
         let was = is(&run, "it_2/f");

@@ -9,11 +9,12 @@
 mod beside;
 pub(crate) mod writers;
 
+use crate::clock::ahead_ns;
 use crate::companions::Timeline;
 use crate::fingerprint::Fingerprint;
 use crate::layout::walk::{Found, walk};
 use crate::layout::{Layout, Placed, ScanError, ScanLimits, is_ours};
-use crate::restored::Restored;
+use crate::restored::{Put, Restored};
 use crate::settle::{
     End, FileState, Hint, Look, OwnRanks, Readiness, ReadyRank, SettleRules, Verdict, WaitingRank, Why, hdf5_end,
 };
@@ -32,7 +33,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use writers::Writers;
 
@@ -700,7 +701,13 @@ impl Core {
             let Placed { checkpoint, rank } = &tracked.placed;
             self.readiness.put(now_ms, checkpoint, *rank, &path, None);
         }
-        match tracked.state.observe(&self.options.rules, now_ms, hint, seen, seen.and_then(|seen| age_ms(&seen))) {
+        match tracked.state.observe(
+            &self.options.rules,
+            now_ms,
+            hint,
+            seen,
+            seen.and_then(|seen| age_ms(&self.root, &seen)),
+        ) {
             Look::Gone => self.gone(&path),
             Look::Examine => drop(self.examine.insert(path)),
             Look::Wait(at_ms) => {
@@ -747,7 +754,13 @@ impl Core {
                     tracked.settled = Some(settled);
                     // What comes next is a new content: nothing that was told of this one holds for it.
                     (tracked.state, tracked.told_cut) = (FileState::default(), None);
-                    self.readiness.set_restored(&path, self.restored.is_restored(&path, &settled));
+                    let put = self.restored.put(&path, &settled);
+                    if put == Some(Put::Below) {
+                        tracing::debug!(%checkpoint, %path, "a restart put it there, to be looked at");
+                        self.readiness.remove(now_ms, checkpoint, *rank, &path);
+                        continue;
+                    }
+                    self.readiness.set_restored(&path, put.is_some());
                     self.readiness.put(now_ms, checkpoint, *rank, &path, Some(settled));
                     if let Some(marked) = self.layout.marked(&path) {
                         self.readiness.mark(&marked, true);
@@ -904,11 +917,10 @@ impl Core {
     }
 }
 
-/// How long ago a file changed last, by this node's clock.
-fn age_ms(print: &Fingerprint) -> Option<u64> {
-    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
+/// How long ago a file changed last. Its own time may be ahead of all clocks.
+fn age_ms(root: &Path, print: &Fingerprint) -> Option<u64> {
     let changed_ns = print.changed_ns.max(print.modified_ns);
-    let age_ns = i64::try_from(since_1970.as_nanos()).ok()?.checked_sub(changed_ns)?;
+    let age_ns = Fingerprint { changed_ns, ..*print }.age_ns(ahead_ns(root));
     u64::try_from(age_ns).ok().map(|ns| ns / 1_000_000)
 }
 

@@ -364,6 +364,9 @@ fn shape(path: &[u8]) -> Vec<u8> {
     shape
 }
 
+const DIRECTORY_IN_THE_WAY: &str = "putting a file of the checkpoint where there is a directory (move that away, or restore into \
+                                    another place)";
+
 /// What stands under a final name, if anything does. A directory is an error.
 fn standing(to: &Path, path: &FilePath) -> Result<Option<FileStat>, RestoreError> {
     let dir = match directory(to, path, None) {
@@ -374,7 +377,7 @@ fn standing(to: &Path, path: &FilePath) -> Result<Option<FileStat>, RestoreError
         Err(Errno::ENOENT) => Ok(None),
         Err(error) => Err(failed(&to.join(path.as_path()), "asking for its state", error)),
         Ok(stat) if kind(&stat) == SFlag::S_IFDIR => {
-            Err(failed(&to.join(path.as_path()), "replacing a directory", io::ErrorKind::IsADirectory))
+            Err(failed(&to.join(path.as_path()), DIRECTORY_IN_THE_WAY, io::ErrorKind::IsADirectory))
         }
         Ok(stat) => Ok(Some(stat)),
     }
@@ -439,7 +442,7 @@ fn mark_standing(to: &Path, path: &FilePath) -> Option<(FilePath, Fingerprint)> 
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let open = directory(to, path, None).ok()?;
     let file = openat(&open, OsStr::from_bytes(path.name()), flags, Mode::empty()).map(File::from);
-    let marked = file.is_ok_and(|file| crate::restored::mark(&file).is_ok());
+    let marked = file.is_ok_and(|file| crate::restored::mark(&file, path).is_ok());
     (!marked).then(|| (path.clone(), print))
 }
 

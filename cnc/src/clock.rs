@@ -1,0 +1,86 @@
+//! How far this node's clock is ahead of the clock that gives files their times.
+//!
+//! A parallel file system has a clock of its own, and that of a node may be wrong by a minute. How long ago a file changed
+//! is a difference of two times by one clock: what the file says, and what a file says that is made now.
+
+use rustix::fs::{Mode, OFlags, open};
+use std::collections::HashMap;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long a measurement is believed: steady clocks drift by less than a millisecond in this time, and clocks are set rarely.
+const BELIEVED: Duration = Duration::from_secs(30);
+/// How far the two may be apart before that is named: 2 s.
+const APART_NS: i64 = 2_000_000_000;
+/// Directories that are remembered.
+const DIRECTORIES_MAX: usize = 64;
+
+/// How far this node's clock is ahead of that of the file system of a directory, in nanoseconds, negative where it is behind: to
+/// some milliseconds. 0 where no file can be made.
+pub fn ahead_ns(dir: &Path) -> i64 {
+    static KNOWN: Mutex<Option<HashMap<PathBuf, (Instant, i64)>>> = Mutex::new(None);
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = known().as_ref().and_then(|all| all.get(dir)).copied();
+    if let Some((_, ahead_ns)) = before.filter(|(at, _)| at.elapsed() < BELIEVED) {
+        return ahead_ns;
+    }
+    let ahead_ns = measure(dir).unwrap_or(0);
+    let was_ns = before.map_or(0, |(_, ahead_ns)| ahead_ns);
+    if ahead_ns.abs() > APART_NS && (ahead_ns - was_ns).abs() > APART_NS {
+        tracing::warn!(
+            dir = %dir.display(), ahead_s = ahead_ns / 1_000_000_000,
+            "this node's clock is ahead of that of the file system (behind, if negative); set the clocks right"
+        );
+    }
+    let mut known = known();
+    let all = known.get_or_insert_default();
+    if all.len() >= DIRECTORIES_MAX {
+        all.clear();
+    }
+    all.insert(dir.to_owned(), (Instant::now(), ahead_ns));
+    ahead_ns
+}
+
+fn measure(dir: &Path) -> io::Result<i64> {
+    // A file without a name: nobody sees it, and it ends with its descriptor.
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let made = match open(dir, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(file) => File::from(file).metadata()?,
+        Err(_) => made_with_a_name(dir)?,
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(io::Error::other)?;
+    let made_ns = made.ctime().saturating_mul(1_000_000_000).saturating_add(made.ctime_nsec());
+    Ok(i64::try_from(now.as_nanos()).unwrap_or(i64::MAX).saturating_sub(made_ns))
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file of this module, gone when it returns")]
+fn made_with_a_name(dir: &Path) -> io::Result<Metadata> {
+    // A name of ours: no layout takes it for a file of the application.
+    let path = dir.join(format!(".mcr-state-clock-{}.tmp", std::process::id()));
+    let _ = std::fs::remove_file(&path); // of a process of the same number that was killed
+    let made = OpenOptions::new().write(true).create_new(true).open(&path)?.metadata();
+    std::fs::remove_file(&path)?;
+    made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_of_a_file_system_is_asked_without_a_trace() {
+        let dir = tempfile::tempdir().expect("a directory");
+        // They are one clock here; file systems count in steps of up to 10 ms.
+        let second = 1_000_000_000;
+        assert!((-second..second).contains(&measure(dir.path()).expect("a file can be made")));
+        let named = made_with_a_name(dir.path()).expect("made");
+        assert!(named.ctime() > 0);
+        assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 0);
+        assert!((-second..second).contains(&ahead_ns(dir.path())));
+        assert_eq!(ahead_ns(Path::new("/proc/nowhere")), 0);
+    }
+}
