@@ -13,6 +13,8 @@
 
 use crate::capture::{Image, whole};
 use crate::fingerprint::Fingerprint;
+use crate::layout::pointers::is_log_name;
+pub use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name};
 use crate::layout::walk::{Found, walk};
 use crate::layout::{Layout, ScanLimits, is_own_name};
 use mcrengine::header::{FileHeader, FileKind, LINK_BYTES_MAX};
@@ -80,8 +82,6 @@ pub struct Timeline {
 pub const COMPANIONS_MAX: usize = 16 << 10;
 /// The most bytes of all of them.
 pub const COMPANIONS_BYTES_MAX: usize = 1 << 20;
-/// The longest pointer file, in bytes.
-pub const POINTER_BYTES_MAX: u64 = 64 << 10;
 /// The longest file that is taken for a pointer because of what stands in it, in bytes.
 const NAMING_BYTES_MAX: u64 = 4096;
 /// In a directory of more entries, pointers are known by their names alone.
@@ -480,23 +480,6 @@ fn normal(path: &Path) -> Option<PathBuf> {
         }
     }
     Some(normal)
-}
-
-/// Whether codes give this name to a file that says which checkpoint is the newest: CESM's `rpointer.ocn`, `checkpoints.txt`,
-/// `latest_checkpoint`, `last.txt`, TensorFlow's `checkpoint`.
-pub fn is_pointer_name(name: &[u8]) -> bool {
-    let name = name.to_ascii_lowercase();
-    let stem = name.split(|&b| b == b'.').next().unwrap_or(&name);
-    let has = |text: &[u8]| name.windows(text.len()).any(|window| window == text);
-    let is_list = matches!(stem, b"checkpoint" | b"checkpoints" | b"restart" | b"restarts")
-        && matches!(&name[stem.len()..], b"" | b".txt" | b".dat" | b".list" | b".lst" | b".json" | b".info");
-    !is_log_name(&name)
-        && (has(b"pointer") || has(b"latest") || stem.starts_with(b"last") || name.ends_with(b".last") || is_list)
-}
-
-fn is_log_name(name: &[u8]) -> bool {
-    let name = name.to_ascii_lowercase();
-    [&b".log"[..], b".out", b".err", b".stdout", b".stderr"].iter().any(|end| name.ends_with(end))
 }
 
 /// The words of a pointer file that may be names: between white space, quotes, and the signs of common notations. Of a long

@@ -6,6 +6,7 @@
 //! a directory in [`walk`].
 
 pub mod guess;
+pub mod pointers;
 pub mod presets;
 pub mod walk;
 
@@ -391,8 +392,8 @@ impl Pattern {
 /// A label as a name in the store: bytes that are not UTF-8 are written out as `\xe9`.
 pub(crate) fn label_of(bytes: &[u8]) -> Result<CheckpointId, NameError> {
     match std::str::from_utf8(bytes) {
-        Ok(text) => text.parse(),
-        Err(_) => bytes.escape_ascii().to_string().parse(),
+        Ok(text) if !text.contains(char::is_control) => text.parse(),
+        _ => bytes.escape_ascii().to_string().parse(),
     }
 }
 
@@ -570,6 +571,13 @@ mod tests {
         assert_eq!(layout.marked(&path("t1/DONE")).expect("marks").as_str(), "t1");
         assert_eq!(place(&layout, "t1/DONE"), Some(("t1".into(), None)));
         assert_eq!(layout.marked(&path("t1/r0")), None);
+    }
+
+    #[test]
+    fn a_checkpoint_whose_name_has_control_characters_is_named_by_their_escapes() {
+        let layout = Layout::from_patterns(&["{checkpoint}/r{rank}"], 0).expect("valid");
+        assert_eq!(place(&layout, "t\n1/r0"), Some((r"t\n1".into(), Some(0))));
+        assert_eq!(place(&layout, "t\u{1b}2/r1"), Some((r"t\x1b2".into(), Some(1))));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! Names decide only where they place most of the files (`MOST_PERCENT`), and where files with one label are of one
 //! run. Else nothing is dropped: everything is one checkpoint, or the user is asked.
 
+use super::pointers::{POINTER_BYTES_MAX, is_pointer_name};
 use super::{Layout, Pattern, is_of_a_store, is_ours, label_of, presets};
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,7 +59,19 @@ pub(super) fn guess(paths: &[FilePath], bytes: &[u64], directory: &Path) -> (Lay
     if let Some(asks) = runs::mixed(&layout, &paths) {
         return (layout, Explanation { asks: Some(asks), certain: false, ..explanation });
     }
-    let (layout, explanation) = take_the_rest(layout, explanation, &paths);
+    // They travel with the checkpoint that they were written with, and are no part of a layout.
+    let is_pointer = |(path, bytes): &(&FilePath, u64)| *bytes <= POINTER_BYTES_MAX && is_pointer_name(path.name());
+    let (pointers, all): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|file| is_pointer(file) && layout.place(file.0).is_none());
+    let paths: Vec<&FilePath> = all.iter().map(|(path, _)| *path).take(PATHS_MAX).collect();
+    let (layout, mut explanation) = take_the_rest(layout, explanation, &paths);
+    if let Some((first, _)) = pointers.first() {
+        let line = format!(
+            "{} (such as {first}) with the checkpoint that was newest",
+            counted(pointers.len(), "pointer file")
+        );
+        explanation.lines.push(line);
+    }
     weigh(layout, explanation, &all, directory)
 }
 

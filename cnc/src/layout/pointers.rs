@@ -1,0 +1,22 @@
+//! Names of pointer files: they say which checkpoint is the newest, and are none themselves.
+
+/// The longest pointer file, in bytes.
+pub const POINTER_BYTES_MAX: u64 = 64 << 10;
+
+/// Whether codes give this name to a file that says which checkpoint is the newest: CESM's `rpointer.ocn`, `checkpoints.txt`,
+/// `latest_checkpoint`, `last.txt`, TensorFlow's `checkpoint`.
+pub fn is_pointer_name(name: &[u8]) -> bool {
+    let name = name.to_ascii_lowercase();
+    let stem = name.split(|&b| b == b'.').next().unwrap_or(&name);
+    let has = |text: &[u8]| name.windows(text.len()).any(|window| window == text);
+    let is_list = matches!(stem, b"checkpoint" | b"checkpoints" | b"restart" | b"restarts")
+        && matches!(&name[stem.len()..], b"" | b".txt" | b".dat" | b".list" | b".lst" | b".json" | b".info");
+    !is_log_name(&name)
+        && (has(b"pointer") || has(b"latest") || stem.starts_with(b"last") || name.ends_with(b".last") || is_list)
+}
+
+/// Whether this is the name of a log.
+pub fn is_log_name(name: &[u8]) -> bool {
+    let name = name.to_ascii_lowercase();
+    [&b".log"[..], b".out", b".err", b".stdout", b".stderr"].iter().any(|end| name.ends_with(end))
+}
