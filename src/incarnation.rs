@@ -141,10 +141,24 @@ impl Incarnations {
         self.newest().is_some_and(|newest| newest.sets_aside(id))
     }
 
-    /// How many of the newest incarnations in a row were restarts from this checkpoint.
-    pub fn restarts_in_a_row(&self, id: &CheckpointId) -> usize {
+    /// How many of the newest incarnations in a row were restarts from this checkpoint, `most` at most. A restart that failed, or
+    /// was killed before any part of the job was restored, does not count.
+    pub fn restarts_in_a_row(
+        &self,
+        store: &dyn Store,
+        job: &JobId,
+        id: &CheckpointId,
+        most: usize,
+    ) -> Result<usize, StoreError> {
         let from_it = |record: &&Incarnation| record.is_restart && record.from.as_ref() == Some(id);
-        self.0.iter().rev().take_while(from_it).count()
+        let mut count = 0;
+        for record in self.0.iter().rev().take_while(from_it) {
+            count += usize::from(has_any_part(store, job, record.number)?);
+            if count >= most {
+                break;
+            }
+        }
+        Ok(count)
     }
 }
 
@@ -254,6 +268,15 @@ pub fn has_part(store: &dyn Store, job: &JobId, number: u32, key: &str) -> Resul
     }
 }
 
+/// Whether any part of the job has been restored for an incarnation.
+fn has_any_part(store: &dyn Store, job: &JobId, number: u32) -> Result<bool, StoreError> {
+    match store.list_dir(&parts_directory(job, number)) {
+        Ok(entries) => Ok(entries.iter().any(|entry| visible(&entry.name))),
+        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 fn parts_directory(job: &JobId, number: u32) -> PathBuf {
     directory(job).join(format!("{}.parts", record_name(number)))
 }
@@ -262,25 +285,28 @@ fn part_name(key: &str) -> String {
     Digest::of(key.as_bytes()).to_hex()[..16].to_owned()
 }
 
-/// Removes what says which parts were restored for an incarnation that is long over.
-fn let_parts_go(store: &dyn Store, job: &JobId, number: u32) -> Result<(), StoreError> {
+/// Removes what says which parts were restored for an incarnation, but for so many of them.
+fn let_parts_go(store: &dyn Store, job: &JobId, number: u32, kept: usize) -> Result<(), StoreError> {
     let dir = parts_directory(job, number);
     let entries = match store.list_dir(&dir) {
         Err(error) if error.is_not_found() => return Ok(()),
         other => other?,
     };
-    for entry in entries.iter().filter(|entry| !entry.is_dir) {
+    let parts = entries.iter().filter(|entry| !entry.is_dir && (kept == 0 || visible(&entry.name)));
+    for entry in parts.skip(kept) {
         store.remove_file(&dir.join(&entry.name))?;
     }
-    store.remove_dir(&dir)
+    if kept == 0 { store.remove_dir(&dir) } else { Ok(()) }
 }
 
 fn let_old_go(store: &dyn Store, job: &JobId) -> Result<(), StoreError> {
     let numbers = numbers(store, job)?;
     if let Some(old) = numbers.len().checked_sub(3).and_then(|at| numbers.get(at)) {
-        let_parts_go(store, job, *old)?;
+        // One says that it was restored at all.
+        let_parts_go(store, job, *old, 1)?;
     }
     for number in &numbers[..numbers.len().saturating_sub(RECORDS_MAX)] {
+        let_parts_go(store, job, *number, 0)?;
         store.remove_file(&directory(job).join(record_name(*number)))?;
     }
     Ok(())
@@ -405,13 +431,30 @@ mod tests {
         assert!(all.is_dead(&id("it_6"), place(0, 60)), "a straggler");
         assert!(!all.is_dead(&id("it_5"), place(0, 50)) && all.is_set_aside(&id("it_5")));
         assert!(!all.is_dead(&id("it_4"), place(1, 40)), "the new incarnation's own");
-        assert_eq!(all.restarts_in_a_row(&id("it_3")), 1);
-        begin_after(&store, 1, Draft { from: Some((id("it_3"), place(0, 30))), is_restart: true, ..Draft::default() });
-        assert_eq!(Incarnations::load(&store, &job()).expect("loads").restarts_in_a_row(&id("it_3")), 2);
     }
 
     #[test]
-    fn a_part_is_known_until_two_more_incarnations_began() {
+    fn only_restarts_that_restored_something_count_as_restarts_in_a_row() {
+        let store = MemoryStore::new();
+        let in_a_row = |most| {
+            let all = Incarnations::load(&store, &job()).expect("loads");
+            all.restarts_in_a_row(&store, &job(), &id("it_3"), most).expect("counts")
+        };
+        for after in 0..6 {
+            begin_after(
+                &store,
+                after,
+                Draft { from: Some((id("it_3"), place(0, 30))), is_restart: true, ..Draft::default() },
+            );
+            if after != 4 {
+                ["a", "b"].iter().for_each(|part| note_part(&store, &job(), after + 1, part).expect("noted"));
+            }
+        }
+        assert_eq!((in_a_row(9), in_a_row(3)), (5, 3));
+    }
+
+    #[test]
+    fn parts_are_known_until_two_more_incarnations_began() {
         let store = MemoryStore::new();
         begin_after(&store, 0, Draft::default());
         assert!(!has_part(&store, &job(), 1, "ranks 0-1").expect("looked up"));
@@ -419,10 +462,15 @@ mod tests {
         assert!(has_part(&store, &job(), 1, "ranks 0-1").expect("looked up"));
         assert!(!has_part(&store, &job(), 1, "ranks 2-3").expect("looked up"));
         assert_eq!(newest_number(&store, &job()).expect("lists"), 1);
+        note_part(&store, &job(), 1, "ranks 4-5").expect("noted");
+        let known = || {
+            let parts = ["ranks 0-1", "ranks 4-5"].iter();
+            parts.filter(|part| has_part(&store, &job(), 1, part).expect("looked up")).count()
+        };
         begin_after(&store, 1, Draft::default());
-        assert!(has_part(&store, &job(), 1, "ranks 0-1").expect("looked up"));
+        assert_eq!(known(), 2);
         begin_after(&store, 2, Draft::default());
-        assert!(!has_part(&store, &job(), 1, "ranks 0-1").expect("looked up"));
+        assert_eq!(known(), 1, "it was restored");
     }
 
     #[test]

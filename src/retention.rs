@@ -61,19 +61,26 @@ impl Rules {
         kept
     }
 
-    /// Which checkpoints go. `states` are newest first. Only complete ones go by these rules, and only complete ones that
-    /// nobody marked as bad count; a bad one goes where all that stays is newer.
+    /// Which checkpoints go. `states` are newest first. Only what a restart takes without being asked for it counts: a checkpoint
+    /// that somebody marked as bad, that a restart set aside, or that is doubtful, goes where all that stays is newer.
     pub fn gone(&self, states: &[CheckpointState]) -> Vec<CheckpointId> {
-        let is = |condition: Condition| move |state: &&CheckpointState| state.condition() == condition;
-        let good: Vec<&CheckpointState> = states.iter().filter(is(Condition::Complete)).collect();
+        let is_complete = |state: &&CheckpointState| state.condition() == Condition::Complete;
+        let is_taken = |state: &&CheckpointState| is_complete(state) && !state.is_set_aside && state.doubt.is_none();
+        let mut good: Vec<&CheckpointState> = states.iter().filter(is_taken).collect();
+        if good.is_empty() {
+            good = states.iter().filter(is_complete).collect();
+        }
         let times: Vec<i64> = good.iter().map(|state| state.place.map_or(0, |place| place.written_unix_ms)).collect();
         let kept = self.keep(&times);
         let stays = |id: &CheckpointId| good.iter().zip(&kept).any(|(state, kept)| *kept && state.id == *id);
         let Some(oldest) = states.iter().rposition(|state| stays(&state.id)) else { return Vec::new() };
-        let mut gone: Vec<CheckpointId> =
-            good.iter().zip(&kept).filter(|(_, kept)| !**kept).map(|(state, _)| state.id.clone()).collect();
-        gone.extend(states[oldest..].iter().filter(is(Condition::Bad)).map(|state| state.id.clone()));
-        gone
+        let counts = |state: &CheckpointState| good.iter().any(|of| of.id == state.id);
+        let goes = |(n, state): &(usize, &CheckpointState)| match state.condition() {
+            Condition::Complete if counts(state) => !stays(&state.id),
+            Condition::Complete | Condition::Bad => *n > oldest,
+            _ => false,
+        };
+        states.iter().enumerate().filter(goes).map(|(_, state)| state.id.clone()).collect()
     }
 }
 
