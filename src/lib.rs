@@ -115,6 +115,7 @@ pub mod gathered;
 pub mod header;
 pub mod ids;
 pub mod incarnation;
+pub mod living;
 mod looking;
 pub mod manifest;
 pub mod marks;

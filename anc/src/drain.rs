@@ -17,7 +17,7 @@ pub struct InFlight {
     pub flushing: usize,
     /// Groups of which ranks are missing.
     pub gathering: usize,
-    /// Groups whose agents are connected and were not told yet that the checkpoint exists.
+    /// Groups whose checkpoint is not known to exist: their agents wait for that, or it was not looked for since the drain began.
     pub untold: usize,
 }
 

@@ -188,7 +188,8 @@ pub enum FlushError {
     Stale(Vec<(Rank, String)>),
     /// Another aggregator saves a run of the same name.
     #[error(
-        "two runs have the name {job}: it is saved by {other}, and by {who}, and neither has an identity. Nothing of the second is saved          until the first ends; give it another name (--job), or each an identity of its own (\"incarnation\" in [cnc], MCR_INCARNATION)"
+        "two runs have the name {job}: it is saved by {other}, and by {who}, and nothing tells them apart. Nothing of the second \
+         is saved until the first ends; give it another name (--job), or each an identity of its own (\"incarnation\" in [cnc], MCR_INCARNATION)"
     )]
     Held {
         /// The name.

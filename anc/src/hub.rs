@@ -3,6 +3,7 @@
 //! Decisions are made by [`crate::group::step`]; this file keeps the announcements, starts flushes on threads of their
 //! own, and tells agents. It never waits for work, and holds no lock.
 
+mod conflict;
 mod flushing;
 
 use crate::budget::Budget;
@@ -17,14 +18,14 @@ use crate::names::Names;
 use crate::observe::Observer;
 use crate::retention::Retention;
 use crate::source::FetchError;
+use conflict::apart;
 use flushing::{FlushWork, RankOfFlush, launch_flush};
 use mcr_proto::v1;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank};
-use mcrengine::incarnation::{self, Draft};
 use mcrengine::manifest::{self, Manifest};
 use mcrengine::retention::Rules;
-use mcrengine::store::{Store, StoreError};
+use mcrengine::store::Store;
 use mcrengine::units::{RawBytes, StoredBytes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -163,17 +164,23 @@ struct Gather {
     committed: BTreeMap<Rank, (Digest, i64)>,
     /// What each rank announced last, here or for the content before, whether it still holds or not.
     last: BTreeMap<Rank, Seen>,
-    /// A rank overwrote its files; what was written before this, in nanoseconds since 1970, is not of the same content.
-    not_before_ns: Option<i64>,
+    /// The ranks that overwrote their files.
+    overwritten: BTreeMap<Rank, Overwritten>,
+    /// The newest incarnation was asked for, because of what was overwritten.
+    has_asked: bool,
     /// What failed last, for people.
     problem: String,
     exists: bool,
+    /// The sessions whose ranks are in what was committed.
+    sessions: BTreeSet<u64>,
     /// Given up after the aggregator was asked to end.
     given_up_while_draining: bool,
     /// Who was told that it is committed, and not yet that it exists: node, announcement.
     untold: BTreeMap<Rank, (String, u64)>,
     /// When to look whether it exists, and how long to wait after that, in milliseconds.
     look: (u64, u64),
+    /// When it was looked last since the commit.
+    looked_ms: Option<u64>,
     raw_bytes: RawBytes,
     stored_bytes: StoredBytes,
     since: Instant,
@@ -183,9 +190,29 @@ struct Gather {
     serial: u64,
 }
 
+/// A rank overwrote what it had announced.
+#[derive(Clone, Copy, Debug)]
+struct Overwritten {
+    /// What was written before this, in nanoseconds since 1970, is not of the same content.
+    half_ns: i64,
+    /// When the files were written that are gone, by this process's steady clock.
+    was_written_ns: Option<i64>,
+}
+
+impl Overwritten {
+    /// The latest bound of all those that hold. What an incarnation overwrites of the one before it, which ended at `began_ns`,
+    /// says nothing of its own steps.
+    fn not_before_ns<'a>(all: impl Iterator<Item = &'a Self>, began_ns: Option<i64>) -> Option<i64> {
+        let is_of_this = |one: &&Self| one.was_written_ns.zip(began_ns).is_none_or(|(was, began)| was >= began);
+        all.filter(is_of_this).map(|one| one.half_ns).max()
+    }
+}
+
 /// What a rank's files were.
 struct Seen {
     modified_ns: i64,
+    /// By this process's steady clock.
+    written_ns: Option<i64>,
     files: Vec<(FilePath, Digest)>,
 }
 
@@ -209,19 +236,22 @@ pub struct Shared {
 impl Gather {
     /// Notes what a rank announced. If it overwrote what it had announced before, whatever was written nearer to that than
     /// to this is of the content before: a checkpoint is written in less than half the time between two.
-    fn saw(&mut self, rank: Rank, files: &[FileHeader], written_unix_ns: i64) {
+    fn saw(&mut self, rank: Rank, announced: &Announced) {
         let seen = Seen {
-            modified_ns: written_unix_ns,
-            files: files.iter().map(|file| (file.path.clone(), file.digest)).collect(),
+            modified_ns: announced.written_unix_ns,
+            written_ns: announced.link.clock.to_ours(announced.changed_clock_ns),
+            files: announced.files.iter().map(|file| (file.path.clone(), file.digest)).collect(),
         };
         if let Some(before) = self.last.get(&rank) {
             let differs =
                 |(path, digest): &(FilePath, Digest)| before.files.iter().any(|(p, d)| p == path && d != digest);
             if seen.modified_ns < before.modified_ns {
-                self.not_before_ns = None; // put back from elsewhere: its time tells nothing
+                self.overwritten.clear(); // put back from elsewhere: its time tells nothing
             } else if seen.files.iter().any(differs) {
-                let half = before.modified_ns + (seen.modified_ns.saturating_sub(before.modified_ns)) / 2;
-                self.not_before_ns = Some(self.not_before_ns.map_or(half, |at| at.max(half)));
+                let half_ns = before.modified_ns + (seen.modified_ns.saturating_sub(before.modified_ns)) / 2;
+                let later = self.overwritten.get(&rank).filter(|other| other.half_ns >= half_ns).copied();
+                let this = Overwritten { half_ns, was_written_ns: before.written_ns };
+                self.overwritten.insert(rank, later.unwrap_or(this));
             }
         }
         self.last.insert(rank, seen);
@@ -256,6 +286,7 @@ struct Agent {
 
 /// The end that was asked for.
 struct Draining {
+    since_ms: u64,
     until_ms: u64,
     done: oneshot::Sender<Vec<Uncommitted>>,
     /// When something happened last.
@@ -425,7 +456,7 @@ impl Hub {
     fn begin_drain(&mut self, until: Instant, done: oneshot::Sender<Vec<Uncommitted>>) {
         let now_ms = self.now_ms();
         let left_ms = until.saturating_duration_since(Instant::now()).as_millis() as u64;
-        self.draining = Some(Draining { until_ms: now_ms + left_ms, done, quiet_since_ms: now_ms });
+        self.draining = Some(Draining { since_ms: now_ms, until_ms: now_ms + left_ms, done, quiet_since_ms: now_ms });
         for agent in self.agents.values_mut().filter(|agent| agent.leaving_ms.is_none()) {
             agent.looked = false;
             agent.link.send(v1::to_agent::Message::Look(v1::Look {}));
@@ -436,9 +467,12 @@ impl Hub {
     fn verdict(&self, draining: &Draining) -> Verdict {
         let is = |wanted: fn(&Phase) -> bool| self.gathers.values().filter(|gather| wanted(&gather.phase)).count();
         let nodes: BTreeSet<(&JobId, &str)> = self.agents.values().map(|a| (&a.job, a.link.node.as_str())).collect();
+        // The other groups may be there by now, also where nobody is left who could be told.
+        let is_looked_for =
+            |gather: &Gather| gather.looked_ms.is_some_and(|ms| ms >= draining.since_ms) && !self.looking;
         let awaits = |key: &Key, gather: &Gather| {
-            gather.untold.values().any(|(node, _)| nodes.contains(&(&key.job, node.as_str())))
-                && !self.is_overtaken(key, gather)
+            let has_agent = || gather.untold.values().any(|(node, _)| nodes.contains(&(&key.job, node.as_str())));
+            !gather.untold.is_empty() && (!is_looked_for(gather) || has_agent()) && !self.is_overtaken(key, gather)
         };
         let in_flight = InFlight {
             looking: self.agents.values().filter(|agent| !agent.looked).count(),
@@ -513,6 +547,7 @@ impl Hub {
             if !gather.untold.is_empty() && now_ms >= gather.look.0 {
                 let longest_ms = if hurry { LOOK_LEAVING_MS } else { LOOK_MS.1 };
                 gather.look = (now_ms + gather.look.1, (gather.look.1 * 2).min(longest_ms));
+                gather.looked_ms = Some(now_ms);
                 due.push((key.clone(), id.clone()));
             }
         }
@@ -530,6 +565,15 @@ impl Hub {
             let _ = events.blocking_send(HubEvent::Exist(exist));
         };
         self.looking = std::thread::Builder::new().name("look".into()).spawn(look).is_ok();
+    }
+
+    /// The last group of a checkpoint was committed here: its other groups need not be looked for.
+    fn exist_with(&mut self, job: &JobId, id: &CheckpointId) {
+        let is_of_it = |gather: &Gather| matches!(&gather.phase, Phase::Committed(of) if of == id);
+        let others = self.gathers.iter().filter(|(key, gather)| key.job == *job && is_of_it(gather));
+        for key in others.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            self.exist(&key);
+        }
     }
 
     /// Tells the agents again, now that the other groups are there too.
@@ -739,7 +783,7 @@ impl Hub {
         let replaced = match gather.phase {
             Phase::Flushing { .. } => {
                 // Noted now: it may be withdrawn before the flush ends, and still tells which content came before.
-                gather.saw(rank, &announced.files, announced.written_unix_ns);
+                gather.saw(rank, &announced);
                 gather.next.insert(rank, announced.clone())
             }
             Phase::Committed(_) => {
@@ -748,7 +792,7 @@ impl Hub {
                 return self.step(&key, Event::Announced(rank));
             }
             Phase::Gathering { .. } | Phase::Waiting { .. } | Phase::Abandoned(_) => {
-                gather.saw(rank, &announced.files, announced.written_unix_ns);
+                gather.saw(rank, &announced);
                 gather.announced.insert(rank, announced.clone())
             }
         };
@@ -763,37 +807,6 @@ impl Hub {
         self.drop_stale(&key);
         if self.gathers.get(&key).is_some_and(|gather| gather.announced.contains_key(&rank)) {
             self.step(&key, Event::Announced(rank));
-        }
-    }
-
-    /// Two agents in different directories take one rank: two jobs of one name. Nothing of either is saved until one of them
-    /// ends, and what one of them saves afterwards never joins what was saved before.
-    fn conflict(&mut self, job: &JobId, first: &AgentLink, second: &AgentLink, rank: Rank) {
-        if self.conflicts.contains_key(job) || self.conflicts.len() >= GATHERS_MAX {
-            return;
-        }
-        let why = format!(
-            "two jobs have the name {job}: {rank} is saved by node {} from {} and by node {} from {}. Nothing of either is saved until one \
-             of them ends; give one of them another name, or each an identity of its own (\"incarnation\" in [cnc])",
-            first.node, first.about.watch, second.node, second.about.watch
-        );
-        tracing::error!(%job, "{why}");
-        self.conflicts.insert(job.clone(), (first.session, second.session, why));
-        let (store, job) = (Arc::clone(&self.store), job.clone());
-        let begin = move || {
-            let begun = unpanicked(|| {
-                let number = incarnation::newest_number(&*store, &job).map_err(StoreError::from)?;
-                let newest = manifest::newest_restorable(&*store, &job).map_err(StoreError::from)?.next();
-                let from = newest.and_then(|state| state.place.map(|place| (state.id, place)));
-                let begun_by = "an aggregator that found two jobs of one name".to_owned();
-                Ok(incarnation::begin(&*store, &job, number, Draft { begun_by, from, ..Draft::default() })?)
-            });
-            if let Err(error) = begun {
-                tracing::error!(error = error_chain(&error), "cannot keep two jobs of one name apart");
-            }
-        };
-        if let Err(error) = std::thread::Builder::new().name("conflict".into()).spawn(begin) {
-            tracing::error!(%error, "no thread to keep two jobs of one name apart");
         }
     }
 
@@ -829,12 +842,12 @@ impl Hub {
         let missing = grouping.ranks_of(key.group).map(Rank).collect();
         let deadline_ms = self.now_ms() + self.options.times.gather_ms;
         let before = self.gathers.remove(&key);
-        let (last, not_before_ns) = before.map_or_else(Default::default, |before| {
+        let (last, overwritten) = before.map_or_else(Default::default, |before| {
             for (rank, announced) in before.announced.iter().chain(&before.next) {
                 let reason = "the job has another number of ranks".into();
                 give_back(announced, &key.label, *rank, reason, true);
             }
-            (before.last, before.not_before_ns)
+            (before.last, before.overwritten)
         });
         let gather = Gather {
             phase: Phase::Gathering { missing, deadline_ms, attempts: 0 },
@@ -843,12 +856,15 @@ impl Hub {
             next: BTreeMap::new(),
             committed: BTreeMap::new(),
             last,
-            not_before_ns,
+            overwritten,
+            has_asked: false,
             problem: String::new(),
             exists: false,
+            sessions: BTreeSet::new(),
             given_up_while_draining: false,
             untold: BTreeMap::new(),
             look: (0, LOOK_MS.0),
+            looked_ms: None,
             raw_bytes: RawBytes(0),
             stored_bytes: StoredBytes(0),
             since: Instant::now(),
@@ -888,16 +904,28 @@ impl Hub {
             return;
         }
         let newest = gather.announced.values().map(|a| a.written_unix_ns).max().unwrap_or(i64::MIN);
-        let oldest = newest.saturating_sub(spread_ns).max(gather.not_before_ns.unwrap_or(i64::MIN));
+        let began_ns = self.shared.currents.began_ns(&key.job);
+        let not_before_ns = Overwritten::not_before_ns(gather.overwritten.values(), began_ns);
+        let oldest = newest.saturating_sub(spread_ns).max(not_before_ns.unwrap_or(i64::MIN));
         let is_stale = |a: &Announced| !a.files.is_empty() && a.written_unix_ns < oldest;
         let stale: Vec<Rank> = gather.announced.iter().filter(|(_, a)| is_stale(a)).map(|(rank, _)| *rank).collect();
+        // A restart may have begun another incarnation since, and then nothing was overwritten: the ranks announce once more.
+        let may_be_wrong = !stale.is_empty() && gather.overwritten.values().any(|one| one.was_written_ns.is_some());
+        let retry = may_be_wrong && !std::mem::replace(&mut gather.has_asked, true);
+        if retry {
+            let (store, shared, job) = (Arc::clone(&self.store), Arc::clone(&self.shared), key.job.clone());
+            apart("asking for the newest incarnation", move || {
+                shared.currents.of(&*store, &job)?; // remembered there
+                Ok(())
+            });
+        }
         for rank in stale {
             tracing::warn!(job = %key.job, checkpoint = %key.label, rank = rank.0, "older than the other ranks' files; awaited anew");
             if let Some(gather) = self.gathers.get_mut(key)
                 && let Some(announced) = gather.announced.remove(&rank)
             {
                 let reason = "another rank has overwritten its files since; awaited anew".into();
-                give_back(&announced, &key.label, rank, reason, false);
+                give_back(&announced, &key.label, rank, reason, retry);
             }
             self.step(key, Event::Lost(rank));
         }
@@ -915,6 +943,7 @@ impl Hub {
                 Effect::Flush => self.queue.push_back(key.clone()),
                 Effect::TellCommitted(id) => {
                     for (rank, announced) in std::mem::take(&mut gather.announced) {
+                        gather.sessions.insert(announced.link.session);
                         let announce_id = announced.announce_id;
                         let told = v1::Committed {
                             label: key.label.to_string(),
@@ -926,12 +955,15 @@ impl Hub {
                         gather.committed.insert(rank, (content(&announced.files), modified_ns(&announced.files)));
                         if !gather.exists {
                             if gather.untold.is_empty() {
-                                gather.look = (now_ms + LOOK_MS.0, LOOK_MS.0);
+                                let wait_ms = if self.draining.is_some() { 0 } else { LOOK_MS.0 };
+                                gather.look = (now_ms + wait_ms, LOOK_MS.0);
+                                gather.looked_ms = None;
                             }
                             gather.untold.insert(rank, (announced.link.node.clone(), announce_id));
                         }
                         announced.link.send(v1::to_agent::Message::Committed(told));
                     }
+                    self.spoil_mixed(&key.job);
                 }
                 Effect::TellAbandoned(reason) => {
                     gather.given_up_while_draining = self.draining.is_some();
@@ -984,7 +1016,7 @@ impl Hub {
             source,
             ranks,
             shared: Arc::clone(&self.shared),
-            not_before_ns: gather.not_before_ns,
+            overwritten: gather.overwritten.values().copied().collect(),
             progress: Arc::clone(&gather.progress),
         };
         match (self.launch)(work, self.events.clone()) {
@@ -1010,6 +1042,9 @@ impl Hub {
                     raw_bytes = flushed.manifest.raw_bytes.0, stored_bytes = flushed.manifest.stored_bytes.0, elapsed_ms,
                     "committed group"
                 );
+                if flushed.exists {
+                    self.exist_with(&key.job, &flushed.id);
+                }
                 if flushed.exists && !flushed.was_there {
                     let in_flight = self.running.iter().map(|key| key.label.clone()).collect();
                     self.retention.completed(&key.job, in_flight);
@@ -1055,7 +1090,7 @@ impl Hub {
     /// written again. With no rank left, the checkpoint is given up.
     fn stale(gather: &mut Gather, label: &CheckpointId, ranks: &[(Rank, String)], is_last: bool) -> Event {
         // What the rank announced tells nothing of the step that the others write.
-        gather.not_before_ns = None;
+        gather.overwritten.clear();
         for (rank, reason) in ranks {
             gather.last.remove(rank);
             if let Some(announced) = gather.announced.remove(rank) {

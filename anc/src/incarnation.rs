@@ -86,6 +86,12 @@ impl Currents {
         Ok(Some(current))
     }
 
+    /// When the newest incarnation that is known began, if another one was before it. Asks no store.
+    pub fn began_ns(&self, job: &JobId) -> Option<i64> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(job).filter(|current| current.has_predecessor()).map(|current| current.began_ns)
+    }
+
     /// The incarnation that a claim commits for: the newest one, if it is the claim's. An identity that the store does not
     /// know begins an incarnation, and so fences the one before.
     pub fn admit(&self, store: &dyn Store, job: &JobId, claim: Claim<'_>) -> Result<Option<Current>, Refused> {
@@ -110,7 +116,8 @@ impl Currents {
                 (older.all().iter().rev().find(|record| record.identity == claim.identity), &current)
             {
                 return Err(Refused::Fenced(format!(
-                    "{} of job {job} is over: {} began after it. Nothing more is saved for node {}",
+                    "{} of job {job} is over: {} began after it. Nothing more is saved for node {}. If both are running, \
+                     end one of them, or give it another job name",
                     old.describe(),
                     current.record.describe(),
                     claim.node

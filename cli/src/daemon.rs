@@ -4,6 +4,7 @@ use crate::args::{AncArgs, DaemonArgs, RunArgs};
 use crate::child::{Application, code_of};
 use crate::common::{layout_of, open_or_create};
 use crate::config::ConfigFile;
+use crate::decide::real_path;
 use crate::output::Log;
 use anyhow::Context;
 use mcr_anc::Aggregator;
@@ -13,9 +14,11 @@ use mcr_cnc::config::{CncConfig, LayoutChoice};
 use mcr_cnc::control::{Control, socket_of};
 use mcr_cnc::drain::RankRanges;
 use mcr_cnc::layout::{Layout, Listing, ScanLimits, list};
+use mcrengine::living::LivingRun;
+use mcrengine::store::PosixStore;
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -106,6 +109,7 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     };
     within_runtime(async {
         let mut signals = Signals::new()?;
+        let living = tokio::spawn(say_that_it_lives(aggregator.store.clone(), agent.clone()));
         let aggregator = start_aggregator(aggregator).await?;
         agent.aggregators = vec![aggregator.address.to_string()];
         let bound = agent.drain;
@@ -130,11 +134,36 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
         let Some(all_committed) = signals.unless_again(both.drain(until, processes_gone)).await else {
             return Ok(at_once());
         };
+        living.abort();
         Ok(match (code, all_committed?) {
             (0, false) => ExitCode::from(NOT_COMMITTED),
             (code, _) => ExitCode::from(code),
         })
     })
+}
+
+/// How often is looked whether the store has something of the job by now.
+const LOOK_FOR_JOB: Duration = Duration::from_millis(250);
+
+/// Holds the file that tells a restart that this run lives. It goes with the runtime.
+async fn say_that_it_lives(store: PathBuf, config: CncConfig) {
+    let run = LivingRun {
+        node: config.node,
+        process: std::process::id(),
+        identity: config.incarnation,
+        watch: real_path(&config.watch),
+    };
+    let (run, job) = (Arc::new(run), config.job);
+    loop {
+        let (run, store, job) = (Arc::clone(&run), store.clone(), job.clone());
+        let hold = move || PosixStore::open(store).and_then(|store| run.hold(&store, &job));
+        match tokio::task::spawn_blocking(hold).await {
+            Ok(Ok(Some(_held))) => std::future::pending().await,
+            // What cannot be written now may be later.
+            Ok(Ok(None) | Err(_)) => tokio::time::sleep(LOOK_FOR_JOB).await,
+            Err(_) => return,
+        }
+    }
 }
 
 /// How the application of `mcr run -- COMMAND` ended, or that there is none.
@@ -362,7 +391,7 @@ async fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
     }
 }
 
-fn names_below(dir: &Path) -> anyhow::Result<(Listing, std::path::PathBuf)> {
+fn names_below(dir: &Path) -> anyhow::Result<(Listing, PathBuf)> {
     Ok((list(dir, &ScanLimits::default())?, dir.to_owned()))
 }
 

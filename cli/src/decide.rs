@@ -9,8 +9,10 @@ use anyhow::bail;
 use mcr_cnc::config::{incarnation_of, node_name};
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::incarnation::{self, Begun, Draft, Incarnation, Incarnations, PassedOver};
+use mcrengine::living::{self, LivingRun};
 use mcrengine::manifest::CheckpointState;
 use mcrengine::store::{Store, StoreError};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// What a restart is.
@@ -77,6 +79,13 @@ impl<'a> Decider<'a> {
         if self.args.copy || self.args.dry_run {
             return Ok(Role::Look(None));
         }
+        if let Some(run) = self.living_elsewhere()? {
+            return Ok(Role::Look(Some(format!(
+                "job {} is running: {run}. This restart is into another directory, so it only looked, and decided nothing. If the \
+                 application starts from here, end that mcr run first, or give --incarnation NAME",
+                self.job
+            ))));
+        }
         let Some(newest) = incarnations.newest() else { return Ok(Role::Decide { after: 0 }) };
         let after = newest.number;
         if newest.identity == self.identity {
@@ -108,6 +117,32 @@ impl<'a> Decider<'a> {
         Ok(Role::Decide { after })
     }
 
+    /// An `mcr run` of this start of the job that lives and watches another directory than the one that is restored into. It
+    /// lives as long as its application, and an application that starts anew does so where it is watched.
+    fn living_elsewhere(&self) -> Result<Option<LivingRun>, StoreError> {
+        let to = real_path(&self.args.to);
+        let all = LivingRun::all(self.store, self.job)?;
+        let mut of_this_start = all.into_iter().filter(|run| run.identity == self.identity);
+        match of_this_start.next() {
+            Some(first) if first.watch != to && of_this_start.all(|run| run.watch != to) => Ok(Some(first)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Names what saves the job and lives: it may be that somebody only wanted to look. What cannot be read ends nothing.
+    fn tell_whom_it_ends(&self) {
+        let runs = LivingRun::all(self.store, self.job).unwrap_or_default();
+        let others = runs.iter().filter(|run| run.identity != self.identity).map(ToString::to_string);
+        let aggregators = living::holders_of_groups(self.store, self.job).unwrap_or_default();
+        for who in others.chain(aggregators) {
+            eprintln!(
+                "mcr: {who}, was saving job {} when this restart began. What it has not committed belongs to the run before, and \
+                 stays incomplete. To look at a checkpoint of a running job use --copy",
+                self.job
+            );
+        }
+    }
+
     /// Whether this restart can be another node's part of a start that has begun: the same part twice is another start.
     fn may_follow(&self, newest: &Incarnation) -> Result<bool, StoreError> {
         let is_part = !self.identity.is_empty() || self.args.ranks.is_some();
@@ -117,8 +152,10 @@ impl<'a> Decider<'a> {
     /// Which part this restart restores. By hand the ranks alone tell, since the directory may be another each time.
     fn part(&self) -> String {
         let ranks = self.args.ranks.as_ref().map(ToString::to_string).unwrap_or_default();
-        let host = if self.identity.is_empty() { "" } else { &self.host };
-        format!("{host} {ranks}")
+        match self.identity.is_empty() {
+            true => format!(" {ranks}"),
+            false => format!("{} {ranks} {}", self.host, real_path(&self.args.to)),
+        }
     }
 
     /// Records that the job goes on from a checkpoint, or from nothing, unless another node of the same start was first.
@@ -132,7 +169,7 @@ impl<'a> Decider<'a> {
         let from = from.and_then(|state| state.place.map(|place| (state.id.clone(), place)));
         let is_newer =
             |state: &&CheckpointState| state.is_complete() && from.as_ref().is_none_or(|f| state.place > Some(f.1));
-        let whole = all.iter().filter(is_newer).map(|state| state.id.clone()).collect();
+        let whole: Vec<CheckpointId> = all.iter().filter(is_newer).map(|state| state.id.clone()).collect();
         let mut after = after;
         loop {
             let draft = Draft {
@@ -146,7 +183,18 @@ impl<'a> Decider<'a> {
                 passed_over: passed_over.to_vec(),
             };
             let other = match incarnation::begin(self.store, self.job, after, draft)? {
-                Begun::Here(record) => return Ok(Decided::Here(record.number)),
+                Begun::Here(record) => {
+                    self.tell_whom_it_ends();
+                    if let (false, Some(from)) = (whole.is_empty(), &record.from) {
+                        eprintln!(
+                            "mcr: job {} goes on from {from} from now on. Newer and set aside, so that a restart takes it only with \
+                             --checkpoint: {}. To look at an older checkpoint use --copy",
+                            self.job,
+                            names_of(&whole)
+                        );
+                    }
+                    return Ok(Decided::Here(record.number));
+                }
                 Begun::Other(other) => other,
             };
             if other.identity != self.identity {
@@ -165,6 +213,24 @@ impl<'a> Decider<'a> {
         std::thread::sleep(APART);
         incarnation::note_part(self.store, self.job, number, &self.part())
     }
+}
+
+fn names_of(ids: &[CheckpointId]) -> String {
+    let mut names = ids.iter().take(4).map(CheckpointId::as_str).collect::<Vec<_>>().join(", ");
+    if ids.len() > 4 {
+        names.push_str(&format!(" and {} more", ids.len() - 4));
+    }
+    names
+}
+
+/// The directory without links, also where it is yet to be made.
+pub fn real_path(dir: &Path) -> String {
+    let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    let real = std::fs::canonicalize(&dir).ok().or_else(|| {
+        let (above, name) = (dir.parent()?, dir.file_name()?);
+        Some(std::fs::canonicalize(above).ok()?.join(name))
+    });
+    real.unwrap_or(dir).to_string_lossy().into_owned()
 }
 
 fn has_committed(all: &[CheckpointState], number: u32) -> bool {

@@ -1,6 +1,6 @@
 //! One flush of a group, on a thread of its own: which incarnation and name it is for, then the commit.
 
-use super::{Flushed, HubEvent, HubOptions, Progress, Shared};
+use super::{Flushed, HubEvent, HubOptions, Overwritten, Progress, Shared};
 use crate::budget::Budget;
 use crate::fetch::{AgentLink, Announced, RemoteSource};
 use crate::flush::{Flush, FlushError, Spare, flush_checkpoint, unpanicked};
@@ -39,7 +39,7 @@ pub(super) struct FlushWork {
     pub(super) source: RemoteSource,
     pub(super) ranks: Vec<RankOfFlush>,
     pub(super) shared: Arc<Shared>,
-    pub(super) not_before_ns: Option<i64>,
+    pub(super) overwritten: Vec<Overwritten>,
     pub(super) progress: Arc<Progress>,
 }
 
@@ -48,13 +48,13 @@ impl FlushWork {
         let store = &*self.store;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let (job, rank_of) = (self.key.job.clone(), |rank: &RankOfFlush| (rank.rank, rank.written_unix_ns / 1_000_000));
-        let incarnation = self.incarnation()?;
+        let (incarnation, began_ns) = self.incarnation()?;
         self.hold()?;
         let ranks_ms: Vec<(Rank, i64)> = self.ranks.iter().map(rank_of).collect();
         let newest_ms = ranks_ms.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
         let written = Written {
             spread: self.options.spread,
-            not_before_ms: self.not_before_ns.map(|ns| ns / 1_000_000),
+            not_before_ms: Overwritten::not_before_ns(self.overwritten.iter(), began_ns).map(|ns| ns / 1_000_000),
             incarnation,
             newest_ms,
             ranks_ms: &ranks_ms,
@@ -99,24 +99,25 @@ impl FlushWork {
         Ok(Flushed { id, manifest, exists, was_there })
     }
 
-    /// Nothing is committed for a run without identity where another aggregator saves one of the same name.
+    /// Nothing is committed for a run where another aggregator saves one of the same name and identity.
     fn hold(&self) -> Result<(), FlushError> {
-        let Some(rank) = self.ranks.first().filter(|rank| rank.link.about.identity.is_empty()) else { return Ok(()) };
+        let Some(rank) = self.ranks.first() else { return Ok(()) };
         let who = format!(
             "the aggregator of process {} for node {}, which watches {}",
             std::process::id(),
             rank.link.node,
             rank.link.about.watch
         );
-        match self.shared.holders.hold(&*self.store, &self.key, &who)? {
+        match self.shared.holders.hold(&*self.store, &self.key, &rank.link.about.identity, &who)? {
             None => Ok(()),
             Some(other) => Err(FlushError::Held { job: self.key.job.clone(), who, other }),
         }
     }
 
-    /// The number of the incarnation that commits: the newest of the job, if the agents are of it. A rank whose files were all
+    /// The number of the incarnation that commits, and when it began by this process's steady clock, if another one was before
+    /// it: the newest of the job, if the agents are of it. A rank whose files were all
     /// written before it began is awaited anew: the application is about to write them again.
-    fn incarnation(&self) -> Result<u32, FlushError> {
+    fn incarnation(&self) -> Result<(u32, Option<i64>), FlushError> {
         let (mut current, mut fenced) = (None, Vec::new());
         for rank in &self.ranks {
             let claim = Claim { identity: &rank.link.about.identity, node: &rank.link.node };
@@ -129,10 +130,10 @@ impl FlushWork {
         if !fenced.is_empty() {
             return Err(FlushError::Stale(fenced));
         }
-        let Some(current) = current else { return Ok(0) };
+        let Some(current) = current else { return Ok((0, None)) };
         let number = current.record.number;
         if !current.has_predecessor() {
-            return Ok(number);
+            return Ok((number, None));
         }
         let mut stale = Vec::new();
         for rank in &self.ranks {
@@ -147,7 +148,7 @@ impl FlushWork {
                 stale.push((rank.rank, reason));
             }
         }
-        if stale.is_empty() { Ok(number) } else { Err(FlushError::Stale(stale)) }
+        if stale.is_empty() { Ok((number, Some(current.began_ns))) } else { Err(FlushError::Stale(stale)) }
     }
 }
 

@@ -1,0 +1,87 @@
+//! Two jobs of one name at one aggregator.
+
+use super::{AgentLink, GATHERS_MAX, Hub, error_chain};
+use crate::flush::FlushError;
+use crate::flush::unpanicked;
+use crate::group::Phase;
+use mcrengine::ids::{CheckpointId, JobId, Rank};
+use mcrengine::incarnation::{self, Draft};
+use mcrengine::manifest;
+use mcrengine::store::{Store, StoreError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// For the log.
+const KEEPING: &str = "keeping two jobs of one name apart";
+
+impl Hub {
+    /// Two agents in different directories take one rank: two jobs of one name. Nothing of either is saved until one of them
+    /// ends, and what one of them saves afterwards never joins what was saved before. What was committed from both before
+    /// that was found is no checkpoint.
+    pub(super) fn conflict(&mut self, job: &JobId, first: &AgentLink, second: &AgentLink, rank: Rank) {
+        if self.conflicts.contains_key(job) || self.conflicts.len() >= GATHERS_MAX {
+            return;
+        }
+        let why = format!(
+            "two jobs have the name {job}: {rank} is saved by node {} from {} and by node {} from {}. Nothing of either is saved until one \
+             of them ends; give one of them another name, or each an identity of its own (\"incarnation\" in [cnc])",
+            first.node, first.about.watch, second.node, second.about.watch
+        );
+        tracing::error!(%job, "{why}");
+        self.conflicts.insert(job.clone(), (first.session, second.session, why));
+        let mixed = self.mixed(job);
+        let (store, job, identity) = (Arc::clone(&self.store), job.clone(), first.about.identity.clone());
+        apart(KEEPING, move || {
+            spoil(&*store, &job, &mixed)?;
+            let number = incarnation::newest_number(&*store, &job).map_err(StoreError::from)?;
+            let newest = manifest::newest_restorable(&*store, &job).map_err(StoreError::from)?.next();
+            let from = newest.and_then(|state| state.place.map(|place| (state.id, place)));
+            let begun_by = "an aggregator that found two jobs of one name".to_owned();
+            incarnation::begin(&*store, &job, number, Draft { identity, begun_by, from, ..Draft::default() })?;
+            Ok(())
+        });
+    }
+
+    /// Marks what was committed from both of two jobs of one name, where that was found while it was being committed.
+    pub(super) fn spoil_mixed(&self, job: &JobId) {
+        let mixed = self.mixed(job);
+        if mixed.is_empty() {
+            return;
+        }
+        let (store, job) = (Arc::clone(&self.store), job.clone());
+        apart(KEEPING, move || spoil(&*store, &job, &mixed));
+    }
+
+    /// The checkpoints that this aggregator committed, of one group or of several, from the agents of both jobs.
+    fn mixed(&self, job: &JobId) -> Vec<(CheckpointId, String)> {
+        let Some((first, second, why)) = self.conflicts.get(job) else { return Vec::new() };
+        let mut sessions: BTreeMap<&CheckpointId, BTreeSet<u64>> = BTreeMap::new();
+        for gather in self.gathers.iter().filter(|(key, _)| key.job == *job).map(|(_, gather)| gather) {
+            if let Phase::Committed(id) = &gather.phase {
+                sessions.entry(id).or_default().extend(&gather.sessions);
+            }
+        }
+        let of_both = sessions.into_iter().filter(|(_, of)| of.contains(first) && of.contains(second));
+        of_both.map(|(id, _)| (id.clone(), format!("it has files of both: {why}"))).collect()
+    }
+}
+
+fn spoil(store: &dyn Store, job: &JobId, mixed: &[(CheckpointId, String)]) -> Result<(), FlushError> {
+    for (id, why) in mixed {
+        tracing::error!(%job, checkpoint = %id, "it has files of two jobs of one name: marked as not whole");
+        manifest::spoil(store, job, id, why)?;
+    }
+    Ok(())
+}
+
+/// On a thread of its own: the store may take its time. `doing` is for the log, if it fails.
+pub(super) fn apart(doing: &'static str, what: impl FnOnce() -> Result<(), FlushError> + Send + 'static) {
+    let what = move || {
+        if let Err(error) = unpanicked(what) {
+            tracing::error!(error = error_chain(&error), doing, "failed");
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("apart".into()).spawn(what) {
+        tracing::error!(%error, doing, "no thread");
+    }
+}

@@ -1,0 +1,164 @@
+//! Files that running programs hold in the store. While one is locked, its program lives.
+//!
+//! `JOB/.holders/.NAME.0123456789abcdef` says in its text who holds it. The file is locked, so it ends with its process,
+//! however that ends; where the file system has no locks between nodes, only programs on one node see each other.
+//!
+//! `group-0000` is an aggregator that saves this group. `run` is `mcr run`, which lives as long as the application that it
+//! saves: its file says which directory it watches, so that a restart into another directory is known to only look.
+
+use crate::ids::JobId;
+use crate::store::{Store, StoreError, TempFile, create_dirs};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The directory, in that of the job.
+const DIRECTORY: &str = ".holders";
+/// The name of the file of `mcr run`.
+const RUN: &str = "run";
+/// The most bytes of a text.
+const TEXT_BYTES_MAX: u64 = 16 << 10;
+/// A file that nobody holds is removed when it is this old: a younger one may not be locked yet.
+const DEAD_AFTER: Duration = Duration::from_secs(60);
+
+/// What `mcr run` says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LivingRun {
+    /// Its node.
+    pub node: String,
+    /// Its process on that node.
+    pub process: u32,
+    /// The identity of its start of the job; empty by hand.
+    pub identity: String,
+    /// The directory that it watches, absolute and without links. What is not UTF-8 in it is replaced.
+    pub watch: String,
+}
+
+impl LivingRun {
+    /// Holds the file, until it is dropped. `None` where the store has nothing of the job yet: nothing is made for it.
+    pub fn hold(&self, store: &dyn Store, job: &JobId) -> Result<Option<Box<dyn TempFile>>, StoreError> {
+        match store.stat(Path::new(job.as_str())) {
+            Ok(_) => {}
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let dir = directory(job);
+        create_dirs(store, &dir)?;
+        others(store, &dir, ".run.", None)?;
+        let text = serde_json::to_string(self).map_err(|error| StoreError::Contents {
+            path: dir.join(RUN),
+            what: format!("its text cannot be written: {error}"),
+        })?;
+        let mut file = store.create_temp(&dir, RUN)?;
+        file.append(text.as_bytes())?;
+        Ok(Some(file))
+    }
+
+    /// All that live.
+    pub fn all(store: &dyn Store, job: &JobId) -> Result<Vec<Self>, StoreError> {
+        let parse = |path: &PathBuf| serde_json::from_str(&text_of(store, path)?).ok();
+        Ok(others(store, &directory(job), ".run.", None)?.iter().filter_map(parse).collect())
+    }
+}
+
+impl std::fmt::Display for LivingRun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "mcr run on {} (process {}), which watches {}", self.node, self.process, self.watch)
+    }
+}
+
+/// Takes a place that one process may have, until the file is dropped; or says who has it. `who` is what this process says
+/// of itself to others.
+pub fn take(
+    store: &dyn Store,
+    job: &JobId,
+    name: &str,
+    who: &str,
+) -> Result<Result<Box<dyn TempFile>, String>, StoreError> {
+    let (dir, prefix) = (directory(job), format!(".{name}."));
+    create_dirs(store, &dir)?;
+    if let Some(other) = others(store, &dir, &prefix, None)?.pop() {
+        return Ok(Err(describe(store, &other)));
+    }
+    let mut file = store.create_temp(&dir, name)?;
+    file.append(who.as_bytes())?;
+    // Of several that began at once the one with the first name goes on.
+    let first = others(store, &dir, &prefix, Some(file.path()))?.into_iter().min();
+    Ok(match first.filter(|other| other.as_path() < file.path()) {
+        Some(other) => Err(describe(store, &other)),
+        None => Ok(file),
+    })
+}
+
+/// Who holds groups of a job, as [`take`] was told.
+pub fn holders_of_groups(store: &dyn Store, job: &JobId) -> Result<Vec<String>, StoreError> {
+    let mut all: Vec<String> =
+        others(store, &directory(job), ".group-", None)?.iter().map(|path| describe(store, path)).collect();
+    all.sort_unstable();
+    all.dedup();
+    Ok(all)
+}
+
+fn directory(job: &JobId) -> PathBuf {
+    Path::new(job.as_str()).join(DIRECTORY)
+}
+
+/// Files that other processes hold, of those whose name begins so. Those of dead ones are removed.
+fn others(store: &dyn Store, dir: &Path, prefix: &str, own: Option<&Path>) -> Result<Vec<PathBuf>, StoreError> {
+    let entries = match store.list_dir(dir) {
+        Err(error) if error.is_not_found() => Vec::new(),
+        other => other?,
+    };
+    let mut held = Vec::new();
+    for entry in entries.into_iter().filter(|entry| entry.name.starts_with(prefix)) {
+        let path = dir.join(&entry.name);
+        if own == Some(path.as_path()) {
+            continue;
+        }
+        match store.is_held(&path) {
+            true => held.push(path),
+            // Whether it goes now or later does not matter.
+            false if store.age(&path).is_ok_and(|age| age > DEAD_AFTER) => drop(store.remove_file(&path)),
+            false => {}
+        }
+    }
+    Ok(held)
+}
+
+fn describe(store: &dyn Store, path: &Path) -> String {
+    let text = text_of(store, path).filter(|text| !text.is_empty() && !text.contains(char::is_control));
+    text.unwrap_or_else(|| format!("another aggregator ({})", path.display()))
+}
+
+fn text_of(store: &dyn Store, path: &Path) -> Option<String> {
+    let file = store.open(path).ok()?;
+    let mut bytes = vec![0; usize::try_from(file.len().min(TEXT_BYTES_MAX)).ok()?];
+    file.read_at(0, &mut bytes).ok()?;
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::PosixStore;
+
+    #[test]
+    fn a_run_is_known_while_it_lives_and_nothing_is_made_for_a_job_that_is_not_there() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = PosixStore::create(dir.path().join("store")).expect("creates");
+        let job: JobId = "job".parse().expect("valid");
+        let run = LivingRun { node: "n0".into(), process: 7, identity: String::new(), watch: "/run \u{1b}".into() };
+        assert!(run.hold(&store, &job).expect("a store").is_none());
+        assert!(!dir.path().join("store/job").exists());
+        assert_eq!(LivingRun::all(&store, &job).expect("a store"), []);
+        create_dirs(&store, Path::new("job")).expect("made");
+        let held = run.hold(&store, &job).expect("a store").expect("the job is there");
+        assert_eq!(LivingRun::all(&store, &job).expect("a store"), std::slice::from_ref(&run));
+        assert!(holders_of_groups(&store, &job).expect("a store").is_empty());
+        let group = take(&store, &job, "group-0000", "node n0").expect("a store").expect("it is free");
+        assert_eq!(holders_of_groups(&store, &job).expect("a store"), ["node n0"]);
+        assert_eq!(LivingRun::all(&store, &job).expect("a store").len(), 1);
+        drop((held, group));
+        assert_eq!(LivingRun::all(&store, &job).expect("a store"), []);
+    }
+}
