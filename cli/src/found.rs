@@ -34,6 +34,8 @@ pub struct LeftOut {
     are_files: bool,
     /// Files that `--layout`, as the user gave it, does not name.
     not_in_layout: u64,
+    #[serde(skip)]
+    first_unnamed: Option<String>,
 }
 
 #[derive(serde::Serialize)]
@@ -78,6 +80,7 @@ pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Opt
     let mut left_out = LeftOut::default();
     if is_said {
         left_out.not_in_layout = unplaced.len() as u64;
+        left_out.first_unnamed = unplaced.first().map(ToString::to_string);
     } else {
         left_out.count = unplaced.len() as u64;
         let reason = "it belongs to no checkpoint";
@@ -155,9 +158,10 @@ impl LeftOut {
 pub fn nothing_found(layout: &LayoutArgs, left_out: &LeftOut) -> String {
     match (is_layout_said(layout), left_out.not_in_layout) {
         (true, n) if n > 0 => format!(
-            "none of {} matches {:?}; patterns are compared with the path below the directory, such as runA/rst.1.0",
+            "none of {} matches {:?}; patterns are compared with the path below the directory, as in {}",
             files(n),
-            layout.layout.join(", ")
+            layout.layout.join(", "),
+            left_out.first_unnamed.as_deref().unwrap_or("runA/rst.1.0")
         ),
         _ => match left_out.sentence() {
             Some(sentence) => format!("no checkpoint file was found; {sentence}"),

@@ -18,7 +18,8 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         Some(job) => vec![job.clone()],
         None => manifest::jobs(&store)?,
     };
-    let (mut lines, mut held_lines, mut table) = (
+    let (mut lines, mut reasons, mut held_lines, mut table) = (
+        Vec::new(),
         Vec::new(),
         Vec::new(),
         Table::new(&[
@@ -58,6 +59,10 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
                 human_time(Duration::from_millis(state.elapsed_ms)),
                 if state.created_unix_ms > 0 { utc(state.created_unix_ms) } else { "-".to_owned() },
             ]);
+            if !state.is_complete() && !state.is_pruned && reasons.len() < REASONS_MAX {
+                let why = state.problems.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join("; ");
+                reasons.push(format!("{} is {}: {why}\n", state.id, state.condition()));
+            }
             lines.push(to_json(job.as_str(), place, &state, held.get(&state.id)));
         }
     }
@@ -74,12 +79,15 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         print("no checkpoint\n")?;
     } else {
         print(&table.render())?;
+        print(&reasons.concat())?;
         print(&held_lines.concat())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checkpoints that a line names; the others are counted.
+/// Checkpoints of which is said why they are not complete; `mcr show ID` says it of each.
+const REASONS_MAX: usize = 16;
+/// Checkpoints, or problems, that a line names; other checkpoints are counted.
 const NAMED_MAX: usize = 4;
 
 /// What stays of a pruned checkpoint, and for which others.

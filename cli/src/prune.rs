@@ -5,13 +5,15 @@ use crate::common::{now_unix_ms, one_job, open_store};
 use crate::output::{print, print_json};
 use anyhow::{Context, bail};
 use mcrengine::ids::{CheckpointId, JobId};
+use mcrengine::incarnation::Incarnations;
 use mcrengine::manifest;
 use mcrengine::marks::{mark_bad, unmark_bad};
 use mcrengine::prune::{PruneOptions, Pruned, REPACK_BELOW_PERCENT, prune};
 use mcrengine::repack::Repacked;
 use mcrengine::retention::Rules;
-use mcrengine::store::Store;
+use mcrengine::store::{Entry, Store};
 use mcrengine::units::{StoredBytes, human_bytes};
+use std::path::Path;
 use std::process::ExitCode;
 
 impl KeepArgs {
@@ -42,7 +44,11 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
         );
     }
     let store = open_store(&args.store)?;
-    let job = one_job(&store, &args.store)?;
+    // Of a job of which nothing was ever finished there may be directories.
+    let job = match args.store.job.clone().filter(|job| has_directories(&store, job)) {
+        Some(job) => job,
+        None => one_job(&store, &args.store)?,
+    };
     check_names(&store, &job, args.drop.iter().chain(&args.mark_bad).chain(&args.unmark))?;
     if !args.dry_run {
         for id in &args.mark_bad {
@@ -77,6 +83,11 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
     }
     for id in &args.unmark {
         print(&format!("{id} is not marked as bad any more\n"))?;
+        if Incarnations::load(&store, &job)?.is_set_aside(id) {
+            print(&format!(
+                "a restart went on from an older one since and set {id} aside: --checkpoint {id} takes it\n"
+            ))?;
+        }
     }
     if prunes {
         print(&summary(&pruned, args.dry_run))?;
@@ -93,10 +104,15 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
+fn has_directories(store: &dyn Store, job: &JobId) -> bool {
+    let is_one = |entry: &Entry| entry.is_dir && entry.name.parse::<CheckpointId>().is_ok();
+    store.list_dir(Path::new(job.as_str())).is_ok_and(|entries| entries.iter().any(is_one))
+}
+
 /// After a save: removes what the rules do not keep, if there are any.
-pub fn prune_after(store: &dyn Store, job: &JobId, keep: Rules) -> anyhow::Result<()> {
+pub fn prune_after(store: &dyn Store, job: &JobId, keep: Rules) -> anyhow::Result<Vec<CheckpointId>> {
     if keep.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let options = PruneOptions {
         keep,
@@ -115,7 +131,7 @@ pub fn prune_after(store: &dyn Store, job: &JobId, keep: Rules) -> anyhow::Resul
     if !pruned.checkpoints.is_empty() {
         eprintln!("mcr: {} removed, {} freed", count(pruned.checkpoints.len(), "old checkpoint"), pruned.freed_bytes);
     }
-    Ok(())
+    Ok(pruned.checkpoints)
 }
 
 /// Every checkpoint that is named must be there, or nothing is done.

@@ -61,6 +61,7 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
     let role = decider.role(&all, &incarnations)?;
     if let Role::Look(Some(why)) = &role {
         eprintln!("mcr: {why}");
+        return restore_newest(RestartArgs { copy: true, ..args }, looks);
     }
     let followed = match &role {
         Role::Follow(record) => Some(record),
@@ -82,10 +83,10 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
             record.from.as_ref().map_or("nothing", CheckpointId::as_str)
         );
     }
-    let mut passed_over = Vec::new();
+    let mut passed_over = followed.map(|record| record.passed_over.clone()).unwrap_or_default();
     let candidates = match followed {
         Some(record) => all.iter().filter(|state| record.from.as_ref() == Some(&state.id)).collect(),
-        None => candidates(&all, &args, &job, &incarnations, &mut passed_over)?,
+        None => candidates(&store, &all, &args, &job, &incarnations, &mut passed_over)?,
     };
     let newest = all.iter().find(|state| state.is_complete() || is_lost(state));
     let wanted = args.checkpoint.clone().or_else(|| newest.map(|state| state.id.clone()));
@@ -164,14 +165,17 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
         {
             eprintln!("mcr: the store cannot be told that this part is restored ({error})");
         }
-        let is_older = wanted.as_ref() != Some(&state.id)
-            || followed.is_some_and(|record| !record.passed_over.is_empty())
-            || state.doubt.is_some();
+        let is_older =
+            wanted.as_ref() != Some(&state.id) || followed.is_some_and(|record| !record.passed_over.is_empty());
         if let Some(doubt) = &state.doubt {
             eprintln!("mcr: {} is doubtful: {doubt}", state.id);
         }
         let report = Report {
-            outcome: if is_older { "older" } else { "restored" },
+            outcome: match (is_older, &state.doubt) {
+                (true, _) => "older",
+                (false, Some(_)) => "doubtful",
+                (false, None) => "restored",
+            },
             job: Some(job.clone()),
             checkpoint: Some(state.id.clone()),
             wanted: wanted.clone(),
@@ -183,7 +187,7 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
             moved_aside: restored.moved_aside,
         };
         print_restored(&report, &args, started)?;
-        return Ok(ExitCode::from(if is_older { OLDER } else { 0 }));
+        return Ok(ExitCode::from(if report.outcome == "restored" { 0 } else { OLDER }));
     }
     let is_new =
         |state: &CheckpointState| state.is_complete() && !all.iter().any(|k| k.is_complete() && k.id == state.id);
@@ -261,6 +265,7 @@ fn nothing_restored(
 /// The checkpoints to try, newest first, from the one that was asked for downwards. What is passed over is added with the
 /// reason.
 fn candidates<'a>(
+    store: &PosixStore,
     all: &'a [CheckpointState],
     args: &RestartArgs,
     job: &JobId,
@@ -326,9 +331,11 @@ fn candidates<'a>(
     if let (Some(lost), true) = (passed_over.first(), args.exact) {
         bail!("{} cannot be restored: {}", lost.checkpoint, lost.reason);
     }
-    let limit = args.give_up_after as usize;
-    let kept = chosen.iter().position(|state| {
-        let reason = if limit > 0 && incarnations.restarts_in_a_row(&state.id) >= limit {
+    // Whoever looks starts nothing.
+    let limit = if args.copy { 0 } else { args.give_up_after as usize };
+    let mut kept = None;
+    for (n, state) in chosen.iter().enumerate() {
+        let reason = if limit > 0 && incarnations.restarts_in_a_row(store, job, &state.id, limit)? >= limit {
             format!(
                 "it was restored {limit} times in a row, and nothing newer was committed since; --checkpoint {} or --give-up-after 0 \
                  takes it all the same",
@@ -339,17 +346,24 @@ fn candidates<'a>(
         } else if let (Some(doubt), true) = (&state.doubt, chosen.iter().any(|other| other.doubt.is_none())) {
             format!("{doubt}; --checkpoint {} takes it all the same", state.id)
         } else {
-            return true;
+            kept = Some(n);
+            break;
         };
         eprintln!("mcr: {} is passed over: {reason}", state.id);
         passed_over.push(PassedOver { checkpoint: state.id.clone(), reason });
-        false
-    });
+    }
     match kept {
         Some(kept) if kept == 0 || !args.exact => {
             Ok(chosen.split_off(kept).into_iter().filter(|state| state.bad.is_none()).collect())
         }
-        _ => bail!("no checkpoint of job {job} is left to restore; the lines above say how to take one all the same"),
+        Some(kept) => bail!(
+            "with --exact nothing older than {} is taken, such as {}; the lines above say how to take it all the same",
+            chosen[0].id,
+            chosen[kept].id
+        ),
+        None => {
+            bail!("no checkpoint of job {job} is left to restore; the lines above say how to take one all the same")
+        }
     }
 }
 
@@ -419,8 +433,15 @@ fn print_restored(report: &Report, args: &RestartArgs, started: Instant) -> anyh
         human_rate(report.file_bytes, elapsed),
         args.to.display()
     ))?;
+    if report.outcome == "doubtful" {
+        print(&format!("{checkpoint} is DOUBTFUL: whether all of it is of one step cannot be known\n"))?;
+    }
     if let (Some(wanted), true) = (&report.wanted, report.outcome == "older") {
-        print(&format!("this is OLDER than {wanted}, which cannot be restored\n"))?;
+        let reason = report.passed_over.iter().find(|passed_over| passed_over.checkpoint == *wanted);
+        print(&match reason {
+            Some(PassedOver { reason, .. }) => format!("this is OLDER than {wanted}, which was not taken: {reason}\n"),
+            None => format!("this is OLDER than {wanted}, which cannot be restored\n"),
+        })?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use crate::args::SaveArgs;
 use crate::common::{now_unix_ms, open_or_create, threads_of};
 use crate::exit::Exit;
-use crate::found::{LeftOut, find_checkpoints, missing_ranks, nothing_found};
+use crate::found::{LeftOut, find_checkpoints, missing_ranks, nothing_found, rank_list};
 use crate::local::LocalSource;
 use crate::output::{Progress, Table, human_rate, human_time, name_of, print, print_json, ratio, tell};
 use crate::places::{Places, newest_saved};
@@ -288,6 +288,13 @@ impl Save<'_> {
         let (started, label) = (Instant::now(), label.clone());
         let mut line = self.line(&label, files.len(), "incomplete");
         let present: BTreeSet<Rank> = files.iter().map(|(_, rank)| *rank).collect();
+        let surplus: Vec<u32> =
+            present.iter().map(|rank| rank.0).filter(|rank| *rank >= self.grouping.ranks()).collect();
+        if !surplus.is_empty() {
+            let (which, highest) = (rank_list(&surplus), self.grouping.ranks() - 1);
+            line.reason = Some(format!("{which} NOT SAVED: --ranks {} means ranks 0 to {highest}", highest + 1));
+            return Captured { label, line, files: None, started };
+        }
         let missing: Vec<u32> = (0..self.grouping.ranks()).filter(|rank| !present.contains(&Rank(*rank))).collect();
         if !missing.is_empty() {
             line.reason = Some(missing_ranks(&missing, self.grouping.ranks()));
@@ -465,10 +472,15 @@ impl Save<'_> {
             report.push(line);
         }
         let saved = report.iter().filter(|line| line.checkpoint.is_some()).count();
-        let not_pruned = match fatal.is_none() && saved > 0 {
-            true => prune_after(self.store, &self.job, self.args.keep.rules()).err(),
-            false => None,
+        let pruned = match fatal.is_none() && saved > 0 {
+            true => prune_after(self.store, &self.job, self.args.keep.rules()),
+            false => Ok(Vec::new()),
         };
+        let (removed, not_pruned) = pruned.map_or_else(|error| (Vec::new(), Some(error)), |removed| (removed, None));
+        let is_removed = |line: &Saved| removed.iter().any(|id| Some(id.to_string()) == line.checkpoint);
+        for line in report.iter_mut().filter(|line| is_removed(line)) {
+            line.outcome = REMOVED;
+        }
         let is_partly = saved < report.len() || self.left_out.count > 0 || not_pruned.is_some();
         let exit = Exit::of(saved, is_partly);
         let error = fatal.or(not_pruned).map(|error| format!("{error:#}"));
@@ -736,8 +748,12 @@ fn print_report(save: &Save<'_>, report: &[Saved], exit: Exit, error: Option<&st
             tell(format!("{} is not saved: {reason}", line.label));
         }
     }
-    print(&format!("{}\n", last_line(save, report, exit)))
+    let why = error.map(|error| format!("; {error}")).unwrap_or_default();
+    print(&format!("{}{why}\n", last_line(save, report, exit)))
 }
+
+/// The outcome of a checkpoint that the rules of --keep removed after it was saved.
+const REMOVED: &str = "removed again";
 
 /// How much is saved, and all that is missing.
 fn last_line(save: &Save<'_>, report: &[Saved], exit: Exit) -> String {
@@ -750,8 +766,12 @@ fn last_line(save: &Save<'_>, report: &[Saved], exit: Exit) -> String {
         Exit::Partly => "PARTLY: ",
         _ => "FAILED: ",
     };
-    let (saved, store) = (report.len() - missing.len(), name_of(&save.args.store.store));
+    let removed = report.iter().filter(|line| line.outcome == REMOVED).count();
+    let (saved, store) = (report.len() - missing.len() - removed, name_of(&save.args.store.store));
     let mut line = format!("{word}{saved} of {} checkpoints are in {store}{of_job}", report.len());
+    if removed > 0 {
+        line.push_str(&format!("; {removed} removed by --keep"));
+    }
     if !missing.is_empty() {
         let more = missing.len().saturating_sub(SHOWN_MAX);
         line.push_str(&format!("; not saved: {}", missing[..missing.len() - more].join(", ")));

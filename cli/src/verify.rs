@@ -24,7 +24,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         args.checkpoint.is_some() || state.is_complete() || state.is_damaged || state.is_unreadable
     };
     let (states, incomplete): (Vec<_>, Vec<_>) = states.into_iter().partition(is_read);
-    let (mut damaged, mut lines) = (Vec::new(), Vec::new());
+    let (mut damaged, mut unreadable, mut lines) = (Vec::new(), Vec::new(), Vec::new());
     let checked = states.len();
     for CheckpointState { id, raw_bytes, is_unreadable, .. } in states {
         let started = Instant::now();
@@ -36,7 +36,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         drop(progress);
         let elapsed = started.elapsed();
         if !report.is_good() {
-            damaged.push(id.to_string());
+            if is_unreadable { &mut unreadable } else { &mut damaged }.push(id.to_string());
         }
         let mut problems: Vec<String> = (report.problems.iter())
             .map(|problem| match problem.group {
@@ -84,27 +84,40 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
             ))?;
         }
     }
-    let exit = match damaged.is_empty() {
+    let exit = match damaged.is_empty() && unreadable.is_empty() {
         false => Exit::Failed,
         true => Exit::of(checked, !incomplete.is_empty()),
     };
     if args.json {
         print_json(&lines)?;
     } else {
-        print(&format!("{}\n", last_line(&job, checked, &damaged, &incomplete, exit)))?;
+        print(&format!("{}\n", last_line(&job, checked, [&damaged, &unreadable], &incomplete, exit)))?;
     }
     Ok(exit.into())
 }
 
 /// What was found, and what is missing.
-fn last_line(job: &JobId, checked: usize, damaged: &[String], incomplete: &[CheckpointState], exit: Exit) -> String {
+fn last_line(
+    job: &JobId,
+    checked: usize,
+    [damaged, unreadable]: [&[String]; 2],
+    incomplete: &[CheckpointState],
+    exit: Exit,
+) -> String {
     let word = match exit {
         Exit::Done => "",
         Exit::Partly => "PARTLY: ",
         _ => "FAILED: ",
     };
     let all = checked + incomplete.len();
-    let mut line = format!("{word}{} of {} of job {job} ok", checked - damaged.len(), counted(all, "checkpoint"));
+    let mut line = format!(
+        "{word}{} of {} of job {job} ok",
+        checked - damaged.len() - unreadable.len(),
+        counted(all, "checkpoint")
+    );
+    if !unreadable.is_empty() {
+        line.push_str(&format!("; cannot be read just now, and may be whole: {}; try again", unreadable.join(", ")));
+    }
     if !damaged.is_empty() {
         line.push_str(&format!("; damaged: {} (`mcr restart` passes over it)", damaged.join(", ")));
     }
