@@ -468,3 +468,199 @@ fn of_two_runs_of_one_name_with_an_aggregator_each_the_second_saves_nothing_unti
     wait_for("the second run goes on", Duration::from_secs(40), || (complete() == 3).then_some(()));
     assert_eq!(second.stop(), Some(0));
 }
+
+#[test]
+fn the_first_step_after_a_restart_is_complete_although_the_run_before_had_begun_it_and_its_ranks_take_their_time() {
+    let site = Site::new();
+    site.write(1, 1, 0..RANKS);
+    wait_complete(&site.store(), &id(1));
+    site.write(1, 2, 0..2);
+    site.wait_group(&id(2), 0);
+    assert_eq!(site.restart(&[], 0).0, [(1, 1)].into());
+    // Longer than it took from the run before to the restart; rank 0 and 1 are of one group.
+    for ranks in [2..RANKS, 0..1, 1..2] {
+        site.write(2, 2, ranks);
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+    wait_complete(&site.store(), &format!("{}~2", id(2)));
+    assert_eq!(site.restart(&["--copy"], 0).0, [(2, 2)].into());
+}
+
+/// `mcr run` in a directory, with the aggregator in the same process.
+fn start_run(site: &Site, watch: &Path, name: &str, identity: Option<&str>) -> Daemon {
+    std::fs::create_dir_all(watch).expect("made");
+    let mut command = mcr();
+    command.args([
+        "run",
+        "--job",
+        "job",
+        "--ranks",
+        "4",
+        "--group-size",
+        "2",
+        "--layout",
+        "{checkpoint}/rank_{rank}.dat",
+    ]);
+    command.arg("--store").arg(site.store()).arg("--watch").arg(watch).arg("--state").arg(site.path(name));
+    if let Some(identity) = identity {
+        command.env("MCR_INCARNATION", identity);
+    }
+    let daemon = Daemon::start(&mut command);
+    daemon.wait_for_log("session began");
+    daemon
+}
+
+#[test]
+fn a_restart_into_another_directory_beside_a_living_mcr_run_only_looks_and_says_so() {
+    let site = Site::empty();
+    let running = start_run(&site, &site.run_dir(), "state", None);
+    site.write(1, 1, 0..RANKS);
+    wait_complete(&site.store(), &id(1));
+    wait_for("the file that says that it lives", Duration::from_secs(10), || {
+        let held = std::fs::read_dir(site.store().join("job/.holders")).expect("readable");
+        held.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(".run.")).then_some(())
+    });
+    site.write(1, 2, 0..2);
+    site.wait_group(&id(2), 0);
+    let (found, said) = site.restart(&[], 0);
+    assert_eq!(found, [(1, 1)].into());
+    assert!(said.contains("it only looked, and decided nothing"), "{said}");
+    site.write(1, 2, 2..RANKS);
+    wait_complete(&site.store(), &id(2));
+    // The application starts anew where it is watched.
+    site.write(1, 3, 0..2);
+    site.wait_group(&id(3), 0);
+    let to = site.run_dir();
+    let output = run(mcr().args(["restart", "--job", "job", "--store"]).arg(site.store()).arg("--to").arg(&to), 0);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!said.contains("only looked"), "{said}");
+    assert!(said.contains("was saving job job when this restart began"), "{said}");
+    site.write(2, 3, 2..RANKS);
+    site.write(2, 3, 0..2);
+    wait_complete(&site.store(), &format!("{}~2", id(3)));
+    assert_eq!(site.restart(&["--copy"], 0).0, [(2, 3)].into());
+    assert!(!site.complete().contains(&id(3)), "half of it is of the run before");
+    running.kill();
+    // Nothing lives any more.
+    let (found, said) = site.restart(&[], 0);
+    assert_eq!(found, [(2, 3)].into());
+    assert!(!said.contains("only looked"), "{said}");
+}
+
+#[test]
+fn two_runs_of_one_name_and_identity_with_an_aggregator_each_never_mix() {
+    let site = Site::empty();
+    let other = site.path("other");
+    let first = start_run(&site, &site.run_dir(), "first", Some("7"));
+    site.write(1, 1, 0..RANKS);
+    wait_complete(&site.store(), &id(1));
+    let second = start_run(&site, &other, "second", Some("7"));
+    (0..2).for_each(|rank| write_file(&other, 2, 2, rank, None));
+    let line = second.wait_for_log("two runs have the name job");
+    assert!(line.contains("Nothing of the second is saved until the first ends"), "{line}");
+    site.write(1, 2, 2..RANKS);
+    (2..RANKS).for_each(|rank| write_file(&other, 2, 2, rank, None));
+    site.write(1, 2, 0..2);
+    wait_complete(&site.store(), &id(2));
+    assert_eq!(site.restart(&["--copy"], 0).0, [(1, 2)].into());
+    first.signal("TERM");
+    let (status, log) = first.end();
+    assert_eq!(status, Some(0), "{log}");
+    (0..RANKS).for_each(|rank| write_file(&other, 2, 3, rank, None));
+    wait_complete(&site.store(), &id(3));
+    assert_eq!(site.restart(&["--copy"], 0).0, [(2, 3)].into());
+}
+
+#[test]
+fn what_was_committed_from_two_jobs_of_one_name_before_that_was_found_is_no_checkpoint() {
+    let mut site = Site::empty();
+    site.start_aggregator("127.0.0.1:0");
+    let other = site.path("other");
+    std::fs::create_dir(&other).expect("made");
+    for (watch, name) in [(site.run_dir(), "x"), (other.clone(), "y")] {
+        // Neither says which ranks it has.
+        let more = format!(
+            "ranks = 4\ngroup-size = 2\nlayout = \"{{checkpoint}}/rank_{{rank}}.dat\"\nincarnation = \"i\"\n{QUICK}"
+        );
+        let agent = Daemon::agent(site.dir.path(), name, &watch, &site.addresses, &more);
+        agent.wait_for_log("session began");
+        site.agents.push(agent);
+    }
+    site.write(1, 2, 0..2);
+    (2..RANKS).for_each(|rank| write_file(&other, 2, 2, rank, None));
+    wait_complete(&site.store(), &id(2));
+    (0..2).for_each(|rank| write_file(&other, 2, 2, rank, None));
+    let line = site.aggregators[0].wait_for_log("marked as not whole");
+    assert!(line.contains(&id(2)), "{line}");
+    wait_for("the mark", Duration::from_secs(10), || site.complete().is_empty().then_some(()));
+    // One of them ends, and the other is saved.
+    site.agents.remove(0).kill();
+    (0..RANKS).for_each(|rank| write_file(&other, 2, 3, rank, None));
+    wait_complete(&site.store(), &id(3));
+    assert_eq!(site.restart(&["--copy"], 0).0, [(2, 3)].into());
+}
+
+#[test]
+fn a_copy_that_is_restored_below_the_watched_directory_is_part_of_no_checkpoint() {
+    let site = Site::empty();
+    // A layout that is guessed, and so sees all directories below.
+    site.write(1, 1, 0..RANKS);
+    let mut command = mcr();
+    command.args(["run", "--job", "job", "--ranks", "4", "--store"]).arg(site.store());
+    let daemon = Daemon::start(command.arg("--watch").arg(site.run_dir()).arg("--state").arg(site.path("state")));
+    wait_complete(&site.store(), &id(1));
+    for to in [site.run_dir().join("check"), site.run_dir().join(id(1)).join("check")] {
+        let mut restart = mcr();
+        restart.args(["restart", "--copy", "--job", "job", "--store"]).arg(site.store()).arg("--to").arg(to);
+        run(&mut restart, 0);
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    for step in 2..5 {
+        site.write(1, step, 0..RANKS);
+        wait_complete(&site.store(), &id(step));
+    }
+    assert_eq!(site.complete(), (1..5).map(id).collect());
+    daemon.signal("TERM");
+    let (status, log) = daemon.end();
+    assert_eq!(status, Some(0), "{log}");
+}
+
+#[test]
+fn prune_keeps_what_a_restart_goes_on_from_although_newer_ones_were_set_aside() {
+    let site = Site::new();
+    for step in 1..=3 {
+        site.write(1, step, 0..RANKS);
+        wait_complete(&site.store(), &id(step));
+    }
+    let (found, said) = site.restart(&["--checkpoint", &id(2), "--incarnation", "i"], 0);
+    assert_eq!(found, [(1, 2)].into());
+    assert!(said.contains(&format!("goes on from {} from now on", id(2))) && said.contains(&id(3)), "{said}");
+    run(mcr().args(["prune", "--keep", "1", "--store"]).arg(site.store()), 0);
+    assert_eq!(site.complete(), [id(2), id(3)].into());
+    // Another node of the same start, whatever it asks for.
+    assert_eq!(site.restart(&["--incarnation", "i"], 2).0, [(1, 2)].into());
+    let (found, said) = site.restart(&["--checkpoint", &id(3), "--incarnation", "i"], 1);
+    assert!(found.is_empty() && said.contains("which another node decided"), "{said}");
+    // The next start.
+    let (found, said) = site.restart(&["--incarnation", "k"], 2);
+    assert_eq!(found, [(1, 2)].into());
+    assert!(said.contains(&format!("this is OLDER than {}, which was not taken: incarnation 1", id(3))), "{said}");
+}
+
+#[test]
+fn restarts_that_failed_do_not_count_as_restarts_in_a_row() {
+    let site = Site::new();
+    site.write(1, 1, 0..RANKS);
+    wait_complete(&site.store(), &id(1));
+    site.write(1, 2, 0..RANKS);
+    wait_complete(&site.store(), &id(2));
+    let to = site.path("taken");
+    // A file where a directory must be.
+    std::fs::create_dir(&to).expect("made");
+    std::fs::create_dir(to.join(id(2))).expect("made");
+    std::fs::create_dir(to.join(id(2)).join("rank_1.dat")).expect("made");
+    for _ in 0..4 {
+        run(mcr().args(["restart", "--job", "job", "--store"]).arg(site.store()).arg("--to").arg(&to), 1);
+    }
+    assert_eq!(site.restart(&[], 0).0, [(1, 2)].into());
+}

@@ -444,3 +444,69 @@ fn every_command_says_its_exit_codes() {
         assert!(out.contains("Exit status: 0"), "{command}: {out}");
     }
 }
+
+#[test]
+fn files_of_ranks_beyond_the_number_that_was_given_are_named_and_nothing_of_the_checkpoint_is_saved() {
+    let site = Site::new();
+    (0..4).for_each(|rank| site.write(format!("s1/r{rank}"), b"x"));
+    (0..2).for_each(|rank| site.write(format!("s2/r{rank}"), b"y"));
+    let layout = ["--layout", "{checkpoint}/r{rank}", "--ranks", "2", "--group-size", "2"];
+    let (out, err) = site.save(&layout, 4);
+    assert!(err.contains("s1 is not saved: ranks 2-3 NOT SAVED: --ranks 2 means ranks 0 to 1"), "{err}");
+    assert!(out.contains("PARTLY: 1 of 2 checkpoints") && out.contains("not saved: s1"), "{out}");
+    assert_eq!(site.back().len(), 2);
+    assert!(!site.store().join("job/s1").exists());
+}
+
+#[test]
+fn pointer_files_beside_few_checkpoints_are_neither_left_out_nor_part_of_what_makes_a_checkpoint() {
+    let site = Site::new();
+    for step in 1..=3 {
+        (0..2).for_each(|rank| site.write(format!("chk_{step}/f.{rank}"), format!("{step} {rank}").as_bytes()));
+        site.write("checkpoints.txt", format!("chk_{step}").as_bytes());
+        site.write("rpointer.atm", format!("chk_{step}").as_bytes());
+        let (out, err) = site.save(&[], 0);
+        assert!(out.contains(&format!("{step} of {step} checkpoints")), "{out}");
+        assert!(!err.contains("left out") && !err.contains("in no checkpoint"), "{err}");
+        assert_eq!(list(&site.store()).len(), step, "each is saved once");
+        let back = site.back();
+        assert_eq!(back[Path::new("checkpoints.txt")], format!("chk_{step}").as_bytes());
+        assert_eq!(back.len(), 4);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_save_that_keeps_fewer_than_it_saved_says_so() {
+    let site = Site::new();
+    for step in 1..=3 {
+        (0..2).for_each(|rank| site.write(format!("s{step}/r{rank}"), format!("{step} {rank}").as_bytes()));
+    }
+    let (out, _) = site.save(&["--keep", "1", "--layout", "{checkpoint}/r{rank}"], 0);
+    assert!(out.contains("1 of 3 checkpoints are in") && out.contains("2 removed by --keep"), "{out}");
+}
+
+#[test]
+fn what_cannot_be_read_just_now_is_not_called_damaged_by_verify() {
+    let site = Site::new();
+    site.write("s1/r0", b"x");
+    site.save(&["--layout", "{checkpoint}/r{rank}"], 0);
+    let manifest = site.store().join("job/s1/group-0000.manifest");
+    std::fs::remove_file(&manifest).expect("removed");
+    // What cannot be opened, whoever tries.
+    std::os::unix::fs::symlink("group-0000.manifest", &manifest).expect("linked");
+    let (out, _) = said(&run(mcr().args(["verify", "--job", "job", "--store"]).arg(site.store()), 1));
+    assert!(out.contains("cannot be read just now, and may be whole: s1; try again"), "{out}");
+    assert!(!out.contains("damaged"), "{out}");
+    let (out, _) = said(&run(mcr().args(["list", "--job", "job", "--store"]).arg(site.store()), 0));
+    assert!(out.contains("s1 is unreadable: "), "{out}");
+}
+
+#[test]
+fn directories_in_which_nothing_was_ever_finished_are_removed_by_prune_also_where_the_job_has_no_checkpoint() {
+    let site = Site::new();
+    ["s1", "s2"].iter().for_each(|id| std::fs::create_dir_all(site.store().join("job").join(id)).expect("made"));
+    let mut prune = mcr();
+    run(prune.args(["prune", "--incomplete", "--job", "job", "--store"]).arg(site.store()), 0);
+    assert!(!site.store().join("job/s1").exists() && !site.store().join("job/s2").exists());
+}
