@@ -41,6 +41,8 @@ pub const WAITING_MAX: usize = 8;
 const REMEMBERED_MAX: usize = 16;
 /// Checkpoints of all groups that are gathered or remembered; announcements of further ones are refused.
 const GATHERS_MAX: usize = 64 << 10;
+/// Refusals that are remembered, about 100 bytes each; with more, all are said once more.
+const REFUSED_MAX: usize = 64 << 10;
 /// First and longest wait before a committed group looks again whether the others are there, so that the agents hear it.
 const LOOK_MS: (u64, u64) = (500, 60_000);
 /// The longest such wait while agents leave, or the aggregator ends.
@@ -312,6 +314,8 @@ pub struct Hub {
     beyond: BTreeMap<JobId, (Rank, String, u64)>,
     /// Job names that two jobs use at once: the two sessions, and the message to both.
     conflicts: BTreeMap<JobId, (u64, u64, String)>,
+    /// Whose announcements of what were refused, and that it was said.
+    refused: BTreeSet<(u64, CheckpointId, Rank)>,
     draining: Option<Draining>,
     /// Removes old checkpoints.
     retention: Retention,
@@ -344,6 +348,7 @@ impl Hub {
             shared: Arc::default(),
             beyond: BTreeMap::new(),
             conflicts: BTreeMap::new(),
+            refused: BTreeSet::new(),
             draining: None,
             launch: launch_flush,
         };
@@ -697,16 +702,27 @@ impl Hub {
         }
     }
 
+    /// Warns of a refusal once: an agent that is refused for a passing reason announces again each second.
+    fn tell_refusal(&mut self, session: u64, label: &CheckpointId, rank: Rank, why: &str) {
+        if self.refused.len() >= REFUSED_MAX {
+            self.refused.clear();
+        }
+        match self.refused.insert((session, label.clone(), rank)) {
+            true => tracing::warn!(checkpoint = %label, rank = rank.0, why, "announcement refused"),
+            false => tracing::debug!(checkpoint = %label, rank = rank.0, why, "announcement refused again"),
+        }
+    }
+
     fn announced(&mut self, announced: Announced, job: JobId, ranks: u32, label: CheckpointId, rank: Rank) {
-        let refuse = |announced: &Announced, label: &CheckpointId, why: String, retry: bool| {
-            tracing::warn!(checkpoint = %label, rank = rank.0, why, "announcement refused");
+        let refuse = |hub: &mut Self, announced: &Announced, label: &CheckpointId, why: String, retry: bool| {
+            hub.tell_refusal(announced.link.session, label, rank, &why);
             give_back(announced, label, rank, why, retry);
         };
         let Some(grouping) = Grouping::new(ranks, self.options.group_size) else {
             let why = format!(
                 "{rank} NOT SAVED: the number of ranks is unknown; give --ranks, or ranks in [cnc] or [anc], or SLURM_NTASKS"
             );
-            return refuse(&announced, &label, why, false);
+            return refuse(self, &announced, &label, why, false);
         };
         let about = &announced.link.about;
         let from = |about: &About| match about.ranks {
@@ -718,7 +734,7 @@ impl Hub {
             let why =
                 format!("{rank} NOT SAVED: ranks = {ranks} (from {from}) means ranks 0 to {}; set ranks", ranks - 1);
             self.beyond(&job, &label, rank, &announced, &why);
-            return refuse(&announced, &label, why, false);
+            return refuse(self, &announced, &label, why, false);
         }
         if let Some((highest, node, _)) = self.beyond.get(&job).filter(|(highest, ..)| highest.0 >= grouping.ranks()) {
             let why = format!(
@@ -726,7 +742,7 @@ impl Hub {
                 grouping.ranks(),
                 from(about)
             );
-            return refuse(&announced, &label, why, true);
+            return refuse(self, &announced, &label, why, true);
         }
         let says_else = |a: &&Agent| a.job == job && ![0, grouping.ranks()].contains(&a.link.about.ranks);
         if let Some(other) = self.agents.values().find(says_else) {
@@ -740,7 +756,7 @@ impl Hub {
                 other.link.node,
                 from(&other.link.about)
             );
-            return refuse(&announced, &label, why, true);
+            return refuse(self, &announced, &label, why, true);
         }
         let claims = |other: &&Agent| {
             is_elsewhere(other, &job, &announced.link) && (other.link.about.claims(rank) || other.ranks.contains(&rank))
@@ -750,7 +766,7 @@ impl Hub {
         }
         if let Some((_, _, why)) = self.conflicts.get(&job) {
             let why = format!("{rank} NOT SAVED: {why}");
-            return refuse(&announced, &label, why, true);
+            return refuse(self, &announced, &label, why, true);
         }
         let key = Key { group: grouping.group_of(rank), job, label };
         if let Some(agent) = self.agents.get_mut(&announced.link.session) {
@@ -771,6 +787,7 @@ impl Hub {
         if over {
             if self.gathers.len() >= GATHERS_MAX && !self.gathers.contains_key(&key) {
                 return refuse(
+                    self,
                     &announced,
                     &key.label,
                     format!("{GATHERS_MAX} checkpoints are gathered here already"),

@@ -79,7 +79,7 @@ impl<'a> Decider<'a> {
         if self.args.copy || self.args.dry_run {
             return Ok(Role::Look(None));
         }
-        if let Some(run) = self.living_elsewhere()? {
+        if let Some(run) = self.living_elsewhere() {
             return Ok(Role::Look(Some(format!(
                 "job {} is running: {run}. This restart is into another directory, so it only looked, and decided nothing. If the \
                  application starts from here, end that mcr run first, or give --incarnation NAME",
@@ -119,14 +119,12 @@ impl<'a> Decider<'a> {
 
     /// An `mcr run` of this start of the job that lives and watches another directory than the one that is restored into. It
     /// lives as long as its application, and an application that starts anew does so where it is watched.
-    fn living_elsewhere(&self) -> Result<Option<LivingRun>, StoreError> {
+    fn living_elsewhere(&self) -> Option<LivingRun> {
         let to = real_path(&self.args.to);
-        let all = LivingRun::all(self.store, self.job)?;
+        let all = LivingRun::all(self.store, self.job).unwrap_or_default();
         let mut of_this_start = all.into_iter().filter(|run| run.identity == self.identity);
-        match of_this_start.next() {
-            Some(first) if first.watch != to && of_this_start.all(|run| run.watch != to) => Ok(Some(first)),
-            _ => Ok(None),
-        }
+        let first = of_this_start.next()?;
+        (first.watch != to && of_this_start.all(|run| run.watch != to)).then_some(first)
     }
 
     /// Names what saves the job and lives: it may be that somebody only wanted to look. What cannot be read ends nothing.

@@ -680,6 +680,14 @@ impl Save<'_> {
             {
                 break (manifest, true);
             }
+            // A prune beside this save took what another one had committed, or the directory that was made for this one.
+            if let FlushError::Store(why) = &error
+                && (why.is_not_found() || matches!(why, StoreError::Committed { .. }))
+            {
+                return failed(Some(format!(
+                    "it was removed from the store while it was being saved; save again ({why})"
+                )));
+            }
             let name = || format!("{checkpoint}, {group}");
             if !is_busy {
                 return Err(error).with_context(name);

@@ -140,6 +140,7 @@ impl Agent {
             again: Vec::new(),
             to_delete: VecDeque::new(),
             next_announce: 1,
+            given_up: BTreeSet::new(),
             done_to,
             ending: Ending::new(newest_ns),
         };
@@ -209,9 +210,14 @@ struct Core {
     /// Files of committed checkpoints that wait until their checkpoint exists, all groups included.
     to_delete: VecDeque<(CheckpointId, Vec<(FilePath, Fingerprint)>)>,
     next_announce: u64,
+    /// What the log says of ranks that an aggregator gave up.
+    given_up: BTreeSet<(CheckpointId, Rank, String)>,
     done_to: mpsc::Sender<Captured>,
     ending: Ending,
 }
+
+/// Reasons that are remembered so that they are said once; further ones are said each time.
+const GIVEN_UP_MAX: usize = 16 << 10;
 
 impl Core {
     async fn run(
@@ -397,7 +403,14 @@ impl Core {
                 self.committed(announce_id, (label, rank), checkpoint, exists)
             }
             News::Abandoned { announce_id, label, rank, reason, retry, whole } => {
-                tracing::warn!(checkpoint = %label, rank = rank.0, reason, retry, whole, "the aggregator gave it up");
+                // What is retried is given up each second.
+                match self.given_up.len() < GIVEN_UP_MAX && !self.given_up.insert((label.clone(), rank, reason.clone()))
+                {
+                    false => {
+                        tracing::warn!(checkpoint = %label, rank = rank.0, reason, retry, whole, "the aggregator gave it up");
+                    }
+                    true => tracing::debug!(checkpoint = %label, rank = rank.0, reason, "given up again"),
+                }
                 let key = (label, rank);
                 match self.answered(announce_id, &key) {
                     // At once; if the whole files have no room either, as after any other passing reason.
