@@ -6,9 +6,10 @@
 //! `group-0000` is an aggregator that saves this group. `run` is `mcr run`, which lives as long as the application that it
 //! saves: its file says which directory it watches, so that a restart into another directory is known to only look.
 
-use crate::ids::JobId;
+use crate::ids::{Digest, GroupId, JobId};
 use crate::store::{Store, StoreError, TempFile, create_dirs};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -45,10 +46,7 @@ impl LivingRun {
         let dir = directory(job);
         create_dirs(store, &dir)?;
         others(store, &dir, ".run.", None)?;
-        let text = serde_json::to_string(self).map_err(|error| StoreError::Contents {
-            path: dir.join(RUN),
-            what: format!("its text cannot be written: {error}"),
-        })?;
+        let text = serde_json::to_string(self).map_err(|error| unwritable(&dir.join(RUN), &error))?;
         let mut file = store.create_temp(&dir, RUN)?;
         file.append(text.as_bytes())?;
         Ok(Some(file))
@@ -67,27 +65,72 @@ impl std::fmt::Display for LivingRun {
     }
 }
 
-/// Takes a place that one process may have, until the file is dropped; or says who has it. `who` is what this process says
-/// of itself to others.
+/// What an aggregator says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupHolder {
+    /// For people.
+    pub who: String,
+    /// What its agents of the job watch: the first 16 hexadecimal digits of the BLAKE3 of each directory, the smallest 512 of them.
+    pub watches: BTreeSet<String>,
+}
+
+/// How often a file is looked at whose text is not there yet, and how long apart.
+const LOOKS_MAX: u32 = 40;
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Watched directories that a holder names.
+const WATCHES_MAX: usize = 512;
+
+impl GroupHolder {
+    /// `watches` are the directories that the agents of the job watch.
+    pub fn new<'a>(who: String, watches: impl Iterator<Item = &'a str>) -> Self {
+        let digest = |watch: &str| Digest::of(watch.as_bytes()).to_hex()[..16].to_owned();
+        let all: BTreeSet<String> = watches.map(digest).collect();
+        Self { who, watches: all.into_iter().take(WATCHES_MAX).collect() }
+    }
+}
+
+/// Takes a group of a job for an identity, until the file is dropped; or says who has it. The aggregators of one run have agents
+/// in common. One that holds any group of this job and identity, and has none that watches a directory of ours, saves another
+/// run of the same name.
 pub fn take(
     store: &dyn Store,
     job: &JobId,
-    name: &str,
-    who: &str,
+    (group, identity): (GroupId, &str),
+    holder: &GroupHolder,
 ) -> Result<Result<Box<dyn TempFile>, String>, StoreError> {
-    let (dir, prefix) = (directory(job), format!(".{name}."));
+    let dir = directory(job);
     create_dirs(store, &dir)?;
-    if let Some(other) = others(store, &dir, &prefix, None)?.pop() {
+    let of_identity = match identity.is_empty() {
+        true => String::new(),
+        false => format!("-{}", Digest::of(identity.as_bytes())),
+    };
+    let name = format!("group-{:04}{of_identity}", group.0);
+    let conflicting = |own: Option<&Path>| -> Result<Option<PathBuf>, StoreError> {
+        let is_other = |path: &PathBuf| {
+            let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let Some((held, _)) = file.strip_prefix('.').and_then(|file| file.rsplit_once('.')) else { return false };
+            let other = || serde_json::from_str::<GroupHolder>(&written_text_of(store, path)?).ok();
+            let is_apart = || other().is_some_and(|other| other.watches.is_disjoint(&holder.watches));
+            held == name || (held.get("group-0000".len()..) == Some(&of_identity[..]) && is_apart())
+        };
+        // Of several that begin at once the one with the first name goes on.
+        let is_first = |path: &PathBuf| own.is_none_or(|own| path.as_path() < own);
+        Ok(others(store, &dir, ".group-", own)?.into_iter().filter(is_first).find(is_other))
+    };
+    if let Some(other) = conflicting(None)? {
         return Ok(Err(describe(store, &other)));
     }
-    let mut file = store.create_temp(&dir, name)?;
-    file.append(who.as_bytes())?;
-    // Of several that began at once the one with the first name goes on.
-    let first = others(store, &dir, &prefix, Some(file.path()))?.into_iter().min();
-    Ok(match first.filter(|other| other.as_path() < file.path()) {
+    let mut file = store.create_temp(&dir, &name)?;
+    let text = serde_json::to_string(holder).map_err(|error| unwritable(&dir.join(&name), &error))?;
+    file.append(text.as_bytes())?;
+    Ok(match conflicting(Some(file.path()))? {
         Some(other) => Err(describe(store, &other)),
         None => Ok(file),
     })
+}
+
+fn unwritable(path: &Path, error: &serde_json::Error) -> StoreError {
+    StoreError::Contents { path: path.to_owned(), what: format!("its text cannot be written: {error}") }
 }
 
 /// Who holds groups of a job, as [`take`] was told.
@@ -126,8 +169,20 @@ fn others(store: &dyn Store, dir: &Path, prefix: &str, own: Option<&Path>) -> Re
 }
 
 fn describe(store: &dyn Store, path: &Path) -> String {
-    let text = text_of(store, path).filter(|text| !text.is_empty() && !text.contains(char::is_control));
-    text.unwrap_or_else(|| format!("another aggregator ({})", path.display()))
+    let holder = text_of(store, path).and_then(|text| serde_json::from_str::<GroupHolder>(&text).ok());
+    let who = holder.map(|holder| holder.who).filter(|who| !who.is_empty() && !who.contains(char::is_control));
+    who.unwrap_or_else(|| format!("another aggregator ({})", path.display()))
+}
+
+/// The text of a file that may have been made this moment.
+fn written_text_of(store: &dyn Store, path: &Path) -> Option<String> {
+    for _ in 0..LOOKS_MAX {
+        match text_of(store, path) {
+            Some(text) if text.is_empty() => std::thread::sleep(LOOK_AGAIN),
+            other => return other,
+        }
+    }
+    None
 }
 
 fn text_of(store: &dyn Store, path: &Path) -> Option<String> {
@@ -155,7 +210,8 @@ mod tests {
         let held = run.hold(&store, &job).expect("a store").expect("the job is there");
         assert_eq!(LivingRun::all(&store, &job).expect("a store"), std::slice::from_ref(&run));
         assert!(holders_of_groups(&store, &job).expect("a store").is_empty());
-        let group = take(&store, &job, "group-0000", "node n0").expect("a store").expect("it is free");
+        let holder = GroupHolder::new("node n0".into(), ["/run"].into_iter());
+        let group = take(&store, &job, (GroupId(0), ""), &holder).expect("a store").expect("it is free");
         assert_eq!(holders_of_groups(&store, &job).expect("a store"), ["node n0"]);
         assert_eq!(LivingRun::all(&store, &job).expect("a store").len(), 1);
         drop((held, group));

@@ -2,13 +2,14 @@
 //!
 //! Two runs of one name and one identity, each with an aggregator of its own, have nothing that tells them apart: two that were
 //! started by hand, or two steps of one SLURM job. So an aggregator holds a file in `JOB/.holders` from its first commit for a group until the last agent of the job has
-//! gone, and commits nothing for a group that another aggregator holds for the same identity. Of two
+//! gone, and commits nothing for a group that another aggregator holds for the same identity, nor beside one
+//! that saves another run. Of two
 //! identities the newer one is saved, as everywhere. The file is locked, so it ends with its process;
 //! where the file system has no locks between nodes, only runs on one node are kept apart.
 
 use crate::group::Key;
-use mcrengine::ids::{Digest, GroupId, JobId};
-use mcrengine::living;
+use mcrengine::ids::{GroupId, JobId};
+use mcrengine::living::{self, GroupHolder};
 use mcrengine::store::{Store, StoreError, TempFile};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -27,18 +28,19 @@ impl std::fmt::Debug for Holders {
 }
 
 impl Holders {
-    /// Holds a group for an identity, if no other aggregator does; else gives what the other one says of itself. `who` says the
-    /// same of this one, for people.
-    pub fn hold(&self, store: &dyn Store, key: &Key, identity: &str, who: &str) -> Result<Option<String>, StoreError> {
+    /// Holds a group for an identity, if no aggregator of another run saves the job; else gives what that one says of itself.
+    pub fn hold(
+        &self,
+        store: &dyn Store,
+        key: &Key,
+        identity: &str,
+        holder: &GroupHolder,
+    ) -> Result<Option<String>, StoreError> {
         let place = (key.job.clone(), key.group, identity.to_owned());
         if self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&place) {
             return Ok(None);
         }
-        let mut name = format!("group-{:04}", key.group.0);
-        if !identity.is_empty() {
-            name = format!("{name}-{}", Digest::of(identity.as_bytes()));
-        }
-        match living::take(store, &key.job, &name, who)? {
+        match living::take(store, &key.job, (key.group, identity), holder)? {
             Err(other) => Ok(Some(other)),
             Ok(file) => {
                 self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(place, file);
@@ -77,17 +79,31 @@ mod tests {
             group: GroupId(group),
             label: "it_1".parse().expect("valid"),
         };
+        let of = |who: &str, watch: &'static str| GroupHolder::new(who.to_owned(), [watch].into_iter());
         let (one, two) = (Holders::default(), Holders::default());
-        assert_eq!(one.hold(&store, &key(0), "", "node n0").expect("a store"), None);
-        assert_eq!(one.hold(&store, &key(0), "", "node n0").expect("a store"), None, "it holds it already");
-        assert_eq!(two.hold(&store, &key(0), "", "node n1").expect("a store").as_deref(), Some("node n0"));
-        assert_eq!(two.hold(&store, &key(1), "", "node n1").expect("a store"), None, "another group");
-        assert_eq!(two.hold(&store, &key(0), "7", "node n1").expect("a store"), None, "another identity");
-        assert_eq!(one.hold(&store, &key(0), "7", "node n0").expect("a store").as_deref(), Some("node n1"));
+        assert_eq!(one.hold(&store, &key(0), "", &of("node n0", "/run")).expect("a store"), None);
+        assert_eq!(
+            one.hold(&store, &key(0), "", &of("node n0", "/run")).expect("a store"),
+            None,
+            "it holds it already"
+        );
+        assert_eq!(two.hold(&store, &key(0), "", &of("node n1", "/run")).expect("a store").as_deref(), Some("node n0"));
+        assert_eq!(two.hold(&store, &key(1), "", &of("node n1", "/run")).expect("a store"), None, "another group");
+        assert_eq!(two.hold(&store, &key(0), "7", &of("node n1", "/run")).expect("a store"), None, "another identity");
+        assert_eq!(
+            one.hold(&store, &key(0), "7", &of("node n0", "/run")).expect("a store").as_deref(),
+            Some("node n1")
+        );
+        let elsewhere = of("node n1", "/other");
+        assert_eq!(
+            two.hold(&store, &key(2), "", &elsewhere).expect("a store").as_deref(),
+            Some("node n0"),
+            "another run"
+        );
         one.release(&key(0).job);
-        assert_eq!(two.hold(&store, &key(0), "", "node n1").expect("a store"), None);
+        assert_eq!(two.hold(&store, &key(0), "", &of("node n1", "/run")).expect("a store"), None);
         assert!(two.holds(&key(0).job) && !one.holds(&key(0).job));
         drop(two);
-        assert_eq!(one.hold(&store, &key(1), "", "node n0").expect("a store"), None, "it is dead");
+        assert_eq!(one.hold(&store, &key(1), "", &of("node n0", "/run")).expect("a store"), None, "it is dead");
     }
 }

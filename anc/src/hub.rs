@@ -1021,6 +1021,8 @@ impl Hub {
             return self.step(&key, Event::RanksFailed(missing));
         }
         gather.progress = Arc::default();
+        let of_job = self.agents.values().filter(|agent| agent.job == key.job);
+        let watches = of_job.map(|agent| agent.link.about.watch.clone());
         let ranks = gather.announced.iter().map(|(rank, announced)| RankOfFlush::new(*rank, announced)).collect();
         let (files, source) = RemoteSource::new(gather.announced.values().cloned(), self.options.fetch_deadline);
         let work = FlushWork {
@@ -1034,6 +1036,7 @@ impl Hub {
             ranks,
             shared: Arc::clone(&self.shared),
             overwritten: gather.overwritten.values().copied().collect(),
+            watches: watches.collect(),
             progress: Arc::clone(&gather.progress),
         };
         match (self.launch)(work, self.events.clone()) {

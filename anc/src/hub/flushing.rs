@@ -10,8 +10,10 @@ use crate::instance::{Instance, Written, choose_instance};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{Grouping, Rank};
 use mcrengine::incarnation;
+use mcrengine::living::GroupHolder;
 use mcrengine::manifest;
 use mcrengine::store::{Store, StoreError};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -40,6 +42,8 @@ pub(super) struct FlushWork {
     pub(super) ranks: Vec<RankOfFlush>,
     pub(super) shared: Arc<Shared>,
     pub(super) overwritten: Vec<Overwritten>,
+    /// What all agents of the job that are connected here watch.
+    pub(super) watches: BTreeSet<String>,
     pub(super) progress: Arc<Progress>,
 }
 
@@ -108,7 +112,8 @@ impl FlushWork {
             rank.link.node,
             rank.link.about.watch
         );
-        match self.shared.holders.hold(&*self.store, &self.key, &rank.link.about.identity, &who)? {
+        let holder = GroupHolder::new(who.clone(), self.watches.iter().map(String::as_str));
+        match self.shared.holders.hold(&*self.store, &self.key, &rank.link.about.identity, &holder)? {
             None => Ok(()),
             Some(other) => Err(FlushError::Held { job: self.key.job.clone(), who, other }),
         }
