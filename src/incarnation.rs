@@ -162,6 +162,34 @@ impl Incarnations {
     }
 }
 
+/// After how many restarts in a row a checkpoint is passed over where nobody says another number.
+pub const GIVE_UP_AFTER: usize = 3;
+/// Records that are looked through for that: restarts that failed count nothing.
+const LOOKED_THROUGH_MAX: u32 = 64;
+
+/// The checkpoint that the next restart passes over because it was restored [`GIVE_UP_AFTER`] times in a row, if there is one.
+/// Few records are read, however many there are.
+pub fn restored_too_often(store: &dyn Store, job: &JobId) -> Result<Option<CheckpointId>, ReadError> {
+    let Some(newest) = newest(store, job)? else { return Ok(None) };
+    let Some(from) = newest.from.clone().filter(|_| newest.is_restart) else { return Ok(None) };
+    let (mut count, mut record) = (0, newest);
+    for _ in 0..LOOKED_THROUGH_MAX {
+        if !record.is_restart || record.from.as_ref() != Some(&from) {
+            break;
+        }
+        count += usize::from(has_any_part(store, job, record.number).map_err(ReadError::from_store)?);
+        if count >= GIVE_UP_AFTER {
+            return Ok(Some(from));
+        }
+        record = match read(store, job, record.number.saturating_sub(1)) {
+            Ok(before) => before,
+            Err(ReadError::Missing { .. }) => break,
+            Err(error) => return Err(error),
+        };
+    }
+    Ok(None)
+}
+
 fn directory(job: &JobId) -> PathBuf {
     Path::new(job.as_str()).join(DIRECTORY)
 }
@@ -451,6 +479,9 @@ mod tests {
             }
         }
         assert_eq!((in_a_row(9), in_a_row(3)), (5, 3));
+        assert_eq!(restored_too_often(&store, &job()).expect("looks"), Some(id("it_3")));
+        begin_after(&store, 6, Draft { from: Some((id("it_4"), place(0, 40))), is_restart: true, ..Draft::default() });
+        assert_eq!(restored_too_often(&store, &job()).expect("looks"), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 
 use crate::container::{ContainerRef, checkpoint_dir, container_name};
 use crate::ids::{CheckpointId, GroupId, JobId, natural_cmp};
+use crate::incarnation;
 use crate::looking::is_abandoned;
 use crate::manifest::{CheckpointState, Condition, PRUNED, group_of_manifest, list_remembering};
 use crate::remembered::Remembered;
@@ -113,7 +114,11 @@ pub fn prune_remembering(
     if is_blocked(&states, options, &mut pruned) {
         return Ok(pruned);
     }
-    let mut doomed = doomed(&states, options);
+    let too_often = match options.keep.is_empty() {
+        true => None,
+        false => incarnation::restored_too_often(store, job).map_err(StoreError::from)?,
+    };
+    let mut doomed = doomed(&states, options, too_often.as_ref());
     doomed.retain(|state| state.is_complete() || state.is_pruned || !is_being_written(store, job, &state.id));
     if options.dry_run {
         let stays = |state: &&CheckpointState| !doomed.iter().any(|gone| gone.id == state.id);
@@ -223,10 +228,14 @@ fn is_being_written(store: &dyn Store, job: &JobId, id: &CheckpointId) -> bool {
 }
 
 /// Which checkpoints go. `states` are newest first, and so is what is returned.
-fn doomed<'a>(states: &'a [CheckpointState], options: &PruneOptions) -> Vec<&'a CheckpointState> {
+fn doomed<'a>(
+    states: &'a [CheckpointState],
+    options: &PruneOptions,
+    too_often: Option<&CheckpointId>,
+) -> Vec<&'a CheckpointState> {
     let gone = match options.keep.is_empty() {
         true => Vec::new(),
-        false => options.keep.gone(states),
+        false => options.keep.gone(states, too_often),
     };
     let newest = states.iter().find(|state| state.condition() == Condition::Complete);
     let is_before_newest = |state: &CheckpointState| match (state.place, newest) {

@@ -62,10 +62,13 @@ impl Rules {
     }
 
     /// Which checkpoints go. `states` are newest first. Only what a restart takes without being asked for it counts: a checkpoint
-    /// that somebody marked as bad, that a restart set aside, or that is doubtful, goes where all that stays is newer.
-    pub fn gone(&self, states: &[CheckpointState]) -> Vec<CheckpointId> {
+    /// that somebody marked as bad, that a restart set aside, that is doubtful, or that was restored `too_often`, goes where all that
+    /// stays is newer.
+    pub fn gone(&self, states: &[CheckpointState], too_often: Option<&CheckpointId>) -> Vec<CheckpointId> {
         let is_complete = |state: &&CheckpointState| state.condition() == Condition::Complete;
-        let is_taken = |state: &&CheckpointState| is_complete(state) && !state.is_set_aside && state.doubt.is_none();
+        let is_taken = |state: &&CheckpointState| {
+            is_complete(state) && !state.is_set_aside && state.doubt.is_none() && too_often != Some(&state.id)
+        };
         let mut good: Vec<&CheckpointState> = states.iter().filter(is_taken).collect();
         if good.is_empty() {
             good = states.iter().filter(is_complete).collect();

@@ -181,7 +181,7 @@ pub struct RestartArgs {
     #[arg(long, env = "MCR_INCARNATION", value_name = "NAME")]
     pub incarnation: Option<String>,
     /// Pass over a checkpoint that was restored this often in a row without a newer one since; 0: never
-    #[arg(long, default_value_t = 3, value_name = "N")]
+    #[arg(long, default_value_t = mcrengine::incarnation::GIVE_UP_AFTER as u32, value_name = "N")]
     pub give_up_after: u32,
     /// Say which checkpoint would be restored, and which files would be moved aside; change nothing
     #[arg(long)]
