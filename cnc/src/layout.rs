@@ -391,9 +391,17 @@ impl Pattern {
 
 /// A label as a name in the store: bytes that are not UTF-8 are written out as `\xe9`.
 pub(crate) fn label_of(bytes: &[u8]) -> Result<CheckpointId, NameError> {
-    match std::str::from_utf8(bytes) {
-        Ok(text) if !text.contains(char::is_control) => text.parse(),
-        _ => bytes.escape_ascii().to_string().parse(),
+    let label = match std::str::from_utf8(bytes) {
+        Ok(text) if !text.contains(char::is_control) => text.to_owned(),
+        _ => bytes.escape_ascii().to_string(),
+    };
+    if let Some(rest) = label.strip_prefix('.') {
+        return format!(r"\x2e{rest}").parse(); // no hidden directory of a store
+    }
+    match (label.parse::<CheckpointId>()?, label.rsplit_once('~')) {
+        // It looks like the second content under a name, and is the application's own name.
+        (id, Some((before, after))) if id.label() != label => format!(r"{before}\x7e{after}").parse(),
+        (id, _) => Ok(id),
     }
 }
 
@@ -578,6 +586,9 @@ mod tests {
         let layout = Layout::from_patterns(&["{checkpoint}/r{rank}"], 0).expect("valid");
         assert_eq!(place(&layout, "t\n1/r0"), Some((r"t\n1".into(), Some(0))));
         assert_eq!(place(&layout, "t\u{1b}2/r1"), Some((r"t\x1b2".into(), Some(1))));
+        assert_eq!(place(&layout, ".hidden/r1"), Some((r"\x2ehidden".into(), Some(1))));
+        assert_eq!(place(&layout, "t~2/r1"), Some((r"t\x7e2".into(), Some(1))));
+        assert_eq!(place(&layout, "t~x/r1"), Some(("t~x".into(), Some(1))));
     }
 
     #[test]
