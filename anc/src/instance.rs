@@ -96,7 +96,9 @@ pub fn choose_instance(
     let doubt = if taken.is_empty() { doubt_of(&key.label, written) } else { None };
     // Begun by another group, or by us before a failure, and not committed by anybody yet.
     let begun = taken.iter().rev().take_while(|taken| !taken.ours && taken.other_ms.is_none()).last();
-    let id = match fitting(&taken, ours_ms, written).or(begun.map(|taken| &taken.id)) {
+    let joined = fitting(&taken, ours_ms, written);
+    let doubt = doubt.or_else(|| joined.and_then(|joined| doubt_of_joining(&key.label, joined, &taken, &own, ours_ms)));
+    let id = match joined.or(begun).map(|taken| &taken.id) {
         Some(id) => id.clone(),
         None => key.label.with_generation(free).unwrap_or_else(|_| key.label.clone()),
     };
@@ -180,7 +182,7 @@ pub fn spoil_instance(
 /// and files that nobody saw being written.
 fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<String> {
     let unseen = written.unseen?;
-    let is_reused = !label.as_str().bytes().any(|byte| byte.is_ascii_digit());
+    let is_reused = may_be_reused(label);
     let oldest_ms = written.ranks_ms.iter().map(|(_, ms)| *ms).min()?;
     let apart_ms = written.newest_ms.saturating_sub(oldest_ms);
     (is_reused && written.ranks_ms.len() > 1 && apart_ms > 0).then(|| {
@@ -190,6 +192,40 @@ fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<String> {
             apart_ms as f64 / 1000.0
         )
     })
+}
+
+/// Why it cannot be known whether a group joins the others in their step: the code may overwrite the name, nobody knows yet how long
+/// a step takes, and a node may have missed one.
+fn doubt_of_joining(
+    label: &CheckpointId,
+    joined: &Taken,
+    taken: &[Taken],
+    own: &[Manifest],
+    ours_ms: i64,
+) -> Option<String> {
+    let apart_ms = ours_ms.saturating_sub(joined.other_ms?).saturating_abs();
+    let is_first = own.is_empty() && taken.iter().filter(|taken| taken.other_ms.is_some()).count() == 1;
+    (is_first && may_be_reused(label) && apart_ms > ONE_STEP_MS).then(|| {
+        format!(
+            "the name {label} has no number, so the code may overwrite it, and how long a step takes is not known yet; two groups wrote \
+             theirs {:.1} s apart: whether they are of one step cannot be known",
+            apart_ms as f64 / 1000.0
+        )
+    })
+}
+
+/// Two groups of the first content under a name that wrote nearer to each other than this are of one step.
+const ONE_STEP_MS: i64 = 1000;
+
+/// Extensions whose digit is part of a format's name.
+const EXTENSIONS: [&str; 12] =
+    [".h5", ".hdf5", ".he5", ".h4", ".hdf4", ".nc3", ".nc4", ".bp3", ".bp4", ".bp5", ".mat5", ".xdmf3"];
+
+/// Whether a code may overwrite what has this name: it has no number.
+fn may_be_reused(label: &CheckpointId) -> bool {
+    let name = label.label();
+    let stem = EXTENSIONS.iter().find_map(|extension| name.strip_suffix(extension)).unwrap_or(name);
+    !stem.bytes().any(|byte| byte.is_ascii_digit())
 }
 
 /// As [`choose_instance`], for whoever has all groups at hand, each with its files in order: one name for all of them.
@@ -251,7 +287,7 @@ pub fn committed(
 }
 
 /// The content that was written when ours was, if there is one that lacks our group.
-fn fitting<'a>(taken: &'a [Taken], ours_ms: i64, written: Written<'_>) -> Option<&'a CheckpointId> {
+fn fitting<'a>(taken: &'a [Taken], ours_ms: i64, written: Written<'_>) -> Option<&'a Taken> {
     let spread_ms = i64::try_from(written.spread.as_millis()).unwrap_or(i64::MAX);
     let apart = |other_ms: i64| ours_ms.saturating_sub(other_ms).saturating_abs();
     // The nearest in time, whether we are in it or not: if we are, ours is of no step that the others have.
@@ -268,7 +304,7 @@ fn fitting<'a>(taken: &'a [Taken], ours_ms: i64, written: Written<'_>) -> Option
     let step_ms = before_ms.map(|before_ms| other_ms.saturating_sub(before_ms).saturating_abs());
     match step_ms {
         Some(step_ms) if ours_ms > other_ms && apart(other_ms) > step_ms / 2 => None,
-        _ => Some(&nearest.id),
+        _ => Some(nearest),
     }
 }
 
@@ -334,7 +370,7 @@ mod tests {
 
     fn place(all: &[(bool, Option<i64>)], ours_s: i64) -> Option<String> {
         let all: Vec<_> = all.iter().map(|(ours, other_s)| (*ours, other_s.map(|s| s * 1000))).collect();
-        fitting(&taken(&all), ours_s * 1000, WRITTEN).map(ToString::to_string)
+        fitting(&taken(&all), ours_s * 1000, WRITTEN).map(|taken| taken.id.to_string())
     }
 
     fn nth(i: usize) -> Option<String> {
@@ -355,6 +391,20 @@ mod tests {
         assert_eq!(place(&missed, 1181), None, "the others have not committed this step yet");
         assert_eq!(place(&[(false, Some(1000))], 1000 + 601), None, "further apart than one checkpoint's files");
         assert_eq!(place(&[(true, Some(1000)), (true, Some(1060))], 1061), None, "it is in the nearest already");
+    }
+
+    #[test]
+    fn a_first_content_that_groups_wrote_apart_is_doubtful_until_it_is_known_how_long_a_step_takes() {
+        let doubt = |label: &str, all: &[(bool, Option<i64>)], ours_ms: i64| {
+            let (label, all) = (label.parse().expect("valid"), taken(all));
+            let joined = fitting(&all, ours_ms, WRITTEN).expect("joins");
+            doubt_of_joining(&label, joined, &all, &[], ours_ms).is_some()
+        };
+        let (first, second) = ((false, Some(100_000)), (false, Some(104_000)));
+        assert!(doubt("ck", &[first], 102_500) && doubt("restart.h5", &[first], 97_500));
+        assert!(!doubt("ck", &[first], 100_900), "too near for two steps");
+        assert!(!doubt("ck_17", &[first], 102_500) && !doubt("ck_17.h5", &[first], 102_500), "numbered");
+        assert!(!doubt("ck", &[first, second], 105_500), "a step takes 4 s");
     }
 
     #[test]
