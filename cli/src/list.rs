@@ -46,11 +46,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
             table.row([
                 job.to_string(),
                 state.id.to_string(),
-                match &state {
-                    state if state.is_complete() && state.doubt.is_some() => "doubtful".to_owned(),
-                    state if state.is_complete() && state.is_set_aside => "set aside".to_owned(),
-                    state => state.condition().to_string(),
-                },
+                word_of(&state),
                 state.ranks.to_string(),
                 state.files.to_string(),
                 human_bytes(state.file_bytes),
@@ -85,6 +81,15 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What the table and JSON call it.
+fn word_of(state: &CheckpointState) -> String {
+    match state {
+        state if state.is_complete() && state.doubt.is_some() => "doubtful".to_owned(),
+        state if state.is_complete() && state.is_set_aside => "set aside".to_owned(),
+        state => state.condition().to_string(),
+    }
+}
+
 /// Checkpoints of which is said why they are not complete; `mcr show ID` says it of each.
 const REASONS_MAX: usize = 16;
 /// Checkpoints, or problems, that a line names; other checkpoints are counted.
@@ -106,7 +111,7 @@ fn to_json(job: &str, place: usize, state: &CheckpointState, held: Option<&Held>
     serde_json::json!({
         "job": job,
         "checkpoint": state.id,
-        "state": state.condition(),
+        "state": word_of(state),
         "complete": state.is_complete(),
         "pruned": state.is_pruned,
         "held": held,

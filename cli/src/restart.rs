@@ -83,7 +83,7 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
             record.from.as_ref().map_or("nothing", CheckpointId::as_str)
         );
     }
-    let mut passed_over = followed.map(|record| record.passed_over.clone()).unwrap_or_default();
+    let mut passed_over = followed.map(|record| passed_over_by(record, &all)).unwrap_or_default();
     let candidates = match followed {
         Some(record) => all.iter().filter(|state| record.from.as_ref() == Some(&state.id)).collect(),
         None => candidates(&store, &all, &args, &job, &incarnations, &mut passed_over)?,
@@ -365,6 +365,19 @@ fn candidates<'a>(
             bail!("no checkpoint of job {job} is left to restore; the lines above say how to take one all the same")
         }
     }
+}
+
+/// What the restart that decided did not take.
+fn passed_over_by(record: &Incarnation, all: &[CheckpointState]) -> Vec<PassedOver> {
+    let mut passed_over = record.passed_over.clone();
+    let is_new = |state: &&CheckpointState| !record.passed_over.iter().any(|known| known.checkpoint == state.id);
+    let newer = all.iter().take_while(|state| record.from.as_ref() != Some(&state.id));
+    for state in newer.filter(|state| state.is_complete()).filter(is_new) {
+        let from = record.from.as_ref().map_or("nothing", CheckpointId::as_str);
+        let reason = format!("{} goes on from {from}, which another node decided", record.describe());
+        passed_over.push(PassedOver { checkpoint: state.id.clone(), reason });
+    }
+    passed_over
 }
 
 /// Whether it was committed, as far as what is left of its manifests tells, and cannot be restored.

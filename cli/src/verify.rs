@@ -26,7 +26,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     let (states, incomplete): (Vec<_>, Vec<_>) = states.into_iter().partition(is_read);
     let (mut damaged, mut unreadable, mut lines) = (Vec::new(), Vec::new(), Vec::new());
     let checked = states.len();
-    for CheckpointState { id, raw_bytes, is_unreadable, .. } in states {
+    for CheckpointState { id, raw_bytes, is_unreadable, doubt, .. } in states {
         let started = Instant::now();
         let progress = Progress::new("verifying", args.json);
         progress.message(id.to_string());
@@ -48,7 +48,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         problems.dedup();
         if args.json {
             lines.push(serde_json::json!({
-                "job": job, "checkpoint": id, "good": report.is_good(), "problems": problems, "groups": report.groups, "files": report.files,
+                "job": job, "checkpoint": id, "good": report.is_good(), "problems": problems, "doubt": doubt, "groups": report.groups, "files": report.files,
                 "segments": report.segments, "raw_bytes": report.raw_bytes, "stored_bytes": report.stored_bytes,
                 "elapsed_ms": elapsed.as_millis() as u64,
             }));
@@ -69,6 +69,9 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
             human_rate(report.raw_bytes.0, elapsed),
         ))?;
         problems.iter().try_for_each(|problem| print(&format!("  {problem}\n")))?;
+        if let Some(doubt) = doubt {
+            print(&format!("  as it was committed, and doubtful: {doubt}\n"))?;
+        }
     }
     for state in &incomplete {
         let problems = &state.problems;
