@@ -664,3 +664,52 @@ fn restarts_that_failed_do_not_count_as_restarts_in_a_row() {
     }
     assert_eq!(site.restart(&[], 0).0, [(1, 2)].into());
 }
+
+#[test]
+fn two_runs_of_one_name_and_identity_never_hold_a_group_each() {
+    let site = Site::empty();
+    let other = site.path("other");
+    let first = start_run(&site, &site.run_dir(), "first", Some("7"));
+    let second = start_run(&site, &other, "second", Some("7"));
+    site.write(1, 1, 0..2);
+    site.wait_group(&id(1), 0);
+    (2..RANKS).for_each(|rank| write_file(&other, 2, 1, rank, None));
+    second.wait_for_log("two runs have the name job");
+    site.write(1, 1, 2..RANKS);
+    (0..2).for_each(|rank| write_file(&other, 2, 1, rank, None));
+    wait_complete(&site.store(), &id(1));
+    assert_eq!(site.restart(&["--copy"], 0).0, [(1, 1)].into());
+    first.kill();
+    (0..RANKS).for_each(|rank| write_file(&other, 2, 2, rank, None));
+    wait_complete(&site.store(), &id(2));
+    assert_eq!(site.restart(&["--copy"], 0).0, [(2, 2)].into());
+}
+
+#[test]
+fn prune_keeps_what_the_next_restart_takes_where_the_newest_was_restored_too_often() {
+    let site = Site::new();
+    for step in 1..=3 {
+        site.write(1, step, 0..RANKS);
+        wait_complete(&site.store(), &id(step));
+    }
+    for _ in 0..3 {
+        assert_eq!(site.restart(&[], 0).0, [(1, 3)].into());
+    }
+    run(mcr().args(["prune", "--keep", "1", "--store"]).arg(site.store()), 0);
+    assert_eq!(site.complete(), [id(2), id(3)].into());
+    assert_eq!(site.restart(&[], 2).0, [(1, 2)].into());
+}
+
+#[test]
+fn a_node_that_follows_a_decision_says_why_the_newest_was_not_taken() {
+    let site = Site::new();
+    for step in 1..=2 {
+        site.write(1, step, 0..RANKS);
+        wait_complete(&site.store(), &id(step));
+    }
+    assert_eq!(site.restart(&["--checkpoint", &id(1), "--ranks", "0-1"], 0).0, [(1, 1)].into());
+    let (found, said) = site.restart(&["--ranks", "2-3"], 2);
+    assert_eq!(found, [(1, 1)].into());
+    let why = format!("OLDER than {}, which was not taken: incarnation 1", id(2));
+    assert!(said.contains(&why) && said.contains("which another node decided"), "{said}");
+}
