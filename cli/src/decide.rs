@@ -82,7 +82,7 @@ impl<'a> Decider<'a> {
         if let Some(run) = self.living_elsewhere() {
             return Ok(Role::Look(Some(format!(
                 "job {} is running: {run}. This restart is into another directory, so it only looked, and decided nothing. If the \
-                 application starts from here, end that mcr run first, or give --incarnation NAME",
+                 application starts from here, end that mcr run and run this restart again, or give --incarnation NAME",
                 self.job
             ))));
         }
@@ -95,6 +95,13 @@ impl<'a> Decider<'a> {
                 .from
                 .as_ref()
                 .is_none_or(|id| all.iter().any(|s| s.id == *id && s.is_complete() && s.bad.is_none()));
+            if let (true, false, Some(from)) = (is_open, is_good, &newest.from) {
+                eprintln!(
+                    "mcr: {} went on from {from}, which was removed or marked as bad since: this restart decides anew. Nodes that \
+                     restored {from} must run their restart again",
+                    newest.describe()
+                );
+            }
             return Ok(if is_open && is_good { Role::Follow(newest.clone()) } else { Role::Decide { after } });
         }
         if self.identity.is_empty() {
