@@ -89,14 +89,15 @@ impl GroupHolder {
     }
 }
 
-/// Takes a group of a job for an identity, until the file is dropped; or says who has it. The aggregators of one run have agents
-/// in common. One that holds any group of this job and identity, and has none that watches a directory of ours, saves another
-/// run of the same name.
+/// Takes a group of a job for an identity, until the file is dropped; or says who has it. The aggregators of one run have
+/// agents in common. One that holds any group of this job and identity, and has no agent that watches a directory of ours,
+/// saves another run of the same name: so with the first group of a process (`is_first`) all are looked at.
 pub fn take(
     store: &dyn Store,
     job: &JobId,
     (group, identity): (GroupId, &str),
     holder: &GroupHolder,
+    is_first: bool,
 ) -> Result<Result<Box<dyn TempFile>, String>, StoreError> {
     let dir = directory(job);
     create_dirs(store, &dir)?;
@@ -105,17 +106,19 @@ pub fn take(
         false => format!("-{}", Digest::of(identity.as_bytes())),
     };
     let name = format!("group-{:04}{of_identity}", group.0);
+    let prefix = if is_first { ".group-".to_owned() } else { format!(".{name}.") };
     let conflicting = |own: Option<&Path>| -> Result<Option<PathBuf>, StoreError> {
         let is_other = |path: &PathBuf| {
             let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let Some((held, _)) = file.strip_prefix('.').and_then(|file| file.rsplit_once('.')) else { return false };
+            let held = file.rsplit_once('.').map_or(file, |(held, _)| held).trim_start_matches('.');
+            let of = held.trim_start_matches("group-").trim_start_matches(|c: char| c.is_ascii_digit());
             let other = || serde_json::from_str::<GroupHolder>(&written_text_of(store, path)?).ok();
             let is_apart = || other().is_some_and(|other| other.watches.is_disjoint(&holder.watches));
-            held == name || (held.get("group-0000".len()..) == Some(&of_identity[..]) && is_apart())
+            held == name || (of == of_identity && is_apart())
         };
         // Of several that begin at once the one with the first name goes on.
-        let is_first = |path: &PathBuf| own.is_none_or(|own| path.as_path() < own);
-        Ok(others(store, &dir, ".group-", own)?.into_iter().filter(is_first).find(is_other))
+        let goes_first = |path: &PathBuf| own.is_none_or(|own| path.as_path() < own);
+        Ok(others(store, &dir, &prefix, own)?.into_iter().filter(goes_first).find(is_other))
     };
     if let Some(other) = conflicting(None)? {
         return Ok(Err(describe(store, &other)));
@@ -211,7 +214,7 @@ mod tests {
         assert_eq!(LivingRun::all(&store, &job).expect("a store"), std::slice::from_ref(&run));
         assert!(holders_of_groups(&store, &job).expect("a store").is_empty());
         let holder = GroupHolder::new("node n0".into(), ["/run"].into_iter());
-        let group = take(&store, &job, (GroupId(0), ""), &holder).expect("a store").expect("it is free");
+        let group = take(&store, &job, (GroupId(0), ""), &holder, true).expect("a store").expect("it is free");
         assert_eq!(holders_of_groups(&store, &job).expect("a store"), ["node n0"]);
         assert_eq!(LivingRun::all(&store, &job).expect("a store").len(), 1);
         drop((held, group));

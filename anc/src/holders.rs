@@ -1,11 +1,11 @@
 //! Which aggregator saves a group of a job.
 //!
-//! Two runs of one name and one identity, each with an aggregator of its own, have nothing that tells them apart: two that were
-//! started by hand, or two steps of one SLURM job. So an aggregator holds a file in `JOB/.holders` from its first commit for a group until the last agent of the job has
-//! gone, and commits nothing for a group that another aggregator holds for the same identity, nor beside one
-//! that saves another run. Of two
-//! identities the newer one is saved, as everywhere. The file is locked, so it ends with its process;
-//! where the file system has no locks between nodes, only runs on one node are kept apart.
+//! Two runs of one name and one identity, each with an aggregator of its own, have nothing that tells them apart: two that
+//! were started by hand, or two steps of one SLURM job. So an aggregator holds a file in `JOB/.holders` from its first commit
+//! for a group until the last agent of the job has gone, and commits nothing for a group that another aggregator holds for
+//! the same identity, nor beside one that saves another run. Of two identities the newer one is saved, as everywhere. The file
+//! is locked, so it ends with its process; where the file system has no locks between nodes, only runs on one node are kept
+//! apart.
 
 use crate::group::Key;
 use mcrengine::ids::{GroupId, JobId};
@@ -37,10 +37,14 @@ impl Holders {
         holder: &GroupHolder,
     ) -> Result<Option<String>, StoreError> {
         let place = (key.job.clone(), key.group, identity.to_owned());
-        if self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&place) {
-            return Ok(None);
-        }
-        match living::take(store, &key.job, (key.group, identity), holder)? {
+        let is_first = {
+            let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if all.contains_key(&place) {
+                return Ok(None);
+            }
+            !all.keys().any(|(job, _, of)| *job == key.job && of == identity)
+        };
+        match living::take(store, &key.job, (key.group, identity), holder, is_first)? {
             Err(other) => Ok(Some(other)),
             Ok(file) => {
                 self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(place, file);
@@ -96,7 +100,7 @@ mod tests {
         );
         let elsewhere = of("node n1", "/other");
         assert_eq!(
-            two.hold(&store, &key(2), "", &elsewhere).expect("a store").as_deref(),
+            Holders::default().hold(&store, &key(2), "", &elsewhere).expect("a store").as_deref(),
             Some("node n0"),
             "another run"
         );
