@@ -377,6 +377,8 @@ fn a_code_that_overwrites_one_name_gets_one_step_or_the_other_after_its_daemons_
         if state_is_lost {
             std::fs::remove_file(site.path("n0.state")).expect("removed");
         }
+        // A step takes longer than the daemons need to start.
+        std::thread::sleep(Duration::from_secs(4));
         write(&site, 2, 0);
         start(&mut site);
         if state_is_lost {
