@@ -819,7 +819,9 @@ impl Hub {
                 "announced in two sessions; the last one counts"
             );
             let reason = format!("node {} announced the same rank later; let one agent have it", announced.link.node);
-            give_back(&other, &key.label, rank, reason, false);
+            // Of two incarnations one is fenced, and it need not be this one.
+            let retry = other.link.about.identity != announced.link.about.identity;
+            give_back(&other, &key.label, rank, reason, retry);
         }
         self.drop_stale(&key);
         if self.gathers.get(&key).is_some_and(|gather| gather.announced.contains_key(&rank)) {
