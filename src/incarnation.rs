@@ -141,8 +141,8 @@ impl Incarnations {
         self.newest().is_some_and(|newest| newest.sets_aside(id))
     }
 
-    /// How many of the newest incarnations in a row were restarts from this checkpoint, `most` at most. A restart that failed, or
-    /// was killed before any part of the job was restored, does not count.
+    /// How many of the newest incarnations in a row were restarts from this checkpoint, `most` at most. A restart
+    /// that failed, or was killed before any part of the job was restored, does not count.
     pub fn restarts_in_a_row(
         &self,
         store: &dyn Store,
@@ -167,8 +167,8 @@ pub const GIVE_UP_AFTER: usize = 3;
 /// Records that are looked through for that: restarts that failed count nothing.
 const LOOKED_THROUGH_MAX: u32 = 64;
 
-/// The checkpoint that the next restart passes over because it was restored [`GIVE_UP_AFTER`] times in a row, if there is one.
-/// Few records are read, however many there are.
+/// The checkpoint that the next restart passes over because it was restored [`GIVE_UP_AFTER`] times in a row, if
+/// there is one. Few records are read, however many there are.
 pub fn restored_too_often(store: &dyn Store, job: &JobId) -> Result<Option<CheckpointId>, ReadError> {
     let Some(newest) = newest(store, job)? else { return Ok(None) };
     let Some(from) = newest.from.clone().filter(|_| newest.is_restart) else { return Ok(None) };

@@ -1,10 +1,12 @@
 //! Files that running programs hold in the store. While one is locked, its program lives.
 //!
-//! `JOB/.holders/.NAME.0123456789abcdef` says in its text who holds it. The file is locked, so it ends with its process,
-//! however that ends; where the file system has no locks between nodes, only programs on one node see each other.
+//! `JOB/.holders/.NAME.0123456789abcdef` says in its text who holds it. The file is locked, so it ends with its
+//! process, however that ends; where the file system has no locks between nodes, only programs on one node see each
+//! other.
 //!
-//! `group-0000` is an aggregator that saves this group. `run` is `mcr run`, which lives as long as the application that it
-//! saves: its file says which directory it watches, so that a restart into another directory is known to only look.
+//! `group-0000` is an aggregator that saves this group. `run` is `mcr run`, which lives as long as the application
+//! that it saves: its file says which directory it watches, so that a restart into another directory is known to only
+//! look.
 
 use crate::ids::{Digest, GroupId, JobId};
 use crate::store::{Store, StoreError, TempFile, create_dirs};
@@ -70,7 +72,8 @@ impl std::fmt::Display for LivingRun {
 pub struct GroupHolder {
     /// For people.
     pub who: String,
-    /// What its agents of the job watch: the first 16 hexadecimal digits of the BLAKE3 of each directory, the smallest 512 of them.
+    /// What its agents of the job watch: the first 16 hexadecimal digits of the BLAKE3 of each directory, the
+    /// smallest 512 of them.
     pub watches: BTreeSet<String>,
 }
 
@@ -89,9 +92,10 @@ impl GroupHolder {
     }
 }
 
-/// Takes a group of a job for an identity, until the file is dropped; or says who has it. The aggregators of one run have
-/// agents in common. One that holds any group of this job and identity, and has no agent that watches a directory of ours,
-/// saves another run of the same name: so with the first group of a process (`is_first`) all are looked at.
+/// Takes a group of a job for an identity, until the file is dropped; or says who has it. The aggregators of one run
+/// have agents in common. One that holds any group of this job and identity, and has no agent that watches a
+/// directory of ours, saves another run of the same name: so with the first group of a process (`is_first`) all are
+/// looked at.
 pub fn take(
     store: &dyn Store,
     job: &JobId,

@@ -17,7 +17,8 @@ pub struct InFlight {
     pub flushing: usize,
     /// Groups of which ranks are missing.
     pub gathering: usize,
-    /// Groups whose checkpoint is not known to exist: their agents wait for that, or it was not looked for since the drain began.
+    /// Groups whose checkpoint is not known to exist: their agents wait for that, or it was not looked for since the
+    /// drain began.
     pub untold: usize,
 }
 

@@ -1,11 +1,11 @@
 //! Which aggregator saves a group of a job.
 //!
-//! Two runs of one name and one identity, each with an aggregator of its own, have nothing that tells them apart: two that
-//! were started by hand, or two steps of one SLURM job. So an aggregator holds a file in `JOB/.holders` from its first commit
-//! for a group until the last agent of the job has gone, and commits nothing for a group that another aggregator holds for
-//! the same identity, nor beside one that saves another run. Of two identities the newer one is saved, as everywhere. The file
-//! is locked, so it ends with its process; where the file system has no locks between nodes, only runs on one node are kept
-//! apart.
+//! Two runs of one name and one identity, each with an aggregator of its own, have nothing that tells them apart: two
+//! that were started by hand, or two steps of one SLURM job. So an aggregator holds a file in `JOB/.holders` from its
+//! first commit for a group until the last agent of the job has gone, and commits nothing for a group that another
+//! aggregator holds for the same identity, nor beside one that saves another run. Of two identities the newer one is
+//! saved, as everywhere. The file is locked, so it ends with its process; where the file system has no locks between
+//! nodes, only runs on one node are kept apart.
 
 use crate::group::Key;
 use mcrengine::ids::{GroupId, JobId};
@@ -28,7 +28,8 @@ impl std::fmt::Debug for Holders {
 }
 
 impl Holders {
-    /// Holds a group for an identity, if no aggregator of another run saves the job; else gives what that one says of itself.
+    /// Holds a group for an identity, if no aggregator of another run saves the job; else gives what that one says of
+    /// itself.
     pub fn hold(
         &self,
         store: &dyn Store,

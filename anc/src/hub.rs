@@ -202,8 +202,8 @@ struct Overwritten {
 }
 
 impl Overwritten {
-    /// The latest bound of all those that hold. What an incarnation overwrites of the one before it, which ended at `began_ns`,
-    /// says nothing of its own steps.
+    /// The latest bound of all those that hold. What an incarnation overwrites of the one before it, which ended at
+    /// `began_ns`, says nothing of its own steps.
     fn not_before_ns<'a>(all: impl Iterator<Item = &'a Self>, began_ns: Option<i64>) -> Option<i64> {
         let is_of_this = |one: &&Self| one.was_written_ns.zip(began_ns).is_none_or(|(was, began)| was >= began);
         all.filter(is_of_this).map(|one| one.half_ns).max()
@@ -928,7 +928,8 @@ impl Hub {
         let oldest = newest.saturating_sub(spread_ns).max(not_before_ns.unwrap_or(i64::MIN));
         let is_stale = |a: &Announced| !a.files.is_empty() && a.written_unix_ns < oldest;
         let stale: Vec<Rank> = gather.announced.iter().filter(|(_, a)| is_stale(a)).map(|(rank, _)| *rank).collect();
-        // A restart may have begun another incarnation since, and then nothing was overwritten: the ranks announce once more.
+        // A restart may have begun another incarnation since, and then nothing was overwritten: the ranks announce
+        // once more.
         let may_be_wrong = !stale.is_empty() && gather.overwritten.values().any(|one| one.was_written_ns.is_some());
         let retry = may_be_wrong && !std::mem::replace(&mut gather.has_asked, true);
         if retry {

@@ -194,8 +194,8 @@ fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<String> {
     })
 }
 
-/// Why it cannot be known whether a group joins the others in their step: the code may overwrite the name, nobody knows yet how long
-/// a step takes, and a node may have missed one.
+/// Why it cannot be known whether a group joins the others in their step: the code may overwrite the name, nobody
+/// knows yet how long a step takes, and a node may have missed one.
 fn doubt_of_joining(
     label: &CheckpointId,
     joined: &Taken,

@@ -124,8 +124,8 @@ impl<'a> Decider<'a> {
         Ok(Role::Decide { after })
     }
 
-    /// An `mcr run` of this start of the job that lives and watches another directory than the one that is restored into. It
-    /// lives as long as its application, and an application that starts anew does so where it is watched.
+    /// An `mcr run` of this start of the job that lives and watches another directory than the one that is restored
+    /// into. It lives as long as its application, and an application that starts anew does so where it is watched.
     fn living_elsewhere(&self) -> Option<LivingRun> {
         let to = real_path(&self.args.to);
         let all = LivingRun::all(self.store, self.job).unwrap_or_default();
@@ -134,7 +134,8 @@ impl<'a> Decider<'a> {
         (first.watch != to && of_this_start.all(|run| run.watch != to)).then_some(first)
     }
 
-    /// Names what saves the job and lives: it may be that somebody only wanted to look. What cannot be read ends nothing.
+    /// Names what saves the job and lives: it may be that somebody only wanted to look. What cannot be read ends
+    /// nothing.
     fn tell_whom_it_ends(&self) {
         let runs = LivingRun::all(self.store, self.job).unwrap_or_default();
         let others = runs.iter().filter(|run| run.identity != self.identity).map(ToString::to_string);

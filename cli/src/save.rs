@@ -680,7 +680,8 @@ impl Save<'_> {
             {
                 break (manifest, true);
             }
-            // A prune beside this save took what another one had committed, or the directory that was made for this one.
+            // A prune beside this save took what another one had committed, or the directory that was made for this
+            // one.
             if let FlushError::Store(why) = &error
                 && (why.is_not_found() || matches!(why, StoreError::Committed { .. }))
             {

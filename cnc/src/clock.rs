@@ -1,7 +1,7 @@
 //! How far this node's clock is ahead of the clock that gives files their times.
 //!
-//! A parallel file system has a clock of its own, and that of a node may be wrong by a minute. How long ago a file changed
-//! is a difference of two times by one clock: what the file says, and what a file says that is made now.
+//! A parallel file system has a clock of its own, and that of a node may be wrong by a minute. How long ago a file
+//! changed is a difference of two times by one clock: what the file says, and what a file says that is made now.
 
 use rustix::fs::{Mode, OFlags, open};
 use std::collections::HashMap;
@@ -12,15 +12,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long a measurement is believed: steady clocks drift by less than a millisecond in this time, and clocks are set rarely.
+/// How long a measurement is believed: steady clocks drift by less than a millisecond in this time, and clocks are
+/// set rarely.
 const BELIEVED: Duration = Duration::from_secs(30);
 /// How far the two may be apart before that is named: 2 s.
 const APART_NS: i64 = 2_000_000_000;
 /// Directories that are remembered.
 const DIRECTORIES_MAX: usize = 64;
 
-/// How far this node's clock is ahead of that of the file system of a directory, in nanoseconds, negative where it is behind: to
-/// some milliseconds. 0 where no file can be made.
+/// How far this node's clock is ahead of that of the file system of a directory, in nanoseconds, negative where it is
+/// behind: to some milliseconds. 0 where no file can be made.
 pub fn ahead_ns(dir: &Path) -> i64 {
     static KNOWN: Mutex<Option<HashMap<PathBuf, (Instant, i64)>>> = Mutex::new(None);
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

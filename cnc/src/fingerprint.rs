@@ -39,7 +39,8 @@ impl Fingerprint {
         self.modified_ns.min(self.changed_ns)
     }
 
-    /// How long ago the file system saw its last change, in nanoseconds. `ahead_ns`: see [`ahead_ns`](crate::clock::ahead_ns).
+    /// How long ago the file system saw its last change, in nanoseconds. `ahead_ns`: see
+    /// [`ahead_ns`](crate::clock::ahead_ns).
     pub fn age_ns(&self, ahead_ns: i64) -> i64 {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let now_ns = now.map_or(0, |now| i64::try_from(now.as_nanos()).unwrap_or(i64::MAX));

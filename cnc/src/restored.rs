@@ -7,9 +7,10 @@
 //! |---|---|
 //! | `user.mcr.restored` | `mcr-restored 1 INODE BYTES MODIFIED_NS DEPTH`: the numbers that `stat` gives, in decimal; the time in nanoseconds since 1970; of how many names the path is below the directory that was restored into |
 //!
-//! The mark holds while the first three numbers are those of the file. A program that writes into the file changes its time; one
-//! that writes another file under the name, or copies this one with its attributes, has another inode. The device is not
-//! compared: a network file system has another one on each node. The time of the inode is not, since a rename changes it.
+//! The mark holds while the first three numbers are those of the file. A program that writes into the file changes
+//! its time; one that writes another file under the name, or copies this one with its attributes, has another inode.
+//! The device is not compared: a network file system has another one on each node. The time of the inode is not,
+//! since a rename changes it.
 //!
 //! Where a file system keeps no attributes, the directory that was restored into gets a record,
 //! `.mcr-restored/TIME-WHERE-PROCESS`: a line `mcr-restored 1`, a line of JSON (a list of objects with `path` below the
@@ -141,8 +142,8 @@ impl Restored {
         })
     }
 
-    /// Whether it is what a restart put there, or a copy of that with its attributes and times (`cp -a`): the application reads
-    /// it as well.
+    /// Whether it is what a restart put there, or a copy of that with its attributes and times (`cp -a`): the
+    /// application reads it as well.
     pub fn may_be_restored(&self, path: &FilePath, is: &Fingerprint) -> bool {
         let copied = || {
             let mut found = [0u8; 128];

@@ -13,7 +13,8 @@ use serde::Serialize;
 pub struct CheckpointState {
     /// Its name.
     pub id: CheckpointId,
-    /// Where it stands in the order of checkpoints: its newest file of all groups. `None` where no manifest can be read.
+    /// Where it stands in the order of checkpoints: its newest file of all groups. `None` where no manifest can be
+    /// read.
     pub place: Option<Place>,
     /// Ranks of the job.
     pub ranks: u32,
@@ -43,8 +44,8 @@ pub struct CheckpointState {
     pub problems: Vec<String>,
     /// Whether it was pruned, and stands here only for what others refer to.
     pub is_pruned: bool,
-    /// Whether something of it is there that cannot be used, or a container is missing that a manifest names: unlike a group
-    /// that is missing, it was committed once.
+    /// Whether something of it is there that cannot be used, or a container is missing that a manifest names: unlike
+    /// a group that is missing, it was committed once.
     pub is_damaged: bool,
     /// Why it cannot be known that all of its files are of one step, if it cannot.
     pub doubt: Option<String>,
@@ -52,7 +53,8 @@ pub struct CheckpointState {
     pub is_dead: bool,
     /// Whether the newest incarnation went on from an older checkpoint although this one was whole.
     pub is_set_aside: bool,
-    /// Whether something of it could not be read just now, or asks for a newer build: it may be whole, and nobody knows.
+    /// Whether something of it could not be read just now, or asks for a newer build: it may be whole, and nobody
+    /// knows.
     pub is_unreadable: bool,
     /// Why somebody marked it as bad ([`mark_bad`](crate::marks::mark_bad)), if somebody did.
     pub bad: Option<String>,
@@ -70,7 +72,8 @@ pub enum Condition {
     Incomplete,
     /// It was committed and cannot be restored: something is missing, cut or changed.
     Damaged,
-    /// Something of it cannot be read just now. It may be whole: this is no reason to take an older one, nor to remove it.
+    /// Something of it cannot be read just now. It may be whole: this is no reason to take an older one, nor to
+    /// remove it.
     Unreadable,
     /// It was removed by prune; containers that others refer to are left.
     Pruned,
@@ -100,8 +103,8 @@ impl std::fmt::Display for Condition {
 }
 
 impl CheckpointState {
-    /// Whether it exists, in the sense of FORMAT.md, and can be restored as far as metadata tells. One that was marked as bad
-    /// is complete too: [`CheckpointState::condition`] tells them apart.
+    /// Whether it exists, in the sense of FORMAT.md, and can be restored as far as metadata tells. One that was
+    /// marked as bad is complete too: [`CheckpointState::condition`] tells them apart.
     pub fn is_complete(&self) -> bool {
         self.problems.is_empty()
     }

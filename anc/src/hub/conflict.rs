@@ -15,9 +15,9 @@ use std::sync::Arc;
 const KEEPING: &str = "keeping two jobs of one name apart";
 
 impl Hub {
-    /// Two agents in different directories take one rank: two jobs of one name. Nothing of either is saved until one of them
-    /// ends, and what one of them saves afterwards never joins what was saved before. What was committed from both before
-    /// that was found is no checkpoint.
+    /// Two agents in different directories take one rank: two jobs of one name. Nothing of either is saved until one
+    /// of them ends, and what one of them saves afterwards never joins what was saved before. What was committed from
+    /// both before that was found is no checkpoint.
     pub(super) fn conflict(&mut self, job: &JobId, first: &AgentLink, second: &AgentLink, rank: Rank) {
         if self.conflicts.contains_key(job) || self.conflicts.len() >= GATHERS_MAX {
             return;

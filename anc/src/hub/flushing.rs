@@ -119,9 +119,9 @@ impl FlushWork {
         }
     }
 
-    /// The number of the incarnation that commits: the newest of the job, if the agents are of it. With it, when it began by
-    /// this process's steady clock, if another one was before it. A rank whose files were all written before it began is
-    /// awaited anew: the application is about to write them again.
+    /// The number of the incarnation that commits: the newest of the job, if the agents are of it. With it, when it
+    /// began by this process's steady clock, if another one was before it. A rank whose files were all written before
+    /// it began is awaited anew: the application is about to write them again.
     fn incarnation(&self) -> Result<(u32, Option<i64>), FlushError> {
         let (mut current, mut fenced) = (None, Vec::new());
         for rank in &self.ranks {

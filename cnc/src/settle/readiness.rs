@@ -289,7 +289,8 @@ impl Readiness {
                 };
                 let enough = self.files_per_rank.is_some_and(|needed| files.len() as u64 >= u64::from(needed));
                 if complete && !self.needs_marker && !enough && Usual::of(&files).lacks(self.usual.get(&rank)) {
-                    // Files that are still to come would make another checkpoint of the same name; rather wait for them.
+                    // Files that are still to come would make another checkpoint of the same name; rather wait for
+                    // them.
                     let doubt_until_ms = gathered.last_event_ms.saturating_add(self.doubt_quiet_ms);
                     if doubt_until_ms > now_ms {
                         next_ms = Some(next_ms.map_or(doubt_until_ms, |at| at.min(doubt_until_ms)));
@@ -311,7 +312,8 @@ impl Readiness {
         (ready, next_ms)
     }
 
-    /// Whether a file is this agent's to announce: that of a rank it takes, or one of no rank that goes with its rank 0.
+    /// Whether a file is this agent's to announce: that of a rank it takes, or one of no rank that goes with its rank
+    /// 0.
     pub fn takes(&self, placed: &crate::layout::Placed) -> bool {
         let Some(rank) = placed.rank else {
             let files = self.checkpoints.get(&placed.checkpoint).map(|gathered| &gathered.files);
@@ -396,8 +398,8 @@ impl Gathered {
         rank == Rank(0) && self.pointer_was_late
     }
 
-    /// Until when a pointer is awaited that goes with a rank: until it rests, or, where the code is known to write one, until
-    /// twice the usual time is over.
+    /// Until when a pointer is awaited that goes with a rank: until it rests, or, where the code is known to write
+    /// one, until twice the usual time is over.
     fn pointer_until_ms(&self, rank: Rank, usual: &Pointers, (quiet_ms, doubt_ms): (u64, u64)) -> Option<u64> {
         let at_rest = |ms: u64| (ms + quiet_ms).min(self.last_event_ms + POINTER_QUIET_TIMES * quiet_ms);
         let expected = |after_ms: u64| self.last_event_ms + (2 * after_ms + quiet_ms).min(doubt_ms);
