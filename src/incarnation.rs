@@ -44,8 +44,9 @@ pub struct Incarnation {
     pub begun_by: String,
     /// When it began, in milliseconds since 1970 by the clock of that node; for people. Nothing is decided by it.
     pub began_unix_ms: u64,
-    /// Milliseconds from the start of that program to this record, by its steady clock. The run before had ended when the program
-    /// started, so the incarnations part half way.
+    /// The incarnations part half of these milliseconds before this record. Of a restart it is the time since its start, by its
+    /// steady clock: the run before had ended then. Of an aggregator that keeps a run apart from the one before: twice the
+    /// time since the first agent of the run began.
     pub took_ms: u64,
     /// The checkpoint that it goes on from. `None`: from nothing.
     pub from: Option<CheckpointId>,

@@ -130,6 +130,7 @@ pub mod slabs;
 pub mod store;
 pub mod units;
 pub mod verify;
+pub mod watched;
 
 #[cfg(test)]
 mod tests {

@@ -81,14 +81,19 @@ pub struct GroupHolder {
 const LOOKS_MAX: u32 = 40;
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Watched directories that a holder names.
-const WATCHES_MAX: usize = 512;
+pub(crate) const WATCHES_MAX: usize = 512;
+
+/// Short names of directories: the first 16 hexadecimal digits of the BLAKE3 of each, the smallest 512 of them.
+pub(crate) fn digests_of<'a>(directories: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+    let digest = |directory: &str| Digest::of(directory.as_bytes()).to_hex()[..16].to_owned();
+    let all: BTreeSet<String> = directories.map(digest).collect();
+    all.into_iter().take(WATCHES_MAX).collect()
+}
 
 impl GroupHolder {
     /// `watches` are the directories that the agents of the job watch.
     pub fn new<'a>(who: String, watches: impl Iterator<Item = &'a str>) -> Self {
-        let digest = |watch: &str| Digest::of(watch.as_bytes()).to_hex()[..16].to_owned();
-        let all: BTreeSet<String> = watches.map(digest).collect();
-        Self { who, watches: all.into_iter().take(WATCHES_MAX).collect() }
+        Self { who, watches: digests_of(watches) }
     }
 }
 
@@ -149,7 +154,7 @@ pub fn holders_of_groups(store: &dyn Store, job: &JobId) -> Result<Vec<String>, 
     Ok(all)
 }
 
-fn directory(job: &JobId) -> PathBuf {
+pub(crate) fn directory(job: &JobId) -> PathBuf {
     Path::new(job.as_str()).join(DIRECTORY)
 }
 
@@ -192,7 +197,7 @@ fn written_text_of(store: &dyn Store, path: &Path) -> Option<String> {
     None
 }
 
-fn text_of(store: &dyn Store, path: &Path) -> Option<String> {
+pub(crate) fn text_of(store: &dyn Store, path: &Path) -> Option<String> {
     let file = store.open(path).ok()?;
     let mut bytes = vec![0; usize::try_from(file.len().min(TEXT_BYTES_MAX)).ok()?];
     file.read_at(0, &mut bytes).ok()?;

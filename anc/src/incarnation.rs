@@ -56,6 +56,21 @@ pub enum Refused {
     Store(#[from] StoreError),
 }
 
+/// Begins the incarnation after `after`, without a restart: it goes on from the newest checkpoint. Another process may be
+/// first.
+pub fn begin_anew(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> Result<(), StoreError> {
+    let newest = manifest::newest_restorable(store, job)?.next();
+    let began_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
+    let from = newest.and_then(|state| state.place.map(|place| (state.id, place)));
+    match incarnation::begin(store, job, after, Draft { began_unix_ms, from, ..draft })? {
+        Begun::Here(record) => {
+            tracing::info!(%job, incarnation = record.number, record.identity, by = record.begun_by, "began");
+        }
+        Begun::Other(_) => {}
+    }
+    Ok(())
+}
+
 /// The newest incarnations of all jobs that were asked for.
 #[derive(Debug, Default)]
 pub struct Currents(Mutex<BTreeMap<JobId, Current>>);
@@ -123,19 +138,13 @@ impl Currents {
                     claim.node
                 )));
             }
-            let newest = manifest::newest_restorable(store, job).map_err(StoreError::from)?.next();
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
-            let draft = Draft {
-                identity: claim.identity.to_owned(),
-                begun_by: format!("the agent of node {}", claim.node),
-                began_unix_ms: now,
-                from: newest.and_then(|state| state.place.map(|place| (state.id, place))),
-                ..Draft::default()
-            };
-            match incarnation::begin(store, job, number, draft)? {
-                Begun::Here(record) => tracing::info!(%job, incarnation = record.number, record.identity, "began"),
-                Begun::Other(_) => {}
-            }
+            let begun_by = format!("the agent of node {}", claim.node);
+            begin_anew(
+                store,
+                job,
+                number,
+                Draft { identity: claim.identity.to_owned(), begun_by, ..Draft::default() },
+            )?;
         }
         Err(Refused::Fenced(format!("other incarnations of job {job} begin without end; two jobs of one name?")))
     }

@@ -6,13 +6,12 @@
 use crate::args::RestartArgs;
 use crate::common::now_unix_ms;
 use anyhow::bail;
-use mcr_cnc::config::{incarnation_of, node_name};
+use mcr_cnc::config::{incarnation_of, node_name, real_path};
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::incarnation::{self, Begun, Draft, Incarnation, Incarnations, PassedOver};
 use mcrengine::living::{self, LivingRun};
 use mcrengine::manifest::CheckpointState;
 use mcrengine::store::{Store, StoreError};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// What a restart is.
@@ -227,16 +226,6 @@ fn names_of(ids: &[CheckpointId]) -> String {
         names.push_str(&format!(" and {} more", ids.len() - 4));
     }
     names
-}
-
-/// The directory without links, also where it is yet to be made.
-pub fn real_path(dir: &Path) -> String {
-    let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
-    let real = std::fs::canonicalize(&dir).ok().or_else(|| {
-        let (above, name) = (dir.parent()?, dir.file_name()?);
-        Some(std::fs::canonicalize(above).ok()?.join(name))
-    });
-    real.unwrap_or(dir).to_string_lossy().into_owned()
 }
 
 fn has_committed(all: &[CheckpointState], number: u32) -> bool {

@@ -10,7 +10,7 @@ pub use ending::{DrainOrder, Drained, FlushRequest, Flushed};
 use crate::capture::{CaptureError, CaptureMode, Verdicts, capture, capture_keeping};
 use crate::clock::ahead_ns;
 use crate::companions::mark_hard_links;
-use crate::config::CncConfig;
+use crate::config::{CncConfig, real_path};
 use crate::fingerprint::Fingerprint;
 use crate::h5::{MapSource, Maps};
 use crate::layout::Layout;
@@ -105,7 +105,7 @@ impl Agent {
                     node: config.node.clone(),
                     job: config.job.clone(),
                     identity: config.incarnation.clone(),
-                    watch: config.watch.display().to_string(),
+                    watch: real_path(&config.watch),
                     local_ranks: config.own.text(),
                     ranks: config.ranks.unwrap_or(0),
                     ranks_from: config.ranks_from,

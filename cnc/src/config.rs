@@ -541,6 +541,16 @@ pub fn node_name(environment: &dyn Fn(&str) -> Option<String>) -> String {
         .unwrap_or_else(|| "localhost".to_owned())
 }
 
+/// The directory without links, also where it is yet to be made.
+pub fn real_path(dir: &Path) -> String {
+    let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    let real = std::fs::canonicalize(&dir).ok().or_else(|| {
+        let (above, name) = (dir.parent()?, dir.file_name()?);
+        Some(std::fs::canonicalize(above).ok()?.join(name))
+    });
+    real.unwrap_or(dir).to_string_lossy().into_owned()
+}
+
 /// The identity of this start of the job: as written, as `MCR_INCARNATION` says, or SLURM's job id and restart count. Empty
 /// where none of them is there.
 pub fn incarnation_of(

@@ -550,6 +550,48 @@ fn a_restart_into_another_directory_beside_a_living_mcr_run_only_looks_and_says_
 }
 
 #[test]
+fn a_run_elsewhere_never_completes_what_the_dead_run_before_it_left_half() {
+    for (identity, signal) in [(None, "TERM"), (Some("7"), "KILL")] {
+        let site = Site::empty();
+        let other = site.path("other");
+        let first = start_run(&site, &site.run_dir(), "first", identity);
+        site.write(1, 1, 0..RANKS);
+        wait_complete(&site.store(), &id(1));
+        site.write(1, 2, 0..2);
+        site.wait_group(&id(2), 0);
+        first.signal(signal);
+        first.end();
+        // Nobody restarts: the next run is begun by hand, in another directory.
+        let second = start_run(&site, &other, "second", identity);
+        (2..RANKS).for_each(|rank| write_file(&other, 2, 2, rank, None));
+        let line = second.wait_for_log("another incarnation of the job began");
+        assert!(line.contains(&id(2)), "{line}");
+        (0..2).for_each(|rank| write_file(&other, 2, 2, rank, None));
+        wait_complete(&site.store(), &format!("{}~2", id(2)));
+        assert_eq!(site.restart(&["--copy"], 0).0, [(2, 2)].into(), "{identity:?} {signal}");
+        assert!(!site.complete().contains(&id(2)), "half of it is of the run before");
+        second.signal("TERM");
+        let (status, log) = second.end();
+        assert_eq!(status, Some(0), "{log}");
+    }
+}
+
+#[test]
+fn a_run_that_begins_again_in_its_directory_completes_what_it_left_half() {
+    let site = Site::empty();
+    let first = start_run(&site, &site.run_dir(), "state", None);
+    site.write(1, 1, 0..2);
+    site.wait_group(&id(1), 0);
+    first.kill();
+    let link = site.path("link");
+    std::os::unix::fs::symlink(site.run_dir(), &link).expect("made");
+    let _second = start_run(&site, &link, "state", None);
+    site.write(1, 1, 2..RANKS);
+    wait_complete(&site.store(), &id(1));
+    assert_eq!(site.restart(&["--copy"], 0).0, [(1, 1)].into());
+}
+
+#[test]
 fn two_runs_of_one_name_and_identity_with_an_aggregator_each_never_mix() {
     let site = Site::empty();
     let other = site.path("other");

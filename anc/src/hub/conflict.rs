@@ -4,6 +4,7 @@ use super::{AgentLink, GATHERS_MAX, Hub, error_chain};
 use crate::flush::FlushError;
 use crate::flush::unpanicked;
 use crate::group::Phase;
+use crate::incarnation::begin_anew;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use mcrengine::incarnation::{self, Draft};
 use mcrengine::manifest;
@@ -34,11 +35,8 @@ impl Hub {
         apart(KEEPING, move || {
             spoil(&*store, &job, &mixed)?;
             let number = incarnation::newest_number(&*store, &job).map_err(StoreError::from)?;
-            let newest = manifest::newest_restorable(&*store, &job).map_err(StoreError::from)?.next();
-            let from = newest.and_then(|state| state.place.map(|place| (state.id, place)));
             let begun_by = "an aggregator that found two jobs of one name".to_owned();
-            incarnation::begin(&*store, &job, number, Draft { identity, begun_by, from, ..Draft::default() })?;
-            Ok(())
+            Ok(begin_anew(&*store, &job, number, Draft { identity, begun_by, ..Draft::default() })?)
         });
     }
 

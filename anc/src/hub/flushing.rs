@@ -5,14 +5,16 @@ use crate::budget::Budget;
 use crate::fetch::{AgentLink, Announced, RemoteSource};
 use crate::flush::{Flush, FlushError, Spare, flush_checkpoint, unpanicked};
 use crate::group::Key;
-use crate::incarnation::{Claim, Refused};
+use crate::incarnation::{Claim, Refused, begin_anew};
 use crate::instance::{Instance, Written, choose_instance};
+use mcr_proto::clock::steady_ns;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{Grouping, Rank};
-use mcrengine::incarnation;
+use mcrengine::incarnation::{self, Draft};
 use mcrengine::living::GroupHolder;
 use mcrengine::manifest;
 use mcrengine::store::{Store, StoreError};
+use mcrengine::watched::Watched;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -54,6 +56,7 @@ impl FlushWork {
         let (job, rank_of) = (self.key.job.clone(), |rank: &RankOfFlush| (rank.rank, rank.written_unix_ns / 1_000_000));
         let (incarnation, began_ns) = self.incarnation()?;
         self.hold()?;
+        self.keep_apart_from_the_run_before(incarnation)?;
         let ranks_ms: Vec<(Rank, i64)> = self.ranks.iter().map(rank_of).collect();
         let newest_ms = ranks_ms.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
         let written = Written {
@@ -117,6 +120,34 @@ impl FlushWork {
             None => Ok(()),
             Some(other) => Err(FlushError::Held { job: self.key.job.clone(), who, other }),
         }
+    }
+
+    /// Where the run before watched other directories and left a checkpoint half committed, another incarnation begins
+    /// with this run: what is half stays so, instead of being completed by files of this one.
+    fn keep_apart_from_the_run_before(&self, number: u32) -> Result<(), FlushError> {
+        let Some(rank) = self.ranks.first() else { return Ok(()) };
+        let (store, job, identity) = (&*self.store, &self.key.job, &rank.link.about.identity);
+        let watched = Watched::new(number, self.watches.iter().map(String::as_str));
+        let before = Watched::load(store, job, identity);
+        if let Some(before) = &before
+            && watched.would_complete_another_run(before, store, job)?
+        {
+            let begun_by = format!("the agent of node {}, which watches {}", rank.link.node, rank.link.about.watch);
+            // What was written since the agents of this run watch is of this run.
+            let since_ns =
+                self.ranks.iter().filter_map(|rank| rank.link.clock.to_ours(rank.link.about.began_clock_ns)).min();
+            let ago_ns = since_ns.map_or(0, |since_ns| steady_ns().saturating_sub(since_ns));
+            let took_ms = u64::try_from(ago_ns / 500_000).unwrap_or(0);
+            begin_anew(
+                store,
+                job,
+                number,
+                Draft { identity: identity.clone(), begun_by, took_ms, ..Draft::default() },
+            )?;
+            return Err(FlushError::Overtaken);
+        }
+        watched.note(before, store, job, identity)?;
+        Ok(())
     }
 
     /// The number of the incarnation that commits: the newest of the job, if the agents are of it. With it, when it
