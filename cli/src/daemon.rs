@@ -341,7 +341,7 @@ fn report(named: usize, failed: bool) -> bool {
             "ended; not everything that was written was committed. What the files still hold is announced at the next start"
         );
     } else {
-        tracing::info!("ended; everything that was written is committed");
+        tracing::info!("ended; nothing is left to commit");
     }
     named == 0 && !failed
 }

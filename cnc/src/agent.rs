@@ -297,7 +297,11 @@ impl Core {
                     self.vanished = Some(checkpoint.clone());
                 }
                 let key = (checkpoint, rank);
-                self.ending.begins_anew(&key);
+                let was_to_be_saved = match was_announced && !was_committed {
+                    true => self.to_be_saved(&key).cloned(),
+                    false => None,
+                };
+                self.ending.vanished(&key, was_to_be_saved.as_ref(), format!("{reason}, and was not saved"));
                 self.forget(&key, Some(reason));
             }
             WatchEvent::Cut { checkpoint, rank, path, why } => {
@@ -520,6 +524,13 @@ impl Core {
             tracing::error!(link = held.link, "the link takes no orders");
         }
         Some(held)
+    }
+
+    /// The files of a rank that is to be saved.
+    fn to_be_saved(&self, key: &RankKey) -> Option<&ReadyRank> {
+        let held = self.held.get(key).map(|held| &held.ready);
+        let mut waiting = self.ready.iter().chain(self.again.iter().map(|(_, ready)| ready));
+        held.or_else(|| waiting.find(|ready| (&ready.checkpoint, ready.rank) == (&key.0, key.1)))
     }
 
     fn retry_due(&mut self) {

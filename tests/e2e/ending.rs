@@ -50,6 +50,11 @@ impl Site {
         (0..RANKS).for_each(|rank| write_rank(&self.node(rank / 2), step, rank, 900));
     }
 
+    fn wait_group(&self, id: &str, group: u32) {
+        let manifest = self.store().join(format!("job/{id}/group-{group:04}.manifest"));
+        wait_for("a group", Duration::from_secs(20), || manifest.exists().then_some(()));
+    }
+
     fn is_complete(&self, id: &str) -> bool {
         list(&self.store()).iter().any(|c| c["checkpoint"] == id && c["complete"] == true)
     }
@@ -73,7 +78,7 @@ fn a_checkpoint_that_was_closed_just_before_the_agents_got_sigterm_is_saved() {
     for agent in std::mem::take(&mut site.agents) {
         let (status, log) = agent.end();
         assert_eq!(status, Some(0), "{log}");
-        assert!(log.contains("everything that was written is committed"), "{log}");
+        assert!(log.contains("nothing is left to commit"), "{log}");
     }
     assert!(site.is_complete("sim.it_1"));
 }
@@ -125,6 +130,39 @@ fn a_rank_that_is_missing_is_named_and_the_status_says_that_not_everything_is_co
     let named = logs.lines().any(|line| line.contains("not committed") && line.contains("missing_ranks=3"));
     assert!(named && logs.contains("checkpoint=sim.it_1 ranks=2"), "{logs}");
     assert!(!is_complete(dir.path(), "sim.it_1"));
+}
+
+#[test]
+fn a_checkpoint_that_vanished_before_it_was_saved_is_named_at_the_end_unless_a_newer_one_is_committed() {
+    for newer in [false, true] {
+        let site = Site::new("", "");
+        // Rank 3 is missing, so that nothing of its group can be committed.
+        (0..3).for_each(|rank| write_rank(&site.node(rank / 2), 1, rank, 900));
+        site.wait_group("sim.it_1", 0);
+        let file = site.node(1).join("sim.it_1.rank_2.h5");
+        wait_for("rank 2 is announced", Duration::from_secs(20), || {
+            let status = run(mcr().args(["status", "--json", "--aggregators", &site.aggregators[1].1]), 0);
+            String::from_utf8_lossy(&status.stdout).contains("sim.it_1").then_some(())
+        });
+        std::fs::remove_file(file).expect("removed");
+        site.agents[1].wait_for_log("a checkpoint vanished before it was saved");
+        if newer {
+            site.write(2);
+            wait_complete(&site.store(), "sim.it_2");
+        }
+        let agent = &site.agents[1];
+        agent.signal("TERM");
+        let (_dir, mut daemons) = site.daemons();
+        let (status, log) = daemons.pop().expect("the second agent").end();
+        match newer {
+            true => assert_eq!(status, Some(0), "{log}"),
+            false => {
+                assert_eq!(status, NOT_COMMITTED, "{log}");
+                let said = "sim.it_1.rank_2.h5 is gone, and was not saved";
+                assert!(log.lines().any(|line| line.contains("not committed") && line.contains(said)), "{log}");
+            }
+        }
+    }
 }
 
 #[test]

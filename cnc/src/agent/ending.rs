@@ -105,6 +105,9 @@ struct GivenUp {
     modified_ns: i64,
     /// Somebody waited for it.
     awaited: bool,
+    /// Its files were there and whole, and went before they were saved. What is renamed is committed under its new name,
+    /// with the time that it had.
+    vanished: bool,
 }
 
 struct Partly {
@@ -150,7 +153,19 @@ impl Ending {
             self.given_up.pop_first();
         }
         let (modified_ns, awaited) = (modified_ns(ready), self.is_awaited());
-        self.given_up.insert(key, GivenUp { why, modified_ns, awaited });
+        self.given_up.insert(key, GivenUp { why, modified_ns, awaited, vanished: false });
+    }
+
+    /// A file of a rank is gone; `ready`: the rank was to be saved.
+    pub(super) fn vanished(&mut self, key: &RankKey, ready: Option<&ReadyRank>, why: String) {
+        if self.given_up.get(key).is_some_and(|lost| lost.vanished) {
+            return; // the next of its files
+        }
+        self.begins_anew(key);
+        if let Some(ready) = ready {
+            self.gave_up(ready, why);
+            self.given_up.entry(key.clone()).and_modify(|lost| lost.vanished = true);
+        }
     }
 
     /// A rank is ready anew, or gone: what was said of it before no longer holds.
@@ -376,7 +391,11 @@ impl Core {
             }
         }
         for ((checkpoint, rank), lost) in &ending.given_up {
-            if lost.awaited || lost.modified_ns >= ending.newest_ns {
+            let is_newest = match lost.vanished {
+                true => lost.modified_ns > ending.newest_ns,
+                false => lost.awaited || lost.modified_ns >= ending.newest_ns,
+            };
+            if is_newest {
                 put(checkpoint, *rank, Place::Lost, lost.why.clone());
             }
         }
