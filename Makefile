@@ -71,6 +71,7 @@ scripts: # each script parses; shellcheck, where there is one, has nothing to sa
 bench: prerequisites ## all benchmarks, as in BENCHMARKS.md; those on real checkpoints need MCR_CORPUS; takes about 25 minutes
 	cargo bench --locked -p mcr-cli --bench compare --bench stream --bench memory --bench many
 	cargo bench --locked -p mcrengine --bench plan --bench codecs
+	cargo test --locked --release -p mcr-cli --test compression -- --include-ignored --nocapture
 
 chaos: prerequisites ## kill, stop and terminate everything at random for CHAOS_SECONDS (600), and check every restored byte
 	MCR_CHAOS_SECONDS=$(CHAOS_SECONDS) cargo test --locked -p mcr-cli --test chaos -- --nocapture
