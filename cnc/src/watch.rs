@@ -3,10 +3,11 @@
 //! The kernel's events (inotify) are hints: each makes us look at one file, and what we then see decides
 //! ([`crate::settle`]). An overflow, a start, and a file system that other nodes write to lead to a scan. We ask for no
 //! event per write, so that the application's writes cost nothing more, and there is no wake-up while nothing happens.
-//! All of it runs on one thread that only waits in `poll`; nothing here opens a file for writing, locks it, or takes a
-//! lease on it.
+//! All decisions are made on one thread that waits in `poll`; nothing here opens a file for writing, locks it, or takes
+//! a lease on it.
 
 mod beside;
+mod kernel;
 pub(crate) mod writers;
 
 use crate::clock::ahead_ns;
@@ -18,13 +19,13 @@ use crate::restored::{Put, Restored};
 use crate::settle::{
     End, FileState, Hint, Look, OwnRanks, Readiness, ReadyRank, SettleRules, Verdict, WaitingRank, Why, hdf5_end,
 };
+use kernel::{Change, Kernel, KernelError, KernelEvent};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 use nix::sys::statfs;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::Metadata;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
@@ -197,8 +198,8 @@ impl Watcher {
     ) -> Result<(mpsc::Receiver<WatchEvent>, Self), WatchError> {
         let (events, receiver) = mpsc::channel(options.queue.max(1));
         let (wait, wake) = io::pipe().map_err(WatchError::Start)?;
+        let mut core = Core::new(root, layout, options, events, wake.try_clone().map_err(WatchError::Start)?)?;
         let shared = Arc::new(Shared { requests: Mutex::default(), wake });
-        let mut core = Core::new(root, layout, options, events)?;
         let requests = Arc::clone(&shared);
         let run = move || core.run(&wait, &requests);
         let thread = std::thread::Builder::new().name("mcr-watch".into()).spawn(run).map_err(WatchError::Start)?;
@@ -291,9 +292,12 @@ struct Core {
     options: WatchOptions,
     events: mpsc::Sender<WatchEvent>,
     started: Instant,
-    /// `None`: there is no inotify to be had.
-    inotify: Option<Inotify>,
-    directories: HashMap<WatchDescriptor, PathBuf>,
+    /// `None`: the kernel reports nothing.
+    kernel: Option<Kernel>,
+    /// Where the kernel's events are announced.
+    wake: PipeWriter,
+    /// Directories that the kernel reports on, below the root.
+    directories: BTreeSet<PathBuf>,
     files: BTreeMap<FilePath, Tracked>,
     due: BTreeSet<(u64, FilePath)>,
     examine: BTreeSet<FilePath>,
@@ -334,6 +338,7 @@ impl Core {
         layout: Layout,
         mut options: WatchOptions,
         events: mpsc::Sender<WatchEvent>,
+        wake: PipeWriter,
     ) -> Result<Self, WatchError> {
         let refuse = |source| WatchError::Directory { path: root.to_owned(), source };
         std::fs::read_dir(root).map_err(refuse)?;
@@ -348,8 +353,9 @@ impl Core {
             options,
             events,
             started: Instant::now(),
-            inotify: None,
-            directories: HashMap::new(),
+            kernel: None,
+            wake,
+            directories: BTreeSet::new(),
             files: BTreeMap::new(),
             due: BTreeSet::new(),
             examine: BTreeSet::new(),
@@ -444,8 +450,7 @@ impl Core {
             // One more: the clock counts whole milliseconds, and waking just before is a turn for nothing.
             Some(ms) => PollTimeout::try_from(ms.saturating_add(1)).unwrap_or(PollTimeout::MAX),
         };
-        let mut waited = vec![PollFd::new(wake.as_fd(), PollFlags::POLLIN)];
-        waited.extend(self.inotify.as_ref().map(|inotify| PollFd::new(inotify.as_fd(), PollFlags::POLLIN)));
+        let mut waited = [PollFd::new(wake.as_fd(), PollFlags::POLLIN)];
         match poll(&mut waited, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => {
@@ -466,19 +471,24 @@ impl Core {
     fn listen_anew(&mut self) {
         self.directories.clear();
         self.blind = false;
-        self.inotify = None;
+        self.kernel = None;
         if self.options.listen {
-            match Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK) {
-                Ok(inotify) => self.inotify = Some(inotify),
-                Err(errno) => self.go_blind(errno, "fs.inotify.max_user_instances"),
+            let listening = self.wake.try_clone().map_err(|error| KernelError::Other(error.into()));
+            match listening.and_then(Kernel::listen) {
+                Ok(kernel) => self.kernel = Some(kernel),
+                Err(error) => self.go_blind(&error),
             }
         }
     }
 
-    fn go_blind(&mut self, errno: Errno, setting: &str) {
+    fn go_blind(&mut self, error: &KernelError) {
         if !self.blind {
-            let what = format!("the kernel does not tell of all changes ({errno}): scanning instead; raise {setting}");
-            tracing::warn!(%errno, setting, "scanning, since the kernel does not tell of all changes");
+            let advice = match error {
+                KernelError::Limit { setting } => format!("; raise {setting}"),
+                _ => String::new(),
+            };
+            tracing::warn!(%error, "scanning, since the kernel does not report all changes");
+            let what = format!("the kernel does not report all changes ({error}): scanning instead{advice}");
             self.tell(WatchEvent::Trouble(what));
         }
         self.blind = true;
@@ -486,32 +496,24 @@ impl Core {
 
     fn read_events(&mut self) {
         // Bounded, so that a directory that is written to without end does not keep us from everything else.
-        for _ in 0..1024 {
-            let Some(read) = self.inotify.as_ref().map(Inotify::read_events) else { return };
-            match read {
-                Ok(events) => events.into_iter().for_each(|event| self.on_event(event)),
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return,
-                Err(errno) => return self.go_blind(errno, "nothing: this is unexpected"),
+        for _ in 0..kernel::EVENTS_MAX {
+            match self.kernel.as_ref().and_then(Kernel::next) {
+                None => return,
+                Some(KernelEvent::Overflow) => {
+                    tracing::warn!("the kernel dropped events: scanning");
+                    self.listen_anew();
+                    self.rescan_ms = Some(0);
+                }
+                Some(KernelEvent::Change(path, change)) => self.on_change(&path, change),
             }
         }
     }
 
-    fn on_event(&mut self, event: InotifyEvent) {
-        type Mask = AddWatchFlags;
-        if event.mask.contains(Mask::IN_Q_OVERFLOW) {
-            tracing::warn!("the kernel dropped events: scanning");
-            self.rescan_ms = Some(0);
-            return;
-        }
-        let Some(directory) = self.directories.get(&event.wd) else { return };
-        if event.mask.contains(Mask::IN_IGNORED) {
-            self.directories.remove(&event.wd);
-            return;
-        }
-        let Some(name) = event.name else {
-            let lost = Mask::IN_DELETE_SELF | Mask::IN_MOVE_SELF | Mask::IN_UNMOUNT;
-            if directory.as_os_str().is_empty() && event.mask.intersects(lost) {
+    fn on_change(&mut self, path: &Path, change: Change) {
+        let Ok(path) = path.strip_prefix(&self.root) else { return };
+        let Some(name) = path.file_name() else {
+            if change == Change::Gone {
+                // The watched directory itself: another one may take its place.
                 self.listen_anew();
                 self.rescan_ms = Some(0);
             }
@@ -520,29 +522,25 @@ impl Core {
         if is_ours(name.as_bytes()) {
             return;
         }
-        let path = directory.join(name);
-        if event.mask.contains(Mask::IN_ISDIR) {
-            if event.mask.intersects(Mask::IN_DELETE | Mask::IN_MOVED_FROM) {
-                self.forget_below(&path);
-            } else if event.mask.contains(Mask::IN_MOVED_TO) {
-                self.walk(&path, Hint::MovedTo);
-            } else if event.mask.contains(Mask::IN_CREATE) {
-                self.walk(&path, Hint::Scan);
-            }
+        let path = path.to_owned();
+        let is_directory = || std::fs::symlink_metadata(self.root.join(&path)).is_ok_and(|stat| stat.is_dir());
+        if change == Change::DirectoryCreated || (change == Change::MovedTo && is_directory()) {
+            let hint = if change == Change::MovedTo { Hint::MovedTo } else { Hint::Scan };
+            self.walk(&path, hint);
             return;
         }
-        if self.on_link_or_pointer(&path, event.mask) {
+        if change == Change::Gone && self.directories.contains(&path) && !self.through.contains(&path) {
+            return self.forget_below(&path);
+        }
+        if self.on_link_or_pointer(&path, change) {
             return;
         }
         let Ok(path) = FilePath::new(path.as_os_str().as_bytes()) else { return };
-        let hint = if event.mask.contains(Mask::IN_CLOSE_WRITE) {
-            Hint::CloseWrite
-        } else if event.mask.contains(Mask::IN_MOVED_TO) {
-            Hint::MovedTo
-        } else if event.mask.contains(Mask::IN_CREATE) {
-            Hint::Created
-        } else {
-            Hint::Scan // deleted or moved away: we look whether it is there
+        let hint = match change {
+            Change::Closed => Hint::CloseWrite,
+            Change::MovedTo => Hint::MovedTo,
+            Change::Created | Change::DirectoryCreated => Hint::Created,
+            Change::Gone => Hint::Scan, // we look whether it is there
         };
         self.look(path, hint);
     }
@@ -560,7 +558,7 @@ impl Core {
         }
         let every = match self.options.rescan {
             Some(every) => Some(every).filter(|every| !every.is_zero()),
-            None => (self.blind || self.inotify.is_none() || !self.options.rules.local).then_some(RESCAN),
+            None => (self.blind || self.kernel.is_none() || !self.options.rules.local).then_some(RESCAN),
         };
         let retry = (self.lost > 0).then(|| Duration::from_secs(1 << self.lost.min(6)).min(RESCAN));
         self.rescan_ms = retry.or(every).map(|wait| self.now_ms().saturating_add(wait.as_millis() as u64));
@@ -616,32 +614,23 @@ impl Core {
             self.options.rules.local = false;
             self.rescan_ms = self.rescan_ms.or(Some(self.now_ms().saturating_add(RESCAN.as_millis() as u64)));
         }
-        let Some(inotify) = &self.inotify else { return };
-        let follow = if is_link { AddWatchFlags::empty() } else { AddWatchFlags::IN_DONT_FOLLOW };
-        let mask = AddWatchFlags::IN_CREATE
-            | AddWatchFlags::IN_CLOSE_WRITE
-            | AddWatchFlags::IN_MOVE
-            | AddWatchFlags::IN_DELETE
-            | AddWatchFlags::IN_DELETE_SELF
-            | AddWatchFlags::IN_MOVE_SELF
-            | AddWatchFlags::IN_ONLYDIR
-            | follow;
-        match inotify.add_watch(&name, mask) {
-            Ok(descriptor) => drop(self.directories.insert(descriptor, path.to_owned())),
-            Err(Errno::ENOENT | Errno::ENOTDIR) => {} // it vanished meanwhile
-            Err(Errno::EACCES) => tracing::debug!(path = %path.display(), "not ours to watch"),
-            Err(errno) => self.go_blind(errno, "fs.inotify.max_user_watches"),
+        let Some(kernel) = &mut self.kernel else { return };
+        match kernel.add(&name, is_link) {
+            Ok(()) => drop(self.directories.insert(path.to_owned())),
+            Err(KernelError::Vanished) => {}
+            Err(KernelError::Forbidden) => tracing::debug!(path = %path.display(), "not ours to watch"),
+            Err(error) => self.go_blind(&error),
         }
     }
 
     /// A directory went away, by name at least.
     fn forget_below(&mut self, directory: &Path) {
         let watched = |path: &Path| path.starts_with(directory);
-        let left: Vec<_> = self.directories.iter().filter(|(_, path)| watched(path)).map(|(wd, _)| *wd).collect();
-        for descriptor in left {
-            self.directories.remove(&descriptor);
-            if let Some(inotify) = &self.inotify {
-                let _ = inotify.rm_watch(descriptor); // it is gone already where the directory was deleted
+        let left: Vec<_> = self.directories.iter().filter(|path| watched(path)).cloned().collect();
+        for path in left {
+            self.directories.remove(&path);
+            if let Some(kernel) = &mut self.kernel {
+                kernel.remove(&self.root.join(path));
             }
         }
         let below: Vec<_> = self.files.keys().filter(|path| watched(path.as_path())).cloned().collect();

@@ -1,11 +1,11 @@
 //! What the watcher does with files and links that the layout places nowhere: see [`crate::companions`].
 
+use super::kernel::Change;
 use super::{Core, WatchEvent};
 use crate::companions::{Beside, Companion, Timeline, gather, is_pointer_name, resolve};
 use crate::layout::walk::Through;
 use crate::settle::{Hint, ReadyRank};
 use mcrengine::ids::FilePath;
-use nix::sys::inotify::AddWatchFlags;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -24,17 +24,13 @@ impl Core {
     }
 
     /// Takes notice of what the layout places nowhere. Whether that was all there is to it.
-    pub(super) fn on_link_or_pointer(&mut self, path: &Path, mask: AddWatchFlags) -> bool {
-        if mask.intersects(AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVED_FROM) {
+    pub(super) fn on_link_or_pointer(&mut self, path: &Path, change: Change) -> bool {
+        if change == Change::Gone {
             let was_through = self.through.remove(path);
             if was_through {
                 self.forget_below(path);
             }
             return was_through;
-        }
-        let written = AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE;
-        if !mask.intersects(written) {
-            return false;
         }
         let name = path.file_name().unwrap_or_default().as_bytes();
         let is_link = self.root.join(path).is_symlink();
@@ -48,7 +44,7 @@ impl Core {
             false => {
                 let is_placed =
                     || FilePath::new(path.as_os_str().as_bytes()).is_ok_and(|path| self.layout.place(&path).is_some());
-                !mask.contains(AddWatchFlags::IN_CREATE) && is_pointer_name(name) && !is_placed()
+                change != Change::Created && is_pointer_name(name) && !is_placed()
             }
         };
         if is_pointer {
