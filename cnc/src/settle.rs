@@ -83,8 +83,10 @@ pub struct FileState {
     still_since_ms: u64,
     /// Since the last change, the kernel told that a writer closed it or that it was renamed into place.
     closed: bool,
-    /// The kernel told that it was created; so it will tell of the close too, where it tells of everything.
+    /// The kernel reported its creation; so it will report the close too, where it reports everything.
     born: bool,
+    /// A writer has closed it once.
+    was_closed: bool,
     rest_ms: u64,
 }
 
@@ -128,11 +130,15 @@ impl FileState {
     ) -> Look {
         let Some(seen) = seen else { return Look::Gone };
         if self.seen != Some(seen) {
-            // A change after the close: it was opened again, so the close before says nothing.
-            *self = Self { seen: Some(seen), still_since_ms: now_ms, closed: false, ..*self };
+            // A change after the close: it was opened again, so the close before says nothing. A new name, mode or owner
+            // needs no writer, and changes nothing of the content.
+            let is_same_content =
+                self.seen.is_some_and(|was| Fingerprint { changed_ns: seen.changed_ns, ..was } == seen);
+            let closed = self.closed && is_same_content;
+            *self = Self { seen: Some(seen), still_since_ms: now_ms, closed, ..*self };
         }
         match hint {
-            Hint::CloseWrite | Hint::MovedTo => self.closed = true,
+            Hint::CloseWrite | Hint::MovedTo => (self.closed, self.was_closed) = (true, true),
             Hint::Created => (self.born, self.closed) = (true, false),
             Hint::Modified => (self.still_since_ms, self.closed) = (now_ms, false),
             Hint::Scan => {}
@@ -142,8 +148,11 @@ impl FileState {
         let needed_ms = if self.closed { rules.quiet_ms } else { rules.quiet_ms.max(rules.scan_quiet_ms) };
         match needed_ms.saturating_sub(self.rest_ms) {
             0 => Look::Examine,
-            // A file that is being written will tell when it is closed.
-            _ if self.born && !self.closed && rules.local => Look::Wait(now_ms.saturating_add(rules.doubt_quiet_ms)),
+            // The close of a file that is being written will be reported. After a first close somebody may have set its time
+            // only.
+            _ if self.born && !self.closed && !self.was_closed && rules.local => {
+                Look::Wait(now_ms.saturating_add(rules.doubt_quiet_ms))
+            }
             left_ms => Look::Wait(now_ms.saturating_add(left_ms)),
         }
     }
@@ -289,6 +298,21 @@ mod tests {
         assert_eq!(file.observe(&LOCAL, 1_200, Hint::Scan, Some(print(10, 2)), Some(0)), Look::Wait(3_200));
         assert_eq!(file.observe(&LOCAL, 1_300, Hint::CloseWrite, Some(print(11, 3)), Some(0)), Look::Wait(1_500));
         assert_eq!(file.observe(&LOCAL, 1_500, Hint::Scan, Some(print(11, 3)), Some(200)), Look::Examine);
+    }
+
+    #[test]
+    fn a_file_that_is_linked_or_whose_mode_or_time_is_set_after_its_close_settles_soon() {
+        for (modified_ns, needed_ms) in [(1, LOCAL.quiet_ms), (7, LOCAL.scan_quiet_ms)] {
+            let mut file = FileState::default();
+            file.observe(&LOCAL, 0, Hint::Created, Some(print(8, 1)), Some(0));
+            file.observe(&LOCAL, 10, Hint::CloseWrite, Some(print(8, 1)), Some(0));
+            let touched = Fingerprint { modified_ns, changed_ns: 9, ..print(8, 1) };
+            let look = file.observe(&LOCAL, 100, Hint::Scan, Some(touched), Some(0));
+            assert_eq!(look, Look::Wait(100 + needed_ms));
+            assert_eq!(file.observe(&LOCAL, 100 + needed_ms, Hint::Scan, Some(touched), Some(0)), Look::Examine);
+            let verdict = file.conclude(&LOCAL, 100 + needed_ms, Some(false), End::Unknown);
+            assert_eq!(verdict, Verdict::Settled(touched));
+        }
     }
 
     #[test]
