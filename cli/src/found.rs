@@ -4,12 +4,12 @@ use crate::args::LayoutArgs;
 use crate::common::{is_layout_said, layout_of};
 use crate::output::{name_of, tell};
 use anyhow::bail;
-use mcr_cnc::companions::{Beside, Companion, gather};
+use mcr_cnc::companions::{Beside, Companion, Surroundings, gather};
 use mcr_cnc::layout::{Labelled, Layout, Scan, ScanLimits, list, sort};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What lies below a directory.
 pub struct Found {
@@ -123,10 +123,12 @@ pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Opt
 /// What travels with each checkpoint. What cannot is told once for each reason.
 fn companions_of(dir: &Path, layout: &Layout, scan: &Scan) -> BTreeMap<CheckpointId, Vec<Companion>> {
     let (mut beside, mut companions) = (Beside::default(), BTreeMap::new());
+    let links: BTreeSet<PathBuf> = scan.links.iter().cloned().collect();
+    let surroundings = Surroundings { timeline: &scan.timeline, links: &links };
     let mut lost: BTreeMap<&str, (u64, String)> = BTreeMap::new();
     for (label, files) in &scan.checkpoints {
         let files: Vec<FilePath> = files.iter().map(|(path, _)| path.clone()).collect();
-        let gathered = gather(dir, layout, &label.0, &files, Rank(0), &scan.timeline, &mut beside);
+        let gathered = gather(dir, layout, &label.0, &files, Rank(0), surroundings, &mut beside);
         for one in gathered.lost {
             lost.entry(one.why).or_insert_with(|| (0, name_of(&one.first))).0 += one.count;
         }

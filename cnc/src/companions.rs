@@ -3,7 +3,7 @@
 //! | companion | taken along | comes back as |
 //! |---|---|---|
 //! | symbolic link within the checkpoint's own directory | always | the same link |
-//! | symbolic link beside it, such as `latest -> DD0018` | if it leads to the checkpoint | the same link |
+//! | symbolic link elsewhere, such as `latest -> DD0018` | if it leads to the checkpoint; one that leads to a file, with the rank of this file | the same link |
 //! | directory | if it is empty, or its mode is not that of the directory above it | a directory with its mode |
 //! | pointer file, such as `checkpoints.txt` or `rpointer.ocn` | with the checkpoint that was newest when it was written | the same file |
 //!
@@ -88,6 +88,8 @@ const NAMING_BYTES_MAX: u64 = 4096;
 const LOOKED_INTO_MAX: usize = 4096;
 /// Words of a pointer file that are looked at.
 const WORDS_MAX: usize = 256;
+/// Entries of a directory that a pointer file names that are looked at.
+const FIRST_ENTRIES_MAX: usize = 64;
 /// Links that lead to links are followed so often.
 const HOPS_MAX: usize = 16;
 /// The modes that directories have anyhow, where nobody set them.
@@ -131,15 +133,24 @@ enum Candidate {
     Pointer { path: FilePath, stat: Metadata, content: Vec<u8>, words: Vec<String>, is_named: bool },
 }
 
+/// What is known of the whole directory when the companions of a checkpoint are looked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// When the checkpoints were begun.
+    pub timeline: &'a Timeline,
+    /// Links that were seen, wherever they lie.
+    pub links: &'a BTreeSet<PathBuf>,
+}
+
 /// The companions of one checkpoint, by a look at the directory. `files` are those of the rank that takes along what belongs
-/// to no rank, or with `rank` those of another rank: then only directories whose mode is unusual.
+/// to no rank, or with `rank` those of another rank: then only links to its files and directories whose mode is unusual.
 pub fn gather(
     root: &Path,
     layout: &Layout,
     label: &CheckpointId,
     files: &[FilePath],
     rank: Rank,
-    timeline: &Timeline,
+    surroundings: Surroundings<'_>,
     beside: &mut Beside,
 ) -> Companions {
     let mut gathering = Gathering::new(root, layout, label, files);
@@ -148,8 +159,9 @@ pub fn gather(
         for own in gathering.own.clone() {
             gathering.within(&own);
         }
-        gathering.beside(timeline, beside);
+        gathering.beside(surroundings.timeline, beside);
     }
+    gathering.links_elsewhere(rank, surroundings.links);
     gathering.finish()
 }
 
@@ -262,6 +274,25 @@ impl<'a> Gathering<'a> {
         }
     }
 
+    /// Links that lead to the checkpoint from outside of its own directories.
+    fn links_elsewhere(&mut self, rank: Rank, links: &BTreeSet<PathBuf>) {
+        let own: BTreeSet<PathBuf> = match rank {
+            Rank(0) => self.own.clone(),
+            _ => self.files.iter().filter_map(|path| self.layout.own_directory(path)).collect(),
+        };
+        for path in links.iter().filter(|path| !own.iter().any(|own| path.starts_with(own))) {
+            let is_found =
+                || FilePath::new(path.as_os_str().as_bytes()).is_ok_and(|path| self.found.contains_key(&path));
+            if is_found() || !resolve(self.root, path).is_some_and(|end| self.is_ours(&end)) {
+                continue;
+            }
+            let name = self.root.join(path);
+            if let (Ok(stat), Ok(text)) = (name.symlink_metadata(), name.read_link()) {
+                self.take_link(path, &stat, &text);
+            }
+        }
+    }
+
     /// A link within the checkpoint.
     fn link_within(&mut self, path: &Path) {
         let name = self.root.join(path);
@@ -281,11 +312,15 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Whether a path is, or lies in, the checkpoint.
+    /// Whether a path is, or lies in, the checkpoint, and is no file of another rank.
     fn is_ours(&self, end: &Path) -> bool {
-        let is_own = self.own.iter().any(|own| !own.as_os_str().is_empty() && end.starts_with(own));
-        let is_file = || FilePath::new(end.as_os_str().as_bytes()).is_ok_and(|end| self.files.contains(&end));
-        is_own || is_file()
+        let is_own = || self.own.iter().any(|own| !own.as_os_str().is_empty() && end.starts_with(own));
+        let Ok(file) = FilePath::new(end.as_os_str().as_bytes()) else { return is_own() };
+        let is_of_another_rank = || {
+            let rank = self.layout.place(&file).and_then(|placed| placed.rank);
+            rank.is_some_and(|rank| rank != Rank(0))
+        };
+        self.files.contains(&file) || (is_own() && !is_of_another_rank())
     }
 
     /// Whether a file says that this checkpoint is the newest.
@@ -304,7 +339,29 @@ impl<'a> Gathering<'a> {
         if !is_named && (known.is_none() || 2 * known_words < words.len()) {
             return false;
         }
+        if known.is_none() && words.iter().any(|word| self.names_unknown(path.as_path(), word, timeline)) {
+            return false;
+        }
         known.or_else(|| timeline.at(Fingerprint::of(stat).written_ns())) == Some(self.label)
+    }
+
+    /// Whether a word in a pointer file names files of a checkpoint that is there and not known yet.
+    fn names_unknown(&self, pointer: &Path, word: &str, timeline: &Timeline) -> bool {
+        let beside = pointer.parent().and_then(|parent| normal(&parent.join(word.trim_end_matches('/'))));
+        let Some(path) = beside.or_else(|| Path::new(word).strip_prefix(self.root).ok().map(Path::to_owned)) else {
+            return false;
+        };
+        let is_unknown = |path: &Path| {
+            let placed = FilePath::new(path.as_os_str().as_bytes()).ok().and_then(|path| self.layout.place(&path));
+            placed.is_some_and(|placed| !timeline.begun_ns.contains_key(&placed.checkpoint))
+        };
+        let name = self.root.join(&path);
+        match std::fs::read_dir(&name) {
+            Ok(entries) => {
+                entries.flatten().take(FIRST_ENTRIES_MAX).any(|entry| is_unknown(&path.join(entry.file_name())))
+            }
+            Err(_) => name.is_file() && is_unknown(&path),
+        }
     }
 
     /// The checkpoint that a word in a pointer file names: by its label, a file of it, or its own directory.

@@ -306,6 +306,8 @@ struct Core {
     notices: VecDeque<WatchEvent>,
     /// Links to directories that are watched through.
     through: BTreeSet<PathBuf>,
+    /// All other links.
+    links: BTreeSet<PathBuf>,
     /// Why companions were told to be lost.
     told_lost: BTreeSet<&'static str>,
     /// Not all directories are watched.
@@ -362,6 +364,7 @@ impl Core {
             readiness,
             notices: VecDeque::new(),
             through: BTreeSet::new(),
+            links: BTreeSet::new(),
             told_lost: BTreeSet::new(),
             blind: false,
             scans: 0,
@@ -550,6 +553,7 @@ impl Core {
     /// Looks at everything; what is not seen is gone.
     fn scan(&mut self) {
         self.scans += 1;
+        self.links.clear();
         let whole = self.walk(&PathBuf::new(), Hint::Scan);
         if whole {
             let unseen = |tracked: &Tracked| tracked.scan != self.scans;
@@ -570,7 +574,7 @@ impl Core {
         let walked = walk(&root, below, &limits, &mut |found| match found {
             Found::Directory(path) => self.watch(path),
             Found::File(path, stat) => self.look_at(path, hint, Some(stat)),
-            Found::Link(_) => {}
+            Found::Link(path) => self.saw_link(path),
             Found::Skipped(path, reason) => tracing::debug!(path = %path.display(), reason, "skipped"),
         });
         match walked {
@@ -626,6 +630,7 @@ impl Core {
     /// A directory went away, by name at least.
     fn forget_below(&mut self, directory: &Path) {
         let watched = |path: &Path| path.starts_with(directory);
+        self.links.retain(|path| !watched(path));
         let left: Vec<_> = self.directories.iter().filter(|path| watched(path)).cloned().collect();
         for path in left {
             self.directories.remove(&path);

@@ -308,3 +308,58 @@ fn a_link_to_a_directory_elsewhere_is_not_restored_where_a_later_restart_would_w
     assert!(said.contains("DD0001/out: this link is not restored"), "{said}");
     assert!(site.back().join("DD0001/DD0001.cpu0001").is_file());
 }
+
+#[test]
+fn a_link_of_each_rank_comes_back_with_the_file_that_it_leads_to() {
+    let site = Site::new();
+    let store = site.dir.path().join("store");
+    fs::create_dir(site.run().join("links")).expect("made");
+    let mut command = mcr();
+    command.args(["run", "--create", "--job", "job", "--ranks", "2", "--layout", "rst.{checkpoint}.{rank}", "--store"]);
+    command.arg(&store).arg("--watch").arg(site.run()).arg("--state").arg(site.dir.path().join("state"));
+    let daemon = Daemon::start(&mut command);
+    daemon.wait_for_log("session began");
+    for rank in 0..2 {
+        fs::write(site.run().join(format!("rst.0001.{rank}")), format!("rank {rank}").repeat(500)).expect("written");
+        symlink(format!("rst.0001.{rank}"), site.run().join(format!("latest.{rank}"))).expect("linked");
+        symlink(format!("../rst.0001.{rank}"), site.run().join(format!("links/newest.{rank}"))).expect("linked");
+    }
+    let is_there = || store.join("job").is_dir() && !site.labels().is_empty();
+    wait_for("the checkpoint", Duration::from_secs(20), || is_there().then_some(()));
+    run(&mut site.restart(&site.back()), 0);
+    for rank in 0..2 {
+        let expected = Some(PathBuf::from(format!("rst.0001.{rank}")));
+        assert_eq!(link(&site.back().join(format!("latest.{rank}"))), expected);
+        let expected = Some(PathBuf::from(format!("../rst.0001.{rank}")));
+        assert_eq!(link(&site.back().join(format!("links/newest.{rank}"))), expected);
+    }
+    drop(daemon);
+}
+
+#[test]
+fn a_pointer_file_of_a_newer_checkpoint_is_not_stored_with_an_older_one_that_is_found_late() {
+    let site = Site::new();
+    let store = site.dir.path().join("store");
+    for step in 1..=2 {
+        for rank in 0..2 {
+            let path = site.run().join(format!("DD{step:04}/f.{rank}"));
+            fs::create_dir_all(path.parent().expect("below")).expect("made");
+            fs::write(path, format!("step {step} of rank {rank}").repeat(500)).expect("written");
+        }
+        fs::write(site.run().join("checkpoints.txt"), format!("DD{step:04}\n")).expect("written");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    let mut command = mcr();
+    command.args(["run", "--create", "--job", "job", "--ranks", "2", "--layout", "{checkpoint}/f.{rank}", "--store"]);
+    command.arg(&store).arg("--watch").arg(site.run()).arg("--state").arg(site.dir.path().join("state"));
+    let daemon = Daemon::start(&mut command);
+    let are_there = || store.join("job").is_dir() && site.labels().len() == 2;
+    wait_for("both checkpoints", Duration::from_secs(20), || are_there().then_some(()));
+    drop(daemon);
+    run(site.restart(&site.back()).args(["--copy", "--checkpoint", "DD0001"]), 0);
+    assert!(site.back().join("DD0001/f.0").exists());
+    assert!(!site.back().join("checkpoints.txt").exists(), "it names DD0002");
+    let newest = site.dir.path().join("newest");
+    run(site.restart(&newest).arg("--copy"), 0);
+    assert_eq!(fs::read_to_string(newest.join("checkpoints.txt")).expect("it came back"), "DD0002\n");
+}

@@ -2,19 +2,24 @@
 
 use super::kernel::Change;
 use super::{Core, WatchEvent};
-use crate::companions::{Beside, Companion, Timeline, gather, is_pointer_name, resolve};
+use crate::companions::{Beside, Companion, Surroundings, Timeline, gather, is_pointer_name, resolve};
 use crate::layout::walk::Through;
 use crate::settle::{Hint, ReadyRank};
 use mcrengine::ids::FilePath;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+/// The most links that are remembered.
+const LINKS_MAX: usize = 4096;
+const TOO_MANY_LINKS: &str = "more than 4096 symbolic links; those above are not kept";
+
 impl Core {
     /// What travels with a rank; what cannot is told once for each reason.
     pub(super) fn companions(&mut self, ready: &ReadyRank, timeline: &Timeline) -> Vec<Companion> {
         let files: Vec<FilePath> = ready.files.iter().map(|file| file.path.clone()).collect();
         let (label, mut beside) = (&ready.checkpoint, Beside::default());
-        let gathered = gather(&self.root, &self.layout, label, &files, ready.rank, timeline, &mut beside);
+        let surroundings = Surroundings { timeline, links: &self.links };
+        let gathered = gather(&self.root, &self.layout, label, &files, ready.rank, surroundings, &mut beside);
         for lost in gathered.lost {
             if self.told_lost.insert(lost.why) {
                 self.tell(WatchEvent::Trouble(format!("{label}: {lost}")));
@@ -26,6 +31,7 @@ impl Core {
     /// Takes notice of what the layout places nowhere. Whether that was all there is to it.
     pub(super) fn on_link_or_pointer(&mut self, path: &Path, change: Change) -> bool {
         if change == Change::Gone {
+            self.links.remove(path);
             let was_through = self.through.remove(path);
             if was_through {
                 self.forget_below(path);
@@ -34,6 +40,9 @@ impl Core {
         }
         let name = path.file_name().unwrap_or_default().as_bytes();
         let is_link = self.root.join(path).is_symlink();
+        if is_link {
+            self.saw_link(path);
+        }
         if is_link && Through::new(&self.root).is_open(path) {
             self.walk(path, Hint::Scan);
             return true;
@@ -51,6 +60,15 @@ impl Core {
             self.readiness.pointer_written(self.now_ms());
         }
         is_link
+    }
+
+    /// Remembers a link: where it leads is looked at when a checkpoint is ready.
+    pub(super) fn saw_link(&mut self, path: &Path) {
+        if self.links.len() < LINKS_MAX {
+            self.links.insert(path.to_owned());
+        } else if !self.links.contains(path) && self.told_lost.insert(TOO_MANY_LINKS) {
+            self.tell(WatchEvent::Trouble(format!("{}: {TOO_MANY_LINKS}", path.display())));
+        }
     }
 
     fn leads_to_checkpoint(&self, link: &Path) -> bool {
