@@ -10,7 +10,7 @@ use crate::manifest::{
     CheckpointState, PRUNED, SPOILED, group_of_manifest, manifest_name, manifest_path, missing_groups, read_head,
     spoiled, unknown_state,
 };
-use crate::marks::{BAD, bad};
+use crate::marks::{BAD, DAMAGED, bad, damaged};
 use crate::remembered::Remembered;
 use crate::store::{Advice, Store};
 use std::collections::HashMap;
@@ -199,6 +199,9 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
     found.is_pruned = entries.iter().any(|entry| entry.name == PRUNED);
     if entries.iter().any(|entry| entry.name == BAD) {
         found.bad = bad(store, job, id);
+    }
+    if entries.iter().any(|entry| entry.name == DAMAGED) {
+        found.found_damaged = damaged(store, job, id);
     }
     for group in entries.iter().filter(|entry| !entry.is_dir).filter_map(|entry| group_of_container(&entry.name)) {
         containers.insert(group, Found::Named);

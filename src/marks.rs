@@ -1,39 +1,74 @@
-//! Marks that people put on checkpoints: a small file in the directory of a checkpoint.
+//! Marks on checkpoints: a small file with a reason, in the directory of the checkpoint.
 //!
-//! A checkpoint that is marked as bad is whole, and the simulation in it is not worth going on with. A restart that is not
-//! asked for it passes it over; nothing else changes.
+//! - `bad`: a person says that the simulation in the checkpoint is not worth going on with. A restart that is not asked for
+//!   the checkpoint passes it over.
+//! - `damaged`: `mcr verify` or a restart read the checkpoint and found damage that its metadata do not show. Retention
+//!   does not count the checkpoint among those that it keeps. A restart still tries it. A verify that finds it good takes
+//!   the mark away.
 
 use crate::container::checkpoint_dir;
 use crate::ids::{CheckpointId, JobId};
 use crate::store::{Store, StoreError};
 
-/// The name of the mark.
+/// The name of the file of the mark `bad`.
 pub(crate) const BAD: &str = "bad";
+/// The name of the file of the mark `damaged`.
+pub(crate) const DAMAGED: &str = "damaged";
 /// Bytes of a reason at most; what is longer is cut.
 const REASON_BYTES_MAX: usize = 4096;
 
 /// Marks a checkpoint as bad, durably. Marking it again replaces the reason.
 pub fn mark_bad(store: &dyn Store, job: &JobId, id: &CheckpointId, reason: &str) -> Result<(), StoreError> {
-    let dir = checkpoint_dir(job, id);
-    let mut mark = store.create_temp(&dir, BAD)?;
-    mark.append(one_line(reason).as_bytes())?;
-    mark.sync()?;
-    store.rename(mark.path(), &dir.join(BAD))?;
-    store.sync_dir(&dir)
+    put(store, job, id, BAD, reason)
 }
 
-/// Takes the mark away, durably; `false` if there was none.
+/// Removes the mark `bad`, durably; `false` if there was none.
 pub fn unmark_bad(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<bool, StoreError> {
-    let dir = checkpoint_dir(job, id);
-    let was_there = bad(store, job, id).is_some();
-    store.remove_file(&dir.join(BAD))?;
-    store.sync_dir(&dir)?;
-    Ok(was_there)
+    take_away(store, job, id, BAD)
 }
 
 /// Why a checkpoint is marked as bad, if it is. A mark that cannot be read is a mark all the same.
 pub fn bad(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Option<String> {
-    let file = match store.open(&checkpoint_dir(job, id).join(BAD)) {
+    reason_of(store, job, id, BAD)
+}
+
+/// Marks a checkpoint as damaged, durably.
+pub fn mark_damaged(store: &dyn Store, job: &JobId, id: &CheckpointId, what: &str) -> Result<(), StoreError> {
+    put(store, job, id, DAMAGED, what)
+}
+
+/// Removes the mark `damaged`, durably; `false` if there was none.
+pub fn unmark_damaged(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<bool, StoreError> {
+    match damaged(store, job, id) {
+        Some(_) => take_away(store, job, id, DAMAGED),
+        None => Ok(false),
+    }
+}
+
+/// What damage was found in a checkpoint, if any was.
+pub fn damaged(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Option<String> {
+    reason_of(store, job, id, DAMAGED)
+}
+
+fn put(store: &dyn Store, job: &JobId, id: &CheckpointId, name: &str, reason: &str) -> Result<(), StoreError> {
+    let dir = checkpoint_dir(job, id);
+    let mut mark = store.create_temp(&dir, name)?;
+    mark.append(one_line(reason).as_bytes())?;
+    mark.sync()?;
+    store.rename(mark.path(), &dir.join(name))?;
+    store.sync_dir(&dir)
+}
+
+fn take_away(store: &dyn Store, job: &JobId, id: &CheckpointId, name: &str) -> Result<bool, StoreError> {
+    let dir = checkpoint_dir(job, id);
+    let was_there = reason_of(store, job, id, name).is_some();
+    store.remove_file(&dir.join(name))?;
+    store.sync_dir(&dir)?;
+    Ok(was_there)
+}
+
+fn reason_of(store: &dyn Store, job: &JobId, id: &CheckpointId, name: &str) -> Option<String> {
+    let file = match store.open(&checkpoint_dir(job, id).join(name)) {
         Ok(file) => file,
         Err(error) if error.is_not_found() => return None,
         Err(error) => return Some(format!("its mark cannot be read: {error}")),

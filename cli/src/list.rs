@@ -84,6 +84,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
 /// What the table and JSON call it.
 fn word_of(state: &CheckpointState) -> String {
     match state {
+        state if state.is_complete() && state.found_damaged.is_some() => "damaged".to_owned(),
         state if state.is_complete() && state.doubt.is_some() => "doubtful".to_owned(),
         state if state.is_complete() && state.is_set_aside => "set aside".to_owned(),
         state => state.condition().to_string(),

@@ -10,11 +10,12 @@ use crate::prepare::{MovedAside, prepare, preview};
 use crate::restorers::Failure;
 use anyhow::bail;
 use mcr_cnc::state::{AgentState, Loaded};
+use mcrengine::container::ReadError;
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::incarnation::{Incarnation, Incarnations, PassedOver};
 use mcrengine::manifest::{self, CheckpointState};
-use mcrengine::marks::mark_bad;
-use mcrengine::store::{PosixStore, Store};
+use mcrengine::marks::{mark_bad, mark_damaged};
+use mcrengine::store::{Advice, PosixStore, Store};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -121,6 +122,7 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
                     return Err(undo_decision(&store, &job, record, &state.id, &reason));
                 }
                 eprintln!("mcr: {} cannot be restored: {reason}", state.id);
+                note_damage(&store, &job, &state.id, &error);
                 passed_over.push(PassedOver { checkpoint: state.id.clone(), reason });
                 if args.exact {
                     break;
@@ -431,6 +433,15 @@ fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
         print(&format!("{why}: new run, exit 3\n"))?;
     }
     Ok(ExitCode::from(NEW_RUN))
+}
+
+/// Marks a checkpoint as damaged, so that retention does not count on it. A store that takes nothing keeps what it has.
+fn note_damage(store: &dyn Store, job: &JobId, id: &CheckpointId, error: &anyhow::Error) {
+    let damage = error.chain().filter_map(|cause| cause.downcast_ref::<ReadError>());
+    let is_damage = damage.map(ReadError::advice).any(|advice| advice == Advice::OlderCheckpoint);
+    if is_damage && let Err(error) = mark_damaged(store, job, id, &format!("{error:#}")) {
+        tracing::debug!(checkpoint = %id, %error, "the mark cannot be written");
+    }
 }
 
 fn print_restored(report: &Report, args: &RestartArgs, started: Instant) -> anyhow::Result<()> {

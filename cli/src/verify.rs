@@ -7,8 +7,9 @@ use crate::output::{Progress, human_rate, human_time, name_of, print, print_json
 use anyhow::bail;
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
-use mcrengine::store::Store;
-use mcrengine::verify::{VerifyOptions, verify};
+use mcrengine::marks::{mark_damaged, unmark_damaged};
+use mcrengine::store::{Advice, Store};
+use mcrengine::verify::{VerifyOptions, VerifyReport, verify};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -26,7 +27,9 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     let (states, incomplete): (Vec<_>, Vec<_>) = states.into_iter().partition(is_read);
     let (mut damaged, mut unreadable, mut lines) = (Vec::new(), Vec::new(), Vec::new());
     let checked = states.len();
-    for CheckpointState { id, raw_bytes, is_unreadable, doubt, .. } in states {
+    for state in states {
+        let is_complete = state.is_complete();
+        let CheckpointState { id, raw_bytes, is_unreadable, doubt, .. } = state;
         let started = Instant::now();
         let progress = Progress::new("verifying", args.json);
         progress.message(id.to_string());
@@ -35,6 +38,9 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         let report = verify(&store, &job, &id, options, &|raw_bytes| progress.done(raw_bytes.0));
         drop(progress);
         let elapsed = started.elapsed();
+        if is_complete {
+            note_damage(&store, &job, &id, &report);
+        }
         if !report.is_good() {
             if is_unreadable { &mut unreadable } else { &mut damaged }.push(id.to_string());
         }
@@ -97,6 +103,19 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         print(&format!("{}\n", last_line(&job, checked, [&damaged, &unreadable], &incomplete, exit)))?;
     }
     Ok(exit.into())
+}
+
+/// Marks the checkpoint as damaged, or no longer so. A store that takes nothing just now keeps what it has.
+fn note_damage(store: &dyn Store, job: &JobId, id: &CheckpointId, report: &VerifyReport) {
+    let damage = report.problems.iter().find(|problem| problem.advice == Advice::OlderCheckpoint);
+    let noted = match damage {
+        _ if report.is_good() => unmark_damaged(store, job, id).map(drop),
+        Some(damage) => mark_damaged(store, job, id, &damage.what),
+        None => Ok(()),
+    };
+    if let Err(error) = noted {
+        tracing::debug!(checkpoint = %id, %error, "the mark cannot be written");
+    }
 }
 
 /// What was found, and what is missing.

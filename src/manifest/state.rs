@@ -58,6 +58,8 @@ pub struct CheckpointState {
     pub is_unreadable: bool,
     /// Why somebody marked it as bad ([`mark_bad`](crate::marks::mark_bad)), if somebody did.
     pub bad: Option<String>,
+    /// What damage a reader found that metadata do not show ([`mark_damaged`](crate::marks::mark_damaged)), if one did.
+    pub found_damaged: Option<String>,
 }
 
 /// In one word, what a checkpoint is for a restart.
@@ -180,5 +182,6 @@ pub(crate) fn unknown_state(id: &CheckpointId) -> CheckpointState {
         is_set_aside: false,
         is_unreadable: false,
         bad: None,
+        found_damaged: None,
     }
 }

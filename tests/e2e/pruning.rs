@@ -257,3 +257,33 @@ fn ten_thousand_checkpoints_are_listed_within_a_second() {
     }
     assert_eq!(list(&store(&dir)).iter().filter(|c| c["complete"] == true).count(), 10_001);
 }
+
+#[test]
+fn a_checkpoint_that_was_found_damaged_does_not_count_among_those_that_prune_keeps() {
+    for finder in ["verify", "restart"] {
+        let dir = saved(3, &[]);
+        let all = names(&dir);
+        let container = store(&dir).join("job").join(&all[0]).join("group-0000.mcr");
+        let good = std::fs::read(&container).expect("readable");
+        let mut bytes = good.clone();
+        let third = bytes.len() / 3;
+        bytes[third] ^= 4;
+        std::fs::write(&container, bytes).expect("written");
+        match finder {
+            "verify" => run(mcr().args(["verify", "--store"]).arg(store(&dir)), 1),
+            _ => run(
+                mcr().args(["restart", "--copy", "--store"]).arg(store(&dir)).arg("--to").arg(dir.path().join("look")),
+                2,
+            ),
+        };
+        assert_eq!(states(&dir)[0], (all[0].clone(), "damaged".to_owned()), "{finder}");
+        prune(&dir, &["--keep", "1"], 0);
+        assert_eq!(names(&dir), all[..2], "{finder}");
+        run(mcr().args(["restart", "--copy", "--store"]).arg(store(&dir)).arg("--to").arg(dir.path().join("to")), 2);
+        // A disk that was repaired: the mark goes.
+        std::fs::write(&container, &good).expect("written");
+        run(mcr().args(["verify", "--store"]).arg(store(&dir)), 0);
+        prune(&dir, &["--keep", "1"], 0);
+        assert_eq!(states(&dir), [(all[0].clone(), "complete".to_owned())], "{finder}");
+    }
+}
