@@ -31,6 +31,9 @@ const TRIES_MAX: u32 = 64;
 /// The most bytes of an identity.
 pub const IDENTITY_BYTES_MAX: usize = 200;
 
+/// Files whose own time is older than their last change by more than this are copies that kept their times: 1 s.
+pub const COPIED_NS: i64 = 1_000_000_000;
+
 /// The record of one incarnation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Incarnation {
@@ -360,6 +363,14 @@ fn read(store: &dyn Store, job: &JobId, number: u32) -> Result<Incarnation, Read
 }
 
 impl Incarnation {
+    /// The place of files that are older than the checkpoint that this incarnation goes on from: before it, since they
+    /// belong to a run before. `None`: they are not older.
+    pub fn place_of_older(&self, written_unix_ms: i64) -> Option<Place> {
+        let from = self.from_place.filter(|from| written_unix_ms <= from.written_unix_ms)?;
+        let before_ms = from.written_unix_ms.saturating_sub(1);
+        Some(Place { incarnation: from.incarnation, written_unix_ms: written_unix_ms.min(before_ms) })
+    }
+
     /// Whether a checkpoint of the incarnation before this one can never become complete any more: it was not whole when this
     /// one began.
     pub fn is_death_of(&self, id: &CheckpointId, place: Place) -> bool {

@@ -365,6 +365,9 @@ pub struct Announced {
     pub written_unix_ns: i64,
     /// The same by the agent's steady clock.
     pub changed_clock_ns: i64,
+    /// How much older the newest of them says it is than the last change of any of them, in nanoseconds: large for files
+    /// that were copied with their times.
+    pub kept_time_ns: i64,
     /// What it takes of the budget, given back with the last copy.
     pub room: Option<Arc<Lease>>,
 }

@@ -98,6 +98,7 @@ impl Site {
             files: Arc::new(vec![file(rank as u32, step)]),
             written_unix_ns: file(rank as u32, step).modified_ns,
             changed_clock_ns: 0,
+            kept_time_ns: 0,
             room: None,
         };
         let (job, label, rank) = (job(), label(), Rank(rank as u32));

@@ -17,6 +17,7 @@ use mcr_anc::names::Names;
 use mcr_anc::rate::StoreSpeed;
 use mcr_anc::source::FetchError;
 use mcr_cnc::capture::{CaptureError, CaptureMode, CapturedFile, Verdicts, capture_keeping};
+use mcr_cnc::clock::ahead_ns;
 use mcr_cnc::companions::{Companion, mark_hard_links};
 use mcr_cnc::fingerprint::Fingerprint;
 use mcr_cnc::h5::Maps;
@@ -26,7 +27,7 @@ use mcr_cnc::source::{Descriptors, OpenFile};
 use mcrengine::codec::Apart;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, RANKS_MAX, Rank};
-use mcrengine::incarnation;
+use mcrengine::incarnation::{self, COPIED_NS};
 use mcrengine::manifest::{Manifest, Place};
 use mcrengine::plan::PlanOptions;
 use mcrengine::store::{Store, StoreError};
@@ -496,7 +497,13 @@ impl Save<'_> {
         to_report: &Sender<anyhow::Result<Event>>,
         progress: &Progress,
     ) -> anyhow::Result<()> {
-        let incarnation = incarnation::newest_number(self.store, &self.job)?;
+        let incarnation = incarnation::newest(self.store, &self.job)?;
+        let incarnation_age_ns = match &incarnation {
+            Some(record) => {
+                i64::try_from(incarnation::age(self.store, &self.job, record.number)?.as_nanos()).unwrap_or(i64::MAX)
+            }
+            None => 0,
+        };
         let mut places = Places::new(incarnation, newest_saved(self.store, &self.job)?);
         let mut older = 0;
         for (nth, Captured { label, mut line, files, started }) in captured.into_iter().enumerate() {
@@ -507,7 +514,12 @@ impl Save<'_> {
             };
             let groups = self.grouping.groups() as usize;
             let of_checkpoint = files.iter().filter(|kept| !kept.file.header.kind.is_companion());
-            let written_ns = of_checkpoint.map(|kept| kept.file.fingerprint.written_ns()).max().unwrap_or(0);
+            let newest = of_checkpoint.map(|kept| kept.file.fingerprint).max_by_key(Fingerprint::written_ns);
+            let written_ns = newest.map_or(0, |newest| newest.written_ns());
+            let is_of_before = newest.is_some_and(|newest| {
+                newest.changed_ns.saturating_sub(written_ns) > COPIED_NS
+                    || newest.age_ns(ahead_ns(self.dir)) > incarnation_age_ns
+            });
             let (mut headers, mut rest): (Vec<Vec<_>>, Vec<Vec<_>>) = (vec![Vec::new(); groups], Vec::new());
             rest.resize_with(groups, Vec::new);
             for KeptFile { file: CapturedFile { header, fingerprint }, image } in files {
@@ -530,7 +542,7 @@ impl Save<'_> {
                 break; // a group has failed, and nobody wants to hear more
             }
             // Where some of it is there, its place is known; so two who save the same at once give the same places.
-            let place = places.next(&checkpoint, written_ns / 1_000_000, begun);
+            let place = places.next(&checkpoint, written_ns / 1_000_000, is_of_before, begun);
             for ((group, headers), files) in (0..).map(GroupId).zip(headers).zip(rest) {
                 let checkpoint = checkpoint.clone();
                 let lane = &to_lanes[group.0 as usize % to_lanes.len()];

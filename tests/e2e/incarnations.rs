@@ -4,6 +4,7 @@
 use crate::support::*;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
@@ -589,6 +590,29 @@ fn a_run_that_begins_again_in_its_directory_completes_what_it_left_half() {
     site.write(1, 1, 2..RANKS);
     wait_complete(&site.store(), &id(1));
     assert_eq!(site.restart(&["--copy"], 0).0, [(1, 1)].into());
+}
+
+#[test]
+fn an_old_checkpoint_that_is_copied_beside_a_living_run_does_not_become_the_newest() {
+    let site = Site::empty();
+    let archive = site.path("archive");
+    (0..RANKS).for_each(|rank| write_file(&archive, 1, 1, rank, None));
+    std::thread::sleep(Duration::from_millis(1500));
+    let first = start_run(&site, &site.run_dir(), "state", None);
+    site.write(1, 3, 0..RANKS);
+    wait_complete(&site.store(), &id(3));
+    first.signal("TERM");
+    assert_eq!(first.end().0, Some(0));
+    let mut restart = mcr();
+    restart.args(["restart", "--job", "job", "--store"]).arg(site.store()).arg("--to").arg(site.run_dir());
+    run(&mut restart, 0);
+    let _second = start_run(&site, &site.run_dir(), "state", None);
+    run(Command::new("cp").arg("-a").arg(archive.join(id(1))).arg(site.run_dir()), 0);
+    wait_complete(&site.store(), &id(1));
+    assert_eq!(site.restart(&["--copy"], 0).0, [(1, 3)].into());
+    site.write(1, 4, 0..RANKS);
+    wait_complete(&site.store(), &id(4));
+    assert_eq!(site.restart(&["--copy"], 0).0, [(1, 4)].into());
 }
 
 #[test]

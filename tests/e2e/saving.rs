@@ -510,3 +510,29 @@ fn directories_in_which_nothing_was_ever_finished_are_removed_by_prune_also_wher
     run(prune.args(["prune", "--incomplete", "--job", "job", "--store"]).arg(site.store()), 0);
     assert!(!site.store().join("job/s1").exists() && !site.store().join("job/s2").exists());
 }
+
+#[test]
+fn older_steps_that_are_saved_again_after_a_restart_stay_older_than_what_it_restored() {
+    for rule in [&[][..], &["--keep", "1"]] {
+        let site = Site::new();
+        for step in 1..=3 {
+            (0..2).for_each(|rank| {
+                site.write(format!("s{step}/r{rank}"), format!("{step} {rank}").repeat(400).as_bytes())
+            });
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        site.save(rule, 0);
+        let mut restart = mcr();
+        restart.args(["restart", "--job", "job", "--store"]).arg(site.store()).arg("--to").arg(site.data());
+        run(&mut restart, 0);
+        run(mcr().args(["prune", "--keep", "1", "--store"]).arg(site.store()), 0);
+        site.save(rule, 0);
+        let newest = list(&site.store())[0]["checkpoint"].clone();
+        assert_eq!(newest, "s3", "{rule:?}");
+        assert!(site.back().keys().all(|path| path.starts_with("s3")), "{rule:?}");
+        // What is written from now on is newer.
+        (0..2).for_each(|rank| site.write(format!("s2/r{rank}"), format!("again {rank}").repeat(400).as_bytes()));
+        site.save(rule, 0);
+        assert!(site.back().keys().all(|path| path.starts_with("s2")), "{rule:?}");
+    }
+}
