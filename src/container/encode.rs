@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn the_document_lists_the_columns_in_their_order() {
-        let document = include_str!("FORMAT.md");
+        let document = include_str!("../../docs/format/container.md");
         let table = document.split("| column ").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("the table");
         let first_cells = table.lines().skip(2).filter_map(|row| row.split('|').nth(1));
         let names: Vec<&str> = first_cells.flat_map(|cell| cell.split(',')).map(str::trim).collect();

@@ -1,4 +1,4 @@
-#![doc = include_str!("FORMAT.md")]
+#![doc = include_str!("../../docs/format/container.md")]
 
 mod columns;
 mod decode;
