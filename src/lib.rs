@@ -1,95 +1,110 @@
-//! Decisions and formats of mcrEngine, and the tour of the whole system: read this page, then follow either path.
+//! Decisions and formats of mcrEngine, and a tour of the whole system. Read this page first, then follow one of the
+//! two paths.
 //!
-//! A simulation of many ranks writes a checkpoint: one file or more for each rank. An agent on each compute node (`mcr
-//! cnc`) sees that a file is finished and describes it; an aggregator (`mcr anc`) pulls the variables of a group of ranks,
-//! puts what means the same together, compresses it and writes one container. A restart goes the same way upwards, and
-//! every file comes back byte for byte. `mcr save` and `mcr run` walk the same path in one process.
+//! A simulation with many ranks writes a checkpoint: at least one file for each rank. An agent on each compute node
+//! (`mcr cnc`) notices that a file is finished and describes it. An aggregator (`mcr anc`) pulls the variables of a
+//! group of ranks, merges variables that have the same meaning, compresses them and writes one container. A restart
+//! follows the same path in the opposite direction and restores every file byte for byte. `mcr save` and `mcr run` do
+//! all of this in one process.
 //!
-//! The crates: `mcrengine` (here, `src/`) decides and knows the formats; `mcr-proto` is the wire; `mcr-cnc` knows files;
-//! `mcr-anc` knows groups; `mcr-cli` is the one binary. Words have one meaning everywhere: *rank, group, checkpoint,
-//! variable, header, class, segment, container, manifest, fetch, merge, split, flush, restart, raw* and *stored* bytes.
+//! The crates: `mcrengine` (this one, `src/`) makes the decisions and knows the formats; `mcr-proto` is the network
+//! protocol; `mcr-cnc` knows files; `mcr-anc` knows groups; `mcr-cli` is the one binary. Each of these words has one
+//! meaning in all crates: *rank, group, checkpoint, variable, header, class, segment, container, manifest, fetch,
+//! merge, split, flush, restart, raw* and *stored* bytes.
 //!
 //! # A file is a skeleton and variables
 //!
-//! [`header::FileHeader`] is a file without its bytes: path, length, digest, and a list of
-//! [`header::VariableHeader`], each with its element type, shape, digest, and the extents where its bytes are. The
-//! variables' extents, the skeleton's among them, cover the file exactly once ([`header::FileHeader::check`]); so
-//! writing every variable back where it was gives the file, and no HDF5 is needed for it. What cannot be
-//! understood is one variable of bytes. Of a chunk behind a reversible filter the unfiltered bytes travel, if
-//! [`filter::put_on`] gives back what [`filter::take_off`] took; that is tried when the file is described.
+//! A [`header::FileHeader`] describes a file without its bytes: path, length, digest, and a list of
+//! [`header::VariableHeader`]. Each variable header has an element type, a shape, a digest, and the extents of the
+//! file that hold the variable's bytes. The bytes between the variables (HDF5's own structures) are a variable too,
+//! called the skeleton. The extents of all variables cover each byte of the file exactly once
+//! ([`header::FileHeader::check`]). Writing every variable back to its extents therefore restores the file, and needs
+//! no HDF5. A file of an unknown format is one variable of bytes. If a chunk was stored through a reversible HDF5
+//! filter, its unfiltered bytes are sent instead, provided that [`filter::put_on`] reproduces the bytes that
+//! [`filter::take_off`] was given. The agent tries this when it describes the file.
 //!
 //! # Checkpoint: from a finished file to a manifest
 //!
-//! Rows 5 to 11 are [`flush_checkpoint`], top to bottom; it runs on a thread of its own and needs a list of headers and
-//! somebody who has the bytes, so the daemons and `mcr save` both call it.
+//! Rows 5 to 11 are the function [`flush_checkpoint`], from top to bottom. It runs on its own thread. It needs only a
+//! list of headers and a source of their bytes, so the daemons and `mcr save` both call it.
 //!
 //! | # | step | where | function | gives |
 //! |---|---|---|---|---|
-//! | 1 | watch | `cnc/src/watch.rs` | [`Watcher::spawn`] | `WatchEvent::Ready`: the files of one rank are finished, as `cnc/src/settle.rs` judges |
-//! | 2 | describe | `cnc/src/capture.rs` | [`capture`] | [`header::FileHeader`] with digests; the map of an HDF5 file is from `cnc/src/h5.rs` |
+//! | 1 | watch | `cnc/src/watch.rs` | [`Watcher::spawn`] | `WatchEvent::Ready`: the files of one rank are finished (`cnc/src/settle.rs` decides when) |
+//! | 2 | describe | `cnc/src/capture.rs` | [`capture`] | [`header::FileHeader`] with digests; `cnc/src/h5.rs` finds the variables of an HDF5 file |
 //! | 3 | announce | `cnc/src/serve.rs` | `announce` | the headers at the aggregator |
-//! | 4 | gather | `anc/src/group.rs` | [`step`] | `Phase::Flushing` once every rank of the group has announced; `anc/src/hub.rs` does what it says |
+//! | 4 | gather | `anc/src/group.rs` | [`step`] | `Phase::Flushing` once every rank of the group has announced; `anc/src/hub.rs` executes the effects that `step` returns |
 //! | 5 | classify | `src/classify.rs` | [`classify::classify`] | [`classify::VariableClass`]: the same variable on different ranks |
-//! | 6 | plan | `src/plan.rs` | [`plan::plan`] | [`plan::SegmentPlan`]: which bytes, in which order; what [`reuse::reusable`] finds in the store is left out |
-//! | 7 | fetch and merge | `anc/src/flush.rs` | `fetch_segment` | raw bytes of a segment, within the budget; [`merge::merge`] interleaves them where the scheme says so |
-//! | 8 | look back | `anc/src/looking_back.rs` | `read` | the same segment of an older checkpoint ([`bases::Bases`]), where the profile wants one and the class gains |
-//! | 9 | compress | `anc/src/compress.rs` | [`compress`] | [`container::StoredSegment`], by [`codec::encode_chosen`], decoded again and compared |
+//! | 6 | plan | `src/plan.rs` | [`plan::plan`] | [`plan::SegmentPlan`]: which bytes, in which order; bytes that [`reuse::reusable`] finds in the store are left out |
+//! | 7 | fetch and merge | `anc/src/flush.rs` | `fetch_segment` | raw bytes of a segment, within the memory budget; [`merge::merge`] interleaves them if the scheme asks for it |
+//! | 8 | look back | `anc/src/looking_back.rs` | `read` | the same segment of an older checkpoint ([`bases::Bases`]), if the profile uses one and the class gains from it |
+//! | 9 | compress | `anc/src/compress.rs` | [`compress`] | [`container::StoredSegment`], made by [`codec::encode_chosen`], then decoded and compared |
 //! | 10 | write | `src/container/writer.rs` | [`container::ContainerWriter::append`], [`finish`] | [`container::UnsealedContainer`]: synced, under a temporary name |
-//! | 11 | seal | `src/container/writer.rs` | [`seal`] | [`container::SealedContainer`]: under its final name; meanwhile [`manifest::write`] syncs its manifest under a temporary one |
-//! | 12 | commit | `src/manifest.rs` | [`manifest::commit`] | [`manifest::Manifest`]: from here on a restart sees the group |
+//! | 11 | seal | `src/container/writer.rs` | [`seal`] | [`container::SealedContainer`]: under its final name; at the same time [`manifest::write`] syncs the manifest under a temporary name |
+//! | 12 | commit | `src/manifest.rs` | [`manifest::commit`] | [`manifest::Manifest`]: from now on a restart sees the group |
 //!
-//! Before row 5, `anc/src/hub.rs` asks the store which incarnation of the job may commit (`admit` in
-//! `anc/src/incarnation.rs`), and before row 12 once more. A rank whose files are older than that incarnation is awaited anew.
+//! Before row 5 and again before row 12, `anc/src/hub.rs` asks the store which incarnation of the job may commit
+//! (`admit` in `anc/src/incarnation.rs`). If a rank's files are older than that incarnation, the aggregator waits for
+//! new ones.
 //!
-//! A variable's bytes come from whoever implements `anc/src/source.rs`: `RemoteSource` (`anc/src/fetch.rs`) asks the
-//! agents, which read the file again and compare; `LocalSource` (`cli/src/local.rs`) reads it here. What arrives is compared with
-//! the digest of row 2 before it is written, so a file that changed meanwhile spoils this checkpoint only, openly; only
-//! bytes that are still in the very memory that was hashed are not hashed again (`is_checked`), and of those files the
-//! digests that no container holds are not made at all.
+//! A variable's bytes come from an implementor of the trait in `anc/src/source.rs`: `RemoteSource`
+//! (`anc/src/fetch.rs`) asks the agents, which read the file again and compare it; `LocalSource` (`cli/src/local.rs`)
+//! reads the file in this process. The aggregator compares the bytes with the digest of row 2 before it writes them.
+//! A file that changed in between therefore makes this checkpoint fail with an error and harms no other checkpoint.
+//! Bytes that are still in the same memory that was hashed in row 2 are not hashed again (`is_checked`). For such
+//! files, digests that no container stores are not computed at all.
 //!
-//! # Restart: the same upwards
+//! # Restart: the same path in the opposite direction
 //!
-//! `cli/src/prepare.rs` is this table: `prepare` is rows 2 to 7, and row 8 is `publish`. `cli/src/restart.rs` chooses, and
-//! goes on to an older checkpoint, openly, where one of them fails because of the checkpoint.
+//! `cli/src/prepare.rs` is this table: `prepare` is rows 2 to 7, and `publish` is row 8. `cli/src/restart.rs` chooses
+//! the checkpoint. If a checkpoint cannot be restored because it is damaged, `cli/src/restart.rs` reports this and
+//! tries the next older one.
 //!
 //! | # | step | where | function | gives |
 //! |---|---|---|---|---|
-//! | 1 | choose | `src/manifest.rs` | [`manifest::list`] | [`manifest::CheckpointState`], newest first; only complete ones count. `src/looking.rs` looks at each |
-//! | 1b | decide | `cli/src/decide.rs` | `role`, `decide` | [`incarnation::Incarnation`]: the first node of a start decides, the others follow |
-//! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the container's index, and those of older containers that it refers to |
+//! | 1 | choose | `src/manifest.rs` | [`manifest::list`] | [`manifest::CheckpointState`], newest first; only complete ones count. `src/looking.rs` examines each of them |
+//! | 1b | decide | `cli/src/decide.rs` | `role`, `decide` | [`incarnation::Incarnation`]: the first node of a start decides, the other nodes follow |
+//! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the container's index, and the indexes of older containers that it refers to |
 //! | 3 | read | `src/container/reader.rs` | [`container::ContainerReader::read_segment`] | [`container::StoredSegment`], its checksum compared |
-//! | 4 | decompress | `src/codec/mod.rs` | [`codec::Chain::decode`] | raw bytes of a segment; of the older one that it was coded with first, if it was |
+//! | 4 | decompress | `src/codec/mod.rs` | [`codec::Chain::decode`] | raw bytes of a segment; if it was coded against an older segment, that one is decoded first |
 //! | 5 | split | `src/container/set.rs` | [`container::ContainerSet::run`] | one piece for each variable, as [`merge::split`] would |
-//! | 6 | hand on | `anc/src/restart.rs` | [`restore_files`], [`send_ranks`] | pieces to a file of this node, or as frames to another (`cli/src/remote.rs`) |
-//! | 7 | write, verify | `cnc/src/restart.rs` | [`FileRestorer::write`], [`verify`] | a file beside its final name whose digest equals that of row 2 above |
+//! | 6 | hand on | `anc/src/restart.rs` | [`restore_files`], [`send_ranks`] | pieces written to a file of this node, or sent as frames to another node (`cli/src/remote.rs`) |
+//! | 7 | write, verify | `cnc/src/restart.rs` | [`FileRestorer::write`], [`verify`] | a file under a temporary name in its final directory, with the digest of row 2 above |
 //! | 8 | publish | `cnc/src/restart/publish.rs` | [`publish_all`] | all files of the checkpoint under their final names, or none |
 //!
-//! # What holds
+//! # Invariants
 //!
 //! - **A checkpoint exists if and only if valid manifests in its directory cover all of its groups**
-//!   ([`manifest::CheckpointState::is_complete`]). There is no root file, no lock and no state elsewhere.
-//! - **Of the checkpoints of a job the newest is that of the newest incarnation, and within it the one that the application
-//!   wrote last** ([`manifest::Place`]). What was not whole when a newer incarnation began never becomes whole.
-//! - The order of a commit is the only one that types allow: only [`container::UnsealedContainer::seal`] makes a
-//!   [`container::SealedContainer`], and only that can be committed. A writer that is dropped leaves a temporary name that
-//!   no reader looks at. `tests/crash` stops a store after every operation in turn.
-//! - Checksums cover stored bytes, so damage is found before a decoder runs on it; digests cover raw bytes, so a
-//!   decoder's mistake is found after. Whatever is read is checked against a limit before memory is taken for it.
-//! - Any input, damage or crash ends in the right data, a typed error, or an older checkpoint chosen openly.
-//! - Every queue, buffer, wait and message has a bound, named where it is made.
+//!   ([`manifest::CheckpointState::is_complete`]). There is no root file and no lock, and no state is kept anywhere
+//!   else.
+//! - **The newest checkpoint of a job is the one with the newest incarnation and, within that incarnation, the one
+//!   that the application wrote last** ([`manifest::Place`]). A checkpoint that was incomplete when a newer
+//!   incarnation began never becomes complete.
+//! - The types allow only one order of a commit: only [`container::UnsealedContainer::seal`] makes a
+//!   [`container::SealedContainer`], and only a sealed container can be committed. A writer that is dropped leaves a
+//!   file under a temporary name, which no reader opens. `tests/crash` stops a store after every operation in turn.
+//! - Checksums cover stored bytes, so damage is found before a decoder runs. Digests cover raw bytes, so an error of
+//!   a decoder is found after it ran. Every length that is read is compared with a limit before memory is allocated
+//!   for it.
+//! - Every input, damage or crash has one of three results: the right data, a typed error, or an older checkpoint
+//!   whose choice is reported.
+//! - Every queue, buffer, wait and message has a limit, stated where it is created.
 //!
 //! # Deliberately absent
 //!
-//! - From `mcrengine`: tokio, tonic, HDF5. `make test` builds it alone, so that nothing slips in.
-//! - From `mcr-anc`: HDF5 and the application's files; it knows variables. From `mcr-cnc`: containers and the
-//!   store; it knows files and frames.
-//! - Outside [`store`]: making, renaming or syncing a file on the parallel file system. `.clippy.toml` refuses the calls.
-//! - Changing a committed file. It is only deleted, and only by [`prune::prune`], which keeps what others refer to; what stays of a
-//!   pruned checkpoint is replaced as a whole by something smaller ([`repack::repack`]).
-//! - Generated wire types beyond `anc/src/serve.rs`, `anc/src/hub.rs`, `anc/src/fetch.rs` and the agent's links. What they
-//!   carry becomes our own types, checked, in `proto/src/convert.rs`.
+//! - In `mcrengine`: tokio, tonic and HDF5. `make test` builds this crate alone, so that no such dependency comes in
+//!   unnoticed.
+//! - In `mcr-anc`: HDF5 and the application's files; this crate knows variables. In `mcr-cnc`: containers and the
+//!   store; this crate knows files and frames.
+//! - Outside [`store`]: creating, renaming or syncing a file on the parallel file system. `.clippy.toml` forbids the
+//!   calls.
+//! - Changes to a committed file. It is only deleted, and only by [`prune::prune`], which keeps the containers that
+//!   other checkpoints refer to. A container that remains of a pruned checkpoint is replaced as a whole by a smaller
+//!   one ([`repack::repack`]).
+//! - Generated wire types outside `anc/src/serve.rs`, `anc/src/hub.rs`, `anc/src/fetch.rs` and the agent's links.
+//!   `proto/src/convert.rs` checks them and converts them to our own types.
 //!
-//! The bytes on disk: [`container`] (its page is the format's description, complete enough to write a reader from).
+//! The bytes on disk are described on the page of [`container`], completely enough to write a reader from it.
 //!
 //! [`Watcher::spawn`]: ../mcr_cnc/watch/struct.Watcher.html#method.spawn
 //! [`capture`]: ../mcr_cnc/capture/fn.capture.html
@@ -136,7 +151,7 @@ pub mod watched;
 mod tests {
     use std::path::Path;
 
-    /// The cells of a line between backquotes.
+    /// The parts of a line that stand between backquotes.
     fn quoted(text: &str) -> impl Iterator<Item = &str> {
         text.split('`').skip(1).step_by(2)
     }

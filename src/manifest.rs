@@ -27,95 +27,99 @@ pub use state::{CheckpointState, Condition};
 
 /// The version of manifests that this build writes and reads.
 pub const MANIFEST_VERSION: u32 = 1;
-/// The most bytes of a manifest: room for a million files.
+/// Maximum length of a manifest. This is enough for a million files.
 pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
-/// A directory with a file of this name was pruned; what is left in it, kept checkpoints refer to.
+/// A checkpoint directory that holds a file of this name was pruned. The containers that are left in it are there
+/// only because kept checkpoints refer to them.
 pub(crate) const PRUNED: &str = "pruned";
-/// A directory with a file of this name is of a checkpoint that is not whole, whatever its manifests say; the text says why.
+/// A checkpoint directory that holds a file of this name is not whole, whatever its manifests say. The text of the
+/// file states the reason.
 pub(crate) const SPOILED: &str = "spoiled";
-/// The most bytes of that text.
+/// Maximum length of the text in a [`SPOILED`] file.
 const SPOILED_BYTES_MAX: u64 = 1024;
 const MANIFEST_SUFFIX: &str = ".manifest";
 
-/// What a committed group says about itself.
+/// The manifest of one committed group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest<Files = Vec<ManifestFile>> {
     /// The job.
     pub job: JobId,
     /// The checkpoint.
     pub checkpoint: CheckpointId,
-    /// Number of the incarnation of the job that saved it; 0 where the job had none. Manifests of two incarnations never make
-    /// one checkpoint.
+    /// Number of the incarnation of the job that saved the checkpoint, or 0 if the job had no incarnation. Manifests
+    /// of two incarnations never form one checkpoint.
     pub incarnation: u32,
-    /// Ranks of the job.
+    /// Number of ranks of the job.
     pub ranks: u32,
-    /// Groups of the checkpoint.
+    /// Number of groups of the checkpoint.
     pub groups: u32,
-    /// Ranks of each group but perhaps the last.
+    /// Number of ranks in each group. The last group may have fewer.
     pub group_size: u32,
-    /// Which group this is.
+    /// The number of this group.
     pub group: GroupId,
-    /// The first of its ranks.
+    /// The first rank of the group.
     pub first_rank: Rank,
-    /// How many ranks it has.
+    /// Number of ranks in the group.
     pub rank_count: u32,
-    /// How the variables were put together.
+    /// How the variables were merged.
     pub scheme: Scheme,
-    /// How codecs were chosen.
+    /// The compression profile by which codecs were chosen.
     pub profile: String,
-    /// When the application wrote the newest of the files, in milliseconds since 1970, by the clock of its node. Within an
-    /// incarnation the order of checkpoints.
+    /// When the application wrote the newest of the files, in milliseconds since 1970, by the clock of the
+    /// application's node. Within an incarnation, checkpoints are ordered by this time.
     pub written_unix_ms: i64,
-    /// Why it cannot be known that all files are of one step, if it cannot.
+    /// Why the files may not all be of the same step; `None` if there is no such doubt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
     /// When the commit began, in milliseconds since 1970, by the clock of the aggregator.
     pub created_unix_ms: u64,
-    /// From the first announced header to the commit, in milliseconds.
+    /// Time from the first announced header to the commit, in milliseconds.
     pub elapsed_ms: u64,
-    /// Bytes of the variables.
+    /// Raw bytes of the variables.
     pub raw_bytes: RawBytes,
-    /// Bytes of the container.
+    /// Length of the container.
     pub stored_bytes: StoredBytes,
-    /// The container, beside this manifest.
+    /// The container, which is in the same directory as this manifest.
     pub container: ManifestContainer,
     /// Containers of older checkpoints that hold bytes of this group.
     pub references: Vec<ContainerRef>,
-    /// What is known of each of them, in the same order.
+    /// What is known of each container in `references`, in the same order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub referred: Vec<Referred>,
-    /// In how many checkpoints in a row, this being the last, segments are coded with those of older ones.
+    /// Length of the chain of consecutive checkpoints, ending with this one, in which segments are coded against
+    /// segments of older checkpoints.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub in_a_row: u32,
-    /// What was chosen for its classes, and why; at most 64, of the largest.
+    /// Which codecs were chosen for the classes, and why. At most 64 entries, for the largest classes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<Decision>,
-    /// The files of the group; [`FileTotals`] where only their number and length are wanted.
+    /// The files of the group; [`FileTotals`] if only their number and total length are needed.
     pub files: Files,
 }
 
 /// What a manifest knows of an older container that it refers to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Referred {
-    /// Length of the container when it was committed; 0 where that is not known.
+    /// Length of the container when it was committed, or 0 if that is not known.
     pub bytes: u64,
-    /// How many checkpoints in a row refer to it, this being the last.
+    /// How many consecutive checkpoints refer to the container, including this one.
     pub dependents: u32,
 }
 
 /// An older container that the next checkpoint may refer to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownContainer {
-    /// Which one.
+    /// The container.
     pub container: ContainerRef,
-    /// Its length when it was committed; 0 where that is not known.
+    /// Length of the container when it was committed, or 0 if that is not known.
     pub bytes: u64,
-    /// How many checkpoints in a row refer to it already.
+    /// How many consecutive checkpoints refer to the container already.
     pub dependents: u32,
 }
 
 impl Manifest {
-    /// The containers that the next checkpoint of the group may refer to: this one's own, then those that it refers to.
+    /// The containers that the next checkpoint of the group may refer to: the container of this manifest first, then
+    /// the containers that this manifest refers to.
     pub fn known_containers(&self) -> Vec<KnownContainer> {
         let own = ContainerRef {
             checkpoint: self.checkpoint.clone(),
@@ -131,81 +135,86 @@ impl Manifest {
         [own].into_iter().chain(older).collect()
     }
 
-    /// Bytes of the group's files together.
+    /// Total length of the group's files, in bytes.
     pub fn file_bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| file.bytes.saturating_add(sum))
     }
 }
 
-/// The container of a manifest.
+/// What a manifest says about its container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestContainer {
-    /// Its name, beside the manifest.
+    /// File name of the container, which is in the same directory as the manifest.
     pub name: String,
-    /// Its length.
+    /// Length of the container, in bytes.
     pub bytes: u64,
-    /// BLAKE3 of its frame: all but the stored bytes of the segments, whose checksums the frame has.
+    /// BLAKE3 of the container's frame. The frame is everything except the stored bytes of the segments; it holds the
+    /// checksums of those bytes.
     #[serde(with = "hex")]
     pub digest: Digest,
-    /// BLAKE3 of its stored index.
+    /// BLAKE3 of the container's index as it is stored.
     #[serde(with = "hex")]
     pub index_digest: Digest,
 }
 
-/// A file of a manifest.
+/// What a manifest says about one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestFile {
-    /// Below the watched directory. In the text, a byte that is not UTF-8 is `\xNN`, and a backslash is doubled.
+    /// Path of the file below the watched directory. In the text of the manifest, a byte that is not UTF-8 is written
+    /// as `\xNN`, and a backslash is doubled.
     #[serde(with = "escaped")]
     pub path: FilePath,
-    /// The rank that wrote it.
+    /// The rank that wrote the file.
     pub rank: Rank,
-    /// Its length.
+    /// Length of the file, in bytes.
     pub bytes: u64,
-    /// What it is; left out for a regular file.
+    /// Kind of the file; absent from the text for a regular file.
     #[serde(default, skip_serializing_if = "FileKind::is_regular")]
     pub kind: FileKind,
-    /// When it was last modified, in nanoseconds since 1970.
+    /// When the file was last modified, in nanoseconds since 1970.
     pub modified_ns: i64,
-    /// BLAKE3 of it.
+    /// BLAKE3 of the file's bytes.
     #[serde(with = "hex")]
     pub digest: Digest,
 }
 
-/// Where a checkpoint stands in the order of the checkpoints of its job: the incarnation comes first, then the time at which
-/// the application wrote it. Among equals the name decides. The order of commits means nothing.
+/// The place of a checkpoint in the order of the job's checkpoints. The incarnation is compared first, then the time
+/// at which the application wrote the checkpoint. If both are equal, the checkpoint's name decides. The order of the
+/// commits does not matter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     /// Number of the incarnation.
     pub incarnation: u32,
-    /// The newest of its files, in milliseconds since 1970.
+    /// When the application wrote the newest of the files, in milliseconds since 1970.
     pub written_unix_ms: i64,
 }
 
-/// What a manifest says and the container does not know.
+/// The facts that a manifest holds and the container does not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestDraft {
-    /// Number of the incarnation, or 0.
+    /// Number of the incarnation, or 0 if the job has none.
     pub incarnation: u32,
     /// When the newest of the files was written, in milliseconds since 1970.
     pub written_unix_ms: i64,
-    /// Why it cannot be known that all files are of one step, if it cannot.
+    /// Why the files may not all be of the same step; `None` if there is no such doubt.
     pub doubt: Option<String>,
-    /// Ranks of the job.
+    /// Number of ranks of the job.
     pub ranks: u32,
-    /// Ranks of each group but perhaps the last.
+    /// Number of ranks in each group. The last group may have fewer.
     pub group_size: u32,
-    /// How codecs were chosen.
+    /// The compression profile by which codecs were chosen.
     pub profile: String,
-    /// Milliseconds since 1970.
+    /// When the commit began, in milliseconds since 1970.
     pub created_unix_ms: u64,
-    /// Milliseconds since the first header was announced.
+    /// Time since the first header was announced, in milliseconds.
     pub elapsed_ms: u64,
-    /// In how many checkpoints in a row, this being the last, segments are coded with those of older ones.
+    /// Length of the chain of consecutive checkpoints, ending with this one, in which segments are coded against
+    /// segments of older checkpoints.
     pub in_a_row: u32,
-    /// What is known of the containers that it may refer to ([`Manifest::known_containers`] of the checkpoint before).
+    /// What is known of the containers that this checkpoint may refer to ([`Manifest::known_containers`] of the
+    /// previous checkpoint).
     pub known: Vec<KnownContainer>,
-    /// What was chosen for its classes, and why.
+    /// Which codecs were chosen for the classes, and why.
     pub decisions: Vec<Decision>,
 }
 
@@ -222,14 +231,14 @@ pub(crate) fn manifest_path(job: &JobId, checkpoint: &CheckpointId, group: Group
     checkpoint_dir(job, checkpoint).join(manifest_name(group))
 }
 
-/// A manifest that is durable under a temporary name. Dropped, it leaves nothing that a reader looks at.
+/// A manifest that is durable under a temporary name. If it is dropped, the file keeps no name that a reader opens.
 pub struct UncommittedManifest {
     manifest: Manifest,
     path: PathBuf,
     temp: Box<dyn TempFile>,
 }
 
-/// Writes the manifest of a container, which need not have its final name yet.
+/// Writes the manifest of a container under a temporary name. The container need not have its final name yet.
 pub fn write(
     store: &dyn Store,
     container: &ContainerSummary,
@@ -292,8 +301,8 @@ pub fn write(
     Ok(UncommittedManifest { manifest, path, temp })
 }
 
-/// Makes a sealed container part of its checkpoint. When the last group has done so, the checkpoint exists: before this
-/// returns no restart sees this group, afterwards every restart does.
+/// Makes a sealed container part of its checkpoint. The checkpoint exists once its last group is committed. Before
+/// this function returns, no restart sees this group; afterwards, every restart does.
 pub fn commit(
     store: &dyn Store,
     sealed: SealedContainer,
@@ -306,7 +315,8 @@ pub fn commit(
     if of != (summary.job(), summary.checkpoint(), summary.group(), summary.digest()) {
         return Err(StoreError::Contents { path, what: "it is not of the container that was sealed".into() });
     }
-    // A reference to what was pruned meanwhile must not become a promise.
+    // An older container may have been pruned since this checkpoint was planned. A manifest must not refer to bytes
+    // that are gone.
     for (n, reference) in (0u32..).zip(&manifest.references) {
         let older = container_path(job, &reference.checkpoint, reference.group);
         let bytes = store.stat(&older).map_err(ReadError::from_store)?.bytes;
@@ -314,16 +324,17 @@ pub fn commit(
             let older = ContainerReader::open(store, job, &reference.checkpoint, reference.group)?;
             if !older.holds_all(&summary.index, n) {
                 let (path, part) = (older.path().into(), "the table of what is kept");
-                let what = "prune took out of it what this checkpoint needs".into();
+                let what = "prune removed bytes that this checkpoint needs".into();
                 return Err(ReadError::Invalid { path, part, what }.into());
             }
         }
     }
-    // The container that stands there is ours by now. What stood there before was looked at before ours was begun.
+    // The container under the final name is ours by now. A container that stood there earlier was checked before ours
+    // was begun.
     check_no_manifest(store, job, checkpoint, manifest.group)?;
     store.rename(temp.path(), &path)?;
-    drop(held); // whoever looks now finds the manifest
-    // An index of many variables takes a while to be freed, and so does the disk.
+    drop(held); // from here on, another writer finds the manifest
+    // Freeing the index of many variables takes time, and so does syncing. Do both at the same time.
     std::thread::scope(|scope| {
         scope.spawn(|| drop(summary));
         store.sync_dir(&checkpoint_dir(job, checkpoint))
@@ -331,8 +342,8 @@ pub fn commit(
     Ok(manifest)
 }
 
-/// Whether the container of a manifest is there and the one that was meant, as far as can be told without reading its
-/// segments, which [`verify`](crate::verify::verify) does.
+/// Whether the container of a manifest exists and is the one that the manifest names. Its segments are not read;
+/// [`verify`](crate::verify::verify) reads them.
 pub fn has_container(store: &dyn Store, manifest: &Manifest) -> Result<bool, StoreError> {
     match ContainerReader::open(store, &manifest.job, &manifest.checkpoint, manifest.group) {
         Ok(found) => {
@@ -343,8 +354,9 @@ pub fn has_container(store: &dyn Store, manifest: &Manifest) -> Result<bool, Sto
     }
 }
 
-/// Whether a group may be written: no valid manifest of it is there beside its container, and no kept checkpoint needs
-/// that. Where a container stands, all checkpoints of the job are looked at.
+/// Checks that a group may be written. It may not if a valid manifest of the group exists together with its
+/// container, or if a kept checkpoint needs a container of that name. If a container of that name exists, all
+/// checkpoints of the job are examined.
 pub(crate) fn check_not_committed(
     store: &dyn Store,
     job: &JobId,
@@ -363,7 +375,7 @@ pub(crate) fn check_not_committed(
     }
 }
 
-/// Whether no valid manifest of a group is there beside its container.
+/// Checks that there is no valid manifest of a group whose container exists too.
 fn check_no_manifest(
     store: &dyn Store,
     job: &JobId,
@@ -377,7 +389,8 @@ fn check_no_manifest(
         Err(error @ (ReadError::TooNew { .. } | ReadError::Unsupported { .. } | ReadError::Io { .. })) => {
             Err(error.into())
         }
-        // Missing, or damaged, or its container is: nothing can be restored from it, and it may be replaced.
+        // The manifest or its container is missing or damaged. Nothing can be restored from the group, so it may be
+        // replaced.
         Ok(_) | Err(_) => Ok(()),
     }
 }
@@ -387,14 +400,14 @@ fn is_referred_to(states: &[CheckpointState], checkpoint: &CheckpointId, group: 
 }
 
 impl<F> Manifest<F> {
-    /// Where its checkpoint stands in the order, as far as this group tells.
+    /// The place of the checkpoint in the order of checkpoints, as this group's manifest gives it.
     pub fn place(&self) -> Place {
         Place { incarnation: self.incarnation, written_unix_ms: self.written_unix_ms }
     }
 }
 
 impl<F: Files> Manifest<F> {
-    /// Which rule is broken, if one is.
+    /// Checks the rules of a manifest. The error says which rule is broken.
     fn check(&self) -> Result<(), String> {
         let Some(grouping) = Grouping::new(self.ranks, self.group_size) else {
             return Err(format!("{} ranks in groups of {}", self.ranks, self.group_size));
@@ -421,7 +434,7 @@ impl<F: Files> Manifest<F> {
 }
 
 impl Manifest {
-    /// The whole text, with its last line.
+    /// The whole text, including the last line with its digest.
     fn to_text(&self) -> Result<String, String> {
         let json = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
         let mut text = format!("mcr-manifest {MANIFEST_VERSION}\n{json}\n");
@@ -430,7 +443,7 @@ impl Manifest {
         Ok(text)
     }
 
-    /// Reads the text of a manifest. `path` is for messages.
+    /// Parses the text of a manifest. `path` appears in error messages only.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, ReadError> {
         Self::parse_text(text, path)
     }
@@ -459,7 +472,8 @@ impl<F: Files> Manifest<F> {
     }
 }
 
-/// The text before the last line, `blake3 ` and the digest of that text, if the digest agrees.
+/// Checks the last line of a text, which is `blake3 ` and the digest of all text before it. Returns the text before
+/// that line.
 pub(crate) fn checked_body<'a>(text: &'a [u8], path: &Path, what: &'static str) -> Result<&'a [u8], ReadError> {
     const LAST_LINE_LEN: usize = "blake3 \n".len() + 64;
     let (needed, found) = (LAST_LINE_LEN as u64, text.len() as u64);
@@ -468,7 +482,7 @@ pub(crate) fn checked_body<'a>(text: &'a [u8], path: &Path, what: &'static str) 
         return Err(cut);
     };
     let recorded = last.strip_prefix(b"blake3 ").and_then(|hex| hex.strip_suffix(b"\n"));
-    // One spelling: lower case, so that every flipped bit is noticed.
+    // Only lower-case hexadecimal digits are accepted, so that every flipped bit is noticed.
     let recorded = recorded.and_then(|hex| {
         let text = std::str::from_utf8(hex).ok()?;
         text.parse::<Digest>().ok().filter(|digest| digest.to_hex() == text)
@@ -481,7 +495,7 @@ pub(crate) fn checked_body<'a>(text: &'a [u8], path: &Path, what: &'static str) 
     }
 }
 
-/// Reads the manifest of one group, and checks that it is of that group.
+/// Reads the manifest of one group and checks that it belongs to that group.
 pub fn read_manifest(
     store: &dyn Store,
     job: &JobId,
@@ -517,7 +531,7 @@ fn read_as<F: Files>(
     Ok(manifest)
 }
 
-/// The manifests of a checkpoint, by group. Fails at the first that cannot be read.
+/// The manifests of a checkpoint, by group. Fails at the first manifest that cannot be read.
 pub fn manifests(store: &dyn Store, job: &JobId, checkpoint: &CheckpointId) -> Result<Vec<Manifest>, ReadError> {
     let first = read_manifest(store, job, checkpoint, GroupId(0))?;
     let groups = first.groups;
@@ -528,7 +542,7 @@ pub fn manifests(store: &dyn Store, job: &JobId, checkpoint: &CheckpointId) -> R
     Ok(all)
 }
 
-/// The jobs of a store, by name.
+/// The jobs of a store, sorted by name.
 pub fn jobs(store: &dyn Store) -> Result<Vec<JobId>, ReadError> {
     directories(store, Path::new(""))
 }
@@ -538,12 +552,12 @@ fn directories<T: std::str::FromStr>(store: &dyn Store, dir: &Path) -> Result<Ve
     Ok(entries.iter().filter(|e| e.is_dir && visible(&e.name)).filter_map(|e| e.name.parse().ok()).collect())
 }
 
-/// The checkpoints of a job, newest first, complete or not. A job that is not there has none.
+/// The checkpoints of a job, newest first, complete or not. The list is empty if the job does not exist.
 pub fn list(store: &dyn Store, job: &JobId) -> Result<Vec<CheckpointState>, ReadError> {
     list_remembering(store, job, &mut Remembered::nothing())
 }
 
-/// As [`list`]; the manifests of what is remembered are not read again.
+/// Does the same as [`list`], but does not read the manifests of remembered checkpoints again.
 pub fn list_remembering(
     store: &dyn Store,
     job: &JobId,
@@ -564,7 +578,7 @@ pub fn list_remembering(
     let by_name =
         |a: &CheckpointState, b: &CheckpointState| natural_cmp(a.id.as_str().as_bytes(), b.id.as_str().as_bytes());
     states.sort_by(|a, b| b.place.cmp(&a.place).then_with(|| by_name(b, a)));
-    // Of one whose manifests are all damaged only the name is left to say how old it is.
+    // If all manifests of a checkpoint are damaged, only its name tells how old it is.
     let is_placed = |s: &CheckpointState| s.place.is_some() || !(s.is_damaged || s.is_unreadable);
     let (mut placed, nameless): (Vec<_>, Vec<_>) = states.into_iter().partition(is_placed);
     for state in nameless {
@@ -574,8 +588,8 @@ pub fn list_remembering(
     Ok(placed)
 }
 
-/// The complete checkpoints of a job, newest first: what a restart tries, one after the other. Those that a newer
-/// incarnation set aside come last.
+/// The complete checkpoints of a job, newest first, in the order in which a restart tries them. Checkpoints that a
+/// newer incarnation set aside come last.
 pub fn newest_restorable(
     store: &dyn Store,
     job: &JobId,
@@ -585,8 +599,8 @@ pub fn newest_restorable(
     Ok(line.into_iter().chain(aside))
 }
 
-/// Marks a checkpoint as not whole, whatever its manifests say: it has files that were not taken. Durable, and marking twice
-/// is marking once.
+/// Marks a checkpoint as not whole, whatever its manifests say, because some of its files were not saved. The mark is
+/// durable. Marking a checkpoint twice has the same effect as marking it once.
 pub fn spoil(store: &dyn Store, job: &JobId, id: &CheckpointId, why: &str) -> Result<(), StoreError> {
     let dir = checkpoint_dir(job, id);
     create_dirs(store, &dir)?;
@@ -599,7 +613,7 @@ pub fn spoil(store: &dyn Store, job: &JobId, id: &CheckpointId, why: &str) -> Re
     store.sync_dir(&dir)
 }
 
-/// What the mark of a checkpoint that is not whole says.
+/// The reason that the mark of [`spoil`] gives.
 pub(crate) fn spoiled(store: &dyn Store, dir: &Path) -> String {
     let read = || {
         let file = store.open(&dir.join(SPOILED)).ok()?;
@@ -610,13 +624,13 @@ pub(crate) fn spoiled(store: &dyn Store, dir: &Path) -> String {
     read().unwrap_or_else(|| "it has files that were not taken".into())
 }
 
-/// Whether a manifest is still in the store, as far as its name tells: one that was read never changes.
+/// Whether a manifest is still in the store. Only its name is looked for, because a manifest never changes.
 pub fn is_there(store: &dyn Store, manifest: &Manifest) -> bool {
     store.open(&manifest_path(&manifest.job, &manifest.checkpoint, manifest.group)).is_ok()
 }
 
-/// The manifest of a group that the application wrote last, but for one checkpoint if one is named. Reads one manifest of
-/// each checkpoint.
+/// The manifest of the checkpoint of a group that the application wrote last. The checkpoint `except` is left out.
+/// Reads one manifest of each checkpoint.
 pub fn newest_of_group(
     store: &dyn Store,
     job: &JobId,
@@ -628,7 +642,7 @@ pub fn newest_of_group(
         other => other?,
     };
     ids.retain(|id| Some(id) != except);
-    // What cannot be read is no reason to fail.
+    // A manifest that cannot be read is skipped; it is not an error.
     let place = |id: &CheckpointId| Ok(read_head(store, job, id, group).ok().map(|head| (head.place(), id.clone())));
     let mut places: Vec<(Place, CheckpointId)> =
         crate::looking::side_by_side(&ids, place)?.into_iter().flatten().collect();
@@ -637,7 +651,7 @@ pub fn newest_of_group(
     };
     while let Some((newest, _)) = places.iter().enumerate().max_by(|(_, a), (_, b)| order(a, b)) {
         let (_, id) = places.swap_remove(newest);
-        // Removed meanwhile: the one before is the newest.
+        // If this manifest was removed since, the next older one is the newest.
         if let Ok(manifest) = read_manifest(store, job, &id, group) {
             return Ok(Some(manifest));
         }
@@ -645,7 +659,8 @@ pub fn newest_of_group(
     Ok(None)
 }
 
-/// The first of `DD0007`, `DD0007~2`, ... under which no group is committed and nothing that is still needed stands.
+/// The first of the names `DD0007`, `DD0007~2`, ... that is free: no group is committed under it, and no checkpoint
+/// refers to a container under it.
 pub fn free_generation(store: &dyn Store, job: &JobId, label: &CheckpointId) -> Result<CheckpointId, ReadError> {
     let states = list(store, job)?;
     let taken = |id: &CheckpointId| {
@@ -654,7 +669,7 @@ pub fn free_generation(store: &dyn Store, job: &JobId, label: &CheckpointId) -> 
     };
     let mut id = label.clone();
     while taken(&id) {
-        // Each turn finds another checkpoint that there is, so this ends; the name may get too long before.
+        // Each iteration finds another existing checkpoint, so the loop ends. It fails if the name becomes too long.
         id = id.with_generation(id.generation().saturating_add(1)).map_err(|error| ReadError::Invalid {
             path: store.root().join(checkpoint_dir(job, &id)),
             part: "the checkpoint's name",
@@ -664,7 +679,7 @@ pub fn free_generation(store: &dyn Store, job: &JobId, label: &CheckpointId) -> 
     Ok(id)
 }
 
-/// One checkpoint as its directory shows it, with the containers that it refers to.
+/// The state of one checkpoint as its directory shows it, including the containers that it refers to.
 pub fn state(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<CheckpointState, ReadError> {
     let mut state = crate::looking::look_at(store, job, id)?;
     if let Some(place) = state.place {
@@ -685,14 +700,15 @@ pub(crate) fn read_head(
     read_as(store, job, checkpoint, group)
 }
 
-/// The group of a manifest's name, if it is the name that we write.
+/// The group that a manifest's name states, if the name is spelled as this build spells it.
 pub(crate) fn group_of_manifest(name: &str) -> Option<GroupId> {
     let number = name.strip_prefix("group-")?.strip_suffix(MANIFEST_SUFFIX)?;
     let group = GroupId(number.parse().ok()?);
     (manifest_name(group) == name).then_some(group)
 }
 
-/// "groups 0, 3-7 of 12 are not committed". `there` is sorted.
+/// Describes the missing groups, for example "groups 0, 3-7 of 12 are not committed". `there` holds the committed
+/// groups and is sorted.
 pub(crate) fn missing_groups(there: &[u32], groups: u32) -> Option<String> {
     if there.is_empty() {
         return Some("no group is committed".into());
@@ -712,7 +728,7 @@ pub(crate) fn missing_groups(there: &[u32], groups: u32) -> Option<String> {
     (!runs.is_empty()).then(|| format!("groups {runs} of {groups} are not committed"))
 }
 
-/// A digest as hexadecimal text.
+/// Converts a digest to and from hexadecimal text.
 mod hex {
     use crate::ids::Digest;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -725,7 +741,7 @@ mod hex {
     }
 }
 
-/// A path as text that gives the same bytes back, whatever they are.
+/// Converts a path to text, and the text back to the same bytes. The bytes need not be UTF-8.
 mod escaped {
     use crate::ids::FilePath;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -795,7 +811,7 @@ impl<'a> Deserialize<'a> for ContainerRef {
     }
 }
 
-/// A reference as a manifest spells it.
+/// A reference to an older container, with the field names of the manifest's text.
 #[derive(Serialize, Deserialize)]
 struct Reference {
     checkpoint: CheckpointId,

@@ -1,11 +1,11 @@
-//! Columns of numbers: what the index is made of. FORMAT.md, "Index", says what each column holds.
+//! Columns of numbers, of which the index consists. "Index" in FORMAT.md says what each column holds.
 
-/// A column being written.
+/// A column that is being written.
 #[derive(Default)]
 pub(crate) struct Column(pub(crate) Vec<u8>);
 
 impl Column {
-    /// A number, 7 bits a byte, lowest first.
+    /// Appends a number: 7 bits in each byte, the lowest bits first.
     pub(crate) fn number(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
@@ -14,24 +14,25 @@ impl Column {
         self.0.push(value as u8);
     }
 
-    /// The difference of two numbers modulo 2^64, small in either direction.
+    /// Appends the difference of two numbers modulo 2^64. A small positive or negative difference takes few bytes.
     pub(crate) fn delta(&mut self, value: u64, from: u64) {
         let delta = value.wrapping_sub(from) as i64;
         self.number(((delta << 1) ^ (delta >> 63)) as u64);
     }
 
-    /// Bytes without their count.
+    /// Appends bytes without their count.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Bytes after their count.
+    /// Appends the count of the bytes, then the bytes.
     pub(crate) fn text(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.bytes(bytes);
     }
 
-    /// How many first bytes are those of `before`, and how many follow; the rest goes to `suffixes`.
+    /// Appends the length of the prefix shared with `before` and the number of bytes after it. The bytes themselves
+    /// go to `suffixes`.
     pub(crate) fn front_coded(&mut self, bytes: &[u8], before: &[u8], suffixes: &mut Column) {
         let shared = bytes.iter().zip(before).take_while(|(a, b)| a == b).count();
         self.number(shared as u64);
@@ -40,18 +41,19 @@ impl Column {
     }
 }
 
-/// A column being read. Nothing is allocated for more items than it has bytes left.
+/// A column that is being read. A count is refused if the remaining bytes cannot hold that many items, so no memory
+/// is allocated for it.
 pub(crate) struct Cursor<'a> {
     name: &'static str,
     left: &'a [u8],
 }
 
-/// What is wrong with an index: which column, and what.
+/// An error in an index: the column and the broken rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct IndexFault {
     pub(crate) column: &'static str,
     pub(crate) what: &'static str,
-    /// Whether a later build may read it.
+    /// Whether a later build may be able to read the index.
     pub(crate) unknown: bool,
 }
 
@@ -98,7 +100,7 @@ impl<'a> Cursor<'a> {
         u32::try_from(self.number()?).or_else(|_| self.bad("a number has more than 32 bits"))
     }
 
-    /// An index below `limit`.
+    /// Reads an index, which must be below `limit`.
     pub(crate) fn index(&mut self, limit: usize) -> Parsed<usize> {
         match usize::try_from(self.number()?) {
             Ok(i) if i < limit => Ok(i),
@@ -106,13 +108,13 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// How many items follow, each of at least `least` bytes in this column.
+    /// Reads the number of items that follow. Each item takes at least `least` bytes of this column.
     pub(crate) fn count(&mut self, least: usize) -> Parsed<usize> {
         let count = self.number()?;
         self.fits(count, least)
     }
 
-    /// `count`, if that many items of at least `least` bytes may be left.
+    /// Checks that `count` items of at least `least` bytes can still be in this column.
     pub(crate) fn fits(&self, count: u64, least: usize) -> Parsed<usize> {
         match usize::try_from(count) {
             Ok(count) if count <= self.left.len() / least => Ok(count),
@@ -153,7 +155,7 @@ impl<'a> Cursor<'a> {
                 before.extend_from_slice(suffixes.bytes(more)?);
                 Ok(())
             }
-            _ => self.bad("a name shares more than there is, or is too long"),
+            _ => self.bad("a name shares more bytes than the name before has, or is too long"),
         }
     }
 
@@ -161,7 +163,7 @@ impl<'a> Cursor<'a> {
         self.left
     }
 
-    /// Nothing may be left.
+    /// Checks that the column has no bytes left.
     pub(crate) fn end(&self) -> Parsed<()> {
         if self.left.is_empty() { Ok(()) } else { self.bad("it has more than its items") }
     }

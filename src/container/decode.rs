@@ -1,4 +1,4 @@
-//! From the bytes of an index to what they say, with every rule checked that does not need another file.
+//! Decodes the bytes of an index and checks every rule that needs no other file.
 
 use super::columns::{Cursor, IndexFault, Parsed};
 use super::encode::{COLUMNS, OfChecked, flag, gaps_beside, shape_bytes};
@@ -15,10 +15,10 @@ use crate::units::{RawBytes, StoredBytes};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-/// The longest name of a class or a variable, in bytes.
+/// Maximum length of the name of a class or a variable, in bytes.
 const NAME_MAX: usize = 1 << 16;
 
-/// Reads an index.
+/// Decodes an index.
 pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
     let mut c = split(bytes)?;
     let [
@@ -61,7 +61,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
 
     let scheme = scheme(head)?;
     let block_bytes = head.small()?;
-    // Each item of a table takes at least one byte of its first column.
+    // Each item of a table takes at least one byte of the table's first column.
     let reference_count = head.number()?;
     let reference_count = references.fits(reference_count, 66)?;
     let type_count = head.number()?;
@@ -114,7 +114,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
         let mode = u32::try_from(mode).or_else(|_| modes.bad("a mode has more than 32 bits"))?;
         let modified_ns = times.delta(was.map_or(0, |l| l.modified_ns as u64))? as i64;
         let kind = file_kinds.number()?;
-        let kind = FileKind::from_number(kind).map_or_else(|| file_kinds.bad("there is no such kind"), Ok)?;
+        let kind = FileKind::from_number(kind).map_or_else(|| file_kinds.bad("a file kind is not known"), Ok)?;
         let file_digest = Digest(file_digests.array()?);
         let count = counts.number()?;
         let count = flags.fits(count, 1)?;
@@ -136,7 +136,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
                 Some(class) if has(flag::KIND_OF_CLASS) => {
                     (class_table[class].role, class_table[class].element.clone())
                 }
-                None if has(flag::KIND_OF_CLASS) => return flags.bad("the kind is that of no class"),
+                None if has(flag::KIND_OF_CLASS) => {
+                    return flags.bad("a variable without a class takes its kind from one");
+                }
                 _ => (role(kinds)?, type_table[kinds.index(type_count)?].clone()),
             };
             paths.front_coded(&mut name, names, NAME_MAX)?;
@@ -152,7 +154,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
             };
             let extents: Box<[Extent]> = if has(flag::GAPS) {
                 if has(flag::ONE_EXTENT) || has(flag::FILTERED) || gaps.replace(v).is_some() {
-                    return flags.bad("the gaps are taken twice, or filtered");
+                    return flags.bad("the gaps belong to two variables, or have another extent or filters");
                 }
                 [].into()
             } else if has(flag::ONE_EXTENT) {
@@ -205,7 +207,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
         files.push(file);
     }
     if FileHeader::stray_link(&files).is_some() {
-        return file_kinds.bad("a file is the second name of none, or of another one");
+        return file_kinds.bad("a hard link does not refer to an earlier regular file");
     }
     if placements.len() != variable_count {
         return counts.bad("the files do not have that many variables");
@@ -216,7 +218,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
         for (variable, placement) in file.variables.iter().zip(&placements[variables[0]..variables[1]]) {
             let must = variable.raw_bytes.0 >= DIGEST_BYTES_MIN && !matches!(placement, Placement::SameAs(_));
             if must && variable.digest == NO_DIGEST {
-                return digests.bad("a variable of 4096 bytes or more has none");
+                return digests.bad("a variable of 4096 bytes or more has no digest");
             }
         }
     }
@@ -253,13 +255,13 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
             [only]
                 if only.kind == ON_OLDER && chain.needs_older() && only.base().is_some_and(|base| is_there(&base)) => {}
             [only] if only.kind == ON_OLDER => {
-                return dependencies.bad("an older segment is not named as it must be, or not needed");
+                return dependencies.bad("the name of an older segment is not valid, or the chain needs none");
             }
             _ if needs.iter().any(|need| need.kind == ON_OLDER) => {
-                return dependencies.bad("an older segment is named beside something else");
+                return dependencies.bad("a segment needs an older segment and something else");
             }
             _ if chain.needs_older() && needs.is_empty() => {
-                return dependencies.bad("an older segment is needed and not named");
+                return dependencies.bad("the chain needs an older segment and none is named");
             }
             _ => {}
         }
@@ -300,7 +302,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
     })
 }
 
-/// Cuts the index into its columns. Columns after the last that we know were added later, and may be ignored.
+/// Cuts the index into its columns. Columns after the last known one were added by a later build and may be ignored.
 fn split(bytes: &[u8]) -> Parsed<[Cursor<'_>; COLUMNS.len()]> {
     let mut head = Cursor::new("columns", bytes);
     let count = head.count(1)?;
@@ -321,7 +323,7 @@ fn split(bytes: &[u8]) -> Parsed<[Cursor<'_>; COLUMNS.len()]> {
     Ok(columns)
 }
 
-/// `count` was compared with the bytes that are left, or is small.
+/// Reads `count` items. The caller has compared `count` with the bytes that are left, or it is small.
 fn items<T>(count: usize, mut item: impl FnMut() -> Parsed<T>) -> Parsed<Vec<T>> {
     let mut items = Vec::with_capacity(count);
     for _ in 0..count {
@@ -330,8 +332,8 @@ fn items<T>(count: usize, mut item: impl FnMut() -> Parsed<T>) -> Parsed<Vec<T>>
     Ok(items)
 }
 
-/// Variables that are the same as another must have a target of that length, which is not itself the same as a third;
-/// they get its digest.
+/// Gives each variable that equals another variable the digest of that variable. The other variable must have the
+/// same length and must not equal a third one.
 fn resolve_same(
     files: &mut [FileHeader],
     placements: &[Placement],
@@ -341,15 +343,17 @@ fn resolve_same(
     for f in 0..files.len() {
         for v in 0..files[f].variables.len() {
             let Placement::SameAs(target) = placements[first[f] + v] else { continue };
-            let Some(of) = target.of_checked(files) else { return column.bad("it is the same as no variable") };
+            let Some(of) = target.of_checked(files) else {
+                return column.bad("a variable equals one that does not exist");
+            };
             let at = first[target.file as usize] + target.variable as usize;
             if matches!(placements[at], Placement::SameAs(_)) {
-                return column.bad("it is the same as one that is the same as a third");
+                return column.bad("a variable equals one that itself equals a third");
             }
             let (raw_bytes, digest) = (of.raw_bytes, of.digest);
             let variable = &mut files[f].variables[v];
             if variable.raw_bytes != raw_bytes {
-                return column.bad("it is the same as one of another length");
+                return column.bad("a variable equals one of another length");
             }
             variable.digest = digest;
         }
@@ -357,7 +361,7 @@ fn resolve_same(
     Ok(())
 }
 
-/// The pieces by variable, keeping their order, which is by offset.
+/// Sorts the pieces by variable. Pieces of one variable keep their order, which is by offset.
 fn sort_pieces(pieces: &[Piece], first: &[usize], variables: usize) -> (Vec<u32>, Vec<u32>) {
     let flat = |piece: &Piece| first[piece.variable.file as usize] + piece.variable.variable as usize;
     let mut start = vec![0u32; variables + 1];
@@ -420,14 +424,14 @@ fn element(column: &mut Cursor<'_>, may_nest: bool) -> Parsed<ElementType> {
     let order = |column: &mut Cursor<'_>| match column.byte()? {
         0 => Ok(ByteOrder::Little),
         1 => Ok(ByteOrder::Big),
-        _ => column.bad("a byte order is neither"),
+        _ => column.bad("a byte order is neither little-endian nor big-endian"),
     };
     let element = match column.byte()? {
         0 => ElementType::Bytes,
         1 => {
             let (width, signed) = (column.byte()?, column.byte()?);
             if signed > 1 {
-                return column.bad("a sign is neither");
+                return column.bad("an integer is neither signed nor unsigned");
             }
             ElementType::Int { width, signed: signed == 1, order: order(column)? }
         }
@@ -445,7 +449,7 @@ fn element(column: &mut Cursor<'_>, may_nest: bool) -> Parsed<ElementType> {
             })?;
             ElementType::Compound { width, members: members.into() }
         }
-        4 => return column.bad("a compound is in a compound"),
+        4 => return column.bad("a compound type contains a compound type"),
         _ => return column.unknown("an element type"),
     };
     if element.is_valid() { Ok(element) } else { column.bad("an element type is not valid") }
@@ -454,7 +458,7 @@ fn element(column: &mut Cursor<'_>, may_nest: bool) -> Parsed<ElementType> {
 fn filter_set(column: &mut Cursor<'_>) -> Parsed<Box<[Filter]>> {
     let count = column.count(1)?;
     if count == 0 || count > FILTERS_MAX {
-        return column.bad("there are no filters, or more than 8");
+        return column.bad("a list of filters is empty or has more than 8");
     }
     let filters: Vec<Filter> = items(count, || match column.byte()? {
         1 => Ok(Filter::Shuffle { width: column.small()? }),
@@ -471,7 +475,7 @@ fn shape(column: &mut Cursor<'_>, before: Option<&VariableHeader>) -> Parsed<Sha
         (n @ 1.., _) if n <= DIMENSIONS_MAX as u64 + 1 => {
             items(n as usize - 1, || column.number()).map(|dims| Shape(dims.into()))
         }
-        _ => column.bad("it has more than 32 dimensions, or those of no variable"),
+        _ => column.bad("a shape has more than 32 dimensions, or repeats one where there is none before"),
     }
 }
 
@@ -493,7 +497,7 @@ fn placement(column: &mut Cursor<'_>, references: usize, file: usize, variable: 
     let kind = column.index(references + 1)?;
     let (file, variable) = (column.delta(file as u64)?, column.delta(variable as u64)?);
     let (Ok(file), Ok(variable)) = (u32::try_from(file), u32::try_from(variable)) else {
-        return column.bad("a place has more than 32 bits");
+        return column.bad("a file or variable number has more than 32 bits");
     };
     let at = VariableRef { file, variable };
     match kind {
@@ -503,7 +507,7 @@ fn placement(column: &mut Cursor<'_>, references: usize, file: usize, variable: 
 }
 
 impl IndexFault {
-    /// As a sentence.
+    /// The fault as a sentence.
     pub(crate) fn sentence(&self) -> String {
         format!("column {}: {}", self.column, self.what)
     }

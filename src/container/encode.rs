@@ -1,4 +1,4 @@
-//! From the contents of a container to the bytes of its index.
+//! Encodes the contents of a container as the bytes of its index.
 
 use super::columns::Column;
 use super::index::*;
@@ -28,7 +28,7 @@ pub(super) mod flag {
 
 macro_rules! columns {
     ($($name:ident)*) => {
-        /// Every column of the index.
+        /// All columns of the index.
         #[derive(Default)]
         struct Columns { $($name: Column),* }
 
@@ -42,7 +42,7 @@ macro_rules! columns {
                 index.0
             }
         }
-        /// Their names, in order.
+        /// Names of the columns, in order.
         pub(super) const COLUMNS: [&str; [$(stringify!($name)),*].len()] = [$(stringify!($name)),*];
     };
 }
@@ -53,7 +53,7 @@ columns! {
     stored_lengths segment_classes segment_kinds layouts segment_chains dependencies pieces
 }
 
-/// What `decode` then reads back. Fails where the contents contradict themselves.
+/// Encodes the bytes that `decode` reads back. Fails if the contents contradict themselves.
 pub(super) fn encode(contents: &Contents, segments: &[Written]) -> Result<Vec<u8>, &'static str> {
     let mut c = Columns::default();
     let files = &contents.files;
@@ -70,11 +70,11 @@ pub(super) fn encode(contents: &Contents, segments: &[Written]) -> Result<Vec<u8
     let mut elsewhere: HashMap<VariableRef, &Source> = HashMap::with_capacity(contents.reused.len());
     for (at, source) in &contents.reused {
         if !exists(*at) || elsewhere.insert(*at, source).is_some() {
-            return Err("what is reused is no variable, or twice there");
+            return Err("a reused variable does not exist, or is listed twice");
         }
     }
 
-    // Class of each variable plus one; 0 for none.
+    // The class of each variable plus one; 0 if the variable has no class.
     let mut class_of = vec![0u32; first[files.len()]];
     for (i, class) in contents.classes.iter().enumerate() {
         for at in &class.members {
@@ -241,7 +241,7 @@ pub(super) fn encode(contents: &Contents, segments: &[Written]) -> Result<Vec<u8
     Ok(c.join())
 }
 
-/// Numbers for things that occur again and again, in the order of their first occurrence.
+/// Numbers values that occur repeatedly, in the order of their first occurrence.
 struct Interned<'a, T> {
     items: Vec<&'a T>,
     numbers: HashMap<&'a T, u64>,
@@ -262,7 +262,8 @@ impl<'a, T: Eq + Hash> Interned<'a, T> {
     }
 }
 
-/// A variable without filters whose extents are just what the file's other variables leave.
+/// Index of the skeleton, if it has no filters and its extents are exactly the gaps between the file's other
+/// variables.
 fn gaps_variable(file: &FileHeader) -> Option<usize> {
     let skeleton = file.variables.iter().position(|v| v.role == Role::Skeleton)?;
     let variable = &file.variables[skeleton];
@@ -271,7 +272,7 @@ fn gaps_variable(file: &FileHeader) -> Option<usize> {
     (variable.filters.is_empty() && gaps == variable.extents).then_some(skeleton)
 }
 
-/// The gaps that these variables leave in a file; `None` where they overlap or pass the end.
+/// The gaps that these variables leave in a file. `None` if the variables overlap or extend past the end of the file.
 pub(super) fn gaps_beside<'a>(
     others: impl Iterator<Item = &'a VariableHeader>,
     bytes: u64,
@@ -291,12 +292,13 @@ pub(super) fn gaps_beside<'a>(
     (end <= bytes).then(|| FileHeader::gaps(&runs, bytes))
 }
 
-/// Bytes that a shape takes; `None` above 2^64.
+/// Number of bytes of an array of this shape. `None` if it exceeds 64 bits.
 pub(super) fn shape_bytes(shape: &Shape, element: &ElementType) -> Option<u64> {
     shape.0.iter().try_fold(u64::from(element.width()), |product, &n| product.checked_mul(n))
 }
 
-/// 0: as the variable before in this file; otherwise one more than the number of dimensions, and each of them.
+/// Writes a shape: 0 if it equals the shape of the previous variable in this file, else the number of dimensions plus
+/// one, then each dimension.
 fn shape(column: &mut Column, shape: &Shape, before: Option<&Shape>) {
     if before == Some(shape) {
         return column.number(0);
@@ -305,8 +307,8 @@ fn shape(column: &mut Column, shape: &Shape, before: Option<&Shape>) {
     shape.0.iter().for_each(|&n| column.number(n));
 }
 
-/// The count, then for each its offset from the end of the one before, and its raw length from the one before; the
-/// stored length too where there are filters.
+/// Writes the number of extents. For each extent, writes its offset relative to the end of the previous extent, and
+/// its raw length relative to the previous raw length. With filters, writes the stored length too.
 fn extents(offsets: &mut Column, lengths: &mut Column, variable: &VariableHeader, end: &mut u64) {
     lengths.number(variable.extents.len() as u64);
     let (mut raw, mut stored) = (0, 0);
@@ -380,7 +382,7 @@ fn filter_set(column: &mut Column, filters: &[Filter]) {
     }
 }
 
-/// As [`VariableRef::of`], for a place that may not be there.
+/// Does the same as [`VariableRef::of`], but returns `None` if there is no such variable.
 pub(super) trait OfChecked {
     fn of_checked(self, files: &[FileHeader]) -> Option<&VariableHeader>;
 }

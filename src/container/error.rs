@@ -1,4 +1,4 @@
-//! What goes wrong while a container or manifest is read.
+//! Errors while a container or manifest is read.
 
 use crate::codec::CodecError;
 use crate::ids::Digest;
@@ -6,124 +6,125 @@ use crate::store::{Advice, StoreError, io_advice};
 use std::io;
 use std::path::PathBuf;
 
-/// Why something in the store could not be read. Says which file, which part of it, and what was found there.
+/// Why something in the store could not be read. The error names the file, the part of the file, and what was found
+/// there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// It is not there.
+    /// The file does not exist.
     #[error("{path}: not there", path = .path.display())]
     Missing {
         /// The container or manifest.
         path: PathBuf,
     },
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("{path}: reading {len} bytes at {offset}", path = .path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// First byte.
+        /// Offset of the first byte that was asked for.
         offset: u64,
         /// Bytes asked for; 0 for a directory.
         len: u64,
-        /// Why.
+        /// The error of the file system.
         source: io::Error,
     },
-    /// It ends too early.
+    /// The file ends too early.
     #[error("{path}: cut short: {what} needs {needed} bytes, there are {found}", path = .path.display())]
     Cut {
         /// The container or manifest.
         path: PathBuf,
-        /// Which part.
+        /// Which part of the file is cut.
         what: &'static str,
-        /// Bytes needed.
+        /// Bytes that the part needs.
         needed: u64,
-        /// Bytes there.
+        /// Bytes that are there.
         found: u64,
     },
-    /// It begins or ends with something else.
+    /// The file does not begin or end with the mark of the format.
     #[error("{path}: {what} at byte {at} does not have its mark", path = .path.display())]
     NotOurs {
         /// The container or manifest.
         path: PathBuf,
-        /// Which part.
+        /// Which part of the file.
         what: &'static str,
         /// Where the mark should be.
         at: u64,
     },
-    /// Written by a later release.
+    /// The file was written by a later release.
     #[error("{path}: format {found}, this build reads up to {newest}", path = .path.display())]
     TooNew {
         /// The container or manifest.
         path: PathBuf,
-        /// Its version.
+        /// Version of the file.
         found: u32,
-        /// The newest that this build reads.
+        /// The newest version that this build reads.
         newest: u32,
     },
-    /// Uses something that this build does not know.
+    /// The file uses something that this build does not know.
     #[error("{path}: {what}, which this build does not know", path = .path.display())]
     Unsupported {
         /// The container or manifest.
         path: PathBuf,
-        /// What.
+        /// What this build does not know.
         what: String,
     },
-    /// A checksum does not agree.
+    /// A checksum does not agree with the bytes.
     #[error("{path}: {part} at byte {at} is damaged (CRC {found:08x}, recorded {recorded:08x})", path = .path.display())]
     Damaged {
         /// The container.
         path: PathBuf,
-        /// Which part.
+        /// Which part of the container.
         part: String,
-        /// Where it begins.
+        /// Offset of the part.
         at: u64,
-        /// CRC-32C of what is there.
+        /// CRC-32C of the bytes that were read.
         found: u32,
-        /// CRC-32C of what was written.
+        /// CRC-32C that was recorded when the part was written.
         recorded: u32,
     },
-    /// A digest does not agree.
+    /// A digest does not agree with the bytes.
     #[error("{path}: {what} is damaged (BLAKE3 {found}, recorded {recorded})", path = .path.display())]
     Digest {
         /// The container or manifest.
         path: PathBuf,
-        /// Which part.
+        /// Which part of the file.
         what: String,
-        /// BLAKE3 of what is there.
+        /// BLAKE3 of the bytes that were read.
         found: Digest,
-        /// BLAKE3 of what was written.
+        /// BLAKE3 that was recorded when the part was written.
         recorded: Digest,
     },
-    /// Checksums agree, but what was written breaks a rule of the format.
+    /// The checksums agree, but the contents break a rule of the format.
     #[error("{path}: {part} is not valid: {what}", path = .path.display())]
     Invalid {
         /// The container or manifest.
         path: PathBuf,
-        /// Which part.
+        /// Which part of the file.
         part: &'static str,
         /// Which rule is broken.
         what: String,
     },
-    /// It is whole, but not what was asked for.
+    /// The file is undamaged, but it is not the one that was asked for.
     #[error("{path}: {what} is {found}, expected {expected}", path = .path.display())]
     Foreign {
         /// The container or manifest.
         path: PathBuf,
-        /// Which property.
+        /// Which property differs.
         what: &'static str,
-        /// What it should be.
+        /// The expected value.
         expected: String,
-        /// What it is.
+        /// The value that was found.
         found: String,
     },
-    /// The bytes of a segment are as written, and do not decode.
+    /// The stored bytes of a segment are undamaged but do not decode.
     #[error("{path}: segment {segment} does not decode", path = .path.display())]
     Codec {
         /// The container.
         path: PathBuf,
-        /// Which segment.
+        /// Number of the segment.
         segment: u32,
-        /// Why.
+        /// The error of the codec.
         source: CodecError,
     },
 }
@@ -146,7 +147,7 @@ impl ReadError {
         }
     }
 
-    /// An error of the store while reading, as this.
+    /// Converts an error of the store that occurred while reading.
     pub(crate) fn from_store(error: StoreError) -> Self {
         match error {
             StoreError::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => Self::Missing { path },

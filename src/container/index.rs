@@ -1,4 +1,4 @@
-//! What a container holds, and where: the part of it that is read first.
+//! The index of a container: what the container holds, and where. It is the first part that is read.
 
 use super::columns::{Column, Cursor, Parsed};
 use crate::classify::{VariableClass, VariableRef};
@@ -11,40 +11,42 @@ use crate::units::{RawBytes, StoredBytes};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Stands for the digest of a variable that has none in the index, because it is short.
+/// Stands in place of a digest for a short variable, which has none in the index.
 pub const NO_DIGEST: Digest = Digest([0; 32]);
-/// The most variables of one container.
+/// Maximum number of variables in one container.
 pub const VARIABLES_MAX: u64 = 1 << 23;
-/// The most pieces of one container.
+/// Maximum number of pieces in one container.
 pub const PIECES_MAX: u64 = 1 << 24;
-/// The most extents of one container.
+/// Maximum number of extents in one container.
 pub const EXTENTS_MAX: u64 = 1 << 25;
-/// The most older containers that one container refers to.
+/// Maximum number of older containers that one container may refer to.
 pub const REFERENCES_MAX: usize = 16;
 
-/// A container of an older checkpoint of the same job that holds bytes we did not store again.
+/// A reference to a container of an older checkpoint of the same job. It holds bytes that were not stored again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ContainerRef {
-    /// Its checkpoint.
+    /// The checkpoint of the older container.
     pub checkpoint: CheckpointId,
-    /// Its group.
+    /// The group of the older container.
     pub group: GroupId,
-    /// The digest that its manifest names.
+    /// The digest that the manifest of the older container names.
     pub digest: Digest,
-    /// BLAKE3 of its stored index, which is quick to compare and holds the digests of its files.
+    /// BLAKE3 of the stored index of the older container. The index is short to compare, and it holds the digests of
+    /// the files.
     pub index_digest: Digest,
 }
 
-/// Where the bytes of a variable are that is not stored itself.
+/// The origin of the bytes of a variable that is not stored in this container itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The bytes of another variable of the same group, which is itself stored, or external, but not the same as a third.
+    /// The bytes equal those of another variable of the same group. That variable is stored or external; it is never
+    /// a `SameAs` itself.
     SameAs(VariableRef),
-    /// The bytes of a variable that is stored in an older container.
+    /// The bytes equal those of a variable that is stored in an older container.
     External {
-        /// Which one.
+        /// The older container.
         container: Arc<ContainerRef>,
-        /// Where among its files; it has pieces there.
+        /// Position of the variable among the files of the older container. The variable has pieces there.
         at: VariableRef,
     },
 }
@@ -52,81 +54,81 @@ pub enum Source {
 /// Where the bytes of a variable are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// In pieces of this container's segments; in none if it has no bytes.
+    /// In pieces of this container's segments. A variable without bytes has no pieces.
     Pieces,
-    /// As those of another variable of this container, whose placement is one of the other two.
+    /// The bytes equal those of another variable of this container, whose placement is `Pieces` or `External`.
     SameAs(VariableRef),
     /// In an older container.
     External {
         /// Index in [`Index::references`].
         reference: u32,
-        /// Where among its files.
+        /// Position of the variable among the files of that container.
         at: VariableRef,
     },
 }
 
-/// The segment of an older container that a segment is coded with.
+/// The segment of an older container against which a segment is coded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BaseSegment {
-    /// In which container.
+    /// The older container.
     pub container: Arc<ContainerRef>,
-    /// Which of its segments; one that has no base itself.
+    /// Number of the segment in the older container. That segment has no base itself.
     pub segment: u32,
-    /// BLAKE3 of its raw bytes.
+    /// BLAKE3 of the raw bytes of that segment.
     pub digest: Digest,
 }
 
-/// The same, as an index names it.
+/// A [`BaseSegment`] in the form in which an index stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BaseRef {
     /// Index in [`Index::references`].
     pub reference: u32,
-    /// Which of its segments.
+    /// Number of the segment in that container.
     pub segment: u32,
-    /// BLAKE3 of its raw bytes.
+    /// BLAKE3 of the raw bytes of that segment.
     pub digest: Digest,
 }
 
-/// A dependency on a segment of a reference.
+/// The kind of a dependency on a segment of a referenced container.
 pub(super) const ON_OLDER: u32 = 2;
 
-/// What a segment is decoded with besides its own bytes. Of the kinds that FORMAT.md numbers, this build writes and
-/// reads [`BaseRef`]; it decodes no segment that has another.
+/// What a segment needs for decoding in addition to its own stored bytes. FORMAT.md numbers the kinds. This build
+/// writes and reads the kind [`BaseRef`]; it does not decode a segment that has a dependency of another kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dependency {
-    /// What sort of thing; FORMAT.md numbers them.
+    /// Kind of the dependency, as FORMAT.md numbers it.
     pub kind: u32,
-    /// Which one, as its kind spells it.
+    /// The object that is needed, in the encoding of its kind.
     pub of: Box<[u8]>,
 }
 
-/// A segment, as the index describes it.
+/// The description of one segment in the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentEntry {
-    /// Where its header begins.
+    /// Offset of the segment header.
     pub offset: u64,
-    /// Bytes that follow its header.
+    /// Number of bytes that follow the segment header.
     pub stored_bytes: StoredBytes,
-    /// The sum over its pieces.
+    /// Raw bytes of all pieces of the segment.
     pub raw_bytes: RawBytes,
-    /// Index in [`Index::classes`], or `None` for a pool of small variables.
+    /// Index in [`Index::classes`]. `None` for a segment that pools small variables.
     pub class: Option<u32>,
-    /// What its variables are.
+    /// Role of the variables in the segment.
     pub role: Role,
     /// Type of the elements.
     pub element: ElementType,
     /// How its pieces are merged.
     pub layout: Layout,
-    /// How it is coded.
+    /// The chain of codecs.
     pub chain: Chain,
-    /// Its pieces, in the order of merging, as a range of all pieces of the container.
+    /// The pieces of the segment in merge order, as a range of [`Index::all_pieces`].
     pub pieces: Range<usize>,
-    /// What else it is decoded with.
+    /// What the segment needs for decoding in addition to its own bytes.
     pub dependencies: Vec<Dependency>,
 }
 
 impl SegmentEntry {
-    /// The older segment that it is decoded with, if it is with one.
+    /// The older segment against which this segment is coded; `None` if there is none.
     pub fn base(&self) -> Option<BaseRef> {
         self.dependencies.first().and_then(Dependency::base)
     }
@@ -141,7 +143,7 @@ impl Dependency {
         Self { kind: ON_OLDER, of: of.0.into() }
     }
 
-    /// What it names, if it is of that kind and says what it must.
+    /// The base that the dependency names. `None` if the dependency is of another kind or its bytes are invalid.
     pub(super) fn base(&self) -> Option<BaseRef> {
         let read = |mut of: Cursor<'_>| -> Parsed<BaseRef> {
             let base = BaseRef { reference: of.small()?, segment: of.small()?, digest: Digest(of.array()?) };
@@ -161,22 +163,23 @@ pub struct Index {
     pub(super) segments: Vec<SegmentEntry>,
     pub(super) pieces: Vec<Piece>,
     pub(super) files: Vec<FileHeader>,
-    /// For each variable, files after each other.
+    /// Placement of each variable, in the order of the files.
     pub(super) placements: Vec<Placement>,
-    /// Number of variables before each file, and of all at the end.
+    /// Number of variables before each file; the last entry is the number of all variables.
     pub(super) first: Vec<usize>,
-    /// Indices of pieces by variable and offset, and where those of each variable begin.
+    /// Indices of pieces, sorted by variable and offset. `by_variable_start` says where the pieces of each variable
+    /// begin.
     pub(super) by_variable: Vec<u32>,
     pub(super) by_variable_start: Vec<u32>,
 }
 
 impl Index {
-    /// How the variables of the group were put together.
+    /// How the variables of the group were merged.
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
 
-    /// Bytes of each piece before the next piece's turn, in the block schemes.
+    /// In the block schemes: number of bytes taken from one piece before the next piece follows.
     pub fn block_bytes(&self) -> u32 {
         self.block_bytes
     }
@@ -196,12 +199,12 @@ impl Index {
         &self.segments
     }
 
-    /// The older containers that hold bytes of this one's variables.
+    /// The older containers that hold bytes of this container's variables.
     pub fn references(&self) -> &[Arc<ContainerRef>] {
         &self.references
     }
 
-    /// The pieces of a segment, in the order of merging. Empty for a segment that there is not.
+    /// The pieces of a segment in merge order. Empty if the segment does not exist.
     pub fn pieces(&self, segment: u32) -> &[Piece] {
         self.segments.get(segment as usize).map_or(&[], |s| &self.pieces[s.pieces.clone()])
     }
@@ -211,17 +214,18 @@ impl Index {
         &self.pieces
     }
 
-    /// The header of a variable, if there is one.
+    /// The header of a variable, if the variable exists.
     pub fn variable(&self, at: VariableRef) -> Option<&VariableHeader> {
         self.files.get(at.file as usize)?.variables.get(at.variable as usize)
     }
 
-    /// Where the bytes of a variable are, if there is such a variable.
+    /// Where the bytes of a variable are, if the variable exists.
     pub fn placement(&self, at: VariableRef) -> Option<Placement> {
         self.flat(at).map(|flat| self.placements[flat])
     }
 
-    /// The pieces of a variable by increasing offset: its segment, and the index among [`Index::all_pieces`].
+    /// The pieces of a variable, by increasing offset. Each item is the number of the segment and an index in
+    /// [`Index::all_pieces`].
     pub fn pieces_of(&self, at: VariableRef) -> impl Iterator<Item = (u32, usize)> + '_ {
         let range = match self.flat(at) {
             Some(flat) => self.by_variable_start[flat] as usize..self.by_variable_start[flat + 1] as usize,
@@ -238,17 +242,17 @@ impl Index {
             .flat_map(|(f, file)| file.variables.iter().enumerate().map(move |(v, header)| (reference(f, v), header)))
     }
 
-    /// The sum over all variables, stored here or not.
+    /// Raw bytes of all variables, whether they are stored in this container or not.
     pub fn raw_bytes(&self) -> RawBytes {
         self.variables().map(|(_, variable)| variable.raw_bytes).sum()
     }
 
-    /// Place of a variable when files follow each other.
+    /// Position of a variable among all variables of all files.
     pub(super) fn flat(&self, at: VariableRef) -> Option<usize> {
         self.variable(at).map(|_| self.first[at.file as usize] + at.variable as usize)
     }
 
-    /// Whether a segment has a base.
+    /// Whether any segment has a base.
     pub fn has_bases(&self) -> bool {
         self.segments.iter().any(|segment| !segment.dependencies.is_empty())
     }
@@ -258,12 +262,12 @@ impl Index {
     }
 }
 
-/// Both are below [`VARIABLES_MAX`], or stand for a place that has 32 bits.
+/// Makes a reference. Both numbers fit 32 bits: they are below [`VARIABLES_MAX`], or were read from a 32-bit field.
 pub(super) fn reference(file: usize, variable: usize) -> VariableRef {
     VariableRef { file: file as u32, variable: variable as u32 }
 }
 
-/// Number of variables before each file, and of all at the end.
+/// Number of variables before each file; the last entry is the number of all variables.
 pub(super) fn firsts(files: &[FileHeader]) -> Vec<usize> {
     let mut first = Vec::with_capacity(files.len() + 1);
     let mut sum = 0;
@@ -275,8 +279,9 @@ pub(super) fn firsts(files: &[FileHeader]) -> Vec<usize> {
     first
 }
 
-/// The variables that pieces are made of, in the order in which piece lists count them: class after class, then those
-/// without a class, each by file and place; without those that have no bytes or lie elsewhere.
+/// The variables that have pieces, in the order in which piece lists number them: the members of each class first,
+/// class by class, then the variables without a class, by file and position. Variables without bytes and variables
+/// stored elsewhere are left out.
 pub(super) fn piece_order(
     files: &[FileHeader],
     classes: &[VariableClass],

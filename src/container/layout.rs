@@ -1,22 +1,23 @@
-//! The fixed records of a container: file header, segment header, trailer. FORMAT.md has their tables.
+//! The records of fixed length in a container: file header, segment header, trailer. FORMAT.md has their tables.
 
 use crate::codec::{Chain, CodecError};
 
-/// The version of containers that this build writes, and the newest that it reads.
+/// The version of containers that this build writes, and the newest version that it reads.
 pub const VERSION: u16 = 1;
-/// Bytes of the file header.
+/// Length of the file header, in bytes.
 pub const FILE_HEADER_LEN: usize = 32;
-/// Bytes of a segment header.
+/// Length of a segment header, in bytes.
 pub const SEGMENT_HEADER_LEN: usize = 72;
-/// Bytes of the trailer.
+/// Length of the trailer, in bytes.
 pub const TRAILER_LEN: usize = 48;
-/// The most raw bytes of a segment.
+/// Maximum raw length of a segment, in bytes.
 pub const SEGMENT_RAW_MAX: u64 = 1 << 30;
-/// The most stored bytes of a segment: raw bytes that do not get smaller, and what codecs add.
+/// Maximum stored length of a segment, in bytes. It allows for incompressible raw bytes and for the bytes that codecs
+/// add.
 pub const SEGMENT_STORED_MAX: u64 = SEGMENT_RAW_MAX + (SEGMENT_RAW_MAX >> 4);
-/// The most bytes of an index, before its compression.
+/// Maximum length of an index before compression, in bytes.
 pub const INDEX_RAW_MAX: u64 = 1 << 30;
-/// Variables with fewer raw bytes have no digest in the index.
+/// Length from which a variable has a digest in the index. Variables with fewer raw bytes have none.
 pub const DIGEST_BYTES_MIN: u64 = 4096;
 
 const FILE_MAGIC: [u8; 8] = *b"\x89MCR\r\n\x1a\n";
@@ -55,13 +56,13 @@ const _: () = assert!(trailer_at::MAGIC + END_MAGIC.len() == TRAILER_LEN);
 /// What is wrong with a record.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// Not this record at all.
+    /// The bytes are not a record of this kind.
     Mark,
-    /// Its checksum does not agree.
+    /// The checksum does not agree with the bytes.
     Crc { found: u32, recorded: u32 },
-    /// A later version.
+    /// The record was written in a later version of the format.
     TooNew(u16),
-    /// Bits that must be understood and are not.
+    /// The record has flags that a reader must understand and this build does not know.
     Flags(u32),
     /// A field is out of its range.
     Invalid(&'static str),
@@ -100,7 +101,8 @@ pub(crate) fn file_header() -> [u8; FILE_HEADER_LEN] {
     record
 }
 
-/// The flag of a container of which only some segments are left. It must be understood.
+/// The flag of a container of which only some segments are left. A reader must refuse the container if it does not
+/// know this flag.
 const REPACKED: u16 = 1;
 
 /// The file header of a repacked container.
@@ -111,7 +113,7 @@ pub(crate) fn repacked_file_header() -> [u8; FILE_HEADER_LEN] {
     record
 }
 
-/// Whether this build reads what follows such a file header; and whether the container was repacked.
+/// Checks a file header. Returns whether the container was repacked.
 pub(crate) fn check_file_header(record: &[u8; FILE_HEADER_LEN]) -> Result<bool, Fault> {
     if record[..FILE_MAGIC.len()] != FILE_MAGIC {
         return Err(Fault::Mark);
@@ -126,7 +128,7 @@ pub(crate) fn check_file_header(record: &[u8; FILE_HEADER_LEN]) -> Result<bool, 
     }
 }
 
-/// What stands before the stored bytes of a segment.
+/// The record before the stored bytes of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) raw_len: u64,
@@ -136,7 +138,7 @@ pub(crate) struct SegmentHeader {
 }
 
 impl SegmentHeader {
-    /// `None` if the chain does not fit.
+    /// Returns `None` if the chain does not fit into the record.
     pub(crate) fn to_record(&self) -> Option<[u8; SEGMENT_HEADER_LEN]> {
         let mut record = [0; SEGMENT_HEADER_LEN];
         record[..SEGMENT_MAGIC.len()].copy_from_slice(&SEGMENT_MAGIC);
@@ -169,7 +171,7 @@ impl SegmentHeader {
     }
 }
 
-/// What stands at the end, and tells where the index is.
+/// The record at the end of a container, which says where the index is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Trailer {
     pub(crate) index_offset: u64,
@@ -192,7 +194,7 @@ impl Trailer {
         record
     }
 
-    /// `file_len` is the length of the whole container.
+    /// Parses and checks a trailer. `file_len` is the length of the whole container.
     pub(crate) fn from_record(record: &[u8; TRAILER_LEN], file_len: u64) -> Result<Self, Fault> {
         if record[trailer_at::MAGIC..] != END_MAGIC {
             return Err(Fault::Mark);

@@ -1,4 +1,4 @@
-//! Piece lists, written in few bytes because nearly all of them are regular. FORMAT.md, "Piece lists".
+//! Piece lists. Nearly all of them are regular, so they are written in few bytes. See "Piece lists" in FORMAT.md.
 
 use super::columns::{Column, Cursor, Parsed};
 use super::index::PIECES_MAX;
@@ -10,23 +10,24 @@ const EXPLICIT: u64 = 1;
 const CAP: u64 = 2;
 const LAST: u64 = 4;
 
-/// Bytes of each variable that no piece has taken yet, by its place in the piece order.
+/// Bytes of each variable that are not in a piece yet, indexed by position in the piece order.
 pub(super) struct Remaining(Vec<u64>);
 
 impl Remaining {
-    /// Everything, for variables of these many raw bytes.
+    /// Starts with all bytes of the variables; `raw_bytes` is their raw length.
     pub(super) fn new(raw_bytes: impl Iterator<Item = u64>) -> Self {
         Self(raw_bytes.collect())
     }
 
-    /// Whether every byte was taken.
+    /// Whether every byte is in a piece.
     pub(super) fn is_nothing(&self) -> bool {
         self.0.iter().all(|&n| n == 0)
     }
 }
 
-/// Writes the pieces of one segment. `ordinal` is the place of a variable in the piece order; `next` the place after
-/// the last piece of the segment before. Fails where a piece does not follow the one before it of its variable.
+/// Writes the pieces of one segment. `ordinal` gives the position of a variable in the piece order. `next` is the
+/// position after the last piece of the previous segment. Fails if a piece does not begin where the previous piece of
+/// the same variable ended.
 pub(super) fn write(
     column: &mut Column,
     pieces: &[Piece],
@@ -38,7 +39,7 @@ pub(super) fn write(
     let mut runs: Vec<(usize, u64)> = Vec::new();
     let mut available = Vec::with_capacity(pieces.len());
     for piece in pieces {
-        let at = ordinal(piece.variable).ok_or("a piece is of a variable that is not stored here")?;
+        let at = ordinal(piece.variable).ok_or("a piece belongs to a variable that is not stored here")?;
         let left = remaining.0[at];
         if piece.offset != total(at) - left || piece.bytes == 0 || piece.bytes > left {
             return Err("the pieces of a variable do not follow each other");
@@ -67,7 +68,9 @@ pub(super) fn write(
     Ok(())
 }
 
-/// The rule that gives the lengths of the pieces: all that is left, or at most so many bytes, and another for the last.
+/// The rule that gives the lengths of the pieces. Returns the maximum length of a piece (`None`: each piece has all
+/// that is left of its variable), the length of the last piece if it differs from the rule, and whether the lengths
+/// follow no rule and must be listed one by one.
 fn lengths(pieces: &[Piece], available: &[u64]) -> (Option<u64>, Option<u64>, bool) {
     let Some((last, others)) = pieces.split_last() else { return (None, None, false) };
     let cap = (others.iter().zip(available).any(|(piece, &left)| piece.bytes != left))
@@ -78,7 +81,7 @@ fn lengths(pieces: &[Piece], available: &[u64]) -> (Option<u64>, Option<u64>, bo
     (cap, (!last_by_rule).then_some(last.bytes), explicit)
 }
 
-/// Reads what [`write`] wrote, and gives the raw bytes of the segment.
+/// Reads what [`write`] wrote. Returns the raw bytes of the segment.
 pub(super) fn read(
     cursor: &mut Cursor<'_>,
     order: &[VariableRef],
@@ -97,11 +100,11 @@ pub(super) fn read(
         let count = cursor.number()?.saturating_add(1);
         let run = usize::try_from(first).ok().zip(usize::try_from(count).ok());
         let run = run.and_then(|(first, count)| Some((first, first.checked_add(count).filter(|&n| n <= order.len())?)));
-        let Some((first, end)) = run else { return cursor.bad("a piece is of no variable") };
+        let Some((first, end)) = run else { return cursor.bad("a piece belongs to no variable") };
         if pieces.len() as u64 + (end - first) as u64 > PIECES_MAX {
             return cursor.bad("there are more than 2^24 pieces");
         }
-        // The length of each comes later; until then it holds the place in the order.
+        // The length of each piece is set below. Until then its offset field holds the position in the piece order.
         pieces.extend((first..end).map(|at| Piece { variable: order[at], offset: at as u64, bytes: 0 }));
         *next = end;
     }

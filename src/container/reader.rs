@@ -1,4 +1,4 @@
-//! Reading a container: the index first, then any segment.
+//! Reads a container: the index first, then any segment.
 
 use super::columns::IndexFault;
 use super::container_path;
@@ -19,29 +19,29 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A container open for reading, whose header, trailer and index are whole and valid.
+/// A container open for reading. Its header, trailer and index were checked and are valid.
 pub struct ContainerReader {
     file: Box<dyn StoredFile>,
     path: PathBuf,
     index_digest: Digest,
     index: Index,
     trailer: Trailer,
-    /// Of a repacked container what is left, by segment.
+    /// For a repacked container: what is left of each segment.
     kept: Option<BTreeMap<u32, Kept>>,
 }
 
 impl ContainerReader {
-    /// Opens a container and checks all that can be checked without reading its segments.
+    /// Opens a container and checks everything that can be checked without reading its segments.
     ///
-    /// That it is the container that a manifest names, and not another whole one, is for
-    /// [`ContainerSet`](super::ContainerSet) to check.
+    /// This function does not check that the container is the one that a manifest names;
+    /// [`ContainerSet`](super::ContainerSet) does.
     pub fn open(store: &dyn Store, job: &JobId, checkpoint: &CheckpointId, group: GroupId) -> Result<Self, ReadError> {
         let relative = container_path(job, checkpoint, group);
         let file = store.open(&relative).map_err(ReadError::from_store)?;
         Self::from_file(file, store.root().join(relative))
     }
 
-    /// The same for a file that is open; `path` is for messages.
+    /// Opens a container from an open file. `path` appears in error messages only.
     pub fn from_file(file: Box<dyn StoredFile>, path: PathBuf) -> Result<Self, ReadError> {
         let bytes = file.len();
         let needed = (FILE_HEADER_LEN + TRAILER_LEN) as u64;
@@ -56,7 +56,7 @@ impl ContainerReader {
         read_at(&*file, &path, at, &mut trailer)?;
         let trailer = Trailer::from_record(&trailer, bytes).map_err(|fault| fault.at(&path, "the trailer", at))?;
 
-        // Its length was compared with that of the file.
+        // The length was compared with the length of the file, so the allocation is bounded.
         let mut stored = vec![0; usize::try_from(trailer.index_stored).map_err(|_| too_long(&path, "the index"))?];
         read_at(&*file, &path, trailer.index_offset, &mut stored)?;
         let found = crc32c::crc32c(&stored);
@@ -69,7 +69,7 @@ impl ContainerReader {
             let table = read_table(&*file, &path, &trailer, &index)?;
             let end = apply(&mut index, &table.kept);
             if end != table.offset || table.kept.len() as u64 != u64::from(trailer.segments) {
-                let what = "its segments do not end where the table begins".into();
+                let what = "the segments do not end where the table begins".into();
                 return Err(ReadError::Invalid { path, part: "the table of what is kept", what });
             }
             let kept = table.kept.into_iter().map(|kept| (kept.segment, kept.kept)).collect();
@@ -78,17 +78,17 @@ impl ContainerReader {
         let invalid = |what: &str| ReadError::Invalid { path: path.clone(), part: "the index", what: what.into() };
         let end = index.segments().last().map_or(FILE_HEADER_LEN as u64, SegmentEntry::end);
         if end != trailer.index_offset || index.segments().len() as u64 != u64::from(trailer.segments) {
-            return Err(invalid("its segments do not end where it begins"));
+            return Err(invalid("the segments do not end where the index begins"));
         }
         Ok(Self { file, path, index_digest: Digest::of(&stored), index, trailer, kept: None })
     }
 
-    /// Whether prune took out of it what nobody needed.
+    /// Whether prune removed bytes from the container that no checkpoint needed.
     pub fn is_repacked(&self) -> bool {
         self.kept.is_some()
     }
 
-    /// Whether a piece of a segment is there. `nth` counts the pieces of the segment.
+    /// Whether a piece of a segment is in the container. `nth` counts the pieces of the segment.
     pub fn holds(&self, segment: u32, nth: u32) -> bool {
         match self.kept.as_ref().map(|kept| kept.get(&segment)) {
             None | Some(Some(Kept::Whole)) => true,
@@ -97,13 +97,14 @@ impl ContainerReader {
         }
     }
 
-    /// Whether all of a segment is there.
+    /// Whether a whole segment is in the container.
     pub fn holds_whole(&self, segment: u32) -> bool {
         self.kept.as_ref().is_none_or(|kept| kept.get(&segment) == Some(&Kept::Whole))
     }
 
-    /// Whether all that a container needs of this one is there, which is the given one of its references. What it says
-    /// otherwise is compared by [`ContainerSet`](super::ContainerSet).
+    /// Whether this container still holds everything that another container needs from it. `of` is the index of that
+    /// container, and `reference` is the number by which it refers to this one. The other properties of a reference
+    /// are compared by [`ContainerSet`](super::ContainerSet).
     pub(crate) fn holds_all(&self, of: &Index, reference: u32) -> bool {
         let has = |at: VariableRef| {
             let mut pieces = self.index.pieces_of(at);
@@ -121,7 +122,7 @@ impl ContainerReader {
                 })
     }
 
-    /// The index as it is stored.
+    /// The index in its stored form.
     pub(super) fn stored_index(&self) -> Result<Vec<u8>, ReadError> {
         let len = usize::try_from(self.trailer.index_stored).map_err(|_| too_long(&self.path, "the index"))?;
         let mut stored = vec![0; len];
@@ -129,7 +130,7 @@ impl ContainerReader {
         Ok(stored)
     }
 
-    /// Bytes of the index after decompression.
+    /// Length of the index after decompression, in bytes.
     pub(super) fn index_raw(&self) -> u64 {
         self.trailer.index_raw
     }
@@ -139,31 +140,31 @@ impl ContainerReader {
         &self.index
     }
 
-    /// BLAKE3 of the stored index: whether it is the container that was meant.
+    /// BLAKE3 of the stored index. It identifies the container.
     pub fn index_digest(&self) -> Digest {
         self.index_digest
     }
 
-    /// Length of the container.
+    /// Length of the container, in bytes.
     pub fn bytes(&self) -> u64 {
         self.file.len()
     }
 
-    /// Where it is, for messages.
+    /// Path of the container, for error messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads the stored bytes of a segment and compares their checksum. `buffer` is used again.
+    /// Reads the stored bytes of a segment and compares their checksum. The allocation of `buffer` is reused.
     pub fn read_segment(&self, segment: u32, mut buffer: Vec<u8>) -> Result<StoredSegment, ReadError> {
         let Some(entry) = self.index.segments().get(segment as usize) else {
             return Err(self.invalid("the index", format!("it has no segment {segment}")));
         };
         if self.kept.as_ref().is_some_and(|kept| !kept.contains_key(&segment)) {
-            return Err(self.invalid("a segment", format!("segment {segment} was taken out by prune")));
+            return Err(self.invalid("a segment", format!("segment {segment} was removed by prune")));
         }
         if let Some(dependency) = entry.dependencies.iter().find(|dependency| dependency.base().is_none()) {
-            let what = format!("segment {segment} needs something of kind {} to be decoded", dependency.kind);
+            let what = format!("segment {segment} has a dependency of kind {}", dependency.kind);
             return Err(ReadError::Unsupported { path: self.path.clone(), what });
         }
         let mut record = [0; SEGMENT_HEADER_LEN];
@@ -172,7 +173,7 @@ impl ContainerReader {
             .map_err(|fault| fault.at(&self.path, "a segment header", entry.offset))?;
         if (header.raw_len, header.stored_len, &header.chain) != (entry.raw_bytes.0, entry.stored_bytes.0, &entry.chain)
         {
-            return Err(self.invalid("a segment header", format!("segment {segment} is not as the index has it")));
+            return Err(self.invalid("a segment header", format!("segment {segment} does not agree with the index")));
         }
         let at = entry.offset + SEGMENT_HEADER_LEN as u64;
         buffer.clear();
@@ -190,12 +191,12 @@ impl ContainerReader {
         Ok(StoredSegment { chain: header.chain, raw_bytes: entry.raw_bytes, stored: buffer, base })
     }
 
-    /// Reads and decodes a segment that has no base: its raw bytes, still merged.
+    /// Reads and decodes a segment that has no base. Returns its raw bytes, still merged.
     pub fn decode_segment(&self, segment: u32, scratch: &mut Scratch) -> Result<Vec<u8>, ReadError> {
         self.decode_since(segment, None, scratch)
     }
 
-    /// As [`ContainerReader::decode_segment`], with the raw bytes of the base where there is one.
+    /// Does the same as [`ContainerReader::decode_segment`], given the raw bytes of the base if the segment has one.
     pub(super) fn decode_since(
         &self,
         segment: u32,
@@ -216,7 +217,8 @@ impl ContainerReader {
         Ok(raw)
     }
 
-    /// BLAKE3 of all but the stored bytes of the segments, whose checksums are in the headers that it covers.
+    /// BLAKE3 of everything except the stored bytes of the segments. The segment headers, which are included, hold
+    /// checksums of those bytes.
     pub fn frame_digest(&self) -> Result<Digest, ReadError> {
         let mut hasher = blake3::Hasher::new();
         self.hash(0..FILE_HEADER_LEN as u64, &mut hasher)?;
@@ -224,7 +226,7 @@ impl ContainerReader {
         for segment in segments {
             self.hash(segment.offset..segment.offset + SEGMENT_HEADER_LEN as u64, &mut hasher)?;
         }
-        // As was checked when it was opened, the index follows the last segment.
+        // The index follows the last segment, as was checked when the container was opened.
         let index = segments.last().map_or(FILE_HEADER_LEN as u64, SegmentEntry::end);
         self.hash(index..self.bytes(), &mut hasher)?;
         Ok(hasher.finalize().into())
@@ -249,15 +251,15 @@ impl ContainerReader {
 }
 
 impl SegmentEntry {
-    /// Where the next segment, or the index, begins.
+    /// Offset of the next segment or of the index.
     pub(super) fn end(&self) -> u64 {
         self.offset.saturating_add(SEGMENT_HEADER_LEN as u64).saturating_add(self.stored_bytes.0)
     }
 }
 
-/// The table of a repacked container.
+/// The table of a repacked container, which lists the segments that are left.
 struct Table {
-    /// Where it begins, and the last segment ends.
+    /// Offset of the table, where the last segment ends.
     offset: u64,
     kept: Vec<KeptSegment>,
 }
@@ -265,14 +267,14 @@ struct Table {
 fn read_table(file: &dyn StoredFile, path: &Path, trailer: &Trailer, index: &Index) -> Result<Table, ReadError> {
     let part = "the table of what is kept";
     let invalid = |what: String| ReadError::Invalid { path: path.into(), part, what };
-    let short = || invalid("it is longer than what is before it".into());
+    let short = || invalid("it is longer than the file before it".into());
     let at = trailer.index_offset.checked_sub(TABLE_END_LEN).ok_or_else(short)?;
     let mut end = [0; TABLE_END_LEN as usize];
     read_at(file, path, at, &mut end)?;
     let (len, crc) = end.split_at(8);
     let len = u64::from_le_bytes(len.try_into().expect("8 of 12 bytes"));
     let recorded = u32::from_le_bytes(crc.try_into().expect("4 of 12 bytes"));
-    // So no more is allocated than the file has.
+    // The length was compared with the file, so the allocation is bounded.
     let offset = at.checked_sub(len).filter(|offset| *offset >= FILE_HEADER_LEN as u64).ok_or_else(short)?;
     let mut bytes = vec![0; usize::try_from(len).map_err(|_| too_long(path, part))?];
     read_at(file, path, offset, &mut bytes)?;
@@ -284,7 +286,8 @@ fn read_table(file: &dyn StoredFile, path: &Path, trailer: &Trailer, index: &Ind
     Ok(Table { offset, kept })
 }
 
-/// Decompresses and reads a stored index. Never takes more memory than `raw_bytes`, at most 1 GiB, and what its items need.
+/// Decompresses and decodes a stored index. Allocates at most `raw_bytes` (limit 1 GiB) and the memory for the items
+/// of the index.
 pub fn parse_index(stored: &[u8], raw_bytes: u64, path: &Path) -> Result<Index, ReadError> {
     let invalid = |what: String| ReadError::Invalid { path: path.into(), part: "the index", what };
     let limit = raw_bytes.min(INDEX_RAW_MAX);
@@ -308,7 +311,7 @@ pub fn parse_index(stored: &[u8], raw_bytes: u64, path: &Path) -> Result<Index, 
     })
 }
 
-/// Reads the record before a segment: its raw and stored lengths.
+/// Parses a segment header. Returns the raw and the stored length.
 pub fn parse_segment_header(record: &[u8; SEGMENT_HEADER_LEN], path: &Path) -> Result<(u64, u64), ReadError> {
     let header = SegmentHeader::from_record(record).map_err(|fault| fault.at(path, "a segment header", 0))?;
     Ok((header.raw_len, header.stored_len))

@@ -1,4 +1,4 @@
-//! What a repacked container holds: some segments of the one that it was, and of some of them only some pieces.
+//! A repacked container holds only some segments of the original container, and only some pieces of some segments.
 
 use super::columns::{Column, Cursor, Parsed};
 use super::error::ReadError;
@@ -9,15 +9,15 @@ use crate::codec::Chain;
 use crate::units::StoredBytes;
 use std::collections::BTreeSet;
 
-/// Bytes after the table: its length (8 bytes) and its CRC (4 bytes).
+/// Length of the end of the table: the table's length (8 bytes) and its CRC (4 bytes).
 pub(super) const TABLE_END_LEN: u64 = 12;
 
 /// What is kept of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
-    /// All of it.
+    /// The whole segment.
     Whole,
-    /// These of its pieces; the others are zeros.
+    /// Only these pieces; the bytes of the other pieces are zero.
     Pieces(BTreeSet<u32>),
 }
 
@@ -56,7 +56,7 @@ fn encode(table: &[KeptSegment]) -> Vec<u8> {
     column.0
 }
 
-/// Reads a table, and compares it with the index that it belongs to.
+/// Decodes a table and compares it with the index of the same container.
 pub(super) fn decode(bytes: &[u8], index: &Index) -> Parsed<Vec<KeptSegment>> {
     let mut from = Cursor::new("the table of what is kept", bytes);
     let count = from.count(4)?;
@@ -92,7 +92,8 @@ pub(super) fn decode(bytes: &[u8], index: &Index) -> Parsed<Vec<KeptSegment>> {
     Ok(table)
 }
 
-/// What follows the segments of a repacked container: the table, the index as it is in the container before, the trailer.
+/// The bytes after the segments of a repacked container: the table, the index as it is in the original container, and
+/// the trailer.
 pub(crate) fn repacked_tail(reader: &ContainerReader, table: &[KeptSegment]) -> Result<Vec<u8>, ReadError> {
     let index = reader.stored_index()?;
     let segments: u64 = table.iter().map(|kept| SEGMENT_HEADER_LEN as u64 + kept.stored_bytes).sum();
@@ -104,7 +105,7 @@ pub(crate) fn repacked_tail(reader: &ContainerReader, table: &[KeptSegment]) -> 
         index_offset: FILE_HEADER_LEN as u64 + segments + tail.len() as u64,
         index_stored: index.len() as u64,
         index_raw: reader.index_raw(),
-        segments: table.len() as u32, // no more than the index has
+        segments: table.len() as u32, // at most the number of segments in the index
         index_crc: crc32c::crc32c(&index),
     };
     tail.reserve(index.len() + TRAILER_LEN);
@@ -113,7 +114,8 @@ pub(crate) fn repacked_tail(reader: &ContainerReader, table: &[KeptSegment]) -> 
     Ok(tail)
 }
 
-/// Puts into an index where its segments are now.
+/// Sets the offsets of the segments in an index to their places in the repacked container. Returns the end of the
+/// last segment.
 pub(super) fn apply(index: &mut Index, table: &[KeptSegment]) -> u64 {
     let mut at = FILE_HEADER_LEN as u64;
     for segment in &mut index.segments {

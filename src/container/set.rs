@@ -1,4 +1,5 @@
-//! A container together with the older ones it refers to: where the bytes of every variable can be had.
+//! A container together with the older containers it refers to. Together they hold the bytes of every variable of the
+//! group.
 
 use super::error::ReadError;
 use super::index::{BaseRef, Index, Placement};
@@ -14,38 +15,39 @@ use crate::units::{RawBytes, StoredBytes};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The container of a committed group, and the older containers it refers to, all of them those that were meant.
+/// The container of a committed group and the older containers it refers to. Each was checked to be the one that is
+/// meant.
 pub struct ContainerSet {
-    /// The group's own first, then by [`Index::references`].
+    /// The group's own container first, then the older ones in the order of [`Index::references`].
     readers: Vec<ContainerReader>,
 }
 
-/// One segment to read and decode, and whose bytes are wanted from it.
+/// One segment to read and decode, and the variables that need bytes from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentTask {
-    /// 0 for the group's own container, else one more than the index among its references.
+    /// 0 for the group's own container, else the index in [`Index::references`] plus one.
     pub container: u32,
-    /// Which segment of it.
+    /// Number of the segment in that container.
     pub segment: u32,
-    /// By piece, then by variable.
+    /// The pieces to hand out, sorted by piece, then by variable.
     pub deliveries: Vec<Delivery>,
-    /// Bytes of the segment once it is decoded.
+    /// Raw bytes of the segment.
     pub raw_bytes: RawBytes,
-    /// Bytes of the segment in its container.
+    /// Stored bytes of the segment.
     pub stored_bytes: StoredBytes,
 }
 
-/// A piece of a segment, and a variable of the group that has its bytes.
+/// A piece of a segment, and a variable of the group that has the bytes of this piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Delivery {
     /// Index among the pieces of the segment.
     pub piece: u32,
-    /// Whose bytes they are, in the group that is restored.
+    /// The variable, in the group that is restored.
     pub variable: VariableRef,
 }
 
 impl ContainerSet {
-    /// Opens what a committed group consists of, and checks that each container is the one that was meant.
+    /// Opens the containers of a committed group and checks that each is the one that the manifest names.
     pub fn open(store: &dyn Store, job: &JobId, checkpoint: &CheckpointId, group: GroupId) -> Result<Self, ReadError> {
         let manifest = manifest::read_manifest(store, job, checkpoint, group)?;
         let own = ContainerReader::open(store, job, checkpoint, group)?;
@@ -67,7 +69,7 @@ impl ContainerSet {
                 return foreign(&older, "the digest of its index", &reference.index_digest, &older.index_digest());
             }
             if !older.holds_all(readers[0].index(), i as u32) {
-                let what = format!("{} needs what was taken out of it", readers[0].path().display());
+                let what = format!("{} needs bytes that prune removed from it", readers[0].path().display());
                 return Err(older.invalid("the table of what is kept", what));
             }
             readers.push(older);
@@ -78,7 +80,7 @@ impl ContainerSet {
         Ok(set)
     }
 
-    /// What the group's own container holds.
+    /// The index of the group's own container.
     pub fn index(&self) -> &Index {
         self.readers[0].index()
     }
@@ -88,7 +90,8 @@ impl ContainerSet {
         &self.readers
     }
 
-    /// Every base is a segment that has none itself, and no reference leads to a variable in a segment that has one.
+    /// Checks that every base is a segment without a base, and that no reference leads to a variable in a segment
+    /// that has a base.
     fn check_bases(&self) -> Result<(), ReadError> {
         for (number, segment) in self.index().segments().iter().enumerate() {
             let Some(base) = segment.base() else { continue };
@@ -96,7 +99,7 @@ impl ContainerSet {
             let found = older.index().segments().get(base.segment as usize);
             if !found.is_some_and(|found| found.dependencies.is_empty()) {
                 let (older, n) = (older.path().display(), base.segment);
-                let what = format!("segment {number} is coded with segment {n} of {older}, which is none to code with");
+                let what = format!("segment {number} has segment {n} of {older} as base, which cannot be one");
                 return Err(self.readers[0].invalid("the index", what));
             }
         }
@@ -107,14 +110,15 @@ impl ContainerSet {
             let Some(Placement::External { reference, at: older }) = self.index().placement(at) else { continue };
             let index = self.readers[reference as usize + 1].index();
             if index.pieces_of(older).any(|(segment, _)| !index.segments()[segment as usize].dependencies.is_empty()) {
-                let what = format!("variable {:?} refers to what needs a third container", header.path);
+                let what = format!("variable {:?} refers to bytes that need a third container", header.path);
                 return Err(self.readers[0].invalid("the index", what));
             }
         }
         Ok(())
     }
 
-    /// Every reference leads to a variable of the same length and digest, which has pieces where it is.
+    /// Checks that every reference leads to a variable of the same length and digest, which has pieces in the older
+    /// container.
     fn check_references(&self) -> Result<(), ReadError> {
         for (at, header) in self.index().variables() {
             let Some(Placement::External { reference, at: older }) = self.index().placement(at) else { continue };
@@ -132,7 +136,7 @@ impl ContainerSet {
         Ok(())
     }
 
-    /// In which container the pieces of a variable are, and as which variable of it.
+    /// The container that has the pieces of a variable, and the variable's position in that container.
     fn holder(&self, at: VariableRef) -> Option<(u32, VariableRef)> {
         let placement = self.index().placement(at)?;
         match placement {
@@ -167,7 +171,8 @@ impl ContainerSet {
         deliveries.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).map(task).collect()
     }
 
-    /// Reads and decodes one segment and hands out its pieces: the variable, where in its raw bytes, and the bytes.
+    /// Reads and decodes one segment and hands out its pieces. Calls `each` for each piece with the variable, the
+    /// offset in its raw bytes, and the bytes.
     pub fn run<E: From<ReadError>>(
         &self,
         task: &SegmentTask,
@@ -183,9 +188,9 @@ impl ContainerSet {
         Ok(())
     }
 
-    /// The raw bytes of an older segment, which are those that were meant.
+    /// The raw bytes of an older segment, after their digest was compared.
     fn base_bytes(&self, base: BaseRef, scratch: &mut Scratch) -> Result<Vec<u8>, ReadError> {
-        // Only the group's own container has segments with a base, as was checked when the set was opened.
+        // Only segments of the group's own container have a base, as was checked when the set was opened.
         let older = &self.readers[base.reference as usize + 1];
         let raw = older.decode_segment(base.segment, scratch)?;
         let (found, recorded) = (Digest::of(&raw), base.digest);
@@ -196,7 +201,8 @@ impl ContainerSet {
         Ok(raw)
     }
 
-    /// Bytes that decoding a task takes, but for what codecs need: its segment's, raw and stored, and those of its base.
+    /// Memory that decoding a task takes, without what codecs need: the segment's raw and stored bytes, and those of
+    /// its base.
     pub fn task_bytes(&self, task: &SegmentTask) -> u64 {
         let base = self.readers[task.container as usize].index().segments()[task.segment as usize].base();
         let base = base.and_then(|base| {
@@ -216,15 +222,15 @@ impl ContainerSet {
     }
 }
 
-/// A decoded segment with its pieces after each other.
+/// A decoded segment, with the bytes of each piece in one run.
 struct Split {
     bytes: Vec<u8>,
-    /// Where each piece begins, and where the last one ends.
+    /// Offset of each piece, and the end of the last one.
     start: Vec<usize>,
 }
 
 impl Split {
-    /// `raw` is as long as the pieces together: the reader has compared that.
+    /// `raw` is as long as all pieces together; the reader has checked this.
     fn new(raw: Vec<u8>, pieces: &[Piece], layout: Layout) -> Self {
         let lens: Vec<usize> = pieces.iter().map(|piece| piece.bytes as usize).collect();
         let mut start = Vec::with_capacity(lens.len() + 1);
@@ -248,20 +254,20 @@ impl Split {
     }
 }
 
-/// Reads any bytes of any variable of a group. Segments decoded last are kept, up to a number of bytes, for all readers that
-/// were made beside each other.
+/// Reads any bytes of any variable of a group. The segments that were decoded last are cached, up to a number of
+/// bytes. Readers made by [`VariableReader::beside`] share the cache.
 pub struct VariableReader {
     set: Arc<ContainerSet>,
     scratch: Scratch,
     decoded: Arc<Decoded>,
 }
 
-/// A decoded segment, once there is one. Whoever decodes it holds the lock, and others who want it wait.
+/// A decoded segment, once it is decoded. The thread that decodes it holds the lock; other threads that want it wait.
 type Slot = Arc<Mutex<Option<Arc<Split>>>>;
 
-/// Decoded segments.
+/// A cache of decoded segments.
 struct Decoded {
-    /// Bytes of them at most, but for those that are being read.
+    /// Maximum bytes of the cache. Segments that are being read may exceed it.
     cache_bytes: u64,
     cache: Mutex<Cache>,
 }
@@ -269,14 +275,14 @@ struct Decoded {
 #[derive(Default)]
 struct Cache {
     bytes: u64,
-    /// Reads so far.
+    /// Number of reads so far.
     used: u64,
-    /// By container and segment: the time of last use, counted in reads, and the length.
+    /// By container and segment: the time of the last use (counted in reads), the length, and the segment.
     slots: HashMap<(u32, u32), (u64, u64, Slot)>,
 }
 
 impl Decoded {
-    /// Where this segment is, or will be, with so many bytes. Makes room for it.
+    /// The slot of this segment, which has `bytes` bytes. Removes older segments to make room for it.
     fn slot(&self, key: (u32, u32), bytes: u64) -> Slot {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         cache.used += 1;
@@ -296,13 +302,13 @@ impl Decoded {
 }
 
 impl VariableReader {
-    /// Keeps at most `cache_bytes` of decoded segments, but always the one that is being read.
+    /// Caches at most `cache_bytes` of decoded segments. The segment that is being read is always kept.
     pub fn new(set: Arc<ContainerSet>, cache_bytes: u64) -> Self {
         let decoded = Decoded { cache_bytes, cache: Mutex::default() };
         Self { set, scratch: Scratch::default(), decoded: Arc::new(decoded) }
     }
 
-    /// One for another thread, which keeps what is decoded together with this one. Its codecs may use so many threads.
+    /// Makes a reader for another thread, which shares the cache with this one. Its codecs may use `threads` threads.
     pub fn beside(&self, threads: usize) -> Self {
         let (set, decoded) = (Arc::clone(&self.set), Arc::clone(&self.decoded));
         let mut scratch = Scratch::default();
@@ -310,18 +316,18 @@ impl VariableReader {
         Self { set, scratch, decoded }
     }
 
-    /// What is read from.
+    /// The set that is read from.
     pub fn set(&self) -> &Arc<ContainerSet> {
         &self.set
     }
 
-    /// Fills `into` with the raw bytes of a variable from `offset` on.
+    /// Fills `into` with raw bytes of a variable, starting at `offset`.
     pub fn read(&mut self, variable: VariableRef, offset: u64, into: &mut [u8]) -> Result<(), ReadError> {
         let set = Arc::clone(&self.set);
         let refuse = |what: &str| set.readers[0].invalid("what was asked for", what.into());
         let header = set.index().variable(variable).ok_or_else(|| refuse("there is no such variable"))?;
         let end = offset.checked_add(into.len() as u64).filter(|&end| end <= header.raw_bytes.0);
-        let end = end.ok_or_else(|| refuse("it is beyond the end of the variable"))?;
+        let end = end.ok_or_else(|| refuse("it extends past the end of the variable"))?;
         let (container, source) = set.holder(variable).ok_or_else(|| refuse("there is no such variable"))?;
         let index = set.readers[container as usize].index();
         for (segment, at) in index.pieces_of(source) {

@@ -1,4 +1,5 @@
-//! Writing a container: segments as they come, then the index. Keeps no stored byte but one write buffer.
+//! Writes a container: the segments as they arrive, then the index. Only one write buffer of stored bytes is kept in
+//! memory.
 
 use super::decode::decode;
 use super::encode::encode;
@@ -18,35 +19,35 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A segment after coding.
+/// A segment after encoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredSegment {
-    /// How it was coded.
+    /// The chain of codecs that encoded the segment.
     pub chain: Chain,
-    /// Its length before.
+    /// Length before encoding.
     pub raw_bytes: RawBytes,
-    /// Its bytes after.
+    /// The encoded bytes.
     pub stored: Vec<u8>,
-    /// What it was coded with, if its chain needs an older segment.
+    /// The older segment against which this segment was coded; `None` if the chain needs none.
     pub base: Option<BaseSegment>,
 }
 
-/// What the index says beside the segments.
+/// What the index says in addition to the list of segments.
 #[derive(Clone, Debug)]
 pub struct Contents {
-    /// How the variables were put together.
+    /// How the variables were merged.
     pub scheme: Scheme,
-    /// Bytes of each piece before the next piece's turn, in the block schemes.
+    /// In the block schemes: number of bytes taken from one piece before the next piece follows.
     pub block_bytes: u32,
     /// The classes that the segments' plans name.
     pub classes: Vec<VariableClass>,
     /// The files of the group, in rank order.
     pub files: Arc<Vec<FileHeader>>,
-    /// Variables that are in no segment, since their bytes are elsewhere.
+    /// The variables that are in no segment, because their bytes are stored elsewhere.
     pub reused: Vec<(VariableRef, Source)>,
 }
 
-/// What the index says about a segment that was appended.
+/// What the index says about a segment that is already appended.
 #[derive(Debug)]
 pub(super) struct Written {
     pub(super) class: Option<u32>,
@@ -60,18 +61,20 @@ pub(super) struct Written {
     pub(super) base: Option<BaseSegment>,
 }
 
-/// A container being written under a temporary name. Dropped, it leaves nothing that a reader looks at.
+/// A container that is being written under a temporary name. If it is dropped, the file keeps no name that a reader
+/// opens.
 pub struct ContainerWriter {
     job: JobId,
     checkpoint: CheckpointId,
     group: GroupId,
     file: FramedFile,
     segments: Vec<Written>,
-    /// Whether the directories that lead to it are durable.
+    /// Whether the directories on the path to the container are durable.
     is_dir_durable: Arc<AtomicBool>,
 }
 
-/// A container whose bytes are durable, under a temporary name. Dropped, it leaves nothing that a reader looks at.
+/// A container whose bytes are durable under a temporary name. If it is dropped, the file keeps no name that a reader
+/// opens.
 pub struct UnsealedContainer {
     summary: ContainerSummary,
     dirs: UnsyncedDirs,
@@ -79,14 +82,14 @@ pub struct UnsealedContainer {
     temp: Box<dyn TempFile>,
 }
 
-/// A container that is written and durable, under its final name. It takes part in a checkpoint once committed.
+/// A container that is durable under its final name. It becomes part of a checkpoint once it is committed.
 #[derive(Debug)]
 pub struct SealedContainer {
     pub(crate) summary: ContainerSummary,
     pub(crate) held: Held,
 }
 
-/// What is said of a container.
+/// What a manifest needs to know about a container.
 #[derive(Debug)]
 pub struct ContainerSummary {
     pub(crate) job: JobId,
@@ -98,7 +101,7 @@ pub struct ContainerSummary {
     pub(crate) index: Index,
 }
 
-/// While it is there, nobody else writes the same container.
+/// While this value exists, no other process writes the same container.
 pub(crate) struct Held(#[expect(dead_code, reason = "it is only held")] Box<dyn TempFile>);
 
 impl std::fmt::Debug for Held {
@@ -108,11 +111,12 @@ impl std::fmt::Debug for Held {
 }
 
 impl ContainerWriter {
-    /// Makes the directory where it is not there, and a temporary file in it. Fails with [`StoreError::Committed`]
-    /// where this group is committed already, or a kept checkpoint needs the container that stands there.
+    /// Creates the directory if it does not exist, and a temporary file in it. Fails with [`StoreError::Committed`]
+    /// if this group is already committed, or if a kept checkpoint needs the container that exists under the final
+    /// name.
     ///
-    /// One writer at a time for each group, from here until its container is committed or dropped: a second one gets
-    /// [`StoreError::Busy`]. What an earlier one left under a temporary name is removed.
+    /// A group has one writer at a time, from this call until its container is committed or dropped. A second writer
+    /// gets [`StoreError::Busy`]. Temporary files that an earlier writer left behind are removed.
     pub fn create(
         store: &dyn Store,
         job: &JobId,
@@ -122,8 +126,9 @@ impl ContainerWriter {
         let dir = checkpoint_dir(job, checkpoint);
         let name = container_name(group);
         let temp = create_in(store, &dir, &name)?;
-        // From here on whoever comes later sees ours. Whoever came before still holds its file, or has committed it; so
-        // the manifest is looked for last. Else its container would be replaced by ours after its manifest was written.
+        // From here on, a writer that starts later sees our temporary file. A writer that started earlier still holds
+        // its own file or has already committed. So the manifest must be looked for after this point: otherwise our
+        // container could replace a container whose manifest was written in between.
         let is_ours = |left: &str| temp.path().file_name().is_some_and(|ours| ours == left);
         let ours = [name.as_str(), &manifest::manifest_name(group)].map(|name| format!(".{name}."));
         let left_over = |left: &str| ours.iter().any(|ours| left.starts_with(ours)) && !is_ours(left);
@@ -135,7 +140,7 @@ impl ContainerWriter {
         }
         manifest::check_not_committed(store, job, checkpoint, group)?;
         for left in left {
-            // What is written now was not pruned, and must not look as if it were.
+            // Also removes the mark of a pruned checkpoint: the checkpoint that is written now was not pruned.
             store.remove_file(&dir.join(left.name))?;
             store.sync_dir(&dir)?;
         }
@@ -146,14 +151,14 @@ impl ContainerWriter {
         Ok(writer)
     }
 
-    /// The directories that lead to it, which are not durable yet. [`UnsealedContainer::seal`] makes them so; whoever has a
-    /// thread that may wait for the disk does it meanwhile.
+    /// The directories on the path to the container, which are not durable yet. [`UnsealedContainer::seal`] makes
+    /// them durable. A caller with a free thread may do so earlier, while segments are still being written.
     pub fn dirs(&self) -> UnsyncedDirs {
         let dir = checkpoint_dir(&self.job, &self.checkpoint);
         UnsyncedDirs { dir, is_durable: Arc::clone(&self.is_dir_durable) }
     }
 
-    /// Puts a segment at the end. The pieces of a variable must come in the order of its bytes.
+    /// Appends a segment. The pieces of a variable must be appended in the order of its bytes.
     pub fn append(&mut self, plan: &SegmentPlan, segment: &StoredSegment) -> Result<(), StoreError> {
         let refuse = |writer: &Self, what: &str| Err(StoreError::Contents { path: writer.path(), what: what.into() });
         let (raw_len, stored_len) = (segment.raw_bytes.0, segment.stored.len() as u64);
@@ -167,7 +172,7 @@ impl ContainerWriter {
             return refuse(self, "it has more than 2^32 segments");
         }
         if segment.chain.needs_older() != segment.base.is_some() {
-            return refuse(self, "a segment needs an older one that is not named, or the other way round");
+            return refuse(self, "a segment's chain needs an older segment and none is named, or the reverse");
         }
         let data_crc = crc32c::crc32c(&segment.stored);
         let header = SegmentHeader { raw_len, stored_len, data_crc, chain: segment.chain.clone() };
@@ -190,9 +195,9 @@ impl ContainerWriter {
         Ok(())
     }
 
-    /// Writes the index and the trailer, and syncs the file. It keeps its temporary name until it is sealed.
+    /// Writes the index and the trailer, and syncs the file. The file keeps its temporary name until it is sealed.
     ///
-    /// The index is read again meanwhile, and must say what it was given.
+    /// At the same time the encoded index is decoded and compared with the contents that were given.
     pub fn finish(mut self, contents: Contents) -> Result<UnsealedContainer, StoreError> {
         let path = self.path();
         let refuse = |what: String| StoreError::Contents { path: path.clone(), what };
@@ -212,7 +217,7 @@ impl ContainerWriter {
             let stored = compress(&raw).map_err(|source| StoreError::Io { path: path.clone(), what, source })?;
             Ok::<_, StoreError>((file.finish(segments, raw.len() as u64, &stored)?, Digest::of(&stored)))
         };
-        // Nothing else is left to do: both at a time.
+        // Writing and checking the index are independent. Do both at the same time.
         let (index, written) = std::thread::scope(|scope| {
             let written = scope.spawn(write);
             (read_again(), written.join())
@@ -225,7 +230,7 @@ impl ContainerWriter {
         Ok(UnsealedContainer { summary, dirs, path, temp: file.temp })
     }
 
-    /// [`ContainerWriter::finish`], then [`UnsealedContainer::seal`].
+    /// Calls [`ContainerWriter::finish`], then [`UnsealedContainer::seal`].
     pub fn seal(self, store: &dyn Store, contents: Contents) -> Result<SealedContainer, StoreError> {
         let (sealed, ()) = self.finish(contents)?.seal(store, |_| ())?;
         Ok(sealed)
@@ -236,7 +241,8 @@ impl ContainerWriter {
     }
 }
 
-/// Makes a directory, and a temporary file in it. Prune removes empty directories, also one that was made just now.
+/// Creates a directory and a temporary file in it. Prune removes empty directories and may remove this one in
+/// between, so the call tries again a few times.
 fn create_in(store: &dyn Store, dir: &Path, name: &str) -> Result<Box<dyn TempFile>, StoreError> {
     const TRIES: u32 = 8;
     for _ in 1..TRIES {
@@ -249,14 +255,15 @@ fn create_in(store: &dyn Store, dir: &Path, name: &str) -> Result<Box<dyn TempFi
     store.create_temp(dir, name)
 }
 
-/// Directories that were made and not yet synced.
+/// Directories that were created and are not synced yet.
 pub struct UnsyncedDirs {
     dir: PathBuf,
     is_durable: Arc<AtomicBool>,
 }
 
 impl UnsealedContainer {
-    /// Gives it its final name, durably. What is done `meanwhile`, on a thread of its own, waits for the disk too.
+    /// Gives the container its final name and makes the name durable. `meanwhile` runs on another thread at the same
+    /// time, because it waits for the disk too.
     pub fn seal<T: Send>(
         self,
         store: &dyn Store,
@@ -279,7 +286,7 @@ impl UnsealedContainer {
 }
 
 impl UnsyncedDirs {
-    /// Makes them durable, if nobody has yet.
+    /// Makes the directories durable, unless that is done already.
     pub fn sync(&self, store: &dyn Store) -> Result<(), StoreError> {
         if !self.is_durable.load(Ordering::Acquire) {
             sync_dirs(store, &self.dir)?;
@@ -290,38 +297,38 @@ impl UnsyncedDirs {
 }
 
 impl SealedContainer {
-    /// What is said of it.
+    /// The summary of the container.
     pub fn summary(&self) -> &ContainerSummary {
         &self.summary
     }
 }
 
 impl ContainerSummary {
-    /// Which job.
+    /// Name of the job.
     pub fn job(&self) -> &JobId {
         &self.job
     }
-    /// Which checkpoint.
+    /// Name of the checkpoint.
     pub fn checkpoint(&self) -> &CheckpointId {
         &self.checkpoint
     }
-    /// Which group.
+    /// Number of the group.
     pub fn group(&self) -> GroupId {
         self.group
     }
-    /// Length of the container.
+    /// Length of the container, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
-    /// BLAKE3 of its frame ([`ContainerReader::frame_digest`](super::ContainerReader::frame_digest)).
+    /// BLAKE3 of the container's frame ([`ContainerReader::frame_digest`](super::ContainerReader::frame_digest)).
     pub fn digest(&self) -> Digest {
         self.digest
     }
-    /// What the container says of itself.
+    /// The index of the container.
     pub fn index(&self) -> &Index {
         &self.index
     }
-    /// How a later container refers to this one.
+    /// The reference by which a later container names this one.
     pub fn reference(&self) -> Arc<ContainerRef> {
         Arc::new(ContainerRef {
             checkpoint: self.checkpoint.clone(),
@@ -332,7 +339,7 @@ impl ContainerSummary {
     }
 }
 
-/// Whether an index that was read again says what was to be written.
+/// Checks that an index that was decoded again agrees with what was to be written.
 fn check_same(index: &Index, contents: &Contents, segments: &[Written]) -> Result<(), &'static str> {
     let same_base = |entry: &super::SegmentEntry, written: &Written| match (entry.base(), &written.base) {
         (None, None) => entry.dependencies.is_empty(),
@@ -372,28 +379,29 @@ fn check_same(index: &Index, contents: &Contents, segments: &[Written]) -> Resul
     };
     match () {
         () if index.files.len() != contents.files.len() || !index.files.iter().zip(&*contents.files).all(same_file) => {
-            Err("its files are not described as they were given")
+            Err("the index does not describe its files as they were given")
         }
-        () if index.classes != contents.classes => Err("its classes do not list their variables in order, once each"),
+        () if index.classes != contents.classes => Err("a class does not list its variables in order, once each"),
         () if index.segments.len() != segments.len() || !index.segments.iter().zip(segments).all(same_segment) => {
-            Err("its segments are not described as they were planned")
+            Err("the index does not describe its segments as they were planned")
         }
-        () if !contents.reused.iter().all(same_source) => Err("what it reuses is not described as it was given"),
+        () if !contents.reused.iter().all(same_source) => Err("the index does not describe reused variables as given"),
         () => Ok(()),
     }
 }
 
-/// The stored form of an index: one zstd frame, at a level that suits its length.
+/// Compresses an index to its stored form: one zstd frame, at a level that depends on its length.
 fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
     use std::io::Write;
-    // Level 9 would save 2 to 10 % of a longer one, for five times the time: a per mille of a container.
+    // For a longer index, level 9 would save 2 to 10 % of the index, which is about 0.1 % of a container, and takes
+    // five times as long.
     let level = if raw.len() < 0x4000 { 9 } else { 3 };
     let mut encoder = zstd::Encoder::new(Vec::new(), level)?;
     encoder.include_checksum(false)?;
-    // A known length lets zstd make its tables no larger than they need be.
+    // If the length is known, zstd makes its tables no larger than they need to be.
     encoder.set_pledged_src_size(Some(raw.len() as u64))?;
     if raw.len() >= 0x10_0000 {
-        // Ranks resemble each other, over more bytes than the level's own window.
+        // Descriptions of different ranks resemble each other, over a distance that exceeds the level's own window.
         encoder.long_distance_matching(true)?;
         encoder.window_log(24)?;
     }
@@ -401,8 +409,8 @@ fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// A temporary file with one write buffer. All but the stored bytes of segments is hashed as it is written; of those, the
-/// headers before them hold checksums.
+/// A temporary file with one write buffer. All bytes except the stored bytes of segments are hashed as they are
+/// written. The segment headers hold checksums of the stored bytes.
 pub(crate) struct FramedFile {
     pub(crate) temp: Box<dyn TempFile>,
     pub(crate) bytes: u64,
@@ -410,7 +418,8 @@ pub(crate) struct FramedFile {
     buffer: Vec<u8>,
 }
 
-/// Bytes gathered before they are written; longer runs go by it. Not more, since the disk may begin with what is written.
+/// Bytes that are gathered before they are written. Longer runs are written directly. The buffer is small so that the
+/// disk can start on bytes while later ones are still being made.
 const BUFFER_BYTES: usize = 256 << 10;
 
 impl FramedFile {
@@ -435,8 +444,8 @@ impl FramedFile {
         Ok(())
     }
 
-    /// Writes the stored index, which is so long raw, and the trailer, and makes all of it durable; gives the digest of the
-    /// frame.
+    /// Writes the stored index, whose raw length is `index_raw`, and the trailer. Makes all bytes durable. Returns
+    /// the digest of the frame.
     fn finish(&mut self, segments: u32, index_raw: u64, index: &[u8]) -> Result<Digest, StoreError> {
         let (index_offset, index_stored) = (self.bytes, index.len() as u64);
         let trailer = Trailer { index_offset, index_stored, index_raw, segments, index_crc: crc32c::crc32c(index) };

@@ -7,18 +7,18 @@ use serde::de::DeserializeOwned;
 
 /// The files of a manifest, as a list or only counted.
 pub trait Files: DeserializeOwned {
-    /// Their number and length.
+    /// Number and total length of the files.
     fn totals(&self) -> FileTotals;
 }
 
-/// How many files a manifest lists, and how long they are together: what a list of checkpoints needs of them.
+/// How many files a manifest lists, and their total length. A list of checkpoints needs no more than this.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileTotals {
-    /// How many.
+    /// Number of files.
     pub files: u64,
-    /// Bytes of all of them.
+    /// Total length of the files, in bytes.
     pub bytes: u64,
-    /// The lowest and the highest rank that wrote one.
+    /// The lowest and the highest rank that wrote a file.
     pub(super) ranks: Option<(u32, u32)>,
 }
 
@@ -46,7 +46,7 @@ impl Files for Vec<ManifestFile> {
 
 impl<'a> Deserialize<'a> for FileTotals {
     fn deserialize<D: serde::Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
-        /// Of a file only this; its path and digest are not even copied.
+        /// The fields that are needed of a file. Its path and digest are not even copied.
         #[derive(Deserialize)]
         struct Counted {
             rank: u32,

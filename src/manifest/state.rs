@@ -1,4 +1,4 @@
-//! What is known of a checkpoint from its manifests.
+//! The state of a checkpoint, as its manifests show it.
 
 use super::{FileTotals, Manifest, Place};
 use crate::container::ContainerRef;
@@ -11,75 +11,76 @@ use serde::Serialize;
 /// A checkpoint as its directory shows it, complete or not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckpointState {
-    /// Its name.
+    /// Name of the checkpoint.
     pub id: CheckpointId,
-    /// Where it stands in the order of checkpoints: its newest file of all groups. `None` where no manifest can be
-    /// read.
+    /// The place in the order of checkpoints, which the newest file of all groups decides. `None` if no manifest can
+    /// be read.
     pub place: Option<Place>,
-    /// Ranks of the job.
+    /// Number of ranks of the job.
     pub ranks: u32,
-    /// Groups it has when complete.
+    /// Number of groups of the checkpoint once it is complete.
     pub groups: u32,
-    /// Ranks of each group but perhaps the last.
+    /// Number of ranks in each group. The last group may have fewer.
     pub group_size: u32,
-    /// How the variables were put together.
+    /// How the variables were merged.
     pub scheme: Scheme,
-    /// How codecs were chosen.
+    /// The compression profile by which codecs were chosen.
     pub profile: String,
-    /// Files of the groups that are there.
+    /// Number of files in the committed groups.
     pub files: u64,
-    /// Bytes of those files: what a ratio of compression compares with.
+    /// Total length of those files. Compression ratios are relative to this.
     pub file_bytes: u64,
-    /// Bytes of their variables.
+    /// Raw bytes of the variables of those files.
     pub raw_bytes: RawBytes,
-    /// Bytes of their containers.
+    /// Total length of the containers.
     pub stored_bytes: StoredBytes,
-    /// The first of their commits, in milliseconds since 1970.
+    /// Time of the first commit of a group, in milliseconds since 1970.
     pub created_unix_ms: u64,
-    /// The longest that a group took.
+    /// The longest time that a group took, in milliseconds.
     pub elapsed_ms: u64,
-    /// The older containers they refer to, without repetition.
+    /// The older containers that the groups refer to, without repetition.
     pub references: Vec<ContainerRef>,
-    /// Why it is not complete; nothing if it is.
+    /// Why the checkpoint is not complete; empty if it is complete.
     pub problems: Vec<String>,
-    /// Whether it was pruned, and stands here only for what others refer to.
+    /// Whether the checkpoint was pruned. It is listed only because other checkpoints refer to its containers.
     pub is_pruned: bool,
-    /// Whether something of it is there that cannot be used, or a container is missing that a manifest names: unlike
-    /// a group that is missing, it was committed once.
+    /// Whether a part of the checkpoint is unusable, or a container is missing that a manifest names. A damaged
+    /// checkpoint was committed once; a checkpoint that only misses a group was not.
     pub is_damaged: bool,
-    /// Why it cannot be known that all of its files are of one step, if it cannot.
+    /// Why the files may not all be of the same step; `None` if there is no such doubt.
     pub doubt: Option<String>,
-    /// Whether a newer incarnation began before all of its groups were committed: it never becomes complete.
+    /// Whether a newer incarnation began before all groups of the checkpoint were committed. Such a checkpoint never
+    /// becomes complete.
     pub is_dead: bool,
-    /// Whether the newest incarnation went on from an older checkpoint although this one was whole.
+    /// Whether the newest incarnation continued from an older checkpoint although this one was complete.
     pub is_set_aside: bool,
-    /// Whether something of it could not be read just now, or asks for a newer build: it may be whole, and nobody
-    /// knows.
+    /// Whether a part of the checkpoint could not be read this time, or needs a newer build. The checkpoint may be
+    /// complete or not.
     pub is_unreadable: bool,
-    /// Why somebody marked it as bad ([`mark_bad`](crate::marks::mark_bad)), if somebody did.
+    /// Why the checkpoint was marked as bad ([`mark_bad`](crate::marks::mark_bad)); `None` if it was not.
     pub bad: Option<String>,
     /// What damage a reader found that metadata do not show ([`mark_damaged`](crate::marks::mark_damaged)), if one did.
     pub found_damaged: Option<String>,
 }
 
-/// In one word, what a checkpoint is for a restart.
+/// What a checkpoint is worth to a restart, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Condition {
-    /// It exists, and metadata says that it can be restored.
+    /// All groups are committed, and according to the metadata the checkpoint can be restored.
     Complete,
-    /// It can be restored, and somebody marked it as bad: only who asks for it gets it.
+    /// The checkpoint can be restored but was marked as bad. A restart uses it only if it is asked for by name.
     Bad,
-    /// A group was not committed.
+    /// At least one group was not committed.
     Incomplete,
-    /// It was committed and cannot be restored: something is missing, cut or changed.
+    /// The checkpoint was committed and cannot be restored, because a part of it is missing, cut or changed.
     Damaged,
-    /// Something of it cannot be read just now. It may be whole: this is no reason to take an older one, nor to
-    /// remove it.
+    /// A part of the checkpoint cannot be read at present. The checkpoint may be complete, so a restart must not use
+    /// an older one instead, and prune must not remove it.
     Unreadable,
-    /// It was removed by prune; containers that others refer to are left.
+    /// The checkpoint was removed by prune. Only containers that other checkpoints refer to are left.
     Pruned,
-    /// A newer incarnation began before it was whole: it never becomes complete.
+    /// A newer incarnation began before the checkpoint was complete. It never becomes complete.
     Dead,
 }
 
@@ -105,13 +106,13 @@ impl std::fmt::Display for Condition {
 }
 
 impl CheckpointState {
-    /// Whether it exists, in the sense of FORMAT.md, and can be restored as far as metadata tells. One that was
-    /// marked as bad is complete too: [`CheckpointState::condition`] tells them apart.
+    /// Whether the checkpoint exists in the sense of FORMAT.md and can be restored according to its metadata. A
+    /// checkpoint that was marked as bad is complete too; [`CheckpointState::condition`] distinguishes the two.
     pub fn is_complete(&self) -> bool {
         self.problems.is_empty()
     }
 
-    /// What it is, in one word.
+    /// The condition of the checkpoint, in one word.
     pub fn condition(&self) -> Condition {
         match () {
             () if self.is_pruned => Condition::Pruned,
@@ -131,7 +132,7 @@ impl CheckpointState {
             && self.place.is_none_or(|place| place.incarnation == manifest.incarnation)
     }
 
-    /// What the next incarnation and the newest one mean for it.
+    /// Applies the incarnation after this checkpoint's one (`next`) and the newest incarnation to the state.
     pub(super) fn judge(&mut self, place: Place, next: Option<&Incarnation>, newest: Option<&Incarnation>) {
         self.is_set_aside = newest.is_some_and(|newest| newest.sets_aside(&self.id));
         let Some(next) = next else { return };
@@ -157,7 +158,7 @@ impl CheckpointState {
     }
 }
 
-/// A checkpoint of which nothing is known yet.
+/// The state of a checkpoint before any of its files was read.
 pub(crate) fn unknown_state(id: &CheckpointId) -> CheckpointState {
     CheckpointState {
         id: id.clone(),

@@ -192,11 +192,11 @@ fn contents_that_contradict_themselves_are_refused_before_anything_gets_a_final_
         }),
         ("once each", |c| c.classes[1].members.swap(0, 1)),
         ("do not cover", |c| Arc::make_mut(&mut c.files)[1].variables[1].extents[0].offset += 1),
-        ("the same as", |c| {
+        ("itself equals a third", |c| {
             let first = c.reused[0].0;
             c.reused[0].1 = Source::SameAs(first);
         }),
-        ("a variable of 4096 bytes or more has none", |c| {
+        ("a variable of 4096 bytes or more has no digest", |c| {
             Arc::make_mut(&mut c.files)[0].variables[1].digest = NO_DIGEST
         }),
         ("cannot be written", |c| Arc::make_mut(&mut c.files)[0].variables[1].shape = Shape(vec![1; 33].into())),
