@@ -1,10 +1,12 @@
-//! Older segments that the segments of a new checkpoint may be coded with: where the same variables are in them.
+//! Finds bases: segments of older checkpoints against which the segments of a new checkpoint may be coded.
 //!
-//! A base is a segment of an older container of the same group that has no base itself, so that a restart decodes at most
-//! one more segment for each. It is looked for in the newest checkpoint, and in the older ones that the newest was coded with.
-//! The same variable is that of the same rank, path, type and shape; where paths hold the number of a step, that of the
-//! same rank, class, type and shape, the first being like the first, and so on. A list, of numbers or of points with few components,
-//! may have had another length: particles wander from rank to rank, and are known again by their numbers.
+//! A base is a segment of an older container of the same group. It has no base itself, so a restart decodes at most
+//! one more segment for each segment. Bases are looked for in the newest checkpoint and in the older checkpoints
+//! against which the newest one was coded. A segment suits if it holds the same variables. Two variables are the same
+//! if they agree in rank, path, type and shape. If paths contain the number of a step, variables are the same if they
+//! agree in rank, class, type and shape, and in their position among such variables. The length of a list, of numbers
+//! or of points with few components, may differ: particles move from rank to rank, and their identification numbers
+//! show which ones are the same.
 
 use crate::classify::{VariableClass, VariableRef};
 use crate::codec::{LANES_POINT_MAX, Older, OlderPlace, Scratch};
@@ -20,8 +22,9 @@ use crate::units::RawBytes;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Of a segment, a base must hold one byte in so many, or it is not worth reading.
-const HELD_PART: u64 = 4;
+/// A base must hold at least the segment's raw bytes divided by this. With less, reading the base is not worth the
+/// time.
+const HELD_MIN_DIVISOR: u64 = 4;
 
 /// Containers that hold bases.
 pub struct Bases {
@@ -31,28 +34,28 @@ pub struct Bases {
 struct Holder {
     container: Arc<ContainerRef>,
     reader: ContainerReader,
-    /// For each variable of the new checkpoint that is there too, which one it is.
+    /// The variables of the new checkpoint that the older container has too, and their positions in it.
     twins: HashMap<VariableRef, VariableRef>,
-    /// For lists that have no twin those that had another length.
+    /// For lists without a twin: the list of the older container that had another length.
     of_other_length: HashMap<VariableRef, VariableRef>,
 }
 
-/// The base that a segment may be coded with.
+/// The base against which a segment may be coded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Base {
     holder: usize,
     segment: u32,
-    /// For each piece of the segment.
+    /// For each piece of the segment: its place in the base.
     pub places: Vec<OlderPlace>,
-    /// Bytes of the older segment, decoded.
+    /// Raw bytes of the base.
     pub raw_bytes: RawBytes,
-    /// Whether it is a segment of the newest checkpoint.
+    /// Whether the base is a segment of the newest checkpoint.
     pub is_newest: bool,
 }
 
 impl Bases {
-    /// What the newest committed checkpoint of a group has for the next one, which has these files. `may_go_back` says
-    /// whether the older ones that it was coded with itself come into question too.
+    /// Opens the containers that may hold bases for the next checkpoint of a group, which has these files: the
+    /// container of `newest`, and, if `may_go_back`, the older containers against which `newest` was coded itself.
     pub fn load(
         store: &dyn Store,
         job: &JobId,
@@ -90,7 +93,8 @@ impl Bases {
             let older: Vec<_> = older.filter(|container| !is_full(container)).collect();
             for container in older {
                 let holder = open(container)?;
-                // What is left of a repacked one is what was needed before, not what may be a base now.
+                // A repacked container is left out: it holds what older checkpoints needed, not what a new one may
+                // need.
                 if !holder.reader.is_repacked() {
                     holders.push(holder);
                 }
@@ -99,13 +103,14 @@ impl Bases {
         Ok(Self { holders })
     }
 
-    /// The containers that may come to be referred to.
+    /// The containers that the new checkpoint may come to refer to.
     pub fn containers(&self) -> impl Iterator<Item = &Arc<ContainerRef>> {
         self.holders.iter().map(|holder| &holder.container)
     }
 
-    /// Whether a variable need not be referred to, since a base may tell it: its bytes are those of an array of numbers in
-    /// segments that may be bases. From here on these are what is found for it.
+    /// Whether a variable can be coded against a base instead of referring to older bytes. This is so if its bytes
+    /// equal an array of numbers whose segments may be bases. From then on, that array is used as the base of the
+    /// variable.
     pub fn tells(&mut self, at: VariableRef, source: &Source) -> bool {
         let Source::External { container, at: older } = source else { return false };
         let Some(holder) = self.holders.iter_mut().find(|holder| holder.container == *container) else { return false };
@@ -120,7 +125,7 @@ impl Bases {
         is_told
     }
 
-    /// The segment that has most of this one, the newest of equals, if any has enough.
+    /// The segment that holds the most bytes of this one; of equal ones, the newest. `None` if none holds enough.
     pub fn find(&self, segment: &SegmentPlan) -> Option<Base> {
         if segment.layout != Layout::Concatenated {
             return None;
@@ -139,7 +144,7 @@ impl Bases {
             }
         }
         let (bytes, holder, chosen) = best?;
-        if bytes < segment.raw_bytes.0 / HELD_PART {
+        if bytes < segment.raw_bytes.0 / HELD_MIN_DIVISOR {
             return None;
         }
         let of = &self.holders[holder];
@@ -147,7 +152,7 @@ impl Bases {
         let mut begins: Vec<usize> = Vec::with_capacity(pieces.len());
         pieces.iter().fold(0, |at, piece| {
             begins.push(at);
-            at + piece.bytes as usize // at most 1 GiB in all
+            at + piece.bytes as usize // the sum is at most 1 GiB
         });
         let places = (segment.pieces.iter())
             .map(|piece| {
@@ -164,7 +169,8 @@ impl Bases {
         Some(Base { holder, segment: chosen, places, raw_bytes, is_newest: holder == 0 })
     }
 
-    /// Reads and decodes a base, for [`Basis::older`](crate::codec::Basis::older), and says how an index names it.
+    /// Reads and decodes a base, for [`Basis::older`](crate::codec::Basis::older). Also returns the reference that
+    /// the index stores.
     pub fn read(&self, base: &Base, scratch: &mut Scratch) -> Result<(Older, BaseSegment), ReadError> {
         let Holder { container, reader, .. } = &self.holders[base.holder];
         let raw = reader.decode_segment(base.segment, scratch)?;
@@ -174,18 +180,18 @@ impl Bases {
 }
 
 impl Holder {
-    /// Calls for each segment that has bytes of a piece and may be a base: which, the number of the piece there, and where
-    /// in that piece the bytes are.
+    /// Calls `found` for each segment that holds bytes of a piece and may be a base. The arguments are the number of
+    /// the segment, the number of the piece in it, and the place of the bytes in that piece.
     fn shared(&self, piece: &Piece, mut found: impl FnMut(u32, usize, OlderPlace)) {
         let index = self.reader.index();
         let Some(&twin) = self.twins.get(&piece.variable) else {
-            // Only as a whole, since rows may have moved from anywhere to anywhere.
+            // The list must be in one piece, because its rows may have moved to any other row.
             let Some(&other) = self.of_other_length.get(&piece.variable) else { return };
             let mut pieces = index.pieces_of(other);
             if let (Some((number, at)), None) = (pieces.next(), pieces.next()) {
                 let (segment, theirs) = (&index.segments()[number as usize], &index.all_pieces()[at]);
                 if segment.layout == Layout::Concatenated && segment.dependencies.is_empty() {
-                    let bytes = theirs.bytes as usize; // within a segment
+                    let bytes = theirs.bytes as usize; // at most the length of a segment
                     found(
                         number,
                         at - segment.pieces.start,
@@ -201,7 +207,7 @@ impl Holder {
             let (from, to) =
                 (piece.offset.max(theirs.offset), (piece.offset + piece.bytes).min(theirs.offset + theirs.bytes));
             if segment.layout == Layout::Concatenated && segment.dependencies.is_empty() && from < to {
-                // Both are within a segment, which has at most 1 GiB.
+                // Both pieces are within a segment, which has at most 1 GiB.
                 let [skip, bytes, from] = [from - piece.offset, to - from, from - theirs.offset].map(|n| n as usize);
                 found(number, at - segment.pieces.start, OlderPlace { from, skip, bytes, is_other_length: false });
             }
@@ -209,12 +215,12 @@ impl Holder {
     }
 }
 
-/// How a variable is known again: its rank, its path or class, its type, its extents or some of them, and which one of those
-/// it is.
+/// The properties by which a variable is recognised: its rank, its path or class, its type, all or some of its
+/// extents, and its number among the variables that agree in all of these.
 type Name<'a> = (u32, &'a str, &'a ElementType, &'a [u64], u32);
 
-/// For each variable of numbers the one of an older container that is the same; and for lists without any the one that had
-/// another length.
+/// Finds the same variables in an older container. The first map has the variables of equal shape. The second map has
+/// the lists that have another length.
 fn twins(
     files: &[FileHeader],
     classes: &[VariableClass],
@@ -250,10 +256,11 @@ fn twins(
     })
 }
 
-/// Those extents by which a variable is known again, if it can be.
+/// Selects the extents by which a variable is recognised. `None` if it cannot be recognised.
 type Extents = fn(&Shape) -> Option<&[u64]>;
 
-/// The extents of a list without its length: none, or how many components each of its points has.
+/// The extents of a list without its length: none for a list of numbers, the number of components for a list of
+/// points.
 fn components(shape: &Shape) -> Option<&[u64]> {
     match &*shape.0 {
         [_] => Some(&[]),
@@ -262,7 +269,7 @@ fn components(shape: &Shape) -> Option<&[u64]> {
     }
 }
 
-/// The arrays among the variables, with their names.
+/// The arrays among the variables, with the properties by which they are recognised.
 fn named<'a>(
     files: &'a [FileHeader],
     extents: Extents,

@@ -1,4 +1,4 @@
-//! Which variables of different ranks mean the same.
+//! Finds the variables of different ranks that have the same meaning.
 //!
 //! Source: mcrEngine, SC12, section III-A. Two variables are similar if their names agree and their data type and class
 //! (scalar or array) are the same, whatever their number of elements; the hash key is
@@ -10,20 +10,20 @@ use crate::units::RawBytes;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// When the names of two variables agree.
+/// When the names of two variables count as equal.
 #[derive(Clone, Debug, Default)]
 pub enum Naming {
-    /// Byte for byte.
+    /// If they are equal byte for byte.
     Exact,
-    /// After every run of digits was replaced with `#`. The default.
+    /// If they are equal after every run of digits is replaced with `#`. This is the default.
     #[default]
     Numbers,
-    /// After every match of a regular expression was replaced, one rule after the other.
+    /// If they are equal after every match of each regular expression is replaced, one rule after the other.
     Rules(Vec<(regex::Regex, String)>),
 }
 
 impl Naming {
-    /// The name that is compared.
+    /// The normalised name, which is compared.
     pub fn normalise<'a>(&self, name: &'a str) -> Cow<'a, str> {
         match self {
             Self::Exact => Cow::Borrowed(name),
@@ -56,7 +56,7 @@ fn push_without_numbers(out: &mut String, name: &str) {
     out.push_str(rest);
 }
 
-/// A variable of a group, by its place in the group's list of files.
+/// A variable of a group, given by its position in the group's list of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VariableRef {
     /// Index in the group's files.
@@ -66,7 +66,7 @@ pub struct VariableRef {
 }
 
 impl VariableRef {
-    /// The header that it stands for. The files must be those that it was made from.
+    /// The header of the variable. `files` must be the list for which the reference was made.
     pub fn of(self, files: &[FileHeader]) -> &VariableHeader {
         &files[self.file as usize].variables[self.variable as usize]
     }
@@ -77,19 +77,19 @@ impl VariableRef {
 pub struct VariableClass {
     /// `Group/Name_Type_Class`.
     pub key: Box<str>,
-    /// What its members are in their files.
+    /// Role of the members in their files.
     pub role: Role,
     /// The common type of the elements.
     pub element: ElementType,
-    /// In rank order, then by file and by place in the file.
+    /// The members in rank order, then by file and by position in the file.
     pub members: Vec<VariableRef>,
-    /// The sum over the members.
+    /// Total raw bytes of the members.
     pub raw_bytes: RawBytes,
 }
 
 /// Sorts the variables of a group's files into classes, in the order of their first member.
 ///
-/// `files` are in rank order. One pass, one hash lookup for each variable: a million headers take well under a second.
+/// There is one pass with one hash lookup for each variable. A million headers take much less than a second.
 pub fn classify(files: &[FileHeader], naming: &Naming) -> Vec<VariableClass> {
     let mut classes: Vec<VariableClass> = Vec::new();
     let mut by_key: HashMap<Box<str>, usize> = HashMap::new();
@@ -119,15 +119,17 @@ pub fn classify(files: &[FileHeader], naming: &Naming) -> Vec<VariableClass> {
     classes
 }
 
-/// Indices are 32 bits wide: a group of 2^32 files or a file of 2^32 variables does not fit the memory that holds its headers.
+/// Indices have 32 bits. The headers of 2^32 files or variables would not fit into memory.
 fn index(i: usize) -> u32 {
     u32::try_from(i).expect("fewer than 2^32 headers fit in memory")
 }
 
-/// The end of a hash key, `_F32LE_Array1D`, with what it is made of.
+/// The end of a hash key, such as `_F32LE_Array1D`, together with the element type and number of dimensions it is
+/// made of.
 type Kind = (ElementType, usize, String);
 
-/// `kind` is that of the variable before, since most have the same, and formatting takes longer than all else here.
+/// `kind` is that of the previous variable. Most variables have the same kind as the previous one, and formatting it
+/// takes longer than the rest of this function.
 fn write_key(key: &mut String, file: &FileHeader, variable: &VariableHeader, naming: &Naming, kind: &mut Option<Kind>) {
     key.clear();
     match variable.role {

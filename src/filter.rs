@@ -1,52 +1,53 @@
-//! HDF5's reversible chunk filters, off and on again, without HDF5.
+//! HDF5's reversible chunk filters, removed and applied again without HDF5.
 //!
 //! Sources: HDF5 1.14 `H5Zshuffle.c`, `H5Zdeflate.c` (`compress2` of the classic zlib), `H5checksum.c`
-//! (`H5_checksum_fletcher32`). Whether the stored bytes really come back is never assumed: it is tried chunk by
-//! chunk before anything is committed, and a chunk for which it fails travels as it stands.
+//! (`H5_checksum_fletcher32`). It is never assumed that applying the filters reproduces the stored bytes: this is
+//! tried for each chunk before anything is committed. If it fails, the chunk is saved as it is in the file.
 
 use crate::header::Filter;
 use flate2::{Compress, Compression, FlushCompress, Status};
 use libdeflater::{Decompressor, adler32};
 use std::cell::RefCell;
 
-/// Why a chunk does not come out of its filters, or not back into them.
+/// Why the filters of a chunk cannot be removed or applied again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// The stored bytes are not what deflate writes, or not all of it.
+    /// The stored bytes are not a complete deflate stream, or have more bytes after it.
     #[error("{stored_bytes} stored bytes are no deflate stream")]
     Inflate {
-        /// Bytes given to it.
+        /// Number of stored bytes.
         stored_bytes: usize,
     },
     /// zlib refused to compress.
     #[error("zlib cannot compress {raw_bytes} bytes at level {level}")]
     Deflate {
-        /// Bytes given to it.
+        /// Number of raw bytes.
         raw_bytes: usize,
-        /// The level asked for.
+        /// The requested level.
         level: u8,
     },
-    /// A filter gave another length than the file says.
+    /// A filter gave another length than the file states.
     #[error("a chunk has {found} raw bytes, not {expected}")]
     Length {
-        /// What came out.
+        /// The length that the filter gave.
         found: usize,
-        /// What the file says.
+        /// The length that the file states.
         expected: usize,
     },
-    /// The checksum does not fit the bytes.
+    /// The checksum does not agree with the bytes.
     #[error("a chunk's Fletcher-32 checksum is {found:08x}, recorded {recorded:08x}")]
     Checksum {
-        /// Of the bytes.
+        /// Checksum of the bytes.
         found: u32,
-        /// In the file.
+        /// Checksum in the file.
         recorded: u32,
     },
 }
 
-/// The raw bytes of one chunk, exactly `raw_bytes` of them. Never allocates more than the filters can have added to those.
+/// Removes the filters of one chunk. Returns exactly `raw_bytes` bytes, or an error. Never allocates more than the
+/// filters can have added.
 pub fn take_off(filters: &[Filter], stored: &[u8], raw_bytes: usize) -> Result<Vec<u8>, FilterError> {
-    // The most bytes that can stand before each filter.
+    // The maximum number of bytes before each filter.
     let mut limits = Vec::with_capacity(filters.len());
     let mut limit = raw_bytes;
     for filter in filters {
@@ -73,7 +74,7 @@ pub fn take_off(filters: &[Filter], stored: &[u8], raw_bytes: usize) -> Result<V
     Ok(raw)
 }
 
-/// The stored bytes of one chunk: the inverse of [`take_off`] wherever the application used the same filters.
+/// Applies the filters to one chunk. This is the inverse of [`take_off`] if the application used the same filters.
 pub fn put_on(filters: &[Filter], raw: &[u8]) -> Result<Vec<u8>, FilterError> {
     let mut bytes: Option<Vec<u8>> = None;
     for filter in filters {
@@ -87,7 +88,8 @@ pub fn put_on(filters: &[Filter], raw: &[u8]) -> Result<Vec<u8>, FilterError> {
     Ok(bytes.unwrap_or_else(|| raw.to_vec()))
 }
 
-/// First bytes of all elements, then second bytes, ...; bytes that fill no element stay last. One element stays as it is.
+/// Puts the first byte of all elements first, then the second bytes, and so on. Bytes that fill no element stay last.
+/// A single element stays as it is.
 fn shuffle(raw: &[u8], width: usize) -> Vec<u8> {
     let elements = raw.len().checked_div(width).unwrap_or(0);
     if width <= 1 || elements <= 1 {
@@ -120,18 +122,18 @@ fn unshuffle(stored: &[u8], width: usize) -> Vec<u8> {
     out
 }
 
-/// HDF5 gives zlib this much room, and zlib's level 0 looks at it.
+/// Size of the output buffer that HDF5 gives to zlib. zlib's level 0 produces different bytes for a different size.
 fn deflated_max(raw_bytes: usize) -> usize {
     raw_bytes.saturating_add(raw_bytes / 1000).saturating_add(13)
 }
 
 thread_local! {
-    /// The last level and its stream: setting one up takes longer than compressing a small chunk.
+    /// The last level and its stream are kept, because creating a stream takes longer than compressing a small chunk.
     static DEFLATE: RefCell<Option<(u8, Compress)>> = const { RefCell::new(None) };
     static INFLATE: RefCell<Option<Decompressor>> = const { RefCell::new(None) };
 }
 
-/// `compress2`: a zlib stream with the default window, memory level and strategy.
+/// Does what zlib's `compress2` does: a zlib stream with the default window, memory level and strategy.
 fn deflate(raw: &[u8], level: u8) -> Result<Vec<u8>, FilterError> {
     let refused = || FilterError::Deflate { raw_bytes: raw.len(), level };
     let mut out = vec![0; deflated_max(raw.len())];
@@ -148,16 +150,17 @@ fn deflate(raw: &[u8], level: u8) -> Result<Vec<u8>, FilterError> {
     Ok(out)
 }
 
-/// At most `limit` bytes; one more is an error, as is anything after the stream's end.
+/// Decompresses at most `limit` bytes. More bytes, or bytes after the end of the stream, are an error.
 fn inflate(stored: &[u8], limit: usize) -> Result<Vec<u8>, FilterError> {
     let refused = || FilterError::Inflate { stored_bytes: stored.len() };
-    // A byte of deflate gives at most 1032; so a short stored chunk allocates little, whatever length was claimed.
+    // One byte of a deflate stream gives at most 1032 bytes, so a short stored chunk allocates little even if its
+    // header claims a large length.
     let mut out = vec![0; limit.min(stored.len().saturating_mul(1040).saturating_add(64))];
     let mut stream = INFLATE.take().unwrap_or_default();
     let bytes = stream.zlib_decompress(stored, &mut out);
     INFLATE.set(Some(stream));
     out.truncate(bytes.map_err(|_| refused())?);
-    // The library does not say where the stream ended; at its end is the checksum of all.
+    // The library does not report where the stream ended. The stream ends with the checksum of all raw bytes.
     if !stored.ends_with(&adler32(&out).to_be_bytes()) {
         return Err(refused());
     }
@@ -175,13 +178,14 @@ fn without_checksum(stored: &[u8]) -> Result<&[u8], FilterError> {
     Ok(raw)
 }
 
-/// `H5_checksum_fletcher32`: over big-endian 16-bit words; a last odd byte is the high half of a word.
+/// HDF5's `H5_checksum_fletcher32`: the checksum over big-endian 16-bit words. If the last byte is alone, it is the
+/// high half of a word.
 fn fletcher32(bytes: &[u8]) -> u32 {
     let fold = |sum: u32| (sum & 0xffff) + (sum >> 16);
     let (mut sum1, mut sum2) = (0u32, 0u32);
     let words = bytes.chunks_exact(2);
     let odd = words.remainder();
-    // 360 words are the most for which neither sum overflows.
+    // 360 words are the largest block for which neither sum overflows.
     for block in bytes[..bytes.len() - odd.len()].chunks(720) {
         for word in block.chunks_exact(2) {
             sum1 += u32::from(u16::from_be_bytes([word[0], word[1]]));

@@ -1,14 +1,15 @@
-//! BLAKE3 of many little runs.
+//! BLAKE3 of many short runs.
 
 use crate::ids::Digest;
 use std::cell::Cell;
 
 thread_local! {
-    /// Memory for the next one.
+    /// The buffer of the last [`Gathered::roomy`] of this thread, to be used again.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// A digest of many little runs: they are gathered first, since BLAKE3 is fast only on 16 KiB and more at once.
+/// A digest of many short runs. Short runs are gathered in a buffer first, because BLAKE3 is fast only if it gets 16
+/// KiB or more at once.
 #[derive(Default)]
 pub struct Gathered {
     hasher: blake3::Hasher,
@@ -16,34 +17,35 @@ pub struct Gathered {
 }
 
 impl Gathered {
-    /// Bytes from which on runs go by the buffer.
-    const ENOUGH: usize = 32 << 10;
+    /// Runs of at least this length are hashed directly and not copied into the buffer.
+    const DIRECT_MIN_BYTES: usize = 32 << 10;
 
-    /// One whose buffer does not grow while it is filled: the last of this thread, if it was.
+    /// A digest whose buffer has its full size from the start. The buffer of the last such digest of this thread is
+    /// used again.
     pub fn roomy() -> Self {
         let mut runs = SPARE.take();
-        runs.reserve(2 * Self::ENOUGH);
+        runs.reserve(2 * Self::DIRECT_MIN_BYTES);
         Self { runs, ..Self::default() }
     }
 
-    /// Adds bytes.
+    /// Adds the bytes of a run.
     pub fn push(&mut self, run: &[u8]) {
-        if run.len() < Self::ENOUGH {
+        if run.len() < Self::DIRECT_MIN_BYTES {
             self.runs.extend_from_slice(run);
         }
-        if run.len() >= Self::ENOUGH || self.runs.len() >= Self::ENOUGH {
+        if run.len() >= Self::DIRECT_MIN_BYTES || self.runs.len() >= Self::DIRECT_MIN_BYTES {
             self.hasher.update(&self.runs);
             self.runs.clear();
         }
-        if run.len() >= Self::ENOUGH {
+        if run.len() >= Self::DIRECT_MIN_BYTES {
             self.hasher.update(run);
         }
     }
 
-    /// Of all that was added.
+    /// The digest of all runs.
     pub fn finish(mut self) -> Digest {
         let digest = self.hasher.update(&self.runs).finalize().into();
-        if self.runs.capacity() >= 2 * Self::ENOUGH {
+        if self.runs.capacity() >= 2 * Self::DIRECT_MIN_BYTES {
             self.runs.clear();
             SPARE.set(self.runs);
         }

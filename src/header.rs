@@ -1,8 +1,9 @@
-//! What a file is made of, without its bytes: the skeleton and the variables, each with its place in the file.
+//! The description of a file without its bytes: the skeleton and the variables, and where each of them is in the
+//! file.
 //!
-//! The invariant everything else rests on: **the extents of a file's variables, the skeleton's among them, cover each
-//! byte of the file exactly once** ([`FileHeader::check`]). So whoever can write each variable's bytes back where they
-//! were has the application's file again, whatever HDF5 feature was used in it.
+//! All other code relies on this invariant: **the extents of a file's variables, including the skeleton, cover each
+//! byte of the file exactly once** ([`FileHeader::check`]). So a program that writes each variable's bytes back to
+//! their extents restores the application's file, whatever HDF5 features the file uses.
 
 use crate::ids::{Digest, FilePath, Rank};
 use crate::units::RawBytes;
@@ -18,10 +19,11 @@ pub enum ByteOrder {
     Big,
 }
 
-/// The type of one element of a variable. Every `match` names all of them, so that a new one visits every codec.
+/// The type of one element of a variable. Every `match` names all variants, so that a new one is considered in every
+/// codec.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ElementType {
-    /// Bytes without known meaning: skeletons, files that are not HDF5, stored chunks of foreign filters.
+    /// Bytes without known meaning: skeletons, files that are not HDF5, stored chunks with an unknown filter.
     Bytes,
     /// A two's complement or unsigned integer of 1, 2, 4 or 8 bytes; booleans, enumerations and bit fields too.
     Int {
@@ -39,48 +41,49 @@ pub enum ElementType {
         /// Order of its bytes.
         order: ByteOrder,
     },
-    /// Elements of a fixed width whose inside we do not use: fixed strings, opaque, long double, odd integers.
+    /// Elements of a fixed width whose contents are not interpreted: fixed strings, opaque data, long double, odd
+    /// integers.
     Fixed {
         /// Bytes of one element, 1 to [`ELEMENT_WIDTH_MAX`].
         width: u32,
     },
-    /// A record of named members, each somewhere inside it; bytes that belong to no member are padding.
+    /// A record of named members at fixed offsets. Bytes that belong to no member are padding.
     Compound {
         /// Bytes of one record, 1 to [`ELEMENT_WIDTH_MAX`].
         width: u32,
-        /// The leaves, flattened, by increasing offset, not overlapping, at most [`MEMBERS_MAX`].
+        /// The members without nesting, by increasing offset, not overlapping, at most [`MEMBERS_MAX`].
         members: Box<[Member]>,
     },
 }
 
-/// One leaf of a compound type.
+/// One member of a compound type that is not a compound itself.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Member {
-    /// Bytes from the start of the record.
+    /// Offset from the start of the record, in bytes.
     pub offset: u32,
-    /// How many elements follow each other here (an array member has more than one).
+    /// Number of consecutive elements. An array member has more than one.
     pub count: u32,
-    /// Their type; never a compound.
+    /// Type of the elements; never a compound.
     pub element: ElementType,
 }
 
-/// The widest element, in bytes, that we look inside; wider ones are [`ElementType::Bytes`].
+/// Maximum width of an element whose type is interpreted, in bytes. Wider elements are [`ElementType::Bytes`].
 pub const ELEMENT_WIDTH_MAX: u32 = 1 << 20;
-/// The most members of a compound that we look at; a type with more is [`ElementType::Fixed`].
+/// Maximum number of members of a compound that are interpreted. A type with more is [`ElementType::Fixed`].
 pub const MEMBERS_MAX: usize = 1024;
 
 impl ElementType {
-    /// Little-endian binary64, the commonest element of all.
+    /// Little-endian binary64, the most common element type.
     pub const F64: Self = Self::Float { width: 8, order: ByteOrder::Little };
     /// Little-endian binary32.
     pub const F32: Self = Self::Float { width: 4, order: ByteOrder::Little };
 
-    /// Whether its segments are looked at for numbers, which are then coded by themselves.
+    /// Whether segments of this type are searched for numbers, which are then coded separately.
     pub(crate) fn is_taken_apart(&self) -> bool {
         matches!(self, Self::Bytes | Self::Compound { .. })
     }
 
-    /// Bytes of one element, at least 1.
+    /// Number of bytes of one element, at least 1.
     pub fn width(&self) -> u32 {
         match self {
             Self::Bytes => 1,
@@ -89,7 +92,8 @@ impl ElementType {
         }
     }
 
-    /// Whether the invariants of the variants hold; anything from outside is asked this before it is used.
+    /// Whether the invariants of the variants hold. Every type that comes from a file or peer is checked with this
+    /// before it is used.
     pub fn is_valid(&self) -> bool {
         match self {
             Self::Bytes => true,
@@ -137,11 +141,11 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// Extents of a variable in elements, slowest first. No dimensions: a scalar.
+/// Extents of a variable, in elements; the slowest-varying dimension first. A scalar has no dimensions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Shape(pub Box<[u64]>);
 
-/// The most dimensions (HDF5's own limit).
+/// Maximum number of dimensions, which is HDF5's own limit.
 pub const DIMENSIONS_MAX: usize = 32;
 
 /// The class part of a hash key: `Scalar`, `Array1D`, ... (mcrEngine, SC12, section III-A).
@@ -154,7 +158,8 @@ impl fmt::Display for Shape {
     }
 }
 
-/// A reversible filter that stood between a chunk's raw bytes and its bytes in the file, in the order of writing.
+/// A reversible filter between a chunk's raw bytes and its bytes in the file. A list of filters is in the order of
+/// writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Filter {
     /// HDF5's byte shuffle over elements of this many bytes.
@@ -162,7 +167,8 @@ pub enum Filter {
         /// Bytes of one element.
         width: u32,
     },
-    /// zlib's deflate at this level, 0 to 9; the same bytes come back from it, which was tried at capture.
+    /// zlib's deflate at this level, 0 to 9. At capture it was tried that deflate at this level reproduces the same
+    /// bytes.
     Deflate {
         /// The level that the application asked for.
         level: u8,
@@ -171,7 +177,7 @@ pub enum Filter {
     Fletcher32,
 }
 
-/// The most filters in a row.
+/// Maximum number of filters of one variable.
 pub const FILTERS_MAX: usize = 8;
 
 /// A run of bytes in the file that holds a run of a variable's raw bytes.
@@ -179,65 +185,67 @@ pub const FILTERS_MAX: usize = 8;
 /// Without filters `stored_bytes == raw_bytes`. With filters each extent is one chunk, filtered on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Extent {
-    /// Where in the file, from its first byte, user block included.
+    /// Offset in the file, from its first byte, including a user block.
     pub offset: u64,
-    /// Bytes in the file.
+    /// Number of bytes in the file.
     pub stored_bytes: u64,
-    /// Bytes of the variable, after the filters were taken off.
+    /// Number of raw bytes of the variable, after the filters were removed.
     pub raw_bytes: u64,
 }
 
-/// What a variable is in its file.
+/// The role of a variable in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Everything in the file that is no variable's raw data. Each file that was taken apart has exactly one.
+    /// All bytes of the file that are no variable's raw data. Each file that was split into variables has exactly one
+    /// skeleton.
     Skeleton,
-    /// An array that has a name.
+    /// A named array.
     Array,
-    /// Bytes of an array as they stand in the file, because a filter could not be taken off and put back.
+    /// The stored bytes of an array as they are in the file, because a filter could not be removed and applied again.
     StoredChunks,
-    /// A whole file that was not taken apart.
+    /// A whole file that was not split into variables.
     WholeFile,
 }
 
 /// One named array of one rank, described without its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VariableHeader {
-    /// What it is in its file.
+    /// Role of the variable in its file.
     pub role: Role,
     /// HDF5's path of the dataset (`/Grid00000012/Density`); empty for a skeleton or a whole file.
     pub path: Box<str>,
-    /// Type of its elements.
+    /// Type of the elements.
     pub element: ElementType,
-    /// Dimensions; for chunked variables those of the array, though the raw bytes are chunk after chunk.
+    /// Dimensions of the array. For a chunked variable too, although its raw bytes are chunk after chunk.
     pub shape: Shape,
-    /// Dimensions of its chunks, if they are known and whole; no dimensions if its raw bytes are not chunk after chunk.
-    /// Advice for codecs: not kept in containers.
+    /// Dimensions of the chunks, if they are known and the chunks are whole. No dimensions if the raw bytes are not
+    /// chunk after chunk. This is a hint for codecs and is not stored in containers.
     pub chunk: Shape,
-    /// Length of its raw bytes: the sum over its extents.
+    /// Total raw bytes of the extents.
     pub raw_bytes: RawBytes,
-    /// BLAKE3 of its raw bytes. Of short variables it may be [`NO_DIGEST`](crate::container::NO_DIGEST): in an index, and
-    /// where nobody reads the file a second time.
+    /// BLAKE3 of the raw bytes. For a short variable it may be [`NO_DIGEST`](crate::container::NO_DIGEST): in an
+    /// index, and where the file is not read a second time.
     pub digest: Digest,
-    /// Filters of each extent; empty where the extents hold the raw bytes themselves.
+    /// Filters of each extent; empty if the extents hold the raw bytes themselves.
     pub filters: Box<[Filter]>,
-    /// Where its raw bytes are, in the order of the raw bytes.
+    /// Extents of the raw bytes in the file, in the order of the raw bytes.
     pub extents: Box<[Extent]>,
 }
 
-/// The most raw bytes of one chunk behind filters: HDF5's own limit is 4 GiB; above this we take the stored bytes.
+/// Maximum raw bytes of one filtered chunk. HDF5's own limit is 4 GiB. The stored bytes of a larger chunk are saved
+/// instead.
 pub const FILTERED_CHUNK_MAX: u64 = 64 << 20;
 
 /// One file of a checkpoint, described without its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileHeader {
-    /// Below the watched directory.
+    /// Path below the watched directory.
     pub path: FilePath,
-    /// The rank that wrote it. Files that belong to no rank are taken along with rank 0.
+    /// The rank that wrote the file. Files that belong to no rank are saved with rank 0.
     pub rank: Rank,
     /// Length of the file in bytes.
     pub bytes: u64,
-    /// What it is, and whose part.
+    /// Kind of the file.
     pub kind: FileKind,
     /// Permission bits, 0o000 to 0o7777.
     pub mode: u32,
@@ -245,11 +253,11 @@ pub struct FileHeader {
     pub modified_ns: i64,
     /// BLAKE3 of the whole file.
     pub digest: Digest,
-    /// Skeleton (or whole file) first, then the arrays, by name.
+    /// The skeleton (or whole file) first, then the arrays, by name.
     pub variables: Vec<VariableHeader>,
 }
 
-/// What is wrong with a header that came from outside.
+/// Errors in a header that came from a file or peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// A field is out of its range.
@@ -262,7 +270,7 @@ pub enum HeaderError {
         /// Which rule is broken.
         what: &'static str,
     },
-    /// What it is said to be does not go with its length.
+    /// The kind of the file does not agree with its length.
     #[error("{file}: {what}, and {bytes} are given")]
     Kind {
         /// The file.
@@ -272,7 +280,7 @@ pub enum HeaderError {
         /// Which rule is broken.
         what: &'static str,
     },
-    /// The extents leave a gap, overlap, or pass the end.
+    /// The extents leave a gap, overlap, or extend past the end.
     #[error(
         "{file}: the extents of its variables do not cover each of its {bytes} bytes exactly once: {what} at byte {at}"
     )]
@@ -281,15 +289,15 @@ pub enum HeaderError {
         file: String,
         /// Its length.
         bytes: u64,
-        /// Gap or overlap.
+        /// A gap or an overlap.
         what: &'static str,
-        /// Where.
+        /// Offset of the gap or overlap.
         at: u64,
     },
 }
 
 impl VariableHeader {
-    /// Checks all that can be checked without the other variables. Gives the rule that is broken.
+    /// Checks everything that can be checked without the other variables. The error is the rule that is broken.
     pub fn check(&self) -> Result<(), &'static str> {
         let filters_fit = self.filters.iter().all(|f| match f {
             Filter::Shuffle { width } => *width > 0 && *width <= ELEMENT_WIDTH_MAX,
@@ -319,45 +327,47 @@ impl VariableHeader {
     }
 }
 
-/// What an entry of a checkpoint is. Everything but a regular file and a hard link to one travels with the checkpoint,
-/// and says nothing about which checkpoint it is ([`FileKind::is_companion`]).
+/// The kind of an entry of a checkpoint. Every kind except a regular file and a hard link is only saved along with
+/// the checkpoint, and does not decide which checkpoint it is ([`FileKind::is_companion`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileKind {
-    /// A file that the layout gives to the checkpoint.
+    /// A file that the layout assigns to the checkpoint.
     #[default]
     Regular,
-    /// A directory: for its permission bits, and so that it is there where it is empty. It has no bytes.
+    /// A directory, which has no bytes. It is saved for its permission bits, and because it may be empty.
     Directory,
-    /// A symbolic link. Its bytes are the text of the link, 1 to [`LINK_BYTES_MAX`] of them.
+    /// A symbolic link. Its bytes are the text of the link, which has 1 to [`LINK_BYTES_MAX`] bytes.
     SymbolicLink,
-    /// A file beside the checkpoint that says which one is the newest, such as `checkpoints.txt` or `rpointer.ocn`.
+    /// A file next to the checkpoint that names the newest checkpoint, such as `checkpoints.txt` or `rpointer.ocn`.
     Pointer,
-    /// A second name for the file of the same rank that stands this many places before it, with the same bytes.
+    /// A second name of a file. That file belongs to the same rank, has the same bytes, and is this many places
+    /// earlier in the list.
     HardLink(NonZeroU32),
 }
 
-/// The longest text of a symbolic link, in bytes (Linux's PATH_MAX).
+/// Maximum length of the text of a symbolic link, in bytes (Linux's PATH_MAX).
 pub const LINK_BYTES_MAX: u64 = 4096;
 
 impl FileKind {
-    /// Whether it only travels with a checkpoint: the same checkpoint without it, or with another one, is the same.
+    /// Whether the entry only accompanies a checkpoint: without it, or with a different one, it is the same
+    /// checkpoint.
     pub fn is_companion(self) -> bool {
         matches!(self, Self::Directory | Self::SymbolicLink | Self::Pointer)
     }
 
-    /// Whether people would call it a file.
+    /// Whether the entry counts as a file in reports.
     pub fn is_file(self) -> bool {
         matches!(self, Self::Regular | Self::Pointer | Self::HardLink(_))
     }
 
-    /// Whether it is the usual one, which a manifest does not name.
+    /// Whether this is a regular file, whose kind a manifest leaves out.
     pub fn is_regular(&self) -> bool {
         *self == Self::Regular
     }
 
-    /// The number by which formats name it: 0 regular, 1 directory, 2 symbolic link, 3 pointer, 3 + n: second name for
-    /// the file n places before.
+    /// The number of the kind in the formats: 0 regular, 1 directory, 2 symbolic link, 3 pointer, 3 + n: second name
+    /// of the file n places earlier.
     pub fn number(self) -> u64 {
         match self {
             Self::Regular => 0,
@@ -368,7 +378,7 @@ impl FileKind {
         }
     }
 
-    /// The inverse of [`FileKind::number`]; `None` for a number that no kind has.
+    /// The inverse of [`FileKind::number`]. `None` if no kind has the number.
     pub fn from_number(number: u64) -> Option<Self> {
         match number {
             0 => Some(Self::Regular),
@@ -381,7 +391,7 @@ impl FileKind {
 }
 
 impl FileHeader {
-    /// The first of some files that is a second name for one that is not there, or has another rank or other bytes.
+    /// The first hard link in the list that does not name an earlier regular file with the same rank and bytes.
     pub fn stray_link(files: &[Self]) -> Option<usize> {
         files.iter().enumerate().position(|(at, file)| {
             let FileKind::HardLink(before) = file.kind else { return false };
@@ -394,7 +404,7 @@ impl FileHeader {
         })
     }
 
-    /// Checks every variable, and that the extents cover each byte of the file exactly once.
+    /// Checks every variable, and checks that the extents cover each byte of the file exactly once.
     pub fn check(&self) -> Result<(), HeaderError> {
         let file = || self.path.to_string();
         match self.kind {
@@ -435,7 +445,8 @@ impl FileHeader {
         Ok(())
     }
 
-    /// The gaps between sorted, disjoint `(offset, bytes)` runs in a file of `bytes` bytes: the skeleton's extents.
+    /// The gaps between sorted, disjoint `(offset, bytes)` runs in a file of `bytes` bytes. They are the skeleton's
+    /// extents.
     pub fn gaps(runs: &[(u64, u64)], bytes: u64) -> Box<[Extent]> {
         let mut gaps = Vec::with_capacity(runs.len() + 1);
         let mut end = 0;

@@ -1,4 +1,4 @@
-//! Names of things, as types: a rank is not a group, and a path from a peer is not trusted until it was checked.
+//! Names as types: a rank is not a group, and a path that comes from a peer is checked before it is used.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,23 +25,24 @@ impl fmt::Display for GroupId {
     }
 }
 
-/// How the ranks of a job fall into groups. `ranks` and `group_size` are both at least 1.
+/// How the ranks of a job are divided into groups. `ranks` and `group_size` are both at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grouping {
     ranks: u32,
     group_size: u32,
 }
 
-/// The most ranks a job may have: enough for any machine there is, small enough that lists of ranks stay bounded.
+/// Maximum number of ranks of a job. It exceeds the size of every existing machine, and bounds the length of lists of
+/// ranks.
 pub const RANKS_MAX: u32 = 1 << 24;
 
 impl Grouping {
-    /// `None` where either is zero or there are more than [`RANKS_MAX`] ranks.
+    /// Returns `None` if either number is zero or there are more than [`RANKS_MAX`] ranks.
     pub fn new(ranks: u32, group_size: u32) -> Option<Self> {
         (ranks > 0 && ranks <= RANKS_MAX && group_size > 0).then_some(Self { ranks, group_size })
     }
 
-    /// Ranks in all.
+    /// Number of ranks of the job.
     pub fn ranks(self) -> u32 {
         self.ranks
     }
@@ -56,7 +57,7 @@ impl Grouping {
         GroupId(rank.0 / self.group_size)
     }
 
-    /// The ranks of a group, in order; empty for a group that there is not.
+    /// The ranks of a group, in order; empty if the group does not exist.
     pub fn ranks_of(self, group: GroupId) -> std::ops::Range<u32> {
         let first = group.0.saturating_mul(self.group_size).min(self.ranks);
         first..first.saturating_add(self.group_size).min(self.ranks)
@@ -66,28 +67,28 @@ impl Grouping {
 /// Why a name or path was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Nothing there.
+    /// The name is empty.
     #[error("the name is empty")]
     Empty,
-    /// Longer than a file system takes.
+    /// The name is longer than a file system allows.
     #[error("the name has {found} bytes; at most {limit} are allowed")]
     TooLong {
-        /// Bytes found.
+        /// Length of the name, in bytes.
         found: usize,
-        /// Bytes allowed.
+        /// Maximum length, in bytes.
         limit: usize,
     },
-    /// Would name something else, or nothing.
+    /// The name cannot be used as a name in the store.
     #[error("{name:?}: {reason}")]
     Refused {
-        /// The name, lossily.
+        /// The name; bytes that are not UTF-8 are replaced.
         name: String,
-        /// What is wrong with it.
+        /// Why it is refused.
         reason: &'static str,
     },
 }
 
-/// One component of a path in the store.
+/// Checks one component of a path in the store.
 fn check_component(name: &str, limit: usize) -> Result<(), NameError> {
     let refuse = |reason| Err(NameError::Refused { name: name.chars().take(80).collect(), reason });
     match name {
@@ -139,30 +140,33 @@ macro_rules! name_type {
 }
 
 name_type!(
-    /// A job: one application run with all its restarts. A directory of this name holds its checkpoints in the store.
+    /// A job: one application run with all its restarts. In the store, a directory of this name holds its
+    /// checkpoints.
     /// At most 200 bytes, no slash, no leading dot, no control characters.
     JobId,
     200
 );
 name_type!(
-    /// What all ranks saved at one step. A directory of this name, below the job's, holds its containers and manifests.
+    /// Everything that all ranks saved at one step. A directory of this name, in the job's directory, holds its
+    /// containers and manifests.
     /// At most 200 bytes, no slash, no leading dot, no control characters.
     CheckpointId,
     200
 );
 
 impl CheckpointId {
-    /// The label that the application gave (`DD0007`), without our `~2` for the second content under one label.
+    /// The label that the application gave (`DD0007`), without the suffix `~2` that this program adds for a second
+    /// checkpoint with the same label.
     pub fn label(&self) -> &str {
         self.split().0
     }
 
-    /// 1 for the first content that was saved under a label, 2 for the next (`DD0007~2`).
+    /// 1 for the first checkpoint that was saved under a label, 2 for the next (`DD0007~2`).
     pub fn generation(&self) -> u32 {
         self.split().1
     }
 
-    /// The same label with another generation.
+    /// The same label with the given generation.
     pub fn with_generation(&self, generation: u32) -> Result<Self, NameError> {
         match generation {
             0 | 1 => self.label().parse(),
@@ -181,7 +185,7 @@ impl CheckpointId {
     }
 }
 
-/// Compares names as people do: runs of digits by their value, the rest byte by byte (`it_9` before `it_10`).
+/// Compares names as people do: runs of digits by their value, the rest byte by byte (`it_9` is before `it_10`).
 pub fn natural_cmp(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
     use std::cmp::Ordering;
     let (mut i, mut j) = (0, 0);
@@ -206,14 +210,15 @@ pub fn natural_cmp(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
     (a.len() - i).cmp(&(b.len() - j)).then_with(|| a.cmp(b))
 }
 
-/// A file of the application, relative to the watched directory. Bytes as the kernel has them, not necessarily UTF-8.
+/// Path of an application's file, relative to the watched directory. It has the bytes that the kernel uses, which
+/// need not be UTF-8.
 ///
-/// Checked: not empty, not absolute, no empty, `.` or `..` component, no NUL, at most 4096 bytes. So joining it to a
-/// directory never leaves that directory by name.
+/// The path is checked: it is not empty and not absolute, has no empty, `.` or `..` component and no NUL, and has at
+/// most 4096 bytes. So joining it to a directory gives a path inside that directory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FilePath(Box<[u8]>);
 
-/// The longest path, in bytes, as in Linux.
+/// Maximum length of a path in bytes, as in Linux.
 pub const FILE_PATH_MAX: usize = 4096;
 
 impl FilePath {
@@ -253,15 +258,16 @@ impl FilePath {
         self.0.rsplit(|&b| b == b'/').next().unwrap_or(&self.0)
     }
 
-    /// As a path of the standard library, still relative.
+    /// The path as a type of the standard library, still relative.
     pub fn as_path(&self) -> &std::path::Path {
         use std::os::unix::ffi::OsStrExt;
         std::path::Path::new(std::ffi::OsStr::from_bytes(&self.0))
     }
 }
 
-/// Different paths are different texts, and no terminal obeys them: a byte that is not UTF-8 and each byte of a control
-/// character is `\xNN`, a backslash is doubled. A manifest's reader takes it back.
+/// Different paths give different texts, and the text contains no control characters. A byte that is not UTF-8, and
+/// each byte of a control character, is written as `\xNN`; a backslash is doubled. The reader of a manifest reverses
+/// this.
 impl fmt::Display for FilePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {

@@ -1,12 +1,14 @@
-//! Where one start of the application ends and the next begins, within a job; and who decides what it goes on from.
+//! Separates one start of the application from the next within a job, and records from which checkpoint each start
+//! continues.
 //!
-//! An *incarnation* is one start of a job. It is a number and an identity, never a time: the clocks of nodes differ. Each
-//! incarnation has one record in the store, `JOB/.incarnations/0003`. The record is made by the first restart of the
-//! incarnation, or by the first agent that announces under an identity that the store does not know. A record is never
-//! changed; the newest one is the incarnation that may commit. FORMAT.md, section "Incarnation", has the text.
+//! An *incarnation* is one start of a job. It is identified by a number and a text, never by a time, because the
+//! clocks of nodes differ. Each incarnation has one record in the store, for example `JOB/.incarnations/0003`. The
+//! record is written by the first restart of the incarnation, or by the first agent that announces itself under an
+//! identity that the store does not know. A record is never changed. Only the newest incarnation may commit
+//! checkpoints. "Incarnation" in FORMAT.md describes the text of a record.
 //!
-//! A manifest carries the number of its incarnation. What an older incarnation left incomplete when a newer one began never
-//! becomes complete ([`Incarnations::is_dead`]).
+//! A manifest has the number of its incarnation. A checkpoint that was incomplete when a newer incarnation began
+//! never becomes complete ([`Incarnations::is_dead`]).
 
 use crate::container::ReadError;
 use crate::ids::{CheckpointId, Digest, JobId};
@@ -16,19 +18,19 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The directory of the records, in that of the job.
+/// The directory of the records, inside the job's directory.
 const DIRECTORY: &str = ".incarnations";
 /// The version of records that this build writes and reads.
 pub const INCARNATION_VERSION: u32 = 1;
-/// Records that are kept for a job; the oldest go.
+/// Maximum number of records that are kept for a job; the oldest are removed.
 const RECORDS_MAX: usize = 1024;
-/// The most bytes of a record.
+/// Maximum length of a record.
 const RECORD_BYTES_MAX: u64 = 1 << 20;
-/// The most checkpoints of each kind that a record names.
+/// Maximum number of checkpoints that each list of a record names.
 pub const NAMED_MAX: usize = 256;
-/// How often a number is tried that another process takes at the same moment.
+/// Maximum number of attempts if other processes take the number at the same moment.
 const TRIES_MAX: u32 = 64;
-/// The most bytes of an identity.
+/// Maximum length of an identity.
 pub const IDENTITY_BYTES_MAX: usize = 200;
 
 /// Files whose own time is older than their last change by more than this are copies that kept their times: 1 s.
@@ -39,41 +41,44 @@ pub const COPIED_NS: i64 = 1_000_000_000;
 pub struct Incarnation {
     /// The job.
     pub job: JobId,
-    /// Counted from 1. 0 in a manifest: the job had no record when it was written.
+    /// Number of the incarnation, counted from 1. 0 in a manifest means that the job had no record when the manifest
+    /// was written.
     pub number: u32,
-    /// What SLURM or the operator calls this start; empty for a start by hand.
+    /// The name that SLURM or the operator gives to this start; empty for a start by hand.
     pub identity: String,
-    /// Which program began it, and where; for people.
+    /// The program and node that began the incarnation. It is for people only.
     pub begun_by: String,
-    /// When it began, in milliseconds since 1970 by the clock of that node; for people. Nothing is decided by it.
+    /// When the incarnation began, in milliseconds since 1970 by the clock of that node. It is for people only; no
+    /// decision depends on it.
     pub began_unix_ms: u64,
-    /// The incarnations part half of these milliseconds before this record. Of a restart it is the time since its start, by its
-    /// steady clock: the run before had ended then. Of an aggregator that keeps a run apart from the one before: twice the
-    /// time since the first agent of the run began.
+    /// The boundary between two incarnations lies half of these milliseconds before this record was written. If a
+    /// restart wrote the record, the value is the time since the restart started, by its monotonic clock; the run
+    /// before had ended by then. If an aggregator wrote it to separate a run from the one before, the value is twice
+    /// the time since the first agent of the run started.
     pub took_ms: u64,
-    /// The checkpoint that it goes on from. `None`: from nothing.
+    /// The checkpoint from which the incarnation continues. `None`: it started without a checkpoint.
     pub from: Option<CheckpointId>,
     /// The place of [`Self::from`] in the order of checkpoints.
     pub from_place: Option<Place>,
-    /// Whether a restart made the decision, or an agent's announcement began the incarnation.
+    /// `true` if a restart chose the checkpoint, `false` if an agent's announcement began the incarnation.
     pub is_restart: bool,
-    /// Newer checkpoints than [`Self::from`] that were whole when the incarnation began. They stay whole, and are not part of
-    /// what the incarnation goes on from.
+    /// Checkpoints newer than [`Self::from`] that were complete when the incarnation began. They stay complete, but
+    /// the incarnation does not continue from them.
     pub whole: Vec<CheckpointId>,
-    /// Newer checkpoints than [`Self::from`] that could not be restored, and why.
+    /// Checkpoints newer than [`Self::from`] that could not be restored, with the reasons.
     pub passed_over: Vec<PassedOver>,
 }
 
-/// A checkpoint that a restart did not take.
+/// A checkpoint that a restart could not or did not restore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PassedOver {
-    /// Which.
+    /// Name of the checkpoint.
     pub checkpoint: CheckpointId,
-    /// Why.
+    /// Why the restart did not choose it.
     pub reason: String,
 }
 
-/// What the maker of a record says.
+/// The fields of a record that its writer chooses.
 #[derive(Clone, Debug, Default)]
 pub struct Draft {
     /// See [`Incarnation::identity`].
@@ -84,7 +89,7 @@ pub struct Draft {
     pub began_unix_ms: u64,
     /// See [`Incarnation::took_ms`].
     pub took_ms: u64,
-    /// See [`Incarnation::from`], with its place.
+    /// See [`Incarnation::from`] and [`Incarnation::from_place`].
     pub from: Option<(CheckpointId, Place)>,
     /// See [`Incarnation::is_restart`].
     pub is_restart: bool,
@@ -94,12 +99,12 @@ pub struct Draft {
     pub passed_over: Vec<PassedOver>,
 }
 
-/// What came of an attempt to begin an incarnation.
+/// The result of an attempt to begin an incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// The record is durable.
+    /// This process wrote the record, and the record is durable.
     Here(Incarnation),
-    /// Another process began this or a later one first.
+    /// Another process wrote the record of this or a later incarnation first.
     Other(Incarnation),
 }
 
@@ -108,45 +113,46 @@ pub enum Begun {
 pub struct Incarnations(Vec<Incarnation>);
 
 impl Incarnations {
-    /// Reads all records of a job. A job that is not there has none.
+    /// Reads all records of a job. The list is empty if the job does not exist.
     pub fn load(store: &dyn Store, job: &JobId) -> Result<Self, ReadError> {
         let mut records = Vec::new();
         for number in numbers(store, job)? {
             match read(store, job, number) {
-                Err(ReadError::Missing { .. }) => {} // removed meanwhile, since there are many newer ones
+                Err(ReadError::Missing { .. }) => {} // removed since then, because there are many newer ones
                 other => records.push(other?),
             }
         }
         Ok(Self(records))
     }
 
-    /// The newest, if there is one.
+    /// The newest record, if there is one.
     pub fn newest(&self) -> Option<&Incarnation> {
         self.0.last()
     }
 
-    /// All of them, the oldest first.
+    /// All records, the oldest first.
     pub fn all(&self) -> &[Incarnation] {
         &self.0
     }
 
-    /// The record that ended an incarnation: the next one.
+    /// The next record after an incarnation, which ended that incarnation.
     pub fn ended_by(&self, number: u32) -> Option<&Incarnation> {
         self.0.iter().find(|record| record.number > number)
     }
 
-    /// Whether a checkpoint can never become complete any more: a newer incarnation began when it was not whole.
+    /// Whether a checkpoint can never become complete, because a newer incarnation began while it was incomplete.
     pub fn is_dead(&self, id: &CheckpointId, place: Place) -> bool {
         self.ended_by(place.incarnation).is_some_and(|next| next.is_death_of(id, place))
     }
 
-    /// Whether a checkpoint was set aside: the newest incarnation went on from an older one although this one was whole.
+    /// Whether a checkpoint was set aside: the newest incarnation continued from an older one although this one was
+    /// complete.
     pub fn is_set_aside(&self, id: &CheckpointId) -> bool {
         self.newest().is_some_and(|newest| newest.sets_aside(id))
     }
 
-    /// How many of the newest incarnations in a row were restarts from this checkpoint, `most` at most. A restart
-    /// that failed, or was killed before any part of the job was restored, does not count.
+    /// How many consecutive incarnations, counted back from the newest, were restarts from this checkpoint; at most
+    /// `most`. A restart that failed, or that was killed before any part of the job was restored, does not count.
     pub fn restarts_in_a_row(
         &self,
         store: &dyn Store,
@@ -166,18 +172,19 @@ impl Incarnations {
     }
 }
 
-/// After how many restarts in a row a checkpoint is passed over where nobody says another number.
+/// By default, a checkpoint is skipped after this number of consecutive restarts from it.
 pub const GIVE_UP_AFTER: usize = 3;
-/// Records that are looked through for that: restarts that failed count nothing.
-const LOOKED_THROUGH_MAX: u32 = 64;
+/// Maximum number of records that are read to count the restarts. It is larger than [`GIVE_UP_AFTER`] because failed
+/// restarts do not count.
+const RECORDS_READ_MAX: u32 = 64;
 
-/// The checkpoint that the next restart passes over because it was restored [`GIVE_UP_AFTER`] times in a row, if
-/// there is one. Few records are read, however many there are.
+/// The checkpoint that the next restart skips, because it was restored [`GIVE_UP_AFTER`] times in a row; `None` if
+/// there is none. Only a few records are read, even if the job has many.
 pub fn restored_too_often(store: &dyn Store, job: &JobId) -> Result<Option<CheckpointId>, ReadError> {
     let Some(newest) = newest(store, job)? else { return Ok(None) };
     let Some(from) = newest.from.clone().filter(|_| newest.is_restart) else { return Ok(None) };
     let (mut count, mut record) = (0, newest);
-    for _ in 0..LOOKED_THROUGH_MAX {
+    for _ in 0..RECORDS_READ_MAX {
         if !record.is_restart || record.from.as_ref() != Some(&from) {
             break;
         }
@@ -202,7 +209,7 @@ fn record_name(number: u32) -> String {
     format!("{number:04}")
 }
 
-/// The numbers of the records of a job, in rising order.
+/// The numbers of the records of a job, in increasing order.
 fn numbers(store: &dyn Store, job: &JobId) -> Result<Vec<u32>, ReadError> {
     let entries = match store.list_dir(&directory(job)) {
         Err(error) if error.is_not_found() => return Ok(Vec::new()),
@@ -215,7 +222,7 @@ fn numbers(store: &dyn Store, job: &JobId) -> Result<Vec<u32>, ReadError> {
     Ok(numbers)
 }
 
-/// The number of the newest incarnation of a job; 0 where there is none. One directory is listed, no file is read.
+/// The number of the newest incarnation of a job, or 0 if there is none. Lists one directory and reads no file.
 pub fn newest_number(store: &dyn Store, job: &JobId) -> Result<u32, ReadError> {
     Ok(numbers(store, job)?.last().copied().unwrap_or(0))
 }
@@ -228,7 +235,7 @@ pub fn newest(store: &dyn Store, job: &JobId) -> Result<Option<Incarnation>, Rea
     }
 }
 
-/// The incarnation that ended another one, if one has: the next that has a record.
+/// The next incarnation after `number` that has a record. It ended incarnation `number`.
 pub fn ended_by(store: &dyn Store, job: &JobId, number: u32) -> Result<Option<Incarnation>, ReadError> {
     match numbers(store, job)?.into_iter().find(|next| *next > number) {
         None => Ok(None),
@@ -236,12 +243,13 @@ pub fn ended_by(store: &dyn Store, job: &JobId, number: u32) -> Result<Option<In
     }
 }
 
-/// How long ago an incarnation began, by the clock of the store's file system: no clock of a node counts.
+/// How long ago an incarnation began, by the clock of the store's file system. The clocks of the nodes do not matter.
 pub fn age(store: &dyn Store, job: &JobId, number: u32) -> Result<Duration, StoreError> {
     store.age(&directory(job).join(record_name(number)))
 }
 
-/// Begins the incarnation after `after`, unless another process was first. Durable when this returns.
+/// Begins the incarnation after `after`, unless another process began it first. The record is durable when this
+/// returns.
 pub fn begin(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> Result<Begun, StoreError> {
     let dir = directory(job);
     let number = after.saturating_add(1);
@@ -272,15 +280,15 @@ pub fn begin(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> Result
         }
         if store.rename_new(temp.path(), &dir.join(record_name(number)))? {
             store.sync_dir(&dir)?;
-            let_old_go(store, job)?;
+            remove_old_records(store, job)?;
             return Ok(Begun::Here(record));
         }
     }
     Err(StoreError::Busy { path: dir.join(record_name(number)) })
 }
 
-/// Notes that a part of the job has been restored for an incarnation. `key` says which part, and where. The same part that is
-/// restored once more belongs to another start of the application.
+/// Records that a part of the job was restored for an incarnation. `key` names the part and the place. If the same
+/// part is restored again, that belongs to another start of the application.
 pub fn note_part(store: &dyn Store, job: &JobId, number: u32, key: &str) -> Result<(), StoreError> {
     let dir = parts_directory(job, number);
     create_dirs(store, &dir)?;
@@ -291,7 +299,7 @@ pub fn note_part(store: &dyn Store, job: &JobId, number: u32, key: &str) -> Resu
     store.sync_dir(&dir)
 }
 
-/// Whether a part of the job has been restored for an incarnation.
+/// Whether the part `key` of the job was restored for an incarnation.
 pub fn has_part(store: &dyn Store, job: &JobId, number: u32, key: &str) -> Result<bool, StoreError> {
     match store.open(&parts_directory(job, number).join(part_name(key))) {
         Ok(_) => Ok(true),
@@ -300,7 +308,7 @@ pub fn has_part(store: &dyn Store, job: &JobId, number: u32, key: &str) -> Resul
     }
 }
 
-/// Whether any part of the job has been restored for an incarnation.
+/// Whether any part of the job was restored for an incarnation.
 fn has_any_part(store: &dyn Store, job: &JobId, number: u32) -> Result<bool, StoreError> {
     match store.list_dir(&parts_directory(job, number)) {
         Ok(entries) => Ok(entries.iter().any(|entry| visible(&entry.name))),
@@ -317,8 +325,8 @@ fn part_name(key: &str) -> String {
     Digest::of(key.as_bytes()).to_hex()[..16].to_owned()
 }
 
-/// Removes what says which parts were restored for an incarnation, but for so many of them.
-fn let_parts_go(store: &dyn Store, job: &JobId, number: u32, kept: usize) -> Result<(), StoreError> {
+/// Removes the files that say which parts were restored for an incarnation, except `kept` of them.
+fn remove_parts(store: &dyn Store, job: &JobId, number: u32, kept: usize) -> Result<(), StoreError> {
     let dir = parts_directory(job, number);
     let entries = match store.list_dir(&dir) {
         Err(error) if error.is_not_found() => return Ok(()),
@@ -331,14 +339,14 @@ fn let_parts_go(store: &dyn Store, job: &JobId, number: u32, kept: usize) -> Res
     if kept == 0 { store.remove_dir(&dir) } else { Ok(()) }
 }
 
-fn let_old_go(store: &dyn Store, job: &JobId) -> Result<(), StoreError> {
+fn remove_old_records(store: &dyn Store, job: &JobId) -> Result<(), StoreError> {
     let numbers = numbers(store, job)?;
     if let Some(old) = numbers.len().checked_sub(3).and_then(|at| numbers.get(at)) {
-        // One says that it was restored at all.
-        let_parts_go(store, job, *old, 1)?;
+        // One file is enough to show that the incarnation was restored at all.
+        remove_parts(store, job, *old, 1)?;
     }
     for number in &numbers[..numbers.len().saturating_sub(RECORDS_MAX)] {
-        let_parts_go(store, job, *number, 0)?;
+        remove_parts(store, job, *number, 0)?;
         store.remove_file(&directory(job).join(record_name(*number)))?;
     }
     Ok(())
@@ -377,7 +385,7 @@ impl Incarnation {
         self.from_place.is_none_or(|from| place > from) && !self.whole.contains(id)
     }
 
-    /// Whether a checkpoint was whole and newer than the one that a restart chose.
+    /// Whether a checkpoint was complete and newer than the one that the restart of this incarnation chose.
     pub fn sets_aside(&self, id: &CheckpointId) -> bool {
         self.is_restart && self.whole.contains(id)
     }
@@ -389,7 +397,7 @@ impl Incarnation {
         Ok(format!("{text}blake3 {digest}\n"))
     }
 
-    /// Reads the text of a record. `path` is for messages.
+    /// Parses the text of a record. `path` appears in error messages only.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, ReadError> {
         let path = || path.to_path_buf();
         let invalid = |what: String| ReadError::Invalid { path: path(), part: "the record of an incarnation", what };
@@ -417,7 +425,7 @@ impl Incarnation {
         }
     }
 
-    /// As people read it: "incarnation 3 (SLURM job 4711, begun by mcr restart on n1)".
+    /// A description for people: "incarnation 3 (SLURM job 4711, begun by mcr restart on n1)".
     pub fn describe(&self) -> String {
         let identity = if self.identity.is_empty() { String::new() } else { format!("{}, ", self.identity) };
         format!("incarnation {} ({identity}begun by {})", self.number, self.begun_by)

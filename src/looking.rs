@@ -1,8 +1,8 @@
-//! Looking at a checkpoint: what its directory, its manifests and the containers that they name say of it.
+//! Examines a checkpoint: its directory, its manifests and the containers that they name.
 //!
-//! Three answers are kept apart. A file that is missing, cut or changed is damage. A file that cannot be read just now (an
-//! I/O error, no permission, a format of a newer build) is no damage: the checkpoint is unreadable, and nobody removes it.
-//! A directory that prune is emptying at this moment is looked at again.
+//! Three findings are kept apart. A file that is missing, cut or changed means damage. A file that cannot be read at
+//! present (an I/O error, no permission, a format of a newer build) does not mean damage: the checkpoint is
+//! unreadable, and prune must not remove it. A directory that prune is removing at this moment is examined again.
 
 use crate::container::{ReadError, checkpoint_dir, container_name, container_path};
 use crate::ids::{CheckpointId, GroupId, JobId};
@@ -20,16 +20,17 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Waits between the tries to read something that fails with an I/O error.
+/// Waits between the attempts to read a file that fails with an I/O error.
 const RETRY_WAITS_MS: [u64; 3] = [20, 80, 200];
-/// All such waits of one look at a store together: a store that is gone is not asked for ever.
+/// Maximum time of all such waits together, so that an unreachable store does not block for long.
 const PATIENCE_MS: u64 = 1500;
-/// Checkpoints that are looked at side by side at most: a parallel file system answers many questions at a time.
+/// Maximum number of checkpoints that are examined at the same time. A parallel file system answers several requests
+/// at once.
 const THREADS_MAX: usize = 8;
-/// Checkpoints from which on several threads look.
-const THREADS_WORTH: usize = 64;
+/// Number of checkpoints from which several threads are used.
+const THREADED_MIN_CHECKPOINTS: usize = 64;
 
-/// The time that is left for waiting.
+/// The time that may still be spent on waiting.
 pub(crate) struct Patience {
     left_ms: AtomicU64,
 }
@@ -41,7 +42,7 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Reads, again after a while where an error may pass.
+    /// Calls `read`. Repeats it after a wait if the error may be temporary.
     pub(crate) fn retry<T>(&self, mut read: impl FnMut() -> Result<T, ReadError>) -> Result<T, ReadError> {
         for wait_ms in RETRY_WAITS_MS {
             match read() {
@@ -59,19 +60,19 @@ impl Patience {
     }
 }
 
-/// Whether the same may work in a moment.
+/// Whether the same operation may succeed a moment later.
 fn may_pass(error: &ReadError) -> bool {
     use io::ErrorKind::{IsADirectory, NotADirectory};
     let ReadError::Io { source, .. } = error else { return false };
     error.advice() == Advice::Retry && !matches!(source.kind(), IsADirectory | NotADirectory)
 }
 
-/// Whether an error says that something is damaged, and not that it cannot be read just now.
+/// Whether an error means damage, and not that the file cannot be read at present.
 fn is_damage(error: &ReadError) -> bool {
     error.advice() == Advice::OlderCheckpoint
 }
 
-/// An error with its causes.
+/// An error and its causes, as one text.
 fn sentence(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -82,23 +83,24 @@ fn sentence(error: &dyn Error) -> String {
     text
 }
 
-/// What is known of a container.
+/// What is known of a container in a checkpoint's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// It has this length, and no manifest that says another.
+    /// It has this length, and no manifest states another one.
     There(u64),
-    /// Its manifest says another length.
+    /// It has this length, and its manifest states another one.
     WrongLength(u64),
-    /// It is there, and was not looked at.
+    /// It is in the directory and was not examined.
     Named,
 }
 
-/// A checkpoint, and what has to be compared with others.
+/// A checkpoint, with the containers that must be compared with those of other checkpoints.
 #[derive(Debug)]
 pub(crate) struct Look {
     pub(crate) state: CheckpointState,
     containers: Vec<(GroupId, Found)>,
-    /// Containers of other checkpoints, and how long they must be, 0 where that is not known.
+    /// Containers of other checkpoints that this one refers to, with the length that they must have, or 0 if that is
+    /// not known.
     needs: Vec<(CheckpointId, GroupId, u64)>,
 }
 
@@ -108,7 +110,7 @@ impl Look {
     }
 }
 
-/// One checkpoint, with the containers that it refers to.
+/// Examines one checkpoint, including the containers that it refers to.
 pub(crate) fn look_at(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<CheckpointState, ReadError> {
     let patience = Patience::default();
     let mut look = look_inside(store, job, id, &patience)?;
@@ -118,8 +120,8 @@ pub(crate) fn look_at(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Resu
     Ok(again_if_pruned(store, job, look.state, &patience))
 }
 
-/// Several checkpoints of a job, in the order of their names here; those that are gone meanwhile are left out. What is
-/// remembered of one is not looked at again.
+/// Examines several checkpoints of a job. The result has the order of `ids`. Checkpoints that were removed in the
+/// meantime are left out. A remembered checkpoint is not examined again.
 pub(crate) fn look_at_all(
     store: &dyn Store,
     job: &JobId,
@@ -149,13 +151,14 @@ pub(crate) fn look_at_all(
     Ok(ids.iter().filter_map(|id| states.remove(id).or_else(|| known(id))).collect())
 }
 
-/// Looks at each, on several threads where there are many. What is missing is left out; any other error ends it.
+/// Calls `look` for each checkpoint; with many checkpoints, on several threads. A missing checkpoint is left out. Any
+/// other error is returned.
 pub(crate) fn side_by_side<T: Send>(
     ids: &[CheckpointId],
     look: impl Fn(&CheckpointId) -> Result<T, ReadError> + Sync,
 ) -> Result<Vec<T>, ReadError> {
     let threads = match ids.len() {
-        0..THREADS_WORTH => 1,
+        0..THREADED_MIN_CHECKPOINTS => 1,
         _ => crate::codec::cores().clamp(2, THREADS_MAX),
     };
     let next = AtomicUsize::new(0);
@@ -171,7 +174,7 @@ pub(crate) fn side_by_side<T: Send>(
     };
     std::thread::scope(|scope| {
         for _ in 1..threads {
-            // Where there is no other thread, this one does all of it.
+            // If no other thread can be started, this one does all the work.
             let _ = std::thread::Builder::new().name("list".into()).spawn_scoped(scope, work);
         }
         work();
@@ -182,7 +185,7 @@ pub(crate) fn side_by_side<T: Send>(
     found.into_iter().map(|(_, look)| look).filter(is_there).collect()
 }
 
-/// The directory of a checkpoint and its own containers. Fails only where the directory is not there.
+/// Examines the directory of a checkpoint and its own containers. Fails only if the directory does not exist.
 fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Patience) -> Result<Look, ReadError> {
     let dir = checkpoint_dir(job, id);
     let mut look = Look { state: unknown_state(id), containers: Vec::new(), needs: Vec::new() };
@@ -209,7 +212,7 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
     let mut there: Vec<u32> = Vec::new();
     for group in entries.iter().filter_map(|entry| group_of_manifest(&entry.name)) {
         let manifest = match patience.retry(|| read_head(store, job, id, group)) {
-            Err(ReadError::Missing { .. }) => continue, // removed meanwhile
+            Err(ReadError::Missing { .. }) => continue, // it was removed in the meantime
             Err(error) if is_damage(&error) => {
                 found.is_damaged = true;
                 found.problems.push(sentence(&error));
@@ -281,8 +284,8 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
     Ok(look)
 }
 
-/// Notes where a container that a checkpoint refers to is not as it must be. `found` is what a look at its own directory
-/// gave, if there was one.
+/// Records a problem if a container that a checkpoint refers to is missing or has the wrong length. `found` is the
+/// result for the container's own checkpoint, if that was examined.
 fn check_need(
     store: &dyn Store,
     job: &JobId,
@@ -295,7 +298,7 @@ fn check_need(
     let bytes = match found {
         Some(Found::There(bytes) | Found::WrongLength(bytes)) => bytes,
         Some(Found::Named) if recorded == 0 => return,
-        // Also what was missing is looked at again: it may have come since.
+        // A container that was missing is looked for again, because it may have been written since.
         Some(Found::Named) | None => match patience.retry(|| store.stat(&path).map_err(ReadError::from_store)) {
             Ok(stat) => stat.bytes,
             Err(ReadError::Missing { .. }) => {
@@ -309,7 +312,7 @@ fn check_need(
     };
     let is_wrong = match (recorded, found) {
         (0, found) => matches!(found, Some(Found::WrongLength(_))),
-        // Prune may have taken out of it what nobody needs.
+        // A repacked container is shorter than recorded.
         (recorded, _) if recorded == bytes => false,
         _ => match crate::repack::is_repacked(store, &path, bytes) {
             Ok(is_repacked) => !is_repacked,
@@ -331,7 +334,8 @@ fn check_need(
     }
 }
 
-/// A checkpoint whose containers are missing may just be going: then its manifests are gone too.
+/// If containers of a checkpoint are missing, prune may be removing the checkpoint at this moment. Then its manifests
+/// are gone too, and the checkpoint is examined again.
 fn again_if_pruned(store: &dyn Store, job: &JobId, state: CheckpointState, patience: &Patience) -> CheckpointState {
     let is_gone =
         |group: u32| store.stat(&manifest_path(job, &state.id, GroupId(group))).is_err_and(|e| e.is_not_found());
@@ -351,13 +355,13 @@ impl CheckpointState {
     }
 }
 
-/// The group of a container's name, if it is the name that we write.
+/// The group that a container's name states, if the name is spelled as this build spells it.
 pub(crate) fn group_of_container(name: &str) -> Option<GroupId> {
     let group = GroupId(name.strip_prefix("group-")?.strip_suffix(".mcr")?.parse().ok()?);
     (container_name(group) == name).then_some(group)
 }
 
-/// Whether a directory of a checkpoint is empty, or holds only what was being written.
+/// Whether a checkpoint's directory is empty or holds only temporary files.
 pub(crate) fn is_abandoned(names: &[crate::store::Entry]) -> bool {
     names.iter().all(|entry| !entry.is_dir && !crate::store::visible(&entry.name))
 }

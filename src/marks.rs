@@ -17,7 +17,7 @@ pub(crate) const DAMAGED: &str = "damaged";
 /// Bytes of a reason at most; what is longer is cut.
 const REASON_BYTES_MAX: usize = 4096;
 
-/// Marks a checkpoint as bad, durably. Marking it again replaces the reason.
+/// Marks a checkpoint as bad. The mark is durable. Marking the checkpoint again replaces the reason.
 pub fn mark_bad(store: &dyn Store, job: &JobId, id: &CheckpointId, reason: &str) -> Result<(), StoreError> {
     put(store, job, id, BAD, reason)
 }
@@ -27,7 +27,7 @@ pub fn unmark_bad(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<b
     take_away(store, job, id, BAD)
 }
 
-/// Why a checkpoint is marked as bad, if it is. A mark that cannot be read is a mark all the same.
+/// Why a checkpoint is marked as bad; `None` if it is not. A mark that cannot be read counts as a mark.
 pub fn bad(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Option<String> {
     reason_of(store, job, id, BAD)
 }
@@ -80,7 +80,7 @@ fn reason_of(store: &dyn Store, job: &JobId, id: &CheckpointId, name: &str) -> O
     })
 }
 
-/// Without line ends and other control characters, and not too long.
+/// Replaces line ends and other control characters, and cuts a long text.
 fn one_line(reason: &str) -> String {
     let mut line: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     while line.len() > REASON_BYTES_MAX {

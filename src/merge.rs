@@ -1,9 +1,10 @@
-//! Merging pieces of many ranks into one run of bytes, and the exact inverse.
+//! Merges pieces of many ranks into one run of bytes, and splits them again.
 //!
-//! Source: mcrEngine, SC12, section III-B. *Concatenation* puts piece after piece; *blocking* takes a block of each
-//! piece in turn, round by round, until all are used up; a piece that ends early drops out, its last block may be short.
+//! Source: mcrEngine, SC12, section III-B. *Concatenation* puts the pieces one after the other. *Blocking* takes one
+//! block of each piece in turn, round by round, until all pieces are used up. A piece that ends early is left out of
+//! later rounds; its last block may be short.
 //!
-//! Merge and split are one loop over [`runs`], so that neither can be changed without the other.
+//! Merge and split both loop over [`runs`], so that neither can be changed without the other.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -11,24 +12,25 @@ use std::ops::Range;
 /// How pieces follow each other in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layout {
-    /// Piece after piece.
+    /// One piece after the other.
     Concatenated,
-    /// A block of this many bytes of each piece in turn.
+    /// One block of this many bytes of each piece, in turn.
     Interleaved(NonZeroU32),
 }
 
-/// One run of bytes that lies both in a piece and in the merged segment.
+/// One run of bytes in a piece and in the merged segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Which piece.
+    /// Index of the piece.
     pub piece: usize,
-    /// Where in that piece.
+    /// Bytes of the piece.
     pub in_piece: Range<usize>,
-    /// Where in the segment; as long as `in_piece`.
+    /// Bytes of the segment; as long as `in_piece`.
     pub in_segment: Range<usize>,
 }
 
-/// Every run of a segment, in the order of the segment. `lens` are the lengths of the pieces in bytes.
+/// Calls `each` for every run of a segment, in the order of the segment. `lens` are the lengths of the pieces in
+/// bytes.
 pub fn runs(lens: &[usize], layout: Layout, mut each: impl FnMut(Run)) {
     let longest = lens.iter().copied().max().unwrap_or(0);
     let block = match layout {
@@ -57,10 +59,10 @@ pub fn merge(pieces: &[&[u8]], layout: Layout) -> Vec<u8> {
     segment
 }
 
-/// Takes a segment apart again.
+/// Splits a segment into its pieces.
 ///
 /// # Panics
-/// If the lengths do not add up to the segment's: whoever read them from outside has compared that before.
+/// If the lengths do not add up to the length of the segment. A caller must check lengths that it read from a file.
 pub fn split(segment: &[u8], lens: &[usize], layout: Layout) -> Vec<Vec<u8>> {
     assert_eq!(lens.iter().sum::<usize>(), segment.len(), "pieces must cover the segment");
     let mut pieces: Vec<Vec<u8>> = lens.iter().map(|&n| Vec::with_capacity(n)).collect();

@@ -1,11 +1,12 @@
-//! Removing old checkpoints, and never anything that a kept one needs.
+//! Removes old checkpoints. It never removes anything that a kept checkpoint needs.
 //!
-//! The order that makes a crash harmless: a checkpoint's manifests first, so that it stops existing; that made durable;
-//! then its containers, but for those that a manifest which is still there refers to. The first manifest is not removed: it
-//! becomes the mark `pruned` by a rename, which needs neither an inode nor a block, so that a full store can be pruned.
+//! The order of the steps makes a crash harmless. First the checkpoint's manifests are removed, so that the
+//! checkpoint stops existing. Then this is made durable. Then its containers are removed, except those that an
+//! existing manifest refers to. One manifest is not removed but renamed to the mark `pruned`. A rename needs neither
+//! an inode nor a block, so a full store can be pruned.
 //!
-//! What cannot be read just now may refer to anything. While there is such a checkpoint nothing is removed, unless it is
-//! dropped by its name.
+//! A checkpoint that cannot be read at present may refer to any container. While there is such a checkpoint, nothing
+//! is removed, unless the options drop that checkpoint by name.
 
 use crate::container::{ContainerRef, checkpoint_dir, container_name};
 use crate::ids::{CheckpointId, GroupId, JobId, natural_cmp};
@@ -24,84 +25,87 @@ use std::path::Path;
 /// What to remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PruneOptions {
-    /// What stays of the complete checkpoints; with no rule all of them.
+    /// The rules for complete checkpoints. With no rule, all of them are kept.
     pub keep: Rules,
-    /// These go whatever the rules say.
+    /// Checkpoints that are removed whatever the rules say.
     pub drop: Vec<CheckpointId>,
-    /// Whether what was left incomplete before the newest complete checkpoint goes too.
+    /// Whether incomplete checkpoints older than the newest complete one are removed too.
     pub incomplete: bool,
-    /// Checkpoints that are being written, and stay whatever they look like.
+    /// Checkpoints that are being written. They are kept whatever their state is.
     pub in_flight: Vec<CheckpointId>,
-    /// Only say what would be done.
+    /// Only report what would be removed.
     pub dry_run: bool,
-    /// A container without its checkpoint of which less than so many per cent are needed is written anew with just that. 0: never.
+    /// A container that is left of a removed checkpoint is rewritten if less than this percentage of it is needed. 0:
+    /// never.
     pub repack_below_percent: u32,
-    /// Milliseconds since 1970, to tell how old temporary files are; 0: they stay.
+    /// The time now, in milliseconds since 1970, to judge the age of temporary files. 0: temporary files are kept.
     pub now_unix_ms: u64,
 }
 
-/// What [`PruneOptions::repack_below_percent`] is where nobody says another number.
+/// The default of [`PruneOptions::repack_below_percent`].
 pub const REPACK_BELOW_PERCENT: u32 = 50;
 
 /// What was removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Pruned {
-    /// Checkpoints that were there, complete or not, and are no longer.
+    /// The checkpoints that were removed, complete or not.
     pub checkpoints: Vec<CheckpointId>,
-    /// Length of the files that were removed.
+    /// Total length of the removed files.
     pub freed_bytes: StoredBytes,
-    /// Containers that stay without their checkpoint, because a kept one refers to them.
+    /// Containers that are kept although their checkpoint is removed, because a kept checkpoint refers to them.
     pub still_needed: Vec<StillNeeded>,
-    /// Containers that were written anew with just what is needed of them.
+    /// Containers that were rewritten with only the bytes that are needed.
     pub repacked: Vec<Repacked>,
-    /// Why containers that hold much that nobody needs were left as they are, if something failed.
+    /// Why containers with many unneeded bytes were not rewritten, if that failed.
     pub not_repacked: Option<String>,
-    /// Directories that were empty, and files that writers which are dead left under temporary names.
+    /// Number of empty directories and of temporary files of dead writers that were removed.
     pub left_over: u64,
-    /// Checkpoints that cannot be read just now. Nothing was removed because of them.
+    /// Checkpoints that cannot be read at present. If there are any, nothing was removed.
     pub unreadable: Vec<Unreadable>,
 }
 
-/// A container that stays without its checkpoint.
+/// A container that is kept although its checkpoint is removed.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct StillNeeded {
-    /// Whose it was.
+    /// The removed checkpoint.
     pub checkpoint: CheckpointId,
-    /// Of which group.
+    /// The group of the container.
     pub group: GroupId,
-    /// Its length.
+    /// Length of the container.
     pub bytes: StoredBytes,
-    /// How much of it the kept checkpoints need, about; `None` where that cannot be told.
+    /// Approximately how many of its bytes the kept checkpoints need; `None` if that is not known.
     pub needed_bytes: Option<StoredBytes>,
 }
 
-/// A checkpoint that cannot be read just now.
+/// A checkpoint that cannot be read at present.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Unreadable {
-    /// Which one.
+    /// Name of the checkpoint.
     pub checkpoint: CheckpointId,
-    /// Why.
+    /// Why it cannot be read.
     pub problems: Vec<String>,
 }
 
-/// A temporary file that nobody holds is from a writer that is dead, once it was not written to for so long. Where the file
-/// system has no locks only the time tells.
+/// A temporary file that no process holds belongs to a dead writer once it was not modified for this long. On a file
+/// system without locks, only its age is known.
 const DEAD_TEMP_AGE_MS: i64 = 10 * 60 * 1000;
-/// The name of the temporary file that a prune of the daemons holds.
+/// The name of the temporary file that a daemon holds while it prunes.
 const LOCK: &str = "prune";
-/// Where it is, in the directory of the job: that one would have to be listed whole to find it.
+/// The directory of the lock file, inside the job's directory. A directory of its own is quick to list; the job's
+/// directory may be long.
 const LOCK_DIRECTORY: &str = ".prune";
 
-/// Removes what the options say.
+/// Removes the checkpoints that the options name.
 ///
-/// One prune at a time for each job; two at once remove what either would. Interrupted at any point, it leaves whole
-/// checkpoints, and the next one goes on.
+/// A job should be pruned by one process at a time; two at the same time remove what either of them would remove. An
+/// interrupted prune leaves whole checkpoints, and the next prune continues.
 pub fn prune(store: &dyn Store, job: &JobId, options: &PruneOptions) -> Result<Pruned, StoreError> {
     prune_remembering(store, job, options, &mut Remembered::nothing())
 }
 
-/// As [`prune`], for a process that prunes after each commit: what it remembers of complete checkpoints is not read again, but
-/// for a part. What dead writers left in the directories of these is only removed with them.
+/// Does the same as [`prune`], for a process that prunes after each commit. Remembered complete checkpoints are not
+/// read again, except a few of them. Files of dead writers in the directory of a remembered checkpoint are removed
+/// only together with it.
 pub fn prune_remembering(
     store: &dyn Store,
     job: &JobId,
@@ -133,14 +137,15 @@ pub fn prune_remembering(
         count_needed(store, job, &left, &mut pruned);
         return Ok(pruned);
     }
-    // The oldest first, so that what is left after an interruption is the newest.
+    // The oldest checkpoint is removed first, so that an interruption leaves the newest ones.
     doomed.iter().for_each(|state| remembered.forget(&state.id));
     for state in doomed.iter().rev() {
         if remove_manifests(store, job, &state.id, &mut pruned)? || !state.is_pruned {
             pruned.checkpoints.push(state.id.clone());
         }
     }
-    // Looked up again: what is referred to by a manifest that is still there, whole checkpoint or not.
+    // Read the list again. The containers that any existing manifest refers to are needed, whether its checkpoint is
+    // whole or not.
     let left = list_remembering(store, job, remembered)?;
     if is_blocked(&left, options, &mut pruned) {
         return Ok(pruned);
@@ -157,7 +162,7 @@ pub fn prune_remembering(
     Ok(pruned)
 }
 
-/// Makes containers smaller of which little is needed. What fails costs space, and nothing else.
+/// Rewrites containers of which little is needed. A failure costs disk space only, so it is only noted.
 fn repack_needed(
     store: &dyn Store,
     job: &JobId,
@@ -165,7 +170,7 @@ fn repack_needed(
     percent: u32,
     pruned: &mut Pruned,
 ) {
-    // Nobody writes a group of a checkpoint that has them all.
+    // No process writes a group of a checkpoint whose groups are all committed.
     let may_be_written = |id: &CheckpointId| !remembered.knows(id);
     match repack(store, job, states, &held_for_others(pruned), percent, &may_be_written) {
         Ok(repacked) => {
@@ -195,23 +200,23 @@ fn count_needed(store: &dyn Store, job: &JobId, states: &[CheckpointState], prun
     }
 }
 
-/// A right to prune a job that one process has at a time, as far as the store has locks.
+/// The right to prune a job. One process has it at a time, if the store has locks.
 pub struct PruneLock(#[expect(dead_code, reason = "it is only held")] Box<dyn TempFile>);
 
-/// Takes the right to prune a job; `None` where another process has it. Fails where the store takes no file.
+/// Takes the right to prune a job. Returns `None` if another process has it. Fails if the store cannot create a file.
 pub fn lock(store: &dyn Store, job: &JobId) -> Result<Option<PruneLock>, StoreError> {
     let dir = &Path::new(job.as_str()).join(LOCK_DIRECTORY);
     store.create_dir(dir)?;
     let ours = store.create_temp(dir, LOCK)?;
     let prefix = format!(".{LOCK}.");
     let is_other = |name: &str| name.starts_with(&prefix) && ours.path().file_name().is_none_or(|ours| ours != name);
-    // Of two that come at once both may give way; the next commit comes soon.
+    // If two processes try at the same time, both may give up. The next commit will try again.
     let is_taken =
         store.list_dir(dir)?.iter().any(|entry| is_other(&entry.name) && store.is_held(&dir.join(&entry.name)));
     Ok((!is_taken).then_some(PruneLock(ours)))
 }
 
-/// Whether something cannot be read that would have to be known.
+/// Whether a checkpoint that must be known cannot be read.
 fn is_blocked(states: &[CheckpointState], options: &PruneOptions, pruned: &mut Pruned) -> bool {
     let blocks = |state: &&CheckpointState| state.is_unreadable && !options.drop.contains(&state.id);
     let blocking = states.iter().filter(blocks);
@@ -221,13 +226,13 @@ fn is_blocked(states: &[CheckpointState], options: &PruneOptions, pruned: &mut P
     !pruned.unreadable.is_empty()
 }
 
-/// Whether a process that lives holds a file of it, as far as the store can tell.
+/// Whether a living process holds a file of the checkpoint, as far as the store can tell.
 fn is_being_written(store: &dyn Store, job: &JobId, id: &CheckpointId) -> bool {
     let dir = checkpoint_dir(job, id);
     store.list_dir(&dir).is_ok_and(|entries| entries.iter().any(|entry| store.is_held(&dir.join(&entry.name))))
 }
 
-/// Which checkpoints go. `states` are newest first, and so is what is returned.
+/// The checkpoints to remove. `states` are newest first, and so is the result.
 fn doomed<'a>(
     states: &'a [CheckpointState],
     options: &PruneOptions,
@@ -240,7 +245,7 @@ fn doomed<'a>(
     let newest = states.iter().find(|state| state.condition() == Condition::Complete);
     let is_before_newest = |state: &CheckpointState| match (state.place, newest) {
         (_, None) => false,
-        // No manifest of it can be read, so only its name tells.
+        // No manifest of the checkpoint can be read, so only its name tells how old it is.
         (None, Some(newest)) => {
             natural_cmp(state.id.as_str().as_bytes(), newest.id.as_str().as_bytes()) == Ordering::Less
         }
@@ -256,7 +261,7 @@ fn doomed<'a>(
     states.iter().filter(|state| goes(state) && !options.in_flight.contains(&state.id)).collect()
 }
 
-/// Whether there were any.
+/// Removes the manifests of a checkpoint. Returns whether there were any.
 fn remove_manifests(
     store: &dyn Store,
     job: &JobId,
@@ -265,15 +270,15 @@ fn remove_manifests(
 ) -> Result<bool, StoreError> {
     let dir = checkpoint_dir(job, id);
     let entries = match store.list_dir(&dir) {
-        Err(error) if error.is_not_found() => return Ok(false), // removed by another one meanwhile
+        Err(error) if error.is_not_found() => return Ok(false), // another process removed it
         other => other?,
     };
     let mut manifests: Vec<&Entry> =
         entries.iter().filter(|e| !e.is_dir && group_of_manifest(&e.name).is_some()).collect();
     let any = !manifests.is_empty();
     if !entries.iter().any(|entry| entry.name == PRUNED) {
-        // The mark tells the next prune, should this one be interrupted, that what is left was not just being written. It
-        // is made of what goes anyway.
+        // If this prune is interrupted, the mark tells the next one that the rest is not a checkpoint being written.
+        // The mark is made by renaming a file that would be removed otherwise.
         let of_dead = || entries.iter().find(|entry| !entry.is_dir && !visible(&entry.name));
         if let Some(becomes) = manifests.pop().or_else(of_dead) {
             store.rename(&dir.join(&becomes.name), &dir.join(PRUNED))?;
@@ -290,7 +295,7 @@ fn remove_manifests(
     Ok(any)
 }
 
-/// The groups of a checkpoint whose containers others need.
+/// The groups of a checkpoint whose containers other checkpoints need.
 fn needed_groups(needed: &[ContainerRef], id: &CheckpointId) -> Vec<GroupId> {
     needed.iter().filter(|r| r.checkpoint == *id).map(|r| r.group).collect()
 }
@@ -315,7 +320,7 @@ fn remove_rest(
             let bytes = StoredBytes(store.stat(&dir.join(&entry.name)).map_or(0, |stat| stat.bytes));
             pruned.still_needed.push(StillNeeded { checkpoint: id.clone(), group: *group, bytes, needed_bytes: None });
         }
-        // A manifest that came since is of a writer that took the name anew.
+        // A manifest that was written since then belongs to a writer that uses the name again.
         if group.is_some() || entry.is_dir || group_of_manifest(&entry.name).is_some() {
             is_empty = false;
         } else if entry.name != PRUNED {
@@ -324,7 +329,7 @@ fn remove_rest(
     }
     let mark = dir.join(PRUNED);
     if is_empty {
-        // The mark goes last: until then the next prune knows what this is.
+        // The mark is removed last. Until then, the next prune knows that the directory was pruned.
         store.sync_dir(&dir)?;
         if entries.iter().any(|entry| entry.name == PRUNED) {
             remove(store, &mark, pruned)?;
@@ -332,7 +337,8 @@ fn remove_rest(
         store.remove_dir(&dir)?;
         store.sync_dir(Path::new(job.as_str()))?;
     } else if !entries.iter().any(|entry| entry.name == PRUNED) || store.stat(&mark).is_ok_and(|mark| mark.bytes > 0) {
-        // An empty mark in place of what was a manifest. By now there is room; where there is none, the other one stays.
+        // Replace the mark, which was a manifest, by an empty one. By now there is room for it. If there is not, the
+        // mark stays as it is.
         shrink_mark(store, &dir, pruned);
     }
     Ok(())
@@ -346,7 +352,7 @@ fn shrink_mark(store: &dyn Store, dir: &Path, pruned: &mut Pruned) {
     }
 }
 
-/// What would be removed of a checkpoint, and what would stay.
+/// Counts what would be removed of a checkpoint, and what would be kept.
 fn count_rest(
     store: &dyn Store,
     job: &JobId,
@@ -371,7 +377,7 @@ fn count_rest(
     Ok(())
 }
 
-/// Removes directories in which nothing was ever finished, and temporary files of writers that are dead.
+/// Removes directories that hold no finished file, and temporary files of dead writers.
 fn remove_left_over(
     store: &dyn Store,
     job: &JobId,
@@ -405,7 +411,8 @@ fn remove_left_over(
                 left += 1;
             }
         }
-        // A writer that has just made the directory makes it again. One that has put a file there by now keeps it.
+        // If a writer has just created this directory, it creates it again. If it has put a file into it, the removal
+        // fails.
         if dir != root && left == 0 && is_abandoned(&entries) && store.remove_dir(&dir).is_ok() {
             pruned.left_over += u64::from(dir != lock_dir);
         }
@@ -414,7 +421,7 @@ fn remove_left_over(
 }
 
 fn remove(store: &dyn Store, path: &Path, pruned: &mut Pruned) -> Result<(), StoreError> {
-    // A file of which nothing is known goes all the same; only its length is not counted.
+    // The file is removed even if its length is unknown; then its length is not counted.
     let bytes = store.stat(path).map_or(0, |stat| stat.bytes);
     store.remove_file(path)?;
     pruned.freed_bytes += StoredBytes(bytes);

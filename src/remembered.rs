@@ -1,38 +1,40 @@
-//! What a process knows of the checkpoints of a job, so that it need not read all their manifests after each commit.
+//! Remembers the complete checkpoints of a job, so that a process need not read all manifests after each commit.
 //!
-//! A committed manifest never changes, so a checkpoint that was once seen to be complete is remembered. It can only be removed
-//! (then its directory is gone, or it is removed by this process), marked by people, or damaged. So the newest of those that
-//! are remembered, on which the others' removal depends, are looked at again each time, and of the rest a few in turn.
+//! A committed manifest never changes, so a checkpoint that was complete once is remembered. Afterwards it can only
+//! be removed (its directory is gone, or this process removed it), be marked by a person, or be damaged. The newest
+//! remembered checkpoints decide which others are removed, so they are examined again each time. A few of the other
+//! ones are examined again each time, in turn.
 
 use crate::ids::CheckpointId;
 use crate::looking::Look;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// Checkpoints that are remembered, of about 1 KiB each; what comes on top is looked at each time.
+/// Maximum number of remembered checkpoints, of about 1 KiB each. Checkpoints above this number are examined each
+/// time.
 const REMEMBERED_MAX: usize = 16 << 10;
-/// How many of the newest are looked at again each time.
+/// Number of newest checkpoints that are examined again each time.
 const NEWEST_AGAIN: usize = 16;
-/// How many of the others, in turn.
+/// Number of other checkpoints that are examined again each time, in turn.
 const OTHERS_AGAIN: usize = 16;
 
-/// Complete checkpoints of one job, as they were when they were looked at.
+/// The complete checkpoints of one job, in the state in which they were last examined.
 #[derive(Debug, Default)]
 pub struct Remembered {
     looks: BTreeMap<CheckpointId, Look>,
-    /// Up to where the others were looked at again.
+    /// The last of the other checkpoints that was examined again. The next turn starts after it.
     turn: Option<CheckpointId>,
-    /// Nothing is remembered: for a program that looks once.
+    /// If true, nothing is remembered. This is for a program that examines the checkpoints only once.
     is_off: bool,
 }
 
 impl Remembered {
-    /// A memory that takes nothing.
+    /// A memory that stays empty.
     pub fn nothing() -> Self {
         Self { is_off: true, ..Self::default() }
     }
 
-    /// Whether it takes nothing.
+    /// Whether this memory always stays empty.
     pub fn is_off(&self) -> bool {
         self.is_off
     }
@@ -42,22 +44,22 @@ impl Remembered {
         self.looks.contains_key(id)
     }
 
-    /// How many are remembered.
+    /// Number of remembered checkpoints.
     pub fn len(&self) -> usize {
         self.looks.len()
     }
 
-    /// Whether none is.
+    /// Whether no checkpoint is remembered.
     pub fn is_empty(&self) -> bool {
         self.looks.is_empty()
     }
 
-    /// Forgets one, which was changed.
+    /// Forgets a checkpoint that was changed.
     pub fn forget(&mut self, id: &CheckpointId) {
         self.looks.remove(id);
     }
 
-    /// Forgets what is to be looked at again this time.
+    /// Forgets the checkpoints that must be examined again this time.
     pub fn look_again(&mut self) {
         let mut newest: Vec<_> = self.looks.values().map(|look| (look.state.place, &look.state.id)).collect();
         let cut = newest.len().saturating_sub(NEWEST_AGAIN);
@@ -68,7 +70,7 @@ impl Remembered {
         let from = self.turn.take().map_or(Bound::Unbounded, Bound::Excluded);
         let others: Vec<CheckpointId> =
             self.looks.range((from, Bound::Unbounded)).take(OTHERS_AGAIN).map(|(id, _)| id.clone()).collect();
-        // After the last one the first one's turn comes.
+        // After the last checkpoint, the turn begins with the first one again.
         self.turn = others.last().filter(|_| others.len() == OTHERS_AGAIN).cloned();
         newest.iter().chain(&others).for_each(|id| self.forget(id));
     }
@@ -77,12 +79,12 @@ impl Remembered {
         self.looks.get(id)
     }
 
-    /// Forgets those that are gone. `ids` are sorted.
+    /// Forgets the checkpoints that no longer exist. `ids` are sorted.
     pub(crate) fn keep_only(&mut self, ids: &[CheckpointId]) {
         self.looks.retain(|id, _| ids.binary_search(id).is_ok());
     }
 
-    /// Remembers a checkpoint, if it is one of which nothing changes any more.
+    /// Remembers a checkpoint if it is complete, not pruned and not marked as bad.
     pub(crate) fn put(&mut self, look: Look) {
         let is_settled = look.state.is_complete() && !look.state.is_pruned && look.state.bad.is_none();
         if is_settled && !self.is_off && self.looks.len() < REMEMBERED_MAX {

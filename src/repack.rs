@@ -1,9 +1,10 @@
-//! Makes containers of pruned checkpoints smaller: what no manifest needs is taken out of them.
+//! Makes containers of pruned checkpoints smaller by removing the bytes that no manifest needs.
 //!
-//! A little reuse holds a whole container. So prune writes the container anew, with those segments that are needed, and in them
-//! only those pieces that are needed, beside the old one, syncs it, and renames it into its place. Name and index stay, so
-//! everything that refers to the container is valid before and after; at any crash instant one of the two is there, whole.
-//! FORMAT.md, "Repacked containers", has the bytes.
+//! A kept checkpoint may need only a small part of an older container, but keeps all of it. So prune writes a new
+//! container with only the segments, and in them only the pieces, that are needed. It writes the new container next
+//! to the old one, syncs it, and renames it over the old one. Name and index stay the same, so every reference to the
+//! container is valid before and after. After a crash at any point, one of the two containers is there, whole.
+//! "Repacked containers" in FORMAT.md describes the bytes.
 
 use crate::classify::VariableRef;
 use crate::codec::{Chain, Profile, Scratch, encode_best};
@@ -20,24 +21,23 @@ use crate::units::StoredBytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Of a container, as it is after repacking.
+/// A container that was rewritten.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Repacked {
-    /// Whose it was.
+    /// Checkpoint of the container.
     pub checkpoint: CheckpointId,
-    /// Of which group.
+    /// Group of the container.
     pub group: GroupId,
-    /// Its length before.
+    /// Length of the container before.
     pub before: StoredBytes,
-    /// Its length now.
+    /// Length of the container now.
     pub after: StoredBytes,
 }
 
-/// A container that is not worth writing anew: it would not get shorter by this part.
+/// A container is rewritten only if it gets shorter by more than its length divided by this.
 const WORTH_DIVISOR: u64 = 10;
 
-/// Whether a container that does not have the length that it had is one from which prune took what nobody needs. Fails
-/// where it is cut.
+/// Whether a container that has another length than recorded is a repacked one. Fails if the container is cut.
 pub(crate) fn is_repacked(store: &dyn Store, path: &Path, bytes: u64) -> Result<bool, ReadError> {
     let needed = (FILE_HEADER_LEN + TRAILER_LEN) as u64;
     let full = store.root().join(path);
@@ -58,18 +58,18 @@ pub(crate) fn is_repacked(store: &dyn Store, path: &Path, bytes: u64) -> Result<
     Ok(is_repacked)
 }
 
-/// What manifests need of a container.
+/// The parts of a container that manifests need.
 #[derive(Debug, Default)]
 struct Need {
-    /// Variables of it.
+    /// The variables that are needed.
     variables: BTreeSet<VariableRef>,
-    /// Segments that others are coded with.
+    /// The segments that are bases of other segments.
     bases: BTreeSet<u32>,
-    /// Somebody refers to it, and it cannot be told to what.
+    /// Whether a checkpoint refers to the container and its index, which says to what, cannot be read.
     is_unknown: bool,
 }
 
-/// What of one group is needed, by the containers of other checkpoints.
+/// The parts of the `wanted` containers that containers of the listed checkpoints need.
 fn needs(
     store: &dyn Store,
     job: &JobId,
@@ -105,8 +105,8 @@ fn needs(
     needs
 }
 
-/// Which segments and pieces are kept, and how many stored bytes that is about. `None` where something that is needed is not
-/// there.
+/// The segments and pieces to keep, and approximately how many stored bytes they have. `None` if something that is
+/// needed is missing from the container.
 fn kept_of(reader: &ContainerReader, need: &Need) -> Option<(BTreeMap<u32, Kept>, u64)> {
     let index = reader.index();
     let mut pieces: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
@@ -142,7 +142,8 @@ fn kept_of(reader: &ContainerReader, need: &Need) -> Option<(BTreeMap<u32, Kept>
     Some((kept, sum))
 }
 
-/// Bytes of containers that are really needed, as far as that can be told: for each of `wanted`.
+/// Number of bytes that are needed of each of the `wanted` containers. Containers for which this is not known are
+/// left out.
 pub fn needed_bytes(
     store: &dyn Store,
     job: &JobId,
@@ -162,18 +163,18 @@ pub fn needed_bytes(
     found
 }
 
-/// What stays of a pruned checkpoint, because others refer to it.
+/// What is left of a pruned checkpoint, because other checkpoints refer to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Held {
-    /// Length of its containers.
+    /// Total length of its containers.
     pub bytes: StoredBytes,
-    /// How much of them the others need, about; `None` where that cannot be told.
+    /// Approximately how many bytes of the containers the other checkpoints need; `None` if that is not known.
     pub needed_bytes: Option<StoredBytes>,
-    /// The checkpoints that refer to it, in the order of `states`.
+    /// The checkpoints that refer to the containers, in the order of `states`.
     pub by: Vec<CheckpointId>,
 }
 
-/// What stays of each pruned checkpoint of a job. One without containers has nothing that is held.
+/// What is left of each pruned checkpoint of a job. A checkpoint that no other one refers to has an empty entry.
 pub fn held_for_others(store: &dyn Store, job: &JobId, states: &[CheckpointState]) -> BTreeMap<CheckpointId, Held> {
     let mut held: BTreeMap<CheckpointId, Held> =
         states.iter().filter(|s| s.is_pruned).map(|s| (s.id.clone(), Held::default())).collect();
@@ -197,8 +198,9 @@ pub fn held_for_others(store: &dyn Store, job: &JobId, states: &[CheckpointState
     held
 }
 
-/// Writes those of the wanted containers anew of which less than so many per cent are needed. What cannot be repacked stays as
-/// it is; a store without room for it is an error. `may_be_written` says which checkpoints another process may be writing.
+/// Rewrites each of the wanted containers of which less than `below_percent` per cent are needed. A container that
+/// cannot be repacked stays as it is. A store without room for the new container is an error. `may_be_written` says
+/// which checkpoints another process may be writing.
 pub fn repack(
     store: &dyn Store,
     job: &JobId,
@@ -217,7 +219,7 @@ pub fn repack(
         if bytes.saturating_mul(100) >= reader.bytes().saturating_mul(u64::from(below_percent)) {
             continue;
         }
-        // Who writes this group just now may refer to what would go.
+        // A process that is writing this group may refer to bytes that would be removed.
         let mut written = states.iter().filter(|state| may_be_written(&state.id));
         if written.any(|state| is_group_held(store, job, &state.id, group)) {
             continue;
@@ -248,7 +250,7 @@ fn write_anew(
     temp.append(&layout::repacked_file_header())?;
     let (mut scratch, mut table) = (Scratch::default(), Vec::new());
     for (&segment, kept) in kept {
-        // What is damaged is left to who needs it to notice.
+        // A damaged segment is left as it is. The checkpoint that needs it reports the damage.
         let Ok(part) = coded(reader, segment, kept, &mut scratch) else { return Ok(None) };
         let Coded { chain, raw_len, stored, kept } = part;
         let (data_crc, stored_len) = (crc32c::crc32c(&stored), stored.len() as u64);
@@ -281,8 +283,8 @@ struct Coded {
     kept: Kept,
 }
 
-/// A segment as it is kept: its stored bytes as they are, or coded anew with zeros in place of what nobody needs, whichever
-/// is shorter.
+/// A kept segment. Its stored bytes are either unchanged, or encoded again with zeros in place of unneeded pieces,
+/// whichever is shorter.
 fn coded(reader: &ContainerReader, segment: u32, kept: &Kept, scratch: &mut Scratch) -> Result<Coded, ReadError> {
     let stored = reader.read_segment(segment, Vec::new())?;
     let as_it_is = |kept: Kept| Coded {
@@ -292,7 +294,7 @@ fn coded(reader: &ContainerReader, segment: u32, kept: &Kept, scratch: &mut Scra
         kept,
     };
     let Kept::Pieces(nth) = kept else { return Ok(as_it_is(Kept::Whole)) };
-    // Of one that was made smaller before not all may be there.
+    // If the container was repacked before, the segment may already lack pieces.
     let as_before = || as_it_is(if reader.holds_whole(segment) { Kept::Whole } else { kept.clone() });
     let entry = &reader.index().segments()[segment as usize];
     let mut raw = reader.decode_segment(segment, scratch)?;

@@ -1,46 +1,51 @@
-//! Which checkpoints stay: rules over a list of them, as restic has them. No store is looked at here.
+//! The rules that decide which checkpoints of a list are kept. They follow restic's rules. This module reads no
+//! store.
 
 use crate::ids::CheckpointId;
 use crate::manifest::{CheckpointState, Condition};
 
-/// What stays. A checkpoint that one of the rules keeps is kept. Rules of 0 keep nothing.
+/// The rules for what is kept. A checkpoint is kept if at least one rule keeps it. A rule of 0 keeps nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// How many of the newest.
+    /// Keep this number of the newest checkpoints.
     pub last: u32,
-    /// All that were written at most so many milliseconds before the newest.
+    /// Keep all checkpoints that were written at most this many milliseconds before the newest one.
     pub within_ms: u64,
-    /// For so many hours that have checkpoints, the newest of each.
+    /// Keep the newest checkpoint of each hour, for this number of hours. Hours without a checkpoint are not counted.
     pub hourly: u32,
-    /// The same for days, by UTC.
+    /// Keep the newest checkpoint of each day (UTC), for this number of days. Days without a checkpoint are not
+    /// counted.
     pub daily: u32,
-    /// The same for weeks, which begin on Monday.
+    /// Keep the newest checkpoint of each week, which begins on Monday, for this number of weeks. Weeks without a
+    /// checkpoint are not counted.
     pub weekly: u32,
-    /// The same for months.
+    /// Keep the newest checkpoint of each month, for this number of months. Months without a checkpoint are not
+    /// counted.
     pub monthly: u32,
 }
 
-/// What is left of a rule's number, which hour, day, ... a time is in, and the one that was kept last.
+/// One rule while it is applied: how many it may still keep, a function that gives the number of the hour, day, week
+/// or month of a time, and the last such number of which a checkpoint was kept.
 type Bucket = (u32, fn(i64) -> i64, Option<i64>);
 
 const HOUR_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 24 * HOUR_MS;
 
 impl Rules {
-    /// Whether no rule is set, so that nothing would be kept for a reason.
+    /// Whether no rule is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Which of these are kept: the time of each in milliseconds since 1970, in the order of [`list`](crate::manifest::list),
-    /// newest first. The first is kept whatever the rules say. As in restic, a rule that has not used up its number keeps the
-    /// oldest too.
+    /// Decides which of these checkpoints are kept. `times_unix_ms` has the time of each in milliseconds since 1970,
+    /// newest first, in the order of [`list`](crate::manifest::list). The first one is always kept. As in restic, a
+    /// rule that has not reached its number keeps the oldest one too.
     pub fn keep(&self, times_unix_ms: &[i64]) -> Vec<bool> {
         let newest = times_unix_ms.first().copied().unwrap_or(0);
         let mut buckets: [Bucket; 4] = [
             (self.hourly, |ms| ms.div_euclid(HOUR_MS), None),
             (self.daily, |ms| ms.div_euclid(DAY_MS), None),
-            // 1970 began on a Thursday.
+            // 1 January 1970 was a Thursday.
             (self.weekly, |ms| (ms.div_euclid(DAY_MS) + 3).div_euclid(7), None),
             (self.monthly, month_of, None),
         ];
@@ -91,7 +96,7 @@ impl Rules {
     }
 }
 
-/// Months since year 0, by Howard Hinnant's civil_from_days.
+/// Number of months since year 0. The algorithm is `civil_from_days` by Howard Hinnant.
 fn month_of(unix_ms: i64) -> i64 {
     let z = unix_ms.div_euclid(DAY_MS) + 719_468;
     let era = z.div_euclid(146_097);
@@ -103,8 +108,8 @@ fn month_of(unix_ms: i64) -> i64 {
     (year_of_era + era * 400 + i64::from(month <= 2)) * 12 + month
 }
 
-/// A duration as in `2h`, `30min`, `1d12h`, `6w`, `3m`, `1y`, in milliseconds. As in restic a month is `m`; here it has 30 days, and
-/// a year 365.
+/// Parses a duration such as `2h`, `30min`, `1d12h`, `6w`, `3m` or `1y`. Returns milliseconds. As in restic, `m` is a
+/// month. A month has 30 days here, and a year has 365.
 pub fn duration_ms(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is no duration; write it as in 45s, 30min, 2h, 1d12h, 6w, 3m (months) or 1y");
     let (mut sum, mut rest) = (0u64, text.trim());
@@ -141,7 +146,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Hours before a Wednesday noon, the 18th of a month.
+    /// Times that lie the given number of hours before noon of a Wednesday, the 18th of a month.
     fn ago(hours: &[i64]) -> Vec<i64> {
         hours.iter().map(|h| 1_795_003_200_000 - h * HOUR_MS).collect()
     }

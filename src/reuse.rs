@@ -1,4 +1,4 @@
-//! Bytes that need not be stored again: those of the previous checkpoint, and those of another rank.
+//! Finds bytes that need not be stored again, because the previous checkpoint or another rank has the same bytes.
 
 use crate::classify::VariableRef;
 use crate::container::{
@@ -12,10 +12,11 @@ use crate::units::RawBytes;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How many checkpoints in a row refer to one container at most: a bad bit in it takes so many, and no more.
+/// Maximum number of consecutive checkpoints that may refer to one container. A damaged bit in the container spoils
+/// at most this many other checkpoints.
 pub const DEPENDENTS_MAX: u32 = 8;
 
-/// What the previous checkpoint of a group holds, by digest.
+/// The variables that the previous checkpoint of a group holds, by digest.
 #[derive(Clone, Debug, Default)]
 pub struct ReuseIndex {
     containers: Vec<Arc<ContainerRef>>,
@@ -30,16 +31,17 @@ struct Held {
 }
 
 impl ReuseIndex {
-    /// Nothing to reuse.
+    /// An index without any variable.
     pub fn empty() -> Self {
         Self::default()
     }
 
-    /// What a committed group holds, itself or by reference. Always leads to the container that really has the bytes.
+    /// The variables that a committed group holds, in its own container or by reference. Each entry names the
+    /// container that really has the bytes.
     ///
-    /// At most 16 older containers are referred to; of more, those are left out that bring least, and what they hold is
-    /// stored anew. So chains of references do not grow, and old containers become free. The same happens where
-    /// [`DEPENDENTS_MAX`] checkpoints depend on a container already.
+    /// At most 16 older containers may be referred to. If there are more, those that save the fewest bytes are left
+    /// out, and their variables are stored again. So chains of references do not grow, and old containers are no
+    /// longer needed at some point. A container on which [`DEPENDENTS_MAX`] checkpoints depend is left out too.
     pub fn load(store: &dyn Store, job: &JobId, manifest: &Manifest) -> Result<Self, ReadError> {
         let reader = ContainerReader::open(store, job, &manifest.checkpoint, manifest.group)?;
         let (recorded, found) = (manifest.container.index_digest, reader.index_digest());
@@ -59,11 +61,12 @@ impl ReuseIndex {
         let mut by_digest = HashMap::new();
         for (variable, header) in index.variables().filter(|(_, header)| header.raw_bytes.0 >= DIGEST_BYTES_MIN) {
             let (container, at) = match index.placement(variable) {
-                // A variable must not lead through one older container to another.
+                // A variable in a segment with a base is left out, because reading it would need a second older
+                // container.
                 Some(Placement::Pieces) if is_coded_since(index, variable) => continue,
                 Some(Placement::Pieces) => (0, variable),
                 Some(Placement::External { reference, at }) => (reference + 1, at),
-                Some(Placement::SameAs(_)) | None => continue, // its target is there too
+                Some(Placement::SameAs(_)) | None => continue, // the variable that it equals is in the list too
             };
             let held = Held { container, at, raw_bytes: header.raw_bytes };
             if by_digest.insert(header.digest, held).is_none() {
@@ -77,7 +80,7 @@ impl ReuseIndex {
         };
         by_digest.retain(|_, held| !is_full(&containers[held.container as usize]));
         if containers.len() > REFERENCES_MAX {
-            // The container itself is the youngest, and stays.
+            // The group's own container is the newest one and is always kept.
             let mut others: Vec<usize> = (1..containers.len()).collect();
             others.sort_by_key(|&i| std::cmp::Reverse(brings[i]));
             let dropped = &others[REFERENCES_MAX - 1..];
@@ -86,19 +89,19 @@ impl ReuseIndex {
         Ok(Self { containers, by_digest })
     }
 
-    /// Where bytes of this digest and length are, if they are.
+    /// Where bytes of this digest and length are stored, if they are.
     pub fn source(&self, digest: &Digest, raw_bytes: RawBytes) -> Option<Source> {
         let held = self.by_digest.get(digest).filter(|held| held.raw_bytes == raw_bytes)?;
         let container = Arc::clone(&self.containers[held.container as usize]);
         Some(Source::External { container, at: held.at })
     }
 
-    /// How many variables it knows.
+    /// Number of variables in the index.
     pub fn len(&self) -> usize {
         self.by_digest.len()
     }
 
-    /// Whether it knows none.
+    /// Whether the index has no variable.
     pub fn is_empty(&self) -> bool {
         self.by_digest.is_empty()
     }
@@ -109,8 +112,9 @@ fn is_coded_since(index: &Index, variable: VariableRef) -> bool {
     index.pieces_of(variable).any(|(segment, _)| !index.segments()[segment as usize].dependencies.is_empty())
 }
 
-/// All that a group need not store: variables that an older container holds, and variables with the bytes of another one
-/// of the group. Ready for [`plan`](crate::plan::plan)'s `skip` and for [`Contents`](crate::container::Contents).
+/// The variables that a group need not store: those that an older container holds, and those that equal another
+/// variable of the group. The result is the `skip` of [`plan`](crate::plan::plan) and a part of
+/// [`Contents`](crate::container::Contents).
 pub fn reusable(files: &[FileHeader], reuse: &ReuseIndex) -> Vec<(VariableRef, Source)> {
     let mut found = Vec::new();
     let mut seen: HashMap<(Digest, RawBytes), VariableRef> = HashMap::new();

@@ -33,7 +33,7 @@ macro_rules! byte_unit {
                 all.fold(Self(0), Add::add)
             }
         }
-        /// For people: 1.50 GiB. The exact figure is in field 0.
+        /// Prints a number for people, such as 1.50 GiB. Field 0 has the exact number.
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.pad(&human_bytes(self.0))

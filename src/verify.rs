@@ -1,4 +1,5 @@
-//! Proving that a checkpoint can be restored: every checksum and digest, and every file put together again in memory.
+//! Verifies that a checkpoint can be restored: compares every checksum and digest, and reassembles every file in
+//! memory.
 
 use crate::classify::VariableRef;
 use crate::codec::{Apart, threads_of_each};
@@ -15,60 +16,61 @@ use std::error::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What was proved, and what is wrong.
+/// The result of verifying a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VerifyReport {
-    /// Groups whose manifests were read.
+    /// Number of groups whose manifests were read.
     pub groups: u32,
-    /// Files put together again whose digest agrees.
+    /// Number of files that were reassembled and whose digest agrees.
     pub files: u64,
-    /// Variables whose digest agrees, or that have none.
+    /// Number of variables whose digest agrees, or that have none.
     pub variables: u64,
-    /// Segments of the checkpoint's own containers.
+    /// Number of segments in the checkpoint's own containers.
     pub segments: u64,
-    /// Bytes of the variables that agree.
+    /// Raw bytes of those variables.
     pub raw_bytes: RawBytes,
-    /// Bytes of the containers.
+    /// Total length of the containers.
     pub stored_bytes: StoredBytes,
-    /// What is wrong, at most [`PROBLEMS_MAX`]; nothing if the checkpoint can be restored.
+    /// The problems found, at most [`PROBLEMS_MAX`]. Empty if the checkpoint can be restored.
     pub problems: Vec<Problem>,
 }
 
-/// Something wrong.
+/// A problem of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// In which group, if in one.
+    /// The group that has the problem, if it is known.
     pub group: Option<GroupId>,
-    /// What, and where.
+    /// Description of the problem and its place.
     pub what: String,
-    /// What to do.
+    /// What to do about it.
     pub advice: Advice,
 }
 
-/// What verifying may take.
+/// The resources that verifying may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerifyOptions {
-    /// Bytes of decoded segments that are kept.
+    /// Maximum bytes of decoded segments in the cache.
     pub cache_bytes: u64,
-    /// Files at a time, where so many segments fit into the same bytes with what it takes to decode them.
+    /// Maximum number of files at the same time. Fewer are used if decoding that many segments at once would take
+    /// more than `cache_bytes`.
     pub threads: usize,
 }
 
-/// Bytes that a segment takes while it is decoded, for each of its raw ones: measured as 3 to 7, the most for floats of 4 bytes
-/// with the profile `max`, and up to one more where its codec uses several threads.
-const DECODING: u64 = 8;
-/// The most problems of one report; after about that many, verifying stops.
+/// Memory that decoding a segment takes, for each raw byte. The measured values are 3 to 7; the largest are for
+/// 4-byte floats with the profile `max`. If the codec uses several threads, one more is needed.
+const DECODING_BYTES_PER_RAW_BYTE: u64 = 8;
+/// Maximum number of problems in one report. Verifying stops after about this many.
 pub const PROBLEMS_MAX: usize = 1000;
-/// Bytes read and hashed at once.
+/// Number of bytes that are read and hashed at once.
 const STEP_BYTES: u64 = 1 << 20;
 
 impl VerifyReport {
-    /// Whether nothing is wrong.
+    /// Whether there are no problems.
     pub fn is_good(&self) -> bool {
         self.problems.is_empty()
     }
 
-    /// Adds what was found in a part.
+    /// Adds the report of a part.
     fn add(&mut self, part: Self) {
         self.groups += part.groups;
         self.files += part.files;
@@ -91,7 +93,7 @@ impl VerifyReport {
     }
 }
 
-/// Reads all of a checkpoint. `progress` is told the raw bytes of each variable that was done.
+/// Reads all of a checkpoint. `progress` is called with the raw bytes of each finished variable.
 pub fn verify(
     store: &dyn Store,
     job: &JobId,
@@ -119,7 +121,7 @@ pub fn verify(
         });
         match result {
             Ok(()) => {}
-            // The state says which groups are missing, and which manifests are damaged.
+            // `state` already reports missing groups and damaged manifests.
             Err(ReadError::Missing { path }) if path.ends_with(manifest::manifest_name(group)) => {}
             Err(error) if report.problems.iter().any(|known| known.what == error.to_string()) => {}
             Err(error) => report.problem(Some(group), &error),
@@ -140,7 +142,8 @@ fn verify_group(
     let own = &set.readers()[0];
     report.segments += own.index().segments().len() as u64;
     report.stored_bytes += StoredBytes(own.bytes());
-    // The stored bytes are proved by their checksums, and by the digests of all that they decode to.
+    // Only the frame is hashed here. The stored bytes are checked by their checksums and by the digests of the
+    // decoded bytes.
     let (what, found) = ("the frame of the container", own.frame_digest()?);
     if found != manifest.container.digest {
         let (path, what, recorded) = (own.path().into(), what.into(), manifest.container.digest);
@@ -152,17 +155,17 @@ fn verify_group(
         return Err(own_error(&set, "the list of files", "it is not that of the manifest".into()));
     }
     let reader = VariableReader::new(Arc::clone(&set), options.cache_bytes);
-    // Of older containers too, and of chunks that are put behind their filters again.
+    // The largest segment decides, including segments of older containers and chunks whose filters are applied again.
     let segments = set.readers().iter().flat_map(|reader| reader.index().segments()).map(|segment| segment.raw_bytes.0);
     let filtered = files.iter().flat_map(|file| &file.variables).filter(|variable| !variable.filters.is_empty());
     let chunks = filtered.flat_map(|variable| &variable.extents).map(|extent| extent.raw_bytes);
     let largest = segments.chain(chunks).max().unwrap_or(0);
-    let fit = options.cache_bytes / (largest * DECODING).max(1);
+    let fit = options.cache_bytes / (largest * DECODING_BYTES_PER_RAW_BYTE).max(1);
     let threads = options.threads.min(usize::try_from(fit).unwrap_or(usize::MAX)).clamp(1, files.len().max(1));
-    // Files that lie beside each other share segments, so all threads take the next one.
+    // Neighbouring files share segments, so each thread takes the next file rather than a range of files.
     let (next, problems) = (AtomicUsize::new(0), AtomicUsize::new(report.problems.len()));
     let found: Mutex<Vec<(usize, VerifyReport)>> = Mutex::new(Vec::with_capacity(files.len()));
-    let memory = (options.cache_bytes, DECODING);
+    let memory = (options.cache_bytes, DECODING_BYTES_PER_RAW_BYTE);
     let of_each =
         threads_of_each(options.threads, memory, own.index().segments().iter().map(|segment| segment.raw_bytes));
     let apart = Apart::default();
@@ -209,7 +212,7 @@ fn verify_file(
         }
     }
     if !report.problems.is_empty() {
-        return report; // its variables were reported
+        return report; // the problems of its variables are reported already
     }
     match file_digest(reader, f, file) {
         Ok(found) if found == file.digest => report.files += u64::from(file.kind.is_file()),
@@ -235,7 +238,7 @@ fn verify_variable(reader: &mut VariableReader, at: VariableRef, header: &Variab
     Err(ReadError::Digest { path, what, found, recorded: header.digest })
 }
 
-/// BLAKE3 of a file as it would be restored, without a whole variable or file in memory.
+/// BLAKE3 of a file as a restart would write it. Never holds a whole variable or file in memory.
 pub fn file_digest(reader: &mut VariableReader, file: u32, header: &FileHeader) -> Result<Digest, ReadError> {
     let mut parts: Vec<(&Extent, u32, u64)> = Vec::new();
     for (v, variable) in header.variables.iter().enumerate() {
@@ -254,7 +257,7 @@ pub fn file_digest(reader: &mut VariableReader, file: u32, header: &FileHeader) 
             hash_raw(reader, at, (raw_offset, extent.raw_bytes), &mut hasher, &mut buffer)?;
             continue;
         }
-        // A filtered chunk has at most 64 MiB, which was checked when the index was read.
+        // A filtered chunk has at most 64 MiB, as was checked when the index was read.
         let mut raw = vec![0; extent.raw_bytes as usize];
         reader.read(at, raw_offset, &mut raw)?;
         let refuse = |what: String| own_error(reader.set(), "a filtered chunk", format!("{}: {what}", header.path));
@@ -267,7 +270,7 @@ pub fn file_digest(reader: &mut VariableReader, file: u32, header: &FileHeader) 
     Ok(hasher.finish())
 }
 
-/// Hashes so many raw bytes of a variable from an offset on. What the buffer holds does not matter.
+/// Hashes `bytes` raw bytes of a variable, starting at `offset`. `buffer` is overwritten.
 fn hash_raw(
     reader: &mut VariableReader,
     at: VariableRef,

@@ -1,4 +1,4 @@
-//! What every store must do. A new store starts by passing this.
+//! The tests that every store must pass. A new store starts by passing them.
 
 use super::*;
 

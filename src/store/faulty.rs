@@ -1,4 +1,5 @@
-//! A store that fails on purpose: the process dies after an operation, the disk is full, a write is torn.
+//! A store for tests that fails on purpose: the process dies after an operation, the disk is full, or a write is
+//! torn.
 
 use super::{Entry, MemoryStore, Stat, Store, StoreError, StoredFile, TempFile};
 use std::io;
@@ -7,29 +8,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What goes wrong, and when. Operations that change the store are counted from 0; reading is not counted.
+/// The fault and when it occurs. Operations that change the store are counted from 0; reads are not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing; for counting.
+    /// No fault. Operations are only counted.
     None,
-    /// This operation and all after it do not happen: the process died before it.
+    /// This operation and all later ones do not happen, as if the process died before it.
     Stop {
         /// The first operation that does not happen.
         before: u64,
     },
-    /// As [`Fault::Stop`], but if the operation is a write, the first half of its bytes still gets there.
+    /// Does the same as [`Fault::Stop`], but if the operation is a write, the first half of its bytes is written.
     Tear {
-        /// The operation that happens by half.
+        /// The operation that happens only halfway.
         at: u64,
     },
-    /// From this operation on, whatever takes space fails, after half of a write was done; removing still works.
+    /// From this operation on, every operation that takes space fails, after half of a write was done. Removing still
+    /// works.
     Full {
         /// The first operation that fails.
         from: u64,
     },
 }
 
-/// A memory store with a fault. What survives is asked of [`MemoryStore::crash`].
+/// A memory store with a fault. [`MemoryStore::crash`] tells what survives.
 #[derive(Clone)]
 pub struct FaultyStore {
     inner: MemoryStore,
@@ -40,7 +42,7 @@ pub struct FaultyStore {
     listed: Arc<AtomicU64>,
 }
 
-/// What an operation needs.
+/// Whether an operation needs space.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     TakesSpace,
@@ -48,33 +50,33 @@ enum Kind {
 }
 
 impl FaultyStore {
-    /// `inner`, with something that goes wrong.
+    /// Wraps `inner` with a fault.
     pub fn new(inner: MemoryStore, fault: Fault) -> Self {
         let (operations, refused, opened, listed) = Default::default();
         Self { inner, fault, operations, refused, opened, listed }
     }
 
-    /// How many operations were begun so far.
+    /// Number of operations that were begun so far.
     pub fn operations(&self) -> u64 {
         self.operations.load(Ordering::Relaxed)
     }
 
-    /// How many operations failed, wholly or by half.
+    /// Number of operations that failed, wholly or halfway.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// How many files were opened for reading or looked at, there or not.
+    /// Number of files that were opened for reading or examined, whether they exist or not.
     pub fn opened(&self) -> u64 {
         self.opened.load(Ordering::Relaxed)
     }
 
-    /// How many names all lists of directories had together.
+    /// Number of names that all directory listings had together.
     pub fn listed(&self) -> u64 {
         self.listed.load(Ordering::Relaxed)
     }
 
-    /// The store behind it.
+    /// The wrapped store.
     pub fn inner(&self) -> &MemoryStore {
         &self.inner
     }
@@ -84,7 +86,8 @@ impl FaultyStore {
         matches!(self.fault, Fault::Stop { before: n } | Fault::Tear { at: n } if now > n)
     }
 
-    /// Counts an operation. `Err((error, halfway))` where it does not happen, or only halfway.
+    /// Counts an operation. Returns `Err((error, halfway))` if the operation does not happen, or happens only
+    /// halfway.
     fn count(&self, kind: Kind) -> Result<(), (io::Error, bool)> {
         let now = self.operations.fetch_add(1, Ordering::Relaxed);
         let done = match self.fault {
@@ -161,7 +164,7 @@ impl Store for FaultyStore {
 
 struct FaultyTemp {
     store: FaultyStore,
-    /// `None` only while it is dropped.
+    /// `None` only while the value is dropped.
     temp: Option<Box<dyn TempFile>>,
 }
 
@@ -198,7 +201,7 @@ impl Drop for FaultyTemp {
     fn drop(&mut self) {
         let temp = self.temp.take();
         if self.store.dead() {
-            std::mem::forget(temp); // a dead process removes nothing
+            std::mem::forget(temp); // a dead process does not remove its file
         }
     }
 }

@@ -1,7 +1,7 @@
-//! A store in memory that tells what was synced from what was not, for tests.
+//! A store in memory for tests, which distinguishes synced from unsynced data.
 //!
-//! It has two of everything: what a running program sees, and what would be left after the power failed. Bytes move
-//! from the one to the other when a file is synced, names when a directory is.
+//! It keeps two states: what a running program sees, and what would be left after a power failure. Bytes move from
+//! the first to the second when a file is synced; names move when a directory is synced.
 
 use super::{Entry, Stat, Store, StoreError, StoredFile, TempFile};
 use std::collections::BTreeMap;
@@ -10,30 +10,30 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A store in memory. A clone is the same store.
+/// A store in memory. A clone refers to the same data.
 #[derive(Clone, Default)]
 pub struct MemoryStore {
     state: Arc<Mutex<State>>,
 }
 
-/// What is left of what was not synced.
+/// How much of the unsynced data is left after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survival {
-    /// Nothing.
+    /// None of it.
     Synced,
-    /// Everything: the kernel was in time with all of it.
+    /// All of it.
     Everything,
-    /// Some operations on names and some first bytes of files, chosen by this seed.
+    /// Some operations on names and some first bytes of files. The seed chooses which.
     Some(u64),
 }
 
 #[derive(Default)]
 struct State {
     nodes: Vec<Node>,
-    /// Names as a running program sees them, and as they are on the disk. The root has none.
+    /// The names that a running program sees, and the names that are durable. The root is in neither.
     seen: BTreeMap<PathBuf, usize>,
     durable: BTreeMap<PathBuf, usize>,
-    /// Operations on names since their directory was last synced, oldest first.
+    /// Operations on names since the last sync of their directory, the oldest first.
     pending: Vec<Pending>,
     temps: u64,
 }
@@ -45,7 +45,7 @@ struct Node {
     made: Instant,
 }
 
-/// `node` none: the name was removed. `from`: it was renamed from there, in the same step.
+/// An operation on a name. Without `node`, the name was removed. With `from`, it was renamed from there, in one step.
 struct Pending {
     path: PathBuf,
     from: Option<PathBuf>,
@@ -62,7 +62,7 @@ impl MemoryStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is found after the power failed now.
+    /// The store as it would be found if the power failed now.
     pub fn crash(&self, survival: Survival) -> Self {
         let state = self.state();
         let mut random = match survival {
@@ -73,7 +73,7 @@ impl MemoryStore {
             Survival::Synced => 0,
             Survival::Everything => of,
             Survival::Some(_) => {
-                // Knuth's MMIX generator; its high bits are good enough to choose what survives.
+                // Knuth's MMIX generator. Its high bits are random enough to choose what survives.
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 (random >> 33) as usize % (of + 1)
             }
@@ -98,7 +98,7 @@ impl MemoryStore {
             Node { is_dir: node.is_dir, synced: bytes.clone(), bytes, made: node.made }
         };
         let nodes = state.nodes.iter().map(node).collect();
-        // A name below a directory that is not there is not there.
+        // A name below a directory that did not survive cannot be reached.
         let reachable = |path: &Path| path.ancestors().skip(1).all(|p| p == Path::new("") || names.contains_key(p));
         let seen: BTreeMap<PathBuf, usize> =
             names.iter().filter(|(path, _)| reachable(path)).map(|(path, &node)| (path.clone(), node)).collect();
@@ -106,7 +106,7 @@ impl MemoryStore {
         Self { state: Arc::new(Mutex::new(after)) }
     }
 
-    /// Replaces the bytes of a file, or makes one, durably: how a test damages a store.
+    /// Replaces the bytes of a file, or creates it, durably. Tests damage a store with this.
     pub fn put(&self, path: &Path, bytes: &[u8]) {
         let mut state = self.state();
         let node = state.nodes.len();

@@ -1,9 +1,10 @@
-//! Where containers and manifests lie: a directory tree with just the operations that a commit needs.
+//! The store of containers and manifests: a directory tree with only the operations that a commit needs.
 //!
-//! Each operation of [`Store`] is one step that can fail, or be the last before a crash, so that a test can stop after
-//! every one of them ([`faulty`]). Only this module creates, renames, syncs or removes files on the parallel file system.
+//! Each operation of [`Store`] is one step. It can fail, and it can be the last step before a crash, so a test can
+//! stop after every one of them ([`faulty`]). Only this module creates, renames, syncs or removes files on the
+//! parallel file system.
 //!
-//! Names that begin with a dot are temporary; no reader looks at them ([`visible`]).
+//! Names that begin with a dot are temporary. No reader looks at them ([`visible`]).
 
 #[cfg(test)]
 mod contract;
@@ -23,20 +24,21 @@ use std::time::Duration;
 
 /// A tree of directories and files. All paths are relative to its root.
 pub trait Store: Send + Sync {
-    /// Where it is, for messages.
+    /// Path of the root, for error messages.
     fn root(&self) -> &Path;
-    /// Makes one directory. `false` if it was there. Durable after [`Store::sync_dir`] of its parent.
+    /// Creates one directory. Returns `false` if it existed already. Durable after [`Store::sync_dir`] of the parent
+    /// directory.
     fn create_dir(&self, dir: &Path) -> Result<bool, StoreError>;
-    /// Makes an empty file with a temporary name in `dir`: a dot, `name`, a dot, and something unique.
+    /// Creates an empty file in `dir`. Its temporary name is a dot, `name`, a dot, and a unique text.
     fn create_temp(&self, dir: &Path, name: &str) -> Result<Box<dyn TempFile>, StoreError>;
-    /// Gives a file another name in one step; a file that had that name is gone. Durable after [`Store::sync_dir`].
+    /// Renames a file in one step, and replaces a file that had the new name. Durable after [`Store::sync_dir`].
     fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError>;
-    /// As [`Store::rename`], but `false`, with nothing changed, where a file of the new name is there already. Of several
-    /// processes that try at once, one gets `true`.
+    /// Does the same as [`Store::rename`], but changes nothing and returns `false` if a file has the new name
+    /// already. If several processes try at the same time, one of them gets `true`.
     fn rename_new(&self, from: &Path, to: &Path) -> Result<bool, StoreError>;
     /// How long ago a file was last modified, by the clock of the file system that holds it.
     fn age(&self, path: &Path) -> Result<Duration, StoreError>;
-    /// Makes what was created, renamed and removed in a directory durable.
+    /// Makes the created, renamed and removed names in a directory durable.
     fn sync_dir(&self, dir: &Path) -> Result<(), StoreError>;
     /// Opens a file for reading.
     fn open(&self, path: &Path) -> Result<Box<dyn StoredFile>, StoreError>;
@@ -48,45 +50,48 @@ pub trait Store: Send + Sync {
             Err(error) => self.list_dir(path).map(|_| stat(0, true)).map_err(|_| error),
         }
     }
-    /// What is in a directory, temporary names too, sorted by name. Names that are not UTF-8 are left out: none is ours.
+    /// The entries of a directory, including temporary names, sorted by name. Names that are not UTF-8 are left out;
+    /// this program makes no such names.
     fn list_dir(&self, dir: &Path) -> Result<Vec<Entry>, StoreError>;
-    /// Removes a file; that it was not there is no error.
+    /// Removes a file. It is no error if the file does not exist.
     fn remove_file(&self, path: &Path) -> Result<(), StoreError>;
-    /// Removes an empty directory; that it was not there is no error.
+    /// Removes an empty directory. It is no error if the directory does not exist.
     fn remove_dir(&self, dir: &Path) -> Result<(), StoreError>;
-    /// Whether the [`TempFile`] that this file was written by still exists, in any process, under whatever name the
-    /// file is now. `false` where the file system cannot tell.
+    /// Whether the [`TempFile`] through which this file was written still exists, in any process, even if the file
+    /// was renamed since. `false` if the file system cannot tell.
     fn is_held(&self, path: &Path) -> bool {
         let _ = path;
         false
     }
 }
 
-/// A file being written under a temporary name. Dropped before it was renamed, it is removed if that can be done.
+/// A file that is being written under a temporary name. If it is dropped before it was renamed, it is removed, if
+/// possible.
 pub trait TempFile: Send {
-    /// Its temporary path.
+    /// Temporary path of the file.
     fn path(&self) -> &Path;
-    /// Puts all of these bytes at its end.
+    /// Appends all of these bytes.
     fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError>;
-    /// Makes its bytes durable.
+    /// Makes the bytes of the file durable.
     fn sync(&mut self) -> Result<(), StoreError>;
 }
 
 /// A file open for reading.
 #[expect(clippy::len_without_is_empty, reason = "the length of a file, which is never asked whether it is empty")]
 pub trait StoredFile: Send + Sync {
-    /// Its length in bytes, at the time it was opened.
+    /// Length of the file when it was opened, in bytes.
     fn len(&self) -> u64;
-    /// Fills all of `into` with the bytes from `offset` on.
+    /// Fills all of `into` with the bytes that start at `offset`.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 }
 
-/// What is known of a file or directory without opening it.
+/// Properties of a file or directory that are known without opening it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Its length in bytes; of a directory nothing that means anything.
+    /// Length of a file, in bytes. Without meaning for a directory.
     pub bytes: u64,
-    /// When it was last modified, in milliseconds since 1970, by the clock of the store. `None` where the store does not know.
+    /// When it was last modified, in milliseconds since 1970, by the clock of the store. `None` if the store does not
+    /// know.
     pub modified_unix_ms: Option<i64>,
     /// Whether it is a directory.
     pub is_dir: bool,
@@ -101,18 +106,18 @@ pub struct Entry {
     pub is_dir: bool,
 }
 
-/// Whether readers look at a name: temporary ones begin with a dot.
+/// Whether readers look at a name. Temporary names begin with a dot and are ignored.
 pub fn visible(name: &str) -> bool {
     !name.starts_with('.')
 }
 
-/// Makes a directory below the root and all that lead to it, durably.
+/// Creates a directory below the root and all directories on the path to it. They are durable when this returns.
 pub fn create_dirs(store: &dyn Store, dir: &Path) -> Result<(), StoreError> {
     make_dirs(store, dir)?;
     sync_dirs(store, dir)
 }
 
-/// Makes a directory below the root and all that lead to it. Durable after [`sync_dirs`].
+/// Creates a directory below the root and all directories on the path to it. They are durable after [`sync_dirs`].
 pub fn make_dirs(store: &dyn Store, dir: &Path) -> Result<(), StoreError> {
     let mut made = PathBuf::new();
     for component in dir.components() {
@@ -122,8 +127,8 @@ pub fn make_dirs(store: &dyn Store, dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Makes a directory and all that lead to it durable, from the root on. Also where they were there before: whoever made them
-/// may have died before this step.
+/// Makes a directory and all directories on the path to it durable, starting at the root. This is needed even if they
+/// existed before: the process that created them may have died before it synced them.
 pub fn sync_dirs(store: &dyn Store, dir: &Path) -> Result<(), StoreError> {
     let mut parent = PathBuf::new();
     for component in dir.components() {
@@ -133,27 +138,27 @@ pub fn sync_dirs(store: &dyn Store, dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// What the reader of an error does next.
+/// What the program or the user should do after an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Advice {
-    /// The same again may work.
+    /// Try again; the same operation may succeed.
     Retry,
-    /// This checkpoint cannot be read; the one before may be whole.
+    /// This checkpoint cannot be read; use an older one.
     OlderCheckpoint,
-    /// A newer build of this program reads it.
+    /// Use a newer build of this program.
     Upgrade,
-    /// The file system is full, or a quota used up.
+    /// Free space: the file system or a quota is full.
     FreeSpace,
-    /// The group is already committed under this id: save under another generation of it.
+    /// The group is already committed under this id. Save under another generation of it.
     NewGeneration,
-    /// The operator must give this user access.
+    /// Ask the operator for access.
     Permissions,
-    /// A mistake of this program: please report it.
+    /// This is a fault of this program. Please report it.
     Report,
 }
 
-/// Advice for an error of the operating system.
+/// The advice for an error of the operating system.
 pub(crate) fn io_advice(error: &io::Error) -> Advice {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Advice::FreeSpace,
@@ -162,21 +167,21 @@ pub(crate) fn io_advice(error: &io::Error) -> Advice {
     }
 }
 
-/// What goes wrong while something is written, committed or pruned.
+/// Errors while something is written, committed or pruned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("{path}: {what} failed", path = .path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What was being done to it.
+        /// The operation that failed.
         what: &'static str,
-        /// Why.
+        /// The error of the file system.
         source: io::Error,
     },
-    /// A valid manifest, or one of a kept checkpoint, stands on what would be replaced.
+    /// The write would replace a container of a valid manifest, or one that a kept checkpoint needs.
     #[error("{path}: already committed, and a committed file is never changed", path = .path.display())]
     Committed {
         /// The container or manifest.
@@ -188,7 +193,7 @@ pub enum StoreError {
         /// The container.
         path: PathBuf,
     },
-    /// What is to be written contradicts itself.
+    /// The contents to be written contradict themselves.
     #[error("{path}: cannot be written: {what}", path = .path.display())]
     Contents {
         /// The container or manifest.
@@ -196,25 +201,25 @@ pub enum StoreError {
         /// Which rule is broken.
         what: String,
     },
-    /// More of something than the format has room for.
+    /// There are more items than the format allows.
     #[error("{path}: {found} {what}, and the format takes {limit}", path = .path.display())]
     TooLarge {
         /// The container or manifest.
         path: PathBuf,
-        /// Of what.
+        /// What kind of items.
         what: &'static str,
-        /// How many there are.
+        /// Number of items found.
         found: u64,
-        /// How many there may be.
+        /// Maximum number of items.
         limit: u64,
     },
-    /// What is already in the store could not be read.
+    /// An existing file in the store could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
 }
 
 impl StoreError {
-    /// What to do next.
+    /// The advice for this error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Io { source, .. } => io_advice(source),
@@ -225,7 +230,7 @@ impl StoreError {
         }
     }
 
-    /// Whether a file or directory was not there.
+    /// Whether the error is that a file or directory does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }

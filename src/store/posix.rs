@@ -1,6 +1,6 @@
-//! A directory of a POSIX file system: the parallel file system of a cluster, or a disk.
+//! A store in a directory of a POSIX file system: the parallel file system of a cluster, or a local disk.
 //!
-//! Directories are made with mode 0700 and files with 0600, so that no user reads another's checkpoint.
+//! Directories get mode 0700 and files get mode 0600, so that no user can read another user's checkpoint.
 
 use super::{Entry, Stat, Store, StoreError, StoredFile, TempFile};
 use nix::errno::Errno;
@@ -17,12 +17,13 @@ use std::time::{Duration, UNIX_EPOCH};
 #[derive(Debug)]
 pub struct PosixStore {
     root: PathBuf,
-    /// Directories above it in which something may have been made on the way to it, until they are synced.
+    /// Directories above the root whose entries may not be durable yet, because directories were created on the path
+    /// to the root.
     unsynced: Mutex<Vec<PathBuf>>,
 }
 
 impl PosixStore {
-    /// A store in a directory that is there.
+    /// Opens a store in an existing directory.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, StoreError> {
         let root = root.into();
         match std::fs::metadata(&root) {
@@ -32,16 +33,17 @@ impl PosixStore {
         }
     }
 
-    /// A store in a directory that is made, with those above it, where it is not there. All of them are durable after the
-    /// first [`Store::sync_dir`] of the root.
+    /// Opens a store in a directory. Creates the directory, and those above it, if they do not exist. All of them are
+    /// durable after the first [`Store::sync_dir`] of the root.
     pub fn create(root: impl Into<PathBuf>) -> Result<Self, StoreError> {
         let root = root.into();
-        // The root's own also where it was there: whoever made it may have died before it was synced.
+        // The parent of the root is synced even if the root existed: the process that created the root may have died
+        // before it synced the parent.
         let is_made = |dir: &Path| dir == root || !dir.exists();
         let made = root.ancestors().take_while(|dir| is_made(dir)).filter_map(Path::parent);
         let here = |dir: &Path| if dir.as_os_str().is_empty() { ".".into() } else { dir.into() };
         let mut unsynced: Vec<PathBuf> = made.map(here).collect();
-        unsynced.reverse(); // from the top
+        unsynced.reverse(); // the topmost directory first
         (DirBuilder::new().recursive(true).mode(0o700).create(&root))
             .map_err(|source| failed(&root, "creating the store", source))?;
         Ok(Self { unsynced: Mutex::new(unsynced), ..Self::open(root)? })
@@ -52,7 +54,7 @@ fn failed(path: &Path, what: &'static str, source: io::Error) -> StoreError {
     StoreError::Io { path: path.into(), what, source }
 }
 
-/// Removing what is not there has been done.
+/// Treats the removal of a file that does not exist as a success.
 fn gone(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -78,14 +80,16 @@ impl Store for PosixStore {
         const TRIES: u32 = 16;
         let mut tried = 0;
         loop {
-            // Seeded by the operating system, so two nodes do not choose the same; `create_new` settles the rest.
+            // The operating system seeds the random number, so two nodes do not choose the same name. If they do,
+            // `create_new` fails.
             let unique = RandomState::new().hash_one(tried);
             let path = dir.join(format!(".{name}.{unique:016x}"));
             let full = self.root.join(&path);
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&full) {
                 Ok(file) => {
-                    // Gone with the process, however it ends. Somebody may be looking just now whether it is held. Where
-                    // there are no locks, see `is_held`.
+                    // The operating system releases the lock when the process ends. Another process may hold the lock
+                    // for a moment to test whether the file is held, so try again. For file systems without locks,
+                    // see `is_held`.
                     while tried < TRIES && matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
                         tried += 1;
                         std::thread::sleep(Duration::from_millis(1));
@@ -110,7 +114,8 @@ impl Store for PosixStore {
             Ok(()) => gone(std::fs::remove_file(&from)).map(|()| true).map_err(refuse),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(refuse(error)),
-            // Some file systems have no hard links; those that also lack this call cannot be a store.
+            // Some file systems have no hard links. A file system that lacks `renameat2` too cannot be used as a
+            // store.
             Err(_) => match renameat2(AT_FDCWD, &from, AT_FDCWD, &to, RenameFlags::RENAME_NOREPLACE) {
                 Ok(()) => Ok(true),
                 Err(Errno::EEXIST) => Ok(false),
@@ -123,13 +128,14 @@ impl Store for PosixStore {
         let path = self.root.join(path);
         let age = || {
             let modified = std::fs::metadata(&path)?.modified()?;
-            // A file that is made now has the time of the file system's clock, which need not be that of this node.
+            // A new file gets its time from the clock of the file system, which may differ from the clock of this
+            // node.
             let name = format!(".clock.{:016x}", RandomState::new().hash_one(&path));
             let probe = path.with_file_name(name);
             let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&probe);
             let now = made.and_then(|file| file.metadata()?.modified());
             let _ = std::fs::remove_file(&probe);
-            // A store that takes no file just now: the clock of this node is the best there is.
+            // If the store cannot create a file at present, use the clock of this node.
             let now = now.unwrap_or_else(|_| std::time::SystemTime::now());
             Ok(now.duration_since(modified).unwrap_or(Duration::ZERO))
         };
@@ -140,7 +146,8 @@ impl Store for PosixStore {
         if dir.as_os_str().is_empty() {
             let mut unsynced = self.unsynced.lock().unwrap_or_else(PoisonError::into_inner);
             for above in unsynced.drain(..) {
-                // It may belong to somebody else and not be readable; then its durability is theirs.
+                // The directory may belong to another user and be unreadable. Then that user is responsible for its
+                // durability.
                 let _ = File::open(above).and_then(|dir| dir.sync_all());
             }
         }
@@ -207,10 +214,10 @@ impl Store for PosixStore {
 
 struct PosixTemp {
     file: File,
-    /// Relative to the root.
+    /// Path relative to the root.
     path: PathBuf,
     full: PathBuf,
-    /// Its length in bytes.
+    /// Number of bytes written so far.
     written: u64,
 }
 
@@ -231,12 +238,12 @@ impl TempFile for PosixTemp {
     }
 }
 
-/// Has the system begin to write these bytes of a file to the disk, without waiting for it: less is left for the sync at the
-/// end. A system that cannot do so leaves all of it for then.
+/// Asks the operating system to start writing these bytes to the disk, without waiting. This leaves less work for the
+/// sync at the end. On a system without this call, the sync does all the work.
 fn begin_writing_out(file: &File, offset: u64, len: usize) {
     #[cfg(target_os = "linux")]
     #[expect(unsafe_code, reason = "no crate that we use has the call")]
-    // SAFETY: the descriptor is open while `file` is borrowed, and the call takes no pointer.
+    // SAFETY: `file` is borrowed for the whole call, so the descriptor stays open. The call takes no pointer.
     unsafe {
         use nix::libc::{SYNC_FILE_RANGE_WRITE, off64_t, sync_file_range};
         use std::os::fd::AsRawFd;
@@ -246,7 +253,7 @@ fn begin_writing_out(file: &File, offset: u64, len: usize) {
 
 impl Drop for PosixTemp {
     fn drop(&mut self) {
-        // After the rename there is nothing under this name, and nobody else chooses it.
+        // After a rename, no file has this name any more, and no other process chooses the same name.
         let _ = std::fs::remove_file(&self.full);
     }
 }
