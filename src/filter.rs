@@ -13,7 +13,7 @@ use std::cell::RefCell;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
     /// The stored bytes are not a complete deflate stream, or have more bytes after it.
-    #[error("{stored_bytes} stored bytes are no deflate stream")]
+    #[error("{stored_bytes} stored bytes are not a deflate stream")]
     Inflate {
         /// Number of stored bytes.
         stored_bytes: usize,

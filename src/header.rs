@@ -271,7 +271,7 @@ pub enum HeaderError {
         what: &'static str,
     },
     /// The kind of the file does not agree with its length.
-    #[error("{file}: {what}, and {bytes} are given")]
+    #[error("{file}: {what}, but it has {bytes}")]
     Kind {
         /// The file.
         file: String,

@@ -261,7 +261,7 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
             found.place = found.place.max(Some(manifest.place()));
             found.references.extend(manifest.references);
             found.problems.push(format!(
-                "{} is of another incarnation, or of other numbers of ranks and groups, than those before it",
+                "{} states another incarnation, or other numbers of ranks and groups, than the manifests before it",
                 dir.join(manifest_name(group)).display()
             ));
         }

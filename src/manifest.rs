@@ -621,7 +621,7 @@ pub(crate) fn spoiled(store: &dyn Store, dir: &Path) -> String {
         file.read_at(0, &mut text).ok()?;
         Some(String::from_utf8_lossy(&text).into_owned())
     };
-    read().unwrap_or_else(|| "it has files that were not taken".into())
+    read().unwrap_or_else(|| "some of its files were not saved".into())
 }
 
 /// Whether a manifest is still in the store. Only its name is looked for, because a manifest never changes.

@@ -111,7 +111,8 @@ fn month_of(unix_ms: i64) -> i64 {
 /// Parses a duration such as `2h`, `30min`, `1d12h`, `6w`, `3m` or `1y`. Returns milliseconds. As in restic, `m` is a
 /// month. A month has 30 days here, and a year has 365.
 pub fn duration_ms(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no duration; write it as in 45s, 30min, 2h, 1d12h, 6w, 3m (months) or 1y");
+    let wrong =
+        || format!("{text:?} is not a duration; write for example 45s, 30min, 2h, 1d12h, 6w, 3m (months) or 1y");
     let (mut sum, mut rest) = (0u64, text.trim());
     if rest.is_empty() {
         return Err(wrong());

@@ -1,4 +1,4 @@
-//! The command line, as clap reads it.
+//! The command line, which clap parses.
 
 use crate::exit;
 use clap::{Args, Parser, Subcommand};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// Checkpoint-restart with data-aware aggregation and compression.
 ///
-/// Options beat the environment, the environment beats the configuration, the configuration beats the defaults.
+/// An option overrides the environment variable, which overrides the configuration file, which overrides the default.
 #[derive(Debug, Parser)]
 #[command(name = "mcr", version, max_term_width = 110)]
 pub struct Cli {
@@ -23,17 +23,18 @@ pub enum Command {
     /// Save every complete checkpoint below a directory, without any daemon
     #[command(after_help = exit::SAVE)]
     Save(SaveArgs),
-    /// Bring back the newest good checkpoint, every file byte for byte
+    /// Restore the newest good checkpoint, every file byte for byte
     ///
-    /// Exit status: 0 restored, 1 failed, 2 restored an older checkpoint than asked for, 3 no checkpoint was ever completed (a new run).
+    /// Exit status: 0 restored, 1 failed, 2 restored an older checkpoint than asked for, 3 there is no complete
+    /// checkpoint (a new run).
     Restart(RestartArgs),
     /// List the checkpoints of a store, newest first
     #[command(after_help = exit::ALL_OR_NOTHING)]
     List(ListArgs),
-    /// Show what a checkpoint is made of, class by class
+    /// Show the classes of a checkpoint, with their sizes and codecs
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Show(ShowArgs),
-    /// Read a checkpoint whole and prove that every file would come back
+    /// Read a whole checkpoint and verify that every file can be restored
     #[command(after_help = exit::VERIFY)]
     Verify(VerifyArgs),
     /// Delete checkpoints by rules or by name, or mark them as bad
@@ -41,35 +42,39 @@ pub enum Command {
     Prune(PruneArgs),
     /// Run the agent of a compute node
     ///
-    /// SIGTERM or SIGINT: it looks at everything once more and waits, at most drain-seconds, until what was written is committed. Exit
-    /// status: 0 all committed, 5 not everything that was written was committed (the last log lines name it), 1 it does not start.
-    /// A second signal ends it at once.
+    /// After SIGTERM or SIGINT, the agent looks at all files once more. It waits until everything that was written is
+    /// committed, at most drain-seconds. A second signal ends it at once. Exit status: 0 everything is committed, 5
+    /// something is not committed (the last log lines name it), 1 the agent did not start.
     Cnc(DaemonArgs),
     /// Run an aggregator
     ///
-    /// SIGTERM or SIGINT: it goes on, at most drain-seconds, as long as its agents have or may have something to commit. Exit status: 0
-    /// all committed, 5 not everything that was written was committed (the last log lines name it), 1 it does not start. A second
-    /// signal ends it at once.
+    /// After SIGTERM or SIGINT, the aggregator works on while its agents have or may have something to commit, at
+    /// most drain-seconds. A second signal ends it at once. Exit status: 0 everything is committed, 5 something is
+    /// not committed (the last log lines name it), 1 the aggregator did not start.
     Anc(AncArgs),
-    /// Run agent and aggregator in one process; with -- COMMAND, for as long as that runs
+    /// Run agent and aggregator in one process; with -- COMMAND, until the command ends
     ///
-    /// With a command: it is run as a child, everything it wrote is committed when it ends, and its exit status is that of mcr (128
-    /// and the signal's number if a signal ended it; 126 or 127 if it cannot be started). Exit status 5: the command succeeded, and
-    /// not everything that was written was committed. Without a command: 0 after SIGTERM or SIGINT, or 5. 1: it does not start.
-    /// SIGTERM and SIGINT are passed on to the command; a second one ends mcr at once.
+    /// With a command: mcr runs it as a child process. When the command ends, mcr commits everything it wrote. The
+    /// exit status of mcr is that of the command: 128 plus the signal's number if a signal ended it, 126 or 127 if it
+    /// cannot be started. Exit status 5: the command succeeded, but not everything it wrote was committed. SIGTERM
+    /// and SIGINT are passed on to the command; a second one ends mcr at once.
+    ///
+    /// Without a command: exit status 0 after SIGTERM or SIGINT, 5 if not everything was committed.
+    ///
+    /// Exit status 1: mcr did not start.
     Run(RunArgs),
     /// Wait until everything that was written so far is committed
     ///
-    /// Asks the agents of this node, over the socket beside each one's state file. Exit status: 0 all committed, 5 not all, 1 no agent
-    /// was reached.
+    /// Asks the agents of this node, over the socket next to the state file of each agent. Exit status: 0 everything
+    /// is committed, 5 something is not committed, 1 no agent was reached.
     Flush(FlushArgs),
-    /// Ask aggregators what is in flight, what is committed, what is wrong
+    /// Ask aggregators what they are saving, what is committed, and which problems there are
     #[command(after_help = exit::STATUS)]
     Status(StatusArgs),
     /// Check or print a configuration
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Config(ConfigArgs),
-    /// Measure what compression would bring, on your own checkpoints; writes nothing
+    /// Measure how well your own checkpoints compress; writes nothing
     #[command(after_help = exit::BENCH)]
     Bench(BenchArgs),
 }
@@ -79,18 +84,18 @@ pub struct StoreArgs {
     /// Directory that holds the containers, on the parallel file system
     #[arg(long, env = "MCR_STORE", value_name = "DIR")]
     pub store: PathBuf,
-    /// Job whose checkpoints are meant; needed where the store holds several
+    /// Name of the job; needed if the store holds several jobs
     #[arg(long, env = "MCR_JOB", value_name = "NAME")]
     pub job: Option<JobId>,
 }
 
 #[derive(Debug, Args)]
 pub struct LayoutArgs {
-    /// Which files make a checkpoint: a preset (enzo, cactus, ...), a pattern with {checkpoint} and {rank}, "single" for
-    /// all files as one checkpoint, or "guess"
+    /// Which files form a checkpoint: a preset (enzo, cactus, ...), a pattern with {checkpoint} and {rank}, "single"
+    /// for all files as one checkpoint, or "guess"
     #[arg(long, value_name = "LAYOUT")]
     pub layout: Vec<String>,
-    /// Number that the first rank has in patterns
+    /// Number of the first rank in file names
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub first_rank: u32,
 }
@@ -101,48 +106,49 @@ pub struct SaveArgs {
     pub dir: PathBuf,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Make the store's directory if it is not there
+    /// Create the store's directory if it does not exist
     #[arg(long)]
     pub create: bool,
     #[command(flatten)]
     pub layout: LayoutArgs,
-    /// Ranks that a complete checkpoint has; found from the files where not given
+    /// Number of ranks of a complete checkpoint [default: found from the files]
     #[arg(long)]
     pub ranks: Option<u32>,
-    /// GROUP_SIZE: ranks merged into one container
+    /// GROUP_SIZE: number of ranks merged into one container
     #[arg(long, default_value_t = 32, value_name = "N")]
     pub group_size: u32,
-    /// How variables are put together
+    /// How the variables of the ranks are merged
     #[arg(long, default_value = "aware", value_parser = scheme, value_name = "SCHEME")]
     pub scheme: Scheme,
-    /// Bytes of each rank before the next one's turn, in the block schemes
+    /// In the block schemes: number of bytes of one rank before the next rank follows
     #[arg(long, default_value_t = 65536, value_name = "BYTES")]
     pub block_bytes: u32,
-    /// fast, balanced or max; or paper, zstd-9, fpzip, ... (an unknown one lists them)
+    /// Compression: fast, balanced or max; or paper, zstd-9, fpzip, ... (an unknown name lists all of them)
     #[arg(long, default_value = "fast", value_name = "PROFILE")]
     pub profile: Profile,
-    /// MiB of checkpoint in memory at most; where not given 256, with balanced 512, with max 1024
+    /// Maximum memory for checkpoint data, in MiB [default: 256; 512 with balanced, 1024 with max]
     #[arg(long, value_name = "MIB")]
     pub budget_mib: Option<u64>,
-    /// Threads; 0: as many as the process may run on
+    /// Number of threads; 0: one for each core that the process may use
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
-    /// MiB that the store takes in a second: codecs are chosen for the least time to code and write; else for the fewest bytes
+    /// Write rate of the store in MiB/s. Codecs are chosen for the shortest time to encode and write, otherwise for
+    /// the fewest bytes
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub store_rate: Option<u64>,
-    /// Do not decode each segment again before it is written
+    /// Do not verify each segment by decoding it before it is written
     #[arg(long)]
     pub no_verify: bool,
-    /// Store everything, also what the checkpoint before or another rank already holds, and measure all codecs anew
+    /// Store everything, even bytes that the previous checkpoint or another rank has, and measure all codecs again
     #[arg(long)]
     pub no_reuse: bool,
-    /// Code each checkpoint by itself, not with what older ones hold (which only the profile max does)
+    /// Encode each checkpoint without older ones (only the profile max uses older ones)
     #[arg(long)]
     pub no_time: bool,
-    /// With max: one checkpoint of so many at least is coded by itself
+    /// With max: at least every Nth checkpoint is encoded without older ones
     #[arg(long, default_value_t = WHOLE_EVERY, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
     pub whole_every: u32,
-    /// Seconds to wait at most for another process that is saving the same group
+    /// Maximum time to wait for another process that is saving the same group
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub wait: u64,
     #[command(flatten)]
@@ -159,40 +165,41 @@ pub struct RestartArgs {
     /// Directory that receives the files
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
-    /// Checkpoint that is wanted; the newest where not given
+    /// Checkpoint to restore [default: the newest]
     #[arg(long, value_name = "ID")]
     pub checkpoint: Option<CheckpointId>,
-    /// Only these ranks, as in 0-31,40
+    /// Restore only these ranks, for example 0-31,40
     #[arg(long, value_parser = ranks, value_name = "RANKS")]
     pub ranks: Option<RankSet>,
-    /// Read through these aggregators (host:port, comma-separated) instead of from the store's directory
+    /// Read through these aggregators (host:port, comma-separated), not from the store's directory
     #[arg(long, value_delimiter = ',', value_name = "ADDRESSES")]
     pub aggregators: Vec<String>,
-    /// State file of the agent: if it names a committed checkpoint, an empty store is an error and no new run
+    /// State file of the agent. If it names a committed checkpoint, an empty store is an error and not a new run
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
     /// Fail instead of restoring an older checkpoint
     #[arg(long)]
     pub exact: bool,
-    /// Only look: decide nothing about what the job goes on from. Always use this while the job is running
+    /// Only copy the files, without recording from which checkpoint the job continues. Always use this while the job
+    /// is running
     #[arg(long)]
     pub copy: bool,
-    /// Identity of this start of the job: all nodes of one start say the same. Else SLURM's job id and restart count
+    /// Identity of this start of the job, the same on all nodes [default: SLURM's job id and restart count]
     #[arg(long, env = "MCR_INCARNATION", value_name = "NAME")]
     pub incarnation: Option<String>,
-    /// Pass over a checkpoint that was restored this often in a row without a newer one since; 0: never
+    /// Skip a checkpoint that was restored N times in a row and was followed by no newer one; 0: never
     #[arg(long, default_value_t = mcrengine::incarnation::GIVE_UP_AFTER as u32, value_name = "N")]
     pub give_up_after: u32,
-    /// Say which checkpoint would be restored, and which files would be moved aside; change nothing
+    /// Report which checkpoint would be restored and which files would be moved away; change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not wait until the files are on disk
+    /// Do not wait until the files are on the disk
     #[arg(long)]
     pub no_sync: bool,
-    /// MiB of checkpoint in memory at most
+    /// Maximum memory for checkpoint data, in MiB
     #[arg(long, default_value_t = 256, value_name = "MIB")]
     pub budget_mib: u64,
-    /// Threads; 0: as many as the process may run on
+    /// Number of threads; 0: one for each core that the process may use
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
     /// Print JSON
@@ -204,7 +211,7 @@ pub struct RestartArgs {
 pub struct ListArgs {
     #[command(flatten)]
     pub store: StoreArgs,
-    /// List also what was pruned and stays only for what others refer to: how many bytes, and for which checkpoints
+    /// Also list pruned checkpoints whose containers other checkpoints need, with the bytes they take
     #[arg(long)]
     pub all: bool,
     /// Print JSON
@@ -214,14 +221,14 @@ pub struct ListArgs {
 
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// Checkpoint; the newest where not given
+    /// Checkpoint to show [default: the newest]
     pub checkpoint: Option<CheckpointId>,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Show all classes, not only the largest
+    /// Show all classes, not only the largest ones
     #[arg(long)]
     pub all: bool,
-    /// Show the files instead
+    /// Show the files, not the classes
     #[arg(long)]
     pub files: bool,
     /// Print JSON
@@ -231,14 +238,15 @@ pub struct ShowArgs {
 
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
-    /// Checkpoint; all of the job where not given
+    /// Checkpoint to verify [default: all checkpoints of the job]
     pub checkpoint: Option<CheckpointId>,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// MiB of decoded data in memory at most
+    /// Maximum memory for decoded data, in MiB
     #[arg(long, default_value_t = 256, value_name = "MIB")]
     pub budget_mib: u64,
-    /// Threads, of which as many work as there is memory for; 0: as many as the process may run on
+    /// Maximum number of threads; fewer are used if the memory does not suffice. 0: one for each core that the
+    /// process may use
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
     /// Print JSON
@@ -246,7 +254,8 @@ pub struct VerifyArgs {
     pub json: bool,
 }
 
-/// Which checkpoints stay. One that any of the rules keeps is kept, and so is the newest good one.
+/// Which checkpoints are kept. A checkpoint is kept if at least one rule keeps it. The newest good one is always
+/// kept.
 #[derive(Clone, Debug, Default, Args)]
 pub struct KeepArgs {
     /// Keep the newest N complete checkpoints
@@ -255,16 +264,16 @@ pub struct KeepArgs {
     /// Keep what was written within this time before the newest: 45s, 30min, 2h, 1d12h, 6w, 3m (months), 1y
     #[arg(long, value_name = "DURATION", value_parser = mcrengine::retention::duration_ms)]
     pub keep_within: Option<u64>,
-    /// Keep the newest of each of the last N hours that have checkpoints
+    /// Keep the newest checkpoint of each hour, for the last N hours with checkpoints
     #[arg(long, value_name = "N")]
     pub keep_hourly: Option<u32>,
-    /// The same for days (UTC)
+    /// Keep the newest checkpoint of each day (UTC), for the last N days with checkpoints
     #[arg(long, value_name = "N")]
     pub keep_daily: Option<u32>,
-    /// The same for weeks
+    /// Keep the newest checkpoint of each week, for the last N weeks with checkpoints
     #[arg(long, value_name = "N")]
     pub keep_weekly: Option<u32>,
-    /// The same for months
+    /// Keep the newest checkpoint of each month, for the last N months with checkpoints
     #[arg(long, value_name = "N")]
     pub keep_monthly: Option<u32>,
 }
@@ -275,25 +284,26 @@ pub struct PruneArgs {
     pub store: StoreArgs,
     #[command(flatten)]
     pub keep: KeepArgs,
-    /// Delete this checkpoint; may be given several times
+    /// Delete this checkpoint; can be given several times
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub drop: Vec<CheckpointId>,
-    /// Delete incomplete and damaged checkpoints that are older than the newest complete one too
+    /// Also delete incomplete and damaged checkpoints that are older than the newest complete one
     #[arg(long)]
     pub incomplete: bool,
-    /// Mark a checkpoint as bad: a restart passes it over unless it is named
+    /// Mark a checkpoint as bad: a restart skips it unless it is asked for by name
     #[arg(long, visible_alias = "bad", value_name = "ID", value_delimiter = ',')]
     pub mark_bad: Vec<CheckpointId>,
-    /// Why it is bad
+    /// Why the checkpoint is bad
     #[arg(long, value_name = "TEXT", default_value = "marked by hand")]
     pub reason: String,
-    /// Take the mark of a bad checkpoint away
+    /// Remove the mark of a bad checkpoint
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub unmark: Vec<CheckpointId>,
-    /// Write anew what stays of a deleted checkpoint where less than this part of it is needed; 0: never
+    /// Rewrite a container that is left of a deleted checkpoint if less than this percentage of it is needed; 0:
+    /// never
     #[arg(long, value_name = "PERCENT", default_value_t = mcrengine::prune::REPACK_BELOW_PERCENT, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub repack_below: u32,
-    /// Only say what would be deleted
+    /// Only report what would be deleted
     #[arg(long)]
     pub dry_run: bool,
     /// Print JSON
@@ -306,7 +316,7 @@ pub struct DaemonArgs {
     /// Configuration file
     #[arg(long, env = "MCR_CONFIG", value_name = "FILE")]
     pub config: PathBuf,
-    /// Log lines as JSON
+    /// Write the log as JSON
     #[arg(long)]
     pub log_json: bool,
 }
@@ -315,32 +325,32 @@ pub struct DaemonArgs {
 pub struct AncArgs {
     #[command(flatten)]
     pub daemon: DaemonArgs,
-    /// Make the store's directory if it is not there, as `create = true` in the aggregator's configuration does
+    /// Create the store's directory if it does not exist, like `create = true` in the aggregator's configuration
     #[arg(long)]
     pub create: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Configuration file; the options below beat it
+    /// Configuration file; the options below override it
     #[arg(long, env = "MCR_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Directory that is watched
+    /// Directory to watch
     #[arg(long, value_name = "DIR")]
     pub watch: Option<PathBuf>,
     /// Directory that holds the containers
     #[arg(long, env = "MCR_STORE", value_name = "DIR")]
     pub store: Option<PathBuf>,
-    /// Make the store's directory if it is not there
+    /// Create the store's directory if it does not exist
     #[arg(long)]
     pub create: bool,
     /// Name of the job
     #[arg(long, env = "MCR_JOB", value_name = "NAME")]
     pub job: Option<String>,
-    /// Ranks of the job
+    /// Number of ranks of the job
     #[arg(long)]
     pub ranks: Option<u32>,
-    /// GROUP_SIZE: ranks merged into one container
+    /// GROUP_SIZE: number of ranks merged into one container
     #[arg(long, value_name = "N")]
     pub group_size: Option<u32>,
     #[command(flatten)]
@@ -351,12 +361,12 @@ pub struct RunArgs {
     /// Address to listen on, for `mcr status`
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<String>,
-    /// Seconds that the end may take: what was written is read, sent and committed until then [default: 20]
+    /// Maximum time at the end to read, send and commit what was written [default: 20]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub drain_seconds: Option<u64>,
     #[command(flatten)]
     pub keep: KeepArgs,
-    /// Log lines as JSON
+    /// Write the log as JSON
     #[arg(long)]
     pub log_json: bool,
     /// The application, with its arguments
@@ -366,16 +376,16 @@ pub struct RunArgs {
 
 #[derive(Debug, Args)]
 pub struct FlushArgs {
-    /// State file of an agent; several where several agents run on this node
+    /// State file of an agent; give several if several agents run on this node
     #[arg(long, value_name = "FILE")]
     pub state: Vec<PathBuf>,
     /// Configuration file of the agent, which names its state file
     #[arg(long, env = "MCR_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Name of the job, from which the state file's name follows where nothing names it
+    /// Name of the job; gives the default name of the state file
     #[arg(long, env = "MCR_JOB", value_name = "NAME")]
     pub job: Option<String>,
-    /// Seconds to wait at most
+    /// Maximum time to wait
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub timeout: u64,
     /// Print JSON
@@ -418,9 +428,9 @@ pub struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
-    /// Each codec on each class of variables: ratio, and rates of one core
+    /// Measure each codec on each class of variables: ratio, and speed on one core
     Codecs(BenchCodecsArgs),
-    /// The tables and figures of the mcrEngine paper (SC12), of your data
+    /// Make the tables and figures of the mcrEngine paper (SC12) from your data
     Schemes(BenchSchemesArgs),
 }
 
@@ -431,16 +441,16 @@ pub struct BenchInput {
     pub dir: PathBuf,
     #[command(flatten)]
     pub layout: LayoutArgs,
-    /// Ranks that a complete checkpoint has; found from the files where not given
+    /// Number of ranks of a complete checkpoint [default: found from the files]
     #[arg(long)]
     pub ranks: Option<u32>,
-    /// Checkpoint that is measured; the newest where not given
+    /// Checkpoint to measure [default: the newest]
     #[arg(long, value_name = "ID")]
     pub checkpoint: Option<CheckpointId>,
-    /// Begin nothing new after so many seconds, and say what is missing; 0: no limit
+    /// Start nothing new after this time, and report what is missing; 0: no limit
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     pub time_limit: u64,
-    /// MiB of segments in memory at most
+    /// Maximum memory for segments, in MiB
     #[arg(long, default_value_t = 1024, value_name = "MIB")]
     pub budget_mib: u64,
     /// Print JSON
@@ -452,23 +462,24 @@ pub struct BenchInput {
 pub struct BenchCodecsArgs {
     #[command(flatten)]
     pub input: BenchInput,
-    /// Bytes that are measured, as in 64M; of a larger checkpoint only some ranks, but at least one, and of its classes
-    /// only some segments
+    /// Bytes to measure, for example 64M. Of a larger checkpoint, only some ranks (at least one) and only some
+    /// segments of each class are measured
     #[arg(long, default_value = "32M", value_parser = byte_count, value_name = "BYTES")]
     pub sample: u64,
-    /// GROUP_SIZE: ranks merged into one container
+    /// GROUP_SIZE: number of ranks merged into one container
     #[arg(long, default_value = "32", value_name = "N")]
     pub group_size: std::num::NonZeroU32,
     /// Show the N largest classes, and the sum of the others
     #[arg(long, default_value_t = 12, value_name = "N")]
     pub classes: usize,
-    /// What `mcr save --profile` would store and take
+    /// Profiles for which to show what `mcr save --profile` would store, and how long it would take
     #[arg(long, value_delimiter = ',', default_value = "fast,balanced,max,paper", value_name = "PROFILES")]
     pub profiles: Vec<Profile>,
-    /// Times that a segment is coded and decoded; the median counts. What takes long is done less often
+    /// How often a segment is encoded and decoded; the median is shown. Slow steps are repeated less often
     #[arg(long, default_value_t = 3, value_name = "N")]
     pub repetitions: u32,
-    /// Threads; 0: as many as the process may run on. Several disturb each other's rates a little
+    /// Number of threads; 0: one for each core that the process may use. Several threads slow each other down a
+    /// little
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
 }
@@ -477,29 +488,31 @@ pub struct BenchCodecsArgs {
 pub struct BenchSchemesArgs {
     #[command(flatten)]
     pub input: BenchInput,
-    /// Bytes of each checkpoint that are measured, as in 1G; of a larger one only some ranks, but at least one
+    /// Bytes of each checkpoint to measure, for example 1G. Of a larger one, only some ranks (at least one) are
+    /// measured
     #[arg(long, default_value = "256M", value_parser = byte_count, value_name = "BYTES")]
     pub sample: u64,
-    /// Group sizes, the largest being that of the other figures; those above the number of ranks count as that
+    /// Group sizes. The largest one is used for the other figures. A size above the number of ranks is replaced by
+    /// that number
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "SIZES")]
     pub group_sizes: Vec<std::num::NonZeroU32>,
-    /// Block sizes of the block schemes, as in 4K,64K; the best of them is that of the other figures
+    /// Block sizes of the block schemes, for example 4K,64K. The best one is used for the other figures
     #[arg(long, value_delimiter = ',', default_value = "512,4K,16K,64K,256K,1M", value_parser = block_bytes, value_name = "BYTES")]
     pub block_sizes: Vec<std::num::NonZeroU32>,
-    /// Profiles shown beside the paper's chain
+    /// Profiles to show in addition to the paper's chain
     #[arg(long, value_delimiter = ',', default_value = "fast,balanced", value_name = "PROFILES")]
     pub profiles: Vec<Profile>,
-    /// Write a picture of each figure (SVG) into this directory
+    /// Write a plot of each figure (SVG) into this directory
     #[arg(long, value_name = "DIR")]
     pub plots: Option<PathBuf>,
-    /// Threads; 0: as many as the process may run on
+    /// Number of threads; 0: one for each core that the process may use
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
 }
 
-/// A number of bytes with K, M, G or T for powers of 1024.
+/// Parses a number of bytes. K, M, G and T are powers of 1024.
 fn byte_count(text: &str) -> Result<u64, String> {
-    let error = || format!("{text:?} is no number of bytes; write it as in 1048576, 512M or 2G");
+    let error = || format!("{text:?} is not a number of bytes; write for example 1048576, 512M or 2G");
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let shift = match text[digits.len()..].trim().trim_end_matches("iB").trim_end_matches('B') {
         "" => 0,
@@ -516,7 +529,7 @@ fn byte_count(text: &str) -> Result<u64, String> {
 fn block_bytes(text: &str) -> Result<std::num::NonZeroU32, String> {
     let bytes = byte_count(text)?;
     let bytes = u32::try_from(bytes).ok().and_then(std::num::NonZeroU32::new);
-    bytes.ok_or_else(|| format!("{text:?}: a block has 1 byte to 4 GiB"))
+    bytes.ok_or_else(|| format!("{text:?}: a block must have 1 byte to 4 GiB"))
 }
 
 fn scheme(name: &str) -> Result<Scheme, String> {
@@ -524,7 +537,7 @@ fn scheme(name: &str) -> Result<Scheme, String> {
     Scheme::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| format!("known schemes: {}", known()))
 }
 
-/// Some ranks: ranges, each with both ends in it.
+/// A set of ranks, as ranges that include both ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankSet(Vec<std::ops::RangeInclusive<u32>>);
 
@@ -538,7 +551,7 @@ impl std::fmt::Display for RankSet {
 }
 
 impl RankSet {
-    /// Whether a rank is in it.
+    /// Whether a rank is in the set.
     pub fn contains(&self, rank: Rank) -> bool {
         self.0.iter().any(|range| range.contains(&rank.0))
     }
@@ -550,7 +563,8 @@ impl RankSet {
 }
 
 fn ranks(text: &str) -> Result<RankSet, String> {
-    let number = |n: &str| n.trim().parse::<u32>().map_err(|_| format!("{n:?} is no rank; write ranks as in 0-31,40"));
+    let number =
+        |n: &str| n.trim().parse::<u32>().map_err(|_| format!("{n:?} is not a rank; write for example 0-31,40"));
     let range = |part: &str| match part.split_once('-') {
         Some((first, last)) => match (number(first)?, number(last)?) {
             (first, last) if first <= last => Ok(first..=last),

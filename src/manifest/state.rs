@@ -138,7 +138,8 @@ impl CheckpointState {
         let Some(next) = next else { return };
         self.is_dead = next.is_death_of(&self.id, place);
         if self.is_dead {
-            self.problems.push(format!("{} began before it was whole, so it never becomes whole", next.describe()));
+            self.problems
+                .push(format!("it was incomplete when {} began, so it never becomes complete", next.describe()));
         }
     }
 

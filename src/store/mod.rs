@@ -202,7 +202,7 @@ pub enum StoreError {
         what: String,
     },
     /// There are more items than the format allows.
-    #[error("{path}: {found} {what}, and the format takes {limit}", path = .path.display())]
+    #[error("{path}: {found} {what}, but the format allows {limit}", path = .path.display())]
     TooLarge {
         /// The container or manifest.
         path: PathBuf,
