@@ -529,7 +529,7 @@ fn byte_count(text: &str) -> Result<u64, String> {
 fn block_bytes(text: &str) -> Result<std::num::NonZeroU32, String> {
     let bytes = byte_count(text)?;
     let bytes = u32::try_from(bytes).ok().and_then(std::num::NonZeroU32::new);
-    bytes.ok_or_else(|| format!("{text:?}: a block must have 1 byte to 4 GiB"))
+    bytes.ok_or_else(|| format!("{text:?}: a block has 1 byte to 4 GiB"))
 }
 
 fn scheme(name: &str) -> Result<Scheme, String> {

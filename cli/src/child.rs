@@ -1,4 +1,5 @@
-//! The application as a child of `mcr run -- COMMAND`: started as if nobody were between it and its caller.
+//! Runs the application as a child of `mcr run -- COMMAND`, with the same limits and signals as if its caller had
+//! started it directly.
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
@@ -11,16 +12,16 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use tokio::sync::oneshot;
 
-/// The limit of open files before mcr raised its own.
+/// The limit of open files before mcr raised it.
 static OPEN_FILES: OnceLock<rlim_t> = OnceLock::new();
 
-/// Keeps the limit that a child is to have.
+/// Records the limit of open files that a child process must get.
 pub fn remember_open_files(soft: rlim_t) {
     let _ = OPEN_FILES.set(soft);
 }
 
-/// A running application. It has a process group of its own, so that signals reach all of it, unless it shares a terminal
-/// with us: then it is in ours, and the terminal's signals reach it by themselves.
+/// A running application. It has a separate process group, so that signals reach all of its processes. If it shares a
+/// terminal with mcr, it stays in mcr's process group, and the terminal sends signals to it directly.
 pub struct Application {
     id: Pid,
     ended: oneshot::Receiver<io::Result<ExitStatus>>,
@@ -28,7 +29,7 @@ pub struct Application {
 }
 
 impl Application {
-    /// Starts it with the standard streams, the limits and the signals that we were started with.
+    /// Starts the application with the standard streams, limits and signals with which mcr was started.
     pub fn start(command: &[OsString]) -> io::Result<Self> {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let has_terminal = is_in_foreground();
@@ -44,12 +45,12 @@ impl Application {
         Ok(Self { id, ended, has_terminal })
     }
 
-    /// Until it ends; asked only until then.
+    /// Waits until the application ends. Must not be called again after that.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         (&mut self.ended).await.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
     }
 
-    /// Passes a signal on, to all of its processes. One from the terminal has reached it already.
+    /// Sends a signal to all processes of the application. SIGINT from a terminal has reached them already.
     pub fn signal(&self, signal: Signal) {
         let _ = match (self.has_terminal, signal) {
             (true, Signal::SIGINT) => Ok(()),
@@ -58,38 +59,40 @@ impl Application {
         };
     }
 
-    /// Whether none of its processes is left that stayed in its group.
+    /// Whether no process is left in the application's process group.
     pub fn is_gone(&self) -> bool {
         self.has_terminal || killpg(self.id, None) == Err(Errno::ESRCH)
     }
 }
 
-/// Whether our process group is the one that the terminal's keys send signals to.
+/// Whether our process group is the terminal's foreground group, which receives the signals of its keys.
 fn is_in_foreground() -> bool {
     let Ok(stat) = std::fs::read_to_string("/proc/self/stat") else { return false };
-    // After the name, which may hold anything: state, parent, group, session, terminal, the terminal's group.
+    // The fields after the name, which may contain any character: state, parent, group, session, terminal, foreground
+    // group of the terminal.
     let owner = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(5));
     owner.and_then(|owner| owner.parse().ok()) == Some(getpgrp().as_raw())
 }
 
-/// The exit status that a shell would give for it.
+/// The exit status that a shell would report.
 pub fn code_of(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-/// Our own limit of open files is higher than what we were given, and a file that is too large does not kill us; a child
-/// inherits both, so they are put back while it is started.
+/// Calls `start` with the original limit of open files and the default action for SIGXFSZ. mcr raises the limit and
+/// ignores the signal, and a child process would inherit both. Afterwards both are set back.
 #[expect(unsafe_code, reason = "no safe call sets what a signal does")]
 fn as_we_were_started<T>(start: impl FnOnce() -> T) -> T {
     let raised = OPEN_FILES.get().and_then(|soft| {
         let (now, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
         setrlimit(Resource::RLIMIT_NOFILE, *soft, hard).ok().map(|()| (now, hard))
     });
-    // SAFETY: no handler is installed, only the default for as long as a process is started.
+    // SAFETY: `signal` is unsafe because a handler might not be async-signal-safe. This call installs no handler, it
+    // only restores the default action.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigDfl) };
     let started = start();
-    // SAFETY: as above; ignored, as it was before.
+    // SAFETY: as above. This call installs no handler, it only ignores the signal again.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
     if let Some((soft, hard)) = raised {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, soft, hard);

@@ -1,4 +1,4 @@
-//! What several subcommands need: the store, the job, the layout, the clock.
+//! Helpers that several subcommands use: the store, the job, the layout, the clock.
 
 use crate::args::{LayoutArgs, StoreArgs};
 use crate::output::{name_of, tell};
@@ -12,15 +12,15 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Milliseconds since 1970, as the manifest records them.
+/// The time now in milliseconds since 1970, as a manifest records it.
 pub fn now_unix_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
 }
 
-/// Threads most at a time, whatever was asked for.
+/// Maximum number of threads, whatever the user asks for.
 const THREADS_MAX: usize = 1024;
 
-/// How many threads are meant: 0 stands for as many as the process may run on.
+/// The number of threads for an option value. 0 stands for the number of cores that the process may use.
 pub fn threads_of(asked: usize) -> usize {
     match asked {
         0 => cores(),
@@ -28,13 +28,13 @@ pub fn threads_of(asked: usize) -> usize {
     }
 }
 
-/// Opens the store that must exist already.
+/// Opens the store, which must exist.
 pub fn open_store(args: &StoreArgs) -> anyhow::Result<PosixStore> {
     open_or_create(&args.store, false, "")
 }
 
-/// Opens the store, which is made where it is not there only if `create` says so: a file system that is not mounted
-/// must not become a directory on the local disk. `how` names the ways to ask for that, for the message.
+/// Opens the store. It is created only if `create` is true: otherwise a file system that is not mounted would become
+/// a directory on the local disk. `how` lists the ways to ask for creation, for the error message.
 pub fn open_or_create(store: &Path, create: bool, how: &str) -> anyhow::Result<PosixStore> {
     let opened = if create { PosixStore::create(store) } else { PosixStore::open(store) };
     let name = name_of(store);
@@ -52,14 +52,14 @@ pub fn open_or_create(store: &Path, create: bool, how: &str) -> anyhow::Result<P
     })
 }
 
-/// A name as a shell takes it.
+/// Quotes a name for a shell.
 fn quoted(name: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+@%:,=~".contains(c);
     if name.chars().all(is_plain) { name.to_owned() } else { format!("'{}'", name.replace('\'', "'\\''")) }
 }
 
-/// The job that is meant: the one that was named, whether it is there or not, or the only one that has a checkpoint.
-/// `None`: no job has one.
+/// The job to use: the one that the user named, even if it does not exist, or the only one that has a checkpoint.
+/// `None` if no job has a checkpoint.
 pub fn job_of(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<Option<JobId>> {
     if let Some(job) = &args.job {
         return Ok(Some(job.clone()));
@@ -75,7 +75,7 @@ pub fn job_of(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<Option<JobI
     }
 }
 
-/// As [`job_of`], where there must be one with a checkpoint.
+/// Does the same as [`job_of`], but fails if the job has no checkpoint.
 pub fn one_job(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<JobId> {
     let Some(job) = job_of(store, args)? else { bail!("{} holds no checkpoint", name_of(&args.store)) };
     match no_checkpoint_of(store, args, &job)? {
@@ -84,8 +84,8 @@ pub fn one_job(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<JobId> {
     }
 }
 
-/// Why this job cannot be meant, where it has no checkpoint: the jobs that have some, the nearest first. A misspelt
-/// name is found by this.
+/// If the job has no checkpoint: an error message that lists the jobs that have one, the most similar name first.
+/// This helps with misspelt names.
 pub fn no_checkpoint_of(store: &dyn Store, args: &StoreArgs, job: &JobId) -> anyhow::Result<Option<String>> {
     if has_checkpoint(store, job)? {
         return Ok(None);
@@ -99,7 +99,7 @@ pub fn no_checkpoint_of(store: &dyn Store, args: &StoreArgs, job: &JobId) -> any
     others.sort_by(|a, b| likeness(b).total_cmp(&likeness(a)).then_with(|| a.cmp(b)));
     let there = match others.first() {
         None => "no job has one".to_owned(),
-        Some(nearest) if likeness(nearest) > NEAR => {
+        Some(nearest) if likeness(nearest) > LIKENESS_MIN => {
             format!("jobs there: {}; did you mean {nearest:?}?", some_of(&others), nearest = nearest.as_str())
         }
         Some(_) => format!("jobs there: {}", some_of(&others)),
@@ -107,10 +107,10 @@ pub fn no_checkpoint_of(store: &dyn Store, args: &StoreArgs, job: &JobId) -> any
     Ok(Some(format!("job {:?} has no checkpoint in {} ({there})", job.as_str(), name_of(&args.store))))
 }
 
-/// From here on a name is worth asking "did you mean".
-const NEAR: f64 = 0.75;
+/// Minimum similarity of a name for the question "did you mean".
+const LIKENESS_MIN: f64 = 0.75;
 
-/// Names that a message has room for.
+/// The names that fit into a message.
 fn some_of(jobs: &[JobId]) -> String {
     const SHOWN_MAX: usize = 10;
     let mut names = jobs.iter().take(SHOWN_MAX).map(JobId::to_string).collect::<Vec<_>>().join(", ");
@@ -120,7 +120,7 @@ fn some_of(jobs: &[JobId]) -> String {
     names
 }
 
-/// The jobs that have a checkpoint. A directory without one, which a misspelt name or an unfinished save left, is no
+/// The jobs that have a checkpoint. A directory without one, left by a misspelt name or an unfinished save, is not a
 /// job.
 fn jobs_with_checkpoints(store: &dyn Store) -> anyhow::Result<Vec<JobId>> {
     let mut jobs = Vec::new();
@@ -132,7 +132,7 @@ fn jobs_with_checkpoints(store: &dyn Store) -> anyhow::Result<Vec<JobId>> {
     Ok(jobs)
 }
 
-/// Whether a manifest of the job is there that was not pruned. One is enough, so most are not looked at.
+/// Whether the job has a manifest that was not pruned. One is enough, so most are not looked at.
 fn has_checkpoint(store: &dyn Store, job: &JobId) -> anyhow::Result<bool> {
     let list = |dir: &Path| match store.list_dir(dir) {
         Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(Vec::new()),
@@ -150,8 +150,8 @@ fn has_checkpoint(store: &dyn Store, job: &JobId) -> anyhow::Result<bool> {
     Ok(false)
 }
 
-/// The layout that was asked for, or guessed from the files that `names` gives (with the directory that they are in).
-/// Where the names do not tell it, the user is asked: an error.
+/// The layout that the user asked for. Otherwise it is guessed from the files that `names` returns, together with
+/// their directory. If the names do not show the layout, the error asks the user for it.
 pub fn layout_of(
     args: &LayoutArgs,
     names: impl FnOnce() -> anyhow::Result<(Listing, PathBuf)>,
@@ -177,7 +177,7 @@ pub fn layout_of(
     Ok(layout)
 }
 
-/// Whether the user said which files make a checkpoint. Then files that belong to none are no surprise.
+/// Whether the user named the layout. Then files that belong to no checkpoint need no warning.
 pub fn is_layout_said(args: &LayoutArgs) -> bool {
     !matches!(args.layout.as_slice(), [] | [_]) || args.layout.first().is_some_and(|name| name != "guess")
 }

@@ -1,4 +1,4 @@
-//! The configuration file: one for agents and aggregators alike, so that a cluster needs only one.
+//! The configuration file. Agents and aggregators share one file, so that a cluster needs only one.
 
 use crate::args::{ConfigArgs, ConfigCommand};
 use crate::output::print;
@@ -8,21 +8,22 @@ use mcr_cnc::config::{CncOptions, load_toml};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Every key, with its default and what it means: the file that is shipped, and tested to load.
+/// Every key with its default and meaning. This is the file that is shipped; a test loads it.
 const DEFAULTS: &str = include_str!("../../deploy/config/mcr.toml");
 
-/// The file as written: `[cnc]` for compute nodes, `[anc]` for aggregator nodes. Each may be left out.
+/// The file as the user wrote it: `[cnc]` for compute nodes, `[anc]` for aggregator nodes. Each may be missing.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ConfigFile {
-    /// What agents run with.
+    /// The options of agents.
     pub cnc: CncOptions,
-    /// What aggregators run with.
+    /// The options of aggregators.
     pub anc: AncOptions,
 }
 
 impl ConfigFile {
-    /// Reads a file; unknown keys are refused, with the nearest known one. MCR_STORE goes before what it says.
+    /// Reads a file. Unknown keys are refused; the error names the nearest known key. The variable MCR_STORE
+    /// overrides the file.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
         let mut file: Self = load_toml(path)?;
         if let Some(store) = std::env::var_os("MCR_STORE").filter(|store| !store.is_empty()) {

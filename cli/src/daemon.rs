@@ -1,4 +1,4 @@
-//! `mcr cnc`, `mcr anc`, `mcr run`: load, build, run, drain.
+//! `mcr cnc`, `mcr anc` and `mcr run`: load the configuration, build the daemon, run it, and drain it at the end.
 
 use crate::args::{AncArgs, DaemonArgs, RunArgs};
 use crate::child::{Application, code_of};
@@ -23,17 +23,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing_subscriber::EnvFilter;
 
-/// Log lines go to standard error; MCR_LOG says which (`info` unless set).
+/// Writes log lines to standard error. The variable MCR_LOG selects the level (default `info`).
 fn start_logging(json: bool) {
     let filter = EnvFilter::try_from_env("MCR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log).with_target(false);
-    // The second start of a test process changes nothing.
+    // In a test process, logging may be started twice. The second call fails, and the error is ignored.
     let _ = if json { lines.json().try_init() } else { lines.with_ansi(false).try_init() };
 }
 
-/// Not everything that was written was committed.
+/// Exit status: something that was written was not committed.
 pub const NOT_COMMITTED: u8 = 5;
-/// Lines at the end that name what is not committed, at most.
+/// Maximum number of log lines at the end that name what is not committed.
 const NAMED_MAX: usize = 64;
 
 pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
@@ -80,7 +80,7 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
         Some(config) => ConfigFile::load(config)?,
         None => ConfigFile::default(),
     };
-    // Within one process they meet on a port that the system picks, unless one is asked for.
+    // In one process, agent and aggregator use a port that the system picks, unless the user names one.
     file.anc.listen = args.listen.unwrap_or_else(|| "127.0.0.1:0".into());
     file.anc.store = args.store.unwrap_or(file.anc.store);
     file.anc.create |= args.create;
@@ -94,11 +94,11 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     file.cnc.ranks = args.ranks.or(file.cnc.ranks);
     file.cnc.state_file = args.state.or(file.cnc.state_file);
     file.cnc.drain_seconds = args.drain_seconds.unwrap_or(file.cnc.drain_seconds);
-    // What stands on the command line, or by it in the environment, has been chosen already.
+    // The job's name from the command line, or from the environment through clap, takes precedence.
     file.cnc.job = args.job.or(file.cnc.job);
     let environment =
         |name: &str| (name != "MCR_JOB").then(|| std::env::var(name).ok()).flatten().filter(|value| !value.is_empty());
-    // The address is filled in once it is known; this one only passes the check.
+    // The address is set once it is known. This one is only there to pass the check.
     file.cnc.aggregators = vec!["127.0.0.1:7117".into()];
     let aggregator = file.anc.check()?;
     let mut agent = file.cnc.check_with(&environment)?;
@@ -108,7 +108,7 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     };
     within_runtime(async {
         let mut signals = Signals::new()?;
-        let living = tokio::spawn(say_that_it_lives(aggregator.store.clone(), agent.clone()));
+        let living = tokio::spawn(hold_living_run(aggregator.store.clone(), agent.clone()));
         let aggregator = start_aggregator(aggregator).await?;
         agent.aggregators = vec![aggregator.address.to_string()];
         let bound = agent.drain;
@@ -128,7 +128,7 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
         };
         let Ended { code, until, processes_gone } = ended;
         if until <= Instant::now() {
-            return Ok(ExitCode::from(code)); // nothing was started, or a second signal came
+            return Ok(ExitCode::from(code)); // nothing was started, or there was a second signal
         }
         let Some(all_committed) = signals.unless_again(both.drain(until, processes_gone)).await else {
             return Ok(at_once());
@@ -141,11 +141,11 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// How often is looked whether the store has something of the job by now.
-const LOOK_FOR_JOB: Duration = Duration::from_millis(250);
+/// How often to check whether the store has a directory of the job by now.
+const JOB_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Holds the file that tells a restart that this run lives. It goes with the runtime.
-async fn say_that_it_lives(store: PathBuf, config: CncConfig) {
+/// Holds the file that tells a restart that this run is alive. The file is removed when the runtime ends.
+async fn hold_living_run(store: PathBuf, config: CncConfig) {
     let run = LivingRun {
         node: config.node,
         process: std::process::id(),
@@ -158,18 +158,18 @@ async fn say_that_it_lives(store: PathBuf, config: CncConfig) {
         let hold = move || PosixStore::open(store).and_then(|store| run.hold(&store, &job));
         match tokio::task::spawn_blocking(hold).await {
             Ok(Ok(Some(_held))) => std::future::pending().await,
-            // What cannot be written now may be later.
-            Ok(Ok(None) | Err(_)) => tokio::time::sleep(LOOK_FOR_JOB).await,
+            // The file could not be written. Try again later.
+            Ok(Ok(None) | Err(_)) => tokio::time::sleep(JOB_CHECK_INTERVAL).await,
             Err(_) => return,
         }
     }
 }
 
-/// How the application of `mcr run -- COMMAND` ended, or that there is none.
+/// How the application of `mcr run -- COMMAND` ended, or that there is no application.
 struct Ended {
-    /// Its exit status; 0 without one.
+    /// Exit status of the application; 0 without one.
     code: u8,
-    /// When everything must be over. In the past: it is.
+    /// When mcr must have ended. A time in the past means at once.
     until: Instant,
     processes_gone: bool,
 }
@@ -183,7 +183,7 @@ struct Both {
 }
 
 impl Both {
-    /// Starts the agent, once its layout is known.
+    /// Starts the agent once its layout is known.
     async fn start_agent(&mut self) -> anyhow::Result<()> {
         let layout = match &self.asked {
             Some(layout) => layout.clone(),
@@ -193,7 +193,8 @@ impl Both {
         Ok(())
     }
 
-    /// Runs the application until it ends. The first signal is passed on to it; with the second everything is over.
+    /// Runs the application until it ends. The first signal is passed on to the application. The second one ends mcr
+    /// at once.
     async fn accompany(
         &mut self,
         command: &[OsString],
@@ -207,7 +208,7 @@ impl Both {
                 watch.display()
             )
         })?;
-        // With a layout the agent is there before the application; a guess waits for names.
+        // If the layout is known, the agent starts before the application. A guess has to wait for file names.
         if self.asked.is_some() || matches!(self.config.layout, LayoutChoice::Known(_)) {
             self.start_agent().await?;
         }
@@ -240,9 +241,10 @@ impl Both {
                         return Ok(Ended { code: NOT_COMMITTED, until: Instant::now(), processes_gone: false });
                     }
                 }
-                // It takes its time; what it has written so far need not wait for it.
+                // The application takes a while to end after the signal. Meanwhile, commit what it has written so
+                // far.
                 () = tokio::time::sleep_until(half.unwrap_or_else(Instant::now).into()), if half.is_some() => {
-                    // Its answer is of no use here, but without anybody who waits for it there would be no flush.
+                    // The reply is not used. It is kept because the agent drops a flush whose requester is gone.
                     let (reply, answer) = tokio::sync::oneshot::channel();
                     flushed = Some(answer);
                     if let Some(node) = &self.node {
@@ -257,7 +259,7 @@ impl Both {
         Ok(Ended { code, until, processes_gone: application.is_gone() })
     }
 
-    /// Ends the agent, then the aggregator; gives whether all that was written is committed.
+    /// Ends the agent, then the aggregator. Returns whether everything that was written is committed.
     async fn drain(mut self, until: Instant, processes_gone: bool) -> anyhow::Result<bool> {
         if self.node.is_none() {
             let layout = match self.asked.take() {
@@ -277,7 +279,7 @@ impl Both {
             None => None,
         };
         let by_aggregator = self.aggregator.drain(until).await;
-        // What the aggregator lacks is what the agent names, with the ranks of this node.
+        // The agent names what is not committed, including what the aggregator lacks, with the ranks of this node.
         Ok(match by_agent {
             Some(drained) if drained != mcr_cnc::agent::Drained::default() => report_agent(&drained),
             _ => report_aggregator(&by_aggregator),
@@ -308,7 +310,7 @@ impl NodeAgent {
     }
 }
 
-/// The last lines of an agent's log: what is not committed. Gives whether all is.
+/// Logs what the agent did not commit. Returns whether everything is committed.
 fn report_agent(drained: &mcr_cnc::agent::Drained) -> bool {
     for left in drained.uncommitted.iter().take(NAMED_MAX) {
         let (checkpoint, ranks, why) = (&left.checkpoint, RankRanges(&left.ranks), &left.why);
@@ -317,7 +319,7 @@ fn report_agent(drained: &mcr_cnc::agent::Drained) -> bool {
     report(drained.uncommitted.len(), drained.failed)
 }
 
-/// As [`report_agent`], for the groups of an aggregator.
+/// Does the same as [`report_agent`], for the groups of an aggregator.
 fn report_aggregator(drained: &mcr_anc::Drained) -> bool {
     for left in drained.uncommitted.iter().take(NAMED_MAX) {
         let (job, checkpoint, group, why) = (&left.job, &left.checkpoint, left.group.0, &left.why);
@@ -331,7 +333,7 @@ fn report(named: usize, failed: bool) -> bool {
     if failed {
         tracing::error!(
             exit_status = NOT_COMMITTED,
-            "ended early: nobody knows whether all that was written is committed"
+            "ended early: it is not known whether everything that was written is committed"
         );
     } else if named > 0 {
         let not_shown = named.saturating_sub(NAMED_MAX);
@@ -346,13 +348,13 @@ fn report(named: usize, failed: bool) -> bool {
     named == 0 && !failed
 }
 
-/// After a second signal.
+/// Logs that a second signal ended the daemon, and returns the exit status.
 fn at_once() -> ExitCode {
-    tracing::error!(exit_status = NOT_COMMITTED, "a second signal: ended at once; what was not committed yet is not");
+    tracing::error!(exit_status = NOT_COMMITTED, "a second signal: ended at once, without committing the rest");
     ExitCode::from(NOT_COMMITTED)
 }
 
-/// Runs to the end, and leaves threads that hang in a file system to the end of the process.
+/// Runs `main` to its end. Threads that hang in a file system are left to end with the process.
 fn within_runtime(main: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = runtime(2)?;
     let result = runtime.block_on(main);
@@ -366,10 +368,10 @@ async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {
     Aggregator::start(config, Arc::new(store)).await.with_context(|| format!("listening on {listen}"))
 }
 
-/// How often a directory that tells nothing yet is looked at again.
-const GUESS_AGAIN: Duration = Duration::from_secs(2);
+/// How often to look again at a directory whose file names do not show the layout yet.
+const GUESS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The configured layout, or a guess from what is there, once enough is there to guess from.
+/// The configured layout, or a guess from the file names as soon as they show it.
 async fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
     let mut told = false;
     loop {
@@ -383,10 +385,10 @@ async fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
         }
         if !told {
             let why = explanation.asks.or_else(|| explanation.lines.last().cloned()).unwrap_or_default();
-            tracing::warn!(watch = %config.watch.display(), why, "no layout is configured, and the names that are there do not tell it yet");
+            tracing::warn!(watch = %config.watch.display(), why, "no layout is configured, and the file names do not show it yet");
             told = true;
         }
-        tokio::time::sleep(GUESS_AGAIN).await;
+        tokio::time::sleep(GUESS_INTERVAL).await;
     }
 }
 
@@ -394,7 +396,7 @@ fn names_below(dir: &Path) -> anyhow::Result<(Listing, PathBuf)> {
     Ok((list(dir, &ScanLimits::default())?, dir.to_owned()))
 }
 
-/// Few threads: they only move frames and timers; files, codecs and the store have threads of their own.
+/// Two threads are enough, because they only move frames and timers. Files, codecs and the store have other threads.
 fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)
@@ -404,11 +406,11 @@ fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
     runtime.context("no threads for the network")
 }
 
-/// SIGTERM and SIGINT.
+/// Receives SIGTERM and SIGINT.
 struct Signals {
     term: tokio::signal::unix::Signal,
     int: tokio::signal::unix::Signal,
-    /// The one that came last.
+    /// The signal that was received last.
     last: Signal,
 }
 
@@ -427,7 +429,7 @@ impl Signals {
         tracing::info!(signal = self.last.as_str(), "shutting down");
     }
 
-    /// What the end comes to; `None` if another signal comes before that.
+    /// Waits for `end`. Returns `None` if another signal is received first.
     async fn unless_again<T>(&mut self, end: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             end = end => Some(end),
@@ -436,12 +438,12 @@ impl Signals {
     }
 }
 
-/// The layout where an agent must end before it was known.
+/// The layout of an agent that must end before its layout is known.
 enum Last {
     Layout(Layout),
-    /// There is no file.
+    /// There are no files.
     Nothing,
-    /// There are files, and their names do not tell; said in the log.
+    /// There are files, but their names do not show the layout. This is logged.
     Unknown,
 }
 
@@ -457,7 +459,7 @@ fn last_layout(config: &CncConfig) -> anyhow::Result<Last> {
     tracing::error!(
         exit_status = NOT_COMMITTED,
         watch = %config.watch.display(), files,
-        "not committed: no layout is configured, and the names of the files do not tell it; name one with --layout, or save them with mcr save"
+        "not committed: no layout is configured, and the names of the files do not show it; name one with --layout, or save them with mcr save"
     );
     Ok(Last::Unknown)
 }

@@ -1,7 +1,8 @@
-//! From which checkpoint a restart goes on, and who decides it.
+//! Decides from which checkpoint a restart continues, and which restart makes this decision.
 //!
-//! The first restart of an incarnation decides, durably: its record in the store names the checkpoint. The other nodes of the
-//! same start follow the record, or fail and say so. A restart that only looks decides nothing.
+//! The first restart of an incarnation decides, durably: its record in the store names the checkpoint. The other
+//! nodes of the same start follow the record, or fail with an error. A restart with --copy or --dry-run decides
+//! nothing.
 
 use crate::args::RestartArgs;
 use crate::common::now_unix_ms;
@@ -14,52 +15,52 @@ use mcrengine::manifest::CheckpointState;
 use mcrengine::store::{Store, StoreError};
 use std::time::{Duration, Instant};
 
-/// What a restart is.
+/// The role of a restart.
 pub enum Role {
-    /// It looks: whatever it restores, nothing is decided. The text says why, where nobody asked for it.
+    /// It only copies files and records no decision. If the user did not ask for this, the text says why.
     Look(Option<String>),
-    /// It follows the decision of the start that it belongs to.
+    /// It follows the decision that another node of the same start recorded.
     Follow(Incarnation),
-    /// It decides for a new incarnation, the one after this number.
+    /// It decides for a new incarnation, the one after `after`.
     Decide { after: u32 },
 }
 
-/// From the decision to the end of the restart at least: times of files are up to 10 ms coarse, and what the application writes
-/// next must not seem older than the decision.
-const APART: Duration = Duration::from_millis(25);
+/// Minimum time from the decision to the end of the restart. File times are only accurate to 10 ms, and a file that
+/// the application writes next must not look older than the decision.
+const FILE_TIME_MARGIN: Duration = Duration::from_millis(25);
 
-/// What came of a decision.
+/// The result of a decision.
 pub enum Decided {
-    /// This restart decided, for the incarnation of this number.
+    /// This restart decided, for the incarnation with this number.
     Here(u32),
     /// Another node of the same start decided first.
     Other(Incarnation),
 }
 
-/// Why there is no decision.
+/// Why no decision was recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum Undecided {
-    /// Another start of the job is the newest.
+    /// Another start of the job has begun a newer incarnation.
     #[error("{0}; are there two jobs of one name?")]
     Fenced(String),
-    /// The store took no record.
+    /// The store could not write the record.
     #[error("writing the record of the incarnation")]
     Store(#[from] StoreError),
 }
 
 impl Undecided {
-    /// Whether it is the store that takes nothing, and nobody else has decided.
+    /// Whether the store failed and no other start has decided.
     pub fn is_of_the_store(&self) -> bool {
         matches!(self, Self::Store(_))
     }
 }
 
-/// A restart of a job, with what decides its role.
+/// A restart of a job, with everything that decides its role.
 pub struct Decider<'a> {
     store: &'a dyn Store,
     job: &'a JobId,
     args: &'a RestartArgs,
-    /// Identity of the start; empty by hand.
+    /// Identity of the start; empty if it was started by hand.
     identity: String,
     host: String,
     began_unix_ms: u64,
@@ -73,14 +74,14 @@ impl<'a> Decider<'a> {
         Ok(Self { store, job, args, identity, host: node_name(&environment), began_unix_ms: now_unix_ms(), started })
     }
 
-    /// The role of this restart, by the records that there are.
+    /// The role of this restart, which the existing records decide.
     pub fn role(&self, all: &[CheckpointState], incarnations: &Incarnations) -> anyhow::Result<Role> {
         if self.args.copy || self.args.dry_run {
             return Ok(Role::Look(None));
         }
         if let Some(run) = self.living_elsewhere() {
             return Ok(Role::Look(Some(format!(
-                "job {} is running: {run}. This restart is into another directory, so it only looked, and decided nothing. If the \
+                "job {} is running: {run}. This restart is into another directory, so it only copied files and recorded no decision. If the \
                  application starts from here, end that mcr run and run this restart again, or give --incarnation NAME",
                 self.job
             ))));
@@ -89,14 +90,14 @@ impl<'a> Decider<'a> {
         let after = newest.number;
         if newest.identity == self.identity {
             let is_open = newest.is_restart && !has_committed(all, newest.number) && self.may_follow(newest)?;
-            // What it decided may have turned out damaged since.
+            // The checkpoint that the start decided on may have been damaged or marked as bad since.
             let is_good = newest
                 .from
                 .as_ref()
                 .is_none_or(|id| all.iter().any(|s| s.id == *id && s.is_complete() && s.bad.is_none()));
             if let (true, false, Some(from)) = (is_open, is_good, &newest.from) {
                 eprintln!(
-                    "mcr: {} went on from {from}, which was removed or marked as bad since: this restart decides anew. Nodes that \
+                    "mcr: {} continued from {from}, which was removed or marked as bad since: this restart decides again. Nodes that \
                      restored {from} must run their restart again",
                     newest.describe()
                 );
@@ -105,7 +106,7 @@ impl<'a> Decider<'a> {
         }
         if self.identity.is_empty() {
             return Ok(Role::Look(Some(format!(
-                "job {} is saved by {}, and this restart has no identity: it only looked, and decided nothing. To start the job from \
+                "job {} is saved by {}, and this restart has no identity: it only copied files and recorded no decision. To start the job from \
                  here, run it within its SLURM job, or give --incarnation NAME",
                 self.job,
                 newest.describe()
@@ -113,7 +114,7 @@ impl<'a> Decider<'a> {
         }
         if let Some(old) = incarnations.all().iter().rev().find(|record| record.identity == self.identity) {
             bail!(
-                "{} of job {} is over: {} began after it, and goes on from {}; use --copy to look at a checkpoint",
+                "{} of job {} is over: {} began after it, and continues from {}; use --copy to copy a checkpoint",
                 old.describe(),
                 self.job,
                 newest.describe(),
@@ -123,8 +124,8 @@ impl<'a> Decider<'a> {
         Ok(Role::Decide { after })
     }
 
-    /// An `mcr run` of this start of the job that lives and watches another directory than the one that is restored
-    /// into. It lives as long as its application, and an application that starts anew does so where it is watched.
+    /// A living `mcr run` of this start that watches another directory than the one to restore into. Such a run lives
+    /// as long as its application, and a restarted application would run in the watched directory.
     fn living_elsewhere(&self) -> Option<LivingRun> {
         let to = real_path(&self.args.to);
         let all = LivingRun::all(self.store, self.job).unwrap_or_default();
@@ -133,28 +134,30 @@ impl<'a> Decider<'a> {
         (first.watch != to && of_this_start.all(|run| run.watch != to)).then_some(first)
     }
 
-    /// Names what saves the job and lives: it may be that somebody only wanted to look. What cannot be read ends
-    /// nothing.
-    fn tell_whom_it_ends(&self) {
+    /// Names the living processes that save the job, because the user may have wanted only a copy. Errors are
+    /// ignored.
+    fn report_runs_it_ends(&self) {
         let runs = LivingRun::all(self.store, self.job).unwrap_or_default();
         let others = runs.iter().filter(|run| run.identity != self.identity).map(ToString::to_string);
         let aggregators = living::holders_of_groups(self.store, self.job).unwrap_or_default();
         for who in others.chain(aggregators) {
             eprintln!(
-                "mcr: {who}, was saving job {} when this restart began. What it has not committed belongs to the run before, and \
-                 stays incomplete. To look at a checkpoint of a running job use --copy",
+                "mcr: {who}, was saving job {} when this restart began. What it has not committed belongs to the previous run, and \
+                 stays incomplete. To copy a checkpoint of a running job, use --copy",
                 self.job
             );
         }
     }
 
-    /// Whether this restart can be another node's part of a start that has begun: the same part twice is another start.
+    /// Whether this restart can be another node's part of a start that has begun. If the same part was restored
+    /// already, this is another start.
     fn may_follow(&self, newest: &Incarnation) -> Result<bool, StoreError> {
         let is_part = !self.identity.is_empty() || self.args.ranks.is_some();
         Ok(is_part && !incarnation::has_part(self.store, self.job, newest.number, &self.part())?)
     }
 
-    /// Which part this restart restores. By hand the ranks alone tell, since the directory may be another each time.
+    /// The part that this restart restores. For a restart by hand, only the ranks count, because its directory may be
+    /// another one each time.
     fn part(&self) -> String {
         let ranks = self.args.ranks.as_ref().map(ToString::to_string).unwrap_or_default();
         match self.identity.is_empty() {
@@ -163,7 +166,8 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// Records that the job goes on from a checkpoint, or from nothing, unless another node of the same start was first.
+    /// Records that the job continues from a checkpoint, or from none, unless another node of the same start was
+    /// first.
     pub fn decide(
         &self,
         after: u32,
@@ -189,11 +193,11 @@ impl<'a> Decider<'a> {
             };
             let other = match incarnation::begin(self.store, self.job, after, draft)? {
                 Begun::Here(record) => {
-                    self.tell_whom_it_ends();
+                    self.report_runs_it_ends();
                     if let (false, Some(from)) = (whole.is_empty(), &record.from) {
                         eprintln!(
-                            "mcr: job {} goes on from {from} from now on. Newer and set aside, so that a restart takes it only with \
-                             --checkpoint: {}. To look at an older checkpoint use --copy",
+                            "mcr: job {} continues from {from} from now on. These newer checkpoints are set aside; a restart takes them only with \
+                             --checkpoint: {}. To copy an older checkpoint, use --copy",
                             self.job,
                             names_of(&whole)
                         );
@@ -209,13 +213,13 @@ impl<'a> Decider<'a> {
             if other.is_restart && self.may_follow(&other)? {
                 return Ok(Decided::Other(other));
             }
-            after = other.number; // an agent of the same start was first, or a restart of the same part
+            after = other.number; // an agent of the same start, or a restart of the same part, was first
         }
     }
 
-    /// Notes that this part has been restored.
+    /// Records that this part was restored.
     pub fn done(&self, number: u32) -> Result<(), StoreError> {
-        std::thread::sleep(APART);
+        std::thread::sleep(FILE_TIME_MARGIN);
         incarnation::note_part(self.store, self.job, number, &self.part())
     }
 }

@@ -1,4 +1,4 @@
-//! What the commands exit with: one table for all of them, also in README.md, deploy/README.md and each `--help`.
+//! The exit status of all commands. README.md, deploy/README.md and the `--help` texts repeat this table.
 
 use std::process::ExitCode;
 
@@ -6,20 +6,20 @@ use std::process::ExitCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// All that was found is saved, verified, restored or printed.
+    /// Everything that was found is saved, verified, restored or printed.
     Done = 0,
     /// Nothing was done, or its result could not be written.
     Failed = 1,
     /// `restart`: an older checkpoint than asked for was restored.
     Older = 2,
-    /// `restart`: no checkpoint was ever completed.
+    /// `restart`: there is no complete checkpoint.
     NewRun = 3,
-    /// Some of it was done; the last line says what is missing.
+    /// Only a part was done. The last line names what is missing.
     Partly = 4,
 }
 
 impl Exit {
-    /// Of some things: how many were done, and whether anything is missing.
+    /// The exit status if `done` items were done, and `is_missing` says whether any item is missing.
     pub fn of(done: usize, is_missing: bool) -> Self {
         match (done, is_missing) {
             (0, _) => Self::Failed,
@@ -46,7 +46,7 @@ pub const STATUS: &str = "Exit status: 0 every aggregator answered, 1 none answe
 /// For `mcr bench --help`.
 pub const BENCH: &str = "Exit status: 0 everything was measured, 1 failed, 4 partly: the time \
     limit was reached before everything was measured.";
-/// For commands that do all or nothing.
+/// For commands that either do everything or nothing.
 pub const ALL_OR_NOTHING: &str = "Exit status: 0 done, 1 failed.";
 
 #[cfg(test)]

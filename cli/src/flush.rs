@@ -79,7 +79,7 @@ fn text_of(reply: &Reply) -> String {
     text
 }
 
-/// Without what a terminal would act upon.
+/// Replaces control characters, which a terminal would execute.
 fn shown(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
@@ -92,7 +92,7 @@ fn state_files(args: &FlushArgs) -> anyhow::Result<Vec<PathBuf>> {
         Some(config) => ConfigFile::load(config)?,
         None => ConfigFile::default(),
     };
-    // Only the name of the state file is wanted; these pass the check.
+    // Only the name of the state file is needed. These values are only there to pass the check.
     file.cnc.watch.get_or_insert_with(|| Path::new("/").to_owned());
     file.cnc.aggregators = vec!["127.0.0.1:7117".into()];
     file.cnc.job = args.job.clone().or(file.cnc.job);

@@ -40,7 +40,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         let count = states.len();
         let held = if args.all { held_for_others(&store, job, &states) } else { BTreeMap::new() };
         held_lines.extend(held.iter().filter(|(_, held)| !held.by.is_empty()).map(|(id, held)| held_line(id, held)));
-        // The place in the order of the job, the oldest being 1.
+        // The place in the order of the job; the oldest checkpoint has number 1.
         let placed = states.into_iter().enumerate().map(|(nth, state)| (count - nth, state));
         for (place, state) in placed.filter(|(_, state)| args.all || !state.is_pruned) {
             table.row([
@@ -62,7 +62,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
             lines.push(to_json(job.as_str(), place, &state, held.get(&state.id)));
         }
     }
-    // A name that is not there beside others that are is misspelt.
+    // If the named job has no checkpoint but other jobs have some, the name is probably misspelt.
     if let (Some(job), true) = (&args.store.job, lines.is_empty())
         && let Some(message) = no_checkpoint_of(&store, &args.store, job)?
         && !manifest::jobs(&store)?.is_empty()
@@ -81,7 +81,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the table and JSON call it.
+/// The state as the table and JSON name it.
 fn word_of(state: &CheckpointState) -> String {
     match state {
         state if state.is_complete() && state.found_damaged.is_some() => "damaged".to_owned(),
@@ -91,21 +91,22 @@ fn word_of(state: &CheckpointState) -> String {
     }
 }
 
-/// Checkpoints of which is said why they are not complete; `mcr show ID` says it of each.
+/// Maximum number of checkpoints for which the list says why they are not complete. `mcr show ID` says it for each
+/// one.
 const REASONS_MAX: usize = 16;
-/// Checkpoints, or problems, that a line names; other checkpoints are counted.
+/// Maximum number of checkpoints or problems that a line names. Further checkpoints are only counted.
 const NAMED_MAX: usize = 4;
 
-/// What stays of a pruned checkpoint, and for which others.
+/// What is left of a pruned checkpoint, and which checkpoints need it.
 fn held_line(id: &CheckpointId, held: &Held) -> String {
     let by: Vec<&str> = held.by.iter().take(NAMED_MAX).map(CheckpointId::as_str).collect();
     let more = held.by.len().saturating_sub(NAMED_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let needed = match held.needed_bytes {
-        Some(needed) => format!("about {} of it needed", human_bytes(needed.0)),
-        None => "how much of it is needed cannot be told".to_owned(),
+        Some(needed) => format!("about {} of it are needed", human_bytes(needed.0)),
+        None => "how much of it is needed is not known".to_owned(),
     };
-    format!("{id} is pruned; {} stay for {}{more}, {needed}\n", human_bytes(held.bytes.0), by.join(", "))
+    format!("{id} is pruned; {} are still there for {}{more}, {needed}\n", human_bytes(held.bytes.0), by.join(", "))
 }
 
 fn to_json(job: &str, place: usize, state: &CheckpointState, held: Option<&Held>) -> serde_json::Value {

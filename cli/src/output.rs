@@ -1,4 +1,4 @@
-//! What people and scripts see: tables, progress bars, exact figures under `--json`.
+//! Output for people and scripts: tables, progress bars, and exact numbers with `--json`.
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
@@ -13,24 +13,24 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Rows under headings; numbers to the right.
+/// A table with headings. Columns of numbers are aligned to the right.
 pub struct Table {
     headings: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with these headings; those that begin with `>` are columns of numbers.
+    /// A table with these headings. A heading that begins with `>` is that of a column of numbers.
     pub fn new(headings: &[impl AsRef<str>]) -> Self {
         Self { headings: headings.iter().map(|heading| heading.as_ref().to_owned()).collect(), rows: Vec::new() }
     }
 
-    /// Adds a row, with a cell for each heading. Names in cells may be anything: see [`printable`].
+    /// Adds a row with a cell for each heading. Cells may contain any text; it is passed through [`printable`].
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().map(|cell| printable(&cell).into_owned()).collect());
     }
 
-    /// The table as text, each line ended.
+    /// The table as text; each line ends with a line feed.
     pub fn render(&self) -> String {
         let titles: Vec<&str> = self.headings.iter().map(|h| h.trim_start_matches('>')).collect();
         let width = |column: usize| {
@@ -54,8 +54,8 @@ impl Table {
     }
 }
 
-/// Text that a terminal shows and does not obey: each byte of a control character (a line feed, an escape) is `\xNN`,
-/// as in a manifest. Text that went through it before is not changed.
+/// Replaces control characters, which a terminal would execute: each byte of one (such as a line feed or an escape)
+/// becomes `\xNN`, as in a manifest. Text that was already replaced stays as it is.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(char::is_control) {
         return text.into();
@@ -74,12 +74,12 @@ fn escaped(byte: u8) -> String {
     format!("\\x{byte:02x}")
 }
 
-/// As [`printable`], with the line feeds that we wrote ourselves.
+/// Does the same as [`printable`], but keeps line feeds, which this program wrote itself.
 fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// The name of a file or directory: as [`printable`], and a byte that is not UTF-8 is `\xNN`.
+/// The name of a file or directory as in [`printable`]. A byte that is not UTF-8 becomes `\xNN`.
 pub fn name_of(path: &Path) -> String {
     let mut shown = String::new();
     for chunk in path.as_os_str().as_bytes().utf8_chunks() {
@@ -89,16 +89,16 @@ pub fn name_of(path: &Path) -> String {
     shown
 }
 
-/// Prints lines to standard output. What cannot be written is lost, so it is a failure of the command: also where the
-/// reader has gone away (`| head`).
+/// Prints lines to standard output. If they cannot be written, the command fails, even if only the reader of the pipe
+/// has exited (`| head`).
 pub fn print(text: &str) -> anyhow::Result<()> {
     write_out(&printable_lines(text))
 }
 
-/// One JSON value on several lines to standard output.
+/// Prints one JSON value on several lines to standard output.
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;
-    // JSON allows these within a text, and some terminals obey them.
+    // JSON allows these characters in a text, but some terminals execute them.
     for c in ('\u{7f}'..='\u{9f}').filter(|c| text.contains(*c)).collect::<Vec<_>>() {
         text = text.replace(c, &format!("\\u{:04x}", u32::from(c)));
     }
@@ -111,18 +111,18 @@ fn write_out(text: &str) -> anyhow::Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output cannot be written")
 }
 
-/// One line to standard error. Where that cannot be written there is nobody to tell.
+/// Prints one line to standard error. An error while writing is ignored, because it cannot be reported.
 pub fn tell(text: impl Display) {
     tell_line(&format!("mcr: {text}"));
 }
 
-/// As [`tell`], for a line that begins with `mcr: ` already.
+/// Does the same as [`tell`], for a line that begins with `mcr: ` already.
 pub fn tell_line(line: &str) {
     let line = format!("{}\n", printable(line));
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Why a command failed. Only what quotes a configuration or a pattern has several lines.
+/// Prints why a command failed. The text has several lines only if it quotes a configuration or a pattern.
 pub fn tell_error(error: &anyhow::Error) {
     let text = format!("{error:#}");
     match error.chain().any(|cause| cause.is::<toml::de::Error>() || cause.is::<LayoutError>()) {
@@ -133,8 +133,8 @@ pub fn tell_error(error: &anyhow::Error) {
     }
 }
 
-/// Standard error for log lines: names in them are shown as [`printable`]. A line that cannot be written is lost; a
-/// daemon goes on without its log.
+/// Standard error for log lines. Control characters in them are replaced by [`printable`]. A line that cannot be
+/// written is lost, so that a daemon continues without its log.
 #[derive(Clone, Copy)]
 pub struct Log;
 
@@ -161,13 +161,13 @@ pub fn human_time(time: Duration) -> String {
     }
 }
 
-/// A rate for people.
+/// A rate for people, such as `1.50 GiB/s`.
 pub fn human_rate(bytes: u64, time: Duration) -> String {
     let per_second = bytes as f64 / time.as_secs_f64().max(1e-9);
     format!("{}/s", mcrengine::units::human_bytes(per_second as u64))
 }
 
-/// Raw bytes for each stored byte.
+/// Raw bytes divided by stored bytes.
 pub fn ratio(raw: u64, stored: u64) -> f64 {
     if stored == 0 { 1.0 } else { raw as f64 / stored as f64 }
 }
@@ -176,7 +176,8 @@ pub fn ratio(raw: u64, stored: u64) -> f64 {
 pub fn utc(unix_ms: u64) -> String {
     let seconds = unix_ms / 1000;
     let (days, of_day) = ((seconds / 86400) as i64, seconds % 86400);
-    // Howard Hinnant's civil_from_days: days since 1970 to year, month and day of the Gregorian calendar.
+    // Howard Hinnant's algorithm `civil_from_days` converts days since 1970 to year, month and day of the Gregorian
+    // calendar.
     let z = days + 719_468;
     let era = z.div_euclid(146_097);
     let day_of_era = z.rem_euclid(146_097);
@@ -189,15 +190,15 @@ pub fn utc(unix_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", of_day / 3600, of_day / 60 % 60, of_day % 60)
 }
 
-/// A progress bar at a terminal, nothing elsewhere.
+/// A progress bar on a terminal. Elsewhere it prints nothing.
 pub struct Progress {
     bar: ProgressBar,
-    /// How much there is to do was told by [`Self::expect`], not by the plans as they are made.
+    /// Whether [`Self::expect`] gave the total. If not, the total grows with each plan.
     is_known: AtomicBool,
 }
 
 impl Progress {
-    /// A bar with a word before it; hidden where standard error is no terminal, or with `quiet`.
+    /// A bar with a word in front of it. It is hidden if standard error is not a terminal, or with `quiet`.
     pub fn new(what: &'static str, quiet: bool) -> Self {
         let bar = match quiet || !std::io::stderr().is_terminal() {
             true => ProgressBar::hidden(),
@@ -205,41 +206,42 @@ impl Progress {
         };
         let template = "{prefix:>9} [{bar:30}] {percent:>3} % {rate} {elapsed} {msg}";
         if let Ok(style) = ProgressStyle::with_template(template) {
-            // Of the whole time: an average of the last moments is 0 while a large segment is coded.
+            // The rate is the average over the whole time. An average over the last moments would be 0 while a large
+            // segment is encoded.
             let style = style.with_key("rate", |state: &ProgressState, to: &mut dyn std::fmt::Write| {
-                let _ = to.write_str(&human_rate(state.pos(), state.elapsed())); // as much as the terminal takes
+                let _ = to.write_str(&human_rate(state.pos(), state.elapsed())); // an error cuts the text only
             });
             bar.set_style(style.progress_chars("=> "));
         }
         bar.set_prefix(what);
         if !bar.is_hidden() {
-            bar.enable_steady_tick(Duration::from_secs(1)); // so that the time moves
+            bar.enable_steady_tick(Duration::from_secs(1)); // so that the elapsed time is updated
         }
         Self { bar, is_known: AtomicBool::new(false) }
     }
 
-    /// So many bytes are to be done in all.
+    /// Sets the total number of bytes.
     pub fn expect(&self, bytes: u64) {
         self.is_known.store(true, Ordering::Relaxed);
         self.add(bytes);
     }
 
-    /// Takes the bar off the terminal.
+    /// Removes the bar from the terminal.
     pub fn clear(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// What is being worked on.
+    /// Shows what is being worked on.
     pub fn message(&self, message: String) {
         self.bar.set_message(printable(&message).into_owned());
     }
 
-    /// So many bytes more are to be done.
+    /// Adds bytes to the total.
     pub fn add(&self, bytes: u64) {
         self.bar.inc_length(bytes);
     }
 
-    /// So many bytes are done.
+    /// Adds bytes that are done.
     pub fn done(&self, bytes: u64) {
         self.bar.inc(bytes);
     }

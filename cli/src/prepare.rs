@@ -1,6 +1,7 @@
-//! Restoring one checkpoint in two steps: everything verified under temporary names, then published.
+//! Restores one checkpoint in two steps: `prepare` writes and verifies all files under temporary names, `publish`
+//! gives them their final names.
 //!
-//! Between the two nothing has changed for the application, so that a decision can be recorded there.
+//! Between the two steps the application's files are unchanged, so a decision can be recorded there.
 
 use crate::args::RestartArgs;
 use crate::common::threads_of;
@@ -24,41 +25,41 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Files that are named when they are moved aside; of more, the number is told.
+/// Maximum number of moved files that are named. Further ones are only counted.
 const NAMED_MAX: usize = 100;
 
-/// A checkpoint whose files are all verified, under temporary names. Dropped, it leaves nothing.
+/// A checkpoint whose files are all verified under temporary names. If it is dropped, no file remains.
 pub struct Prepared {
     target: Arc<Target>,
     files: Vec<VerifiedFile>,
     how: Publish,
 }
 
-/// What came of it.
+/// The result of a restart.
 pub struct Restored {
     pub files: u64,
     pub file_bytes: u64,
     pub moved_aside: Option<MovedAside>,
 }
 
-/// Files that were moved aside, for `--json`.
+/// Files that were moved away, for `--json`.
 #[derive(serde::Serialize)]
 pub struct MovedAside {
-    /// The directory they were moved to.
+    /// The directory to which they were moved.
     to: PathBuf,
-    /// Where they were, below the directory that was restored into, and are below `to`.
+    /// Their paths, relative to the directory that was restored into; under `to` they have the same paths.
     files: Vec<String>,
 }
 
-/// Restores one checkpoint under temporary names: every group decoded into files beside their final names, and every file
-/// compared with its digest.
+/// Restores one checkpoint under temporary names. Every group is decoded into files next to their final names, and
+/// every file is compared with its digest.
 pub fn prepare(
     store: &dyn Store,
     job: &JobId,
     state: &CheckpointState,
     args: &RestartArgs,
 ) -> Result<Prepared, Failure> {
-    // Before a temporary file of the dead restart is taken for a leftover.
+    // This must come before the temporary files of a dead restart are removed as leftovers.
     tell_recovered(recover(&args.to).map_err(|error| receiver(error.into()))?, &args.to);
     // Each thread may open a file.
     let threads = threads_of(args.threads).min(2 * descriptors_share());
@@ -82,7 +83,7 @@ pub fn prepare(
 }
 
 impl Prepared {
-    /// Gives all files their final names, or none.
+    /// Gives all files their final names, or none of them.
     pub fn publish(self) -> Result<Restored, Failure> {
         let Self { target, files, how } = self;
         let file_bytes = files.iter().map(VerifiedFile::bytes).sum();
@@ -91,7 +92,7 @@ impl Prepared {
         tell_recovered(recovered, target.path());
         for path in &published.not_made {
             eprintln!(
-                "mcr: {}: this link is not restored: it leads to a directory elsewhere, or a directory stands in its place",
+                "mcr: {}: this link is not restored: it leads to another directory, or a directory exists in its place",
                 escaped(path)
             );
         }
@@ -104,8 +105,8 @@ impl Prepared {
     }
 }
 
-/// A path for a terminal or for JSON: bytes that are no text, control characters and backslashes are `\xNN`, so that no
-/// two paths look alike.
+/// A path for a terminal or for JSON. Bytes that are not UTF-8, control characters and backslashes become `\xNN`, so
+/// that no two paths look the same.
 fn escaped(path: &FilePath) -> String {
     let mut text = String::new();
     for chunk in path.as_bytes().utf8_chunks() {
@@ -125,17 +126,21 @@ fn tell_recovered(recovered: Recovered, to: &Path) {
     let Recovered { completed, undone } = recovered;
     let to = to.display();
     if completed > 0 {
-        eprintln!("mcr: {to}: a restart was killed while it published; all of its files have their names now");
+        eprintln!(
+            "mcr: {to}: an earlier restart was killed while it renamed files; all of its files have their final names now"
+        );
     }
     if undone > 0 {
-        eprintln!("mcr: {to}: a restart was killed while it published; everything is as it was before it");
+        eprintln!(
+            "mcr: {to}: an earlier restart was killed while it renamed files; everything is as it was before that restart"
+        );
     }
 }
 
 fn tell_aside(what: &str, aside: &[Aside]) {
     for Aside { path, why } in aside.iter().take(NAMED_MAX) {
         let why = match why {
-            Why::Replaced => "another content is restored there",
+            Why::Replaced => "the restored checkpoint has another content there",
             Why::Newer => "newer than the restored checkpoint",
         };
         eprintln!("mcr: {what}: {} ({why})", escaped(path));
@@ -145,7 +150,7 @@ fn tell_aside(what: &str, aside: &[Aside]) {
     }
 }
 
-/// The groups that hold wanted ranks.
+/// The groups that hold the wanted ranks.
 fn groups_of(state: &CheckpointState, args: &RestartArgs) -> Result<Vec<GroupId>, Failure> {
     if let Some(ranks) = &args.ranks
         && ranks.highest().0 >= state.ranks
@@ -163,7 +168,7 @@ fn groups_of(state: &CheckpointState, args: &RestartArgs) -> Result<Vec<GroupId>
     Ok((0..state.groups).map(GroupId).filter(is_wanted).collect())
 }
 
-/// How files are published: with all names of the checkpoint, those of other ranks too.
+/// How files are published. This includes the names of all files of the checkpoint, even of other ranks.
 fn how(store: &dyn Store, job: &JobId, state: &CheckpointState, args: &RestartArgs) -> Result<Publish, Failure> {
     let manifests = manifest::manifests(store, job, &state.id).map_err(|error| Failure::Checkpoint(error.into()))?;
     let of_checkpoint: BTreeSet<FilePath> =
@@ -201,7 +206,7 @@ pub struct Preview {
     is_interrupted: bool,
 }
 
-/// Reads and verifies one checkpoint, and finds what would be moved aside. Changes nothing.
+/// Reads and verifies one checkpoint and finds the files that would be moved away. Changes nothing.
 pub fn preview(
     store: &dyn Store,
     job: &JobId,
@@ -251,7 +256,9 @@ impl Preview {
         tell_aside("would be moved aside", &aside);
         if is_interrupted {
             let to = args.to.display();
-            eprintln!("mcr: {to}: a restart was killed while it published; a restart completes or undoes that first");
+            eprintln!(
+                "mcr: {to}: an earlier restart was killed while it renamed files; a restart completes or undoes that first"
+            );
         }
         Ok(())
     }

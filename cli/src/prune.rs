@@ -1,4 +1,5 @@
-//! `mcr prune`: deletes checkpoints by rules or by name, never what a kept one refers to; marks checkpoints as bad.
+//! `mcr prune`: deletes checkpoints by rules or by name, but nothing that a kept checkpoint refers to. It also marks
+//! checkpoints as bad.
 
 use crate::args::{KeepArgs, PruneArgs};
 use crate::common::{now_unix_ms, one_job, open_store};
@@ -17,7 +18,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 impl KeepArgs {
-    /// The rules that were asked for.
+    /// The rules that the user asked for.
     pub fn rules(&self) -> Rules {
         Rules {
             last: self.keep.map_or(0, std::num::NonZeroU32::get),
@@ -40,11 +41,11 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
     if keep.is_empty() && args.drop.is_empty() && args.mark_bad.is_empty() && args.unmark.is_empty() && !args.incomplete
     {
         bail!(
-            "say what stays (--keep N, --keep-within 2h, --keep-daily N, ...) or what goes (--drop ID, --incomplete)"
+            "say what to keep (--keep N, --keep-within 2h, --keep-daily N, ...) or what to delete (--drop ID, --incomplete)"
         );
     }
     let store = open_store(&args.store)?;
-    // Of a job of which nothing was ever finished there may be directories.
+    // A job may have directories although nothing of it was ever finished.
     let job = match args.store.job.clone().filter(|job| has_directories(&store, job)) {
         Some(job) => job,
         None => one_job(&store, &args.store)?,
@@ -79,13 +80,13 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
         return Ok(code);
     }
     for id in &args.mark_bad {
-        print(&format!("{id} is marked as bad: a restart passes it over\n"))?;
+        print(&format!("{id} is marked as bad: a restart skips it\n"))?;
     }
     for id in &args.unmark {
         print(&format!("{id} is not marked as bad any more\n"))?;
         if Incarnations::load(&store, &job)?.is_set_aside(id) {
             print(&format!(
-                "a restart went on from an older one since and set {id} aside: --checkpoint {id} takes it\n"
+                "since then, a restart continued from an older one and set {id} aside: use --checkpoint {id} to restore it\n"
             ))?;
         }
     }
@@ -98,7 +99,7 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
     }
     if !pruned.unreadable.is_empty() {
         eprintln!(
-            "mcr: it may refer to anything, so nothing more was removed; try again once it can be read, or remove it too with --drop"
+            "mcr: it may refer to any container, so nothing more was removed; try again once it can be read, or remove it too with --drop"
         );
     }
     Ok(code)
@@ -109,7 +110,7 @@ fn has_directories(store: &dyn Store, job: &JobId) -> bool {
     store.list_dir(Path::new(job.as_str())).is_ok_and(|entries| entries.iter().any(is_one))
 }
 
-/// After a save: removes what the rules do not keep, if there are any.
+/// Removes what the rules do not keep, after a save. Does nothing without rules.
 pub fn prune_after(store: &dyn Store, job: &JobId, keep: Rules) -> anyhow::Result<Vec<CheckpointId>> {
     if keep.is_empty() {
         return Ok(Vec::new());
@@ -134,7 +135,7 @@ pub fn prune_after(store: &dyn Store, job: &JobId, keep: Rules) -> anyhow::Resul
     Ok(pruned.checkpoints)
 }
 
-/// Every checkpoint that is named must be there, or nothing is done.
+/// Checks that every named checkpoint exists. Otherwise nothing is done.
 fn check_names<'a>(store: &dyn Store, job: &JobId, ids: impl Iterator<Item = &'a CheckpointId>) -> anyhow::Result<()> {
     for id in ids {
         match manifest::state(store, job, id) {

@@ -1,6 +1,7 @@
-//! Restart through the aggregators: they read, decode and split; this node only writes.
+//! Restarts through the aggregators: they read, decode and split; this node only writes files.
 //!
-//! Every step has a deadline: an aggregator that stands still is passed over, and asked last from then on.
+//! Every step has a deadline. An aggregator that does not answer in time is skipped, and from then on it is asked
+//! last.
 
 use crate::args::RestartArgs;
 use crate::output::Progress;
@@ -19,31 +20,32 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Until there is a connection to an aggregator.
-const DIAL: Duration = Duration::from_secs(10);
-/// Until an aggregator answers that it has a request.
-const ANSWER: Duration = Duration::from_secs(10);
-/// Until the next frame of an answer. An aggregator that is busy says so three times as often.
-const FRAME: Duration = Duration::from_secs(SILENCE_SECONDS);
-/// Until the bytes of a frame, one MiB at most, are written.
-const DISK: Duration = Duration::from_secs(45);
-/// An aggregator may be busy with other nodes for so long.
-const BUSY: Duration = Duration::from_secs(600);
+/// Maximum time to connect to an aggregator.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time until an aggregator confirms a request.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time until the next frame of an answer. A busy aggregator sends a sign of life three times as often.
+const FRAME_TIMEOUT: Duration = Duration::from_secs(SILENCE_SECONDS);
+/// Maximum time to write the bytes of a frame, which has at most 1 MiB.
+const DISK_TIMEOUT: Duration = Duration::from_secs(45);
+/// Maximum time for which an aggregator may be busy with other nodes.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The aggregators that may be asked, and those that did not answer.
+/// The aggregators to ask, and which of them did not answer.
 pub struct Aggregators<'a> {
     addresses: &'a [String],
-    /// By their place in `addresses`.
+    /// Index in `addresses` of the aggregators that did not answer.
     silent: BTreeSet<usize>,
 }
 
 impl<'a> Aggregators<'a> {
-    /// None of them was asked yet.
+    /// The aggregators, before any of them was asked.
     pub fn new(addresses: &'a [String]) -> Self {
         Self { addresses, silent: BTreeSet::new() }
     }
 
-    /// Asks the group's aggregator for its files, or another one if that fails: every aggregator can read the store.
+    /// Asks the group's aggregator for its files. If that fails, asks the next one: every aggregator can read the
+    /// store.
     #[expect(clippy::too_many_arguments, reason = "what is restored, and how")]
     pub fn restore_group(
         &mut self,
@@ -76,7 +78,7 @@ impl<'a> Aggregators<'a> {
             }
             break;
         }
-        // Not dropped: that would wait for a name that is looked up, or a write that the disk does not take.
+        // Dropping the runtime would wait for name lookups and for writes that the disk does not complete.
         runtime.shutdown_background();
         result.unwrap_or_else(|| {
             let reasons = if reasons.is_empty() { "none was named".into() } else { reasons.join("; ") };
@@ -117,9 +119,10 @@ async fn from_aggregator(
     target: &Arc<Target>,
     progress: &Progress,
 ) -> Result<Restorers, Attempt> {
-    let dialled = within(DIAL, address, "no connection", dial_address(address)).await?;
+    let dialled = within(DIAL_TIMEOUT, address, "no connection", dial_address(address)).await?;
     let mut client = dialled.map_err(Attempt::Elsewhere)?;
-    // The aggregator sends all of the group; the ranks are chosen here, where the set may be anything.
+    // The aggregator gets a list of ranks up to the highest of the set, because the set may be written as large
+    // ranges.
     let ranks = match &args.ranks {
         Some(set) => (0..=set.highest().0).filter(|rank| set.contains(Rank(*rank))).collect(),
         None => Vec::new(),
@@ -137,14 +140,15 @@ async fn from_aggregator(
         }
         code => Attempt::Elsewhere(format!("{address}: {code}: {}", status.message())),
     };
-    let answer = within(ANSWER, address, "it accepts connections and gave no answer", client.restore(request)).await?;
+    let answer =
+        within(ANSWER_TIMEOUT, address, "it accepts connections but gave no answer", client.restore(request)).await?;
     let mut frames = answer.map_err(status)?.into_inner();
     let broken = |what: String| Attempt::Final(Failure::Checkpoint(anyhow!("{address} broke the protocol: {what}")));
     let (mut announcement, mut restorers, mut files_count): (Vec<u8>, Option<Arc<Restorers>>, u64) =
         (Vec::new(), None, 0);
     let started = Instant::now();
     loop {
-        let frame = within(FRAME, address, "nothing more came", frames.message()).await?.map_err(status)?;
+        let frame = within(FRAME_TIMEOUT, address, "no further data", frames.message()).await?.map_err(status)?;
         let Some(frame) = frame else {
             return Err(Attempt::Elsewhere(format!("{address} stopped before the end")));
         };
@@ -184,10 +188,12 @@ async fn from_aggregator(
                     restorers.write(data.file, data.variable, data.offset, &data.bytes)
                 });
                 let stuck = |_| {
-                    let (to, limit_s) = (args.to.display(), DISK.as_secs());
-                    receiver(anyhow!("{to}: the file system took no bytes for {limit_s} s; see whether it is there"))
+                    let (to, limit_s) = (args.to.display(), DISK_TIMEOUT.as_secs());
+                    receiver(anyhow!(
+                        "{to}: the file system wrote nothing for {limit_s} s; check whether it is available"
+                    ))
                 };
-                let written = tokio::time::timeout(DISK, written).await.map_err(stuck)?;
+                let written = tokio::time::timeout(DISK_TIMEOUT, written).await.map_err(stuck)?;
                 written.map_err(|error| receiver(error.into()))?.map_err(sink_failure)?;
             }
             Some(Frame::End(end)) => {
@@ -200,9 +206,11 @@ async fn from_aggregator(
                 };
             }
             Some(Frame::Files(_)) => return Err(broken("a second list of files".into())),
-            // It serves other nodes first.
-            None if started.elapsed() < BUSY => {}
-            None => return Err(Attempt::Elsewhere(format!("{address} is busy since {} s", BUSY.as_secs()))),
+            // The aggregator serves other nodes first.
+            None if started.elapsed() < BUSY_TIMEOUT => {}
+            None => {
+                return Err(Attempt::Elsewhere(format!("{address} has been busy for {} s", BUSY_TIMEOUT.as_secs())));
+            }
         }
     }
 }
@@ -216,7 +224,7 @@ fn parse_files(announcement: &[u8], ranks: &[u32]) -> Result<Vec<FileHeader>, St
     let files: Result<Vec<FileHeader>, _> = files.into_iter().zip(ranks).map(parse).collect();
     let files = files.map_err(|error| mcr_anc::hub::error_chain(&error))?;
     match FileHeader::stray_link(&files) {
-        Some(stray) => Err(format!("{}: a second name for a file that is not there", files[stray].path)),
+        Some(stray) => Err(format!("{}: a hard link to a file that is not in the list", files[stray].path)),
         None => Ok(files),
     }
 }

@@ -1,6 +1,6 @@
-//! `mcr restart`: the newest good checkpoint, every file byte for byte, or an older one, openly.
+//! `mcr restart`: restores the newest good checkpoint, every file byte for byte, or an older one, and says which one.
 //!
-//! Nothing appears under a final name before every file of the checkpoint is there and equals its digest.
+//! No file gets its final name before all files of the checkpoint are written and their digests are verified.
 
 use crate::args::RestartArgs;
 use crate::common::{job_of, no_checkpoint_of, open_store};
@@ -22,35 +22,35 @@ use std::time::Instant;
 
 /// Exit status: an older checkpoint than asked for was restored.
 const OLDER: u8 = 2;
-/// Exit status: no checkpoint was ever completed.
+/// Exit status: there is no complete checkpoint.
 const NEW_RUN: u8 = 3;
 
-/// What happened, for `--json`.
+/// The result, for `--json`.
 #[derive(serde::Serialize)]
 struct Report {
     outcome: &'static str,
     job: Option<JobId>,
     checkpoint: Option<CheckpointId>,
     wanted: Option<CheckpointId>,
-    /// Number of the incarnation that goes on from the checkpoint; `None` where nothing was decided.
+    /// Number of the incarnation that continues from the checkpoint; `None` if the restart recorded no decision.
     incarnation: Option<u32>,
     files: u64,
     file_bytes: u64,
     elapsed_ms: u64,
-    /// Newer checkpoints that were not taken, and why.
+    /// Newer checkpoints that were skipped, and why.
     passed_over: Vec<PassedOver>,
-    /// Files that stood in the way or were newer, and where they are now.
+    /// Files that were moved away because they were in the way or newer, and where they are now.
     #[serde(skip_serializing_if = "Option::is_none")]
     moved_aside: Option<MovedAside>,
 }
 
 pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
-    restore_newest(args, LOOKS)
+    restore_newest(args, ATTEMPTS_MAX)
 }
 
-/// How often a restart looks again: where all that it found was pruned meanwhile, since newer ones had been saved, or where
-/// another node of the same start decided first.
-const LOOKS: u32 = 3;
+/// Maximum number of attempts. A restart begins again if all checkpoints that it found were pruned in the meantime
+/// because newer ones had been saved, or if another node of the same start decided first.
+const ATTEMPTS_MAX: u32 = 3;
 
 fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
@@ -114,7 +114,7 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
         }
         let prepared = match prepare(&store, &job, state, &args) {
             Ok(prepared) => prepared,
-            // The receiving side failed, not the checkpoint: an older one would fail as well.
+            // The receiving side failed and not the checkpoint. An older checkpoint would fail too.
             Err(Failure::Receiver(error)) => return Err(error),
             Err(Failure::Checkpoint(error)) => {
                 let reason = format!("{error:#}");
@@ -135,7 +135,7 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
             Role::Follow(record) => Some(record.number),
             Role::Decide { after } => match decider.decide(*after, Some(state), &all, &passed_over) {
                 Ok(Decided::Here(number)) => Some(number),
-                // Another node of the same start was first.
+                // Another node of the same start decided first.
                 Ok(Decided::Other(other)) if other.from.as_ref() == Some(&state.id) => Some(other.number),
                 Ok(Decided::Other(other)) => {
                     let tried = passed_over.iter().find(|tried| other.from.as_ref() == Some(&tried.checkpoint));
@@ -150,7 +150,7 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
                 }
                 Err(error) if error.is_of_the_store() => {
                     eprintln!(
-                        "mcr: the store cannot be told that a new run begins ({error:#}); the other nodes of this job may restore \
+                        "mcr: the store cannot record that a new run begins ({error:#}); the other nodes of this job may restore \
                          another checkpoint, and what the run before left incomplete may be completed by this one"
                     );
                     None
@@ -165,7 +165,7 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
         if let Some(number) = incarnation
             && let Err(error) = decider.done(number)
         {
-            eprintln!("mcr: the store cannot be told that this part is restored ({error})");
+            eprintln!("mcr: the store cannot record that this part is restored ({error})");
         }
         let is_older =
             wanted.as_ref() != Some(&state.id) || followed.is_some_and(|record| !record.passed_over.is_empty());
@@ -197,11 +197,11 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
         return restore_newest(args, looks - 1);
     }
     let tried = passed_over.iter().map(|p| p.checkpoint.to_string()).collect::<Vec<_>>().join(", ");
-    bail!("no checkpoint of job {job} could be restored (tried: {tried}); `mcr verify` tells what is damaged")
+    bail!("no checkpoint of job {job} could be restored (tried: {tried}); `mcr verify` shows what is damaged")
 }
 
-/// The checkpoint that another node decided on cannot be restored here: this restart fails, and the next one of all nodes
-/// decides anew, without it.
+/// The error if the checkpoint that another node decided on cannot be restored here. This restart fails. The
+/// checkpoint is marked as bad, so that the next restart of all nodes decides again without it.
 fn undo_decision(
     store: &PosixStore,
     job: &JobId,
@@ -216,7 +216,7 @@ fn undo_decision(
     anyhow::anyhow!("{} goes on from {id}, and {id} cannot be restored here: {reason}. {marked}", record.describe())
 }
 
-/// There is no checkpoint to restore: the start of a new run, which is decided too, or a failure.
+/// There is no checkpoint to restore. This is either a new run, which is recorded as a decision, or an error.
 fn nothing_restored(
     store: &PosixStore,
     job: &JobId,
@@ -246,7 +246,7 @@ fn nothing_restored(
     if let Some(damaged) = all.iter().find(|state| is_lost(state)) {
         bail!("{} was committed and is damaged, and there is no other checkpoint of job {job}", damaged.id);
     }
-    // Nothing is made for a job that the store does not have: the name may be misspelt.
+    // If the store has no directory of the job, create none: the name may be misspelt.
     let is_there = store.list_dir(Path::new(job.as_str())).is_ok();
     if let (Role::Decide { after }, true) = (role, is_there) {
         match decider.decide(*after, None, all, &[]) {
@@ -256,7 +256,7 @@ fn nothing_restored(
                 bail!("{} of job {job} began meanwhile; run the restart again", other.describe())
             }
             Err(error) if error.is_of_the_store() => {
-                eprintln!("mcr: the store cannot be told that a new run begins ({error:#})");
+                eprintln!("mcr: the store cannot record that a new run begins ({error:#})");
             }
             Err(error) => return Err(error.into()),
         }
@@ -264,8 +264,8 @@ fn nothing_restored(
     new_run(args, Some(job.clone()))
 }
 
-/// The checkpoints to try, newest first, from the one that was asked for downwards. What is passed over is added with the
-/// reason.
+/// The checkpoints to try, newest first, starting with the one that the user asked for. Skipped checkpoints are added
+/// to `passed_over` with the reason.
 fn candidates<'a>(
     store: &PosixStore,
     all: &'a [CheckpointState],
@@ -299,7 +299,7 @@ fn candidates<'a>(
         }
         return Ok(complete);
     }
-    // What a restart set aside is not part of what the job went on from.
+    // The job did not continue from a checkpoint that a restart set aside, so such a checkpoint is not tried.
     let mut chosen: Vec<&CheckpointState> =
         from.iter().filter(|state| state.is_complete() && !state.is_set_aside).collect();
     if chosen.is_empty() {
@@ -333,7 +333,7 @@ fn candidates<'a>(
     if let (Some(lost), true) = (passed_over.first(), args.exact) {
         bail!("{} cannot be restored: {}", lost.checkpoint, lost.reason);
     }
-    // Whoever looks starts nothing.
+    // A restart with --copy starts no application, so the number of restarts does not limit it.
     let limit = if args.copy { 0 } else { args.give_up_after as usize };
     let mut kept = None;
     for (n, state) in chosen.iter().enumerate() {
@@ -351,7 +351,7 @@ fn candidates<'a>(
             kept = Some(n);
             break;
         };
-        eprintln!("mcr: {} is passed over: {reason}", state.id);
+        eprintln!("mcr: {} is skipped: {reason}", state.id);
         passed_over.push(PassedOver { checkpoint: state.id.clone(), reason });
     }
     match kept {
@@ -359,17 +359,17 @@ fn candidates<'a>(
             Ok(chosen.split_off(kept).into_iter().filter(|state| state.bad.is_none()).collect())
         }
         Some(kept) => bail!(
-            "with --exact nothing older than {} is taken, such as {}; the lines above say how to take it all the same",
+            "with --exact nothing older than {} is restored, such as {}; the lines above say how to restore it all the same",
             chosen[0].id,
             chosen[kept].id
         ),
         None => {
-            bail!("no checkpoint of job {job} is left to restore; the lines above say how to take one all the same")
+            bail!("no checkpoint of job {job} is left to restore; the lines above say how to restore one all the same")
         }
     }
 }
 
-/// What the restart that decided did not take.
+/// The checkpoints that the deciding restart skipped.
 fn passed_over_by(record: &Incarnation, all: &[CheckpointState]) -> Vec<PassedOver> {
     let mut passed_over = record.passed_over.clone();
     let is_new = |state: &&CheckpointState| !record.passed_over.iter().any(|known| known.checkpoint == state.id);
@@ -382,7 +382,7 @@ fn passed_over_by(record: &Incarnation, all: &[CheckpointState]) -> Vec<PassedOv
     passed_over
 }
 
-/// Whether it was committed, as far as what is left of its manifests tells, and cannot be restored.
+/// Whether the checkpoint was committed, as far as its remaining manifests show, and cannot be restored.
 fn is_lost(state: &CheckpointState) -> bool {
     state.is_damaged && !state.is_pruned
 }
@@ -395,7 +395,7 @@ fn problems_of(state: &CheckpointState) -> String {
     text
 }
 
-/// Nothing was ever saved: a new run, unless the agent remembers a committed checkpoint.
+/// There is no checkpoint. This is a new run, unless the agent's state file names a committed checkpoint.
 fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
     if let (Some(file), Some(job)) = (&args.state, job.as_ref().or(args.store.job.as_ref()))
         && let Loaded::Found(AgentState { committed: Some(committed), .. }) = AgentState::load(file, job)
@@ -463,7 +463,7 @@ fn print_restored(report: &Report, args: &RestartArgs, started: Instant) -> anyh
     if let (Some(wanted), true) = (&report.wanted, report.outcome == "older") {
         let reason = report.passed_over.iter().find(|passed_over| passed_over.checkpoint == *wanted);
         print(&match reason {
-            Some(PassedOver { reason, .. }) => format!("this is OLDER than {wanted}, which was not taken: {reason}\n"),
+            Some(PassedOver { reason, .. }) => format!("this is OLDER than {wanted}, which was skipped: {reason}\n"),
             None => format!("this is OLDER than {wanted}, which cannot be restored\n"),
         })?;
     }

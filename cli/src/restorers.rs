@@ -1,4 +1,5 @@
-//! Files on their way back, whoever sends their bytes; and whose fault it is when they do not arrive.
+//! Receives the bytes of files to be restored, and distinguishes faults of the checkpoint from faults of the
+//! receiving side.
 
 use mcr_anc::restart::{Sink, SinkError};
 use mcr_cnc::restart::{FileRestorer, RestoreError, Target, VerifiedFile, descriptors_share};
@@ -7,29 +8,29 @@ use mcrengine::ids::FilePath;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Whose fault it is.
+/// The cause of a failed restart.
 pub enum Failure {
-    /// Something in the checkpoint; an older one may do.
+    /// A fault in the checkpoint. An older checkpoint may be restorable.
     Checkpoint(anyhow::Error),
-    /// Something where the files go; no other checkpoint will do.
+    /// A fault where the files are written. No other checkpoint would succeed.
     Receiver(anyhow::Error),
 }
 
-/// Whatever goes wrong where the files are written.
+/// Makes a failure of an error where the files are written.
 pub fn receiver(error: anyhow::Error) -> Failure {
     Failure::Receiver(error.context("writing the restored files"))
 }
 
-/// What is being restored of a group.
+/// The files of a group that are being restored.
 pub struct Restorers {
-    /// By their number in the sender's list; `None` are not wanted, or directories.
+    /// By number in the sender's list. `None` for files that are not wanted, and for directories.
     files: Vec<Option<FileRestorer>>,
-    /// Directories that are wanted, and their permission bits.
+    /// The wanted directories and their permission bits.
     directories: Vec<(FilePath, u32)>,
 }
 
 impl Restorers {
-    /// Makes a temporary file for each wanted header.
+    /// Creates a temporary file for each wanted header.
     pub fn create(
         to: &Arc<Target>,
         files: &[FileHeader],
@@ -51,7 +52,7 @@ impl Restorers {
         all.map(|files| Self { files, directories }).map_err(|error| receiver(error.into()))
     }
 
-    /// The directories, once.
+    /// Takes the directories; later calls get none.
     pub fn take_directories(&mut self) -> Vec<(FilePath, u32)> {
         std::mem::take(&mut self.directories)
     }
@@ -66,14 +67,15 @@ impl Sink for Restorers {
     }
 }
 
-/// A file that would not take its bytes: the disk's fault, or bytes that do not fit what the headers say.
+/// Makes a failure of an error of a file: either the disk failed, or the bytes do not agree with the headers.
 pub fn sink_failure(error: SinkError) -> Failure {
     let blames_checkpoint = error.downcast_ref::<RestoreError>().is_none_or(RestoreError::blames_checkpoint);
     let error = anyhow::anyhow!(error);
     if blames_checkpoint { Failure::Checkpoint(error) } else { receiver(error) }
 }
 
-/// Files that are synced at a time: a file system makes several durable in one step, if they are asked for together.
+/// Number of files that are synced at the same time. A file system makes several files durable in one step if they
+/// are synced together.
 const SYNCS_AT_A_TIME: usize = 16;
 
 /// Compares every file with its digest, on several threads.
@@ -83,7 +85,7 @@ pub fn verify_all(restorers: Restorers, threads: usize, sync: bool) -> Result<Ve
     let (next, done, failed) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(restorers.len())), Mutex::new(None));
     std::thread::scope(|scope| {
         let threads = if sync { threads.max(SYNCS_AT_A_TIME) } else { threads };
-        // Each opens a file, and for a moment two directories on the way to it.
+        // Each thread opens a file and, for a moment, two directories on the path to it.
         let threads = threads.min(descriptors_share());
         for _ in 0..threads.clamp(1, restorers.len().max(1)) {
             scope.spawn(|| {

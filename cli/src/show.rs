@@ -1,4 +1,4 @@
-//! `mcr show`: what a checkpoint is made of, class by class or file by file.
+//! `mcr show`: the contents of a checkpoint, class by class or file by file.
 
 use crate::args::ShowArgs;
 use crate::common::{one_job, open_store};
@@ -15,8 +15,8 @@ use mcrengine::units::human_bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
-/// Classes that are shown without `--all`.
-const LARGEST: usize = 20;
+/// Number of classes that are shown without `--all`.
+const CLASSES_SHOWN_MAX: usize = 20;
 
 #[derive(Default, serde::Serialize)]
 struct Class {
@@ -24,22 +24,23 @@ struct Class {
     element: String,
     variables: u64,
     raw_bytes: u64,
-    /// Of the class, in segments of its own; shared and reused bytes not counted.
+    /// Raw bytes of the class in segments that hold only this class. Shared and reused bytes are not counted.
     coded_raw_bytes: u64,
     stored_bytes: u64,
-    /// Not stored again: the same bytes are on another rank or in an older checkpoint.
+    /// Raw bytes that are not stored again, because another rank or an older checkpoint has them.
     reused_raw_bytes: u64,
-    /// In segments with variables of other classes: pools of small ones, or classes that predict each other.
+    /// Raw bytes in segments that also hold other classes: pools of small variables, or classes that predict each
+    /// other.
     shared_raw_bytes: u64,
-    /// Its part of what those take, by its share of their raw bytes: an estimate.
+    /// Estimate of the stored bytes of those: the share that the class has in the raw bytes of the segments.
     shared_stored_bytes_estimate: u64,
     segments: u64,
     chains: BTreeSet<String>,
-    /// Why these chains.
+    /// Why these chains were chosen.
     why: BTreeSet<String>,
 }
 
-/// Segments that hold variables of several classes, of one type and chain.
+/// Segments of one type and chain that hold variables of several classes.
 #[derive(serde::Serialize)]
 struct Shared {
     element: String,
@@ -47,11 +48,11 @@ struct Shared {
     segments: u64,
     raw_bytes: u64,
     stored_bytes: u64,
-    /// Why this chain.
+    /// Why this chain was chosen.
     why: BTreeSet<String>,
 }
 
-/// Segments that are coded with those of one older checkpoint.
+/// Segments that are coded against segments of one older checkpoint.
 #[derive(Default, serde::Serialize)]
 struct Bases {
     segments: u64,
@@ -129,7 +130,7 @@ fn summary(job: &JobId, state: &CheckpointState, bases: &BTreeMap<CheckpointId, 
         text.push_str(&format!("marked as bad: {reason}\n"));
     }
     if !state.is_complete() {
-        text.push_str(&format!("{}: a restart does not get it\n", state.condition().name().to_uppercase()));
+        text.push_str(&format!("{}: a restart does not use it\n", state.condition().name().to_uppercase()));
         state.problems.iter().take(10).for_each(|problem| text.push_str(&format!("  {problem}\n")));
     }
     let older = references(state);
@@ -161,7 +162,7 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
         };
         opened += 1;
         let index = reader.index();
-        // Reasons are for people: a manifest that cannot be read is told of elsewhere.
+        // The reasons are only informative. A manifest that cannot be read is reported elsewhere.
         let decisions = manifest::read_manifest(store, job, &state.id, group).map(|m| m.decisions).unwrap_or_default();
         let decisions: BTreeMap<&str, &Decision> = decisions.iter().map(|d| (d.class.as_str(), d)).collect();
         let why = |class: &str, chain: &Chain| {
@@ -225,7 +226,7 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
                             if !class.chains.contains(&chain) {
                                 class.chains.insert(chain.clone());
                             }
-                            // Of a few bytes in a pool nobody wants to know.
+                            // If only a few bytes of the class are in the pool, the pool's reason is not interesting.
                             if class.shared_raw_bytes > class.coded_raw_bytes {
                                 class.why.extend(reason.clone());
                             }
@@ -261,7 +262,7 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
     Ok((classes, files, shared.into_values().collect(), bases))
 }
 
-/// Why a segment of a class has its chain; nothing where no reason was recorded, or one for another chain.
+/// Why a segment of a class has its chain. `None` if no reason was recorded, or only one for another chain.
 fn reason(decision: Option<&Decision>, chain: &Chain, id: &CheckpointId) -> Option<String> {
     let decision = decision?;
     if decision.chain().as_ref() != Some(chain) {
@@ -282,7 +283,7 @@ fn reason(decision: Option<&Decision>, chain: &Chain, id: &CheckpointId) -> Opti
 fn class_table(classes: &[Class], shared: &[Shared], all: bool) -> String {
     let mut table =
         Table::new(&["class", ">variables", ">raw", ">stored", ">ratio", ">reused", ">shared", "chains", "why"]);
-    let shown = if all { classes.len() } else { classes.len().min(LARGEST) };
+    let shown = if all { classes.len() } else { classes.len().min(CLASSES_SHOWN_MAX) };
     for class in &classes[..shown] {
         let coded = class.coded_raw_bytes + class.shared_raw_bytes;
         let stored = class.stored_bytes + class.shared_stored_bytes_estimate;
@@ -304,9 +305,7 @@ fn class_table(classes: &[Class], shared: &[Shared], all: bool) -> String {
         text.push_str(&format!("... and {} smaller classes (--all shows them)\n", classes.len() - shown));
     }
     if classes[..shown].iter().any(|class| class.shared_raw_bytes > 0) {
-        text.push_str(
-            "~ estimated: of what a segment with several classes takes, each has its share of the raw bytes\n",
-        );
+        text.push_str("~ estimated: each class in a shared segment is charged by its share of the raw bytes\n");
     }
     if !shared.is_empty() {
         text.push_str("\nsegments that several classes share\n");
@@ -327,7 +326,7 @@ fn class_table(classes: &[Class], shared: &[Shared], all: bool) -> String {
     text
 }
 
-/// Groups may have chosen differently.
+/// Joins the reasons. Different groups may have different ones.
 fn lines(why: &BTreeSet<String>) -> String {
     why.iter().map(String::as_str).collect::<Vec<_>>().join("; ")
 }

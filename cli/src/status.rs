@@ -1,4 +1,4 @@
-//! `mcr status`: what is in flight, what is committed, what is wrong, from the aggregators' own mouths.
+//! `mcr status`: asks the aggregators what they are saving, what is committed, and which problems there are.
 
 use crate::args::StatusArgs;
 use crate::exit::Exit;
@@ -39,7 +39,8 @@ pub fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
     Ok(exit.into())
 }
 
-/// The end of a chain of causes (`transport error: tcp connect error: Connection refused (os error 111)`), which says it.
+/// The last cause of a chain of causes (`transport error: tcp connect error: Connection refused (os error 111)`),
+/// which is the informative one.
 fn last_cause(error: &str) -> String {
     let cause = error.rsplit(": ").next().unwrap_or(error);
     cause.split(" (os error").next().unwrap_or(cause).to_lowercase()
@@ -98,7 +99,7 @@ fn to_text(address: &str, status: &v1::StatusReply) -> String {
     let mut checkpoints = Table::new(&["job", "checkpoint", ">group", "phase", ">raw", ">stored", ">age", "what"]);
     for c in &status.checkpoints {
         let missing = || format!("waiting for {}", rank_list(&c.missing));
-        // A committed checkpoint has its own name for a reason, which says nothing.
+        // The reason of a committed checkpoint is its name, which is not informative.
         let reason = || if c.reason == c.label { String::new() } else { c.reason.clone() };
         let what = if c.missing.is_empty() { reason() } else { missing() };
         checkpoints.row([

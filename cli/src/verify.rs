@@ -1,4 +1,4 @@
-//! `mcr verify`: reads checkpoints whole and proves that every file would come back.
+//! `mcr verify`: reads whole checkpoints and verifies that every file can be restored.
 
 use crate::args::VerifyArgs;
 use crate::common::{one_job, open_store, threads_of};
@@ -20,7 +20,8 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         Some(id) => vec![the_one(&store, &job, id, &args)?],
         None => manifest::list(&store, &job)?.into_iter().filter(|state| !state.is_pruned).collect(),
     };
-    // One that was asked for by name is read in any case, and so are damaged ones: that tells what is wrong.
+    // A checkpoint that was named by the user is always read, and so are damaged ones, because reading shows what is
+    // wrong.
     let is_read = |state: &CheckpointState| {
         args.checkpoint.is_some() || state.is_complete() || state.is_damaged || state.is_unreadable
     };
@@ -50,7 +51,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
                 None => problem.what.clone(),
             })
             .collect();
-        // One damaged segment is found again by every file that it holds bytes of.
+        // A damaged segment is reported by every file that has bytes in it.
         problems.dedup();
         if args.json {
             lines.push(serde_json::json!({
@@ -76,7 +77,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         ))?;
         problems.iter().try_for_each(|problem| print(&format!("  {problem}\n")))?;
         if let Some(doubt) = doubt {
-            print(&format!("  as it was committed, and doubtful: {doubt}\n"))?;
+            print(&format!("  unchanged since the commit, but doubtful: {doubt}\n"))?;
         }
     }
     for state in &incomplete {
@@ -86,11 +87,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
                 "job": job, "checkpoint": state.id, "good": false, "complete": false, "problems": problems,
             }));
         } else {
-            print(&format!(
-                "{}: not complete, so it does not exist for a restart: {}\n",
-                state.id,
-                problems.join("; ")
-            ))?;
+            print(&format!("{}: not complete, so a restart does not use it: {}\n", state.id, problems.join("; ")))?;
         }
     }
     let exit = match damaged.is_empty() && unreadable.is_empty() {
@@ -141,7 +138,7 @@ fn last_line(
         line.push_str(&format!("; cannot be read just now, and may be whole: {}; try again", unreadable.join(", ")));
     }
     if !damaged.is_empty() {
-        line.push_str(&format!("; damaged: {} (`mcr restart` passes over it)", damaged.join(", ")));
+        line.push_str(&format!("; damaged: {} (`mcr restart` skips it)", damaged.join(", ")));
     }
     if !incomplete.is_empty() {
         let names: Vec<&str> = incomplete.iter().map(|state| state.id.as_str()).collect();
@@ -154,7 +151,7 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The checkpoint that was named; an error says whether it was pruned or is not there.
+/// The named checkpoint. The error says whether it was pruned or does not exist.
 fn the_one(store: &dyn Store, job: &JobId, id: &CheckpointId, args: &VerifyArgs) -> anyhow::Result<CheckpointState> {
     let all = manifest::list(store, job)?;
     let there: Vec<&str> =
@@ -162,7 +159,7 @@ fn the_one(store: &dyn Store, job: &JobId, id: &CheckpointId, args: &VerifyArgs)
     let there = format!("the newest there: {}", there.join(", "));
     match all.iter().find(|state| state.id == *id) {
         Some(state) if state.is_pruned => bail!(
-            "{id} was pruned: it is no checkpoint any more, and what is left of it stays for those that refer to it; {there}"
+            "{id} was pruned: it is no checkpoint any more, and only containers that other checkpoints need are left; {there}"
         ),
         Some(_) => Ok(manifest::state(store, job, id)?),
         None => bail!("job {job} has no checkpoint {id} in {}; {there}", name_of(&args.store.store)),

@@ -292,7 +292,7 @@ fn an_older_incarnation_is_told_by_whom_it_was_fenced_and_commits_nothing_more()
     let (_, said) = site.restart(&["--incarnation", "first"], 1);
     assert!(said.contains("is over") && said.contains("--copy"), "{said}");
     let (_, said) = site.restart(&[], 0);
-    assert!(said.contains("it only looked, and decided nothing"), "{said}");
+    assert!(said.contains("it only copied files and recorded no decision"), "{said}");
     assert_eq!(std::fs::read_dir(site.store().join("job/.incarnations")).expect("lists").count(), 2);
 }
 
@@ -527,7 +527,7 @@ fn a_restart_into_another_directory_beside_a_living_mcr_run_only_looks_and_says_
     site.wait_group(&id(2), 0);
     let (found, said) = site.restart(&[], 0);
     assert_eq!(found, [(1, 1)].into());
-    assert!(said.contains("it only looked, and decided nothing"), "{said}");
+    assert!(said.contains("it only copied files and recorded no decision"), "{said}");
     site.write(1, 2, 2..RANKS);
     wait_complete(&site.store(), &id(2));
     // The application starts anew where it is watched.
@@ -536,7 +536,7 @@ fn a_restart_into_another_directory_beside_a_living_mcr_run_only_looks_and_says_
     let to = site.run_dir();
     let output = run(mcr().args(["restart", "--job", "job", "--store"]).arg(site.store()).arg("--to").arg(&to), 0);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!said.contains("only looked"), "{said}");
+    assert!(!said.contains("only copied files"), "{said}");
     assert!(said.contains("was saving job job when this restart began"), "{said}");
     site.write(2, 3, 2..RANKS);
     site.write(2, 3, 0..2);
@@ -547,7 +547,7 @@ fn a_restart_into_another_directory_beside_a_living_mcr_run_only_looks_and_says_
     // Nothing lives any more.
     let (found, said) = site.restart(&[], 0);
     assert_eq!(found, [(2, 3)].into());
-    assert!(!said.contains("only looked"), "{said}");
+    assert!(!said.contains("only copied files"), "{said}");
 }
 
 #[test]
@@ -712,7 +712,7 @@ fn prune_keeps_what_a_restart_goes_on_from_although_newer_ones_were_set_aside() 
     // The next start.
     let (found, said) = site.restart(&["--incarnation", "k"], 2);
     assert_eq!(found, [(1, 2)].into());
-    assert!(said.contains(&format!("this is OLDER than {}, which was not taken: incarnation 1", id(3))), "{said}");
+    assert!(said.contains(&format!("this is OLDER than {}, which was skipped: incarnation 1", id(3))), "{said}");
 }
 
 #[test]
@@ -778,6 +778,6 @@ fn a_node_that_follows_a_decision_says_why_the_newest_was_not_taken() {
     assert_eq!(site.restart(&["--checkpoint", &id(1), "--ranks", "0-1"], 0).0, [(1, 1)].into());
     let (found, said) = site.restart(&["--ranks", "2-3"], 2);
     assert_eq!(found, [(1, 1)].into());
-    let why = format!("OLDER than {}, which was not taken: incarnation 1", id(2));
+    let why = format!("OLDER than {}, which was skipped: incarnation 1", id(2));
     assert!(said.contains(&why) && said.contains("which another node decided"), "{said}");
 }

@@ -63,7 +63,7 @@ fn what_stays_of_a_pruned_checkpoint_is_listed_with_its_bytes_and_those_that_nee
     let said = run(mcr().args(["list", "--all", "--store"]).arg(store(&dir)), 0);
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     let line = format!("{} is pruned; ", all[3]);
-    assert!(said.contains(&line) && said.contains(&format!("stay for {}, {}, about ", all[0], all[1])), "{said}");
+    assert!(said.contains(&line) && said.contains(&format!("are still there for {}, {}, about ", all[0], all[1])), "{said}");
     let said = run(mcr().args(["list", "--store"]).arg(store(&dir)), 0);
     assert!(!String::from_utf8_lossy(&said.stdout).contains("pruned"));
 }
