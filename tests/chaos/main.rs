@@ -1,11 +1,13 @@
-//! Kills, stops and terminates everything at random, for as long as one likes, and checks every restored byte.
+//! Kills, stops and terminates all processes at random, for a given time, and checks every restored byte.
 //!
-//! Writers leave bytes that are a function of run, step and rank. Agents and aggregators are killed, stopped and terminated; the
-//! store goes away for a moment; clocks of nodes are wrong; the application dies and is restarted, and looks are taken
-//! beside it. What must hold: nothing that was complete is lost, no restored byte is wrong, no checkpoint is of two runs or two
-//! steps, nothing hangs, and a restart gives what the application wrote last of all that was complete.
+//! The writers write bytes that depend on run, step and rank only. Agents and aggregators are killed, stopped and
+//! terminated. The store disappears for a moment. The clocks of the nodes are wrong. The application dies and is
+//! restarted. In between, checkpoints are restored with --copy. These rules must hold: no complete checkpoint is
+//! lost; no restored byte is wrong; no checkpoint mixes two runs or two steps; nothing hangs; and a restart restores
+//! the complete checkpoint that the application wrote last.
 //!
-//! `MCR_CHAOS_SECONDS` says how long (120), `MCR_CHAOS_SEED` which choices (another one each time; printed).
+//! `MCR_CHAOS_SECONDS` is the duration (default 120). `MCR_CHAOS_SEED` is the seed of the random choices (by default
+//! a new one each time, which is printed).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,10 +16,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const RANKS: u32 = 4;
 const NODES: usize = 2;
-/// No command may take longer.
+/// Maximum time that a command may take.
 const HANG: Duration = Duration::from_secs(90);
 
-/// Knuth's MMIX generator; its high bits are good enough to choose by.
+/// Knuth's MMIX generator. Its high bits are random enough for these choices.
 struct Random(u64);
 
 impl Random {
@@ -30,7 +32,7 @@ impl Random {
     }
 }
 
-/// What the application wrote: the run, and its step.
+/// What the application wrote: the run and the step.
 type Content = (u32, u32);
 
 #[derive(Default, Debug)]
@@ -53,10 +55,10 @@ struct World {
     daemons: Vec<(String, Option<Child>)>,
     run: u32,
     step: u32,
-    /// How far the clock of each node is off, in seconds.
+    /// Error of the clock of each node, in seconds.
     clocks: [i64; NODES],
     counts: Counts,
-    /// Complete checkpoints that were seen, and not pruned since.
+    /// Complete checkpoints that were seen and are not pruned.
     seen: BTreeSet<String>,
 }
 
@@ -68,7 +70,7 @@ fn bytes_of((run, step): Content, rank: u32) -> Vec<u8> {
     bytes
 }
 
-/// Which content a restored file is, if every byte of it is right.
+/// The content of a restored file. Fails if any byte is wrong.
 fn content_of(bytes: &[u8], path: &Path) -> Content {
     let number = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(u32::MAX, u32::from_le_bytes);
     let content = (number(0), number(4));
@@ -145,7 +147,7 @@ impl World {
         assert!(sent.is_ok_and(|status| status.success()), "{name} to {}", self.daemons[nth].0);
     }
 
-    /// Waits for the end of a daemon.
+    /// Waits until a daemon ends.
     fn wait(&mut self, nth: usize) {
         let Some(mut child) = self.daemons[nth].1.take() else { return };
         let end = Instant::now() + HANG;
@@ -155,7 +157,7 @@ impl World {
         }
     }
 
-    /// Runs a command of ours to its end; its status and what it printed.
+    /// Runs `mcr` to its end. Returns its exit status and its output.
     fn mcr(&self, args: &[&str]) -> (i32, String) {
         let out = std::fs::File::create(self.path("out")).expect("made");
         let err = out.try_clone().expect("cloned");
@@ -196,18 +198,18 @@ impl World {
         (0..RANKS).filter(|_| self.random.below(2) == 0).collect()
     }
 
-    /// Complete checkpoints, by name, newest first.
+    /// The names of the complete checkpoints, newest first.
     fn complete(&self) -> Vec<String> {
         let (code, said) = self.mcr(&["list", "--json"]);
         if code != 0 {
-            return Vec::new(); // the store is away, or has nothing yet
+            return Vec::new(); // the store has disappeared, or holds nothing yet
         }
         let all: serde_json::Value = serde_json::from_str(&said).expect("JSON");
         let all = all.as_array().expect("a list").iter();
         all.filter(|c| c["complete"] == true).filter_map(|c| c["checkpoint"].as_str().map(str::to_owned)).collect()
     }
 
-    /// The one content of all files that a restart put somewhere; `None` if it put none.
+    /// The content that all files of a restart have in common. `None` if the restart wrote no file.
     fn restored(&self, to: &Path, what: &str) -> Option<Content> {
         let mut contents = BTreeSet::new();
         let (mut count, mut open) = (0, vec![to.to_owned()]);
@@ -233,7 +235,7 @@ impl World {
         to
     }
 
-    /// Looks at the newest: it is no older than the newest that was complete before.
+    /// Restores the newest checkpoint with --copy. It must not be older than the newest one that was complete before.
     fn look(&mut self) {
         self.counts.looks += 1;
         let before = self.complete();
@@ -251,7 +253,7 @@ impl World {
     fn look_at(&self, more: &[&str]) -> (i32, Option<Content>) {
         let to = self.back();
         let to = to.to_str().expect("UTF-8");
-        // Restarts in a row are what this test makes, and no sign of a bad checkpoint.
+        // This test makes many restarts in a row. They do not mean that a checkpoint is bad.
         let args = [&["restart", "--copy", "--give-up-after", "0", "--to", to], more].concat();
         let (code, said) = self.mcr(&args);
         assert!([0, 1, 2, 3].contains(&code), "{args:?}: exit {code}\n{said}");
@@ -266,7 +268,7 @@ impl World {
         self.seen.extend(complete.iter().cloned());
     }
 
-    /// The application dies and is restarted.
+    /// Kills the application and restarts it.
     fn restart(&mut self) {
         self.counts.restarts += 1;
         let before = self.complete();
@@ -345,7 +347,7 @@ impl World {
                 self.counts.outages += 1;
                 std::fs::rename(self.path("store"), self.path("away")).expect("renamed");
                 self.random.pause(800);
-                // An aggregator that started meanwhile must not have made a store of its own there.
+                // An aggregator that started in the meantime must not have created a new store there.
                 assert!(!self.path("store").exists(), "a store that is not there was made");
                 std::fs::rename(self.path("away"), self.path("store")).expect("renamed back");
             }
@@ -353,12 +355,12 @@ impl World {
         for nth in 0..self.daemons.len() {
             let ended = self.daemons[nth].1.as_mut().and_then(|child| child.try_wait().expect("can be waited for"));
             if ended.is_some() {
-                self.start(nth); // as a supervisor does
+                self.start(nth); // as a supervisor would
             }
         }
     }
 
-    /// Left alone, the last step is saved, everything that is complete verifies, and the daemons end.
+    /// Without further faults, the last step is saved, every complete checkpoint verifies, and the daemons end.
     fn settle(&mut self) {
         self.step += 1;
         self.write(&(0..RANKS).collect::<Vec<_>>());

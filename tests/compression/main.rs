@@ -1,6 +1,6 @@
-//! The bytes that real checkpoints take in the store, by profile, as `stored_bytes.txt` expects them.
+//! The bytes that real checkpoints take in the store, by profile. `stored_bytes.txt` has the expected values.
 //!
-//! A change of a codec that costs bytes fails here. `MCR_COMPRESSION_WRITE=1` writes the file anew.
+//! A codec change that makes a set larger fails here. `MCR_COMPRESSION_WRITE=1` writes the file again.
 
 #[path = "../e2e/support.rs"]
 #[expect(dead_code, reason = "it is made for the tests of the daemons")]
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use support::*;
 
-/// More than this above what is expected fails: 0.5 %.
+/// Fails if a set is larger than expected by more than this: 0.5 %.
 const LARGER_MAX_PER_MILLE: u64 = 5;
 const PROFILES: [&str; 3] = ["fast", "balanced", "max"];
 
@@ -31,7 +31,7 @@ fn read(path: &Path) -> Table {
     text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(line).collect()
 }
 
-/// Saves all dumps of a set into one store, the older first; the bytes of all containers.
+/// Saves all dumps of a set into one store, the older one first. Returns the bytes of all containers.
 fn stored_bytes(set: &Path, profile: &str) -> u64 {
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
@@ -48,7 +48,7 @@ fn stored_bytes(set: &Path, profile: &str) -> u64 {
         .sum()
 }
 
-/// Compares every set below a folder with what is expected, and prints a line for each.
+/// Compares every set below a folder with the expected bytes, and prints a line for each set.
 fn check(folder: &Path) {
     let path = root().join("tests/compression/stored_bytes.txt");
     let expected = read(&path);

@@ -1,4 +1,4 @@
-//! Marks, records of incarnations and repacked containers, stopped before every operation in turn.
+//! Marks, records of incarnations and repacked containers. The store is stopped before every operation in turn.
 
 use super::*;
 use mcrengine::incarnation::{self, Begun, Draft};
@@ -14,8 +14,8 @@ fn two_steps() -> MemoryStore {
     store
 }
 
-/// Stops `work` before and in each of its operations, and looks at what is left by every choice of what was not synced. `look`
-/// is told whether the work said that it was done.
+/// Stops `work` before and in the middle of each of its operations. Then calls `look` for several choices of the
+/// unsynced data that survives. `look` also gets whether `work` had reported success.
 fn stopped_anywhere(
     start: &MemoryStore,
     work: impl Fn(&dyn Store) -> Result<(), StoreError>,
@@ -23,7 +23,7 @@ fn stopped_anywhere(
 ) {
     let count = operations(start, &work);
     assert!(count > 1, "{count} operations");
-    // Work of many operations takes a while with each choice.
+    // If the work has many operations, each choice takes a while, so fewer are tried.
     let choices = if count > 40 { 3 } else { 12 };
     for n in 0..=count {
         for fault in [Fault::Stop { before: n }, Fault::Tear { at: n }] {
@@ -86,10 +86,10 @@ fn an_incarnation_begun_and_stopped_anywhere_has_its_whole_record_or_none_and_no
         let newest = incarnation::newest(after, &job()).unwrap_or_else(|error| panic!("{at}: {error}"));
         assert!(newest.is_some() || !is_done, "{at}: what was begun is durable");
         assert!(newest.is_none_or(|newest| newest.whole == [step_id(2)]), "{at}");
-        // What it set aside comes last.
+        // The checkpoint that the incarnation set aside comes last.
         let complete = good(after, at);
         assert!(complete == [step_id(2), step_id(1)] || complete == [step_id(1), step_id(2)], "{at}: {complete:?}");
-        // Another process begins the same: there is one decision, whichever of them made it.
+        // Another process begins the same incarnation. There is one decision, whichever process made it.
         let other = Draft { from: Some((step_id(2), Place::default())), whole: Vec::new(), ..draft() };
         let begun = incarnation::begin(after, &job(), 0, other).unwrap_or_else(|error| panic!("{at}: {error}"));
         let (Begun::Here(record) | Begun::Other(record)) = begun;
@@ -116,7 +116,7 @@ fn a_part_that_was_noted_as_restored_is_known_after_a_crash() {
 fn a_container_that_is_repacked_a_second_time_is_whole_for_the_rest_at_every_moment() {
     let start = MemoryStore::new();
     flush_step(&start, 1, None).expect("writes");
-    // Coded with what DD0001 has of nearly everything.
+    // Nearly everything is coded against DD0001.
     flush_step_since(&start, 2, 1).expect("writes");
     flush_step(&start, 3, Some(1)).expect("writes");
     let drop = |step: u64| PruneOptions { drop: vec![step_id(step)], repack_below_percent: 100, ..Default::default() };

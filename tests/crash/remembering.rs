@@ -1,4 +1,4 @@
-//! A process that prunes after each commit and remembers what it saw decides as one that reads everything.
+//! A process that prunes after each commit and remembers what it saw must decide as a process that reads everything.
 
 use super::*;
 use mcrengine::manifest::{Condition, list_remembering};
@@ -36,7 +36,7 @@ fn a_prune_after_each_commit_reads_no_more_with_many_checkpoints_than_with_few()
             let counted = fault_free(&store);
             let pruned = prune_remembering(&counted, &job(), &keep(count), &mut remembered).expect("prunes");
             assert_eq!(pruned.checkpoints, [step_id(step - u64::from(count))]);
-            // The directory of the job is listed twice: before anything is removed and after it.
+            // The directory of the job is listed twice: before anything is removed, and afterwards.
             (opened, listed) = (opened + counted.opened(), listed + counted.listed() - 2 * u64::from(count));
         }
         costs.push((opened, listed));
@@ -91,7 +91,7 @@ fn a_job_whose_checkpoints_come_and_go_is_listed_as_if_nothing_were_remembered()
     let reuse = mcrengine::reuse::ReuseIndex::empty();
     for step in 1..=40u64 {
         match step % 5 {
-            // Half of it; the other half comes two steps later.
+            // Only one half is saved. The other half follows two steps later.
             0 => {
                 let number = mcrengine::ids::GroupId(0);
                 flush(&store, &step_id(step), number, &group(0..2, step), &how(step), &reuse)
@@ -103,7 +103,8 @@ fn a_job_whose_checkpoints_come_and_go_is_listed_as_if_nothing_were_remembered()
         }
         if step % 7 == 0 {
             prune(&store, &job(), &keep(6)).expect("another process prunes");
-            // Of what another process pruned and others refer to, the directory stays: it is noticed in its turn.
+            // Another process pruned a checkpoint, but its directory stays because others refer to it. This is
+            // noticed when its turn comes.
             remembered.look_again();
         }
         if step % 3 == 0 {

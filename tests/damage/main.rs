@@ -1,5 +1,5 @@
-//! Every part of what is in a store, damaged in every way, as seen by whoever lists, opens and verifies it: the right
-//! bytes, an error that says what and where, or an older checkpoint. Never wrong bytes and never a panic.
+//! Damages every part of a store in every way, then lists, opens and verifies it. The result must be the right bytes,
+//! an error that says what is damaged and where, or an older checkpoint. It must never be wrong bytes or a panic.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -33,13 +33,13 @@ enum Damage {
     Missing,
     Cut,
     Flipped,
-    /// What stood there under another content of the same checkpoint.
+    /// The bytes that stood there in an earlier version of the same checkpoint.
     Stale,
-    /// A whole one of another group.
+    /// The undamaged bytes of another group.
     Foreign,
 }
 
-/// Who notices first.
+/// The operation that notices the damage first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Noticed {
     List,
@@ -54,7 +54,7 @@ fn whole() -> MemoryStore {
     store
 }
 
-/// The same checkpoints with other bytes in them.
+/// The same checkpoints with different bytes.
 fn other_run() -> MemoryStore {
     let store = MemoryStore::new();
     let mut how = how(2);
@@ -77,7 +77,7 @@ fn path(part: PartOf, group: u32) -> PathBuf {
     }
 }
 
-/// Where in its file the part begins and ends.
+/// Range of bytes of the part in its file.
 fn range(store: &MemoryStore, part: PartOf, len: usize) -> std::ops::Range<usize> {
     let reader = ContainerReader::open(store, &job(), &step_id(2), GroupId(1)).expect("opens");
     let segment = &reader.index().segments()[1];
@@ -89,7 +89,7 @@ fn range(store: &MemoryStore, part: PartOf, len: usize) -> std::ops::Range<usize
         PartOf::Trailer => len - 48..len,
         PartOf::Manifest => 0..len,
         PartOf::Older => {
-            // Of the segments that the newer checkpoint needs.
+            // A segment that the newer checkpoint needs.
             let set = ContainerSet::open(store, &job(), &step_id(2), GroupId(1)).expect("opens");
             let task = set.tasks(|_| true).into_iter().find(|task| task.container == 1).expect("it refers to it");
             let segment = &set.readers()[1].index().segments()[task.segment as usize];
@@ -98,7 +98,7 @@ fn range(store: &MemoryStore, part: PartOf, len: usize) -> std::ops::Range<usize
     }
 }
 
-/// The damaged bytes; the part alone is stale or foreign where it is a part of a file.
+/// The damaged bytes. For stale and foreign bytes, only the part is replaced.
 fn damaged(store: &MemoryStore, part: PartOf, damage: Damage) -> Option<Vec<u8>> {
     let bytes = store.get(&path(part, 1)).expect("there");
     let range = range(store, part, bytes.len());
@@ -137,12 +137,12 @@ fn every_damage_to_every_part_is_noticed() {
         for damage in [Missing, Cut, Flipped, Stale, Foreign] {
             let at = format!("{part:?} {damage:?}");
             let expected = match (part, damage) {
-                // All containers of a version begin alike.
+                // All containers of a version have the same header.
                 (Header, Stale | Foreign) => continue,
-                // As whole as the one that belongs there; only the container tells that it is not.
+                // The stale manifest is as valid as the right one. Only the container shows the difference.
                 (Manifest, Stale) => Noticed::Open,
                 (Manifest, _) => Noticed::List,
-                // Only names and lengths are looked at where checkpoints are listed.
+                // Listing checkpoints examines only names and lengths.
                 (_, Missing | Cut) => Noticed::List,
                 (Segment, Flipped | Stale | Foreign) => Noticed::Verify,
                 (Older, Flipped) => Noticed::Verify,
@@ -164,7 +164,7 @@ fn every_damage_to_every_part_is_noticed() {
                 (true, Err(_)) => Noticed::Open,
                 (true, Ok(())) => Noticed::Verify,
             };
-            // Sooner where the lengths differ too.
+            // If the lengths differ too, the damage is noticed earlier.
             assert!(first <= expected, "{at}: {first:?}, not {expected:?}: {opened:?} {:?}", report.problems);
             if let Err(error) = &opened {
                 assert_eq!(error.advice(), Advice::OlderCheckpoint, "{at}: {error}");
@@ -172,7 +172,7 @@ fn every_damage_to_every_part_is_noticed() {
                 assert!(error.to_string().contains(name), "{at}: {error} does not name the group");
             }
             assert!(report.problems.iter().all(|p| p.advice == Advice::OlderCheckpoint), "{at}: {:?}", report.problems);
-            // What was not damaged is as good as before.
+            // The undamaged parts are as good as before.
             if part != Older {
                 let older = verify(&after, &job(), &step_id(1), VERIFYING, &|_| ());
                 assert!(older.is_good(), "{at}: {:?}", older.problems);
@@ -242,7 +242,8 @@ fn every_damage_to_what_a_checkpoint_is_coded_with_is_noticed() {
 
 #[test]
 fn a_segment_that_was_written_anew_is_not_taken_for_the_one_that_was_coded_with() {
-    // As whole as the right one, but for what a variable holds: only the digest of the segment tells.
+    // The base is as valid as the right one except for the bytes of a variable. Only the digest of the segment shows
+    // the difference.
     let store = MemoryStore::new();
     flush_step(&store, 1, None).expect("writes");
     flush_step_since(&store, 2, 1).expect("writes");
@@ -251,11 +252,11 @@ fn a_segment_that_was_written_anew_is_not_taken_for_the_one_that_was_coded_with(
     let path = Path::new("wave/DD0001/group-0000.mcr");
     let mut bytes = store.get(path).expect("there");
     let entry = set.readers()[1].index().segments()[base.segment as usize].clone();
-    // The same length, decodable, other bytes: the stored bytes of the segment for another content of the same length.
+    // Stored bytes of the same length that decode to other bytes.
     let other =
         entry.chain.encode(&vec![7; entry.raw_bytes.0 as usize], &[], &mut Default::default()).expect("encodes");
     assert!(other.len() as u64 <= entry.stored_bytes.0);
-    // zstd takes frames that are to be skipped after it, so that the length stays.
+    // zstd allows skippable frames after the data, so the length can stay the same.
     let mut stored = other;
     let gap = entry.stored_bytes.0 as usize - stored.len();
     stored.extend(0x184D_2A50u32.to_le_bytes());
@@ -346,7 +347,7 @@ fn every_flipped_bit_of_a_container_is_noticed_before_wrong_bytes_are_given() {
             });
             failed |= result.is_err();
         }
-        // Ignored flags of the header and reserved bytes of it are under its checksum too.
+        // The ignored flags and the reserved bytes of the header are covered by its checksum too.
         assert!(failed, "byte {at} of {}", bytes.len());
     }
 }

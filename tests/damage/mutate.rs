@@ -1,4 +1,4 @@
-//! What the fuzz targets of `tests/fuzz` do, for a moment and with a fixed seed, so that every run of the tests does it.
+//! Does what the fuzz targets of `tests/fuzz` do, for a short time and with a fixed seed, in every run of the tests.
 
 use super::support::*;
 use mcrengine::container::{ContainerReader, parse_index, parse_segment_header};
@@ -16,7 +16,7 @@ impl Random {
         (self.0 >> 33) as usize % n.max(1)
     }
 
-    /// A few bytes replaced, removed, repeated or set to their extremes.
+    /// Replaces, removes or repeats a few bytes, or sets them to extreme values.
     fn mutate(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = bytes.to_vec();
         for _ in 0..=self.below(3) {
@@ -47,7 +47,7 @@ fn sample() -> (MemoryStore, Vec<u8>, u64) {
     (store, index, raw)
 }
 
-/// The same index as one zstd frame of stored bytes would be: mutations then reach what is inside.
+/// Compresses an index to one zstd frame. The mutations are made before this, so that they reach its contents.
 fn frame(raw: &[u8]) -> Vec<u8> {
     zstd::bulk::compress(raw, 1).expect("compresses")
 }
@@ -64,7 +64,7 @@ fn a_mutated_index_is_an_error_or_another_valid_index() {
         let mutated = random.mutate(&raw);
         if let Ok(index) = parse_index(&frame(&mutated), mutated.len() as u64, path) {
             valid += 1;
-            // What it promises holds: nothing of this may panic.
+            // A parsed index keeps its promises. None of this may panic.
             for (at, header) in index.variables() {
                 let bytes: u64 = index.pieces_of(at).map(|(_, piece)| index.all_pieces()[piece].bytes).sum();
                 assert!(bytes == 0 || bytes == header.raw_bytes.0);
@@ -85,7 +85,7 @@ fn a_mutated_index_is_an_error_or_another_valid_index() {
 
 #[test]
 fn an_index_cannot_ask_for_more_memory_than_it_has_bytes_for() {
-    // Counts that are not there, in every place of the head column and of the list of columns.
+    // Counts of items that do not exist, in every position of the head column and of the list of columns.
     let (_, stored, raw_len) = sample();
     let raw = zstd::bulk::decompress(&stored, raw_len as usize).expect("decompresses");
     let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
@@ -93,7 +93,7 @@ fn an_index_cannot_ask_for_more_memory_than_it_has_bytes_for() {
         let mutated = [&raw[..at], &huge, &raw[at + 1..]].concat();
         let _ = parse_index(&frame(&mutated), mutated.len() as u64, Path::new("fuzz"));
     }
-    // A frame that unpacks to far more than was recorded is not unpacked to the end.
+    // A frame that would unpack to far more than was recorded is not unpacked to its end.
     let bomb = frame(&vec![0; 64 << 20]);
     assert!(parse_index(&bomb, 100, Path::new("fuzz")).is_err());
 }
@@ -106,7 +106,7 @@ fn a_mutated_container_never_panics() {
     let mut random = Random(2);
     for _ in 0..1_000 {
         let mut mutated = random.mutate(&bytes);
-        // With right checksums in header and trailer, so that what is behind them is reached.
+        // The checksums of header and trailer are made valid, so that the code behind them is reached.
         let (last, len) = (mutated.len().saturating_sub(48), mutated.len());
         if len > 128 {
             let crc = crc32c::crc32c(&mutated[last..last + 36]).to_le_bytes();

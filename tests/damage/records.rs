@@ -1,4 +1,4 @@
-//! Damage to what is beside containers as they are written and manifests: repacked containers, marks, records of incarnations.
+//! Damages files other than ordinary containers and manifests: repacked containers, marks, records of incarnations.
 
 use super::*;
 use mcrengine::incarnation::{self, Draft, Incarnations};
@@ -10,7 +10,7 @@ use mcrengine::store::Store;
 
 const REPACKED: &str = "wave/DD0001/group-0001.mcr";
 
-/// A checkpoint that refers to what is left of a pruned one.
+/// A checkpoint that refers to the rest of a pruned one.
 fn repacked() -> MemoryStore {
     let store = whole();
     repack(&store);
@@ -24,7 +24,7 @@ fn repack(store: &MemoryStore) {
     assert_eq!(pruned.repacked.len(), 2, "{pruned:?}");
 }
 
-/// Reads all of a checkpoint's second group. `Err`: it was noticed. Wrong bytes are a failure of the test.
+/// Reads all of a checkpoint's second group. `Err` means that the damage was noticed. Wrong bytes make the test fail.
 fn read_all(store: &MemoryStore, at: &str) -> Result<(), ReadError> {
     let group = group(2..4, 2);
     let set = ContainerSet::open(store, &job(), &step_id(2), GroupId(1))?;
@@ -48,7 +48,7 @@ fn every_flipped_bit_of_a_repacked_container_is_noticed_before_wrong_bytes_are_g
     let bytes = store.get(path).expect("there");
     let mut by_list = 0;
     for at in 0..bytes.len() {
-        // All bits of what is not a segment's bytes, and one of each byte of these.
+        // All bits outside the stored bytes of segments, and one bit of each stored byte.
         let is_framing = at < 32 + 72 || at + 600 > bytes.len();
         for bit in (0..8).filter(|bit| is_framing || *bit == at % 8) {
             let mut flipped = bytes.clone();
@@ -113,7 +113,7 @@ fn a_damaged_container_is_not_repacked_and_stays_as_evidence() {
     let path = Path::new(REPACKED);
     let mut bytes = store.get(path).expect("there");
     let reader = ContainerReader::open(&store, &job(), &step_id(1), GroupId(1)).expect("opens");
-    // In each segment, so also in one that is needed.
+    // Every segment is damaged, so a needed one is too.
     for segment in reader.index().segments() {
         bytes[segment.offset as usize + 72] ^= 1;
     }
@@ -185,7 +185,7 @@ fn every_damage_to_the_record_of_an_incarnation_is_named_and_no_list_is_made_wit
         flipped[at] ^= 1 << (at % 8);
         check(&flipped, &format!("byte {at}"));
     }
-    // One that is missing cannot be noticed; what is whole stays whole, and is set aside by the one before.
+    // A missing record cannot be noticed. The checkpoints stay whole, and the previous record sets one aside.
     store.remove_file(path).expect("removes");
     assert!(list(&store, &job()).expect("lists").iter().all(|state| state.is_complete()));
     store.put(path, &bytes);

@@ -1,4 +1,4 @@
-//! `mcr bench`: what it measures is what a save stores, on real checkpoints; its reports, pictures and refusals.
+//! `mcr bench` measures what a save stores, on real checkpoints. Also tests its reports, plots and errors.
 
 use crate::support::*;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn bench(kind: &str, dir: &Path) -> Command {
     command
 }
 
-/// What a save of the set stores of this checkpoint.
+/// The bytes that a save of the set stores for this checkpoint.
 fn saved_bytes(dir: &Path, checkpoint: &str, more: &[&str]) -> (u64, u64) {
     let store = tempfile::tempdir().expect("a directory");
     let mut save = mcr();
@@ -45,7 +45,7 @@ fn bench_schemes_reports_to_the_byte_what_a_save_stores() {
             let text = |key: &str| point[key].as_str().expect("text").to_owned();
             let (size, scheme, coder) = (point["group_size"].to_string(), text("scheme"), text("coder"));
             let mut more = vec!["--scheme", &scheme, "--profile", &coder, "--group-size", &size];
-            // A container names its block size, whatever the scheme.
+            // Every container records a block size, whatever its scheme.
             if !point["block_bytes"].is_null() {
                 more.extend(["--block-bytes", "4096"]);
             }
@@ -96,7 +96,7 @@ fn bench_schemes_reports_every_table_and_figure_and_draws_them() {
     }
 }
 
-/// Elements are closed in their order, attributes are quoted, and no sign of markup stands where it may not.
+/// Elements are closed in the right order, attributes are quoted, and markup characters stand only where they may.
 fn assert_is_xml(text: &str) {
     let (mut open, mut rest, mut elements) = (Vec::new(), text, 0);
     while let Some(at) = rest.find('<') {

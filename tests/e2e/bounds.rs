@@ -1,4 +1,4 @@
-//! What a daemon takes stays within its bounds, whatever is sent to it: memory, connections, work.
+//! A daemon stays within its limits of memory, connections and work, whatever peers send to it.
 
 use crate::support::*;
 use mcr_proto::convert::file_to_wire;
@@ -20,21 +20,21 @@ use tonic::Streaming;
 
 const LAYOUT: &str = "layout = \"{checkpoint}.rank_{rank}.h5\"\nquiet-ms = 20\ncheckpoint-quiet-ms = 50";
 
-/// A line of what the kernel says of a process, in KiB.
+/// A line of the kernel's status of a process, in KiB.
 fn kib(process: u32, what: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("a line of it");
     line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-/// Processor time that a process has used, in hundredths of a second.
+/// Processor time that a process has used, in 1/100 s.
 fn ticks(process: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("it runs");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     [11, 12].iter().map(|&nth| fields[nth].parse::<u64>().expect("a number")).sum()
 }
 
-/// An agent written by hand.
+/// A simple agent for tests.
 struct Peer {
     out: mpsc::Sender<v1::FromAgent>,
     from: Streaming<v1::ToAgent>,
@@ -55,7 +55,7 @@ impl Peer {
     }
 
     async fn say(&self, message: Say) {
-        // Whether the aggregator still listens is what it answers.
+        // If the aggregator no longer listens, its answer shows that.
         let _ = self.out.send(v1::FromAgent { message: Some(message) }).await;
     }
 
@@ -76,7 +76,7 @@ impl Peer {
     }
 }
 
-/// An announcement of one file with so many small variables.
+/// An announcement of one file with `variables` small variables.
 fn announcement(rank: u32, variables: u64) -> Vec<u8> {
     let variable = |nth: u64| VariableHeader {
         role: if nth == 0 { Role::Skeleton } else { Role::Array },
@@ -119,12 +119,12 @@ fn announcements_under_way_stay_within_the_budget_of_an_aggregator_and_others_ar
     let before_kib = kib(aggregator.id(), "VmRSS");
     let check = |what: &str| {
         let grown_mib = kib(aggregator.id(), "VmHWM").saturating_sub(before_kib) >> 10;
-        // Messages that are just being read, of all connections, are beside the budget.
+        // Messages that are being read at the moment, on all connections, are not part of the budget.
         assert!(grown_mib <= BUDGET_MIB + 32, "{what}: {grown_mib} MiB with a budget of {BUDGET_MIB}");
         eprintln!("{what}: {grown_mib} MiB with a budget of {BUDGET_MIB}");
     };
     runtime().block_on(async {
-        // Peers that send a GiB, whether they are asked for it or not.
+        // Peers that send 1 GiB without being asked.
         let part = vec![7; 1 << 20];
         let mut rude = Vec::new();
         for _ in 0..32 {
@@ -141,7 +141,8 @@ fn announcements_under_way_stay_within_the_budget_of_an_aggregator_and_others_ar
             heard.push(tokio::time::timeout(Duration::from_secs(10), peer.hear()).await.ok().flatten());
         }
         check("peers that do not wait");
-        // One whose stream was reset has heard nothing. The first thing that the others hear may be that it never fits.
+        // A peer whose stream was reset has received nothing. Other peers may first receive that the announcement
+        // never fits.
         for told in heard.into_iter().flatten() {
             match &told {
                 Hear::Abandoned(told) if told.whole && told.reason.contains("never fits") => {}
@@ -150,7 +151,7 @@ fn announcements_under_way_stay_within_the_budget_of_an_aggregator_and_others_ar
             }
         }
 
-        // Peers that keep to the protocol. One rank is missing, so that the announcements of all others wait for it.
+        // Peers that follow the protocol. One rank is missing, so the announcements of all others wait for it.
         let mut polite = Vec::new();
         for rank in 1..RANKS {
             let peer = Peer::connect(&address, RANKS).await;
@@ -173,7 +174,7 @@ fn announcements_under_way_stay_within_the_budget_of_an_aggregator_and_others_ar
             let (peer, told) = task.await.expect("no panic");
             match told {
                 Some(Hear::Room(_)) => asked += 1,
-                None => {} // it waits for its turn
+            None => {} // the peer waits for its turn
                 other => panic!("{other:?}"),
             }
             peers.push(peer);
@@ -194,7 +195,7 @@ fn announcements_under_way_stay_within_the_budget_of_an_aggregator_and_others_ar
     check("a checkpoint afterwards");
 }
 
-/// A file of one rank with so many small datasets.
+/// Writes the file of one rank with `datasets` small datasets.
 fn write_many(dir: &Path, step: u32, rank: u32, datasets: usize) {
     let file = begin_rank(dir, step, rank, 2000);
     let group = file.create_group("many").expect("created");
@@ -234,7 +235,7 @@ fn an_aggregator_out_of_descriptors_serves_who_is_there_rests_and_makes_room_for
     let _agent = Daemon::agent(dir.path(), "n", &watch, std::slice::from_ref(&address), &more);
     (0..2).for_each(|rank| write_rank(&watch, 1, rank, 2000));
     wait_complete(&store, "sim.it_1");
-    // Every other one begins as HTTP/2 does, and none of them calls anything.
+    // Half of the connections begin as HTTP/2 does. None of them calls a method.
     let idle: Vec<TcpStream> = (0..100)
         .map(|nth| {
             let mut stream = TcpStream::connect(&address).expect("the kernel takes it");

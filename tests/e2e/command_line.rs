@@ -1,4 +1,4 @@
-//! `save`, `restart`, `list`, `show`, `verify`, `prune`: what they do, say and exit with.
+//! What `save`, `restart`, `list`, `show`, `verify` and `prune` do, print and return as exit status.
 
 use crate::support::*;
 use mcrengine::container::ContainerWriter;
@@ -7,7 +7,7 @@ use mcrengine::store::PosixStore;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A directory with the checkpoints of these steps, by six ranks, and a store with all of them.
+/// A directory with the checkpoints of these steps by six ranks, and a store that holds all of them.
 struct Saved {
     dir: TempDir,
 }
@@ -116,7 +116,7 @@ fn a_damaged_newest_checkpoint_is_passed_over_openly() {
     let report = saved.restart(&[], 2);
     assert_eq!(report["outcome"], "older");
     assert_eq!(report["passed_over"][0]["checkpoint"], newest);
-    // Nothing of the damaged checkpoint is there, not even its undamaged group.
+    // No file of the damaged checkpoint was restored, not even of its undamaged group.
     assert_same_files(&saved.step(9), &contents(&saved.to()));
     saved_exactly(&saved, &newest);
 }
@@ -198,7 +198,8 @@ fn files_with_times_of_long_ago_are_one_checkpoint_all_the_same() {
     for rank in 0..6 {
         write_rank(&saved.data(), 10, rank, 500);
         if rank >= 4 {
-            // As after a copy that keeps no times: the second group's are nearer to those of the content before.
+            // This happens after a copy that does not keep times: the times of the second group are nearer to those
+            // of the earlier checkpoint.
             let file =
                 std::fs::File::options().write(true).open(saved.data().join(format!("sim.it_10.rank_{rank}.h5")));
             let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(1 << 20);
@@ -230,7 +231,7 @@ fn a_chunk_that_does_not_come_back_though_all_before_did_is_stored_as_it_stands(
     let dir = tempfile::tempdir().expect("a directory");
     let [data, store, to] = ["data", "store", "to"].map(|name| dir.path().join(name));
     std::fs::create_dir(&data).expect("made");
-    // Deflated to nothing less than they are: 32 KiB for each rank and step.
+    // Random numbers do not compress: 32 KiB for each rank and step.
     let rough = |step: u32, rank: u32| -> Vec<u64> {
         (0..4096).map(|i| (i + 1 + u64::from(step * 10 + rank) * 4096).wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect()
     };
@@ -243,7 +244,7 @@ fn a_chunk_that_does_not_come_back_though_all_before_did_is_stored_as_it_stands(
         last = dataset.chunk_info(3).expect("a chunk").addr as usize;
         file.close().expect("closed");
     }
-    // The last chunk of all, said to be deflated at another level.
+    // The last chunk claims to be deflated at another level.
     let name = data.join("sim.it_2.rank_5.h5");
     let mut bytes = std::fs::read(&name).expect("read");
     assert_eq!(bytes[last..last + 2], [0x78, 0x9c]);
@@ -458,7 +459,7 @@ fn a_group_that_another_process_is_saving_is_waited_for_as_long_as_was_said() {
             .arg(saved.store());
         command
     };
-    // What it will be called is what it is called elsewhere.
+    // The checkpoint gets the same name as in another store.
     let elsewhere = tempfile::tempdir().expect("a directory");
     run(mcr().args(["save", "--create"]).arg(saved.data()).args(["--job", "job", "--store"]).arg(elsewhere.path()), 0);
     let id = list(elsewhere.path())[0]["checkpoint"].as_str().expect("a name").parse().expect("an identifier");
@@ -469,7 +470,7 @@ fn a_group_that_another_process_is_saving_is_waited_for_as_long_as_was_said() {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(error.contains("waited 1 s; save again when the other has ended, or --wait longer"), "{error}");
     assert!(error.contains("another process is saving this just now"), "{error}");
-    // Who is let in while it waits saves.
+    // A process that gets the lock while it waits saves the checkpoint.
     let waiting = Daemon::start(&mut save("60"));
     std::thread::sleep(std::time::Duration::from_millis(300));
     drop(other);

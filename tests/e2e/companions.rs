@@ -1,4 +1,4 @@
-//! Links, directories and pointer files: what travels with a checkpoint comes back with it.
+//! Links, directories and pointer files that are saved with a checkpoint are restored with it.
 
 use crate::support::*;
 use std::fs::{self, Permissions};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 const LAYOUT: &str = "**/{checkpoint:DD[0-9]+}/{checkpoint}.cpu{rank}";
 
-/// A run directory, a file system elsewhere, and a store.
+/// A run directory, another file system, and a store.
 struct Site {
     dir: TempDir,
 }
@@ -34,7 +34,7 @@ impl Site {
         self.dir.path().join("back")
     }
 
-    /// What two ranks write at a step, some seconds after 1970 by its number.
+    /// Two ranks write a step. The files' times are some seconds after 1970, by the number of the step.
     fn step(&self, below: &str, step: u32) -> PathBuf {
         let dir = self.run().join(below).join(format!("DD{step:04}"));
         fs::create_dir_all(&dir).expect("made");
@@ -80,7 +80,7 @@ fn link(path: &Path) -> Option<PathBuf> {
     fs::read_link(path).ok()
 }
 
-/// A checkpoint with everything that may be in one and beside it.
+/// A checkpoint with every kind of entry inside it and next to it.
 fn furnished(site: &Site) {
     let dir = site.step("", 18);
     fs::create_dir(dir.join("empty")).expect("made");
@@ -163,7 +163,7 @@ fn a_second_name_comes_back_as_a_second_name() {
     let back = site.back().join("DD0001");
     assert!(same_inode(&back.join("DD0001.cpu0000"), &back.join("mesh")));
     assert_same_files(&contents(&site.run()), &contents(&site.back()));
-    // One of them is there already, the other is not.
+    // One of the links exists already, the other does not.
     fs::remove_file(back.join("mesh")).expect("removed");
     run(&mut site.restart(&site.back()), 0);
     assert!(same_inode(&back.join("DD0001.cpu0000"), &back.join("mesh")));
@@ -183,7 +183,7 @@ fn an_output_directory_that_is_a_link_is_saved_and_restored_through() {
     run(&mut site.restart(&site.run()), 0);
     assert_eq!(link(&site.run().join("out")), Some(site.scratch()), "the link is still there");
     assert_same_files(&before, &contents(&site.scratch().join("DD0001")));
-    // Elsewhere it is a directory: a copy to look at never writes where the run does.
+    // In another directory it is restored as a directory: a copy must never write where the run writes.
     run(site.restart(&site.back()).arg("--copy"), 0);
     assert!(link(&site.back().join("out")).is_none());
     assert_same_files(&before, &contents(&site.back().join("out/DD0001")));
@@ -219,7 +219,7 @@ fn a_link_to_a_directory_of_another_owner_is_not_followed() {
     std::os::unix::fs::chown(site.scratch(), Some(1234), None).expect("root may");
     site.save(0, &[]);
     assert_eq!(site.labels(), ["DD0002"]);
-    // Nor is it restored through.
+    // A restart does not write through the link either.
     std::os::unix::fs::chown(site.scratch(), Some(0), None).expect("root may");
     site.save(0, &[]);
     std::os::unix::fs::chown(site.scratch(), Some(1234), None).expect("root may");
@@ -247,7 +247,7 @@ fn a_link_that_moves_on_makes_no_second_checkpoint_of_the_same_files() {
         assert_eq!(link(&to.join("latest")), Some(step.into()), "each has the link it was saved with");
         assert_eq!(fs::read(to.join("checkpoints.txt")).expect("there"), format!("{step}\n").into_bytes());
     }
-    // Back to the first: what points at the second is moved aside.
+    // Restore the first checkpoint. The link to the second one is moved away.
     run(site.restart(&site.run()).args(["--checkpoint", "DD0001"]), 0);
     assert_eq!(link(&site.run().join("latest")), Some("DD0001".into()));
     assert_eq!(link(&site.run().join(".mcr-aside-1/latest")), Some("DD0002".into()));
@@ -263,7 +263,8 @@ fn a_pointer_that_is_written_after_the_checkpoint_travels_with_it_without_a_seco
     agent.wait_for_log("session began");
     for step in 1..=4u32 {
         site.step("", step);
-        // Longer than a checkpoint must rest: the first time it comes too late, and then it is awaited.
+        // This is longer than a checkpoint must rest. The first time, the pointer file comes too late; from then on
+        // it is waited for.
         std::thread::sleep(Duration::from_millis(1500));
         fs::write(site.run().join("rpointer.atm"), format!("DD{step:04}\n")).expect("written");
         let wanted = format!("DD{step:04}");
@@ -295,7 +296,7 @@ fn a_socket_within_a_checkpoint_is_named_once_with_a_count() {
 fn a_link_to_a_directory_elsewhere_is_not_restored_where_a_later_restart_would_write_through_it() {
     let site = Site::new();
     let dir = site.step("", 1);
-    // Saved while it leads nowhere, as a hostile checkpoint would have it.
+    // The link was saved while it led nowhere, as in a malicious checkpoint.
     symlink(site.scratch(), dir.join("out")).expect("linked");
     site.save(0, &[]);
     run(site.restart(&site.back()).arg("--copy"), 0);

@@ -1,4 +1,4 @@
-//! Configuration files: what is shipped loads, what is wrong is refused by name.
+//! The shipped configuration file loads, and errors name the wrong key.
 
 use crate::support::*;
 use mcr_anc::config::AncOptions;
@@ -45,7 +45,8 @@ fn a_value_out_of_range_is_refused_with_what_it_may_be() {
     assert!(text.contains(expected), "{text}");
 }
 
-/// The shipped file with every line `# key = value` made a line of its table, and each of those lines by itself.
+/// The shipped file, in which every line `# key = value` becomes a line of its table. Also returns each of those
+/// lines alone.
 fn printed_defaults() -> (String, Vec<(&'static str, String)>) {
     let printed = run(mcr().args(["config", "defaults"]), 0);
     let (mut whole, mut lines, mut table) = (String::new(), Vec::new(), "");
@@ -83,7 +84,7 @@ fn every_key_stands_in_the_printed_defaults() {
     check(&whole, 0);
     let tables: toml::Table = whole.parse().expect("TOML");
     for table in ["cnc", "anc"] {
-        // A key like no other is refused with the list of those there are.
+        // An unknown key is refused with the list of the known keys.
         let refused = check(&format!("[{table}]\nqqqq = 1\n"), 1);
         let known = refused.split("the keys are ").nth(1).expect("a list of keys");
         for key in known.trim().split(", ") {

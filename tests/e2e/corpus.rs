@@ -1,9 +1,10 @@
-//! Checkpoints that real codes wrote: those in tests/data always, those in the folder that MCR_CORPUS names where there is one.
+//! Checkpoints that real codes wrote: those in tests/data, and those in the folder that MCR_CORPUS names, if it is
+//! set.
 
 use crate::support::*;
 use std::path::{Path, PathBuf};
 
-/// Every set of checkpoints that can be had: SET/DUMP/files.
+/// All available sets of checkpoints: SET/DUMP/files.
 fn sets() -> Vec<PathBuf> {
     let mut roots = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/checkpoints")];
     match std::env::var_os("MCR_CORPUS") {
@@ -62,7 +63,7 @@ fn every_set_goes_through_an_agent_and_two_aggregators_with_every_scheme() {
         let dir = tempfile::tempdir().expect("a directory");
         let (watch, store) = (dir.path().join("run"), dir.path().join("store"));
         copy_tree(&set, &watch);
-        // The same guess that the agent makes says how many ranks there are.
+        // The guess of the layout, which the agent makes too, gives the number of ranks.
         let guess = run_json(
             mcr()
                 .args(["save", "--create"])

@@ -1,10 +1,10 @@
-//! Agents and aggregators as processes of their own.
+//! Agents and aggregators as separate processes.
 
 use crate::support::*;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Two compute nodes with four ranks each, two aggregators with one group each.
+/// Two compute nodes with four ranks each, and two aggregators with one group each.
 struct Cluster {
     dir: TempDir,
     aggregators: Vec<(Daemon, String)>,
@@ -207,7 +207,7 @@ fn what_a_dead_run_left_half_committed_is_not_completed_by_the_next_run() {
     (0..2).for_each(|node| std::fs::remove_dir_all(Cluster::node(cluster.dir.path(), node)).expect("removed"));
     (0..2).for_each(|node| std::fs::create_dir(Cluster::node(cluster.dir.path(), node)).expect("made"));
     assert_eq!(cluster.restart(&[]).len(), 8);
-    // The next run computes other bytes, and its second half is there first.
+    // The next run computes other bytes, and the second half of its step 2 is written first.
     (0..2).for_each(|node| cluster.start_agent(node));
     (4..8).for_each(|rank| write_rank(&Cluster::node(cluster.dir.path(), 1), 2, rank, 3000));
     cluster.aggregators[1].0.wait_for_log("committed group job=job checkpoint=sim.it_2~2");
@@ -217,7 +217,7 @@ fn what_a_dead_run_left_half_committed_is_not_completed_by_the_next_run() {
     assert!(list(&cluster.store()).iter().all(|c| c["checkpoint"] != "sim.it_2" || c["complete"] == false));
 }
 
-/// Peak resident size of a process, in MiB.
+/// Peak resident memory of a process, in MiB.
 fn peak_mib(id: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("running");
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("a peak");
@@ -226,7 +226,7 @@ fn peak_mib(id: u32) -> u64 {
 
 #[test]
 fn an_aggregator_keeps_to_its_budget() {
-    // 192 MiB of checkpoint through 16 MiB.
+    // 192 MiB of checkpoint with a budget of 16 MiB.
     let cluster = Cluster::new("budget-mib = 16\nsegment-mib = 1\nprofile = \"raw\"\nthreads = 2");
     (0..RANKS).for_each(|rank| write_rank(&Cluster::node(cluster.dir.path(), rank / 4), 1, rank, 2 << 20));
     wait_complete(&cluster.store(), "sim.it_1");

@@ -1,4 +1,4 @@
-//! How a job ends: what was written last is saved, within a bound, or named as not saved.
+//! When a job ends, its last checkpoint is saved within a time limit, or the log names it as not saved.
 
 use crate::support::*;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Each node has two ranks, and each group too; quiet times are the defaults, longer than a drain may not wait for them.
+/// Each node and each group has two ranks. The quiet times are the defaults; the drain must not wait for them.
 const RANKS: u32 = 4;
 const AGENT: &str = "ranks = 4\ngroup-size = 2\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nreconnect-min-ms = 50";
 const NOT_COMMITTED: Option<i32> = Some(5);
@@ -59,7 +59,7 @@ impl Site {
         list(&self.store()).iter().any(|c| c["checkpoint"] == id && c["complete"] == true)
     }
 
-    /// All daemons, by number: the aggregators first.
+    /// All daemons, the aggregators first.
     fn daemons(self) -> (TempDir, Vec<Daemon>) {
         let aggregators = self.aggregators.into_iter().map(|(daemon, _)| daemon);
         (self.dir, aggregators.chain(self.agents).collect())
@@ -136,7 +136,7 @@ fn a_rank_that_is_missing_is_named_and_the_status_says_that_not_everything_is_co
 fn a_checkpoint_that_vanished_before_it_was_saved_is_named_at_the_end_unless_a_newer_one_is_committed() {
     for newer in [false, true] {
         let site = Site::new("", "");
-        // Rank 3 is missing, so that nothing of its group can be committed.
+        // Rank 3 is missing, so its group cannot be committed.
         (0..3).for_each(|rank| write_rank(&site.node(rank / 2), 1, rank, 900));
         site.wait_group("sim.it_1", 0);
         let file = site.node(1).join("sim.it_1.rank_2.h5");
@@ -280,14 +280,14 @@ fn a_flush_returns_once_everything_written_so_far_is_committed() {
     let replies = flush(0, "60");
     assert!(site.is_complete("sim.it_1"));
     assert_eq!(replies[0]["reply"]["committed"][0]["ranks"], "0-1", "{replies}");
-    flush(0, "60"); // nothing is new
+    flush(0, "60"); // there is nothing new
     write_rank(&site.node(0), 2, 0, 900);
     let replies = flush(5, "2");
     assert_eq!(replies[0]["reply"]["uncommitted"][0]["checkpoint"], "sim.it_2", "{replies}");
     run(mcr().args(["flush", "--state"]).arg(site.dir.path().join("nobody")), 1);
 }
 
-/// `mcr run` over a directory, a store and a state file below `dir`, with two ranks.
+/// `mcr run` with a directory, a store and a state file below `dir`, with two ranks.
 fn run_with(dir: &Path, more: &[&str]) -> std::process::Command {
     let mut command = mcr();
     std::fs::create_dir_all(dir.join("out")).expect("made");

@@ -1,4 +1,5 @@
-//! A store on a file system that fills up: said openly, nothing lost, and saved once there is room.
+//! The store's file system becomes full: this is reported, nothing is lost, and the checkpoint is saved once there is
+//! room.
 
 use crate::support::*;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Takes all the room that is left.
+/// Uses all the free space.
 fn fill(path: &Path) {
     use std::io::Write;
     let mut file = std::fs::File::create(path).expect("created");

@@ -1,5 +1,5 @@
-//! Which checkpoint is the newest, which is whole, and who decides: in the order in which the application wrote them, whatever
-//! the order of commits and the clocks say.
+//! Which checkpoint is the newest, which is whole, and which restart decides. The order is that in which the
+//! application wrote the checkpoints, whatever the order of the commits and the clocks.
 
 use crate::support::*;
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
-/// Four ranks in one directory, as two nodes see it; two groups, two aggregators.
+/// Four ranks in one directory, seen by two nodes; two groups, two aggregators.
 struct Site {
     dir: TempDir,
     aggregators: Vec<Daemon>,
@@ -81,7 +81,7 @@ impl Site {
         wait_for(&format!("{}", manifest.display()), Duration::from_secs(30), || manifest.exists().then_some(()));
     }
 
-    /// Restores into a new directory; which (run, step) each file is of.
+    /// Restores into a new directory. Returns the (run, step) of each file.
     fn restart(&self, more: &[&str], expected: i32) -> (BTreeSet<(u32, u32)>, String) {
         static BACK: AtomicU32 = AtomicU32::new(0);
         let to = self.path(&format!("back{}", BACK.fetch_add(1, Ordering::Relaxed)));
@@ -130,7 +130,7 @@ fn the_newest_is_what_was_written_last_also_where_an_earlier_step_is_committed_l
     site.start_aggregator("127.0.0.1:0");
     let address = site.addresses[0].clone();
     site.aggregators.pop().expect("one").kill();
-    // Five steps wait for an aggregator, which then takes them in any order; group 1 comes last of all.
+    // Five steps wait for an aggregator, which then takes them in any order. Group 1 is the last one.
     (0..2).for_each(|node| site.start_agent(node, "ranks = 4"));
     site.write(1, 5, 0..2);
     std::thread::sleep(Duration::from_millis(20)); // so that the times of the files differ
@@ -140,7 +140,7 @@ fn the_newest_is_what_was_written_last_also_where_an_earlier_step_is_committed_l
     site.write(1, 5, 2..RANKS);
     let (before, _) = site.restart(&["--copy"], 0);
     assert_eq!(before, [(1, 6)].into());
-    // Rank 2 and 3 of step 5 were written after step 6, so step 5 is the newest once it is whole.
+    // Ranks 2 and 3 of step 5 were written after step 6, so step 5 is the newest once it is whole.
     wait_complete(&site.store(), &id(5));
     assert_eq!(site.restart(&["--copy"], 0).0, [(1, 5)].into());
 }
@@ -199,7 +199,7 @@ fn both_nodes_restart_from_one_checkpoint_although_a_newer_one_is_committed_betw
     let (second, said) = site.restart(&["--ranks", "2-3"], 0);
     assert_eq!(second, [(1, 1)].into(), "{said}");
     assert_eq!(site.complete(), [id(1)].into(), "what was incomplete when it was decided never becomes complete");
-    // The next run saves its own step 2, also while the daemons of the run before live on.
+    // The next run saves its own step 2, even while the daemons of the previous run are alive.
     site.write(2, 2, 0..RANKS);
     let newest = wait_for("step 2 of the next run", Duration::from_secs(30), || {
         site.complete().into_iter().find(|id| id.starts_with("it_000002"))
@@ -224,7 +224,7 @@ fn a_node_that_cannot_read_what_was_decided_fails_and_the_next_restart_of_all_ta
     assert_eq!(site.restart(&["--ranks", "0-1"], 0).0, [(1, 2)].into());
     let (second, said) = site.restart(&["--ranks", "2-3"], 1);
     assert!(second.is_empty() && said.contains("goes on from it_000002") && said.contains("on all nodes"), "{said}");
-    // Again on both nodes: what one of them could not read is passed over by both.
+    // Restore on both nodes again. Both skip the checkpoint that one of them could not read.
     assert_eq!(site.restart(&["--ranks", "0-1"], 2).0, [(1, 1)].into());
     assert_eq!(site.restart(&["--ranks", "2-3"], 2).0, [(1, 1)].into());
 }
@@ -256,7 +256,7 @@ fn what_was_announced_before_a_restart_and_flushed_after_it_is_not_taken_for_the
     let aggregator = site.aggregators[0].id().to_string();
     run(std::process::Command::new("kill").args(["-STOP", &aggregator]), 0);
     site.write(1, 2, 0..2);
-    // The agent has announced; the aggregator stands still and has not read it.
+    // The agent has announced, but the stopped aggregator has not read it.
     std::thread::sleep(Duration::from_millis(500));
     site.restart(&[], 0);
     site.write(2, 2, 2..4);
@@ -288,7 +288,7 @@ fn an_older_incarnation_is_told_by_whom_it_was_fenced_and_commits_nothing_more()
     let line = site.agents[0].wait_for_log("is over: incarnation 2 (second");
     assert!(line.contains("incarnation 1 (first"), "{line}");
     assert_eq!(site.restart(&["--copy"], 0).0, [(2, 2)].into());
-    // A restart of the first is told too; one without identity only looks.
+    // A restart of the first job is reported too. A restart without identity decides nothing.
     let (_, said) = site.restart(&["--incarnation", "first"], 1);
     assert!(said.contains("is over") && said.contains("--copy"), "{said}");
     let (_, said) = site.restart(&[], 0);
@@ -325,7 +325,7 @@ fn agents_that_disagree_on_the_number_of_ranks_are_told_and_nothing_is_saved() {
 fn a_checkpoint_with_files_of_ranks_that_were_not_taken_is_never_complete() {
     let mut site = Site::empty();
     site.start_aggregator("127.0.0.1:0");
-    // As in a step of one task for each node.
+    // As in a Slurm step with one task for each node.
     let config = site.path("n0.toml");
     let text = format!(
         "[cnc]\njob = \"job\"\nwatch = {:?}\nstate-file = {:?}\naggregators = {:?}\ngroup-size = 2\nlayout = \"{{checkpoint}}/rank_{{rank}}.dat\"\n{QUICK}\n",
@@ -378,7 +378,7 @@ fn a_code_that_overwrites_one_name_gets_one_step_or_the_other_after_its_daemons_
         if state_is_lost {
             std::fs::remove_file(site.path("n0.state")).expect("removed");
         }
-        // A step takes longer than the daemons need to start.
+        // Writing a step takes longer than the daemons need to start.
         std::thread::sleep(Duration::from_secs(4));
         write(&site, 2, 0);
         start(&mut site);
@@ -431,7 +431,7 @@ fn two_jobs_of_one_name_never_mix_and_both_are_told() {
     assert!(line.contains("/run ") && line.contains("/other"), "{line}");
     told(&site.agents[2]);
     assert_eq!(site.complete(), [id(1)].into());
-    // One of them ends: the other is saved again, alone.
+    // One of the jobs ends. The other one is saved again, alone.
     site.agents.truncate(2);
     site.write(1, 3, 0..RANKS);
     wait_complete(&site.store(), &id(3));
@@ -467,7 +467,7 @@ fn of_two_runs_of_one_name_with_an_aggregator_each_the_second_saves_nothing_unti
     write(&one, 1, 2);
     wait_for("the first run goes on", Duration::from_secs(20), || (complete() == 2).then_some(()));
     assert_eq!(first.stop(), Some(0));
-    // The second is told to announce again after some seconds.
+    // The second agent must announce again after some seconds.
     wait_for("the second run goes on", Duration::from_secs(40), || (complete() == 3).then_some(()));
     assert_eq!(second.stop(), Some(0));
 }
@@ -480,7 +480,7 @@ fn the_first_step_after_a_restart_is_complete_although_the_run_before_had_begun_
     site.write(1, 2, 0..2);
     site.wait_group(&id(2), 0);
     assert_eq!(site.restart(&[], 0).0, [(1, 1)].into());
-    // Longer than it took from the run before to the restart; rank 0 and 1 are of one group.
+    // This is longer than the time between the previous run and the restart. Ranks 0 and 1 belong to one group.
     for ranks in [2..RANKS, 0..1, 1..2] {
         site.write(2, 2, ranks);
         std::thread::sleep(Duration::from_millis(1500));
@@ -489,7 +489,7 @@ fn the_first_step_after_a_restart_is_complete_although_the_run_before_had_begun_
     assert_eq!(site.restart(&["--copy"], 0).0, [(2, 2)].into());
 }
 
-/// `mcr run` in a directory, with the aggregator in the same process.
+/// Starts `mcr run` in a directory, with the aggregator in the same process.
 fn start_run(site: &Site, watch: &Path, name: &str, identity: Option<&str>) -> Daemon {
     std::fs::create_dir_all(watch).expect("made");
     let mut command = mcr();
@@ -530,7 +530,7 @@ fn a_restart_into_another_directory_beside_a_living_mcr_run_only_looks_and_says_
     assert!(said.contains("it only copied files and recorded no decision"), "{said}");
     site.write(1, 2, 2..RANKS);
     wait_complete(&site.store(), &id(2));
-    // The application starts anew where it is watched.
+    // The application starts again in the watched directory.
     site.write(1, 3, 0..2);
     site.wait_group(&id(3), 0);
     let to = site.run_dir();
@@ -544,7 +544,7 @@ fn a_restart_into_another_directory_beside_a_living_mcr_run_only_looks_and_says_
     assert_eq!(site.restart(&["--copy"], 0).0, [(2, 3)].into());
     assert!(!site.complete().contains(&id(3)), "half of it is of the run before");
     running.kill();
-    // Nothing lives any more.
+    // No process is alive any more.
     let (found, said) = site.restart(&[], 0);
     assert_eq!(found, [(2, 3)].into());
     assert!(!said.contains("only copied files"), "{said}");
@@ -562,7 +562,7 @@ fn a_run_elsewhere_never_completes_what_the_dead_run_before_it_left_half() {
         site.wait_group(&id(2), 0);
         first.signal(signal);
         first.end();
-        // Nobody restarts: the next run is begun by hand, in another directory.
+        // There is no restart. The next run is started by hand in another directory.
         let second = start_run(&site, &other, "second", identity);
         (2..RANKS).for_each(|rank| write_file(&other, 2, 2, rank, None));
         let line = second.wait_for_log("another incarnation of the job began");
@@ -646,7 +646,7 @@ fn what_was_committed_from_two_jobs_of_one_name_before_that_was_found_is_no_chec
     let other = site.path("other");
     std::fs::create_dir(&other).expect("made");
     for (watch, name) in [(site.run_dir(), "x"), (other.clone(), "y")] {
-        // Neither says which ranks it has.
+        // Neither agent states which ranks it has.
         let more = format!(
             "ranks = 4\ngroup-size = 2\nlayout = \"{{checkpoint}}/rank_{{rank}}.dat\"\nincarnation = \"i\"\n{QUICK}"
         );
@@ -661,7 +661,7 @@ fn what_was_committed_from_two_jobs_of_one_name_before_that_was_found_is_no_chec
     let line = site.aggregators[0].wait_for_log("marked as not whole");
     assert!(line.contains(&id(2)), "{line}");
     wait_for("the mark", Duration::from_secs(10), || site.complete().is_empty().then_some(()));
-    // One of them ends, and the other is saved.
+    // One of the agents ends, and the other one is saved.
     site.agents.remove(0).kill();
     (0..RANKS).for_each(|rank| write_file(&other, 2, 3, rank, None));
     wait_complete(&site.store(), &id(3));
@@ -671,7 +671,7 @@ fn what_was_committed_from_two_jobs_of_one_name_before_that_was_found_is_no_chec
 #[test]
 fn a_copy_that_is_restored_below_the_watched_directory_is_part_of_no_checkpoint() {
     let site = Site::empty();
-    // A layout that is guessed, and so sees all directories below.
+    // The layout is guessed, so all directories below are watched.
     site.write(1, 1, 0..RANKS);
     let mut command = mcr();
     command.args(["run", "--job", "job", "--ranks", "4", "--store"]).arg(site.store());
@@ -705,7 +705,7 @@ fn prune_keeps_what_a_restart_goes_on_from_although_newer_ones_were_set_aside() 
     assert!(said.contains(&format!("goes on from {} from now on", id(2))) && said.contains(&id(3)), "{said}");
     run(mcr().args(["prune", "--keep", "1", "--store"]).arg(site.store()), 0);
     assert_eq!(site.complete(), [id(2), id(3)].into());
-    // Another node of the same start, whatever it asks for.
+    // Another node of the same start follows the decision, whatever it asks for.
     assert_eq!(site.restart(&["--incarnation", "i"], 2).0, [(1, 2)].into());
     let (found, said) = site.restart(&["--checkpoint", &id(3), "--incarnation", "i"], 1);
     assert!(found.is_empty() && said.contains("which another node decided"), "{said}");
@@ -723,7 +723,7 @@ fn restarts_that_failed_do_not_count_as_restarts_in_a_row() {
     site.write(1, 2, 0..RANKS);
     wait_complete(&site.store(), &id(2));
     let to = site.path("taken");
-    // A file where a directory must be.
+    // A file stands where a directory must be created.
     std::fs::create_dir(&to).expect("made");
     std::fs::create_dir(to.join(id(2))).expect("made");
     std::fs::create_dir(to.join(id(2)).join("rank_1.dat")).expect("made");

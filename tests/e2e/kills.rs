@@ -1,4 +1,4 @@
-//! SIGKILL at random moments: after each, a restart gives a whole checkpoint, as it was written.
+//! SIGKILL at random moments. After each one, a restart must restore a whole checkpoint as it was written.
 
 use crate::support::*;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const AGENT: &str = "ranks = 4\ngroup-size = 2\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nquiet-ms = 20\ncheckpoint-quiet-ms = 40\nreconnect-min-ms = 50\nreconnect-max-seconds = 1";
 
-/// A generator that needs no crate; the seed is printed, so that a run can be had again.
+/// A random generator without a crate. The seed is printed, so that a run can be repeated.
 struct Random(u64);
 
 impl Random {
@@ -59,7 +59,7 @@ impl Site {
         self.truth.insert(format!("sim.it_{step}"), files);
     }
 
-    /// Whatever was killed when: what a restart gives is one step, whole, and never older than what was seen before.
+    /// Whatever was killed, a restart restores one whole step, which is never older than the newest one seen before.
     fn check(&self, seen: &mut u64) {
         let to = self.dir.path().join("back");
         let _ = std::fs::remove_dir_all(&to);
@@ -103,7 +103,7 @@ fn whatever_is_killed_whenever_a_restart_gives_a_whole_checkpoint() {
         site.check(&mut seen);
         site.start(victim);
     }
-    // Left alone, the last step is committed by whoever is up again.
+    // Without further kills, the processes that were started again commit the last step.
     wait_complete(&site.dir.path().join("store"), &format!("sim.it_{kills}"));
     site.check(&mut seen);
 }

@@ -1,5 +1,5 @@
-//! Checkpoints that are coded with older ones: a field that changes slowly, and particles that wander from rank to rank, saved
-//! again and again by a real process.
+//! Checkpoints that are coded against older ones: a field that changes slowly, and particles that move from rank to
+//! rank, saved repeatedly by a real process.
 
 use crate::support::*;
 use serde_json::Value;
@@ -8,7 +8,8 @@ use std::path::Path;
 const SIDE: u32 = 20;
 const RANKS: u32 = 2;
 
-/// A rough field that a wave goes through slowly, another that is scaled by it, and a mesh that rests.
+/// A rough field through which a wave moves slowly, a second field that is a multiple of it, and a mesh that does not
+/// change.
 fn write_slow(dir: &Path, step: u32) {
     for rank in 0..RANKS {
         let noise = |n: u32| f64::from(n.wrapping_mul(2_654_435_761) >> 8) / f64::from(1u32 << 24);
@@ -30,7 +31,8 @@ fn write_slow(dir: &Path, step: u32) {
     }
 }
 
-/// Particles on a lattice, a little off, each with a speed. At every step others are on the second rank.
+/// Particles near the points of a lattice, each with a velocity. At every step, different particles are on the second
+/// rank.
 fn write_particles(dir: &Path, step: u32) {
     let noise = |n: u32| (n.wrapping_mul(2_654_435_761) >> 8) as f32 / (1u32 << 24) as f32 - 0.5;
     let speed = |n: u32| [0, 1, 2].map(|axis| 100.0 * noise(3 * n + axis));
@@ -54,7 +56,7 @@ fn write_particles(dir: &Path, step: u32) {
     }
 }
 
-/// What a checkpoint is called.
+/// The name of a checkpoint.
 fn name(step: u32) -> String {
     format!("sim.it_{step}")
 }
@@ -89,7 +91,7 @@ impl Series {
         run_json(command.arg("--store").arg(self.store()), 0)
     }
 
-    /// Which checkpoints a checkpoint is coded with.
+    /// The checkpoints against which a checkpoint is coded.
     fn coded_with(&self, step: u32) -> Vec<String> {
         let mut command = mcr();
         command.arg("show").arg(name(step)).arg("--store").arg(self.store());
@@ -97,7 +99,8 @@ impl Series {
         shown["coded_with"].as_object().expect("a table").keys().cloned().collect()
     }
 
-    /// Restores one checkpoint, or an older one where that is expected, and compares its files; gives which it was.
+    /// Restores one checkpoint, or an older one if that is expected, and compares its files. Returns which one it
+    /// was.
     fn restore(&self, step: u32, status: i32) -> String {
         let to = self.dir.path().join("to");
         let mut command = mcr();
@@ -126,7 +129,7 @@ fn a_slow_series_is_coded_with_older_checkpoints_of_which_one_in_three_is_whole(
     let text = String::from_utf8(text).expect("text");
     assert!(text.contains("are decoded with those of sim.it_3") && text.contains("since(f64"), "{text}");
 
-    // What is kept is restored, though all that it is coded with was pruned.
+    // A kept checkpoint is restored even if all checkpoints against which it is coded were pruned.
     run(mcr().args(["prune", "--keep", "1", "--store"]).arg(series.store()), 0);
     assert_eq!(list(&series.store()).len(), 1);
     assert_eq!(series.restore(5, 0), "sim.it_5");
@@ -139,12 +142,12 @@ fn a_damaged_base_costs_all_that_is_coded_with_it_openly() {
     series.save(&["--whole-every", "3"]);
     let path = series.store().join("j/sim.it_3/group-0000.mcr");
     let mut bytes = std::fs::read(&path).expect("there");
-    let middle = bytes.len() / 2; // of the numbers, which are most of it
+    let middle = bytes.len() / 2; // in the numbers, which are most of the file
     bytes[middle] ^= 0x40;
     std::fs::write(&path, bytes).expect("written");
     assert_eq!(series.restore(5, 2), "sim.it_2");
     run(mcr().args(["verify", "sim.it_5", "--store"]).arg(series.store()), 1);
-    // The next checkpoint is not coded with what cannot be read.
+    // The next checkpoint is not coded against a checkpoint that cannot be read.
     write_slow(&series.from(), 6);
     series.save(&["--whole-every", "8"]);
     assert_eq!(series.coded_with(6), Vec::<String>::new());

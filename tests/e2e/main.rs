@@ -1,4 +1,4 @@
-//! End to end: the binary itself, real HDF5 files, real gRPC, real processes killed with SIGKILL.
+//! End to end: the real binary, real HDF5 files, real gRPC, and real processes that SIGKILL ends.
 
 mod bench;
 mod bounds;

@@ -1,4 +1,4 @@
-//! `prune`, retention, and what `list` calls a checkpoint.
+//! `prune`, the rules for what is kept, and the states that `list` prints.
 
 use crate::support::*;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ fn prune(dir: &TempDir, args: &[&str], expected: i32) -> String {
     [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat()
 }
 
-/// Names and states, newest first.
+/// Names and states of the checkpoints, newest first.
 fn states(dir: &TempDir) -> Vec<(String, String)> {
     let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
     list(&store(dir)).iter().map(|c| (text(&c["checkpoint"]), text(&c["state"]))).collect()
@@ -63,12 +63,16 @@ fn what_stays_of_a_pruned_checkpoint_is_listed_with_its_bytes_and_those_that_nee
     let said = run(mcr().args(["list", "--all", "--store"]).arg(store(&dir)), 0);
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     let line = format!("{} is pruned; ", all[3]);
-    assert!(said.contains(&line) && said.contains(&format!("are still there for {}, {}, about ", all[0], all[1])), "{said}");
+    assert!(
+        said.contains(&line) && said.contains(&format!("are still there for {}, {}, about ", all[0], all[1])),
+        "{said}"
+    );
     let said = run(mcr().args(["list", "--store"]).arg(store(&dir)), 0);
     assert!(!String::from_utf8_lossy(&said.stdout).contains("pruned"));
 }
 
-/// Puts a directory where a manifest was, which cannot be read: an I/O error that a test can make without a disk that fails.
+/// Replaces a manifest by a directory, so that it cannot be read. A test can cause this I/O error without a failing
+/// disk.
 fn hide(manifest: &Path) {
     std::fs::rename(manifest, manifest.with_extension("hidden")).expect("renamed");
     std::fs::create_dir(manifest).expect("made");
@@ -218,8 +222,8 @@ fn an_aggregator_that_keeps_some_removes_older_ones_after_each_commit() {
     drop((cnc, anc));
 }
 
-/// What `mcr list` takes with very many checkpoints. By hand, since it measures:
-/// `MCR_MEASURE=1 cargo test -p mcr-cli --test e2e ten_thousand -- --nocapture`.
+/// Measures how long `mcr list` takes with very many checkpoints. It is run by hand: `MCR_MEASURE=1 cargo test -p
+/// mcr-cli --test e2e ten_thousand -- --nocapture`.
 #[test]
 fn ten_thousand_checkpoints_are_listed_within_a_second() {
     if std::env::var_os("MCR_MEASURE").is_none() {

@@ -1,4 +1,4 @@
-//! Restart where something is in its way: aggregators that stand still, few descriptors, files that lie there already.
+//! Restarts with obstacles: aggregators that do not answer, few file descriptors, files that exist already.
 
 use crate::support::*;
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A store with checkpoints of files that are no HDF5.
+/// A store with checkpoints whose files are not HDF5.
 struct Site {
     dir: TempDir,
 }
@@ -61,7 +61,7 @@ impl Site {
     }
 }
 
-/// The content of a rank's file at a step, which names both.
+/// The contents of a rank's file at a step. They name both.
 fn bytes_of(step: u32, rank: u32) -> Vec<u8> {
     format!("step {step} of rank {rank}\n").repeat(200).into_bytes()
 }
@@ -75,7 +75,7 @@ fn a_restart_passes_over_aggregators_that_stand_still_and_fails_where_all_do() {
     let site = Site::new(&[1], 6);
     let (stopped, address) = Daemon::aggregator(site.dir.path(), "stopped", &site.store(), "");
     nix_kill(stopped.id(), "-STOP");
-    // Nobody ever accepts from this one: the kernel does.
+    // No process accepts connections from this listener; only the kernel does.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let silent = silent.local_addr().expect("an address").to_string();
     let started = Instant::now();
@@ -114,7 +114,7 @@ fn a_group_of_any_number_of_files_is_restored_with_64_descriptors() {
     }
 }
 
-/// Modification times are set, since files that are written at once may have the same.
+/// Sets the modification time of a file. Files that are written one after the other may otherwise have the same time.
 fn set_time(path: &Path, seconds: u64) {
     let file = std::fs::File::options().write(true).open(path).expect("opened");
     file.set_modified(std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).expect("set");
@@ -127,7 +127,7 @@ fn what_stands_in_the_way_and_what_is_newer_is_moved_aside_and_what_is_the_same_
     (0..2).for_each(|rank| site.write(&data, 1, rank));
     (0..2).for_each(|rank| set_time(&data.join(format!("it_1/rank_{rank}.dat")), 1_000_000));
     site.save("{checkpoint}/rank_{rank}.dat", 2);
-    // The run went on, broke, and wrote over one file.
+    // The run continued, failed, and overwrote one file.
     (0..2).for_each(|rank| site.write(&data, 2, rank));
     site.write(&data, 0, 0);
     set_time(&data.join("it_0/rank_0.dat"), 999_999);
@@ -227,14 +227,14 @@ fn what_a_restart_put_there_is_neither_saved_again_nor_deleted() {
     write(2);
     until_deleted(2);
     assert!(is_there(1), "what was restored was deleted");
-    // The same for an agent that knows nothing of what was before.
+    // Test the same with an agent that knows nothing of earlier checkpoints.
     agent.kill();
     let _agent = Daemon::agent(dir, "another", &data, std::slice::from_ref(&address), &more);
     write(3);
     until_deleted(3);
     assert!(is_there(1), "what was restored was deleted");
     assert_eq!(complete(&store), ["it_1", "it_2", "it_3"]);
-    // Written again it is an ordinary file.
+    // Once it is written again, it is an ordinary file.
     write(1);
     wait_for("deleted", Duration::from_secs(20), || (!is_there(1)).then_some(()));
 }
@@ -255,14 +255,14 @@ fn restored_files_and_files_that_were_written_since_are_never_one_checkpoint() {
     let mut restart = mcr();
     run(restart.arg("restart").arg("--store").arg(&store).arg("--to").arg(&data), 0);
     write("restart", 2, 0);
-    // An agent that knows nothing of what was before sees both at once.
+    // An agent that knows nothing of earlier checkpoints sees both at the same time.
     agent.kill();
     let _agent = Daemon::agent(dir, "another", &data, std::slice::from_ref(&address), &more);
-    // What was written later is complete: so what was written before was looked at.
+    // The later checkpoint is complete, so the earlier one was examined.
     (0..2).for_each(|rank| write("other", 1, rank));
     wait_complete(&store, "other");
     assert_eq!(complete(&store), ["other", "restart"]);
-    // At once, since ranks that are far apart are not one checkpoint either.
+    // At once, because files whose times are far apart do not form one checkpoint either.
     (0..2).for_each(|rank| write("restart", 3, rank));
     let third = wait_for("a third checkpoint", Duration::from_secs(30), || {
         complete(&store).into_iter().find(|id| id.starts_with("restart~"))

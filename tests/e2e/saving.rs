@@ -1,4 +1,4 @@
-//! What `mcr save` takes, what it leaves out and says so, and what commands exit with.
+//! Which files `mcr save` saves, which it leaves out and reports, and the exit status of commands.
 
 use crate::support::*;
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ impl Site {
         said(&run(self.command().args(more), expected))
     }
 
-    /// What comes back of the newest checkpoint.
+    /// The files that a restart of the newest checkpoint restores.
     fn back(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let to = self.dir.path().join("back");
         let _ = std::fs::remove_dir_all(&to);
@@ -80,7 +80,7 @@ fn an_hdf5_file_that_is_not_whole_is_not_saved_and_the_others_are() {
             "cut" => bytes.truncate(bytes.len() - 100),
             "empty" => bytes.clear(),
             "zeros" => bytes.fill(0),
-            // A superblock of version 2 whose flags say that it is open for writing.
+            // A superblock of version 2 whose flags say that the file is open for writing.
             _ => {
                 let end = bytes.len() as u64;
                 bytes[8..12].copy_from_slice(&[2, 8, 8, 1]);
@@ -96,7 +96,7 @@ fn an_hdf5_file_that_is_not_whole_is_not_saved_and_the_others_are() {
         let there: Vec<_> = list(&site.store()).iter().map(|c| c["checkpoint"].to_string()).collect();
         assert_eq!(there, ["\"sim.it_3\"", "\"sim.it_1\""], "{what}");
     }
-    // Alone, nothing is saved.
+    // With no other checkpoint in the directory, nothing is saved.
     let site = Site::new();
     whole(&site.data());
     std::fs::File::options()
@@ -137,7 +137,8 @@ fn a_file_that_changes_while_it_is_saved_fails_its_checkpoint_only() {
         let file = site.data().join("c1/f_1.bin");
         let (out, err) = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Not a wait for something: when the change comes is what is varied.
+                // This does not wait for an event. The delay is varied, so that the change comes at different
+                // moments.
                 std::thread::sleep(Duration::from_millis(delay_ms));
                 let file = std::fs::File::options().write(true).open(&file).expect("opened");
                 file.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("set");
@@ -180,7 +181,7 @@ fn what_is_left_out_is_counted_in_the_last_line_and_the_exit_code_says_partly() 
     );
     let report = run_json(&mut site.command(), 4);
     assert_eq!((&report["outcome"], &report["left_out"]["count"]), (&"partly".into(), &2.into()), "{report}");
-    // The user said which files; the others are told of, and are no surprise.
+    // The user named the files. The other files are reported, but not as a warning.
     let (_, err) = site.save(&["--layout", "{checkpoint}.rank_{rank}.h5"], 0);
     assert!(err.contains("1 file not named by --layout (first: notes)"), "{err}");
     let (_, err) = site.save(&["--layout", "rst.{checkpoint}.{rank}"], 1);
@@ -196,7 +197,7 @@ fn a_directory_that_cannot_be_read_is_named_and_the_exit_code_says_partly() {
     std::fs::set_permissions(site.data().join("sub"), std::fs::Permissions::from_mode(0o000)).expect("set");
     let is_root = std::fs::read_dir(site.data().join("sub")).is_ok();
     if is_root {
-        // Root reads everything: as somebody else.
+        // root can read everything, so run as another user.
         let all = std::fs::Permissions::from_mode(0o777);
         for dir in [site.dir.path().to_owned(), site.store(), site.data()] {
             std::fs::set_permissions(dir, all.clone()).expect("set");
@@ -228,7 +229,7 @@ fn files_in_deep_directories_and_with_names_like_ours_are_saved() {
         site.write(name, name.as_bytes());
     }
     let expected = contents(&site.data());
-    // What is exactly ours is nobody's data.
+    // Files with exactly our own names are no user data.
     site.write(".mcr-lock", b"");
     site.write(".mcr-aside-1/x", b"old");
     site.save(&[], 0);
@@ -313,7 +314,7 @@ fn a_misspelt_job_is_answered_with_those_that_are_there() {
     for job in ["lammps-binarymelt", "enzo"] {
         run(mcr().args(["save", "--job", job]).arg(site.data()).arg("--store").arg(site.store()), 0);
     }
-    // A directory without a checkpoint is no job.
+    // A directory without a checkpoint is not a job.
     std::fs::create_dir(site.store().join("empty")).expect("made");
     let expected =
         format!("job \"lamps\" has no checkpoint in {} (jobs there: lammps-binarymelt, enzo", site.store().display());
@@ -377,17 +378,17 @@ fn output_that_cannot_be_written_is_a_failure() {
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{args:?}: {err}");
         assert!(err.contains("standard output cannot be written"), "{args:?}: {err}");
-        // A reader that is gone.
+        // The reader of the pipe is gone.
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let output = mcr().args(args).stdout(writer).output().expect("it starts");
         assert_eq!(output.status.code(), Some(1), "{args:?}");
     }
-    // An error that cannot be told is an error still.
+    // An error that cannot be printed is still an error.
     let full = std::fs::File::options().write(true).open("/dev/full").expect("opened");
     let status = mcr().args(["list", "--store", "/nowhere/at/all"]).stderr(full).status().expect("it starts");
     assert_eq!(status.code(), Some(1));
-    // A line that is told on the way, and is lost, does not end a command.
+    // A progress line that cannot be printed does not end the command.
     let full = std::fs::File::options().write(true).open("/dev/full").expect("opened");
     let to = site.dir.path().join("to");
     std::fs::write(site.store().join("job/data/group-0000.manifest"), b"").expect("cut");
@@ -423,7 +424,7 @@ fn a_checkpoint_that_vanishes_before_it_is_saved_leaves_a_line_in_the_agents_log
     let site = Site::new();
     let config = site.dir.path().join("cnc.toml");
     let (watch, state) = (site.data(), site.dir.path().join("state"));
-    // Nobody listens on port 1: nothing is ever saved.
+    // No process listens on port 1, so nothing is ever saved.
     let text = format!(
         "[cnc]\njob = \"job\"\nwatch = {watch:?}\nstate-file = {state:?}\naggregators = [\"127.0.0.1:1\"]\nranks = 1\n\
          layout = \"{{checkpoint}}.rank_{{rank}}.h5\"\nquiet-ms = 20\ncheckpoint-quiet-ms = 20\n"
@@ -493,7 +494,7 @@ fn what_cannot_be_read_just_now_is_not_called_damaged_by_verify() {
     site.save(&["--layout", "{checkpoint}/r{rank}"], 0);
     let manifest = site.store().join("job/s1/group-0000.manifest");
     std::fs::remove_file(&manifest).expect("removed");
-    // What cannot be opened, whoever tries.
+    // No user can open this file.
     std::os::unix::fs::symlink("group-0000.manifest", &manifest).expect("linked");
     let (out, _) = said(&run(mcr().args(["verify", "--job", "job", "--store"]).arg(site.store()), 1));
     assert!(out.contains("cannot be read just now, and may be whole: s1; try again"), "{out}");

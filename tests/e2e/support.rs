@@ -1,4 +1,4 @@
-//! Real processes, real files, deadlines instead of sleeps.
+//! Helpers for tests with real processes and real files. They wait with deadlines and do not sleep for fixed times.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -7,12 +7,12 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// The binary under test, with nothing of the caller's environment that changes what it does.
+/// The binary under test, without the caller's environment variables that would change its behaviour.
 pub fn mcr() -> Command {
     clean(Command::new(env!("CARGO_BIN_EXE_mcr")))
 }
 
-/// The same with a limit of open files.
+/// The binary under test with a limit of open files.
 pub fn mcr_with_files(most: u32) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit -n {most} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_mcr")]);
@@ -29,7 +29,7 @@ fn clean(mut command: Command) -> Command {
     command
 }
 
-/// Runs to the end; the output is shown when the status is not the expected one.
+/// Runs a command to its end. Prints its output if the exit status is not the expected one.
 pub fn run(command: &mut Command, expected: i32) -> Output {
     let output = command.output().expect("the binary starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -43,13 +43,13 @@ pub fn run(command: &mut Command, expected: i32) -> Output {
     output
 }
 
-/// Standard output of a run that must exit with `expected`, as JSON.
+/// Standard output, as JSON, of a run that must exit with `expected`.
 pub fn run_json(command: &mut Command, expected: i32) -> serde_json::Value {
     let output = run(command.arg("--json"), expected);
     serde_json::from_slice(&output.stdout).expect("JSON on standard output")
 }
 
-/// Waits for something that will be true soon; panics with `what` at the deadline.
+/// Waits until `look` returns a value. Panics with `what` at the deadline.
 pub fn wait_for<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + deadline;
     loop {
@@ -61,7 +61,7 @@ pub fn wait_for<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Opt
     }
 }
 
-/// A daemon of ours; killed when dropped.
+/// A daemon under test. It is killed when it is dropped.
 pub struct Daemon {
     child: Child,
     log: Arc<Mutex<Vec<String>>>,
@@ -80,12 +80,12 @@ impl Daemon {
         Self { child, log }
     }
 
-    /// An aggregator over a store, on a port that the system picks.
+    /// Starts an aggregator with a store, on a port that the system picks.
     pub fn aggregator(dir: &Path, name: &str, store: &Path, more: &str) -> (Self, String) {
         Self::aggregator_by(mcr(), dir, name, store, more)
     }
 
-    /// The same, started by this command.
+    /// Starts an aggregator with the given command.
     pub fn aggregator_by(mut by: Command, dir: &Path, name: &str, store: &Path, more: &str) -> (Self, String) {
         let config = dir.join(format!("{name}.toml"));
         let text = format!("[anc]\nstore = {store:?}\ncreate = true\nlisten = \"127.0.0.1:0\"\n{more}\n");
@@ -95,7 +95,7 @@ impl Daemon {
         (daemon, address)
     }
 
-    /// An agent that watches a directory.
+    /// Starts an agent that watches a directory.
     pub fn agent(dir: &Path, name: &str, watch: &Path, aggregators: &[String], more: &str) -> Self {
         let config = dir.join(format!("{name}.toml"));
         let state = dir.join(format!("{name}.state"));
@@ -106,7 +106,7 @@ impl Daemon {
         Self::start(mcr().arg("cnc").arg("--config").arg(&config))
     }
 
-    /// Where it says that it listens.
+    /// The address on which the aggregator listens, from its log.
     pub fn address(&self) -> String {
         let line = self.wait_for_log("aggregator listens");
         let at = line.split("address=").nth(1).expect("an address in the line");
@@ -127,7 +127,7 @@ impl Daemon {
         self.child.id()
     }
 
-    /// SIGKILL: nothing is finished, nothing is told.
+    /// Sends SIGKILL. The daemon finishes nothing and reports nothing.
     pub fn kill(mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it can be waited for");
@@ -139,17 +139,17 @@ impl Daemon {
         assert!(sent.is_ok_and(|status| status.success()));
     }
 
-    /// Waits for the end, and gives the status and the whole log.
+    /// Waits for the end. Returns the exit status and the whole log.
     pub fn end(mut self) -> (Option<i32>, String) {
         let status = wait_for("the end of a daemon", Duration::from_secs(60), || {
             self.child.try_wait().expect("can be waited for")
         });
-        // Its last lines are read when the other end is closed.
+        // The last lines are read once the other end of the pipe is closed.
         wait_for("the last lines", Duration::from_secs(10), || (Arc::strong_count(&self.log) == 1).then_some(()));
         (status.code(), self.log())
     }
 
-    /// SIGTERM, and the status it ends with.
+    /// Sends SIGTERM. Returns the exit status.
     pub fn stop(mut self) -> Option<i32> {
         let killed = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
         assert!(killed.is_ok_and(|status| status.success()));
@@ -188,7 +188,7 @@ pub fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// Both directories hold the same files, to the last byte.
+/// Checks that both directories hold the same files with the same bytes.
 pub fn assert_same_files(expected: &BTreeMap<PathBuf, Vec<u8>>, found: &BTreeMap<PathBuf, Vec<u8>>) {
     let names = |files: &BTreeMap<PathBuf, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(expected), names(found));
@@ -197,20 +197,22 @@ pub fn assert_same_files(expected: &BTreeMap<PathBuf, Vec<u8>>, found: &BTreeMap
     }
 }
 
-/// The numbers that rank `rank` has at step `step`: smooth, different everywhere, some of them the same at every step.
+/// The numbers of a rank at a step: smooth, different for each rank and step, and partly the same at every step.
 pub fn field(step: u32, rank: u32, len: usize) -> Vec<f64> {
     (0..len).map(|i| (f64::from(step) * 0.1 + f64::from(rank) + i as f64 * 0.01).sin() * 1e3).collect()
 }
 
-/// Writes the file of one rank as an application does: straight under its final name.
+/// Writes the file of one rank as an application does, directly under its final name.
 pub fn write_rank(dir: &Path, step: u32, rank: u32, len: usize) {
     begin_rank(dir, step, rank, len).close().expect("closed");
 }
 
-/// The file of [`write_rank`], still open for more. Closed, it cannot be relied on to open again: see the lock below.
+/// The file of [`write_rank`], still open for more writes. After it is closed, it may fail to open again: see the
+/// lock below.
 pub fn begin_rank(dir: &Path, step: u32, rank: u32, len: usize) -> hdf5::File {
     let path = dir.join(format!("sim.it_{step}.rank_{rank}.h5"));
-    // HDF5 locks the file, and a process that another test is just starting holds what was open here until it runs.
+    // HDF5 locks the file. A process that another test starts at this moment inherits the descriptor and holds the
+    // lock until it executes its program.
     let mut created = hdf5::File::create(&path);
     for _ in 0..200 {
         if created.is_ok() {
@@ -229,7 +231,7 @@ pub fn begin_rank(dir: &Path, step: u32, rank: u32, len: usize) -> hdf5::File {
     file
 }
 
-/// What `mcr list` says, newest first.
+/// The output of `mcr list`, newest first.
 pub fn list(store: &Path) -> Vec<serde_json::Value> {
     run_json(mcr().args(["list", "--store"]).arg(store), 0).as_array().expect("a list").clone()
 }

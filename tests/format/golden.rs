@@ -1,4 +1,4 @@
-//! Files of every released format are still read. They were added once and are never rewritten.
+//! Files of every released format can still be read. They are added once and never rewritten.
 
 use super::support::*;
 use mcrengine::container::ContainerSet;
@@ -14,7 +14,7 @@ fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
-/// Every file below each golden store that some test here reads.
+/// Every file of the golden stores that a test here reads.
 const LOADED: [&str; 4] = [
     "wave/DD0001/group-0000.mcr",
     "wave/DD0001/group-0000.manifest",
@@ -44,7 +44,7 @@ fn the_first_version_is_read() {
     assert_eq!((record.number, record.identity.as_str(), record.from), (1, "SLURM job 4711", None));
 }
 
-/// A store whose second checkpoint is coded with segments of the first.
+/// A store whose second checkpoint is coded against segments of the first.
 const SINCE: &str = "v1/since";
 
 #[test]
@@ -87,7 +87,7 @@ fn is_loaded(root: &Path, more: &[&str]) {
     assert_eq!(found, loaded, "a golden file is added with the test that reads it");
 }
 
-/// Run once for a new version of the format: `MCR_WRITE_GOLDEN=v1 cargo test --test format write_golden`.
+/// Run this once for a new version of the format: `MCR_WRITE_GOLDEN=v1 cargo test --test format write_golden`.
 #[test]
 fn write_golden_files_of_a_new_version() {
     let Ok(version) = std::env::var("MCR_WRITE_GOLDEN") else { return };

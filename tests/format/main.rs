@@ -1,4 +1,4 @@
-//! What was written is read again: properties over random groups, sizes, limits, and the golden files.
+//! Everything that is written can be read again: properties of random groups, sizes, limits, and the golden files.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Whatever a group looks like, every byte of every variable comes back, by each way of reading.
+//! Every byte of every variable can be read again, for any group and with each way of reading.
 
 use super::support::*;
 use mcrengine::classify::VariableRef;
@@ -32,7 +32,7 @@ fn element() -> impl Strategy<Value = ElementType> {
     ]
 }
 
-/// Names, lengths and contents from small sets, so that classes have several members and bytes repeat.
+/// Names, lengths and contents come from small sets, so that classes have several members and bytes repeat.
 fn part() -> impl Strategy<Value = Part> {
     let name = prop::sample::select(vec!["/Grid1/Density", "/Grid22/Density", "/Time", "/\u{fc}/x", "/Grid1/Velocity"]);
     let len = prop::sample::select(vec![0usize, 8, 96, 100, 800, 4095, 4096, 5000, 9000]);
@@ -59,7 +59,7 @@ fn any_group() -> impl Strategy<Value = Group> {
     })
 }
 
-/// As `group`, but as the index gives it: short variables have no digest.
+/// The headers of `group` as an index returns them: short variables have no digest.
 fn as_read(files: &[FileHeader]) -> Vec<FileHeader> {
     let mut files = files.to_vec();
     for variable in files.iter_mut().flat_map(|file| &mut file.variables) {
@@ -74,7 +74,7 @@ fn check(store: &MemoryStore, id: &str, group: &Group) -> Result<(), TestCaseErr
     let set = ContainerSet::open(store, &job(), &checkpoint(id), GroupId(0)).expect("opens");
     let set = Arc::new(set);
     prop_assert_eq!(set.index().files(), as_read(&group.files));
-    // Piece by piece, in the order of the segments.
+    // Read piece by piece, in the order of the segments.
     let mut rebuilt: HashMap<VariableRef, Vec<u8>> = HashMap::new();
     for task in set.tasks(|_| true) {
         let put = |at: VariableRef, offset: u64, bytes: &[u8]| {
@@ -84,7 +84,7 @@ fn check(store: &MemoryStore, id: &str, group: &Group) -> Result<(), TestCaseErr
         };
         set.run(&task, &mut Default::default(), put).expect("runs");
     }
-    // Any range, with a cache that holds next to nothing.
+    // Read any range, with a cache that holds almost nothing.
     let mut reader = VariableReader::new(Arc::clone(&set), 1000);
     for at in group.variables() {
         let raw = group.raw(at);
@@ -121,7 +121,8 @@ proptest! {
         check(&store, "a", &group)?;
         prop_assert_eq!(read_manifest(&store, &job(), &checkpoint("a"), GroupId(0)).expect("reads"), manifest.clone());
 
-        // The next checkpoint refers to this one, and the one after to both, never through one to the other.
+        // The next checkpoint refers to this one. The one after that refers to both, and never through one to the
+        // other.
         let reuse = ReuseIndex::load(&store, &job(), &manifest).expect("loads");
         how.draft.written_unix_ms += 1;
         let second = flush(&store, &checkpoint("b"), GroupId(0), &next, &how, &reuse).expect("writes");
@@ -135,8 +136,8 @@ proptest! {
         prop_assert!(third.container.bytes <= second.container.bytes + 600, "nothing that was there is stored again");
     }
 
-    /// Filters, several extents of filtered chunks, stored lengths unlike raw ones: what the index must keep, though
-    /// nothing here can be put together again.
+    /// Filters, several extents of filtered chunks, and stored lengths that differ from raw lengths. The index must
+    /// keep all of them, although these files cannot be reassembled.
     #[test]
     fn the_index_keeps_every_field(
         chunks in prop::collection::vec((0u64..5000, 1u64..3000), 1..6),
@@ -276,7 +277,7 @@ fn a_group_is_written_anew_where_its_container_has_gone_or_has_no_index_left() {
             Some(bytes) => store.put(path, bytes),
         }
         assert!(!manifest::has_container(&store, &manifest).expect("looks"));
-        // What was there comes back; whoever asks is told that it is there.
+        // A group that was there is found again; a second writer is refused.
         assert!(matches!(write(1), Err(StoreError::Committed { .. })));
         assert_eq!(store.get(path), Some(whole.clone()));
         assert!(matches!(write(2), Err(StoreError::Committed { .. })), "what is whole stays");
@@ -306,7 +307,7 @@ fn what_a_killed_writer_left_is_removed_by_the_next_of_its_group() {
 #[test]
 fn of_two_writers_of_one_group_the_later_is_turned_away_and_the_committed_container_stays() {
     let dir = tempfile::tempdir().expect("a directory");
-    // Two stores, as two processes have them.
+    // Two stores, as two processes would have them.
     let (store, other) = [(); 2].map(|()| PosixStore::create(dir.path()).expect("a store")).into();
     let id = checkpoint("a");
     let create = || ContainerWriter::create(&other, &job(), &id, GroupId(0)).map(|_| ());
@@ -316,7 +317,7 @@ fn of_two_writers_of_one_group_the_later_is_turned_away_and_the_committed_contai
     let writing = ContainerWriter::create(&store, &job(), &id, GroupId(0)).expect("creates");
     assert!(matches!(create(), Err(StoreError::Busy { .. })), "while the first one writes");
     assert_eq!(names(), 1, "the first one's file is still there, and nothing of the second");
-    // Beside a newer one that is complete, it looks like what a crash left.
+    // Next to a newer complete checkpoint, this one looks like the rest of a crash.
     flush(&store, &checkpoint("b"), GroupId(0), &group(0..2, 1), &how(1), &ReuseIndex::empty()).expect("writes");
     flush(&store, &checkpoint("b"), GroupId(1), &group(2..4, 1), &how(1), &ReuseIndex::empty()).expect("writes");
     let options = PruneOptions {

@@ -1,4 +1,4 @@
-//! How many bytes an index takes.
+//! The length of an index.
 
 use super::support::*;
 use mcrengine::header::ElementType;
@@ -6,7 +6,7 @@ use mcrengine::ids::GroupId;
 use mcrengine::reuse::ReuseIndex;
 use mcrengine::store::MemoryStore;
 
-/// The shape of a real checkpoint of an adaptive mesh: many grids, 16 variables each, about 1 KB apiece.
+/// The structure of a real checkpoint of an adaptive mesh: many grids with 16 variables of about 1 KB each.
 #[test]
 fn eight_thousand_small_variables_take_an_index_of_less_than_60_kb() {
     let store = MemoryStore::new();

@@ -1,4 +1,4 @@
-//! What a large group takes, in a process of its own: its memory is measured.
+//! Time and memory that a large group takes. It is a separate process, because its memory is measured.
 
 #[path = "../support/mod.rs"]
 mod support;

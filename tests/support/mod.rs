@@ -1,4 +1,4 @@
-//! A small group of ranks with real bytes, and the whole way from it into a store.
+//! A small group of ranks with real bytes, and functions that take it through all steps into a store.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use mcrengine::bases::Bases;
@@ -17,7 +17,7 @@ use mcrengine::units::RawBytes;
 use mcrengine::verify::VerifyOptions;
 use std::num::NonZeroU32;
 
-/// Less memory than all segments together take, and two files at a time.
+/// Less memory than all segments take together, and two files at the same time.
 pub const VERIFYING: VerifyOptions = VerifyOptions { cache_bytes: 1 << 20, threads: 2 };
 
 pub fn job() -> JobId {
@@ -31,7 +31,7 @@ pub fn checkpoint(name: &str) -> CheckpointId {
 #[derive(Clone, Debug)]
 pub struct Group {
     pub files: Vec<FileHeader>,
-    /// By file, by variable.
+    /// By file, then by variable.
     pub raw: Vec<Vec<Vec<u8>>>,
 }
 
@@ -46,7 +46,7 @@ impl Group {
     }
 }
 
-/// Bytes that follow from a seed, smooth enough to compress.
+/// Bytes that a seed determines, smooth enough to compress.
 pub fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut value = seed as f64;
@@ -62,18 +62,18 @@ pub fn bytes(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A variable of a file to be: name, type, bytes, and the lengths of the extents that they are cut into.
+/// A variable for a file to be built: name, type, bytes, and the lengths of the extents into which the bytes are cut.
 #[derive(Debug)]
 pub struct Part {
     pub path: String,
     pub element: ElementType,
     pub raw: Vec<u8>,
     pub cuts: Vec<usize>,
-    /// Each extent goes through these.
+    /// The filters of each extent.
     pub filters: Vec<Filter>,
 }
 
-/// Lays variables out in a file, with some bytes of skeleton before each extent.
+/// Arranges variables in a file, with some bytes of skeleton before each extent.
 pub fn file(path: &str, rank: u32, parts: Vec<Part>) -> (FileHeader, Vec<Vec<u8>>) {
     let mut image: Vec<u8> = Vec::new();
     let mut runs = Vec::new();
@@ -139,8 +139,8 @@ pub fn file(path: &str, rank: u32, parts: Vec<Part>) -> (FileHeader, Vec<Vec<u8>
     (header, raws)
 }
 
-/// The ranks of a group at a step of the simulation: something that changes, something that does not, something that is
-/// the same on all ranks, and something small.
+/// The ranks of a group at a step of the simulation. They have a variable that changes, one that does not, one that
+/// is equal on all ranks, and a small one.
 pub fn group(ranks: std::ops::Range<u32>, step: u64) -> Group {
     let mut group = Group { files: Vec::new(), raw: Vec::new() };
     for rank in ranks {
@@ -167,7 +167,8 @@ pub fn group(ranks: std::ops::Range<u32>, step: u64) -> Group {
     group
 }
 
-/// The same with everything that may travel with a checkpoint: a second name, a directory, a pointer file, a link.
+/// The same group with every kind of entry that can accompany a checkpoint: a hard link, a directory, a pointer file,
+/// a link.
 pub fn furnished_group(ranks: std::ops::Range<u32>, step: u64) -> Group {
     let mut group = group(ranks, step);
     let (mut second, second_raw) = (group.files[0].clone(), group.raw[0].clone());
@@ -255,7 +256,8 @@ pub fn write(
     Ok(sealed)
 }
 
-/// Writes the container of a group; with `newest`, each segment of numbers that the newest checkpoint has is coded with what it has.
+/// Writes the container of a group. With `newest`, each segment of numbers that the newest checkpoint has too is
+/// coded against it.
 pub fn finish(
     store: &dyn Store,
     id: &CheckpointId,
@@ -305,7 +307,7 @@ pub fn finish(
     writer.finish(contents)
 }
 
-/// The whole way of one group: container, then manifest.
+/// All steps for one group: container, then manifest.
 pub fn flush(
     store: &dyn Store,
     id: &CheckpointId,
@@ -317,20 +319,21 @@ pub fn flush(
     seal_and_commit(store, finish(store, id, number, group, how, reuse, None)?, how)
 }
 
-/// A container and its manifest, as the aggregator does it: what waits for the disk at a time.
+/// Seals a container and writes its manifest at the same time, as the aggregator does. Both wait for the disk.
 pub fn seal_and_commit(store: &dyn Store, container: UnsealedContainer, how: &How) -> Result<Manifest, StoreError> {
     let write = |container: &_| mcrengine::manifest::write(store, container, how.draft.clone());
     let (sealed, manifest) = container.seal(store, write)?;
     commit(store, sealed, manifest?)
 }
 
-/// The manifest of a sealed container, and its commit.
+/// Writes the manifest of a sealed container and commits it.
 pub fn commit_sealed(store: &dyn Store, sealed: SealedContainer, how: &How) -> Result<Manifest, StoreError> {
     let manifest = mcrengine::manifest::write(store, sealed.summary(), how.draft.clone())?;
     commit(store, sealed, manifest)
 }
 
-/// All groups of a step, each coded with what its predecessor in `before` has, or with what that was coded with.
+/// Writes all groups of a step. Each is coded against the group's checkpoint in `before`, or against the base of that
+/// one.
 pub fn flush_step_since(store: &dyn Store, step: u64, before: u64) -> Result<(), StoreError> {
     let mut how = how(step);
     let grouping = Grouping::new(how.draft.ranks, how.draft.group_size).expect("valid");
@@ -340,7 +343,7 @@ pub fn flush_step_since(store: &dyn Store, step: u64, before: u64) -> Result<(),
         let reuse = ReuseIndex::load(store, &job(), &newest)?;
         let group = group(grouping.ranks_of(number), step);
         let container = match finish(store, &step_id(step), number, &group, &how, &reuse, Some(&newest)) {
-            // Committed by an earlier attempt, which died afterwards: done.
+            // An earlier attempt committed this and then died. Nothing is left to do.
             Err(StoreError::Committed { .. }) => continue,
             other => other?,
         };
@@ -349,7 +352,7 @@ pub fn flush_step_since(store: &dyn Store, step: u64, before: u64) -> Result<(),
     Ok(())
 }
 
-/// All groups of a step, each reusing what its predecessor in `before` has.
+/// Writes all groups of a step. Each reuses what the group's checkpoint in `before` has.
 pub fn flush_step(store: &dyn Store, step: u64, before: Option<u64>) -> Result<(), StoreError> {
     let mut how = how(step);
     let grouping = Grouping::new(how.draft.ranks, how.draft.group_size).expect("valid");
@@ -364,7 +367,7 @@ pub fn flush_step(store: &dyn Store, step: u64, before: Option<u64>) -> Result<(
         };
         let group = group(grouping.ranks_of(number), step);
         match flush(store, &step_id(step), number, &group, &how, &reuse) {
-            // Committed by an earlier attempt, which died afterwards: done.
+            // An earlier attempt committed this and then died. Nothing is left to do.
             Err(StoreError::Committed { .. }) => {}
             other => other.map(|_| ())?,
         }

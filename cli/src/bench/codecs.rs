@@ -1,8 +1,8 @@
 //! `mcr bench codecs`: each codec on each class of variables of a checkpoint.
 //!
-//! A class is cut and merged as the scheme Aware does it; what a save would pool is a class of its own here. Rates are raw
-//! bytes for each second of processor time of one core, from memory to memory, coding and decoding each the median of some
-//! repetitions; every coded segment is decoded and compared.
+//! Classes are cut and merged as in the scheme Aware. Variables that a save would pool form classes here. A rate is
+//! the number of raw bytes for each second of processor time of one core, from memory to memory. The times to encode
+//! and to decode are each the median of several repetitions. Every encoded segment is decoded and compared.
 
 use super::input::{Deadline, capture_ranks, checkpoints, sampled_ranks, wanted};
 use super::measure::{Bench, Coded, Coder, Item, Planned, all_items, check};
@@ -22,11 +22,13 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// A codec, or a chain of them, as it is named with `mcr save --profile`; what is no profile is a part of others only.
+/// A codec or a chain of codecs, with the name it has in `mcr save --profile`. Codecs that are no profile are only
+/// part of others.
 struct Column {
     name: &'static str,
     coder: Coder,
-    /// What it is made for; other classes get what the profile takes instead, which is not shown as its own.
+    /// Which element types the codec is made for. Other classes get the profile's codec instead; that result is not
+    /// shown in this column.
     takes: fn(&ElementType) -> bool,
 }
 
@@ -65,14 +67,14 @@ fn columns() -> Vec<Column> {
     ]
 }
 
-/// What a codec made of some segments, and how long it took.
+/// The result of a codec on some segments, and the time it took.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
     pub raw_bytes: u64,
     pub stored_bytes: u64,
     pub encode_ns: u64,
     pub decode_ns: u64,
-    /// Raw bytes by chain.
+    /// Raw bytes, by chain.
     pub chains: BTreeMap<String, u64>,
 }
 
@@ -91,57 +93,58 @@ impl Cell {
         crate::output::ratio(self.raw_bytes, self.stored_bytes)
     }
 
-    /// Raw bytes a second.
+    /// Raw bytes per second: encoding, then decoding.
     pub fn rates(&self) -> [f64; 2] {
         [self.encode_ns, self.decode_ns].map(|ns| self.raw_bytes as f64 / (ns.max(1) as f64 / 1e9))
     }
 
-    /// The chain that took most of the raw bytes.
+    /// The chain that encoded most of the raw bytes.
     pub fn main_chain(&self) -> &str {
         self.chains.iter().max_by_key(|(_, raw_bytes)| **raw_bytes).map_or("", |(chain, _)| chain.as_str())
     }
 }
 
-/// A class of variables of all groups, or a pool of small ones.
+/// A class of variables of all groups, or a pool of small variables.
 pub struct Line {
     pub key: String,
     pub element: ElementType,
     pub variables: u64,
     pub raw_bytes: u64,
-    /// One for each column; `None` where it is not made for the class.
+    /// One for each column; `None` if the codec is not made for the class.
     pub cells: Vec<Option<Cell>>,
-    /// As `cells`, with what the profile took instead.
+    /// The same as `cells`; if the codec is not made for the class, with the result of the profile's codec.
     pub sums: Vec<Cell>,
 }
 
-/// What a profile would store, and take.
+/// How many bytes a profile would store, and how long it would take.
 pub struct ProfileLine {
     pub profile: Profile,
-    /// Nothing where time was over.
+    /// `None` if the time limit was reached.
     pub measured: Option<ProfileTotal>,
 }
 
 pub struct ProfileTotal {
-    /// Containers, with index and skeletons.
+    /// Bytes of the containers, including index and skeletons.
     pub stored_bytes: u64,
-    /// Of it, what is no segment: the index and the heads of segments.
+    /// Bytes of the containers that are not stored segments: the indexes and the segment headers.
     pub index_bytes: u64,
-    /// Every segment was coded; if not, the length of the others is taken from those that were.
+    /// Whether every segment was encoded. If not, the stored length of the others is estimated from the encoded ones.
     pub is_exact: bool,
     pub cell: Cell,
-    /// Of all segments.
+    /// Raw bytes of all segments.
     pub raw_bytes: u64,
 }
 
-/// All that is reported.
+/// Everything that is reported.
 pub struct Report {
     pub dir: String,
     pub looked: Looked,
     pub bounds: Bounds,
     pub columns: Vec<&'static str>,
-    /// The largest first.
+    /// The classes, the largest first.
     pub lines: Vec<Line>,
-    /// Every class was measured as far as the sample goes. If not, a sum over classes would be one over other data.
+    /// Whether every class was measured as far as the sample goes. If not, a sum over classes would describe
+    /// different data.
     pub are_lines_complete: bool,
     pub profiles: Vec<ProfileLine>,
 }
@@ -178,7 +181,7 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
 
     let plan = PlanOptions::default();
     let groups = job.bench.plan(args.group_size.get(), plan)?;
-    // The profiles first, in half of the time: they are what is chosen between.
+    // The profiles come first and may take half of the time, because users choose between them.
     let half = deadline.half();
     let profiles: Vec<ProfileLine> =
         args.profiles.iter().map(|profile| job.profile(profile, half)).collect::<anyhow::Result<_>>()?;
@@ -210,14 +213,14 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
 
 struct Job<'a> {
     bench: Bench<'a>,
-    /// Of files that were captured in haste.
+    /// The files in the mode of profiles that remove filters only if this makes chunks much shorter.
     bench_in_haste: Bench<'a>,
     args: &'a BenchCodecsArgs,
     progress: &'a Progress,
 }
 
 impl Job<'_> {
-    /// Codes a segment with a codec, and takes the time.
+    /// Encodes a segment with a codec and measures the time.
     fn cell(
         &self,
         coder: &Coder,
@@ -235,7 +238,8 @@ impl Job<'_> {
         Ok((Cell { raw_bytes, stored_bytes, encode_ns, decode_ns, chains }, stored))
     }
 
-    /// Every class with every codec, and whether time was enough. Of each class as many segments, evenly spread, as its share of the sample is.
+    /// Measures every class with every codec. Returns whether the time was sufficient. The share of a class's
+    /// segments that is measured is that of the sample; the segments are evenly spread.
     fn lines(
         &self,
         groups: &[Planned<'_>],
@@ -263,18 +267,20 @@ impl Job<'_> {
             let chosen = part(items.len(), self.args.sample, total);
             rounds.extend(chosen.enumerate().map(|(round, at)| (round, n, items[at])));
         }
-        // A segment of every class in turn, the largest class first: if time runs out, each has been looked at.
+        // Take one segment of every class in turn, the largest class first. If time runs out, each class has been
+        // measured.
         rounds.sort_by_key(|(round, n, _)| (*round, *n));
         let items: Vec<Item> = rounds.iter().map(|(_, _, item)| *item).collect();
         let raw_of = |item: &Item| groups[item.group].segments[item.segment].raw_bytes.0;
         self.progress.add(items.iter().map(raw_of).sum());
-        // A class by itself is cut into the shorter segments; so even the predicting codecs need no more than this.
+        // One class alone is cut into the shorter segments, so even the predicting codecs need no more memory than
+        // this.
         let memory = columns.iter().map(|column| column.coder.memory_per_raw_byte()).max().unwrap_or(1);
         let cells = self.bench.each(groups, &items, memory, deadline, |group, segment, raw, scratch| {
             let mut cells = Vec::with_capacity(columns.len());
             for column in columns {
                 if deadline.is_over() {
-                    return Ok(None); // of a segment every codec counts or none, so that they can be compared
+                    return Ok(None); // a segment counts for every codec or for none, so that codecs can be compared
                 }
                 cells.push(self.cell(&column.coder, segment, group.files, raw, scratch)?.0);
             }
@@ -295,7 +301,7 @@ impl Job<'_> {
         Ok((lines.into_iter().map(finished).collect(), are_complete))
     }
 
-    /// A profile over everything, with the plan that it has in a save.
+    /// Measures a profile on the whole checkpoint, with the plan that it has in a save.
     fn profile(&self, profile: &Profile, deadline: Deadline) -> anyhow::Result<ProfileLine> {
         let (coder, none) = (Coder::Profile(profile.clone()), ProfileLine { profile: profile.clone(), measured: None });
         let bench = if profile.leaves_filters() { &self.bench_in_haste } else { &self.bench };
@@ -303,7 +309,7 @@ impl Job<'_> {
         let all = all_items(&groups);
         let raw_of = |item: &Item| groups[item.group].segments[item.segment].raw_bytes.0;
         let raw_bytes = all.iter().map(raw_of).sum();
-        // A rank may be larger than the sample: then of its segments only some.
+        // A rank may be larger than the sample. Then only some of its segments are measured.
         let chosen: Vec<usize> = part(all.len(), self.args.sample.saturating_mul(2), raw_bytes).collect();
         let items: Vec<Item> = chosen.iter().map(|&at| all[at]).collect();
         self.progress.message(profile.to_string());
@@ -318,7 +324,7 @@ impl Job<'_> {
         let mut cell = Cell::default();
         measured.iter().for_each(|(one, _)| cell.add(one));
         let is_exact = items.len() == all.len();
-        // Where a segment was not coded, as long as those that were, for its raw bytes.
+        // A segment that was not encoded is assumed to compress like those that were.
         let mut measured = chosen.into_iter().zip(measured).peekable();
         let last = measured.peek().map(|(_, (_, chain))| chain.clone());
         let per_raw_byte = cell.stored_bytes as f64 / cell.raw_bytes.max(1) as f64;
@@ -338,7 +344,7 @@ impl Job<'_> {
     }
 }
 
-/// The class of a segment, or what its pool holds.
+/// The class of a segment, or what its pool contains.
 fn key_of(group: &Planned<'_>, segment: &SegmentPlan) -> String {
     let class = segment.class.and_then(|class| group.classes.get(class as usize));
     match (class, segment.role) {
@@ -348,24 +354,25 @@ fn key_of(group: &Planned<'_>, segment: &SegmentPlan) -> String {
     }
 }
 
-/// Places, evenly spread, of so many things that their share of `total` is that of `sample`; at least one, if there are any.
+/// Indices of evenly spread items. Their share in `things` is that of `sample` in `total`. There is at least one, if
+/// there are any items.
 fn part(things: usize, sample: u64, total: u64) -> impl Iterator<Item = usize> {
     let share = (things as u128 * u128::from(sample)).div_ceil(u128::from(total.max(1)));
     let n = usize::try_from(share).unwrap_or(usize::MAX).clamp(1, things.max(1)).min(things);
     (0..n).map(move |i| (2 * i + 1) * things / (2 * n))
 }
 
-/// Repetitions end early once they have taken so long: then the clock's grain does not matter.
-const LONG: Duration = Duration::from_millis(500);
+/// Repetitions end once they have taken this long together. The resolution of the clock does not matter then.
+const REPETITIONS_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// The median time of some repetitions in processor time of this thread, and the last result.
+/// The median processor time of this thread over some repetitions, and the last result.
 fn timed<T>(repetitions: u32, mut work: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<(u64, T)> {
     let mut taken: Vec<Duration> = Vec::new();
     loop {
         let before = processor_time()?;
         let result = work()?;
         taken.push(processor_time()?.saturating_sub(before));
-        if taken.len() >= repetitions as usize || taken.iter().sum::<Duration>() >= LONG {
+        if taken.len() >= repetitions as usize || taken.iter().sum::<Duration>() >= REPETITIONS_TIME_MAX {
             taken.sort();
             return Ok((taken[taken.len() / 2].as_nanos() as u64, result));
         }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Characters of a class's name at most; the middle of longer ones is left out.
+/// Maximum number of characters of a class's name. The middle of a longer name is left out.
 const NAME_MAX: usize = 48;
 
 fn shortened(name: &str) -> String {
@@ -22,7 +22,7 @@ fn shortened(name: &str) -> String {
     ends.concat().into_iter().collect()
 }
 
-/// Three digits that count: `0.12`, `12.3`, `123`.
+/// A number with three significant digits: `0.12`, `12.3`, `123`.
 fn figure(value: f64) -> String {
     match value {
         value if value >= 99.95 => format!("{value:.0}"),
@@ -31,7 +31,7 @@ fn figure(value: f64) -> String {
     }
 }
 
-/// Some lines in one.
+/// The sum of some lines.
 fn together(key: String, lines: &[Line], columns: usize) -> Line {
     let mut all = Line {
         key,
@@ -50,13 +50,13 @@ fn together(key: String, lines: &[Line], columns: usize) -> Line {
     all
 }
 
-/// Those that were measured, with their columns.
+/// The measured cells of a line, with their columns.
 fn measured(line: &Line) -> impl Iterator<Item = (usize, &Cell)> {
     let known = |cell: &&Cell| cell.raw_bytes > 0;
     line.cells.iter().enumerate().filter_map(move |(n, cell)| Some((n, cell.as_ref().filter(known)?)))
 }
 
-/// The column with the highest ratio, the first of equals.
+/// The column with the highest ratio; of equal ones, the first.
 fn best(line: &Line) -> Option<(usize, &Cell)> {
     measured(line).fold(None, |best, (n, cell)| match best {
         Some((_, most)) if cell.ratio() <= Cell::ratio(most) => best,
@@ -64,13 +64,13 @@ fn best(line: &Line) -> Option<(usize, &Cell)> {
     })
 }
 
-/// How much of a line was measured, in percent.
+/// The share of a line that was measured, in percent.
 fn measured_percent(line: &Line) -> f64 {
     percent(measured(line).map(|(_, cell)| cell.raw_bytes).max().unwrap_or(0), line.raw_bytes)
 }
 
-/// A sum over lines, where it says something about them: if time ran out, the lines have other shares in what was measured
-/// than in the data, and a ratio over all of it would be the ratio of other data.
+/// The sum over lines, if it is meaningful. If time ran out, the measured parts do not have the proportions of the
+/// data, and a ratio over them would be that of different data.
 fn sum_of(report: &Report, key: String, lines: &[Line]) -> Line {
     let mut sum = together(key, lines, report.columns.len());
     if !report.are_lines_complete {
@@ -79,7 +79,7 @@ fn sum_of(report: &Report, key: String, lines: &[Line]) -> Line {
     sum
 }
 
-/// The whole report: the `most` largest classes one by one, the others together.
+/// The whole report. The `most` largest classes are shown one by one, the other classes as one line.
 pub fn text(report: &Report, most: usize) -> String {
     let (first, rest) = report.lines.split_at(most.min(report.lines.len()));
     let columns = report.columns.len();
@@ -112,7 +112,7 @@ pub fn text(report: &Report, most: usize) -> String {
     }
     let mut text = format!("{}\n\n{}", report.looked.sentence(), table.render());
 
-    // Where all of it was measured, no share has to stand beside each figure.
+    // If everything was measured, no column needs to show the measured share.
     let is_part = rows.iter().any(|(_, line)| measured_percent(line) < 99.95);
     let mut headings = vec![">#".to_owned()];
     headings.extend(is_part.then(|| ">of".to_owned()));
@@ -127,7 +127,7 @@ pub fn text(report: &Report, most: usize) -> String {
             }
             table.row([name.clone()].into_iter().chain(is_part.then(|| share(line))).chain(cells));
         }
-        let _ = write!(text, "\n{title}\n{}", table.render()); // a String takes everything
+        let _ = write!(text, "\n{title}\n{}", table.render()); // writing to a String cannot fail
     };
     let title = "Raw bytes for each stored byte, of the share that was measured\n(* the most; \"-\": the codec does not apply, and totals use `fast` there)";
     matrix(title, &Cell::ratio, true);
@@ -184,7 +184,7 @@ fn cell_json(cell: &Cell) -> Value {
     })
 }
 
-/// The same, exactly.
+/// The report as JSON, with exact numbers.
 pub fn json(report: &Report) -> Value {
     let named = |line: &Line| -> serde_json::Map<String, Value> {
         measured(line).map(|(n, cell)| (report.columns[n].to_owned(), cell_json(cell))).collect()
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_ratio_is_shown_with_its_share_and_never_over_other_data() {
-        // A class of zeros, all of which was measured, and a larger one of noise, of which a tenth was.
+        // A class of zeros that was measured completely, and a larger class of noise of which a tenth was measured.
         let line = |key: &str, raw_bytes, measured, stored_bytes| {
             let cell = Cell { raw_bytes: measured, stored_bytes, ..Cell::default() };
             let element = ElementType::Bytes;

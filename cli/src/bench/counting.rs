@@ -1,4 +1,4 @@
-//! A store that counts and keeps nothing: how long a container would be, to the byte, without writing it.
+//! A store that only counts bytes. It gives the exact length of a container without writing it.
 
 use mcrengine::store::{Entry, Store, StoreError, StoredFile, TempFile};
 use std::io;
@@ -50,7 +50,7 @@ impl TempFile for Counted {
         &self.0
     }
     fn append(&mut self, _: &[u8]) -> Result<(), StoreError> {
-        Ok(()) // whoever writes a container counts its bytes
+        Ok(()) // the container writer counts its bytes itself
     }
     fn sync(&mut self) -> Result<(), StoreError> {
         Ok(())

@@ -1,4 +1,4 @@
-//! Which checkpoints of a directory are looked at, how much of them, and their files, described as a save would.
+//! Selects the checkpoints of a directory and the part of them to measure, and describes their files as a save would.
 
 use crate::args::BenchInput;
 use crate::found::{Found, find_checkpoints, missing_ranks, nothing_found};
@@ -16,18 +16,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// When no further work is begun. What is under way is finished: a segment, or the reading of a file.
+/// The time after which no new work is begun. Work that was begun is finished: a segment, or the reading of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline(pub Option<Instant>);
 
 impl Deadline {
-    /// So many seconds from now; 0: never.
+    /// The time `seconds` from now; 0: no deadline.
     pub fn after(seconds: u64) -> Self {
         let far = |seconds| Instant::now().checked_add(Duration::from_secs(seconds));
         Self(if seconds == 0 { None } else { far(seconds) })
     }
 
-    /// Half of the time that is left.
+    /// A deadline after half of the remaining time.
     pub fn half(self) -> Self {
         Self(self.0.map(|end| {
             let now = Instant::now();
@@ -43,22 +43,22 @@ impl Deadline {
 /// A complete checkpoint of the directory.
 pub struct Checkpoint {
     pub label: CheckpointId,
-    /// Ranks of the job.
+    /// Number of ranks of the job.
     pub ranks: u32,
-    /// By rank, then by path, each with its bytes.
+    /// The files by rank, then by path, each with its length.
     pub files: Vec<(Rank, FilePath, u64)>,
-    /// Links, directories and pointer files that travel with it, as files of rank 0.
+    /// Links, directories and pointer files that accompany the checkpoint, as files of rank 0.
     companions: Vec<Companion>,
 }
 
 impl Checkpoint {
-    /// Bytes of all its files.
+    /// Total length of the files, in bytes.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|(_, _, bytes)| bytes).sum()
     }
 }
 
-/// The directory, with its complete checkpoints, the oldest first; at least one.
+/// The directory and its complete checkpoints, the oldest first. There is at least one.
 pub fn checkpoints(input: &BenchInput) -> anyhow::Result<(PathBuf, Vec<Checkpoint>)> {
     let dir = input.dir.canonicalize().with_context(|| format!("{}: cannot be opened", name_of(&input.dir)))?;
     if !dir.is_dir() {
@@ -100,7 +100,7 @@ pub fn checkpoints(input: &BenchInput) -> anyhow::Result<(PathBuf, Vec<Checkpoin
     Ok((dir, complete))
 }
 
-/// The checkpoint that was named, or the newest.
+/// The checkpoint with the given name, or the newest.
 pub fn wanted(checkpoints: &[Checkpoint], label: Option<&CheckpointId>) -> anyhow::Result<usize> {
     let Some(label) = label else { return Ok(checkpoints.len() - 1) };
     checkpoints.iter().position(|checkpoint| checkpoint.label == *label).with_context(|| {
@@ -109,8 +109,8 @@ pub fn wanted(checkpoints: &[Checkpoint], label: Option<&CheckpointId>) -> anyho
     })
 }
 
-/// The ranks that are looked at, so that their files have at most `sample_bytes`: whole groups, evenly spread, or where
-/// one group is too much, as many ranks of the middle one as fit; always at least one rank.
+/// The ranks to measure. Their files have at most `sample_bytes`. Whole groups are taken, evenly spread. If one group
+/// is too large, as many ranks of the middle group are taken as fit. There is always at least one rank.
 pub fn sampled_ranks(bytes_of: &[u64], group_size: u32, sample_bytes: u64) -> Vec<u32> {
     let all = || (0u32..).zip(bytes_of).map(|(rank, _)| rank);
     if bytes_of.iter().sum::<u64>() <= sample_bytes {
@@ -118,13 +118,14 @@ pub fn sampled_ranks(bytes_of: &[u64], group_size: u32, sample_bytes: u64) -> Ve
     }
     let size = (group_size.max(1) as usize).min(bytes_of.len().max(1));
     let groups: Vec<u64> = bytes_of.chunks(size).map(|ranks| ranks.iter().sum()).collect();
-    // As many groups as there would be room for if they were alike, and fewer if those that were hit are not.
+    // Begin with the number of groups that would fit if all had the same size. Take fewer if the chosen ones are
+    // larger.
     let alike = (groups.len() as u64).saturating_mul(sample_bytes) / groups.iter().sum::<u64>().max(1);
     for n in (1..=alike.min(groups.len() as u64) as usize).rev() {
         let chosen: Vec<usize> = (0..n).map(|i| (2 * i + 1) * groups.len() / (2 * n)).collect();
         if chosen.iter().map(|&group| groups[group]).sum::<u64>() <= sample_bytes {
             let of_group = |group: usize| group * size..((group + 1) * size).min(bytes_of.len());
-            return chosen.into_iter().flat_map(of_group).map(|rank| rank as u32).collect(); // ranks are 32 bits wide
+            return chosen.into_iter().flat_map(of_group).map(|rank| rank as u32).collect(); // ranks have 32 bits
         }
     }
     let first = groups.len() / 2 * size;
@@ -138,28 +139,28 @@ pub fn sampled_ranks(bytes_of: &[u64], group_size: u32, sample_bytes: u64) -> Ve
     all().skip(first).take(size).enumerate().take_while(fits).map(|(_, rank)| rank).collect()
 }
 
-/// Files that were described, by rank, then by path. The ranks are counted anew, without those that are not looked at.
+/// Described files, by rank, then by path. The ranks are renumbered without those that are left out.
 pub struct Captured {
     pub headers: Vec<FileHeader>,
     pub fingerprints: Vec<Fingerprint>,
-    /// The bytes of those that are not read from files.
+    /// The bytes of files that are held in memory.
     pub images: Vec<Option<Arc<Image>>>,
     pub ranks: u32,
 }
 
 impl Captured {
-    /// Whether there are chunks that filters were taken off.
+    /// Whether there are chunks whose filters were removed.
     pub fn has_filters(&self) -> bool {
         self.headers.iter().flat_map(|header| &header.variables).any(|variable| !variable.filters.is_empty())
     }
 
-    /// Bytes of the files.
+    /// Total length of the files, in bytes.
     pub fn file_bytes(&self) -> u64 {
         self.headers.iter().map(|header| header.bytes).sum()
     }
 }
 
-/// Reads some ranks of a checkpoint, as a save would, and describes their files. `None` when time is over.
+/// Reads some ranks of a checkpoint and describes their files, as a save would. `None` if the time limit was reached.
 pub fn capture_ranks(
     dir: &Path,
     checkpoint: &Checkpoint,
@@ -210,7 +211,7 @@ pub fn capture_ranks(
         headers: Vec::with_capacity(described.len()),
         fingerprints: Vec::with_capacity(described.len()),
         images: Vec::with_capacity(described.len()),
-        ranks: renumbered.len() as u32, // ranks are 32 bits wide
+        ranks: renumbered.len() as u32, // ranks have 32 bits
     };
     for (header, fingerprint, image) in described {
         captured.headers.push(header);

@@ -1,5 +1,6 @@
-//! Segments of real checkpoints through the path of a save: classify, plan, fetch, merge, code, decode and compare. Only
-//! the writing is left out; how long a container would be is found by writing one that nobody keeps.
+//! Takes segments of real checkpoints through the steps of a save: classify, plan, fetch, merge, encode, decode and
+//! compare. Only the writing is left out. The length of a container is found by writing it to a store that only
+//! counts bytes.
 
 use super::counting::CountingStore;
 use super::input::{Captured, Deadline};
@@ -20,29 +21,29 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How segments are coded.
+/// How segments are encoded.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Coder {
-    /// As `mcr save --profile` does.
+    /// As `mcr save --profile` encodes them.
     Profile(Profile),
-    /// gzip over gzip: the paper's double compression of data that it knows nothing of.
+    /// gzip, then gzip again: the paper's double compression of data of unknown structure.
     GzipTwice,
     /// LZ4 alone.
     Lz4,
-    /// pcodec alone, at the level at which `fast` takes it; nothing for what is no number.
+    /// pcodec alone, at the level that `fast` uses. Only for numbers.
     Pco,
-    /// Bits of equal significance together, then zstd.
+    /// Bits of equal significance are put together, then zstd.
     Bitshuffle,
-    /// Runs of the same element alone.
+    /// Only runs of equal elements.
     Runs,
 }
 
-/// As `fast` takes them.
+/// The levels that `fast` uses.
 const PCO_LEVEL: u32 = 8;
 const BITSHUFFLE_ZSTD_LEVEL: u32 = 1;
 
 impl Coder {
-    /// The plan's options for it, with so much memory for segments.
+    /// The options of the plan for this coder, with this much memory for segments.
     pub fn plan(&self, budget_bytes: u64) -> PlanOptions {
         match self {
             Self::Profile(profile) => PlanOptions::of(profile, budget_bytes),
@@ -50,7 +51,7 @@ impl Coder {
         }
     }
 
-    /// How files are captured for it.
+    /// How files are captured for this coder.
     pub fn mode(&self, scheme: Scheme) -> CaptureMode {
         match self {
             Self::Profile(profile) => CaptureMode::of(scheme, profile),
@@ -60,7 +61,7 @@ impl Coder {
         }
     }
 
-    /// Bytes in memory for each raw byte of a segment.
+    /// Bytes of memory for each raw byte of a segment.
     pub fn memory_per_raw_byte(&self) -> u64 {
         match self {
             Self::Profile(profile) => profile.memory_per_raw_byte(),
@@ -70,7 +71,7 @@ impl Coder {
         }
     }
 
-    /// The stored bytes of a segment, never more than its raw ones.
+    /// Encodes a segment. The result is never longer than the raw bytes.
     pub fn encode(
         &self,
         segment: &SegmentPlan,
@@ -89,7 +90,7 @@ impl Coder {
             Self::Bitshuffle => Chain::bitshuffle_zstd(segment.element.width(), BITSHUFFLE_ZSTD_LEVEL),
             Self::Runs => Chain::runs(segment.element.width()).unwrap_or_else(Chain::raw),
             Self::GzipTwice => {
-                // The steps of gzip alone, the last of them again.
+                // The steps of gzip, with the last step twice.
                 let once = Chain::gzip(6);
                 let twice: Vec<Step> = once.steps().iter().chain(once.steps().last()).copied().collect();
                 Chain::new(&twice)?
@@ -101,10 +102,10 @@ impl Coder {
     }
 }
 
-/// How a segment was coded, and how long it is then.
+/// The chain of an encoded segment and its stored length.
 pub type Coded = (Chain, u64);
 
-/// Captured files, opened, and what bounds the work on them.
+/// Captured and opened files, with the limits for the work on them.
 pub struct Bench<'a> {
     captured: &'a Captured,
     open: Vec<OpenFile<&'a FileHeader>>,
@@ -112,7 +113,7 @@ pub struct Bench<'a> {
     pub budget: &'a Arc<Budget>,
 }
 
-/// One group of ranks, planned.
+/// One group of ranks with its plan.
 pub struct Planned<'a> {
     first: usize,
     pub files: &'a [FileHeader],
@@ -121,7 +122,7 @@ pub struct Planned<'a> {
     options: PlanOptions,
 }
 
-/// Which segment: the group's place among those that were planned, and its place in the group's plan.
+/// Identifies a segment: the index of the group among the planned groups, and the index in the group's plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
     pub group: usize,
@@ -138,7 +139,7 @@ impl<'a> Bench<'a> {
         Self { captured, open, threads, budget }
     }
 
-    /// The groups of so many ranks each, with what a save would make of them.
+    /// Plans groups of this many ranks as a save would.
     pub fn plan(&self, group_size: u32, options: PlanOptions) -> anyhow::Result<Vec<Planned<'a>>> {
         let grouping = Grouping::new(self.captured.ranks, group_size).context("a group has no ranks")?;
         let headers = &self.captured.headers;
@@ -154,8 +155,8 @@ impl<'a> Bench<'a> {
         Ok((0..grouping.groups()).map(planned).collect())
     }
 
-    /// Does `work` on the merged raw bytes of segments, several at a time within the budget. Begins in the order of the
-    /// items; those that were not begun when time was over have no result.
+    /// Calls `work` with the merged raw bytes of each segment, several at the same time within the memory budget.
+    /// Work begins in the order of the items. Items that were not begun before the deadline have no result.
     pub fn each<T: Send>(
         &self,
         groups: &[Planned<'_>],
@@ -199,14 +200,14 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The raw bytes of a segment, fetched from the files and merged.
+    /// Reads the raw bytes of a segment from the files and merges them.
     fn fetch(&self, group: &Planned<'_>, segment: &SegmentPlan) -> anyhow::Result<Vec<u8>> {
         let mut raw = vec![0; usize::try_from(segment.raw_bytes.0)?]; // at most 1 GiB
         let mut pieces: Vec<&[u8]> = Vec::with_capacity(segment.pieces.len());
         let mut rest = raw.as_mut_slice();
         for piece in &segment.pieces {
             let into;
-            (into, rest) = rest.split_at_mut(piece.bytes as usize); // no longer than the segment
+            (into, rest) = rest.split_at_mut(piece.bytes as usize); // at most the length of the segment
             let file = &self.open[group.first + piece.variable.file as usize];
             file.read_raw(piece.variable.variable as usize, piece.offset, into)?;
             pieces.push(into);
@@ -217,8 +218,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// What a save of these files in groups of this size would store: the containers, index and skeletons counted, but not
-    /// the manifests. Every segment is decoded again and compared. `None` when time is over.
+    /// The bytes that a save of these files in groups of this size would store. Containers with index and skeletons
+    /// count, manifests do not. Every segment is decoded and compared. `None` if the deadline passed.
     pub fn stored_bytes(
         &self,
         group_size: u32,
@@ -254,7 +255,7 @@ pub fn all_items(groups: &[Planned<'_>]) -> Vec<Item> {
     groups.iter().enumerate().flat_map(of_group).collect()
 }
 
-/// Fails unless decoding gives the same bytes.
+/// Fails unless decoding reproduces the raw bytes.
 pub fn check(stored: &StoredSegment, raw: &[u8], scratch: &mut Scratch) -> anyhow::Result<()> {
     if !stored.chain.gives_back(&stored.stored, raw, scratch)? {
         bail!("the chain {} did not give back the {} bytes that it was given; report this", stored.chain, raw.len());
@@ -263,7 +264,7 @@ pub fn check(stored: &StoredSegment, raw: &[u8], scratch: &mut Scratch) -> anyho
 }
 
 impl Planned<'_> {
-    /// Bytes of the container with segments of these lengths. What they hold does not matter for its length.
+    /// Length of a container with segments of these lengths. The contents of the segments do not affect it.
     pub fn container_bytes(&self, coded: impl Iterator<Item = Coded>) -> anyhow::Result<u64> {
         let (job, checkpoint): (JobId, CheckpointId) = ("bench".parse()?, "bench".parse()?);
         let mut writer = ContainerWriter::create(&CountingStore, &job, &checkpoint, GroupId(0))?;

@@ -1,8 +1,8 @@
-//! `mcr bench`: what compression would bring, on the user's own checkpoints, before anything is installed.
+//! `mcr bench`: measures compression on the user's own checkpoints, before anything is installed.
 //!
-//! Reads checkpoint files, takes them through the path of a save up to the stored segments, and writes nothing but the
-//! report. Memory is bounded by the budget for segments, the headers of the ranks that are looked at, and a few buffers for
-//! each thread; time by `--time-limit`, after which nothing is begun.
+//! It reads checkpoint files and takes them through the steps of a save, up to the stored segments. It writes nothing
+//! except the report. Memory is limited by the budget for segments; the headers of the measured ranks and a few
+//! buffers for each thread are added to that. Time is limited by `--time-limit`, after which no new work is begun.
 
 mod codecs;
 mod codecs_report;
@@ -47,15 +47,15 @@ fn percent(part: u64, whole: u64) -> f64 {
     100.0 * part as f64 / whole.max(1) as f64
 }
 
-/// What was looked at, and of how much.
+/// The measured checkpoint and the measured part of it.
 #[derive(Clone, Debug, serde::Serialize)]
 struct Looked {
     checkpoint: String,
-    /// Of the checkpoint.
+    /// The whole checkpoint.
     ranks: u32,
     files: usize,
     file_bytes: u64,
-    /// Of these, what was measured.
+    /// The part that was measured.
     measured_ranks: u32,
     measured_files: usize,
     measured_file_bytes: u64,
@@ -93,7 +93,7 @@ impl Looked {
     }
 }
 
-/// The bounds that held, and what they cost.
+/// The limits of the measurement, and the time it took.
 #[derive(Clone, Debug, serde::Serialize)]
 struct Bounds {
     sample_bytes: u64,
@@ -101,7 +101,7 @@ struct Bounds {
     segment_memory_bytes: u64,
     threads: usize,
     elapsed_ms: u64,
-    /// Nothing is missing because of the time limit.
+    /// Whether everything was measured before the time limit.
     is_complete: bool,
 }
 

@@ -1,11 +1,11 @@
-//! What Tables III and IV of the mcrEngine paper (SC12) say, computed from headers and from ratios.
+//! Computes what Tables III and IV of the mcrEngine paper (SC12) show, from headers and ratios.
 
 use super::input::Captured;
 use super::schemes::{Series, scheme_name};
 use mcrengine::header::{ElementType, FileHeader, Role};
 use mcrengine::plan::Scheme;
 
-/// Table III: what a checkpoint is made of.
+/// Table III: the characteristics of a checkpoint.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Characteristics {
     pub ranks: u32,
@@ -16,30 +16,30 @@ pub struct Characteristics {
     pub variables: u64,
     pub file_variables_min: u64,
     pub file_variables_max: u64,
-    /// Raw bytes of all variables, the skeletons not counted.
+    /// Raw bytes of all variables, without the skeletons.
     pub variable_bytes: u64,
     pub double_bytes: u64,
     pub float_bytes: u64,
     pub other_bytes: u64,
-    /// Bytes of files that are no variable's: the metadata of HDF5.
+    /// Bytes of the files that belong to no variable: the metadata of HDF5.
     pub skeleton_bytes: u64,
-    /// Files that are one run of bytes to us.
+    /// Number of files whose structure is unknown.
     pub opaque_files: u64,
 }
 
-/// Table IV: a line of it.
+/// One line of Table IV.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Improvement {
     pub scheme: Scheme,
-    /// Percent, and the group size where it is.
+    /// Improvement in percent, and the group size at which it occurs.
     pub best: (f64, u32),
     pub worst: (f64, u32),
 }
 
-/// Of the files that are looked at.
+/// The characteristics of the measured files.
 pub fn characteristics(captured: &Captured) -> Characteristics {
     let mut of_ranks = vec![0u64; captured.ranks as usize];
-    // What only travels with a checkpoint is not what the paper counts.
+    // Files that only accompany a checkpoint are not counted, as in the paper.
     let files = || captured.headers.iter().filter(|header| !header.kind.is_companion());
     let mut table = Characteristics { ranks: captured.ranks, files: files().count() as u64, ..Default::default() };
     let mut counts = Vec::with_capacity(captured.headers.len());
@@ -76,7 +76,7 @@ pub fn characteristics(captured: &Captured) -> Characteristics {
     table
 }
 
-/// Equation 2 of the paper, for each scheme against Agnostic at the same group size.
+/// Equation 2 of the paper, for each scheme, relative to Agnostic at the same group size.
 pub fn improvements(figure_7: &[Series]) -> Vec<Improvement> {
     let of = |scheme| figure_7.iter().find(|series| series.name == scheme_name(scheme));
     let Some(agnostic) = of(Scheme::Agnostic) else { return Vec::new() };
@@ -91,7 +91,7 @@ pub fn improvements(figure_7: &[Series]) -> Vec<Improvement> {
     [Scheme::AwareBlock, Scheme::Aware].into_iter().filter_map(line).collect()
 }
 
-/// In percent.
+/// The relative improvement in percent.
 fn relative_improvement(a: f64, b: f64) -> f64 {
     (a - b) / b * 100.0
 }

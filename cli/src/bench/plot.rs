@@ -1,5 +1,5 @@
-//! The figures of `mcr bench schemes` as SVG, readable on light and dark pages: nothing is painted behind them, and lines
-//! and letters are of a middle grey.
+//! The figures of `mcr bench schemes` as SVG. They are readable on light and dark pages: there is no background, and
+//! lines and letters are medium grey.
 
 use super::schemes::{Point, Report, Series, scheme_name};
 use anyhow::Context;
@@ -11,7 +11,7 @@ use std::path::Path;
 const SIZE: (u32, u32) = (720, 420);
 const INK: RGBColor = RGBColor(118, 118, 118);
 const FONT: (&str, u32) = ("sans-serif", 14);
-/// Told apart in greys too, and by people who do not see all colours (after Okabe and Ito).
+/// Colours that people with colour blindness can distinguish, also when printed in grey (after Okabe and Ito).
 const COLOURS: [RGBColor; 8] = [
     RGBColor(148, 103, 189),
     RGBColor(204, 121, 167),
@@ -23,17 +23,17 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(140, 140, 60),
 ];
 
-/// Places on the lower axis, with what is written there, and lines of ratios above them.
+/// Positions on the horizontal axis with their labels, and lines of ratios above them.
 struct Figure {
     title: String,
     below: &'static str,
     places: Vec<String>,
     lines: Vec<(String, Vec<Option<f64>>)>,
-    /// Bars beside each other instead of lines.
+    /// Draw groups of bars, not lines.
     bars: bool,
 }
 
-/// Writes one file for each figure that there is something of; makes the directory.
+/// Writes one file for each figure that has data. Creates the directory.
 #[expect(clippy::disallowed_methods, reason = "the pictures that the user asked for, in the directory that was named")]
 pub fn write_all(dir: &Path, report: &Report) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
@@ -99,7 +99,7 @@ fn figures(report: &Report) -> Vec<(&'static str, Figure)> {
     all
 }
 
-/// The text of the picture.
+/// The SVG text of the figure.
 fn draw(figure: &Figure) -> anyhow::Result<String> {
     let mut svg = String::new();
     draw_on(&SVGBackend::with_string(&mut svg, SIZE).into_drawing_area(), figure)
@@ -125,7 +125,7 @@ fn draw_on(area: &Area<'_>, figure: &Figure) -> Result<(), Box<dyn std::error::E
         .x_label_area_size(46)
         .y_label_area_size(56)
         .build_cartesian_2d(-0.5..last + 0.5, bottom..top)?;
-    // A word below every place that there is room for.
+    // A label below every position, or below every nth if there is no room.
     let every = figure.places.len().div_ceil(8).max(1);
     let below = |x: &f64| match x.round() {
         place if (x - place).abs() > 1e-6 || place < 0.0 => String::new(),
@@ -159,12 +159,12 @@ fn draw_on(area: &Area<'_>, figure: &Figure) -> Result<(), Box<dyn std::error::E
             };
             chart.draw_series(known().map(bar))?;
         } else {
-            // Of two that lie on each other both are seen: the one below is wider.
+            // If two lines coincide, both are visible, because the lower one is wider.
             let width = if nth % 2 == 0 { 4 } else { 2 };
             chart.draw_series(LineSeries::new(known(), colour.stroke_width(width)))?;
             chart.draw_series(known().map(|point| Circle::new(point, 3, colour.filled())))?;
         }
-        let y = 40 + 24 * nth as i32; // at most a few lines
+        let y = 40 + 24 * nth as i32; // there are only a few lines
         legend.draw(&Rectangle::new([(12, y - 4), (32, y + 4)], colour.filled()))?;
         let beside = text.clone().pos(Pos::new(HPos::Left, VPos::Center));
         legend.draw(&Text::new(name.clone(), (40, y), beside))?;

@@ -1,9 +1,10 @@
-//! `mcr bench schemes`: the tables and figures of the mcrEngine paper (SC12), of the user's own checkpoints.
+//! `mcr bench schemes`: makes the tables and figures of the mcrEngine paper (SC12) from the user's own checkpoints.
 //!
-//! As in the paper (section VI): Agnostic and Agnostic-Block are compressed once, with gzip; Aware and Aware-Block twice, with
-//! FPC, fpzip or a Lempel-Ziv coder, and gzip over all of it; the block schemes with the best block size. A ratio is the
-//! bytes of the files for each byte of the containers, index and skeletons counted; the files are what `mcr save
-//! --no-reuse` would write. Other than there a segment of at most 4 MiB is coded by itself, gzip's second pass too.
+//! The schemes are as in the paper (section VI). Agnostic and Agnostic-Block are compressed once, with gzip. Aware
+//! and Aware-Block are compressed twice: with FPC, fpzip or a Lempel-Ziv coder, then with gzip. The block schemes use
+//! the best block size. A ratio is the bytes of the files divided by the bytes of the containers, including index and
+//! skeletons. The containers are those that `mcr save --no-reuse` would write. Unlike in the paper, segments of at
+//! most 4 MiB are encoded one by one, and gzip's second pass is applied to each of them too.
 
 use super::input::{Captured, Checkpoint, Deadline, capture_ranks, checkpoints, sampled_ranks, wanted};
 use super::measure::{Bench, Coder};
@@ -25,17 +26,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What one measurement is of.
+/// What one measurement measures.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cell {
     pub scheme: Scheme,
     pub coder: Coder,
     pub group_size: u32,
-    /// In the block schemes.
+    /// Block size, in the block schemes.
     pub block_bytes: Option<NonZeroU32>,
 }
 
-/// What came out, or nothing where time was over.
+/// The result of a measurement, or none if the time limit was reached.
 #[derive(Clone, Debug)]
 pub struct Point {
     pub cell: Cell,
@@ -50,36 +51,36 @@ impl Point {
     }
 }
 
-/// Points that belong together in a figure.
+/// Points that form one line of a figure.
 #[derive(Clone, Debug)]
 pub struct Series {
     pub name: String,
     pub points: Vec<Point>,
 }
 
-/// All that is reported.
+/// Everything that is reported.
 pub struct Report {
     pub dir: String,
     pub looked: Looked,
     pub bounds: Bounds,
     pub table_3: Characteristics,
-    /// Passes 1 and 2, for Agnostic, Aware and Aware-Block.
+    /// One pass and two passes, for Agnostic, Aware and Aware-Block.
     pub figure_6: Vec<(u32, Point)>,
-    /// Over group sizes.
+    /// By group size.
     pub figure_7: Vec<Series>,
-    /// Over block sizes.
+    /// By block size.
     pub figure_8: Vec<Series>,
-    /// Over checkpoints.
+    /// By checkpoint.
     pub figure_9: Vec<Series>,
-    /// Aware-Block and Aware.
+    /// For Aware-Block and Aware.
     pub table_4: Vec<Improvement>,
-    /// Checkpoints that the series leaves out.
+    /// Number of checkpoints that the series leaves out.
     pub checkpoints_left_out: usize,
-    /// What the block schemes were measured with.
+    /// The block sizes with which the block schemes were measured.
     pub best_blocks: [NonZeroU32; 2],
 }
 
-/// The most checkpoints of the series; of more, some, evenly spread.
+/// Maximum number of checkpoints in the series. If there are more, evenly spread ones are measured.
 const SERIES_MAX: usize = 32;
 
 pub fn run(args: BenchSchemesArgs) -> anyhow::Result<ExitCode> {
@@ -95,7 +96,7 @@ pub fn run(args: BenchSchemesArgs) -> anyhow::Result<ExitCode> {
     let checkpoint = &checkpoints[at];
     let asked = args.group_sizes.iter().map(|size| size.get()).max().context("--group-sizes must name at least one")?;
     let chosen = sampled(checkpoint, asked, args.sample);
-    // Groups of more ranks than there are, are groups of all.
+    // A group size above the number of ranks means one group of all ranks.
     let mut group_sizes: Vec<u32> = args.group_sizes.iter().map(|size| size.get().min(chosen.len() as u32)).collect();
     group_sizes.sort_unstable();
     group_sizes.dedup();
@@ -172,7 +173,7 @@ pub fn run(args: BenchSchemesArgs) -> anyhow::Result<ExitCode> {
     Ok(if is_complete { Exit::Done } else { Exit::Partly }.into())
 }
 
-/// What the paper compresses a scheme's segments with, in one pass and in two.
+/// The coders that the paper uses for a scheme's segments, with one pass and with two.
 fn passes(scheme: Scheme) -> [Coder; 2] {
     let paper = |double| Coder::Profile(Profile::Paper { double });
     match scheme.takes_files_apart() {
@@ -181,13 +182,13 @@ fn passes(scheme: Scheme) -> [Coder; 2] {
     }
 }
 
-/// One pass for the schemes that do not look inside, two for the others (section VI-A).
+/// One pass for the agnostic schemes, two for the others (section VI-A).
 fn as_published(scheme: Scheme) -> Coder {
     let [single, double] = passes(scheme);
     if scheme.takes_files_apart() { double } else { single }
 }
 
-/// With which blocks, Agnostic-Block's and Aware-Block's.
+/// The block size of a scheme: `blocks` has that of Agnostic-Block, then that of Aware-Block.
 fn block_bytes(scheme: Scheme, blocks: [NonZeroU32; 2]) -> Option<NonZeroU32> {
     match scheme {
         Scheme::AgnosticBlock => Some(blocks[0]),
@@ -206,7 +207,7 @@ fn lines(profiles: &[Profile], blocks: [NonZeroU32; 2]) -> Vec<(String, Cell)> {
     of_paper.into_iter().chain(ours).collect()
 }
 
-/// Over block sizes; also the best of them for either scheme.
+/// Ratios by block size. Also returns the best block size of each scheme.
 fn figure_8(
     of: &mut Measured<'_>,
     blocks: &[NonZeroU32],
@@ -223,7 +224,7 @@ fn figure_8(
     Ok((figure, best))
 }
 
-/// One pass and two.
+/// Ratios with one pass and with two.
 fn figure_6(of: &mut Measured<'_>, blocks: [NonZeroU32; 2], group_size: u32) -> anyhow::Result<Vec<(u32, Point)>> {
     let mut figure = Vec::new();
     for scheme in [Scheme::Agnostic, Scheme::Aware, Scheme::AwareBlock] {
@@ -235,7 +236,7 @@ fn figure_6(of: &mut Measured<'_>, blocks: [NonZeroU32; 2], group_size: u32) -> 
     Ok(figure)
 }
 
-/// As the paper writes it.
+/// The name of a scheme in the paper.
 pub fn scheme_name(scheme: Scheme) -> &'static str {
     match scheme {
         Scheme::Agnostic => "Agnostic",
@@ -251,18 +252,18 @@ fn sampled(checkpoint: &Checkpoint, group_size: u32, sample_bytes: u64) -> Vec<u
     sampled_ranks(&bytes_of, group_size, sample_bytes)
 }
 
-/// Places of at most so many things, evenly spread, the last one among them.
+/// Indices of at most `most` evenly spread items. The last item is included.
 fn spread(things: usize, most: usize) -> Vec<usize> {
     let n = things.min(most);
     (1..=n).map(|i| i * things / n - 1).collect()
 }
 
-/// The files of a checkpoint: whole for the schemes that do not look inside, taken apart for the others, in haste for profiles
-/// that are.
+/// The files of a checkpoint: as whole files for the agnostic schemes, split into variables for the others, and in
+/// the mode of profiles that remove filters only if this makes chunks much shorter.
 struct Files {
     whole: Captured,
     apart: Captured,
-    /// None where it would be the same.
+    /// `None` if it would equal the other one.
     in_haste: Option<Captured>,
 }
 
@@ -297,7 +298,7 @@ impl Job<'_> {
     }
 }
 
-/// What was measured of one checkpoint; nothing twice.
+/// The measurements of one checkpoint. Nothing is measured twice.
 struct Measured<'a> {
     job: &'a Job<'a>,
     files: &'a Files,

@@ -20,7 +20,7 @@ fn characteristics(table: &Characteristics) -> Table {
     let rows = [
         ("ranks", table.ranks.to_string()),
         ("files", table.files.to_string()),
-        ("of them one run of bytes to us (not HDF5)", table.opaque_files.to_string()),
+        ("of them with unknown structure (not HDF5)", table.opaque_files.to_string()),
         ("total size", bytes(table.file_bytes)),
         ("size of a rank: range, average", format!("{least} to {most}, {rank}")),
         ("variables", table.variables.to_string()),
@@ -42,7 +42,7 @@ fn ratio_of(point: &Point) -> String {
     point.ratio().map_or("-".into(), |ratio| format!("{ratio:.3}"))
 }
 
-/// A line for each scheme or profile, a column for each point.
+/// A table with a line for each scheme or profile and a column for each point.
 fn across(figure: &[Series], first: &str, column: impl Fn(&Point) -> String) -> Table {
     let points = figure.first().map_or(&[][..], |line| &line.points);
     let headings: Vec<String> =
@@ -54,7 +54,7 @@ fn across(figure: &[Series], first: &str, column: impl Fn(&Point) -> String) -> 
     table
 }
 
-/// A line for each checkpoint, since there may be many, and a column for each scheme or profile.
+/// A table with a line for each checkpoint, because there may be many, and a column for each scheme or profile.
 fn below(figure: &[Series]) -> Table {
     let headings: Vec<String> =
         ["checkpoint".to_owned()].into_iter().chain(figure.iter().map(|line| format!(">{}", line.name))).collect();
@@ -74,7 +74,7 @@ pub fn text(report: &Report) -> String {
         report.looked.sentence()
     );
     let mut part = |title: String, table: Table| {
-        let _ = write!(text, "\n{title}\n{}", table.render()); // a String takes everything
+        let _ = write!(text, "\n{title}\n{}", table.render()); // writing to a String cannot fail
     };
     part("Table III: characteristics".into(), characteristics(&report.table_3));
 
@@ -133,7 +133,7 @@ fn point_json(point: &Point) -> Value {
     })
 }
 
-/// The same, exactly.
+/// The report as JSON, with exact numbers.
 pub fn json(report: &Report) -> Value {
     let figure = |figure: &[Series]| -> Vec<Value> {
         let line = |line: &Series| json!({ "name": line.name, "points": line.points.iter().map(point_json).collect::<Vec<_>>() });

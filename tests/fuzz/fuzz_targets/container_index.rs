@@ -1,4 +1,4 @@
-//! Any bytes as an index: an error, or an index whose promises hold.
+//! Parses any bytes as an index. The result is an error, or an index that keeps its promises.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

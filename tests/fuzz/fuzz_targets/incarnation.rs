@@ -1,4 +1,5 @@
-//! Any bytes as the record of an incarnation, with a right digest at its end so that the rest is reached.
+//! Parses any bytes as the record of an incarnation. A valid digest is added at the end, so that the rest of the
+//! parser is reached.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

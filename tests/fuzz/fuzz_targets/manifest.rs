@@ -1,4 +1,5 @@
-//! Any bytes as the text of a manifest, with a right digest at its end so that the rest is reached.
+//! Parses any bytes as the text of a manifest. A valid digest is added at the end, so that the rest of the parser is
+//! reached.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

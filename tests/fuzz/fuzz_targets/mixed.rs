@@ -1,4 +1,5 @@
-//! Any bytes as what `mixed` has stored, and any bytes coded by it: words of theirs, again and again, so that it finds numbers.
+//! Decodes any bytes as data that `mixed` stored, and encodes any bytes with it. The bytes to encode repeat words of
+//! the input, so that `mixed` finds numbers.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

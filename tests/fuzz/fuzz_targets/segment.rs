@@ -1,4 +1,4 @@
-//! Any bytes as a segment: the record before it, with a right checksum, and stored bytes through its chain.
+//! Parses any bytes as a segment: a segment header with a valid checksum, then stored bytes that its chain decodes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

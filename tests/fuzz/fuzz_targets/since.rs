@@ -1,12 +1,12 @@
-//! Any header and any codes as what prediction left, alone and with any bytes as an older segment. The header is packed here, so
-//! that inputs reach what is inside.
+//! Decodes any header and any codes as the residual of a prediction, alone and with any bytes as the base. The header
+//! is compressed here, so that inputs reach the code behind the decompression.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use mcrengine::codec::{Chain, Older, Scratch};
 use mcrengine::header::{ByteOrder, ElementType};
 
-/// 7 bits a byte, the lowest first.
+/// Writes 7 bits in each byte, the lowest bits first.
 fn put(mut n: usize, out: &mut Vec<u8>) {
     while n > 0x7F {
         out.push(n as u8 | 0x80);
