@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What mcrEngine is for, shown on this machine in half a minute: `make demo`, or deploy/demo.sh [--daemons].
+# Shows on this machine, in half a minute, what mcrEngine does: `make demo`, or deploy/demo.sh [--daemons].
 #
-#   --daemons   an aggregator and two agents, each with the ranks of one node, instead of `mcr run`
+#   --daemons   use an aggregator and two agents (each with the ranks of one node), not `mcr run`
 #
-# Needs no root, no MPI and no free port of a certain number; leaves nothing behind. MCR and HEAT may name a built `mcr`
-# and the built example `heat`; otherwise both are built first.
+# It needs no root, no MPI and no fixed port, and leaves no files behind. MCR and HEAT may name a built `mcr` and a
+# built example `heat`; otherwise both are built first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,7 +22,7 @@ if [ -t 1 ]; then bold=$'\e[1m' plain=$'\e[0m'; else bold='' plain=''; fi
 step() { printf '\n%s%s%s\n' "$bold" "$1" "$plain"; }
 say() { printf '   %s\n' "$@"; }
 run() { printf '   %s$ %s%s\n' "$bold" "${*//$work/\$WORK}" "$plain"; "$@" | sed 's/^/   /'; }
-fail() { # with the end of what the daemons and the command said
+fail() { # prints the last log lines of the daemons and the command too
     for log in "$work"/{mcr,anc,cnc,save,restart}*.log; do
         [ -s "$log" ] && { printf -- '---- the end of %s\n' "${log##*/}"; tail -n 15 "$log"; } >&2
     done
@@ -35,14 +35,14 @@ human() { numfmt --to=iec-i --suffix=B --format='%.1f' "$1"; }
 gzipped() { tar -C "$1" -cf - . | gzip -c | wc -c; }
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f", a / b }'; }
 
-started=() # the process ids of what runs in the background
-background() { # LOG COMMAND...: starts it, writes what it says to LOG
+started=() # process ids of the background processes
+background() { # LOG COMMAND...: starts COMMAND and writes its output to LOG
     local log=$1
     shift
     "$@" >>"$log" 2>&1 </dev/null &
     started+=($!)
 }
-kill_now() { # kill -9, all at once
+kill_now() { # kill -9, all processes at the same time
     kill -9 "$@" 2>/dev/null || true
     wait "$@" 2>/dev/null || true
 }
@@ -55,15 +55,15 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
-# A checkpoint exists if and only if the manifests of all its groups do. (`mcr list` also checks what is in them.)
+# A checkpoint exists if and only if the manifests of all its groups exist. (`mcr list` also checks their contents.)
 groups=$(((ranks + group_size - 1) / group_size))
-committed() { # prints the committed checkpoints' names, oldest first
+committed() { # prints the names of the committed checkpoints, oldest first
     local dir
     for dir in "$work"/store/heat/*/; do
         if [ "$(find "$dir" -name 'group-*.manifest' 2>/dev/null | wc -l)" -ge $groups ]; then basename "$dir"; fi
     done | sort -V
 }
-wait_for() { # SECONDS WHAT TEST...: until the test succeeds
+wait_for() { # SECONDS WHAT TEST...: waits until TEST succeeds
     local until=$((SECONDS + $1)) what=$2 pid
     shift 2
     until "$@"; do
@@ -77,7 +77,7 @@ wait_for() { # SECONDS WHAT TEST...: until the test succeeds
 has_committed() { committed | grep -qx -- "$1"; }
 any_committed() { [ -n "$(committed)" ]; }
 
-# ---- the three parts of the play -------------------------------------------------------------------------------------
+# ---- the application, the daemons, the comparison --------------------------------------------------------------------
 
 # Each node has its own directory; with --daemons there are two nodes, otherwise one.
 nodes=1
@@ -88,7 +88,7 @@ node_dir() { if [ $nodes -eq 1 ]; then echo "$work/run"; else echo "$work/run/no
 
 mcr() { "$MCR" "$@"; }
 
-# The aggregator listens on a port that the system picked, and says so in its log.
+# The aggregator listens on a port that the system picks. Its log shows the port.
 address_in() { sed -n 's/.*aggregator listens.* address=\([0-9.:]*\).*/\1/p' "$1" 2>/dev/null | tail -n 1; }
 has_address() { [ -n "$(address_in "$1")" ]; }
 
@@ -133,7 +133,7 @@ same_state() { # the line with the digest of the final state
     grep '^final state' "$1"
 }
 
-# ---- the play --------------------------------------------------------------------------------------------------------
+# ---- the demo --------------------------------------------------------------------------------------------------------
 
 step "0. Building"
 if [ -z "${MCR-}" ] || [ -z "${HEAT-}" ]; then
@@ -145,7 +145,7 @@ MCR=$(realpath "$MCR") HEAT=$(realpath "$HEAT")
 mkdir "$work/sockets" "$work/store" "$work/run"
 say "mcr:  $MCR ($(human "$(stat -c %s "$MCR")"))" "heat: $HEAT"
 begin=$SECONDS
-# The application. It knows nothing of mcrEngine.
+# The application. It does not know of mcrEngine.
 heat=("$HEAT" --launch "$ranks" --rendezvous "$work/sockets" --steps "$steps" --checkpoint-every "$every")
 heat_on_nodes=("${heat[@]}" --dir "$work/run")
 [ $nodes -eq 1 ] || heat_on_nodes+=(--ranks-per-node "$per_node")
@@ -155,7 +155,7 @@ say "$ranks processes solve a heat equation together and write a checkpoint each
     "They are not linked against mcrEngine and do not know of it."
 "${heat[@]}" --dir "$work/reference" >"$work/reference.log" 2>&1 || fail "the simulation failed"
 sed 's/^/   /' "$work/reference.log"
-say "Keep this digest in mind: it is of every bit of the final state."
+say "Remember this digest: it covers every bit of the final state."
 
 step "2. The same once more, with mcrEngine looking on"
 if [ $daemons = no ]; then
@@ -232,7 +232,7 @@ row='   %-44s %7s %10s %7s\n'
     printf "$row" 'in the store (containers; bytes are of all)' "$containers" "$(human "$stored")" "$(ratio $raw "$stored")"
 }
 
-say "" "What is in the last of them: each variable of a group's ranks, merged into a class and coded as one." \
+say "" "The last checkpoint: each variable of a group's ranks is merged into a class and compressed as one." \
     "The conductivity never changes, so it is stored once and referred to. (raw: without the application's own deflate," \
     "which is taken off when a file is captured and put on again at a restart.)"
 run mcr show --store "$work/store" --job heat

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# What building needs beside this checkout: a C and a C++ compiler, make, CMake (for the HDF5 that is built in), and Rust.
-# Says nothing when all is there. As root it installs what is missing with the distribution's packages (Rust with
-# rustup); as anybody else it prints what to install, and fails. Running it again does no harm.
+# Checks the tools that the build needs: a C and a C++ compiler, make, CMake (for the built-in HDF5), and Rust.
+# Prints nothing if all of them are installed. Otherwise root installs the missing ones from the distribution's
+# packages (Rust with rustup); for other users it prints what to install, and fails. It can be run repeatedly.
 #     deploy/prerequisites.sh [mpi]
-# With "mpi", also what benches/mpib needs: Open MPI with its headers, and libclang, from which rsmpi makes its bindings.
+# With "mpi", it also checks what benches/mpib needs: Open MPI with its headers, and libclang, with which rsmpi
+# generates its bindings.
 set -euo pipefail
 
 mpi=${1:-}
@@ -16,7 +17,7 @@ have() { command -v "$1" >/dev/null 2>&1; }
 at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
 version_of() { "$@" --version 2>/dev/null | grep -oE '[0-9]+\.[0-9]+(\.[0-9]+)?' | head -n 1 || true; }
 
-# rustup puts cargo where a fresh shell does not look yet.
+# rustup installs cargo into a directory that a new shell may not have in its PATH yet.
 if ! have cargo && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH; fi
 
 any() { local pattern; for pattern; do compgen -G "$pattern" >/dev/null && return; done; return 1; }
@@ -29,10 +30,10 @@ missing_tools() {
         echo "CMake $cmake_needed or newer (found $found)"
     fi
     [ -n "$mpi" ] || return 0
-    # where Red Hat's module is installed and not loaded, both commands are beside the path
+    # if Red Hat's module is installed but not loaded, both commands are not in the PATH
     have mpicc || [ -x /usr/lib64/openmpi/bin/mpicc ] || echo "an MPI with mpicc"
     have mpirun || [ -x /usr/lib64/openmpi/bin/mpirun ] || echo mpirun
-    # rsmpi's bindgen wants both the library and the headers of the same version
+    # rsmpi's bindgen needs the library and the headers of the same version
     any '/usr/lib*/libclang.so*' '/usr/lib/*/libclang-[0-9]*.so*' || echo libclang
     any '/usr/lib*/clang/*/include/stddef.h' '/usr/lib/llvm-*/lib/clang/*/include/stddef.h' || echo "libclang's headers"
 }
@@ -43,9 +44,9 @@ missing_rust() {
     if [ -z "$found" ] || ! at_least "$found" $rust_needed; then echo "Rust $rust_needed or newer (found ${found:-none})"; fi
 }
 
-packages() { # the command that installs the C side here, or nothing where we do not know the distribution
+packages() { # prints the command that installs the C tools, or nothing if the distribution is unknown
     if have apt-get; then
-        # library and headers of one version: the one that this release calls libclang-dev
+        # library and headers of one version, which is the version of this release's libclang-dev
         local clang=''
         if [ -n "$mpi" ]; then
             clang=$(apt-cache depends libclang-dev 2>/dev/null | grep -oE 'libclang-[0-9]+-dev' | grep -oE '[0-9]+' | head -n 1 || true)
@@ -71,7 +72,7 @@ fi
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-quietly() { # prints what a command said only where it failed
+quietly() { # prints the output of a command only if it failed
     echo "prerequisites: $*"
     "$@" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
 }

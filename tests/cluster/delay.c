@@ -1,10 +1,10 @@
-/* delay: a long line between two network namespaces, for kernels without netem.
+/* delay: emulates a long line between two network namespaces, for kernels without netem.
  *
  *     delay NAMESPACE_A NAMESPACE_B ONE_WAY_MICROSECONDS
  *
- * Opens a TUN device "line" in each namespace and hands every IP packet from one to the other, each held back for the
- * delay; in order, one thread for each direction, at most QUEUE_BYTES under way (what comes beyond is dropped, as a
- * router does). Prints READY when both devices exist; ends with its parent, or by a signal. */
+ * Opens a TUN device "line" in each namespace and passes every IP packet from one to the other after the delay, in
+ * order. Each direction has one thread and holds at most QUEUE_BYTES; more packets are dropped, as in a router.
+ * Prints READY when both devices exist. Ends when its parent ends, or by a signal. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/if.h>
@@ -33,7 +33,7 @@ struct packet {
 struct direction {
     int from, to;
     int64_t delay_ns;
-    struct packet slots[SLOTS]; /* a ring: SLOTS is a power of two */
+    struct packet slots[SLOTS]; /* a ring buffer; SLOTS is a power of two */
     unsigned first, count;
     size_t queued;
 };
@@ -47,7 +47,7 @@ static int64_t now_ns(void) {
 static void deliver(struct direction *d) {
     for (; d->count && d->slots[d->first].due_ns <= now_ns(); d->count--) {
         struct packet *p = &d->slots[d->first];
-        /* a full device drops: TCP knows what to do */
+        /* a full device drops the packet, and TCP sends it again */
         if (write(d->to, p->bytes, p->length) < 0) (void)0;
         d->queued -= p->length;
         free(p->bytes);
@@ -108,7 +108,7 @@ int main(int count, char **words) {
     there.from = back.to = a;
     there.to = back.from = b;
     there.delay_ns = back.delay_ns = strtoll(words[3], NULL, 10) * 1000;
-    /* who sleeps through 30 ms of a busy machine loses packets that no line would lose; without the right to it, go on */
+    /* without this priority, a pause of 30 ms on a busy machine loses packets. Without permission, go on. */
     struct sched_param first = {.sched_priority = 1};
     if (sched_setscheduler(0, SCHED_FIFO, &first) < 0) (void)0;
     pthread_t thread;

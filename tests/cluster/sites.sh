@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Two sites of hosts on one machine, coupled by a line: for tests of what runs between clusters.
+# Emulates two sites with several hosts on one machine, connected by a line, to test programs that span clusters.
 #
 #     NEAR=4 FAR=4 LAN=1000 WAN=100 TRUNK=400 DELAY_MS=5 tests/cluster/sites.sh COMMAND [ARGUMENT...]
 #
-# builds the sites, runs COMMAND in the root namespace, and removes them again, however COMMAND ends; its exit status is
-# COMMAND's. 77: not here (no root, or a kernel without what it takes), which is said aloud. COMMAND finds in its environment
-#   SITES_MPIRUN   the words that start Open MPI over all hosts, one rank a host, site 0 first
-#   SITES_TRUNK    a command that prints the bytes sent over the trunk so far, there and back
+# builds the sites, runs COMMAND in the root namespace, and removes the sites, however COMMAND ends. The exit status
+# is that of COMMAND, or 77 with a message if sites cannot be emulated here (no root, or the kernel lacks a feature).
+# COMMAND gets these environment variables:
+#   SITES_MPIRUN   the command that starts Open MPI on all hosts, one rank per host, site 0 first
+#   SITES_TRUNK    a command that prints the bytes sent over the trunk so far, in each direction
 #
 #      h0 h1 ..  each host is a network namespace with two cards:        .. h1 h0
 #       |lan|    lan (LAN Mbit/s, the switch of its site) and             |lan|
@@ -14,8 +15,8 @@
 #       |wan|                                                             |wan|
 #      [router]======= the trunk: TRUNK Mbit/s, DELAY_MS one way =======[router]
 #
-# Cards are token buckets at both ends of each cable. A program sees one address a host; routing picks the card. Nothing is
-# changed in the root namespace. Several may be up at the same time: all names carry this process' number.
+# The cards are token buckets at both ends of each cable. A program sees one address per host; routing picks the card.
+# The root namespace is not changed. Several emulations may run at the same time: names contain the process number.
 set -euo pipefail
 
 : "${NEAR:=4}" "${FAR:=4}" "${LAN:=1000}" "${WAN:=100}" "${TRUNK:=400}" "${DELAY_MS:=0}"
@@ -45,7 +46,7 @@ trap remove EXIT
 trap 'exit 130' INT TERM
 
 in_space() { local space=$1; shift; ip netns exec "$space" "$@"; }
-space() { # NAME: a namespace with its loopback up, and TCP that does not remember or fall asleep
+space() { # NAME: a namespace with loopback; its TCP saves no metrics and does not slow down after a pause
     ip netns add "$1"
     ip -n "$1" link set lo up
     # shellcheck disable=SC2016 # the inner shell's words
@@ -95,7 +96,7 @@ if [ "$DELAY_MS" = 0 ]; then
         ip -n "$tag-r$site" addr add 10.79.0.$((site + 1))/30 dev trunk
         ip -n "$tag-r$site" route add 10.77.$((1 - site)).0/24 via 10.79.0.$((2 - site))
     done
-else # the token bucket stands before the line, where it can hold a sender back
+else # the token bucket is in front of the line, where it can slow down a sender
     cc -O2 -pthread -o "$work/delay" "$here/delay.c"
     for site in 0 1; do
         space "$tag-w$site"
@@ -115,13 +116,13 @@ else # the token bucket stands before the line, where it can hold a sender back
     done
 fi
 for site in 0 1; do shape "$tag-r$site" trunk "$TRUNK"; done
-# every path once, so that no measurement is the first to ask for an address: a host that is there refuses port 9
+# uses every path once, so that no measurement includes an address lookup: a running host refuses port 9
 for ((h = 0; h < FAR; h++)); do
     answer=$(in_space "$tag-0-0" timeout 5 bash -c "exec 3<>/dev/tcp/10.77.1.$((h + 1))/9" 2>&1 || true)
     [[ $answer == *refused* ]] || { echo "no path to host $h of site 1: $answer" >&2; exit 1; }
 done
 
-# What Open MPI takes for ssh: it is called with an address and a command. A host name of its own makes every host one.
+# Open MPI uses this script as ssh and calls it with an address and a command. Each host has a different host name.
 cat >"$work/agent" <<END
 #!/bin/bash
 while [[ "\${1:-}" == -* ]]; do shift; done

@@ -174,7 +174,7 @@ fn announcements_under_way_stay_within_the_budget_of_an_aggregator_and_others_ar
             let (peer, told) = task.await.expect("no panic");
             match told {
                 Some(Hear::Room(_)) => asked += 1,
-            None => {} // the peer waits for its turn
+                None => {} // the peer waits for its turn
                 other => panic!("{other:?}"),
             }
             peers.push(peer);

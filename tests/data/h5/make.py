@@ -1,4 +1,4 @@
-"""Makes the files beside it: kinds that the HDF5 library of the tests cannot write.
+"""Makes the files in this folder, which the HDF5 library of the tests cannot write.
 
 Run it with h5py (built with szip) and scipy; the files are committed, so that no test needs either.
 """
