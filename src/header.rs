@@ -307,7 +307,7 @@ impl VariableHeader {
         let mut sum = 0u64;
         for extent in &self.extents {
             if extent.offset.checked_add(extent.stored_bytes).is_none() {
-                return Err("an extent ends above 2^64");
+                return Err("an extent ends beyond byte 2^64");
             }
             if self.filters.is_empty() && extent.stored_bytes != extent.raw_bytes {
                 return Err("an extent without filters has two lengths");

@@ -419,7 +419,7 @@ impl Incarnation {
             () if record.number == 0 => Err(invalid("its number is 0".into())),
             () if record.identity.len() > IDENTITY_BYTES_MAX => Err(invalid("its identity is too long".into())),
             () if record.from.is_some() != record.from_place.is_some() => {
-                Err(invalid("it names a checkpoint without its place, or a place without its checkpoint".into()))
+                Err(invalid("it has a checkpoint without its place, or a place without a checkpoint".into()))
             }
             () => Ok(record),
         }

@@ -233,7 +233,7 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
                 containers.insert(group, Found::WrongLength(stat.bytes));
                 found.is_damaged = true;
                 found.problems.push(format!(
-                    "{} has {} bytes, and its manifest says {}",
+                    "{} has {} bytes, but its manifest states {}",
                     store.root().join(&path).display(),
                     stat.bytes,
                     manifest.container.bytes
@@ -243,7 +243,7 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
                 containers.remove(&group);
                 found.is_damaged = true;
                 found.problems.push(format!(
-                    "{} is not there, and {} names it",
+                    "{} does not exist, but {} names it",
                     store.root().join(&path).display(),
                     manifest_name(group)
                 ));
@@ -304,7 +304,7 @@ fn check_need(
             Err(ReadError::Missing { .. }) => {
                 let path = store.root().join(path);
                 state.is_damaged = true;
-                state.problems.push(format!("{} is not there, and {} refers to it", path.display(), state.id));
+                state.problems.push(format!("{} does not exist, but {} refers to it", path.display(), state.id));
                 return;
             }
             Err(error) => return state.cannot_be_read(&error),
@@ -325,11 +325,13 @@ fn check_need(
         state.is_damaged = true;
         state.problems.push(match recorded {
             0 => format!(
-                "{} does not have the length that its manifest says, and {} refers to it",
+                "{} does not have the length that its manifest states, and {} refers to it",
                 path.display(),
                 state.id
             ),
-            _ => format!("{} has {bytes} bytes, and {}, which refers to it, says {recorded}", path.display(), state.id),
+            _ => {
+                format!("{} has {bytes} bytes, but {}, which refers to it, states {recorded}", path.display(), state.id)
+            }
         });
     }
 }

@@ -313,7 +313,7 @@ pub fn commit(
     let (job, checkpoint) = (&manifest.job, &manifest.checkpoint);
     let of = (job, checkpoint, manifest.group, manifest.container.digest);
     if of != (summary.job(), summary.checkpoint(), summary.group(), summary.digest()) {
-        return Err(StoreError::Contents { path, what: "it is not of the container that was sealed".into() });
+        return Err(StoreError::Contents { path, what: "it does not belong to the container that was sealed".into() });
     }
     // An older container may have been pruned since this checkpoint was planned. A manifest must not refer to bytes
     // that are gone.
@@ -323,7 +323,7 @@ pub fn commit(
         if crate::repack::is_repacked(store, &older, bytes)? {
             let older = ContainerReader::open(store, job, &reference.checkpoint, reference.group)?;
             if !older.holds_all(&summary.index, n) {
-                let (path, part) = (older.path().into(), "the table of what is kept");
+                let (path, part) = (older.path().into(), "the table of kept segments");
                 let what = "prune removed bytes that this checkpoint needs".into();
                 return Err(ReadError::Invalid { path, part, what }.into());
             }

@@ -568,7 +568,7 @@ fn ranks(text: &str) -> Result<RankSet, String> {
     let range = |part: &str| match part.split_once('-') {
         Some((first, last)) => match (number(first)?, number(last)?) {
             (first, last) if first <= last => Ok(first..=last),
-            (first, last) => Err(format!("{first}-{last} runs backwards")),
+            (first, last) => Err(format!("{first}-{last}: the first rank is above the last")),
         },
         None => number(part).map(|rank| rank..=rank),
     };

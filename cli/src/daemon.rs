@@ -340,7 +340,7 @@ fn report(named: usize, failed: bool) -> bool {
         tracing::error!(
             exit_status = NOT_COMMITTED,
             not_shown,
-            "ended; not everything that was written was committed. What the files still hold is announced at the next start"
+            "ended; not everything that was written was committed. Files that still exist are announced at the next start"
         );
     } else {
         tracing::info!("ended; nothing is left to commit");
@@ -379,7 +379,7 @@ async fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
         let Some(explanation) = guessed else { return Ok(layout) };
         if explanation.certain {
             for line in &explanation.lines {
-                tracing::warn!(line, "no layout is configured; guessed from the names that are there");
+                tracing::warn!(line, "no layout is configured; it was guessed from the file names");
             }
             return Ok(layout);
         }
@@ -403,7 +403,7 @@ fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
         .max_blocking_threads(64)
         .enable_all()
         .build();
-    runtime.context("no threads for the network")
+    runtime.context("starting the network threads")
 }
 
 /// Receives SIGTERM and SIGINT.

@@ -41,7 +41,7 @@ pub enum Decided {
 #[derive(Debug, thiserror::Error)]
 pub enum Undecided {
     /// Another start of the job has begun a newer incarnation.
-    #[error("{0}; are there two jobs of one name?")]
+    #[error("{0}; are there two jobs with the same name?")]
     Fenced(String),
     /// The store could not write the record.
     #[error("writing the record of the incarnation")]

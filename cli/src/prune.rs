@@ -95,7 +95,7 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
     }
     for unreadable in &pruned.unreadable {
         let problems = unreadable.problems.join("; ");
-        eprintln!("mcr: {} cannot be read just now: {problems}", unreadable.checkpoint);
+        eprintln!("mcr: {} cannot be read at present: {problems}", unreadable.checkpoint);
     }
     if !pruned.unreadable.is_empty() {
         eprintln!(
@@ -125,7 +125,7 @@ pub fn prune_after(store: &dyn Store, job: &JobId, keep: Rules) -> anyhow::Resul
         prune(store, job, &options).context("everything was saved, but old checkpoints could not be removed")?;
     if let Some(unreadable) = pruned.unreadable.first() {
         bail!(
-            "everything was saved; no old checkpoint was removed, because {} cannot be read just now",
+            "everything was saved; no old checkpoint was removed, because {} cannot be read at present",
             unreadable.checkpoint
         );
     }

@@ -58,7 +58,7 @@ impl<'a> Aggregators<'a> {
         progress: &Progress,
     ) -> Result<Restorers, Failure> {
         let runtime = tokio::runtime::Runtime::new()
-            .map_err(|error| Failure::Receiver(anyhow!(error).context("no threads for the network")))?;
+            .map_err(|error| Failure::Receiver(anyhow!(error).context("starting the network threads")))?;
         let n = self.addresses.len();
         let in_turn = (0..n).map(|i| (group.0 as usize + i) % n);
         let (last, first): (Vec<_>, Vec<_>) = in_turn.partition(|place| self.silent.contains(place));
@@ -176,7 +176,7 @@ async fn from_aggregator(
                 let crc = crc32c::crc32c(&data.bytes);
                 if crc != data.crc {
                     return Err(Attempt::Elsewhere(format!(
-                        "{address}: data damaged on the way (CRC {crc:08x}, sent {:08x})",
+                        "{address}: data damaged in transit (CRC {crc:08x}, sent {:08x})",
                         data.crc
                     )));
                 }

@@ -79,7 +79,7 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
         && record.from.as_ref() != Some(wanted)
     {
         bail!(
-            "{} of job {job} goes on from {}, which another node decided; {wanted} cannot be restored for it. Use --copy to look at it",
+            "{} of job {job} continues from {}, which another node decided; {wanted} cannot be restored for it. Use --copy to copy it",
             record.describe(),
             record.from.as_ref().map_or("nothing", CheckpointId::as_str)
         );
@@ -146,7 +146,7 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
                     if looks > 1 {
                         return restore_newest(args, looks - 1);
                     }
-                    bail!("{} of job {job} began meanwhile; run the restart again", other.describe());
+                    bail!("{} of job {job} began in the meantime; run the restart again", other.describe());
                 }
                 Err(error) if error.is_of_the_store() => {
                     eprintln!(
@@ -210,10 +210,12 @@ fn undo_decision(
     reason: &str,
 ) -> anyhow::Error {
     let marked = match mark_bad(store, job, id, &format!("a restart could not read it: {reason}")) {
-        Ok(()) => "It is marked as bad: run the restart again on all nodes, and an older one is taken".to_owned(),
+        Ok(()) => {
+            "It is marked as bad: run the restart again on all nodes, and an older one will be restored".to_owned()
+        }
         Err(error) => format!("It cannot be marked ({error}): run the restart again on all nodes with --checkpoint ID"),
     };
-    anyhow::anyhow!("{} goes on from {id}, and {id} cannot be restored here: {reason}. {marked}", record.describe())
+    anyhow::anyhow!("{} continues from {id}, and {id} cannot be restored here: {reason}. {marked}", record.describe())
 }
 
 /// There is no checkpoint to restore. This is either a new run, which is recorded as a decision, or an error.
@@ -238,7 +240,7 @@ fn nothing_restored(
     }
     if let Some(unreadable) = all.iter().find(|state| state.is_unreadable) {
         bail!(
-            "{} cannot be read just now ({}), and may be whole: nothing is restored, and this is no new run; try again",
+            "{} cannot be read at present ({}) and may be complete: nothing is restored, and this is not a new run; try again",
             unreadable.id,
             problems_of(unreadable)
         );
@@ -253,7 +255,7 @@ fn nothing_restored(
             Ok(Decided::Here(number)) => drop(decider.done(number)),
             Ok(Decided::Other(other)) if other.from.is_none() => drop(decider.done(other.number)),
             Ok(Decided::Other(other)) => {
-                bail!("{} of job {job} began meanwhile; run the restart again", other.describe())
+                bail!("{} of job {job} began in the meantime; run the restart again", other.describe())
             }
             Err(error) if error.is_of_the_store() => {
                 eprintln!("mcr: the store cannot record that a new run begins ({error:#})");
@@ -311,7 +313,7 @@ fn candidates<'a>(
     let newer = || all.iter().take_while(|state| state.id != chosen[0].id);
     if let Some(unreadable) = newer().find(|state| state.is_unreadable) {
         bail!(
-            "{} is the newest, and cannot be read just now ({}): try again. --checkpoint {} takes an older one",
+            "{} is the newest and cannot be read at present ({}): try again. --checkpoint {} restores an older one",
             unreadable.id,
             problems_of(unreadable),
             chosen[0].id
@@ -322,8 +324,8 @@ fn candidates<'a>(
             _ if is_lost(state) => problems_of(state),
             Some(newest) if state.is_complete() => {
                 let from = newest.from.as_ref().map_or("nothing", CheckpointId::as_str);
-                let reason = format!("{} set it aside and went on from {from}", newest.describe());
-                tell(format!("{} is skipped: {reason}; --checkpoint {} takes it all the same", state.id, state.id));
+                let reason = format!("{} set it aside and continued from {from}", newest.describe());
+                tell(format!("{} is skipped: {reason}; --checkpoint {} restores it anyway", state.id, state.id));
                 reason
             }
             _ => continue,
@@ -340,13 +342,13 @@ fn candidates<'a>(
         let reason = if limit > 0 && incarnations.restarts_in_a_row(store, job, &state.id, limit)? >= limit {
             format!(
                 "it was restored {limit} times in a row, and nothing newer was committed since; --checkpoint {} or --give-up-after 0 \
-                 takes it all the same",
+                 restores it anyway",
                 state.id
             )
         } else if let Some(why) = &state.bad {
-            format!("it is marked as bad ({why}); --checkpoint {} takes it all the same", state.id)
+            format!("it is marked as bad ({why}); --checkpoint {} restores it anyway", state.id)
         } else if let (Some(doubt), true) = (&state.doubt, chosen.iter().any(|other| other.doubt.is_none())) {
-            format!("{doubt}; --checkpoint {} takes it all the same", state.id)
+            format!("{doubt}; --checkpoint {} restores it anyway", state.id)
         } else {
             kept = Some(n);
             break;
@@ -359,12 +361,12 @@ fn candidates<'a>(
             Ok(chosen.split_off(kept).into_iter().filter(|state| state.bad.is_none()).collect())
         }
         Some(kept) => bail!(
-            "with --exact nothing older than {} is restored, such as {}; the lines above say how to restore it all the same",
+            "with --exact nothing older than {} is restored, such as {}; the lines above say how to restore it anyway",
             chosen[0].id,
             chosen[kept].id
         ),
         None => {
-            bail!("no checkpoint of job {job} is left to restore; the lines above say how to restore one all the same")
+            bail!("no checkpoint of job {job} is left to restore; the lines above say how to restore one anyway")
         }
     }
 }
@@ -376,7 +378,7 @@ fn passed_over_by(record: &Incarnation, all: &[CheckpointState]) -> Vec<PassedOv
     let newer = all.iter().take_while(|state| record.from.as_ref() != Some(&state.id));
     for state in newer.filter(|state| state.is_complete()).filter(is_new) {
         let from = record.from.as_ref().map_or("nothing", CheckpointId::as_str);
-        let reason = format!("{} goes on from {from}, which another node decided", record.describe());
+        let reason = format!("{} continues from {from}, which another node decided", record.describe());
         passed_over.push(PassedOver { checkpoint: state.id.clone(), reason });
     }
     passed_over
@@ -458,7 +460,7 @@ fn print_restored(report: &Report, args: &RestartArgs, started: Instant) -> anyh
         args.to.display()
     ))?;
     if report.outcome == "doubtful" {
-        print(&format!("{checkpoint} is DOUBTFUL: whether all of it is of one step cannot be known\n"))?;
+        print(&format!("{checkpoint} is DOUBTFUL: its files may not all be of one step\n"))?;
     }
     if let (Some(wanted), true) = (&report.wanted, report.outcome == "older") {
         let reason = report.passed_over.iter().find(|passed_over| passed_over.checkpoint == *wanted);

@@ -63,7 +63,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         }
         let verdict = match (report.is_good(), is_unreadable) {
             (true, _) => "ok",
-            (false, true) => "CANNOT BE READ just now",
+            (false, true) => "CANNOT BE READ at present",
             (false, false) => "DAMAGED",
         };
         print(&format!(
@@ -135,7 +135,10 @@ fn last_line(
         counted(all, "checkpoint")
     );
     if !unreadable.is_empty() {
-        line.push_str(&format!("; cannot be read just now, and may be whole: {}; try again", unreadable.join(", ")));
+        line.push_str(&format!(
+            "; cannot be read at present and may be complete: {}; try again",
+            unreadable.join(", ")
+        ));
     }
     if !damaged.is_empty() {
         line.push_str(&format!("; damaged: {} (`mcr restart` skips it)", damaged.join(", ")));

@@ -82,7 +82,7 @@ impl<'a> Cursor<'a> {
             value |= bits << (7 * i);
             if byte < 0x80 {
                 if byte == 0 && i > 0 {
-                    return self.bad("a number is longer than it need be");
+                    return self.bad("a number has more bytes than necessary");
                 }
                 self.left = &self.left[i + 1..];
                 return Ok(value);
@@ -165,7 +165,7 @@ impl<'a> Cursor<'a> {
 
     /// Checks that the column has no bytes left.
     pub(crate) fn end(&self) -> Parsed<()> {
-        if self.left.is_empty() { Ok(()) } else { self.bad("it has more than its items") }
+        if self.left.is_empty() { Ok(()) } else { self.bad("it has bytes after its last item") }
     }
 }
 

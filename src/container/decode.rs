@@ -82,7 +82,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
         return flags.bad("there are more than 2^23 variables");
     }
     if reference_count > REFERENCES_MAX {
-        return references.bad("there are more than 16");
+        return references.bad("there are more than 16 references");
     }
 
     let reference_table: Vec<_> = items(reference_count, || container_ref(references))?;
@@ -145,7 +145,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
             let path = utf8(paths, &name)?;
             let shape = shape(shapes, variables.last())?;
             let raw_bytes = match has(flag::RAW_FROM_SHAPE) {
-                true => shape_bytes(&shape, &element).map_or_else(|| shapes.bad("it is above 2^64 bytes"), Ok)?,
+                true => {
+                    shape_bytes(&shape, &element).map_or_else(|| shapes.bad("a shape has more than 2^64 bytes"), Ok)?
+                }
                 false => lengths.number()?,
             };
             let filters = match has(flag::FILTERED) {
@@ -307,7 +309,7 @@ fn split(bytes: &[u8]) -> Parsed<[Cursor<'_>; COLUMNS.len()]> {
     let mut head = Cursor::new("columns", bytes);
     let count = head.count(1)?;
     if count < COLUMNS.len() {
-        return head.bad("there are too few");
+        return head.bad("there are too few columns");
     }
     let lengths: Vec<u64> = items(count, || head.number())?;
     let mut rest = head;

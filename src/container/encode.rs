@@ -60,7 +60,7 @@ pub(super) fn encode(contents: &Contents, segments: &[Written]) -> Result<Vec<u8
     let first = firsts(files);
     let exists = |at: VariableRef| at.of_checked(files).is_some();
     if !contents.classes.iter().flat_map(|class| &class.members).all(|m| exists(*m)) {
-        return Err("a class has a member that is no variable");
+        return Err("a class has a member that does not exist");
     }
 
     let mut types = Interned::default();

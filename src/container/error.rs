@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum ReadError {
     /// The file does not exist.
-    #[error("{path}: not there", path = .path.display())]
+    #[error("{path}: does not exist", path = .path.display())]
     Missing {
         /// The container or manifest.
         path: PathBuf,
@@ -42,7 +42,7 @@ pub enum ReadError {
         found: u64,
     },
     /// The file does not begin or end with the mark of the format.
-    #[error("{path}: {what} at byte {at} does not have its mark", path = .path.display())]
+    #[error("{path}: {what} at byte {at} does not have the mark of the format", path = .path.display())]
     NotOurs {
         /// The container or manifest.
         path: PathBuf,

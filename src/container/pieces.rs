@@ -42,7 +42,7 @@ pub(super) fn write(
         let at = ordinal(piece.variable).ok_or("a piece belongs to a variable that is not stored here")?;
         let left = remaining.0[at];
         if piece.offset != total(at) - left || piece.bytes == 0 || piece.bytes > left {
-            return Err("the pieces of a variable do not follow each other");
+            return Err("a piece does not begin where the previous piece of its variable ends");
         }
         remaining.0[at] -= piece.bytes;
         available.push(left);

@@ -70,7 +70,7 @@ impl ContainerReader {
             let end = apply(&mut index, &table.kept);
             if end != table.offset || table.kept.len() as u64 != u64::from(trailer.segments) {
                 let what = "the segments do not end where the table begins".into();
-                return Err(ReadError::Invalid { path, part: "the table of what is kept", what });
+                return Err(ReadError::Invalid { path, part: "the table of kept segments", what });
             }
             let kept = table.kept.into_iter().map(|kept| (kept.segment, kept.kept)).collect();
             return Ok(Self { file, path, index_digest: Digest::of(&stored), index, trailer, kept: Some(kept) });
@@ -265,7 +265,7 @@ struct Table {
 }
 
 fn read_table(file: &dyn StoredFile, path: &Path, trailer: &Trailer, index: &Index) -> Result<Table, ReadError> {
-    let part = "the table of what is kept";
+    let part = "the table of kept segments";
     let invalid = |what: String| ReadError::Invalid { path: path.into(), part, what };
     let short = || invalid("it is longer than the file before it".into());
     let at = trailer.index_offset.checked_sub(TABLE_END_LEN).ok_or_else(short)?;

@@ -58,7 +58,7 @@ fn encode(table: &[KeptSegment]) -> Vec<u8> {
 
 /// Decodes a table and compares it with the index of the same container.
 pub(super) fn decode(bytes: &[u8], index: &Index) -> Parsed<Vec<KeptSegment>> {
-    let mut from = Cursor::new("the table of what is kept", bytes);
+    let mut from = Cursor::new("the table of kept segments", bytes);
     let count = from.count(4)?;
     let mut table = Vec::with_capacity(count);
     let mut next = 0u64;

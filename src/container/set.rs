@@ -70,7 +70,7 @@ impl ContainerSet {
             }
             if !older.holds_all(readers[0].index(), i as u32) {
                 let what = format!("{} needs bytes that prune removed from it", readers[0].path().display());
-                return Err(older.invalid("the table of what is kept", what));
+                return Err(older.invalid("the table of kept segments", what));
             }
             readers.push(older);
         }
@@ -128,8 +128,11 @@ impl ContainerSet {
                 other.raw_bytes == header.raw_bytes && other.digest == header.digest
             };
             if !is_there || !reader.index().variable(older).is_some_and(same) {
-                let what =
-                    format!("variable {:?} refers to what {} does not hold", header.path, reader.path().display());
+                let what = format!(
+                    "variable {:?} refers to bytes that {} does not hold",
+                    header.path,
+                    reader.path().display()
+                );
                 return Err(self.readers[0].invalid("the index", what));
             }
         }
@@ -324,7 +327,7 @@ impl VariableReader {
     /// Fills `into` with raw bytes of a variable, starting at `offset`.
     pub fn read(&mut self, variable: VariableRef, offset: u64, into: &mut [u8]) -> Result<(), ReadError> {
         let set = Arc::clone(&self.set);
-        let refuse = |what: &str| set.readers[0].invalid("what was asked for", what.into());
+        let refuse = |what: &str| set.readers[0].invalid("the request", what.into());
         let header = set.index().variable(variable).ok_or_else(|| refuse("there is no such variable"))?;
         let end = offset.checked_add(into.len() as u64).filter(|&end| end <= header.raw_bytes.0);
         let end = end.ok_or_else(|| refuse("it extends past the end of the variable"))?;

@@ -125,7 +125,7 @@ impl Store for FaultyStore {
         self.inner.rename(from, to)
     }
     fn rename_new(&self, from: &Path, to: &Path) -> Result<bool, StoreError> {
-        self.step(Kind::TakesNone, to, "giving a name that is free")?;
+        self.step(Kind::TakesNone, to, "renaming to a free name")?;
         self.inner.rename_new(from, to)
     }
     fn age(&self, path: &Path) -> Result<Duration, StoreError> {

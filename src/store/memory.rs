@@ -206,7 +206,7 @@ impl Store for MemoryStore {
 
     fn age(&self, path: &Path) -> Result<Duration, StoreError> {
         let state = self.state();
-        let node = state.seen.get(path).ok_or_else(|| failed(path, "asking for its age", io::ErrorKind::NotFound))?;
+        let node = state.seen.get(path).ok_or_else(|| failed(path, "reading its age", io::ErrorKind::NotFound))?;
         Ok(state.nodes[*node].made.elapsed())
     }
 

@@ -109,7 +109,7 @@ impl Store for PosixStore {
 
     fn rename_new(&self, from: &Path, to: &Path) -> Result<bool, StoreError> {
         let (from, to) = (self.root.join(from), self.root.join(to));
-        let refuse = |source| failed(&to, "giving a name that is free", source);
+        let refuse = |source| failed(&to, "renaming to a free name", source);
         match std::fs::hard_link(&from, &to) {
             Ok(()) => gone(std::fs::remove_file(&from)).map(|()| true).map_err(refuse),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
@@ -139,7 +139,7 @@ impl Store for PosixStore {
             let now = now.unwrap_or_else(|_| std::time::SystemTime::now());
             Ok(now.duration_since(modified).unwrap_or(Duration::ZERO))
         };
-        age().map_err(|source| failed(&path, "asking for its age", source))
+        age().map_err(|source| failed(&path, "reading its age", source))
     }
 
     fn sync_dir(&self, dir: &Path) -> Result<(), StoreError> {
@@ -287,7 +287,7 @@ mod tests {
         store.sync_dir(Path::new("")).expect("synced");
         assert!(unsynced(&store).is_empty());
         let again = PosixStore::create(&root).expect("there");
-        assert_eq!(unsynced(&again), [above], "whoever made it may have died before the sync");
+        assert_eq!(unsynced(&again), [above], "the process that created it may have died before the sync");
         assert!(unsynced(&PosixStore::open(&root).expect("there")).is_empty());
     }
 }

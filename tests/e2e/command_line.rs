@@ -469,7 +469,7 @@ fn a_group_that_another_process_is_saving_is_waited_for_as_long_as_was_said() {
     let output = run(&mut save("1"), 1);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(error.contains("waited 1 s; save again when the other has ended, or --wait longer"), "{error}");
-    assert!(error.contains("another process is saving this just now"), "{error}");
+    assert!(error.contains("another process is saving this at present"), "{error}");
     // A process that gets the lock while it waits saves the checkpoint.
     let waiting = Daemon::start(&mut save("60"));
     std::thread::sleep(std::time::Duration::from_millis(300));

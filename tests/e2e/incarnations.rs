@@ -223,7 +223,7 @@ fn a_node_that_cannot_read_what_was_decided_fails_and_the_next_restart_of_all_ta
     std::fs::write(&container, bytes).expect("written");
     assert_eq!(site.restart(&["--ranks", "0-1"], 0).0, [(1, 2)].into());
     let (second, said) = site.restart(&["--ranks", "2-3"], 1);
-    assert!(second.is_empty() && said.contains("goes on from it_000002") && said.contains("on all nodes"), "{said}");
+    assert!(second.is_empty() && said.contains("continues from it_000002") && said.contains("on all nodes"), "{said}");
     // Restore on both nodes again. Both skip the checkpoint that one of them could not read.
     assert_eq!(site.restart(&["--ranks", "0-1"], 2).0, [(1, 1)].into());
     assert_eq!(site.restart(&["--ranks", "2-3"], 2).0, [(1, 1)].into());
@@ -702,7 +702,7 @@ fn prune_keeps_what_a_restart_goes_on_from_although_newer_ones_were_set_aside() 
     }
     let (found, said) = site.restart(&["--checkpoint", &id(2), "--incarnation", "i"], 0);
     assert_eq!(found, [(1, 2)].into());
-    assert!(said.contains(&format!("goes on from {} from now on", id(2))) && said.contains(&id(3)), "{said}");
+    assert!(said.contains(&format!("continues from {} from now on", id(2))) && said.contains(&id(3)), "{said}");
     run(mcr().args(["prune", "--keep", "1", "--store"]).arg(site.store()), 0);
     assert_eq!(site.complete(), [id(2), id(3)].into());
     // Another node of the same start follows the decision, whatever it asks for.

@@ -227,7 +227,7 @@ fn what_a_restart_put_there_is_neither_saved_again_nor_deleted() {
     write(2);
     until_deleted(2);
     assert!(is_there(1), "what was restored was deleted");
-    // Test the same with an agent that knows nothing of earlier checkpoints.
+    // Do the same with an agent that knows nothing of earlier checkpoints.
     agent.kill();
     let _agent = Daemon::agent(dir, "another", &data, std::slice::from_ref(&address), &more);
     write(3);

@@ -497,7 +497,7 @@ fn what_cannot_be_read_just_now_is_not_called_damaged_by_verify() {
     // No user can open this file.
     std::os::unix::fs::symlink("group-0000.manifest", &manifest).expect("linked");
     let (out, _) = said(&run(mcr().args(["verify", "--job", "job", "--store"]).arg(site.store()), 1));
-    assert!(out.contains("cannot be read just now, and may be whole: s1; try again"), "{out}");
+    assert!(out.contains("cannot be read at present and may be complete: s1; try again"), "{out}");
     assert!(!out.contains("damaged"), "{out}");
     let (out, _) = said(&run(mcr().args(["list", "--job", "job", "--store"]).arg(site.store()), 0));
     assert!(out.contains("s1 is unreadable: "), "{out}");

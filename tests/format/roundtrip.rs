@@ -187,7 +187,7 @@ proptest! {
 fn contents_that_contradict_themselves_are_refused_before_anything_gets_a_final_name() {
     type Spoil = fn(&mut Contents);
     let spoils: [(&str, Spoil); 7] = [
-        ("a class has a member that is no variable", |c| c.classes[0].members[0].file = 9),
+        ("a class has a member that does not exist", |c| c.classes[0].members[0].file = 9),
         ("in no segment", |c| {
             c.reused.retain(|(_, source)| !matches!(source, Source::SameAs(_)));
         }),
@@ -255,7 +255,7 @@ fn a_manifest_of_another_container_commits_nothing() {
     });
     let manifest = manifest::write(&store, other.summary(), how(1).draft).expect("writes");
     let error = manifest::commit(&store, one, manifest).expect_err("they do not belong together");
-    assert!(error.to_string().contains("not of the container that was sealed"), "{error}");
+    assert!(error.to_string().contains("does not belong to the container that was sealed"), "{error}");
     let left: Vec<String> = store.paths().iter().map(|path| path.display().to_string()).collect();
     assert!(left.iter().all(|path| path.ends_with(".mcr")), "{left:?}");
 }

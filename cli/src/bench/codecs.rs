@@ -170,7 +170,7 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
     let reading = threads_of(0);
     let read = |mode| match capture_ranks(&dir, checkpoint, &ranks, mode, reading, deadline)? {
         Some(captured) => Ok(captured),
-        None => bail!("--time-limit: {} s were over before the files were read", input.time_limit),
+        None => bail!("--time-limit: {} s had passed before the files were read", input.time_limit),
     };
     let captured = read(CaptureMode::Apart)?;
     let in_haste = captured.has_filters().then(|| read(CaptureMode::ApartInHaste)).transpose()?;

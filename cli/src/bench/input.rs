@@ -80,7 +80,7 @@ pub fn checkpoints(input: &BenchInput) -> anyhow::Result<(PathBuf, Vec<Checkpoin
         let mut sized = Vec::with_capacity(files.len());
         for (path, rank) in files {
             let bytes = std::fs::symlink_metadata(dir.join(path.as_path()))
-                .with_context(|| format!("{path}: cannot be looked at"))?
+                .with_context(|| format!("{path}: cannot be examined"))?
                 .len();
             present.iter_mut().skip(rank.0 as usize).take(1).for_each(|there| *there = true);
             sized.push((rank, path, bytes));

@@ -258,7 +258,11 @@ pub fn all_items(groups: &[Planned<'_>]) -> Vec<Item> {
 /// Fails unless decoding reproduces the raw bytes.
 pub fn check(stored: &StoredSegment, raw: &[u8], scratch: &mut Scratch) -> anyhow::Result<()> {
     if !stored.chain.gives_back(&stored.stored, raw, scratch)? {
-        bail!("the chain {} did not give back the {} bytes that it was given; report this", stored.chain, raw.len());
+        bail!(
+            "the chain {} did not decode to the {} bytes that it encoded; please report this",
+            stored.chain,
+            raw.len()
+        );
     }
     Ok(())
 }

@@ -114,7 +114,7 @@ impl Bounds {
         let missing = if self.is_complete {
             ""
         } else {
-            "\nPARTLY: time limit reached; unmeasured cells show \"-\", and there are no totals over other data"
+            "\nPARTLY: time limit reached; unmeasured cells show \"-\", and totals over incomplete data are left out"
         };
         format!(
             "Bounds: {} of each checkpoint (--sample; at least one rank), {limit} (--time-limit), {} of segments in memory\n\

@@ -105,7 +105,7 @@ pub fn run(args: BenchSchemesArgs) -> anyhow::Result<ExitCode> {
     let progress = Progress::new("measuring", input.json);
     let job = Job { dir: &dir, threads, budget: &budget, deadline, progress: &progress };
     let Some(files) = job.read(checkpoint, &chosen)? else {
-        bail!("--time-limit: {} s were over before the files were read", input.time_limit);
+        bail!("--time-limit: {} s had passed before the files were read", input.time_limit);
     };
     let mut of = Measured { job: &job, files: &files, label: checkpoint.label.to_string(), known: HashMap::new() };
 
