@@ -118,11 +118,11 @@ impl Bases {
         let is_array = index.variable(*older).is_some_and(|header| header.role == Role::Array);
         let may_be_base =
             |segment: &SegmentEntry| segment.dependencies.is_empty() && segment.layout == Layout::Concatenated;
-        let is_told = is_array && index.pieces_of(*older).all(|(n, _)| may_be_base(&index.segments()[n as usize]));
-        if is_told {
+        let is_base = is_array && index.pieces_of(*older).all(|(n, _)| may_be_base(&index.segments()[n as usize]));
+        if is_base {
             holder.twins.insert(at, *older);
         }
-        is_told
+        is_base
     }
 
     /// The segment that holds the most bytes of this one; of equal ones, the newest. `None` if none holds enough.
@@ -217,7 +217,7 @@ impl Holder {
 
 /// The properties by which a variable is recognised: its rank, its path or class, its type, all or some of its
 /// extents, and its number among the variables that agree in all of these.
-type Name<'a> = (u32, &'a str, &'a ElementType, &'a [u64], u32);
+type VariableKey<'a> = (u32, &'a str, &'a ElementType, &'a [u64], u32);
 
 /// Finds the same variables in an older container. The first map has the variables of equal shape. The second map has
 /// the lists that have another length.
@@ -240,7 +240,8 @@ fn twins(
         let theirs = [by_path(index.files()), named(index.files(), extents, their_key)];
         let mut twins = HashMap::new();
         for (own, theirs) in own.into_iter().zip(theirs) {
-            let theirs: HashMap<Name<'_>, VariableRef> = theirs.into_iter().map(|(at, name)| (name, at)).collect();
+            let theirs: HashMap<VariableKey<'_>, VariableRef> =
+                theirs.into_iter().map(|(at, name)| (name, at)).collect();
             for (at, name) in own {
                 let Some(&found) = theirs.get(&name) else { continue };
                 let stored = match index.placement(found) {
@@ -274,8 +275,8 @@ fn named<'a>(
     files: &'a [FileHeader],
     extents: Extents,
     name: impl Fn(VariableRef, &'a str) -> Option<&'a str>,
-) -> Vec<(VariableRef, Name<'a>)> {
-    let mut seen: HashMap<Name<'a>, u32> = HashMap::new();
+) -> Vec<(VariableRef, VariableKey<'a>)> {
+    let mut seen: HashMap<VariableKey<'a>, u32> = HashMap::new();
     let mut all = Vec::new();
     for (f, file) in files.iter().enumerate() {
         for (v, header) in file.variables.iter().enumerate().filter(|(_, header)| header.role == Role::Array) {

@@ -251,8 +251,8 @@ fn write_anew(
     let (mut scratch, mut table) = (Scratch::default(), Vec::new());
     for (&segment, kept) in kept {
         // A damaged segment is left as it is. The checkpoint that needs it reports the damage.
-        let Ok(part) = coded(reader, segment, kept, &mut scratch) else { return Ok(None) };
-        let Coded { chain, raw_len, stored, kept } = part;
+        let Ok(part) = encode_part(reader, segment, kept, &mut scratch) else { return Ok(None) };
+        let EncodedPart { chain, raw_len, stored, kept } = part;
         let (data_crc, stored_len) = (crc32c::crc32c(&stored), stored.len() as u64);
         let header = layout::SegmentHeader { raw_len, stored_len, data_crc, chain: chain.clone() };
         let Some(record) = header.to_record() else { return Ok(None) };
@@ -276,7 +276,7 @@ fn write_anew(
     Ok(Some(Repacked { checkpoint, group, before, after }))
 }
 
-struct Coded {
+struct EncodedPart {
     chain: Chain,
     raw_len: u64,
     stored: Vec<u8>,
@@ -285,9 +285,14 @@ struct Coded {
 
 /// A kept segment. Its stored bytes are either unchanged, or encoded again with zeros in place of unneeded pieces,
 /// whichever is shorter.
-fn coded(reader: &ContainerReader, segment: u32, kept: &Kept, scratch: &mut Scratch) -> Result<Coded, ReadError> {
+fn encode_part(
+    reader: &ContainerReader,
+    segment: u32,
+    kept: &Kept,
+    scratch: &mut Scratch,
+) -> Result<EncodedPart, ReadError> {
     let stored = reader.read_segment(segment, Vec::new())?;
-    let as_it_is = |kept: Kept| Coded {
+    let as_it_is = |kept: Kept| EncodedPart {
         chain: stored.chain.clone(),
         raw_len: stored.raw_bytes.0,
         stored: stored.stored.clone(),
@@ -310,5 +315,5 @@ fn coded(reader: &ContainerReader, segment: u32, kept: &Kept, scratch: &mut Scra
     if shorter.len() >= stored.stored.len() || !chain.gives_back(&shorter, &raw, scratch).unwrap_or(false) {
         return Ok(as_before());
     }
-    Ok(Coded { chain, raw_len: stored.raw_bytes.0, stored: shorter, kept: kept.clone() })
+    Ok(EncodedPart { chain, raw_len: stored.raw_bytes.0, stored: shorter, kept: kept.clone() })
 }

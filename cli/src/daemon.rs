@@ -44,9 +44,9 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
         let (layout, signalled) = tokio::select! {
             layout = agent_layout(&config) => (layout?, false),
             () = signals.next() => match last_layout(&config)? {
-                Last::Layout(layout) => (layout, true),
-                Last::Nothing => return Ok(ExitCode::SUCCESS),
-                Last::Unknown => return Ok(ExitCode::from(NOT_COMMITTED)),
+                LastLayout::Layout(layout) => (layout, true),
+                LastLayout::Nothing => return Ok(ExitCode::SUCCESS),
+                LastLayout::Unknown => return Ok(ExitCode::from(NOT_COMMITTED)),
             },
         };
         let (bound, node) = (config.drain, NodeAgent::start(config, layout)?);
@@ -265,9 +265,9 @@ impl Both {
             let layout = match self.asked.take() {
                 Some(layout) => Some(layout),
                 None => match last_layout(&self.config)? {
-                    Last::Layout(layout) => Some(layout),
-                    Last::Nothing => None,
-                    Last::Unknown => return Ok(false),
+                    LastLayout::Layout(layout) => Some(layout),
+                    LastLayout::Nothing => None,
+                    LastLayout::Unknown => return Ok(false),
                 },
             };
             if let Some(layout) = layout {
@@ -373,7 +373,7 @@ const GUESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The configured layout, or a guess from the file names as soon as they show it.
 async fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
-    let mut told = false;
+    let mut is_reported = false;
     loop {
         let (layout, guessed) = config.layout.resolve(&config.watch, &ScanLimits::default())?;
         let Some(explanation) = guessed else { return Ok(layout) };
@@ -383,10 +383,10 @@ async fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
             }
             return Ok(layout);
         }
-        if !told {
+        if !is_reported {
             let why = explanation.asks.or_else(|| explanation.lines.last().cloned()).unwrap_or_default();
             tracing::warn!(watch = %config.watch.display(), why, "no layout is configured, and the file names do not show it yet");
-            told = true;
+            is_reported = true;
         }
         tokio::time::sleep(GUESS_INTERVAL).await;
     }
@@ -439,7 +439,7 @@ impl Signals {
 }
 
 /// The layout of an agent that must end before its layout is known.
-enum Last {
+enum LastLayout {
     Layout(Layout),
     /// There are no files.
     Nothing,
@@ -447,19 +447,19 @@ enum Last {
     Unknown,
 }
 
-fn last_layout(config: &CncConfig) -> anyhow::Result<Last> {
+fn last_layout(config: &CncConfig) -> anyhow::Result<LastLayout> {
     let (layout, guessed) = config.layout.resolve(&config.watch, &ScanLimits::default())?;
     if guessed.is_none_or(|explanation| explanation.certain) {
-        return Ok(Last::Layout(layout));
+        return Ok(LastLayout::Layout(layout));
     }
     let files = list(&config.watch, &ScanLimits::default())?.files.len();
     if files == 0 {
-        return Ok(Last::Nothing);
+        return Ok(LastLayout::Nothing);
     }
     tracing::error!(
         exit_status = NOT_COMMITTED,
         watch = %config.watch.display(), files,
         "not committed: no layout is configured, and the names of the files do not show it; name one with --layout, or save them with mcr save"
     );
-    Ok(Last::Unknown)
+    Ok(LastLayout::Unknown)
 }

@@ -140,9 +140,9 @@ impl<'a> Decider<'a> {
         let runs = LivingRun::all(self.store, self.job).unwrap_or_default();
         let others = runs.iter().filter(|run| run.identity != self.identity).map(ToString::to_string);
         let aggregators = living::holders_of_groups(self.store, self.job).unwrap_or_default();
-        for who in others.chain(aggregators) {
+        for run in others.chain(aggregators) {
             eprintln!(
-                "mcr: {who}, was saving job {} when this restart began. What it has not committed belongs to the previous run, and \
+                "mcr: {run}, was saving job {} when this restart began. What it has not committed belongs to the previous run, and \
                  stays incomplete. To copy a checkpoint of a running job, use --copy",
                 self.job
             );
