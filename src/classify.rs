@@ -1,9 +1,9 @@
 //! Finds the variables of different ranks that have the same meaning.
 //!
 //! Source: mcrEngine, SC12, section III-A. Two variables are similar if their names agree and if their data type and
-//! class (scalar or array) are the same. Their number of elements may differ. The hash key is `Group/Name_Type_Class`,
-//! for example `ToyGrp/Temperature_F32LE_Array1D`. Names agree exactly or after normalising, so that
-//! `Grid0000012/Density` and `Grid0000007/Density` are one class.
+//! class (scalar or array) are the same. Their number of elements may differ. The hash key is
+//! `Group/Name_Type_Class`, for example `ToyGrp/Temperature_F32LE_Array1D`. Names agree exactly or after normalising,
+//! so that `Grid0000012/Density` and `Grid0000007/Density` are one class.
 
 use crate::header::{ElementType, FileHeader, Role, Shape, VariableHeader};
 use crate::units::RawBytes;

@@ -196,8 +196,7 @@ pub struct Extent {
 /// The role of a variable in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// All bytes of the file that are no variable's raw data. Each file that was split into variables has exactly one
-    /// skeleton.
+    /// All bytes of the file outside the arrays. Each file that was split into variables has exactly one skeleton.
     Skeleton,
     /// A named array.
     Array,

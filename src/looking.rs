@@ -312,7 +312,7 @@ fn check_need(
     };
     let is_wrong = match (recorded, found) {
         (0, found) => matches!(found, Some(Found::WrongLength(_))),
-        // A repacked container is shorter than recorded.
+        // The length may differ from the recorded one because prune repacked the container.
         (recorded, _) if recorded == bytes => false,
         _ => match crate::repack::is_repacked(store, &path, bytes) {
             Ok(is_repacked) => !is_repacked,

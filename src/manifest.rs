@@ -231,7 +231,7 @@ pub(crate) fn manifest_path(job: &JobId, checkpoint: &CheckpointId, group: Group
     checkpoint_dir(job, checkpoint).join(manifest_name(group))
 }
 
-/// A manifest that is durable under a temporary name. If it is dropped, the file keeps no name that a reader opens.
+/// A manifest that is durable under a temporary name. If it is dropped, no file remains that a reader opens.
 pub struct UncommittedManifest {
     manifest: Manifest,
     path: PathBuf,

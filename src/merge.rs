@@ -23,9 +23,9 @@ pub enum Layout {
 pub struct Run {
     /// Index of the piece.
     pub piece: usize,
-    /// Bytes of the piece.
+    /// Range of bytes in the piece.
     pub in_piece: Range<usize>,
-    /// Bytes of the segment; as long as `in_piece`.
+    /// Range of bytes in the segment; as long as `in_piece`.
     pub in_segment: Range<usize>,
 }
 

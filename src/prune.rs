@@ -60,7 +60,7 @@ pub struct Pruned {
     pub not_repacked: Option<String>,
     /// Number of empty directories and of temporary files of dead writers that were removed.
     pub left_over: u64,
-    /// Checkpoints that cannot be read at present. If there are any, nothing was removed.
+    /// Checkpoints that cannot be read at present. If there are any, prune stopped and removed nothing more.
     pub unreadable: Vec<Unreadable>,
 }
 
@@ -91,8 +91,8 @@ pub struct Unreadable {
 const DEAD_TEMP_AGE_MS: i64 = 10 * 60 * 1000;
 /// The name of the temporary file that a daemon holds while it prunes.
 const LOCK: &str = "prune";
-/// The directory of the lock file, inside the job's directory. A directory of its own is quick to list; the job's
-/// directory may be long.
+/// The directory of the lock file, inside the job's directory. It is a separate directory, because the job's
+/// directory may have many entries and takes long to list.
 const LOCK_DIRECTORY: &str = ".prune";
 
 /// Removes the checkpoints that the options name.

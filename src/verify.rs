@@ -57,7 +57,7 @@ pub struct VerifyOptions {
 }
 
 /// Memory that decoding a segment takes, for each raw byte. The measured values are 3 to 7; the largest are for
-/// 4-byte floats with the profile `max`. If the codec uses several threads, one more is needed.
+/// 4-byte floats with the profile `max`. If the codec uses several threads, one more byte is needed.
 const DECODING_BYTES_PER_RAW_BYTE: u64 = 8;
 /// Maximum number of problems in one report. Verifying stops after about this many.
 pub const PROBLEMS_MAX: usize = 1000;

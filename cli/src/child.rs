@@ -59,7 +59,7 @@ impl Application {
         };
     }
 
-    /// Whether no process is left in the application's process group.
+    /// Whether no process is left in the application's process group. Always `true` if it shares our process group.
     pub fn is_gone(&self) -> bool {
         self.has_terminal || killpg(self.id, None) == Err(Errno::ESRCH)
     }

@@ -121,8 +121,7 @@ async fn from_aggregator(
 ) -> Result<Restorers, Attempt> {
     let dialled = within(DIAL_TIMEOUT, address, "no connection", dial_address(address)).await?;
     let mut client = dialled.map_err(Attempt::Elsewhere)?;
-    // The aggregator gets a list of ranks up to the highest of the set, because the set may be written as large
-    // ranges.
+    // The request lists each wanted rank. An empty list means all ranks of the group.
     let ranks = match &args.ranks {
         Some(set) => (0..=set.highest().0).filter(|rank| set.contains(Rank(*rank))).collect(),
         None => Vec::new(),

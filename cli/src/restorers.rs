@@ -16,7 +16,7 @@ pub enum Failure {
     Receiver(anyhow::Error),
 }
 
-/// Makes a failure of an error where the files are written.
+/// Converts an error of the receiving side to a [`Failure`].
 pub fn receiver(error: anyhow::Error) -> Failure {
     Failure::Receiver(error.context("writing the restored files"))
 }
@@ -67,7 +67,7 @@ impl Sink for Restorers {
     }
 }
 
-/// Makes a failure of an error of a file: either the disk failed, or the bytes do not agree with the headers.
+/// Converts an error of a file to a [`Failure`]. Either the disk failed, or the bytes do not agree with the headers.
 pub fn sink_failure(error: SinkError) -> Failure {
     let blames_checkpoint = error.downcast_ref::<RestoreError>().is_none_or(RestoreError::blames_checkpoint);
     let error = anyhow::anyhow!(error);

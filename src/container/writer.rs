@@ -61,8 +61,7 @@ pub(super) struct Written {
     pub(super) base: Option<BaseSegment>,
 }
 
-/// A container that is being written under a temporary name. If it is dropped, the file keeps no name that a reader
-/// opens.
+/// A container that is being written under a temporary name. If it is dropped, no file remains that a reader opens.
 pub struct ContainerWriter {
     job: JobId,
     checkpoint: CheckpointId,
@@ -73,8 +72,7 @@ pub struct ContainerWriter {
     is_dir_durable: Arc<AtomicBool>,
 }
 
-/// A container whose bytes are durable under a temporary name. If it is dropped, the file keeps no name that a reader
-/// opens.
+/// A container whose bytes are durable under a temporary name. If it is dropped, no file remains that a reader opens.
 pub struct UnsealedContainer {
     summary: ContainerSummary,
     dirs: UnsyncedDirs,

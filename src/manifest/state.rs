@@ -63,7 +63,7 @@ pub struct CheckpointState {
     pub found_damaged: Option<String>,
 }
 
-/// What a checkpoint is worth to a restart, in one word.
+/// The state of a checkpoint as a restart sees it, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Condition {

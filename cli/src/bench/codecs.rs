@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 struct Column {
     name: &'static str,
     coder: Coder,
-    /// Which element types the codec is made for. Other classes get the profile's codec instead; that result is not
-    /// shown in this column.
+    /// Which element types the codec is made for. Other classes are encoded with another codec, which the column's
+    /// profile chooses; that result is not shown in this column.
     takes: fn(&ElementType) -> bool,
 }
 
@@ -112,7 +112,7 @@ pub struct Line {
     pub raw_bytes: u64,
     /// One for each column; `None` if the codec is not made for the class.
     pub cells: Vec<Option<Cell>>,
-    /// The same as `cells`; if the codec is not made for the class, with the result of the profile's codec.
+    /// The same as `cells`, but with the result of the profile's other codec if the codec is not made for the class.
     pub sums: Vec<Cell>,
 }
 
