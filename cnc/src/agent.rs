@@ -1,7 +1,8 @@
-//! The agent: watches, describes what has settled, announces it, and remembers what was committed.
+//! The agent watches the directory, describes the ranks whose files are finished, announces them to the aggregators,
+//! and records which files are committed.
 //!
-//! One task owns the state and is told events by the watcher, the links, and the thread that captures. It waits for
-//! nobody: whatever takes time is started, and its end is one more event.
+//! One task owns the state. It receives events from the watcher, from the links, and from the threads that capture
+//! files. The task never waits for work to finish: it starts the work, and the end of the work is one more event.
 
 mod ending;
 
@@ -32,35 +33,35 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-/// Ranks of checkpoints that are announced and not yet committed; the oldest is let go for a further one.
+/// Maximum number of ranks that are announced and not yet committed. Above it the agent drops the oldest one.
 const HELD_MAX: usize = 4096;
-/// Orders that a link may not have taken yet: each held rank is held and forgotten once.
+/// Maximum number of orders queued for one link. Each held rank needs one order to hold it and one to forget it.
 const ORDERS_MAX: usize = 4 * HELD_MAX;
-/// Ready ranks that wait to be captured; beyond this the watcher waits.
+/// Maximum number of ready ranks that wait to be captured. Above it the watcher has to wait.
 const READY_MAX: usize = 4096;
-/// News that may wait for the agent.
+/// Maximum number of news items queued for the agent.
 const NEWS_MAX: usize = 256;
-/// Descriptors of application files held open at a time, while they are read.
+/// Maximum number of descriptors of application files that are open at the same time for reading.
 const DESCRIPTORS_MAX: usize = 64;
-/// Names of committed files in the state file, before it is looked over for the first time.
+/// Number of file names in the state file before the agent first removes the names of deleted files.
 const STATE_FILES: usize = 16 << 10;
-/// Before a checkpoint that the aggregator gave up for a passing reason is announced again.
-const AGAIN: Duration = Duration::from_secs(10);
+/// Delay before a rank is announced again after the aggregator rejected it for a temporary reason.
+const RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// Why an agent does not start.
+/// Why an agent cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The directory cannot be watched.
     #[error("watching {path}", path = .path.display())]
     Watch {
-        /// Which.
+        /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: WatchError,
     },
 }
 
-/// Flushes and drains at a time; further flushes wait.
+/// Maximum number of flushes and drains that run at the same time. Further flushes wait.
 const FLUSHES_MAX: usize = 16;
 
 /// A running agent.
@@ -71,18 +72,18 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Watches and serves until [`Agent::drain`]. Within a tokio runtime.
+    /// Watches and serves until [`Agent::drain`] is called. Must be called within a tokio runtime.
     pub fn start(config: CncConfig, layout: Layout) -> Result<Self, AgentError> {
         Self::start_with(config, layout, Arc::new(Maps::new()))
     }
 
-    /// As [`Agent::start`], with another reader of HDF5 maps.
+    /// Like [`Agent::start`], but with the given reader of HDF5 maps.
     pub fn start_with(config: CncConfig, layout: Layout, maps: Arc<dyn MapSource>) -> Result<Self, AgentError> {
         let state = match AgentState::load(&config.state_file, &config.job) {
             Loaded::New => AgentState::default(),
             Loaded::Found(state) => state,
             Loaded::Damaged(why) => {
-                tracing::warn!(why, "every checkpoint is announced again");
+                tracing::warn!(why, "the state file is damaged: every checkpoint is announced again");
                 AgentState::default()
             }
         };
@@ -148,24 +149,24 @@ impl Agent {
         Ok(Self { stop, flushes, ended })
     }
 
-    /// Where flushes can be asked for, as long as the agent runs.
+    /// The channel that accepts flush requests while the agent runs.
     pub fn flushes(&self) -> mpsc::Sender<FlushRequest> {
         self.flushes.clone()
     }
 
-    /// Looks at everything once more, waits until what was written is committed, and ends; at the time in the order at
-    /// the latest.
+    /// Scans the directory once more, waits until everything that was written is committed, and ends. It ends at the
+    /// time given in the order even if something is not committed.
     pub async fn drain(self, order: DrainOrder) -> Drained {
         let _ = self.stop.send(order);
-        self.ended.await.unwrap_or_else(|_| Drained::failed()) // a mistake of ours; the panic was told
+        self.ended.await.unwrap_or_else(|_| Drained::failed()) // the task panicked; the panic was already logged
     }
 }
 
 struct Link {
     orders: mpsc::Sender<Order>,
-    /// Known once a session began.
+    /// `None` until the first session has begun.
     mode: Option<CaptureMode>,
-    /// The aggregator said last that it will not have this agent; nobody need wait for it.
+    /// The aggregator's last answer refused this agent, so a drain does not wait for this link.
     is_refused: bool,
 }
 
@@ -178,7 +179,7 @@ struct HeldRank {
     ready: ReadyRank,
 }
 
-/// The end of a capture.
+/// The result of one capture.
 struct Captured {
     ready: ReadyRank,
     link: usize,
@@ -193,30 +194,32 @@ struct Core {
     verdicts: Arc<Verdicts>,
     state: AgentState,
     state_changed: bool,
-    /// The checkpoint that was last told to have vanished.
+    /// The checkpoint that was last reported as vanished.
     vanished: Option<CheckpointId>,
-    /// Names in the state file before it is looked over.
+    /// Number of names in the state file above which the names of deleted files are removed.
     state_files_max: usize,
     links: Vec<Link>,
     descriptors: Arc<Descriptors>,
     ready: VecDeque<ReadyRank>,
-    /// What is being captured; few at a time, so that the application keeps its processors.
+    /// Ranks that are being captured now. Their number is small, so that the application keeps its processors.
     capturing: BTreeSet<RankKey>,
     held: BTreeMap<RankKey, HeldRank>,
-    /// Ranks of [`Core::ready`] whose files are announced whole, since the aggregator had no room for more.
+    /// Ranks in [`Core::ready`] whose files are announced as whole files, because the aggregator had no room for a
+    /// finer description.
     whole: BTreeSet<RankKey>,
-    /// Given up for a passing reason; ready again at that time.
+    /// Ranks that the aggregator rejected for a temporary reason. Each becomes ready again at its time.
     again: Vec<(tokio::time::Instant, ReadyRank)>,
-    /// Files of committed checkpoints that wait until their checkpoint exists, all groups included.
+    /// Files of committed checkpoints. They are deleted once all groups of their checkpoint are committed.
     to_delete: VecDeque<(CheckpointId, Vec<(FilePath, Fingerprint)>)>,
     next_announce: u64,
-    /// What the log says of ranks that an aggregator gave up.
+    /// Rejections that are already in the log at level `warn`.
     given_up: BTreeSet<(CheckpointId, Rank, String)>,
     done_to: mpsc::Sender<Captured>,
     ending: Ending,
 }
 
-/// Reasons that are remembered so that they are said once; further ones are said each time.
+/// Maximum number of rejections that are remembered so that each is logged only once. Further ones are logged each
+/// time.
 const GIVEN_UP_MAX: usize = 16 << 10;
 
 impl Core {
@@ -234,7 +237,8 @@ impl Core {
                 break drained;
             }
             let due = self.again.iter().map(|(at, _)| *at).chain(self.ending.due()).min();
-            // Each arm only makes an event, so cancellation cuts nothing in half. Nothing due: no timer at all.
+            // Each arm only produces an event, so cancellation loses no work. If nothing is due, the timer is
+            // disabled.
             tokio::select! {
                 event = events.recv(), if self.ready.len() < READY_MAX => match event {
                     Some(event) => self.watched(event),
@@ -284,7 +288,7 @@ impl Core {
             WatchEvent::Vanished { checkpoint, rank, path, was_announced } => {
                 let reason = format!("{path} is gone");
                 let was_committed = self.state.files.contains_key(&path);
-                // One line for a checkpoint, which may have thousands of files.
+                // Log one line for each checkpoint: it may have thousands of files.
                 if !was_committed && self.vanished.as_ref() != Some(&checkpoint) {
                     match was_announced {
                         true => {
@@ -317,8 +321,9 @@ impl Core {
         group.0 as usize % self.links.len().max(1)
     }
 
-    /// Captures the first ranks whose aggregators have said how, as many at a time as the configuration allows. A rank that
-    /// is ready again while it is captured waits, so that what is found last is what is announced.
+    /// Captures ready ranks whose aggregator has announced its capture mode, up to the configured number at the same
+    /// time. A rank that becomes ready again during its capture waits, so that the last state found is the last one
+    /// announced.
     fn start_captures(&mut self) {
         while self.capturing.len() < self.config.capture_threads {
             let can_start = |ready: &ReadyRank| {
@@ -346,7 +351,7 @@ impl Core {
         let done = self.done_to.clone();
         tokio::task::spawn_blocking(move || {
             let result = describe(&root, &ready, announce_id, (mode, &verdicts), &*maps, &descriptors);
-            // Only fails when the agent has ended.
+            // This fails only after the agent has ended.
             let _ = done.blocking_send(Captured { ready, link, mode, result });
         });
     }
@@ -362,14 +367,14 @@ impl Core {
                     && let Some(oldest) =
                         self.held.iter().min_by_key(|(_, h)| h.announce_id).map(|(key, _)| key.clone())
                 {
-                    tracing::warn!(checkpoint = %oldest.0, rank = oldest.1.0, "too many ranks wait for their aggregator; the oldest is let go");
+                    tracing::warn!(checkpoint = %oldest.0, rank = oldest.1.0, "too many ranks wait for their aggregator; the oldest is dropped");
                     if let Some(held) = self.forget(&oldest, Some("the agent holds too many".into())) {
                         self.ending.gave_up(&held.ready, "too many ranks waited for their aggregator".into());
                     }
                 }
                 let (announce_id, held) = (held.announce_id, Arc::new(held));
                 if self.links[link].orders.try_send(Order::Hold(held)).is_err() {
-                    tracing::error!(link, "the link takes no orders; the rank is announced again at the next rescan");
+                    tracing::error!(link, "the link accepts no orders; the rank is announced again at the next rescan");
                     return;
                 }
                 self.held.insert(key, HeldRank { announce_id, link, mode, ready });
@@ -392,7 +397,8 @@ impl Core {
         match news {
             News::Welcome { link, mode } => {
                 (self.links[link].mode, self.links[link].is_refused) = (Some(mode), false);
-                // Captured for an aggregator with another scheme or profile: once more.
+                // These ranks were captured for an aggregator with another scheme or profile. They are captured
+                // again.
                 let other: Vec<RankKey> = (self.held.iter())
                     .filter(|(_, held)| held.link == link && held.mode != mode)
                     .map(|(key, _)| key.clone())
@@ -407,7 +413,7 @@ impl Core {
                 self.committed(announce_id, (label, rank), checkpoint, exists)
             }
             News::Abandoned { announce_id, label, rank, reason, retry, whole } => {
-                // What is retried is given up each second.
+                // A rank that is retried may be rejected every second, so each reason is logged only once.
                 match self.given_up.len() < GIVEN_UP_MAX && !self.given_up.insert((label.clone(), rank, reason.clone()))
                 {
                     false => {
@@ -417,7 +423,8 @@ impl Core {
                 }
                 let key = (label, rank);
                 match self.answered(announce_id, &key) {
-                    // At once; if the whole files have no room either, as after any other passing reason.
+                    // Try again at once with whole files. If there is no room for whole files either, retry later as
+                    // usual.
                     Some(held) if whole && held.mode != CaptureMode::Whole => {
                         if self.whole.len() >= HELD_MAX {
                             self.whole.pop_first();
@@ -456,8 +463,8 @@ impl Core {
         }
     }
 
-    /// What an answer is about. An answer to an announcement that was replaced since says nothing about the files that
-    /// are there now, and is let pass.
+    /// Finds the announcement that an answer belongs to. An answer to an announcement that was replaced says nothing
+    /// about the present files, so it is ignored.
     fn answered(&mut self, announce_id: u64, key: &RankKey) -> Option<HeldRank> {
         let is_this = self.held.get(key).is_some_and(|held| held.announce_id == announce_id);
         if is_this { self.forget(key, None) } else { None }
@@ -485,8 +492,8 @@ impl Core {
         }
     }
 
-    /// Deletes the application's files of a checkpoint that exists whole, where the configuration says so, and only files
-    /// that are still what was committed. What a restart put there stays.
+    /// Deletes the application's files of a checkpoint that is committed for all groups, if the configuration asks
+    /// for it. Only files that are unchanged since the commit are deleted. Files that a restart wrote are kept.
     fn delete_committed(&mut self, checkpoint: &CheckpointId) {
         let (those, others): (VecDeque<_>, _) =
             std::mem::take(&mut self.to_delete).into_iter().partition(|(id, _)| id == checkpoint);
@@ -502,8 +509,8 @@ impl Core {
         }
     }
 
-    /// Writes the state file, once for all news that came together. Names of files that are gone are let go now and then,
-    /// so that it stays as long as the directory.
+    /// Writes the state file, once for all news that arrived together. From time to time the names of deleted files
+    /// are removed, so that the state file does not grow longer than the directory.
     fn save_state(&mut self) {
         self.state_changed = false;
         if self.state.files.len() > self.state_files_max {
@@ -513,7 +520,7 @@ impl Core {
         let (state, config) = (&self.state, &self.config);
         if let Err(error) = tokio::task::block_in_place(|| state.save(&config.state_file, &config.job)) {
             let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-            tracing::warn!(%error, cause, "after a restart everything is announced again");
+            tracing::warn!(%error, cause, "cannot write the state file: after a restart of the agent every checkpoint is announced again");
         }
     }
 
@@ -521,12 +528,12 @@ impl Core {
         let held = self.held.remove(key)?;
         let order = Order::Forget { announce_id: held.announce_id, withdraw };
         if self.links[held.link].orders.try_send(order).is_err() {
-            tracing::error!(link = held.link, "the link takes no orders");
+            tracing::error!(link = held.link, "the link accepts no orders");
         }
         Some(held)
     }
 
-    /// The files of a rank that is to be saved.
+    /// The files of a rank that is still to be saved.
     fn to_be_saved(&self, key: &RankKey) -> Option<&ReadyRank> {
         let held = self.held.get(key).map(|held| &held.ready);
         let mut waiting = self.ready.iter().chain(self.again.iter().map(|(_, ready)| ready));
@@ -541,7 +548,7 @@ impl Core {
     }
 }
 
-/// Captures a rank's files and encodes their announcement. Runs on a thread that may block.
+/// Captures the files of a rank and encodes their announcement. Must run on a thread that may block.
 fn describe(
     root: &std::path::Path,
     ready: &ReadyRank,
@@ -561,7 +568,7 @@ fn describe(
         let (mut file, _) = file.map_err(fail)?;
         let mut header_bytes = file_to_wire(&file.header).encoded_len();
         if (header_bytes + wire_bytes) as u64 > ANNOUNCEMENT_BYTES_MAX / 2 && mode != CaptureMode::Whole {
-            // A file whose description is as long as a checkpoint is taken whole.
+            // The description of this file is as long as a checkpoint, so the file is described as a whole.
             file = capture(root, path, ready.rank, CaptureMode::Whole, maps).map_err(fail)?;
             header_bytes = file_to_wire(&file.header).encoded_len();
         }

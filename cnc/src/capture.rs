@@ -1,10 +1,12 @@
-//! One file of a checkpoint, taken apart into skeleton and variables, each with its digest.
+//! Describes one file of a checkpoint: splits it into a skeleton and variables, and computes the digest of each.
 //!
-//! The file is opened read-only, never locked and never written. Its bytes are read in order through one bounded
-//! buffer, which gives the digest of the file and of every variable whose extents lie in file order; chunks that lie
-//! elsewhere or behind filters are read once more. Chunks behind filters are taken out of them only where the same
-//! stored bytes come back; who keeps their bytes may have that shown later. Whatever does not work out makes the file
-//! opaque, and never fails the capture; only a file that cannot be read, or that changed meanwhile, does.
+//! The file is opened read-only. It is never locked and never written. Its bytes are read in order through one
+//! bounded buffer. This one pass gives the digest of the file and of every variable whose extents lie in file order.
+//! Chunks that lie in another order or behind filters are read a second time.
+//!
+//! Filters are removed from a chunk only if applying them again gives the same stored bytes. A caller that keeps the
+//! bytes may run this check later. If a file cannot be split, it is described as one opaque variable. The capture
+//! fails only if the file cannot be read or changes while it is read.
 
 use crate::fingerprint::Fingerprint;
 use crate::h5::{FileMap, MapInput, MapSource, MappedVariable};
@@ -32,25 +34,26 @@ pub use image::Image;
 use image::KeptChunks;
 pub use verdicts::Verdicts;
 
-/// Whether files are taken apart.
+/// Whether files are split into variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureMode {
-    /// Every file is one opaque variable, as the Agnostic schemes want it.
+    /// Every file is one opaque variable, as the Agnostic schemes need it.
     Whole,
-    /// HDF5 files become skeleton and variables, and filters are taken off chunks.
+    /// HDF5 files are split into skeleton and variables, and filters are removed from chunks.
     Apart,
-    /// The same, but filters are taken off only where that makes a chunk much shorter: that they can be put on again has to be
-    /// shown, and deflating takes longer than all that a codec in haste does.
+    /// As [`CaptureMode::Apart`], but filters are removed only from variables that become much smaller that way. For
+    /// fast profiles: checking that the filters can be applied again means deflating, which takes longer than the
+    /// whole compression by a fast codec.
     ApartInHaste,
 }
 
 impl CaptureMode {
-    /// For a scheme and a profile.
+    /// The mode for a scheme and a profile.
     pub fn of(scheme: Scheme, profile: &Profile) -> Self {
         Self::wanted(scheme.takes_files_apart(), profile.leaves_filters())
     }
 
-    /// As an aggregator says it.
+    /// The mode for the two flags that an aggregator sends.
     pub fn wanted(take_apart: bool, in_haste: bool) -> Self {
         match (take_apart, in_haste) {
             (true, true) => Self::ApartInHaste,
@@ -60,32 +63,32 @@ impl CaptureMode {
     }
 }
 
-/// A file that was read once, whole and unchanged.
+/// A file that was read completely and did not change meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturedFile {
     /// Its description; [`FileHeader::check`] has passed.
     pub header: FileHeader,
-    /// Of the content that was described.
+    /// Fingerprint of the content that was described.
     pub fingerprint: Fingerprint,
 }
 
-/// Why a file could not be captured, or its bytes not be read later.
+/// Why a file could not be captured, or why its bytes could not be read later.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {
-    /// There is no such file any more.
+    /// The file does not exist any more.
     #[error("{path}: it has gone", path = .path.display())]
     Vanished {
         /// The file.
         path: PathBuf,
     },
-    /// A directory, device, pipe or symbolic link.
+    /// The path is a directory, a device, a pipe or a symbolic link.
     #[error("{path}: it is not a regular file", path = .path.display())]
     NotAFile {
-        /// What stands there.
+        /// The path.
         path: PathBuf,
     },
-    /// It was written while we read it, or since.
+    /// The file was written during the capture or after it.
     #[error("{path}: it changed while it was read", path = .path.display())]
     Changed {
         /// The file.
@@ -103,20 +106,20 @@ pub enum CaptureError {
         /// Raw bytes asked for.
         bytes: u64,
     },
-    /// The system failed.
+    /// The operating system reported an error.
     #[error("{path}: {what}", path = .path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// The system's error.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
 impl CaptureError {
-    /// Whether the same file may be captured when it is looked at again.
+    /// Whether a later capture of the same file may succeed.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Vanished { .. } | Self::Changed { .. } => true,
@@ -125,17 +128,19 @@ impl CaptureError {
     }
 }
 
-/// Bytes that are read at a time.
+/// Bytes read at a time.
 const BUFFER_BYTES: u64 = 1 << 20;
-/// Variables in several extents whose digests are computed side by side as the file goes by; others are read again.
+/// Maximum number of variables with several extents whose digests are computed during the pass over the file. Further
+/// ones are read a second time.
 const HASHERS_MAX: usize = 64;
-/// A variable is given up after so many chunks that filters do not give back, if they are half of those tried: another
-/// zlib wrote them, and finding that out costs as much as compressing.
+/// Number of failed chunks after which no more chunks of a variable are tried, unless more chunks have succeeded than
+/// failed. Such chunks were probably written by another zlib, and each attempt costs as much as compressing.
 const FAILED_CHUNKS_MAX: u32 = 2;
-/// After so many variables in a row that gave back no chunk, others of the file behind the same filters are not tried.
+/// Number of variables in a row without any successful chunk after which further variables with the same filters are
+/// not tried in this file.
 const FAILED_VARIABLES_MAX: u32 = 2;
 
-/// Reads a file below `root` once, and describes it.
+/// Reads a file below `root` and describes it.
 pub fn capture(
     root: &Path,
     path: &FilePath,
@@ -146,14 +151,17 @@ pub fn capture(
     capture_keeping(root, path, rank, (mode, &Verdicts::default()), maps, &mut |_| false).map(|(file, _)| file)
 }
 
-/// As [`capture`] with what was found out about other files, and gives the bytes of a short file along as far as `keep`, asked
-/// with their number, allows it: first those of the file, then those that came out of filters.
+/// As [`capture`], with two additions. `verdicts` holds what was learned from other files. If `keep` allows it, the
+/// bytes of a short file are returned too, as an [`Image`]: the bytes of the file, and the bytes that came out of
+/// filters. `keep` is called with the number of bytes and returns whether they may be kept.
 ///
-/// Of the latter it is not shown any more that they go back where so many did before that it is as good as sure: deflating takes
-/// most of the time, and whoever takes the image may have it done when cores are idle ([`Image::unproven`]).
+/// Kept chunks need not be checked at once. If enough chunks with the same filters have been reproduced before, the
+/// check is skipped here, because deflating takes most of the time. The caller can run it later, when cores are idle
+/// ([`Image::unproven`]).
 ///
-/// Then variables below [`DIGEST_BYTES_MIN`] have [`NO_DIGEST`], as in a container's index: nobody compares them with
-/// bytes that were read a second time, and thousands of short digests cost more than all the long ones.
+/// If the bytes are kept, variables shorter than [`DIGEST_BYTES_MIN`] get [`NO_DIGEST`], as in a container's index.
+/// Their bytes are never read a second time, so no digest is needed, and thousands of short digests would take longer
+/// than all long ones.
 pub fn capture_keeping(
     root: &Path,
     path: &FilePath,
@@ -205,7 +213,8 @@ pub fn capture_keeping(
     Ok((CapturedFile { header, fingerprint }, image))
 }
 
-/// Opens a file for reading, without following a link in its last component, and without waiting for the writer of a pipe.
+/// Opens a file for reading. Does not follow a symbolic link in the last component, and does not wait for the writer
+/// of a pipe.
 pub(crate) fn open(name: &Path) -> Result<File, CaptureError> {
     let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
     OpenOptions::new().read(true).custom_flags(flags.bits()).open(name).map_err(|source| {
@@ -221,27 +230,28 @@ pub(crate) fn open(name: &Path) -> Result<File, CaptureError> {
 }
 
 pub(crate) fn metadata(file: &File, name: &Path) -> Result<Metadata, CaptureError> {
-    file.metadata().map_err(|source| CaptureError::Io { path: name.to_owned(), what: "asking for its state", source })
+    file.metadata().map_err(|source| CaptureError::Io { path: name.to_owned(), what: "reading its metadata", source })
 }
 
-/// File systems take their times from a clock that ticks every 1 to 10 ms.
-const TICK: Duration = Duration::from_millis(20);
-/// Those that keep whole seconds; some keep even ones.
-const WHOLE_SECONDS: Duration = Duration::from_secs(2);
-/// So often a file may have changed again after the wait; then it is still being written.
-const LOOKS_MAX: u32 = 5;
+/// Minimum age of the last change on a file system with fine times. Its clock ticks every 1 to 10 ms.
+const FINE_CLOCK_REST: Duration = Duration::from_millis(20);
+/// Minimum age of the last change on a file system that stores whole seconds. Some store only even seconds.
+const COARSE_CLOCK_REST: Duration = Duration::from_secs(2);
+/// Number of attempts to find the file unchanged. After that it counts as still being written.
+const ATTEMPTS_MAX: u32 = 5;
 
-/// The state of a regular file whose last change is so old that one more would have another time. Without this a write
-/// right after the first look could not be told from none.
+/// Returns the metadata of a regular file once its last change is old enough that another change would get another
+/// time. Otherwise a write directly after the first look could not be detected.
 fn rested(file: &File, name: &Path) -> Result<Metadata, CaptureError> {
     let mut waited_for = None;
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..ATTEMPTS_MAX {
         let metadata = metadata(file, name)?;
         if !metadata.is_file() {
             return Err(CaptureError::NotAFile { path: name.to_owned() });
         }
         let fingerprint = Fingerprint::of(&metadata);
-        // Where the clocks of a file server and of this node disagree, having waited counts.
+        // The file has not changed during the wait. This counts even if the clocks of the file server and this node
+        // differ.
         if waited_for == Some(fingerprint) {
             return Ok(metadata);
         }
@@ -255,12 +265,12 @@ fn rested(file: &File, name: &Path) -> Result<Metadata, CaptureError> {
     Err(CaptureError::Changed { path: name.to_owned() })
 }
 
-/// How long a file that was last changed like this has still to rest.
+/// How much longer a file with these times must be at rest.
 fn unrested(fingerprint: &Fingerprint, now_ns: i64) -> Duration {
     let whole = |ns: i64| ns % 1_000_000_000 == 0;
     let rest = match whole(fingerprint.changed_ns) && whole(fingerprint.modified_ns) {
-        true => WHOLE_SECONDS,
-        false => TICK,
+        true => COARSE_CLOCK_REST,
+        false => FINE_CLOCK_REST,
     };
     let age_ns = now_ns.saturating_sub(fingerprint.changed_ns).max(0);
     rest.saturating_sub(Duration::from_nanos(age_ns.unsigned_abs()))
@@ -271,7 +281,7 @@ fn now_ns() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// A file that ends before the length it had was cut while we read it.
+/// Maps a read error. A file that ends before its recorded length was truncated during the read.
 pub(crate) fn changed_if_short(source: io::Error, name: &Path) -> CaptureError {
     match source.kind() {
         io::ErrorKind::UnexpectedEof => CaptureError::Changed { path: name.to_owned() },
@@ -279,7 +289,7 @@ pub(crate) fn changed_if_short(source: io::Error, name: &Path) -> CaptureError {
     }
 }
 
-/// The one variable of a file that is not taken apart; its digest is the file's.
+/// The only variable of a file that is not split. Its digest is the digest of the file.
 pub(crate) fn whole(digest: Digest, bytes: u64) -> VariableHeader {
     let all = Extent { offset: 0, stored_bytes: bytes, raw_bytes: bytes };
     VariableHeader {
@@ -295,7 +305,7 @@ pub(crate) fn whole(digest: Digest, bytes: u64) -> VariableHeader {
     }
 }
 
-/// The file's digest, and its variables with theirs: the skeleton first, then the arrays by path.
+/// Returns the digest of the file, and its variables with their digests: first the skeleton, then the arrays by path.
 fn taken_apart(
     input: &mut Input<'_>,
     map: FileMap,
@@ -315,7 +325,7 @@ fn taken_apart(
         filters: [].into(),
         extents: skeleton,
     });
-    // By filters: variables in a row of which nothing came back.
+    // For each list of filters: number of variables in a row without any successful chunk.
     let mut failed: HashMap<Box<[Filter]>, u32> = HashMap::new();
     let mut scratch = Scratch::default();
     for mapped in map.variables {
@@ -334,7 +344,7 @@ fn taken_apart(
     Ok((digest, variables))
 }
 
-/// Stands in a header until its digest is known.
+/// Placeholder in a header until the digest is known.
 const PENDING: Digest = NO_DIGEST;
 
 fn unfiltered(mapped: MappedVariable) -> VariableHeader {
@@ -352,16 +362,17 @@ fn unfiltered(mapped: MappedVariable) -> VariableHeader {
     }
 }
 
-/// Chunks without their filters, coded in haste, must take no more than so many per cent of the stored ones.
-const WORTH_PERCENT: f64 = 60.0;
-/// Raw bytes by which that is decided.
-const LOOKED_AT_BYTES: usize = 64 << 10;
+/// Filters are removed only if the sample of unfiltered chunks, compressed by a fast codec, takes less than this
+/// share of the stored chunks.
+const UNFILTERED_MAX_PERCENT: f64 = 60.0;
+/// Raw bytes of the sample that decides this.
+const SAMPLE_BYTES: usize = 64 << 10;
 
-/// The first chunks without their filters: as many as that is decided by, or as come out of them.
+/// The first chunks without their filters: up to the sample size, or up to the first chunk that fails.
 fn first_chunks(input: &mut Input<'_>, mapped: &MappedVariable) -> io::Result<Vec<Vec<u8>>> {
     let (mut first, mut bytes) = (Vec::new(), 0);
     for extent in &mapped.extents {
-        if bytes >= LOOKED_AT_BYTES {
+        if bytes >= SAMPLE_BYTES {
             break;
         }
         let chunk = input.get(extent.offset, extent.stored_bytes)?;
@@ -377,11 +388,11 @@ fn without_filters(mapped: &MappedVariable, extent: &Extent, chunk: &[u8]) -> Op
     filter::take_off(&mapped.filters, chunk, raw_bytes).ok()
 }
 
-/// Whether the first chunks are much shorter without their filters.
+/// Whether the first chunks become much smaller without their filters.
 fn are_worth_it(mapped: &MappedVariable, first: &[Vec<u8>], scratch: &mut Scratch) -> bool {
     let width = (mapped.element.width() as usize).max(1);
-    // Of a long chunk the beginning stands for all.
-    let most = (LOOKED_AT_BYTES / width).max(1) * width;
+    // Of a long chunk only the beginning is compressed.
+    let most = (SAMPLE_BYTES / width).max(1) * width;
     let mut part = Vec::with_capacity(most);
     for raw in first {
         part.extend_from_slice(&raw[..raw.len().min(most - part.len())]);
@@ -390,11 +401,12 @@ fn are_worth_it(mapped: &MappedVariable, first: &[Vec<u8>], scratch: &mut Scratc
     let stored_bytes: u64 = mapped.extents.iter().take(first.len()).map(|extent| extent.stored_bytes).sum();
     let coded = encode_best(&Profile::Fast, &part, &mapped.element, &[], false, scratch);
     let percent = |coded: usize| coded as f64 / part.len() as f64 / (stored_bytes as f64 / raw_bytes as f64) * 100.0;
-    coded.is_ok_and(|(_, coded)| percent(coded.len()) < WORTH_PERCENT)
+    coded.is_ok_and(|(_, coded)| percent(coded.len()) < UNFILTERED_MAX_PERCENT)
 }
 
-/// Tries the chunks, if any are to be tried (not if files are to be whole; in haste, if the first ones speak for it): those whose
-/// stored bytes come back go on as raw bytes, the others as they stand. Whether any came back.
+/// Splits a filtered variable. Chunks whose filters can be removed and applied again become raw bytes of an array;
+/// the others are described as they are stored. Mode `Whole` tries no chunk. Mode `ApartInHaste` tries chunks only if
+/// the sample is much smaller without filters. Returns whether any chunk succeeded.
 fn filtered(
     input: &mut Input<'_>,
     mapped: MappedVariable,
@@ -481,7 +493,7 @@ fn filtered(
     Ok(came_back > 0)
 }
 
-/// Some chunks of a dataset and the digest of their raw bytes.
+/// Some chunks of a dataset, and the digest of their raw bytes.
 #[derive(Default)]
 struct Part {
     extents: Vec<Extent>,
@@ -497,7 +509,7 @@ impl Part {
     }
 }
 
-/// Computes all digests that are still pending, and that of the file.
+/// Computes all pending digests of variables. Returns the digest of the file.
 fn digests(input: &mut Input<'_>, variables: &mut [VariableHeader]) -> io::Result<Digest> {
     let least = if input.keep.is_some() { DIGEST_BYTES_MIN } else { 0 };
     let is_pending = |v: &VariableHeader| v.digest == PENDING && v.raw_bytes.0 >= least;
@@ -508,7 +520,7 @@ fn digests(input: &mut Input<'_>, variables: &mut [VariableHeader]) -> io::Resul
         }
         return input.digest();
     }
-    // The runs of variables that can be hashed as the file goes by.
+    // The extents of the variables that can be hashed in one pass over the file.
     let in_order = |v: &VariableHeader| v.extents.is_sorted_by_key(|e| e.offset);
     let mut runs: Vec<(Extent, usize)> = (pending.iter().filter(|&&v| in_order(&variables[v])))
         .flat_map(|&v| variables[v].extents.iter().map(move |e| (*e, v)))
@@ -556,7 +568,7 @@ fn digests(input: &mut Input<'_>, variables: &mut [VariableHeader]) -> io::Resul
     Ok(file.finalize().into())
 }
 
-/// The digest of a variable without filters, read in the order of its raw bytes.
+/// The digest of a variable without filters. Reads its extents in the order of its raw bytes.
 fn again(input: &mut Input<'_>, extents: &[Extent]) -> io::Result<Digest> {
     if let [one] = extents
         && one.stored_bytes <= BUFFER_BYTES
@@ -575,23 +587,24 @@ fn again(input: &mut Input<'_>, extents: &[Extent]) -> io::Result<Digest> {
     Ok(hasher.finish())
 }
 
-/// The bytes of the file: in memory if they are few, else read as they are wanted into one buffer.
+/// The bytes of a file: in memory if the file is short, otherwise read into one buffer on demand.
 struct Input<'a> {
     file: Sparse<'a>,
     bytes: u64,
     whole: Option<Vec<u8>>,
     buffer: Vec<u8>,
-    /// The caller wants `whole`, and may want more.
+    /// Given if the caller wants the bytes of the file; tells whether it may want more.
     keep: Option<&'a mut dyn FnMut(u64) -> bool>,
     /// [`Image::chunks`].
     chunks: HashMap<usize, KeptChunks>,
 }
 
-/// Files up to this length are read once and kept until they are described.
-const WHOLE_MAX: u64 = 4 << 20;
+/// Files up to this length are read once and kept in memory while they are described.
+const IN_MEMORY_MAX_BYTES: u64 = 4 << 20;
 
 thread_local! {
-    /// The memory of the last such file, for the next: new pages cost as much as reading into them.
+    /// The buffer of the last short file, reused for the next one: touching new pages takes as long as reading into
+    /// them.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -602,15 +615,15 @@ impl Drop for Input<'_> {
 }
 
 impl<'a> Input<'a> {
-    /// Of a file that was just opened.
+    /// Reads a short file into memory. For a file that was just opened.
     fn new(file: &'a File, metadata: &Metadata, keep: &'a mut dyn FnMut(u64) -> bool) -> io::Result<Self> {
         let bytes = metadata.len();
         let mut kept = None;
         let whole = match usize::try_from(bytes) {
-            Ok(len) if bytes <= WHOLE_MAX => {
+            Ok(len) if bytes <= IN_MEMORY_MAX_BYTES => {
                 kept = keep(bytes).then_some(keep);
                 let mut whole = if kept.is_some() { Vec::new() } else { SPARE.take() };
-                // Not `read_exact_at`, which wants memory that was written to.
+                // Not `read_exact_at`, which needs initialised memory.
                 whole.clear();
                 whole.reserve_exact(len);
                 if file.take(bytes).read_to_end(&mut whole)? != len {
@@ -624,12 +637,12 @@ impl<'a> Input<'a> {
         Ok(Self { file, bytes, whole, buffer: Vec::new(), keep: kept, chunks: HashMap::new() })
     }
 
-    /// Whether so many bytes are wanted beside those of the file.
+    /// Whether the caller wants to keep this many bytes in addition to those of the file.
     fn may_keep(&mut self, bytes: u64) -> bool {
         self.keep.as_mut().is_some_and(|keep| keep(bytes))
     }
 
-    /// Bytes that must lie within the file; at most a chunk of [`mcrengine::header::FILTERED_CHUNK_MAX`].
+    /// Returns bytes that must lie within the file; at most one chunk of [`mcrengine::header::FILTERED_CHUNK_MAX`].
     fn get(&mut self, offset: u64, bytes: u64) -> io::Result<&[u8]> {
         let len = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
         if let Some(whole) = &self.whole {
@@ -647,7 +660,7 @@ impl<'a> Input<'a> {
         Ok(buffer)
     }
 
-    /// BLAKE3 of all of it.
+    /// The BLAKE3 digest of the whole file.
     fn digest(&mut self) -> io::Result<Digest> {
         let all = [Extent { offset: 0, stored_bytes: self.bytes, raw_bytes: self.bytes }];
         match &self.whole {
@@ -760,8 +773,8 @@ mod tests {
     }
 
     #[test]
-    fn once_enough_has_come_back_the_proof_for_kept_chunks_is_left_to_whoever_takes_them() {
-        /// Deflated chunks of so many stored bytes, and nothing else.
+    fn once_enough_has_come_back_the_proof_for_kept_chunks_is_left_to_the_caller() {
+        /// A file of deflated chunks with these stored lengths.
         struct Deflated(Vec<u64>);
         impl MapSource for Deflated {
             fn map(&self, _: &MapInput<'_>) -> Result<FileMap, crate::h5::H5Error> {
@@ -803,7 +816,7 @@ mod tests {
         other[last + 1] = 0xda;
 
         let unproven = |bytes: &[u8]| captured(bytes, true).1.expect("kept").unproven();
-        assert!(unproven(&all).len() < 2, "more than 64 KiB come back here, of which the last chunk is not needed");
+        assert!(unproven(&all).len() < 2, "after 64 KiB no further chunk is checked");
         let (file, image) = captured(&all, true);
         let image = image.expect("kept");
         assert_eq!((image.unproven().len(), image.unproven().iter().all(|&chunk| image.proves(chunk))), (5, true));
@@ -812,9 +825,9 @@ mod tests {
         let wrong = wrong.expect("kept");
         let found: Vec<bool> = wrong.unproven().iter().map(|&chunk| wrong.proves(chunk)).collect();
         assert_eq!(found, [true, true, true, true, false]);
-        assert!(!wrong.proves((7, 0)) && !wrong.proves((wrong.unproven()[0].0, 5)), "there are none");
+        assert!(!wrong.proves((7, 0)) && !wrong.proves((wrong.unproven()[0].0, 5)), "no such chunks");
 
-        // Who keeps nothing has it shown at once. After that nothing is sure any more.
+        // Without kept bytes the check runs at once. Its failure ends the trust in these filters.
         let as_stored = |file: &CapturedFile| file.header.variables.iter().any(|v| v.role == Role::StoredChunks);
         assert!(as_stored(&captured(&other, false).0));
         assert!(unproven(&all).is_empty() && as_stored(&captured(&other, true).0));
@@ -822,7 +835,7 @@ mod tests {
 
     #[test]
     fn in_haste_the_first_rank_says_for_all_whether_filters_are_taken_off() {
-        /// One deflated chunk, which is all of the file.
+        /// A file that consists of one deflated chunk.
         struct Deflated(&'static str, u64);
         impl MapSource for Deflated {
             fn map(&self, input: &MapInput<'_>) -> Result<FileMap, crate::h5::H5Error> {
@@ -861,6 +874,6 @@ mod tests {
         assert!(!is_taken_off("/e", smooth(2000), &verdicts), "as with the rank before");
         assert!(!is_taken_off("/rho", rough(6000), &verdicts), "much more than was looked at");
         let uses = (0..Verdicts::USES + 1).filter(|_| !is_taken_off("/e", smooth(2000), &verdicts)).count();
-        assert_eq!(uses as u32, Verdicts::USES - 1, "looked at again after so many, one of which was above");
+        assert_eq!(uses as u32, Verdicts::USES - 1, "sampled again after this many uses, one of which was above");
     }
 }

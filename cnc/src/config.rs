@@ -1,5 +1,5 @@
-//! The agent's configuration: [`CncOptions`] is what the operator wrote, [`CncConfig`] what we run with. The second is
-//! only made by checking the first, and each refusal names the key, the value, and the way out.
+//! The agent's configuration. [`CncOptions`] is what the operator wrote. [`CncConfig`] is the checked configuration,
+//! and can only be made by checking [`CncOptions`]. Each error names the key, the value, and how to correct it.
 
 use crate::layout::{Explanation, Layout, LayoutError, ScanError, ScanLimits, list};
 use crate::settle::{OwnRanks, SettleRules};
@@ -17,54 +17,60 @@ use std::time::Duration;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CncOptions {
-    /// The job: one application run with all its restarts. No default; `MCR_JOB` in the environment goes before it.
+    /// The job: one application run with all its restarts. No default. The environment variable `MCR_JOB` has
+    /// priority.
     pub job: Option<String>,
     /// The directory below which the application writes its checkpoints. No default.
     pub watch: Option<PathBuf>,
-    /// Which files make a checkpoint: a preset's name, `"guess"`, a pattern or a list of them, or a table (see
+    /// Which files form a checkpoint: the name of a preset, `"guess"`, a pattern, a list of patterns, or a table (see
     /// [`LayoutTable`]). Default `"guess"`.
     pub layout: LayoutOptions,
-    /// How many ranks the application has. Default: `SLURM_NTASKS`, `SLURM_JOB_NTASKS`, else as in the checkpoint
-    /// before.
+    /// Number of ranks of the application. Default: `SLURM_NTASKS`, then `SLURM_JOB_NTASKS`, else the number of the
+    /// previous checkpoint.
     pub ranks: Option<u32>,
-    /// The identity of this start of the job; agents and restarts of one start have the same one. Default:
-    /// `MCR_INCARNATION`, else SLURM's job id and restart count, else none: a start by hand.
+    /// Identity of this start of the job. All agents and restarts of one start have the same identity. Default:
+    /// `MCR_INCARNATION`, else SLURM's job id and restart count, else none, which means a start by hand.
     pub incarnation: Option<String>,
-    /// The ranks whose files this agent takes (`"0-31,64"`), where several agents see one directory. Default: all seen.
+    /// The ranks whose files this agent takes, for example `"0-31,64"`. Needed if several agents see the same
+    /// directory. Default: all ranks.
     pub local_ranks: Option<String>,
-    /// Ranks of one group. Default 32.
+    /// Number of ranks in a group. Default 32.
     pub group_size: u32,
-    /// `HOST:PORT` of each aggregator; group g belongs to the one at g modulo their number. No default.
+    /// `HOST:PORT` of each aggregator. Group g uses the aggregator at position g modulo the number of aggregators. No
+    /// default.
     pub aggregators: Vec<String>,
-    /// This node's name in messages. Default: `SLURMD_NODENAME`, else the host's name.
+    /// Name of this node in messages. Default: `SLURMD_NODENAME`, else the host name.
     pub node: Option<String>,
-    /// Memory for variables on their way, in MiB, 8 to 1048576. Default 64.
+    /// Memory for variables that are being sent, in MiB, 8 to 1048576. Default 64.
     pub budget_mib: u64,
-    /// Ranks whose files are described and hashed at a time, each on a core of its own, 1 to 64; 0: one for every 32 cores
-    /// of the node, 4 at most. Default 0.
+    /// Number of ranks that are described and hashed at the same time, each on one core, 1 to 64. 0: one for every 32
+    /// cores of the node, at least 1 and at most 4. Default 0.
     pub capture_threads: u32,
-    /// How long a file rests after it was closed, before it is read. Default 200 ms.
+    /// How long a file must be at rest after it was closed, before it is read. Default 200 ms.
     pub quiet_ms: u64,
-    /// The same for a file whose closing the kernel did not tell of. Default 2000 ms.
+    /// How long a file must be at rest if the kernel did not report that it was closed. Default 2000 ms.
     pub scan_quiet_ms: u64,
-    /// The same where something contradicts, such as an HDF5 superblock and the file's length. Default 30000 ms.
+    /// How long a file must be at rest if something is inconsistent, for example the HDF5 superblock and the file's
+    /// length. Default 30000 ms.
     pub doubt_quiet_ms: u64,
-    /// How long a checkpoint rests after its last event, before its ranks are taken as complete. Default 500 ms.
+    /// How long a checkpoint must be at rest after its last event, before its ranks count as complete. Default 500
+    /// ms.
     pub checkpoint_quiet_ms: u64,
-    /// Look at everything this often, in seconds; 0: never. Default: 60 where the kernel cannot tell everything (a file
-    /// system that other nodes write to), else never.
+    /// Interval between scans of the whole directory, in seconds; 0: never. Default: 60 if the kernel cannot report
+    /// all changes (other nodes write to the file system), else never.
     pub rescan_seconds: Option<u64>,
-    /// What is kept over a restart of the agent. Default: `JOB-NODE.state` in `STATE_DIRECTORY` (as systemd sets it),
-    /// `XDG_STATE_HOME/mcr`, or `HOME/.local/state/mcr`.
+    /// File for the state that a restart of the agent needs. Default: `JOB-NODE.state` in `STATE_DIRECTORY` (as
+    /// systemd sets it), in `XDG_STATE_HOME/mcr`, or in `HOME/.local/state/mcr`.
     pub state_file: Option<PathBuf>,
     /// Delete the application's files once their checkpoint is committed. Default false.
     pub delete_after_commit: bool,
-    /// The first wait before an aggregator that does not answer is dialled again; doubled each time. Default 100 ms.
+    /// First delay before the agent connects again to an aggregator that does not answer. It doubles each time.
+    /// Default 100 ms.
     pub reconnect_min_ms: u64,
-    /// The longest such wait. Default 30 s.
+    /// Longest delay before the agent connects again. Default 30 s.
     pub reconnect_max_seconds: u64,
-    /// How long the agent may take to end: until then what was written is read, sent, and waited for. Default 20 s, which is
-    /// inside SLURM's KillWait of 30 s.
+    /// Maximum time for the agent to end. Within this time it reads and sends what was written, and waits for the
+    /// commits. Default 20 s, which is less than SLURM's KillWait of 30 s.
     pub drain_seconds: u64,
 }
 
@@ -102,7 +108,7 @@ impl Default for CncOptions {
 pub enum LayoutOptions {
     /// A preset's name, a pattern, or `guess`.
     Named(String),
-    /// Patterns or expressions, and what goes with them.
+    /// Patterns or expressions with their options.
     Table(LayoutTable),
 }
 
@@ -110,17 +116,17 @@ pub enum LayoutOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LayoutTable {
-    /// A preset's name.
+    /// Name of a preset.
     pub preset: Option<String>,
     /// Globs with `{checkpoint}` and `{rank}`, tried in order.
     pub patterns: Vec<String>,
     /// Regular expressions with the groups `checkpoint` and `rank`, tried in order.
     pub regex: Vec<String>,
-    /// The number of the application's first rank, 0 or 1. Default 0.
+    /// Number of the application's first rank, 0 or 1. Default 0.
     pub first_rank: u32,
-    /// A glob with `{checkpoint}`: the file whose presence says that a checkpoint is complete. Default: none.
+    /// A glob with `{checkpoint}`: the name of a file whose existence marks a checkpoint as complete. Default: none.
     pub complete: Option<String>,
-    /// How many files of a rank make it complete. Default: not known.
+    /// Number of files of a complete rank. Default: unknown.
     pub files_per_rank: Option<u32>,
 }
 
@@ -147,66 +153,66 @@ impl<'de> Deserialize<'de> for LayoutOptions {
     }
 }
 
-/// What is wrong with a configuration.
+/// An error in a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
+    /// The configuration file cannot be read.
     #[error("{}: cannot be read", file.display())]
     Unreadable {
-        /// Which file.
+        /// The configuration file.
         file: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// Not TOML, or a value of the wrong kind.
+    /// The text is not TOML, or a value has the wrong type.
     #[error("{}:{line}: {what}", file.display())]
     Syntax {
-        /// Which file.
+        /// The configuration file.
         file: PathBuf,
-        /// Counted from 1.
+        /// Line number, starting at 1.
         line: usize,
-        /// What the parser says.
+        /// The message of the parser.
         what: String,
     },
-    /// A key that means nothing.
+    /// An unknown key.
     #[error("{0}")]
     UnknownKey(Box<UnknownKey>),
-    /// A key without which we cannot run.
+    /// A required key is missing.
     #[error("cnc.{key} is missing; {way_out}")]
     Missing {
-        /// Which key.
+        /// The key.
         key: &'static str,
-        /// What to write.
+        /// How to correct it.
         way_out: &'static str,
     },
-    /// A value that cannot be.
+    /// An invalid value.
     #[error("cnc.{key} is {value}; {way_out}")]
     Value {
-        /// Which key.
+        /// The key.
         key: &'static str,
-        /// As written.
+        /// The value as written.
         value: String,
-        /// What it must be.
+        /// How to correct it.
         way_out: String,
     },
-    /// A layout that cannot be.
+    /// An invalid layout.
     #[error("cnc.layout")]
     Layout(#[from] LayoutError),
 }
 
-/// A key that means nothing, and what was meant, perhaps.
+/// An unknown key, and the known key that was probably meant.
 #[derive(Debug, thiserror::Error)]
 #[error("{}:{line}: unknown key {key:?} in {table}; {}", file.display(), way_out(near.as_deref(), known))]
 pub struct UnknownKey {
-    /// Which file.
+    /// The configuration file.
     pub file: PathBuf,
-    /// Counted from 1.
+    /// Line number, starting at 1.
     pub line: usize,
-    /// As written.
+    /// The key as written.
     pub key: String,
-    /// The table it stands in: `[cnc]`, or `the top of the file`.
+    /// The table that contains it: `[cnc]`, or `the top of the file`.
     pub table: String,
-    /// The known key that looks most like it.
+    /// The known key with the most similar spelling.
     pub near: Option<String>,
     /// All known keys.
     pub known: Vec<String>,
@@ -219,7 +225,7 @@ fn way_out(near: Option<&str>, known: &[String]) -> String {
     }
 }
 
-/// Reads a configuration file, at most 1 MiB of it.
+/// Reads a configuration file; at most 1 MiB of it.
 pub fn load_toml<T: DeserializeOwned>(file: &Path) -> Result<T, ConfigError> {
     use std::io::Read;
     let mut text = String::new();
@@ -229,7 +235,8 @@ pub fn load_toml<T: DeserializeOwned>(file: &Path) -> Result<T, ConfigError> {
     parse_toml(&text, file)
 }
 
-/// Reads a configuration; `file` is only for messages. An unknown key is refused together with the nearest known one.
+/// Parses a configuration; `file` is used only in messages. The error for an unknown key names the most similar known
+/// key.
 pub fn parse_toml<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start.min(text.len()));
@@ -246,14 +253,14 @@ pub fn parse_toml<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, Con
     })
 }
 
-/// Takes serde's sentence apart: ``unknown field `a`, expected one of `b`, `c` ``.
+/// Extracts the key and the known keys from serde's message: ``unknown field `a`, expected one of `b`, `c` ``.
 fn unknown_key(message: &str) -> Option<(String, Vec<String>)> {
     let names = message.strip_prefix("unknown field ")?;
     let mut names = names.split('`').skip(1).step_by(2).map(str::to_owned);
     Some((names.next()?, names.collect()))
 }
 
-/// The known name with the most similar spelling, if any is similar at all.
+/// The known name with the most similar spelling. `None` if no name is similar enough.
 pub fn nearest(name: &str, known: &[String]) -> Option<String> {
     let plain = |name: &str| name.to_lowercase().replace('_', "-");
     let likeness = |other: &&String| strsim::jaro_winkler(&plain(name), &plain(other));
@@ -261,70 +268,70 @@ pub fn nearest(name: &str, known: &[String]) -> Option<String> {
     (likeness(&best) > 0.75).then(|| best.clone())
 }
 
-/// The table header that a line stands below, or is.
+/// The header of the table that contains this line.
 fn table_at(text: &str, line: usize) -> String {
     let headers = text.lines().take(line).filter(|line| line.trim_start().starts_with('['));
     let header = headers.last().and_then(|line| line.split(']').next());
     header.map_or_else(|| "the top of the file".to_owned(), |header| format!("{}]", header.trim()))
 }
 
-/// What the agent runs with.
+/// The checked configuration of the agent.
 #[derive(Clone, Debug)]
 pub struct CncConfig {
     /// The job.
     pub job: JobId,
-    /// This node's name.
+    /// Name of this node.
     pub node: String,
-    /// The directory that is watched.
+    /// The watched directory.
     pub watch: PathBuf,
-    /// Which files make a checkpoint.
+    /// Which files form a checkpoint.
     pub layout: LayoutChoice,
-    /// How many ranks there are, where the job or the configuration says so.
+    /// Number of ranks, if the job or the configuration states it.
     pub ranks: Option<u32>,
-    /// Where that number comes from, for people.
+    /// Where that number comes from, for messages.
     pub ranks_from: &'static str,
-    /// The identity of this start of the job; empty for a start by hand.
+    /// Identity of this start of the job. Empty for a start by hand.
     pub incarnation: String,
-    /// Whose files this agent takes.
+    /// The ranks whose files this agent takes.
     pub own: OwnRanks,
-    /// Ranks of a group, at least 1.
+    /// Number of ranks in a group, at least 1.
     pub group_size: u32,
-    /// `HOST:PORT`, at least one.
+    /// `HOST:PORT` of each aggregator; at least one.
     pub aggregators: Vec<String>,
-    /// Memory for variables on their way.
+    /// Memory for variables that are being sent, in bytes.
     pub budget_bytes: u64,
-    /// Ranks that are captured at a time, at least 1.
+    /// Number of ranks that are captured at the same time, at least 1.
     pub capture_threads: usize,
-    /// How long things must rest.
+    /// How long files and checkpoints must be at rest.
     pub rules: SettleRules,
     /// See [`CncOptions::rescan_seconds`].
     pub rescan: Option<Duration>,
-    /// What is kept over a restart of the agent.
+    /// File for the state that a restart of the agent needs.
     pub state_file: PathBuf,
-    /// Whether the application's files are deleted after the commit.
+    /// Whether the application's files are deleted once their checkpoint is committed.
     pub delete_after_commit: bool,
-    /// The first wait before dialling again.
+    /// First delay before connecting again.
     pub reconnect_min: Duration,
-    /// The longest wait before dialling again.
+    /// Longest delay before connecting again.
     pub reconnect_max: Duration,
     /// See [`CncOptions::drain_seconds`].
     pub drain: Duration,
 }
 
-/// The layout, or that it has to be guessed when there are names to guess from.
+/// The layout, or that it must be guessed from the file names.
 #[derive(Clone, Debug)]
 pub enum LayoutChoice {
-    /// Said in the configuration.
+    /// The configuration states the layout.
     Known(Layout),
-    /// All files are one checkpoint, named as the directory.
+    /// All files form one checkpoint, which is named after the directory.
     Whole,
-    /// To be told from the names.
+    /// The layout is guessed from the file names.
     Guess,
 }
 
 impl LayoutChoice {
-    /// The layout, guessed from what is below `root` if it has to be. A guess that is not certain (nothing is there yet)
-    /// is better made again later.
+    /// Returns the layout. If necessary it is guessed from the files below `root`. If a guess is not certain, for
+    /// example because there are no files yet, the caller should guess again later.
     pub fn resolve(&self, root: &Path, limits: &ScanLimits) -> Result<(Layout, Option<Explanation>), ScanError> {
         match self {
             Self::Known(layout) => Ok((layout.clone(), None)),
@@ -338,7 +345,7 @@ impl LayoutChoice {
 }
 
 impl LayoutOptions {
-    /// The layout that this says.
+    /// Checks the layout as written.
     pub fn check(&self) -> Result<LayoutChoice, ConfigError> {
         let table = match self {
             Self::Named(name) if name == "guess" => return Ok(LayoutChoice::Guess),
@@ -381,12 +388,12 @@ impl LayoutOptions {
 }
 
 impl CncOptions {
-    /// Checks everything, with the environment of this process.
+    /// Checks all values, with the environment of this process.
     pub fn check(&self) -> Result<CncConfig, ConfigError> {
         self.check_with(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
-    /// Checks everything, with this environment.
+    /// Checks all values, with the given environment.
     pub fn check_with(&self, environment: &dyn Fn(&str) -> Option<String>) -> Result<CncConfig, ConfigError> {
         let job = environment("MCR_JOB").or_else(|| self.job.clone()).ok_or(ConfigError::Missing {
             key: "job",
@@ -495,11 +502,11 @@ impl CncOptions {
     }
 }
 
-/// As many as a node with so many cores hardly notices.
+/// Number of capture threads that a node with this number of cores hardly notices.
 fn capture_threads(cores: usize) -> usize {
-    const CORES_OF_EACH: usize = 32;
+    const CORES_PER_THREAD: usize = 32;
     const THREADS_MAX: usize = 4;
-    (cores / CORES_OF_EACH).clamp(1, THREADS_MAX)
+    (cores / CORES_PER_THREAD).clamp(1, THREADS_MAX)
 }
 
 fn check_address(address: &str) -> Result<(), ConfigError> {
@@ -519,7 +526,7 @@ fn check_address(address: &str) -> Result<(), ConfigError> {
     }
 }
 
-/// `0-31,64`, as SLURM and taskset write it.
+/// Parses ranks such as `0-31,64`, in the notation of SLURM and taskset.
 fn own_ranks(text: &str) -> Result<OwnRanks, ConfigError> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -533,7 +540,7 @@ fn own_ranks(text: &str) -> Result<OwnRanks, ConfigError> {
     })
 }
 
-/// This node's name: as SLURM calls it, else the host's name.
+/// Name of this node: SLURM's name, else the host name.
 pub fn node_name(environment: &dyn Fn(&str) -> Option<String>) -> String {
     environment("SLURMD_NODENAME")
         .or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned()))
@@ -541,7 +548,7 @@ pub fn node_name(environment: &dyn Fn(&str) -> Option<String>) -> String {
         .unwrap_or_else(|| "localhost".to_owned())
 }
 
-/// The directory without links, also where it is yet to be made.
+/// The absolute path of a directory without symbolic links. The last component need not exist.
 pub fn real_path(dir: &Path) -> String {
     let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let real = std::fs::canonicalize(&dir).ok().or_else(|| {
@@ -551,8 +558,8 @@ pub fn real_path(dir: &Path) -> String {
     real.unwrap_or(dir).to_string_lossy().into_owned()
 }
 
-/// The identity of this start of the job: as written, as `MCR_INCARNATION` says, or SLURM's job id and restart count. Empty
-/// where none of them is there.
+/// Identity of this start of the job: as written, else `MCR_INCARNATION`, else SLURM's job id and restart count.
+/// Empty if none of them exists.
 pub fn incarnation_of(
     written: Option<&str>,
     environment: &dyn Fn(&str) -> Option<String>,
@@ -577,7 +584,7 @@ pub fn incarnation_of(
 }
 
 fn default_state_directory(environment: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
-    // systemd gives several directories with colons between.
+    // systemd separates several directories with colons.
     let systemd = environment("STATE_DIRECTORY").and_then(|all| all.split(':').next().map(PathBuf::from));
     let user = || environment("XDG_STATE_HOME").map(PathBuf::from);
     let home = || environment("HOME").map(|home| Path::new(&home).join(".local/state"));
@@ -590,7 +597,7 @@ impl CncConfig {
         &self.aggregators[group.0 as usize % self.aggregators.len()]
     }
 
-    /// What the watcher is told.
+    /// The options of the watcher.
     pub fn watch_options(&self) -> WatchOptions {
         WatchOptions { rules: self.rules, rescan: self.rescan, own: self.own.clone(), ..WatchOptions::default() }
     }
@@ -614,7 +621,7 @@ mod tests {
     const LEAST: &str =
         "[cnc]\njob = \"heat\"\nwatch = \"/scratch/heat\"\naggregators = [\"io1:7447\", \"[::1]:7447\"]\n";
 
-    /// As it is printed, with its cause.
+    /// The error as it is printed, with its cause.
     fn told(error: &dyn std::error::Error) -> String {
         let cause = error.source().map(|cause| format!(": {cause}"));
         format!("{error}{}", cause.unwrap_or_default())

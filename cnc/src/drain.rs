@@ -1,22 +1,23 @@
-//! How an agent ends, and how it answers `mcr flush`: decisions only, no I/O, time is an argument.
+//! Decides when an agent may end, and when `mcr flush` is answered. No I/O; time is an argument.
 //!
-//! Everything is looked at once more, what was written settles, is read and announced, and the aggregators answer. A drain
-//! takes whatever is there; a flush takes the checkpoints that were there when it began.
+//! First the watcher looks at everything once more. Then everything that was written settles, is read and is
+//! announced. Then the aggregators answer. A drain waits for everything, including what is written meanwhile. A flush
+//! waits only for the checkpoints that existed when it began.
 
 use mcrengine::ids::{CheckpointId, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Where something stands that is not committed.
+/// How far something that is not committed has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// A file, or a rank's files, must rest for a while yet.
+    /// A file, or the files of a rank, have not been at rest for long enough.
     Unsettled,
-    /// Settled, and not announced to this aggregator (by number).
+    /// Settled, but not announced to the aggregator of this link.
     Unsent(usize),
-    /// Announced and not answered, or committed by its group and not yet by all.
+    /// Announced but not answered, or committed by its group but not by all groups.
     Unanswered,
-    /// Waiting does not help any more.
+    /// Waiting longer does not help.
     Lost,
 }
 
@@ -27,16 +28,16 @@ pub struct Item {
     pub checkpoint: CheckpointId,
     /// The rank.
     pub rank: Rank,
-    /// Where it stands.
+    /// How far it has come.
     pub place: Place,
-    /// Why it is not committed, for people.
+    /// Why it is not committed, as text for users.
     pub why: String,
 }
 
-/// What a wait is at.
+/// What a wait is waiting for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The watcher has not looked at everything yet.
+    /// The watcher has not finished the scan.
     Rescanning,
     /// Something that was written is not settled.
     Settling,
@@ -44,11 +45,11 @@ pub enum State {
     Sending,
     /// Everything is announced, and something is not answered.
     Waiting,
-    /// It is over; this is not committed.
+    /// The wait is over.
     Done {
-        /// All of it, at most one entry for each rank of a checkpoint.
+        /// What is not committed; at most one entry for each rank of a checkpoint.
         uncommitted: Vec<Item>,
-        /// Something might still have been committed with more time.
+        /// The deadline ended the wait. With more time, more might have been committed.
         time_was_up: bool,
     },
 }
@@ -58,25 +59,26 @@ pub enum State {
 pub struct Drain {
     state: State,
     deadline_ms: u64,
-    /// The scan that must have been made.
+    /// Number of the scan that must be finished.
     request: u64,
-    /// Only these checkpoints; found at the first look. `None`: everything, at any time.
+    /// The checkpoints that a flush waits for, found after its scan. `None`: everything that is written.
     targets: Option<BTreeSet<CheckpointId>>,
     is_flush: bool,
 }
 
 impl Drain {
-    /// Waits for everything, until this time.
+    /// Waits for everything, at most until the deadline.
     pub fn of_everything(request: u64, deadline_ms: u64) -> Self {
         Self { state: State::Rescanning, deadline_ms, request, targets: None, is_flush: false }
     }
 
-    /// Waits for what is there at the next look, until this time. What is written later does not count.
+    /// Waits for what exists when the scan is finished, at most until the deadline. What is written later does not
+    /// count.
     pub fn of_what_is_there(request: u64, deadline_ms: u64) -> Self {
         Self { is_flush: true, ..Self::of_everything(request, deadline_ms) }
     }
 
-    /// The watcher was asked again: only the answer to that counts.
+    /// The watcher was asked for a new scan, and only the answer to that scan counts.
     pub fn ask(&mut self, request: u64) {
         self.request = request;
         if !matches!(self.state, State::Done { .. }) {
@@ -84,23 +86,23 @@ impl Drain {
         }
     }
 
-    /// Where it stands.
+    /// What the wait is waiting for.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// When it ends at the latest.
+    /// The deadline.
     pub fn deadline_ms(&self) -> u64 {
         self.deadline_ms
     }
 
-    /// The checkpoints that a flush waits for, once it has looked.
+    /// The checkpoints that a flush waits for. `None` before its scan is finished.
     pub fn targets(&self) -> Option<&BTreeSet<CheckpointId>> {
         self.targets.as_ref()
     }
 
-    /// What is not committed now, and the last scan that the watcher answered: what the wait is at afterwards. Items are
-    /// complete once `scanned` has reached the scan that was asked for.
+    /// Computes the next state. `scanned` is the last scan that the watcher finished. `items` is what is not
+    /// committed now; it is complete once `scanned` has reached the requested scan.
     pub fn step(&mut self, scanned: u64, items: &[Item], now_ms: u64) -> &State {
         if matches!(self.state, State::Done { .. }) {
             return &self.state;
@@ -127,7 +129,8 @@ impl Drain {
         &self.state
     }
 
-    /// Whether this aggregator has been told all that there is for it: nothing is unsettled, nothing of its own unsent.
+    /// Whether everything for the aggregator of this link is announced: nothing is unsettled, and nothing for this
+    /// link is unsent.
     pub fn is_announced(&self, scanned: u64, items: &[Item], link: usize) -> bool {
         let counts = |item: &&Item| self.targets.as_ref().is_none_or(|these| these.contains(&item.checkpoint));
         scanned >= self.request
@@ -139,7 +142,7 @@ impl Drain {
     }
 }
 
-/// The first reason for each rank of a checkpoint.
+/// For each rank of a checkpoint, the item that has come least far.
 fn one_each(items: &[&Item]) -> Vec<Item> {
     let mut each: BTreeMap<(&CheckpointId, Rank), &Item> = BTreeMap::new();
     for item in items {
@@ -151,18 +154,18 @@ fn one_each(items: &[&Item]) -> Vec<Item> {
     each.into_values().cloned().collect()
 }
 
-/// One line for all ranks of a checkpoint that share a reason.
+/// One line of a report, for all ranks of a checkpoint that share a reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uncommitted {
     /// The checkpoint, as the application names it.
     pub checkpoint: CheckpointId,
     /// Its ranks, in order.
     pub ranks: Vec<Rank>,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// Puts the ranks of a checkpoint with the same reason together.
+/// Groups the ranks of a checkpoint by reason.
 pub fn by_reason(items: Vec<Item>) -> Vec<Uncommitted> {
     let mut each: BTreeMap<(CheckpointId, String), Vec<Rank>> = BTreeMap::new();
     for item in items {
@@ -171,7 +174,7 @@ pub fn by_reason(items: Vec<Item>) -> Vec<Uncommitted> {
     each.into_iter().map(|((checkpoint, why), ranks)| Uncommitted { checkpoint, ranks, why }).collect()
 }
 
-/// Ranks as people write them: `0-3,7`; at most 16 ranges.
+/// Ranks written as ranges, for example `0-3,7`; at most 16 ranges.
 pub struct RankRanges<'a>(pub &'a [Rank]);
 
 impl fmt::Display for RankRanges<'_> {
@@ -210,7 +213,7 @@ mod tests {
             (3, vec![item("a", 0, Place::Unsettled), item("a", 1, Place::Unsent(0))], State::Settling),
             (3, vec![item("a", 0, Place::Unsent(0)), item("a", 1, Place::Unanswered)], State::Sending),
             (3, vec![item("a", 0, Place::Unanswered)], State::Waiting),
-            // A file that was written in the meantime counts too.
+            // A file that was written during the drain counts too.
             (3, vec![item("b", 0, Place::Unsettled)], State::Settling),
             (3, vec![], State::Done { uncommitted: vec![], time_was_up: false }),
         ];

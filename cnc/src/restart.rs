@@ -1,12 +1,14 @@
-//! Restored files: written beside their final names, compared with the digest of the application's file, then renamed.
+//! Restores files. A file is written under a temporary name, its digest is compared with the digest of the
+//! application's file, and then it is renamed to its final name.
 //!
-//! Nothing half written ever stands under a final name: the rename is the last step, after the digest of all bytes
-//! equals the recorded one; those of a long file are read back for it, those of a small one were put together in memory.
-//! The files of a checkpoint hold few descriptors together (`target.rs`), and get their final names together
-//! (`publish.rs`).
-//! Of the symbolic links below the target directory only those are followed that lead to a directory of the same owner, as
-//! output directories on another file system do (`target.rs`). No link that a restart makes leads to such a directory, so
-//! that a hostile checkpoint or a prepared directory leads nowhere else. What a killed restart left is removed by the next one (`leftovers.rs`).
+//! An incomplete file never has its final name, because the rename is the last step, after the digest was compared. A
+//! long file is read back for its digest. A short file is assembled in memory. The files of a checkpoint share a few
+//! descriptors (`target.rs`) and get their final names together (`publish.rs`). Files that a killed restart left
+//! behind are removed by the next one (`leftovers.rs`).
+//!
+//! A symbolic link below the target directory is followed only if it leads to a directory of the same owner, for
+//! example to an output directory on another file system (`target.rs`). A restart never creates a link that leads to
+//! such a directory. So neither a hostile checkpoint nor a prepared directory can redirect files to another place.
 
 mod leftovers;
 mod publish;
@@ -38,14 +40,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Why a file could not be restored. Nothing of it stands under its final name then.
+/// Why a file could not be restored. In this case no part of it is under its final name.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestoreError {
     /// The description of the file contradicts itself.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// Bytes were given that the description has no place for.
+    /// Bytes were given for a place that the description does not contain.
     #[error("{path}: variable {variable} has no {bytes} raw bytes at {offset}", path = .path.display())]
     OutOfRange {
         /// The file.
@@ -57,8 +59,11 @@ pub enum RestoreError {
         /// Raw bytes given.
         bytes: u64,
     },
-    /// A chunk that was put back behind its filters is not as long as the application's.
-    #[error("{path}: variable {variable}, chunk {chunk}: {found} stored bytes, {expected} recorded", path = .path.display())]
+    /// A chunk has another length than the application's chunk after its filters were applied.
+    #[error(
+        "{path}: variable {variable}, chunk {chunk}: {found} stored bytes, {expected} recorded",
+        path = .path.display()
+    )]
     Chunk {
         /// The file.
         path: PathBuf,
@@ -66,66 +71,76 @@ pub enum RestoreError {
         variable: usize,
         /// Index of the extent.
         chunk: usize,
-        /// Length that came out; 0 if the filters failed.
+        /// Length of the result; 0 if the filters failed.
         found: u64,
-        /// Length recorded.
+        /// Recorded length.
         expected: u64,
     },
-    /// Not everything was given.
+    /// Some raw bytes were not given.
     #[error("{path}: {written} of its {expected} raw bytes were given", path = .path.display())]
     Incomplete {
         /// The file.
         path: PathBuf,
-        /// Raw bytes given.
+        /// Raw bytes that were given.
         written: u64,
-        /// Raw bytes there are.
+        /// Raw bytes of the file.
         expected: u64,
     },
-    /// The restored bytes are not the application's.
+    /// The restored bytes differ from the application's.
     #[error("{path}: its digest is {found}, recorded {recorded}", path = .path.display())]
     Digest {
         /// The file.
         path: PathBuf,
-        /// Of the bytes written.
+        /// Digest of the written bytes.
         found: Digest,
-        /// Of the application's.
+        /// Recorded digest of the application's file.
         recorded: Digest,
     },
-    /// A component of the path is a symbolic link or no directory.
-    #[error("{path}: it is a symbolic link or no directory, and restored files go through directories alone", path = .path.display())]
+    /// A component of the path is a symbolic link or not a directory.
+    #[error(
+        "{path}: it is a symbolic link or no directory; files are restored only below real directories",
+        path = .path.display()
+    )]
     NotADirectory {
         /// The component.
         path: PathBuf,
     },
-    /// Something appeared under a final name while files were published.
-    #[error("{path}: it appeared while files were published, and nothing was changed; end what writes there, and restart again", path = .path.display())]
+    /// Something appeared under a final name during the publication.
+    #[error(
+        "{path}: it appeared while files were published, and nothing was changed; stop the program that writes there, \
+         and restart again",
+        path = .path.display()
+    )]
     Occupied {
         /// The final name.
         path: PathBuf,
     },
     /// Another restart publishes into the same directory.
-    #[error("{path}: another restart has been publishing into it for {waited_s} s; wait for its end, then restart again", path = .path.display())]
+    #[error(
+        "{path}: another restart has been publishing into it for {waited_s} s; wait until it ends, then restart again",
+        path = .path.display()
+    )]
     Busy {
         /// The directory.
         path: PathBuf,
-        /// How long it was waited for, in seconds.
+        /// How long this restart waited, in seconds.
         waited_s: u64,
     },
-    /// The system failed.
+    /// The operating system reported an error.
     #[error("{path}: {what}", path = .path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// The system's error.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
 impl RestoreError {
-    /// Whether the bytes or headers that were given are at fault, so that another checkpoint may do, and not this
-    /// machine's disk.
+    /// Whether the cause is the given bytes or headers and not this machine's disk. Then another checkpoint may be
+    /// restorable.
     pub fn blames_checkpoint(&self) -> bool {
         match self {
             Self::Header(_)
@@ -138,18 +153,19 @@ impl RestoreError {
     }
 }
 
-/// A file whose bytes are the application's, still under a temporary name. Dropping it removes it.
+/// A file with verified content, still under a temporary name. Dropping it removes the file.
 #[derive(Debug)]
 pub struct VerifiedFile {
     header: Arc<FileHeader>,
     temporary: Temporary,
-    /// What it is; the time of the inode will be another one.
+    /// Fingerprint of the file. Its change time differs after the rename.
     print: Fingerprint,
-    /// Whether it is marked as restored.
+    /// Whether the file is marked as restored.
     is_marked: bool,
-    /// A file of the same length that stands under the final name, and whether it has the same content.
+    /// If a file of the same length exists under the final name: its fingerprint, and whether it has the same
+    /// content.
     compared: Option<(Fingerprint, bool)>,
-    /// The file that this is a second name for.
+    /// The file that this is a hard link of.
     named: Option<FilePath>,
 }
 
@@ -159,12 +175,12 @@ impl VerifiedFile {
         self.header.bytes
     }
 
-    /// Whether people would call it a file.
+    /// Whether this is a file in the usual sense, not a companion such as a link.
     pub fn is_file(&self) -> bool {
         self.header.kind.is_file()
     }
 
-    /// Gives the file its final name. Whatever stood there, a symbolic link too, is replaced.
+    /// Renames the file to its final name. Anything under that name is replaced, even a symbolic link.
     pub fn publish(self) -> Result<RestoredFile, RestoreError> {
         self.temporary.rename()?;
         Ok(RestoredFile { path: self.header.path.clone(), bytes: self.header.bytes })
@@ -174,36 +190,36 @@ impl VerifiedFile {
         publish::Wanted { header: &self.header, compared: self.compared }
     }
 
-    /// What must be recorded as restored.
+    /// What must be recorded as restored, because the file itself is not marked.
     fn unmarked(&self) -> Option<(FilePath, Fingerprint)> {
         (!self.is_marked).then(|| (self.header.path.clone(), self.print))
     }
 }
 
-/// A file that stands under its final name and is the application's.
+/// A file under its final name with the application's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredFile {
-    /// Below the target directory.
+    /// Path below the target directory.
     pub path: FilePath,
     /// Length in bytes.
     pub bytes: u64,
 }
 
-/// Bytes that are read back at a time.
+/// Bytes read back at a time.
 const BUFFER_BYTES: usize = 1 << 20;
-/// Raw bytes of unfinished chunks that are kept in memory; the others wait in the file system.
-const UNFINISHED_MAX: u64 = 64 << 20;
-/// Runs of zeros of this length, at a multiple of it in the file, are left out: the file reads as zero there anyway.
+/// Maximum bytes of unfinished chunks in memory. Further ones are kept in a spill file.
+const UNFINISHED_MAX_BYTES: u64 = 64 << 20;
+/// Runs of zeros of this length, aligned to it, are not written: a hole in the file reads as zeros.
 const HOLE_BYTES: u64 = 64 << 10;
 
-/// Files up to this length are put together in memory, and written at once.
-const IMAGE_MAX: u64 = 4 << 20;
-/// Bytes of such files, all together; where there are more, the others are written piece by piece.
-const IMAGES_MAX: u64 = 64 << 20;
-/// Bytes of them that there are.
-static IMAGES: AtomicU64 = AtomicU64::new(0);
+/// Files up to this length are assembled in memory and written at once.
+const IMAGE_MAX_BYTES: u64 = 4 << 20;
+/// Maximum bytes of all files in memory. Above it files are written piece by piece.
+const IMAGES_MAX_BYTES: u64 = 64 << 20;
+/// Bytes of all files in memory now.
+static IMAGES_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// A small file in memory. It holds its share of [`IMAGES_MAX`] until it is dropped.
+/// A short file in memory. It counts towards [`IMAGES_MAX_BYTES`] until it is dropped.
 #[derive(Debug)]
 struct Image {
     bytes: Mutex<Vec<u8>>,
@@ -211,49 +227,49 @@ struct Image {
 }
 
 impl Image {
-    /// `None` if the file is too long, or too many others are in memory.
+    /// `None` if the file is too long, or if too many other files are in memory.
     fn new(share: u64) -> Option<Self> {
-        let room = |used: u64| used.checked_add(share).filter(|&used| share <= IMAGE_MAX && used <= IMAGES_MAX);
-        IMAGES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
+        let room = |used: u64| used.checked_add(share).filter(|&used| share <= IMAGE_MAX_BYTES && used <= IMAGES_MAX_BYTES);
+        IMAGES_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
         Some(Self { bytes: Mutex::new(vec![0; usize::try_from(share).unwrap_or(0)]), share })
     }
 
     fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
-        // A panic of another thread leaves at worst bytes missing, which the digest finds.
+        // After a panic of another thread some bytes may be missing. The digest detects this.
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Image {
     fn drop(&mut self) {
-        IMAGES.fetch_sub(self.share, Ordering::Relaxed);
+        IMAGES_BYTES.fetch_sub(self.share, Ordering::Relaxed);
     }
 }
 
-/// One file on its way back. Dropping it removes what was written.
+/// A file that is being restored. Dropping it removes what was written.
 #[derive(Debug)]
 pub struct FileRestorer {
     header: Arc<FileHeader>,
-    /// Where it will stand, for messages.
+    /// The final name, for messages.
     target: PathBuf,
     temporary: Temporary,
-    /// What will be in the file, if that is not written as it comes.
+    /// The content of the file, if it is assembled in memory.
     image: Option<Image>,
     starts: Vec<Box<[u64]>>,
     written: AtomicU64,
     unfinished: Mutex<Unfinished>,
-    /// The file that this is a second name for.
+    /// The file that this is a hard link of.
     named: Option<FilePath>,
 }
 
-/// Chunks of which some raw bytes are still missing, by variable and extent.
+/// Chunks with missing raw bytes, by variable and extent.
 #[derive(Debug, Default)]
 struct Unfinished {
     chunks: HashMap<(usize, usize), Partial>,
-    /// Chunks that are in the file already.
+    /// Chunks that are written to the file.
     finished: BTreeSet<(usize, usize)>,
     in_memory: u64,
-    /// A file for chunks that memory has no room for.
+    /// A file for chunks that do not fit into memory.
     spill: Option<Temporary>,
     spill_end: u64,
 }
@@ -261,24 +277,24 @@ struct Unfinished {
 #[derive(Debug)]
 struct Partial {
     place: Place,
-    /// Disjoint runs of raw bytes that have arrived, sorted.
+    /// Disjoint, sorted ranges of raw bytes that have arrived.
     runs: Vec<(u64, u64)>,
 }
 
 #[derive(Debug)]
 enum Place {
     Memory(Vec<u8>),
-    /// From this byte of the spill file.
+    /// Offset in the spill file.
     Spill(u64),
 }
 
 impl FileRestorer {
-    /// Makes the directories on the way, and a temporary file of the right length beside the final name.
+    /// Creates the missing directories, and a temporary file of the right length in the directory of the final name.
     pub fn create(to: &Path, header: Arc<FileHeader>) -> Result<Self, RestoreError> {
         Self::create_in(&Target::new(to), header)
     }
 
-    /// The same for one file of several, which share descriptors.
+    /// As [`FileRestorer::create`], for one of several files that share descriptors.
     pub fn create_in(to: &Arc<Target>, header: Arc<FileHeader>) -> Result<Self, RestoreError> {
         header.check()?;
         let temporary = Temporary::create(to, &header.path, "tmp")?;
@@ -297,17 +313,17 @@ impl FileRestorer {
         Ok(restorer)
     }
 
-    /// The same, as a second name for another file of the checkpoint, where that is restored too.
+    /// Declares this file a hard link of another file of the checkpoint, if that file is restored too.
     pub fn is_named(self, named: Option<FilePath>) -> Self {
         Self { named, ..self }
     }
 
-    /// What is restored.
+    /// The description of the file.
     pub fn header(&self) -> &Arc<FileHeader> {
         &self.header
     }
 
-    /// Takes a run of a variable's raw bytes: any order, any thread, twice if need be.
+    /// Takes a range of a variable's raw bytes. Ranges may come in any order, from any thread, and more than once.
     pub fn write(&self, variable: usize, raw_offset: u64, bytes: &[u8]) -> Result<(), RestoreError> {
         let out_of_range = || RestoreError::OutOfRange {
             path: self.target.clone(),
@@ -340,9 +356,9 @@ impl FileRestorer {
         Ok(())
     }
 
-    /// Compares the digest of all bytes, as they are read back, with the application's. With `sync` they are on the disk
-    /// before this returns. The file has its final name after [`VerifiedFile::publish`] only, so that all files of a
-    /// checkpoint can be compared before any of them replaces an older one.
+    /// Compares the digest of all bytes with the application's. With `sync` the bytes are on the disk before this
+    /// returns. The file gets its final name only in [`VerifiedFile::publish`], so that all files of a checkpoint can
+    /// be verified before any of them replaces an older file.
     pub fn verify(mut self, sync: bool) -> Result<VerifiedFile, RestoreError> {
         let expected: u64 = self.header.variables.iter().map(|v| v.raw_bytes.0).sum();
         let written = self.written.load(Ordering::Acquire);
@@ -372,12 +388,12 @@ impl FileRestorer {
         );
         futimens(&*file, &modified, &modified).map_err(self.failed("setting its time"))?;
         let print = Fingerprint::of(&file.metadata().map_err(self.io("asking for its state"))?);
-        // As long as its owner may write.
+        // Set the mark while the owner may still write.
         let marked = crate::restored::mark(&file, &self.header.path);
         if let Err(error) = &marked {
-            tracing::debug!(path = %self.header.path, %error, "cannot be marked as restored; recorded beside it");
+            tracing::debug!(path = %self.header.path, %error, "cannot be marked as restored; recorded in a separate file");
         }
-        // Not what lets a program act as another user: no simulation's output needs that.
+        // The set-user-ID and set-group-ID bits are not restored: no output of a simulation needs them.
         fchmod(&*file, Mode::from_bits_truncate(self.header.mode & 0o1777)).map_err(self.failed("setting its mode"))?;
         if sync {
             fsync(&*file).map_err(self.failed("syncing it"))?;
@@ -390,7 +406,7 @@ impl FileRestorer {
         Ok(VerifiedFile { header, temporary, print, is_marked, compared, named })
     }
 
-    /// Makes the link that the verified bytes are the text of.
+    /// Creates the symbolic link whose target is the verified content.
     fn into_link(self) -> Result<VerifiedFile, RestoreError> {
         let mut text = vec![0; usize::try_from(self.header.bytes).unwrap_or(0)];
         let read = self.temporary.file()?.read_exact_at(&mut text, 0);
@@ -400,17 +416,17 @@ impl FileRestorer {
         let modified = seconds(self.header.modified_ns);
         let stat = self.temporary.replace("making the link", |dir, name| {
             symlinkat(text.as_os_str(), dir, name.as_c_str())?;
-            // Some file systems keep no times of links.
+            // Some file systems do not store times of links.
             let _ = utimensat(dir, name.as_c_str(), &modified, &modified, UtimensatFlags::NoFollowSymlink);
             Ok(())
         })?;
         let print = publish::print_of(&stat);
-        // Agents take no link for a checkpoint, so it needs no mark.
+        // An agent never treats a link as a checkpoint, so a link needs no mark.
         let Self { header, temporary, named, .. } = self;
         Ok(VerifiedFile { header, temporary, print, is_marked: true, compared: None, named })
     }
 
-    /// [`FileRestorer::verify`] and [`VerifiedFile::publish`] in one.
+    /// [`FileRestorer::verify`] followed by [`VerifiedFile::publish`].
     pub fn finish(self, sync: bool) -> Result<RestoredFile, RestoreError> {
         self.verify(sync)?.publish()
     }
@@ -425,11 +441,11 @@ impl FileRestorer {
         move |source| RestoreError::Io { path, what, source }
     }
 
-    /// Puts bytes to their place.
+    /// Stores bytes at their offset, in memory or in the file.
     fn put(&self, at: u64, bytes: &[u8]) -> Result<(), RestoreError> {
         match &self.image {
             Some(image) => {
-                // The header was checked: all its extents are within the file.
+                // `header.check` has passed, so all extents lie within the file.
                 let at = at as usize;
                 image.bytes()[at..at + bytes.len()].copy_from_slice(bytes);
                 Ok(())
@@ -438,7 +454,7 @@ impl FileRestorer {
         }
     }
 
-    /// Writes bytes to their place in the file, but for long runs of zeros.
+    /// Writes bytes at their offset in the file, without long runs of zeros.
     fn write_out(&self, at: u64, bytes: &[u8]) -> Result<(), RestoreError> {
         let file = self.temporary.file()?;
         let writing =
@@ -458,7 +474,7 @@ impl FileRestorer {
         if from < to { writing(from, to) } else { Ok(()) }
     }
 
-    /// Keeps a run of a chunk's raw bytes; with the last one the chunk goes behind its filters and into the file.
+    /// Collects raw bytes of a chunk. When the last bytes arrive, the filters are applied and the chunk is stored.
     fn gather(&self, variable: usize, nth: usize, within: u64, piece: &[u8]) -> Result<(), RestoreError> {
         let header = &self.header.variables[variable];
         let raw_bytes = header.extents[nth].raw_bytes;
@@ -477,7 +493,7 @@ impl FileRestorer {
                 }
             }
         };
-        // Compressing takes long; other threads need not wait for it.
+        // The lock is released here: compressing takes long, and other threads need not wait for it.
         let raw = raw.as_deref().unwrap_or(piece);
         let extent = header.extents[nth];
         let stored = filter::put_on(&header.filters, raw).unwrap_or_default();
@@ -496,7 +512,7 @@ impl FileRestorer {
     }
 
     fn unfinished(&self) -> MutexGuard<'_, Unfinished> {
-        // A panic of another thread leaves at worst a chunk unfinished, which the digest finds.
+        // After a panic of another thread a chunk may be unfinished. The digest detects this.
         self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -521,7 +537,7 @@ impl FileRestorer {
 }
 
 impl Unfinished {
-    /// Adds a run; gives the whole chunk when it was the last one missing.
+    /// Adds a range. Returns the whole chunk if no byte is missing any more.
     fn add(
         &mut self,
         key: (usize, usize),
@@ -533,7 +549,7 @@ impl Unfinished {
         let partial = match self.chunks.entry(key) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
-                let place = if self.in_memory + raw_bytes <= UNFINISHED_MAX {
+                let place = if self.in_memory + raw_bytes <= UNFINISHED_MAX_BYTES {
                     self.in_memory += raw_bytes;
                     Place::Memory(vec![0; raw_bytes as usize])
                 } else {
@@ -581,7 +597,7 @@ impl Unfinished {
     }
 }
 
-/// Adds `[from, to)` to sorted, disjoint runs, joining those that touch.
+/// Adds the range `[from, to)` to sorted, disjoint ranges. Joins ranges that touch.
 fn insert_run(runs: &mut Vec<(u64, u64)>, (mut from, mut to): (u64, u64)) {
     let first = runs.partition_point(|r| r.1 < from);
     let last = runs.partition_point(|r| r.0 <= to);
@@ -592,9 +608,9 @@ fn insert_run(runs: &mut Vec<(u64, u64)>, (mut from, mut to): (u64, u64)) {
     runs.splice(first..last, [(from, to)]);
 }
 
-/// Syncs every directory that holds one of the files, those above them, and `to`: after this their names last too.
+/// Syncs `to` and every directory on the way to one of the files, so that the file names are durable.
 pub fn sync_dirs(to: &Path, files: &[RestoredFile]) -> Result<(), RestoreError> {
-    // A directory stands for itself as a path with one more component.
+    // A directory is represented by a path with one more component.
     let mut holders: BTreeSet<Vec<u8>> = BTreeSet::from([b"x".to_vec()]);
     for file in files {
         let bytes = file.path.as_bytes();

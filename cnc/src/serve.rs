@@ -1,7 +1,8 @@
-//! The agent's end of the wire: dials one aggregator, announces, and answers fetches, until told to stop.
+//! The agent's side of the wire: connects to one aggregator, announces ranks, and answers fetches, until it is
+//! stopped.
 //!
-//! A link outlives its sessions: when one ends it dials again with growing waits, and announces anew what is not
-//! committed. Generated types stop here.
+//! A link outlives its sessions. When a session ends, the link connects again with growing delays and announces again
+//! what is not committed. The types generated from the protocol are not used outside this file.
 
 use crate::capture::CaptureError;
 use crate::capture::CaptureMode;
@@ -25,138 +26,138 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 
-/// A rank of a checkpoint that is described, and held until it is committed.
+/// A described rank of a checkpoint, held until it is committed.
 pub struct Held {
-    /// Unique in this process.
+    /// Number of the announcement, unique in this process.
     pub announce_id: u64,
     /// The application's name of the checkpoint.
     pub label: CheckpointId,
     /// The rank.
     pub rank: Rank,
-    /// Its files, ready to be read.
+    /// The rank's files, ready to be read.
     pub files: Vec<OpenFile>,
     /// The encoded announcement.
     pub announcement: Bytes,
 }
 
-/// What the agent tells a link.
+/// What the agent orders a link to do.
 pub enum Order {
-    /// Announce this now, and again whenever a session begins, until `Forget`.
+    /// Announce this rank now, and again at the beginning of each session, until `Forget`.
     Hold(Arc<Held>),
-    /// It is committed, given up or gone. With a reason, the aggregator is told.
+    /// The rank is committed, given up or gone. If `withdraw` is given, the link withdraws the announcement.
     Forget {
-        /// Which.
+        /// Number of the announcement.
         announce_id: u64,
-        /// Why the aggregator must forget it too.
+        /// The reason sent to the aggregator, which then forgets the rank too.
         withdraw: Option<String>,
     },
-    /// The agent drains: dial again soon, however long the wait was before.
+    /// The agent drains: reconnect after a short delay, however long the delay was before.
     Hurry,
-    /// All that was written is announced to this aggregator; `leaving`: nothing more will come. Said in later sessions
-    /// too, then.
+    /// Everything that was written is announced to this aggregator. If `leaving` is true, nothing more will be
+    /// announced, and the link repeats this in later sessions.
     Looked {
         /// The agent is about to end.
         leaving: bool,
     },
 }
 
-/// What a link tells the agent.
+/// What a link reports to the agent.
 pub enum News {
-    /// A session began; this is how files are to be captured for it.
+    /// A session began. It determines how files are captured for this link.
     Welcome {
-        /// Which link.
+        /// Number of the link.
         link: usize,
-        /// As it wants them.
+        /// The capture mode that the aggregator wants.
         mode: CaptureMode,
     },
-    /// The group's part is in the store. Told again once the checkpoint exists.
+    /// The group's part is in the store. Reported again once all groups are committed.
     Committed {
-        /// Which announcement is answered.
+        /// Number of the announcement.
         announce_id: u64,
-        /// The application's name.
+        /// The application's name of the checkpoint.
         label: CheckpointId,
         /// The rank.
         rank: Rank,
-        /// Under which name.
+        /// The checkpoint's name in the store.
         checkpoint: CheckpointId,
-        /// Whether the checkpoint exists, all groups included.
+        /// Whether all groups of the checkpoint are committed.
         exists: bool,
     },
-    /// The aggregator gave it up.
+    /// The aggregator gave the rank up.
     Abandoned {
-        /// Which announcement is answered.
+        /// Number of the announcement.
         announce_id: u64,
-        /// The application's name.
+        /// The application's name of the checkpoint.
         label: CheckpointId,
         /// The rank.
         rank: Rank,
-        /// Why.
+        /// The reason.
         reason: String,
-        /// Announcing it again later may help.
+        /// Announcing the rank again later may help.
         retry: bool,
-        /// The announcement is too long: the rank's files are to be announced whole.
+        /// The announcement is too long: announce the rank's files as whole files.
         whole: bool,
     },
-    /// A file is not what was announced.
+    /// The content of a file differs from its announcement.
     Changed {
-        /// Which announcement.
+        /// Number of the announcement.
         announce_id: u64,
     },
-    /// The aggregator is about to end, and asks for what was written.
+    /// The aggregator is about to end, and asks for everything that was written.
     Look {
-        /// Which link.
+        /// Number of the link.
         link: usize,
     },
-    /// The aggregator will not have this agent; dialling again changes nothing.
+    /// The aggregator refuses this agent. Connecting again does not change that.
     Refused {
-        /// Which link.
+        /// Number of the link.
         link: usize,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// What a link runs with.
+/// Options of a link.
 #[derive(Clone)]
 pub struct LinkOptions {
-    /// Its number, as in `News`.
+    /// Number of the link, as in `News`.
     pub link: usize,
     /// `host:port` of the aggregator.
     pub address: String,
-    /// Host name of this node, for people.
+    /// Host name of this node, for log messages.
     pub node: String,
     /// The job.
     pub job: JobId,
-    /// The identity of its incarnation; empty for a start by hand.
+    /// Identity of the job's incarnation. Empty if the agent was started by hand.
     pub identity: String,
-    /// The directory that is watched, for people.
+    /// The watched directory, for log messages.
     pub watch: String,
-    /// The ranks whose files are taken, as in `0-31,64`; empty: all that are seen.
+    /// The ranks whose files are taken, for example `0-31,64`. Empty: all ranks that are found.
     pub local_ranks: String,
-    /// Ranks in all, 0 if not known.
+    /// Number of ranks of the job; 0 if unknown.
     pub ranks: u32,
-    /// Where that number comes from, for people.
+    /// Where that number comes from, for log messages.
     pub ranks_from: &'static str,
-    /// This process's steady clock when it began to watch, in nanoseconds.
+    /// Steady clock of this process, in nanoseconds, when it began to watch.
     pub began_ns: i64,
-    /// GROUP_SIZE.
+    /// Number of ranks in a group.
     pub group_size: u32,
-    /// First and longest wait between dialling.
+    /// First and longest delay before connecting again.
     pub reconnect: (Duration, Duration),
-    /// Bytes of data that may wait for the network.
+    /// Maximum bytes of data that wait for the network.
     pub budget_bytes: u64,
 }
 
-/// The longest wait between dialling while the agent drains.
-const HURRY: Duration = Duration::from_millis(250);
+/// Longest delay before connecting again while the agent drains.
+const HURRY_DELAY_MAX: Duration = Duration::from_millis(250);
 
-/// What a link keeps from one session to the next.
+/// The state of a link that outlives its sessions.
 #[derive(Default)]
 struct Kept {
     held: BTreeMap<u64, Arc<Held>>,
     /// The agent drains.
     hurry: bool,
-    /// The agent has looked at everything and ends soon.
+    /// The agent has announced everything and ends soon.
     leaving: bool,
 }
 
@@ -172,7 +173,7 @@ impl Kept {
     }
 }
 
-/// Runs until the orders end.
+/// Runs until the channel of orders closes.
 pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, news: mpsc::Sender<News>) {
     let (mut kept, mut told) = (Kept::default(), String::new());
     let mut wait = options.reconnect.0;
@@ -201,8 +202,8 @@ pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, n
                 reason
             }
         };
-        let told_ms = if kept.hurry { wait.min(HURRY) } else { wait }.as_millis() as u64;
-        // While the agent drains it dials often, and says so once.
+        let told_ms = if kept.hurry { wait.min(HURRY_DELAY_MAX) } else { wait }.as_millis() as u64;
+        // While the agent drains, the link reconnects often, so each reason is logged only once.
         match kept.hurry && reason == told {
             true => {
                 tracing::debug!(aggregator = options.address, reason, wait_ms = told_ms, "no session; dialling again")
@@ -214,7 +215,7 @@ pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, n
         told = reason;
         let began = tokio::time::Instant::now();
         loop {
-            let until = began + if kept.hurry { wait.min(HURRY) } else { wait };
+            let until = began + if kept.hurry { wait.min(HURRY_DELAY_MAX) } else { wait };
             tokio::select! {
                 () = tokio::time::sleep_until(until) => break,
                 order = orders.recv() => match order {
@@ -227,7 +228,7 @@ pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, n
     }
 }
 
-/// Takes orders while a connection is made; returns once there will be no more.
+/// Takes orders while a connection is made. Returns when the channel of orders closes.
 async fn no_orders(orders: &mut mpsc::Receiver<Order>, kept: &mut Kept) {
     while let Some(order) = orders.recv().await {
         kept.take(order);
@@ -236,24 +237,24 @@ async fn no_orders(orders: &mut mpsc::Receiver<Order>, kept: &mut Kept) {
 
 /// How a session ended.
 enum Ended {
-    /// The agent wants no more.
+    /// The channel of orders is closed.
     NoOrders,
-    /// A session that worked came to an end.
+    /// The session worked before it ended.
     Left(String),
-    /// It never came about.
+    /// The session was never established.
     Failed(String),
-    /// The aggregator says that dialling again changes nothing.
+    /// The aggregator refused the session, and connecting again does not change that.
     Refused(String),
 }
 
-/// A client for an address, with the wire's limits and deadlines.
+/// A client for an address, with the limits and deadlines of the wire.
 pub async fn dial_address(address: &str) -> Result<AggregatorClient<Channel>, String> {
     Ok(AggregatorClient::new(connect(address).await?)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX))
 }
 
-/// A connection whose other end the kernel asks for now and then, so that nobody here need wake up for it.
+/// Connects to an address. The kernel sends keep-alive probes, so this process need not wake up for them.
 async fn connect(address: &str) -> Result<Channel, String> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| format!("{address}: {error}"))?;
     let (idle, interval) = KEEPALIVE_SECONDS;
@@ -278,16 +279,17 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 type Out = mpsc::Sender<v1::FromAgent>;
 
-/// Messages other than data that may wait for the network; more than that, and whoever sends waits.
+/// Maximum number of messages other than data that wait for the network. Above it the sender waits.
 const MESSAGES_MAX: usize = 16;
 
-/// Waits for room in the queue; an aggregator that takes nothing for long has left.
+/// Sends a message, waiting for room in the queue. If the aggregator accepts nothing for `SILENCE_SECONDS`, it counts
+/// as gone.
 async fn send(out: &Out, message: From) -> Result<(), String> {
     let message = v1::FromAgent { message: Some(message) };
     let deadline = Duration::from_secs(SILENCE_SECONDS);
     out.send_timeout(message, deadline)
         .await
-        .map_err(|_| format!("the aggregator took nothing for {SILENCE_SECONDS} s"))
+        .map_err(|_| format!("the aggregator accepted nothing for {SILENCE_SECONDS} s"))
 }
 
 async fn run_session(
@@ -297,7 +299,7 @@ async fn run_session(
     kept: &mut Kept,
     news: &mpsc::Sender<News>,
 ) -> Ended {
-    // Frames that wait, plus the few that are being read, are all the data that this link holds.
+    // A link holds at most these queued frames and the few frames that are being filled.
     let frames = usize::try_from(options.budget_bytes / FRAME_BYTES as u64).unwrap_or(usize::MAX).clamp(4, 1024) / 2;
     let readers = Semaphore::new((frames / 2).clamp(1, 4));
     let (out, queue) = mpsc::channel::<v1::FromAgent>(MESSAGES_MAX);
@@ -363,11 +365,11 @@ async fn run_session(
     let mut heartbeat = tokio::time::interval(Duration::from_secs(HEARTBEAT_SECONDS));
     heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut heard = tokio::time::Instant::now();
-    // Whether the aggregator was told that nothing waits for an answer; then no timer runs here, and the kernel alone
-    // looks whether it is still there.
+    // True after the aggregator was informed that nothing waits for an answer. Then no timer runs here, and only the
+    // kernel's keep-alive probes check the connection.
     let mut at_rest = false;
     loop {
-        // Each arm only makes an event; nothing is cut in half when another one wins.
+        // Each arm only produces an event, so cancellation loses no work.
         tokio::select! {
             order = orders.recv() => {
                 let sent = match order {
@@ -484,7 +486,8 @@ fn news_of(message: To) -> Result<Option<News>, String> {
     }
 }
 
-/// Sends a short announcement, and of a longer one its length: the aggregator asks for it once there is room.
+/// Sends a short announcement completely. Of a long one only the length is sent; the aggregator asks for the rest
+/// once it has room.
 async fn offer(out: &Out, held: &Held) -> Result<(), String> {
     let total_bytes = held.announcement.len();
     if total_bytes <= ANNOUNCED_AT_ONCE_BYTES {
@@ -514,16 +517,16 @@ async fn announce(out: &Out, held: &Held) -> Result<(), String> {
     }
 }
 
-/// What it takes to answer fetches of one session.
+/// What is needed to answer the fetches of one session.
 struct Sender {
     data: mpsc::Sender<v1::Data>,
     messages: Out,
     frames: Arc<FramePool>,
-    /// Files are read a few at a time.
+    /// Limits how many files are read at the same time.
     readers: Semaphore,
 }
 
-/// Reads what a fetch asks for and sends it in frames. The files are read on threads that may block, a few at a time.
+/// Reads the ranges of a fetch and sends them in frames. The files are read on threads that may block.
 async fn answer(fetch: v1::Fetch, held: Option<Arc<Held>>, sender: Arc<Sender>, news: mpsc::Sender<News>) {
     let Ok(_permit) = sender.readers.acquire().await else { return };
     let (fetch_id, announce_id) = (fetch.fetch_id, fetch.announce_id);
@@ -531,13 +534,13 @@ async fn answer(fetch: v1::Fetch, held: Option<Arc<Held>>, sender: Arc<Sender>, 
     let to = Arc::clone(&sender);
     let read = tokio::task::spawn_blocking(move || {
         let Some(held) = held else {
-            return Err(Unread { reason: "that announcement holds no longer".into(), changed: true });
+            return Err(Unread { reason: "that announcement is not valid any more".into(), changed: true });
         };
         let deadline = Duration::from_secs(SILENCE_SECONDS);
         read_ranges(&fetch, &held, &to.frames, |offset, bytes| {
             let data = v1::Data { fetch_id, offset, bytes };
             runtime.block_on(to.data.send_timeout(data, deadline)).map_err(|_| {
-                let reason = format!("the aggregator took nothing for {SILENCE_SECONDS} s");
+                let reason = format!("the aggregator accepted nothing for {SILENCE_SECONDS} s");
                 Unread { reason, changed: false }
             })
         })
@@ -556,10 +559,10 @@ async fn answer(fetch: v1::Fetch, held: Option<Arc<Held>>, sender: Arc<Sender>, 
     let _ = send(&sender.messages, From::FetchFailed(failed)).await;
 }
 
-/// Buffers of frames, used again: fresh memory costs more than reading into it.
+/// Reused frame buffers. Allocating fresh memory takes longer than reading the data into it.
 struct FramePool {
     free: Mutex<Vec<Vec<u8>>>,
-    /// Buffers kept at most; as many as can be under way.
+    /// Maximum number of kept buffers. It equals the number of frames that can be in flight.
     most: usize,
 }
 
@@ -568,20 +571,20 @@ impl FramePool {
         Arc::new(Self { free: Mutex::default(), most })
     }
 
-    /// A frame of so many bytes, whatever they are.
+    /// A buffer of this length with unspecified content.
     fn take(self: &Arc<Self>, bytes: usize) -> FrameBuffer {
         let mut buffer = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
         buffer.resize(bytes, 0);
         FrameBuffer { buffer, pool: Arc::clone(self) }
     }
 
-    /// Keeps none of them.
+    /// Frees all kept buffers.
     fn clear(&self) {
         *self.free.lock().unwrap_or_else(PoisonError::into_inner) = Vec::new();
     }
 }
 
-/// A buffer that goes back to its pool.
+/// A buffer that returns to its pool when it is dropped.
 struct FrameBuffer {
     buffer: Vec<u8>,
     pool: Arc<FramePool>,
@@ -613,7 +616,7 @@ impl std::convert::From<CaptureError> for Unread {
     }
 }
 
-/// Fills frames from the ranges, one after the other, however small the ranges are.
+/// Fills frames with the ranges one after the other. A frame may contain many small ranges.
 fn read_ranges(
     fetch: &v1::Fetch,
     held: &Held,
@@ -626,7 +629,7 @@ fn read_ranges(
         return Err(bad(format!("a fetch of {} bytes whose ranges do not add up, or too many", fetch.total_bytes)));
     }
     let new_frame = |sent: u64| pool.take((fetch.total_bytes - sent).min(FRAME_BYTES as u64) as usize);
-    // How much of the fetch is sent, and of the frame is filled.
+    // Bytes of the fetch that are sent, and bytes of the current frame that are filled.
     let (mut sent, mut filled, mut frame) = (0u64, 0, new_frame(0));
     for range in &fetch.ranges {
         let file = held.files.get(range.file as usize).filter(|file| {
@@ -645,7 +648,7 @@ fn read_ranges(
             let end = filled + bytes as usize;
             file.read_raw(range.variable as usize, offset, &mut frame.buffer[filled..end])?;
             (offset, left, filled) = (offset + bytes, left - bytes, end);
-            // Its length is that of a frame, or all that was left.
+            // The buffer is full: it has the length of a frame, or of the rest of the fetch.
             if filled == frame.buffer.len() {
                 let next = sent + filled as u64;
                 each(sent, Bytes::from_owner(std::mem::replace(&mut frame, new_frame(next))))?;

@@ -1,8 +1,9 @@
-//! When a file is settled, and when a rank's part of a checkpoint is: decisions only, no I/O, time is an argument.
+//! Decides when a file is settled, and when a rank's part of a checkpoint is ready. No I/O; time is an argument.
 //!
-//! A file is settled when it was closed after writing or renamed into place, nobody holds it open for writing as far
-//! as the kernel can tell, it has rested for a while, and, for HDF5, its superblock agrees with its length. A rank is
-//! ready when all its files that were seen are settled and nothing says that there will be more.
+//! A file is settled if all of this holds: it was closed after writing or renamed into place; as far as the kernel
+//! shows, no process has it open for writing; it has been at rest for some time; and, for HDF5, its superblock agrees
+//! with its length. A rank is ready if all its known files are settled and nothing indicates that more files will
+//! follow.
 
 mod readiness;
 
@@ -10,19 +11,19 @@ use crate::fingerprint::Fingerprint;
 use mcrengine::ids::FilePath;
 pub use readiness::{OwnRanks, Readiness, ReadyRank, SettledFile, WaitingRank, Why};
 
-/// How long things must rest.
+/// How long files and checkpoints must be at rest, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SettleRules {
-    /// After a close or a rename that the kernel told us of. Default 200 ms.
+    /// After the kernel reported a close or a rename. Default 200 ms.
     pub quiet_ms: u64,
-    /// Where we only see that the file is there: after an overflow, on a network file system. Default 2 s.
+    /// If a file was only found by a scan: after the kernel dropped events, or on a network file system. Default 2 s.
     pub scan_quiet_ms: u64,
-    /// Where something contradicts: a superblock that disagrees, a writer that should have closed. Default 30 s.
+    /// If something is inconsistent: the superblock disagrees, or a close is missing. Default 30 s.
     pub doubt_quiet_ms: u64,
-    /// After the last event of a checkpoint, until its ranks are taken as complete. Default 500 ms.
+    /// After the last event of a checkpoint, before its ranks count as complete. Default 500 ms.
     pub checkpoint_quiet_ms: u64,
-    /// Whether the file system is this node's own: all its writers are in `/proc`, its clock is ours, and inotify tells
-    /// of every change.
+    /// Whether only this node writes to the file system. Then `/proc` shows all writers, the file system uses this
+    /// node's clock, and inotify reports every change.
     pub local: bool,
 }
 
@@ -33,55 +34,54 @@ impl Default for SettleRules {
 }
 
 impl SettleRules {
-    /// The same once the job's processes are known to be gone: whatever will be written has been written, so quiet times
-    /// count as over.
+    /// The rules after the job's processes have ended. Nothing more will be written, so no quiet time is needed.
     #[must_use]
     pub fn without_quiet_times(self) -> Self {
         Self { quiet_ms: 0, scan_quiet_ms: 0, doubt_quiet_ms: 0, checkpoint_quiet_ms: 0, ..self }
     }
 }
 
-/// How soon, at the earliest, it is looked again whether a file is still open for writing, in milliseconds.
+/// Minimum delay before the watcher checks again whether a file is open for writing, in milliseconds.
 const OPEN_AGAIN_MS: u64 = 50;
 
-/// What made us look at a file.
+/// Why a file is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
-    /// It was created; whoever did has it open, presumably.
+    /// The file was created. The process that created it probably has it open.
     Created,
-    /// Its content changed.
+    /// The content of the file changed.
     Modified,
-    /// A writer closed it.
+    /// A process that wrote to the file closed it.
     CloseWrite,
-    /// It was renamed to this name.
+    /// The file was renamed to this name.
     MovedTo,
-    /// Nothing: a scan found it, or it was time to look again.
+    /// No event: a scan found the file, or a wait is over.
     Scan,
 }
 
-/// What an HDF5 superblock says about the file's length.
+/// What an HDF5 superblock says about the length of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Not HDF5, or nothing can be told.
+    /// The file is not HDF5, or its superblock does not determine the length.
     Unknown,
-    /// The file ends where its superblock says.
+    /// The file has the length that its superblock says.
     Agrees,
-    /// The file is longer than its superblock says: written since its last flush, or something was appended to it.
+    /// The file is longer than its superblock says: it was written since the last flush, or data was appended.
     Longer,
-    /// The file is shorter than its superblock says: not all of it is there.
+    /// The file is shorter than its superblock says: part of it is missing.
     Shorter,
-    /// Named as HDF5, but its superblock was never written.
+    /// The file has an HDF5 name, but its superblock was never written.
     Unwritten,
-    /// Marked as open for writing: the writer is at work, or died.
+    /// HDF5 marked the file as open for writing: its writer is still active, or has died.
     Marked,
 }
 
-/// What is known about a file that is not settled.
+/// What is known about a file that is not settled yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileState {
     seen: Option<Fingerprint>,
     still_since_ms: u64,
-    /// Since the last change, the kernel told that a writer closed it or that it was renamed into place.
+    /// Since the last change the kernel reported a close after writing, or a rename to this name.
     closed: bool,
     /// The kernel reported its creation; so it will report the close too, where it reports everything.
     born: bool,
@@ -90,36 +90,39 @@ pub struct FileState {
     rest_ms: u64,
 }
 
-/// What a first, cheap look at a file leads to.
+/// The result of a first, cheap look at a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// It is not there.
+    /// The file does not exist.
     Gone,
-    /// It must rest: look again at this time.
+    /// The file must be at rest longer: look again at this time.
     Wait(u64),
-    /// It has rested: find out who holds it open, read its superblock, and [`FileState::conclude`].
+    /// The file has been at rest: find out which processes have it open, read its superblock, and call
+    /// [`FileState::conclude`].
     Examine,
 }
 
-/// What a thorough look at a file leads to.
+/// The result of a thorough look at a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is whole.
+    /// The file is complete.
     Settled(Fingerprint),
-    /// Look again at this time; `None`: the kernel will tell when there is reason to.
+    /// Look again at this time. `None`: wait for an event of the kernel.
     Wait(Option<u64>),
-    /// It rests, but is not whole: its writer died, or it is no checkpoint. Not to be taken unless it changes.
+    /// The file is at rest but incomplete: its writer died, or it is not a checkpoint. It is not saved unless it
+    /// changes.
     Cut(&'static str),
 }
 
 impl FileState {
-    /// When the file was written last, in nanoseconds since 1970; `None`: it was not seen.
+    /// Time of the last write in nanoseconds since 1970. `None` if the file was not seen.
     pub fn modified_ns(&self) -> Option<i64> {
         self.seen.map(|seen| seen.modified_ns)
     }
 
-    /// A first look, at a time in milliseconds that never goes back. `seen` is what `lstat` says, `age_ms` how long ago
-    /// the last change was by the wall clock, which counts only where the file system has the same one.
+    /// The first look at a file. `now_ms` is a clock that never goes back. `seen` is the result of `lstat`. `age_ms`
+    /// is the time since the last change by the wall clock. It is used only if the file system uses this node's
+    /// clock.
     pub fn observe(
         &mut self,
         rules: &SettleRules,
@@ -157,7 +160,7 @@ impl FileState {
         }
     }
 
-    /// After [`Look::Examine`], at the same time. `open_for_writing` is `None` where that cannot be known.
+    /// The thorough look, at the same time as [`Look::Examine`]. `open_for_writing` is `None` if it is unknown.
     pub fn conclude(&self, rules: &SettleRules, now_ms: u64, open_for_writing: Option<bool>, end: End) -> Verdict {
         let Some(seen) = self.seen else { return Verdict::Wait(None) };
         let rested = |needed_ms: u64, then: Verdict| match needed_ms.saturating_sub(self.rest_ms) {
@@ -165,7 +168,8 @@ impl FileState {
             left_ms => Verdict::Wait(Some(now_ms.saturating_add(left_ms))),
         };
         if open_for_writing == Some(true) {
-            // On this node's own file system the kernel tells of the close. Elsewhere we look again, less and less often.
+            // On a local file system the kernel reports the close. On other file systems look again, with growing
+            // delays.
             let (least_ms, most_ms) = (rules.scan_quiet_ms.max(1), rules.doubt_quiet_ms.max(1));
             let again_ms = self.rest_ms.clamp(least_ms, most_ms.max(least_ms)).max(OPEN_AGAIN_MS);
             return Verdict::Wait((!rules.local).then(|| now_ms.saturating_add(again_ms)));
@@ -185,11 +189,11 @@ impl FileState {
 }
 
 const HDF5_SIGNATURE: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
-/// The longest part of a superblock that we read: version 1 with 8-byte addresses ends its addresses at 60.
+/// Number of bytes read of a superblock. In version 1 with 8-byte addresses the addresses end at offset 60.
 const SUPERBLOCK_BYTES: usize = 64;
 
-/// What the superblock says about a file of `bytes` bytes. `read_at` fills what it can from an offset and gives how
-/// much that was. Source: HDF5 File Format Specification 3.0, section II.A.
+/// What the superblock says about a file of `bytes` bytes. `read_at` fills as much of the buffer as it can from an
+/// offset and returns the number of bytes. Source: HDF5 File Format Specification 3.0, section II.A.
 pub fn hdf5_end<E>(
     path: &FilePath,
     bytes: u64,
@@ -208,14 +212,14 @@ pub fn hdf5_end<E>(
             return Ok(End::Shorter);
         }
         if at == 0 && block[..8] == [0; 8] && is_named_hdf5(path) {
-            // A user block may begin with zeros; a file of nothing else has not got its superblock yet.
+            // A user block may begin with zeros. A file that contains only zeros has no superblock yet.
             let mut next = [0u8; 8];
             let user_block = bytes > 512 && read_at(512, &mut next)? == 8 && next == HDF5_SIGNATURE;
             if !user_block {
                 return Ok(End::Unwritten);
             }
         }
-        // A user block has 512 bytes or a power of two above.
+        // A user block has 512 bytes, or a larger power of two.
         at = if at == 0 { 512 } else { at * 2 };
         if at >= bytes || at > 1 << 30 {
             return Ok(End::Unknown);
@@ -232,7 +236,7 @@ fn end_from(block: &[u8], at: u64, bytes: u64) -> End {
         let digits = block.get(at..at + width)?;
         Some(digits.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
     };
-    // Less than a superblock is there only where the file ends within it.
+    // The superblock is incomplete only if the file ends within it.
     let Some(&version) = block.get(8) else { return End::Shorter };
     let (width_at, base_at) = match version {
         0 => (13, 24),
@@ -249,14 +253,14 @@ fn end_from(block: &[u8], at: u64, bytes: u64) -> End {
         return End::Shorter;
     };
     let undefined = u64::MAX >> (64 - 8 * width);
-    // A driver of its own (family, multi) spreads the data over several files: nothing is told about this one.
+    // A file driver (family, multi) distributes the data over several files, so the length of this file is unknown.
     if version < 2 && address(base_at + 3 * width, width).is_some_and(|driver| driver != undefined) {
         return End::Unknown;
     }
     if version >= 2 && block.get(11).is_some_and(|flags| flags & 0b101 != 0) {
         return End::Marked;
     }
-    // Relative to the base address, which need not have followed a user block that was put before the file later.
+    // The end is relative to the base address. The base address may be wrong if a user block was inserted later.
     match end.checked_sub(base).and_then(|length| length.checked_add(at)) {
         Some(expected) if expected == bytes => End::Agrees,
         Some(expected) if expected < bytes => End::Longer,
@@ -333,11 +337,11 @@ mod tests {
     fn a_slow_writer_is_waited_for() {
         let mut file = FileState::default();
         assert_eq!(file.observe(&LOCAL, 0, Hint::Created, Some(print(0, 1)), Some(0)), Look::Wait(30_000));
-        // 30 s later it has grown; nobody told of a close.
+        // 30 s later the file has grown, and no close was reported.
         assert_eq!(file.observe(&LOCAL, 30_000, Hint::Scan, Some(print(5, 2)), Some(10_000)), Look::Examine);
         assert_eq!(file.conclude(&LOCAL, 30_000, None, End::Unknown), Verdict::Wait(Some(50_000)));
         assert_eq!(file.conclude(&LOCAL, 30_000, Some(true), End::Unknown), Verdict::Wait(None));
-        // Nobody has it open: the close was missed, or it was linked to this name.
+        // No process has it open: the event of the close was lost, or the file was linked to this name.
         assert_eq!(file.conclude(&LOCAL, 30_000, Some(false), End::Unknown), Verdict::Settled(print(5, 2)));
     }
 
@@ -389,7 +393,7 @@ mod tests {
         });
     }
 
-    /// A superblock of this version, alone, with a file length in it.
+    /// The superblock of this version alone, with a file length in it.
     fn superblock(version: u8, base: u64, end: u64, flags: u8) -> Vec<u8> {
         let mut block = [&HDF5_SIGNATURE[..], &[version]].concat();
         match version {

@@ -1,10 +1,13 @@
-//! Watches a directory and tells which ranks of which checkpoints may be read.
+//! Watches a directory and reports which ranks of which checkpoints may be read.
 //!
-//! The kernel's events (inotify) are hints: each makes us look at one file, and what we then see decides
-//! ([`crate::settle`]). An overflow, a start, and a file system that other nodes write to lead to a scan. We ask for no
-//! event per write, so that the application's writes cost nothing more, and there is no wake-up while nothing happens.
-//! All decisions are made on one thread that waits in `poll`; nothing here opens a file for writing, locks it, or takes
-//! a lease on it.
+//! Events of the kernel (inotify) are hints. An event makes the watcher look at one file, and the decision depends
+//! only on what the watcher then sees ([`crate::settle`]). The watcher scans the whole directory at the start, after
+//! the kernel dropped events, and periodically on a file system that other nodes write to. The watcher does not
+//! request an event for each write, so the application's writes do not become slower. While nothing happens, the
+//! watcher does not wake up.
+//!
+//! One thread, which waits in `poll`, makes all decisions. The watcher never opens a file for writing, never locks a
+//! file, and never takes a lease on a file.
 
 mod beside;
 mod kernel;
@@ -38,23 +41,25 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use writers::Writers;
 
-/// How to watch.
+/// Options of a watcher.
 #[derive(Clone, Debug)]
 pub struct WatchOptions {
-    /// How long files must rest. [`SettleRules::local`] is found out from the file system unless [`Self::local`] is given.
+    /// How long files must be at rest. [`SettleRules::local`] is determined from the file system unless
+    /// [`Self::local`] is set.
     pub rules: SettleRules,
-    /// Whether the file system is this node's own. `None`: ask it.
+    /// Whether only this node writes to the file system. `None`: determined from the type of the file system.
     pub local: Option<bool>,
-    /// Whether to listen to the kernel; otherwise only scans find anything.
+    /// Whether to receive events from the kernel. Without them only scans find changes.
     pub listen: bool,
-    /// Look at everything this often; zero: never. `None`: each minute where the kernel cannot tell everything (a file
-    /// system that is not this node's own, too many directories), else never.
+    /// Interval between scans of everything. Zero: no periodic scans. `None`: one scan each minute if the kernel
+    /// cannot report all changes (other nodes write to the file system, or there are too many directories), else no
+    /// periodic scans.
     pub rescan: Option<Duration>,
-    /// Whose files are taken.
+    /// Ranks whose files are watched.
     pub own: OwnRanks,
-    /// How far a scan goes, and the most files that are watched.
+    /// How deep a scan goes, and how many files are watched at most.
     pub limits: ScanLimits,
-    /// The most events that wait for their reader; above, we wait with telling.
+    /// Maximum number of events in the queue. When the queue is full, the watcher keeps further events back.
     pub queue: usize,
 }
 
@@ -72,81 +77,82 @@ impl Default for WatchOptions {
     }
 }
 
-/// What a watcher tells.
+/// What a watcher reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEvent {
     /// A rank's part of a checkpoint may be read.
     Ready(ReadyRank),
-    /// A file of a checkpoint is gone.
+    /// A file of a checkpoint does not exist any more.
     Vanished {
         /// The checkpoint's label.
         checkpoint: CheckpointId,
-        /// Whose it was; rank 0 if nobody's.
+        /// The rank of the file; rank 0 if the file belongs to no single rank.
         rank: Rank,
-        /// Which file.
+        /// The file.
         path: FilePath,
-        /// Whether it was part of a [`WatchEvent::Ready`].
+        /// Whether the file was part of a [`WatchEvent::Ready`].
         was_announced: bool,
     },
-    /// A file rests but is not whole; its rank will not be ready before the file changes.
+    /// A file is at rest but incomplete. Its rank does not become ready before the file changes.
     Cut {
         /// The checkpoint's label.
         checkpoint: CheckpointId,
-        /// Whose it is; rank 0 if nobody's.
+        /// The rank of the file; rank 0 if the file belongs to no single rank.
         rank: Rank,
-        /// Which file.
+        /// The file.
         path: FilePath,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         why: &'static str,
     },
-    /// Something is wrong with the watching itself; it goes on as well as it can.
+    /// The watching itself has a problem. The watcher continues as well as it can.
     Trouble(String),
-    /// Answers [`Watcher::look_around`]: everything was looked at since. Sent again whenever what is pending changes, and
-    /// always after the [`WatchEvent::Ready`] of what is pending no longer.
+    /// Answers [`Watcher::look_around`]: since that request the watcher has looked at every file. The event is sent
+    /// again whenever the list of pending files changes. It is always sent after the [`WatchEvent::Ready`] events of
+    /// files that left the list.
     Scanned {
-        /// Which request; it answers all before it too.
+        /// Number of the request. This event also answers all earlier requests.
         request: u64,
-        /// What is there and was not told of as it is; at most [`PENDING_MAX`].
+        /// Files and ranks that exist but were not yet reported in their present state; at most [`PENDING_MAX`].
         pending: Vec<Pending>,
     },
 }
 
-/// A file, or the files of a rank, that are there and cannot be taken yet.
+/// A file, or all files of a rank, that exist but cannot be saved yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
     /// The checkpoint's label.
     pub checkpoint: CheckpointId,
-    /// Whose; rank 0 if nobody's.
+    /// The rank; rank 0 if the file belongs to no single rank.
     pub rank: Rank,
-    /// The file that is waited for; `None`: all that are there are settled.
+    /// The file that is not settled. `None`: all existing files of the rank are settled, but the rank is not ready.
     pub path: Option<FilePath>,
-    /// Why.
+    /// Why it cannot be saved yet.
     pub why: &'static str,
-    /// When it was written last, in nanoseconds since 1970.
+    /// Time of the last write, in nanoseconds since 1970.
     pub modified_ns: i64,
-    /// Waiting does not help.
+    /// Waiting longer does not help.
     pub hopeless: bool,
 }
 
-/// The most entries of [`WatchEvent::Scanned`].
+/// Maximum number of entries in [`WatchEvent::Scanned`].
 pub const PENDING_MAX: usize = 4096;
-/// The reason where a layout has a marker and the checkpoint has none.
+/// The reason if the layout has a marker file and the marker of the checkpoint does not exist.
 pub const NO_MARKER: &str = "the file that marks the checkpoint as complete is not there";
-/// While somebody waits for [`WatchEvent::Scanned`], what is pending is looked through at most this often.
+/// Minimum time in milliseconds between two reports of pending files.
 const REPORT_MS: u64 = 20;
 
 /// Why a directory cannot be watched.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
-    /// Not there, not a directory, or not ours to read.
+    /// The path does not exist, is not a directory, or may not be read by this user.
     #[error("{}: cannot be watched; make the directory, or correct \"watch\" in the configuration", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// No pipe or no thread.
+    /// No pipe or no thread could be created.
     #[error("the watcher cannot start")]
     Start(#[source] io::Error),
 }
@@ -166,31 +172,33 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Requests {
-    /// There is a byte in the pipe for these already.
+    /// The pipe already contains a wake-up byte for these requests.
     woken: bool,
     stop: bool,
     rescan: bool,
     look: Vec<FilePath>,
-    /// The last [`Watcher::look_around`].
+    /// Number of the last [`Watcher::look_around`].
     asked: u64,
-    /// Nobody waits for its answers any more.
+    /// The reader of the events does not need [`WatchEvent::Scanned`] any more.
     report_no_more: bool,
     /// The job's processes are gone.
     processes_gone: bool,
 }
 
-/// The most files that are waiting to be looked at again on request; above, all are.
+/// Maximum number of files in a request to look again. Above it the watcher scans everything.
 const LOOK_MAX: usize = 4096;
-/// The most events other than [`WatchEvent::Ready`] that wait while the queue is full; the oldest are dropped.
+/// Maximum number of events other than [`WatchEvent::Ready`] that are kept while the queue is full. Above it the
+/// oldest event is dropped.
 const NOTICES_MAX: usize = 1024;
-/// The most files that are examined, or ranks that are told, in one turn: bounds what is held meanwhile.
+/// Maximum number of files examined, and of ranks reported, in one turn. It bounds the memory used for them.
 const BATCH: usize = 1024;
-/// How long to wait for room in a full queue.
+/// Delay in milliseconds before the watcher tries again to send to a full queue.
 const FULL_MS: u64 = 50;
-const RESCAN: Duration = Duration::from_secs(60);
+const RESCAN_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Watcher {
-    /// Starts to watch. What is there already is told too. The events end when the watcher stops.
+    /// Starts to watch. Files that already exist are reported too. The channel of events closes when the watcher
+    /// stops.
     pub fn spawn(
         root: &Path,
         layout: Layout,
@@ -206,13 +214,13 @@ impl Watcher {
         Ok((receiver, Self { shared, thread: Some(thread) }))
     }
 
-    /// Look at everything again, now.
+    /// Scans everything now.
     pub fn rescan(&self) {
         self.request(|requests| requests.rescan = true);
     }
 
-    /// Look at everything again, and tell what is not settled, again and again until [`Watcher::report_no_more`]. Gives
-    /// the number that [`WatchEvent::Scanned`] answers.
+    /// Scans everything now, and then reports what is pending until [`Watcher::report_no_more`] is called. Returns
+    /// the number of the request, which [`WatchEvent::Scanned`] contains.
     pub fn look_around(&self) -> u64 {
         let mut asked = 0;
         self.request(|requests| {
@@ -222,17 +230,19 @@ impl Watcher {
         asked
     }
 
-    /// Nobody waits for [`WatchEvent::Scanned`] any more.
+    /// Stops sending [`WatchEvent::Scanned`].
     pub fn report_no_more(&self) {
         self.request(|requests| requests.report_no_more = true);
     }
 
-    /// The job's processes are known to be gone: a file that nobody holds open and whose end agrees is taken at once.
+    /// Declares that the job's processes have ended. From now on a file settles without a quiet time if no process
+    /// holds it open and the end of the file is consistent.
     pub fn processes_gone(&self) {
         self.request(|requests| (requests.processes_gone, requests.rescan) = (true, true));
     }
 
-    /// Settle this file anew and tell of its rank again: it changed while it was read, or could not be read.
+    /// Settles this file again and then reports its rank again. For files that changed while they were read, or that
+    /// could not be read.
     pub fn look_again(&self, path: &FilePath) {
         self.request(|requests| match requests.look.len() < LOOK_MAX {
             true => requests.look.push(path.clone()),
@@ -240,12 +250,12 @@ impl Watcher {
         });
     }
 
-    /// Stops, and waits for the thread to end.
+    /// Stops, and waits until the thread has ended.
     pub fn stop(self) {
         drop(self);
     }
 
-    /// Stops, and does not wait: the thread may hang in a file system.
+    /// Stops without waiting for the thread, which may hang in a file system.
     pub fn leave(mut self) {
         drop(self.thread.take());
     }
@@ -256,7 +266,7 @@ impl Watcher {
         let woken = std::mem::replace(&mut requests.woken, true);
         drop(requests);
         if !woken {
-            let _ = (&self.shared.wake).write(&[1]); // a broken pipe: the thread has ended
+            let _ = (&self.shared.wake).write(&[1]); // if the pipe is broken, the thread has ended
         }
     }
 }
@@ -264,39 +274,39 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.request(|requests| requests.stop = true);
-        // Without a thread: it was left to itself.
+        // After `leave` there is no thread to wait for.
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the watcher's thread panicked");
         }
     }
 }
 
-/// A file that the layout gives to a checkpoint.
+/// A file that belongs to a checkpoint according to the layout.
 struct Tracked {
     placed: Placed,
     state: FileState,
     settled: Option<Fingerprint>,
     due_ms: Option<u64>,
-    /// The scan that saw it last.
+    /// Number of the scan that last saw the file.
     scan: u64,
-    /// It rests and is not whole, for this reason.
+    /// If the file is at rest but incomplete: the reason that was reported.
     told_cut: Option<&'static str>,
-    /// Somebody had it open for writing at the last look.
+    /// A process had the file open for writing when the watcher last looked.
     open: bool,
 }
 
-/// What the thread owns.
+/// The state of the watcher's thread.
 struct Core {
     root: PathBuf,
     layout: Layout,
     options: WatchOptions,
     events: mpsc::Sender<WatchEvent>,
     started: Instant,
-    /// `None`: the kernel reports nothing.
+    /// `None`: the kernel reports no changes.
     kernel: Option<Kernel>,
-    /// Where the kernel's events are announced.
+    /// The kernel's events write a byte to this pipe to wake the thread.
     wake: PipeWriter,
-    /// Directories that the kernel reports on, below the root.
+    /// Directories whose changes the kernel reports, relative to the root.
     directories: BTreeSet<PathBuf>,
     files: BTreeMap<FilePath, Tracked>,
     due: BTreeSet<(u64, FilePath)>,
@@ -304,33 +314,33 @@ struct Core {
     readiness: Readiness,
     restored: Restored,
     notices: VecDeque<WatchEvent>,
-    /// Links to directories that are watched through.
+    /// Symbolic links to directories that are watched too.
     through: BTreeSet<PathBuf>,
     /// All other links.
     links: BTreeSet<PathBuf>,
     /// Why companions were told to be lost.
     told_lost: BTreeSet<&'static str>,
-    /// Not all directories are watched.
+    /// The kernel does not report the changes of all directories.
     blind: bool,
     scans: u64,
     rescan_ms: Option<u64>,
-    /// How often in a row the directory itself could not be read.
+    /// How many times in a row the watched directory could not be read.
     lost: u32,
     told_too_many: bool,
-    /// Somebody waits for [`WatchEvent::Scanned`].
+    /// `Some` while [`WatchEvent::Scanned`] is requested.
     report: Option<Report>,
-    /// The last request; kept while nobody waits.
+    /// Number of the last request. It is kept after the reports end.
     asked: u64,
     processes_gone: bool,
-    /// Nobody receives any more.
+    /// The receiver of the events is closed.
     closed: bool,
 }
 
-/// What was said last of what is pending.
+/// The last report of pending files.
 struct Report {
     request: u64,
     told: Option<Vec<Pending>>,
-    /// Not looked through again before this.
+    /// Time of the watcher's clock before which no new report is made.
     not_before_ms: u64,
 }
 
@@ -344,7 +354,7 @@ impl Core {
     ) -> Result<Self, WatchError> {
         let refuse = |source| WatchError::Directory { path: root.to_owned(), source };
         std::fs::read_dir(root).map_err(refuse)?;
-        // The full path: a change of the working directory must not move what is watched.
+        // The absolute path is stored, so that a change of the working directory does not change what is watched.
         let root = root.canonicalize().map_err(refuse)?;
         options.rules.local = options.local.unwrap_or_else(|| is_local(&root));
         let readiness = Readiness::new(&options.rules, &layout, options.own.clone());
@@ -413,7 +423,7 @@ impl Core {
         }
     }
 
-    /// The job's processes are gone: what rests for a while yet is looked at now.
+    /// Ends all quiet times, because the job's processes have ended: files that are not settled are looked at now.
     fn go_without_quiet_times(&mut self) {
         self.processes_gone = true;
         self.options.rules = self.options.rules.without_quiet_times();
@@ -422,7 +432,7 @@ impl Core {
         waiting.into_iter().for_each(|path| self.look(path, Hint::Scan));
     }
 
-    /// Does all that is due; gives when there will be more without an event.
+    /// Does everything that is due. Returns the time at which the next work is due without an event.
     fn turn(&mut self) -> Option<u64> {
         self.read_events();
         let now_ms = self.now_ms();
@@ -446,11 +456,11 @@ impl Core {
             .min()
     }
 
-    /// Waits for the kernel, a request, or the time; false if it cannot.
+    /// Waits for the kernel, a request, or the given time. Returns false if waiting fails.
     fn wait(&mut self, mut wake: &PipeReader, until_ms: Option<u64>) -> bool {
         let timeout = match until_ms.map(|at_ms| at_ms.saturating_sub(self.now_ms())) {
             None => PollTimeout::NONE,
-            // One more: the clock counts whole milliseconds, and waking just before is a turn for nothing.
+            // Adds 1 ms: the clock counts whole milliseconds, and waking up too early would waste one turn.
             Some(ms) => PollTimeout::try_from(ms.saturating_add(1)).unwrap_or(PollTimeout::MAX),
         };
         let mut waited = [PollFd::new(wake.as_fd(), PollFlags::POLLIN)];
@@ -498,7 +508,7 @@ impl Core {
     }
 
     fn read_events(&mut self) {
-        // Bounded, so that a directory that is written to without end does not keep us from everything else.
+        // The number of events is bounded, so that a directory with endless writes does not block the other work.
         for _ in 0..kernel::EVENTS_MAX {
             match self.kernel.as_ref().and_then(Kernel::next) {
                 None => return,
@@ -516,7 +526,7 @@ impl Core {
         let Ok(path) = path.strip_prefix(&self.root) else { return };
         let Some(name) = path.file_name() else {
             if change == Change::Gone {
-                // The watched directory itself: another one may take its place.
+                // The watched directory itself is gone. A new directory may take its place.
                 self.listen_anew();
                 self.rescan_ms = Some(0);
             }
@@ -543,14 +553,14 @@ impl Core {
             Change::Closed => Hint::CloseWrite,
             Change::MovedTo => Hint::MovedTo,
             Change::Created | Change::DirectoryCreated => Hint::Created,
-            Change::Gone => Hint::Scan, // we look whether it is there
+            Change::Gone => Hint::Scan, // the look finds out whether the file still exists
         };
         self.look(path, hint);
     }
 
     // Scans.
 
-    /// Looks at everything; what is not seen is gone.
+    /// Looks at every file. A tracked file that the scan did not see does not exist any more.
     fn scan(&mut self) {
         self.scans += 1;
         self.links.clear();
@@ -562,13 +572,14 @@ impl Core {
         }
         let every = match self.options.rescan {
             Some(every) => Some(every).filter(|every| !every.is_zero()),
-            None => (self.blind || self.kernel.is_none() || !self.options.rules.local).then_some(RESCAN),
+            None => (self.blind || self.kernel.is_none() || !self.options.rules.local).then_some(RESCAN_INTERVAL),
         };
-        let retry = (self.lost > 0).then(|| Duration::from_secs(1 << self.lost.min(6)).min(RESCAN));
+        let retry = (self.lost > 0).then(|| Duration::from_secs(1 << self.lost.min(6)).min(RESCAN_INTERVAL));
         self.rescan_ms = retry.or(every).map(|wait| self.now_ms().saturating_add(wait.as_millis() as u64));
     }
 
-    /// Looks at everything below a directory, and watches it from before that. False if it could not be read whole.
+    /// Looks at every file below a directory. Each directory is watched before it is read, so no change is missed.
+    /// Returns false if the directory could not be read completely.
     fn walk(&mut self, below: &Path, hint: Hint) -> bool {
         let (root, limits) = (self.root.clone(), self.options.limits.clone());
         let walked = walk(&root, below, &limits, &mut |found| match found {
@@ -614,9 +625,9 @@ impl Core {
         let name = self.root.join(path);
         let is_link = !path.as_os_str().is_empty() && name.is_symlink();
         if is_link && self.through.insert(path.to_owned()) && !is_local(&name) && self.options.local.is_none() {
-            // Another node may write there, and the kernel does not tell.
+            // Another node may write to that file system, and the kernel does not report changes made by other nodes.
             self.options.rules.local = false;
-            self.rescan_ms = self.rescan_ms.or(Some(self.now_ms().saturating_add(RESCAN.as_millis() as u64)));
+            self.rescan_ms = self.rescan_ms.or(Some(self.now_ms().saturating_add(RESCAN_INTERVAL.as_millis() as u64)));
         }
         let Some(kernel) = &mut self.kernel else { return };
         match kernel.add(&name, is_link) {
@@ -627,7 +638,7 @@ impl Core {
         }
     }
 
-    /// A directory went away, by name at least.
+    /// A directory was removed or renamed: forgets it and looks at all files below it.
     fn forget_below(&mut self, directory: &Path) {
         let watched = |path: &Path| path.starts_with(directory);
         self.links.retain(|path| !watched(path));
@@ -666,7 +677,7 @@ impl Core {
         if !self.files.contains_key(&path) {
             let Some(placed) = stat.as_ref().and_then(|_| self.layout.place(&path)) else { return };
             if placed.rank.is_some_and(|rank| !self.options.own.takes(rank)) {
-                return; // many agents may see one directory: each remembers its own files only
+                return; // many agents may see the same directory; each tracks only the files of its ranks
             }
             if self.files.len() >= self.options.limits.entries {
                 let limit = self.options.limits.entries;
@@ -676,12 +687,12 @@ impl Core {
             let tracked = Tracked { placed, state, settled, due_ms: None, scan: 0, told_cut: None, open: false };
             self.files.insert(path.clone(), tracked);
         }
-        let tracked = self.files.get_mut(&path).expect("it was put there above");
+        let tracked = self.files.get_mut(&path).expect("the file was inserted above");
         if let Some(due_ms) = tracked.due_ms.take() {
             self.due.remove(&(due_ms, path.clone()));
         }
         let linked = stat.as_ref().is_some_and(|stat| stat.nlink() > 1);
-        // A second name for a file is told as a creation, but nobody will close it.
+        // The kernel reports a new hard link as a creation, but no process will close it.
         let hint = if hint == Hint::Created && linked { Hint::MovedTo } else { hint };
         let seen = stat.as_ref().map(Fingerprint::from);
         if seen.is_some() {
@@ -690,7 +701,7 @@ impl Core {
                 return;
             }
         }
-        let is_new = tracked.state == FileState::default(); // or settled, which leaves the same state
+        let is_new = tracked.state == FileState::default(); // a settled file has the default state too
         if seen.is_some() && (tracked.settled.take().is_some() || is_new) {
             let Placed { checkpoint, rank } = &tracked.placed;
             self.readiness.put(now_ms, checkpoint, *rank, &path, None);
@@ -724,7 +735,7 @@ impl Core {
         self.tell(WatchEvent::Vanished { checkpoint, rank, path: path.clone(), was_announced });
     }
 
-    /// Looks thoroughly at the files that have rested, with one look at `/proc` for all of them.
+    /// Examines the files that have been at rest. `/proc` is searched once for all of them.
     fn conclude(&mut self) {
         let paths = std::iter::from_fn(|| self.examine.pop_first()).take(BATCH);
         let paths: Vec<_> = paths.collect();
@@ -746,11 +757,11 @@ impl Core {
             match tracked.state.conclude(&self.options.rules, now_ms, open_for_writing, end) {
                 Verdict::Settled(settled) if settled == print => {
                     tracked.settled = Some(settled);
-                    // What comes next is a new content: nothing that was told of this one holds for it.
+                    // A later write makes new content, so nothing reported about this content applies to it.
                     (tracked.state, tracked.told_cut) = (FileState::default(), None);
                     let put = self.restored.put(&path, &settled);
                     if put == Some(Put::Below) {
-                        tracing::debug!(%checkpoint, %path, "a restart put it there, to be looked at");
+                        tracing::debug!(%checkpoint, %path, "written by a restart for inspection");
                         self.readiness.remove(now_ms, checkpoint, *rank, &path);
                         continue;
                     }
@@ -762,7 +773,7 @@ impl Core {
                     tracing::debug!(%checkpoint, %path, bytes = settled.bytes, "settled");
                 }
                 Verdict::Settled(_) => {
-                    // It changed between two looks.
+                    // The file changed between the two calls of `stat`.
                     tracked.due_ms = Some(now_ms);
                     self.due.insert((now_ms, path));
                 }
@@ -786,18 +797,20 @@ impl Core {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let open =
             std::fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(self.root.join(path.as_path()));
-        // What cannot be opened now fails openly when it is captured.
+        // If the file cannot be opened here, the capture fails later with an error that is reported.
         open.and_then(|file| hdf5_end(path, bytes, |at, into| file.read_at(into, at))).unwrap_or(End::Unknown)
     }
 
-    // What is told.
+    // Reports.
 
-    /// Says what is pending, where somebody waits for that and it is something else than was said before; gives when to
-    /// look through it again. What is not delivered yet is pending too, so nothing is missing between two events.
+    /// Sends the list of pending files if it was requested and differs from the last one sent. Returns the time of
+    /// the next attempt. A ready rank that was not delivered yet counts as pending, so between two events nothing is
+    /// missing from the list.
     fn report(&mut self) -> Option<u64> {
         let now_ms = self.now_ms();
         let not_before_ms = self.report.as_ref()?.not_before_ms;
-        // A scan is due: what is there is not known yet. Nor while the directory is there and cannot be read.
+        // Do not report while a scan is due, because the files are not known yet. Do not report while the directory
+        // exists but cannot be read.
         let is_gone = || self.root.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         if self.rescan_ms.is_some_and(|at| at <= now_ms) || self.lost > 0 && !is_gone() {
             return None;
@@ -806,13 +819,13 @@ impl Core {
             return Some(not_before_ms);
         }
         if !self.notices.is_empty() {
-            return None; // first what was to be told before
+            return None; // older events are delivered first
         }
         let pending = self.pending(now_ms);
         let report = self.report.as_mut()?;
         report.not_before_ms = now_ms.saturating_add(REPORT_MS);
         if report.told.as_ref() == Some(&pending) {
-            return None; // whatever changes it comes with an event, or at a time that is waited for
+            return None; // a change arrives with an event or at a due time
         }
         match self.events.try_send(WatchEvent::Scanned { request: report.request, pending: pending.clone() }) {
             Ok(()) => report.told = Some(pending),
@@ -861,7 +874,7 @@ impl Core {
         self.notices.push_back(event);
     }
 
-    /// Sends what there is room for; gives when there may be more to send.
+    /// Sends as many events as the queue has room for. Returns the time at which more may have to be sent.
     fn deliver(&mut self) -> Option<u64> {
         let now_ms = self.now_ms();
         let full = Some(now_ms.saturating_add(FULL_MS));
@@ -882,7 +895,8 @@ impl Core {
         let mut changed = ready.len() == BATCH;
         let timeline = if ready.is_empty() { Timeline::default() } else { self.readiness.timeline() };
         for mut ready in ready {
-            // In-place overwriting begins without an event: what we say is what is there now.
+            // Overwriting a file in place causes no event at its start, so compare each file once more with what is
+            // to be reported.
             let moved = |file: &&crate::settle::SettledFile| {
                 let stat = std::fs::symlink_metadata(self.root.join(file.path.as_path()));
                 !stat.is_ok_and(|stat| Fingerprint::from(&stat) == file.fingerprint)
@@ -911,19 +925,19 @@ impl Core {
     }
 }
 
-/// How long ago a file changed last. Its own time may be ahead of all clocks.
+/// Age in milliseconds of the last change of a file. `None` if the file's time is ahead of all clocks.
 fn age_ms(root: &Path, print: &Fingerprint) -> Option<u64> {
     let changed_ns = print.changed_ns.max(print.modified_ns);
     let age_ns = Fingerprint { changed_ns, ..*print }.age_ns(ahead_ns(root));
     u64::try_from(age_ns).ok().map(|ns| ns / 1_000_000)
 }
 
-/// File systems that only this node writes to. Any other one may be shared.
+/// Whether the file system is one that only this node writes to. All other file systems may be shared.
 fn is_local(root: &Path) -> bool {
     const ZFS: i64 = 0x2fc1_2fc1;
     const RAMFS: i64 = 0x8584_58f6;
     let local = [
-        statfs::EXT4_SUPER_MAGIC, // ext2 and ext3 have the same
+        statfs::EXT4_SUPER_MAGIC, // ext2 and ext3 have the same number
         statfs::XFS_SUPER_MAGIC,
         statfs::BTRFS_SUPER_MAGIC,
         statfs::TMPFS_MAGIC,

@@ -1,6 +1,7 @@
-//! The shell of [`crate::drain`]: gathers what is not committed, steps the waits under way, and does what they ask for.
+//! Runs the waits that [`crate::drain`] decides about: collects what is not committed, steps each wait, and carries
+//! out its result.
 
-use super::{AGAIN, Core, FLUSHES_MAX, RankKey};
+use super::{RETRY_DELAY, Core, FLUSHES_MAX, RankKey};
 use crate::drain::{Drain, Item, Place, State, Uncommitted, by_reason};
 use crate::serve::Order;
 use crate::settle::ReadyRank;
@@ -11,63 +12,63 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Steps are at least this far apart: each looks at everything that is not committed.
-const STEP: Duration = Duration::from_millis(5);
-/// Before something is tried again while somebody waits for it.
-const AGAIN_SOON: Duration = Duration::from_secs(1);
-/// How long the answer to an aggregator that is about to end is worth something.
-const LOOK: Duration = Duration::from_secs(600);
-/// Checkpoints that are remembered as given up, or as committed by some groups only.
+/// Minimum time between two steps, because each step looks at everything that is not committed.
+const STEP_INTERVAL: Duration = Duration::from_millis(5);
+/// Delay before a retry while a drain or a flush waits.
+const AWAITED_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Maximum time for reporting to an aggregator that is about to end. Later reports are useless.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(600);
+/// Maximum number of remembered checkpoints that were given up, and of those that only some groups have committed.
 const REMEMBERED_MAX: usize = 4096;
 
-/// How an agent is to end.
+/// How the agent has to end.
 #[derive(Clone, Copy, Debug)]
 pub struct DrainOrder {
-    /// When it must have ended.
+    /// Time at which the agent must have ended.
     pub until: Instant,
-    /// The job's processes are known to be gone, so that quiet times count as over.
+    /// The job's processes have ended, so files need no further quiet time.
     pub processes_gone: bool,
 }
 
 /// How an agent ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
-    /// What was written and is not committed; it is announced again at the next start.
+    /// What was written but not committed. It is announced again at the next start.
     pub uncommitted: Vec<Uncommitted>,
-    /// It was waited for that as long as a drain may take.
+    /// The drain ended because its time was up.
     pub time_was_up: bool,
-    /// The agent ended by itself before, so that nobody knows what is committed.
+    /// The agent failed before the drain, so it is unknown what is committed.
     pub failed: bool,
 }
 
 impl Drained {
-    /// The agent ended by a mistake of ours.
+    /// The result after a failure of the agent itself.
     pub(super) fn failed() -> Self {
         Self { failed: true, ..Self::default() }
     }
 }
 
-/// Somebody wants everything committed that was written so far.
+/// A request to commit everything that was written so far.
 #[derive(Debug)]
 pub struct FlushRequest {
-    /// How long to wait for it.
+    /// Maximum time to wait.
     pub timeout: Duration,
-    /// Who waits.
+    /// Receives the result.
     pub reply: oneshot::Sender<Flushed>,
 }
 
-/// What came of a flush.
+/// The result of a flush.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flushed {
-    /// What was committed meanwhile, under the name that it has in the store.
+    /// What was committed since the request, under the checkpoint's name in the store.
     pub committed: Vec<(CheckpointId, Vec<Rank>)>,
-    /// What was written and is not committed.
+    /// What was written but not committed.
     pub uncommitted: Vec<Uncommitted>,
-    /// It was waited for that as long as was asked for.
+    /// The flush ended because its time was up.
     pub time_was_up: bool,
 }
 
-/// Somebody who waits for everything that was written.
+/// One wait for the commit of everything that was written.
 pub(super) struct Wait {
     drain: Drain,
     kind: Kind,
@@ -75,27 +76,27 @@ pub(super) struct Wait {
 }
 
 enum Kind {
-    /// The agent ends; these links were told that all is announced.
+    /// The agent ends. The set contains the links whose aggregators know that everything is announced.
     Stop(BTreeSet<usize>),
     Flush(oneshot::Sender<Flushed>),
-    /// An aggregator ends, and asked for what was written.
+    /// An aggregator is about to end and asked for everything that was written.
     Look(usize),
 }
 
-/// What is known about what is not committed and not on its way, and about who waits.
+/// The waits, and what is known about ranks that are neither committed nor on their way.
 #[derive(Default)]
 pub(super) struct Ending {
     waits: Vec<Wait>,
-    /// The last scan that the watcher answered, and what was pending then.
+    /// Number of the last request that the watcher answered, and what was pending then.
     scanned: u64,
     pending: Vec<Pending>,
-    /// Why something is tried again.
+    /// Why a rank is tried again.
     troubles: BTreeMap<RankKey, String>,
-    /// Given up by its aggregator, for good.
+    /// Ranks that their aggregator gave up permanently.
     given_up: BTreeMap<RankKey, GivenUp>,
-    /// Committed by its group, and not yet by all; under the name in the store.
+    /// Checkpoints that one group has committed but not all groups, by their name in the store.
     partly: BTreeMap<CheckpointId, Partly>,
-    /// When the newest committed file was written.
+    /// Time of the last write to the newest committed file.
     newest_ns: i64,
     stepped: Option<Instant>,
 }
@@ -103,10 +104,10 @@ pub(super) struct Ending {
 struct GivenUp {
     why: String,
     modified_ns: i64,
-    /// Somebody waited for it.
+    /// A drain or a flush was waiting when the rank was given up.
     awaited: bool,
-    /// Its files were there and whole, and went before they were saved. What is renamed is committed under its new name,
-    /// with the time that it had.
+    /// The rank's files existed completely, and disappeared before they were saved. If they were only renamed, they
+    /// are committed under the new name with the same time.
     vanished: bool,
 }
 
@@ -141,10 +142,10 @@ impl Ending {
         (self.scanned, self.pending) = (request, pending);
     }
 
-    /// When to try something again, and why it has to be.
+    /// Records why a rank has to be tried again. Returns the time of the next attempt.
     pub(super) fn again_at(&mut self, key: RankKey, why: String) -> Instant {
         self.troubles.insert(key, why);
-        Instant::now() + if self.is_awaited() { AGAIN_SOON } else { AGAIN }
+        Instant::now() + if self.is_awaited() { AWAITED_RETRY_DELAY } else { RETRY_DELAY }
     }
 
     pub(super) fn gave_up(&mut self, ready: &ReadyRank, why: String) {
@@ -156,10 +157,10 @@ impl Ending {
         self.given_up.insert(key, GivenUp { why, modified_ns, awaited, vanished: false });
     }
 
-    /// A file of a rank is gone; `ready`: the rank was to be saved.
+    /// A file of a rank disappeared. `ready` is given if the rank still had to be saved.
     pub(super) fn vanished(&mut self, key: &RankKey, ready: Option<&ReadyRank>, why: String) {
         if self.given_up.get(key).is_some_and(|lost| lost.vanished) {
-            return; // the next of its files
+            return; // another file of the rank was handled before
         }
         self.begins_anew(key);
         if let Some(ready) = ready {
@@ -168,13 +169,13 @@ impl Ending {
         }
     }
 
-    /// A rank is ready anew, or gone: what was said of it before no longer holds.
+    /// A rank is ready again, or gone: what was recorded about it does not apply any more.
     pub(super) fn begins_anew(&mut self, key: &RankKey) {
         self.given_up.remove(key);
         self.troubles.remove(key);
     }
 
-    /// A rank's part is committed; `exists`: by all groups.
+    /// A rank's part is committed. `exists`: all groups of the checkpoint are committed.
     pub(super) fn committed(&mut self, ready: &ReadyRank, checkpoint: &CheckpointId, exists: bool) {
         self.begins_anew(&(ready.checkpoint.clone(), ready.rank));
         let modified_ns = modified_ns(ready);
@@ -193,7 +194,7 @@ impl Ending {
         }
     }
 
-    /// A checkpoint is committed by all of its groups.
+    /// All groups of a checkpoint are committed.
     pub(super) fn exists(&mut self, checkpoint: &CheckpointId) {
         let Some(partly) = self.partly.remove(checkpoint) else { return };
         self.newest_ns = self.newest_ns.max(partly.modified_ns);
@@ -202,10 +203,10 @@ impl Ending {
         }
     }
 
-    /// When to step again at the latest.
+    /// The latest time of the next step.
     pub(super) fn due(&self) -> Option<Instant> {
         let first = self.waits.iter().map(|wait| wait.drain.deadline_ms()).min()?;
-        let soon = self.stepped.map(|stepped| stepped + STEP).filter(|soon| *soon > Instant::now());
+        let soon = self.stepped.map(|stepped| stepped + STEP_INTERVAL).filter(|soon| *soon > Instant::now());
         let deadline = self.at(first);
         Some(soon.map_or(deadline, |soon| soon.min(deadline)))
     }
@@ -215,7 +216,7 @@ impl Ending {
     }
 }
 
-/// What deadlines count from: a time before everything in this process.
+/// The origin of all deadlines: a time before any deadline of this process.
 fn epoch() -> Instant {
     static EPOCH: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     *EPOCH.get_or_init(Instant::now)
@@ -233,7 +234,7 @@ impl Core {
             "draining"
         );
         for link in &self.links {
-            let _ = link.orders.try_send(Order::Hurry); // full: it is stuck, and so will be all that it holds
+            let _ = link.orders.try_send(Order::Hurry); // a full queue means a stuck link, which cannot hurry
         }
         if order.processes_gone {
             self.watcher.processes_gone();
@@ -256,7 +257,7 @@ impl Core {
     pub(super) fn begin_look(&mut self, link: usize) {
         self.ending.waits.retain(|wait| !matches!(wait.kind, Kind::Look(of) if of == link));
         let asked = self.watcher.look_around();
-        let until = ms_of(Instant::now() + LOOK);
+        let until = ms_of(Instant::now() + LOOK_TIMEOUT);
         self.begin(Drain::of_what_is_there(asked, until), Kind::Look(link));
     }
 
@@ -265,13 +266,13 @@ impl Core {
         self.ending.waits.push(Wait { drain, kind, committed: BTreeMap::new() });
     }
 
-    /// What is to be tried again much later is tried again soon.
+    /// Shortens long retry delays.
     fn hasten(&mut self) {
-        let soon = Instant::now() + AGAIN_SOON;
+        let soon = Instant::now() + AWAITED_RETRY_DELAY;
         self.again.iter_mut().for_each(|(at, _)| *at = (*at).min(soon));
     }
 
-    /// The watcher was told to look at a file again: whoever waits waits for that too.
+    /// Must be called after the watcher was asked to look at a file again, so that the waits include that file.
     pub(super) fn ask_again(&mut self) {
         if self.ending.is_awaited() {
             let request = self.watcher.look_around();
@@ -279,10 +280,10 @@ impl Core {
         }
     }
 
-    /// Steps every wait; gives the end of the agent once its drain is done.
+    /// Steps every wait. Returns the result of the drain once it is done.
     pub(super) fn step_waits(&mut self) -> Option<Drained> {
         let now = Instant::now();
-        if self.ending.waits.is_empty() || self.ending.stepped.is_some_and(|stepped| now < stepped + STEP) {
+        if self.ending.waits.is_empty() || self.ending.stepped.is_some_and(|stepped| now < stepped + STEP_INTERVAL) {
             return None;
         }
         self.ending.stepped = Some(now);
@@ -325,7 +326,7 @@ impl Core {
                     let committed = wait.committed.into_iter().map(|(id, ranks)| (id, ranks.into_iter().collect()));
                     let flushed = Flushed { committed: committed.collect(), uncommitted, time_was_up };
                     if let Kind::Flush(reply) = wait.kind {
-                        let _ = reply.send(flushed); // only fails where nobody waits any more
+                        let _ = reply.send(flushed); // this fails only if the receiver is gone
                     }
                 }
             }
@@ -338,7 +339,7 @@ impl Core {
         end
     }
 
-    /// All that was written and is not committed, as far as it is known here.
+    /// Everything that was written and is not committed, as far as the agent knows.
     fn items(&self) -> Vec<Item> {
         let ending = &self.ending;
         let mut items = Vec::new();
@@ -347,7 +348,7 @@ impl Core {
         };
         for pending in &ending.pending {
             let Pending { checkpoint, rank, path, why, modified_ns, hopeless } = pending;
-            // What a run before left behind does not become whole by waiting for it.
+            // Files that an earlier run left behind do not become complete by waiting.
             let is_left_behind = *hopeless || *why == crate::watch::NO_MARKER;
             if is_left_behind && *modified_ns < ending.newest_ns {
                 continue;

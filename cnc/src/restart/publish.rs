@@ -1,16 +1,19 @@
-//! Publishing: the files of a checkpoint get their final names together, and nothing that stood there is lost.
+//! Publishes restored files: all files of a checkpoint get their final names together, and no existing file is lost.
 //!
-//! Before this all files are verified and durable under temporary names. Then, under a lock of the target directory:
+//! Before this, all files are verified and durable under temporary names. The following steps run under a lock of the
+//! target directory:
 //!
-//! 1. A restart that was killed while it published is completed, or undone where its temporary files are gone.
-//! 2. What stands in the way is found. A file of the same content stays as it is. One of another content is moved to
-//!    `.mcr-aside-N/`, and so is a file that is newer than all restored files of its shape (its path with every run of
-//!    digits replaced) and not part of the checkpoint: a code that takes the newest by itself would take that one.
-//! 3. The journal `.mcr-publish-WHERE-PROCESS` names every move and every rename. It is durable before the first of them.
-//! 4. The moves, then the renames. The journal goes when all of them are durable.
+//! 1. A restart that was killed during its publication is completed. If its temporary files are gone, it is undone.
+//! 2. Existing files in the way are found. A file with the same content stays. A file with other content is moved to
+//!    `.mcr-aside-N/`. A file is also moved there if it is newer than all restored files of its shape (its path with
+//!    every run of digits replaced) and does not belong to the checkpoint: an application that starts from the newest
+//!    file would use it.
+//! 3. The journal `.mcr-publish-WHERE-PROCESS` lists every move and every rename. It is durable before the first of
+//!    them.
+//! 4. The files are moved, then renamed. The journal is removed when all moves and renames are durable.
 //!
-//! The journal is a line `mcr-publish 1`, a line of JSON ([`Journal`]) and a line `blake3 HEX` over both. In paths a byte
-//! that is not printable ASCII, and a backslash, is `\xNN`.
+//! The journal consists of a line `mcr-publish 1`, a line of JSON ([`Journal`]) and a line `blake3 HEX` over both. In
+//! paths, a backslash and each byte that is not printable ASCII is written as `\xNN`.
 
 use super::target::{Target, directory, failed, inner_of, would_lead_out};
 use super::{RestoreError, RestoredFile, VerifiedFile, leftovers, sync_dirs};
@@ -40,93 +43,94 @@ const KIND: &str = "mcr-publish";
 const VERSION: u32 = 1;
 const LOCK: &str = ".mcr-lock";
 const ASIDE_PREFIX: &str = ".mcr-aside-";
-/// The longest that a restart waits for one other that publishes into the same directory.
+/// Maximum time that a restart waits for one other restart that publishes into the same directory.
 const LOCK_WAIT: Duration = Duration::from_secs(60);
-/// And for all that come before it: a thousand nodes may restore into one directory at once.
+/// Maximum time that a restart waits for all others: a thousand nodes may restore into one directory at once.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(900);
-/// Files and directories that are looked through for newer ones.
+/// Maximum number of files and directories examined in the search for newer files.
 const ENTRIES_MAX: usize = 4 << 20;
-/// Directories for what was moved aside; more than that are not made in one directory.
+/// Maximum number of directories for moved files in one target directory.
 const ASIDE_MAX: u32 = 10_000;
 
-/// How files are published.
+/// Options of a publication.
 #[derive(Clone, Debug, Default)]
 pub struct Publish {
-    /// All files of the checkpoint, those that are not restored here too: none of them is moved aside for being newer.
+    /// All files of the checkpoint, including those that are not restored here. None of them is moved aside for being
+    /// newer.
     pub of_checkpoint: BTreeSet<FilePath>,
-    /// A copy to look at: the application goes on. Its newer files are not moved aside, and files of the same content that
-    /// stand there are not marked as restored.
+    /// The restored files are a copy for inspection, and the application continues. Its newer files are not moved
+    /// aside, and existing files with the same content are not marked as restored.
     pub is_copy: bool,
     /// Whether everything is made durable.
     pub sync: bool,
-    /// Directories of the checkpoint, and their permission bits.
+    /// Directories of the checkpoint, with their permission bits.
     pub directories: BTreeMap<FilePath, u32>,
 }
 
 /// Why a file was moved aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// A restored file of another content takes its place.
+    /// A restored file with other content takes its place.
     Replaced,
-    /// It is newer than what is restored.
+    /// It is newer than the restored files.
     Newer,
 }
 
 /// A file that was moved aside, or would be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Aside {
-    /// Below the target directory, and the same below the directory that it was moved to.
+    /// Path below the target directory. The path below the directory that the file is moved to is the same.
     pub path: FilePath,
-    /// Why.
+    /// The reason.
     pub why: Why,
 }
 
-/// What came of publishing.
+/// The result of a publication.
 #[derive(Debug, Default)]
 pub struct Published {
-    /// All files, those that stayed as they were too.
+    /// All files, including those that were already there.
     pub files: Vec<RestoredFile>,
-    /// Files that stood there with the same content.
+    /// Number of files that were already there with the same content.
     pub unchanged: usize,
-    /// What was moved aside.
+    /// Files that were moved aside.
     pub aside: Vec<Aside>,
-    /// Where to, below the target directory.
+    /// Where they were moved to, below the target directory.
     pub aside_to: Option<String>,
-    /// Links that were not made: they lead to directories elsewhere, or a directory stands there.
+    /// Links that were not created, because they lead to directories elsewhere or because a directory has their name.
     pub not_made: Vec<FilePath>,
 }
 
-/// What became of restarts that were killed while they published.
+/// What happened to restarts that were killed during their publication.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// All of their files have their final names now.
+    /// Number of restarts whose files all have their final names now.
     pub completed: usize,
-    /// Everything is as it was before them.
+    /// Number of restarts whose changes were all reverted.
     pub undone: usize,
 }
 
-/// What is in the way of some files.
+/// What is in the way of the restored files.
 #[derive(Debug, Default)]
 struct Plan {
-    /// Places of files that stay as they are.
+    /// Indices of files that stay as they are.
     kept: BTreeSet<usize>,
     aside: Vec<Aside>,
 }
 
-/// What publishing will do, and enough to do it again or undo it.
+/// All changes of a publication, with enough information to repeat or undo them.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Journal {
-    /// Whether the temporary files were durable before the journal was.
+    /// Whether the temporary files were durable before the journal was written.
     synced: bool,
-    /// The directory for what is moved aside, below the target directory.
+    /// The directory for moved files, below the target directory.
     aside: Option<String>,
-    /// Paths of what is moved aside.
+    /// Paths of the moved files.
     moves: Vec<String>,
     renames: Vec<Rename>,
 }
 
-/// A temporary file and its final name beside it.
+/// A temporary file, and its final name in the same directory.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rename {
@@ -137,7 +141,7 @@ struct Rename {
     modified_ns: i64,
 }
 
-/// A journal whose paths were checked.
+/// A journal with checked paths.
 struct Steps {
     synced: bool,
     aside: Option<String>,
@@ -145,10 +149,10 @@ struct Steps {
     renames: Vec<(FilePath, CString, Identity)>,
 }
 
-/// What a restored file is known by: inode, bytes, time of its content in nanoseconds.
+/// Identifies a restored file: inode, length in bytes, modification time in nanoseconds.
 type Identity = (u64, u64, i64);
 
-/// Gives all files of a checkpoint their final names, or none.
+/// Gives all files of a checkpoint their final names, or none of them.
 pub fn publish_all(
     target: &Arc<Target>,
     files: Vec<VerifiedFile>,
@@ -159,7 +163,7 @@ pub fn publish_all(
     target.make_directories(how.directories.keys())?;
     let (files, not_made) = without_links_out(to, files);
     let wanted: Vec<Wanted<'_>> = files.iter().map(VerifiedFile::wanted).collect();
-    // Before the lock, since it may take long.
+    // This runs before the lock is taken, since it may take long.
     let newer = newer(to, &wanted, how)?;
     let _lock = lock(to, LOCK_WAIT)?;
     let recovered = recover_locked(to)?;
@@ -174,7 +178,7 @@ pub fn publish_all(
             true => unmarked.extend(mark_standing(to, &file.header.path)),
         }
     }
-    // Before any file has its final name: an agent never sees a restored file that it takes for a new one.
+    // Record this before any file has its final name, so that an agent never takes a restored file for a new one.
     crate::restored::record(to, &unmarked).map_err(|e| failed(to, "recording what is restored", e))?;
     let files = with_hard_links(target, files, &plan.kept);
     let renames = (files.iter().enumerate())
@@ -192,7 +196,7 @@ pub fn publish_all(
         sealed::write(to, &name, KIND, VERSION, &steps.journal(), how.sync)
             .map_err(|e| failed(to, "writing the journal of its renames", e))?;
         if let Err(error) = steps.forward(to) {
-            // Where even that fails, the journal stays for the next restart.
+            // If the undo fails too, the journal stays for the next restart.
             steps.undo(to)?;
             remove_journal(to, &name, how.sync)?;
             return Err(error);
@@ -212,8 +216,9 @@ pub fn publish_all(
     Ok((published, recovered))
 }
 
-/// Takes out links that cannot be made: to directories elsewhere, which the next restart would write through, and those in
-/// whose place a directory stands. No link keeps a checkpoint from being restored.
+/// Removes links that must not or cannot be created: links to directories elsewhere, because the next restart would
+/// write through them, and links whose name belongs to a directory. The restore of a checkpoint never fails because
+/// of a link.
 fn without_links_out(to: &Path, files: Vec<VerifiedFile>) -> (Vec<VerifiedFile>, Vec<FilePath>) {
     let cannot_be = |file: &VerifiedFile| {
         let text = (file.header.kind == FileKind::SymbolicLink).then(|| file.temporary.link_text()).flatten();
@@ -224,8 +229,8 @@ fn without_links_out(to: &Path, files: Vec<VerifiedFile>) -> (Vec<VerifiedFile>,
     (files, out.into_iter().map(|file| file.header.path.clone()).collect())
 }
 
-/// Makes second names where files have them: of the temporary file, or of the one that stands there with the same content. Where
-/// the file system has no second names the copies stay.
+/// Creates hard links for files that are hard links of each other: of the temporary file, or of the existing file
+/// with the same content. On a file system without hard links, the copies stay.
 fn with_hard_links(target: &Arc<Target>, mut files: Vec<VerifiedFile>, kept: &BTreeSet<usize>) -> Vec<VerifiedFile> {
     if files.iter().all(|file| file.named.is_none()) {
         return files;
@@ -256,7 +261,7 @@ pub fn preview(to: &Path, files: &[&FileHeader], how: &Publish) -> Result<Vec<As
     Ok(plan(to, &wanted, &newer(to, &wanted, how)?)?.aside)
 }
 
-/// Completes or undoes what restarts that were killed while they published into this directory left.
+/// Completes or undoes restarts that were killed during their publication into this directory.
 pub fn recover(to: &Path) -> Result<Recovered, RestoreError> {
     if journals(to)?.is_empty() {
         return Ok(Recovered::default());
@@ -265,20 +270,20 @@ pub fn recover(to: &Path) -> Result<Recovered, RestoreError> {
     recover_locked(to)
 }
 
-/// Whether a restart that was killed while it published left something to complete or undo.
+/// Whether a killed restart left something to complete or to undo.
 pub fn is_interrupted(to: &Path) -> bool {
     journals(to).is_ok_and(|journals| !journals.is_empty())
 }
 
-// Finding out.
+// Examination.
 
-/// A file that will stand there, and what was found when it was compared with what stands there.
+/// A file to publish, and the result of its comparison with the existing file.
 pub(super) struct Wanted<'a> {
     pub(super) header: &'a FileHeader,
     pub(super) compared: Option<(Fingerprint, bool)>,
 }
 
-/// What is in the way, by a look at each final name, and those newer files that are still there.
+/// Finds what is in the way: existing files under final names, and the newer files that still exist.
 fn plan(to: &Path, wanted: &[Wanted<'_>], newer: &[FilePath]) -> Result<Plan, RestoreError> {
     let mut plan = Plan::default();
     for (place, file) in wanted.iter().enumerate() {
@@ -304,8 +309,9 @@ fn plan(to: &Path, wanted: &[Wanted<'_>], newer: &[FilePath]) -> Result<Plan, Re
     Ok(plan)
 }
 
-/// Files that have the shape of restored ones and are newer than all of those. Many nodes may look through one directory
-/// at a time, so only directories of the right shape are read, and only such files are asked for their times.
+/// Finds files that have the shape of restored files and are newer than all of those. Many nodes may search one
+/// directory at the same time, so only directories of the right shape are read, and only the times of matching files
+/// are requested.
 fn newer(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<FilePath>, RestoreError> {
     let mut newer = Vec::new();
     if how.is_copy {
@@ -327,12 +333,12 @@ fn newer(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<FilePath
         let listed = match std::fs::read_dir(to.join(&dir)) {
             Ok(listed) => listed,
             Err(error) if dir.as_os_str().is_empty() => return Err(failed(to, "looking for newer files", error)),
-            Err(_) => continue, // it vanished, or is not ours to read
+            Err(_) => continue, // it is gone, or may not be read
         };
         for entry in listed.flatten() {
             entries += 1;
             if entries > ENTRIES_MAX {
-                tracing::warn!(to = %to.display(), ENTRIES_MAX, "too many files: newer ones are not all moved aside");
+                tracing::warn!(to = %to.display(), ENTRIES_MAX, "too many files: some newer files may not be moved aside");
                 return Ok(newer);
             }
             let path = dir.join(entry.file_name());
@@ -357,7 +363,8 @@ fn newer(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<FilePath
     Ok(newer)
 }
 
-/// A path with every run of digits replaced: what the files of one rank or of all ranks have in common over steps.
+/// A path with every run of digits replaced. Files of different ranks or steps that belong together have the same
+/// shape.
 fn shape(path: &[u8]) -> Vec<u8> {
     let mut shape: Vec<u8> = path.iter().map(|b| if b.is_ascii_digit() { b'#' } else { *b }).collect();
     shape.dedup_by(|b, a| (*a, *b) == (b'#', b'#'));
@@ -367,7 +374,7 @@ fn shape(path: &[u8]) -> Vec<u8> {
 const DIRECTORY_IN_THE_WAY: &str = "putting a file of the checkpoint where there is a directory (move that away, or restore into \
                                     another place)";
 
-/// What stands under a final name, if anything does. A directory is an error.
+/// The metadata of what exists under a final name. A directory there is an error.
 fn standing(to: &Path, path: &FilePath) -> Result<Option<FileStat>, RestoreError> {
     let dir = match directory(to, path, None) {
         Err(RestoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -375,7 +382,7 @@ fn standing(to: &Path, path: &FilePath) -> Result<Option<FileStat>, RestoreError
     };
     match fstatat(&dir, OsStr::from_bytes(path.name()), AtFlags::AT_SYMLINK_NOFOLLOW) {
         Err(Errno::ENOENT) => Ok(None),
-        Err(error) => Err(failed(&to.join(path.as_path()), "asking for its state", error)),
+        Err(error) => Err(failed(&to.join(path.as_path()), "reading its metadata", error)),
         Ok(stat) if kind(&stat) == SFlag::S_IFDIR => {
             Err(failed(&to.join(path.as_path()), DIRECTORY_IN_THE_WAY, io::ErrorKind::IsADirectory))
         }
@@ -387,7 +394,7 @@ fn kind(stat: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits())
 }
 
-/// What tells a regular file from another.
+/// The fingerprint of a regular file.
 fn file_print(stat: &FileStat) -> Option<Fingerprint> {
     (kind(stat) == SFlag::S_IFREG).then(|| print_of(stat))
 }
@@ -403,7 +410,7 @@ pub(super) fn print_of(stat: &FileStat) -> Fingerprint {
     }
 }
 
-/// Whether a link of this text stands there.
+/// Whether a link with this target exists there.
 fn is_same_link(to: &Path, header: &FileHeader) -> bool {
     let text = || {
         let dir = directory(to, &header.path, None).ok()?;
@@ -412,8 +419,8 @@ fn is_same_link(to: &Path, header: &FileHeader) -> bool {
     text().is_some_and(|text| Digest::of(text.as_bytes()) == header.digest)
 }
 
-/// Whether the file that stands there has the content that is restored, and what it was when it was read. `None`: there is
-/// none of that length, or it cannot be read.
+/// Compares the existing file with the content that is restored. Returns its fingerprint and whether the content is
+/// the same. `None`: no file of that length exists, it cannot be read, or it changed meanwhile.
 pub(super) fn compare(to: &Path, header: &FileHeader) -> Option<(Fingerprint, bool)> {
     let print = file_print(&standing(to, &header.path).ok()??).filter(|print| print.bytes == header.bytes)?;
     let dir = directory(to, &header.path, None).ok()?;
@@ -436,7 +443,7 @@ pub(super) fn compare(to: &Path, header: &FileHeader) -> Option<(Fingerprint, bo
     (Fingerprint::of(&file.metadata().ok()?) == print).then_some((print, same))
 }
 
-/// Marks a file that stands there already and is restored by staying. Gives it back if that cannot be done.
+/// Marks an existing file as restored. Returns the file if it cannot be marked.
 fn mark_standing(to: &Path, path: &FilePath) -> Option<(FilePath, Fingerprint)> {
     let print = file_print(&standing(to, path).ok()??)?;
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
@@ -446,7 +453,7 @@ fn mark_standing(to: &Path, path: &FilePath) -> Option<(FilePath, Fingerprint)> 
     (!marked).then(|| (path.clone(), print))
 }
 
-// The steps.
+// Steps.
 
 impl Steps {
     fn journal(&self) -> Journal {
@@ -465,7 +472,7 @@ impl Steps {
         }
     }
 
-    /// `None` if the journal names what no journal of ours does.
+    /// `None` if the journal contains something that this program never writes.
     fn of(journal: Journal) -> Option<Self> {
         let path = |text: &String| FilePath::new(unescape(text)?).ok();
         let is_aside = |name: &String| name.strip_prefix(ASIDE_PREFIX).is_some_and(|n| n.parse::<u32>().is_ok());
@@ -489,7 +496,7 @@ impl Steps {
         to.join(self.aside.as_deref().unwrap_or(ASIDE_PREFIX))
     }
 
-    /// Moves and renames what is not moved and renamed yet. What was done before is done once.
+    /// Moves and renames everything that is not moved and renamed yet. Steps that are done already are skipped.
     fn forward(&self, to: &Path) -> Result<(), RestoreError> {
         let aside = self.aside_of(to);
         let restored: BTreeMap<&FilePath, Identity> = self.renames.iter().map(|(path, _, is)| (path, *is)).collect();
@@ -506,7 +513,7 @@ impl Steps {
             }
             let at = to.join(path.as_path());
             if stands.is_some() {
-                // Nothing stood there when the steps were planned.
+                // Nothing existed there when the steps were planned.
                 return Err(RestoreError::Occupied { path: at });
             }
             let dir = directory(to, path, None)?;
@@ -519,7 +526,7 @@ impl Steps {
         Ok(())
     }
 
-    /// Everything as it was before the first step.
+    /// Reverts everything to the state before the first step.
     fn undo(&self, to: &Path) -> Result<(), RestoreError> {
         for (path, temporary, is) in &self.renames {
             let Ok(dir) = directory(to, path, None) else { continue };
@@ -537,12 +544,12 @@ impl Steps {
             }
         }
         if self.aside.is_some() {
-            let _ = std::fs::remove_dir(&aside); // it stays if something is left in it
+            let _ = std::fs::remove_dir(&aside); // it stays if it is not empty
         }
         Ok(())
     }
 
-    /// Whether every file is there, under its temporary or its final name.
+    /// Whether every file exists under its temporary or its final name.
     fn can_go_forward(&self, to: &Path) -> bool {
         self.renames.iter().all(|(path, temporary, is)| {
             let is_there = |name: &[u8]| {
@@ -568,7 +575,7 @@ fn identity(stat: &FileStat) -> Option<Identity> {
     is_ours.then(|| print_of(stat)).map(|print| (print.inode, print.bytes, print.modified_ns))
 }
 
-/// The first name that is free.
+/// Creates the first directory `.mcr-aside-N` whose name is free.
 fn make_aside(to: &Path) -> Result<String, RestoreError> {
     for n in 1..=ASIDE_MAX {
         let name = format!("{ASIDE_PREFIX}{n}");
@@ -581,7 +588,7 @@ fn make_aside(to: &Path) -> Result<String, RestoreError> {
     Err(failed(to, "moving files aside: there are 10000 .mcr-aside-N; remove some", io::ErrorKind::AlreadyExists))
 }
 
-/// Moves a file to the same place below another directory.
+/// Moves a file to the same relative path below another directory.
 fn move_file(from: &Path, to: &Path, path: &FilePath) -> Result<(), RestoreError> {
     let at = from.join(path.as_path());
     let made = Mutex::default();
@@ -596,7 +603,7 @@ fn move_file(from: &Path, to: &Path, path: &FilePath) -> Result<(), RestoreError
     })
 }
 
-/// Removes the directories above a path that are empty, up to `to`.
+/// Removes the empty directories above a path, up to `to`.
 fn remove_empty(to: &Path, path: &FilePath) {
     let above = path.as_path().ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty());
     for dir in above {
@@ -606,9 +613,9 @@ fn remove_empty(to: &Path, path: &FilePath) {
     }
 }
 
-// After a kill.
+// Recovery after a kill.
 
-/// Names of journals in a directory. None if it is not there.
+/// Names of the journals in a directory. Empty if the directory does not exist.
 fn journals(to: &Path) -> Result<Vec<String>, RestoreError> {
     let listed = match std::fs::read_dir(to) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -621,7 +628,7 @@ fn journals(to: &Path) -> Result<Vec<String>, RestoreError> {
 fn recover_locked(to: &Path) -> Result<Recovered, RestoreError> {
     let mut recovered = Recovered::default();
     for name in journals(to)? {
-        // Where the file system has no locks, the process may be at work.
+        // On a file system without locks, the process may still be running.
         if leftovers::is_at_work(&name) == Some(true) && !name.ends_with(&leftovers::here()) {
             continue;
         }
@@ -631,7 +638,8 @@ fn recover_locked(to: &Path) -> Result<Recovered, RestoreError> {
         };
         match journal.and_then(|journal| Steps::of(journal).ok_or_else(|| "it names impossible paths".to_owned())) {
             Ok(steps) => {
-                // Bytes that were never durable may not be those that were compared, after a crash of the node.
+                // After a crash of the node, bytes that were never synced may differ from the bytes that were
+                // compared.
                 let is_safe = steps.synced || leftovers::is_at_work(&name).is_some();
                 if is_safe && steps.can_go_forward(to) && steps.forward(to).is_ok() {
                     recovered.completed += 1;
@@ -642,7 +650,7 @@ fn recover_locked(to: &Path) -> Result<Recovered, RestoreError> {
                 let renamed =
                     |(path, ..): &(FilePath, CString, Identity)| RestoredFile { path: path.clone(), bytes: 0 };
                 let there: Vec<_> = steps.renames.iter().map(renamed).collect();
-                let _ = steps.sync(to, &there); // a directory that was made for them may be gone again
+                let _ = steps.sync(to, &there); // a directory that was made for the files may be gone
             }
             Err(why) => tracing::warn!(journal = name, why, "the journal of a restart cannot be used"),
         }
@@ -659,9 +667,9 @@ fn remove_journal(to: &Path, name: &str, sync: bool) -> Result<(), RestoreError>
     remove().map_err(|e| failed(to, "removing the journal of its renames", e))
 }
 
-// The lock.
+// Locking.
 
-/// The lock of a directory, while one restart publishes into it. Its file goes with it.
+/// The lock of a directory during a publication. Dropping it removes the lock file.
 struct Lock {
     path: PathBuf,
     /// `None`: the file system has no locks.
@@ -671,7 +679,7 @@ struct Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if self._held.is_some() {
-            // Still held: whoever waits for it finds another file under the name, or none, and begins anew.
+            // The lock is still held here. A waiting restart then finds another lock file or none, and starts again.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -679,7 +687,7 @@ impl Drop for Lock {
 
 fn lock(to: &Path, wait: Duration) -> Result<Lock, RestoreError> {
     let (path, started) = (to.join(LOCK), Instant::now());
-    // Each holder has a lock file of its own.
+    // Each holder creates a new lock file.
     let (mut holder, mut since) = (None, started);
     loop {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -704,7 +712,7 @@ fn lock(to: &Path, wait: Duration) -> Result<Lock, RestoreError> {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(TryLockError::Error(error)) => {
-                tracing::warn!(path = %path.display(), %error, "no locks here: let no other restart write there now");
+                tracing::warn!(path = %path.display(), %error, "the file system has no locks: let no other restart write there now");
                 let _ = std::fs::remove_file(&path);
                 return Ok(Lock { path, _held: None });
             }
@@ -719,8 +727,8 @@ fn lock(to: &Path, wait: Duration) -> Result<Lock, RestoreError> {
 mod tests {
     use super::*;
 
-    /// A directory as a restart leaves it that is killed after some of its steps: `a` and `d/b` are restored over others,
-    /// `d/c` is newer and moved aside, `e/f` is restored where nothing stood.
+    /// A directory as left by a restart that was killed after some of its steps: `a` and `d/b` are restored over
+    /// existing files, `d/c` is newer and moved aside, and `e/f` is restored where nothing existed.
     fn killed_after(steps_done: usize) -> tempfile::TempDir {
         let dir = tempfile::tempdir().expect("a directory");
         let to = dir.path();
@@ -778,7 +786,7 @@ mod tests {
     fn a_restart_that_was_killed_while_it_published_is_completed_by_the_next_one() {
         for steps_done in 0..=6 {
             let dir = killed_after(steps_done);
-            // What another restart finds in the directory first must not take the temporary files away.
+            // Another restart that first cleans up the directory must not remove the temporary files.
             for inner in ["", "d", "e"] {
                 leftovers::remove_once(&File::open(dir.path().join(inner)).expect("opened").into());
             }

@@ -1,4 +1,4 @@
-//! Which ranks of a checkpoint are ready: all that they have is settled, and nothing says that there will be more.
+//! Decides which ranks of a checkpoint are ready: all their files are settled, and nothing indicates more files.
 
 use super::SettleRules;
 use crate::companions::{Companion, Timeline};
@@ -9,79 +9,79 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A file that may be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettledFile {
-    /// Below the watched directory.
+    /// Path below the watched directory.
     pub path: FilePath,
-    /// What it was when it settled.
+    /// Fingerprint of the file when it settled.
     pub fingerprint: Fingerprint,
 }
 
-/// All that one rank saved of a checkpoint.
+/// All files that one rank saved for a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadyRank {
     /// The checkpoint's label.
     pub checkpoint: CheckpointId,
-    /// Whose files these are; those of rank 0 include the files that belong to no rank.
+    /// The rank. The files of rank 0 include the files that belong to no single rank.
     pub rank: Rank,
-    /// In the order of their names.
+    /// The files, sorted by name.
     pub files: Vec<SettledFile>,
-    /// Links, directories and pointer files that travel with them, as they were when the rank became ready.
+    /// Links, directories and pointer files that are saved with them, as they were when the rank became ready.
     pub companions: Vec<Companion>,
-    /// It was announced before, and something has changed since: this replaces what was said then.
+    /// The rank was announced before and has changed since. This announcement replaces the earlier one.
     pub again: bool,
 }
 
-/// A rank whose files are settled, and that is not told of yet.
+/// A rank whose files are settled but that is not reported yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingRank {
     /// The checkpoint's label.
     pub checkpoint: CheckpointId,
-    /// Which rank.
+    /// The rank.
     pub rank: Rank,
-    /// What it waits for.
+    /// What the rank waits for.
     pub why: Why,
-    /// When its newest file was written, in nanoseconds since 1970.
+    /// Time of the last write to its newest file, in nanoseconds since 1970.
     pub modified_ns: i64,
 }
 
-/// What a rank waits for whose files are settled.
+/// What a rank with settled files waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The file that says that the checkpoint is complete.
+    /// The file that marks the checkpoint as complete.
     Marker,
-    /// Its checkpoint changed a moment ago.
+    /// The checkpoint must be at rest: it changed a moment ago.
     Quiet,
-    /// It has fewer files or bytes than before; or it is just being told of.
+    /// The rank has fewer files or bytes than before; or it is about to be reported.
     Fewer,
 }
 
-/// Which files of no rank an agent takes, and whose ranks.
+/// The ranks whose files an agent takes. It also decides which agent takes files that belong to no single rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnRanks(Option<Vec<std::ops::RangeInclusive<u32>>>);
 
 impl OwnRanks {
-    /// All ranks whose files are seen.
+    /// All ranks that are found.
     pub fn all() -> Self {
         Self(None)
     }
 
-    /// These ranks only: several agents see the same directory.
+    /// Only these ranks, because several agents see the same directory.
     pub fn only(ranges: Vec<std::ops::RangeInclusive<u32>>) -> Self {
         Self(Some(ranges))
     }
 
-    /// As the operator writes it, `0-31,64-64`; empty for all.
+    /// The ranks as text, for example `0-31,64-64`; empty for all ranks.
     pub fn text(&self) -> String {
         let range = |range: &std::ops::RangeInclusive<u32>| format!("{}-{}", range.start(), range.end());
         self.0.as_ref().map(|all| all.iter().map(range).collect::<Vec<_>>().join(",")).unwrap_or_default()
     }
 
-    /// Whether this rank's files are taken.
+    /// Whether the files of this rank are taken.
     pub fn takes(&self, rank: Rank) -> bool {
         self.0.as_ref().is_none_or(|ranges| ranges.iter().any(|range| range.contains(&rank.0)))
     }
 }
 
-/// Which ranks of which checkpoints are ready.
+/// Decides which ranks of which checkpoints are ready.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness {
     own: OwnRanks,
@@ -89,26 +89,26 @@ pub struct Readiness {
     needs_marker: bool,
     files_per_rank: Option<u32>,
     doubt_quiet_ms: u64,
-    /// What each rank had when it was last told of.
+    /// What each rank had when it was last reported.
     usual: BTreeMap<Rank, Usual>,
     checkpoints: BTreeMap<CheckpointId, Gathered>,
-    /// Files that a restart put there and that nobody has written since.
+    /// Files that a restart wrote and that were not written since.
     restored: BTreeSet<FilePath>,
     pointers: Pointers,
 }
 
-/// What was learned about when the code writes its pointer files and links.
+/// What is known about when the application writes its pointer files and links.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pointers {
-    /// How long after the last file of a checkpoint, in milliseconds. `None`: none is awaited.
+    /// Delay of a pointer after the last file of its checkpoint, in milliseconds. `None`: no pointer is expected.
     after_ms: Option<u64>,
-    /// How often one was awaited and did not come.
+    /// How many times an expected pointer did not appear.
     in_vain: u32,
 }
 
-/// Pointers that did not come so often are not awaited any more.
+/// After this many missing pointers, no pointer is expected any more.
 const IN_VAIN_MAX: u32 = 3;
-/// A pointer that is written again and again is waited for only so many quiet times.
+/// Maximum wait for a pointer that is written repeatedly, in checkpoint quiet times.
 const POINTER_QUIET_TIMES: u64 = 4;
 
 /// How much a rank writes for a checkpoint.
@@ -123,7 +123,7 @@ impl Usual {
         Self { files: files.len(), bytes: files.iter().fold(0, |sum, file| file.fingerprint.bytes.saturating_add(sum)) }
     }
 
-    /// Fewer files than before, or less than half of the bytes: perhaps the rank has only paused.
+    /// Fewer files than before, or less than half of the bytes: the rank may have paused.
     fn lacks(&self, before: Option<&Self>) -> bool {
         before.is_some_and(|before| self.files < before.files || self.bytes < before.bytes / 2)
     }
@@ -133,23 +133,24 @@ impl Usual {
 struct Gathered {
     last_event_ms: u64,
     marked: bool,
-    /// By rank; `None` holds the files of no rank. A file without fingerprint is not settled.
-    /// Sorted lists and not maps, since most ranks have one file and there may be very many ranks.
+    /// Files by rank. `None` holds the files that belong to no single rank. A file without fingerprint is not
+    /// settled. The files are in sorted lists instead of maps, because most ranks have one file and there may be very
+    /// many ranks.
     files: BTreeMap<Option<Rank>, Vec<(FilePath, Option<Fingerprint>)>>,
-    /// What was told of a rank, as a digest: there may be very many files.
+    /// Digest of what was reported of a rank. A digest is enough, and there may be very many files.
     announced: BTreeMap<Rank, Digest>,
-    /// Ranks of which something changed since they were told of; no other is looked at again.
+    /// Ranks that changed since they were reported. Only these are checked again.
     changed: BTreeSet<Rank>,
-    /// When the oldest of its files was written, in nanoseconds since 1970.
+    /// Time of the first write to the checkpoint's oldest file, in nanoseconds since 1970.
     begun_ns: Option<i64>,
-    /// When a pointer or a link to it was seen being written, at last.
+    /// Time in milliseconds of the last write to a pointer file or a link of the checkpoint.
     pointer_ms: Option<u64>,
-    /// One was written after rank 0 was told of.
+    /// A pointer was written after rank 0 was reported.
     pointer_was_late: bool,
 }
 
 impl Readiness {
-    /// Nothing seen yet.
+    /// The state before anything was seen.
     pub fn new(rules: &SettleRules, layout: &crate::layout::Layout, own: OwnRanks) -> Self {
         Self {
             own,
@@ -164,7 +165,7 @@ impl Readiness {
         }
     }
 
-    /// When each of the checkpoints was begun.
+    /// When each checkpoint was begun.
     pub fn timeline(&self) -> Timeline {
         let mut timeline = Timeline::default();
         for (label, gathered) in &self.checkpoints {
@@ -173,7 +174,7 @@ impl Readiness {
         timeline
     }
 
-    /// A pointer file, or a link to a checkpoint, was written: it is taken for one that goes with the newest.
+    /// A pointer file, or a link to a checkpoint, was written. It counts for the checkpoint with the newest event.
     pub fn pointer_written(&mut self, now_ms: u64) {
         let newest = self.checkpoints.values_mut().max_by_key(|gathered| gathered.last_event_ms);
         let Some(gathered) = newest else { return };
@@ -188,7 +189,7 @@ impl Readiness {
         }
     }
 
-    /// A file of a checkpoint is there, or has changed: settled if it has a fingerprint.
+    /// A file of a checkpoint exists or has changed. It is settled if a fingerprint is given.
     pub fn put(
         &mut self,
         now_ms: u64,
@@ -215,8 +216,9 @@ impl Readiness {
         }
     }
 
-    /// Whether a file is what a restart put there. A rank all of whose files are so has saved nothing; where the
-    /// application has written one of them, the others belong to the same state as they do without a restart.
+    /// Records whether a restart wrote this file. A rank whose files were all written by a restart has saved nothing.
+    /// If the application has written one of them, the others belong to the same state, as they would without a
+    /// restart.
     pub fn set_restored(&mut self, path: &FilePath, is_restored: bool) {
         match is_restored {
             true => drop(self.restored.insert(path.clone())),
@@ -224,7 +226,7 @@ impl Readiness {
         }
     }
 
-    /// A file of a checkpoint is gone. Tells whether it was part of what was announced.
+    /// A file of a checkpoint is gone. Returns whether the file was part of an announcement.
     pub fn remove(&mut self, now_ms: u64, checkpoint: &CheckpointId, rank: Option<Rank>, path: &FilePath) -> bool {
         let Some(gathered) = self.checkpoints.get_mut(checkpoint) else { return false };
         let mut was_settled = false;
@@ -248,7 +250,7 @@ impl Readiness {
         announced
     }
 
-    /// The marker of a checkpoint has settled: nothing more will come. Or it is gone.
+    /// The marker of a checkpoint has settled, so no more files will follow; or the marker is gone.
     pub fn mark(&mut self, checkpoint: &CheckpointId, is_there: bool) {
         self.gathered(checkpoint).marked = is_there;
     }
@@ -257,10 +259,11 @@ impl Readiness {
         if !self.checkpoints.contains_key(checkpoint) {
             self.checkpoints.insert(checkpoint.clone(), Gathered::default());
         }
-        self.checkpoints.get_mut(checkpoint).expect("it was put there above")
+        self.checkpoints.get_mut(checkpoint).expect("the checkpoint was inserted above")
     }
 
-    /// The ranks that are ready now and were not announced as they are, at most so many; and when to ask again.
+    /// Returns at most `most` ranks that are ready and not reported in their present state, and the time to ask
+    /// again.
     pub fn due(&mut self, now_ms: u64, most: usize) -> (Vec<ReadyRank>, Option<u64>) {
         let (mut ready, mut next_ms) = (Vec::new(), None::<u64>);
         for (checkpoint, gathered) in &mut self.checkpoints {
@@ -289,8 +292,8 @@ impl Readiness {
                 };
                 let enough = self.files_per_rank.is_some_and(|needed| files.len() as u64 >= u64::from(needed));
                 if complete && !self.needs_marker && !enough && Usual::of(&files).lacks(self.usual.get(&rank)) {
-                    // Files that are still to come would make another checkpoint of the same name; rather wait for
-                    // them.
+                    // Missing files that arrive later would have to be announced again under the same name, so wait
+                    // for them.
                     let doubt_until_ms = gathered.last_event_ms.saturating_add(self.doubt_quiet_ms);
                     if doubt_until_ms > now_ms {
                         next_ms = Some(next_ms.map_or(doubt_until_ms, |at| at.min(doubt_until_ms)));
@@ -312,8 +315,8 @@ impl Readiness {
         (ready, next_ms)
     }
 
-    /// Whether a file is this agent's to announce: that of a rank it takes, or one of no rank that goes with its rank
-    /// 0.
+    /// Whether this agent announces a file: the file belongs to a rank that it takes, or to no single rank and the
+    /// agent takes rank 0.
     pub fn takes(&self, placed: &crate::layout::Placed) -> bool {
         let Some(rank) = placed.rank else {
             let files = self.checkpoints.get(&placed.checkpoint).map(|gathered| &gathered.files);
@@ -325,12 +328,13 @@ impl Readiness {
         self.own.takes(rank)
     }
 
-    /// From now on quiet times count as over: the job's processes are gone.
+    /// Ends all quiet times, because the job's processes have ended.
     pub fn without_quiet_times(&mut self) {
         (self.quiet_ms, self.doubt_quiet_ms) = (0, 0);
     }
 
-    /// Ranks whose files are all settled and that were not told of as they are, with the reason; at most so many.
+    /// Returns at most `most` ranks whose files are all settled but that are not reported in their present state,
+    /// with the reason.
     pub fn waiting(&self, now_ms: u64, most: usize) -> Vec<WaitingRank> {
         let mut waiting = Vec::new();
         for (checkpoint, gathered) in &self.checkpoints {
@@ -355,7 +359,7 @@ impl Readiness {
         waiting
     }
 
-    /// This rank was told of, with these files.
+    /// Records that this rank was reported with these files.
     pub fn announced(&mut self, ready: &ReadyRank) {
         self.usual.insert(ready.rank, Usual::of(&ready.files));
         let pointers = &mut self.pointers;
@@ -368,7 +372,7 @@ impl Readiness {
         gathered.changed.remove(&ready.rank);
     }
 
-    /// Tell of this rank again even though nothing changed: whoever was told could not read it.
+    /// Reports this rank again even if nothing changed, because its files could not be read.
     pub fn forget_announced(&mut self, checkpoint: &CheckpointId, rank: Rank) {
         if let Some(gathered) = self.checkpoints.get_mut(checkpoint) {
             gathered.announced.remove(&rank);
@@ -381,7 +385,7 @@ fn digest_of(files: &[SettledFile], pointer_was_late: bool) -> Digest {
     let mut bytes = Vec::with_capacity(files.len() * 80);
     for SettledFile { path, fingerprint: print } in files {
         bytes.extend_from_slice(path.as_bytes());
-        bytes.push(0); // ends the path, which holds none
+        bytes.push(0); // a path contains no zero byte, so this ends it
         for number in [print.device, print.inode, print.bytes] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
@@ -393,27 +397,29 @@ fn digest_of(files: &[SettledFile], pointer_was_late: bool) -> Digest {
 }
 
 impl Gathered {
-    /// Whether what was told of a rank lacks a pointer that was written after.
+    /// Whether a pointer was written after this rank was reported.
     fn is_late(&self, rank: Rank) -> bool {
         rank == Rank(0) && self.pointer_was_late
     }
 
-    /// Until when a pointer is awaited that goes with a rank: until it rests, or, where the code is known to write
-    /// one, until twice the usual time is over.
+    /// Until when a rank waits for a pointer: until the pointer is at rest; or, if the application usually writes
+    /// one, until twice the usual delay has passed.
     fn pointer_until_ms(&self, rank: Rank, usual: &Pointers, (quiet_ms, doubt_ms): (u64, u64)) -> Option<u64> {
         let at_rest = |ms: u64| (ms + quiet_ms).min(self.last_event_ms + POINTER_QUIET_TIMES * quiet_ms);
         let expected = |after_ms: u64| self.last_event_ms + (2 * after_ms + quiet_ms).min(doubt_ms);
         (rank == Rank(0)).then(|| self.pointer_ms.map(at_rest).or(usual.after_ms.map(expected))).flatten()
     }
 
-    /// Whether nothing of a rank was written since a restart. Files of no rank do not tell where it has others.
+    /// Whether all files of a rank were written by a restart. Files of no single rank count only if the rank has no
+    /// others.
     fn is_restored(&self, rank: Rank, restored: &BTreeSet<FilePath>) -> bool {
         let own = self.files.get(&Some(rank)).or_else(|| self.files.get(&None));
         !restored.is_empty() && own.is_some_and(|files| files.iter().all(|(path, _)| restored.contains(path)))
     }
 
-    /// The files of a rank if it has any and all are settled. Files of no rank go with rank 0, and only with an agent
-    /// that takes rank 0 by its configuration, sees rank 0's files, or sees no rank at all.
+    /// The files of a rank, if it has any and all are settled. Files of no single rank belong to rank 0. They are
+    /// taken only by an agent that takes rank 0 by its configuration, that sees files of rank 0, or that sees no rank
+    /// at all.
     fn settled(&self, rank: Rank, own: &OwnRanks) -> Option<Vec<SettledFile>> {
         if !own.takes(rank) {
             return None;
@@ -492,7 +498,7 @@ mod tests {
         assert_eq!(r.due(500, 9), (vec![], None), "told once, and nothing to wait for but the kernel");
         r.put(600, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 1)));
         assert_eq!(announce(&mut r, 1_100), [(2, 1, false)]);
-        // A second file, and a second content of the first.
+        // A second file of rank 1, and new content of the file of rank 2.
         r.put(2_000, &id("a"), Some(Rank(1)), &path("a/1b"), Some(print(1, 1)));
         r.put(2_000, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 2)));
         assert_eq!(announce(&mut r, 2_500), [(1, 2, true), (2, 1, true)]);
@@ -570,13 +576,13 @@ mod tests {
         r.pointer_written(11_000);
         assert_eq!(r.due(11_000, 9), (vec![], Some(11_500)), "until it rests");
         assert_eq!(announce(&mut r, 11_500), [(0, 1, false)]);
-        // Then the code writes none any more.
+        // From here on the application writes no pointer.
         write(&mut r, 20_000, "c");
         assert_eq!(announce(&mut r, 22_499), []);
         assert_eq!(announce(&mut r, 22_500), [(0, 1, false)]);
         write(&mut r, 30_000, "d");
         assert_eq!(announce(&mut r, 30_500), [(0, 1, false)]);
-        // One that is written without end keeps nothing back.
+        // A pointer that is written again and again delays the rank only for a limited time.
         write(&mut r, 40_000, "e");
         (40_100..42_000).step_by(100).for_each(|at_ms| r.pointer_written(at_ms));
         assert_eq!(announce(&mut r, 42_000), [(0, 1, false)]);
