@@ -1,7 +1,8 @@
-//! How far this node's clock is ahead of the clock that gives files their times.
+//! Measures how far this node's clock is ahead of the clock of a file system, which gives files their times.
 //!
-//! A parallel file system has a clock of its own, and that of a node may be wrong by a minute. How long ago a file
-//! changed is a difference of two times by one clock: what the file says, and what a file says that is made now.
+//! A parallel file system has its own clock, and the clock of a node may be wrong by a minute. The age of a file must
+//! be a difference of two times of the same clock. So the file's time is compared with the time of a file that is
+//! created now.
 
 use rustix::fs::{Mode, OFlags, open};
 use std::collections::HashMap;
@@ -12,26 +13,26 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long a measurement is believed: steady clocks drift by less than a millisecond in this time, and clocks are
-/// set rarely.
-const BELIEVED: Duration = Duration::from_secs(30);
-/// How far the two may be apart before that is named: 2 s.
-const APART_NS: i64 = 2_000_000_000;
-/// Directories that are remembered.
+/// How long a measurement is used. Steady clocks drift by less than a millisecond in this time, and clocks are set
+/// rarely.
+const MEASUREMENT_AGE_MAX: Duration = Duration::from_secs(30);
+/// Clock difference above which a warning is logged: 2 s.
+const WARNING_MIN_NS: i64 = 2_000_000_000;
+/// Maximum number of directories whose measurement is cached.
 const DIRECTORIES_MAX: usize = 64;
 
-/// How far this node's clock is ahead of that of the file system of a directory, in nanoseconds, negative where it is
-/// behind: to some milliseconds. 0 where no file can be made.
+/// How far this node's clock is ahead of the file system's clock, in nanoseconds, with an accuracy of some
+/// milliseconds. Negative if it is behind. 0 if no file can be created.
 pub fn ahead_ns(dir: &Path) -> i64 {
     static KNOWN: Mutex<Option<HashMap<PathBuf, (Instant, i64)>>> = Mutex::new(None);
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let before = known().as_ref().and_then(|all| all.get(dir)).copied();
-    if let Some((_, ahead_ns)) = before.filter(|(at, _)| at.elapsed() < BELIEVED) {
+    if let Some((_, ahead_ns)) = before.filter(|(at, _)| at.elapsed() < MEASUREMENT_AGE_MAX) {
         return ahead_ns;
     }
     let ahead_ns = measure(dir).unwrap_or(0);
     let was_ns = before.map_or(0, |(_, ahead_ns)| ahead_ns);
-    if ahead_ns.abs() > APART_NS && (ahead_ns - was_ns).abs() > APART_NS {
+    if ahead_ns.abs() > WARNING_MIN_NS && (ahead_ns - was_ns).abs() > WARNING_MIN_NS {
         tracing::warn!(
             dir = %dir.display(), ahead_s = ahead_ns / 1_000_000_000,
             "this node's clock is ahead of that of the file system (behind, if negative); set the clocks right"
@@ -47,7 +48,7 @@ pub fn ahead_ns(dir: &Path) -> i64 {
 }
 
 fn measure(dir: &Path) -> io::Result<i64> {
-    // A file without a name: nobody sees it, and it ends with its descriptor.
+    // An unnamed file is invisible, and is removed when its descriptor is closed.
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let made = match open(dir, flags, Mode::RUSR | Mode::WUSR) {
         Ok(file) => File::from(file).metadata()?,
@@ -58,11 +59,11 @@ fn measure(dir: &Path) -> io::Result<i64> {
     Ok(i64::try_from(now.as_nanos()).unwrap_or(i64::MAX).saturating_sub(made_ns))
 }
 
-#[expect(clippy::disallowed_methods, reason = "a file of this module, gone when it returns")]
+#[expect(clippy::disallowed_methods, reason = "a temporary file, removed before this returns")]
 fn made_with_a_name(dir: &Path) -> io::Result<Metadata> {
-    // A name of ours: no layout takes it for a file of the application.
+    // A name that mcrEngine uses, so that no layout takes it for a file of the application.
     let path = dir.join(format!(".mcr-state-clock-{}.tmp", std::process::id()));
-    let _ = std::fs::remove_file(&path); // of a process of the same number that was killed
+    let _ = std::fs::remove_file(&path); // left by a killed process with the same number
     let made = OpenOptions::new().write(true).create_new(true).open(&path)?.metadata();
     std::fs::remove_file(&path)?;
     made
@@ -75,7 +76,7 @@ mod tests {
     #[test]
     fn the_clock_of_a_file_system_is_asked_without_a_trace() {
         let dir = tempfile::tempdir().expect("a directory");
-        // They are one clock here; file systems count in steps of up to 10 ms.
+        // Here both clocks are the same. File systems count in steps of up to 10 ms.
         let second = 1_000_000_000;
         assert!((-second..second).contains(&measure(dir.path()).expect("a file can be made")));
         let named = made_with_a_name(dir.path()).expect("made");

@@ -1,15 +1,17 @@
-//! What travels with a checkpoint besides its files: symbolic links, directories, and pointer files.
+//! Companions: what is saved with a checkpoint in addition to its files, namely symbolic links, directories, and
+//! pointer files.
 //!
-//! | companion | taken along | comes back as |
+//! | companion | saved | restored as |
 //! |---|---|---|
 //! | symbolic link within the checkpoint's own directory | always | the same link |
 //! | symbolic link elsewhere, such as `latest -> DD0018` | if it leads to the checkpoint; one that leads to a file, with the rank of this file | the same link |
 //! | directory | if it is empty, or its mode is not that of the directory above it | a directory with its mode |
 //! | pointer file, such as `checkpoints.txt` or `rpointer.ocn` | with the checkpoint that was newest when it was written | the same file |
 //!
-//! A checkpoint's *own directory* is what a layout calls by its label: `DD0018` of `DD0018/DD0018.cpu0003`. Companions are
-//! small, so their bytes are read once, and kept until the checkpoint is committed. They say nothing about which checkpoint
-//! it is: the same files with another link are the same checkpoint ([`FileKind::is_companion`]).
+//! The *own directory* of a checkpoint is the directory that has the checkpoint's label: `DD0018` of
+//! `DD0018/DD0018.cpu0003`. Companions are small, so their bytes are read once and kept until the checkpoint is
+//! committed. They do not identify a checkpoint: the same files with another link are the same checkpoint
+//! ([`FileKind::is_companion`]).
 
 use crate::capture::{Image, whole};
 use crate::fingerprint::Fingerprint;
@@ -30,35 +32,35 @@ use std::sync::Arc;
 /// One link, directory or pointer file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Companion {
-    /// Below the watched directory.
+    /// Path below the watched directory.
     pub path: FilePath,
-    /// What it is.
+    /// Kind of the companion.
     pub kind: FileKind,
-    /// What it was when it was read.
+    /// Fingerprint when it was read.
     fingerprint: Fingerprint,
     /// Permission bits.
     mode: u32,
-    /// The text of a link, or the bytes of a file.
+    /// The target of a link, or the bytes of a file.
     content: Arc<[u8]>,
 }
 
-/// What was found for one checkpoint.
+/// The companions of one checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Companions {
-    /// In the order of their paths.
+    /// The companions, sorted by path.
     pub found: Vec<Companion>,
-    /// What cannot be kept.
+    /// What cannot be saved.
     pub lost: Vec<Lost>,
 }
 
-/// Something that belongs to a checkpoint and does not come back with it.
+/// Things that belong to a checkpoint but will not be restored with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// The first of them.
+    /// The first path.
     pub first: PathBuf,
-    /// How many there are.
+    /// Number of paths.
     pub count: u64,
-    /// Why.
+    /// The reason.
     pub why: &'static str,
 }
 
@@ -74,25 +76,25 @@ impl std::fmt::Display for Lost {
 /// When the checkpoints of a directory were begun.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
-    /// By label: when the oldest of its files was written, in nanoseconds since 1970.
+    /// For each label: when its oldest file was written, in nanoseconds since 1970.
     begun_ns: BTreeMap<CheckpointId, i64>,
 }
 
-/// The most companions of one checkpoint.
+/// Maximum number of companions of one checkpoint.
 pub const COMPANIONS_MAX: usize = 16 << 10;
-/// The most bytes of all of them.
+/// Maximum bytes of all companions of one checkpoint.
 pub const COMPANIONS_BYTES_MAX: usize = 1 << 20;
-/// The longest file that is taken for a pointer because of what stands in it, in bytes.
-const NAMING_BYTES_MAX: u64 = 4096;
-/// In a directory of more entries, pointers are known by their names alone.
-const LOOKED_INTO_MAX: usize = 4096;
-/// Words of a pointer file that are looked at.
+/// Maximum length in bytes of a file that counts as a pointer because of its content.
+const UNNAMED_POINTER_BYTES_MAX: u64 = 4096;
+/// In a directory with more entries, pointers are recognised only by their names.
+const READ_ENTRIES_MAX: usize = 4096;
+/// Maximum number of words examined in a pointer file.
 const WORDS_MAX: usize = 256;
 /// Entries of a directory that a pointer file names that are looked at.
 const FIRST_ENTRIES_MAX: usize = 64;
 /// Links that lead to links are followed so often.
 const HOPS_MAX: usize = 16;
-/// The modes that directories have anyhow, where nobody set them.
+/// The modes that directories usually have.
 const USUAL_MODES: [u32; 2] = [0o755, 0o775];
 
 const IS_SPECIAL: &str = "a socket, pipe or device is not kept";
@@ -100,7 +102,7 @@ const LEADS_OUT: &str = "a link leads out of the directory; the link is kept, an
 const TOO_MANY: &str = "more than 16384 links and directories, or more than 1 MiB of them";
 
 impl Timeline {
-    /// A file of a checkpoint, and when it was written, in nanoseconds since 1970.
+    /// Adds a file of a checkpoint and the time it was written, in nanoseconds since 1970.
     pub fn add(&mut self, label: &CheckpointId, written_ns: i64) {
         match self.begun_ns.get_mut(label) {
             Some(begun_ns) => *begun_ns = written_ns.min(*begun_ns),
@@ -108,25 +110,25 @@ impl Timeline {
         }
     }
 
-    /// The newest of some checkpoints, those that are known.
+    /// The newest of the given checkpoints. Unknown ones are ignored.
     fn newest<'a>(&self, labels: impl Iterator<Item = &'a CheckpointId>) -> Option<&'a CheckpointId> {
         labels.filter_map(|label| Some((self.begun_ns.get(label)?, label))).max().map(|(_, label)| label)
     }
 
-    /// The newest that was begun by then.
+    /// The newest checkpoint that was begun by this time.
     fn at(&self, ns: i64) -> Option<&CheckpointId> {
         let begun = self.begun_ns.iter().filter(|(_, begun_ns)| **begun_ns <= ns);
         begun.max_by_key(|(_, begun_ns)| **begun_ns).map(|(label, _)| label)
     }
 }
 
-/// What lies in directories that several checkpoints share, looked at once for all of them.
+/// Links and possible pointer files in directories that several checkpoints share. Each directory is read once.
 #[derive(Debug, Default)]
 pub struct Beside {
     directories: BTreeMap<PathBuf, Vec<Candidate>>,
 }
 
-/// What may travel with one of the checkpoints beside it.
+/// A link or a file that may be a companion of one of the checkpoints in the same directory.
 #[derive(Debug)]
 enum Candidate {
     Link { path: PathBuf, stat: Metadata, text: PathBuf, end: Option<PathBuf> },
@@ -175,7 +177,7 @@ struct Gathering<'a> {
     /// All directories above its files, up to the root.
     above: BTreeSet<PathBuf>,
     directories: BTreeMap<PathBuf, Metadata>,
-    /// Directories with something in them.
+    /// Directories that are not empty.
     filled: BTreeSet<PathBuf>,
     found: BTreeMap<FilePath, Companion>,
     bytes: usize,
@@ -205,11 +207,11 @@ impl<'a> Gathering<'a> {
             self.own.extend(self.layout.own_directory(path).filter(|_| rank == Rank(0)));
             self.above.extend(path.as_path().ancestors().skip(1).map(Path::to_owned));
         }
-        // Of directories within each other the outermost says it all.
+        // Of nested own directories keep only the outermost.
         let own = self.own.clone();
         self.own.retain(|dir| !dir.ancestors().skip(1).any(|above| own.contains(above)));
         for dir in self.above.iter().filter(|dir| !dir.as_os_str().is_empty()) {
-            // Through a link, if the directory is one that is saved through.
+            // Follow a link here, because directories behind links may be part of the checkpoint.
             if let Ok(stat) = std::fs::metadata(self.root.join(dir)) {
                 let is_unusual = !USUAL_MODES.contains(&(stat.mode() & 0o7777));
                 if stat.is_dir() && (rank == Rank(0) || is_unusual) {
@@ -220,7 +222,7 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Everything in an own directory.
+    /// Takes everything in an own directory.
     fn within(&mut self, own: &Path) {
         let root = self.root;
         let mut seen = |found: Found<'_>| match found {
@@ -240,7 +242,7 @@ impl<'a> Gathering<'a> {
                 self.lose(path, if why == crate::layout::walk::IS_NO_FILE { IS_SPECIAL } else { why });
             }
         };
-        // A directory that vanished meanwhile has no companions any more.
+        // A directory that was removed meanwhile has no companions.
         let _ = walk(root, own, &ScanLimits::default(), &mut seen);
     }
 
@@ -250,7 +252,7 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Links and pointer files in the directories above.
+    /// Takes links and pointer files from the directories above.
     fn beside(&mut self, timeline: &Timeline, beside: &mut Beside) {
         let is_own = |dir: &PathBuf| dir.ancestors().any(|dir| self.own.contains(dir));
         let outside: Vec<PathBuf> = self.above.iter().filter(|dir| !is_own(dir)).cloned().collect();
@@ -297,7 +299,7 @@ impl<'a> Gathering<'a> {
     fn link_within(&mut self, path: &Path) {
         let name = self.root.join(path);
         let (Ok(stat), Ok(text)) = (name.symlink_metadata(), name.read_link()) else {
-            return; // it vanished meanwhile
+            return; // the link was removed meanwhile
         };
         if resolve(self.root, path).is_none() {
             self.lose(path, LEADS_OUT);
@@ -323,7 +325,7 @@ impl<'a> Gathering<'a> {
         self.files.contains(&file) || (is_own() && !is_of_another_rank())
     }
 
-    /// Whether a file says that this checkpoint is the newest.
+    /// Whether this file says that this checkpoint is the newest.
     fn is_pointer_here(
         &self,
         path: &FilePath,
@@ -334,7 +336,7 @@ impl<'a> Gathering<'a> {
     ) -> bool {
         let named: Vec<CheckpointId> = words.iter().filter_map(|word| self.named(path.as_path(), word)).collect();
         let known = timeline.newest(named.iter());
-        // What says little else than names of checkpoints is a pointer, whatever it is called. A log says more.
+        // A file that consists mostly of checkpoint names is a pointer, whatever its name. A log contains more text.
         let known_words = named.iter().filter(|label| timeline.begun_ns.contains_key(*label)).count();
         if !is_named && (known.is_none() || 2 * known_words < words.len()) {
             return false;
@@ -419,35 +421,35 @@ fn candidates(root: &Path, layout: &Layout, dir: &Path) -> Vec<Candidate> {
                 let end = resolve(root, &path);
                 found.push(Candidate::Link { path, stat, text, end });
             }
-        } else if kind.is_file() && (entries <= LOOKED_INTO_MAX || is_pointer_name(name.as_bytes())) {
+        } else if kind.is_file() && (entries <= READ_ENTRIES_MAX || is_pointer_name(name.as_bytes())) {
             files.push(path);
         }
     }
-    if entries > LOOKED_INTO_MAX {
+    if entries > READ_ENTRIES_MAX {
         files.retain(|path| path.file_name().is_some_and(|name| is_pointer_name(name.as_bytes())));
     }
     found.extend(files.into_iter().filter_map(|path| pointer(root, layout, &path)));
     found
 }
 
-/// A file that no layout places and that may be a pointer.
+/// A file that belongs to no checkpoint and may be a pointer.
 fn pointer(root: &Path, layout: &Layout, path: &Path) -> Option<Candidate> {
     let (path, name) = (FilePath::new(path.as_os_str().as_bytes()).ok()?, root.join(path));
     let is_named = is_pointer_name(path.name());
     if layout.place(&path).is_some() || is_log_name(path.name()) {
         return None;
     }
-    let most = if is_named { POINTER_BYTES_MAX } else { NAMING_BYTES_MAX };
+    let most = if is_named { POINTER_BYTES_MAX } else { UNNAMED_POINTER_BYTES_MAX };
     let look = || name.symlink_metadata().ok().filter(|stat| stat.is_file() && stat.len() <= most);
     let (before, content) = (look()?, std::fs::read(&name).ok()?);
-    // Written while it was read: the next look takes it.
+    // If the file was written while it was read, the next look takes it.
     let stat = look().filter(|after| Fingerprint::of(after) == Fingerprint::of(&before))?;
     let words = words_in(&content);
     Some(Candidate::Pointer { path, stat, content, words, is_named })
 }
 
 impl Companion {
-    /// As a file of a rank, as the formats describe it.
+    /// The header of the companion, as a file of the given rank.
     pub fn header(&self, rank: Rank) -> FileHeader {
         let (bytes, digest) = (self.content.len() as u64, Digest::of(&self.content));
         FileHeader {
@@ -462,18 +464,18 @@ impl Companion {
         }
     }
 
-    /// Its bytes.
+    /// The content of the companion.
     pub fn image(&self) -> Arc<Image> {
         Arc::new(Image { bytes: self.content.to_vec(), chunks: Default::default() })
     }
 
-    /// What it was when it was read.
+    /// Fingerprint when it was read.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
 }
 
-/// Notes which files of one rank are second names for one before. `headers` and `fingerprints` go together.
+/// Marks files that are hard links of an earlier file of the same rank. Each header comes with its fingerprint.
 pub fn mark_hard_links<'a>(headers: impl Iterator<Item = (&'a mut FileHeader, Fingerprint)>) {
     let mut first: BTreeMap<(u64, u64, Rank), (usize, Digest)> = BTreeMap::new();
     for (at, (header, print)) in headers.enumerate() {
@@ -488,8 +490,8 @@ pub fn mark_hard_links<'a>(headers: impl Iterator<Item = (&'a mut FileHeader, Fi
     }
 }
 
-/// Where a link leads in the end, below the root; `None` if that is elsewhere, or the links are a circle. Links on the way to
-/// directories elsewhere stand for these directories.
+/// The final target of a link, relative to the root. `None` if the target is outside of the root, or if the links
+/// form a cycle. A link to a directory outside is not resolved if it is in the middle of the path.
 pub fn resolve(root: &Path, link: &Path) -> Option<PathBuf> {
     let (mut at, mut hops) = (PathBuf::new(), 0);
     let mut open: Vec<PathBuf> = parts(link).rev().collect();
@@ -525,7 +527,7 @@ fn parts(path: &Path) -> impl DoubleEndedIterator<Item = PathBuf> + '_ {
     path.components().filter(|part| *part != Component::CurDir).map(|part| PathBuf::from(part.as_os_str()))
 }
 
-/// A relative path without `.` and `..`; `None` if it leads out.
+/// A relative path without `.` and `..`. `None` if it leads out of its directory.
 fn normal(path: &Path) -> Option<PathBuf> {
     let mut normal = PathBuf::new();
     for component in path.components() {
@@ -539,8 +541,8 @@ fn normal(path: &Path) -> Option<PathBuf> {
     Some(normal)
 }
 
-/// The words of a pointer file that may be names: between white space, quotes, and the signs of common notations. Of a long
-/// file the first and the last; of no text none.
+/// The words of a pointer file that may be names, separated by white space, quotes and common punctuation. Of a long
+/// file only the first and last words are returned. A file that is not text has no words.
 fn words_in(content: &[u8]) -> Vec<String> {
     let Ok(text) = std::str::from_utf8(content) else { return Vec::new() };
     let is_between = |c: char| c.is_whitespace() || c.is_control() || "\"'`,;:=()[]{}<>".contains(c);

@@ -1,7 +1,8 @@
-//! The agent's control socket, beside its state file: how `mcr flush` reaches the agent of this node.
+//! The agent's control socket, next to its state file. `mcr flush` uses it to reach the agent of this node.
 //!
-//! A unix socket `STATE.sock` with mode 0600 that answers the agent's own user and root only. The client sends one line of
-//! JSON, `{"version":1,"flush":{"timeout_ms":600000}}`; the agent answers with one line, a [`Reply`], and closes.
+//! It is a unix socket `STATE.sock` with mode 0600. The agent answers only its own user and root. The client sends
+//! one line of JSON, `{"version":1,"flush":{"timeout_ms":600000}}`. The agent answers with one line, a [`Reply`], and
+//! closes the connection.
 
 use crate::agent::{FlushRequest, Flushed};
 use crate::drain::RankRanges;
@@ -16,20 +17,20 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
-/// The version of what is said on the socket.
+/// Version of the protocol on the socket.
 pub const CONTROL_VERSION: u32 = 1;
-/// The longest request, in bytes.
+/// Maximum length of a request, in bytes.
 const REQUEST_BYTES_MAX: u64 = 4096;
-/// The longest reply that a client reads, in bytes.
+/// Maximum length of a reply, in bytes.
 const REPLY_BYTES_MAX: u64 = 64 << 20;
-/// Clients at a time; further ones are turned away.
+/// Maximum number of clients at the same time. Further ones are disconnected.
 const CLIENTS_MAX: usize = 16;
-/// How long a client may take to send its request, or to take the reply.
+/// Maximum time for a client to send its request, or to receive the reply.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
-/// The longest flush, in milliseconds.
+/// Maximum timeout of a flush, in milliseconds.
 const TIMEOUT_MS_MAX: u64 = 24 * 3600 * 1000;
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
@@ -39,25 +40,25 @@ pub struct Request {
     pub flush: FlushOrder,
 }
 
-/// How long to wait.
+/// The parameters of a flush.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlushOrder {
-    /// In milliseconds; at most a day.
+    /// Maximum time to wait, in milliseconds; at most a day.
     pub timeout_ms: u64,
 }
 
-/// What an agent answers.
+/// The answer of an agent.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reply {
     /// Why there was no flush; empty if there was one.
     pub refused: String,
-    /// What was committed meanwhile, under the name that it has in the store.
+    /// What was committed since the request, under the checkpoint's name in the store.
     pub committed: Vec<ReplyRanks>,
-    /// What was written and is not committed.
+    /// What was written but not committed.
     pub uncommitted: Vec<ReplyRanks>,
-    /// It was waited for that as long as was asked for.
+    /// The flush ended because its time was up.
     pub time_was_up: bool,
 }
 
@@ -67,7 +68,7 @@ pub struct Reply {
 pub struct ReplyRanks {
     /// The checkpoint.
     pub checkpoint: String,
-    /// Its ranks, as in `0-31,40`.
+    /// Its ranks, for example `0-31,40`.
     pub ranks: String,
     /// Why it is not committed; empty if it is.
     pub why: String,
@@ -95,14 +96,14 @@ impl From<Flushed> for Reply {
     }
 }
 
-/// The socket of an agent with this state file.
+/// Path of the socket of an agent with this state file.
 pub fn socket_of(state_file: &Path) -> PathBuf {
     let mut name = state_file.as_os_str().to_owned();
     name.push(".sock");
     name.into()
 }
 
-/// A socket's path as the kernel takes it: names of sockets have 107 bytes at most, so the directory is named by its number.
+/// A short path of a socket. The kernel limits it to 107 bytes, so the directory is given by its descriptor.
 struct Short {
     _directory: File,
     path: PathBuf,
@@ -126,7 +127,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens beside a state file, and hands what is asked for to the agent. Within a tokio runtime.
+    /// Listens on the socket of a state file, and passes requests to the agent. Must be called within a tokio
+    /// runtime.
     pub fn listen(state_file: &Path, flushes: mpsc::Sender<FlushRequest>) -> io::Result<Self> {
         let path = socket_of(state_file);
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -134,10 +136,14 @@ impl Control {
         }
         let is_socket = std::fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket());
         if is_socket && std::os::unix::net::UnixStream::connect(&Short::of(&path)?.path).is_ok() {
-            let what = format!("{}: an agent answers there; give each agent its own state-file", path.display());
+            let what = format!(
+                "{}: another agent already uses this socket; give each agent its own state-file",
+                path.display()
+            );
             return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
         }
-        // Under another name until only its user can connect. A socket that is left over is replaced.
+        // The socket gets its name only after its mode is set, so that only its user can connect. A leftover socket
+        // is replaced.
         let mut temporary = path.as_os_str().to_owned();
         temporary.push(format!(".{}", std::process::id()));
         let temporary = PathBuf::from(temporary);
@@ -167,7 +173,7 @@ async fn serve(listener: UnixListener, flushes: mpsc::Sender<FlushRequest>) {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::debug!(%error, "the control socket takes no connection");
+                tracing::debug!(%error, "the control socket cannot accept a connection");
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 continue;
             }
@@ -193,7 +199,7 @@ async fn answer(stream: UnixStream, flushes: mpsc::Sender<FlushRequest>) {
     }
     let reply = tokio::select! {
         reply = flush(&line, flushes) => reply,
-        // The client has gone; nobody waits any more.
+        // The client has closed the connection, so the answer is not needed.
         _ = from.read_u8() => return,
     };
     let Ok(mut text) = serde_json::to_string(&reply) else { return };
@@ -218,7 +224,7 @@ async fn flush(line: &str, flushes: mpsc::Sender<FlushRequest>) -> Reply {
     if flushes.send(FlushRequest { timeout, reply }).await.is_err() {
         return refuse("the agent is ending".into());
     }
-    // Without an answer the agent has ended meanwhile.
+    // If there is no answer, the agent has ended meanwhile.
     flushed
         .await
         .map_or_else(|_| refuse("the agent ended meanwhile; its last log lines say what it saved".into()), Reply::from)
@@ -251,7 +257,7 @@ mod tests {
     #[tokio::test]
     async fn a_flush_is_asked_for_and_answered_over_a_socket_that_only_its_user_can_open() {
         let dir = tempfile::tempdir().expect("a directory");
-        // Longer than the name of a socket may be.
+        // This path is longer than the kernel allows for a socket.
         let state = dir.path().join("d".repeat(120)).join("state");
         let (flushes, mut asked) = mpsc::channel::<FlushRequest>(1);
         let control = Control::listen(&state, flushes).expect("listens");

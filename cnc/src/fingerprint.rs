@@ -1,27 +1,27 @@
-//! What tells one content of a file from another without reading it.
+//! Identifies one content of a file without reading it.
 
 use serde::{Deserialize, Serialize};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 
-/// Which file it is, its length and its times.
+/// Identity, length and times of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fingerprint {
-    /// The file system's device number.
+    /// Device number of the file system.
     pub device: u64,
-    /// Its number there.
+    /// Inode number of the file.
     pub inode: u64,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Last change of the content, nanoseconds since 1970.
+    /// Last change of the content, in nanoseconds since 1970.
     pub modified_ns: i64,
-    /// Last change of content, name, owner or mode, which no application can set, nanoseconds since 1970.
+    /// Last change of the content, name, owner or mode, in nanoseconds since 1970. No application can set this time.
     pub changed_ns: i64,
 }
 
 impl Fingerprint {
-    /// As the file system tells it.
+    /// The fingerprint from the metadata of the file system.
     pub fn of(metadata: &Metadata) -> Self {
         let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
         Self {
@@ -33,13 +33,13 @@ impl Fingerprint {
         }
     }
 
-    /// When the application wrote it, in nanoseconds since 1970: its modification time, which a copy keeps, but not later than
-    /// the last change that the file system saw.
+    /// When the application wrote the file, in nanoseconds since 1970. This is the modification time, which a copy
+    /// keeps, but at most the time of the last change that the file system saw.
     pub fn written_ns(&self) -> i64 {
         self.modified_ns.min(self.changed_ns)
     }
 
-    /// How long ago the file system saw its last change, in nanoseconds. `ahead_ns`: see
+    /// Age in nanoseconds of the last change that the file system saw. For `ahead_ns` see
     /// [`ahead_ns`](crate::clock::ahead_ns).
     pub fn age_ns(&self, ahead_ns: i64) -> i64 {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -47,7 +47,8 @@ impl Fingerprint {
         now_ns.saturating_sub(ahead_ns).saturating_sub(self.changed_ns)
     }
 
-    /// Whether the content is the same as far as can be told; removing the file's name or changing its mode does not matter.
+    /// Whether the content is the same as far as the fingerprint shows. The change time is ignored, because removing
+    /// a name or changing the mode changes it.
     pub fn same_content(&self, other: &Self) -> bool {
         Self { changed_ns: 0, ..*self } == Self { changed_ns: 0, ..*other }
     }

@@ -1,12 +1,14 @@
-//! The map of an HDF5 file: which bytes of it are raw data of which dataset. The one folder that knows HDF5.
+//! The map of an HDF5 file: which bytes of it are raw data of which dataset. All HDF5 parsing is in this folder,
+//! except for the check of the file's length in `settle.rs`.
 //!
-//! A map is a hint, never a promise. Whoever uses it checks that its extents are disjoint and inside the file
-//! ([`FileMap::check`]), and everything that is in no extent is skeleton; so a wrong map costs compression and no byte.
+//! A map is only a hint. Its user checks that the extents are disjoint and inside the file ([`FileMap::check`]).
+//! Everything outside of the extents is skeleton. So a wrong map makes compression worse, but no byte is lost.
 //!
-//! - `classic.rs` reads the format itself, in safe Rust, as far as simulations use it: microseconds a dataset.
-//! - `library.rs` asks the HDF5 library, which knows every feature there is, but may crash or hang on a damaged file.
-//! - `worker.rs` therefore runs the library in processes of its own, under a deadline and a memory limit.
-//! - `datatype.rs` turns HDF5's datatype messages into element types, for both.
+//! - `classic.rs` reads the part of the format that simulations use, in safe Rust. It takes microseconds for each
+//!   dataset.
+//! - `library.rs` asks the HDF5 library. The library knows every feature, but may crash or hang on a damaged file.
+//! - `worker.rs` therefore runs the library in separate processes, with a deadline and a memory limit.
+//! - `datatype.rs` converts HDF5's datatype messages to element types, for both.
 
 mod classic;
 mod datatype;
@@ -28,79 +30,79 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The raw data of a file's datasets, by path. What is in no extent is skeleton.
+/// The raw data of a file's datasets. Everything outside of the extents is skeleton.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileMap {
-    /// Arrays and stored chunks, by path; each has at least one extent.
+    /// Arrays and stored chunks, sorted by path. Each has at least one extent.
     pub variables: Vec<MappedVariable>,
 }
 
-/// One dataset, or the chunks of one that cannot be taken out of their filters.
+/// One dataset, or those chunks of a dataset whose filters cannot be removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappedVariable {
     /// [`Role::Array`] or [`Role::StoredChunks`].
     pub role: Role,
-    /// HDF5's path of the dataset, the first by name if it has several.
+    /// The dataset's path in HDF5. If it has several, the first by name.
     pub path: Box<str>,
     /// Type of its elements.
     pub element: ElementType,
-    /// Its dimensions, those of an array type appended.
+    /// Dimensions of the dataset, followed by the dimensions of an array type.
     pub shape: Shape,
-    /// Dimensions of its chunks, in the same way; none if it is in one run.
+    /// Dimensions of a chunk, in the same form. Empty for a contiguous dataset.
     pub chunk: Shape,
-    /// Filters of each extent.
+    /// Filters that were applied to each extent.
     pub filters: Box<[Filter]>,
-    /// In the order of the raw bytes.
+    /// The extents, in the order of the raw bytes.
     pub extents: Vec<Extent>,
 }
 
-/// Why a file has no map. The file is opaque then; nothing is lost by it.
+/// Why a file has no map. Such a file is saved as one opaque variable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum H5Error {
-    /// No HDF5 signature at any of the places where one may be.
+    /// There is no HDF5 signature at any of the possible offsets.
     #[error("not an HDF5 file")]
     NotHdf5,
-    /// The own parser met something that it leaves to the library.
+    /// The parser in `classic.rs` found something that only the library can read.
     #[error("{what} at byte {at}")]
     NotClassic {
-        /// What it met.
+        /// What it found.
         what: &'static str,
-        /// Where.
+        /// Offset in the file.
         at: u64,
     },
-    /// The HDF5 library did not take it.
+    /// The HDF5 library rejected the file.
     #[error("the HDF5 library refused it: {what}")]
     Library {
         /// The call that failed.
         what: &'static str,
     },
-    /// Two extents share a byte, or one passes the end of the file.
+    /// Two extents overlap, or one passes the end of the file.
     #[error("{path}: its data {what} at byte {at}")]
     Extent {
         /// The dataset.
         path: Box<str>,
         /// What is wrong.
         what: &'static str,
-        /// Where.
+        /// Offset in the file.
         at: u64,
     },
-    /// More datasets, chunks or bytes of metadata than we are willing to hold.
+    /// There are more datasets, chunks or bytes of metadata than allowed.
     #[error("more than {limit} {what}")]
     TooMany {
-        /// Of what.
+        /// What there are too many of.
         what: &'static str,
         /// The limit.
         limit: u64,
     },
-    /// The process that asks the library crashed, hung or could not be started.
+    /// The process that runs the library crashed, hung or could not be started.
     #[error("{path}: the process that maps it {what}", path = .path.display())]
     Worker {
         /// The file.
         path: PathBuf,
-        /// What happened to it.
+        /// What happened to the process.
         what: &'static str,
-        /// The error of the system.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The file could not be read.
@@ -108,45 +110,45 @@ pub enum H5Error {
     Io(#[from] io::Error),
 }
 
-/// A file that is to be mapped.
+/// A file to map.
 #[derive(Clone, Copy, Debug)]
 pub struct MapInput<'a> {
-    /// Its name, for who must open it anew.
+    /// Path of the file, for a process that must open it again.
     pub path: &'a Path,
-    /// It, open for reading.
+    /// The file, open for reading.
     pub file: &'a File,
-    /// Its length.
+    /// Length of the file.
     pub bytes: u64,
-    /// All of it, if it is in memory already.
+    /// The content of the file, if it is already in memory.
     pub whole: Option<&'a [u8]>,
 }
 
-/// Who gives maps.
+/// A source of maps.
 pub trait MapSource: Send + Sync {
     /// The map of a file.
     fn map(&self, input: &MapInput<'_>) -> Result<FileMap, H5Error>;
 }
 
-/// The most datasets of one file; one with more is opaque.
+/// Maximum number of datasets in a file. A file with more is opaque.
 pub const DATASETS_MAX: usize = 1 << 20;
-/// The most chunks of one file; one with more is opaque. They take 24 bytes each while it is mapped.
+/// Maximum number of chunks in a file. A file with more is opaque. Each takes 24 bytes while the file is mapped.
 pub const CHUNKS_MAX: usize = 4 << 20;
-/// The most extents of one file, after chunks that follow each other were joined; one with more is opaque. They take
-/// some 100 bytes each until the file is described.
+/// Maximum number of extents in a file, after adjacent chunks were joined. A file with more is opaque. Each takes
+/// about 100 bytes until the file is described.
 pub const EXTENTS_MAX: usize = 1 << 20;
 
-/// The maps that production uses: the own parser, and where that does not understand the file, the library's process.
+/// The maps used in production: from the parser in `classic.rs`, or else from a process that runs the library.
 pub struct Maps {
     worker: MapWorker,
 }
 
 impl Maps {
-    /// The library's process is this program with the argument [`WORKER_ARGUMENT`].
+    /// Starts this program with the argument [`WORKER_ARGUMENT`] as the library's process.
     pub fn new() -> Self {
         Self { worker: MapWorker::new() }
     }
 
-    /// The library's process is started by this command, whose `main` must call [`worker_main`].
+    /// Starts the library's process with this command. The `main` of the program must call [`worker_main`].
     pub fn with_command(command: impl Fn() -> io::Result<Command> + Send + Sync + 'static) -> Self {
         Self { worker: MapWorker::with_command(command) }
     }
@@ -167,11 +169,11 @@ impl MapSource for Maps {
     }
 }
 
-/// The eight bytes that begin a superblock.
+/// The eight bytes at the beginning of a superblock.
 pub const SIGNATURE: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
 
-/// Where the superblock is: at 0, 512, 1024, 2048, ... behind a user block; `None` if the file is not HDF5.
-/// What is in memory already is not read.
+/// Offset of the superblock: 0, or 512, 1024, 2048, ... after a user block. `None` if the file is not HDF5. Bytes
+/// that are in memory are not read again.
 pub fn superblock_offset(file: &File, bytes: u64, whole: Option<&[u8]>) -> io::Result<Option<u64>> {
     let mut at = 0;
     while at + SIGNATURE.len() as u64 <= bytes {
@@ -199,7 +201,7 @@ impl FileMap {
         Ok(map)
     }
 
-    /// Whether the extents are not too many, not empty, disjoint and within a file of this length.
+    /// Checks that the extents are not too many, not empty, disjoint and within a file of this length.
     pub fn check(&self, bytes: u64) -> Result<(), H5Error> {
         let extents = self.variables.iter().map(|v| v.extents.len()).sum();
         if extents > EXTENTS_MAX {
@@ -227,7 +229,7 @@ impl FileMap {
         Ok(())
     }
 
-    /// The runs `(offset, bytes)` of all extents, sorted.
+    /// All extents as `(offset, bytes)`, sorted.
     pub fn runs(&self) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> =
             self.variables.iter().flat_map(|v| &v.extents).map(|e| (e.offset, e.stored_bytes)).collect();
@@ -241,7 +243,7 @@ impl FileMap {
     }
 }
 
-/// Appends a name. Bytes that are no UTF-8 become U+FFFD and two digits each, so that different names stay different.
+/// Appends a name. Each byte that is not UTF-8 becomes U+FFFD and two digits, so that different names stay different.
 fn push_name(path: &mut String, name: &[u8]) {
     for piece in name.utf8_chunks() {
         path.push_str(piece.valid());
@@ -249,20 +251,20 @@ fn push_name(path: &mut String, name: &[u8]) {
     }
 }
 
-/// A chunk as the index of a dataset names it.
+/// A chunk, as described by the index of its dataset.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
-    /// From byte 0 of the file.
+    /// Offset in the file.
     offset: u64,
     stored_bytes: u64,
-    /// Bit n: filter n was left out for this chunk.
+    /// Bit n is set if filter n was not applied to this chunk.
     filter_mask: u32,
 }
 
 /// One filter of HDF5's pipeline: its number, and its first parameter if it has one.
 type PipelineFilter = (u16, Option<u32>);
 
-/// Our filters for a pipeline, or `None` if one of them cannot be put back on.
+/// The filters of a pipeline, or `None` if one of them cannot be applied again.
 fn known_filters(pipeline: &[PipelineFilter]) -> Option<Box<[Filter]>> {
     let known = |&(id, parameter): &PipelineFilter| match (id, parameter) {
         (1, Some(level @ 0..=9)) => Some(Filter::Deflate { level: level as u8 }),
@@ -276,7 +278,7 @@ fn known_filters(pipeline: &[PipelineFilter]) -> Option<Box<[Filter]>> {
     pipeline.iter().map(known).collect()
 }
 
-/// The dimensions of a variable: the dataset's, then its array type's.
+/// The dimensions of a variable: those of the dataset, then those of its array type.
 fn shape(dims: &[u64], datatype_dims: &[u64]) -> Shape {
     if dims.len() + datatype_dims.len() <= DIMENSIONS_MAX {
         return Shape([dims, datatype_dims].concat().into());
@@ -285,7 +287,7 @@ fn shape(dims: &[u64], datatype_dims: &[u64]) -> Shape {
     Shape([elements].into())
 }
 
-/// A dataset in one run of bytes.
+/// A contiguous dataset.
 fn contiguous(path: &str, datatype: &DataType, dims: &[u64], offset: u64, bytes: u64) -> Option<MappedVariable> {
     let extent = Extent { offset, stored_bytes: bytes, raw_bytes: bytes };
     (bytes > 0).then(|| MappedVariable {
@@ -299,7 +301,8 @@ fn contiguous(path: &str, datatype: &DataType, dims: &[u64], offset: u64, bytes:
     })
 }
 
-/// A dataset in chunks, in the order of its index: the ones that all filters were applied to, and the others.
+/// A chunked dataset: the chunks that all filters were applied to, and the other chunks. Both keep the order of the
+/// index.
 fn chunked(
     path: &str,
     datatype: &DataType,
@@ -350,23 +353,23 @@ fn chunked(
     [array, stored].into_iter().filter(|v| !v.extents.is_empty())
 }
 
-/// A chunk inflates too much if it has more raw bytes than this for each stored byte. Where all bytes are the same,
-/// zlib's stored bytes give 229 raw ones each at level 1, and up to 1,032 at levels 2 to 9.
-const INFLATION_MAX: u64 = 200;
+/// Maximum raw bytes for each stored byte of a chunk. If all bytes are equal, zlib stores one byte for 229 raw bytes
+/// at level 1, and for up to 1,032 raw bytes at levels 2 to 9.
+const INFLATION_MAX_FACTOR: u64 = 200;
 
-/// The fewest stored bytes of a chunk whose filters are taken off.
+/// Minimum stored bytes of a chunk whose filters are removed.
 ///
-/// Raw bytes are what coding and restoring cost, and stored bytes are what the application wrote: a file of 2 MB can
-/// hold 2 GiB of zeros. Chunks that inflate too much are therefore kept as they are stored where they hold half of the
-/// raw bytes or more. Where they hold less, all filters are taken off, which at most doubles the cost, and the array
-/// stays whole.
+/// The cost of compressing and restoring depends on the raw bytes, but the application wrote the stored bytes: a file
+/// of 2 MB can hold 2 GiB of zeros. Chunks that inflate more than [`INFLATION_MAX_FACTOR`] are therefore kept as they are
+/// stored, if they are at least half of the chunks. If they are fewer, all filters are removed. This at most doubles
+/// the cost, and the array stays complete.
 fn least_stored_bytes(chunk_raw_bytes: u64, filters: &[Filter], chunks: &[Chunk]) -> u64 {
-    let least = chunk_raw_bytes.div_ceil(INFLATION_MAX);
+    let least = chunk_raw_bytes.div_ceil(INFLATION_MAX_FACTOR);
     let inflated = chunks.iter().filter(|c| c.filter_mask == 0 && (1..least).contains(&c.stored_bytes)).count();
     if !filters.is_empty() && inflated > 0 && inflated * 2 >= chunks.len() { least } else { 0 }
 }
 
-/// Appends a run without filters; one that goes on where the last one ended makes it longer.
+/// Appends an extent without filters. An extent that follows the last one directly extends it.
 fn push_run(extents: &mut Vec<Extent>, run: Extent) {
     match extents.last_mut() {
         Some(last) if last.offset.checked_add(last.stored_bytes) == Some(run.offset) => {
@@ -417,8 +420,8 @@ mod tests {
     #[test]
     fn chunks_that_inflate_too_much_stay_as_they_are_stored_where_they_are_half_of_the_data() {
         let any = DataType { element: ElementType::F64, dims: Vec::new() };
-        // Raw bytes that are taken out of their filters, and stored bytes that are kept, of chunks of so many stored
-        // bytes.
+        // The raw bytes whose filters were removed, and the stored bytes that were kept, for chunks of these stored
+        // lengths.
         let taken = |pipeline: &[PipelineFilter], stored_bytes: &[u64]| {
             let place = |(nth, &stored_bytes)| Chunk { offset: 100_000 * nth as u64, stored_bytes, filter_mask: 0 };
             let chunks: Vec<_> = stored_bytes.iter().enumerate().map(place).collect();

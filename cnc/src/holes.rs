@@ -1,4 +1,4 @@
-//! Reading files that were never written everywhere, without reading what is not there.
+//! Reads sparse files without reading their holes.
 
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
@@ -6,11 +6,11 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// Reads at positions; where a sparse file has no data, zeros cost no read and no page of the kernel's cache.
+/// Positional reads of a file. Zeros of a hole need no read and no page of the kernel's cache.
 pub(crate) struct Sparse<'a> {
     file: &'a File,
     has_holes: bool,
-    /// The file is known to have no data from the first position up to the second.
+    /// The file has no data from the first offset up to the second.
     hole: (u64, u64),
 }
 
@@ -19,9 +19,9 @@ impl<'a> Sparse<'a> {
         Ok(Self::of(file, &file.metadata()?))
     }
 
-    /// For a file of which this is known.
+    /// For a file with known metadata.
     pub fn of(file: &'a File, metadata: &Metadata) -> Self {
-        // A file system that compresses looks the same; then nothing is found, and all is read.
+        // A compressing file system looks the same. Then no hole is found, and everything is read.
         let has_holes = metadata.blocks().saturating_mul(512) < metadata.len();
         Self { file, has_holes, hole: (0, 0) }
     }
@@ -43,12 +43,12 @@ impl<'a> Sparse<'a> {
         self.hole.0 <= at && end <= self.hole.1
     }
 
-    /// Where data begins at or after `at`. Moves the file's own position, which nobody uses.
+    /// The offset of the next data at or after `at`. Moves the position of the file, which nothing else uses.
     fn next_data(&self, at: u64) -> u64 {
         let Ok(from) = i64::try_from(at) else { return at };
         match lseek(self.file, from, Whence::SeekData) {
             Ok(data) => u64::try_from(data).unwrap_or(at),
-            // Only a hole is left.
+            // There is no data up to the end of the file.
             Err(Errno::ENXIO) => self.file.metadata().map_or(at, |m| m.len()),
             Err(_) => at,
         }

@@ -1,6 +1,7 @@
-//! Whether the files of a checkpoint are whole, by one look: for `mcr save`, which does not wait as the daemons do.
+//! Decides with one look whether the files of a checkpoint are complete. For `mcr save`, which does not wait as the
+//! daemons do.
 //!
-//! The rules are those of [`crate::settle`]. Where a daemon would look again later, the answer here is no, with the
+//! The rules are those of [`crate::settle`]. If a daemon would look again later, the file is rejected here, with the
 //! reason.
 
 use crate::fingerprint::Fingerprint;
@@ -13,10 +14,11 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-/// A process that closes a file, or begins another program (which has its files until then), does so within this time.
-const CLOSING: Duration = Duration::from_secs(1);
+/// Time to wait for a process that is about to close a file. A process that executes another program holds its files
+/// until then, too.
+const CLOSING_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Judges files below one directory, after one look at who writes them.
+/// Judges files below one directory, after one search for processes that write them.
 pub struct Judge {
     root: PathBuf,
     writers: Writers,
@@ -24,16 +26,16 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Finds out which of these files other processes have open for writing now. A file that is just being closed is
-    /// waited for, one second at most.
+    /// Finds out which of these files other processes have open for writing. Waits at most one second for files that
+    /// are just being closed.
     pub fn new<'a>(root: &Path, files: impl Iterator<Item = &'a FilePath> + Clone) -> Self {
-        let end = Instant::now() + CLOSING;
+        let end = Instant::now() + CLOSING_WAIT_MAX;
         loop {
             let judge = Self::look(root, files.clone());
             if !judge.writers.hold_any() || Instant::now() >= end {
                 return judge;
             }
-            std::thread::sleep(CLOSING / 20);
+            std::thread::sleep(CLOSING_WAIT_MAX / 20);
         }
     }
 
@@ -46,7 +48,8 @@ impl Judge {
         Self { root: root.to_owned(), writers, rules: SettleRules::default() }
     }
 
-    /// What the file is, or why it is not whole. A file that cannot be read here fails openly when it is captured.
+    /// The fingerprint of the file, or why it is incomplete. A file that cannot be read here fails later, at the
+    /// capture.
     pub fn look_at(&self, path: &FilePath) -> Result<Fingerprint, String> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let absolute = self.root.join(path.as_path());
@@ -79,7 +82,8 @@ impl Judge {
         }
     }
 
-    /// The last flush of its writer, or something that was appended. After a while of rest it is what it is.
+    /// Decides about a file that is longer than its superblock says: the writer has not flushed it yet, or data was
+    /// appended. After some time at rest it is accepted.
     fn longer(&self, print: Fingerprint, now: SystemTime) -> Result<Fingerprint, String> {
         let now_ns = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i64);
         let rested_ms = now_ns.saturating_sub(print.modified_ns).max(0) as u64 / 1_000_000;
@@ -115,7 +119,7 @@ mod tests {
     #[test]
     fn a_file_that_a_daemon_would_not_take_is_not_whole() {
         let dir = tempfile::tempdir().expect("a directory");
-        // Version 2: signature, version, widths, flags, then base, extension, end of file.
+        // A superblock of version 2: signature, version, widths, flags, then base, extension, end of file.
         let superblock = |flags: u8, end: u64| {
             let mut bytes = b"\x89HDF\r\n\x1a\n\x02\x08\x08".to_vec();
             bytes.push(flags);

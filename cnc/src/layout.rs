@@ -1,9 +1,9 @@
-//! Which files make a checkpoint: from a path below the watched directory to a checkpoint's label and a rank.
+//! Decides which files form a checkpoint: maps a path below the watched directory to a checkpoint's label and a rank.
 //!
-//! A layout is a list of patterns, tried in order, the first that matches decides. A pattern is a glob with named parts
-//! (`**/{checkpoint}.cpu{rank}`) or a regular expression with groups of these names; both match the whole path, as
-//! bytes. Presets for codes in wide use are in [`presets`], the guess from names alone in [`guess`], and the walk over
-//! a directory in [`walk`].
+//! A layout is a list of patterns. They are tried in order, and the first match decides. A pattern is a glob with
+//! named parts (`**/{checkpoint}.cpu{rank}`), or a regular expression with groups of these names. Both match the
+//! whole path, as bytes. Presets for widely used applications are in [`presets`]. The guess from file names is in
+//! [`guess`], and the walk over a directory is in [`walk`].
 
 pub mod guess;
 pub mod pointers;
@@ -18,70 +18,74 @@ use regex::bytes::{Captures, Regex, RegexBuilder};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
-/// Which files make a checkpoint, and whose they are.
+/// Which files form a checkpoint, and which rank each file belongs to.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// What it is called: a preset's name, `patterns`, `guessed`, ...
+    /// Name of the layout: a preset's name, `patterns`, `guessed`, ...
     name: String,
     patterns: Vec<Pattern>,
-    /// A file whose presence says that its checkpoint is complete.
+    /// A file whose existence marks its checkpoint as complete.
     marker: Option<Pattern>,
     files_per_rank: Option<u32>,
 }
 
-/// Where a file belongs.
+/// The checkpoint and the rank of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// The label of the checkpoint, as the application has it.
+    /// The label of the checkpoint, as the application names it.
     pub checkpoint: CheckpointId,
-    /// Counted from 0 whatever the application counts from. `None`: the file belongs to no rank (a parameter file, a
-    /// hierarchy) and is taken along with rank 0.
+    /// The rank, starting at 0 even if the application starts at 1. `None`: the file belongs to no single rank (a
+    /// parameter file, a hierarchy) and is saved with rank 0.
     pub rank: Option<Rank>,
 }
 
-/// The most patterns of a layout.
+/// Maximum number of patterns in a layout.
 pub const PATTERNS_MAX: usize = 256;
-/// The most bytes of a pattern as written.
+/// Maximum length of a pattern as written, in bytes.
 pub const PATTERN_BYTES_MAX: usize = 4096;
 
-/// Why a layout was refused.
+/// Why a layout was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// Nothing to match with.
+    /// There is no pattern.
     #[error("the layout has no patterns; write at least one, such as \"{{checkpoint}}/rank{{rank}}.h5\"")]
     Empty,
-    /// More than [`PATTERNS_MAX`].
+    /// There are more than [`PATTERNS_MAX`] patterns.
     #[error("the layout has {0} patterns; at most {PATTERNS_MAX} are allowed")]
     TooMany(usize),
-    /// More than [`PATTERN_BYTES_MAX`] bytes.
+    /// A pattern has more than [`PATTERN_BYTES_MAX`] bytes.
     #[error("a pattern has {0} bytes; at most {PATTERN_BYTES_MAX} are allowed")]
     TooLong(usize),
-    /// A glob that does not parse.
+    /// A glob is invalid.
     #[error("pattern {pattern:?}: {what}")]
     Glob {
-        /// As written.
+        /// The glob as written.
         pattern: String,
-        /// What is wrong, and the way out.
+        /// What is wrong, and how to correct it.
         what: String,
     },
-    /// A regular expression that does not parse.
+    /// A regular expression is invalid.
     #[error("regular expression {pattern:?}: {what}")]
     Regex {
-        /// As written.
+        /// The expression as written.
         pattern: String,
-        /// What the parser says.
+        /// The message of the parser.
         what: String,
     },
-    /// Without it no file has a checkpoint.
+    /// The pattern has no part for the checkpoint, so no file could belong to a checkpoint.
     #[error("pattern {pattern:?} has no part named \"checkpoint\"; write {{checkpoint}}, or (?P<checkpoint>...)")]
     NoCheckpoint {
-        /// As written.
+        /// The pattern as written.
         pattern: String,
     },
-    /// Neither a preset nor a pattern.
-    #[error("there is no layout {name:?}{}; the presets are {}", nearest(near), presets::names().collect::<Vec<_>>().join(", "))]
+    /// The name is neither a preset nor a pattern.
+    #[error(
+        "there is no layout {name:?}{}; the presets are {}",
+        nearest(near),
+        presets::names().collect::<Vec<_>>().join(", ")
+    )]
     NoPreset {
-        /// As written.
+        /// The name as written.
         name: String,
         /// The preset with the most similar name.
         near: Option<&'static str>,
@@ -92,10 +96,10 @@ fn nearest(near: &Option<&'static str>) -> String {
     near.map(|n| format!("; did you mean {n:?}?")).unwrap_or_default()
 }
 
-/// Where in a path the label and the rank stand, in bytes.
+/// The positions of the label and the rank in a path, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Within {
-    /// `None`: the pattern says the label, not the path.
+    /// `None`: the label comes from the pattern, not from the path.
     pub(crate) label: Option<std::ops::Range<usize>>,
     pub(crate) rank: Option<std::ops::Range<usize>>,
 }
@@ -103,10 +107,10 @@ pub(crate) struct Within {
 /// One pattern of a layout.
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
-    /// As one would write it into the configuration.
+    /// The pattern as written in the configuration.
     text: String,
     regex: Regex,
-    /// Every file that matches belongs to this checkpoint; the regex names none then.
+    /// If given, every file that matches belongs to this checkpoint, and the regular expression contains no label.
     constant: Option<CheckpointId>,
     /// The number of the application's first rank, 0 or 1.
     first_rank: u32,
@@ -123,7 +127,7 @@ impl Layout {
         presets::names()
     }
 
-    /// The preset of this name, or an error that names the nearest one.
+    /// The preset of this name, or an error that names the most similar preset.
     pub fn named(name: &str) -> Result<Self, LayoutError> {
         Self::preset(name).ok_or_else(|| LayoutError::NoPreset {
             name: name.to_owned(),
@@ -135,60 +139,62 @@ impl Layout {
         })
     }
 
-    /// From globs with named parts:
+    /// Creates a layout from globs with named parts:
     ///
     /// | part | matches |
     /// |---|---|
-    /// | `{checkpoint}` | the label, one or more bytes without `/`, as few as possible; the same text wherever it stands again |
+    /// | `{checkpoint}` | the label, as short as possible, without `/`; repeated parts must be equal |
     /// | `{rank}` | the rank's digits |
-    /// | `{checkpoint:REGEX}`, `{rank:REGEX}` | the same, more narrowly |
+    /// | `{checkpoint:REGEX}`, `{rank:REGEX}` | as above, restricted to the regular expression |
     /// | `{a,b}` | one of these texts |
     /// | `*`, `?`, `[a-z]` | any bytes, one byte, one of these bytes, without `/` |
     /// | `**/` | any directories, or none |
     /// | `**` at the end | everything below |
     ///
-    /// `first_rank` is the number of the application's first rank: 0 or, for codes that count from one, 1.
+    /// `first_rank` is the number of the application's first rank: 0, or 1 for applications that count from 1.
     pub fn from_patterns<S: AsRef<str>>(patterns: &[S], first_rank: u32) -> Result<Self, LayoutError> {
         let patterns = patterns.iter().map(|p| Pattern::from_glob(p.as_ref(), first_rank));
         Self::new("patterns", patterns.collect::<Result<_, _>>()?)
     }
 
-    /// From regular expressions with the groups `checkpoint` and, unless the file belongs to no rank, `rank`. They
-    /// match the whole path.
+    /// Creates a layout from regular expressions with the groups `checkpoint` and, unless the file belongs to no
+    /// single rank, `rank`. They match the whole path.
     pub fn from_regexes<S: AsRef<str>>(regexes: &[S], first_rank: u32) -> Result<Self, LayoutError> {
         let patterns = regexes.iter().map(|r| Pattern::from_regex(r.as_ref(), first_rank));
         Self::new("regex", patterns.collect::<Result<_, _>>()?)
     }
 
-    /// One directory per checkpoint: the first component of a path is the label.
+    /// One directory for each checkpoint: the first component of a path is the label.
     pub fn directories() -> Self {
         presets::get("directories").expect("a preset of this name is in the table")
     }
 
-    /// Every file belongs to this one checkpoint, and to no rank.
+    /// All files belong to this one checkpoint and to no single rank.
     pub fn single(checkpoint: CheckpointId) -> Self {
         Self::new("single", vec![Pattern::everything(checkpoint)]).expect("one pattern is neither none nor too many")
     }
 
-    /// A checkpoint is complete when a file that matches this glob (with `{checkpoint}`, without `{rank}`) has settled.
+    /// A checkpoint is complete once a file that matches this glob has settled. The glob contains `{checkpoint}` and
+    /// not `{rank}`.
     pub fn with_marker(mut self, glob: &str) -> Result<Self, LayoutError> {
         self.marker = Some(Pattern::from_glob(glob, 0)?);
         Ok(self)
     }
 
-    /// A rank is complete when this many of its files have settled.
+    /// A rank is complete once this many of its files have settled.
     pub fn with_files_per_rank(mut self, files: u32) -> Self {
         self.files_per_rank = Some(files);
         self
     }
 
-    /// Tells a layout from the names of the files below `directory`. Where the names place too few of the files,
-    /// everything is one checkpoint named as the directory, or [`Explanation::asks`] says what has to be asked.
+    /// Guesses a layout from the names of the files below `directory`. If the names match too few files, all files
+    /// form one checkpoint that is named after the directory, or [`Explanation::asks`] contains a question for the
+    /// user.
     pub fn guess(listing: &Listing, directory: &std::path::Path) -> (Self, Explanation) {
         guess::guess(&listing.files, &listing.bytes, directory)
     }
 
-    /// Every file belongs to one checkpoint that is named as the directory.
+    /// All files form one checkpoint that is named after the directory.
     pub fn whole(directory: &std::path::Path) -> Self {
         Self::single(guess::label_of_directory(directory))
     }
@@ -205,7 +211,7 @@ impl Layout {
         self.patterns.push(pattern);
     }
 
-    /// Where a file belongs; `None` where it is part of no checkpoint.
+    /// The checkpoint and the rank of a file. `None` if the file belongs to no checkpoint.
     pub fn place(&self, path: &FilePath) -> Option<Placed> {
         if is_of_a_store(path.as_bytes()) {
             return None;
@@ -216,7 +222,7 @@ impl Layout {
             .or_else(|| self.marked(path).map(|checkpoint| Placed { checkpoint, rank: None }))
     }
 
-    /// Where a file belongs, and where in its path that stands.
+    /// The checkpoint and the rank of a file, and their positions in the path.
     pub(crate) fn place_within(&self, path: &FilePath) -> Option<(Placed, Within)> {
         if is_of_a_store(path.as_bytes()) {
             return None;
@@ -224,8 +230,8 @@ impl Layout {
         self.patterns.iter().find_map(|pattern| pattern.place_within(path.as_bytes()))
     }
 
-    /// The directory that is named by the checkpoint's label, and so holds nothing else; the empty path is the watched
-    /// directory itself. `None` where the files of several checkpoints lie beside each other.
+    /// The directory that is named after the checkpoint's label and therefore contains only this checkpoint. The
+    /// empty path is the watched directory. `None` if files of several checkpoints share a directory.
     pub fn own_directory(&self, path: &FilePath) -> Option<std::path::PathBuf> {
         let (_, within) = self.place_within(path)?;
         let Some(label) = within.label else { return Some(std::path::PathBuf::new()) };
@@ -234,28 +240,28 @@ impl Layout {
         Some(std::path::PathBuf::from(std::ffi::OsStr::from_bytes(&bytes[..label.end + end])))
     }
 
-    /// The checkpoint that this file says is complete.
+    /// The checkpoint that this file marks as complete.
     pub fn marked(&self, path: &FilePath) -> Option<CheckpointId> {
         self.marker.as_ref()?.place(path.as_bytes()).map(|placed| placed.checkpoint)
     }
 
-    /// Whether a checkpoint is complete only when its marker file is there.
+    /// Whether a checkpoint is complete only once its marker file exists.
     pub fn has_marker(&self) -> bool {
         self.marker.is_some()
     }
 
-    /// How many files make a rank complete, where that is known.
+    /// Number of files of a complete rank, if known.
     pub fn files_per_rank(&self) -> Option<u32> {
         self.files_per_rank
     }
 
-    /// What it is called: a preset's name, `patterns`, `regex`, `guessed`, `single`.
+    /// Name of the layout: a preset's name, `patterns`, `regex`, `guessed`, `single`.
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// The patterns, one a line, as one would write them into the configuration.
+/// The patterns, one on each line, as written in the configuration.
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, pattern) in self.patterns.iter().enumerate() {
@@ -266,19 +272,19 @@ impl fmt::Display for Layout {
     }
 }
 
-/// Whether a path leads to something that we made: one of its components is a name of ours.
+/// Whether a path belongs to mcrEngine: one of its components is a name that mcrEngine uses.
 pub fn is_ours(path: &[u8]) -> bool {
     path.split(|&b| b == b'/').any(is_own_name)
 }
 
-/// The names that we give in directories of the application. All others belong to the application, also those that
-/// begin with `.mcr`.
+/// Whether mcrEngine uses this name in directories of the application. All other names belong to the application,
+/// even if they begin with `.mcr`.
 pub fn is_own_name(name: &[u8]) -> bool {
     let Some(rest) = name.strip_prefix(b".mcr-") else { return false };
     let number = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
-    // What a restart moves aside, the record of what it restored, its lock, its journal while it publishes.
+    // The directory for moved files, the record of restored files, the lock, and the journal of a publication.
     let numbered = |prefix: &[u8]| rest.strip_prefix(prefix).is_some_and(|n| n.first().is_some_and(u8::is_ascii_digit));
-    // The agent's state before it has its name: `.mcr-state-NAME-PID.tmp`.
+    // The temporary name of the agent's state file: `.mcr-state-NAME-PID.tmp`.
     let state = rest.strip_prefix(b"state-").and_then(|rest| rest.strip_suffix(b".tmp"));
     let state = state.and_then(|rest| rest.iter().rposition(|&b| b == b'-').map(|dash| &rest[dash + 1..]));
     rest == b"lock"
@@ -289,7 +295,8 @@ pub fn is_own_name(name: &[u8]) -> bool {
         || is_of_a_restart(rest)
 }
 
-/// A temporary file of a restart, after `.mcr-`: `restart-PLACE-PID-N.tmp` or `.spill`, see `restart/leftovers.rs`.
+/// Whether this is the name of a temporary file of a restart, without `.mcr-`: `restart-PLACE-PID-N.tmp` or `.spill`,
+/// see `restart/leftovers.rs`.
 fn is_of_a_restart(rest: &[u8]) -> bool {
     let stem = rest.strip_suffix(b".tmp").or_else(|| rest.strip_suffix(b".spill"));
     let Some(stem) = stem.and_then(|stem| stem.strip_prefix(b"restart-")) else { return false };
@@ -300,7 +307,8 @@ fn is_of_a_restart(rest: &[u8]) -> bool {
     matches!(parts[..], [place, pid, nth] if is_place(place) && is_number(pid) && is_number(nth))
 }
 
-/// A container or manifest: the store may stand below the directory of the checkpoints, and is never saved into itself.
+/// Whether this is a container or a manifest. The store may lie below the application's directory, and it must not be
+/// saved into itself.
 pub(crate) fn is_of_a_store(path: &[u8]) -> bool {
     let name = path.rsplit(|&b| b == b'/').next().unwrap_or(path);
     let number = name
@@ -309,8 +317,8 @@ pub(crate) fn is_of_a_store(path: &[u8]) -> bool {
     number.is_some_and(|digits| digits.len() >= 4 && digits.iter().all(u8::is_ascii_digit))
 }
 
-/// Groups whose text must equal that of the group `checkpoint` have names that begin with this.
-const SAME: &str = "checkpoint_";
+/// Prefix of the names of groups whose text must equal the text of the group `checkpoint`.
+const REPEATED_LABEL_PREFIX: &str = "checkpoint_";
 
 impl Pattern {
     pub(crate) fn from_glob(glob: &str, first_rank: u32) -> Result<Self, LayoutError> {
@@ -331,7 +339,7 @@ impl Pattern {
         Self::compile(regex, regex, first_rank).map_err(refuse)?.checked()
     }
 
-    /// Whatever matches belongs to one checkpoint, which the name does not tell.
+    /// Files that match belong to the given checkpoint; their names contain no label.
     pub(crate) fn constant(regex: &str, checkpoint: CheckpointId, first_rank: u32) -> Result<Self, LayoutError> {
         let refuse = |what| LayoutError::Regex { pattern: regex.to_owned(), what };
         let mut made = Self::compile(regex, regex, first_rank).map_err(refuse)?;
@@ -383,30 +391,33 @@ impl Pattern {
 
     fn label(&self, found: &Captures<'_>) -> Option<CheckpointId> {
         let label = found.name("checkpoint")?.as_bytes();
-        let same = self.regex.capture_names().flatten().filter(|name| name.starts_with(SAME));
+        let same = self.regex.capture_names().flatten().filter(|name| name.starts_with(REPEATED_LABEL_PREFIX));
         let all_same = same.filter_map(|name| found.name(name)).all(|group| group.as_bytes() == label);
         all_same.then(|| label_of(label).ok()).flatten()
     }
 }
 
-/// A label as a name in the store: bytes that are not UTF-8 are written out as `\xe9`.
+/// Converts a label to a name in the store. Labels that are not UTF-8 or contain control characters are escaped:
+/// `\xe9`.
 pub(crate) fn label_of(bytes: &[u8]) -> Result<CheckpointId, NameError> {
     let label = match std::str::from_utf8(bytes) {
         Ok(text) if !text.contains(char::is_control) => text.to_owned(),
         _ => bytes.escape_ascii().to_string(),
     };
     if let Some(rest) = label.strip_prefix('.') {
-        return format!(r"\x2e{rest}").parse(); // no hidden directory of a store
+        return format!(r"\x2e{rest}").parse(); // the store has no hidden directories
     }
     match (label.parse::<CheckpointId>()?, label.rsplit_once('~')) {
-        // It looks like the second content under a name, and is the application's own name.
+        // The application's own name looks like a name that mcrEngine gives to a second content, so its `~` is
+        // escaped.
         (id, Some((before, after))) if id.label() != label => format!(r"{before}\x7e{after}").parse(),
         (id, _) => Ok(id),
     }
 }
 
 fn build(regex: &str) -> Result<Regex, regex::Error> {
-    // Bytes, not characters: file names need not be UTF-8. The limit bounds the memory of one pattern.
+    // Match bytes and not characters, because file names need not be UTF-8. The limits bound the memory of one
+    // pattern.
     RegexBuilder::new(regex)
         .unicode(false)
         .dot_matches_new_line(true)
@@ -450,13 +461,17 @@ fn glob_to_regex(glob: &str) -> Result<String, String> {
             match name {
                 "checkpoint" => {
                     checkpoints += 1;
-                    let group = if checkpoints == 1 { "checkpoint".into() } else { format!("{SAME}{checkpoints}") };
+                    let group = if checkpoints == 1 {
+                        "checkpoint".into()
+                    } else {
+                        format!("{REPEATED_LABEL_PREFIX}{checkpoints}")
+                    };
                     out.push_str(&format!("(?P<{group}>{})", narrow.unwrap_or("[^/]+?")));
                 }
                 "rank" => {
                     ranks += 1;
                     if ranks > 1 {
-                        return Err("{rank} stands there twice; write * for the second".into());
+                        return Err("{rank} occurs twice; write * for the second".into());
                     }
                     out.push_str(&format!("(?P<rank>{})", narrow.unwrap_or("[0-9]{1,9}")));
                 }
@@ -479,7 +494,7 @@ fn glob_to_regex(glob: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// Where the brace that `text` begins with is closed; braces inside (of a regular expression) come in pairs.
+/// The position of the brace that closes the first one. Braces inside, in a regular expression, must be balanced.
 fn closing_brace(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     for (at, byte) in text.bytes().enumerate() {

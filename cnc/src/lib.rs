@@ -1,8 +1,11 @@
-//! The compute node's side: which files the application has finished, what they are made of, and how they come back.
+//! The compute node's side: finds files that the application has finished, describes them, and restores them.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
-#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "deletes committed files, if it is told to"))]
+#[cfg_attr(
+    not(test),
+    expect(clippy::disallowed_methods, reason = "deletes committed files if the configuration says so")
+)]
 pub mod agent;
 pub mod capture;
 pub mod clock;
@@ -21,7 +24,7 @@ pub mod memory;
 pub mod restart;
 #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "writes the records of restored files"))]
 pub mod restored;
-#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "writes small files of its own"))]
+#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "writes small files of mcrEngine"))]
 mod sealed;
 pub mod serve;
 pub mod settle;

@@ -229,7 +229,8 @@ struct Image {
 impl Image {
     /// `None` if the file is too long, or if too many other files are in memory.
     fn new(share: u64) -> Option<Self> {
-        let room = |used: u64| used.checked_add(share).filter(|&used| share <= IMAGE_MAX_BYTES && used <= IMAGES_MAX_BYTES);
+        let room =
+            |used: u64| used.checked_add(share).filter(|&used| share <= IMAGE_MAX_BYTES && used <= IMAGES_MAX_BYTES);
         IMAGES_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
         Some(Self { bytes: Mutex::new(vec![0; usize::try_from(share).unwrap_or(0)]), share })
     }

@@ -1,21 +1,23 @@
-//! Which files a restart put there: they are no new checkpoint until the application writes them again.
+//! Records which files a restart wrote. Such files are not a new checkpoint until the application writes them again.
 //!
-//! A restart marks each file before the file has its final name, with an extended attribute, so that an agent never sees
-//! a restored file without its mark:
+//! A restart marks each file with an extended attribute before the file gets its final name. So an agent never sees a
+//! restored file without its mark.
 //!
-//! | attribute | value |
-//! |---|---|
-//! | `user.mcr.restored` | `mcr-restored 1 INODE BYTES MODIFIED_NS DEPTH`: the numbers that `stat` gives, in decimal; the time in nanoseconds since 1970; of how many names the path is below the directory that was restored into |
+//! - Attribute: `user.mcr.restored`
+//! - Value: `mcr-restored 1 INODE BYTES MODIFIED_NS DEPTH`. The first three numbers are those of `stat`, in decimal,
+//!   with the time in nanoseconds since 1970. DEPTH is the number of components of the path below the directory that
+//!   was restored into.
 //!
-//! The mark holds while the first three numbers are those of the file. A program that writes into the file changes
-//! its time; one that writes another file under the name, or copies this one with its attributes, has another inode.
-//! The device is not compared: a network file system has another one on each node. The time of the inode is not,
-//! since a rename changes it.
+//! The mark is valid while the first three numbers match the file. A program that writes into the file changes its
+//! time. A program that writes another file under the same name, or copies this file with its attributes, creates
+//! another inode. The device is not compared, because a network file system has a different device on each node. The
+//! change time is not compared, because a rename changes it.
 //!
-//! Where a file system keeps no attributes, the directory that was restored into gets a record,
-//! `.mcr-restored/TIME-WHERE-PROCESS`: a line `mcr-restored 1`, a line of JSON (a list of objects with `path` below the
-//! directory, `inode`, `bytes`, `modified_ns`; in `path` a byte that is not printable ASCII, and a backslash, is `\xNN`),
-//! and a line `blake3 HEX` over both. The newest 64 records are kept. A record that cannot be read counts for nothing.
+//! If a file system stores no attributes, a record is written in the directory that was restored into:
+//! `.mcr-restored/TIME-WHERE-PROCESS`. It consists of a line `mcr-restored 1`, a line of JSON, and a line `blake3
+//! HEX` over both. The JSON is a list of objects with `path` below the directory, `inode`, `bytes` and `modified_ns`.
+//! In `path`, a backslash and each byte that is not printable ASCII is written as `\xNN`. The newest 64 records are
+//! kept. A record that cannot be read is ignored.
 
 use crate::fingerprint::Fingerprint;
 use crate::restart::here;
@@ -33,17 +35,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// The attribute.
+/// Name of the extended attribute.
 const ATTRIBUTE: &str = "user.mcr.restored";
 /// The directory of records.
 const DIRECTORY: &str = ".mcr-restored";
 const KIND: &str = "mcr-restored";
 const VERSION: u32 = 1;
-/// Records in one directory; the oldest go.
+/// Maximum number of records in one directory. Above it the oldest are removed.
 const RECORDS_MAX: usize = 64;
-/// A directory that changed so lately is read again: its time may not show the next change.
+/// A directory that changed within this time is read again, because another change may leave its time the same.
 const CLOCK_STEP: Duration = Duration::from_secs(2);
-/// Directories whose records are remembered; above, they are read again.
+/// Maximum number of directories whose records are cached. Above it the cache is cleared.
 const DIRECTORIES_MAX: usize = 4096;
 
 /// A restored file that could not be marked.
@@ -56,16 +58,16 @@ struct Entry {
     modified_ns: i64,
 }
 
-/// Where a restart put a file, as seen from the directory that is watched.
+/// Where a restart wrote a file, relative to the watched directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// Where the application reads it: it belongs to what the application writes next to it.
+    /// Where the application reads it: the file belongs to the application's next checkpoint.
     InPlace,
-    /// Into a directory below the one that is watched: a copy to look at, and part of no checkpoint.
+    /// In a directory below the watched one: a copy for inspection, which belongs to no checkpoint.
     Below,
 }
 
-/// Marks an open file whose content and time are final. `path` is below the directory that is restored into.
+/// Marks an open file whose content and time are final. `path` is relative to the directory that is restored into.
 pub fn mark(file: &File, path: &FilePath) -> io::Result<()> {
     let is = Fingerprint::of(&file.metadata()?);
     let value = format!("{}{}", value(&is), depth(path));
@@ -80,7 +82,7 @@ fn depth(path: &FilePath) -> usize {
     path.as_path().components().count()
 }
 
-/// The depth in the mark of a file, if it has one that holds.
+/// The depth in the mark of a file, if the file has a valid mark.
 fn marked_depth(path: &Path, is: &Fingerprint) -> Option<usize> {
     let mut found = [0u8; 128];
     let len = lgetxattr(path, ATTRIBUTE, &mut found[..]).ok()?;
@@ -88,7 +90,8 @@ fn marked_depth(path: &Path, is: &Fingerprint) -> Option<usize> {
     std::str::from_utf8(depth).ok()?.parse().ok()
 }
 
-/// Records files that could not be marked: where they will stand below `to`, and what they are. Durable when this returns.
+/// Records files that could not be marked: their final paths below `to`, and their fingerprints. The record is
+/// durable when this returns.
 pub fn record(to: &Path, files: &[(FilePath, Fingerprint)]) -> io::Result<()> {
     if files.is_empty() {
         return Ok(());
@@ -107,7 +110,7 @@ pub fn record(to: &Path, files: &[(FilePath, Fingerprint)]) -> io::Result<()> {
     };
     let entries: Vec<Entry> = files.iter().map(entry).collect();
     let now_ns = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
-    // The time first, so that names say which are the oldest.
+    // The name begins with the time, so that names show which records are the oldest.
     sealed::write(&dir, &format!("{now_ns:020}-{}", here()), KIND, VERSION, &entries, true)?;
     let mut names: Vec<PathBuf> = std::fs::read_dir(&dir)?.flatten().map(|entry| entry.path()).collect();
     names.sort();
@@ -117,33 +120,33 @@ pub fn record(to: &Path, files: &[(FilePath, Fingerprint)]) -> io::Result<()> {
     Ok(())
 }
 
-/// What is known of the files below a directory.
+/// What is known about restored files below a directory.
 #[derive(Debug)]
 pub struct Restored {
     root: PathBuf,
-    /// By directory: when its records had changed last, and what they say.
+    /// For each directory: the time of its last change when it was read, and its entries.
     records: Mutex<HashMap<PathBuf, (SystemTime, HashSet<Entry>)>>,
 }
 
 impl Restored {
-    /// For the files below `root`. Records are read when they are needed, and again when there are others.
+    /// For the files below `root`. Records are read when they are needed, and again after they changed.
     pub fn load(root: &Path) -> Self {
         Self { root: root.to_owned(), records: Mutex::default() }
     }
 
-    /// Whether a restart put this file there, and it is still what the restart put there.
+    /// Whether a restart wrote this file, and it has not changed since.
     pub fn put(&self, path: &FilePath, is: &Fingerprint) -> Option<Put> {
         let full = self.root.join(path.as_path());
         let of_depth = |depth: usize| if depth < self::depth(path) { Put::Below } else { Put::InPlace };
-        // A restart may have been into a directory above the root, or below.
+        // The restart may have used a directory above or below the root.
         marked_depth(&full, is).map(of_depth).or_else(|| {
             let dir = full.ancestors().skip(1).find(|dir| self.is_recorded(dir, &full, is))?;
             Some(if dir.starts_with(&self.root) && dir != self.root { Put::Below } else { Put::InPlace })
         })
     }
 
-    /// Whether it is what a restart put there, or a copy of that with its attributes and times (`cp -a`): the
-    /// application reads it as well.
+    /// Whether this is a restored file, or a copy of one with its attributes and times (`cp -a`). The application may
+    /// read the copy too.
     pub fn may_be_restored(&self, path: &FilePath, is: &Fingerprint) -> bool {
         let copied = || {
             let mut found = [0u8; 128];
@@ -154,7 +157,7 @@ impl Restored {
         copied() == Some(true) || self.is_restored(path, is)
     }
 
-    /// As [`Self::put`], wherever it was put.
+    /// Whether a restart wrote this file to any place, and it has not changed since.
     pub fn is_restored(&self, path: &FilePath, is: &Fingerprint) -> bool {
         self.put(path, is).is_some()
     }

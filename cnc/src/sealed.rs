@@ -1,4 +1,4 @@
-//! Small files of our own: a line with kind and version, a line of JSON, and the BLAKE3 of both.
+//! Small files of mcrEngine: a line with kind and version, a line of JSON, and the BLAKE3 digest of both.
 
 use mcrengine::ids::Digest;
 use serde::Serialize;
@@ -8,10 +8,11 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// The longest such file that is read, in bytes: room for a million paths.
+/// Maximum length of such a file, in bytes: enough for a million paths.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// Writes a file beside its name and renames it. With `sync` it is durable, name and all, when this returns.
+/// Writes a file under a temporary name and renames it. With `sync` the file and its name are durable when this
+/// returns.
 pub(crate) fn write<T: Serialize>(
     dir: &Path,
     name: &str,
@@ -36,7 +37,7 @@ pub(crate) fn write<T: Serialize>(
     write().inspect_err(|_| drop(std::fs::remove_file(&temporary)))
 }
 
-/// Reads such a file; otherwise says what is wrong with it.
+/// Reads such a file. The error says what is wrong with it.
 pub(crate) fn read<T: DeserializeOwned>(path: &Path, kind: &str, version: u32) -> Result<T, String> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text));

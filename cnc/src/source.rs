@@ -1,8 +1,8 @@
-//! A captured file, held so that any run of any variable's raw bytes can be fetched from it.
+//! Keeps a captured file, so that any range of any variable's raw bytes can be read from it.
 //!
-//! Reading is positional and takes no lock. A descriptor stays open between reads, so that a file that the application
-//! renames or removes meanwhile can still be fetched; how many are open at once is bounded over all files
-//! ([`Descriptors`]), and dropping the [`OpenFile`] closes its own.
+//! Reads are positional and take no lock. A descriptor stays open between reads, so that a file can still be read
+//! after the application renames or removes it. The number of open descriptors is bounded for all files together
+//! ([`Descriptors`]). Dropping an [`OpenFile`] closes its descriptor.
 
 use crate::capture::{CaptureError, Image, changed_if_short, metadata, open};
 use crate::fingerprint::Fingerprint;
@@ -16,23 +16,23 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// How many descriptors all files together may hold; the one opened longest ago is closed first.
+/// Maximum number of descriptors of all files together. The descriptor that was opened first is closed first.
 #[derive(Debug)]
 pub struct Descriptors {
     most_open: usize,
     open: Mutex<VecDeque<Weak<Slot>>>,
 }
 
-/// Where an [`OpenFile`], or a file that is restored, keeps its descriptor.
+/// Holds the descriptor of an [`OpenFile`] or of a file that is being restored.
 pub(crate) type Slot = Mutex<Option<Arc<File>>>;
 
 impl Descriptors {
-    /// At most so many at once, at least one. Reads that are under way may hold a few more.
+    /// Allows this many descriptors, at least one. Reads in progress may hold a few more.
     pub fn new(most_open: usize) -> Arc<Self> {
         Arc::new(Self { most_open: most_open.max(1), open: Mutex::new(VecDeque::new()) })
     }
 
-    /// Counts the descriptor that a slot was just given; closes the ones opened longest ago if that is one too many.
+    /// Registers the descriptor that was just put into a slot. Closes the oldest descriptors if there are too many.
     pub(crate) fn add(&self, slot: &Arc<Slot>) {
         let mut open = lock(&self.open);
         open.push_back(Arc::downgrade(slot));
@@ -41,14 +41,14 @@ impl Descriptors {
         }
         while open.len() > self.most_open {
             let oldest = open.pop_front().and_then(|slot| slot.upgrade());
-            // Not while it is opened anew: it would be this very one, or the next in line.
+            // Skip the slot that was just filled; it may be in the queue twice.
             if let Some(oldest) = oldest.filter(|oldest| !Arc::ptr_eq(oldest, slot)) {
                 lock(&oldest).take();
             }
         }
     }
 
-    /// Closes all of them: the process has no descriptors left.
+    /// Closes all descriptors, because the process has none left.
     pub(crate) fn close_all(&self) {
         let open = std::mem::take(&mut *lock(&self.open));
         for slot in open.iter().filter_map(Weak::upgrade) {
@@ -57,12 +57,12 @@ impl Descriptors {
     }
 }
 
-/// Nothing here is left half changed by a panic, so a poisoned lock is as good as any.
+/// Locks a mutex and ignores poisoning: a panic leaves no data of this module in a half-changed state.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A captured file whose raw bytes can be read. Its header is owned, shared or lent.
+/// A captured file whose raw bytes can be read. Its header is owned, shared or borrowed.
 #[derive(Debug)]
 pub struct OpenFile<H = Arc<FileHeader>> {
     name: PathBuf,
@@ -70,18 +70,18 @@ pub struct OpenFile<H = Arc<FileHeader>> {
     fingerprint: Fingerprint,
     descriptors: Arc<Descriptors>,
     slot: Arc<Slot>,
-    /// For each variable in several extents: the raw bytes before each of them.
+    /// For each variable with several extents: the number of raw bytes before each extent.
     starts: Vec<Box<[u64]>>,
-    /// The last chunk that was taken out of its filters: variable, extent, raw bytes.
+    /// The last chunk whose filters were removed: variable, extent, raw bytes.
     last_chunk: Mutex<Option<LastChunk>>,
-    /// The bytes of the file, if whoever captured it has them still; then nothing is read again.
+    /// The bytes of the file, if they were kept at the capture. Then nothing is read from the file.
     image: Option<Arc<Image>>,
 }
 
 type LastChunk = (usize, usize, Arc<Vec<u8>>);
 
 impl<H: Deref<Target = FileHeader>> OpenFile<H> {
-    /// The file below `root` that was captured as `header` when it had this fingerprint. Opens nothing yet.
+    /// A file below `root` with its header and its fingerprint at the capture. Does not open the file yet.
     pub fn new(root: &Path, header: H, fingerprint: Fingerprint, descriptors: &Arc<Descriptors>) -> Self {
         let starts = header.variables.iter().map(starts).collect();
         Self {
@@ -96,22 +96,22 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
         }
     }
 
-    /// The same, with the bytes that were captured ([`crate::capture::capture_keeping`]).
+    /// Adds the bytes that were kept at the capture ([`crate::capture::capture_keeping`]).
     pub fn with_image(self, image: Option<Arc<Image>>) -> Self {
         Self { image: image.filter(|image| image.bytes.len() as u64 == self.header.bytes), ..self }
     }
 
-    /// Whether it reads from the bytes that were captured.
+    /// Whether reads use the bytes that were kept at the capture.
     pub fn has_image(&self) -> bool {
         self.image.is_some()
     }
 
-    /// What was captured.
+    /// The description of the file.
     pub fn header(&self) -> &H {
         &self.header
     }
 
-    /// Fills `into` with a variable's raw bytes from `offset` on. Fails if the file is no longer the one that was captured.
+    /// Fills `into` with a variable's raw bytes from `offset` on. Fails if the file has changed since the capture.
     pub fn read_raw(&self, variable: usize, offset: u64, into: &mut [u8]) -> Result<(), CaptureError> {
         let bytes = into.len() as u64;
         let out_of_range = || CaptureError::OutOfRange { path: self.name.clone(), variable, offset, bytes };
@@ -127,12 +127,12 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
         }
         let file = self.file()?;
         let read = self.read_extents(Some(&file), variable, header, offset, into);
-        // Whatever a file that has changed gave, an error too, says nothing about the one that was captured.
+        // If the file has changed, neither its bytes nor its read errors apply to the captured file.
         self.unchanged(&file)?;
         read
     }
 
-    /// The descriptor, opened if need be. Whoever reads asks afterwards whether the file is [`OpenFile::unchanged`].
+    /// The descriptor. Opens the file if necessary. After reading, the caller must check [`OpenFile::unchanged`].
     fn file(&self) -> Result<Arc<File>, CaptureError> {
         if let Some(file) = &*lock(&self.slot) {
             return Ok(Arc::clone(file));
@@ -196,7 +196,7 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
         Ok(())
     }
 
-    /// Bytes as they stand in the file: from the image, or from the file that is open.
+    /// Reads bytes as they are stored in the file: from the image, or from the open file.
     fn read_stored(&self, file: Option<&File>, into: &mut [u8], offset: u64) -> Result<(), CaptureError> {
         let mut in_image = |image: &Image| {
             let from = usize::try_from(offset).ok()?;
@@ -210,7 +210,7 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
         read.map_err(|e| changed_if_short(e, &self.name))
     }
 
-    /// The raw bytes of a chunk. The last one is kept, since a variable is mostly read from its front to its end.
+    /// The raw bytes of a chunk. The last chunk is kept, since a variable is usually read from front to back.
     fn chunk(
         &self,
         file: Option<&File>,
@@ -224,13 +224,13 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
             return Ok(Arc::clone(raw));
         }
         let extent = header.extents[nth];
-        // Both lengths are at most 64 MiB: the header was checked.
+        // Both lengths are at most 64 MiB, because the header was checked.
         let mut stored = vec![0; extent.stored_bytes as usize];
         self.read_stored(file, &mut stored, extent.offset)?;
-        // At capture these bytes came out of their filters; if they do not now, they are others.
+        // The filters were removed successfully at the capture. If that fails now, the bytes have changed.
         let raw = filter::take_off(&header.filters, &stored, extent.raw_bytes as usize).map_err(|e| {
             let source = io::Error::new(io::ErrorKind::InvalidData, e);
-            CaptureError::Io { path: self.name.clone(), what: "taking a chunk out of its filters", source }
+            CaptureError::Io { path: self.name.clone(), what: "removing the filters of a chunk", source }
         })?;
         let raw = Arc::new(raw);
         *lock(&self.last_chunk) = Some((variable, nth, Arc::clone(&raw)));
@@ -238,7 +238,7 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
     }
 }
 
-/// The raw bytes before each extent; nothing for a variable in one extent, which is nearly every one.
+/// The number of raw bytes before each extent. Empty for a variable with one extent, which is the usual case.
 pub(crate) fn starts(variable: &VariableHeader) -> Box<[u64]> {
     if variable.extents.len() < 2 {
         return [].into();

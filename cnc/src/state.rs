@@ -1,7 +1,9 @@
-//! What an agent keeps over a restart: the last checkpoint that was committed, and what its files were.
+//! The state that an agent needs after its own restart: the last committed checkpoint, and the fingerprints of
+//! committed files.
 //!
-//! A text file: one line of JSON, then the BLAKE3 of that line. Written beside its name, synced, renamed. No file, or an
-//! empty one, is a new run; so is a damaged one, said aloud: all that is lost is that files are read again.
+//! It is a text file: one line of JSON, then the BLAKE3 digest of that line. It is written under a temporary name,
+//! synced and renamed. If it is missing or empty, the agent starts as in a new run. If it is damaged, the agent logs
+//! a warning and starts as in a new run. Then the only loss is that files are read again.
 
 use crate::fingerprint::Fingerprint;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, JobId};
@@ -12,39 +14,39 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// What an agent knows of a job's past.
+/// What an agent knows about a job's past.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentState {
     /// The newest committed checkpoint.
     pub committed: Option<CheckpointId>,
-    /// The files that are committed, and what they were.
+    /// The committed files, with their fingerprints at the commit.
     pub files: BTreeMap<FilePath, Fingerprint>,
 }
 
-/// What came of reading a state file.
+/// The result of reading a state file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Loaded {
-    /// No file, an empty one, or another job's: a new run.
+    /// There is no file, or it is empty, or it belongs to another job: a new run.
     New,
-    /// This job's past.
+    /// The state of this job.
     Found(AgentState),
-    /// The file cannot be used, and why: to be told, then as [`Loaded::New`].
+    /// The file cannot be used, with the reason. The caller logs it and continues as for [`Loaded::New`].
     Damaged(String),
 }
 
-/// Why the state could not be kept.
+/// The state could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: the agent's state cannot be written; correct \"state-file\" in [cnc], or make room", path.display())]
 pub struct StateError {
     /// The state file.
     path: PathBuf,
-    /// What the system says.
+    /// The error of the operating system.
     source: io::Error,
 }
 
-/// The format's version, in the file. Another one is read as [`Loaded::Damaged`].
+/// Version of the format. A file with another version is read as [`Loaded::Damaged`].
 const VERSION: u32 = 1;
-/// The longest state file that is read, in bytes; above, it is damaged.
+/// Maximum length of a state file, in bytes. A longer file counts as damaged.
 const STATE_BYTES_MAX: u64 = 1 << 30;
 
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -59,7 +61,8 @@ struct Written {
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenFile {
-    /// With bytes that are not printable ASCII, and `\` itself, as `\xNN`: a path need not be UTF-8.
+    /// The path. A backslash and each byte that is not printable ASCII is written as `\xNN`, because paths need not
+    /// be UTF-8.
     path: String,
     was: Fingerprint,
 }
@@ -69,7 +72,7 @@ impl AgentState {
     pub fn load(path: &Path, job: &JobId) -> Loaded {
         let mut text = String::new();
         let read = File::open(path).and_then(|file| file.take(STATE_BYTES_MAX + 1).read_to_string(&mut text));
-        let damaged = |why: &str| Loaded::Damaged(format!("{}: {why}; taken as a new run", path.display()));
+        let damaged = |why: &str| Loaded::Damaged(format!("{}: {why}; starting as in a new run", path.display()));
         match read {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Loaded::New,
             Err(error) => return damaged(&error.to_string()),
@@ -94,11 +97,11 @@ impl AgentState {
         let file = |file: WrittenFile| Some((FilePath::new(unescape(&file.path)?).ok()?, file.was));
         match written.files.into_iter().map(file).collect() {
             Some(files) => Loaded::Found(Self { committed: written.committed, files }),
-            None => damaged("it holds a path that is none"),
+            None => damaged("it contains an invalid path"),
         }
     }
 
-    /// Writes the state of a job, making its directory if need be; before this returns the old one is there, afterwards this one.
+    /// Writes the state of a job, and creates its directory if necessary. The old file is replaced atomically.
     pub fn save(&self, path: &Path, job: &JobId) -> Result<(), StateError> {
         let files = self.files.iter().map(|(path, was)| WrittenFile { path: escape(path.as_bytes()), was: *was });
         let (committed, files) = (self.committed.clone(), files.collect());
@@ -115,7 +118,7 @@ impl AgentState {
             _ => Path::new("."),
         };
         let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
-        // A name that `layout::is_own_name` knows: the state may lie in the watched directory.
+        // `layout::is_own_name` knows this name, since the state file may lie in the watched directory.
         let mut temporary = b".mcr-state-".to_vec();
         temporary.extend_from_slice(name.as_bytes());
         temporary.extend_from_slice(format!("-{}.tmp", std::process::id()).as_bytes());
@@ -131,7 +134,7 @@ impl AgentState {
         write().inspect_err(|_| drop(std::fs::remove_file(&temporary)))
     }
 
-    /// Whether this content of this file is committed.
+    /// Whether this content of the file is committed.
     pub fn is_committed(&self, path: &FilePath, is: &Fingerprint) -> bool {
         self.files.get(path) == Some(is)
     }
@@ -207,7 +210,7 @@ mod tests {
         let path = directory.path().join("state");
         sample().save(&path, &job("a")).expect("saved");
         let whole = std::fs::read(&path).expect("read");
-        let last = whole.len() - 1; // without its last newline it is as good
+        let last = whole.len() - 1; // a file without the last newline is valid too
         for len in 1..last {
             std::fs::write(&path, &whole[..len]).expect("written");
             assert!(matches!(AgentState::load(&path, &job("a")), Loaded::Damaged(_)), "{len} of {} bytes", whole.len());

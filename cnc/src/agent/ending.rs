@@ -1,7 +1,7 @@
 //! Runs the waits that [`crate::drain`] decides about: collects what is not committed, steps each wait, and carries
 //! out its result.
 
-use super::{RETRY_DELAY, Core, FLUSHES_MAX, RankKey};
+use super::{Core, FLUSHES_MAX, RETRY_DELAY, RankKey};
 use crate::drain::{Drain, Item, Place, State, Uncommitted, by_reason};
 use crate::serve::Order;
 use crate::settle::ReadyRank;

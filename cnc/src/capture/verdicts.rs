@@ -1,19 +1,20 @@
-//! What was found out about chunks behind filters: what one file has shown speaks for others.
+//! What was learned about filtered chunks. The results for one file are used for other files.
 
 use crate::h5::MappedVariable;
 use mcrengine::header::{ElementType, Filter};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What was found out about chunks behind filters: whether they are much shorter without, and whether they go back. Ranks are
-/// alike, so one that was looked at speaks for others with a dataset of the same name; and one zlib wrote them all.
+/// What was learned about filtered chunks: whether they are much smaller without filters, and whether their stored
+/// bytes can be reproduced. Ranks are alike, so the result of one rank is used for datasets of the same name on other
+/// ranks. The same zlib has usually written all chunks.
 #[derive(Debug, Default)]
 pub struct Verdicts(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
     worth: HashMap<Box<str>, Verdict>,
-    /// By filters: the stored bytes of chunks that came back, or nothing once a chunk did not.
+    /// For each list of filters: stored bytes that were reproduced, or `None` once a chunk was not reproduced.
     came_back: HashMap<Box<[Filter]>, Option<u64>>,
     is_proof_at_once: bool,
 }
@@ -24,27 +25,28 @@ struct Verdict {
     filters: Box<[Filter]>,
     raw_bytes: u64,
     is_worth_it: bool,
-    /// For how many datasets more it is good.
+    /// Number of datasets that may still use this verdict.
     left: u32,
 }
 
 impl Verdicts {
-    /// With so many names all is forgotten: some codes have the time step in them.
+    /// Maximum number of names. Above it all names are forgotten, because some applications put the time step into
+    /// names.
     const NAMES_MAX: usize = 1 << 13;
-    /// Data changes with time: so often one is used.
+    /// Number of datasets that may use a verdict. It is limited because the data changes with time.
     pub(super) const USES: u32 = 64;
-    /// Sets of filters that are looked after.
+    /// Maximum number of filter lists that are tracked.
     const FILTERS_MAX: usize = 64;
-    /// After so many stored bytes that came back, others are taken to.
+    /// After this many reproduced stored bytes, further chunks are assumed to be reproducible.
     const SURE_BYTES: u64 = 64 << 10;
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        // Nothing under this lock panics.
+        // No code that holds this lock panics, so poisoning is ignored.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether chunks of a dataset of the same kind with the same name, that was at least half as long, were much shorter
-    /// without their filters.
+    /// Whether chunks of a dataset with the same name, type and filters were much smaller without filters. That
+    /// dataset must have been at least half as long. `None` if unknown.
     pub(super) fn are_worth_it(&self, mapped: &MappedVariable, raw_bytes: u64) -> Option<bool> {
         let mut all = self.lock();
         let known = all.worth.get_mut(&mapped.path).filter(|known| {
@@ -64,14 +66,15 @@ impl Verdicts {
         all.worth.insert(mapped.path.clone(), verdict);
     }
 
-    /// Whether so much came back from behind these filters, and all that was tried, that the proof for others may wait.
+    /// Whether so many chunks with these filters were reproduced, without a failure, that the check of further chunks
+    /// may wait.
     pub(super) fn are_sure_to_come_back(&self, filters: &[Filter]) -> bool {
         let all = self.lock();
         let came_back = all.came_back.get(filters).copied().flatten();
         !all.is_proof_at_once && came_back.is_some_and(|bytes| bytes >= Self::SURE_BYTES)
     }
 
-    /// So many stored bytes of a chunk came back, or they did not.
+    /// Records that this many stored bytes of a chunk were reproduced; `None` if they were not.
     pub(super) fn note_return(&self, filters: &[Filter], stored_bytes: Option<u64>) {
         let mut all = self.lock();
         if let Some(known) = all.came_back.get_mut(filters) {
@@ -81,7 +84,7 @@ impl Verdicts {
         }
     }
 
-    /// From now on no chunk is taken to come back since others did: one of those did not.
+    /// From now on every chunk is checked at once. Called after a chunk that was assumed to be reproducible was not.
     pub fn prove_at_once(&self) {
         self.lock().is_proof_at_once = true;
     }

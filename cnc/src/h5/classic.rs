@@ -1,14 +1,15 @@
-//! The map of a file from its bytes alone, for the part of the format that simulations write.
+//! Maps a file by reading the HDF5 format directly, for the part of the format that simulations write.
 //!
-//! Source: HDF5 File Format Specification 3.0, with the library's own decoders where it is silent. Understood are
-//! superblocks 0 to 3, object headers 1 and 2, groups as symbol tables, as compact and as dense links, contiguous data,
-//! and chunks behind each of the six indices. Shared messages in heaps, links longer than 4 KiB and split files are
-//! left to the library ([`H5Error::NotClassic`]). Checksums of metadata are not compared: a wrong map is found out
-//! otherwise.
+//! Source: HDF5 File Format Specification 3.0, and the library's decoders where the specification is silent.
+//! Supported are: superblocks 0 to 3; object headers 1 and 2; groups as symbol tables, as compact links and as dense
+//! links; contiguous data; and chunks with each of the six kinds of index. Shared messages in heaps, links longer
+//! than 4 KiB and split files are left to the library ([`H5Error::NotClassic`]). Checksums of metadata are not
+//! compared, because a wrong map is detected later.
 //!
-//! Bounds: everything that is looked at or copied is paid for, and a file has no more to pay than its length can hold,
-//! so no loop of pointers goes on. B-tree levels must fall; nothing here recurses deeper than those. The links of a file take
-//! at most [`LINKS_BYTES_MAX`] of memory. Metadata is read in the order of its addresses wherever there is much of it.
+//! Bounds: every entry that is examined and every byte that is copied counts against a budget, which depends on the
+//! length of the file. So a cycle of pointers ends. The levels of a B-tree must decrease towards the leaves, and the
+//! recursion is never deeper than the levels. The links of a file take at most [`LINKS_BYTES_MAX`] of memory. Large
+//! amounts of metadata are read in the order of their addresses.
 
 mod chunks;
 mod dense;
@@ -24,7 +25,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-/// The own parser.
+/// The parser for the classic part of the format.
 pub struct Classic;
 
 impl MapSource for Classic {
@@ -50,19 +51,19 @@ impl MapSource for Classic {
     }
 }
 
-/// Deepest B-tree: HDF5's nodes have at least two children.
+/// Maximum depth of a B-tree. HDF5's nodes have at least two children.
 const LEVELS_MAX: u8 = 40;
-/// Longest name of a link, in bytes.
+/// Maximum length of a link's name, in bytes.
 const NAME_MAX: usize = 32 << 10;
-/// Memory for all links of a file, in bytes: the names, and this for each link beside its name.
+/// Maximum memory for all links of a file, in bytes: their names, and [`LINK_BYTES`] for each link.
 const LINKS_BYTES_MAX: u64 = 512 << 20;
 const LINK_BYTES: u64 = 64;
-/// Longest path of a dataset, in bytes.
+/// Maximum length of a dataset's path, in bytes.
 const PATH_MAX: usize = 64 << 10;
 
 struct Parser<'a> {
     reader: Reader<'a>,
-    /// Addresses in the file count from here: the superblock, behind the user block.
+    /// Addresses in the file are relative to this offset: the superblock, after the user block.
     base: u64,
     /// Length of the file.
     bytes: u64,
@@ -71,21 +72,21 @@ struct Parser<'a> {
     steps_left: u64,
     /// Committed datatypes by address.
     committed: HashMap<u64, DatatypeMessage>,
-    /// A committed datatype is being read, which is never shared itself.
+    /// A committed datatype is being read. It must not refer to another committed datatype.
     in_committed: bool,
     /// Chunks found so far, in all datasets.
     chunks: usize,
-    /// What is left of [`LINKS_BYTES_MAX`].
+    /// Rest of [`LINKS_BYTES_MAX`].
     links_bytes_left: u64,
     variables: Vec<MappedVariable>,
 }
 
-/// An object that a link leads to, before it has a name.
+/// An object that a link leads to, before its name is known.
 enum Node {
-    /// It is read later, or has neither data nor links.
+    /// The object is read later, or has neither data nor links.
     Known,
     Group(Vec<Link>),
-    /// Its place in [`Parser::variables`].
+    /// Indices in [`Parser::variables`].
     Dataset(Range<usize>),
 }
 
@@ -101,7 +102,7 @@ impl Node {
 /// A datatype and the width of one element.
 type DatatypeMessage = (Parsed, u32);
 
-/// What an object's header says, as far as we ask.
+/// The relevant content of an object header.
 #[derive(Default)]
 struct Object {
     dims: Option<Dims>,
@@ -110,36 +111,36 @@ struct Object {
     pipeline: Vec<PipelineFilter>,
     external: bool,
     symbol_table: Option<(u64, u64)>,
-    /// Heap of links, and B-tree of their names.
+    /// Address of the heap of links, and address of the B-tree of their names.
     dense: Option<(u64, u64)>,
     links: Vec<Link>,
 }
 
-/// What a dataset's dimensions are, and what they may grow to.
+/// The dimensions of a dataset, and their maximum.
 struct Dims {
     now: Vec<u64>,
     most: Vec<u64>,
 }
 
-/// Where the name of a hard link is in its heap, and the address of the object that it leads to.
+/// A hard link in a symbol table: offset of the name in its heap, and address of the object.
 type Symbol = (u64, u64);
 
-/// The name of a hard link, and the address of the object that it leads to.
+/// A hard link: its name, and the address of the object.
 type Link = (Box<[u8]>, u64);
 
 enum Layout {
-    /// Data in the header, or nowhere in this file.
+    /// The data is in the object header, or not in this file.
     Elsewhere,
-    /// `bytes` is `None` in old messages; then it follows from the dataspace.
+    /// `bytes` is `None` in old messages. Then the length follows from the dataspace.
     Contiguous { address: u64, bytes: Option<u64> },
-    /// The dimensions of a chunk, and the length of an element as the last.
+    /// The dimensions of a chunk, followed by the length of an element.
     Chunked { index: Index, dims: Vec<u64> },
 }
 
-/// Little-endian fields of a piece of metadata, one after the other.
+/// Reads little-endian fields from a piece of metadata.
 struct Fields<'a> {
     bytes: &'a [u8],
-    /// Where the piece stands in the file, for messages.
+    /// Offset of the piece in the file, for messages.
     at: u64,
 }
 
@@ -173,7 +174,7 @@ impl<'a> Fields<'a> {
         Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     }
 
-    /// An address; all ones is the undefined one.
+    /// An address. All bits set means undefined.
     fn address(&mut self, width: usize) -> Result<Option<u64>, H5Error> {
         let undefined = if width == 8 { u64::MAX } else { (1 << (8 * width)) - 1 };
         Ok(Some(self.number(width)?).filter(|&address| address != undefined))
@@ -185,7 +186,7 @@ fn not_classic(what: &'static str, at: u64) -> H5Error {
 }
 
 impl<'a> Parser<'a> {
-    /// Pays for one entry, and for as many bytes of copies or names.
+    /// Charges one entry and `bytes` copied bytes to the budget.
     fn pay(&mut self, bytes: usize, at: u64) -> Result<(), H5Error> {
         self.steps_left = self
             .steps_left
@@ -194,7 +195,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// `len` bytes at an address.
+    /// Returns `len` bytes at an address.
     fn piece(&mut self, address: u64, len: usize) -> Result<Cow<'a, [u8]>, H5Error> {
         let at = address.saturating_add(self.base);
         self.pay(len, at)?;
@@ -204,7 +205,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads the widths, and gives the address of the root group's header.
+    /// Reads the widths. Returns the address of the root group's header.
     fn superblock(&mut self) -> Result<u64, H5Error> {
         let at = self.base;
         let len = (self.bytes - at).min(128) as usize;
@@ -231,7 +232,7 @@ impl<'a> Parser<'a> {
         if stored_base != at {
             return Err(not_classic("a superblock that was moved", at));
         }
-        // Unlike all other addresses this one counts from the first byte of the file.
+        // Unlike all other addresses, this one is relative to the first byte of the file.
         if end > self.bytes {
             return Err(not_classic("a file that was cut short", at));
         }
@@ -255,8 +256,8 @@ impl<'a> Parser<'a> {
 
     /// Finds every object that hard links lead to, and then names the datasets as the library does.
     ///
-    /// Objects are read in the order of their addresses, all of one depth after the other. Names have another order, in
-    /// which a large group would be read here and there, one page for each object.
+    /// The objects of one depth are read in the order of their addresses. In the order of their names, the objects of
+    /// a large group would be read from scattered pages.
     fn walk(&mut self, root: u64) -> Result<(), H5Error> {
         let mut found = HashMap::from([(root, Node::Known)]);
         let mut depth = vec![root];
@@ -286,11 +287,10 @@ impl<'a> Parser<'a> {
         self.name(root, found)
     }
 
-    /// Names what was found: depth first, in the order of names. An object with several links has the name of the
-    /// first.
+    /// Names the objects, depth first and in the order of names. An object with several links gets the first name.
     fn name(&mut self, root: u64, mut found: HashMap<u64, Node>) -> Result<(), H5Error> {
         let mut path = String::new();
-        // Each group that is open: how long its own path is, and its links that are still to be followed.
+        // Each open group: the length of its path, and its links that are still to be followed.
         let mut open = Vec::new();
         if let Some(Node::Group(links)) = found.remove(&root) {
             open.push((0, links.into_iter()));
@@ -319,7 +319,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// The hard links of a group, by name.
+    /// The hard links of a group, sorted by name.
     fn links(&mut self, object: Object) -> Result<Vec<Link>, H5Error> {
         let mut links = object.links;
         for (name, at) in &links {
@@ -332,7 +332,8 @@ impl<'a> Parser<'a> {
             let names = self.local_heap(heap)?;
             let mut symbols = Vec::new();
             self.group_node(tree, None, &mut symbols)?;
-            // The symbols have the order of the names; the names are read in the order in which they lie in the heap.
+            // The symbols are in the order of the names. The names are read in the order of their offsets in the
+            // heap.
             symbols.sort_unstable();
             for (name, object) in symbols {
                 let name = self.heap_name(names, name)?;
@@ -345,7 +346,7 @@ impl<'a> Parser<'a> {
         Ok(links)
     }
 
-    /// Counts a link with a name of so many bytes against [`LINKS_BYTES_MAX`].
+    /// Charges a link with a name of this length to [`LINKS_BYTES_MAX`].
     fn keep(&mut self, name_bytes: usize, at: u64) -> Result<(), H5Error> {
         self.links_bytes_left = (self.links_bytes_left)
             .checked_sub(LINK_BYTES + name_bytes as u64)
@@ -353,7 +354,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Maps a dataset, whose name is not known yet.
+    /// Maps a dataset. Its name is not known yet.
     fn dataset(&mut self, object: Object, address: u64) -> Result<(), H5Error> {
         let (Some(dims), Some((datatype, width)), Some(layout)) = (object.dims, object.datatype, object.layout) else {
             return Ok(());
@@ -384,7 +385,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Reads an object's header with all its continuations.
+    /// Reads an object header with all its continuations.
     fn object(&mut self, address: u64) -> Result<Object, H5Error> {
         let mut object = Object::default();
         let mut more = VecDeque::new();
@@ -486,7 +487,7 @@ impl<'a> Parser<'a> {
         Ok(Dims { now, most })
     }
 
-    /// Heap and B-tree of the names of a dense group.
+    /// The addresses of the heap and of the B-tree of names of a dense group.
     fn link_info(&self, body: &mut Fields<'_>) -> Result<Option<(u64, u64)>, H5Error> {
         let (_version, flags) = (body.u8()?, body.u8()?);
         body.take(if flags & 1 != 0 { 8 } else { 0 })?;
@@ -494,7 +495,7 @@ impl<'a> Parser<'a> {
         Ok(heap.zip(names))
     }
 
-    /// A hard link; others lead nowhere in this file that a hard link would not.
+    /// A hard link. Other kinds of links are ignored: objects of this file that they lead to have a hard link too.
     fn link(&self, body: &mut Fields<'_>) -> Result<Option<Link>, H5Error> {
         let (_version, flags) = (body.u8()?, body.u8()?);
         let kind = if flags & 8 != 0 { body.u8()? } else { 0 };
@@ -562,7 +563,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Chunks as layouts 4 and 5 say where they are.
+    /// The chunk layout of data layout messages 4 and 5.
     fn indexed_layout(&self, body: &mut Fields<'_>) -> Result<Layout, H5Error> {
         let unknown = not_classic("a data layout of an unknown make", body.at);
         let (flags, rank, width) = (body.u8()?, usize::from(body.u8()?), usize::from(body.u8()?));
@@ -606,7 +607,7 @@ impl<'a> Parser<'a> {
         Ok((fields.number(self.offset_width)?, len))
     }
 
-    /// Reads a B-tree node as far as its children: gives its level, and how many there are.
+    /// Reads the header of a B-tree node. Returns its level and the number of its children.
     fn node(&mut self, address: u64, kind: u8, above: Option<u8>) -> Result<(u8, usize), H5Error> {
         let bytes = self.piece(address, 8)?;
         let mut fields = Fields { bytes: &bytes, at: address };
@@ -659,7 +660,7 @@ impl<'a> Parser<'a> {
             let object = fields.number(self.offset_width)?;
             let cached = fields.u32()?;
             fields.take(20)?;
-            // 2 is a soft link.
+            // 2 means a soft link.
             if cached != 2 {
                 self.keep(0, address)?;
                 symbols.push((name, object));
@@ -668,7 +669,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// A name of a local heap, without the NUL at its end.
+    /// A name in a local heap, without the final NUL.
     fn heap_name(&mut self, (heap, heap_len): (u64, u64), at: u64) -> Result<Box<[u8]>, H5Error> {
         let mut name = Vec::new();
         while name.len() < NAME_MAX {

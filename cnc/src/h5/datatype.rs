@@ -1,21 +1,21 @@
-//! HDF5's datatype message as an element type.
+//! Converts HDF5's datatype message to an element type.
 //!
-//! Source: HDF5 File Format Specification 3.0, section IV.A.2.d, message versions 1 to 5 (what is read here is the same from
-//! 3 on). The library hands out the same
-//! message (`H5Tencode`), so that both ways to a map read types here.
+//! Source: HDF5 File Format Specification 3.0, section IV.A.2.d, message versions 1 to 5. The parts that are read
+//! here are the same from version 3 on. The library returns the same message (`H5Tencode`), so both kinds of maps use
+//! this file.
 
 use mcrengine::header::{ByteOrder, ELEMENT_WIDTH_MAX, ElementType, MEMBERS_MAX, Member};
 
-/// The type of a dataset whose raw data stands in the file itself.
+/// The type of a dataset whose raw data is in the file itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DataType {
     pub element: ElementType,
-    /// Dimensions of an array type, to be appended to the dataset's.
+    /// Dimensions of an array type, which follow those of the dataset.
     pub dims: Vec<u64>,
 }
 
 impl DataType {
-    /// The element type of so many bytes: plain bytes where they are not whole elements.
+    /// The element type for this number of bytes. It is plain bytes if they are not whole elements.
     pub fn element_for(&self, bytes: u64) -> ElementType {
         match bytes % u64::from(self.element.width()) {
             0 => self.element.clone(),
@@ -24,24 +24,24 @@ impl DataType {
     }
 }
 
-/// What a datatype message says.
+/// The content of a datatype message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Parsed {
-    /// Numbers, or at least elements of a fixed width.
+    /// Numbers, or elements of a fixed width.
     Data(DataType),
-    /// Raw data that only points to other places of the file: variable length, references. It stays in the skeleton.
+    /// Raw data that only refers to other parts of the file: variable length, references. It stays in the skeleton.
     Pointers,
 }
 
-/// Deepest nesting of types that is looked into.
+/// Maximum nesting depth of types.
 const DEPTH_MAX: u32 = 16;
 
-/// Bytes of one element as the message gives them.
+/// Bytes of one element, according to the message.
 pub(super) fn message_width(message: &[u8]) -> Option<u32> {
     message.get(4..8).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes)
 }
 
-/// Reads a message; `None` if it is cut short or of an unknown version.
+/// Parses a message. `None` if it is truncated or has an unknown version.
 pub(super) fn parse(message: &[u8]) -> Option<Parsed> {
     let width = message_width(message)?;
     let mut cursor = Cursor { bytes: message, at: 0 };
@@ -77,18 +77,18 @@ fn record(width: u32, members: Vec<Member>) -> ElementType {
 
 enum Node {
     Leaf(ElementType),
-    /// Members flattened and sorted; none of them a compound.
+    /// Members, flattened and sorted. None of them is a compound.
     Record {
         width: u32,
         members: Vec<Member>,
     },
-    /// Arrays of arrays are one array already.
+    /// An array. Arrays of arrays are already combined into one.
     Array {
         dims: Vec<u64>,
         base_width: u32,
         base: Box<Node>,
     },
-    /// Of a class or make that is not looked into, but of a known width.
+    /// A type of an unsupported class or format, but of a known width.
     Opaque,
     Pointers,
 }
@@ -117,7 +117,7 @@ impl Cursor<'_> {
         self.number(4).and_then(|n| u32::try_from(n).ok())
     }
 
-    /// Passes a name that ends in NUL, and the padding that older versions have.
+    /// Skips a name that ends in NUL, and the padding of older versions.
     fn name(&mut self, version: u8) -> Option<()> {
         let len = self.bytes.get(self.at..)?.iter().position(|&b| b == 0)? + 1;
         self.take(if version < 3 { len.next_multiple_of(8) } else { len }).map(|_| ())
@@ -164,7 +164,7 @@ impl Cursor<'_> {
         Some(node)
     }
 
-    /// Only the three IEEE formats are numbers to us.
+    /// Only the three IEEE formats are treated as numbers.
     fn float(&mut self, width: u32, flags: u32) -> Option<Node> {
         let (offset, precision) = (self.u16()?, self.u16()?);
         let fields = [self.number(1)?, self.number(1)?, self.number(1)?, self.number(1)?];
@@ -175,7 +175,8 @@ impl Cursor<'_> {
             8 => (fields == [52, 11, 0, 52] && bias == 1023, 64),
             _ => (false, 0),
         };
-        // Not VAX, the sign in the first bit, and the mantissa's first bit implied.
+        // The float must not be a VAX float, its sign must be the top bit, and the first bit of the mantissa must be
+        // implied.
         let plain = offset == 0
             && precision == bits
             && flags & 0x40 == 0
@@ -212,7 +213,7 @@ impl Cursor<'_> {
             if matches!(node, Node::Pointers) {
                 return Some(Node::Pointers);
             }
-            // After the first that has no place the rest are only passed.
+            // After the first member that cannot be represented, the other members are only skipped.
             opaque = opaque || place(&node, base_width, offset, times, &mut members).is_none();
         }
         if opaque {
@@ -248,7 +249,8 @@ impl Cursor<'_> {
     }
 }
 
-/// Adds the leaves of a member that stands `times` times from `offset` on. `None` if there are too many, or none can be told.
+/// Adds the leaves of a member that is repeated `times` times from `offset` on. `None` if there are too many, or if a
+/// leaf cannot be represented.
 fn place(node: &Node, width: u32, offset: u32, times: u64, members: &mut Vec<Member>) -> Option<()> {
     match node {
         Node::Leaf(element) => {

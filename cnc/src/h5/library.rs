@@ -1,8 +1,8 @@
-//! The map of a file as the HDF5 library tells it. The only file that calls the library.
+//! Maps a file with the HDF5 library. This is the only file that calls the library.
 //!
-//! Opened read-only and without file locks, so that the application never meets us. The library is given one thread at a
-//! time (its own global lock); on a hostile file it may still crash or hang, so production calls this only in the process
-//! of `worker.rs`.
+//! A file is opened read-only and without file locks, so that the application is not disturbed. The library's global
+//! lock admits one thread at a time. On a hostile file the library may crash or hang, so production calls it only in
+//! the process of `worker.rs`.
 
 #![expect(unsafe_code, reason = "calls of the HDF5 C library")]
 
@@ -37,7 +37,7 @@ impl MapSource for Library {
         let file = open(input.path)?;
         let mut variables = Vec::new();
         for (path, token) in datasets(&file)? {
-            // A dataset that the library cannot open, or not describe, stays in the skeleton.
+            // A dataset that the library cannot open or describe stays in the skeleton.
             if let Ok(found) = dataset(&file, &path, token) {
                 variables.extend(found);
             }
@@ -46,7 +46,7 @@ impl MapSource for Library {
     }
 }
 
-/// An object of the library's that we hold one reference of.
+/// An object of the library. This value holds one reference to it.
 struct Id(hid_t);
 
 impl Id {
@@ -57,7 +57,7 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: the id is one that the library gave us, and this is our reference of it.
+        // SAFETY: the library returned this id, and this value holds one reference to it.
         unsafe { H5Idec_ref(self.0) };
     }
 }
@@ -68,7 +68,8 @@ fn done(status: c_int, what: &'static str) -> Result<(), H5Error> {
 
 fn open(path: &Path) -> Result<Id, H5Error> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| H5Error::Library { what: "a NUL in the path" })?;
-    // SAFETY: the caller holds the library's lock; the name ends in NUL and outlives the calls; null turns messages off.
+    // SAFETY: the caller holds the library's lock. The name ends in NUL and outlives the calls. A null handler turns
+    // error messages off.
     unsafe {
         done(H5open(), "H5open")?;
         done(H5Eset_auto2(H5E_DEFAULT, None, ptr::null_mut()), "H5Eset_auto2")?;
@@ -79,14 +80,15 @@ fn open(path: &Path) -> Result<Id, H5Error> {
     }
 }
 
-/// Every dataset that hard links lead to, once, in the order of names, depth first.
+/// Every dataset that hard links lead to, once, depth first and in the order of names.
 fn datasets(file: &Id) -> Result<Vec<(Box<str>, H5O_token_t)>, H5Error> {
     struct Visit {
         found: Vec<(Box<str>, H5O_token_t)>,
         too_many: bool,
     }
     extern "C" fn visit(_: hid_t, name: *const c_char, info: *const H5O_info2_t, state: *mut c_void) -> c_int {
-        // SAFETY: the library passes back our pointer, a name that ends in NUL and an info, all alive during the call.
+        // SAFETY: the library passes the pointer to `state` from below, a name that ends in NUL, and a valid info.
+        // All three are alive during this call, and nothing else uses `state` meanwhile.
         let (state, name, info) = unsafe { (&mut *state.cast::<Visit>(), CStr::from_ptr(name), &*info) };
         if info.type_ == H5O_type_t::H5O_TYPE_DATASET {
             state.too_many = state.found.len() >= DATASETS_MAX;
@@ -100,7 +102,7 @@ fn datasets(file: &Id) -> Result<Vec<(Box<str>, H5O_token_t)>, H5Error> {
         0
     }
     let mut state = Visit { found: Vec::new(), too_many: false };
-    // SAFETY: `visit` matches the signature asked for, does not panic, and `state` outlives the call.
+    // SAFETY: `visit` has the required signature and does not panic. `state` outlives the call.
     let status = unsafe {
         H5Ovisit3(
             file.0,
@@ -119,14 +121,15 @@ fn datasets(file: &Id) -> Result<Vec<(Box<str>, H5O_token_t)>, H5Error> {
 }
 
 fn dataset(file: &Id, path: &str, token: H5O_token_t) -> Result<Vec<MappedVariable>, H5Error> {
-    // SAFETY: ids are alive while their `Id` is, and the lock is held.
+    // SAFETY: the id in `file` is valid while `file` exists, and the caller holds the library's lock.
     let dataset = unsafe { Id::new(H5Oopen_by_token(file.0, token), "H5Oopen_by_token")? };
-    // SAFETY: as above.
+    // SAFETY: the id in `dataset` is valid while `dataset` exists, and the caller holds the library's lock.
     let creation = unsafe { Id::new(H5Dget_create_plist(dataset.0), "H5Dget_create_plist")? };
-    // SAFETY: as above.
+    // SAFETY: the id in `creation` is valid while `creation` exists, and the caller holds the library's lock.
     match unsafe { H5Pget_layout(creation.0) } {
         H5D_layout_t::H5D_CONTIGUOUS => {
-            // SAFETY: as above.
+            // SAFETY: the ids in `dataset` and `creation` are valid while these values exist, and the caller holds
+            // the library's lock.
             let (offset, bytes, external) = unsafe {
                 (H5Dget_offset(dataset.0), H5Dget_storage_size(dataset.0), H5Pget_external_count(creation.0))
             };
@@ -141,7 +144,7 @@ fn dataset(file: &Id, path: &str, token: H5O_token_t) -> Result<Vec<MappedVariab
             let Some((datatype, width)) = datatype_of(&dataset)? else { return Ok(Vec::new()) };
             let dims = dims_of(&dataset)?;
             let mut chunk_dims = [0 as hsize_t; DIMENSIONS_MAX];
-            // SAFETY: the array has as many places as the call is told.
+            // SAFETY: `chunk_dims` has as many places as the second argument says, and the id is valid.
             let rank = unsafe { H5Pget_chunk(creation.0, chunk_dims.len() as c_int, chunk_dims.as_mut_ptr()) };
             let rank = usize::try_from(rank).map_err(|_| H5Error::Library { what: "H5Pget_chunk" })?;
             let chunk_raw_bytes = chunk_dims.iter().take(rank).fold(u64::from(width), |n, &d| n.saturating_mul(d));
@@ -156,14 +159,16 @@ fn dataset(file: &Id, path: &str, token: H5O_token_t) -> Result<Vec<MappedVariab
             )
             .collect())
         }
-        // Compact data is in the object's header; virtual datasets have no data here.
+        // Compact data is in the object header. Virtual datasets have no data in this file.
         _ => Ok(Vec::new()),
     }
 }
 
-/// The type and the width of one element, or `None` if the data only points elsewhere or the type is not understood.
+/// The type and the width of one element. `None` if the data only refers to other places, or if the type is not
+/// supported.
 fn datatype_of(dataset: &Id) -> Result<Option<(DataType, u32)>, H5Error> {
-    // SAFETY: the buffer is as long as the call is told, and the id is alive.
+    // SAFETY: `encoded` has the length `len` that the call gets, and the ids are valid. The caller holds the
+    // library's lock.
     let encoded = unsafe {
         let datatype = Id::new(H5Dget_type(dataset.0), "H5Dget_type")?;
         let mut len = 0;
@@ -172,7 +177,7 @@ fn datatype_of(dataset: &Id) -> Result<Option<(DataType, u32)>, H5Error> {
         done(H5Tencode(datatype.0, encoded.as_mut_ptr().cast(), &mut len), "H5Tencode")?;
         encoded
     };
-    // Two bytes of the library's own precede the message.
+    // The library puts two bytes before the message.
     let message = encoded.get(2..).unwrap_or_default();
     Ok(match (datatype::parse(message), datatype::message_width(message)) {
         (Some(Parsed::Data(datatype)), Some(width)) => Some((datatype, width)),
@@ -182,7 +187,8 @@ fn datatype_of(dataset: &Id) -> Result<Option<(DataType, u32)>, H5Error> {
 
 fn dims_of(dataset: &Id) -> Result<Vec<u64>, H5Error> {
     let mut dims = [0 as hsize_t; DIMENSIONS_MAX];
-    // SAFETY: HDF5 has at most 32 dimensions, the length of the array.
+    // SAFETY: `dims` has DIMENSIONS_MAX places, and the rank is checked against it before the call. The ids are
+    // valid.
     let rank = unsafe {
         let space = Id::new(H5Dget_space(dataset.0), "H5Dget_space")?;
         let rank = H5Sget_simple_extent_ndims(space.0);
@@ -198,14 +204,15 @@ fn dims_of(dataset: &Id) -> Result<Vec<u64>, H5Error> {
 }
 
 fn pipeline_of(creation: &Id) -> Result<Vec<PipelineFilter>, H5Error> {
-    // SAFETY: the id is alive.
+    // SAFETY: the id in `creation` is valid while `creation` exists, and the caller holds the library's lock.
     let count = unsafe { H5Pget_nfilters(creation.0) };
     done(count, "H5Pget_nfilters")?;
     (0..count.unsigned_abs())
         .map(|nth| {
             let (mut flags, mut parameters, mut config) = (0, [0 as c_uint; 8], 0);
             let mut parameters_len = parameters.len();
-            // SAFETY: at most `parameters_len` values are written; no name is asked for.
+            // SAFETY: the call writes at most `parameters_len` values, which is the length of `parameters`. No name
+            // is requested. The id is valid.
             let id = unsafe {
                 H5Pget_filter2(
                     creation.0,
@@ -226,7 +233,7 @@ fn pipeline_of(creation: &Id) -> Result<Vec<PipelineFilter>, H5Error> {
         .collect()
 }
 
-/// The allocated chunks in the order of the index, which is that of their places in the array.
+/// The allocated chunks in the order of the index, which is their order in the array.
 fn chunks_of(dataset: &Id) -> Result<Vec<Chunk>, H5Error> {
     unsafe extern "C" fn visit(
         _: *const hsize_t,
@@ -235,7 +242,8 @@ fn chunks_of(dataset: &Id) -> Result<Vec<Chunk>, H5Error> {
         stored_bytes: hsize_t,
         chunks: *mut c_void,
     ) -> c_int {
-        // SAFETY: the library passes back our pointer, which is alive during the call.
+        // SAFETY: the library passes the pointer to `chunks` from below, which is alive during this call and not used
+        // by anything else meanwhile.
         let chunks = unsafe { &mut *chunks.cast::<Vec<Chunk>>() };
         if chunks.len() >= CHUNKS_MAX {
             return 1;
@@ -246,7 +254,7 @@ fn chunks_of(dataset: &Id) -> Result<Vec<Chunk>, H5Error> {
         0
     }
     let mut chunks: Vec<Chunk> = Vec::new();
-    // SAFETY: `visit` matches the signature asked for, does not panic, and `chunks` outlives the call.
+    // SAFETY: `visit` has the required signature and does not panic. `chunks` outlives the call, and the id is valid.
     let status = unsafe { H5Dchunk_iter(dataset.0, H5P_DEFAULT, Some(visit), ptr::from_mut(&mut chunks).cast()) };
     match status {
         0 => Ok(chunks),

@@ -1,4 +1,4 @@
-//! Small reads of a file's metadata: from memory if the file is small, else through a bounded cache of pages.
+//! Small reads of a file's metadata: from memory if the file is short, otherwise through a bounded cache of pages.
 
 use super::{H5Error, MapInput};
 use std::borrow::Cow;
@@ -7,19 +7,19 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 /// Files up to this length, in bytes, are read at once.
-const WHOLE_MAX: u64 = 2 << 20;
+const IN_MEMORY_MAX_BYTES: u64 = 2 << 20;
 const PAGE_BYTES: u64 = 16 << 10;
 const PAGES: usize = 128;
 
-/// A file's bytes by position. Holds at most [`WHOLE_MAX`] of them; what it reads again and again is bounded too.
+/// The bytes of a file by offset. Holds at most [`IN_MEMORY_MAX_BYTES`] of them, and bounds the number of repeated reads.
 pub(super) struct Reader<'a> {
     file: &'a File,
     len: u64,
     whole: Cow<'a, [u8]>,
-    /// Direct-mapped: a page lies in the slot of its number modulo [`PAGES`].
+    /// A direct-mapped cache: a page is in the slot of its number modulo [`PAGES`].
     pages: Vec<(u64, Vec<u8>)>,
     scratch: Vec<u8>,
-    /// Pages that may still be read; a sound file needs each of its pages a few times at most.
+    /// Number of pages that may still be read. A valid file needs each page only a few times.
     pages_left: u64,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Reader<'a> {
         let mut pages = Vec::new();
         let whole = match whole {
             Some(whole) if whole.len() as u64 == len => Cow::Borrowed(whole),
-            _ if len <= WHOLE_MAX => {
+            _ if len <= IN_MEMORY_MAX_BYTES => {
                 let mut whole = vec![0; usize::try_from(len).unwrap_or(0)];
                 file.read_exact_at(&mut whole, 0)?;
                 Cow::Owned(whole)
@@ -42,7 +42,7 @@ impl<'a> Reader<'a> {
         Ok(Self { file, len, whole, pages, scratch: Vec::new(), pages_left: len / PAGE_BYTES * 8 + 1024 })
     }
 
-    /// `len` bytes at `at`, which must lie within the file.
+    /// Returns `len` bytes at `at`, which must lie within the file.
     pub fn get(&mut self, at: u64, len: usize) -> Result<&[u8], H5Error> {
         if at.checked_add(len as u64).is_none_or(|end| end > self.len) {
             return Err(H5Error::NotClassic { what: "metadata passes the end of the file", at });
@@ -56,7 +56,7 @@ impl<'a> Reader<'a> {
             let page = self.page(at / PAGE_BYTES)?;
             return Ok(&page[within..within + len]);
         }
-        if len as u64 > WHOLE_MAX {
+        if len as u64 > IN_MEMORY_MAX_BYTES {
             return Err(H5Error::NotClassic { what: "a piece of metadata is larger than 2 MiB", at });
         }
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
         Ok(&self.scratch)
     }
 
-    /// The same without a copy, where all of the file is in memory.
+    /// As [`Reader::get`] without a copy, if the caller provided the content of the file.
     pub fn borrowed(&self, at: u64, len: usize) -> Option<&'a [u8]> {
         match self.whole {
             Cow::Borrowed(whole) => whole.get(usize::try_from(at).ok()?..)?.get(..len),

@@ -1,11 +1,11 @@
-//! The HDF5 library in a process of its own, under a deadline and a memory limit.
+//! Runs the HDF5 library in a separate process, with a deadline and a memory limit.
 //!
-//! The library is C code that was written for friendly files: on a damaged one it may crash, hang or ask for all memory.
-//! Here that costs a process and makes one file opaque. The process is started when the first file needs it, and leaves
-//! by itself when nobody has asked it for a while, so that an agent at rest is small.
+//! The library is C code that expects valid files. On a damaged file it may crash, hang or request all memory. In a
+//! separate process this only makes one file opaque. A process is started when a file needs it, and exits after some
+//! time without requests, so that an idle agent needs little memory.
 //!
-//! Both sides talk over one socket, which is the process's standard input. A request is a path, a reply is a map; each
-//! behind its length as 8 bytes, little-endian. Numbers within a map are LEB128.
+//! Both sides communicate over one socket, which is the standard input of the process. A request is a path, and a
+//! reply is a map. Each is preceded by its length in 8 bytes, little-endian. Numbers within a map are LEB128.
 
 use super::library::Library;
 use super::{CHUNKS_MAX, DATASETS_MAX, FileMap, H5Error, MapInput, MapSource, MappedVariable};
@@ -22,43 +22,43 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The hidden subcommand that must lead to [`worker_main`].
+/// The hidden subcommand that must call [`worker_main`].
 pub const WORKER_ARGUMENT: &str = "__h5map";
 
-/// The library may take so long for one file.
+/// Maximum time of the library for one file.
 const FILE_DEADLINE: Duration = Duration::from_secs(60);
-/// The process leaves after so long without a request.
-const IDLE: Duration = Duration::from_secs(30);
-/// Address space of the process, in bytes.
-const MEMORY_MAX: u64 = 4 << 30;
-/// Longest reply that is taken, in bytes.
-const REPLY_MAX: u64 = 1 << 30;
-/// Longest path that is taken, in bytes.
-const PATH_MAX: u64 = 1 << 16;
+/// The process exits after this time without a request.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum address space of the process, in bytes.
+const MEMORY_MAX_BYTES: u64 = 4 << 30;
+/// Maximum length of a reply, in bytes.
+const REPLY_MAX_BYTES: u64 = 1 << 30;
+/// Maximum length of a path, in bytes.
+const PATH_MAX_BYTES: u64 = 1 << 16;
 
 type StartCommand = dyn Fn() -> io::Result<Command> + Send + Sync;
 
-/// Processes at a time; a file that comes when all are at work waits until one is done.
+/// Maximum number of processes. When all are busy, a further file waits.
 const PROCESSES_MAX: usize = 4;
 
-/// Maps from the library, asked for in other processes, one file at a time in each.
+/// Maps from the library, which runs in other processes. Each process handles one file at a time.
 pub struct MapWorker {
     command: Box<StartCommand>,
-    /// How long an answer may take.
+    /// Maximum time to wait for an answer.
     deadline: Duration,
     pool: Mutex<Pool>,
-    /// Told when a process is done with a file.
+    /// Notified when a process has finished a file.
     done: Condvar,
 }
 
 #[derive(Default)]
 struct Pool {
-    /// The one that was at work last is asked first, so that the others may end for lack of work.
+    /// The process that worked last is used first, so that the others may exit when they are idle.
     idle: Vec<Process>,
     at_work: usize,
 }
 
-/// The right to ask one process; gives it back to the pool when it is dropped.
+/// The right to use one process. Dropping it returns the process to the pool.
 struct Turn<'a> {
     worker: &'a MapWorker,
     process: Option<Process>,
@@ -74,35 +74,36 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Dropping it closes the socket, at which the process ends; one that hangs in the library ends at its own deadline.
+/// Dropping it closes the socket, and then the process exits. A process that hangs in the library ends at its own
+/// deadline.
 struct Process {
     socket: UnixStream,
 }
 
 impl MapWorker {
-    /// The process is this program with the argument [`WORKER_ARGUMENT`].
+    /// Starts this program with the argument [`WORKER_ARGUMENT`] as the process.
     pub fn new() -> Self {
         Self::with_command(|| {
-            // Not by its path: an upgrade may have put another program there.
+            // The program's path is not used, because an upgrade may have put another program there.
             let mut command = Command::new("/proc/self/exe");
             command.arg(WORKER_ARGUMENT);
             Ok(command)
         })
     }
 
-    /// The process is started by this command.
+    /// Starts the process with this command.
     pub fn with_command(command: impl Fn() -> io::Result<Command> + Send + Sync + 'static) -> Self {
-        // The process ends itself at its own deadline, a little sooner.
+        // The process ends itself at its own deadline, which is 5 s earlier.
         let deadline = FILE_DEADLINE + Duration::from_secs(5);
         Self { command: Box::new(command), deadline, pool: Mutex::default(), done: Condvar::new() }
     }
 
-    /// What a thread that panicked left behind is a pool like any other.
+    /// A panic of another thread leaves the pool in a valid state, so poisoning is ignored.
     fn pool(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for others at most as long as their files' deadlines let them take.
+    /// Waits for a free process. The deadlines of the other files bound this wait.
     fn turn(&self) -> Turn<'_> {
         let full = |pool: &mut Pool| pool.at_work >= PROCESSES_MAX;
         let mut pool = self.done.wait_while(self.pool(), full).unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +118,7 @@ impl MapWorker {
         let mut command = (self.command)()?;
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn()?;
-        // Takes leave of it whenever it ends, so that no dead process waits for the next file to be asked about.
+        // This thread waits for the end of the process, so that no zombie process remains.
         std::thread::Builder::new().name("h5map-wait".into()).stack_size(64 << 10).spawn(move || child.wait())?;
         Ok(Process { socket })
     }
@@ -149,7 +150,7 @@ impl MapSource for MapWorker {
                     map.check(input.bytes)?;
                     return Ok(map);
                 }
-                // One that was left from before may have gone since, so its failure is not the file's.
+                // A process from an earlier file may have exited, so its failure does not mean that this file is bad.
                 Err(e) if left_over && !is_timeout(&e) => {}
                 Err(e) => return Err(failed("crashed or passed its deadline", e)),
             }
@@ -164,13 +165,14 @@ fn is_timeout(error: &io::Error) -> bool {
 impl Process {
     fn ask(&mut self, path: &Path) -> io::Result<Vec<u8>> {
         send(&mut self.socket, path.as_os_str().as_bytes())?;
-        receive(&mut self.socket, REPLY_MAX)
+        receive(&mut self.socket, REPLY_MAX_BYTES)
     }
 }
 
-/// The body of the process: reads paths from the socket on standard input, and answers with maps, until nobody asks.
+/// The main function of the process. Reads paths from the socket on standard input and answers with maps, until the
+/// socket is closed or idle.
 ///
-/// Call it before anything else in `main`, when the first argument is [`WORKER_ARGUMENT`].
+/// Call it before anything else in `main` if the first argument is [`WORKER_ARGUMENT`].
 pub fn worker_main() -> ExitCode {
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
@@ -179,18 +181,18 @@ pub fn worker_main() -> ExitCode {
 }
 
 fn serve() -> io::Result<()> {
-    setrlimit(Resource::RLIMIT_AS, MEMORY_MAX, MEMORY_MAX)?;
+    setrlimit(Resource::RLIMIT_AS, MEMORY_MAX_BYTES, MEMORY_MAX_BYTES)?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    socket.set_read_timeout(Some(IDLE))?;
+    socket.set_read_timeout(Some(IDLE_TIMEOUT))?;
     let deadline_s = u32::try_from(FILE_DEADLINE.as_secs()).unwrap_or(u32::MAX);
     loop {
-        let path = match receive(&mut socket, PATH_MAX) {
+        let path = match receive(&mut socket, PATH_MAX_BYTES) {
             Ok(path) => PathBuf::from(std::ffi::OsString::from_vec(path)),
-            // Idle, or whoever asked is gone.
+            // The socket was idle for too long, or the other side has closed it.
             Err(_) => return Ok(()),
         };
-        // The kernel ends us if the library does not return, even when nobody waits any more.
+        // The kernel ends this process if the library does not return, even if no process waits for the answer.
         alarm::set(deadline_s);
         let map = File::open(&path).map_err(H5Error::from).and_then(|file| {
             let bytes = file.metadata()?.len();
@@ -207,7 +209,7 @@ fn send(to: &mut UnixStream, message: &[u8]) -> io::Result<()> {
     to.write_all(message)
 }
 
-/// A message of at most `most` bytes; memory is taken only as bytes arrive.
+/// Receives a message of at most `most` bytes. Memory is allocated only as bytes arrive.
 fn receive(from: &mut UnixStream, most: u64) -> io::Result<Vec<u8>> {
     let mut len = [0; 8];
     from.read_exact(&mut len)?;
@@ -223,7 +225,7 @@ fn receive(from: &mut UnixStream, most: u64) -> io::Result<Vec<u8>> {
     Ok(message)
 }
 
-/// 0 and the map, or 1: why there is none is the same to whoever asked.
+/// Encodes a reply: 0 and the map, or 1 if there is none. The other side does not need the reason.
 fn encode_reply(map: &Result<FileMap, H5Error>) -> Vec<u8> {
     let Ok(map) = map else { return vec![1] };
     let mut out = vec![0];
@@ -287,7 +289,7 @@ fn element(out: &mut Vec<u8>, e: &ElementType) {
     }
 }
 
-/// `None` if it is no reply; the process may have been hurt by the file before it sent it.
+/// Decodes a reply. `None` if it is invalid: the file may have corrupted the process before it replied.
 fn decode_reply(reply: &[u8]) -> Option<Result<FileMap, H5Error>> {
     let mut from = Reader { bytes: reply };
     if from.take(1)? != [0] {

@@ -1,12 +1,13 @@
-//! The guess: a layout from names, where nothing is said.
+//! Guesses the layout from file names if the configuration does not state it.
 //!
-//! First the presets whose names are their own. Else the numbers in the names decide: names that agree but for their
-//! digits form a template; the number whose values cover 0..n (or 1..=n) wherever all others are held fixed is the
-//! rank; the beginning of a component up to a number that tells the checkpoints apart is the label. Files without a
-//! rank join by that label. What cannot be told is one checkpoint, and the explanation says so.
+//! First the presets with distinctive names are tried. If none fits, the numbers in the names decide. Names that
+//! differ only in their digits form a template. A number is the rank if its values cover 0..n (or 1..=n) for all
+//! combinations of the other numbers. The label is the beginning of a path component up to a number that
+//! distinguishes the checkpoints. Files without a rank belong to the checkpoint with the same label. If the names
+//! show nothing, all files form one checkpoint, and the explanation says so.
 //!
-//! Names decide only where they place most of the files (`MOST_PERCENT`), and where files with one label are of one
-//! run. Else nothing is dropped: everything is one checkpoint, or the user is asked.
+//! A guess from names is used only if it places most of the files (`MOST_PERCENT`) and if files with the same label
+//! come from one run. Otherwise no file is dropped: either all files form one checkpoint, or the user is asked.
 
 use super::pointers::{POINTER_BYTES_MAX, is_pointer_name};
 use super::{Layout, Pattern, is_of_a_store, is_ours, label_of, presets};
@@ -17,14 +18,14 @@ use std::path::Path;
 
 mod runs;
 
-/// Why the layout is what it is, for people to check.
+/// The reasons for the guess, which the user can check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation {
-    /// One reason a line.
+    /// The reasons, one on each line.
     pub lines: Vec<String>,
-    /// Whether the names told anything; if not, everything is one checkpoint of rank 0.
+    /// Whether the names determined the layout. If not, all files are one checkpoint of rank 0.
     pub certain: bool,
-    /// The layout is not to be used: why, and what the user can say instead.
+    /// If given, the layout must not be used. The text says why, and what the user can specify instead.
     pub asks: Option<String>,
 }
 
@@ -34,17 +35,18 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// The most paths that a guess looks at.
+/// Maximum number of paths that a guess examines.
 const PATHS_MAX: usize = 200_000;
-/// The most numbers in one name that a guess looks at; longer names have no rank.
+/// Maximum number of numbers in a name. Names with more numbers have no rank.
 const SLOTS_MAX: usize = 16;
-/// The most templates with a rank that become patterns, the commonest first.
+/// Maximum number of templates with a rank that become patterns. The most frequent templates are taken.
 const TEMPLATES_MAX: usize = 64;
 
-/// Names decide if they place this share of the files and of the bytes. The rest may be logs and inputs, which lie
-/// beside checkpoints nearly everywhere; of more than a quarter that cannot be said.
+/// A guess is used if it places this share of the files and of the bytes. The other files may be logs and inputs,
+/// which are found next to nearly all checkpoints. More than a quarter would be too much for logs and inputs.
 const MOST_PERCENT: u128 = 75;
-/// Below this share of the files and of the bytes, numbers in names are no checkpoints: everything is one.
+/// If a guess places less than this share of the files and of the bytes, the numbers do not mean checkpoints, and all
+/// files form one checkpoint.
 const FEW_PERCENT: u128 = 50;
 
 pub(super) fn guess(paths: &[FilePath], bytes: &[u64], directory: &Path) -> (Layout, Explanation) {
@@ -59,7 +61,7 @@ pub(super) fn guess(paths: &[FilePath], bytes: &[u64], directory: &Path) -> (Lay
     if let Some(asks) = runs::mixed(&layout, &paths) {
         return (layout, Explanation { asks: Some(asks), certain: false, ..explanation });
     }
-    // They travel with the checkpoint that they were written with, and are no part of a layout.
+    // Pointer files are saved with the checkpoint they were written with. They are not part of a layout.
     let is_pointer = |(path, bytes): &(&FilePath, u64)| *bytes <= POINTER_BYTES_MAX && is_pointer_name(path.name());
     let (pointers, all): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|file| is_pointer(file) && layout.place(file.0).is_none());
@@ -75,7 +77,7 @@ pub(super) fn guess(paths: &[FilePath], bytes: &[u64], directory: &Path) -> (Lay
     weigh(layout, explanation, &all, directory)
 }
 
-/// Whether what the names place is most of what is there.
+/// Checks whether the layout places most of the existing files.
 fn weigh(
     layout: Layout,
     mut explanation: Explanation,
@@ -124,7 +126,7 @@ fn weigh(
     (layout, Explanation { asks: Some(asks), certain: false, ..explanation })
 }
 
-/// Whether this preset places most of the files, with ranks without gaps.
+/// Returns this preset if it places most of the files and the ranks have no gaps.
 fn fits(preset: &Layout, paths: &[&FilePath]) -> Option<(Layout, Explanation)> {
     let mut ranks: BTreeMap<CheckpointId, BTreeSet<u32>> = BTreeMap::new();
     let mut placed_count = 0usize;
@@ -144,7 +146,8 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Where there is only one checkpoint, what is left over belongs to it; else it is named.
+/// If there is only one checkpoint, the remaining files are added to it. Otherwise they are mentioned in the
+/// explanation.
 fn take_the_rest(mut layout: Layout, mut explanation: Explanation, paths: &[&FilePath]) -> (Layout, Explanation) {
     let mut labels = BTreeSet::new();
     let mut rest = Vec::new();
@@ -177,22 +180,22 @@ fn nothing_told(label: CheckpointId) -> (Layout, Explanation) {
     (Layout::single(label), Explanation { lines: vec![line], ..Explanation::default() })
 }
 
-/// Stands for a run of digits in a template; no path holds a NUL.
+/// Marks a run of digits in a template. No path contains a NUL.
 const SLOT: u8 = 0;
 
-/// Names that agree but for their digits.
+/// A set of names that differ only in their digits.
 struct Template<'a> {
-    /// The name with a [`SLOT`] for each run of digits.
+    /// The name, with a [`SLOT`] for each run of digits.
     text: Vec<u8>,
-    /// For each name the digits, slot by slot.
+    /// For each name its digits, slot by slot.
     rows: Vec<Vec<&'a [u8]>>,
 }
 
-/// What a template's numbers mean.
+/// Which number of a template is the rank.
 #[derive(Clone)]
 struct RankSlot {
     slot: usize,
-    /// Slots that always hold the same number (`processor3/out.3`), `slot` among them.
+    /// All slots that always hold the same number (`processor3/out.3`), including `slot`.
     linked: Vec<usize>,
     first: u64,
     ranks: u64,
@@ -242,7 +245,8 @@ fn from_numbers(paths: &[&FilePath], otherwise: &CheckpointId) -> Option<(Layout
         Some(span) => lines.push(format!("a checkpoint is named as {}", show(span, &[]))),
         None => lines.push(format!("no number tells checkpoints apart: all is checkpoint {otherwise}")),
     }
-    // Numbers below the label are the checkpoint's own (`step_10/level_1/p0`); those before it are of `runs`.
+    // Numbers after the label belong to the checkpoint (`step_10/level_1/p0`). Numbers before it are examined in
+    // `runs`.
     if hidden {
         lines.push("the name does not tell all of them apart: say the layout yourself".to_owned());
     }
@@ -258,7 +262,7 @@ fn templates_of<'a>(paths: &[&'a FilePath]) -> Vec<Template<'a>> {
     rows.into_iter().map(|(text, rows)| Template { text, rows }).collect()
 }
 
-/// Extensions whose digit is part of a format's name.
+/// File name extensions that contain a digit.
 const EXTENSIONS: &[&[u8]] = &[
     b"h5", b"hdf5", b"he5", b"h4", b"hdf4", b"nc3", b"nc4", b"mat5", b"bz2", b"bp3", b"bp4", b"bp5", b"md5", b"xdmf3",
 ];
@@ -282,12 +286,12 @@ fn tokenize(path: &[u8]) -> (Vec<u8>, Vec<&[u8]>) {
     (text, digits)
 }
 
-/// A run of digits by value; runs too long for a number are told apart by their beginning only, and are no ranks.
+/// The value of a run of digits. Values that do not fit into 64 bits are all equal, and are no ranks.
 fn number(digits: &[u8]) -> u64 {
     digits.iter().fold(0u64, |n, &digit| n.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
 }
 
-/// What the letters before a number say about it.
+/// What the letters before a number say about the number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Word {
     Checkpoint,
@@ -352,12 +356,12 @@ impl Template<'_> {
         self.rows.first().map_or(0, Vec::len)
     }
 
-    /// Where in the text the slot stands.
+    /// Position of a slot in the text.
     fn position(&self, slot: usize) -> usize {
         self.text.iter().enumerate().filter(|(_, b)| **b == SLOT).nth(slot).map_or(self.text.len(), |(at, _)| at)
     }
 
-    /// The letters before a slot and what separates them from it: `_p` in `checkpoints_s26_p3`.
+    /// The letters before a slot, with the separator: `_p` in `checkpoints_s26_p3`.
     fn lead(&self, slot: usize) -> &[u8] {
         let end = self.position(slot);
         let word = end - self.text[..end].iter().rev().take_while(|b| matches!(b, b'_' | b'-' | b'.')).count();
@@ -380,7 +384,7 @@ impl Template<'_> {
         (0..self.slots()).filter(same).collect()
     }
 
-    /// The number that is the rank: the last one, unless words say otherwise.
+    /// The number that is the rank: the last possible one, unless words say otherwise.
     fn find_rank(&self) -> Option<RankSlot> {
         if self.rows.len() < 2 || self.slots() > SLOTS_MAX {
             return None;
@@ -400,18 +404,18 @@ impl Template<'_> {
             let others = row.iter().enumerate().filter(|(i, _)| !linked.contains(i)).map(|(_, digits)| *digits);
             let is_new = sets.entry(others.collect()).or_default().insert(number(row[slot]));
             if !is_new {
-                return None; // `1` and `01`: not a number that counts
+                return None; // `1` and `01` both occur, so this is not a counter
             }
         }
         let first = sets.values().filter_map(BTreeSet::first).copied().min()?;
         let last = sets.values().filter_map(BTreeSet::last).copied().max()?;
         let ranks = (last - first).checked_add(1)?;
-        // A node that sees its own ranks only (32 to 63) is believed if the name says that they are ranks.
+        // A node may see only its own ranks (32 to 63). Such a range is accepted if the word before it means ranks.
         if ranks < 2 || (first > 1 && word != Word::Rank) {
             return None;
         }
         let whole = sets.values().filter(|set| set.len() as u64 == ranks).count();
-        // The newest checkpoint may be incomplete still; most must be whole.
+        // The newest checkpoint may still be incomplete, so only most of them must be complete.
         (whole > 0 && (whole * 2 >= sets.len() || word == Word::Rank)).then_some(RankSlot {
             slot,
             linked,
@@ -420,8 +424,8 @@ impl Template<'_> {
         })
     }
 
-    /// Where the span stands: beginning a component or following a separator, ended by neither letter nor digit, with
-    /// no rank in it. Gives its place in the text and its first slot.
+    /// Position of the span in the text and its first slot. The span must begin a component or follow a separator,
+    /// must not be followed by a letter or digit, and must not contain the rank.
     fn find(&self, span: &[u8], rank: Option<&RankSlot>) -> Option<(usize, usize)> {
         let slots_before = |at: usize| self.text[..at].iter().filter(|b| **b == SLOT).count();
         let span_slots = span.iter().filter(|b| **b == SLOT).count();
@@ -434,7 +438,7 @@ impl Template<'_> {
         })
     }
 
-    /// All beginnings of components up to a number that is no rank.
+    /// All beginnings of components up to a number that is not the rank.
     fn spans(&self, rank: Option<&RankSlot>) -> Vec<(usize, Vec<u8>)> {
         let (mut slot, mut start, mut depth, mut spans) = (0, 0, 0, Vec::new());
         for (at, &byte) in self.text.iter().enumerate() {
@@ -453,7 +457,7 @@ impl Template<'_> {
         spans
     }
 
-    /// How many different texts the span has here, and how many different checkpoints the numbers tell.
+    /// Number of different texts of the span, and number of different checkpoints according to all numbers.
     fn told_apart(&self, rank: Option<&RankSlot>, slots: std::ops::Range<usize>) -> (usize, usize) {
         let is_rank = |slot: &usize| rank.is_some_and(|rank| rank.linked.contains(slot));
         let others: Vec<usize> = (0..self.slots()).filter(|slot| !is_rank(slot)).collect();
@@ -463,7 +467,7 @@ impl Template<'_> {
         (spans.len(), all.len())
     }
 
-    /// Matches the names of this template; `None` where the span is not in it.
+    /// A regular expression for the names of this template. `None` if the template does not contain the span.
     fn regex(&self, rank: &RankSlot, span: Option<&[u8]>) -> Option<String> {
         let label = match span {
             Some(span) => self.find(span, Some(rank)).map(|(start, _)| start..start + span.len())?,
@@ -495,7 +499,7 @@ fn push_literal(out: &mut String, byte: u8) {
     }
 }
 
-/// A template for people: the named slots as `#`, the others as `N`.
+/// A template as text for users: `#` for the given slots and `N` for the others.
 fn show(text: &[u8], slots: &[usize]) -> String {
     let (mut slot, mut out) = (0, Vec::with_capacity(text.len()));
     for &byte in text {
@@ -510,8 +514,8 @@ fn show(text: &[u8], slots: &[usize]) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// The commonest name with a rank decides: what is no rank in it is no rank where another name begins the same way
-/// (`d1/params.txt`, `d2/params.txt` beside `d1/p0`, `d1/p1`).
+/// The template with a rank that has the most names decides. A number that is not the rank there is not the rank in
+/// templates with the same beginning either (`d1/params.txt`, `d2/params.txt` next to `d1/p0`, `d1/p1`).
 fn drop_contradictions(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
     let ranked = templates.iter().zip(ranks.iter()).filter_map(|(t, rank)| rank.clone().map(|rank| (t, rank)));
     let Some((main, main_rank)) = ranked.max_by_key(|(t, rank)| (t.word(rank.slot), t.rows.len())) else { return };
@@ -526,7 +530,8 @@ fn drop_contradictions(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>
     }
 }
 
-/// Names with too few members to count in may follow the others: the same letters before the number, in their range.
+/// Templates with too few names of their own adopt the rank of another template, if the letters before the number are
+/// the same and the number is in the same range.
 fn adopt_ranks(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
     let known: BTreeMap<Vec<u8>, (u64, u64)> = templates
         .iter()
@@ -544,7 +549,8 @@ fn adopt_ranks(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
     }
 }
 
-/// The span that names the checkpoint, found in as many files as can be, and whether it hides that there are more.
+/// The span that names the checkpoint, chosen to occur in as many files as possible, and whether it is the same for
+/// some different checkpoints.
 fn find_span(templates: &[Template<'_>], ranks: &[Option<RankSlot>]) -> Option<(Vec<u8>, bool)> {
     let any_rank = ranks.iter().any(Option::is_some);
     let mut candidates: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
@@ -568,7 +574,7 @@ fn find_span(templates: &[Template<'_>], ranks: &[Option<RankSlot>]) -> Option<(
     scored.max().map(|((told, ..), span)| (span, !told))
 }
 
-/// Without ranks: whether each number is a checkpoint, rather than all files one checkpoint's.
+/// For files without ranks: whether each number is a checkpoint. Otherwise all files form one checkpoint.
 fn is_series(templates: &[Template<'_>], span: &[u8]) -> bool {
     let mut values = BTreeSet::new();
     let mut says = false;
@@ -582,7 +588,7 @@ fn is_series(templates: &[Template<'_>], span: &[u8]) -> bool {
     values.len() > 1 && (says || !dense)
 }
 
-/// Files of no rank join by the label, wherever in the path it stands first.
+/// A regular expression for files without a rank: the label may occur anywhere in the path.
 fn span_regex(span: &[u8]) -> String {
     let mut out = String::from("(?:.*?[^0-9A-Za-z])??(?P<checkpoint>");
     for &byte in span {

@@ -1,9 +1,9 @@
-//! Names of pointer files: they say which checkpoint is the newest, and are none themselves.
+//! Names of pointer files. A pointer file says which checkpoint is the newest, and is not part of a checkpoint.
 
-/// The longest pointer file, in bytes.
+/// Maximum length of a pointer file, in bytes.
 pub const POINTER_BYTES_MAX: u64 = 64 << 10;
 
-/// Whether codes give this name to a file that says which checkpoint is the newest: CESM's `rpointer.ocn`,
+/// Whether applications use this name for a file that says which checkpoint is the newest: CESM's `rpointer.ocn`,
 /// `checkpoints.txt`, `latest_checkpoint`, `last.txt`, TensorFlow's `checkpoint`.
 pub fn is_pointer_name(name: &[u8]) -> bool {
     let name = name.to_ascii_lowercase();
@@ -15,7 +15,7 @@ pub fn is_pointer_name(name: &[u8]) -> bool {
         && (has(b"pointer") || has(b"latest") || stem.starts_with(b"last") || name.ends_with(b".last") || is_list)
 }
 
-/// Whether this is the name of a log.
+/// Whether this is the name of a log file.
 pub fn is_log_name(name: &[u8]) -> bool {
     let name = name.to_ascii_lowercase();
     [&b".log"[..], b".out", b".err", b".stdout", b".stderr"].iter().any(|end| name.ends_with(end))

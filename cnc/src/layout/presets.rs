@@ -1,22 +1,22 @@
-//! The layouts of codes in wide use, as their documentation and their own checkpoints have them.
+//! Layouts of widely used applications, from their documentation and from real checkpoints.
 
 use super::Layout;
 use mcrengine::ids::FilePath;
 
-/// A line of the table.
+/// One preset.
 struct Preset {
     name: &'static str,
-    /// One of them is in each of its names, `^` for a capital letter and `#` for a digit; none where that cannot be said. Looking
-    /// for them is quicker than making patterns.
+    /// Each file name of the preset contains one of these words; `^` means a capital letter and `#` a digit. Empty if
+    /// there are no such words. Searching for a word is faster than compiling the patterns.
     words: &'static [&'static str],
-    /// Globs as [`Layout::from_patterns`] takes them, the narrow ones first.
+    /// Globs for [`Layout::from_patterns`], the most specific first.
     patterns: &'static [&'static str],
     first_rank: u32,
-    /// Whether its names are so much its own that a guess may settle on it.
+    /// Whether the names are distinctive enough for a guess.
     telling: bool,
 }
 
-/// The most telling first: a guess takes the first that fits.
+/// The presets, the most distinctive first: a guess uses the first one that fits.
 #[rustfmt::skip]
 const TABLE: &[Preset] = &[
     // DD0007/DD0007.cpu0003, DD0007/DD0007.hierarchy, RD0002/RD0002.boundary.hdf, DD0007/DD0007
@@ -25,7 +25,7 @@ const TABLE: &[Preset] = &[
         "**/{checkpoint:[A-Z]{2}[0-9]{4,}}",
         "**/{checkpoint:[A-Z]{2}[0-9]{4,}}.*",
     ]},
-    // Carpet writes `checkpoint.chkpt.tmp.it_...` and renames it: that name is no checkpoint.
+    // Carpet writes `checkpoint.chkpt.tmp.it_...` and then renames it. The temporary name is not a checkpoint.
     Preset { name: "cactus", words: &[".chkpt"], first_rank: 0, telling: true, patterns: &[
         r"**/{checkpoint:[^/]+\.chkpt(?:_ID)?\.it_[0-9]+}.file_{rank}.h5",
         r"**/{checkpoint:[^/]+\.chkpt(?:_ID)?\.it_[0-9]+}.h5",
@@ -33,19 +33,20 @@ const TABLE: &[Preset] = &[
     Preset { name: "smilei", words: &["dump-"], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:dump-[0-9]{5}}-{rank:[0-9]{10}}.h5",
     ]},
-    // Snapshots in one file or several, and the restart files that GADGET overwrites: restartfiles/restart.3, and GADGET-2's
-    // restart.3. A guess takes those for ranks only where none is missing; else such names are LAMMPS's steps.
+    // Snapshots in one or several files, and restart files that GADGET overwrites: `restartfiles/restart.3`, or
+    // `restart.3` for GADGET-2. A guess takes the number for a rank only if no rank is missing. Otherwise such names
+    // are time steps of LAMMPS.
     Preset { name: "gadget", words: &["snap", "restart"], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:snap(?:shot)?_[0-9]{3,}}.{rank}{,.hdf5}",
         "**/{checkpoint:snap(?:shot)?_[0-9]{3,}}{,.hdf5}",
         "**/{checkpoint:(?:bak-)?restart}.{rank}",
     ]},
-    // The suffix of four or more digits is the rank, with io_form_restart = 102. Nests d01, d02, ... belong together.
+    // The suffix of four or more digits is the rank, if io_form_restart = 102. Nests d01, d02, ... belong together.
     Preset { name: "wrf", words: &["wrfrst_d"], first_rank: 0, telling: true, patterns: &[
         "**/wrfrst_d[0-9][0-9]_{checkpoint:[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}[:_][0-9]{2}[:_][0-9]{2}}_{rank:[0-9]{4,6}}",
         "**/wrfrst_d[0-9][0-9]_{checkpoint:[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}[:_][0-9]{2}[:_][0-9]{2}}",
     ]},
-    // checkpoints_s26/checkpoints_s26_p3.h5, and checkpoints_s26.h5, which joins them
+    // checkpoints_s26/checkpoints_s26_p3.h5, and checkpoints_s26.h5, which combines them
     Preset { name: "dedalus", words: &[".h5"], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:[^/]+_s[0-9]+}/{checkpoint}_p{rank}.h5",
         "**/{checkpoint:[^/]+_s[0-9]+}.h5",
@@ -55,7 +56,7 @@ const TABLE: &[Preset] = &[
         "**/{checkpoint:output_[0-9]{5}}/*.out{rank:[0-9]{5,6}}",
         "**/{checkpoint:output_[0-9]{5}}/**",
     ]},
-    // processor3/0.5/U: the time is the checkpoint. Collated: processors4/0.5/U.
+    // processor3/0.5/U: the time is the checkpoint. In the collated format: processors4/0.5/U.
     Preset { name: "openfoam", words: &["processor"], first_rank: 0, telling: true, patterns: &[
         r"**/processor{rank}/{checkpoint:[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?}/**",
         r"**/processors[0-9]*/{checkpoint:[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?}/**",
@@ -69,7 +70,7 @@ const TABLE: &[Preset] = &[
     Preset { name: "nek5000", words: &[".f"], first_rank: 0, telling: true, patterns: &[
         r"**/*{rank:[0-9]}.{checkpoint:f[0-9]{5}}",
     ]},
-    // data.0003.dbl, rho.0003.dbl.h5; the double and the float outputs are counted apart
+    // data.0003.dbl, rho.0003.dbl.h5; the double and the float outputs are counted separately
     Preset { name: "pluto", words: &[".dbl", ".flt"], first_rank: 0, telling: true, patterns: &[
         r"**/*.{checkpoint:[0-9]{4}\.(?:dbl|flt)}{,.h5}",
     ]},
@@ -84,8 +85,8 @@ const TABLE: &[Preset] = &[
     Preset { name: "athena", words: &[".rst"], first_rank: 0, telling: true, patterns: &[
         r"**/{checkpoint:[^/]+\.(?:[0-9]{5}|final)}.rst",
     ]},
-    // melt.1800.11.restart, restart.1700.base (a `%` in the name), poly.restart.1700 (without); the number after the
-    // step is that of the file, which with `fileper` is not the rank but grows with it
+    // melt.1800.11.restart, restart.1700.base (with a `%` in the name), poly.restart.1700 (without). The number after
+    // the step is the number of the file. With `fileper` it is not the rank, but it increases with the rank.
     Preset { name: "lammps", words: &[], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:[^/]*[0-9]}.{rank}{,.restart,.rst}",
         "**/{checkpoint:[^/]*[0-9]}.base{,.restart,.rst}",
@@ -96,7 +97,7 @@ const TABLE: &[Preset] = &[
     Preset { name: "namd", words: &[".restart"], first_rank: 0, telling: true, patterns: &[
         r"**/{checkpoint:[^/]+\.restart(?:\.[0-9]+)?}.{coor,vel,xsc}",
     ]},
-    // One directory for each checkpoint; one file for each checkpoint.
+    // One directory for each checkpoint, and one file for each checkpoint.
     Preset { name: "directories", words: &[], first_rank: 0, telling: false, patterns: &["{checkpoint}/**"] },
     Preset { name: "files", words: &[], first_rank: 0, telling: false, patterns: &["**/{checkpoint}"] },
 ];
@@ -105,7 +106,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|preset| preset.name)
 }
 
-/// The presets that a guess at these names may settle on, the most telling first.
+/// The presets that a guess may choose for these names, the most distinctive first.
 pub(super) fn telling(paths: &[&FilePath]) -> impl Iterator<Item = Layout> {
     TABLE.iter().filter(|preset| preset.telling && preset.words_are_in(paths)).map(make)
 }
@@ -138,7 +139,7 @@ fn make(preset: &Preset) -> Layout {
 mod tests {
     use super::*;
 
-    /// Preset, path, label, rank; no label: part of no checkpoint.
+    /// Preset, path, label, rank. An empty label: the file belongs to no checkpoint.
     #[rustfmt::skip]
     const EXAMPLES: &[(&str, &str, &str, Option<u32>)] = &[
         ("enzo", "DD0007/DD0007.cpu0003", "DD0007", Some(3)),

@@ -1,7 +1,7 @@
-//! The walk over a directory: which files are there, and which checkpoints they make. Bounded.
+//! Walks over a directory: finds its files, and the checkpoints that they form. All limits are in [`ScanLimits`].
 //!
-//! A link to a directory outside of the root is walked through if both have one owner: output directories often lie on
-//! another file system. Every other link is only named.
+//! A symbolic link to a directory outside of the root is followed if the directory has the same owner as the root,
+//! because output directories often lie on another file system. Other links are only reported.
 
 use super::{Layout, is_own_name};
 use crate::companions::Timeline;
@@ -15,8 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// A label in the order people give it: `it_9` before `it_10`, and where labels are nothing but numbers, `0.25` before
-/// `0.5` before `1e3`.
+/// A label with the order that users expect: `it_9` before `it_10`. Labels that are numbers are ordered by value:
+/// `0.25` before `0.5` before `1e3`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CheckpointLabel(pub CheckpointId);
 
@@ -36,18 +36,18 @@ impl PartialOrd for CheckpointLabel {
     }
 }
 
-/// The number that a label is, if it is nothing else.
+/// The value of a label that is a number.
 fn number(label: &str) -> Option<f64> {
     let is_digits = label.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit());
     label.parse().ok().filter(|number: &f64| is_digits && number.is_finite())
 }
 
-/// How far a walk goes.
+/// Limits of a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanLimits {
-    /// Directories inside each other. Default: as many as the longest path has, see [`FILE_PATH_MAX`].
+    /// Maximum depth of directories. Default: as many as the longest path can have, see [`FILE_PATH_MAX`].
     pub depth: usize,
-    /// Files and directories in all. Default 4 Mi.
+    /// Maximum number of files and directories. Default 4 Mi.
     pub entries: usize,
 }
 
@@ -57,38 +57,39 @@ impl Default for ScanLimits {
     }
 }
 
-/// Something that a walk did not take, and why.
+/// A path that a walk left out, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
-    /// Where.
+    /// The path.
     pub path: PathBuf,
-    /// Why.
+    /// The reason.
     pub reason: &'static str,
-    /// Files that belong to a checkpoint may be below it, and nobody knows: it is a directory, or has no readable name.
+    /// Files of a checkpoint may be hidden there: the path is a directory, or a file whose path or length cannot be
+    /// read.
     pub hides_files: bool,
 }
 
-/// What lies below a directory.
+/// The content of a directory tree.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
-    /// Regular files, in the order of their names.
+    /// Regular files, sorted by name.
     pub files: Vec<FilePath>,
-    /// When each of them was modified.
+    /// Modification time of each file.
     pub modified: Vec<SystemTime>,
-    /// How many bytes each of them has.
+    /// Length of each file in bytes.
     pub bytes: Vec<u64>,
-    /// Symbolic links that are not walked through, in the order of their names.
+    /// Symbolic links that were not followed, sorted by name.
     pub links: Vec<PathBuf>,
-    /// Links to directories that are walked through, and where these are.
+    /// Symbolic links to directories that were followed, and the directories that they lead to.
     pub through: Vec<(PathBuf, PathBuf)>,
-    /// Neither files nor directories (sockets, devices), or not readable, at most [`SKIPPED_MAX`] of them.
+    /// Paths that are neither files nor directories (sockets, devices) or not readable; at most [`SKIPPED_MAX`].
     pub skipped: Vec<Skipped>,
-    /// How many were skipped in all.
+    /// Number of all skipped paths.
     pub skipped_count: u64,
 }
 
 impl Listing {
-    /// Takes out everything below a directory: a store that stands within the application's.
+    /// Removes everything below a directory, for example a store that lies in the application's directory.
     pub fn leave_out(&mut self, below: &Path) {
         let kept: Vec<bool> = self.files.iter().map(|path| !path.as_path().starts_with(below)).collect();
         let mut keep = kept.iter();
@@ -107,15 +108,15 @@ impl Listing {
 /// The checkpoints below a directory.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
-    /// The oldest label first, each with its files in the order of their names. Files of no rank are of rank 0 here.
+    /// The checkpoints sorted by label, each with its files sorted by name. Files of no single rank have rank 0 here.
     pub checkpoints: BTreeMap<CheckpointLabel, Vec<(FilePath, Rank)>>,
-    /// When the newest file of each was modified.
+    /// Modification time of the newest file of each checkpoint.
     pub modified: BTreeMap<CheckpointLabel, SystemTime>,
-    /// Files that the layout gives to no checkpoint.
+    /// Files that belong to no checkpoint.
     pub unplaced: Vec<FilePath>,
     /// See [`Listing::links`].
     pub links: Vec<PathBuf>,
-    /// When the files of the checkpoints were written.
+    /// When the files of each checkpoint were written.
     pub timeline: Timeline,
     /// See [`Listing::skipped`].
     pub skipped: Vec<Skipped>,
@@ -123,19 +124,21 @@ pub struct Scan {
     pub skipped_count: u64,
 }
 
-/// The most that [`Listing::skipped`] tells.
+/// Maximum number of entries in [`Listing::skipped`].
 pub const SKIPPED_MAX: usize = 1000;
 
-/// Names say in which order checkpoints were written, unless times contradict them by this much: files that were copied
-/// without their times are this close together, and checkpoints of a run are further apart.
-const CONTRADICTION: Duration = Duration::from_secs(60);
+/// The names determine the order of checkpoints, unless modification times contradict them by at least this much.
+/// Files that were copied without their times have times close to each other, and the checkpoints of a run are
+/// further apart.
+const CONTRADICTION_MIN: Duration = Duration::from_secs(60);
 
 /// A checkpoint's label and its files, see [`Scan::checkpoints`].
 pub type Labelled = (CheckpointId, Vec<(FilePath, Rank)>);
 
 impl Scan {
-    /// The checkpoints, the oldest first, and a line about the order where that is not the one of the names: codes that
-    /// use a few names in turn (`restart.a`, `restart.b`; `state`, `state_prev`) tell it by the times of files alone.
+    /// The checkpoints, oldest first. If the order is not the order of the names, a line of text says so: for
+    /// applications that reuse a few names (`restart.a`, `restart.b`; `state`, `state_prev`) only modification times
+    /// give the order.
     pub fn in_order(self) -> (Vec<Labelled>, Option<String>) {
         let Self { checkpoints, modified, .. } = self;
         let time = |label: &CheckpointLabel| modified.get(label).copied().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -143,7 +146,7 @@ impl Scan {
         let mut contradiction = None;
         for label in checkpoints.keys() {
             match newest {
-                Some(before) if time(label) + CONTRADICTION <= time(before) => {
+                Some(before) if time(label) + CONTRADICTION_MIN <= time(before) => {
                     contradiction.get_or_insert_with(|| {
                         format!("{} was written after {}: the order is that of the files' times", before.0, label.0)
                     });
@@ -154,7 +157,7 @@ impl Scan {
         }
         let mut order: Vec<_> = checkpoints.into_iter().collect();
         if contradiction.is_some() {
-            order.sort_by_key(|(label, _)| time(label)); // stable: the names decide among equals
+            order.sort_by_key(|(label, _)| time(label)); // the sort is stable: equal times keep the order of the names
         }
         (order.into_iter().map(|(label, files)| (label.0, files)).collect(), contradiction)
     }
@@ -163,25 +166,25 @@ impl Scan {
 /// Why a directory could not be walked.
 #[derive(Debug, thiserror::Error)]
 pub enum ScanError {
-    /// The directory itself cannot be read; below it, that is [`Skipped`].
+    /// The directory itself cannot be read. Unreadable directories below it are [`Skipped`].
     #[error("{}: cannot be read", path.display())]
     Unreadable {
-        /// Which directory.
+        /// The directory.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// More than [`ScanLimits::entries`].
+    /// There are more files and directories than [`ScanLimits::entries`].
     #[error("{}: more than {limit} files and directories below it; name a directory further down", path.display())]
     TooMany {
-        /// Which directory.
+        /// The directory.
         path: PathBuf,
-        /// How many were allowed.
+        /// The limit.
         limit: usize,
     },
 }
 
-/// The files below `root`, in the order of their names.
+/// Lists the files below `root`, sorted by name.
 pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
     let (mut found_files, mut skipped, mut skipped_count) = (Vec::new(), Vec::new(), 0);
     let (mut links, mut through) = (Vec::new(), Vec::new());
@@ -215,12 +218,12 @@ pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
     Ok(listing)
 }
 
-/// The checkpoints below `root`.
+/// Finds the checkpoints below `root`.
 pub fn scan(root: &Path, layout: &Layout, limits: &ScanLimits) -> Result<Scan, ScanError> {
     Ok(sort(list(root, limits)?, layout))
 }
 
-/// The checkpoints that a directory's files make.
+/// Groups the files of a listing into checkpoints.
 pub fn sort(listing: Listing, layout: &Layout) -> Scan {
     let Listing { links, skipped, skipped_count, .. } = listing;
     let mut scan = Scan { links, skipped, skipped_count, ..Scan::default() };
@@ -242,24 +245,24 @@ pub fn sort(listing: Listing, layout: &Layout) -> Scan {
 
 pub(crate) const IS_NO_FILE: &str = "it is neither a file nor a directory";
 
-/// What a walk meets.
+/// One result of a walk.
 pub(crate) enum Found<'a> {
-    /// A directory, before what is in it; its path is relative to the root, empty for the root itself.
+    /// A directory, reported before its content. Its path is relative to the root, and empty for the root itself.
     Directory(&'a Path),
-    /// A regular file, and what `lstat` says about it.
+    /// A regular file, and its metadata from `lstat`.
     File(FilePath, Metadata),
-    /// A symbolic link that is not walked through.
+    /// A symbolic link that is not followed.
     Link(&'a Path),
-    /// Neither, or not readable.
+    /// Anything else, or something that cannot be read.
     Skipped(&'a Path, &'static str),
 }
 
-/// Which links are walked through.
+/// Decides which links are followed.
 pub(crate) struct Through<'a> {
     root: &'a Path,
-    /// The root's full path and owner, once a link was met.
+    /// The real path and the owner of the root, once a link was found.
     real: Option<Option<(PathBuf, u32)>>,
-    /// Directories that were entered by a link: device and inode.
+    /// Directories that were entered through a link, as device and inode.
     entered: BTreeSet<(u64, u64)>,
 }
 
@@ -268,14 +271,14 @@ impl<'a> Through<'a> {
         Self { root, real: None, entered: BTreeSet::new() }
     }
 
-    /// Whether a link leads to a directory of the root's owner that is neither below the root nor above it, and that no other
-    /// link led to before.
+    /// Whether a link is followed: it leads to a directory that has the owner of the root, that is neither below nor
+    /// above the root, and that no earlier link led to.
     pub(crate) fn is_open(&mut self, link: &Path) -> bool {
         let real =
             self.real.get_or_insert_with(|| Some((self.root.canonicalize().ok()?, self.root.metadata().ok()?.uid())));
         let Some((root, owner)) = real else { return false };
         let name = self.root.join(link);
-        let Ok(stat) = name.metadata() else { return false }; // it leads nowhere
+        let Ok(stat) = name.metadata() else { return false }; // the link is dangling
         let is_elsewhere = |end: PathBuf| !end.starts_with(&*root) && !root.starts_with(&end);
         stat.is_dir()
             && stat.uid() == *owner
@@ -284,7 +287,7 @@ impl<'a> Through<'a> {
     }
 }
 
-/// Walks over `root/below`. Tells a directory before it reads it, so that a watch may be set first.
+/// Walks over `root/below`. Reports a directory before reading it, so that the caller can start to watch it first.
 pub(crate) fn walk(
     root: &Path,
     below: &Path,
@@ -302,7 +305,7 @@ pub(crate) fn walk(
             Err(source) if directory == below => {
                 return Err(ScanError::Unreadable { path: absolute.components().collect(), source });
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // it vanished meanwhile
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // the directory was removed meanwhile
             Err(_) => {
                 see(Found::Skipped(&directory, "the directory cannot be read"));
                 continue;
@@ -324,7 +327,7 @@ pub(crate) fn walk(
             }
             let kind = match entry.file_type() {
                 Ok(kind) => kind,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // it vanished meanwhile
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // the entry was removed meanwhile
                 Err(_) => {
                     see(Found::Skipped(&path, "it cannot be looked at"));
                     continue;

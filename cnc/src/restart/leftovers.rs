@@ -1,8 +1,8 @@
-//! Temporary files of restarts that were killed: named so that it can be told whose they are, removed by the next restart.
+//! Temporary files of killed restarts: their names identify the process, and the next restart removes them.
 //!
-//! Several nodes may restore into one directory of a parallel file system at the same time, and a process number means
-//! nothing on another node. So a name holds where its process ran, and only a file from here whose process is gone is
-//! removed at once; one from elsewhere after a day without a change.
+//! Several nodes may restore into the same directory of a parallel file system at the same time, and a process number
+//! is valid only on one node. So a name contains where its process ran. A file from here is removed at once if its
+//! process is dead. A file from elsewhere is removed after one day without a change.
 
 use mcrengine::ids::Digest;
 use nix::dir::Dir;
@@ -18,19 +18,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Begins every temporary name.
+/// Prefix of every temporary name.
 const PREFIX: &str = ".mcr-restart-";
-/// Begins the name of a journal; where its process ran and its number follow.
+/// Prefix of the name of a journal. It is followed by where its process ran and by the process number.
 pub(super) const JOURNAL_PREFIX: &str = ".mcr-publish-";
-/// What is written beside the final names, and what waits for memory.
+/// Suffixes of files that will get final names, and of spill files.
 const SUFFIXES: [&str; 2] = ["tmp", "spill"];
-/// A file of another node that did not change for so long is nobody's.
-const ELSEWHERE_S: i64 = 24 * 60 * 60;
+/// A file of another node counts as abandoned if it did not change for this time.
+const ELSEWHERE_AGE_MAX_S: i64 = 24 * 60 * 60;
 
-/// Tells the temporary names of one process apart.
+/// Counter that distinguishes the temporary names of one process.
 static NTH: AtomicU64 = AtomicU64::new(0);
 
-/// Where process numbers mean what they mean to us: this boot of this node, this namespace. 16 hexadecimal digits.
+/// Identifies where process numbers are valid: this boot of this node, and this process namespace. 16 hexadecimal
+/// digits.
 static HERE: LazyLock<String> = LazyLock::new(|| {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
@@ -38,19 +39,20 @@ static HERE: LazyLock<String> = LazyLock::new(|| {
     Digest::of(&text).to_string()[..16].to_owned()
 });
 
-/// Where this process runs and its number, as names have it.
+/// Where this process runs, and its process number, as used in names.
 pub(crate) fn here() -> String {
     format!("{}-{}", *HERE, std::process::id())
 }
 
-/// The journal of the process that gave this temporary name, see `publish.rs`. As long as it is there, its process'
-/// temporary files are wanted.
+/// The name of the journal of the process with this temporary file, see `publish.rs`. While the journal exists, the
+/// temporary files of its process are needed.
 fn journal_of(name: &str) -> Option<String> {
     let mut parts = name.strip_prefix(PREFIX)?.splitn(3, '-');
     Some(format!("{JOURNAL_PREFIX}{}-{}", parts.next()?, parts.next()?))
 }
 
-/// Whether a directory or one above it holds a journal of this name. A restart may have been into any of them.
+/// Whether this directory or one above it contains a journal of this name. Any of them may be the target of a
+/// restart.
 fn has_journal(directory: &OwnedFd, journal: &str) -> bool {
     const DEPTH_MAX: usize = 256;
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -69,7 +71,7 @@ fn has_journal(directory: &OwnedFd, journal: &str) -> bool {
     true
 }
 
-/// Whether the process whose name a journal bears may still be at work. Of another node's nothing is known.
+/// Whether the process named in a journal may still be running. `None` for a process on another node.
 pub(super) fn is_at_work(journal: &str) -> Option<bool> {
     let name = format!("{PREFIX}{}-0.tmp", journal.strip_prefix(JOURNAL_PREFIX)?);
     match owner(&name)? {
@@ -78,31 +80,31 @@ pub(super) fn is_at_work(journal: &str) -> Option<bool> {
     }
 }
 
-/// Whether it is a name of [`temporary_name`].
+/// Whether this name was created by [`temporary_name`].
 pub(super) fn is_temporary(name: &str) -> bool {
     owner(name).is_some()
 }
 
-/// A name that no other process gives, short enough for any file system: `.mcr-restart-WHERE-PID-N.SUFFIX`.
+/// A unique name, short enough for any file system: `.mcr-restart-WHERE-PID-N.SUFFIX`.
 pub(super) fn temporary_name(suffix: &str) -> CString {
     let nth = NTH.fetch_add(1, Ordering::Relaxed);
     let name = format!("{PREFIX}{}-{}-{nth}.{suffix}", *HERE, std::process::id());
     CString::new(name).expect("the name holds no NUL")
 }
 
-/// Removes from a directory what killed restarts left there; once in the life of this process. Nothing fails by it: a
-/// leftover that stays costs room.
+/// Removes what killed restarts left in a directory, once for each directory in the life of this process. Errors are
+/// only logged, because a leftover file only takes space.
 pub(super) fn remove_once(directory: &OwnedFd) {
-    /// Directories that were looked through; forgotten when there are too many.
-    static LOOKED_AT: LazyLock<Mutex<HashSet<(u64, u64)>>> = LazyLock::new(Mutex::default);
-    const LOOKED_AT_MAX: usize = 1 << 16;
+    /// Directories that were examined. Cleared when there are too many.
+    static EXAMINED: LazyLock<Mutex<HashSet<(u64, u64)>>> = LazyLock::new(Mutex::default);
+    const EXAMINED_MAX: usize = 1 << 16;
     let Ok(stat) = fstat(directory) else { return };
     {
-        let mut looked_at = LOOKED_AT.lock().unwrap_or_else(PoisonError::into_inner);
-        if looked_at.len() >= LOOKED_AT_MAX {
-            looked_at.clear();
+        let mut examined = EXAMINED.lock().unwrap_or_else(PoisonError::into_inner);
+        if examined.len() >= EXAMINED_MAX {
+            examined.clear();
         }
-        if !looked_at.insert((stat.st_dev, stat.st_ino)) {
+        if !examined.insert((stat.st_dev, stat.st_ino)) {
             return;
         }
     }
@@ -110,7 +112,7 @@ pub(super) fn remove_once(directory: &OwnedFd) {
 }
 
 fn remove(directory: &OwnedFd) {
-    // A descriptor of its own, since reading moves its position.
+    // A new descriptor is opened, since reading a directory moves its position.
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let Ok(mut entries) = openat(directory, ".", flags, Mode::empty()).and_then(Dir::from_fd) else { return };
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
@@ -120,9 +122,10 @@ fn remove(directory: &OwnedFd) {
         let nobodys = match owner {
             Owner::Here(process) => process.is_none_or(|p| kill(p, None) == Err(Errno::ESRCH)),
             Owner::Elsewhere => fstatat(directory.as_fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW)
-                .is_ok_and(|stat| now_s.saturating_sub(stat.st_ctime) > ELSEWHERE_S),
+                .is_ok_and(|stat| now_s.saturating_sub(stat.st_ctime) > ELSEWHERE_AGE_MAX_S),
         };
-        // First dead, then without a journal: a process that died between the two looks had written it before.
+        // First check that the process is dead, then that it has no journal: a process that died in between had
+        // written its journal before.
         let journal = name.to_str().ok().and_then(journal_of);
         if nobodys && journal.is_some_and(|journal| !has_journal(directory, &journal)) {
             match unlinkat(directory, name, UnlinkatFlags::NoRemoveDir) {
@@ -133,15 +136,15 @@ fn remove(directory: &OwnedFd) {
     }
 }
 
-/// Who made a temporary file.
+/// Where a temporary file comes from.
 #[derive(Debug, PartialEq, Eq)]
 enum Owner {
-    /// A process of ours to ask about; `None` if there can be no process of that number.
+    /// A process of this node. `None` if no process can have this number.
     Here(Option<Pid>),
     Elsewhere,
 }
 
-/// `None` unless it is exactly a name of [`temporary_name`].
+/// `None` unless the name has exactly the form of [`temporary_name`].
 fn owner(name: &str) -> Option<Owner> {
     let (stem, suffix) = name.strip_prefix(PREFIX)?.split_once('.')?;
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());

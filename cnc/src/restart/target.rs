@@ -1,8 +1,8 @@
-//! The directory that files are restored into, and the temporary files in it, which hold few descriptors together.
+//! The directory that files are restored into, and the temporary files in it, which share a few descriptors.
 //!
-//! A checkpoint may have more files than the process may open. So a temporary file is known by its name; its descriptor is
-//! opened when it is needed, and the one opened longest ago is closed for it. Directories are opened only for a moment.
-//! What was made on the way is removed again if nothing was published.
+//! A checkpoint may have more files than a process may open. So a temporary file is identified by its name. Its
+//! descriptor is opened when it is needed, and then the descriptor that was opened first is closed. Directories are
+//! opened only for a moment. Directories that were created are removed again if no file was published.
 
 use super::{RestoreError, leftovers};
 use crate::fingerprint::Fingerprint;
@@ -22,33 +22,33 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// The most descriptors that restored files hold, where the process may have very many.
+/// Maximum number of descriptors for restored files, even if the process may have very many.
 const DESCRIPTORS_MAX: usize = 256;
 
-/// An eighth of the descriptors that this process may have: for restored files, and for threads that open more for a
-/// moment. Containers, connections and the threads' own take the rest.
+/// Number of descriptors for restored files and for threads that open more for a moment: an eighth of the process's
+/// limit. The rest is for containers, connections and other uses.
 pub fn descriptors_share() -> usize {
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
     usize::try_from(limit / 8).unwrap_or(DESCRIPTORS_MAX).clamp(4, DESCRIPTORS_MAX)
 }
 
-/// A directory that files are restored into. Dropped before [`Target::keep`], it removes the directories that were made
-/// for them and are empty.
+/// A directory that files are restored into. If it is dropped before [`Target::keep`], it removes the empty
+/// directories that it created.
 #[derive(Debug)]
 pub struct Target {
     to: PathBuf,
     descriptors: Arc<Descriptors>,
-    /// Directories that were not there before, in the order in which they were made.
+    /// Directories that this restart created, in the order of their creation.
     made: Mutex<Vec<PathBuf>>,
 }
 
 impl Target {
-    /// Makes nothing yet.
+    /// Describes a directory. Creates nothing yet.
     pub fn new(to: &Path) -> Arc<Self> {
         Self::with_descriptors(to, descriptors_share())
     }
 
-    /// The same, with so many descriptors at most for all files.
+    /// As [`Target::new`], with at most this number of descriptors for all files.
     pub fn with_descriptors(to: &Path, descriptors: usize) -> Arc<Self> {
         let to = if to.as_os_str().is_empty() { Path::new(".") } else { to };
         let descriptors = Descriptors::new(descriptors);
@@ -60,20 +60,20 @@ impl Target {
         &self.to
     }
 
-    /// Makes the directory, and those above it.
+    /// Creates the directory and its missing parents.
     pub fn make(&self) -> Result<(), RestoreError> {
         let mut missing: Vec<&Path> = self.to.ancestors().take_while(|dir| !is_there(dir)).collect();
         while let Some(dir) = missing.pop() {
             match std::fs::create_dir(dir) {
                 Ok(()) => lock(&self.made).push(dir.to_owned()),
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {} // another restart made it meanwhile
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {} // another restart created it meanwhile
                 Err(e) => return Err(failed(dir, "creating it", e)),
             }
         }
         Ok(())
     }
 
-    /// Makes directories of a checkpoint.
+    /// Creates directories of a checkpoint.
     pub(super) fn make_directories<'a>(&self, paths: impl Iterator<Item = &'a FilePath>) -> Result<(), RestoreError> {
         for path in paths {
             let inner = inner_of(path).map_err(|_| {
@@ -84,14 +84,15 @@ impl Target {
         Ok(())
     }
 
-    /// Gives the directories that this restart made their modes: of the entry for it, or of the nearest one above.
+    /// Sets the modes of the directories that this restart created: the mode recorded for the directory, or for the
+    /// nearest recorded directory above it.
     pub(super) fn set_modes(&self, directories: &BTreeMap<FilePath, u32>) -> Result<(), RestoreError> {
         let mode_of = |dir: &Path| {
             let below = dir.strip_prefix(&self.to).ok()?;
             let above = below.ancestors().filter_map(|dir| FilePath::new(dir.as_os_str().as_bytes()).ok());
             above.into_iter().find_map(|dir| directories.get(&dir).copied())
         };
-        // The innermost first: one that its owner may not enter hides what is in it.
+        // Set the innermost mode first: a directory that its owner may not enter hides its content.
         for dir in lock(&self.made).iter().rev() {
             let Some(mode) = mode_of(dir) else { continue };
             let set = || fchmod(File::open(dir)?, Mode::from_bits_truncate(mode & 0o3777)).map_err(io::Error::from);
@@ -100,14 +101,14 @@ impl Target {
         Ok(())
     }
 
-    /// What was made stays.
+    /// Keeps the directories that were created.
     pub fn keep(&self) {
         lock(&self.made).clear();
     }
 
-    /// The directory that holds `path`; made where it is missing.
+    /// Opens the directory that contains `path`. Creates it if it is missing.
     fn make_directory(&self, path: &FilePath) -> Result<OwnedFd, RestoreError> {
-        /// Another restart that fails may remove a directory just before we use it.
+        /// Another restart that fails may remove a directory just before it is used here.
         const TRIES: u32 = 8;
         let mut tries = 0;
         loop {
@@ -120,7 +121,7 @@ impl Target {
         }
     }
 
-    /// Once more without the descriptors that are held, if there are none left.
+    /// Runs `open`. If no descriptor is left, closes the descriptors of restored files and runs it again.
     fn with_room<T>(&self, mut open: impl FnMut() -> Result<T, RestoreError>) -> Result<T, RestoreError> {
         match open() {
             Err(RestoreError::Io { source, .. }) if source.raw_os_error() == Some(Errno::EMFILE as i32) => {
@@ -134,7 +135,7 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // The innermost first. One that is not empty is another's by now.
+        // Remove the innermost directory first. A directory that is not empty is in use by another program.
         for dir in lock(&self.made).drain(..).rev() {
             let _ = std::fs::remove_dir(dir);
         }
@@ -149,7 +150,7 @@ pub(super) fn failed(path: &Path, what: &'static str, source: impl Into<io::Erro
     RestoreError::Io { path: path.to_owned(), what, source: source.into() }
 }
 
-/// A temporary file beside a final name. Dropping it removes it.
+/// A temporary file next to a final name. Dropping it removes the file.
 #[derive(Debug)]
 pub(super) struct Temporary {
     target: Arc<Target>,
@@ -157,12 +158,12 @@ pub(super) struct Temporary {
     path: FilePath,
     name: CString,
     slot: Arc<Slot>,
-    /// Whether there is something under the temporary name.
+    /// Whether the temporary name exists.
     is_there: bool,
 }
 
 impl Temporary {
-    /// Makes it, and the directories on the way.
+    /// Creates the file, and the missing directories above it.
     pub(super) fn create(target: &Arc<Target>, path: &FilePath, suffix: &str) -> Result<Self, RestoreError> {
         let name = leftovers::temporary_name(suffix);
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -173,7 +174,7 @@ impl Temporary {
             leftovers::remove_once(&directory);
             let create = || openat(&directory, name.as_c_str(), flags, owner_only);
             let file = match create() {
-                // One of a process that had our number and died.
+                // A dead process with the same number may have left this file.
                 Err(Errno::EEXIST) => {
                     unlinkat(&directory, name.as_c_str(), UnlinkatFlags::NoRemoveDir)
                         .map_err(|e| failed(&at, "removing an old temporary file", e))?;
@@ -188,7 +189,7 @@ impl Temporary {
         Ok(Self { target: Arc::clone(target), path: path.clone(), name, slot, is_there: true })
     }
 
-    /// How it becomes the file under the final name, for the journal.
+    /// The temporary name, for the journal.
     pub(super) fn name(&self) -> &CString {
         &self.name
     }
@@ -197,7 +198,7 @@ impl Temporary {
         &self.target
     }
 
-    /// The descriptor, opened if need be.
+    /// The descriptor. Opens the file if necessary.
     pub(super) fn file(&self) -> Result<Arc<File>, RestoreError> {
         if let Some(file) = &*lock(&self.slot) {
             return Ok(Arc::clone(file));
@@ -214,7 +215,7 @@ impl Temporary {
         Ok(file)
     }
 
-    /// Puts something else under the temporary name: what `make` makes in this directory under this name.
+    /// Replaces the temporary file by what `make` creates under the same name in the given directory.
     pub(super) fn replace(
         &self,
         what: &'static str,
@@ -228,21 +229,21 @@ impl Temporary {
         made.map_err(|e| self.failed(what, e.into()))
     }
 
-    /// The text of the link that stands under the temporary name.
+    /// The target of the link under the temporary name.
     pub(super) fn link_text(&self) -> Option<OsString> {
         let directory = directory(&self.target.to, &self.path, None).ok()?;
         readlinkat(&directory, self.name.as_c_str()).ok()
     }
 
-    /// Makes the temporary name a second one of a file that stands beside `path` under `name`. `None`: that cannot be done, and
-    /// nothing has changed.
+    /// Replaces the temporary file by a hard link to the file `name` in the directory of `path`. `None`: this is not
+    /// possible, and nothing has changed.
     pub(super) fn link_to(&self, target: &Target, path: &FilePath, name: &CString) -> Option<Fingerprint> {
         let (from, into) = (directory(&target.to, path, None).ok()?, directory(&target.to, &self.path, None).ok()?);
-        // First under a third name, so that the copy is there until it is not needed.
+        // Use a third name first, so that the copy exists until the link does.
         let third = leftovers::temporary_name("tmp");
         linkat(&from, name.as_c_str(), &into, third.as_c_str(), AtFlags::empty()).ok()?;
         if let Err(error) = renameat(&into, third.as_c_str(), &into, self.name.as_c_str()) {
-            tracing::debug!(path = %self.path, %error, "cannot be linked; copied");
+            tracing::debug!(path = %self.path, %error, "cannot be hard-linked; the file is a copy");
             let _ = unlinkat(&into, third.as_c_str(), UnlinkatFlags::NoRemoveDir);
             return None;
         }
@@ -259,7 +260,7 @@ impl Temporary {
         failed(&self.target.to.join(self.path.as_path()), what, source)
     }
 
-    /// Gives it the final name. Whatever stands there is replaced.
+    /// Renames the file to its final name. Anything under that name is replaced.
     pub(super) fn rename(mut self) -> Result<(), RestoreError> {
         let name = CString::new(self.path.name()).expect("a path holds no NUL");
         self.target.with_room(|| {
@@ -275,7 +276,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // Nobody is left to hear of a failure; the name says whose leftover it is.
+        // A failure cannot be reported here. The name shows which process left the file.
         self.close();
         if self.is_there
             && let Ok(directory) = self.target.with_room(|| directory(&self.target.to, &self.path, None))
@@ -285,13 +286,13 @@ impl Drop for Temporary {
     }
 }
 
-/// A path in a directory.
+/// A path within a directory, so that [`directory`] opens the directory itself.
 pub(super) fn inner_of(directory: &FilePath) -> Result<FilePath, NameError> {
     FilePath::new([directory.as_bytes(), b"/x"].concat())
 }
 
-/// The directory that holds `path` below `to`, reached through directories, and links to directories of the owner of `to`.
-/// Where one is missing it is made and noted in `made`, if that is given.
+/// Opens the directory that contains `path` below `to`. Follows only real directories, and links to directories that
+/// have the owner of `to`. If `made` is given, missing directories are created and recorded there.
 pub(super) fn directory(
     to: &Path,
     path: &FilePath,
@@ -324,7 +325,7 @@ pub(super) fn directory(
     Ok(fd)
 }
 
-/// The directory that a link leads to, if the link, the directory and `to` have one owner.
+/// Opens the directory that a link leads to, if the link, the directory and `to` have the same owner.
 fn through_link(to: &Path, holder: &OwnedFd, name: &OsStr) -> Option<OwnedFd> {
     let owner = stat(to).ok()?.st_uid;
     let link = fstatat(holder, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
@@ -332,7 +333,7 @@ fn through_link(to: &Path, holder: &OwnedFd, name: &OsStr) -> Option<OwnedFd> {
     (link.st_uid == owner && fstat(&inner).ok()?.st_uid == owner).then_some(inner)
 }
 
-/// Whether a link that is about to be made would lead out of `to`, to a directory that later restarts would write through.
+/// Whether a link with this target would lead out of `to`, to a directory that later restarts would write through.
 pub(super) fn would_lead_out(to: &Path, path: &FilePath, text: &OsStr) -> bool {
     let link = to.join(path.as_path());
     let end = link.parent().unwrap_or(to).join(text);

@@ -1,4 +1,4 @@
-//! What the watcher does with files and links that the layout places nowhere: see [`crate::companions`].
+//! Handles files and links that belong to no checkpoint by the layout, see [`crate::companions`].
 
 use super::kernel::Change;
 use super::{Core, WatchEvent};
@@ -14,7 +14,7 @@ const LINKS_MAX: usize = 4096;
 const TOO_MANY_LINKS: &str = "more than 4096 symbolic links; those above are not kept";
 
 impl Core {
-    /// What travels with a rank; what cannot is told once for each reason.
+    /// The companions of a rank. What cannot be saved is reported once for each reason.
     pub(super) fn companions(&mut self, ready: &ReadyRank, timeline: &Timeline) -> Vec<Companion> {
         let files: Vec<FilePath> = ready.files.iter().map(|file| file.path.clone()).collect();
         let (label, mut beside) = (&ready.checkpoint, Beside::default());
@@ -28,7 +28,7 @@ impl Core {
         gathered.found
     }
 
-    /// Takes notice of what the layout places nowhere. Whether that was all there is to it.
+    /// Handles a link or a pointer file. Returns whether the change needs no further handling.
     pub(super) fn on_link_or_pointer(&mut self, path: &Path, change: Change) -> bool {
         if change == Change::Gone {
             self.links.remove(path);
@@ -49,7 +49,7 @@ impl Core {
         }
         let is_pointer = match is_link {
             true => self.leads_to_checkpoint(path),
-            // Its creation says little: it is written after.
+            // The creation of a pointer file is ignored, because its content is written later.
             false => {
                 let is_placed =
                     || FilePath::new(path.as_os_str().as_bytes()).is_ok_and(|path| self.layout.place(&path).is_some());

@@ -1,8 +1,8 @@
-//! The kernel's events for single directories, by the crate `notify`.
+//! The kernel's events for single directories, through the crate `notify`.
 //!
-//! `notify` reads inotify on a thread of its own and calls a handler there. The handler puts each event into a queue with
-//! a bound and wakes the watcher's thread through a pipe. When the kernel's queue or this queue overflows, the watcher
-//! hears of it once and scans.
+//! `notify` reads inotify on its own thread and calls a handler there. The handler puts each event into a bounded
+//! queue and wakes the watcher's thread through a pipe. If the kernel's queue or this queue overflows, the watcher
+//! gets one `Overflow` event and scans.
 
 use notify::event::{
     AccessKind, AccessMode, CreateKind, EventKind, EventKindMask, Flag, ModifyKind, RemoveKind, RenameMode,
@@ -13,34 +13,34 @@ use std::io::{self, PipeWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The most events that wait to be read.
+/// Maximum number of queued events.
 pub(super) const EVENTS_MAX: usize = 16 << 10;
 
 /// What happened to a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// A file or a link is there.
+    /// A file or a link was created.
     Created,
-    /// A directory is there.
+    /// A directory was created.
     DirectoryCreated,
-    /// A file or a directory came by renaming.
+    /// A file or a directory was renamed to this name.
     MovedTo,
     /// A file that was open for writing was closed.
     Closed,
-    /// A file or a directory is not there any more under this name.
+    /// A file or a directory was removed or renamed to another name.
     Gone,
 }
 
-/// What the kernel reports.
+/// An event from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum KernelEvent {
-    /// A name below a watched directory, or the directory itself.
+    /// A change of a name in a watched directory, or of the directory itself.
     Change(PathBuf, Change),
     /// Events were lost.
     Overflow,
 }
 
-/// Why the kernel does not report changes.
+/// Why the kernel cannot report changes.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KernelError {
     /// A limit of this node is reached.
@@ -49,18 +49,18 @@ pub(super) enum KernelError {
         /// The setting to raise.
         setting: &'static str,
     },
-    /// The directory vanished.
+    /// The directory does not exist any more.
     #[error("it is not there")]
     Vanished,
     /// The directory may not be read.
     #[error("no permission")]
     Forbidden,
-    /// Anything else.
+    /// Any other error.
     #[error(transparent)]
     Other(notify::Error),
 }
 
-/// A running listener. It ends when this is dropped.
+/// A running listener. Dropping it stops the listener.
 pub(super) struct Kernel {
     inotify: INotifyWatcher,
     queue: Arc<Queue>,
@@ -74,12 +74,13 @@ struct Queue {
 #[derive(Default)]
 struct Waiting {
     events: VecDeque<KernelEvent>,
-    /// Events were lost since the last one that was read.
+    /// Events were lost since the last event that was read.
     is_overflown: bool,
 }
 
 impl Kernel {
-    /// Listens to nothing yet. A byte in the pipe says that there are events.
+    /// Starts a listener that watches no directory yet. Each time the queue becomes non-empty, a byte is written to
+    /// `wake`.
     pub(super) fn listen(wake: PipeWriter) -> Result<Self, KernelError> {
         let queue = Arc::new(Queue { waiting: Mutex::default(), wake });
         let to = Arc::clone(&queue);
@@ -92,22 +93,22 @@ impl Kernel {
         Ok(Self { inotify, queue })
     }
 
-    /// Reports changes of the names in a directory from now on. A link is only followed where `follow` says so.
+    /// From now on reports changes of the names in a directory. A symbolic link is followed only if `follow` is true.
     pub(super) fn add(&mut self, directory: &Path, follow: bool) -> Result<(), KernelError> {
         let config = WatchPathConfig::new(RecursiveMode::NonRecursive).with_dereference_symlinks(follow);
         self.inotify.watch_with(directory, config).map_err(|error| refused(error, "fs.inotify.max_user_watches"))
     }
 
-    /// Reports nothing of a directory any more.
+    /// Stops reporting changes of a directory.
     pub(super) fn remove(&mut self, directory: &Path) {
-        let _ = self.inotify.unwatch(directory); // it is gone already where the directory was deleted or moved away
+        let _ = self.inotify.unwatch(directory); // fails if the directory was deleted or moved away
     }
 
     /// The next event, if there is one.
     pub(super) fn next(&self) -> Option<KernelEvent> {
         let mut waiting = self.queue.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::take(&mut waiting.is_overflown) {
-            waiting.events.clear(); // a scan sees what they report
+            waiting.events.clear(); // the scan finds what these events report
             return Some(KernelEvent::Overflow);
         }
         waiting.events.pop_front()
@@ -125,7 +126,7 @@ impl Queue {
                 Some((path, change)) => waiting.events.push_back(KernelEvent::Change(path, change)),
                 None => return,
             },
-            // What an error hides is found by a scan.
+            // A scan finds the changes that the error hides.
             Err(error) => {
                 tracing::warn!(%error, "listening to the kernel");
                 waiting.is_overflown = true;
@@ -133,12 +134,12 @@ impl Queue {
         }
         drop(waiting);
         if was_empty {
-            let _ = (&self.wake).write(&[1]); // a broken pipe: the watcher's thread has ended
+            let _ = (&self.wake).write(&[1]); // if the pipe is broken, the watcher's thread has ended
         }
     }
 }
 
-/// `None`: the watcher does not need it.
+/// Converts an event. `None` if the watcher does not need it.
 fn change_of(mut event: Event) -> Option<(PathBuf, Change)> {
     let change = match event.kind {
         EventKind::Create(CreateKind::Folder) => Change::DirectoryCreated,

@@ -48,7 +48,7 @@ fn an_overflow_of_a_queue_leads_to_a_scan() {
     let root = tempfile::tempdir().expect("a directory");
     let (mut core, mut receiver, _wait) = core(root.path());
     core.turn();
-    // Three different events each time, so that the kernel cannot merge them; none is taken from the queue meanwhile.
+    // Each iteration causes three different events, so the kernel cannot merge them. The queue is not read meanwhile.
     for _ in 0..kernel::EVENTS_MAX / 2 {
         std::fs::write(root.path().join("noise"), "").expect("written");
         std::fs::remove_file(root.path().join("noise")).expect("removed");

@@ -1,8 +1,8 @@
-//! Who holds a file open for writing, as far as `/proc` shows it.
+//! Finds processes that have a file open for writing, as far as `/proc` shows them.
 //!
-//! A lease would tell more surely, and would delay the application's next `open`: we never take one. What `/proc` cannot
-//! show: processes of other users (unless we are root) and of other containers, mappings of files that were closed, and
-//! all of other nodes.
+//! A lease would be more reliable, but it would delay the application's next `open`, so no lease is ever taken.
+//! `/proc` does not show: processes of other users (unless this process runs as root), processes of other containers,
+//! mappings of files that were closed, and processes on other nodes.
 
 use crate::fingerprint::Fingerprint;
 use std::collections::{HashMap, HashSet};
@@ -10,34 +10,34 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The most descriptors that one look goes through; above, nothing can be told.
+/// Maximum number of descriptors that one search examines. Above it the result is unknown.
 const DESCRIPTORS_MAX: usize = 1 << 18;
-/// What `/proc/self/ns/pid` is for who sees every process of the node.
+/// Value of `/proc/self/ns/pid` for a process that sees every process of the node.
 const NODE_NAMESPACE: &[u8] = b"pid:[4026531836]";
 
-/// What one look at `/proc` found.
+/// The result of one search in `/proc`.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
-    /// Device and inode of candidates that somebody has open for writing, and which process that is.
+    /// Device and inode of each file that a process has open for writing, and the number of that process.
     held: HashMap<(u64, u64), u32>,
-    /// Whether every process of this node could be looked at.
+    /// Whether every process of this node could be examined.
     saw_all: bool,
 }
 
 impl Writers {
-    /// Looks for writers of these files, by their last name and number.
+    /// Searches for writers of these files, which are given by name and fingerprint.
     pub(crate) fn of<'a>(files: impl Iterator<Item = (&'a [u8], Fingerprint)>) -> Self {
         Self::except(None, files)
     }
 
-    /// As [`Self::of`], without processes of this program: their output may be redirected into one of the files, or
-    /// they were begun by a process that had one open. They write none.
+    /// As [`Self::of`], but ignores processes of this program. They write none of the files, but their output may be
+    /// redirected into one, or they may have inherited a descriptor from their parent.
     pub(crate) fn of_others<'a>(files: impl Iterator<Item = (&'a [u8], Fingerprint)>) -> Self {
         let own = std::fs::metadata("/proc/self/exe").ok().map(|own| (own.dev(), own.ino()));
         Self::except(own, files)
     }
 
-    /// Without processes that run this program, by its device and inode.
+    /// Ignores processes that run this program, given by device and inode.
     fn except<'a>(program: Option<(u64, u64)>, files: impl Iterator<Item = (&'a [u8], Fingerprint)>) -> Self {
         let mut wanted: HashMap<&[u8], HashSet<(u64, u64)>> = HashMap::new();
         for (name, print) in files {
@@ -73,7 +73,7 @@ impl Writers {
         let entries = match std::fs::read_dir(process.join("fd")) {
             Ok(entries) => entries,
             Err(error) => {
-                // A process that ended meanwhile holds nothing; one that is hidden may.
+                // A process that ended meanwhile has no open files. A process that is hidden may have some.
                 self.saw_all &= error.kind() != std::io::ErrorKind::PermissionDenied;
                 return;
             }
@@ -89,7 +89,8 @@ impl Writers {
             let path = entry.path();
             let Ok(target) = std::fs::read_link(&path) else { continue };
             let Some(files) = target.file_name().and_then(|name| wanted.get(name.as_bytes())) else { continue };
-            // The link's own permission bits say how the file is open (proc_pid_fd(5)); following it gives the file.
+            // The permission bits of the link say how the file is open (proc_pid_fd(5)). Following the link leads to
+            // the file.
             let for_writing = std::fs::symlink_metadata(&path).is_ok_and(|link| link.mode() & 0o200 != 0);
             let Some(file) = for_writing.then(|| std::fs::metadata(&path).ok()).flatten() else { continue };
             let is_left_out = || {
@@ -104,7 +105,7 @@ impl Writers {
         }
     }
 
-    /// `None` where nobody was found, and not everybody could be looked at.
+    /// Whether the file is open for writing. `None` if no writer was found, but not every process could be examined.
     pub(crate) fn hold(&self, print: &Fingerprint) -> Option<bool> {
         match self.holder(print) {
             Some(_) => Some(true),
@@ -117,7 +118,7 @@ impl Writers {
         !self.held.is_empty()
     }
 
-    /// A process that has the file open for writing, where one was found.
+    /// A process that has the file open for writing, if one was found.
     pub(crate) fn holder(&self, print: &Fingerprint) -> Option<u32> {
         self.held.get(&(print.device, print.inode)).copied()
     }

@@ -1,16 +1,17 @@
-//! The indices of chunks: the version 1 B-tree, and the five of data layout 4 (single chunk, implicit, fixed array,
-//! extensible array, version 2 B-tree). Chunks come in the order of the index, which is that of their places in the array.
+//! The indices of chunks: the version 1 B-tree, and the five indices of data layout 4 (single chunk, implicit, fixed
+//! array, extensible array, version 2 B-tree). Chunks are returned in the order of the index, which is their order in
+//! the array.
 
 use super::{Fields, Parser, not_classic};
 use crate::h5::{CHUNKS_MAX, Chunk, H5Error};
 
-/// Where to look for the chunks of a dataset.
+/// Where the chunks of a dataset are described.
 pub(super) enum Index {
     /// Version 1 B-tree.
     Tree1(u64),
-    /// The one chunk; its stored bytes and its filter mask if it is behind filters.
+    /// The only chunk. If it has filters: its stored bytes and its filter mask.
     Single(u64, Option<(u64, u32)>),
-    /// All chunks after each other.
+    /// All chunks are stored one after the other.
     Implicit(u64),
     FixedArray(u64),
     ExtensibleArray(u64),
@@ -18,33 +19,33 @@ pub(super) enum Index {
     Tree2(u64),
 }
 
-/// What the elements of an array of chunks look like.
+/// The format of the elements of an array of chunks.
 #[derive(Clone, Copy)]
 struct Element {
-    /// Bytes of the stored length; 0 if the chunks are behind no filter.
+    /// Width of the stored length in bytes; 0 if the chunks have no filters.
     len_width: usize,
     /// Length of a chunk without filters.
     raw_bytes: u64,
 }
 
-/// Header of an extensible array, as far as it says where elements are.
+/// The header fields of an extensible array that locate its elements.
 struct ExtensibleArray {
     element: Element,
     element_bytes: usize,
     max_bits: u32,
     block_elements_min: u64,
     page_elements: u64,
-    /// Elements from here on were never set.
+    /// Number of elements that were ever set.
     end: u64,
 }
 
-/// Length of so many elements; of too many it is more than any file has.
+/// Length of `count` elements. If it does not fit into `usize`, the result is larger than any file.
 fn bytes_of(count: u64, element_bytes: usize) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX).saturating_mul(element_bytes)
 }
 
 impl Parser<'_> {
-    /// All chunks that are allocated, of a dataset of these dimensions, growing to those, in chunks of these.
+    /// All allocated chunks of a dataset with these dimensions, maximum dimensions and chunk dimensions.
     pub(super) fn chunks(
         &mut self,
         index: &Index,
@@ -68,7 +69,7 @@ impl Parser<'_> {
         Ok(chunks)
     }
 
-    /// Adds a chunk; one without an address was never written.
+    /// Adds a chunk. A chunk without an address was never written.
     fn found(
         &mut self,
         chunks: &mut Vec<Chunk>,
@@ -110,7 +111,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Chunks lie in the order of the grid that the dataset may grow to.
+    /// The chunks lie in the order of the grid of the dataset's maximum dimensions.
     fn implicit(
         &mut self,
         address: u64,
@@ -133,7 +134,7 @@ impl Parser<'_> {
         for _ in 0..all(&counts) {
             self.pay(0, address)?;
             let nth = place.iter().zip(&most).fold(0, |nth, (at, most)| nth * most + at);
-            // No overflow: all chunks together are no longer than the file.
+            // This cannot overflow, because all chunks together are not longer than the file.
             self.found(chunks, Some(address.saturating_add(nth * raw_bytes)), raw_bytes, 0)?;
             for (at, count) in place.iter_mut().zip(&counts).rev() {
                 *at += 1;
@@ -146,7 +147,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Elements of an array, in `fields`, of which there are at least `count`.
+    /// Reads elements of an array from `fields`, which contains at least `count` elements.
     fn elements(
         &mut self,
         element: Element,
@@ -166,7 +167,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// What an element is, from the client's number and the width that the array's header states.
+    /// The format of an element, from the client number and the element width in the array's header.
     fn element(&self, filtered: u8, element_bytes: usize, raw_bytes: u64, at: u64) -> Result<Element, H5Error> {
         let len_width = match filtered {
             0 => 0,
@@ -180,7 +181,7 @@ impl Parser<'_> {
         Ok(Element { len_width, raw_bytes })
     }
 
-    /// A piece that begins with this signature and version 0, up to `len` bytes.
+    /// A piece that begins with this signature and version 0; `len` bytes.
     fn signed(&mut self, address: u64, signature: &[u8; 4], len: usize) -> Result<Vec<u8>, H5Error> {
         let bytes = self.piece(address, len)?;
         if !bytes.starts_with(signature) || bytes.get(4) != Some(&0) {
@@ -212,8 +213,9 @@ impl Parser<'_> {
         self.pages(element, element_bytes, from, &bytes[head..], 0, page_elements, count, chunks)
     }
 
-    /// Pages of elements after each other, each with a checksum behind it; those whose bit is not set were never written.
-    #[expect(clippy::too_many_arguments, reason = "what both kinds of array say about their pages")]
+    /// Reads consecutive pages of elements. Each page is followed by a checksum. A page whose bit is not set was
+    /// never written.
+    #[expect(clippy::too_many_arguments, reason = "the fields that both kinds of array have for their pages")]
     fn pages(
         &mut self,
         element: Element,
@@ -290,7 +292,7 @@ impl Parser<'_> {
             for _ in 0..blocks {
                 let block = pointers.address(self.offset_width)?;
                 if let Some(block) = block.filter(|_| start < end) {
-                    // Blocks that the index names itself keep no bits about their pages.
+                    // Blocks that the index block refers to directly have no bits for their pages.
                     let count = block_elements.min(end - start);
                     self.data_block(&array, block, block_elements, count, None, chunks)?;
                 }
@@ -333,7 +335,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The first `count` of a data block's elements.
+    /// Reads the first `count` elements of a data block.
     fn data_block(
         &mut self,
         array: &ExtensibleArray,
@@ -379,13 +381,13 @@ impl Parser<'_> {
 }
 
 impl ExtensibleArray {
-    /// How many data blocks the nth super block has, and how many elements each of them.
+    /// Number of data blocks of the nth super block, and number of elements in each of them.
     fn super_block(&self, nth: u32) -> (u64, u64) {
         let shifted = |n: u64, by: u32| n.saturating_mul(1u64.checked_shl(by).unwrap_or(u64::MAX));
         (shifted(1, nth / 2), shifted(self.block_elements_min, nth.div_ceil(2)))
     }
 
-    /// Bytes in which a block says where it begins.
+    /// Width in bytes of the field for a block's offset.
     fn offset_bytes(&self) -> usize {
         self.max_bits.div_ceil(8) as usize
     }

@@ -1,15 +1,15 @@
-//! Groups that keep their links in a fractal heap, found through a version 2 B-tree of their names.
+//! Groups that store their links in a fractal heap, with a version 2 B-tree of their names.
 
 use super::{Fields, Link, Parser, not_classic};
 use crate::h5::H5Error;
 
-/// What the header of a fractal heap says about where its objects are.
+/// The header fields of a fractal heap that locate its objects.
 struct Heap {
     at: u64,
     id_bytes: usize,
-    /// Blocks in a row of the doubling table.
+    /// Number of blocks in a row of the doubling table.
     width: u64,
-    /// Length of the blocks in its first two rows; each later row doubles it.
+    /// Length of the blocks in the first two rows. Each later row doubles it.
     start_bytes: u64,
     direct_max_bytes: u64,
     /// Width of an offset in the heap.
@@ -17,20 +17,20 @@ struct Heap {
     /// Width of an object's length.
     len_width: usize,
     root: u64,
-    /// Rows of the root block; none if it holds objects itself.
+    /// Number of rows of the root block; 0 if the root block contains objects.
     rows: u32,
 }
 
-/// Where a link is, in offsets of its heap.
+/// Location of a link in its heap.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     offset: u64,
     len: u64,
-    /// The node of the B-tree that says so.
+    /// Address of the B-tree node with this record.
     at: u64,
 }
 
-/// A block that holds links, and the offsets of the heap that lie in it. The default holds none.
+/// A block that contains links, and its range of offsets in the heap. The default contains none.
 #[derive(Default)]
 struct Block {
     address: u64,
@@ -38,28 +38,29 @@ struct Block {
     end: u64,
 }
 
-/// Where an object of a heap is.
+/// The location of an object in a heap.
 fn place_of(heap: &Heap, id: &[u8], at: u64) -> Result<Place, H5Error> {
     let mut fields = Fields { bytes: id, at };
-    // Version 0 and kind 0; huge and tiny objects are the library's.
+    // Only version 0 and kind 0 are supported. Huge and tiny objects are left to the library.
     if fields.u8()? & 0xf0 != 0 {
         return Err(not_classic("a link that is no managed object", at));
     }
     Ok(Place { offset: fields.number(heap.offset_width)?, len: fields.number(heap.len_width)?, at })
 }
 
-/// Longest piece of a heap that is taken as a link.
-const LINK_MAX: u64 = 64 << 10;
+/// Maximum length of a link in the heap.
+const LINK_BYTES_MAX: u64 = 64 << 10;
 
 impl Parser<'_> {
-    /// The hard links of a dense group.
+    /// Reads the hard links of a dense group.
     pub(super) fn dense_links(&mut self, heap: u64, names: u64, links: &mut Vec<Link>) -> Result<(), H5Error> {
         let heap = self.heap(heap)?;
         let tree = self.tree2(names)?;
         if tree.kind != 5 || tree.record_bytes != 4 + heap.id_bytes {
             return Err(not_classic("a B-tree of something else than links", names));
         }
-        // Records have the order of the names' hashes; the links are read in the order in which they lie in the heap.
+        // The records are in the order of the names' hashes. The links are read in the order of their offsets in the
+        // heap.
         let mut places = Vec::new();
         self.records(&tree, &mut |parser: &mut Self, record, at| {
             places.push(place_of(&heap, &record[4..], at)?);
@@ -71,7 +72,7 @@ impl Parser<'_> {
             if !(block.from..block.end).contains(&offset) {
                 block = self.block_of(&heap, offset)?;
             }
-            if len > LINK_MAX || offset.checked_add(len).is_none_or(|end| end > block.end) {
+            if len > LINK_BYTES_MAX || offset.checked_add(len).is_none_or(|end| end > block.end) {
                 return Err(not_classic("a link that passes the end of its block", at));
             }
             let address = block.address.saturating_add(offset - block.from);
@@ -94,7 +95,7 @@ impl Parser<'_> {
         }
         let (id_bytes, filters_bytes, _flags) = (usize::from(fields.u16()?), fields.u16()?, fields.u8()?);
         let managed_max_bytes = u64::from(fields.u32()?);
-        // Huge objects, free space, and how much there is of everything.
+        // Skip the fields for huge objects, free space and totals.
         fields.take(10 * length_width + 2 * offset_width)?;
         let width = u64::from(fields.u16()?);
         let (start_bytes, direct_max_bytes) = (fields.number(length_width)?, fields.number(length_width)?);
@@ -104,7 +105,7 @@ impl Parser<'_> {
         if filters_bytes != 0 || !powers || !(8..=64).contains(&offset_bits) || start_bytes > direct_max_bytes {
             return Err(odd());
         }
-        // The widths as the library computes them: a power of two takes the bytes of the number below it.
+        // Computes the widths as the library does: for a power of two, the bytes that the next smaller number needs.
         let bytes_for = |most: u64| most.checked_ilog2().map_or(1, |log| log as usize / 8 + 1);
         let len_width = (direct_max_bytes.ilog2() as usize).div_ceil(8).min(bytes_for(managed_max_bytes));
         let heap = Heap {
@@ -124,7 +125,7 @@ impl Parser<'_> {
         Ok(heap)
     }
 
-    /// The direct block that holds an offset of the heap.
+    /// The direct block that contains an offset of the heap.
     fn block_of(&mut self, heap: &Heap, of: u64) -> Result<Block, H5Error> {
         let outside = || not_classic("a link outside of its heap", heap.at);
         let found = |address, within: u64, bytes: u64| {
@@ -160,7 +161,7 @@ impl Parser<'_> {
             if row < direct_rows {
                 return found(address, offset, block_bytes);
             }
-            // Fewer rows than before: a block is never longer than all rows above it.
+            // The number of rows decreases, because a block is never longer than all rows above it.
             rows = (block_bytes / row_bytes).checked_ilog2().ok_or_else(outside)? + 1;
         }
     }

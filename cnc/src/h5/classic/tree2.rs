@@ -1,32 +1,32 @@
-//! The version 2 B-tree: records in order, whatever they are.
+//! The version 2 B-tree: returns records of any kind in order.
 
 use super::{Fields, LEVELS_MAX, Parser, not_classic};
 use crate::h5::H5Error;
 
-/// Its header.
+/// The header of a tree.
 pub(super) struct Tree2 {
-    /// What its records are.
+    /// The kind of its records.
     pub kind: u8,
-    /// Length of one.
+    /// Length of a record in bytes.
     pub record_bytes: usize,
-    /// Address of the root and how many records it has, if there are any.
+    /// Address of the root node and number of its records. `None` if the tree is empty.
     root: Option<(u64, u64)>,
     depth: u16,
-    /// No node can have more.
+    /// Maximum number of records in a node.
     records_max: u64,
-    /// Width of the number of records of one node.
+    /// Width of the field for the number of records in a node.
     count_width: usize,
-    /// For each level above the leaves: width of the number of all records below a child.
+    /// For each level above the leaves: width of the field for the number of all records below a child.
     total_widths: Vec<usize>,
 }
 
-/// Is given a record and the place of its node.
+/// A callback that takes a record and the address of its node.
 type Visit<'v, P> = dyn FnMut(&mut P, &[u8], u64) -> Result<(), H5Error> + 'v;
 
-/// Signature, version, kind and checksum of a node.
-const NODE_OVERHEAD: u64 = 10;
+/// Bytes of the signature, version, kind and checksum of a node.
+const NODE_OVERHEAD_BYTES: u64 = 10;
 
-/// How many bytes a number up to this one takes.
+/// Number of bytes that a number up to `most` needs.
 fn width_of(most: u64) -> usize {
     most.checked_ilog2().unwrap_or(0) as usize / 8 + 1
 }
@@ -47,14 +47,14 @@ impl Parser<'_> {
             return Err(not_classic("a B-tree of an odd make", address));
         }
         let record = u64::from(record_bytes);
-        let leaf_records = node_bytes.saturating_sub(NODE_OVERHEAD) / record;
+        let leaf_records = node_bytes.saturating_sub(NODE_OVERHEAD_BYTES) / record;
         let count_width = width_of(leaf_records);
         let (mut below, mut below_width) = (leaf_records, 0);
         let mut total_widths = Vec::with_capacity(usize::from(depth));
         for _ in 0..depth {
             total_widths.push(below_width);
             let pointer = (self.offset_width + count_width + below_width) as u64;
-            let records = node_bytes.saturating_sub(NODE_OVERHEAD + pointer) / (record + pointer);
+            let records = node_bytes.saturating_sub(NODE_OVERHEAD_BYTES + pointer) / (record + pointer);
             below = records.saturating_add(1).saturating_mul(below).saturating_add(records);
             below_width = width_of(below);
         }
@@ -63,7 +63,7 @@ impl Parser<'_> {
         Ok(Tree2 { kind, record_bytes, root, depth, records_max: leaf_records, count_width, total_widths })
     }
 
-    /// Visits every record in order, with the place of its node.
+    /// Calls `visit` with every record in order and the address of its node.
     pub(super) fn records(&mut self, tree: &Tree2, visit: &mut Visit<'_, Self>) -> Result<(), H5Error> {
         match tree.root {
             Some((root, count)) => self.tree2_node(tree, root, count, usize::from(tree.depth), visit),
@@ -82,7 +82,7 @@ impl Parser<'_> {
         if count > tree.records_max {
             return Err(not_classic("a B-tree node with more records than fit", address));
         }
-        // At most what 4 GiB hold: the length of a node is a number of 4 bytes.
+        // A node has at most 4 GiB, because its length is stored in 4 bytes. So `count` fits into `usize`.
         let count = count as usize;
         let total_width = level.checked_sub(1).map_or(0, |below| tree.total_widths[below]);
         let pointer_bytes = self.offset_width + tree.count_width + total_width;

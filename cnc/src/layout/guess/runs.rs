@@ -1,24 +1,25 @@
-//! Whether files of one label are of one run: `runA/rst.2.0` and `runB/rst.2.0` are not one checkpoint.
+//! Checks that files with the same label come from one run: `runA/rst.2.0` and `runB/rst.2.0` are not one checkpoint.
 //!
-//! The directories before the label tell runs apart. Several of them are one run if they hold different kinds of file
-//! (`mesh/m_2.h5`, `data/d_2.h5`), or if their numbers go with the ranks (`00000/dump-2-0.h5`, `00001/dump-2-9.h5`).
+//! The directories before the label distinguish the runs. Several directories belong to one run if they contain
+//! different kinds of files (`mesh/m_2.h5`, `data/d_2.h5`), or if their numbers correspond to ranks
+//! (`00000/dump-2-0.h5`, `00001/dump-2-9.h5`).
 
 use super::{RANK_WORDS, SLOT, tokenize};
 use crate::layout::{Layout, Within};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What lies below one directory of one label.
+/// The files of one label below one directory.
 #[derive(Default)]
 struct Part<'a> {
-    /// The paths from there on, those of ranks with the rank.
+    /// The rest of each path, with its rank if it has one.
     files: BTreeMap<&'a [u8], (Option<Rank>, &'a FilePath)>,
 }
 
-/// Presets whose directories hold some of the ranks each: `A03/rs6turb3.f00001`.
+/// Presets whose directories each contain some of the ranks: `A03/rs6turb3.f00001`.
 const DIRECTORIES_OF_RANKS: &[&str] = &["smilei", "nek5000"];
 
-/// Why the layout makes one checkpoint of several runs, and what the user can do; nothing if it does not.
+/// If the layout would combine several runs into one checkpoint: why, and what the user can do.
 pub(super) fn mixed(layout: &Layout, paths: &[&FilePath]) -> Option<String> {
     let mut labels: BTreeMap<CheckpointId, BTreeMap<Vec<u8>, Part<'_>>> = BTreeMap::new();
     for path in paths {
@@ -45,12 +46,12 @@ pub(super) fn mixed(layout: &Layout, paths: &[&FilePath]) -> Option<String> {
     })
 }
 
-/// Two files that cannot be of one checkpoint unless their directories go with the ranks.
+/// Two files that cannot belong to one checkpoint, unless their directories correspond to ranks.
 fn conflict<'a>(parts: &BTreeMap<Vec<u8>, Part<'a>>) -> Option<(&'a FilePath, &'a FilePath)> {
     if parts.len() < 2 {
         return None;
     }
-    // The same path in two directories, or the same kind of file there for other ranks.
+    // The same path in two directories, or the same kind of file with other ranks.
     let mut paths: BTreeMap<&[u8], &FilePath> = BTreeMap::new();
     let mut kinds: BTreeMap<Vec<u8>, &FilePath> = BTreeMap::new();
     for part in parts.values() {
@@ -70,7 +71,8 @@ fn conflict<'a>(parts: &BTreeMap<Vec<u8>, Part<'a>>) -> Option<(&'a FilePath, &'
     None
 }
 
-/// Whether the directories differ in numbers only, say that they are of ranks or say nothing, and share no rank.
+/// Whether the directories correspond to ranks: they differ only in numbers, their names mean ranks or consist of
+/// digits, and they share no rank.
 fn are_of_ranks(parts: &BTreeMap<Vec<u8>, Part<'_>>, known: bool) -> bool {
     let templates: BTreeSet<Vec<u8>> = parts.keys().map(|directory| tokenize(directory).0).collect();
     let (Some(template), 1) = (templates.first(), templates.len()) else { return false };
