@@ -1,7 +1,8 @@
-//! How long does it take to describe a checkpoint, and what of it is the map, what the reading and hashing?
+//! How long does it take to describe a checkpoint? How much of it is the map, and how much is reading and hashing?
 //!
-//! Files that are in the page cache, one core; each checkpoint below MCR_CORPUS (`SET/DUMP/...`) on its own. The row to
-//! compare with is `capture whole`, which only reads and hashes. `cargo bench -p mcr-cnc [-- PART-OF-A-ROW]`.
+//! The files are in the page cache, and one core is used. Each checkpoint below MCR_CORPUS (`SET/DUMP/...`) is
+//! measured separately. The reference is the row `capture whole`, which only reads and hashes. Command: `cargo bench
+//! -p mcr-cnc [-- PART-OF-A-ROW]`.
 
 use mcr_cnc::capture::{CaptureMode, capture};
 use mcr_cnc::h5::{Classic, Library, MapInput, MapSource};
@@ -100,7 +101,7 @@ fn checkpoint(dump: &Path) {
     row("capture apart", &mut || drop(take(CaptureMode::Apart)));
     row("fetch all", &mut || fetch(None));
     row("fetch and restore", &mut || fetch(Some(&to)));
-    // What is left of a benchmark hurts nobody.
+    // Ignore errors: files left by a benchmark are harmless.
     let _ = std::fs::remove_dir_all(&to);
 }
 

@@ -360,9 +360,9 @@ const INFLATION_MAX_FACTOR: u64 = 200;
 /// Minimum stored bytes of a chunk whose filters are removed.
 ///
 /// The cost of compressing and restoring depends on the raw bytes, but the application wrote the stored bytes: a file
-/// of 2 MB can hold 2 GiB of zeros. Chunks that inflate more than [`INFLATION_MAX_FACTOR`] are therefore kept as they are
-/// stored, if they are at least half of the chunks. If they are fewer, all filters are removed. This at most doubles
-/// the cost, and the array stays complete.
+/// of 2 MB can hold 2 GiB of zeros. Chunks that inflate by more than [`INFLATION_MAX_FACTOR`] are therefore kept as
+/// they are stored, if they are at least half of the chunks. If they are fewer, all filters are removed. This at most
+/// doubles the cost, and the array stays complete.
 fn least_stored_bytes(chunk_raw_bytes: u64, filters: &[Filter], chunks: &[Chunk]) -> u64 {
     let least = chunk_raw_bytes.div_ceil(INFLATION_MAX_FACTOR);
     let inflated = chunks.iter().filter(|c| c.filter_mask == 0 && (1..least).contains(&c.stored_bytes)).count();

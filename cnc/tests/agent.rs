@@ -1,4 +1,4 @@
-//! The agent against an aggregator written by hand, which answers late, twice, or not at all.
+//! Tests the agent against a handwritten aggregator that answers late, twice, or not at all.
 
 use mcr_cnc::agent::{Agent, DrainOrder};
 use mcr_cnc::config::CncOptions;
@@ -16,21 +16,21 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 
-/// No test waits longer than this for something that must come.
+/// Maximum time that a test waits for an event that must happen.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// An end that must come before the deadline of a test.
+/// A drain order with the deadline of the tests.
 fn soon() -> DrainOrder {
     DrainOrder { until: tokio::time::Instant::now() + DEADLINE, processes_gone: false }
 }
 
-/// One session of the agent, as the aggregator has it.
+/// One session with the agent, from the aggregator's side.
 struct Session {
     from: Streaming<v1::FromAgent>,
     out: mpsc::Sender<Result<v1::ToAgent, Status>>,
 }
 
-/// Hands every session to the test.
+/// Passes every session to the test.
 struct Desk(mpsc::Sender<Session>);
 
 #[tonic::async_trait]
@@ -61,7 +61,7 @@ impl Session {
         next.expect("no error").expect("no end").message.expect("of a kind that is known")
     }
 
-    /// The next message that is no heartbeat.
+    /// The next message that is not a heartbeat.
     async fn hear(&mut self) -> Hear {
         loop {
             match self.next().await {
@@ -83,7 +83,7 @@ impl Session {
             .await;
     }
 
-    /// The next announcement, whatever else is said before.
+    /// The next announcement. Other messages are skipped.
     async fn announced(&mut self) -> v1::AnnouncePart {
         loop {
             if let Hear::Announce(part) = self.hear().await {
@@ -141,7 +141,7 @@ impl Site {
         Self { dir, agent, sessions }
     }
 
-    /// The next session, in which nothing was said yet.
+    /// The next session, before any message.
     async fn dialled(&mut self) -> Session {
         let next = tokio::time::timeout(DEADLINE, self.sessions.recv()).await;
         next.expect("no session in time").expect("the server runs")
@@ -177,7 +177,7 @@ async fn an_answer_to_what_was_overwritten_since_neither_forgets_nor_deletes_the
     let new = session.announced().await;
     assert_ne!(old.announce_id, new.announce_id);
     session.commit(&old, "restart", true).await;
-    // A new session: what is not answered is announced again.
+    // In a new session, unanswered announcements are sent again.
     drop(session);
     let mut session = site.session().await;
     assert_eq!(session.announced().await.announce_id, new.announce_id);
@@ -247,7 +247,7 @@ async fn an_agent_says_when_it_waits_for_nothing_so_that_it_can_be_silent() {
     site.agent.drain(soon()).await;
 }
 
-/// Lets nobody go before so many are in at once.
+/// A source of maps that returns only after `wanted` captures have called it at the same time.
 struct Together {
     wanted: usize,
     inside: Mutex<HashSet<PathBuf>>,

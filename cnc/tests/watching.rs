@@ -1,4 +1,5 @@
-//! The watcher on real directories: every way in which an application may write a checkpoint, or fail to.
+//! Tests the watcher on real directories, with every way in which an application may write a checkpoint or fail to
+//! write it.
 
 use mcr_cnc::layout::Layout;
 use mcr_cnc::settle::{OwnRanks, ReadyRank, SettleRules};
@@ -12,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 
-/// No test waits longer than this for something that must come.
+/// Maximum time that a test waits for an event that must happen.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 const QUICK: SettleRules =
@@ -41,7 +42,7 @@ impl Watched {
         next.expect("nothing came in time").expect("the watcher runs")
     }
 
-    /// The next rank that is ready; whatever else is told before is skipped.
+    /// The next rank that is ready. Other events are skipped.
     fn ready(&mut self) -> ReadyRank {
         loop {
             if let WatchEvent::Ready(ready) = self.next() {
@@ -57,7 +58,7 @@ impl Watched {
         (ready.checkpoint.to_string(), ready.rank.0, bytes, ready.again)
     }
 
-    /// The ranks of the next so many that are ready, in order.
+    /// The next `count` ranks that are ready, sorted.
     fn ranks(&mut self, count: usize) -> Vec<u32> {
         let mut ranks: Vec<_> = (0..count).map(|_| self.ready().rank.0).collect();
         ranks.sort_unstable();
@@ -71,7 +72,7 @@ impl Watched {
     }
 }
 
-/// `t7/r3`, and `t7/h`, which belongs to no rank.
+/// Places `t7/r3`, and `t7/h`, which belongs to no single rank.
 fn layout() -> Layout {
     Layout::from_patterns(&["{checkpoint}/r{rank}{,.h5}", "{checkpoint}/h"], 0).expect("valid")
 }
@@ -93,7 +94,7 @@ fn a_slow_writer_is_waited_for() {
     let mut slow = File::create(w.root.join("t1/r0")).expect("made");
     for rank in 1..6 {
         slow.write_all(b"more").expect("written");
-        // Each time another rank comes and goes, long enough for the slow one to have settled wrongly.
+        // Each time another rank is written and reported, long enough for the slow file to settle by mistake.
         w.write(&format!("t1/r{rank}"), 9);
         assert_eq!(w.told(), told("t1", rank, &[9], false));
     }
@@ -126,7 +127,7 @@ fn a_file_or_a_directory_renamed_into_place_is_seen() {
         }
     }
     assert!(vanished, "the old name was not told to be gone");
-    // The directory is still watched under its new name, and the old one is free.
+    // The directory is still watched under its new name, and its old name may be used again.
     w.write("t2/r1", 7);
     assert_eq!(w.told(), told("t2", 1, &[7], false));
     w.write("t2.temp/r1", 8);
@@ -174,7 +175,7 @@ fn overwriting_in_place_is_told_again_and_rewriting_nothing_is_not() {
         w.write("t1/r0", bytes);
         assert_eq!(w.told(), told("t1", 0, &[bytes as u64], true));
     }
-    // Opened for writing and closed, nothing written: no new content.
+    // A file that is opened for writing and closed without a write has no new content.
     drop(File::options().append(true).open(w.root.join("t1/r0")).expect("opened"));
     w.write("t1/r1", 6);
     assert_eq!(w.told(), told("t1", 1, &[6], false));
@@ -200,7 +201,7 @@ fn what_vanishes_is_told() {
     assert_eq!(w.told(), told("t1", 0, &[4], false));
 }
 
-/// A superblock of version 0, saying that the file has `end` bytes.
+/// A superblock of version 0 that says that the file has `end` bytes.
 fn superblock(end: u64) -> Vec<u8> {
     let mut block = b"\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08\0\x04\0\x10\0\0\0\0\0".to_vec();
     for address in [0, u64::MAX, end, u64::MAX] {
@@ -236,14 +237,14 @@ fn a_writer_killed_half_way_leaves_nothing_that_is_taken() {
         }
         other => panic!("{other:?}"),
     }
-    // The application comes back and writes all of it.
+    // The application starts again and writes the complete file.
     fs::write(w.root.join("t1/r0.h5"), [superblock(4096), vec![7; 4096 - 56]].concat()).expect("written");
     assert_eq!(w.told(), told("t1", 0, &[4096], false));
 }
 
 #[test]
 fn without_the_kernels_events_a_scan_finds_everything() {
-    // As after lost events: nothing is told until something makes us look.
+    // As after lost events: nothing is reported until a scan is requested.
     let mute = WatchOptions { listen: false, rescan: Some(Duration::ZERO), ..quick() };
     let (_root, mut w) = watch(mute);
     w.write("t1/r0", 3);

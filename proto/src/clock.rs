@@ -1,23 +1,24 @@
-//! Clocks that nobody sets: how long ago something happened on another node, whatever the time of day is there.
+//! Steady clocks: how long ago something happened on another node, independent of the time of day that its clock
+//! shows.
 
 use std::sync::OnceLock;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Two steady clocks drift apart by less than this part: 20 in a million.
+/// Two steady clocks drift apart by less than this fraction: 1/50,000, or 20 parts in a million.
 const DRIFT_DIVISOR: i64 = 50_000;
 
-/// Nanoseconds of this process's steady clock.
+/// Time of this process's steady clock, in nanoseconds.
 pub fn steady_ns() -> i64 {
     static BEGAN: OnceLock<Instant> = OnceLock::new();
     i64::try_from(BEGAN.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// How far another process's steady clock is ahead of this one's, as its messages show.
+/// How far another process's steady clock is ahead of this one's, derived from its messages.
 ///
-/// A message that was sent at *t* there arrives here at *t* - offset + delay. Delays are never negative, so the largest
-/// *sent* - *arrived* of all messages is the offset, but for the delay of the quickest message. A message that waited for
-/// minutes changes nothing.
+/// A message that was sent at *t* by the other clock arrives here at *t* - offset + delay. A delay is never negative.
+/// So the largest *sent* - *arrived* of all messages is the offset minus the delay of the fastest message. A message
+/// that was delayed for minutes does not change the result.
 #[derive(Debug, Default)]
 pub struct PeerClock(Mutex<Option<Seen>>);
 
@@ -28,14 +29,14 @@ struct Seen {
 }
 
 impl Seen {
-    /// The least that the offset can be by now.
+    /// Lower bound of the offset at this time.
     fn offset_at(self, now_ns: i64) -> i64 {
         self.offset_ns.saturating_sub(now_ns.saturating_sub(self.at_ns) / DRIFT_DIVISOR)
     }
 }
 
 impl PeerClock {
-    /// A message arrived now that was sent at a time of the other clock.
+    /// Records that a message arrived now which was sent at this time of the other clock.
     pub fn heard(&self, sent_ns: i64) {
         self.heard_at(sent_ns, steady_ns());
     }
@@ -48,8 +49,8 @@ impl PeerClock {
         }
     }
 
-    /// A time of the other clock by this process's: not earlier than it was, and later only by the delay of the quickest
-    /// message. `None` before the first message.
+    /// Converts a time of the other clock to this process's clock. The result is never too early, and too late by at
+    /// most the delay of the fastest message. `None` before the first message.
     pub fn to_ours(&self, theirs_ns: i64) -> Option<i64> {
         self.to_ours_at(theirs_ns, steady_ns())
     }
@@ -69,8 +70,8 @@ mod tests {
         let clock = PeerClock::default();
         assert_eq!(clock.to_ours_at(5, 0), None);
         let ahead_ns = 7_000_000_000;
-        clock.heard_at(1_000 + ahead_ns, 1_000 + 50); // 50 ns on its way
-        // Sent a second later, read two minutes after that.
+        clock.heard_at(1_000 + ahead_ns, 1_000 + 50); // delay of 50 ns
+        // Sent a second later, and received two minutes after that.
         clock.heard_at(1_000_001_000 + ahead_ns, 121_000_001_000);
         let changed_ns = 500_000_000 + ahead_ns;
         let ours_ns = clock.to_ours_at(changed_ns, 121_000_001_000).expect("heard");

@@ -1,30 +1,30 @@
-//! Headers on the wire and our checked types, and nothing unchecked in between.
+//! Converts headers between the protocol and checked types. Everything that arrives is checked here.
 
 use crate::v1;
 use mcrengine::header::{self, ByteOrder, DIMENSIONS_MAX, Extent, FILTERS_MAX, HeaderError, MEMBERS_MAX, Role, Shape};
 use mcrengine::ids::{Digest, FilePath, NameError, Rank};
 use mcrengine::units::RawBytes;
 
-/// Why a peer's header was refused.
+/// Why a peer's header was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    /// A path that could leave its directory, and the like.
+    /// The path is invalid, for example because it could lead out of its directory.
     #[error("a peer's file path is refused")]
     Path(#[from] NameError),
-    /// A broken rule of [`header::FileHeader::check`].
+    /// The header violates a rule of [`header::FileHeader::check`].
     #[error("a peer's header is refused")]
     Header(#[from] HeaderError),
-    /// A number that this version does not know, or a field that does not fit.
+    /// This version does not know the number, or the value of the field is not allowed.
     #[error("a peer's header is refused: {what} is {found}; {expected}")]
     Field {
-        /// Which field.
+        /// The field.
         what: &'static str,
-        /// What it holds.
+        /// The value.
         found: u64,
-        /// What it may hold.
+        /// The allowed values.
         expected: &'static str,
     },
-    /// Not a message at all.
+    /// The bytes are not a valid message.
     #[error("a peer's announcement does not parse")]
     Parse(#[from] prost::DecodeError),
 }
@@ -40,7 +40,7 @@ fn digest(bytes: &[u8]) -> Result<Digest, WireError> {
     }
 }
 
-/// A file's header as a message.
+/// Converts a file's header to a message.
 pub fn file_to_wire(file: &header::FileHeader) -> v1::FileHeader {
     v1::FileHeader {
         path: file.path.as_bytes().to_vec().into(),
@@ -53,7 +53,7 @@ pub fn file_to_wire(file: &header::FileHeader) -> v1::FileHeader {
     }
 }
 
-/// A message as a checked header, of the given rank.
+/// Converts a message to a checked header of the given rank.
 pub fn file_from_wire(file: v1::FileHeader, rank: Rank) -> Result<header::FileHeader, WireError> {
     if file.mode > 0o7777 {
         return field("a file's mode", file.mode, "only permission bits, at most 0o7777, are allowed");
@@ -195,7 +195,7 @@ fn element_to_wire(element: &header::ElementType) -> v1::ElementType {
 fn element_from_wire(element: v1::ElementType, compound_allowed: bool) -> Result<header::ElementType, WireError> {
     use header::ElementType as E;
     let order = if element.big_endian { ByteOrder::Big } else { ByteOrder::Little };
-    let narrow = u8::try_from(element.width).unwrap_or(0); // 0 is not a valid width, and refused below
+    let narrow = u8::try_from(element.width).unwrap_or(0); // 0 is not a valid width and is rejected below
     let checked = match element.kind {
         1 => E::Bytes,
         2 | 3 => E::Int { width: narrow, signed: element.kind == 3, order },

@@ -1,9 +1,10 @@
-//! Data frames on their way past tonic's codec, which would copy each byte once at either end.
+//! Sends and receives data frames without tonic's codec, which would copy each byte once on each side.
 //!
-//! On the wire nothing differs: a frame is a [`v1::FromAgent`] like any other. The sender's body ([`WithData`]) puts the
-//! few bytes before the payload in front of it and hands both on as they are; the receiver's ([`TakesData`]) knows a
-//! frame by these few bytes, and gives its payload, in the pieces in which it arrived, to the session's [`DataSlot`].
-//! Whatever else is said goes through the codec, data frames of an unusual shape too.
+//! The format on the wire is the same: a data frame is a [`v1::FromAgent`] like any other message. The sender's body
+//! ([`WithData`]) sends the few bytes before the payload, and then the payload itself without a copy. The receiver's
+//! body ([`TakesData`]) recognises a data frame by these few bytes, and passes its payload to the session's
+//! [`DataSlot`], in the pieces in which it arrived. All other messages go through the codec, and so do data frames of
+//! an unusual form.
 
 use crate::{HTTP_FRAME_BYTES, MESSAGE_BYTES_MAX, v1};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -19,19 +20,19 @@ use tonic::codegen::Service;
 use tonic::codegen::http::{Request, Response};
 use tonic::server::NamedService;
 
-/// The key of `FromAgent.data`, and those of the fields of `Data`.
+/// The key of `FromAgent.data`, and the keys of the fields of `Data`.
 const DATA: u8 = 3 << 3 | 2;
 const FETCH_ID: u8 = 1 << 3;
 const OFFSET: u8 = 2 << 3;
 const BYTES: u8 = 3 << 3 | 2;
-/// Before each message: whether it is compressed, and its length.
+/// Length of the gRPC prefix of each message: one byte for compression, four for the length.
 const PREFIX_BYTES: usize = 5;
-/// Chunks that are looked at before others have their turn.
-const TURN: usize = 128;
-/// The path of the call that carries data.
+/// Number of chunks that are processed before other tasks get their turn.
+const CHUNKS_PER_TURN: usize = 128;
+/// Path of the gRPC call that carries data.
 const SESSION: &str = "/mcr.v1.Aggregator/Session";
 
-/// All of a message before the payload, gRPC's prefix included.
+/// Everything before the payload, including the gRPC prefix.
 fn head(data: &v1::Data) -> Bytes {
     let number = |key: u8, value: u64, into: &mut BytesMut| {
         if value != 0 {
@@ -46,7 +47,7 @@ fn head(data: &v1::Data) -> Bytes {
     let data_bytes = (fields.len() + data.bytes.len()) as u64;
     let mut head = BytesMut::with_capacity(PREFIX_BYTES + 11 + fields.len());
     head.put_u8(0);
-    // A frame is far shorter than 4 GiB; if it were not, the receiver would refuse it.
+    // A frame is far shorter than 4 GiB. A longer one would be rejected by the receiver.
     head.put_u32(u32::try_from(1 + encoded_len_varint(data_bytes) as u64 + data_bytes).unwrap_or(u32::MAX));
     head.put_u8(DATA);
     encode_varint(data_bytes, &mut head);
@@ -54,14 +55,14 @@ fn head(data: &v1::Data) -> Bytes {
     head.freeze()
 }
 
-/// What the first bytes of a message tell.
+/// What the first bytes of a message show.
 #[derive(Clone, Debug, PartialEq)]
 enum Head {
-    /// Too few to tell.
+    /// More bytes are needed.
     Unclear,
-    /// The codec's, with so many bytes to come.
+    /// A message for the codec, with this number of bytes to come.
     Other(usize),
-    /// A payload of so many bytes comes next, and nothing after it.
+    /// A data frame: its payload of this length comes next, and nothing after it.
     Data { fetch_id: u64, offset: u64, bytes: usize },
 }
 
@@ -71,7 +72,7 @@ enum NotData {
     Other,
 }
 
-/// Reads what came so far; called with one byte more each time, so that no byte of a payload is among them.
+/// Parses the bytes received so far. It is called again after each byte, so that they contain no byte of a payload.
 fn read_head(have: &[u8]) -> Head {
     let Some((&[compressed, a, b, c, d], message)) = have.split_first_chunk() else { return Head::Unclear };
     let total = u32::from_be_bytes([a, b, c, d]) as usize;
@@ -88,7 +89,7 @@ fn read_head(have: &[u8]) -> Head {
 
 fn read_data(mut message: &[u8], total: usize) -> Result<Head, NotData> {
     let have = message.len();
-    // Bytes of the message after what was read.
+    // Number of bytes of the message after the parsed part.
     let left = |rest: &[u8]| total.saturating_sub(have - rest.len()) as u64;
     if !take_key(&mut message, DATA)? || take_number(&mut message)? != left(message) {
         return Err(NotData::Other);
@@ -102,7 +103,7 @@ fn read_data(mut message: &[u8], total: usize) -> Result<Head, NotData> {
     Ok(Head::Data { fetch_id, offset, bytes })
 }
 
-/// Whether this key comes next; then it is taken.
+/// Removes this key if it comes next. Returns whether it did.
 fn take_key(bytes: &mut &[u8], key: u8) -> Result<bool, NotData> {
     match bytes.split_first() {
         None => Err(NotData::TooShort),
@@ -115,21 +116,21 @@ fn take_key(bytes: &mut &[u8], key: u8) -> Result<bool, NotData> {
 }
 
 fn take_number(bytes: &mut &[u8]) -> Result<u64, NotData> {
-    /// The longest form of a number.
-    const MOST: usize = 10;
-    match bytes.iter().take(MOST).any(|byte| byte & 0x80 == 0) {
+    /// Maximum length of an encoded number.
+    const VARINT_BYTES_MAX: usize = 10;
+    match bytes.iter().take(VARINT_BYTES_MAX).any(|byte| byte & 0x80 == 0) {
         true => decode_varint(bytes).map_err(|_| NotData::Other),
-        false if bytes.len() < MOST => Err(NotData::TooShort),
+        false if bytes.len() < VARINT_BYTES_MAX => Err(NotData::TooShort),
         false => Err(NotData::Other),
     }
 }
 
-/// A data frame as it arrived.
+/// A received data frame.
 #[derive(Debug)]
 pub struct DataFrame {
-    /// Which fetch it answers.
+    /// Number of the fetch that it answers.
     pub fetch_id: u64,
-    /// Of its first byte in what was asked for.
+    /// Offset of its first byte in the requested ranges.
     pub offset: u64,
     /// The payload; never empty.
     pub pieces: Vec<Bytes>,
@@ -150,20 +151,20 @@ impl From<v1::Data> for DataFrame {
 
 type Take = dyn Fn(DataFrame) + Send + Sync;
 
-/// Who takes the data of a session: found among the request's extensions, and filled once it is known. Before that, data
-/// answer nothing that was asked, and are dropped.
+/// The receiver of a session's data. It is found in the request's extensions, and filled once the session is known.
+/// Data that arrives before that answers no fetch and is dropped.
 #[derive(Clone, Default)]
 pub struct DataSlot(Arc<OnceLock<Box<Take>>>);
 
 impl DataSlot {
-    /// From now on frames go there, in order. Called within the network's own task, so it must not wait.
+    /// Passes all further frames to `take`, in order. `take` runs in the network's task, so it must not wait.
     pub fn fill(&self, take: impl Fn(DataFrame) + Send + Sync + 'static) {
-        // The first one counts; a session has only one.
+        // Only the first call has an effect; a session makes only one.
         let _ = self.0.set(Box::new(take));
     }
 }
 
-/// The receiving side of [`WithData`], around the generated server.
+/// The receiving side of [`WithData`], which wraps the generated server.
 #[derive(Clone)]
 pub struct TakesData<S>(pub S);
 
@@ -192,30 +193,30 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for TakesData<S> {
     }
 }
 
-/// A body without its data frames.
+/// A body from which the data frames are removed.
 struct Sorted {
     inner: Body,
     slot: DataSlot,
-    /// What arrived and was not looked at yet.
+    /// Received bytes that are not processed yet.
     chunk: Bytes,
     message: Message,
 }
 
-/// Where in a message the next byte is.
+/// The position in a message.
 enum Message {
-    /// These bytes of it came, too few to tell what it is.
+    /// The first bytes of the message, too few to know its kind.
     Head(Vec<u8>),
-    /// The codec's, with so many bytes to come.
+    /// A message for the codec, with this number of bytes to come.
     Other(usize),
-    /// A data frame, the last few bytes of it that came in tiny pieces, and how many bytes are to come.
+    /// A data frame; its last bytes, if they arrived in tiny pieces; and the number of bytes to come.
     Data(DataFrame, BytesMut, usize),
 }
 
-/// Pieces below this are put together, in bytes: each costs the memory of its bookkeeping.
+/// Pieces shorter than this many bytes are joined, because each piece needs memory for its bookkeeping.
 const PIECE_BYTES_MIN: usize = 4096;
 
 impl Sorted {
-    /// Looks at some of the chunk; what of it is the codec's.
+    /// Processes a part of the chunk. Returns the bytes for the codec.
     fn sort(&mut self) -> Option<Bytes> {
         match &mut self.message {
             Message::Head(have) => {
@@ -276,7 +277,7 @@ impl HttpBody for Sorted {
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        for _ in 0..TURN {
+        for _ in 0..CHUNKS_PER_TURN {
             if self.chunk.is_empty() {
                 match ready!(Pin::new(&mut self.inner).poll_frame(cx)) {
                     Some(Ok(frame)) => match frame.into_data() {
@@ -295,7 +296,7 @@ impl HttpBody for Sorted {
     }
 }
 
-/// Around the channel of one session: what comes from the queue is sent between the session's messages.
+/// Wraps the channel of one session, and sends the data of a queue between the session's messages.
 #[derive(Clone)]
 pub struct WithData<S> {
     inner: S,
@@ -303,7 +304,7 @@ pub struct WithData<S> {
 }
 
 impl<S> WithData<S> {
-    /// For one session. The queue's end does not end it.
+    /// For one session. The end of the queue does not end the session.
     pub fn new(inner: S, queue: mpsc::Receiver<v1::Data>) -> Self {
         Self { inner, queue: Arc::new(Mutex::new(Some(queue))) }
     }
@@ -331,11 +332,12 @@ where
     }
 }
 
-/// A body of messages from the codec, each chunk of which ends where a message ends, and data frames between them.
+/// A body of messages from the codec with data frames between them. Each chunk from the codec must end at the end of
+/// a message.
 struct Mixed {
     messages: Body,
     queue: mpsc::Receiver<v1::Data>,
-    /// Whose head was handed on.
+    /// The payload of a frame whose head was sent.
     payload: Option<Bytes>,
 }
 
@@ -347,11 +349,11 @@ impl HttpBody for Mixed {
         if let Some(payload) = self.payload.take() {
             return Poll::Ready(Some(Ok(Frame::data(payload))));
         }
-        // Messages are few and short, so they go first, and keep nothing waiting.
+        // Messages are few and short, so they are sent first and delay nothing.
         if let Poll::Ready(frame) = Pin::new(&mut self.messages).poll_frame(cx) {
             return Poll::Ready(frame);
         }
-        // Without a sender it is the messages that tell when the session ends.
+        // Without a sender of data, only the messages determine when the session ends.
         match self.queue.poll_recv(cx) {
             Poll::Ready(Some(data)) => {
                 let head = head(&data);
@@ -380,7 +382,7 @@ mod tests {
         }
     }
 
-    /// As gRPC sends it.
+    /// A message with its gRPC prefix.
     fn framed(message: &v1::FromAgent) -> Vec<u8> {
         let body = message.encode_to_vec();
         [&[0][..], &(body.len() as u32).to_be_bytes(), &body].concat()
@@ -467,7 +469,7 @@ mod tests {
     fn a_data_frame_of_an_unusual_shape_is_left_to_the_codec() {
         let plain = framed(&message(v1::Data { fetch_id: 7, offset: 9, bytes: vec![1, 2, 3].into() }));
         assert_eq!(sorted(&plain, 5).1, [(7, 9, vec![1, 2, 3])]);
-        // Offset before fetch, a field that is not known, no payload, compressed, a length that does not fit.
+        // Offset before fetch; an unknown field; no payload; compressed; a wrong length.
         let unusual: [&[u8]; 5] = [
             &[0, 0, 0, 0, 11, DATA, 9, OFFSET, 9, FETCH_ID, 7, BYTES, 3, 1, 2, 3],
             &[0, 0, 0, 0, 11, DATA, 9, FETCH_ID, 7, BYTES, 3, 1, 2, 3, 0x20, 1],
@@ -508,7 +510,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let sent = runtime.block_on(async {
             let mut sent = Vec::new();
-            // A message and three frames, each of two parts; then the messages end.
+            // One message and three frames of two parts each. Then the messages end.
             for _ in 0..7 {
                 let frame = poll_fn(|cx| Pin::new(&mut mixed).poll_frame(cx)).await.expect("more").expect("no error");
                 sent.extend_from_slice(&frame.into_data().expect("data"));

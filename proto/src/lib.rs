@@ -1,40 +1,44 @@
-//! The wire, nothing else: generated messages, their limits, and the conversion of headers to checked types.
+//! The protocol between agents and aggregators: generated messages, their limits, and the conversion to checked
+//! types.
 
 pub mod clock;
 pub mod convert;
 pub mod data;
 
-/// Version 1 of the wire.
+/// Version 1 of the protocol.
 #[expect(missing_docs, reason = "generated; the .proto file documents it")]
 pub mod v1 {
     tonic::include_proto!("mcr.v1");
 }
 
-/// The version that [`v1::Hello`] and [`v1::Welcome`] carry.
+/// The version in [`v1::Hello`] and [`v1::Welcome`].
 pub const WIRE_VERSION: u32 = 1;
-/// The largest message, in bytes; the transports on both sides refuse more.
+/// Maximum length of a message, in bytes. The transports on both sides reject longer ones.
 pub const MESSAGE_BYTES_MAX: usize = 2 << 20;
-/// Payload of one frame at most, in bytes.
+/// Maximum payload of a frame, in bytes.
 pub const FRAME_BYTES: usize = 1 << 20;
-/// Payload that a frame has at least unless it is the last of its fetch, in bytes: what arrives is held as it arrived,
-/// so a crowd of tiny frames would take far more memory than was asked for.
+/// Minimum payload of a frame in bytes, except for the last frame of a fetch. Payloads are kept in the pieces in
+/// which they arrive, so many tiny frames would need far more memory than was requested.
 pub const FRAME_BYTES_MIN: usize = 16 << 10;
-/// Payload of an HTTP/2 frame that an aggregator takes, in bytes. Larger ones cost less each, but are gathered first.
+/// Maximum payload of an HTTP/2 frame that an aggregator accepts, in bytes. Larger frames have less overhead, but
+/// must be received completely before they are used.
 pub const HTTP_FRAME_BYTES: u32 = 32 << 10;
-/// An encoded announcement of at most so many bytes is sent at once; a longer one once the aggregator has room for it.
+/// Maximum length in bytes of an encoded announcement that is sent at once. A longer one is sent when the aggregator
+/// has room.
 pub const ANNOUNCED_AT_ONCE_BYTES: usize = 64 << 10;
-/// The largest encoded announcement of one rank, in bytes.
+/// Maximum length of the encoded announcement of one rank, in bytes.
 pub const ANNOUNCEMENT_BYTES_MAX: u64 = 256 << 20;
-/// Raw bytes that one fetch may ask for.
+/// Maximum raw bytes of one fetch.
 pub const FETCH_BYTES_MAX: u64 = 64 << 20;
-/// An agent that waits for an answer says this often, in seconds, that it is there, and the aggregator answers. One that
-/// waits for none says so once, and then nothing: the kernels watch the connection ([`KEEPALIVE_SECONDS`]).
+/// Interval in seconds between heartbeats of an agent that waits for an answer. The aggregator answers each of them.
+/// An agent that waits for no answer sends one last heartbeat; after it only the kernels check the connection
+/// ([`KEEPALIVE_SECONDS`]).
 pub const HEARTBEAT_SECONDS: u64 = 10;
-/// A side that has heard nothing for this long, in seconds, ends the session, unless the agent is at rest.
+/// A side that receives nothing for this time, in seconds, ends the session, unless the agent is at rest.
 pub const SILENCE_SECONDS: u64 = 30;
-/// After this long without a byte, in seconds, a kernel asks whether the other one is still there, and again so often ...
+/// TCP keep-alive, in seconds: time without data before the first probe, and interval between further probes.
 pub const KEEPALIVE_SECONDS: (u64, u64) = (30, 10);
-/// ... and this many times before it gives the connection up.
+/// Number of unanswered keep-alive probes before the kernel closes the connection.
 pub const KEEPALIVE_RETRIES: u32 = 3;
-/// Name and version of this software, for people.
+/// Name and version of this software, for log messages.
 pub const SOFTWARE: &str = concat!("mcrengine ", env!("CARGO_PKG_VERSION"));

@@ -1,5 +1,6 @@
-//! This code's checkpoints: one HDF5 file for each rank and step, `heat.it_000120.rank_3.h5`, written in place under its
-//! final name, as most codes do. A rank that is killed while it writes leaves half a file, which reading finds out.
+//! The checkpoints of this application: one HDF5 file for each rank and step, `heat.it_000120.rank_3.h5`. The file is
+//! written directly under its final name, as most applications do. A rank that is killed while it writes leaves an
+//! incomplete file. Reading detects this.
 
 use crate::Failure;
 use crate::solver::{Block, Grid};
@@ -7,12 +8,12 @@ use hdf5::{Dataset, File, H5Type};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Where a rank's file of a step is.
+/// Path of a rank's file of a step.
 pub fn path(dir: &Path, step: u64, rank: u32) -> PathBuf {
     dir.join(format!("heat.it_{step:06}.rank_{rank}.h5"))
 }
 
-/// The steps of which there is a file of this rank, whole or not, newest first.
+/// The steps for which this rank has a file, complete or not, newest first.
 pub fn steps(dir: &Path, rank: u32) -> Result<Vec<u64>, Failure> {
     let trouble = |source| Failure::File { path: dir.to_owned(), doing: "reading the directory", source };
     let mut steps = Vec::new();
@@ -28,7 +29,7 @@ pub fn steps(dir: &Path, rank: u32) -> Result<Vec<u64>, Failure> {
     Ok(steps)
 }
 
-/// Writes a block; the file is whole when this returns.
+/// Writes a block. The file is complete when this returns.
 pub fn write(dir: &Path, rank: u32, ranks: u32, block: &Block) -> Result<(), Failure> {
     let path = path(dir, block.step, rank);
     let trouble = |source| Failure::Hdf5 { path: path.clone(), doing: "writing", source };
@@ -57,7 +58,7 @@ fn write_file(path: &Path, rank: u32, ranks: u32, block: &Block) -> hdf5::Result
         .shape(shape)
         .create("conductivity")?
         .write_raw(&block.conductivity[block.own()])?;
-    // For looking at only, so it is compressed, as many codes do with such output.
+    // This dataset is only for inspection. It is compressed, as in many applications.
     file.create_group("diagnostics")?
         .new_dataset::<f32>()
         .chunk((1, ny, nx))
@@ -73,7 +74,7 @@ fn attribute<T: H5Type>(on: &hdf5::Location, name: &str, value: T) -> hdf5::Resu
     on.new_attr::<T>().create(name)?.write_scalar(&value)
 }
 
-/// Reads the block of a rank, or says why the file is of no use. Everything is checked against the run first.
+/// Reads the block of a rank, or returns why the file cannot be used. Everything is checked against the run first.
 pub fn read(dir: &Path, step: u64, rank: u32, ranks: u32, grid: Grid, planes: Range<usize>) -> Result<Block, Failure> {
     let path = path(dir, step, rank);
     let trouble = |source| Failure::Hdf5 { path: path.clone(), doing: "reading", source };

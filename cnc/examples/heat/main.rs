@@ -1,9 +1,9 @@
-//! A little parallel simulation that knows nothing of mcrEngine: the application in `make demo`.
+//! A small parallel simulation that does not use mcrEngine: the application in `make demo`.
 //!
-//! `heat --launch 8 --dir DIR` starts eight processes that solve the heat equation together, exchange the edges of their
-//! parts over Unix-domain sockets, and write an HDF5 checkpoint each every few steps. `--restart` goes on from the newest
-//! checkpoint in DIR that is whole on every rank. The final state is the same to the last bit however often the run
-//! was interrupted, and on however many ranks it ran; its digest is printed at the end.
+//! `heat --launch 8 --dir DIR` starts eight processes that solve the heat equation together. They exchange the edges
+//! of their parts over Unix-domain sockets, and each writes an HDF5 checkpoint every few steps. `--restart` continues
+//! from the newest checkpoint in DIR that is complete on every rank. The final state is identical to the last bit,
+//! independent of interruptions and of the number of ranks. Its digest is printed at the end.
 
 mod checkpoint;
 mod net;
@@ -20,21 +20,21 @@ const USAGE: &str = "\
 A 3-D heat equation on several processes, with HDF5 checkpoints.
 
 Usage: heat --launch RANKS --dir DIR [options]               start all ranks and wait for them
-       heat --rank R --ranks RANKS --dir DIR --rendezvous DIR [options]    be one of them
+       heat --rank R --ranks RANKS --dir DIR --rendezvous DIR [options]    start one rank
 
   --dir DIR               where checkpoints (heat.it_000120.rank_3.h5) and the final state are written
-  --steps N               steps in all, those before a restart included   [240]
+  --steps N               number of steps, including those before a restart  [240]
   --checkpoint-every N    steps between checkpoints                       [40]
-  --grid NXxNYxNZ         cells; each rank has a share of the nz planes   [64x64x64]
-  --step-ms N             take at least this long for a step, to watch    [0]
-  --ranks-per-node N      write below DIR/node-0, DIR/node-1, ... instead, as if each node had a disk of its own
-  --restart               go on from the newest checkpoint in DIR that is whole on every rank
-  --rendezvous DIR        where the ranks' sockets are (short: a socket's path has at most 107 bytes)
+  --grid NXxNYxNZ         cells; the nz planes are distributed over the ranks [64x64x64]
+  --step-ms N             minimum time for a step in ms, for demonstration    [0]
+  --ranks-per-node N      write below DIR/node-0, DIR/node-1, ... as if each node had its own disk
+  --restart               continue from the newest checkpoint in DIR that is complete on every rank
+  --rendezvous DIR        directory of the ranks' sockets (use a short path: at most 107 bytes for a socket)
 ";
-/// Processes that `--launch` starts at most.
+/// Maximum number of processes that `--launch` starts.
 const RANKS_MAX: u32 = 1024;
 
-/// Why a rank, or the launcher, gave up.
+/// Why a rank or the launcher failed.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("{0}\n\n{USAGE}")]
@@ -47,7 +47,7 @@ enum Failure {
     Hdf5 { path: PathBuf, doing: &'static str, source: hdf5::Error },
     #[error("{path}: (step, rank, ranks, first plane) are {found}, this run has {expected}", path = .path.display())]
     OtherRun { path: PathBuf, found: String, expected: String },
-    #[error("the temperature is no number any more after step {step}")]
+    #[error("the temperature is not a number after step {step}")]
     Diverged { step: u64 },
     #[error("of {ranks} ranks these failed: {failed:?}")]
     Ranks { ranks: u32, failed: Vec<u32> },
@@ -55,7 +55,7 @@ enum Failure {
     System { doing: &'static str, source: io::Error },
 }
 
-/// What is asked for on the command line.
+/// The command line options.
 #[derive(Clone, Debug)]
 struct Options {
     launch: bool,
@@ -138,7 +138,7 @@ impl Options {
         Err(Failure::Usage(complaint.to_owned()))
     }
 
-    /// Where a rank writes.
+    /// The directory that a rank writes to.
     fn dir_of(&self, rank: u32) -> PathBuf {
         match self.ranks_per_node {
             Some(n) => self.dir.join(format!("node-{}", rank / n)),
@@ -167,7 +167,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Starts the ranks as processes, waits for them, and prints the digest of the state they end with.
+/// Starts the ranks as processes, waits for them, and prints the digest of the final state.
 fn launch(options: &Options) -> Result<(), Failure> {
     let system = |doing| move |source| Failure::System { doing, source };
     let scratch = match &options.rendezvous {
@@ -202,7 +202,8 @@ fn launch(options: &Options) -> Result<(), Failure> {
         command.args(options.restart.then_some("--restart"));
         children.push(command.spawn().map_err(system("starting a rank"))?);
     }
-    // A rank that dies takes its neighbours with it, and they theirs: waiting for one after the other is enough.
+    // If a rank fails, its neighbours fail, and then their neighbours. So waiting for one rank after the other is
+    // sufficient.
     let mut failed = Vec::new();
     for (rank, child) in (0..).zip(&mut children) {
         if !child.wait().map_err(system("waiting for a rank"))?.success() {
@@ -216,7 +217,7 @@ fn launch(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A directory for sockets that only this user may enter; removed at the end.
+/// A directory for sockets that only this user may enter. Dropping it removes the directory.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -236,11 +237,11 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok(); // it holds nothing but sockets
+        std::fs::remove_dir_all(&self.0).ok(); // it contains only sockets
     }
 }
 
-/// Lets the kernel kill this rank when the launcher is killed, as the node's job manager would.
+/// The kernel kills this rank when the launcher dies, as the node's job manager would.
 fn die_with_launcher(options: &Options) -> Result<(), Failure> {
     let Some(launcher) = options.launched_by else { return Ok(()) };
     let system = |source| Failure::System { doing: "binding this rank to its launcher", source };
@@ -251,7 +252,7 @@ fn die_with_launcher(options: &Options) -> Result<(), Failure> {
     }
 }
 
-/// One rank, from its first step (or the one it restarts at) to the last.
+/// Runs one rank from its first step, or from the step of its restart, to the last step.
 fn run_rank(options: &Options) -> Result<(), Failure> {
     let &Options { rank, ranks, grid, .. } = options;
     let dir = options.dir_of(rank);
@@ -282,11 +283,11 @@ fn run_rank(options: &Options) -> Result<(), Failure> {
 
 fn say(line: &str) {
     if cfg!(not(test)) {
-        writeln!(io::stdout(), "{line}").ok(); // nobody listening is no reason to stop computing
+        writeln!(io::stdout(), "{line}").ok(); // a closed output must not stop the simulation
     }
 }
 
-/// The newest step whose file is whole on every rank, or the beginning. All ranks come to the same answer.
+/// The newest step whose file is complete on every rank, or the initial state. All ranks get the same result.
 fn newest(options: &Options, dir: &Path, neighbours: &mut Neighbours) -> Result<Block, Failure> {
     let &Options { rank, ranks, grid, .. } = options;
     let planes = grid.planes_of(rank, ranks);
@@ -302,7 +303,7 @@ fn newest(options: &Options, dir: &Path, neighbours: &mut Neighbours) -> Result<
                 }
             }
         }
-        // Steps stay far below 2^53, so they are exact as f64. A rank without any has -1.
+        // Steps are far below 2^53, so they are exact as f64. A rank without a checkpoint uses -1.
         let step = mine.as_ref().map_or(-1.0, |block| block.step as f64);
         let oldest = neighbours.min(step)?;
         let agreed = -neighbours.min(-step)? == oldest;
@@ -328,7 +329,7 @@ fn final_path(dir: &Path, rank: u32) -> PathBuf {
     dir.join(format!("final.rank_{rank}.bin"))
 }
 
-/// Plane by plane, so that all ranks' files after each other are the same for any number of ranks.
+/// Writes plane by plane, so that the concatenated files of all ranks are the same for any number of ranks.
 fn write_final(dir: &Path, rank: u32, ranks: u32, block: &Block) -> Result<(), Failure> {
     let plane = block.grid.plane();
     let mut bytes = Vec::new();
@@ -365,7 +366,7 @@ mod tests {
         Options::parse(args.into_iter()).expect("valid options")
     }
 
-    /// Runs all ranks as threads; gives what each of them returned.
+    /// Runs all ranks as threads. Returns the result of each rank.
     fn run(options: &Options) -> Vec<Result<(), Failure>> {
         let rendezvous = tempfile::tempdir().expect("a directory for sockets");
         std::thread::scope(|scope| {
@@ -417,7 +418,7 @@ mod tests {
         let whole = std::fs::metadata(&path).expect("written").len();
         std::fs::File::options().write(true).open(&path).expect("writable").set_len(whole / 2).expect("cut");
         std::fs::remove_file(checkpoint::path(dir.path(), 8, 2)).expect("removed");
-        // If step 8 or 12 were taken by anyone, the state would differ, or a rank would complain of its neighbour.
+        // If a rank used step 8 or 12, the state would differ, or a rank would report an error of its neighbour.
         for rank in 0..3 {
             std::fs::remove_file(final_path(dir.path(), rank)).expect("removed");
         }
@@ -444,7 +445,7 @@ mod tests {
     #[test]
     fn a_rank_that_fails_takes_the_others_with_it() {
         let dir = tempfile::tempdir().expect("a directory");
-        // A directory under the name of rank 1's first checkpoint: that rank fails in the middle of the run.
+        // A directory has the name of rank 1's first checkpoint, so that rank fails in the middle of the run.
         std::fs::create_dir(checkpoint::path(dir.path(), 4, 1)).expect("made");
         let results = run(&options(dir.path(), 3, 20, false));
         let text = |rank: usize| format!("{}", results[rank].as_ref().expect_err("the rank must fail"));

@@ -1,4 +1,4 @@
-//! The wire between neighbouring ranks: Unix-domain sockets in a directory that all ranks know.
+//! The connections between neighbouring ranks: Unix-domain sockets in a directory that all ranks know.
 
 use crate::Failure;
 use crate::solver::{Exchange, Grid};
@@ -7,12 +7,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a rank waits for a neighbour, at the start and within a step, before it gives up.
-const PATIENCE: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(5);
+/// Maximum time that a rank waits for a neighbour, at the start and within a step.
+const NEIGHBOUR_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const MAGIC: u64 = u64::from_le_bytes(*b"heat-1\r\n");
 
-/// What a message is; the tag catches two ranks that disagree on where they are.
+/// The kind of a message. It detects two ranks that are not at the same place of the algorithm.
 #[derive(Clone, Copy)]
 enum Tag {
     Halo = 1,
@@ -69,15 +69,15 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// Meets both neighbours in `rendezvous`; every rank has to be told the same `ranks` and `grid`.
+    /// Connects to both neighbours through `rendezvous`. `ranks` and `grid` must be the same on all ranks.
     pub fn meet(rendezvous: &Path, rank: u32, ranks: u32, grid: Grid) -> Result<Self, Failure> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + NEIGHBOUR_TIMEOUT;
         let socket_of = |rank: u32| rendezvous.join(format!("rank_{rank}.sock"));
         let trouble = |neighbour: u32| move |source| Failure::Neighbour { rank, neighbour, doing: "meeting", source };
         let link = |stream: UnixStream, neighbour: u32| -> io::Result<Link> {
             stream.set_nonblocking(false)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(NEIGHBOUR_TIMEOUT))?;
+            stream.set_write_timeout(Some(NEIGHBOUR_TIMEOUT))?;
             Ok(Link { stream, rank, neighbour, buffer: Vec::new() })
         };
         let listener = (rank + 1 < ranks).then(|| listen(&socket_of(rank))).transpose().map_err(trouble(rank + 1))?;
@@ -108,7 +108,8 @@ impl Neighbours {
         Ok(Self { rank, below, above })
     }
 
-    /// Passes a number up from rank 0 to the last, each rank folding its own into it, and the result down to all.
+    /// Passes a number from rank 0 up to the last rank; each rank combines it with its own. Then passes the result
+    /// down to all.
     fn fold(&mut self, mine: impl FnOnce(f64) -> f64, start: f64) -> Result<f64, Failure> {
         let mut number = [start];
         if let Some(below) = &mut self.below {
@@ -125,7 +126,7 @@ impl Neighbours {
         Ok(number[0])
     }
 
-    /// The least of everybody's numbers.
+    /// The minimum of the numbers of all ranks.
     pub fn min(&mut self, mine: f64) -> Result<f64, Failure> {
         self.fold(|so_far| so_far.min(mine), f64::INFINITY)
     }
@@ -156,8 +157,8 @@ impl Link {
 
 impl Exchange for Neighbours {
     fn halo(&mut self, first: &[f64], last: &[f64], below: &mut [f64], above: &mut [f64]) -> Result<(), Failure> {
-        // Of two neighbours one sends while the other receives, so that no plane is too large for a socket's buffer;
-        // and ranks pair off, (0, 1) and (2, 3) and then (1, 2), so that all pairs of a kind go at the same time.
+        // Of two neighbours, one sends while the other receives, so that a plane may be larger than a socket's
+        // buffer. The pairs (0, 1), (2, 3), ... exchange at the same time, and then the pairs (1, 2), (3, 4), ...
         for turn in 0..2 {
             if (self.rank + turn).is_multiple_of(2) {
                 if let Some(link) = &mut self.above {
@@ -180,23 +181,23 @@ impl Exchange for Neighbours {
 fn listen(socket: &Path) -> io::Result<UnixListener> {
     match std::fs::remove_file(socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {} // left over from a run that was killed
+        _ => {} // left by a killed run
     }
     let listener = UnixListener::bind(socket)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// Tries until the other side is there.
+/// Retries until the other side is ready.
 fn retry(deadline: Instant, mut attempt: impl FnMut() -> io::Result<UnixStream>) -> io::Result<UnixStream> {
     use io::ErrorKind::{ConnectionRefused, NotFound, WouldBlock};
     loop {
         match attempt() {
             Err(error) if matches!(error.kind(), ConnectionRefused | NotFound | WouldBlock) => {
                 if Instant::now() > deadline {
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, "it did not come"));
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "it did not start in time"));
                 }
-                std::thread::sleep(POLL);
+                std::thread::sleep(POLL_INTERVAL);
             }
             done => return done,
         }

@@ -1,29 +1,30 @@
-//! The physics: heat in a block of layered rock with a heater that moves through it, in explicit finite differences.
+//! The physics: heat in a block of layered rock with a moving heater, solved with explicit finite differences.
 //!
-//! Heat spreads faster along x than along z, conductivity differs from cell to cell, the heater runs on a circle, and a
-//! regulator sets its power by the mean temperature of the whole block, so that each step needs a sum over all ranks.
-//! Every operation has a fixed order: the same steps give the same bits, on one rank or on many, interrupted or not.
+//! Heat spreads faster along x than along z. The conductivity differs from cell to cell. The heater moves on a
+//! circle, and a regulator sets its power from the mean temperature of the whole block, so each step needs a sum over
+//! all ranks. Every operation has a fixed order. So the same steps give the same bits, on any number of ranks and
+//! with any interruptions.
 
 use crate::Failure;
 use std::f64::consts::TAU;
 use std::ops::Range;
 
-/// Conductivity along x, y and z, relative to the cell's own.
+/// Factors of the conductivity along x, y and z.
 const ANISOTROPY: [f64; 3] = [1.0, 0.7, 0.4];
-/// Share of the largest stable time step that is taken.
+/// The time step as a fraction of the largest stable time step.
 const COURANT: f64 = 0.4;
-/// Steps in which the heater goes round once.
+/// Number of steps in which the heater moves once around its circle.
 const ORBIT_STEPS: f64 = 400.0;
-/// Radius of the heater, in block widths.
+/// Radius of the heater, as a fraction of the block's width.
 const HEATER_RADIUS: f64 = 0.12;
-/// Mean temperature that the regulator wants.
+/// Mean temperature that the regulator aims at.
 const TARGET: f64 = 1.0;
-/// Above this a cell counts as molten once and for all.
+/// A cell that exceeds this temperature counts as molten from then on.
 const MELTING_POINT: f64 = 1.5;
-/// What `melted_step` holds where nothing has melted yet.
+/// Value in `melted_step` for a cell that has not melted.
 const NEVER: i32 = -1;
 
-/// Cells along each axis, at least 2 and at most [`Grid::AXIS_MAX`].
+/// Number of cells along each axis, at least 2 and at most [`Grid::AXIS_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     pub nx: usize,
@@ -32,31 +33,32 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Cells along one axis; keeps a rank below 64 GiB even when it is alone.
+    /// Maximum number of cells along one axis. It keeps a rank below 64 GiB even if there is only one.
     pub const AXIS_MAX: usize = 2048;
 
-    /// Cells of one plane of constant z.
+    /// Number of cells in a plane of constant z.
     pub fn plane(self) -> usize {
         self.nx * self.ny
     }
 
-    /// The planes of a rank: all ranks have the same number of them, or one more.
+    /// The planes of a rank. The numbers of planes of any two ranks differ by at most one.
     pub fn planes_of(self, rank: u32, ranks: u32) -> Range<usize> {
         let at = |rank: u32| rank as usize * self.nz / ranks as usize;
         at(rank)..at(rank + 1)
     }
 }
 
-/// How ranks come together once a step. One rank alone needs nobody.
+/// Communication of the ranks in each step. A single rank needs none.
 pub trait Exchange {
-    /// Sends this rank's outermost planes to its neighbours and fills the ghost planes with theirs; a ghost plane that
-    /// has no neighbour behind it is left as it is.
+    /// Sends this rank's outermost planes to its neighbours, and fills the ghost planes with theirs. A ghost plane
+    /// without a neighbour is not changed.
     fn halo(&mut self, first: &[f64], last: &[f64], below: &mut [f64], above: &mut [f64]) -> Result<(), Failure>;
-    /// The sum of everybody's parts, added in rank order, so that it does not depend on the number of ranks.
+    /// The sum of the parts of all ranks, added in rank order, so that the result does not depend on the number of
+    /// ranks.
     fn sum(&mut self, parts: &[f64]) -> Result<f64, Failure>;
 }
 
-/// What one rank knows. `temperature` has a ghost plane before and after the rank's own planes; all else has none.
+/// The state of one rank. `temperature` has a ghost plane before and after the rank's own planes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block {
     pub grid: Grid,
@@ -64,25 +66,26 @@ pub struct Block {
     pub step: u64,
     /// Mean temperature of all ranks after `step` steps.
     pub mean: f64,
-    /// The regulator's memory.
+    /// The integral term of the regulator.
     pub integral: f64,
     pub temperature: Vec<f64>,
-    /// Relative to rock's, with ghost planes; set once.
+    /// Conductivity relative to rock, with ghost planes. It never changes.
     pub conductivity: Vec<f32>,
-    /// The step in which a cell melted first, or -1.
+    /// The step in which each cell melted first, or -1.
     pub melted_step: Vec<i32>,
     /// False in the one test that knows the exact solution.
     pub heated: bool,
 }
 
 impl Block {
-    /// Cold rock, before the first step.
+    /// The state before the first step: cold rock.
     pub fn cold(grid: Grid, planes: Range<usize>) -> Self {
         let own = planes.len() * grid.plane();
         let with_ghosts = own + 2 * grid.plane();
         let mut conductivity = Vec::with_capacity(with_ghosts);
         for z in 0..planes.len() + 2 {
-            // The ghost planes hold what the neighbour has there, or at the ends of the block the outermost plane.
+            // The ghost planes contain the neighbours' values, or at the ends of the block the values of the
+            // outermost plane.
             let z = (planes.start + z).saturating_sub(1).min(grid.nz - 1) as f64 / grid.nz as f64;
             for y in 0..grid.ny {
                 let y = y as f64 / grid.ny as f64;
@@ -106,13 +109,13 @@ impl Block {
         }
     }
 
-    /// Cells of this rank's own planes within an array that has ghost planes.
+    /// The range of this rank's own planes within an array that has ghost planes.
     pub fn own(&self) -> Range<usize> {
         let plane = self.grid.plane();
         plane..plane + self.planes.len() * plane
     }
 
-    /// One time step: ghosts, new temperatures, what melted, and the new mean.
+    /// Computes one time step: ghost planes, temperatures, molten cells, and the mean.
     pub fn advance(&mut self, exchange: &mut impl Exchange) -> Result<(), Failure> {
         self.fill_ghosts(exchange)?;
         let power = self.regulate();
@@ -133,7 +136,7 @@ impl Block {
         Ok(())
     }
 
-    /// Heat that flows through the lower face of each cell: what is written for looking at, and not needed to go on.
+    /// Heat flow through the lower face of each cell. It is written for inspection, and a restart does not need it.
     pub fn vertical_flux(&self) -> Vec<f32> {
         let (plane, own) = (self.grid.plane(), self.own());
         own.map(|i| {
@@ -148,13 +151,13 @@ impl Block {
         let (below, rest) = self.temperature.split_at_mut(plane);
         let (own, above) = rest.split_at_mut(self.planes.len() * plane);
         let (first, last) = (&own[..plane], &own[own.len() - plane..]);
-        // No heat leaves the block: where there is no neighbour, the ghost is as warm as the cell before it.
+        // No heat leaves the block: without a neighbour, a ghost cell has the temperature of the cell next to it.
         below.copy_from_slice(first);
         above.copy_from_slice(last);
         exchange.halo(first, last, below, above)
     }
 
-    /// A proportional-integral regulator: the heater's power for the next step.
+    /// A proportional-integral regulator: returns the heater's power for the next step.
     fn regulate(&mut self) -> f64 {
         let missing = TARGET - self.mean;
         self.integral = (self.integral + 0.02 * missing).clamp(-5.0, 5.0);
@@ -232,7 +235,7 @@ mod tests {
         for (i, t) in block.temperature.iter_mut().enumerate() {
             *t = wave(i % grid.nx);
         }
-        // An eigenvector of the discrete operator with insulated ends: each step multiplies it by one number.
+        // An eigenvector of the discrete operator with insulated ends: each step multiplies it by a constant factor.
         let half_angle = 0.25 * TAU / grid.nx as f64;
         let factor = 1.0 - block.dt() * (grid.nx * grid.nx) as f64 * 4.0 * half_angle.sin().powi(2);
         for _ in 0..50 {

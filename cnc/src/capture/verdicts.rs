@@ -66,8 +66,8 @@ impl Verdicts {
         all.worth.insert(mapped.path.clone(), verdict);
     }
 
-    /// Whether so many chunks with these filters were reproduced, without a failure, that the check of further chunks
-    /// may wait.
+    /// Whether chunks with these filters were reproduced often enough, without a failure, that the check of further
+    /// chunks may wait.
     pub(super) fn are_sure_to_come_back(&self, filters: &[Filter]) -> bool {
         let all = self.lock();
         let came_back = all.came_back.get(filters).copied().flatten();

@@ -11,7 +11,7 @@ const IN_MEMORY_MAX_BYTES: u64 = 2 << 20;
 const PAGE_BYTES: u64 = 16 << 10;
 const PAGES: usize = 128;
 
-/// The bytes of a file by offset. Holds at most [`IN_MEMORY_MAX_BYTES`] of them, and bounds the number of repeated reads.
+/// The bytes of a file by offset. Holds at most [`IN_MEMORY_MAX_BYTES`] of them, and bounds how often pages are read.
 pub(super) struct Reader<'a> {
     file: &'a File,
     len: u64,

@@ -530,8 +530,8 @@ fn drop_contradictions(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>
     }
 }
 
-/// Templates with too few names of their own adopt the rank of another template, if the letters before the number are
-/// the same and the number is in the same range.
+/// A template with few names adopts the rank of another template, if the letters before the number are the same and
+/// the number is in the same range.
 fn adopt_ranks(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
     let known: BTreeMap<Vec<u8>, (u64, u64)> = templates
         .iter()

@@ -526,10 +526,10 @@ mod tests {
         r.put(6_000, &id("c"), Some(Rank(1)), &path("c/1"), Some(print(40, 1)));
         r.put(6_000, &id("c"), Some(Rank(1)), &path("c/1b"), Some(print(40, 1)));
         assert_eq!(r.due(6_500, 9), (vec![], Some(36_000)), "less than half of the bytes");
-        assert_eq!(announce(&mut r, 36_000), [(1, 2, false)], "it is that small, then");
+        assert_eq!(announce(&mut r, 36_000), [(1, 2, false)], "it really is that small");
         r.put(40_000, &id("d"), Some(Rank(1)), &path("d/1"), Some(print(40, 1)));
         r.put(40_000, &id("d"), Some(Rank(1)), &path("d/1b"), Some(print(40, 1)));
-        assert_eq!(announce(&mut r, 40_500), [(1, 2, false)], "and from then on no wonder");
+        assert_eq!(announce(&mut r, 40_500), [(1, 2, false)], "and this is the usual size from then on");
     }
 
     #[test]
@@ -614,6 +614,6 @@ mod tests {
         assert_eq!(announce(&mut r, 500), [(1, 1, false), (2, 1, false)]);
         assert!(r.remove(600, &id("a"), Some(Rank(1)), &path("a/1")));
         r.put(700, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));
-        assert_eq!(announce(&mut r, 1_200), [(1, 1, false)], "a new file under the old name is told of");
+        assert_eq!(announce(&mut r, 1_200), [(1, 1, false)], "a new file under the old name is reported");
     }
 }

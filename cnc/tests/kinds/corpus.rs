@@ -1,4 +1,4 @@
-//! Real checkpoints, one file after the other: found through MCR_CORPUS, skipped aloud without it.
+//! Tests all files of the real checkpoints below MCR_CORPUS. Prints that it is skipped if MCR_CORPUS is not set.
 
 use crate::support;
 use mcr_cnc::h5::{Classic, H5Error, Library, MapInput, MapSource};

@@ -1,4 +1,4 @@
-//! Damaged and hostile files: whatever the map of one says, its bytes come back.
+//! Damaged and hostile files: whatever their map says, their bytes are restored.
 
 use crate::support::{MAPS, round_trip, worker_command};
 use crate::write::{FileOptions, Space, Writer, make, set, smooth};
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use std::fs::File;
 use std::path::Path;
 
-/// A small file with much metadata.
+/// A short file with much metadata.
 fn sample(options: FileOptions) -> Vec<u8> {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("f.h5");
@@ -62,7 +62,7 @@ fn comes_back(bytes: &[u8], maps: &dyn MapSource) {
     all_come_back(&[bytes], maps);
 }
 
-/// Written first and captured then, since a file must rest for a moment before it is.
+/// First writes all files and then captures them, since a file must be at rest before its capture.
 fn all_come_back(files: &[&[u8]], maps: &dyn MapSource) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     for (nth, bytes) in files.iter().enumerate() {
@@ -95,7 +95,7 @@ fn garbage_behind_a_right_signature_comes_back() {
             .collect();
         garbage[..8].copy_from_slice(b"\x89HDF\r\n\x1a\n");
         comes_back(&garbage, &*MAPS);
-        // A superblock of a known version, then garbage.
+        // The signature, a known version of the superblock, and then garbage.
         garbage.iter_mut().skip(8).take(5).for_each(|b| *b = 0);
         comes_back(&garbage, &*MAPS);
     }
@@ -117,7 +117,7 @@ proptest! {
 }
 
 proptest! {
-    // No files are captured, so there can be many more.
+    // No files are captured here, so many more cases are possible.
     #![proptest_config(ProptestConfig { cases: 16 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
     #[test]
     fn any_changed_metadata_ends_in_a_map_within_the_file_or_an_error(
@@ -142,7 +142,7 @@ fn every_changed_byte_of_a_dense_group_ends_in_a_map_within_the_file_or_an_error
     let path = directory.path().join("f.h5");
     let writer = Writer::new(&path, NEW);
     writer.dataset("/x", *H5T_IEEE_F64LE, Space::Simple(&[4]), set::nothing, Some(&smooth(32)));
-    // Enough for a heap with a table of blocks, and for a B-tree of two levels.
+    // Enough links for a heap with a table of blocks, and for a B-tree of two levels.
     for nth in 0..300 {
         writer.hard_link("/x", &format!("/{nth:0>40}"));
     }
@@ -176,13 +176,13 @@ fn every_changed_byte_of_a_dense_group_ends_in_a_map_within_the_file_or_an_error
 
 type Changes = Vec<(prop::sample::Index, u8)>;
 
-/// Bytes that are set to others.
+/// Positions and the new values of their bytes.
 fn changes() -> impl Strategy<Value = Changes> {
     let value = prop_oneof![any::<u8>(), Just(0), Just(0xff), 1u8..4];
     prop::collection::vec((any::<prop::sample::Index>(), value), 1..20)
 }
 
-/// Only what is not the raw data of an array: that may be anything.
+/// Changes only bytes that are not raw data of an array, because that data may have any value.
 fn changed(mut bytes: Vec<u8>, changes: Changes) -> Vec<u8> {
     thread_local!(static METADATA: std::cell::RefCell<std::collections::HashMap<Digest, Vec<usize>>> = Default::default());
     let places = METADATA.with_borrow_mut(|known| {
@@ -201,7 +201,7 @@ fn metadata_of(bytes: &[u8]) -> Vec<usize> {
     let len = bytes.len() as u64;
     let map = Classic.map(&MapInput { path: Path::new("f.h5"), file: &file, bytes: len, whole: Some(bytes) });
     let skeleton = map.expect("a sound file").skeleton(len);
-    // Runs of zeros are mostly room that nobody uses.
+    // Runs of zeros are mostly unused space.
     let used = |at: &usize| bytes[at.saturating_sub(8)..(*at + 9).min(bytes.len())].iter().any(|&b| b != 0);
     skeleton.iter().flat_map(|e| e.offset as usize..(e.offset + e.stored_bytes) as usize).filter(used).collect()
 }
@@ -221,7 +221,7 @@ fn the_library_may_meet_any_changed_byte_in_its_own_process() {
     }
 }
 
-/// A source of maps that lies.
+/// A source of wrong maps.
 struct Liar(FileMap);
 
 impl MapSource for Liar {
@@ -287,7 +287,7 @@ fn several_files_are_mapped_at_once_and_by_four_processes_at_most() {
         let mut count = count.lock().expect("not poisoned");
         *count += 1;
         more.notify_all();
-        // If files were mapped one after the other, nobody would come while this one waits.
+        // If files were mapped one after the other, no second process would start while this one waits.
         drop(more.wait_timeout_while(count, Duration::from_secs(10), |count| *count < 2));
         worker_command()
     });

@@ -1,4 +1,5 @@
-//! Large numbers of things: links, chunks, datasets. The own parser must read all of their indices as the library does.
+//! Large numbers of links, chunks and datasets. The parser in `classic.rs` must read all of their indices as the
+//! library does.
 
 use crate::support::{MAPS, described, round_trip};
 use crate::write::{FileOptions, Space, Writer, set, smooth};
@@ -11,7 +12,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The map of the own parser, which must be the library's.
+/// The map of the parser in `classic.rs`, which must equal the library's map.
 fn own_map(path: &Path) -> FileMap {
     let file = File::open(path).expect("open");
     let bytes = file.metadata().expect("metadata").len();
@@ -59,7 +60,7 @@ fn arrays_of_chunks_in_pages_and_super_blocks_are_read_and_so_are_their_gaps() {
         let growing = Space::Growing(&[9_000], &[UNLIMITED]);
         w.dataset("/growing", byte, growing, set::chunk(&[2]), Some(&smooth(9_000)));
         w.dataset("/growing behind a filter", byte, growing, fletcher, Some(&smooth(9_000)));
-        // Far enough for super blocks whose data blocks are in pages.
+        // Far enough for super blocks whose data blocks have pages.
         let far = Space::Growing(&[1_000_000], &[UNLIMITED]);
         w.dataset("/growing, partly", byte, far, fletcher, None);
         for from in [0, 7, 50, 999, 4_000, 262_000, 270_000, 400_000, 999_990] {
@@ -147,7 +148,7 @@ fn the_own_parser_reads_a_group_of_many_thousand_datasets_whatever_the_order_of_
     for options in [OLD, NEW] {
         let (_directory, map) = written(options, |w| {
             for nth in 0..30_000u32 {
-                // Names in another order than the datasets.
+                // The names have another order than the datasets.
                 let name = format!("/many/{:08x}", nth.wrapping_mul(2_654_435_761));
                 w.dataset(&name, *H5T_IEEE_F64LE, Space::Simple(&[4]), set::nothing, Some(&smooth(32)));
             }

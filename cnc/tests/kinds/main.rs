@@ -1,7 +1,9 @@
-//! Every kind of file is captured and rebuilt byte for byte, and is taken apart as far as it should be.
+//! Captures and restores every kind of file byte for byte, and checks that it is split into variables as far as
+//! possible.
 //!
-//! One test a kind. The files are written through the HDF5 library; those that need what this build of it has not
-//! (szip, LZF, netCDF-4, HDF5 2) are in `tests/data/h5`, with the script that made them.
+//! There is one test for each kind. Most files are written through the HDF5 library. Files that need features which
+//! this build of the library lacks (szip, LZF, netCDF-4, HDF5 2) are in `tests/data/h5`, with the script that made
+//! them.
 
 mod corpus;
 mod damage;
@@ -27,7 +29,8 @@ const NEW: FileOptions = FileOptions { latest: true, user_block: 0, address_byte
 const OLD: FileOptions = FileOptions { latest: false, user_block: 0, address_bytes: 0 };
 const UNLIMITED: u64 = u64::MAX;
 
-/// Rebuilds the file in small pieces; and the own parser must say what the library says.
+/// Restores the file from small pieces, and checks that the parser in `classic.rs` and the library return the same
+/// map.
 fn proved(root: &Path, name: &str) -> FileHeader {
     let path = root.join(name);
     let file = File::open(&path).expect("open");
@@ -41,7 +44,7 @@ fn proved(root: &Path, name: &str) -> FileHeader {
     round_trip(root, name, &*MAPS, 1000)
 }
 
-/// Writes a file, proves it, and gives its description.
+/// Writes a file, checks it with [`proved`], and returns its description.
 fn kind(options: FileOptions, write: impl FnOnce(&Writer)) -> FileHeader {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let writer = Writer::new(&directory.path().join("f.h5"), options);
@@ -52,7 +55,7 @@ fn kind(options: FileOptions, write: impl FnOnce(&Writer)) -> FileHeader {
     header
 }
 
-/// What is described of one dataset: role, type, shape and filters of each of its variables.
+/// Checks the description of one dataset: role, type, shape and filters of each of its variables.
 #[track_caller]
 fn is(header: &FileHeader, path: &str, expected: &[&str]) {
     assert_eq!(described(header, path), expected, "{path}");
@@ -275,9 +278,9 @@ fn in_haste_filters_come_off_where_that_makes_chunks_much_shorter() {
     assert!(rough.len() == 1 && rough[0].starts_with("StoredChunks B1 ["), "{rough:?}");
 }
 
-/// Bytes of one element of the types used above.
+/// Bytes of one element of the types that are used above.
 fn width(datatype: i64) -> usize {
-    // SAFETY: asks a type that is alive for its size.
+    // SAFETY: the call only reads the size of a datatype, which is valid.
     #[expect(unsafe_code, reason = "a call of the HDF5 C library")]
     unsafe {
         H5Tget_size(datatype)
@@ -309,11 +312,11 @@ fn a_chunk_that_another_zlib_wrote_is_stored_and_the_others_are_numbers() {
                 set::deflate(6)(list);
             };
             w.dataset("/x", *H5T_IEEE_F64LE, Space::Simple(&[400]), deflated, Some(&smooth(3200)));
-            // A zlib stream of stored blocks: right, but nothing that level 6 makes.
+            // A zlib stream of stored blocks: valid, but level 6 never produces it.
             let raw = smooth(800);
             let other = mcrengine::filter::put_on(&[mcrengine::header::Filter::Deflate { level: 0 }], &raw);
             w.write_chunk("/x", 0, &[100], &other.expect("deflates"));
-            // A chunk that the filter was left out for.
+            // A chunk to which the filter was not applied.
             w.write_chunk("/x", 1, &[200], &raw);
         });
         let found = described(&header, "/x");
@@ -329,7 +332,7 @@ fn chunks_that_another_zlib_wrote_are_given_up_after_a_few() {
     use mcrengine::header::Filter;
     let raw = smooth(8000);
     let by = |level| mcrengine::filter::put_on(&[Filter::Deflate { level }], &raw).expect("deflates");
-    // Level 1 stands for a zlib of other habits: right streams, but not those of level 6.
+    // Level 1 represents another zlib: its streams are valid, but differ from those of level 6.
     let (other, classic) = (by(1), by(6));
     let write = |w: &Writer, name: &str, others: std::ops::Range<u64>| {
         let deflated = |list| {
@@ -508,7 +511,7 @@ fn a_file_that_is_open_for_writing_comes_back_as_it_stands() {
             writer.start_swmr();
         }
         writer.flush();
-        // The copy is what a writer leaves that is killed now; the file itself is read while it is open.
+        // The copy is what a killed writer leaves. The original is read while it is open.
         std::fs::copy(directory.path().join("f.h5"), directory.path().join("copy.h5")).expect("copy");
         round_trip(directory.path(), "f.h5", &*MAPS, 1000);
         drop(writer);
@@ -542,7 +545,7 @@ fn a_dataset_above_four_gibibytes_keeps_its_place_and_the_file_its_holes() {
     for (v, variable) in header.variables.iter().enumerate() {
         for at in (0..variable.raw_bytes.0).step_by(piece.len()) {
             let piece = &mut piece[..(variable.raw_bytes.0 - at).min(16 << 20) as usize];
-            // The hole is not read but known, which saves most of the time that this test would take.
+            // The bytes of the hole are known, so they are not read. This saves most of the time of the test.
             piece.fill(0);
             if variable.raw_bytes.0 - at <= 16 << 20 {
                 source.read_raw(v, at, piece).expect("read");
@@ -583,7 +586,7 @@ fn files_of_other_libraries_come_back() {
     is(&types, "/complex", &["Array C16[0:F64LEx1 8:F64LEx1] [9] []"]);
     is(&types, "/long double", &["Array X16 [9] []"]);
     assert_eq!(proved("netcdf3.nc").variables[0].role, Role::WholeFile);
-    // Its newest layout of chunks is one that the library of these tests does not know.
+    // The library of these tests does not know this newest layout of chunks.
     let newest = round_trip(&data, "hdf5-2.h5", &Classic, 1000);
     is(&newest, "/contiguous", &["Array F64LE [100] []"]);
     is(&newest, "/chunked", &["Array F64LE [1000] [Deflate { level: 4 }]"]);

@@ -1,4 +1,4 @@
-//! What capture refuses, and what a restored file goes through before it has its name.
+//! What a capture rejects, and how a restored file is verified before it gets its name.
 
 use crate::support::{MAPS, round_trip};
 use crate::write::{FileOptions, Space, Writer, set, smooth};
@@ -19,7 +19,7 @@ fn take(root: &Path, name: &str, mode: CaptureMode) -> Result<CapturedFile, Capt
     capture(root, &FilePath::new(name.as_bytes()).expect("valid"), Rank(3), mode, &*MAPS)
 }
 
-/// A file of one variable, its header, and its bytes.
+/// A file with one variable: its header and its bytes.
 fn plain(root: &Path, name: &str) -> (Arc<FileHeader>, Vec<u8>) {
     let bytes = smooth(300_000);
     let path = root.join(name);
@@ -75,7 +75,7 @@ fn an_empty_file_comes_back_empty() {
     assert_eq!((header.bytes, header.variables.len()), (0, 1));
 }
 
-/// Writes to the file while it is being captured.
+/// A source of maps that writes to the file during the capture.
 struct Meddler<'a>(&'a (dyn Fn() + Send + Sync));
 
 impl MapSource for Meddler<'_> {
@@ -118,7 +118,7 @@ fn a_captured_file_is_read_while_it_is_the_same_even_under_no_name() {
     std::fs::remove_file(root.path().join("f")).expect("removed");
     source.read_raw(0, 2000, &mut piece).expect("still held");
     assert_eq!(piece[..], bytes[2000..2100]);
-    // Another file takes the only descriptor; then there is no way back.
+    // Another file takes the only descriptor. After that the removed file cannot be read any more.
     std::fs::write(root.path().join("g"), b"other").expect("write");
     let other = take(root.path(), "g", CaptureMode::Apart).expect("captured");
     let other = OpenFile::new(root.path(), Arc::new(other.header), other.fingerprint, &descriptors);
@@ -153,7 +153,7 @@ fn pieces_may_come_in_any_order_from_many_threads_and_twice() {
             pieces.push((v, at, bytes));
         }
     }
-    // Every second from the back, then all of the others, then some once more.
+    // First every second piece from the back, then all pieces, then some pieces again.
     let shuffled: Vec<_> =
         pieces.iter().rev().step_by(2).chain(pieces.iter()).chain(pieces.iter().step_by(5)).collect();
     std::thread::scope(|scope| {
@@ -171,7 +171,7 @@ fn files_too_long_or_too_many_for_memory_come_back_too_with_few_descriptors() {
     let root = directory();
     let to = directory();
     let target = Target::with_descriptors(to.path(), 2);
-    // More than all small files together may take, side by side; and one that is not small.
+    // More files than memory allows for all short files together, and one file that is not short.
     let many = std::iter::repeat_n(3_900_000, 20).chain([5_000_000]);
     let open: Vec<_> = (many.enumerate())
         .map(|(nth, len)| {
@@ -236,7 +236,7 @@ fn a_restored_file_replaces_what_stands_there_and_follows_no_link() {
     assert!(metadata.is_file() && metadata.permissions().mode() & 0o7777 == 0o640);
     assert_eq!(std::fs::read(outside.path().join("precious")).expect("read"), b"precious");
 
-    // A directory of another owner; only root can make one.
+    // A directory of another owner. Only root can create one.
     let trap = directory();
     symlink(outside.path(), trap.path().join("d")).expect("link");
     if std::os::unix::fs::chown(outside.path(), Some(4321), None).is_err() {
@@ -259,7 +259,7 @@ fn a_header_that_contradicts_itself_is_refused() {
     assert_eq!(names(to.path()), [""; 0]);
 }
 
-/// Writes to the file as soon as its map is asked for, one time.
+/// A source of maps that writes to the file at the first call.
 struct OneWrite(std::path::PathBuf, std::sync::atomic::AtomicBool);
 
 impl MapSource for OneWrite {
@@ -277,7 +277,7 @@ fn a_write_of_the_same_length_right_after_the_first_look_is_noticed() {
     let root = directory();
     let path = root.path().join("f");
     let name = FilePath::new(&b"f"[..]).expect("valid");
-    // Often enough that the clock of the file system would not tick in between if nobody waited for it.
+    // Repeated so often that a capture which does not wait for the file system's clock would fail.
     for nth in 0..20 {
         std::fs::write(&path, vec![nth; 5000]).expect("write");
         let maps = OneWrite(path.clone(), Default::default());

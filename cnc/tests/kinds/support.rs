@@ -1,4 +1,4 @@
-//! What the tests of capture and rebuilding share.
+//! Functions that the tests of capture and restore share.
 
 use mcr_cnc::capture::{CaptureMode, capture};
 use mcr_cnc::h5::{MapSource, Maps, worker_main};
@@ -15,10 +15,10 @@ use std::sync::{Arc, LazyLock};
 /// The maps of production, with this test program as the library's process.
 pub static MAPS: LazyLock<Maps> = LazyLock::new(|| Maps::with_command(worker_command));
 
-/// Said to this test program where it is to be the process that maps files.
+/// The environment variable that makes this test program the process that maps files.
 const IS_WORKER: &str = "MCR_TEST_IS_WORKER";
 
-/// Starts this test program so that the process that maps files is what runs in it alone.
+/// Starts this test program so that it only runs the process that maps files.
 pub fn worker_command() -> std::io::Result<Command> {
     let mut command = Command::new("/proc/self/exe");
     command.args(["support::a_worker_that_nobody_asks_leaves_at_once", "--exact", "--nocapture"]).env(IS_WORKER, "1");
@@ -34,17 +34,17 @@ fn a_worker_that_nobody_asks_leaves_at_once() {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     let mut command = worker_command().expect("a command");
     let mut worker = command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).spawn().expect("starts");
-    drop((command, ours)); // nobody is at the other end
+    drop((command, ours)); // the other end is closed
     let left = worker.wait().expect("ends");
     assert!(left.success(), "{left}");
 }
 
-/// Captures a file, rebuilds it from reads of its variables in pieces of `piece_bytes`, and compares all bytes.
+/// Captures a file, restores it from reads of its variables in pieces of `piece_bytes`, and compares all bytes.
 pub fn round_trip(root: &Path, name: &str, maps: &dyn MapSource, piece_bytes: usize) -> FileHeader {
     round_trip_as(root, name, (CaptureMode::Apart, maps), piece_bytes)
 }
 
-/// The same, captured in this way.
+/// As [`round_trip`], with the given capture mode and source of maps.
 pub fn round_trip_as(
     root: &Path,
     name: &str,
@@ -81,7 +81,7 @@ pub fn round_trip_as(
     Arc::unwrap_or_clone(header)
 }
 
-/// Compares two files byte by byte; the restorer's own digest is not taken for it.
+/// Compares two files byte by byte, independently of the digest that the restorer computes.
 fn assert_same(a: &Path, b: &Path) {
     use std::os::unix::fs::FileExt;
     let open = |p: &Path| std::fs::File::open(p).unwrap_or_else(|e| panic!("{}: {e}", p.display()));
@@ -101,13 +101,13 @@ fn assert_same(a: &Path, b: &Path) {
     assert_eq!(modified(&fa), modified(&fb), "{}: another time", b.display());
 }
 
-/// A variable by its path, with its role, type and shape as `Array F64LE [4, 5]`.
+/// The variables of a path, each with its role, type, shape and filters: `Array F64LE [4, 5] []`.
 pub fn described(header: &FileHeader, path: &str) -> Vec<String> {
     let line = |v: &VariableHeader| format!("{:?} {} {:?} {:?}", v.role, v.element, v.shape.0, v.filters);
     header.variables.iter().filter(|v| &*v.path == path).map(line).collect()
 }
 
-/// All files of the corpus that MCR_CORPUS names; nothing, and a line about it, where it names none.
+/// All files of the checkpoints below MCR_CORPUS. If it is not set: no files, and a message.
 pub fn corpus() -> Vec<(PathBuf, String)> {
     let Some(root) = std::env::var_os("MCR_CORPUS") else {
         eprintln!("skipped: MCR_CORPUS names no directory of real checkpoints");

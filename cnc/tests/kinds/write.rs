@@ -1,4 +1,4 @@
-//! Little HDF5 files of every kind, written through the library.
+//! Short HDF5 files of every kind, written through the library.
 
 #![expect(unsafe_code, reason = "calls of the HDF5 C library")]
 
@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 
-/// A new file, open for writing. The library's lock is held as long as it lives.
+/// A new file, open for writing. It holds the library's lock.
 pub struct Writer {
     file: hid_t,
     _lock: Box<dyn std::any::Any>,
@@ -31,28 +31,28 @@ fn ok<T: Copy + Into<i64>>(status: T) -> T {
     status
 }
 
-/// How a file is made.
+/// Options for the format of a file.
 #[derive(Clone, Copy, Default)]
 pub struct FileOptions {
-    /// The newest format instead of the oldest.
+    /// Use the newest format instead of the oldest.
     pub latest: bool,
-    /// Bytes before the superblock.
+    /// Length in bytes of the user block before the superblock.
     pub user_block: u64,
-    /// Bytes of an address, 8 if 0.
+    /// Bytes of an address; 0 means 8.
     pub address_bytes: usize,
 }
 
-/// Which dimensions a dataset has.
+/// Dimensions of a dataset.
 #[derive(Clone, Copy)]
 pub enum Space<'a> {
     Null,
     Scalar,
     Simple(&'a [u64]),
-    /// Now, and at most (`u64::MAX`: unlimited).
+    /// Present and maximum dimensions (`u64::MAX`: unlimited).
     Growing(&'a [u64], &'a [u64]),
 }
 
-/// Numbers that compress, but not to nothing.
+/// Numbers that can be compressed by a realistic amount.
 pub fn smooth(bytes: usize) -> Vec<u8> {
     let value = |i: usize| (i as f64 * 0.01).sin() * 1e3 + (i * 7919 % 13) as f64;
     (0..bytes.div_ceil(8)).flat_map(|i| value(i).to_le_bytes()).take(bytes).collect()
@@ -62,7 +62,7 @@ impl Writer {
     pub fn new(path: &Path, options: FileOptions) -> Self {
         let lock = Box::new(hdf5_sys::LOCK.lock());
         let name = CString::new(path.as_os_str().as_bytes()).expect("no NUL");
-        // SAFETY: plain calls with live arguments, under the library's lock.
+        // SAFETY: all arguments are valid during the calls, and the library's lock is held.
         let file = unsafe {
             ok(H5open());
             let access = ok(H5Pcreate(*H5P_CLS_FILE_ACCESS));
@@ -85,7 +85,7 @@ impl Writer {
         Self { file, _lock: lock }
     }
 
-    /// Adds a dataset and writes all its elements; `bytes` are in its own type.
+    /// Adds a dataset and writes all its elements. `bytes` has the dataset's type.
     pub fn dataset(
         &self,
         name: &str,
@@ -97,7 +97,7 @@ impl Writer {
         self.dataset_named(name.as_bytes(), datatype, space, set, bytes);
     }
 
-    /// As [`Writer::dataset`]; the name need not be text.
+    /// As [`Writer::dataset`], for a name that need not be UTF-8.
     pub fn dataset_named(
         &self,
         name: &[u8],
@@ -107,7 +107,8 @@ impl Writer {
         bytes: Option<&[u8]>,
     ) {
         let name = CString::new(name).expect("no NUL");
-        // SAFETY: plain calls with live arguments, under the library's lock; `bytes` holds all elements.
+        // SAFETY: all arguments are valid during the calls, the library's lock is held, and `bytes` contains all
+        // elements.
         unsafe {
             let space = match space {
                 Space::Null => H5Screate(H5S_class_t::H5S_NULL),
@@ -130,9 +131,10 @@ impl Writer {
         }
     }
 
-    /// Writes the first elements of a one-dimensional dataset.
+    /// Writes `elements` elements of a one-dimensional dataset, beginning at `from`.
     pub fn write_first(&self, name: &str, datatype: hid_t, from: u64, bytes: &[u8], elements: u64) {
-        // SAFETY: as above.
+        // SAFETY: all ids and strings are valid during the calls, the library's lock is held, and `bytes` contains
+        // `elements` elements.
         unsafe {
             let dataset = ok(H5Dopen2(self.file, c(name).as_ptr(), H5P_DEFAULT));
             let space = ok(hdf5_sys::h5d::H5Dget_space(dataset));
@@ -146,9 +148,10 @@ impl Writer {
         }
     }
 
-    /// Writes a chunk as it is to stand in the file.
+    /// Writes a chunk in its stored form.
     pub fn write_chunk(&self, name: &str, filter_mask: u32, offset: &[u64], stored: &[u8]) {
-        // SAFETY: as above.
+        // SAFETY: all ids and strings are valid during the calls, the library's lock is held, and the chunk's length
+        // is passed along.
         unsafe {
             let dataset = ok(H5Dopen2(self.file, c(name).as_ptr(), H5P_DEFAULT));
             ok(H5Dwrite_chunk(
@@ -164,7 +167,7 @@ impl Writer {
     }
 
     pub fn resize(&self, name: &str, dims: &[u64]) {
-        // SAFETY: as above.
+        // SAFETY: all ids and strings are valid during the calls, and the library's lock is held.
         unsafe {
             let dataset = ok(H5Dopen2(self.file, c(name).as_ptr(), H5P_DEFAULT));
             ok(H5Dset_extent(dataset, dims.as_ptr()));
@@ -173,7 +176,7 @@ impl Writer {
     }
 
     pub fn group(&self, name: &str, set: impl FnOnce(hid_t)) {
-        // SAFETY: as above.
+        // SAFETY: all ids and strings are valid during the calls, and the library's lock is held.
         unsafe {
             let creation = ok(H5Pcreate(*H5P_CLS_GROUP_CREATE));
             set(creation);
@@ -185,7 +188,7 @@ impl Writer {
 
     pub fn hard_link(&self, to: &str, name: &str) {
         let (to, name) = (c(to), c(name));
-        // SAFETY: as above.
+        // SAFETY: the file and both strings are valid during the call, and the library's lock is held.
         unsafe {
             ok(H5Lcreate_hard(self.file, to.as_ptr(), self.file, name.as_ptr(), H5P_DEFAULT, H5P_DEFAULT));
         }
@@ -193,22 +196,23 @@ impl Writer {
 
     pub fn soft_link(&self, to: &str, name: &str) {
         let (to, name) = (c(to), c(name));
-        // SAFETY: as above.
+        // SAFETY: the file and both strings are valid during the call, and the library's lock is held.
         unsafe { ok(H5Lcreate_soft(to.as_ptr(), self.file, name.as_ptr(), H5P_DEFAULT, H5P_DEFAULT)) };
     }
 
     pub fn external_link(&self, file: &str, to: &str, name: &str) {
         let (file, to, name) = (c(file), c(to), c(name));
-        // SAFETY: as above.
+        // SAFETY: the file and all strings are valid during the call, and the library's lock is held.
         unsafe {
             ok(H5Lcreate_external(file.as_ptr(), to.as_ptr(), self.file, name.as_ptr(), H5P_DEFAULT, H5P_DEFAULT));
         }
     }
 
-    /// An attribute of eight doubles on the object of that name.
+    /// Adds an attribute of eight doubles to the object of this name.
     pub fn attribute(&self, object: &str, name: &str) {
         let (object, name) = (c(object), c(name));
-        // SAFETY: as above.
+        // SAFETY: all ids and strings are valid during the calls, the library's lock is held, and the buffer has
+        // eight doubles.
         unsafe {
             let object = ok(hdf5_sys::h5o::H5Oopen(self.file, object.as_ptr(), H5P_DEFAULT));
             let space = ok(H5Screate_simple(1, &8, ptr::null()));
@@ -223,7 +227,7 @@ impl Writer {
 
     pub fn commit_type(&self, name: &str, datatype: hid_t) {
         let name = c(name);
-        // SAFETY: as above.
+        // SAFETY: the file, the datatype and the string are valid during the call, and the library's lock is held.
         unsafe {
             ok(hdf5_sys::h5t::H5Tcommit2(self.file, name.as_ptr(), datatype, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
         }
@@ -233,32 +237,33 @@ impl Writer {
     pub fn object_reference(&self, name: &str) -> [u8; 8] {
         let (name, mut reference) = (c(name), [0u8; 8]);
         let kind = hdf5_sys::h5r::H5R_type_t::H5R_OBJECT1;
-        // SAFETY: as above; an object reference has 8 bytes.
+        // SAFETY: the file and the string are valid, the lock is held, and `reference` has the 8 bytes of an object
+        // reference.
         unsafe { ok(hdf5_sys::h5r::H5Rcreate(reference.as_mut_ptr().cast(), self.file, name.as_ptr(), kind, -1)) };
         reference
     }
 
-    /// Writes everything out, and leaves the file open.
+    /// Writes all buffered data to the file, and leaves the file open.
     pub fn flush(&self) {
-        // SAFETY: as above.
+        // SAFETY: the id is valid, and the library's lock is held.
         unsafe { ok(H5Fflush(self.file, H5F_scope_t::H5F_SCOPE_GLOBAL)) };
     }
 
-    /// From now on one may read while we write.
+    /// Starts the mode in which other processes may read while this one writes.
     pub fn start_swmr(&self) {
-        // SAFETY: as above.
+        // SAFETY: the id is valid, and the library's lock is held.
         unsafe { ok(hdf5_sys::h5f::H5Fstart_swmr_write(self.file)) };
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // SAFETY: the id is ours.
+        // SAFETY: this value owns the id, and the library's lock is held.
         unsafe { H5Fclose(self.file) };
     }
 }
 
-/// Properties of datasets, by the calls that set them.
+/// Functions that set properties of datasets.
 pub mod set {
     use super::*;
     use hdf5_sys::h5d::{H5D_alloc_time_t, H5D_layout_t};
@@ -270,7 +275,7 @@ pub mod set {
         ($name:ident($($argument:ident: $kind:ty),*) $call:expr) => {
             pub fn $name($($argument: $kind),*) -> impl Fn(hid_t) {
                 move |list| {
-                    // SAFETY: plain calls with live arguments, under the library's lock.
+                    // SAFETY: the list and the arguments are valid during the call, and the library's lock is held.
                     unsafe { ok::<i32>(($call)(list)) };
                 }
             }
@@ -290,10 +295,10 @@ pub mod set {
     property!(link_order() | list | H5Pset_link_creation_order(list, 3));
     property!(external(file: &'static str, bytes: u64) |list| H5Pset_external(list, c(file).as_ptr(), 0, bytes));
 
-    /// Elements of another file's dataset `/x`, which has `elements` of them.
+    /// Maps the dataset to `/x` of another file, which has `elements` elements.
     pub fn mapped_from(file: &'static str, elements: u64) -> impl Fn(hid_t) {
         move |list| {
-            // SAFETY: as above.
+            // SAFETY: all ids, strings and dimensions are valid during the calls, and the library's lock is held.
             unsafe {
                 let space = ok(H5Screate_simple(1, &elements as *const hsize_t, ptr::null()));
                 ok(H5Pset_virtual(list, space, c(file).as_ptr(), c("/x").as_ptr(), space));
@@ -303,13 +308,13 @@ pub mod set {
     }
 }
 
-/// Types, by the calls that make them.
+/// Functions that create datatypes.
 pub mod make {
     use super::*;
     use hdf5_sys::h5t::*;
 
     pub fn compound(width: usize, members: &[(&str, usize, hid_t)]) -> hid_t {
-        // SAFETY: as above.
+        // SAFETY: all datatypes and strings are valid during the calls, and the library's lock is held.
         unsafe {
             let datatype = ok(H5Tcreate(H5T_class_t::H5T_COMPOUND, width));
             for (name, offset, member) in members {
@@ -320,18 +325,18 @@ pub mod make {
     }
 
     pub fn array(base: hid_t, dims: &[u64]) -> hid_t {
-        // SAFETY: as above.
+        // SAFETY: `base` is valid and `dims` has the given length during the call, and the library's lock is held.
         unsafe { ok(H5Tarray_create2(base, dims.len() as u32, dims.as_ptr())) }
     }
 
     pub fn variable_length(base: hid_t) -> hid_t {
-        // SAFETY: as above.
+        // SAFETY: `base` is valid during the call, and the library's lock is held.
         unsafe { ok(H5Tvlen_create(base)) }
     }
 
-    /// A string of so many bytes; `usize::MAX` for one of variable length.
+    /// A string of `width` bytes; `usize::MAX` means a variable length.
     pub fn string(width: usize) -> hid_t {
-        // SAFETY: as above.
+        // SAFETY: the datatypes are valid during the calls, and the library's lock is held.
         unsafe {
             let datatype = ok(H5Tcopy(*H5T_C_S1));
             ok(H5Tset_size(datatype, width));
@@ -340,7 +345,7 @@ pub mod make {
     }
 
     pub fn opaque(width: usize) -> hid_t {
-        // SAFETY: as above.
+        // SAFETY: the datatype and the string are valid during the calls, and the library's lock is held.
         unsafe {
             let datatype = ok(H5Tcreate(H5T_class_t::H5T_OPAQUE, width));
             ok(H5Tset_tag(datatype, c("a tag of any kind").as_ptr()));
@@ -348,9 +353,10 @@ pub mod make {
         }
     }
 
-    /// What h5py calls a bool.
+    /// The type that h5py uses for a bool.
     pub fn enumeration(base: hid_t) -> hid_t {
-        // SAFETY: as above; the values are as wide as the widest base.
+        // SAFETY: all arguments are valid during the calls, the lock is held, and the values are as wide as the
+        // widest base.
         unsafe {
             let datatype = ok(H5Tenum_create(base));
             ok(H5Tenum_insert(datatype, c("FALSE").as_ptr(), 0u64.to_ne_bytes().as_ptr().cast()));
@@ -360,7 +366,7 @@ pub mod make {
     }
 
     pub fn half() -> hid_t {
-        // SAFETY: as above; the fields are those of binary16.
+        // SAFETY: the datatypes are valid during the calls, the lock is held, and the fields are those of binary16.
         unsafe {
             let datatype = ok(H5Tcopy(*H5T_IEEE_F32LE));
             ok(H5Tset_fields(datatype, 15, 10, 5, 0, 10));
@@ -370,9 +376,9 @@ pub mod make {
         }
     }
 
-    /// An integer of an odd width.
+    /// An integer of an unusual width.
     pub fn wide_integer(bytes: usize) -> hid_t {
-        // SAFETY: as above.
+        // SAFETY: the datatypes are valid during the calls, and the library's lock is held.
         unsafe {
             let datatype = ok(H5Tcopy(*H5T_STD_I64LE));
             ok(H5Tset_size(datatype, bytes));
@@ -381,7 +387,7 @@ pub mod make {
     }
 }
 
-/// A filter that nobody knows: every byte with all bits turned.
+/// Registers a filter that mcrEngine does not know: it inverts all bits of each byte.
 pub fn register_unknown_filter() -> i32 {
     use hdf5_sys::h5z::{H5Z_class2_t, H5Zregister};
     use std::ffi::{c_uint, c_void};
@@ -393,7 +399,7 @@ pub fn register_unknown_filter() -> i32 {
         _: *mut usize,
         buffer: *mut *mut c_void,
     ) -> usize {
-        // SAFETY: the library gives a buffer of so many bytes.
+        // SAFETY: the library passes a buffer that has at least `bytes` bytes and that nothing else uses meanwhile.
         unsafe { std::slice::from_raw_parts_mut((*buffer).cast::<u8>(), bytes) }.iter_mut().for_each(|b| *b = !*b);
         bytes
     }
@@ -408,7 +414,7 @@ pub fn register_unknown_filter() -> i32 {
         filter: Some(turn),
     };
     let _lock = hdf5_sys::LOCK.lock();
-    // SAFETY: the library copies the class.
+    // SAFETY: the library copies the class during the call.
     unsafe {
         ok(H5open());
         ok(H5Zregister(ptr::from_ref(&class).cast()));

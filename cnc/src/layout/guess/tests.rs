@@ -7,7 +7,7 @@ fn paths(names: impl IntoIterator<Item = impl AsRef<str>>) -> Vec<FilePath> {
     names.into_iter().map(|name| FilePath::new(name.as_ref().as_bytes()).expect("a relative path")).collect()
 }
 
-/// For each label: how many files, and which ranks.
+/// For each label: number of files, and the ranks.
 fn place_all(layout: &Layout, paths: &[FilePath]) -> Guessed {
     let mut found = Guessed::new();
     for placed in paths.iter().filter_map(|path| layout.place(path)) {
@@ -18,12 +18,12 @@ fn place_all(layout: &Layout, paths: &[FilePath]) -> Guessed {
     found
 }
 
-/// Of files that are equally large.
+/// Guesses with files of equal length.
 fn guess_at(paths: &[FilePath], directory: &Path) -> (Layout, Explanation) {
     guess(paths, &vec![1; paths.len()], directory)
 }
 
-/// By the numbers alone, without the presets.
+/// Guesses only from numbers, without the presets.
 fn by_numbers(paths: &[FilePath]) -> (Layout, Explanation) {
     let all: Vec<_> = paths.iter().collect();
     let (layout, explanation) = from_numbers(&all, &"run7".parse().expect("valid")).expect("the numbers tell");
@@ -34,36 +34,36 @@ fn expect(labels: &[(&str, usize, u32)]) -> Guessed {
     labels.iter().map(|(label, files, ranks)| ((*label).to_owned(), (*files, (0..*ranks).collect()))).collect()
 }
 
-/// Names, and for each label how many files and how many ranks there are.
+/// Names; and for each label the number of files and of ranks.
 type Case = (&'static [&'static str], &'static [(&'static str, usize, u32)]);
 
 #[test]
 fn numbers_tell_ranks_from_checkpoints() {
     let cases: &[Case] = &[
         (&["st_10.0.bin", "st_10.1.bin", "st_20.0.bin", "st_20.1.bin"], &[("st_10", 2, 2), ("st_20", 2, 2)]),
-        // both are dense: the last one is the rank
+        // both numbers have no gaps: the last one is the rank
         (&["a-0-0", "a-0-1", "a-1-0", "a-1-1"], &[("a-0", 2, 2), ("a-1", 2, 2)]),
-        // both are dense, and a word says which
+        // both numbers have no gaps, and a word says which one is the rank
         (&["rank0/c_0", "rank0/c_1", "rank1/c_0", "rank1/c_1"], &[("c_0", 2, 2), ("c_1", 2, 2)]),
         (
             &["proc1/x_iter0", "proc1/x_iter1", "proc2/x_iter0", "proc2/x_iter1"],
             &[("x_iter0", 2, 2), ("x_iter1", 2, 2)],
         ),
-        // ranks from 1; several kinds of file; files of no rank; one label for all by the directory
+        // ranks from 1; several kinds of files; files without rank; all have the label of the directory
         (
             &["o_8/amr_8.f1", "o_8/amr_8.f2", "o_8/hyd_8.f1", "o_8/hyd_8.f2", "o_8/info_8.txt", "o_8/notes"],
             &[("o_8", 6, 2)],
         ),
-        // the newest is incomplete
+        // the newest checkpoint is incomplete
         (&["t5.r0", "t5.r1", "t5.r2", "t6.r1"], &[("t5", 3, 3)]),
-        // the digit of an extension is no number
+        // the digit in an extension is not a number
         (&["s.0.h5", "s.1.h5", "s.2.h5"], &[]),
-        // what belongs to no rank may name the directory only
+        // files without rank may contain only the directory's label
         (
             &["d1/ck_1/p0", "d1/ck_1/p1", "d1/params.txt", "d2/ck_2/p0", "d2/ck_2/p1", "d2/params.txt"],
             &[("d1", 3, 2), ("d2", 3, 2)],
         ),
-        // one file each
+        // one file for each checkpoint
         (
             &["chk_0001.dat", "chk_0002.dat", "chk_0003.dat"],
             &[("chk_0001", 1, 0), ("chk_0002", 1, 0), ("chk_0003", 1, 0)],
@@ -172,7 +172,7 @@ fn names_that_place_half_of_the_files_or_of_the_bytes_are_asked_about() {
     let (_, explanation) = guess_at(&names, Path::new("/data/run7"));
     let asks = explanation.asks.expect("16 of 25 are 64 %");
     assert!(asks.contains("enzo place 16 of 25") && asks.contains("9 would be left out (first: plots/a.png"), "{asks}");
-    // The same names where what is left out is small, and where it is most of the bytes.
+    // The same files when the remaining files are small, and when they have most of the bytes.
     let dumps = [numbered("DD0001/DD0001.cpu000#", 8), numbered("DD0002/DD0002.cpu000#", 8)].concat();
     let names = paths([dumps, lettered("log_#", 2)].concat());
     let sized = |of_log: u64| (0..names.len()).map(|i| if i < 16 { 100 } else { of_log }).collect::<Vec<_>>();
@@ -196,7 +196,7 @@ fn two_runs_below_one_directory_are_not_one_checkpoint() {
         two("a/snapshot_012.#.hdf5", "b/snapshot_012.#.hdf5"),
         two("density/st_10.#.bin", "velocity/st_10.#.bin"),
         vec!["a/state.cpt".into(), "b/state.cpt".into()],
-        // Which of the two numbers tells the checkpoints apart cannot be said.
+        // It is unclear which of the two numbers distinguishes the checkpoints.
         ["out_10/level_0", "out_10/level_1", "out_20/level_0", "out_20/level_1"]
             .iter()
             .flat_map(|directory| numbered(&format!("{directory}/data.#"), 2))
@@ -226,7 +226,7 @@ fn directories_of_ranks_and_of_kinds_of_files_are_one_checkpoint() {
     }
 }
 
-/// Set, ranks, files without a rank in each checkpoint.
+/// Data set, number of ranks, number of files without a rank in each checkpoint.
 const CORPUS: &[(&str, u32, usize)] = &[
     ("cactus-qc0-mclachlan", 6, 0),
     ("dedalus-rayleighbenard", 16, 1),
