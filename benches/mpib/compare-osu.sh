@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# mpib p2p beside osu_latency and osu_bw of the OSU micro-benchmarks, in turns, on this machine:
+# Compares mpib p2p with osu_latency and osu_bw of the OSU micro-benchmarks on this machine. The programs alternate.
 #
 #     ROUNDS=7 benches/mpib/compare-osu.sh [FILE]
 #
-# prints, for each size, the median of all rounds of both and their ratios (and writes them to FILE); exit status 1 where a
-# latency is more than 5 % above OSU's or a bandwidth below 0.9 of it. The median and not the best: a virtual machine's
-# memory is now and then twice as fast for a moment, and who measures in shorter runs has more of such moments among its
-# best. Says something only where two cores are free. OSU_LATENCY and OSU_BW name built programs. Otherwise those in PATH
-# are taken, or OSU_TARBALL is built, or what OSU_URL gives; where none of that is to be had: 77, and it says so. Latency:
-# OSU's mean and our median of a round trip, halved. FIGURES=FILE: the raw figures go there, and those that are there count
-# too, for a machine that is quiet only now and then.
+# For each size it prints the medians of all rounds of both programs and their ratios (and writes them to FILE). The
+# exit status is 1 if a latency is more than 5 % above OSU's, or a bandwidth below 0.9 of OSU's. Medians are compared
+# and not the best values: the memory of a virtual machine is sometimes twice as fast for a moment, and a program with
+# shorter runs has more such moments among its best values. The result is meaningful only if two cores are free.
+#
+# OSU_LATENCY and OSU_BW name the built programs. Without them, the programs in PATH are used, else OSU_TARBALL is
+# built, else the file at OSU_URL. If none is available, the script says so and exits with 77. Latency means OSU's
+# mean and mpib's median of a round trip, halved. FIGURES=FILE stores the raw values in FILE. Values that are already
+# in FILE are included, for a machine that is idle only now and then.
 set -euo pipefail
 
 : "${ROUNDS:=7}" "${OSU_VERSION:=7.4}" "${MPIRUN:=mpirun}"
@@ -53,7 +55,7 @@ ours() { # half of a round trip in microseconds; MB/s
         $1 ~ /stream/ { print "bandwidth", $2, $2 / $5 / 1e6 }' | sed 's/^/our-/' >>"$figures"
 }
 for ((round = 0; round < ROUNDS; round++)); do
-    # who is first has a machine that has rested
+    # The program that runs first has a rested machine, so the order alternates.
     if ((round % 2)); then ours; fi
     theirs latency "$latency"
     theirs bandwidth "$bandwidth"

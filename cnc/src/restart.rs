@@ -388,7 +388,7 @@ impl FileRestorer {
             self.header.modified_ns.rem_euclid(1_000_000_000),
         );
         futimens(&*file, &modified, &modified).map_err(self.failed("setting its time"))?;
-        let print = Fingerprint::of(&file.metadata().map_err(self.io("asking for its state"))?);
+        let print = Fingerprint::of(&file.metadata().map_err(self.io("reading its metadata"))?);
         // Set the mark while the owner may still write.
         let marked = crate::restored::mark(&file, &self.header.path);
         if let Err(error) = &marked {
@@ -523,7 +523,7 @@ impl FileRestorer {
 
     fn digest(&self) -> Result<Digest, RestoreError> {
         let open = self.temporary.file()?;
-        let mut file = Sparse::new(&open).map_err(self.io("asking for its state"))?;
+        let mut file = Sparse::new(&open).map_err(self.io("reading its metadata"))?;
         let mut hasher = blake3::Hasher::new();
         let mut buffer = vec![0; BUFFER_BYTES.min(usize::try_from(self.header.bytes).unwrap_or(BUFFER_BYTES)).max(1)];
         let mut at = 0;

@@ -1,12 +1,13 @@
-//! The library's round trips beside a plain loop of MPI_Send and MPI_Recv between two readings of the clock, which is what
-//! osu_latency is, in turns within one run:
+//! Compares the library's round trips with a plain loop of MPI_Send and MPI_Recv between two readings of the clock,
+//! as in osu_latency. Both alternate within one run:
 //!
 //!     ROUNDS=51 mpirun -n 2 --bind-to core target/release/examples/plain_loop
 //!
-//! prints, for each size, the median time one way of both and, as what counts, the median of the ratios of neighbours with its
-//! interval of 95 %; exit status 1 where a whole interval lies above 1.05. Where other work comes and goes, single runs
-//! differ by more than that; neighbours, milliseconds apart, have the same machine. Sizes up to 4 MiB, a tenth of
-//! osu_latency's trips, and as many as there to warm up.
+//! For each size it prints the median one-way times of both, and the median of the ratios of neighbouring
+//! measurements with its 95 % interval. The exit status is 1 if a whole interval is above 1.05. If other work comes
+//! and goes, single runs differ by more than that, but neighbouring measurements are milliseconds apart and see the
+//! same machine. The sizes go up to 4 MiB. There are a tenth of osu_latency's round trips, and a tenth of that number
+//! to warm up.
 
 use mpi::ffi;
 use mpi::traits::AsRaw;
@@ -20,26 +21,27 @@ use std::process::ExitCode;
 const TAG: c_int = 1;
 const LARGE_BYTES: usize = 8192;
 
-/// A buffer that begins with a page.
+/// A buffer that begins at a page.
 fn pages(buffer: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
     buffer.resize(bytes + 4096, 1);
     let start = buffer.as_ptr().align_offset(4096).min(4096);
     &mut buffer[start..start + bytes]
 }
 
-/// Seconds one way: the mean of so many trips there and back.
-#[expect(unsafe_code, reason = "the loop is to have nothing of the library in it")]
+/// Seconds one way: the mean over `trips` round trips.
+#[expect(unsafe_code, reason = "the loop must not use the library")]
 fn plain(raw: ffi::MPI_Comm, rank: usize, bytes: usize, trips: usize) -> f64 {
     let (mut out, mut back) = (Vec::new(), Vec::new());
     let (out, back) = (pages(&mut out, bytes), pages(&mut back, bytes));
-    // SAFETY: a constant of the library, which has started.
+    // SAFETY: the value is a constant of the MPI library, which is initialised.
     let (len, other, byte) = (bytes as c_int, 1 - rank as c_int, unsafe { ffi::RSMPI_UINT8_T });
     let mut start = 0.0;
     for trip in 0..trips + trips / 10 {
         if trip == trips / 10 {
             start = wtime();
         }
-        // SAFETY: both buffers are `len` bytes, live as long as the calls, and MPI is there as long as `main`'s universe.
+        // SAFETY: both buffers have `len` bytes and live as long as the calls. MPI is initialised while the universe
+        // in `main` exists.
         unsafe {
             let mut status = std::mem::MaybeUninit::<ffi::MPI_Status>::uninit();
             if rank == 0 {

@@ -1,59 +1,61 @@
-//! One time for all ranks, where MPI has none.
+//! A common time of all ranks, if MPI does not provide one.
 //!
-//! As HCA3 does (S. Hunold, A. Carpen-Amarie, "Hierarchical clock synchronization in MPI", Cluster 2018): ranks that know the
-//! time teach others, twice as many in every round, so that all know it after log2 n rounds; a rank learns the difference
-//! from round trips, of which the quickest counts, as in MPIBench and SKaMPI. Clocks also run at different speeds. How
-//! different shows only over a while, so that each synchronisation adds a point, and the line through them is followed.
+//! The method is that of HCA3 (S. Hunold, A. Carpen-Amarie, "Hierarchical clock synchronization in MPI", Cluster
+//! 2018). Ranks that know the time teach other ranks. Their number doubles in every round, so all ranks know it after
+//! log2 n rounds. A rank learns the difference from round trips, of which the fastest counts, as in MPIBench and
+//! SKaMPI. Clocks also run at different speeds. The speed difference is visible only over some time, so each
+//! synchronisation adds a point, and the line through the points is used.
 
 use crate::comm::{Comm, CommError, wtime};
 use std::collections::VecDeque;
 
-/// Round trips of which the quickest counts.
+/// Number of round trips, of which the fastest counts.
 const ROUND_TRIPS: usize = 30;
-/// Points of which a line is made.
+/// Maximum number of points for the line.
 const POINTS: usize = 16;
-/// Two points closer than this say nothing of the speed: 1 us in 0.5 s is 2 ppm.
+/// Points that are closer together do not determine the speed: 1 us in 0.5 s is 2 ppm.
 const BASELINE_SECONDS: f64 = 0.5;
-/// Clocks without discipline are off by at most some 50 ppm; until the speed is known we stay within 5 us of it.
+/// Interval between the first synchronisations. An undisciplined clock is wrong by at most about 50 ppm, so the error
+/// in this time is at most 5 us.
 const FIRST_INTERVAL_SECONDS: f64 = 0.1;
-/// And later, when it is.
+/// Interval between synchronisations once the speed is known.
 const LATER_INTERVAL_SECONDS: f64 = 2.0;
 const TAG: u16 = 200;
 
 /// This rank's knowledge of rank 0's time.
 #[derive(Debug)]
 pub struct Clock {
-    /// MPI says that its clock is global: nothing to do.
+    /// MPI states that its clock is global, so nothing has to be done.
     native: bool,
     points: VecDeque<ClockPoint>,
     line: ClockLine,
     synchronised_at: f64,
-    /// Half of the quickest round trip to who taught us, in seconds: the most we can be wrong by.
+    /// Half of the fastest round trip to the teaching rank, in seconds: the maximum error.
     uncertainty: f64,
 }
 
-/// By how much rank 0's clock was ahead.
+/// A measured difference between rank 0's clock and this rank's clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClockPoint {
-    /// On our clock.
+    /// Time on this rank's clock.
     pub local_seconds: f64,
-    /// Rank 0's clock minus ours.
+    /// Rank 0's clock minus this rank's clock.
     pub ahead_seconds: f64,
 }
 
-/// Rank 0's clock minus ours, as a line.
+/// Rank 0's clock minus this rank's clock, as a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ClockLine {
-    /// On our clock.
+    /// Time on this rank's clock.
     pub at_seconds: f64,
-    /// There.
+    /// The difference at this time.
     pub ahead_seconds: f64,
-    /// Seconds gained each second.
+    /// Change of the difference in seconds per second.
     pub slope: f64,
 }
 
 impl ClockLine {
-    /// Through the newest point, with the slope of all of them where they are far enough apart.
+    /// A line through the newest point, with the slope of all points if they are far enough apart.
     pub fn through(points: &[ClockPoint]) -> Self {
         let Some(last) = points.last() else { return Self::default() };
         let flat = Self { at_seconds: last.local_seconds, ahead_seconds: last.ahead_seconds, slope: 0.0 };
@@ -70,7 +72,7 @@ impl ClockLine {
         Self { slope, ..flat }
     }
 
-    /// Rank 0's time at our time.
+    /// Rank 0's time at a time of this rank.
     pub fn global(&self, local: f64) -> f64 {
         local + self.ahead_seconds + self.slope * (local - self.at_seconds)
     }
@@ -81,7 +83,8 @@ impl ClockLine {
     }
 }
 
-/// From times of a round trip: asked at and answered at on our clock, and what the teacher's clock showed in between.
+/// The point of a round trip: times of request and answer on this rank's clock, and the time on the teacher's clock
+/// in between.
 fn point(asked: f64, teacher: f64, answered: f64) -> ClockPoint {
     let middle = asked + (answered - asked) / 2.0;
     ClockPoint { local_seconds: middle, ahead_seconds: teacher - middle }
@@ -102,7 +105,7 @@ impl Clock {
         Ok(clock)
     }
 
-    /// How the time came about, for the context of a report.
+    /// How the common time is obtained, for the context of a report.
     pub fn describe(&self) -> String {
         if self.native { "global clock of the MPI library".into() } else { "clocks synchronised by round trips".into() }
     }
@@ -117,17 +120,17 @@ impl Clock {
         if self.native { local } else { self.line.global(local) }
     }
 
-    /// The most that this rank's time can be off at the moment of synchronisation, not counting its teacher's.
+    /// Maximum error of this rank's time at the moment of synchronisation, in addition to the error of its teacher.
     pub fn uncertainty_seconds(&self) -> f64 {
         self.uncertainty
     }
 
-    /// Synchronises again when it is time to: rank 0 decides. Collective.
+    /// Synchronises again if it is due, which rank 0 decides. Collective.
     pub fn keep(&mut self, comm: &Comm) -> Result<(), CommError> {
         if self.native {
             return Ok(());
         }
-        // only rank 0's count: it has as many points as all others
+        // Only rank 0's number of points counts. All ranks have the same number.
         let known = self.points.len() > 8;
         let interval = if known { LATER_INTERVAL_SECONDS } else { FIRST_INTERVAL_SECONDS };
         let mut due = [f64::from(u8::from(wtime() - self.synchronised_at > interval))];
@@ -135,7 +138,7 @@ impl Clock {
         if due[0] == 1.0 { self.synchronise(comm) } else { Ok(()) }
     }
 
-    /// Collective. Nothing to do where the clock is global.
+    /// Synchronises now. Collective. Does nothing if the clock is global.
     pub fn synchronise(&mut self, comm: &Comm) -> Result<(), CommError> {
         if self.native {
             return Ok(());
@@ -198,7 +201,7 @@ impl Clock {
 mod tests {
     use super::*;
 
-    /// Our clock runs 40 ppm fast and started 123.4 s late.
+    /// This rank's clock is slow by 40 ppm, and started 123.4 s late.
     fn teacher_at(local: f64) -> f64 {
         local * (1.0 + 40e-6) + 123.4
     }
@@ -215,7 +218,7 @@ mod tests {
         }
         let line = ClockLine::through(&points);
         assert!((line.slope - 40e-6).abs() < 1e-6, "{line:?}");
-        // two seconds later we would be 80 us off without the slope
+        // Without the slope, the error would be 80 us two seconds later.
         let later = 10.0 + 7.5 + 2.0;
         let off = line.global(later) - teacher_at(later);
         assert!(off.abs() < 4e-6, "off by {off}");

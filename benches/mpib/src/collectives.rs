@@ -1,7 +1,7 @@
-//! Collective operations in several implementations, to be timed, chosen from and used.
+//! Collective operations in several implementations, which can be timed, compared and used.
 //!
-//! Scatter and gather take blocks of unequal lengths everywhere; every rank knows all lengths. Equal blocks are a special
-//! case, and `native` then calls MPI_Scatter and MPI_Gather rather than their varying siblings.
+//! All scatters and gathers accept blocks of different lengths, and every rank must know all lengths. For blocks of
+//! equal length, `native` calls MPI_Scatter and MPI_Gather instead of MPI_Scatterv and MPI_Gatherv.
 
 pub mod lanes;
 pub mod operation;
@@ -12,31 +12,31 @@ use lanes::Lanes;
 use std::borrow::Cow;
 use tree::Tree;
 
-/// What goes wrong is MPI's.
+/// The result of an operation; errors come from MPI.
 pub type Result<T, E = CommError> = std::result::Result<T, E>;
 
-/// How a scatter or gather is done.
+/// The algorithm of a scatter or gather.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Algorithm {
-    /// The MPI library's.
+    /// The implementation of the MPI library.
     Native,
-    /// Along a tree, a rank's children one after the other.
+    /// Along a tree. A rank serves its children one after the other.
     Tree(Tree),
-    /// Along a tree, a rank's children all at once.
+    /// Along a tree. A rank serves all its children at the same time.
     TreeAtOnce(Tree),
-    /// The root serves all at once, each when it has said that it is ready to receive.
+    /// The root serves all ranks at the same time, each after it has reported that it is ready to receive.
     Ready {
-        /// Whose blocks they are.
+        /// The rank that has all blocks.
         root: usize,
     },
-    /// Two sites, several lanes.
+    /// Several lanes between two sites.
     Lanes(Lanes),
 }
 
 const TAG: u16 = 100; // and TAG + 1
 const READY: u16 = 102;
 
-/// A block for every rank, in rank order, at the root; `mine` is `lens[rank]` long.
+/// Sends one block of the root to each rank, in rank order. `mine` has `lens[rank]` bytes.
 pub fn scatter(
     comm: &Comm,
     how: &Algorithm,
@@ -71,7 +71,7 @@ fn equal(lens: &[usize]) -> bool {
     lens.windows(2).all(|w| w[0] == w[1])
 }
 
-/// Where each rank's block is among all of them.
+/// The place of each rank's block among all blocks.
 struct Blocks<'l> {
     lens: &'l [usize],
     starts: Vec<usize>,
@@ -97,7 +97,7 @@ impl<'l> Blocks<'l> {
     fn len_of(&self, ranks: &[usize]) -> usize {
         ranks.iter().map(|&r| self.lens[r]).sum()
     }
-    /// The blocks of `ranks` after each other; not copied where they stand so already.
+    /// The concatenated blocks of `ranks`. They are not copied if they are already adjacent.
     fn bundle<'b>(&self, blocks: &'b [u8], ranks: &[usize]) -> Cow<'b, [u8]> {
         if ranks.windows(2).all(|w| w[1] == w[0] + 1) {
             return Cow::Borrowed(&blocks[self.starts[ranks[0]]..][..self.len_of(ranks)]);
@@ -169,7 +169,7 @@ fn gather_along(comm: &Comm, tree: &Tree, at_once: bool, mine: &[u8], lens: &[us
     let in_place = parent.is_none() && below.windows(2).all(|w| w[1] == w[0] + 1);
     let mut bundle = Vec::new();
     let all: &mut [u8] = if in_place {
-        blocks // below a root 0 with consecutive branches: the order of blocks is the order of ranks
+        blocks // root 0 with consecutive branches: the blocks are in rank order
     } else {
         bundle.resize(place.len_of(&below), 0);
         &mut bundle
@@ -181,7 +181,7 @@ fn gather_along(comm: &Comm, tree: &Tree, at_once: bool, mine: &[u8], lens: &[us
         branches.insert(child, rest.split_off_mut(..place.len_of(&tree.below(child))).unwrap_or_default());
     }
     comm.overlapped(|pending| {
-        // who was served last in a scatter has the smallest branch of a binomial tree, and is complete first
+        // The child that a scatter serves last has the smallest branch of a binomial tree, which is complete first.
         for &child in tree.children(me).iter().rev() {
             let Some(branch) = branches.remove(&child) else { continue };
             if at_once {
@@ -217,7 +217,7 @@ fn scatter_when_ready(comm: &Comm, blocks: &[u8], lens: &[usize], mine: &mut [u8
         for (word, &rank) in words.iter_mut().zip(&others) {
             pending.receive(word, rank, READY)?;
         }
-        // first come, first served; our own sends end in between
+        // Serve ranks in the order in which they become ready. Sends of this rank may end in between.
         let mut served = 0;
         while served < others.len() {
             let Some(ended) = pending.wait_any()? else { break };
@@ -250,7 +250,7 @@ fn gather_when_ready(comm: &Comm, mine: &[u8], lens: &[usize], blocks: &mut [u8]
     })
 }
 
-/// The root's bytes for everybody, along a tree, a rank's children all at once.
+/// Sends the root's bytes to all ranks along a tree. A rank serves all its children at the same time.
 pub fn broadcast_along(comm: &Comm, tree: &Tree, bytes: &mut [u8]) -> Result<()> {
     if let Some(parent) = tree.parent(comm.rank()) {
         comm.receive(bytes, parent, TAG)?;
@@ -261,8 +261,8 @@ pub fn broadcast_along(comm: &Comm, tree: &Tree, bytes: &mut [u8]) -> Result<()>
     })
 }
 
-/// The sum of all ranks' numbers at the root of a tree; elsewhere `into` ends as scratch. Children are added in the order of
-/// the tree, so that the result does not depend on who comes first.
+/// The sum of all ranks' numbers at the root of a tree. On other ranks `into` is only scratch space. The children are
+/// added in the order of the tree, so the result does not depend on the order of arrival.
 pub fn reduce_along(comm: &Comm, tree: &Tree, numbers: &[f64], into: &mut [f64]) -> Result<()> {
     let (me, len) = (comm.rank(), numbers.len());
     into.copy_from_slice(numbers);
@@ -280,7 +280,7 @@ pub fn reduce_along(comm: &Comm, tree: &Tree, numbers: &[f64], into: &mut [f64])
     comm.send(&bytes, parent, TAG)
 }
 
-/// Block j of rank i becomes block i of rank j, everybody to everybody at once.
+/// Block j of rank i becomes block i of rank j. All ranks send to all ranks at the same time.
 pub fn all_to_all_at_once(comm: &Comm, out: &[u8], blocks: &mut [u8]) -> Result<()> {
     let (me, n) = (comm.rank(), comm.size());
     let len = out.len() / n;
@@ -294,12 +294,12 @@ pub fn all_to_all_at_once(comm: &Comm, out: &[u8], blocks: &mut [u8]) -> Result<
                 pending.receive(block, rank, TAG)?;
             }
         }
-        // everybody begins with another one, so that nobody is served by all at once
+        // Each rank begins with another receiver, so that no rank receives from all at the same time.
         (1..n).map(|i| (me + i) % n).try_for_each(|rank| pending.send(&out[rank * len..][..len], rank, TAG).map(|_| ()))
     })
 }
 
-/// Nobody leaves before all have come: D. Hensgen, R. Finkel, U. Manber's dissemination, ceil(log2 n) rounds.
+/// A barrier by dissemination (D. Hensgen, R. Finkel, U. Manber), in ceil(log2 n) rounds.
 pub fn disseminate(comm: &Comm) -> Result<()> {
     let (me, n) = (comm.rank(), comm.size());
     let mut distance = 1;

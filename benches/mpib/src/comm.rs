@@ -1,9 +1,9 @@
-//! MPI, as little of it as we need, behind safe calls: the only file that knows `mpi::ffi`.
+//! Safe wrappers of the MPI calls that mpib needs. This is the only file that uses `mpi::ffi`.
 //!
-//! Messages are bytes. A communicator is duplicated on the way in, so that our messages never meet those of the program that
-//! calls us, and errors come back instead of ending it. rsmpi's own interface has no predefined attributes and no requests
-//! in a list of changing length, hence the calls below it.
-#![expect(unsafe_code, reason = "calls of the C library; each block says what MPI relies on")]
+//! Messages are bytes. A communicator is duplicated first, so that messages of this library and of the calling
+//! program cannot be confused. MPI errors are returned instead of ending the program. The interface of rsmpi has no
+//! predefined attributes and no variable-length list of requests, so this file calls the C functions.
+#![expect(unsafe_code, reason = "calls of the MPI library; each block states its requirements")]
 
 use mpi::ffi;
 use mpi::raw::AsRaw;
@@ -13,22 +13,22 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::time::Duration;
 
-/// What MPI, or a message that is not what it should be, makes fail.
+/// An error of MPI, or an unexpected message.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommError {
-    /// A call of MPI's failed.
+    /// An MPI call failed.
     #[error("{call}: {text}")]
     Mpi {
         /// The call.
         call: &'static str,
-        /// What MPI says of it.
+        /// The error text of MPI.
         text: String,
     },
-    /// More than one MPI message takes.
+    /// The message is longer than one MPI message may be.
     #[error("a message of {0} bytes; MPI takes at most {MAX_MESSAGE_BYTES}")]
     TooLong(usize),
-    /// Something else came.
+    /// A message of another length arrived.
     #[error("from rank {from} came {found} bytes, expected {expected}")]
     Length {
         /// Its sender.
@@ -38,15 +38,15 @@ pub enum CommError {
         /// The length it should have.
         expected: usize,
     },
-    /// A file or a socket, on this rank alone.
+    /// An error of a file or a socket on this rank only.
     #[error("{0}")]
     Beside(String),
-    /// What all ranks were told by one that found it.
+    /// An error of one rank that was sent to all ranks.
     #[error("{0}")]
     Told(String),
 }
 
-/// MPI counts in C's int.
+/// Maximum length of a message, because MPI counts in C's int.
 pub const MAX_MESSAGE_BYTES: usize = c_int::MAX as usize;
 
 type Result<T, E = CommError> = std::result::Result<T, E>;
@@ -55,9 +55,9 @@ fn check(call: &'static str, code: c_int) -> Result<()> {
     if code == ffi::MPI_SUCCESS as c_int {
         return Ok(());
     }
-    let mut text = [0u8; 4096]; // MPI_MAX_ERROR_STRING is 256 to 1024 in the libraries we know
+    let mut text = [0u8; 4096]; // MPI_MAX_ERROR_STRING is 256 to 1024 in known libraries
     let mut len = 0;
-    // SAFETY: the buffer is longer than any error string; MPI writes its length.
+    // SAFETY: the buffer is longer than any error string of MPI, and `len` is a valid place for its length.
     unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr().cast(), &mut len) };
     let len = usize::try_from(len).unwrap_or(0).min(text.len());
     Err(CommError::Mpi { call, text: String::from_utf8_lossy(&text[..len]).into_owned() })
@@ -71,7 +71,7 @@ fn counts(bytes: &[usize]) -> Result<Vec<c_int>> {
     bytes.iter().map(|&b| count(b)).collect()
 }
 
-/// Rust's empty slices of bytes stand at address 1, which is Open MPI's MPI_IN_PLACE; null is nothing special to any MPI.
+/// The address of a slice. For an empty slice it is null: Rust uses address 1, which is MPI_IN_PLACE in Open MPI.
 fn place<T>(slice: &[T]) -> *const c_void {
     if slice.is_empty() { ptr::null() } else { slice.as_ptr().cast() }
 }
@@ -81,49 +81,49 @@ fn place_mut<T>(slice: &mut [T]) -> *mut c_void {
 }
 
 fn wait_for(requests: &mut [ffi::MPI_Request]) -> Result<()> {
-    // SAFETY: as many live or null requests as we say.
+    // SAFETY: the slice contains as many requests as the call gets, and each of them is active or null.
     check("MPI_Waitall", unsafe {
         ffi::MPI_Waitall(int(requests.len()), requests.as_mut_ptr(), ffi::RSMPI_STATUSES_IGNORE)
     })
 }
 
 fn int(n: usize) -> c_int {
-    c_int::try_from(n).unwrap_or(c_int::MAX) // a rank beyond int: MPI refuses it
+    c_int::try_from(n).unwrap_or(c_int::MAX) // MPI rejects a rank that is too large
 }
 
-/// A communicator of our own. All calls are collective or matched as MPI has it.
+/// A duplicated communicator. All methods are collective or must be matched, as MPI specifies for their calls.
 pub struct Comm {
     raw: ffi::MPI_Comm,
     rank: usize,
     size: usize,
 }
 
-/// Seconds on this rank's clock, from a fixed but unknown moment.
+/// Seconds on this rank's clock since a fixed but unknown moment.
 pub fn wtime() -> f64 {
-    // SAFETY: takes nothing, and MPI is initialised wherever a `Comm` is.
+    // SAFETY: the call takes no arguments, and MPI is initialised while a `Comm` exists.
     unsafe { ffi::RSMPI_Wtime() }
 }
 
 impl Comm {
-    /// A duplicate of any communicator, of which all ranks must call this.
+    /// Duplicates a communicator. All of its ranks must call this.
     pub fn of(communicator: &impl AsRaw<Raw = ffi::MPI_Comm>) -> Result<Self> {
         let mut raw = communicator.as_raw();
-        // SAFETY: the borrowed communicator is valid; MPI writes the new handle.
+        // SAFETY: the communicator is borrowed and therefore valid, and `raw` is a valid place for the new handle.
         check("MPI_Comm_dup", unsafe { ffi::MPI_Comm_dup(communicator.as_raw(), &mut raw) })?;
         Self::adopt(raw)
     }
 
-    /// Another one of the same ranks; messages on it never meet ours.
+    /// Duplicates this communicator, so that messages of the two cannot be confused. Collective.
     pub fn duplicate(&self) -> Result<Self> {
         let mut raw = self.raw;
-        // SAFETY: ours is valid until dropped; MPI writes the new handle.
+        // SAFETY: `self.raw` is valid until `self` is dropped, and `raw` is a valid place for the new handle.
         check("MPI_Comm_dup", unsafe { ffi::MPI_Comm_dup(self.raw, &mut raw) })?;
         Self::adopt(raw)
     }
 
     fn adopt(raw: ffi::MPI_Comm) -> Result<Self> {
         let (mut rank, mut size) = (0, 0);
-        // SAFETY: the handle is valid and ours alone, and MPI writes two ints.
+        // SAFETY: the handle is valid and owned by this function, and both pointers are valid places for an int.
         unsafe {
             check("MPI_Comm_set_errhandler", ffi::MPI_Comm_set_errhandler(raw, ffi::RSMPI_ERRORS_RETURN))?;
             check("MPI_Comm_rank", ffi::MPI_Comm_rank(raw, &mut rank))?;
@@ -132,31 +132,32 @@ impl Comm {
         Ok(Self { raw, rank: rank.unsigned_abs() as usize, size: size.unsigned_abs() as usize })
     }
 
-    /// Those ranks that give the same `color`, in the order of their ranks here. Collective.
+    /// A communicator of the ranks that give the same `color`, in the same order. Collective.
     pub fn split(&self, color: u16) -> Result<Self> {
         let mut raw = self.raw;
-        // SAFETY: ours is valid; MPI writes the new handle.
+        // SAFETY: `self.raw` is valid, and `raw` is a valid place for the new handle.
         check("MPI_Comm_split", unsafe {
             ffi::MPI_Comm_split(self.raw, c_int::from(color), int(self.rank), &mut raw)
         })?;
         Self::adopt(raw)
     }
 
-    /// This process.
+    /// The number of this rank.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// All processes.
+    /// The number of ranks.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Whether MPI says that the clocks of all ranks are one (MPI_WTIME_IS_GLOBAL).
+    /// Whether MPI states that all ranks have a common clock (MPI_WTIME_IS_GLOBAL).
     pub fn wtime_is_global(&self) -> bool {
         let mut value: *mut c_int = ptr::null_mut();
         let mut found = 0;
-        // SAFETY: predefined attributes that are set are pointers to an int that lives as long as MPI.
+        // SAFETY: the communicator is valid. A predefined attribute that is set is a pointer to an int that lives as
+        // long as MPI.
         unsafe {
             let key = ffi::MPI_WTIME_IS_GLOBAL as c_int;
             let code = ffi::MPI_Comm_get_attr(self.raw, key, ptr::from_mut(&mut value).cast::<c_void>(), &mut found);
@@ -164,26 +165,26 @@ impl Comm {
         }
     }
 
-    /// Ends all ranks, without waiting for them.
+    /// Ends all ranks without waiting for them.
     pub fn abort(&self, code: u8) -> ! {
-        // SAFETY: our communicator is valid.
+        // SAFETY: the communicator is valid.
         unsafe { ffi::MPI_Abort(self.raw, c_int::from(code)) };
         std::process::exit(i32::from(code))
     }
 
-    /// Blocks until `bytes` may be used again.
+    /// Sends, and blocks until `bytes` may be used again.
     pub fn send(&self, bytes: &[u8], to: usize, tag: u16) -> Result<()> {
         let (len, to, tag) = (count(bytes.len())?, int(to), c_int::from(tag));
-        // SAFETY: the buffer is `len` readable bytes for the time of the call.
+        // SAFETY: the buffer has `len` readable bytes during the call.
         check("MPI_Send", unsafe { ffi::MPI_Send(place(bytes), len, ffi::RSMPI_UINT8_T, to, tag, self.raw) })
     }
 
-    /// Fills all of `bytes` from one message, or fails.
+    /// Receives one message that fills all of `bytes`. Another length is an error.
     pub fn receive(&self, bytes: &mut [u8], from: usize, tag: u16) -> Result<()> {
         let len = count(bytes.len())?;
         let mut status = MaybeUninit::<ffi::MPI_Status>::uninit();
         let mut found = 0;
-        // SAFETY: the buffer is `len` writable bytes for the time of the call; MPI fills the status where it succeeds.
+        // SAFETY: the buffer has `len` writable bytes during the call, and MPI fills the status if it succeeds.
         unsafe {
             let (from, tag) = (int(from), c_int::from(tag));
             check(
@@ -196,31 +197,32 @@ impl Comm {
         if found == bytes.len() { Ok(()) } else { Err(CommError::Length { from, found, expected: bytes.len() }) }
     }
 
-    /// The same where the other side is known to send as many bytes, as in a loop that is timed: asking MPI how many came
-    /// takes a twentieth of a short message's time. Fewer of them are not noticed; more are an error.
+    /// As [`Comm::receive`], if the other side is known to send the right number of bytes, as in a timed loop. Asking
+    /// MPI for the received length takes a twentieth of the time of a short message. A shorter message is not
+    /// detected; a longer one is an error.
     pub fn receive_known(&self, bytes: &mut [u8], from: usize, tag: u16) -> Result<()> {
         let (len, from, tag) = (count(bytes.len())?, int(from), c_int::from(tag));
-        // SAFETY: the buffer is `len` writable bytes for the time of the call.
+        // SAFETY: the buffer has `len` writable bytes during the call.
         check("MPI_Recv", unsafe {
             let byte = ffi::RSMPI_UINT8_T;
             ffi::MPI_Recv(place_mut(bytes), len, byte, from, tag, self.raw, ffi::RSMPI_STATUS_IGNORE)
         })
     }
 
-    /// Waits for all ranks.
+    /// Waits until all ranks have called it.
     pub fn barrier(&self) -> Result<()> {
-        // SAFETY: our communicator is valid.
+        // SAFETY: the communicator is valid.
         check("MPI_Barrier", unsafe { ffi::MPI_Barrier(self.raw) })
     }
 
-    /// The root's bytes for everybody.
+    /// Sends the root's bytes to all ranks.
     pub fn broadcast(&self, bytes: &mut [u8], root: usize) -> Result<()> {
         let len = count(bytes.len())?;
-        // SAFETY: the buffer is `len` bytes, writable where MPI writes.
+        // SAFETY: the buffer has `len` bytes during the call, and it is writable.
         check("MPI_Bcast", unsafe { ffi::MPI_Bcast(place_mut(bytes), len, ffi::RSMPI_UINT8_T, int(root), self.raw) })
     }
 
-    /// Numbers of the root's for everybody.
+    /// Sends the root's numbers to all ranks.
     pub fn broadcast_numbers(&self, numbers: &mut [f64], root: usize) -> Result<()> {
         let mut bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
         self.broadcast(&mut bytes, root)?;
@@ -230,10 +232,10 @@ impl Comm {
         Ok(())
     }
 
-    /// Everybody's number, in rank order, on every rank.
+    /// The numbers of all ranks, in rank order, on every rank.
     pub fn all_numbers(&self, number: f64) -> Result<Vec<f64>> {
         let mut all = vec![0.0f64; self.size];
-        // SAFETY: one double is sent by each rank, and there is room for `size` of them.
+        // SAFETY: each rank sends one double, and `all` has room for `size` doubles.
         check("MPI_Allgather", unsafe {
             let (from, to) = (ptr::from_ref(&number).cast(), place_mut(&mut all));
             ffi::MPI_Allgather(from, 1, ffi::RSMPI_DOUBLE, to, 1, ffi::RSMPI_DOUBLE, self.raw)
@@ -241,33 +243,33 @@ impl Comm {
         Ok(all)
     }
 
-    /// The largest of all ranks, place by place, on every rank.
+    /// The maximum over all ranks, element by element, on every rank.
     pub fn all_max(&self, numbers: &mut [f64]) -> Result<()> {
         let mine = numbers.to_vec();
         let len = count(mine.len())?;
-        // SAFETY: both buffers hold `len` doubles.
+        // SAFETY: both buffers have `len` doubles.
         check("MPI_Allreduce", unsafe {
             let (from, to) = (place(&mine), place_mut(numbers));
             ffi::MPI_Allreduce(from, to, len, ffi::RSMPI_DOUBLE, ffi::RSMPI_MAX, self.raw)
         })
     }
 
-    /// The sum over all ranks, place by place, at the root; `into` there as long as `numbers`.
+    /// The sum over all ranks, element by element, at the root. There `into` must be as long as `numbers`.
     pub fn reduce_sum(&self, numbers: &[f64], into: &mut [f64], root: usize) -> Result<()> {
         assert!(self.rank != root || into.len() == numbers.len(), "{} sums of {}", into.len(), numbers.len());
         let len = count(numbers.len())?;
-        // SAFETY: `numbers` holds `len` doubles, and so does `into` at the root, the only rank where MPI writes it.
+        // SAFETY: `numbers` has `len` doubles, and so has `into` at the root, the only rank where MPI writes to it.
         check("MPI_Reduce", unsafe {
             let (from, to) = (place(numbers), place_mut(into));
             ffi::MPI_Reduce(from, to, len, ffi::RSMPI_DOUBLE, ffi::RSMPI_SUM, int(root), self.raw)
         })
     }
 
-    /// A block for every rank from the root's `blocks`, which is `size` times as long as `mine` there.
+    /// Sends one block to each rank. At the root, `blocks` is `size` times as long as `mine`.
     pub fn scatter(&self, blocks: &[u8], mine: &mut [u8], root: usize) -> Result<()> {
         assert!(self.rank != root || blocks.len() == mine.len() * self.size, "{} blocks bytes", blocks.len());
         let len = count(mine.len())?;
-        // SAFETY: the root's buffer holds `size` blocks of `len` bytes, ours one.
+        // SAFETY: the root's buffer has `size` blocks of `len` bytes, and `mine` has one block.
         check("MPI_Scatter", unsafe {
             let (from, to, byte) = (place(blocks), place_mut(mine), ffi::RSMPI_UINT8_T);
             ffi::MPI_Scatter(from, len, byte, to, len, byte, int(root), self.raw)
@@ -278,17 +280,17 @@ impl Comm {
     pub fn gather(&self, mine: &[u8], blocks: &mut [u8], root: usize) -> Result<()> {
         assert!(self.rank != root || blocks.len() == mine.len() * self.size, "{} blocks bytes", blocks.len());
         let len = count(mine.len())?;
-        // SAFETY: the root's buffer holds `size` blocks of `len` bytes, ours one.
+        // SAFETY: the root's buffer has `size` blocks of `len` bytes, and `mine` has one block.
         check("MPI_Gather", unsafe {
             let (from, to, byte) = (place(mine), place_mut(blocks), ffi::RSMPI_UINT8_T);
             ffi::MPI_Gather(from, len, byte, to, len, byte, int(root), self.raw)
         })
     }
 
-    /// Blocks of `lens` bytes, one after the other in the root's `blocks`.
+    /// Sends one block of `lens[rank]` bytes to each rank. The root's `blocks` contains them one after the other.
     pub fn scatter_varying(&self, blocks: &[u8], lens: &[usize], mine: &mut [u8], root: usize) -> Result<()> {
         let (lens, places) = self.layout(lens, blocks.len(), mine.len(), root)?;
-        // SAFETY: `layout` compared lengths and places with the buffers.
+        // SAFETY: `layout` has compared the lengths and places with the buffers.
         check("MPI_Scatterv", unsafe {
             let (from, to, byte) = (place(blocks), place_mut(mine), ffi::RSMPI_UINT8_T);
             ffi::MPI_Scatterv(
@@ -308,7 +310,7 @@ impl Comm {
     /// The inverse of [`Comm::scatter_varying`].
     pub fn gather_varying(&self, mine: &[u8], lens: &[usize], blocks: &mut [u8], root: usize) -> Result<()> {
         let (lens, places) = self.layout(lens, blocks.len(), mine.len(), root)?;
-        // SAFETY: `layout` compared lengths and places with the buffers.
+        // SAFETY: `layout` has compared the lengths and places with the buffers.
         check("MPI_Gatherv", unsafe {
             let (from, to, byte) = (place(mine), place_mut(blocks), ffi::RSMPI_UINT8_T);
             ffi::MPI_Gatherv(from, lens[self.rank], byte, to, lens.as_ptr(), places.as_ptr(), byte, int(root), self.raw)
@@ -328,11 +330,11 @@ impl Comm {
         Ok((counts(lens)?, counts(&places)?))
     }
 
-    /// Everybody's block, in rank order, on every rank.
+    /// The blocks of all ranks, in rank order, on every rank.
     pub fn all_gather(&self, mine: &[u8], blocks: &mut [u8]) -> Result<()> {
         assert_eq!(blocks.len(), mine.len() * self.size, "blocks of all ranks");
         let len = count(mine.len())?;
-        // SAFETY: there is room for `size` blocks of `len` bytes.
+        // SAFETY: `mine` has `len` bytes, and `blocks` has room for `size` blocks of `len` bytes.
         check("MPI_Allgather", unsafe {
             let (from, to, byte) = (place(mine), place_mut(blocks), ffi::RSMPI_UINT8_T);
             ffi::MPI_Allgather(from, len, byte, to, len, byte, self.raw)
@@ -343,14 +345,14 @@ impl Comm {
     pub fn all_to_all(&self, out: &[u8], blocks: &mut [u8]) -> Result<()> {
         assert!(out.len() == blocks.len() && out.len().is_multiple_of(self.size), "{} bytes out", out.len());
         let len = count(out.len() / self.size)?;
-        // SAFETY: both buffers hold `size` blocks of `len` bytes.
+        // SAFETY: both buffers have `size` blocks of `len` bytes.
         check("MPI_Alltoall", unsafe {
             let (from, to, byte) = (place(out), place_mut(blocks), ffi::RSMPI_UINT8_T);
             ffi::MPI_Alltoall(from, len, byte, to, len, byte, self.raw)
         })
     }
 
-    /// Everybody's bytes, of any length, on every rank.
+    /// The bytes of all ranks, of any length, on every rank. Collective.
     pub fn all_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         let lens: Vec<usize> = self.all_numbers(mine.len() as f64)?.into_iter().map(|n| n as usize).collect();
         let mut all = vec![0; lens.iter().sum()];
@@ -360,7 +362,8 @@ impl Comm {
         Ok(lens.iter().map(|&len| rest.split_off(..len).unwrap_or_default().to_vec()).collect())
     }
 
-    /// Runs `work` where the root is, and tells everybody how it went: an error there is an error everywhere.
+    /// Returns the value of `mine` if it is `Ok` on all ranks. An error on one rank becomes an error on all ranks.
+    /// Collective.
     pub fn agree<T>(&self, mine: Result<T, String>) -> Result<T> {
         let told = self.all_bytes(mine.as_ref().err().map_or(&[][..], |e| e.as_bytes()))?;
         if let Some(first) = told.iter().find(|t| !t.is_empty()) {
@@ -369,17 +372,19 @@ impl Comm {
         mine.map_err(CommError::Told)
     }
 
-    /// Sends the same bytes so many times, with at most `window` messages under way.
+    /// Sends the same bytes `messages` times, with at most `window` messages in flight.
     pub fn send_stream(&self, bytes: &[u8], messages: usize, window: usize, to: usize, tag: u16) -> Result<()> {
         let (len, to, tag) = (count(bytes.len())?, int(to), c_int::from(tag));
         let from = place(bytes);
         self.ring(messages, window, |_, request| {
-            // SAFETY: the bytes are borrowed until `ring` has waited for all messages, and nobody writes to them.
+            // SAFETY: the bytes are borrowed until `ring` has waited for all messages, and nothing writes to them
+            // meanwhile.
             check("MPI_Isend", unsafe { ffi::MPI_Isend(from, len, ffi::RSMPI_UINT8_T, to, tag, self.raw, request) })
         })
     }
 
-    /// Receives so many messages of `bytes` each, into the slots of `buffer` in turn, all of which wait for a message.
+    /// Receives `messages` messages of `bytes` each into the slots of `buffer`, one slot after the other. All slots
+    /// wait for messages at the same time.
     pub fn receive_stream(
         &self,
         buffer: &mut [u8],
@@ -395,8 +400,9 @@ impl Comm {
         let (len, from, tag) = (count(bytes)?, int(from), c_int::from(tag));
         let start = buffer.as_mut_ptr();
         self.ring(messages, slots, |slot, request| {
-            // SAFETY: a slot is used again only when its message has ended, and the buffer is borrowed, alone, until `ring` has
-            // waited for all of them. No slot is shorter than a message, and all lie within the buffer.
+            // SAFETY: a slot is used again only after its message has ended. The buffer is borrowed exclusively until
+            // `ring` has waited for all messages. No slot is shorter than a message, and all slots lie within the
+            // buffer.
             check("MPI_Irecv", unsafe {
                 let into = start.add(slot * slot_bytes).cast();
                 ffi::MPI_Irecv(into, len, ffi::RSMPI_UINT8_T, from, tag, self.raw, request)
@@ -404,16 +410,16 @@ impl Comm {
         })
     }
 
-    /// Begins `messages` messages, of which at most `window` are under way: a place in the window is used again when its
-    /// message has ended. `begin` is told the place. Waits for half of a window at a time, since a call costs as much as a
-    /// short message. All have ended when this returns.
+    /// Starts `messages` messages, of which at most `window` are in flight. A place in the window is used again after
+    /// its message has ended. `begin` gets the place. Waits for half of a window at a time, since each call takes as
+    /// long as a short message. All messages have ended when this returns.
     fn ring(
         &self,
         messages: usize,
         window: usize,
         begin: impl Fn(usize, &mut ffi::MPI_Request) -> Result<()>,
     ) -> Result<()> {
-        // SAFETY: the handle is a constant of the library.
+        // SAFETY: the handle is a constant of the MPI library.
         let mut requests = vec![unsafe { ffi::RSMPI_REQUEST_NULL }; window.clamp(1, messages.max(1))];
         let half = requests.len().div_ceil(2);
         let mut begin_all = || -> Result<()> {
@@ -435,11 +441,11 @@ impl Comm {
             }
         };
         let begun = begin_all();
-        let ended = wait_for(&mut requests); // in any case: the buffers are borrowed no longer than this
+        let ended = wait_for(&mut requests); // wait even after an error, because the borrow of the buffers ends here
         begun.and(ended)
     }
 
-    /// Messages under way while `work` does something else. All of them have ended when this returns.
+    /// Runs `work` while messages are in flight. All of them have ended when this returns.
     pub fn overlapped<'b, R>(&self, work: impl FnOnce(&mut Pending<'_, 'b>) -> Result<R>) -> Result<R> {
         let mut pending = Pending { comm: self, requests: Vec::new(), open: 0, buffers: PhantomData };
         let result = work(&mut pending);
@@ -453,7 +459,8 @@ impl Comm {
 impl Drop for Comm {
     fn drop(&mut self) {
         let mut finalized = 0;
-        // SAFETY: the handle is ours alone; after MPI_Finalize it is gone already.
+        // SAFETY: this value owns the handle. After MPI_Finalize the handle does not exist any more, so it is not
+        // freed then.
         unsafe {
             ffi::MPI_Finalized(&mut finalized);
             if finalized == 0 {
@@ -463,8 +470,8 @@ impl Drop for Comm {
     }
 }
 
-/// Messages that have begun and may not have ended. Lives inside [`Comm::overlapped`] only, which waits for all of them
-/// before the buffers, borrowed for `'b`, are anybody's again.
+/// Messages in flight. This value exists only inside [`Comm::overlapped`], which waits for all messages before the
+/// borrow `'b` of their buffers ends.
 pub struct Pending<'c, 'b> {
     comm: &'c Comm,
     requests: Vec<ffi::MPI_Request>,
@@ -472,22 +479,22 @@ pub struct Pending<'c, 'b> {
     buffers: PhantomData<&'b mut [u8]>,
 }
 
-/// Which begun message, in the order in which they were begun.
+/// Number of a message, in the order in which messages were started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageIndex(pub usize);
 
 impl<'b> Pending<'_, 'b> {
-    /// Begins to send.
+    /// Starts to send.
     pub fn send(&mut self, bytes: &'b [u8], to: usize, tag: u16) -> Result<MessageIndex> {
         self.begin("MPI_Isend", bytes, to, tag, ffi::MPI_Isend)
     }
 
-    /// Begins to send, and ends only when the receiver has begun to receive.
+    /// Starts to send. The message ends only after the receiver has started to receive.
     pub fn send_synchronously(&mut self, bytes: &'b [u8], to: usize, tag: u16) -> Result<MessageIndex> {
         self.begin("MPI_Issend", bytes, to, tag, ffi::MPI_Issend)
     }
 
-    /// Begins to send to one who is known to have begun to receive; anything else is an error of the caller's.
+    /// Starts to send to a rank that has already started to receive. The caller must ensure this.
     pub fn send_ready(&mut self, bytes: &'b [u8], to: usize, tag: u16) -> Result<MessageIndex> {
         self.begin("MPI_Irsend", bytes, to, tag, ffi::MPI_Irsend)
     }
@@ -508,20 +515,20 @@ impl<'b> Pending<'_, 'b> {
             *mut ffi::MPI_Request,
         ) -> c_int,
     ) -> Result<MessageIndex> {
-        // SAFETY: the handle is a constant of the library.
+        // SAFETY: the handle is a constant of the MPI library.
         let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
         let (len, to, tag) = (count(bytes.len())?, int(to), c_int::from(tag));
-        // SAFETY: the buffer is borrowed for 'b, and this request ends before 'b does.
+        // SAFETY: the buffer is borrowed for `'b`, and this request ends before `'b` does.
         check(call, unsafe { isend(place(bytes), len, ffi::RSMPI_UINT8_T, to, tag, self.comm.raw, &mut request) })?;
         Ok(self.keep(request))
     }
 
-    /// Begins to receive at most as many bytes as there is room for.
+    /// Starts to receive at most `bytes.len()` bytes.
     pub fn receive(&mut self, bytes: &'b mut [u8], from: usize, tag: u16) -> Result<MessageIndex> {
-        // SAFETY: the handle is a constant of the library.
+        // SAFETY: the handle is a constant of the MPI library.
         let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
         let (len, from, tag) = (count(bytes.len())?, int(from), c_int::from(tag));
-        // SAFETY: the buffer is borrowed, alone, for 'b, and this request ends before 'b does.
+        // SAFETY: the buffer is borrowed exclusively for `'b`, and this request ends before `'b` does.
         check("MPI_Irecv", unsafe {
             let byte = ffi::RSMPI_UINT8_T;
             ffi::MPI_Irecv(place_mut(bytes), len, byte, from, tag, self.comm.raw, &mut request)
@@ -535,13 +542,14 @@ impl<'b> Pending<'_, 'b> {
         MessageIndex(self.requests.len() - 1)
     }
 
-    /// Waits until one of the messages has ended; `None` when all had.
+    /// Waits until one of the messages has ended. `None` if all have ended.
     pub fn wait_any(&mut self) -> Result<Option<MessageIndex>> {
         if self.open == 0 {
             return Ok(None);
         }
         let mut index = 0;
-        // SAFETY: as many live or null requests as we say; MPI nulls the one that ended.
+        // SAFETY: the slice contains as many requests as the call gets, each active or null. MPI sets the ended one
+        // to null.
         check("MPI_Waitany", unsafe {
             let (n, all) = (int(self.requests.len()), self.requests.as_mut_ptr());
             ffi::MPI_Waitany(n, all, &mut index, ffi::RSMPI_STATUS_IGNORE)
@@ -553,7 +561,7 @@ impl<'b> Pending<'_, 'b> {
     /// Waits for one message, which may have ended before.
     pub fn wait(&mut self, message: MessageIndex) -> Result<()> {
         let request = &mut self.requests[message.0];
-        // SAFETY: the handle is a constant of the library, and the request live or null.
+        // SAFETY: the handle is a constant of the MPI library, and the request is active or null.
         unsafe {
             if *request != ffi::RSMPI_REQUEST_NULL {
                 self.open -= 1;
@@ -562,19 +570,19 @@ impl<'b> Pending<'_, 'b> {
         }
     }
 
-    /// Waits for all of them.
+    /// Waits for all messages.
     pub fn wait_all(&mut self) -> Result<()> {
         self.open = 0;
         wait_for(&mut self.requests)
     }
 
-    /// The same, giving the processor away between looks, and asleep for a `nap` each time once `patience` is over: where
-    /// ranks share cores, who spins takes the time of who works.
+    /// As [`Pending::wait_all`], but yields the processor between checks, and sleeps for `nap` between them after
+    /// `patience`. If ranks share cores, a spinning rank would slow down the working ranks.
     pub fn wait_all_asleep(&mut self, patience: Duration, nap: Duration) -> Result<()> {
         let begun = std::time::Instant::now();
         loop {
             let mut ended = 0;
-            // SAFETY: as many live or null requests as we say.
+            // SAFETY: the slice contains as many requests as the call gets, each active or null.
             check("MPI_Testall", unsafe {
                 let (n, all) = (int(self.requests.len()), self.requests.as_mut_ptr());
                 ffi::MPI_Testall(n, all, &mut ended, ffi::RSMPI_STATUSES_IGNORE)
@@ -590,7 +598,7 @@ impl<'b> Pending<'_, 'b> {
 
 impl Drop for Pending<'_, '_> {
     fn drop(&mut self) {
-        // Only after a panic in `work` is anything left here; the buffers must not go before the messages.
+        // Requests are left here only after a panic in `work`. They must end before the buffers are freed.
         if self.open > 0 {
             self.wait_all().ok();
         }

@@ -1,4 +1,4 @@
-//! One module for each subcommand, and what all of them share: options, context, and how a report goes out.
+//! One module for each subcommand, and what they share: options, context, and the output of reports.
 
 pub mod check;
 pub mod collective;
@@ -18,7 +18,7 @@ use mpib::timing::{Isolation, Method, Timing};
 use std::fmt::Display;
 use std::path::PathBuf;
 
-/// What there is to do.
+/// The subcommands.
 #[derive(Subcommand)]
 pub enum Command {
     /// Round trips between all pairs of ranks
@@ -27,17 +27,17 @@ pub enum Command {
     Collective(collective::Options),
     /// Parameters of Hockney's, LogGP and LMO models, and what they predict
     Model(model::Options),
-    /// Scatter and gather between two sites over several lanes: T(P), measured and modelled, and the choice
+    /// Scatter and gather between two sites over several lanes: T(P), measured and modelled, and the best choice
     Lanes(lanes::Options),
-    /// What coupling two sites brings: Jacobi's iteration over both, artless and artful
+    /// The gain from coupling two sites: Jacobi's iteration on both, unmodified ("artless") and adapted ("artful")
     Jor(jor::Options),
-    /// The transfer paths of a checkpoint: gathers of groups, TCP, node-local disk and PFS; and which group size to take
+    /// The transfer paths of a checkpoint: gathers of groups, TCP, node-local disk and PFS; recommends a group size
     Paths(paths::Options),
-    /// Whether every implementation of every operation moves the right bytes, here and now
+    /// Check that every implementation of every operation moves the right bytes on this machine
     Check(check::Options),
 }
 
-/// The report's text, on rank 0.
+/// Runs a command. Returns the text of the report on rank 0.
 pub fn run(comm: &Comm, command: Command) -> Result<String, Failure> {
     match command {
         Command::P2p(options) => p2p::run(comm, &options),
@@ -53,11 +53,11 @@ pub fn run(comm: &Comm, command: Command) -> Result<String, Failure> {
 /// Why there is no report.
 #[derive(Debug)]
 pub enum Failure {
-    /// What was asked for cannot be. All ranks find it alike.
+    /// The input is invalid. All ranks find the same error.
     Input(String),
-    /// A file cannot be written, on rank 0; all ranks know.
+    /// Rank 0 could not write a file, or a check failed. All ranks know it.
     Output(String),
-    /// MPI failed, perhaps on this rank alone.
+    /// MPI failed, perhaps only on this rank.
     Comm(CommError),
 }
 
@@ -85,7 +85,7 @@ impl Failure {
     }
 }
 
-/// Fewer ranks than the command needs.
+/// An error if there are fewer ranks than the command needs.
 pub fn at_least(comm: &Comm, ranks: usize, what: &str) -> Result<(), Failure> {
     if comm.size() >= ranks {
         return Ok(());
@@ -94,19 +94,19 @@ pub fn at_least(comm: &Comm, ranks: usize, what: &str) -> Result<(), Failure> {
     Err(Failure::Input(format!("{n} rank{s}; {what} needs at least {ranks} (mpirun -n {ranks} mpib ...)")))
 }
 
-/// How often to repeat.
+/// The number of repetitions.
 #[derive(Args, Clone)]
 pub struct Repetitions {
-    /// Never fewer repetitions than these
+    /// Minimum number of repetitions
     #[arg(long, default_value_t = 10)]
     min_reps: usize,
-    /// Never more repetitions than these; the same as --min-reps: a fixed number
+    /// Maximum number of repetitions; if it equals --min-reps, the number is fixed
     #[arg(long, default_value_t = 1000)]
     max_reps: usize,
-    /// Relative error to reach: half the width of the confidence interval
+    /// Relative error to reach: half the width of the confidence interval divided by the estimate
     #[arg(long, default_value_t = 0.05)]
     alpha: f64,
-    /// Confidence of intervals
+    /// Confidence level of the intervals
     #[arg(long, default_value_t = 0.95)]
     confidence: f64,
     /// The estimate that must reach alpha
@@ -116,9 +116,9 @@ pub struct Repetitions {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum EstimateName {
-    /// With Student's t
+    /// Arithmetic mean, with an interval from Student's t
     Mean,
-    /// With order statistics
+    /// Median, with an interval from order statistics
     Median,
 }
 
@@ -135,32 +135,32 @@ impl Repetitions {
     }
 }
 
-/// How to time a collective operation.
+/// How a collective operation is timed.
 #[derive(Args, Clone)]
 pub struct TimingOptions {
     #[command(flatten)]
     repetitions: Repetitions,
-    /// Which time counts
+    /// The time that is reported
     #[arg(long, value_enum, default_value_t = MethodName::Maximum)]
     method: MethodName,
-    /// What keeps a repetition apart from the next
+    /// The isolation of a repetition from the next one
     #[arg(long, value_enum, default_value_t = IsolationName::Barrier)]
     isolation: IsolationName,
-    /// Repetitions before the first that counts
+    /// Number of repetitions before the first that counts
     #[arg(long, default_value_t = 3)]
     warm_up: usize,
-    /// Other buffers for each repetition, so that none is in a cache
+    /// Use other buffers for each repetition, so that they are not in a cache
     #[arg(long)]
     fresh: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum MethodName {
-    /// First start to last end, on synchronised clocks
+    /// From the first start to the last end, on synchronised clocks
     Global,
-    /// The longest of all ranks' own times
+    /// The longest time of all ranks, each on its own clock
     Maximum,
-    /// The root's own time, confirmed
+    /// The root's time, including confirmations of the other ranks
     Root,
     /// Single tasks, after de Supinski and Karonis
     Specific,
@@ -176,7 +176,7 @@ enum IsolationName {
     PointToPoint,
     /// A common time on synchronised clocks
     StartTime,
-    /// Nothing
+    /// No isolation
     Pipelined,
 }
 
@@ -205,27 +205,27 @@ impl TimingOptions {
     }
 }
 
-/// Where ranks are.
+/// The sites of the ranks.
 #[derive(Args, Clone)]
 pub struct SiteOptions {
-    /// Ranks of each site, as in 0-3/4-7
+    /// Ranks of each site, for example 0-3/4-7
     #[arg(long, value_name = "RANKS", group = "site")]
     sites: Option<String>,
-    /// Hosts that match this name (with *) are one site, all others the other one
+    /// Hosts that match this name (with *) form one site, and all other hosts the other site
     #[arg(long, value_name = "PATTERN", group = "site")]
     site_mask: Option<String>,
-    /// A file with lines of a host name (with *) and the name of its site
+    /// A file in which each line has a host name (with *) and the name of its site
     #[arg(long, value_name = "FILE", group = "site")]
     site_file: Option<PathBuf>,
 }
 
 impl SiteOptions {
-    /// Whether anything was said.
+    /// Whether sites were specified.
     pub fn given(&self) -> bool {
         self.sites.is_some() || self.site_mask.is_some() || self.site_file.is_some()
     }
 
-    /// The site of each rank: given, or found by round trips. Collective.
+    /// The site of each rank: as specified, or found by round trips. Collective.
     pub fn sites(&self, comm: &Comm) -> Result<Vec<usize>, Failure> {
         if let Some(text) = &self.sites {
             return sites::from_ranks(text, comm.size()).map_err(Failure::input);
@@ -234,7 +234,7 @@ impl SiteOptions {
             return Ok(sites::from_mask(pattern, &hosts(comm)?));
         }
         if let Some(path) = &self.site_file {
-            // rank 0 reads: elsewhere there may be no such file
+            // Rank 0 reads the file, because it may not exist on other nodes.
             let read = || std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()));
             let text = comm.agree(if comm.rank() == 0 { read() } else { Ok(String::new()) })?;
             let text = comm.all_bytes(text.as_bytes())?.swap_remove(0);
@@ -243,7 +243,7 @@ impl SiteOptions {
         Ok(sites::find(comm)?)
     }
 
-    /// Two of them, or an error.
+    /// As [`SiteOptions::sites`]; an error if there are not exactly two.
     pub fn two_sites(&self, comm: &Comm) -> Result<Vec<usize>, Failure> {
         let sites = self.sites(comm)?;
         sites::two(&sites).map_err(|error: SiteError| {
@@ -254,39 +254,39 @@ impl SiteOptions {
     }
 }
 
-/// How and where the report goes.
+/// Format and destination of the report.
 #[derive(Args, Clone)]
 pub struct Output {
-    /// What is printed
+    /// Format of the printed report
     #[arg(long, value_enum, default_value_t = FormatName::Table)]
     format: FormatName,
-    /// Also a file, in the format of its ending: .json .csv .svg .gp .txt; may be given several times
+    /// Also write a file, in the format of its extension: .json .csv .svg .gp .txt; may be given several times
     #[arg(long, short, value_name = "FILE")]
     output: Vec<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum FormatName {
-    /// For people
+    /// A table for reading
     Table,
-    /// For spreadsheets
+    /// CSV for spreadsheets
     Csv,
-    /// Everything, the context too
+    /// JSON with all data and the context
     Json,
 }
 
 impl Output {
-    /// Refuses endings that say nothing, before anything is measured.
+    /// Rejects unknown extensions before anything is measured.
     pub fn check(&self) -> Result<(), Failure> {
         self.output.iter().try_for_each(|path| format_of(path).map(|_| ()))
     }
 
-    /// Writes the files, and gives what is to be printed. Collective.
+    /// Writes the files. Returns the text to print. Collective.
     pub fn write(&self, comm: &Comm, report: &Report) -> Result<String, Failure> {
         self.write_with(comm, report, &[])
     }
 
-    /// The same with more files, already written out.
+    /// As [`Output::write`], with additional files whose content is given.
     pub fn write_with(&self, comm: &Comm, report: &Report, more: &[(PathBuf, String)]) -> Result<String, Failure> {
         let write = || -> Result<(), String> {
             let own = self.output.iter().filter_map(|p| Some((p.clone(), report.write(format_of(p).ok()?))));
@@ -304,7 +304,7 @@ impl Output {
     }
 }
 
-/// What all commands have that time operations of many ranks.
+/// The options of all commands that time collective operations.
 #[derive(Args, Clone)]
 pub struct Common {
     #[command(flatten)]
@@ -316,7 +316,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// Refuses what cannot be, before anything is measured: `what` needs at least two ranks.
+    /// Rejects invalid options before anything is measured. `what` needs at least two ranks.
     pub fn begin(&self, comm: &Comm, what: &str) -> Result<Timing, Failure> {
         self.output.check()?;
         let timing = self.timing.timing()?;
@@ -338,13 +338,13 @@ fn format_of(path: &std::path::Path) -> Result<Format, Failure> {
     }
 }
 
-/// Host of each rank. Collective.
+/// The host of each rank. Collective.
 pub fn hosts(comm: &Comm) -> Result<Vec<String>, Failure> {
     let mine = mpi::environment::processor_name().unwrap_or_else(|_| "?".into());
     Ok(comm.all_bytes(mine.as_bytes())?.iter().map(|b| String::from_utf8_lossy(b).into_owned()).collect())
 }
 
-/// Where this runs. Collective.
+/// Where this run takes place. Collective.
 pub fn context(comm: &Comm, clock: Option<&Clock>, sites: &[usize]) -> Result<Context, Failure> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let processors = read("/proc/cpuinfo");
@@ -362,7 +362,7 @@ pub fn context(comm: &Comm, clock: Option<&Clock>, sites: &[usize]) -> Result<Co
     })
 }
 
-/// Bytes as people write them: 64, 4KiB, 1MiB, 2GiB.
+/// Parses a number of bytes: 64, 4KiB, 1MiB, 2GiB.
 pub fn bytes(text: &str) -> Result<usize, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
@@ -377,7 +377,7 @@ pub fn bytes(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| format!("at most {} bytes fit into a message", mpib::comm::MAX_MESSAGE_BYTES))
 }
 
-/// A size that a bandwidth can be told from.
+/// As [`bytes`]; rejects 0, from which no bandwidth can be computed.
 pub fn bytes_not_zero(text: &str) -> Result<usize, String> {
     match bytes(text)? {
         0 => Err("a message of 0 bytes has no bandwidth; give a size of at least 1".into()),
@@ -385,10 +385,11 @@ pub fn bytes_not_zero(text: &str) -> Result<usize, String> {
     }
 }
 
-/// All ranks' blocks together, which a root has in memory, and a varying operation twice.
+/// Maximum bytes of the blocks of all ranks. The root holds them in memory, and varying operations need twice as
+/// much.
 const ALL_BLOCKS_BYTES: usize = 8 << 30;
 
-/// Refuses sizes that would fill a node's memory.
+/// Rejects sizes that would exceed a node's memory.
 pub fn all_fit(sizes: &[usize], ranks: usize) -> Result<(), Failure> {
     match sizes.iter().find(|&&size| size.saturating_mul(ranks) > ALL_BLOCKS_BYTES) {
         None => Ok(()),
@@ -399,7 +400,7 @@ pub fn all_fit(sizes: &[usize], ranks: usize) -> Result<(), Failure> {
     }
 }
 
-/// Bits each second, for people.
+/// A rate in bits per second as text.
 pub fn rate(bytes_per_second: f64) -> String {
     let bits = 8.0 * bytes_per_second;
     if bits >= 1e9 { format!("{:.3} Gbit/s", bits / 1e9) } else { format!("{:.2} Mbit/s", bits / 1e6) }

@@ -1,15 +1,16 @@
-//! mcrEngine itself as a way of a checkpoint: agents and aggregators of the command `mcr`, started and ended here, with the
-//! profile `raw` and nothing stored by reference, so that every byte goes the whole way every time.
+//! Times a checkpoint through mcrEngine itself: starts agents and aggregators with the command `mcr`, and stops them.
+//! The profile is `raw`, and nothing is stored by reference, so every byte takes the whole path every time.
 //!
-//! As in production, a node has one agent for all of its ranks, and a group one aggregator, on the node of its first rank.
-//! Each rank's file, in memory, is noise and not HDF5: one variable. A repetition begins when all ranks give their files the
-//! name that the agents wait for, and ends when the manifest of the last group is there: the agents have seen, read and
-//! hashed the files, the stream has carried them, and the aggregators have checked, merged, written and synced them.
+//! As in production, a node has one agent for all of its ranks, and a group has one aggregator, on the node of its
+//! first rank. Each rank's file is in memory and contains noise, not HDF5, so it is one variable. A repetition begins
+//! when all ranks rename their files to the names that the agents wait for. It ends when the manifest of the last
+//! group exists. Then the agents have found, read and hashed the files, the stream has transferred them, and the
+//! aggregators have checked, merged, written and synced them.
 
 use crate::collectives::Result;
 use crate::collectives::operation::{Flow, Operation};
 use crate::comm::{Comm, CommError};
-use crate::paths::{SILENCE, beside, forget, noise, own_ip};
+use crate::paths::{SILENCE_TIMEOUT, beside, forget, noise, own_ip};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,27 +19,27 @@ use std::time::{Duration, Instant};
 const TAG: u16 = 600;
 /// The job's name in the store.
 const JOB: &str = "mpib";
-/// How often a rank looks for its manifest, or for word of it. The daemons need the cores more than the ranks do.
+/// Interval in which a rank checks for its manifest or for a message. It is long, because the daemons need the cores.
 const NAP: Duration = Duration::from_micros(200);
-/// Who spins before it sleeps takes a core from a daemon.
+/// Time of spinning before the first sleep: none, because spinning would take a core from a daemon.
 const PATIENCE: Duration = Duration::ZERO;
-/// A daemon has so long to begin, and to end.
-const PATIENCE_WITH_A_DAEMON: Duration = Duration::from_secs(20);
+/// Maximum time for a daemon to start, and to end.
+const DAEMON_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A daemon, its log, and its directory, which go with it.
+/// A running daemon and its log file.
 struct Daemon {
     child: Child,
     log: PathBuf,
 }
 
 impl Daemon {
-    /// `role` is `anc` or `cnc`; what it is to do stands in `config`.
+    /// `role` is `anc` or `cnc`; `config` is the content of its configuration file.
     fn start(mcr: &Path, role: &str, config: &str, directory: &Path) -> std::io::Result<Self> {
         let file = directory.join(format!("{role}.toml"));
         std::fs::write(&file, config)?;
         let log = directory.join(format!("{role}.log"));
         let mut command = Command::new(mcr);
-        // settings of whoever calls us are not for these daemons
+        // The caller's environment must not configure these daemons.
         for name in ["MCR_CONFIG", "MCR_STORE", "MCR_JOB", "MCR_AGGREGATORS", "MCR_LOG", "SLURM_NTASKS"] {
             command.env_remove(name);
         }
@@ -51,7 +52,7 @@ impl Daemon {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// An error once it has ended, with the end of what it said.
+    /// An error if the daemon has ended, with the end of its log.
     fn lives(&mut self) -> Result<()> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -66,19 +67,19 @@ impl Daemon {
         CommError::Beside(format!("{what}: {}: {}", self.log.display(), end.join("; ")))
     }
 
-    /// Where an aggregator listens, once it says so.
+    /// The address of an aggregator, once its log contains it.
     fn address(&mut self) -> Result<String> {
         let begun = Instant::now();
         loop {
             let said = self.said();
-            // a line that is not whole yet may end in half a port
+            // An incomplete line may end in the middle of a port number.
             let whole = &said[..said.rfind('\n').unwrap_or(0)];
             let line = whole.lines().find(|l| l.contains("aggregator listens"));
             if let Some(address) = line.and_then(|l| l.split("address=").nth(1)) {
                 return Ok(address.split_whitespace().next().unwrap_or_default().to_string());
             }
             self.lives()?;
-            if begun.elapsed() > PATIENCE_WITH_A_DAEMON {
+            if begun.elapsed() > DAEMON_TIMEOUT {
                 return Err(self.failed("an aggregator does not listen"));
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -87,11 +88,11 @@ impl Daemon {
 }
 
 impl Drop for Daemon {
-    /// Asks it to end, and after a while makes it.
+    /// Sends SIGTERM, and kills the daemon after some time.
     fn drop(&mut self) {
         let asked = Command::new("kill").arg(self.child.id().to_string()).stderr(Stdio::null()).status();
         let begun = Instant::now();
-        while asked.is_ok() && begun.elapsed() < PATIENCE_WITH_A_DAEMON {
+        while asked.is_ok() && begun.elapsed() < DAEMON_TIMEOUT {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
             }
@@ -102,21 +103,21 @@ impl Drop for Daemon {
     }
 }
 
-/// Where things are. The directories are ours, and go with us.
+/// The paths to use. Files and directories created there are removed at the end.
 pub struct Places {
     /// The command.
     pub mcr: PathBuf,
-    /// A directory in each node's memory, for the ranks' files.
+    /// A directory in each node's memory for the ranks' files.
     pub memory: PathBuf,
-    /// A directory for the containers, seen by the nodes of the groups' first ranks.
+    /// A directory for the containers that is visible to the nodes of the groups' first ranks.
     pub store: PathBuf,
-    /// What the store is called in tables.
+    /// Name of the store in tables.
     pub name: &'static str,
 }
 
 /// A checkpoint of all ranks through agents and aggregators.
 pub struct Stream {
-    /// Agents end before their aggregators.
+    /// Agents must be dropped before their aggregators.
     agent: Option<Daemon>,
     aggregator: Option<Daemon>,
     group: Comm,
@@ -125,21 +126,22 @@ pub struct Stream {
     rank: usize,
     name: &'static str,
     mcr: PathBuf,
-    /// Of this node's ranks; watched.
+    /// The watched directory with the files of this node's ranks.
     files: PathBuf,
     store: PathBuf,
-    /// This rank's own, removed in the end.
+    /// Directories that this rank created and must remove.
     own: Vec<PathBuf>,
     bytes: Vec<u8>,
     checkpoint: u64,
 }
 
 impl Stream {
-    /// Starts the daemons. `hosts` has the name of each rank's node. Collective; an error on all ranks where one fails.
+    /// Starts the daemons. `hosts` contains the node of each rank. Collective; an error of one rank is an error on
+    /// all ranks.
     pub fn new(comm: &Comm, group_size: usize, places: &Places, hosts: &[String]) -> Result<Self> {
         let (rank, n) = (comm.rank(), comm.size());
         let group = comm.split(u16::try_from(rank / group_size).unwrap_or(u16::MAX))?;
-        // one name for all that is made, and no other run's
+        // All created names contain this tag, so that they differ from those of other runs.
         let tag = std::process::id().to_string();
         let tag = String::from_utf8_lossy(&comm.all_bytes(tag.as_bytes())?[0]).into_owned();
         let tag = format!("mpib-{}-{tag}-{group_size}", places.name.replace('/', "-"));
@@ -230,10 +232,10 @@ impl Stream {
         self.store.join(JOB).join(checkpoint.to_string()).join(format!("group-{:04}.{end}", self.group_index))
     }
 
-    /// Until all groups are done.
+    /// Waits until all groups are done.
     fn wait_for_all(&self, comm: &Comm) -> Result<()> {
-        // Nobody leaves before the last group is done: who waited for the others in a barrier would spin, beside daemons
-        // that need the core.
+        // No rank may use a barrier here: it would spin and take a core from the daemons. So the ranks wait for
+        // messages asleep.
         if self.rank != 0 {
             return comm.overlapped(|pending| {
                 if self.group.rank() == 0 {
@@ -253,14 +255,14 @@ impl Stream {
         (1..comm.size()).try_for_each(|rank| comm.send(&[], rank, TAG))
     }
 
-    /// Until this group's checkpoint exists.
+    /// Waits until this group's checkpoint exists.
     fn wait_for_manifest(&mut self) -> Result<()> {
         let manifest = self.committed(self.checkpoint, "manifest");
         let begun = Instant::now();
         while !manifest.exists() {
             self.daemons_live()?;
-            if begun.elapsed() > SILENCE {
-                let what = format!("{} did not come within {} s", manifest.display(), SILENCE.as_secs());
+            if begun.elapsed() > SILENCE_TIMEOUT {
+                let what = format!("{} did not come within {} s", manifest.display(), SILENCE_TIMEOUT.as_secs());
                 return Err(match &self.aggregator {
                     Some(daemon) => daemon.failed(&what),
                     None => CommError::Beside(what),
@@ -271,7 +273,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Both daemons of this rank, as far as it has some.
+    /// An error if one of this rank's daemons has ended.
     fn daemons_live(&mut self) -> Result<()> {
         self.agent.iter_mut().chain(&mut self.aggregator).try_for_each(Daemon::lives)
     }
@@ -288,15 +290,16 @@ impl Operation for Stream {
         self.bytes = noise(self.rank, block_bytes);
         Ok(())
     }
-    /// The next file beside the watched directory, and what the last but one left gone.
+    /// Writes the next file next to the watched directory, and removes the files of the checkpoint before the last
+    /// one.
     fn ready(&mut self) -> Result<()> {
         if let Some(old) = self.checkpoint.checked_sub(1) {
-            std::fs::remove_file(self.file(old)).ok(); // before the first there is none
+            std::fs::remove_file(self.file(old)).ok(); // it may not exist yet
             if self.group.rank() == 0 {
                 for end in ["mcr", "manifest"] {
                     std::fs::remove_file(self.committed(old, end)).ok();
                 }
-                // by the group that is last in it
+                // Only the last group that removes its files can remove the directory.
                 std::fs::remove_dir(self.store.join(JOB).join(old.to_string())).ok();
             }
         }
@@ -312,13 +315,13 @@ impl Operation for Stream {
         }
         self.wait_for_all(comm)
     }
-    /// Whether a restart of this group's ranks gives all their bytes back.
+    /// Whether a restart of this group's ranks restores all their bytes.
     fn is_right(&self, _: &Comm) -> bool {
         if self.group.rank() != 0 {
             return true;
         }
         let right = self.restart(&self.back()).is_ok() && self.is_back();
-        std::fs::remove_dir_all(self.back()).ok(); // nothing of a failed one either
+        std::fs::remove_dir_all(self.back()).ok(); // also after a failure
         right
     }
 }
@@ -330,12 +333,12 @@ impl Stream {
         first..first + self.group.size()
     }
 
-    /// Where this group's files come back.
+    /// The directory for this group's restored files.
     fn back(&self) -> PathBuf {
         self.files.with_file_name(format!("back-{}", self.group_index))
     }
 
-    /// Brings this group's last checkpoint back, as at the beginning of a job.
+    /// Restores this group's last checkpoint, as at the beginning of a job.
     fn restart(&self, back: &Path) -> std::io::Result<()> {
         let ranks = self.ranks();
         let mut command = Command::new(&self.mcr);
@@ -346,22 +349,22 @@ impl Stream {
         if ended.success() { Ok(()) } else { Err(std::io::Error::other(format!("mcr restart: {ended}"))) }
     }
 
-    /// Whether what came back is what the ranks wrote.
+    /// Whether the restored bytes equal those that the ranks wrote.
     fn is_back(&self) -> bool {
         let name = |rank: usize| self.back().join(format!("c{}.r{rank}", self.checkpoint));
         self.ranks().all(|rank| std::fs::read(name(rank)).is_ok_and(|found| found == noise(rank, self.bytes.len())))
     }
 }
 
-/// The way back: the first rank of each group brings all files of its group from the containers to its node's memory with
-/// `mcr restart`, containers read from the disk as far as the kernel lets go of them. All digests are compared by it, as
-/// always.
+/// Times a restart: the first rank of each group restores all files of its group with `mcr restart` from the
+/// containers to its node's memory. The containers are read from the disk if the kernel drops its cached pages. `mcr
+/// restart` compares all digests, as always.
 pub struct Restart<'s> {
     stream: &'s Stream,
 }
 
 impl<'s> Restart<'s> {
-    /// Of the last checkpoint that went through `stream`; there is one.
+    /// Restores the last checkpoint of `stream`, which must exist.
     pub fn of(stream: &'s Stream) -> Self {
         Self { stream }
     }
@@ -382,7 +385,7 @@ impl Operation for Restart<'_> {
         if self.stream.group.rank() != 0 {
             return Ok(());
         }
-        std::fs::remove_dir_all(self.stream.back()).ok(); // before the first there is none
+        std::fs::remove_dir_all(self.stream.back()).ok(); // it may not exist yet
         let container = self.stream.committed(self.stream.checkpoint, "mcr");
         forget(&container).map_err(|e| beside(&container.display().to_string(), e))
     }
@@ -398,24 +401,25 @@ impl Operation for Restart<'_> {
             return true;
         }
         let right = self.stream.is_back();
-        std::fs::remove_dir_all(self.stream.back()).ok(); // the stream's own directory goes later
+        std::fs::remove_dir_all(self.stream.back()).ok(); // the stream removes its directory later
         right
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // all agents first, so that none complains of a lost aggregator; after an error there may be nobody to wait for
+        // Stop all agents first, so that no agent reports a lost aggregator. After an error there may be no daemon to
+        // wait for.
         self.agent = None;
         self.aggregator = None;
         for directory in self.own.drain(..).rev() {
-            // other groups may be removing the same store
+            // Other groups may remove the same store at the same time.
             (0..3).any(|_| std::fs::remove_dir_all(&directory).is_ok() || !directory.exists());
         }
     }
 }
 
-/// The command's place: as given, else the first in PATH.
+/// The path of the command: as given, else the first in PATH.
 pub fn find_command(given: Option<&Path>) -> Option<PathBuf> {
     let paths = || std::env::var_os("PATH").unwrap_or_default();
     let first = || std::env::split_paths(&paths()).map(|d| d.join("mcr")).find(|p| p.is_file());

@@ -1,12 +1,14 @@
-//! The coupled-cluster benchmark of C. Clauss, S. Gsell, S. Lankes, T. Bemmerl, "A fair benchmark for evaluating the latent
-//! potential of heterogeneous coupled clusters": Laplace's equation on 2N x N points by Jacobi's iteration (JOR), over two
-//! sites that exchange their common border only every so many iterations.
+//! The coupled-cluster benchmark of C. Clauss, S. Gsell, S. Lankes, T. Bemmerl, "A fair benchmark for evaluating the
+//! latent potential of heterogeneous coupled clusters". It solves Laplace's equation on 2N x N points with Jacobi's
+//! iteration (JOR) on two sites. The sites exchange their common border only after a given number of iterations, the
+//! period.
 //!
-//! Here is what needs no MPI: the points, who has which of them, and how many iterations there are to be. Boundary values are
-//! those of x^2 - y^2, of which the five-point stencil is exact, so that the error of any iterate is known without a second
-//! solution. The start is 0 everywhere inside.
+//! This file contains the parts without MPI: the points, their distribution over the ranks, and the number of
+//! iterations. The boundary values are those of x^2 - y^2, for which the five-point stencil is exact. So the error of
+//! any iterate is known without a second solution. The start value is 0 at all inner points.
 //!
-//! Deviations: the error is the largest difference from the exact solution. It is looked at after an exchange between the
+//! Deviations: the error is the largest difference from the exact solution. It is computed after an exchange between
+//! the sites, as in the paper, and rarely enough to cost little ([`Problem::look_every`]).
 //! sites, as in the paper, and seldom enough to cost little ([`Problem::look_every`]).
 
 pub mod bench;
@@ -19,63 +21,64 @@ pub use count::iterations;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// A rectangle of `rows` x `cols` points within the boundary.
+/// A rectangle of `rows` x `cols` inner points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// 2N, or N for a run on half of it.
+    /// 2N, or N for a run on half of the points.
     pub rows: usize,
     /// N
     pub cols: usize,
 }
 
-/// The paper's classes and their N. It prints 1024x1204 for the last, which can only be 1024x1024.
+/// The paper's classes with their N. For the last one it prints 1024x1204, which must mean 1024x1024.
 pub const CLASSES: [(&str, usize); 5] = [("S", 16), ("W", 128), ("A", 256), ("B", 512), ("C", 1024)];
 
 impl Problem {
-    /// 2N x N
+    /// 2N x N points.
     pub fn whole(n: usize) -> Self {
         Self { rows: 2 * n, cols: n }
     }
 
-    /// N x N
+    /// N x N points.
     pub fn half(n: usize) -> Self {
         Self { rows: n, cols: n }
     }
 
-    /// Points to be computed.
+    /// Number of inner points.
     pub fn points(&self) -> usize {
         self.rows * self.cols
     }
 
-    /// The solution at row 0..=rows+1, column 0..=cols+1; the outermost are the boundary.
+    /// The exact solution at row 0..=rows+1, column 0..=cols+1. The outermost points are the boundary.
     pub fn exact(&self, row: usize, col: usize) -> f64 {
         let scale = (self.cols + 1) as f64;
         let (x, y) = (col as f64 / scale, row as f64 / scale);
         x * x - y * y
     }
 
-    /// The largest difference of the start, 0 everywhere inside, from the solution.
+    /// The error of the start value, which is 0 at all inner points.
     pub fn start_error(&self) -> f64 {
         let rows = (1..=self.rows).flat_map(|r| (1..=self.cols).map(move |c| (r, c)));
         rows.map(|(r, c)| self.exact(r, c).abs()).fold(0.0, f64::max)
     }
 
-    /// Exchanges between two looks at the error: it falls by less than a thousandth of its start in the meantime.
+    /// Number of exchanges between two computations of the error. In this time the error falls by less than a
+    /// thousandth of its start value.
     pub fn look_every(&self, period: usize) -> usize {
         (self.points() / 4096 / period).max(1)
     }
 }
 
-/// Rows and columns of the inner points that somebody has, counted from 0.
+/// Ranges of rows and columns of inner points, counted from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Area {
-    /// From the top.
+    /// Rows, counted from the top.
     pub rows: Range<usize>,
-    /// From the left.
+    /// Columns, counted from the left.
     pub cols: Range<usize>,
 }
 
-/// An area's values, with a border around it that belongs to neighbours or to the boundary.
+/// The values of an area, with a border that contains values of neighbours or of the boundary.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block {
     area: Area,
@@ -84,7 +87,7 @@ pub struct Block {
     new: Vec<f64>,
 }
 
-/// Which border.
+/// A side of an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Above.
@@ -97,11 +100,11 @@ pub enum Side {
     Right,
 }
 
-/// In the order in which neighbours are named.
+/// The order of neighbours.
 pub const SIDES: [Side; 4] = [Side::Up, Side::Down, Side::Left, Side::Right];
 
 impl Block {
-    /// 0 inside, the solution on the boundary, and 0 where neighbours begin.
+    /// A block with 0 inside, the solution on the boundary, and 0 at the borders with neighbours.
     pub fn new(problem: Problem, area: Area) -> Self {
         let wide = area.cols.len() + 2;
         let mut old = vec![0.0; wide * (area.rows.len() + 2)];
@@ -116,22 +119,22 @@ impl Block {
         Self { area, wide, new: old.clone(), old }
     }
 
-    /// One iteration. Every point is the same expression of the same four values wherever it is computed: nothing is fused
-    /// or summed in another order, so that any number of ranks gets the same bits.
+    /// Computes one iteration. Every point is computed by the same expression of the same four values on any rank. No
+    /// operations are fused or reordered, so any number of ranks gets the same bits.
     pub fn sweep(&mut self) {
         let wide = self.wide;
         for r in 1..=self.area.rows.len() {
             let row = r * wide;
             let (up, here, down) =
                 (&self.old[row - wide..row], &self.old[row..row + wide], &self.old[row + wide..row + 2 * wide]);
-            // in step, so that no index has to be checked
+            // Iterate over all slices in step, so that no index is checked.
             let new = self.new[row + 1..row + wide - 1].iter_mut();
             for (((new, up), beside), down) in new.zip(&up[1..]).zip(here.windows(3)).zip(&down[1..]) {
                 *new = (((up + beside[0]) + beside[2]) + down) * 0.25;
             }
         }
         std::mem::swap(&mut self.old, &mut self.new);
-        // the border is not computed, and has to be in both
+        // The border is not computed, and must be in both arrays.
         for side in SIDES {
             for at in self.line(side, 0) {
                 self.old[at] = self.new[at];
@@ -139,7 +142,7 @@ impl Block {
         }
     }
 
-    /// The largest difference from the solution.
+    /// The largest difference from the exact solution.
     pub fn error(&self, problem: Problem) -> f64 {
         let mut largest: f64 = 0.0;
         for r in 1..=self.area.rows.len() {
@@ -151,7 +154,8 @@ impl Block {
         largest
     }
 
-    /// Places of the points along a side: of the border itself (`inside` 0), or of our own next to it (1). No corners.
+    /// Indices of the points along a side, without corners: of the border (`inside` 0), or of the inner points next
+    /// to it (1).
     fn line(&self, side: Side, inside: usize) -> impl Iterator<Item = usize> + use<> {
         let (high, wide) = (self.area.rows.len() + 2, self.wide);
         let (first, step, count) = match side {
@@ -163,29 +167,29 @@ impl Block {
         (0..count).map(move |i| first + i * step)
     }
 
-    /// What a neighbour needs of us.
+    /// The values that a neighbour needs.
     pub fn edge(&self, side: Side) -> Vec<f64> {
         self.line(side, 1).map(|at| self.old[at]).collect()
     }
 
-    /// What we need of a neighbour.
+    /// Stores the values of a neighbour.
     pub fn set_border(&mut self, side: Side, values: impl IntoIterator<Item = f64>) {
         for (at, value) in self.line(side, 0).zip(values) {
             self.old[at] = value;
         }
     }
 
-    /// Points in our area.
+    /// Number of points in the area.
     pub fn points(&self) -> usize {
         self.area.rows.len() * self.area.cols.len()
     }
 
-    /// Everything, the border too: with a period, what is in it is a part of the state.
+    /// All values including the border. With a period above 1, the border is part of the state.
     pub fn state(&self) -> &[f64] {
         &self.old
     }
 
-    /// The inverse of [`Block::state`]; false, and nothing done, for as many values as another area has.
+    /// The inverse of [`Block::state`]. Returns false and changes nothing if the length does not match.
     pub fn set_state(&mut self, state: &[f64]) -> bool {
         if state.len() != self.old.len() {
             return false;
@@ -195,66 +199,67 @@ impl Block {
         true
     }
 
-    /// Our points, row by row.
+    /// The values of the area, row by row.
     pub fn values(&self) -> Vec<f64> {
         let rows = (1..=self.area.rows.len()).flat_map(|r| (1..self.wide - 1).map(move |c| (r, c)));
         rows.map(|(r, c)| self.old[r * self.wide + c]).collect()
     }
 }
 
-/// How a site's area is cut among its ranks.
+/// How the area of a site is divided among its ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cut {
-    /// Whole rows: few, long messages. What the paper does.
+    /// Whole rows: few long messages. The paper uses this.
     Strips,
-    /// Rectangles as square as can be: short messages, and several pairs between the sites. The paper's outlook.
+    /// Rectangles that are as square as possible: short messages, and several pairs between the sites. The paper
+    /// suggests this.
     Blocks,
 }
 
-/// One rank's part.
+/// The part of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Its points.
     pub area: Area,
     /// Positions of the neighbours, in the order of [`SIDES`].
     pub neighbours: [Option<usize>; 4],
-    /// Whether that neighbour is in the other site.
+    /// Whether that neighbour is at the other site.
     pub other_site: [bool; 4],
 }
 
-/// `whole` cut into `parts` as even as can be.
+/// Divides `whole` into `parts` ranges whose lengths differ by at most one.
 fn cut(whole: Range<usize>, parts: usize) -> impl Iterator<Item = Range<usize>> {
     let (start, len) = (whole.start, whole.len());
     (0..parts).map(move |i| start + len * i / parts..start + len * (i + 1) / parts)
 }
 
-/// A partition that cannot be.
+/// An impossible partition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CutError {
-    /// A part without points.
-    #[error("{ranks} ranks cannot share {rows} x {cols} points: somebody would have none")]
+    /// A part would have no points.
+    #[error("{ranks} ranks cannot share {rows} x {cols} points: some rank would have none")]
     TooMany {
-        /// Of a site.
+        /// Number of ranks of the site.
         ranks: usize,
         /// Its rows.
         rows: usize,
         /// Its columns.
         cols: usize,
     },
-    /// Blocks on both sides must meet.
+    /// The blocks of both sites must meet at the border.
     #[error("blocks need equal numbers of ranks in both sites; there are {near} and {far}")]
     Unequal {
-        /// Of the upper site.
+        /// Number of ranks of the upper site.
         near: usize,
-        /// Of the lower site.
+        /// Number of ranks of the lower site.
         far: usize,
     },
 }
 
-/// Parts of the upper site's `upper` ranks, which have the first `upper_rows` rows, then of the lower site's. With no lower
-/// ranks, all rows are the upper's. Positions, not ranks: the last of the upper strips and the first of the lower ones
-/// meet, and so are the front-ends.
+/// The parts of the `upper` ranks of the upper site, which have the first `upper_rows` rows, followed by the parts of
+/// the lower site. Without lower ranks, the upper site has all rows. The indices are positions, not ranks. The last
+/// upper strip and the first lower strip meet, so their ranks are the front-ends.
 pub fn parts(
     problem: Problem,
     cut_as: Cut,
@@ -268,7 +273,7 @@ pub fn parts(
     }
     let across = match cut_as {
         Cut::Strips => 1,
-        // the widest number of columns of blocks that is not more than that of rows
+        // The largest number of block columns that is not more than the number of block rows.
         Cut::Blocks => (1..=upper).filter(|a| upper.is_multiple_of(*a) && a * a <= upper).max().unwrap_or(1),
     };
     let mut areas = Vec::new();
@@ -300,13 +305,14 @@ pub fn parts(
     Ok(areas.iter().enumerate().map(part).collect())
 }
 
-/// Rows for the upper site when the other one is 1/`ratio` times as powerful; nobody's share is empty.
+/// Number of rows for the upper site if it is `ratio` times as powerful as the lower one. No rank's share is empty.
 pub fn balanced_rows(rows: usize, ratio: f64, upper: usize, lower: usize) -> usize {
     let share = (rows as f64 * ratio / (1.0 + ratio)).round() as usize;
     share.clamp(upper.min(rows), rows.saturating_sub(lower).max(1))
 }
 
-/// All of it in one process, with a border between `upper_rows` and the rest exchanged every `period` iterations.
+/// A solution in one process, with a border between `upper_rows` and the rest that is exchanged every `period`
+/// iterations.
 pub struct Serial {
     problem: Problem,
     period: usize,
@@ -315,7 +321,7 @@ pub struct Serial {
 }
 
 impl Serial {
-    /// `upper_rows` of 0 or of all: one piece, without a border.
+    /// If `upper_rows` is 0 or all rows, there is one area without a border.
     pub fn new(problem: Problem, upper_rows: usize, period: usize) -> Self {
         let cols = 0..problem.cols;
         let rows = [0..upper_rows, upper_rows..problem.rows];
@@ -323,7 +329,7 @@ impl Serial {
         Self { problem, period, halves: areas.map(|a| Block::new(problem, a)).collect(), done: 0 }
     }
 
-    /// Exchanges when it is time, and iterates once.
+    /// Exchanges the border if the period is over, and then computes one iteration.
     pub fn step(&mut self) {
         if self.done.is_multiple_of(self.period)
             && let [upper, lower] = self.halves.as_mut_slice()
@@ -336,18 +342,18 @@ impl Serial {
         self.done += 1;
     }
 
-    /// The largest difference from the solution.
+    /// The largest difference from the exact solution.
     pub fn error(&self) -> f64 {
         self.halves.iter().map(|h| h.error(self.problem)).fold(0.0, f64::max)
     }
 
-    /// All points, row by row.
+    /// The values of all points, row by row.
     pub fn values(&self) -> Vec<f64> {
         self.halves.iter().flat_map(Block::values).collect()
     }
 }
 
-/// The error after each exchange, relative to the start, for so many iterations: the paper's figure 3.
+/// The error after each exchange, relative to the start, for a number of iterations: figure 3 of the paper.
 pub fn error_evolution(problem: Problem, upper_rows: usize, period: usize, iterations: usize) -> Vec<(usize, f64)> {
     let mut serial = Serial::new(problem, upper_rows, period);
     let start = serial.error();

@@ -1,4 +1,4 @@
-//! The command `mpib`: the library, with options and reports. Run it under mpirun.
+//! The command `mpib`: the library with options and reports. It runs under mpirun.
 
 mod commands;
 
@@ -8,8 +8,8 @@ use mpib::comm::Comm;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// What transfer paths give: MPI timing with error bars, multi-lane scatter and gather, and the coupled-cluster benchmark.
-/// Run it under mpirun, one rank for each place of interest.
+/// Measures transfer paths: MPI timing with error bars, multi-lane scatter and gather, and the coupled-cluster
+/// benchmark. Run it under mpirun with one rank for each node or core to measure.
 #[derive(Parser)]
 #[command(name = "mpib", version)]
 struct Arguments {
@@ -17,7 +17,7 @@ struct Arguments {
     command: Command,
 }
 
-/// 0: done; 1: something failed on the way; 2: what was asked for cannot be.
+/// Exit codes: 0 success; 1 failure during the run; 2 invalid input.
 fn main() -> ExitCode {
     let Some(universe) = mpi::initialize() else {
         eprintln!("mpib: MPI does not start");
@@ -38,13 +38,13 @@ fn main() -> ExitCode {
     };
     let code = match outcome {
         Ok(text) => {
-            // a reader that has gone away is no failure of ours
+            // A closed output is not an error of this program.
             if comm.rank() == 0 {
                 std::io::stdout().write_all(text.as_bytes()).ok();
             }
             0
         }
-        // found by all ranks alike, from the same words: one of them says it, and all end as MPI wants it
+        // All ranks find the same error in the same arguments. Rank 0 prints it, and all ranks end as MPI requires.
         Err(Failure::Input(text)) => {
             if comm.rank() == 0 {
                 eprintln!("{}{text}", if text.starts_with("error:") { "" } else { "mpib: " });
@@ -57,12 +57,12 @@ fn main() -> ExitCode {
             }
             1
         }
-        // a rank alone cannot end the others' waiting in any other way
+        // A single rank has no other way to end the waiting of the other ranks.
         Err(Failure::Comm(error)) => {
             eprintln!("mpib: rank {}: {error}", comm.rank());
             comm.abort(1)
         }
     };
-    comm.barrier().ok(); // nobody leaves with an error while others still talk
+    comm.barrier().ok(); // no rank may end while others still communicate
     ExitCode::from(code)
 }

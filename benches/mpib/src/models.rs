@@ -1,6 +1,6 @@
-//! Models of what a message costs, and how their parameters follow from measured times. Nothing here talks to MPI.
+//! Models of the time of a message, and the fit of their parameters to measured times. Nothing here uses MPI.
 //!
-//! All times are in seconds, all sizes in bytes. Fits give what they were given nothing for as NaN rather than a guess.
+//! All times are in seconds, and all sizes are in bytes. If there are no data for a parameter, its fit is NaN.
 
 pub mod lanes;
 
@@ -9,18 +9,19 @@ use serde::{Deserialize, Serialize};
 /// R. Hockney: a message of m bytes takes `latency + m * per_byte`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hockney {
-    /// Seconds of an empty message.
+    /// Time of an empty message in seconds.
     pub latency_seconds: f64,
-    /// Seconds of each byte.
+    /// Seconds per byte.
     pub seconds_per_byte: f64,
 }
 
 impl Hockney {
-    /// From one-way times (half of round trips) at two sizes or more: the line whose relative errors have the least sum of
-    /// squares, since an error of 10 % is as bad at 1 byte as at 1 MiB. Negative parameters are no parameters: 0.
+    /// Fits a line to one-way times (half of round trips) at two or more sizes. It minimises the sum of squared
+    /// relative errors, since an error of 10 % is as bad at 1 byte as at 1 MiB. Negative parameters are replaced by
+    /// 0.
     pub fn fit(points: &[(usize, f64)]) -> Self {
         let sum = |term: fn(f64, f64) -> f64| -> f64 { points.iter().map(|&(m, t)| term(m as f64, t)).sum() };
-        // minimise sum ((a + b m - t) / t)^2
+        // Minimise sum ((a + b m - t) / t)^2.
         let (w, wm) = (sum(|_, t| 1.0 / (t * t)), sum(|m, t| m / (t * t)));
         let (wmm, wt, wmt) = (sum(|m, t| m * m / (t * t)), sum(|_, t| 1.0 / t), sum(|m, t| m / t));
         let determinant = w * wmm - wm * wm;
@@ -37,26 +38,27 @@ impl Hockney {
         Self { latency_seconds: a, seconds_per_byte: b }
     }
 
-    /// From one-way times at two sizes or more, the smallest of them empty: its time, and the slope between the two largest
-    /// sizes. Long messages begin with a handshake that short ones do without, and a line through both would give neither
-    /// the latency nor the bandwidth of the link.
+    /// Fits one-way times at two or more sizes, of which the smallest is empty. The latency is the time of the empty
+    /// message. The time per byte is the slope between the two largest sizes. Long messages begin with a handshake
+    /// that short ones do not need, so a line through both would give neither the latency nor the bandwidth of the
+    /// link.
     pub fn from_ends(points: &[(usize, f64)]) -> Self {
         let [first, .., before, last] = points else { return Self::fit(points) };
         let slope = (last.1 - before.1) / (last.0 as f64 - before.0 as f64);
         Self { latency_seconds: first.1, seconds_per_byte: slope.max(0.0) }
     }
 
-    /// Of a message.
+    /// Time of a message.
     pub fn seconds(&self, bytes: usize) -> f64 {
         self.latency_seconds + bytes as f64 * self.seconds_per_byte
     }
 
-    /// For people and checks.
+    /// Bandwidth, for reports and checks.
     pub fn bits_per_second(&self) -> f64 {
         8.0 / self.seconds_per_byte
     }
 
-    /// The homogeneous model of a heterogeneous one: the mean of both parameters over all pairs.
+    /// The homogeneous model: the mean of both parameters over all pairs.
     pub fn mean_of(pairs: &PairMatrix<Self>) -> Self {
         let n = pairs.values.len().max(1) as f64;
         Self {
@@ -65,42 +67,42 @@ impl Hockney {
         }
     }
 
-    /// A linear scatter or gather: the root handles one block after the other.
+    /// Time of a linear scatter or gather, in which the root handles one block after the other.
     pub fn linear_scatter_seconds(&self, ranks: usize, bytes: usize) -> f64 {
         ranks.saturating_sub(1) as f64 * self.seconds(bytes)
     }
 
-    /// A binomial scatter or gather: ceil(log2 n) rounds, halves of what is left in each.
+    /// Time of a binomial scatter or gather: ceil(log2 n) rounds, each with half of the remaining blocks.
     pub fn binomial_scatter_seconds(&self, ranks: usize, bytes: usize) -> f64 {
         let rounds = ranks.next_power_of_two().trailing_zeros();
         f64::from(rounds) * self.latency_seconds + (ranks.saturating_sub(1) * bytes) as f64 * self.seconds_per_byte
     }
 }
 
-/// A value for every pair of ranks, whichever comes first.
+/// A value for every unordered pair of ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PairMatrix<T> {
     /// Number of ranks.
     pub ranks: usize,
-    /// (0,1) (0,2) ... (1,2) ...
+    /// The values in the order (0,1) (0,2) ... (1,2) ...
     pub values: Vec<T>,
 }
 
 impl<T> PairMatrix<T> {
-    /// Calls `value` for each pair i < j.
+    /// Computes the value of each pair i < j with `value`.
     pub fn new(ranks: usize, mut value: impl FnMut(usize, usize) -> T) -> Self {
         let pairs = (0..ranks).flat_map(|i| (i + 1..ranks).map(move |j| (i, j)));
         Self { ranks, values: pairs.map(|(i, j)| value(i, j)).collect() }
     }
 
-    /// Place of a pair in `values`.
+    /// Index of a pair in `values`.
     pub fn index(ranks: usize, i: usize, j: usize) -> usize {
         let (i, j) = (i.min(j), i.max(j));
         assert!(i < j && j < ranks, "pair {i}, {j} of {ranks}");
         i * (2 * ranks - i - 1) / 2 + j - i - 1
     }
 
-    /// Of a pair; i and j differ.
+    /// The value of a pair; i and j must differ.
     pub fn get(&self, i: usize, j: usize) -> &T {
         &self.values[Self::index(self.ranks, i, j)]
     }
@@ -109,19 +111,20 @@ impl<T> PairMatrix<T> {
 /// A. Alexandrov et al.: latency L, overheads o, gap g between messages, gap G between bytes of a long message.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LogGp {
-    /// L
+    /// L: latency
     pub latency_seconds: f64,
-    /// o of the sender, in which it can do nothing else
+    /// o: time in which the sender can do nothing else
     pub overhead_seconds: f64,
-    /// g: between the beginnings of two messages
+    /// g: time between the beginnings of two messages
     pub gap_seconds: f64,
-    /// G
+    /// G: time per byte of a long message
     pub seconds_per_byte: f64,
 }
 
-/// What [`LogGp::fit`] needs at one size: round trips after trains of messages, after T. Hoefler et al.,
-/// "Low-overhead LogGP parameter assessment for modern interconnection networks" (2007): PRTT(n, d, s) is the time from the
-/// first of n messages of s bytes, each d seconds after the end of sending the one before, to the answer to the last.
+/// The measurements at one size for [`LogGp::fit`]: round trips after trains of messages, after T. Hoefler et al.,
+/// "Low-overhead LogGP parameter assessment for modern interconnection networks" (2007). PRTT(n, d, s) is the time
+/// from the start of the first of n messages of s bytes to the answer to the last one. Each message starts d seconds
+/// after the previous one was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Train {
     /// s
@@ -134,17 +137,17 @@ pub struct Train {
     pub back_to_back_seconds: f64,
     /// d
     pub delay_seconds: f64,
-    /// PRTT(n, d, s), with d more than any gap; where d is 0, the same as back to back
+    /// PRTT(n, d, s), with d larger than any gap. If d is 0, the same as back to back.
     pub delayed_seconds: f64,
 }
 
 impl LogGp {
-    /// From trains at two sizes or more, in ascending order. Of the smallest one's delayed train comes o.
+    /// Fits trains at two or more sizes in ascending order. The delayed train of the smallest size determines o.
     ///
-    /// PRTT(n, 0, s) = PRTT(1, 0, s) + (n - 1) (g + (s - 1) G) where the gap is the limit, and
-    /// PRTT(n, d, s) = PRTT(1, 0, s) + (n - 1) (o + d) for a d longer than all gaps. As in [`Hockney::from_ends`], g is that of
-    /// the smallest size, and G the slope between the two largest: a card lets the first of short messages through
-    /// faster than it sends for long, and long ones begin with a handshake.
+    /// PRTT(n, 0, s) = PRTT(1, 0, s) + (n - 1) (g + (s - 1) G) if the gap is the limit, and PRTT(n, d, s) = PRTT(1,
+    /// 0, s) + (n - 1) (o + d) for a d longer than all gaps. As in [`Hockney::from_ends`], g comes from the smallest
+    /// size, and G is the slope between the two largest sizes: a network card accepts the first short messages faster
+    /// than it sends them, and long messages begin with a handshake.
     pub fn fit(trains: &[Train]) -> Self {
         let gaps: Vec<_> = trains
             .iter()
@@ -157,7 +160,7 @@ impl LogGp {
         let overhead = trains.first().map_or(f64::NAN, |t| {
             ((t.delayed_seconds - t.single_seconds) / (t.messages as f64 - 1.0) - t.delay_seconds).max(0.0)
         });
-        // a round trip is 2 (L + 2 o + (s - 1) G); the smallest message has the least of G in it
+        // A round trip is 2 (L + 2 o + (s - 1) G). The smallest message has the smallest part of G.
         let latency = trains.first().map_or(f64::NAN, |t| {
             let bytes = t.bytes.saturating_sub(1) as f64;
             (t.single_seconds / 2.0 - 2.0 * overhead - bytes * line.seconds_per_byte).max(0.0)
@@ -170,16 +173,18 @@ impl LogGp {
         }
     }
 
-    /// Of a message, from the call of send to the end of receive.
+    /// Time of a message, from the call of send to the end of receive.
     pub fn seconds(&self, bytes: usize) -> f64 {
         self.latency_seconds + 2.0 * self.overhead_seconds + bytes.saturating_sub(1) as f64 * self.seconds_per_byte
     }
 }
 
-/// A. Lastovetsky, I. Mkwawa, M. O'Flynn: the processors' part of a message apart from the network's. A message of m bytes
-/// from i to j takes `C_i + L_ij + C_j + m (t_i + 1/b_ij + t_j)`.
+/// A. Lastovetsky, I. Mkwawa, M. O'Flynn: separates the processors' part of a message from the network's part. A
+/// message of m bytes from i to j takes `C_i + L_ij + C_j + m (t_i + 1/b_ij + t_j)`.
 ///
-/// C and t are what a rank does for one message after the other, whatever does it: a card that all of its messages leave by
+/// C and t are the work that a rank does for one message after the other, in whatever component. For example, a
+/// network card that all messages of a rank use is part of t, like a copy in memory. 1/b is the remaining part, in
+/// which several messages can overlap.
 /// is a part of t as much as a copy in memory is, and 1/b is what remains, which several messages share in parallel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lmo {
@@ -189,33 +194,33 @@ pub struct Lmo {
     pub processing_seconds_per_byte: Vec<f64>,
     /// L of each pair.
     pub latency_seconds: PairMatrix<f64>,
-    /// 1/b of each pair: all that a byte takes less both ends' parts, so that their sum is what was measured. Negative where
-    /// the parts overlap, as those of a card that sends and one that receives.
+    /// 1/b of each pair: the measured time of a byte minus the parts of both ends, so that the sum is the measured
+    /// time. It is negative if the parts overlap, for example those of a sending and a receiving card.
     pub seconds_per_byte: PairMatrix<f64>,
 }
 
-/// A point-to-two experiment: `from` sends to both others at the same time, and both answer with nothing.
+/// A point-to-two experiment: `from` sends to two ranks at the same time, and both send an empty answer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PointToTwo {
-    /// Who sends and measures.
+    /// The rank that sends and measures.
     pub from: usize,
-    /// To whom.
+    /// The two receivers.
     pub to: [usize; 2],
     /// Round trip of empty messages.
     pub empty_seconds: f64,
-    /// Round trip of `bytes` there and nothing back.
+    /// Round trip with `bytes` to the receivers and empty answers.
     pub loaded_seconds: f64,
 }
 
 impl Lmo {
-    /// From round trips of all pairs, empty (`empty`) and with `bytes` one way (`loaded`), from what a byte of a long message
-    /// takes between them (`per_byte`, as in [`Hockney::from_ends`]), and from point-to-two experiments, after
-    /// A. Lastovetsky and V. Rychkov (Cluster 2007).
+    /// Fits the parameters, after A. Lastovetsky and V. Rychkov (Cluster 2007), from three kinds of measurements:
+    /// round trips of all pairs, empty (`empty`) and with `bytes` one way (`loaded`); the time per byte of a long
+    /// message of each pair (`per_byte`, as in [`Hockney::from_ends`]); and point-to-two experiments.
     ///
-    /// T_ij(0) = 2 (C_i + L_ij + C_j) and T_ijk(0) = 2 (2 C_i + max (L_ix + C_x)), so that C_i is half of their difference;
-    /// likewise T_ijk(m) - max T_ix(m) = 2 C_i + m t_i. Each rank's values are means over its experiments. A rank's part is
-    /// no less than nothing and no more than is there: of an empty way half, since the other end has as much, and all of
-    /// what a byte takes.
+    /// T_ij(0) = 2 (C_i + L_ij + C_j) and T_ijk(0) = 2 (2 C_i + max (L_ix + C_x)), so C_i is half of their
+    /// difference. Likewise T_ijk(m) - max T_ix(m) = 2 C_i + m t_i. The value of a rank is the mean over its
+    /// experiments. A rank's part is at least 0. It is at most half of an empty one-way time, since the other end has
+    /// as much, and at most the whole time per byte.
     pub fn fit(
         bytes: usize,
         empty: &PairMatrix<f64>,
@@ -255,14 +260,15 @@ impl Lmo {
         }
     }
 
-    /// Of a message from i to j.
+    /// Time of a message from i to j.
     pub fn seconds(&self, i: usize, j: usize, bytes: usize) -> f64 {
         let (c, t) = (&self.processing_seconds, &self.processing_seconds_per_byte);
         let network = self.latency_seconds.get(i, j) + bytes as f64 * self.seconds_per_byte.get(i, j);
         c[i] + c[j] + bytes as f64 * (t[i] + t[j]) + network
     }
 
-    /// A linear scatter: the root's own part for each block in turn, the rest of all blocks at once.
+    /// Time of a linear scatter: the root's part for one block after the other, and the rest of all blocks at the
+    /// same time.
     pub fn linear_scatter_seconds(&self, root: usize, bytes: usize) -> f64 {
         let n = self.processing_seconds.len();
         let own = self.processing_seconds[root] + bytes as f64 * self.processing_seconds_per_byte[root];
@@ -387,7 +393,7 @@ mod tests {
     #[test]
     fn a_card_that_all_messages_leave_by_is_the_senders_own_part() {
         let (n, bytes, card, delay) = (4, 1_000_000, 1e-8, 5e-3);
-        // sent and received at the same time, so that a message takes once what two ends take together twice
+        // Sending and receiving overlap, so a message takes its transmission time once.
         let empty = PairMatrix::new(n, |_, _| 2.0 * delay);
         let loaded = PairMatrix::new(n, |_, _| 2.0 * delay + bytes as f64 * card);
         let two = |from: usize| PointToTwo {
@@ -403,14 +409,14 @@ mod tests {
         near(found.processing_seconds_per_byte[1], card, "t");
         near(found.processing_seconds[1], 0.0, "C");
         near(*found.latency_seconds.get(0, 3), delay, "L");
-        // a message is what it was, and a scatter what the card makes of it
+        // The time of a message is as measured, and the card determines the time of a scatter.
         near(found.seconds(0, 3, bytes), delay + bytes as f64 * card, "message");
         near(found.linear_scatter_seconds(0, bytes), delay + 3.0 * bytes as f64 * card, "scatter");
     }
 
     #[test]
     fn parts_of_ranks_are_never_more_than_is_there() {
-        // an experiment that something held up for a second
+        // An experiment that was delayed by a second.
         let times = PairMatrix::new(3, |_, _| 1e-3);
         let two = PointToTwo { from: 0, to: [1, 2], empty_seconds: 1.0, loaded_seconds: 3.0 };
         let loaded = PairMatrix::new(3, |_, _| 2e-3);

@@ -1,4 +1,4 @@
-//! Messages between two ranks: round trips between all pairs, streams, trains, and experiments with a third one.
+//! Messages between two ranks: round trips of all pairs, streams, trains, and experiments with a third rank.
 
 use crate::collectives::Result;
 use crate::comm::{Comm, wtime};
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 const TAG: u16 = 400;
 
-/// Buffers begin with a page: where a library copies from one process' memory into the other's, a message that begins within
-/// a page lies in one page more, and 4 to 16 KiB have a tenth less of bandwidth.
+/// Buffers begin at a page. If the library copies between the memories of two processes, a message that begins inside
+/// a page needs one page more, and at 4 to 16 KiB the bandwidth is 10 % lower.
 const PAGE_BYTES: usize = 4096;
 
-/// Bytes that begin with a page, all of them written, so that no page comes into being while a clock runs.
+/// A buffer that begins at a page. All bytes are written once, so that no page is allocated during a measurement.
 struct Pages {
     whole: Vec<u8>,
     start: usize,
@@ -22,7 +22,7 @@ struct Pages {
 impl Pages {
     fn new(bytes: usize) -> Self {
         let whole = vec![1u8; bytes + PAGE_BYTES];
-        // a pointer may say that it cannot tell; then the buffer begins where it begins
+        // `align_offset` may fail. Then the buffer is not aligned.
         let start = whole.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES);
         Self { whole, start }
     }
@@ -33,16 +33,17 @@ impl Pages {
     }
 }
 
-/// Who measures at a time.
+/// Which pairs measure at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// One pair, while all others wait.
+    /// One pair at a time, while all others wait.
     Sequential,
-    /// As many pairs as there can be without a rank in two: right where the network is switched, and n/2 times as fast.
+    /// As many disjoint pairs as possible. This is right for a switched network, and n/2 times as fast.
     Parallel,
 }
 
-/// Round trips of a message there and one back, between all pairs; every rank gets all summaries. Collective.
+/// Round trips between all pairs, with a message of the given length in each direction. Every rank gets all
+/// summaries. Collective.
 pub fn all_pairs(
     comm: &Comm,
     order: Order,
@@ -70,7 +71,7 @@ pub fn all_pairs(
     share(comm, n, mine)
 }
 
-/// Everybody's results for everybody.
+/// Sends the results of each rank to all ranks.
 fn share(comm: &Comm, n: usize, mine: Vec<(usize, Summary)>) -> Result<PairMatrix<Summary>> {
     let text = serde_json::to_vec(&mine).map_err(|e| crate::comm::CommError::Told(e.to_string()))?;
     let mut all: Vec<(usize, Summary)> = Vec::new();
@@ -83,15 +84,15 @@ fn share(comm: &Comm, n: usize, mine: Vec<(usize, Summary)>) -> Result<PairMatri
     Ok(PairMatrix { ranks: n, values: all.into_iter().map(|(_, summary)| summary).collect() })
 }
 
-/// Seconds that a reading of the clock takes, and so a part of any time between two of them: a twentieth of a short round
-/// trip within a node.
+/// Time in seconds that reading the clock takes. Each measured difference of two readings contains it. It is a
+/// twentieth of a short round trip within a node.
 fn clock_seconds() -> f64 {
     let readings: Vec<f64> = (0..1001).map(|_| wtime()).collect();
     crate::stats::median(&readings.windows(2).map(|w| w[1] - w[0]).collect::<Vec<_>>())
 }
 
-/// Between `i`, who measures and decides when it is enough, and `j`; both call it, and only `i` gets times, less what the
-/// clock takes.
+/// Round trips between `i`, which measures and decides when to stop, and `j`. Both must call it. Only `i` gets times,
+/// from which the time of reading the clock is subtracted.
 pub fn round_trips(
     comm: &Comm,
     i: usize,
@@ -121,7 +122,7 @@ pub fn round_trips(
         }
         samples.reserve((more + warm_up) as usize);
         for trip in 0..more + warm_up {
-            // the first ones are looked at
+            // The length of the first messages is checked.
             let receive = if trip < warm_up { Comm::receive } else { Comm::receive_known };
             if first {
                 let start = wtime();
@@ -140,14 +141,16 @@ pub fn round_trips(
     }
 }
 
-/// Receive buffers of a stream together: they should not push each other out of a core's own cache.
+/// Maximum bytes of all receive buffers of a stream. They should fit into the cache of one core.
 const BUFFERS_BYTES: usize = 128 << 10;
-/// From here on a message takes far longer than the handshake before it, on one host.
+/// On one host, messages of this length take far longer than the handshake before them.
 const LONG_BYTES: usize = 256 << 10;
-/// Messages under way at most, and at least two, so that the next one is expected while one arrives.
+/// Maximum number of messages in flight. At least two are used, so that the next message is expected while one
+/// arrives.
 const WINDOW: usize = 64;
 
-/// Messages of one size from one rank to another, and the buffers for them, which are there before any clock runs.
+/// A stream of messages of one size from one rank to another, with its buffers, which are allocated before the
+/// measurement.
 pub struct Stream {
     from: usize,
     to: usize,
@@ -158,12 +161,13 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Its buffers: one message at `from`, several places for one at `to`, and none elsewhere.
+    /// Allocates the buffers: one message at `from`, several slots at `to`, and none on other ranks.
     ///
-    /// Where both are `beside` each other, on one host, the receiver confirms each window, as in osu_bw: a sender that runs
-    /// ahead of it fills the boxes that the library has for short messages, and 16 to 64 bytes have 0.7 to 0.9 of the
-    /// bandwidth. And long messages come one after the other: a handshake takes no time there, and two large buffers,
-    /// in turns, show a cache that does not hold them. Between hosts either would wait for the line's delay.
+    /// If both ranks are on the same host (`beside`), the receiver confirms each window, as in osu_bw. Otherwise a
+    /// sender that is ahead fills the library's queue for short messages, and messages of 16 to 64 bytes get only 0.7
+    /// to 0.9 of the bandwidth. Long messages are sent one after the other there: a handshake takes no time, and
+    /// alternating between two large buffers would measure a cache that is too small for both. Between hosts, both
+    /// would wait for the latency of the network.
     pub fn new(comm: &Comm, from: usize, to: usize, bytes: usize, beside: bool) -> Self {
         let least = if beside && bytes >= LONG_BYTES { 1 } else { 2 };
         let slots = BUFFERS_BYTES.checked_div(bytes).unwrap_or(WINDOW).clamp(least, WINDOW);
@@ -176,8 +180,8 @@ impl Stream {
         Self { from, to, bytes, slot_bytes, beside, buffer: Pages::new(buffer) }
     }
 
-    /// Seconds in which so many messages arrive, a word back at the end. Both ranks call it, as others may between other
-    /// pairs at the same time; elsewhere it is 0.
+    /// Time in seconds until all messages have arrived and a final answer is back. Both ranks must call it; other
+    /// pairs may do so at the same time. On other ranks the result is 0.
     pub fn seconds(&mut self, comm: &Comm, messages: usize) -> Result<f64> {
         let &mut Self { from, to, bytes, slot_bytes, beside, ref mut buffer } = self;
         let buffer = buffer.bytes();
@@ -201,9 +205,9 @@ impl Stream {
     }
 }
 
-/// Bytes each second that each of `pairs` has while all of them are busy; the slowest pair's, the median of `reps`. From the
-/// difference between a stream and one of twice as many messages, in which latencies, handshakes and first bursts, the same
-/// in both, are gone. Collective: ranks in no pair wait.
+/// Bandwidth in bytes per second of each of `pairs` while all of them are busy: the slowest pair's, as the median of
+/// `reps`. It is computed from the difference between a stream and a stream of twice as many messages. So latencies,
+/// handshakes and first bursts, which are equal in both, cancel out. Collective: ranks in no pair wait.
 pub fn streams(comm: &Comm, pairs: &[(usize, usize)], bytes: usize, messages: usize, reps: usize) -> Result<f64> {
     let mut rates = Vec::with_capacity(reps);
     let pair = pairs.iter().find(|(i, j)| [*i, *j].contains(&comm.rank()));
@@ -221,14 +225,15 @@ pub fn streams(comm: &Comm, pairs: &[(usize, usize)], bytes: usize, messages: us
         }
         comm.all_max(&mut seconds)?;
         let [once, twice] = seconds;
-        // where others' work outweighs ours, there is no difference to go by
+        // If disturbances are larger than the difference, use the longer stream alone.
         let more = if twice > 1.2 * once { twice - once } else { twice / 2.0 };
         rates.push((bytes * messages) as f64 / more.max(f64::MIN_POSITIVE));
     }
-    Ok(crate::stats::median(&rates[1..])) // the first fills TCP's windows
+    Ok(crate::stats::median(&rates[1..])) // the first measurement fills TCP's windows
 }
 
-/// Bytes each second, summed, that `from` sends to all of `to` at the same time, less an empty round trip. Collective.
+/// Total bandwidth in bytes per second from `from` to all of `to` at the same time, minus an empty round trip.
+/// Collective.
 pub fn fan_out(comm: &Comm, from: usize, to: &[usize], bytes: usize, reps: usize, empty_seconds: f64) -> Result<f64> {
     let mut rates = Vec::with_capacity(reps);
     for _ in 0..reps + 1 {
@@ -253,7 +258,8 @@ pub fn fan_out(comm: &Comm, from: usize, to: &[usize], bytes: usize, reps: usize
     Ok(crate::stats::median(&rates[1..]))
 }
 
-/// Waits, asleep where it is long: who spins takes a core from those that carry the messages. How long it was, in seconds.
+/// Waits, and sleeps if the time is long, because spinning takes a core from the ranks that carry messages. Returns
+/// the waited time in seconds.
 fn wait(delay: Duration) -> f64 {
     const SPIN: Duration = Duration::from_micros(500);
     let start = Instant::now();
@@ -266,8 +272,8 @@ fn wait(delay: Duration) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Round trips after trains of messages from `i` to `j`, for LogGP; delayed ones too where `delayed`. Both call it; only `i`
-/// gets times.
+/// Round trips after trains of messages from `i` to `j`, for LogGP. Delayed trains are included if `delayed`. Both
+/// ranks must call it; only `i` gets times.
 pub fn train(
     comm: &Comm,
     i: usize,
@@ -304,14 +310,15 @@ pub fn train(
     };
     let single_seconds = one(1, Duration::ZERO)?;
     let back_to_back_seconds = one(messages, Duration::ZERO)?;
-    // longer than any gap, and no longer than needed
+    // Longer than any gap, and not longer than necessary.
     let delay = Duration::from_secs_f64(if delayed { single_seconds.clamp(0.0, 1.0) } else { 0.0 });
     let delayed_seconds = if delayed { one(messages, delay)? } else { back_to_back_seconds };
     let delay_seconds = delay.as_secs_f64();
     Ok(Train { bytes, messages, single_seconds, back_to_back_seconds, delay_seconds, delayed_seconds })
 }
 
-/// Seconds of the quickest empty round trip between two ranks, on every rank: everything that disturbs only makes it longer.
+/// The fastest empty round trip between two ranks in seconds, on every rank. Disturbances can only make it slower.
+/// Collective.
 /// Collective.
 pub fn quickest_round_trip(comm: &Comm, i: usize, j: usize) -> Result<f64> {
     let mut quickest = [0.0];
@@ -323,8 +330,8 @@ pub fn quickest_round_trip(comm: &Comm, i: usize, j: usize) -> Result<f64> {
     Ok(quickest[0])
 }
 
-/// Point-to-two experiments, `each` for every rank where there are so many, non-overlapping ones at the same time. Every
-/// rank gets all of them. Collective.
+/// Point-to-two experiments, `each` of them for every rank if possible. Disjoint ones run at the same time. Every
+/// rank gets all results. Collective.
 pub fn point_to_two(comm: &Comm, bytes: usize, each: usize, reps: usize) -> Result<Vec<PointToTwo>> {
     let rounds = rounds_of_triples(comm.size(), each);
     let mut mine = Vec::new();
@@ -356,7 +363,8 @@ fn triple_seconds(comm: &Comm, triple: &Triple, bytes: usize, reps: usize) -> Re
     for _ in 0..reps + 2 {
         if comm.rank() == triple.from {
             let start = wtime();
-            // at the same time: what is left of the first one's wait when the second one leaves is no work of ours
+            // Both messages are sent at the same time. Otherwise the rest of the first message's waiting time would
+            // be included.
             comm.overlapped(|pending| {
                 for to in triple.to {
                     pending.receive(&mut [], to, TAG)?;

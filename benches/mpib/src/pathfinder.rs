@@ -1,4 +1,4 @@
-//! What the links between two sites give, measured: the numbers behind [`PathModel`].
+//! Measures the links between two sites: the numbers of a [`PathModel`].
 
 use crate::collectives::Result;
 use crate::collectives::lanes::Lanes;
@@ -6,12 +6,12 @@ use crate::comm::Comm;
 use crate::models::lanes::PathModel;
 use crate::p2p::{fan_out, quickest_round_trip, streams};
 
-/// Measures latencies, b_LAN, b_WAN(P) for every P, and what the root alone gets over the WAN, with messages of `bytes`.
-/// `sites` holds two sites. Collective.
+/// Measures latencies, b_LAN, b_WAN(P) for every P, and the bandwidth of the root alone over the WAN, with messages
+/// of `bytes`. `sites` must contain exactly two sites. Collective.
 pub fn measure_paths(comm: &Comm, sites: &[usize], root: usize, bytes: usize, reps: usize) -> Result<PathModel> {
     let (near, far): (Vec<_>, Vec<_>) = (0..comm.size()).partition(|&r| sites[r] == sites[root]);
     let wan_trip = quickest_round_trip(comm, root, far[0])?;
-    // a site of one rank has no LAN of its own; the other site's will do
+    // A site with one rank has no LAN to measure, so the LAN of the other site is used.
     let lan_pair = match (near.iter().find(|&&r| r != root), far.as_slice()) {
         (Some(&other), _) => Some((root, other)),
         (None, [first, second, ..]) => Some((*first, *second)),

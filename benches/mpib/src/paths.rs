@@ -1,8 +1,8 @@
-//! The ways that a checkpoint can take, as operations to be timed: from all ranks to the aggregators of their groups, and from
-//! either of them to files.
+//! The transfer paths of a checkpoint, as operations that can be timed: from all ranks to the aggregators of their
+//! groups, and from ranks or aggregators to files.
 //!
-//! A group is GROUP_SIZE consecutive ranks, and its first rank stands for its aggregator, so that N ranks have
-//! ceil(N / GROUP_SIZE) of them. All groups work at the same time.
+//! A group consists of GROUP_SIZE consecutive ranks, and its first rank acts as its aggregator. So N ranks have
+//! ceil(N / GROUP_SIZE) aggregators. All groups work at the same time.
 
 use crate::collectives::Result;
 use crate::collectives::operation::{Collective, Flow, Kind, Operation, Setting};
@@ -13,20 +13,21 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSoc
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A peer that says nothing for so long has gone.
-pub(crate) const SILENCE: Duration = Duration::from_secs(120);
+/// A peer that sends nothing for this time counts as dead.
+pub(crate) const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Who has not come by then does not come: all ranks start at the same time.
-const ARRIVAL: Duration = Duration::from_secs(20);
+/// Maximum time until all connections are established. All ranks start at the same time, so later ones count as
+/// failed.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Of bytes, at most so many are handed over at a time.
+/// Maximum number of bytes that are passed at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
 pub(crate) fn beside(what: &str, error: std::io::Error) -> CommError {
     CommError::Beside(format!("{what}: {error}"))
 }
 
-/// Bytes that no file system and no line makes smaller, the same for a rank every time (xorshift64*, S. Vigna).
+/// Incompressible bytes, always the same for a rank (xorshift64*, S. Vigna).
 pub(crate) fn noise(rank: usize, len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ (rank as u64 + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mut bytes = Vec::with_capacity(len + 8);
@@ -40,7 +41,7 @@ pub(crate) fn noise(rank: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// MPI gathers of all groups at once.
+/// MPI gathers of all groups at the same time.
 pub struct GroupGather {
     group: Comm,
     gather: Collective,
@@ -48,8 +49,9 @@ pub struct GroupGather {
 }
 
 impl GroupGather {
-    /// `implementation` as in [`Kind::Gather`]. `sites`, where there are some, has a number for each rank of `comm`.
-    /// Collective; `None` on all ranks where the implementation does not fit every group, as lanes in one site.
+    /// `implementation` is one of [`Kind::Gather`]. `sites` is empty or contains the site of each rank of `comm`.
+    /// Collective. `None` on all ranks if the implementation does not fit every group, for example lanes within one
+    /// site.
     pub fn new(comm: &Comm, group_size: usize, implementation: &str, sites: &[usize]) -> Result<Option<Self>> {
         let first = comm.rank() / group_size * group_size;
         let group = comm.split(u16::try_from(comm.rank() / group_size).unwrap_or(u16::MAX))?;
@@ -80,18 +82,19 @@ impl Operation for GroupGather {
     }
 }
 
-/// The same over plain TCP connections, which stay open: what there is to be had without an MPI.
+/// A gather of each group over plain TCP connections, which stay open. This is what is possible without MPI.
 pub struct TcpGather {
     group: Comm,
     group_size: usize,
-    /// At the first rank of a group: to all others, in the order of ranks. Elsewhere: to the first.
+    /// At the first rank of a group: connections to all other ranks, in the order of ranks. Elsewhere: a connection
+    /// to the first.
     links: Vec<TcpStream>,
     out: Vec<u8>,
     into: Vec<Vec<u8>>,
 }
 
 impl TcpGather {
-    /// Connects. Collective; an error on all ranks where one of them finds no way.
+    /// Connects. Collective; if one rank cannot connect, all ranks get an error.
     pub fn new(comm: &Comm, group_size: usize) -> Result<Self> {
         let group = comm.split(u16::try_from(comm.rank() / group_size).unwrap_or(u16::MAX))?;
         let leads = group.rank() == 0;
@@ -108,32 +111,32 @@ impl TcpGather {
     }
 }
 
-/// At an address that others can reach: that of the host's name, else that of the way out, else the lowest that a card of
-/// this host has, else this machine's alone.
+/// Listens at an address that other hosts can reach: the address of the host's name, else the address of the default
+/// route, else the lowest address of a network card, else the loopback address.
 fn listen() -> std::io::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind((own_ip(), 0))?;
     let address = listener.local_addr()?;
     Ok((listener, address))
 }
 
-/// The address in [`listen`].
+/// The address for [`listen`].
 pub(crate) fn own_ip() -> IpAddr {
     let named = mpi::environment::processor_name().ok().and_then(|n| (n.as_str(), 0).to_socket_addrs().ok()?.next());
     let way_out = || -> Option<IpAddr> {
         let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-        socket.connect("192.0.2.1:9").ok()?; // a documentation address; nothing is sent
+        socket.connect("192.0.2.1:9").ok()?; // an address reserved for documentation; nothing is sent
         Some(socket.local_addr().ok()?.ip())
     };
     let ip = named.map(|a| a.ip()).filter(|ip| !ip.is_loopback()).or_else(way_out).or_else(card_address);
     ip.unwrap_or(IpAddr::from([127, 0, 0, 1]))
 }
 
-/// From Linux' table of its own addresses.
+/// The lowest address in Linux' table of local addresses.
 fn card_address() -> Option<IpAddr> {
     own_address(&std::fs::read_to_string("/proc/net/fib_trie").ok()?)
 }
 
-/// An address stands on the line before the one that says that it is this host's.
+/// In this table, an address is on the line before the line that marks it as local.
 fn own_address(table: &str) -> Option<IpAddr> {
     let lines: Vec<_> = table.lines().collect();
     let own = lines.windows(2).filter(|w| w[1].contains("32 host LOCAL"));
@@ -141,7 +144,7 @@ fn own_address(table: &str) -> Option<IpAddr> {
     addresses.filter(|ip| !ip.is_loopback()).min()
 }
 
-/// Links to ranks 1, 2 ..., whoever comes first; each says who it is. Not for ever.
+/// Accepts the links of ranks 1, 2 ... in any order; each link begins with its rank. Fails after a timeout.
 fn accept_all(listener: &TcpListener, ranks: usize) -> std::io::Result<Vec<TcpStream>> {
     listener.set_nonblocking(true)?;
     let begun = std::time::Instant::now();
@@ -154,13 +157,13 @@ fn accept_all(listener: &TcpListener, ranks: usize) -> std::io::Result<Vec<TcpSt
                 let mut word = [0; 8];
                 link.read_exact(&mut word)?;
                 let rank = usize::try_from(u64::from_le_bytes(word)).unwrap_or(0);
-                // a stranger's connection is dropped
+                // A connection from an unknown program is dropped.
                 if let Some(place) = rank.checked_sub(1).and_then(|r| links.get_mut(r)) {
                     *place = Some(link);
                 }
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                if begun.elapsed() > ARRIVAL {
+                if begun.elapsed() > CONNECT_TIMEOUT {
                     return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "not all ranks of the group came"));
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -175,7 +178,7 @@ fn connect(address: &str, rank: usize) -> std::io::Result<TcpStream> {
     let address: SocketAddr = address
         .parse()
         .map_err(|_| std::io::Error::new(std::io::ErrorKind::InvalidData, "the aggregator has no address"))?;
-    let mut link = TcpStream::connect_timeout(&address, ARRIVAL)?;
+    let mut link = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
     ready(&link)?;
     link.write_all(&(rank as u64).to_le_bytes())?;
     Ok(link)
@@ -183,8 +186,8 @@ fn connect(address: &str, rank: usize) -> std::io::Result<TcpStream> {
 
 fn ready(link: &TcpStream) -> std::io::Result<()> {
     link.set_nodelay(true)?;
-    link.set_read_timeout(Some(SILENCE))?;
-    link.set_write_timeout(Some(SILENCE))
+    link.set_read_timeout(Some(SILENCE_TIMEOUT))?;
+    link.set_write_timeout(Some(SILENCE_TIMEOUT))
 }
 
 impl Operation for TcpGather {
@@ -204,10 +207,10 @@ impl Operation for TcpGather {
         if self.group.rank() != 0 {
             let Some(link) = self.links.first_mut() else { return Ok(()) };
             link.write_all(&self.out).map_err(failed)?;
-            // not done before the aggregator has it
+            // The operation ends only after the aggregator has received everything.
             return link.read_exact(&mut [0]).map_err(failed);
         }
-        // one thread a link, as an aggregator's runtime would have them all under way
+        // One thread for each link, because an aggregator's runtime would also serve all links at the same time.
         let gathered: std::io::Result<()> = std::thread::scope(|scope| {
             let threads: Vec<_> = self
                 .links
@@ -229,21 +232,22 @@ impl Operation for TcpGather {
     }
 }
 
-/// Files, synced: of every rank, or of the first of every group for all of it.
+/// Writes and syncs files: one of every rank, or one of the first rank of every group for the whole group.
 pub struct WriteFiles {
     what: String,
     directory: PathBuf,
-    /// 1: every rank its own. More: the first of so many, as many times as much.
+    /// 1: every rank writes its own file. More: the first of this many ranks writes all their bytes.
     group_size: usize,
     rank: usize,
-    /// Raw bytes over those that are written.
+    /// Compression ratio: raw bytes divided by written bytes.
     ratio: f64,
     bytes: Vec<u8>,
     times: usize,
 }
 
 impl WriteFiles {
-    /// `what` is the path's name, as in `pfs`. All ranks look whether they can write there. Collective.
+    /// `what` is the name of the path, for example `pfs`. All ranks check that they can write to the directory.
+    /// Collective.
     pub fn new(comm: &Comm, what: &str, directory: &Path, group_size: usize) -> Result<Self> {
         let rank = comm.rank();
         let (what, directory) = (what.into(), directory.into());
@@ -253,7 +257,8 @@ impl WriteFiles {
         Ok(new)
     }
 
-    /// Writes so many times less, as after compression. At least 1, and a byte of each rank in any case.
+    /// Writes fewer bytes by this factor, as after compression. The factor is at least 1, and at least one byte is
+    /// written for each rank.
     pub fn compressed(mut self, ratio: f64) -> Self {
         self.ratio = ratio.max(1.0);
         self
@@ -305,18 +310,18 @@ impl Operation for WriteFiles {
 
 impl Drop for WriteFiles {
     fn drop(&mut self) {
-        std::fs::remove_file(self.path()).ok(); // it may never have been written
+        std::fs::remove_file(self.path()).ok(); // the file may not exist
     }
 }
 
-/// The same files read again, from the disk as far as the kernel lets go of what it has in memory: what a restart does.
+/// Reads the files again, as a restart does. They are read from the disk if the kernel drops its cached pages.
 pub struct ReadFiles {
     files: WriteFiles,
     into: Vec<u8>,
 }
 
 impl ReadFiles {
-    /// Of what `files` writes, once, before the first reading.
+    /// Reads what `files` writes. It is written once before the first reading.
     pub fn of(files: WriteFiles) -> Self {
         Self { files, into: Vec::new() }
     }
@@ -326,7 +331,7 @@ impl ReadFiles {
     }
 }
 
-/// Asks the kernel to drop a file's pages, all of which are on the disk; it may know better.
+/// Asks the kernel to drop the cached pages of a file, which must be on the disk. The kernel may ignore this.
 pub(crate) fn forget(path: &Path) -> std::io::Result<()> {
     let file = File::open(path)?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).ok();

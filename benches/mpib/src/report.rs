@@ -4,20 +4,20 @@ use crate::stats::Summary;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
-/// Where and how a figure was measured: without it the figure is an anecdote.
+/// Where and how a result was measured. Without this context a result is not reproducible.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Context {
-    /// What was typed.
+    /// The command line.
     pub command: String,
     /// Version of this program.
     pub mpib: String,
-    /// The MPI library's own words.
+    /// The version string of the MPI library.
     pub mpi_library: String,
     /// Host of each rank, in rank order.
     pub hosts: Vec<String>,
-    /// Site of each rank, where sites matter.
+    /// Site of each rank, if sites are used.
     pub sites: Vec<usize>,
-    /// How ranks were timed against each other.
+    /// How the clocks of the ranks were synchronised.
     pub clock: String,
     /// Resolution of the clock in seconds.
     pub clock_resolution_seconds: f64,
@@ -28,47 +28,47 @@ pub struct Context {
 /// One row: an operation at one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What was timed, as in `scatter/binomial`.
+    /// The operation, for example `scatter/binomial`.
     pub operation: String,
     /// Bytes of one block.
     pub block_bytes: usize,
-    /// Seconds.
+    /// Statistics of the time in seconds.
     pub seconds: Summary,
 }
 
-/// All that one command found.
+/// All results of one command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Heading.
     pub title: String,
-    /// Where and how.
+    /// Where and how they were measured.
     pub context: Context,
     /// The measurements.
     pub rows: Vec<Row>,
     /// Conclusions, one sentence each.
     pub notes: Vec<String>,
-    /// What else the command found, as it wishes.
+    /// Further results, in a form that depends on the command.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub found: serde_json::Value,
 }
 
-/// How a report is written.
+/// The format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For people.
+    /// A table for reading.
     Table,
-    /// For spreadsheets.
+    /// CSV for spreadsheets.
     Csv,
-    /// Everything.
+    /// JSON with all data.
     Json,
-    /// A picture.
+    /// An SVG picture.
     Svg,
-    /// A script with its data, for gnuplot.
+    /// A gnuplot script with its data.
     Gnuplot,
 }
 
 impl Report {
-    /// In one of the formats, ending with a new line.
+    /// Writes the report in one of the formats. The text ends with a newline.
     pub fn write(&self, format: Format) -> String {
         match format {
             Format::Table => self.table(),
@@ -115,7 +115,7 @@ impl Report {
             let ends =
                 |i: Option<crate::stats::Interval>| i.map_or(",".to_string(), |i| format!("{:e},{:e}", i.low, i.high));
             let operation = row.operation.replace('"', "\"\"");
-            // writing to a String cannot fail
+            // Writing to a String cannot fail.
             let _ = writeln!(
                 out,
                 "\"{operation}\",{},{},{:e},{:e},{},{:e},{},{:e},{:e},{:e}",
@@ -134,7 +134,7 @@ impl Report {
         out
     }
 
-    /// Time over size, one line for each operation.
+    /// A plot of time over size, with one line for each operation.
     pub fn plot(&self) -> Plot {
         let places = self.rows.iter().map(|row| (row.operation.as_str(), row.block_bytes as f64, &row.seconds));
         Plot::of_times(self.title.clone(), "bytes of a block", places)
@@ -147,7 +147,7 @@ fn write_row(out: &mut String, wide: usize, name: &str, cells: [String; 8]) {
     out.push('\n');
 }
 
-/// Seconds with a unit, four digits.
+/// Seconds with a suitable unit and four digits.
 pub fn people(seconds: f64) -> String {
     let (value, unit) = match seconds.abs() {
         s if s >= 1.0 || s == 0.0 => (seconds, "s"),
@@ -170,31 +170,31 @@ pub fn people(seconds: f64) -> String {
 pub struct Plot {
     /// Heading.
     pub title: String,
-    /// What goes to the right.
+    /// Label of the x axis.
     pub x: String,
-    /// What goes up.
+    /// Label of the y axis.
     pub y: String,
-    /// Both axes logarithmic.
+    /// Whether both axes are logarithmic.
     pub log: bool,
     /// The lines.
     pub lines: Vec<Line>,
 }
 
-/// A named line.
+/// A line with a name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// As in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// In the order to connect them in.
+    /// The points, in the order in which they are connected.
     pub points: Vec<Point>,
 }
 
-/// A point and its error bar.
+/// A point with an error bar.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// To the right.
+    /// x value.
     pub x: f64,
-    /// Up.
+    /// y value.
     pub y: f64,
     /// Lower end of the bar.
     pub low: f64,
@@ -203,7 +203,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// Without an error bar.
+    /// A point without an error bar.
     pub fn at(x: f64, y: f64) -> Self {
         Self { x, y, low: y, high: y }
     }
@@ -217,7 +217,7 @@ const RIGHT: f64 = 220.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 60.0;
 
-/// One axis: from values to a place between 0 and 1.
+/// One axis: maps values to the range 0 to 1.
 struct Axis {
     log: bool,
     low: f64,
@@ -242,7 +242,7 @@ impl Axis {
         }
     }
 
-    /// None for what a logarithmic axis has no place for.
+    /// The place of a value. `None` if a logarithmic axis cannot show it.
     fn place(&self, value: f64) -> Option<f64> {
         let value = if self.log { value.log10() } else { value };
         value.is_finite().then(|| (value - self.low) / (self.high - self.low))
@@ -261,7 +261,8 @@ impl Axis {
 }
 
 impl Plot {
-    /// Medians with their intervals, both axes logarithmic: the name of each one's line, where it is, and its times.
+    /// Medians with their intervals on logarithmic axes. Each item has the name of its line, its x value, and its
+    /// times.
     pub fn of_times<'t>(title: String, x: &str, times: impl IntoIterator<Item = (&'t str, f64, &'t Summary)>) -> Self {
         let mut lines: Vec<Line> = Vec::new();
         for (name, x, seconds) in times {
@@ -275,7 +276,7 @@ impl Plot {
         Self { title, x: x.into(), y: "seconds (median, 95 %)".into(), log: true, lines }
     }
 
-    /// As a picture that needs nothing else.
+    /// The plot as a self-contained SVG picture.
     pub fn svg(&self) -> String {
         let points = || self.lines.iter().flat_map(|l| &l.points);
         let across = Axis::over(points().map(|p| p.x), self.log);
@@ -342,7 +343,7 @@ impl Plot {
         out
     }
 
-    /// As a script that carries its data.
+    /// The plot as a gnuplot script that contains its data.
     pub fn gnuplot(&self) -> String {
         let quote = |text: &str| text.replace(['"', '\\', '\n'], " ");
         let mut out = format!(

@@ -1,14 +1,15 @@
-//! What was found, as a file that Open MPI's `tuned` collectives follow:
-//! `mpirun --mca coll_tuned_use_dynamic_rules 1 --mca coll_tuned_dynamic_rules_filename FILE`.
+//! Writes measured choices as a rules file for Open MPI's `tuned` collectives: `mpirun --mca
+//! coll_tuned_use_dynamic_rules 1 --mca coll_tuned_dynamic_rules_filename FILE`.
 //!
-//! Open MPI up to at least 4.1 compares, for scatter and gather, the sizes in the file with the size of one element times the
-//! number of ranks, not with the bytes of the message (`coll_tuned_decision_dynamic.c`); 5.0 counts the elements. There the
-//! rule of the smallest size is all that has effect, whatever else the file holds and in any of its formats; so for those
-//! versions there is one rule, the best for all sizes together ([`crate::tune::Estimates::rule_for_all`]).
+//! For scatter and gather, Open MPI up to at least 4.1 compares the sizes in the file with the size of one element
+//! times the number of ranks, and not with the bytes of the message (`coll_tuned_decision_dynamic.c`). Version 5.0
+//! includes the number of elements. In the older versions only the rule of the smallest size has an effect, in any
+//! format of the file. So for those versions one rule is written: the best for all sizes together
+//! ([`crate::tune::Estimates::rule_for_all`]).
 
 use std::fmt::Write;
 
-/// A collective as numbered by Open MPI's `coll_base_functions.h`.
+/// A collective operation with its number in Open MPI's `coll_base_functions.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Collective {
     /// 3
@@ -22,7 +23,7 @@ pub enum Collective {
 }
 
 impl Collective {
-    /// Of a name as in `scatter/binomial`.
+    /// The collective of an operation's name, for example `scatter/binomial`.
     pub fn of(operation: &str) -> Option<Self> {
         match operation.split('/').next()? {
             "alltoall" => Some(Self::AllToAll),
@@ -33,8 +34,8 @@ impl Collective {
         }
     }
 
-    /// Whether this version of Open MPI, as MPI_Get_library_version names it, leaves counts out of the comparison. Another
-    /// MPI has no use for the file, so that nothing is to be said of it.
+    /// Whether this version of Open MPI, given by MPI_Get_library_version, ignores the number of elements in the
+    /// comparison. False for other MPI libraries, which cannot use the file.
     pub fn ignores_counts(self, library: &str) -> bool {
         let version = library.split("Open MPI v").nth(1).and_then(|v| v.split('.').next()?.parse::<u32>().ok());
         matches!(self, Self::Gather | Self::Scatter) && version.is_some_and(|major| major < 5)
@@ -49,8 +50,8 @@ impl Collective {
         }
     }
 
-    /// Open MPI's number for the algorithm that one of ours is, 0 (its own choice) for `native`, and nothing for what it
-    /// does not have.
+    /// Open MPI's number of an implementation's algorithm. 0, Open MPI's own choice, for `native`. `None` if Open MPI
+    /// does not have the algorithm.
     pub fn algorithm(self, implementation: &str) -> Option<u32> {
         match (self, implementation) {
             (_, "native") => Some(0),
@@ -62,7 +63,7 @@ impl Collective {
         }
     }
 
-    /// The bytes that Open MPI compares, for blocks of `block_bytes` on `ranks`.
+    /// The number of bytes that Open MPI compares, for blocks of `block_bytes` on `ranks` ranks.
     fn message_bytes(self, block_bytes: usize, ranks: usize) -> usize {
         match self {
             Self::Broadcast => block_bytes,
@@ -71,16 +72,16 @@ impl Collective {
     }
 }
 
-/// From a block size on, this algorithm.
+/// The algorithm for blocks of at least a certain size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The smallest block it is for.
+    /// The smallest block size of this rule.
     pub from_block_bytes: usize,
-    /// Open MPI's number.
+    /// Open MPI's number of the algorithm.
     pub algorithm: u32,
 }
 
-/// The file for one communicator size, and so for all others too, until more are measured.
+/// The content of the file for one communicator size. Open MPI also uses it for all other sizes.
 pub fn write(ranks: usize, mut chosen: Vec<(Collective, Vec<Rule>)>) -> String {
     chosen.sort_by_key(|(collective, _)| collective.number());
     let mut out = format!("{} # number of collectives\n", chosen.len());
@@ -88,10 +89,10 @@ pub fn write(ranks: usize, mut chosen: Vec<(Collective, Vec<Rule>)>) -> String {
         rules.sort_by_key(|r| r.from_block_bytes);
         rules.dedup_by(|next, before| next.algorithm == before.algorithm);
         if let Some(first) = rules.first_mut() {
-            first.from_block_bytes = 0; // Open MPI wants a rule for every size
+            first.from_block_bytes = 0; // Open MPI needs a rule for every size
         }
         let name = format!("{collective:?}").to_lowercase();
-        // writing to a String cannot fail
+        // Writing to a String cannot fail.
         let _ = write!(out, "{} # {name}\n1 # number of communicator sizes\n", collective.number());
         if matches!(collective, Collective::Gather | Collective::Scatter) && rules.len() > 1 {
             out += "# Open MPI before 5.0 ignores the count here, and follows the first rule for every size\n";

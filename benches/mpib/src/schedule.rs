@@ -1,12 +1,13 @@
-//! Who talks to whom and when, so that nobody is in two conversations at once.
+//! Schedules of conversations in which no rank takes part in two at the same time.
 
-/// Rounds in which every pair of `n` ranks meets exactly once, and no rank is in two pairs of a round: a 1-factorisation
-/// of the complete graph, by the circle method. n - 1 rounds for even n; n for odd n, where somebody rests each round.
+/// Rounds in which every pair of `n` ranks meets exactly once, and no rank is in two pairs of a round: a
+/// 1-factorisation of the complete graph, by the circle method. There are n - 1 rounds for even n, and n rounds for
+/// odd n, in which one rank rests.
 pub fn rounds_of_pairs(n: usize) -> Vec<Vec<(usize, usize)>> {
     if n < 2 {
         return Vec::new();
     }
-    let even = n + n % 2; // an odd number gets a ghost, the last seat; who meets it rests
+    let even = n + n % 2; // for odd n, an imaginary last rank is added; its partner rests
     let circle = even - 1;
     (0..circle)
         .map(|round| {
@@ -24,17 +25,17 @@ pub fn rounds_of_pairs(n: usize) -> Vec<Vec<(usize, usize)>> {
         .collect()
 }
 
-/// One experiment between a rank and two others.
+/// An experiment of one rank with two others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Triple {
-    /// Who sends first.
+    /// The rank that sends first.
     pub from: usize,
-    /// To whom; the smaller of both first.
+    /// The two receivers, the smaller rank first.
     pub to: [usize; 2],
 }
 
-/// Rounds of triples without a common rank, such that every rank is `from` in `each` of them where n allows, with as
-/// different partners as can be. All of them, n (n-1) (n-2) / 2, would be too many for more than a handful of ranks.
+/// Rounds of disjoint triples, in which every rank is `from` in `each` triples if n allows, with partners that vary
+/// as much as possible. All n (n-1) (n-2) / 2 triples would be too many for more than a few ranks.
 pub fn rounds_of_triples(n: usize, each: usize) -> Vec<Vec<Triple>> {
     if n < 3 {
         return Vec::new();
@@ -42,7 +43,7 @@ pub fn rounds_of_triples(n: usize, each: usize) -> Vec<Vec<Triple>> {
     let mut wanted = Vec::new();
     for from in 0..n {
         let mut chosen = Vec::new();
-        // neighbours at growing distance, so that every rank serves as partner equally often
+        // Neighbours at increasing distances, so that every rank is a partner equally often.
         'distances: for gap in 1..n {
             for first in (1..n).step_by(2) {
                 let (j, k) = ((from + first) % n, (from + first + gap) % n);

@@ -1,52 +1,52 @@
-//! Which rank is in which site: given as ranks, host names or a file, or found by round trips.
+//! Determines the site of each rank: from lists of ranks, host names or a file, or by round trips.
 
 use crate::collectives::Result;
 use crate::comm::Comm;
 use crate::p2p::round_trips;
 use crate::stats::StoppingRule;
 
-/// Sites that were said wrongly, or that are not there.
+/// Sites that are specified wrongly or do not exist.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SiteError {
-    /// Not a list of ranks.
+    /// The text is not a list of ranks.
     #[error("--sites {0:?}: expected ranks of each site, as in 0-3/4-7 or 0,2,4/1,3,5")]
     Syntax(String),
     /// A rank is in no site, or in two.
     #[error("--sites: rank {rank} is in {times} sites; every rank from 0 to {last} must be in one", last = .ranks - 1)]
     Covered {
-        /// That rank.
+        /// The rank.
         rank: usize,
-        /// In so many.
+        /// The number of sites that contain it.
         times: usize,
-        /// All ranks.
+        /// The number of ranks.
         ranks: usize,
     },
     /// A line of the file is wrong.
     #[error("site file, line {line}: {text:?}; expected a host name (which may have a *) and the name of its site")]
     Line {
-        /// From 1.
+        /// Line number, starting at 1.
         line: usize,
-        /// What stands there.
+        /// The line.
         text: String,
     },
-    /// A host is not in the file.
+    /// No line of the file matches a host.
     #[error("site file: host {host} of rank {rank} matches no line")]
     Host {
-        /// Whose host it is.
+        /// The rank on this host.
         rank: usize,
         /// Its name.
         host: String,
     },
-    /// Two are needed.
+    /// All ranks are in one site, but two sites are needed.
     #[error("all {0} ranks are in one site; two sites are needed")]
     One(usize),
-    /// Two, not more.
+    /// There are more than two sites.
     #[error("there are {0} sites; exactly two are needed")]
     Many(usize),
 }
 
-/// From a list such as `0-3/4-7`.
+/// Sites from a list such as `0-3/4-7`.
 pub fn from_ranks(text: &str, ranks: usize) -> Result<Vec<usize>, SiteError> {
     let bad = || SiteError::Syntax(text.to_string());
     let mut times = vec![0; ranks];
@@ -71,13 +71,15 @@ pub fn from_ranks(text: &str, ranks: usize) -> Result<Vec<usize>, SiteError> {
     }
 }
 
-/// Hosts that match `pattern` (with `*` for anything) are one site, the others the other one. Rank 0's site is site 0.
+/// Hosts that match `pattern` (with `*` for any characters) form one site, and the others the other site. Rank 0 is
+/// in site 0.
 pub fn from_mask(pattern: &str, hosts: &[String]) -> Vec<usize> {
     let matching: Vec<bool> = hosts.iter().map(|h| matches(pattern, h)).collect();
     matching.iter().map(|m| usize::from(Some(m) != matching.first())).collect()
 }
 
-/// From lines of a host pattern and a site's name; the first that matches counts. Empty lines and `#` are passed over.
+/// Sites from lines with a host pattern and a site's name. The first match counts. Empty lines and `#` comments are
+/// ignored.
 pub fn from_file(text: &str, hosts: &[String]) -> Result<Vec<usize>, SiteError> {
     let mut rules: Vec<(&str, &str)> = Vec::new();
     for (line, whole) in text.lines().enumerate() {
@@ -102,7 +104,7 @@ pub fn from_file(text: &str, hosts: &[String]) -> Result<Vec<usize>, SiteError> 
     hosts.iter().enumerate().map(site_of).collect()
 }
 
-/// `*` stands for any number of characters; all else for itself.
+/// Whether a pattern matches. `*` matches any number of characters; other characters match themselves.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or("");
@@ -113,11 +115,11 @@ fn matches(pattern: &str, text: &str) -> bool {
         rest = &rest[at + part.len()..];
         last = Some(part);
     }
-    // the last part may also match further right, at the very end
+    // The last part must match at the very end, which may be further right than its first match.
     last.map_or(rest.is_empty(), |part| text.len() >= first.len() + part.len() && text.ends_with(part))
 }
 
-/// Exactly two, or an error that says what there is.
+/// An error unless there are exactly two sites.
 pub fn two(sites: &[usize]) -> Result<(), SiteError> {
     let different: std::collections::BTreeSet<_> = sites.iter().collect();
     match different.len() {
@@ -127,8 +129,9 @@ pub fn two(sites: &[usize]) -> Result<(), SiteError> {
     }
 }
 
-/// Who is far: everybody beyond the widest step in the sorted times, if that step at least doubles the time. Steps are
-/// compared in seconds, so that the one between two sites counts, not that between memory and network.
+/// Which ranks are far: those beyond the largest difference between consecutive sorted times, if this step at least
+/// doubles the time. Differences are compared in seconds, so that the step between the sites counts and not that
+/// between memory and network.
 pub fn far_by_times(times: &[f64]) -> Vec<bool> {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -140,8 +143,8 @@ pub fn far_by_times(times: &[f64]) -> Vec<bool> {
     times.iter().map(|&t| t > step).collect()
 }
 
-/// Sites found by round trips: rank 0 with everybody else, then the first far rank with the other far ones, then the first
-/// of those still far, and so on: with S sites less than S n round trips, not the n (n-1) / 2 of all pairs. Collective.
+/// Finds sites by round trips: of rank 0 with all other ranks, then of the first far rank with the other far ranks,
+/// and so on. For S sites this takes fewer than S n round trips, instead of n (n-1) / 2 for all pairs. Collective.
 pub fn find(comm: &Comm) -> Result<Vec<usize>> {
     let n = comm.size();
     let rule = StoppingRule::fixed(10);
@@ -153,7 +156,7 @@ pub fn find(comm: &Comm) -> Result<Vec<usize>> {
         let mut times = vec![0.0f64; others.len()];
         for (time, &other) in times.iter_mut().zip(others) {
             if [pivot, other].contains(&comm.rank()) {
-                // the quickest: everything that disturbs only makes it longer
+                // Take the fastest, because disturbances can only make it slower.
                 let trips = round_trips(comm, pivot, other, 0, 0, &rule)?;
                 *time = trips.into_iter().fold(f64::INFINITY, f64::min);
                 if comm.rank() != pivot {
@@ -164,7 +167,8 @@ pub fn find(comm: &Comm) -> Result<Vec<usize>> {
         comm.broadcast_numbers(&mut times, pivot)?;
         let far = far_by_times(&times);
         if site == 0 {
-            // later pivots have no one far to compare with: what was near for the first one is near for them
+            // Later pivots may have no far ranks to compare with. So the limit between near and far of the first
+            // pivot is used.
             let near = times.iter().zip(&far).filter(|(_, far)| !**far).map(|(t, _)| *t).fold(0.0, f64::max);
             let away = times.iter().zip(&far).filter(|(_, far)| **far).map(|(t, _)| *t).fold(f64::INFINITY, f64::min);
             limit = if near > 0.0 { (near + away) / 2.0 } else { away };
@@ -226,7 +230,7 @@ mod tests {
 
     #[test]
     fn far_is_beyond_the_widest_step_and_nobody_is_far_without_one() {
-        // shared memory, the same site, the other site
+        // Shared memory, the same site, the other site.
         assert_eq!(far_by_times(&[1e-6, 60e-6, 65e-6, 10.1e-3, 10.2e-3]), [false, false, false, true, true]);
         assert_eq!(far_by_times(&[60e-6, 65e-6, 70e-6]), [false; 3]);
         assert_eq!(far_by_times(&[]), [false; 0]);

@@ -1,17 +1,18 @@
-//! Which message sizes to measure: few where the curve is straight, many where it bends.
+//! Chooses the message sizes to measure: few where the curve is straight, and many where it bends.
 //!
-//! As mpptest does (W. Gropp, E. Lusk, "Reproducible measurements of MPI performance characteristics", EuroPVM/MPI 1999):
-//! the middle of two neighbouring sizes is measured, and where it is off the straight line between them by more than a
-//! tolerance, both halves are looked at in the same way. A jump, as from eager to rendezvous, draws sizes to itself.
+//! The method is that of mpptest (W. Gropp, E. Lusk, "Reproducible measurements of MPI performance characteristics",
+//! EuroPVM/MPI 1999). The middle between two neighbouring sizes is measured. If it differs from the straight line
+//! between them by more than a tolerance, both halves are refined in the same way. So sizes concentrate at a jump,
+//! for example from eager to rendezvous.
 
-/// Bounds of the refinement.
+/// Limits of the refinement.
 #[derive(Clone, Copy, Debug)]
 pub struct Refinement {
-    /// A middle is on the line when it is off by no more than this, relative to the line.
+    /// Maximum difference of a middle from the line, relative to the line.
     pub tolerance: f64,
-    /// Sizes closer than this are not divided any further.
+    /// Intervals smaller than this are not divided.
     pub min_gap_bytes: usize,
-    /// The most sizes altogether.
+    /// Maximum number of sizes.
     pub max_sizes: usize,
 }
 
@@ -21,7 +22,7 @@ impl Default for Refinement {
     }
 }
 
-/// Powers of two from `first` (or its next power of two) to `last`, with both ends.
+/// Powers of two from `first` (or the next power of two) to `last`, including both ends.
 pub fn powers_of_two(first: usize, last: usize) -> Vec<usize> {
     let mut sizes = vec![first.min(last), last];
     let mut size = 1usize;
@@ -37,7 +38,8 @@ pub fn powers_of_two(first: usize, last: usize) -> Vec<usize> {
     sizes
 }
 
-/// Measures `first` (sorted, without doubles) by `measure`, and refines. Returns size and time in order of size.
+/// Measures the sizes `first` (sorted, without duplicates) with `measure`, and refines. Returns sizes and times,
+/// sorted by size.
 pub fn refine<E>(
     first: &[usize],
     limits: Refinement,
@@ -47,7 +49,7 @@ pub fn refine<E>(
     for &size in first {
         points.push((size, measure(size)?));
     }
-    // the widest curves first: breadth before depth, so that the limit cuts detail and not range
+    // Breadth first, so that the limit reduces detail and not range.
     let mut intervals: std::collections::VecDeque<_> = points.windows(2).map(|w| (w[0], w[1])).collect();
     while let Some((low, high)) = intervals.pop_front() {
         if points.len() >= limits.max_sizes || high.0 - low.0 < 2 * limits.min_gap_bytes.max(1) {
@@ -65,7 +67,7 @@ pub fn refine<E>(
     Ok(points)
 }
 
-/// The time at `size` on the broken line through `points` (sorted by size), continued straight at both ends.
+/// The time at `size`, interpolated linearly between `points` (sorted by size), and extrapolated at both ends.
 pub fn interpolate(points: &[(usize, f64)], size: usize) -> f64 {
     match points {
         [] => f64::NAN,

@@ -1,29 +1,31 @@
-//! How sure we are: Student's t, order statistics of the median, and when to stop repeating.
+//! Confidence intervals from Student's t and from order statistics of the median, and the rule for the end of
+//! repetitions.
 //!
-//! Times of messages are skewed, with a long tail to the right, so that the mean says little about them; both a mean and a
-//! median are given, each with a two-sided confidence interval. The interval of the median needs no assumption on the
-//! distribution: how many of n samples lie below the median is binomial with p = 1/2. Since that is discrete, the interval of
-//! whole order statistics covers more than asked for (97.9 % instead of 95 % at n = 10); we interpolate between two of them
-//! as T. P. Hettmansperger and S. J. Sheather do (Statistics and Probability Letters 4, 1986).
+//! Times of messages are skewed, with a long tail to the right, so the mean says little about them. Both mean and
+//! median are reported, each with a two-sided confidence interval. The interval of the median needs no assumption
+//! about the distribution: the number of samples below the median is binomial with p = 1/2. Since that is discrete,
+//! an interval of whole order statistics covers more than requested (97.9 % instead of 95 % at n = 10). The interval
+//! is therefore interpolated between two of them, after T. P. Hettmansperger and S. J. Sheather (Statistics and
+//! Probability Letters 4, 1986).
 
 use serde::{Deserialize, Serialize};
 
-/// When repetitions of one measurement end.
+/// When the repetitions of a measurement end.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoppingRule {
-    /// Never fewer repetitions than these.
+    /// Minimum number of repetitions.
     pub min_reps: usize,
-    /// Never more. Equal to `min_reps`: a fixed number, whatever the error.
+    /// Maximum number of repetitions. If it equals `min_reps`, the number is fixed.
     pub max_reps: usize,
-    /// Good enough: half the width of the confidence interval over the estimate.
+    /// The relative error to reach: half the width of the confidence interval divided by the estimate.
     pub alpha: f64,
-    /// How often the interval holds the true value, as in 0.95.
+    /// Probability that the interval contains the true value, for example 0.95.
     pub confidence: f64,
-    /// Which estimate must be good enough.
+    /// The estimate that must reach `alpha`.
     pub estimate: Estimate,
 }
 
-/// What stands for a series of repetitions.
+/// The value that represents a series of repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Estimate {
@@ -33,13 +35,13 @@ pub enum Estimate {
     Median,
 }
 
-/// A stopping rule that no series can obey.
+/// A stopping rule that is invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RuleError {
-    /// Zero repetitions.
+    /// There are no repetitions.
     #[error("min-reps is 0; at least 1 repetition is needed")]
     NoReps,
-    /// More at least than at most.
+    /// The minimum is larger than the maximum.
     #[error("min-reps is {min}, which is more than max-reps, {max}")]
     Reversed {
         /// `min_reps`
@@ -47,21 +49,21 @@ pub enum RuleError {
         /// `max_reps`
         max: usize,
     },
-    /// Beyond what we keep in memory.
+    /// There are more repetitions than can be kept in memory.
     #[error("max-reps is {0}; at most {MAX_REPS} are kept")]
     TooMany(usize),
-    /// Not a relative error.
+    /// `alpha` is not a relative error.
     #[error("alpha is {0}; it is the relative error to reach, and must be more than 0 and less than 1")]
     Alpha(f64),
-    /// Not a probability.
+    /// `confidence` is not a probability.
     #[error("confidence is {0}; it must be at least 0.5 and less than 1, as in 0.95")]
     Confidence(f64),
-    /// An interval of one sample.
+    /// An interval needs more samples.
     #[error("min-reps is {0}; at least 3 repetitions are needed to tell an error from")]
     TooFew(usize),
 }
 
-/// The most repetitions of one measurement.
+/// Maximum number of repetitions of a measurement.
 pub const MAX_REPS: usize = 10_000_000;
 
 impl Default for StoppingRule {
@@ -71,18 +73,18 @@ impl Default for StoppingRule {
 }
 
 impl StoppingRule {
-    /// Exactly `reps` repetitions.
+    /// A rule for exactly `reps` repetitions.
     pub fn fixed(reps: usize) -> Self {
         Self { min_reps: reps, max_reps: reps, ..Self::default() }
     }
 
-    /// Refuses what cannot be obeyed.
+    /// Rejects invalid rules.
     pub fn check(&self) -> Result<(), RuleError> {
         match *self {
             Self { min_reps: 0, .. } => Err(RuleError::NoReps),
             Self { min_reps: min, max_reps: max, .. } if min > max => Err(RuleError::Reversed { min, max }),
             Self { max_reps, .. } if max_reps > MAX_REPS => Err(RuleError::TooMany(max_reps)),
-            // NaN fails these comparisons, and so is refused
+            // NaN fails these comparisons and is therefore rejected.
             Self { alpha, .. } if !(alpha > 0.0 && alpha < 1.0) => Err(RuleError::Alpha(alpha)),
             Self { confidence, .. } if !(0.5..1.0).contains(&confidence) => Err(RuleError::Confidence(confidence)),
             Self { min_reps, max_reps, .. } if min_reps < max_reps && min_reps < 3 => Err(RuleError::TooFew(min_reps)),
@@ -90,11 +92,11 @@ impl StoppingRule {
         }
     }
 
-    /// How many repetitions to add to `samples` before looking again; 0 when the series is good enough or at its end.
+    /// Number of repetitions to add to `samples` before the next check. 0 if the series is good enough or complete.
     ///
-    /// Looking after every repetition, and stopping at the first interval that happens to be narrow, makes intervals that
-    /// are too narrow. We therefore look seldom: the next look is a tenth beyond where the present spread says that the aim
-    /// will be reached, which is at least twice, and at most four times, as many samples as now.
+    /// Checking after every repetition, and stopping at the first interval that is narrow by chance, would make
+    /// intervals too narrow. So checks are rare: the next check is 10 % beyond the number of samples at which the
+    /// present spread would reach `alpha`, and at least twice and at most four times the present number.
     pub fn more_reps(&self, samples: &[f64]) -> usize {
         let n = samples.len();
         if n < self.min_reps {
@@ -112,9 +114,9 @@ impl StoppingRule {
         next.min(self.max_reps) - n
     }
 
-    /// The relative error to decide by. The width of a median's interval hangs on the few samples beside its ends and
-    /// varies much; half of an interval twice as wide in standard deviations varies less, and so is less often narrow by
-    /// chance.
+    /// The relative error that decides. The width of a median's interval depends on the few samples next to its ends
+    /// and varies much. Half of an interval that is twice as wide in standard deviations varies less, and so is less
+    /// often narrow by chance.
     fn steady_error(&self, samples: &[f64]) -> f64 {
         let summary = Summary::of(samples, self.confidence);
         let error = summary.relative_error(self.estimate);
@@ -127,7 +129,7 @@ impl StoppingRule {
     }
 }
 
-/// An interval that holds the true value with the confidence asked for.
+/// An interval that contains the true value with the requested confidence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// Its lower end.
@@ -136,31 +138,31 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// What a series of repetitions says.
+/// Statistics of a series of repetitions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Number of repetitions.
     pub reps: usize,
-    /// The smallest.
+    /// The smallest value.
     pub min: f64,
-    /// The largest.
+    /// The largest value.
     pub max: f64,
     /// The arithmetic mean.
     pub mean: f64,
-    /// Standard deviation of one repetition; 0 where there is but one.
+    /// Standard deviation of one repetition; 0 if there is only one.
     pub deviation: f64,
-    /// The value with as many above as below.
+    /// The median.
     pub median: f64,
-    /// 99 of 100 repetitions are not above.
+    /// The 99th percentile.
     pub p99: f64,
-    /// Student's interval of the mean; absent for a single repetition.
+    /// Student's interval of the mean. `None` for a single repetition.
     pub mean_interval: Option<Interval>,
-    /// Interval of the median from order statistics; absent where there are too few repetitions for the confidence.
+    /// Interval of the median from order statistics. `None` if there are too few repetitions for the confidence.
     pub median_interval: Option<Interval>,
 }
 
 impl Summary {
-    /// Of at least one sample; all of them finite.
+    /// Summarises samples. There must be at least one, and all must be finite.
     pub fn of(samples: &[f64], confidence: f64) -> Self {
         assert!(!samples.is_empty(), "a summary of no samples");
         let mut sorted = samples.to_vec();
@@ -186,7 +188,7 @@ impl Summary {
         }
     }
 
-    /// The chosen estimate.
+    /// The value of an estimate.
     pub fn value(&self, estimate: Estimate) -> f64 {
         match estimate {
             Estimate::Mean => self.mean,
@@ -194,7 +196,7 @@ impl Summary {
         }
     }
 
-    /// The interval of the chosen estimate.
+    /// The interval of an estimate.
     pub fn interval(&self, estimate: Estimate) -> Option<Interval> {
         match estimate {
             Estimate::Mean => self.mean_interval,
@@ -202,7 +204,7 @@ impl Summary {
         }
     }
 
-    /// Half the width of the interval over the estimate; infinite where there is no interval.
+    /// Half the width of the interval divided by the estimate. Infinite if there is no interval.
     pub fn relative_error(&self, estimate: Estimate) -> f64 {
         let Some(interval) = self.interval(estimate) else { return f64::INFINITY };
         let half = (interval.high - interval.low) / 2.0;
@@ -210,7 +212,7 @@ impl Summary {
     }
 }
 
-/// The median of any samples, 0 of none.
+/// The median of samples; 0 if there are none.
 pub fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -222,11 +224,11 @@ fn median_of_sorted(sorted: &[f64]) -> f64 {
     if n % 2 == 1 { sorted[n / 2] } else { (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0 }
 }
 
-/// The interpolated interval of the median, from sorted samples.
+/// The interpolated interval of the median. The samples must be sorted.
 fn median_interval(sorted: &[f64], confidence: f64) -> Option<Interval> {
     let n = sorted.len();
-    // [X(d), X(n+1-d)] covers with 1 - 2 P(B <= d-1), B binomial(n, 1/2); the widest has d = 1
-    let mut term = 0.5f64.powi(i32::try_from(n).ok()?); // P(B = 0), which underflows only beyond n = 1074
+    // [X(d), X(n+1-d)] covers with 1 - 2 P(B <= d-1), B binomial(n, 1/2). The widest interval has d = 1.
+    let mut term = 0.5f64.powi(i32::try_from(n).ok()?); // P(B = 0); underflows only for n > 1074
     if term == 0.0 {
         return Some(wide_median_interval(sorted, confidence));
     }
@@ -240,7 +242,7 @@ fn median_interval(sorted: &[f64], confidence: f64) -> Option<Interval> {
         term *= (n - d + 1) as f64 / d as f64; // P(B = d)
         let narrower = 1.0 - 2.0 * (below + term);
         if narrower < confidence || 2 * (d + 1) > n {
-            // between the two: the weight of Hettmansperger and Sheather
+            // Interpolate between the two with the weight of Hettmansperger and Sheather.
             let at = (coverage - confidence) / (coverage - narrower).max(f64::MIN_POSITIVE);
             let weight = (n - d) as f64 * at / (d as f64 + (n as f64 - 2.0 * d as f64) * at);
             let weight = if 2 * (d + 1) > n { 0.0 } else { weight.clamp(0.0, 1.0) };
@@ -254,12 +256,12 @@ fn median_interval(sorted: &[f64], confidence: f64) -> Option<Interval> {
     }
 }
 
-/// The same for so many samples that the binomial distribution is normal for every practical purpose.
+/// As [`median_interval`], for so large n that the binomial distribution is practically normal.
 fn wide_median_interval(sorted: &[f64], confidence: f64) -> Interval {
     let n = sorted.len() as f64;
     let half = t_quantile(0.5 + confidence / 2.0, 1e9) * n.sqrt() / 2.0;
     let at = |position: f64| {
-        let position = (position - 0.5).clamp(0.0, n - 1.0); // of n samples, the middle is position n/2
+        let position = (position - 0.5).clamp(0.0, n - 1.0); // the middle of n samples is position n/2
         let (whole, part) = (position.floor() as usize, position.fract());
         let next = sorted[(whole + 1).min(sorted.len() - 1)];
         sorted[whole] * (1.0 - part) + next * part
@@ -267,7 +269,7 @@ fn wide_median_interval(sorted: &[f64], confidence: f64) -> Interval {
     Interval { low: at(n / 2.0 - half), high: at(n / 2.0 + half) }
 }
 
-/// The value that Student's t with `df` degrees of freedom stays below with probability `p`, 0.5 <= p < 1.
+/// The p-quantile of Student's t with `df` degrees of freedom, 0.5 <= p < 1.
 pub fn t_quantile(p: f64, df: f64) -> f64 {
     debug_assert!((0.5..1.0).contains(&p) && df > 0.0, "p {p}, df {df}");
     let (mut low, mut high) = (0.0, 1.0);
@@ -287,9 +289,9 @@ pub fn t_quantile(p: f64, df: f64) -> f64 {
     (low + high) / 2.0
 }
 
-/// Probability that Student's t with `df` degrees of freedom is below `t` >= 0.
+/// Probability that Student's t with `df` degrees of freedom is below `t`, for `t` >= 0.
 fn t_cdf(t: f64, df: f64) -> f64 {
-    // through 1 - x where x is near 1, since t*t is lost beside a large df otherwise
+    // Compute 1 - x separately, since t*t would be lost in the sum with a large df.
     let x = df / (df + t * t);
     let y = t * t / (df + t * t);
     1.0 - 0.5 * incomplete_beta(df / 2.0, 0.5, x, y)
@@ -382,7 +384,7 @@ mod tests {
         }
     }
 
-    /// How often the interval of `draw`'s series holds the truth.
+    /// Fraction of the intervals of `series` that contain the true value.
     fn coverage(trials: usize, truth: f64, estimate: Estimate, mut series: impl FnMut() -> Vec<f64>) -> f64 {
         let held = (0..trials)
             .filter(|_| {
@@ -400,7 +402,7 @@ mod tests {
             let found = coverage(10_000, 3.0, Estimate::Mean, || (0..n).map(|_| 3.0 + random.normal()).collect());
             assert!((found - 0.95).abs() < 0.01, "mean of {n} normal samples: {found}");
         }
-        // lognormal, as message times are: skewed, with a tail; its median is e^0
+        // Lognormal, like message times: skewed, with a tail. The median is e^0.
         for n in [10, 15, 30, 101, 1200] {
             let trials = if n > 1000 { 3_000 } else { 10_000 };
             let found = coverage(trials, 1.0, Estimate::Median, || (0..n).map(|_| random.normal().exp()).collect());

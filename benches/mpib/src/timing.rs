@@ -1,4 +1,5 @@
-//! How long an operation of all ranks takes: isolated, repeated until it is known well enough, by the method asked for.
+//! Measures the time of an operation of all ranks: isolated, repeated until the error is small enough, by a chosen
+//! method.
 
 use crate::clock::Clock;
 use crate::collectives::Result;
@@ -7,52 +8,54 @@ use crate::comm::{Comm, wtime};
 use crate::stats::{StoppingRule, Summary, median};
 use serde::{Deserialize, Serialize};
 
-/// Which time it is that counts.
+/// The time that is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
-    /// From the first start to the last end on synchronised clocks: the definition itself.
+    /// From the first start to the last end on synchronised clocks. This is the definition of the time.
     Global,
     /// The longest of the times that the ranks measured, each on its own clock.
     Maximum,
-    /// The root's own time; where others end later (scatter, broadcast), until their confirmations have come, less what
-    /// confirming takes. Never less than the root's own time, which a careless subtraction would give for small messages.
+    /// The root's time. If other ranks end later (scatter, broadcast), it includes their confirmations, minus the
+    /// time of confirming. It is never less than the root's own time, which the subtraction could give for small
+    /// messages.
     Root,
-    /// From single tasks, after B. de Supinski and N. Karonis, "Accurately measuring MPI broadcasts in a computational grid"
-    /// (HPDC 1999): for each rank in turn the root runs the operation until that rank alone answers, less half of a round
-    /// trip to it; the slowest task is the operation. For a gather the rank starts on a word of the root's. Needs no clock
-    /// and no barrier. Symmetric operations have no such tasks and are timed by `Maximum`.
+    /// From single tasks, after B. de Supinski and N. Karonis, "Accurately measuring MPI broadcasts in a
+    /// computational grid" (HPDC 1999). For each rank in turn, the root runs the operation until that rank alone
+    /// answers, minus half of a round trip. The slowest task is the time of the operation. For a gather, the rank
+    /// starts after a message of the root. No clock and no barrier are needed. Symmetric operations have no such
+    /// tasks and are timed by `Maximum`.
     Specific,
 }
 
-/// What keeps one repetition out of the next.
+/// How a repetition is isolated from the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Isolation {
     /// MPI_Barrier.
     Barrier,
-    /// An MPI_Reduce of one number to rank 0 and a broadcast of it.
+    /// An MPI_Reduce of one number to rank 0, and a broadcast of it.
     Reduce,
     /// Empty messages to rank 0 and back.
     PointToPoint,
-    /// All start at a common time on synchronised clocks. A repetition for which a rank came late is thrown away.
+    /// All ranks start at a common time on synchronised clocks. A repetition in which a rank is late is discarded.
     StartTime,
-    /// Nothing: repetitions overlap as they do in a loop of a program.
+    /// No isolation: repetitions overlap, as in a loop of a program.
     Pipelined,
 }
 
-/// All that is to be said of a measurement but for what is measured.
+/// All parameters of a measurement except the operation and the size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Timing {
-    /// Which time counts.
+    /// The time that is reported.
     pub method: Method,
-    /// What is between repetitions.
+    /// The isolation of repetitions.
     pub isolation: Isolation,
-    /// How many repetitions.
+    /// When repetitions end.
     pub rule: StoppingRule,
-    /// Repetitions before the first that counts.
+    /// Number of repetitions before the first that counts.
     pub warm_up: usize,
-    /// Other buffers for each repetition.
+    /// Whether each repetition uses other buffers.
     pub fresh_buffers: bool,
 }
 
@@ -68,7 +71,7 @@ impl Default for Timing {
     }
 }
 
-/// Times operations on one communicator; knows the clocks of all ranks.
+/// Times operations on one communicator, with synchronised clocks of all ranks.
 pub struct Timer {
     comm: Comm,
     clock: Clock,
@@ -76,23 +79,24 @@ pub struct Timer {
 }
 
 const TAG: u16 = 300;
-/// Who starts later than this after the common time spoils the repetition.
+/// A rank that starts later than this after the common time makes the repetition invalid.
 const LATE_SECONDS: f64 = 10e-6;
 
 impl Timer {
-    /// Collective, as all of this.
+    /// Collective, like all methods.
     pub fn new(comm: &Comm) -> Result<Self> {
         let comm = comm.duplicate()?;
         let clock = Clock::synchronised(&comm)?;
         Ok(Self { comm, clock, start_slack_seconds: 1e-4 })
     }
 
-    /// The clock behind global times.
+    /// The clock for global times.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Prepares `operation` for `block_bytes`, warms up, and repeats it as the rule has it. Every rank gets the same summary.
+    /// Prepares `operation` for `block_bytes`, warms up, and repeats it until the rule is satisfied. Every rank gets
+    /// the same summary.
     pub fn measure(&mut self, operation: &mut dyn Operation, block_bytes: usize, how: &Timing) -> Result<Summary> {
         operation.prepare(&self.comm, block_bytes)?;
         for _ in 0..how.warm_up {
@@ -103,20 +107,20 @@ impl Timer {
         let specific = how.method == Method::Specific && operation.flow() != Flow::Symmetric;
         let mut samples = Vec::new();
         loop {
-            // decided in one place: ranks of different machines need not round alike
+            // One rank decides, because machines may round differently.
             let mut more = [how.rule.more_reps(&samples) as f64];
             self.comm.broadcast_numbers(&mut more, 0)?;
             if more[0] == 0.0 {
                 return Ok(Summary::of(&samples, how.rule.confidence));
             }
-            let more = (more[0] as usize).min(4096); // looks at the clock and the root's memory stay bounded
+            let more = (more[0] as usize).min(4096); // bounds the time between checks, and the root's memory
             let times =
                 if specific { self.tasks(operation, how, more)? } else { self.repetitions(operation, how, more)? };
             samples.extend(times);
         }
     }
 
-    /// So many times, the same on all ranks.
+    /// Measures `reps` repetitions. The result is the same on all ranks.
     fn repetitions(&mut self, operation: &mut dyn Operation, how: &Timing, reps: usize) -> Result<Vec<f64>> {
         let needs_clock = how.method == Method::Global || how.isolation == Isolation::StartTime;
         let confirm = match (how.method, operation.flow()) {
@@ -129,7 +133,7 @@ impl Timer {
                 self.clock.keep(&self.comm)?;
             }
             let wanted = reps - good.len();
-            // three numbers a repetition: the end, minus the start, and whether somebody came late
+            // Three numbers for each repetition: the end, the negative start, and whether a rank was late.
             let mut ends = Vec::with_capacity(3 * wanted);
             let me = self.comm.rank();
             let seen_by = match (how.method, operation.flow()) {
@@ -168,7 +172,8 @@ impl Timer {
             let on_time: Vec<f64> =
                 ends.as_chunks::<3>().0.iter().filter(|[.., late]| *late == 0.0).map(|[e, s, _]| e + s).collect();
             if 2 * on_time.len() < wanted {
-                // somebody is late more often than not: start later, up to where waiting helps nobody
+                // More than half of the repetitions had a late rank: use a later start, up to a limit above which
+                // waiting does not help.
                 self.start_slack_seconds = (2.0 * self.start_slack_seconds).min(0.1);
                 if self.start_slack_seconds >= 0.1 {
                     good.extend(ends.as_chunks::<3>().0.iter().map(|[e, s, _]| e + s));
@@ -181,7 +186,7 @@ impl Timer {
         Ok(good)
     }
 
-    /// Waits until all may start. Whether this rank came late for it.
+    /// Waits until all ranks may start. Returns whether this rank was late.
     fn isolate(&self, isolation: Isolation) -> Result<bool> {
         let (comm, me) = (&self.comm, self.comm.rank());
         match isolation {
@@ -210,7 +215,7 @@ impl Timer {
                 loop {
                     match start[0] - self.clock.now() {
                         left if left <= 0.0 => return Ok(-left > LATE_SECONDS),
-                        // where ranks share cores, others must get to the start too
+                        // If ranks share cores, other ranks must reach the start too.
                         left if left > 50e-6 => std::thread::yield_now(),
                         _ => std::hint::spin_loop(),
                     }
@@ -228,7 +233,7 @@ impl Timer {
         (0..self.comm.size()).filter(|&r| r != root).try_for_each(|rank| self.comm.receive(&mut [], rank, TAG))
     }
 
-    /// What confirming alone takes the root: the median of a few.
+    /// Time of the confirmations alone at the root, in seconds: the median of a few.
     fn confirmation_seconds(&self, root: usize) -> Result<f64> {
         let mut times = Vec::new();
         for _ in 0..11 {
@@ -240,7 +245,7 @@ impl Timer {
         Ok(median(&times))
     }
 
-    /// So many times of single tasks, each the slowest task's, the same on all ranks.
+    /// Measures `reps` repetitions by single tasks; each result is the slowest task's. It is the same on all ranks.
     fn tasks(&mut self, operation: &mut dyn Operation, how: &Timing, reps: usize) -> Result<Vec<f64>> {
         let (comm, me) = (&self.comm, self.comm.rank());
         let (root, gathers) = match operation.flow() {
@@ -282,7 +287,7 @@ impl Timer {
                 }
                 *time = time.max(wtime() - start - one_way);
             }
-            // nobody else waits for its turn, so that it may be far behind; nothing of this is timed
+            // All other ranks wait here, because a rank without a task could run far ahead. This wait is not timed.
             comm.barrier()?;
         }
         if me != root {

@@ -1,4 +1,5 @@
-//! The fastest implementation for each message size, found once and used afterwards: the original library's `Opt_Scatter`.
+//! Finds the fastest implementation for each message size, which can be used afterwards. This is `Opt_Scatter` of the
+//! original library.
 
 use crate::collectives::operation::{Collective, Kind, Operation, Setting, SettingError};
 use crate::collectives::tree::Tree;
@@ -10,18 +11,19 @@ use crate::stats::Summary;
 use crate::timing::{Timer, Timing};
 use serde::{Deserialize, Serialize};
 
-/// What several implementations of one operation take at several sizes. Can be kept as JSON for the next run.
+/// Times of several implementations of one operation at several sizes. They can be stored as JSON for the next run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Estimates {
-    /// As in `scatter`.
+    /// The operation, for example `scatter`.
     pub operation: String,
-    /// Name, and seconds by block size, sizes rising.
+    /// For each implementation its name, and its seconds by block size in ascending order of sizes.
     pub curves: Vec<(String, Vec<(usize, f64)>)>,
 }
 
 impl Estimates {
-    /// The implementation with the least time at `block_bytes`, by straight lines between the measured sizes. The original
-    /// took the best at the next smaller size, and so the wrong one up to the next crossing.
+    /// The implementation with the smallest time at `block_bytes`, interpolated linearly between the measured sizes.
+    /// The original library took the best one at the next smaller size, which is wrong after a crossing of the
+    /// curves.
     pub fn best(&self, block_bytes: usize) -> Option<&str> {
         let time = |curve: &[(usize, f64)]| interpolate(curve, block_bytes);
         self.curves
@@ -31,22 +33,22 @@ impl Estimates {
             .map(|(name, _)| name.as_str())
     }
 
-    /// Sizes between two measured ones at which another implementation becomes the best: where one more measurement says
-    /// most. At the middle of such a gap.
+    /// Sizes halfway between two measured sizes that have different best implementations. One more measurement is
+    /// most useful there.
     pub fn doubtful_sizes(&self, min_gap_bytes: usize) -> Vec<usize> {
         let sizes: Vec<_> = self.curves.first().map(|(_, c)| c.iter().map(|p| p.0).collect()).unwrap_or_default();
         let doubtful = |w: &&[usize]| w[1] - w[0] >= 2 * min_gap_bytes.max(1) && self.best(w[0]) != self.best(w[1]);
         sizes.windows(2).filter(doubtful).map(|w| w[0] + (w[1] - w[0]) / 2).collect()
     }
 
-    /// Only what Open MPI has.
+    /// Only the implementations that Open MPI has.
     fn known_to(&self, collective: Ruled) -> Self {
         let has = |(name, _): &&(String, _)| collective.algorithm(name).is_some();
         Self { operation: self.operation.clone(), curves: self.curves.iter().filter(has).cloned().collect() }
     }
 
-    /// One rule for Open MPI, where it tells no sizes apart: what is, in the mean over all sizes, the least slower than the
-    /// best at each.
+    /// One rule for Open MPI versions that do not distinguish sizes: the implementation with the smallest mean
+    /// slowdown, relative to the best one at each size.
     pub fn rule_for_all(&self) -> Option<(Ruled, Vec<Rule>)> {
         let collective = Ruled::of(&self.operation)?;
         let known = self.known_to(collective);
@@ -68,7 +70,7 @@ impl Estimates {
     }
 }
 
-/// What is to be compared.
+/// The implementations to compare.
 #[derive(Clone, Copy)]
 pub struct Candidates<'a> {
     /// The operation.
@@ -79,10 +81,10 @@ pub struct Candidates<'a> {
     pub setting: &'a Setting,
 }
 
-/// Name, block size and times of everything measured, sorted by both.
+/// Name, block size and times of all measurements, sorted by name and size.
 pub type Measured = Vec<(String, usize, Summary)>;
 
-/// Measures all candidates at `sizes`, then again where the best one changes, at most `rounds` times. Collective.
+/// Measures all candidates at `sizes`, and then where the best one changes, in at most `rounds` rounds. Collective.
 pub fn estimate(
     comm: &Comm,
     timer: &mut Timer,
@@ -98,7 +100,8 @@ pub fn estimate(
     let mut next = sizes.to_vec();
     for _ in 0..=rounds {
         for &size in &next {
-            // one size after the other, all implementations at each: what disturbs one disturbs its rivals too
+            // All implementations are measured at one size before the next size, so that a disturbance affects all of
+            // them.
             for (name, curve) in &mut estimates.curves {
                 let mut operation =
                     Collective::new(kind, name, setting, comm.size())?.with_fresh_buffers(how.fresh_buffers);
@@ -120,15 +123,15 @@ pub fn estimate(
 /// Why there are no estimates.
 #[derive(Debug, thiserror::Error)]
 pub enum TuneError {
-    /// MPI's fault.
+    /// MPI failed.
     #[error(transparent)]
     Comm(#[from] crate::comm::CommError),
-    /// The caller's.
+    /// The caller's input is invalid.
     #[error(transparent)]
     Setting(#[from] SettingError),
 }
 
-/// A scatter and gather that use the fastest implementation for each size.
+/// A scatter and a gather that use the fastest implementation for each size.
 pub struct Optimal {
     scatter: Estimates,
     gather: Estimates,
@@ -136,18 +139,18 @@ pub struct Optimal {
 }
 
 impl Optimal {
-    /// From estimates, measured now or kept from an earlier run.
+    /// Uses estimates that were measured now or stored by an earlier run.
     pub fn new(scatter: Estimates, gather: Estimates, setting: Setting) -> Self {
         Self { scatter, gather, setting }
     }
 
-    /// To be used instead of MPI_Scatter, with blocks of equal length.
+    /// Replaces MPI_Scatter, with blocks of equal length.
     pub fn scatter(&self, comm: &Comm, blocks: &[u8], mine: &mut [u8]) -> Result<()> {
         let lens = vec![mine.len(); comm.size()];
         collectives::scatter(comm, &self.algorithm(&self.scatter, &lens), blocks, &lens, mine, self.setting.root)
     }
 
-    /// To be used instead of MPI_Gather, with blocks of equal length.
+    /// Replaces MPI_Gather, with blocks of equal length.
     pub fn gather(&self, comm: &Comm, mine: &[u8], blocks: &mut [u8]) -> Result<()> {
         let lens = vec![mine.len(); comm.size()];
         collectives::gather(comm, &self.algorithm(&self.gather, &lens), mine, &lens, blocks, self.setting.root)
@@ -163,7 +166,7 @@ impl Optimal {
     }
 }
 
-/// The algorithm of a name, for blocks of these lengths; `None` for `native` and what does not exist.
+/// The algorithm of a name, for blocks of these lengths. `None` for `native` and for unknown names.
 pub fn named(name: &str, lens: &[usize], setting: &Setting) -> Option<Algorithm> {
     let (ranks, root) = (lens.len(), setting.root);
     Some(match name {
@@ -186,7 +189,7 @@ mod tests {
 
     #[test]
     fn in_between_sizes_are_never_more_than_5_percent_slower_than_the_best_fixed_choice() {
-        // binomial for short, linear for long blocks, and one with a jump at its rendezvous
+        // Binomial is best for short blocks, linear for long blocks, and one curve has a jump at its rendezvous size.
         type Curve = (&'static str, fn(f64) -> f64);
         let truth: [Curve; 3] = [
             ("linear", |m| 7.0e-5 + 7.0 * m * 1e-9),
@@ -226,7 +229,7 @@ mod tests {
         let (collective, rules) = estimates.rules().expect("scatter has rules");
         let numbers: Vec<_> = rules.iter().map(|r| (r.from_block_bytes, r.algorithm)).collect();
         assert_eq!((collective, numbers), (Ruled::Scatter, vec![(0, 2), (1024, 1)]));
-        // linear is 9/8 and 1 times as slow as the best, binomial 1 and 3/2 times
+        // Linear is 9/8 and 1 times as slow as the best, and binomial is 1 and 3/2 times as slow.
         let only = Rule { from_block_bytes: 0, algorithm: 1 };
         assert_eq!(estimates.rule_for_all(), Some((Ruled::Scatter, vec![only])));
     }

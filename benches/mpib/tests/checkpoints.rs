@@ -1,4 +1,4 @@
-//! JOR as an application: killed in mid-flight and started again, it ends with the same bits. Needs `--features hdf5`.
+//! JOR as an application: a run that is killed and started again ends with the same bits. Needs `--features hdf5`.
 #![cfg(feature = "hdf5")]
 
 mod support;
@@ -19,7 +19,7 @@ fn line<'t>(text: &'t str, start: &str) -> &'t str {
     text.lines().find_map(|l| l.strip_prefix(start)).unwrap_or_else(|| panic!("no line {start:?} in {text}"))
 }
 
-/// Newest iteration of which there is any file.
+/// The newest iteration of which any file exists.
 fn newest(directory: &Path) -> usize {
     let names = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|e| e.file_name());
     let number =
@@ -34,7 +34,7 @@ fn a_killed_run_continues_and_ends_with_the_same_bits() {
     let undisturbed = good(mpib(4, &words(&whole)));
     assert!(undisturbed.starts_with("started at iteration 0"), "{undisturbed}");
 
-    // held to a pace, it would take 200 iterations of 26 ms
+    // With this pace the run would take 200 iterations of 26 ms.
     let slow = format!("{} --pace 5000,5000", words(&killed));
     let mut child =
         mpirun(4).arg(MPIB).args(slow.split_whitespace()).stdout(Stdio::null()).spawn().expect("timeout(1) runs");
@@ -44,7 +44,7 @@ fn a_killed_run_continues_and_ends_with_the_same_bits() {
         assert!(child.try_wait().expect("a child").is_none(), "it ended before it could be killed");
         std::thread::sleep(Duration::from_millis(5));
     }
-    // timeout(1) hands the signal on to mpirun, and that one to its ranks
+    // timeout(1) passes the signal to mpirun, and mpirun passes it to its ranks.
     Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill(1) runs");
     child.wait().expect("a child");
 
@@ -53,7 +53,7 @@ fn a_killed_run_continues_and_ends_with_the_same_bits() {
     assert!((10..200).contains(&from), "{again}");
     assert_eq!(line(&again, "digest "), line(&undisturbed, "digest "));
 
-    // the newest of one rank is cut: everybody starts from the one before
+    // The newest file of one rank is truncated, so all ranks start from the previous iteration.
     let path = killed.join("jor.chkpt.it_200.file_2.h5");
     let bytes = std::fs::read(&path).expect("written at the end");
     std::fs::write(&path, &bytes[..bytes.len() / 2]).expect("cut");
@@ -62,7 +62,7 @@ fn a_killed_run_continues_and_ends_with_the_same_bits() {
     assert_eq!(line(&older, "digest "), line(&undisturbed, "digest "));
 }
 
-/// The whole way, through the daemons.
+/// The complete path, through the daemons.
 #[test]
 fn a_run_and_its_daemons_are_killed_and_what_the_store_gives_back_ends_with_the_same_bits() {
     let Some(mcr) = support::mcr() else { return };
@@ -77,7 +77,7 @@ fn a_run_and_its_daemons_are_killed_and_what_the_store_gives_back_ends_with_the_
     let log = std::fs::File::create(path("log")).expect("a log");
     daemon.stdout(Stdio::null()).stderr(log);
     let mut daemon = daemon.spawn().expect("mcr runs");
-    // a checkpoint each second; three of them stay for the agent to look at
+    // One checkpoint per second. Three of them are kept, so the agent has time to read them.
     let slow = words(&path("run")).replace("--checkpoint-every 10", "--checkpoint-every 40") + " --pace 5000,5000";
     let mut ranks = mpirun(4).arg(MPIB).args(slow.split_whitespace()).spawn().expect("timeout(1) runs");
     let deadline = Instant::now() + Duration::from_secs(180);

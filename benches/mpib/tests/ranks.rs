@@ -1,5 +1,5 @@
-//! On oversubscribed ranks of this machine: what is moved, what is said, and that all ends. No figure is compared with
-//! another one here, since ranks that share cores with others' programs have no figures.
+//! Tests with oversubscribed ranks on this machine: moved bytes, printed reports, and termination. No times are
+//! compared, since ranks that share cores have no meaningful times.
 
 mod support;
 
@@ -57,7 +57,8 @@ fn round_trips_of_all_pairs_are_measured_in_either_order() {
 
 #[test]
 fn streams_of_any_size_have_a_rate() {
-    // around a page, beyond the buffers, and so long that one message is under way at a time; rank 2 has no part in them
+    // Sizes around a page, above the buffers, and so large that one message is in flight at a time. Rank 2 takes no
+    // part.
     for (ranks, sizes) in [(2, "1,4095,4097,200000"), (3, "5000,1048577")] {
         let report =
             json(mpib(ranks, &format!("p2p --sizes {sizes} --stream --min-reps 3 --max-reps 3 --format json")));
@@ -133,7 +134,7 @@ fn results_come_as_files_of_every_kind_and_open_mpi_takes_the_rules() {
     assert!(read("r.svg").starts_with("<svg") && read("r.gp").contains("plot $line0"));
     let estimates: mpib::tune::Estimates = serde_json::from_str(&read("estimates")).expect("estimates");
     assert!(estimates.best(1000).is_some());
-    // what Open MPI before 5.0 leaves out is said, and there is one rule then
+    // For Open MPI before 5.0 the report says that sizes are ignored, and there is one rule.
     let rules = file("scatter-rules");
     let mut scatter = mpirun(4);
     scatter
@@ -220,7 +221,7 @@ fn writing_and_reading_are_drawn_over_the_number_of_ranks() {
         pfs.display(),
         figures.display()
     );
-    // there is no such command, and that is said before anything is started
+    // The command `mcr` does not exist, and this is reported before anything is started.
     assert_eq!(mpib(5, &words).status.code(), Some(1));
     let mut command = mpirun(5);
     command.env("PATH", "/usr/bin:/bin").env_remove("MCR");
@@ -240,11 +241,11 @@ fn writing_and_reading_are_drawn_over_the_number_of_ranks() {
         let svg = std::fs::read_to_string(figures.join(figure)).expect("drawn");
         (svg.matches("<polyline").count(), svg.matches("<circle").count(), svg)
     };
-    // plain and aware, written and read, at three numbers of ranks
+    // Plain and aware, written and read, for three numbers of ranks.
     let (polylines, circles, svg) = lines("figure-10.svg");
     assert_eq!((polylines, circles), (4, 12), "{svg}");
     assert!(svg.contains(">read, aware, aggregated<") && !svg.contains("gzip"), "{svg}");
-    // plain each for itself and aggregated, and gzip
+    // Plain for each rank and aggregated, and gzip.
     let (polylines, circles, svg) = lines("figure-11.svg");
     assert_eq!((polylines, circles), (6, 18), "{svg}");
     assert!(svg.contains(">write, gzip, each rank<") && !svg.contains("aware"), "{svg}");
@@ -269,7 +270,7 @@ fn agents_and_aggregators_are_a_path_too_and_nothing_of_them_stays() {
     let mut command = mpirun(5);
     let output = command.env("MCR", mcr).arg(MPIB).args(words.split_whitespace()).output().expect("timeout(1) runs");
     let report = json(output);
-    // all bytes were brought back and compared, or there would be no report
+    // A report exists only if all restored bytes were equal.
     for name in [
         "gather/grpc, groups of 2",
         "restart/memory, groups of 2",

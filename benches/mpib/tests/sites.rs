@@ -1,7 +1,8 @@
-//! Between emulated sites (`tests/cluster/sites.sh`), where links have known rates: what is found must be what is there.
+//! Tests between emulated sites (`tests/cluster/sites.sh`) with links of known rates: the measured rates must be the
+//! real ones.
 //!
-//! Skipped, aloud, where that script finds no root or no namespaces. Others' work on the machine only makes a link seem
-//! slower, so that each measurement may be made several times until one is as it should be, and of times the quickest of all
+//! The tests print that they are skipped if the script has no root permission or no namespaces. Other work on the
+//! machine can only make a link seem slower. So each measurement may be repeated, and the fastest time of all
 //! attempts counts.
 
 mod support;
@@ -13,22 +14,22 @@ use std::sync::Mutex;
 use std::time::Duration;
 use support::{MPIB, json, stderr};
 
-/// One emulation at a time: two would share the cores.
+/// Only one emulation runs at a time, because two would share the cores.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// LAN, WAN and trunk in Mbit/s, one way of the trunk in ms.
+/// LAN, WAN and trunk in Mbit/s, and the one-way delay of the trunk in ms.
 struct Links(u32, u32, u32, u32);
 
-/// Hosts of both sites, a rank on each.
+/// Number of hosts at both sites, with one rank on each.
 type Hosts = (usize, usize);
 
 const EIGHT: Hosts = (4, 4);
 
-/// The report of `mpib` on these hosts, and the bytes that passed the trunk; nothing where there can be no sites.
+/// The report of `mpib` on these hosts, and the bytes that passed the trunk. `None` if sites cannot be emulated.
 fn between_sites(links: &Links, hosts: Hosts, words: &str) -> Option<(serde_json::Value, u64)> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/cluster/sites.sh");
-    // mpirun's own time limit, within the script, so that the sites go away in any case; the trunk's bytes go to stderr.
-    // Before others' compilers, so that a link is what it is.
+    // mpirun has its own time limit within the script, so that the sites are always removed. The bytes of the trunk
+    // go to stderr. A higher priority keeps other processes from slowing down a link.
     let inner = "timeout --kill-after=20 240 nice -n -10 \"$SITES_MPIRUN\" -n $((NEAR + FAR)) \"$@\"; code=$?; \
                  echo \"trunk $($SITES_TRUNK)\" >&2; exit $code";
     let mut command = Command::new(script);
@@ -39,21 +40,21 @@ fn between_sites(links: &Links, hosts: Hosts, words: &str) -> Option<(serde_json
     }
     let output = command.output().expect("bash runs");
     if output.status.code() == Some(77) {
-        // not eprint, which the harness keeps to itself where a test passes
+        // Not eprint, whose output the test harness hides if a test passes.
         std::io::stderr().write_all(&output.stderr).ok();
         return None;
     }
     let text = stderr(&output);
     let trunk = text.lines().find_map(|l| l.strip_prefix("trunk ")).unwrap_or_default();
     let bytes = trunk.split(' ').filter_map(|n| n.parse::<u64>().ok()).sum();
-    // on a machine that is very busy, sites may not be told from each other; that is one attempt's failure
+    // On a very busy machine the sites may not be distinguishable. Only this attempt fails.
     if !output.status.success() && text.contains("none were found by round trips") {
         return Some((serde_json::Value::Null, bytes));
     }
     Some((json(output), bytes))
 }
 
-/// So many attempts at what `judge` accepts; its last complaint otherwise.
+/// Number of attempts until `judge` accepts a report. After them the last complaint is the error.
 const ATTEMPTS: usize = 4;
 
 fn found(
@@ -78,8 +79,8 @@ fn found(
     panic!("{last}");
 }
 
-/// Waits until the cores have had little to do for a second, but no longer than a minute: what others' work spoilt it would
-/// spoil again.
+/// Waits until the cores have been mostly idle for a second, at most one minute, so that other work does not spoil
+/// the next attempt too.
 fn wait_for_rest() {
     // user nice system idle iowait irq ...
     let spent = || -> Vec<f64> {
@@ -102,15 +103,16 @@ fn number(value: &serde_json::Value) -> f64 {
     value.as_f64().unwrap_or(f64::NAN)
 }
 
-/// Judges each thing by itself: what was as it should be in one attempt was not so by chance, and what others' work spoilt in
-/// the same attempt gets another one.
+/// Judges each check separately: a check that succeeded in one attempt need not succeed again, because it did not
+/// succeed by chance. Other checks of the same attempt may be repeated.
 #[derive(Default)]
 struct Once {
     met: BTreeSet<&'static str>,
 }
 
 impl Once {
-    /// All of `checks`, each a name, whether it is so now, and what was found; an error names those that never were.
+    /// All of `checks`: a name, whether it succeeds now, and the found value. The error names the checks that never
+    /// succeeded.
     fn all(&mut self, checks: &[(&'static str, bool, f64)]) -> Result<(), String> {
         self.met.extend(checks.iter().filter(|c| c.1).map(|c| c.0));
         let never = checks.iter().filter(|c| !self.met.contains(c.0));
@@ -119,12 +121,12 @@ impl Once {
     }
 }
 
-/// Not so for what is no number.
+/// Whether `found` is within a relative tolerance of `truth`. False for NaN.
 fn near(found: f64, truth: f64, within: f64) -> bool {
     (found / truth - 1.0).abs() <= within
 }
 
-/// What each direction has: times by implementation, and the models'.
+/// The results of a direction: times by implementation, and the models' times.
 fn direction<'r>(report: &'r serde_json::Value, name: &str) -> &'r serde_json::Value {
     let choices = report["found"]["choices"].as_array().expect("choices");
     choices.iter().find(|c| c["operation"] == name).expect("scatter and gather")
@@ -132,7 +134,7 @@ fn direction<'r>(report: &'r serde_json::Value, name: &str) -> &'r serde_json::V
 
 const LANES: &str = "lanes --sites 0-3/4-7 --min-reps 3 --max-reps 3 --warm-up 1 --rate-reps 2 --format json";
 
-/// Of all attempts: what an implementation took at best, and what the model made of the quickest links.
+/// Over all attempts: the best time of each implementation, and the model's times for the fastest links.
 #[derive(Default)]
 struct Quickest {
     measured: BTreeMap<String, f64>,
@@ -154,8 +156,8 @@ impl Quickest {
     }
 }
 
-/// Several lanes bring at least so much over one, for scatter and for gather; the number that the model chooses is within 10 %
-/// of the best, and the model within 15 % of what was measured.
+/// Checks for scatter and gather that several lanes are faster than one by at least these factors, that the number of
+/// lanes which the model chooses is within 10 % of the best, and that the model is within 15 % of the measured times.
 fn lanes_bring(links: &Links, least: [f64; 2]) {
     let mut quickest: [Quickest; 2] = Default::default();
     found(links, EIGHT, LANES, |report, trunk| {
@@ -179,7 +181,7 @@ fn lanes_bring(links: &Links, least: [f64; 2]) {
                 }
             }
         }
-        // 4 far blocks each time, each way, in seven implementations, four times
+        // 4 far blocks each time, in each direction, in seven implementations, four times.
         let least = 2 * 7 * 4 * (4 << 20);
         if trunk < least { Err(format!("{trunk} bytes over the trunk, at least {least} must be")) } else { Ok(()) }
     });
@@ -192,11 +194,12 @@ fn four_lanes_beat_one_where_the_line_is_wider_than_a_host() {
 
 #[test]
 fn four_lanes_beat_one_where_they_fill_a_long_line() {
-    // the model knows no ramp of TCP's: 13 % too quick for four lanes on an idle machine, 22 % at a load of 8
+    // The model does not include TCP's slow start: it is 13 % too fast for four lanes on an idle machine, and 22 % at
+    // a load of 8.
     lanes_bring(&Links(400, 100, 400, 5), [1.8, 1.5]);
 }
 
-/// Where lanes bring nothing, the model says so.
+/// Checks that the model chooses linear if lanes bring no gain.
 fn linear_is_chosen(links: &Links) {
     found(links, EIGHT, &format!("{LANES} --sizes 512KiB"), |report, _| {
         for name in ["scatter", "gather"] {
@@ -211,7 +214,7 @@ fn linear_is_chosen(links: &Links) {
 
 #[test]
 fn linear_is_chosen_where_the_lan_is_no_wider_than_the_wan() {
-    // what the root gives away over its LAN it could as well send itself
+    // The root could send directly what it gives to other lanes over its LAN.
     linear_is_chosen(&Links(100, 100, 400, 0));
 }
 
@@ -220,12 +223,12 @@ fn linear_is_chosen_where_one_lane_fills_the_line() {
     linear_is_chosen(&Links(400, 100, 100, 0));
 }
 
-/// Two hosts in one site, the third in the other one, so that every parameter has a truth: the first two have a card for each
-/// of the others, and so no part of their own in a byte, while all that the third one sends leaves by its WAN card, which
-/// therefore is its own part, and all of it.
+/// Two hosts at one site, and the third at the other, so that every parameter is known. The first two have a separate
+/// card for each of the others, so they have no own part in the time of a byte. Everything that the third host sends
+/// leaves by its WAN card, which therefore is its own part completely.
 #[test]
 fn models_find_the_links_as_they_are() {
-    // a token bucket counts whole frames; 1448 of 1514 bytes are ours
+    // A token bucket counts whole frames, of which 1448 of 1514 bytes are payload.
     let seconds_per_byte = |mbit: f64| 8e-6 / mbit * 1514.0 / 1448.0;
     let (lan, wan, delay) = (seconds_per_byte(100.0), seconds_per_byte(50.0), 10e-3);
     let words = "model --sizes 256KiB,1MiB --min-reps 5 --max-reps 5 --train 3 --pair 0,2 --triples 1 --format json";
@@ -253,7 +256,7 @@ fn models_find_the_links_as_they_are() {
             ("LMO, t of rank 2, truth 1.673e-7 s", own(t, 2), wan, 0.05),
             ("LMO, t + 1/b + t of the WAN, truth 1.673e-7 s", between(b, 0, 2) + own(t, 0) + own(t, 2), wan, 0.05),
         ];
-        // what the link has no part in is small beside it
+        // Times that do not depend on the link must be small compared with it.
         let small = [
             ("LogGP, o, at most a tenth of the delay", loggp("overhead_seconds"), delay / 10.0),
             ("LMO, C of rank 0, at most a tenth of the delay", own(c, 0), delay / 10.0),
@@ -267,9 +270,9 @@ fn models_find_the_links_as_they_are() {
     });
 }
 
-/// 36 rows of 18 points, which a power ratio of 5 to 4 shares without a remainder: 7.2 ms of pretended work for each rank in an
-/// iteration, and 10 ms between the sites. On two cores, with 1.5 ms more for each iteration's sleep and messages, at a load
-/// of 1 and of 10: artless 0.80, artful 1.34, the best period 4 to 8.
+/// 36 rows of 18 points, which a power ratio of 5 to 4 divides without remainder. Each rank simulates 7.2 ms of work
+/// in an iteration, and the sites are 10 ms apart. On two cores, with 1.5 ms more for the sleep and messages of each
+/// iteration, at loads of 1 and 10: artless 0.80, artful 1.34, and the best period 4 to 8.
 #[test]
 fn sites_are_found_by_round_trips_and_an_artful_program_gains_where_an_artless_one_loses() {
     let words = "jor --size 18 --pace 12500,10000 --periods 4,8,16 --reps 3 --format json";

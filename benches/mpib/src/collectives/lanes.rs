@@ -1,36 +1,36 @@
 //! Scatter and gather between two sites over several lanes at once, after T. Chiba, T. Endo, S. Matsuoka (2009).
 //!
-//! A lane is a pair of ranks, Dep_send in the root's site and Dep_recv in the other, with a connection over the WAN of its own.
-//! Scatter: (1) the root gives each Dep_send what its lane is to carry, over the LAN; (2) each lane carries it over the WAN, the
-//! root's own lane from the start; (3) each Dep_recv passes the blocks on in its site, and the root serves its own. Gather is
-//! the same backwards.
+//! A lane is a pair of ranks, Dep_send at the root's site and Dep_recv at the other site, with a separate connection
+//! over the WAN. Scatter: (1) the root sends the blocks of each lane to its Dep_send over the LAN; (2) each lane
+//! transfers its blocks over the WAN, the root's own lane from the start; (3) each Dep_recv distributes the blocks at
+//! its site, and the root serves its own site. Gather is the same in reverse.
 //!
-//! Deviation: the root does not wait for its own lane's turn, nor for step 2 before step 3. Where LAN and WAN are different
-//! cards, as the paper draws them, they work at the same time.
+//! Deviation: the root does not wait for the turn of its own lane, and does not finish step 2 before step 3. If LAN
+//! and WAN use different network cards, as in the paper's figure, both work at the same time.
 
 use super::{Blocks, Result};
 use crate::comm::Comm;
 use crate::models::lanes::share;
 
-/// Which rank does what. Computed by every rank alone, from what all of them know.
+/// The role of each rank. Every rank computes it from the same data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lanes {
-    /// The root's site, the root first.
+    /// Ranks of the root's site, the root first.
     near: Vec<usize>,
-    /// What each lane carries: the first of each is Dep_recv.
+    /// Ranks whose blocks each lane carries. The first rank of each lane is Dep_recv.
     far: Vec<Vec<usize>>,
 }
 
-/// Sites that no lanes can be laid between.
+/// Why lanes are impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LanesError {
-    /// One site, or three.
+    /// There are not exactly two sites.
     #[error("there are {0} sites; lanes need exactly two")]
     Sites(usize),
-    /// More lanes than ranks at an end.
+    /// There are more lanes than ranks at one end.
     #[error("{lanes} lanes; there can be 1 to {most}, the ranks of the smaller site")]
     Count {
-        /// Asked for.
+        /// Requested number of lanes.
         lanes: usize,
         /// min(n0, n1)
         most: usize,
@@ -38,7 +38,7 @@ pub enum LanesError {
 }
 
 impl Lanes {
-    /// `sites` has a number for each rank.
+    /// `sites` contains the site of each rank.
     pub fn new(sites: &[usize], root: usize, lanes: usize) -> Result<Self, LanesError> {
         let different: std::collections::BTreeSet<_> = sites.iter().collect();
         if different.len() != 2 {
@@ -69,7 +69,7 @@ impl Lanes {
         self.far.iter().position(|ranks| ranks.contains(&rank))
     }
 
-    /// Blocks of `lens` bytes from the root's `blocks`; every rank knows all lengths.
+    /// Scatters blocks of `lens` bytes from the root's `blocks`. Every rank must know all lengths.
     pub fn scatter(&self, comm: &Comm, blocks: &[u8], lens: &[usize], mine: &mut [u8], tag: u16) -> Result<()> {
         let (me, root) = (comm.rank(), self.near[0]);
         let place = Blocks::new(lens);

@@ -1,71 +1,71 @@
-//! Operations as a timer sees them: prepared for a size, run many times, and looked at afterwards.
+//! Operations that a timer can measure: prepared for a size, run many times, and checked afterwards.
 
 use super::tree::Tree;
 use super::{Algorithm, Result};
 use crate::comm::Comm;
 
-/// Anything that all ranks do together and that one may want to time. A program's own operations implement this too.
+/// An operation of all ranks that can be timed. A program may implement this for its own operations.
 pub trait Operation {
-    /// As in `scatter/binomial`; what stands before the slash is what it does, after it how.
+    /// For example `scatter/binomial`: the operation before the slash, and the implementation after it.
     fn name(&self) -> String;
 
-    /// Where it starts or ends, when there is such a rank and not all are equal.
+    /// The direction of the data, and its root if there is one.
     fn flow(&self) -> Flow;
 
-    /// Gets buffers for blocks of `block_bytes` and touches them. Called by all ranks, before any `run` and again for every
-    /// size.
+    /// Allocates buffers for blocks of `block_bytes` and touches them. All ranks call it before the first `run`, and
+    /// again for every size.
     fn prepare(&mut self, comm: &Comm, block_bytes: usize) -> Result<()>;
 
-    /// What a run needs anew and is no part of it: called before each, and not timed.
+    /// Preparation that each run needs and that is not timed. Called before each run.
     fn ready(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Once. All ranks call it as often as all others.
+    /// Runs once. All ranks must call it equally often.
     fn run(&mut self, comm: &Comm) -> Result<()>;
 
-    /// Moves to other buffers, which no cache has seen lately. Nothing to do where there are none.
+    /// Switches to other buffers, which are not in a cache. Does nothing if there are none.
     fn freshen(&mut self) {}
 
-    /// Whether this rank has what it should have after a run.
+    /// Whether this rank has the right data after a run.
     fn is_right(&self, comm: &Comm) -> bool;
 }
 
-/// Which way data goes: it decides what a single rank can know of the end of the operation.
+/// The direction of the data. It determines what a single rank can know about the end of the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// Scatter, broadcast: the root is done before the others are.
+    /// Scatter and broadcast: the root ends before the other ranks.
     From(usize),
-    /// Gather, reduce: when the root is done, all is done.
+    /// Gather and reduce: when the root ends, the operation is complete.
     To(usize),
     /// All-to-all, barrier.
     Symmetric,
 }
 
-/// What a built-in operation does.
+/// The built-in operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// One block for each rank, from the root.
+    /// Sends one block to each rank from the root.
     Scatter,
-    /// The same with blocks of unequal lengths, 0 to twice the size.
+    /// Scatter with blocks of different lengths, 0 to twice the size.
     ScatterVarying,
-    /// One block of each rank, to the root.
+    /// Sends one block of each rank to the root.
     Gather,
-    /// The same with blocks of unequal lengths, 0 to twice the size.
+    /// Gather with blocks of different lengths, 0 to twice the size.
     GatherVarying,
-    /// One block, the root's, for all.
+    /// Sends one block of the root to all ranks.
     Broadcast,
-    /// A sum of doubles at the root; sizes are rounded down to whole doubles.
+    /// Computes a sum of doubles at the root. Sizes are rounded down to whole doubles.
     Reduce,
-    /// Everybody's block for everybody.
+    /// Sends the block of each rank to all ranks.
     AllGather,
-    /// A block of everybody for everybody.
+    /// Sends a different block from each rank to each rank.
     AllToAll,
-    /// Nothing but waiting for each other.
+    /// Waits for all ranks, without data.
     Barrier,
 }
 
-/// All of them.
+/// All operations.
 pub const KINDS: [Kind; 9] = [
     Kind::Scatter,
     Kind::ScatterVarying,
@@ -79,7 +79,7 @@ pub const KINDS: [Kind; 9] = [
 ];
 
 impl Kind {
-    /// As on the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Scatter => "scatter",
@@ -94,7 +94,7 @@ impl Kind {
         }
     }
 
-    /// Implementations there are, by name; `lanes-P` (P = 1, 2 ...) where `lanes` of them fit.
+    /// Names of the implementations. `lanes-P` (P = 1, 2 ...) is included for up to `lanes` lanes.
     pub fn implementations(self, lanes: usize) -> Vec<String> {
         let names: &[&str] = match self {
             Self::Scatter | Self::ScatterVarying | Self::Gather | Self::GatherVarying => {
@@ -110,7 +110,7 @@ impl Kind {
         named.chain((1..=lanes).map(|p| format!("lanes-{p}"))).collect()
     }
 
-    /// Scatter and gather.
+    /// Whether this is a scatter or a gather.
     pub fn moves_blocks(self) -> bool {
         matches!(self, Self::Scatter | Self::ScatterVarying | Self::Gather | Self::GatherVarying)
     }
@@ -120,44 +120,44 @@ impl Kind {
     }
 }
 
-/// What a built-in operation is made from.
+/// The parameters of a built-in operation.
 #[derive(Clone, Debug, Default)]
 pub struct Setting {
-    /// Where the root is.
+    /// The rank of the root.
     pub root: usize,
     /// The site of each rank; empty without sites.
     pub sites: Vec<usize>,
-    /// How far each rank is from the root, in seconds or by any other measure; empty where nobody knows.
+    /// Distance of each rank from the root, in seconds or any other unit; empty if unknown.
     pub distances: Vec<f64>,
 }
 
-/// An operation that does not exist.
+/// Why an operation cannot be created.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SettingError {
-    /// No such name.
+    /// There is no implementation of this name.
     #[error("{kind} has no implementation {name:?}; it has {known}")]
     Unknown {
-        /// Of this operation.
+        /// The operation.
         kind: &'static str,
         /// The name given.
         name: String,
-        /// All names, with commas.
+        /// All names, separated by commas.
         known: String,
     },
-    /// Lanes without two sites, or too many.
+    /// Lanes need two sites, and there may be too many lanes.
     #[error("{name}: {source}")]
     Lanes {
         /// The name given.
         name: String,
-        /// What is wrong.
+        /// The reason.
         source: super::lanes::LanesError,
     },
-    /// No such rank.
+    /// There is no rank of this number.
     #[error("the root is rank {root}; there are {ranks} ranks, from 0")]
     Root {
-        /// Asked for.
+        /// Requested root.
         root: usize,
-        /// All ranks.
+        /// Number of ranks.
         ranks: usize,
     },
 }
@@ -169,7 +169,7 @@ pub struct Collective {
     setting: Setting,
     how: Option<Algorithm>,
     lens: Vec<usize>,
-    /// Several sets of buffers where fresh ones are asked for; one otherwise.
+    /// Several sets of buffers if fresh ones are requested, otherwise one.
     sets: Vec<Buffers>,
     fresh_sets: usize,
     at: usize,
@@ -183,11 +183,11 @@ struct Buffers {
     sums: Vec<f64>,
 }
 
-/// Sets of buffers among which [`Operation::freshen`] walks are as many as make this many bytes, beyond all caches.
+/// Total bytes of all sets of buffers that [`Operation::freshen`] uses; larger than all caches.
 const FRESH_BYTES: usize = 256 << 20;
 
 impl Collective {
-    /// `name` is one of [`Kind::implementations`].
+    /// `name` must be one of [`Kind::implementations`].
     pub fn new(kind: Kind, name: &str, setting: &Setting, ranks: usize) -> Result<Self, SettingError> {
         if setting.root >= ranks {
             return Err(SettingError::Root { root: setting.root, ranks });
@@ -215,16 +215,16 @@ impl Collective {
         })
     }
 
-    /// Each run uses buffers that have long not been touched, if `fresh`.
+    /// If `fresh`, each run uses buffers that were not touched for a long time.
     pub fn with_fresh_buffers(mut self, fresh: bool) -> Self {
         self.fresh_sets = if fresh { usize::MAX } else { 1 };
         self
     }
 
-    /// Trees depend on lengths, so that this is done for each size.
+    /// The algorithm depends on the lengths, so it is determined for each size.
     fn algorithm(&self, ranks: usize) -> Algorithm {
         debug_assert_eq!(self.lens.len(), ranks);
-        // `new` has refused whatever has no name there
+        // `new` has rejected all unknown names.
         crate::tune::named(&self.implementation, &self.lens, &self.setting).unwrap_or(Algorithm::Native)
     }
 
@@ -237,7 +237,8 @@ impl Collective {
     }
 }
 
-/// The byte at `at` of what `from` sends to `to`: different for all of them, so that nothing passes for something else.
+/// The byte at `at` of the block that `from` sends to `to`. It differs between blocks, so that swapped blocks are
+/// detected.
 fn pattern(from: usize, to: usize, at: usize) -> u8 {
     (at.wrapping_mul(31) ^ from.wrapping_mul(131) ^ to.wrapping_mul(241).wrapping_add(at >> 8)) as u8
 }

@@ -1,6 +1,6 @@
-//! Who passes whose blocks on to whom. A tree is computed by every rank alone, from what all of them know.
+//! Trees along which blocks are passed. Every rank computes the tree from the same data.
 
-/// A spanning tree of all ranks; each rank's children in the order in which they are served.
+/// A spanning tree of all ranks. The children of a rank are in the order in which they are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
     root: usize,
@@ -9,37 +9,38 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The root serves everybody itself, in the order given (which holds every other rank once).
+    /// The root serves all ranks directly, in the given order, which contains every other rank once.
     pub fn flat(ranks: usize, root: usize, order: impl IntoIterator<Item = usize>) -> Self {
         let mut tree = Self { root, parent: vec![None; ranks], children: vec![Vec::new(); ranks] };
         order.into_iter().for_each(|rank| tree.join(rank, root));
         tree
     }
 
-    /// Everybody in the order of ranks, after the root.
+    /// The root serves all ranks directly, in the order of ranks after the root.
     pub fn linear(ranks: usize, root: usize) -> Self {
         Self::flat(ranks, root, (1..ranks).map(|i| (root + i) % ranks))
     }
 
-    /// Who gets the most bytes is served first, so that the long messages of a slow receiver overlap the others.
+    /// The rank with the most bytes is served first, so that the long messages of a slow receiver overlap the others.
     pub fn sorted(lens: &[usize], root: usize) -> Self {
         let mut order: Vec<_> = (0..lens.len()).filter(|&r| r != root).collect();
         order.sort_by_key(|&r| (std::cmp::Reverse(lens[r]), r));
         Self::flat(lens.len(), root, order)
     }
 
-    /// Who is far away (by any measure) is served first, so that its latency is hidden behind the others.
+    /// The rank with the largest cost, for example distance, is served first, so that its latency overlaps the
+    /// others.
     pub fn sorted_by(cost: &[f64], root: usize) -> Self {
         let mut order: Vec<_> = (0..cost.len()).filter(|&r| r != root).collect();
         order.sort_by(|&a, &b| cost[b].total_cmp(&cost[a]).then(a.cmp(&b)));
         Self::flat(cost.len(), root, order)
     }
 
-    /// The binomial tree over `seats`, a permutation of all ranks whose first is the root.
+    /// The binomial tree over `seats`, a permutation of all ranks that begins with the root.
     pub fn binomial(seats: &[usize]) -> Self {
         let n = seats.len();
         let mut tree = Self::flat(n, seats[0], []);
-        // seat s hangs on s without its lowest bit; larger subtrees are served first
+        // The parent of seat s is s without its lowest bit. Larger subtrees are served first.
         for bit in (0..usize::BITS).rev().map(|b| 1usize << b).filter(|&b| b < n) {
             for seat in (bit..n).step_by(2 * bit) {
                 tree.join(seats[seat], seats[seat - bit]);
@@ -48,20 +49,21 @@ impl Tree {
         tree
     }
 
-    /// The binomial tree in the order of ranks, from the root on.
+    /// The binomial tree in the order of ranks after the root.
     pub fn binomial_from(ranks: usize, root: usize) -> Self {
         Self::binomial(&(0..ranks).map(|i| (root + i) % ranks).collect::<Vec<_>>())
     }
 
-    /// J. L. Traeff, "Hierarchical gather/scatter algorithms with graceful degradation" (IPDPS 2004), for blocks of unequal
-    /// lengths: a block that is no shorter than all that would travel with it goes directly, since passing it on would
-    /// cost more than a latency saves. What remains is a binomial tree, longer blocks nearer to the root.
+    /// J. L. Traeff, "Hierarchical gather/scatter algorithms with graceful degradation" (IPDPS 2004), for blocks of
+    /// different lengths. A block that is longer than all other remaining blocks together is sent directly, since
+    /// passing it on would cost more than the saved latency. The rest is a binomial tree with longer blocks nearer to
+    /// the root.
     pub fn traeff(lens: &[usize], root: usize) -> Self {
         let mut rest: Vec<_> = (0..lens.len()).filter(|&r| r != root).collect();
         rest.sort_by_key(|&r| (std::cmp::Reverse(lens[r]), r));
         let mut left: usize = rest.iter().map(|&r| lens[r]).sum();
         let mut direct = Vec::new();
-        // equal blocks are never alone more than all others together, but for the last two
+        // If all blocks are equal, no block is longer than all others together, except for the last two.
         while rest.len() > 2 && lens[rest[0]] > left - lens[rest[0]] {
             let rank = rest.remove(0);
             left -= lens[rank];
@@ -85,27 +87,28 @@ impl Tree {
         self.children[parent].push(rank);
     }
 
-    /// Where everything comes from or goes to.
+    /// The root of the tree.
     pub fn root(&self) -> usize {
         self.root
     }
 
-    /// Nobody above the root.
+    /// The parent of a rank; `None` for the root.
     pub fn parent(&self, rank: usize) -> Option<usize> {
         self.parent[rank]
     }
 
-    /// In the order of service.
+    /// The children of a rank, in the order of service.
     pub fn children(&self, rank: usize) -> &[usize] {
         &self.children[rank]
     }
 
-    /// A rank and all below it, each before those below it: the order in which blocks travel together. Branches stand in
-    /// the order of ranks, whatever the order of service, so that blocks below rank 0 mostly stand so already.
+    /// A rank and all ranks below it, each rank before the ranks below it: the order in which their blocks travel
+    /// together. Branches are in the order of ranks, not of service, so that the blocks below rank 0 are often in
+    /// this order already.
     pub fn below(&self, rank: usize) -> Vec<usize> {
         let mut found = vec![rank];
         let mut at = 0;
-        // depth first: a child's whole branch stands together
+        // Depth first: the branch of a child stays together.
         while at < found.len() {
             let place = at + 1;
             found.splice(place..place, self.branches(found[at]));
@@ -114,7 +117,7 @@ impl Tree {
         found
     }
 
-    /// The children in the order in which their branches stand in [`Tree::below`].
+    /// The children in the order of their branches in [`Tree::below`].
     pub fn branches(&self, rank: usize) -> Vec<usize> {
         let mut children = self.children[rank].clone();
         children.sort_unstable();

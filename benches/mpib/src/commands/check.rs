@@ -1,4 +1,4 @@
-//! `mpib check`: before a figure is believed, whether the operation behind it does what it says.
+//! `mpib check`: checks that each operation moves the right bytes, before its measured times are trusted.
 
 use super::{Failure, SiteOptions, bytes};
 use clap::Args;
@@ -7,7 +7,7 @@ use mpib::comm::Comm;
 
 #[derive(Args)]
 pub struct Options {
-    /// Block sizes to try; several with commas
+    /// Block sizes to test, separated by commas
     #[arg(long, value_parser = bytes, value_delimiter = ',', default_values_t = [0, 1, 1000, 100_000])]
     sizes: Vec<usize>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `mpib collective`: one operation, in some or all implementations, over sizes; which is best where.
+//! `mpib collective`: times one operation in some or all implementations over sizes, and reports the fastest.
 
 use super::{Common, Failure, all_fit, bytes, context};
 use clap::{Args, ValueEnum};
@@ -18,13 +18,14 @@ pub struct Options {
     /// scatter, scatterv, gather, gatherv, broadcast, reduce, allgather, alltoall or barrier
     #[arg(value_enum)]
     operation: KindName,
-    /// Implementations, with commas; "all" for all of them
+    /// Implementations, separated by commas; "all" means all of them
     #[arg(long = "impl", value_delimiter = ',', default_values_t = ["all".to_string()])]
     implementations: Vec<String>,
-    /// Block sizes, with commas
+    /// Block sizes, separated by commas
     #[arg(long, value_parser = bytes, value_delimiter = ',', default_values_t = [64, 1024, 16384, 262_144])]
     sizes: Vec<usize>,
-    /// More sizes where the curve bends (with one implementation), or where another one becomes the best (with several)
+    /// Add sizes where the curve bends (with one implementation), or where another implementation becomes the fastest
+    /// (with several)
     #[arg(long)]
     adaptive: bool,
     /// Rank that scatters or gathers
@@ -40,7 +41,7 @@ pub struct Options {
     common: Common,
 }
 
-/// The library's kinds, under their names.
+/// The library's operations with their names.
 #[derive(Clone, Copy)]
 struct KindName(Kind);
 
@@ -148,7 +149,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     options.common.output.write_with(comm, &report, &files)
 }
 
-/// How far each rank is from the root: the quickest of ten round trips. Collective.
+/// Distance of each rank from the root in seconds: the fastest of ten round trips. Collective.
 fn distances(comm: &Comm, root: usize) -> Result<Vec<f64>, Failure> {
     let mut distances = vec![0.0; comm.size()];
     for (rank, distance) in distances.iter_mut().enumerate().filter(|(r, _)| *r != root) {

@@ -1,4 +1,4 @@
-//! `mpib jor`: what coupling two sites brings, for a program that takes no notice of it and for one that does.
+//! `mpib jor`: measures the gain from coupling two sites, for an unmodified program and for an adapted one.
 
 use super::{Failure, Output, SiteOptions, at_least, context};
 use clap::{Args, ValueEnum};
@@ -13,45 +13,45 @@ pub struct Options {
     /// Problem class: S, W, A, B or C (N = 16, 128, 256, 512, 1024)
     #[arg(long, default_value = "S")]
     class: String,
-    /// N itself, instead of a class
+    /// N, instead of a class
     #[arg(long, value_name = "N")]
     size: Option<usize>,
-    /// Iterations between exchanges of the sites, with commas; 1 is always among them, and so is the period that a probe of
-    /// an iteration and an exchange promises to be the best
+    /// Iterations between exchanges of the sites, separated by commas; 1 is always included, and so is the period
+    /// that is predicted to be the best from probes of an iteration and an exchange
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32])]
     periods: Vec<usize>,
-    /// Hold each rank of site 0 and of site 1 to so many points each second, as in 200000,100000
+    /// Limit each rank of site 0 and of site 1 to this number of points per second, for example 200000,100000
     #[arg(long, value_delimiter = ',', value_name = "POINTS,POINTS")]
     pace: Vec<f64>,
-    /// Power of site 0 over that of site 1, instead of measuring it
+    /// Power of site 0 divided by that of site 1, instead of measuring it
     #[arg(long)]
     balance: Option<f64>,
-    /// How an area is cut among the ranks of a site
+    /// How an area is divided among the ranks of a site
     #[arg(long, value_enum, default_value_t = CutName::Strips)]
     cut: CutName,
-    /// Ranks of both sites to use, several with commas, as in 1+1,2+2,4+2; all unless given
+    /// Ranks of both sites to use, separated by commas, for example 1+1,2+2,4+2; default: all
     #[arg(long, value_delimiter = ',', value_name = "NEAR+FAR")]
     procs: Vec<String>,
-    /// Times each run is done; the median counts
+    /// Number of repetitions of each run; the median counts
     #[arg(long, default_value_t = 1)]
     reps: usize,
-    /// Do no more iterations of each run than these (or one period), and take times in proportion
+    /// Maximum number of iterations of each run (at least one period); times are scaled
     #[arg(long, value_name = "ITERATIONS")]
     sample: Option<usize>,
-    /// Compare the result at period 1 with a serial run, bit by bit
+    /// Compare the result at period 1 with a serial run bit by bit
     #[arg(long)]
     verify: bool,
-    /// Write the paper's figures 3 and 5 to 9 as SVG into this directory
+    /// Write figures 3 and 5 to 9 of the paper as SVG files into this directory
     #[arg(long, value_name = "DIR")]
     figures: Option<PathBuf>,
-    /// Run as an application: once, at the first of --periods, saving an HDF5 file of each rank here, and starting from the
-    /// newest that all ranks have
+    /// Run as an application: once, at the first of --periods; write an HDF5 file of each rank to this directory, and
+    /// start from the newest iteration that all ranks have
     #[arg(long, value_name = "DIR")]
     checkpoint_dir: Option<PathBuf>,
     /// Iterations between checkpoints
     #[arg(long, default_value_t = 100)]
     checkpoint_every: usize,
-    /// Iterations of the application, instead of those that bring the error to a tenth
+    /// Iterations of the application, instead of the number that reduces the error to a tenth
     #[arg(long)]
     iterations: Option<usize>,
     #[command(flatten)]
@@ -102,7 +102,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         CutName::Blocks => vec![Cut::Blocks],
         CutName::Both => vec![Cut::Strips, Cut::Blocks],
     };
-    // refused now, not after an hour
+    // Reject invalid partitions now, not after an hour.
     for (&cut, &(upper, lower)) in cuts.iter().flat_map(|c| runs.iter().map(move |r| (c, r))) {
         for (problem, far) in [(Problem::whole(plan.n), lower), (Problem::half(plan.n), 0)] {
             let rows = balanced_rows(problem.rows, plan.ratio.unwrap_or(1.0), upper, lower);
@@ -119,7 +119,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         sorted.sort_unstable();
         for &cut in &cuts {
             let plan = Plan { sites: sorted.iter().map(|&r| sites[r]).collect(), cut, ..plan.clone() };
-            // who is not chosen learns the outcome from rank 0, who always is
+            // Ranks that are not chosen get the results from rank 0, which is always chosen.
             let outcome = if chosen.contains(&comm.rank()) { Some(bench(&some, &plan)?) } else { None };
             let text = outcome.map(|o| serde_json::to_vec(&o)).transpose().map_err(Failure::input)?;
             let told = comm.all_bytes(&text.unwrap_or_default())?;
@@ -156,8 +156,8 @@ fn application(_: &Comm, _: &Options, _: &Plan, _: &Path) -> Result<String, Fail
     Err(Failure::Input("--checkpoint-dir: this build has no HDF5 (cargo build --release --features hdf5)".into()))
 }
 
-/// A run that saves its state and starts from it; its last line is a digest of all points, the same however often it was
-/// killed.
+/// A run that writes checkpoints and starts from them. Its last line is a digest of all points, which does not depend
+/// on how often the run was killed.
 #[cfg(feature = "hdf5")]
 fn application(comm: &Comm, options: &Options, plan: &Plan, directory: &Path) -> Result<String, Failure> {
     use mpib::jor::bench::solve_from;
@@ -184,7 +184,7 @@ fn application(comm: &Comm, options: &Options, plan: &Plan, directory: &Path) ->
         if iteration.is_multiple_of(every) { checkpoints.save(iteration, block) } else { Ok(()) }
     };
     let values = solve_from(comm, plan, ratio, period, load, count, after)?;
-    // FNV-1a over the bits of all points
+    // FNV-1a over the bits of all points.
     let digest = values
         .iter()
         .flat_map(|v| v.to_le_bytes())
@@ -192,7 +192,7 @@ fn application(comm: &Comm, options: &Options, plan: &Plan, directory: &Path) ->
     Ok(format!("started at iteration {from}, ended at {count}\ndigest {digest:016x}\n"))
 }
 
-/// Everything but the sites.
+/// The plan without the sites.
 fn plan(options: &Options) -> Result<Plan, Failure> {
     let class = CLASSES.iter().find(|(name, _)| name.eq_ignore_ascii_case(&options.class));
     let n = match (options.size, class) {
@@ -298,7 +298,7 @@ fn lines(o: &Outcome, near: usize, far: usize, cut: Cut, plan: &Plan) -> Vec<Str
     lines
 }
 
-/// The whole of it at period 1, on all ranks, against one process.
+/// Compares the whole solution at period 1 on all ranks with that of one process.
 fn verify(comm: &Comm, plan: &Plan) -> Result<String, Failure> {
     let plan = Plan { pace: None, ..plan.clone() };
     let count = iterations(Problem::whole(plan.n), 0, 1).min(1000);
@@ -315,7 +315,7 @@ fn verify(comm: &Comm, plan: &Plan) -> Result<String, Failure> {
     }
 }
 
-/// Figures 3 and 5 to 9 of the paper, as far as the runs have what goes into them.
+/// Figures 3 and 5 to 9 of the paper, as far as the runs contain their data.
 fn figures(directory: &Path, plan: &Plan, outcomes: &[(usize, usize, Cut, Outcome)]) -> std::io::Result<()> {
     std::fs::create_dir_all(directory)?;
     let write = |name: &str, title: &str, x: &str, y: &str, lines: Vec<Line>| {

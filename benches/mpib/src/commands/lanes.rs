@@ -1,4 +1,4 @@
-//! `mpib lanes`: what several lanes between two sites bring for scatter and gather, by the models and by the clock.
+//! `mpib lanes`: measures and models the gain of several lanes between two sites for scatter and gather.
 
 use super::{Common, Failure, all_fit, bytes_not_zero, context, rate};
 use clap::Args;
@@ -12,16 +12,16 @@ use std::collections::BTreeMap;
 
 #[derive(Args)]
 pub struct Options {
-    /// Block sizes, with commas
+    /// Block sizes, separated by commas
     #[arg(long, value_parser = bytes_not_zero, value_delimiter = ',', default_values_t = [1 << 20])]
     sizes: Vec<usize>,
     /// Rank that scatters and gathers
     #[arg(long, default_value_t = 0)]
     root: usize,
-    /// Repetitions of each bandwidth
+    /// Number of repetitions of each bandwidth measurement
     #[arg(long, default_value_t = 3)]
     rate_reps: usize,
-    /// Lanes are chosen by the model only where they promise at least this much over linear
+    /// The model chooses lanes only if they are faster than linear by at least this fraction
     #[arg(long, default_value_t = 0.05)]
     margin: f64,
     #[command(flatten)]
@@ -75,7 +75,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     options.common.output.write(comm, &report)
 }
 
-/// The measured links, a line each.
+/// The measured links, one line each.
 pub fn paths(model: &PathModel) -> Vec<String> {
     let wan: Vec<_> = model.wan_bytes_per_second.iter().map(|&b| rate(b)).collect();
     vec![
@@ -89,7 +89,7 @@ pub fn paths(model: &PathModel) -> Vec<String> {
     ]
 }
 
-/// What the models say, what the clock says, and what follows.
+/// The times of the models, the measured times, and the conclusions.
 struct Choice<'m> {
     size: usize,
     direction: Direction,

@@ -1,4 +1,5 @@
-//! `mpib model`: parameters of the models from round trips, trains and point-to-two experiments, and what they say of a linear scatter.
+//! `mpib model`: fits the models' parameters from round trips, trains and point-to-two experiments, and compares
+//! their predictions of a linear scatter with measured times.
 
 use super::{Failure, Output, Repetitions, all_fit, at_least, bytes_not_zero, context, rate};
 use clap::Args;
@@ -11,16 +12,16 @@ use mpib::timing::{Timer, Timing};
 
 #[derive(Args)]
 pub struct Options {
-    /// Sizes of messages beside the empty one, with commas; the largest also serves the LMO model
+    /// Message sizes in addition to the empty message, separated by commas; the LMO model uses the largest one
     #[arg(long, value_parser = bytes_not_zero, value_delimiter = ',', default_values_t = [4096, 262_144, 1 << 20])]
     sizes: Vec<usize>,
-    /// Messages in a train, for LogGP
+    /// Number of messages in a train, for LogGP
     #[arg(long, default_value_t = 8)]
     train: usize,
-    /// The ranks between which trains run, for LogGP
+    /// The two ranks of the trains, for LogGP
     #[arg(long, value_delimiter = ',', default_values_t = [0, 1], value_name = "RANK,RANK")]
     pair: Vec<usize>,
-    /// Point-to-two experiments of each rank, for LMO
+    /// Number of point-to-two experiments of each rank, for LMO
     #[arg(long, default_value_t = 3)]
     triples: usize,
     #[command(flatten)]
@@ -29,9 +30,9 @@ pub struct Options {
     output: Output,
 }
 
-/// Point-to-two experiments of a kind, for their median.
+/// Number of point-to-two experiments of each kind, for the median.
 const TRIPLES: usize = 11;
-/// Trains of a kind, for their median.
+/// Number of trains of each kind, for the median.
 const TRAINS: usize = 21;
 
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
@@ -55,7 +56,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     sizes.dedup();
     let largest = sizes.last().copied().unwrap_or(1);
     let mut rows = Vec::new();
-    // there and nothing back: the way there is what a byte costs, and an empty way is half of an empty round trip
+    // The answer is empty. So the way there gives the time per byte, and an empty way is half of an empty round trip.
     let mut trips = Vec::new();
     for &size in &sizes {
         let found = all_pairs(comm, Order::Parallel, size, 0, &rule)?;
@@ -83,7 +84,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         None
     };
     let mut trains = Vec::new();
-    // one byte, and everything that has a bandwidth
+    // One byte, and all sizes that have a bandwidth.
     let mut lengths = vec![1];
     lengths.extend(sizes.iter().copied().filter(|&s| s > 1));
     let reps = rule.max_reps.min(TRAINS);
@@ -106,7 +107,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     }
     let loggp = LogGp::fit(&trains);
     let mut timer = Timer::new(comm)?;
-    // Hockney's blocks follow each other; LMO's share what is not the root's
+    // In Hockney's model the blocks follow each other. In LMO they overlap, except for the root's part.
     let mut scatter = |name: &str| -> Result<mpib::stats::Summary, Failure> {
         let mut linear = Collective::new(Kind::Scatter, name, &Setting::default(), n).map_err(Failure::input)?;
         Ok(timer.measure(&mut linear, largest, &Timing { rule, ..Timing::default() })?)

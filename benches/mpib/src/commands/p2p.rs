@@ -1,4 +1,4 @@
-//! `mpib p2p`: round trips between all pairs, C(n,2) estimates with errors.
+//! `mpib p2p`: round trips between all pairs: C(n,2) estimates with errors.
 
 use super::{Failure, Output, Repetitions, at_least, bytes, context, hosts};
 use clap::{Args, ValueEnum};
@@ -9,16 +9,16 @@ use mpib::stats::Summary;
 
 #[derive(Args)]
 pub struct Options {
-    /// Bytes of the message there; several with commas
+    /// Bytes of the message, separated by commas
     #[arg(long, value_parser = bytes, value_delimiter = ',', default_values_t = [0, 1024, 65536, 1 << 20])]
     sizes: Vec<usize>,
-    /// Bytes of the answer; the same as there unless given
+    /// Bytes of the answer; default: the same as the message
     #[arg(long, value_parser = bytes)]
     back: Option<usize>,
-    /// Pairs one after the other, or as many at a time as there can be without a rank in two
+    /// Measure pairs one after the other, or as many disjoint pairs as possible at the same time
     #[arg(long, value_enum, default_value_t = OrderName::Parallel)]
     order: OrderName,
-    /// Also streams of messages between ranks 0 and 1, for their bandwidth
+    /// Also measure the bandwidth of a stream of messages between ranks 0 and 1
     #[arg(long)]
     stream: bool,
     #[command(flatten)]

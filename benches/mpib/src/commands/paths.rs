@@ -1,4 +1,4 @@
-//! `mpib paths`: what the ways of a checkpoint take on this machine, and what follows for GROUP_SIZE and the aggregators.
+//! `mpib paths`: measures the transfer paths of a checkpoint on this machine, and recommends a group size.
 
 use super::{Common, Failure, bytes_not_zero, context, hosts, rate};
 use clap::Args;
@@ -16,7 +16,7 @@ pub struct Options {
     /// Bytes of each rank's checkpoint
     #[arg(long, value_parser = bytes_not_zero, default_value = "1MiB")]
     bytes: usize,
-    /// Group sizes to try, with commas; those of more than all ranks become all ranks
+    /// Group sizes to test, separated by commas; sizes above the number of ranks become the number of ranks
     #[arg(long, value_delimiter = ',', default_values_t = [2, 4, 8, 16, 32])]
     groups: Vec<usize>,
     /// A directory on each node's own disk
@@ -25,21 +25,23 @@ pub struct Options {
     /// A directory on the parallel file system
     #[arg(long, value_name = "DIR")]
     pfs: Option<PathBuf>,
-    /// The command `mcr`, for the stream of agent and aggregator; else the first in PATH
+    /// The command `mcr`, for the stream through agent and aggregator; default: the first in PATH
     #[arg(long, value_name = "FILE", env = "MCR")]
     mcr: Option<PathBuf>,
-    /// A directory in each node's memory, for what the stream reads, and writes where no PFS is meant
+    /// A directory in each node's memory, for the files that the stream reads, and for its store if the PFS is not
+    /// used
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     memory: PathBuf,
-    /// A picture of all paths over the group size (SVG)
+    /// Write a picture of all paths over the group size (SVG)
     #[arg(long, value_name = "FILE")]
     figure: Option<PathBuf>,
-    /// Also writing to and reading from the PFS by so many ranks, several with commas, each for itself and one for each group
-    /// of the largest of --groups: figures 10 and 11 of mcrEngine's paper. Needs --pfs
+    /// Also measure writing to and reading from the PFS with these numbers of ranks, separated by commas: each rank
+    /// for itself, and one rank for each group of the largest of --groups (figures 10 and 11 of mcrEngine's paper);
+    /// needs --pfs
     #[arg(long, value_delimiter = ',', value_name = "RANKS", requires = "pfs")]
     scaling: Vec<usize>,
-    /// Schemes of --scaling beside plain bytes, and how many times fewer bytes each leaves, as in aware=3.1; those whose name
-    /// ends in /rank compress each rank's file alone, without aggregation
+    /// Schemes of --scaling in addition to plain bytes, each with its compression ratio, for example aware=3.1; a
+    /// scheme whose name ends in /rank compresses each rank's file alone, without aggregation
     #[arg(long, value_delimiter = ',', value_name = "NAME=RATIO", value_parser = scheme, requires = "scaling")]
     schemes: Vec<Scheme>,
     /// A directory for figure-10.svg and figure-11.svg
@@ -49,7 +51,7 @@ pub struct Options {
     common: Common,
 }
 
-/// What is left of a checkpoint.
+/// A scheme, and its compression ratio.
 #[derive(Clone, Debug, PartialEq)]
 struct Scheme {
     name: String,
@@ -68,7 +70,7 @@ fn scheme(text: &str) -> Result<Scheme, String> {
     }
 }
 
-/// One way at one group size.
+/// One path at one group size.
 struct Way {
     name: &'static str,
     group: usize,
@@ -181,22 +183,22 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     options.common.output.write_with(comm, &report, &figures)
 }
 
-/// Files in memory to containers in memory, by agents and aggregators.
+/// From files in memory to containers in memory, through agents and aggregators.
 const GRPC: &str = "grpc";
-/// The same to containers on the PFS.
+/// From files in memory to containers on the PFS, through agents and aggregators.
 const WHOLE: &str = "grpc to pfs";
-/// Files on the PFS to memory, nothing else.
+/// From files on the PFS to memory, without mcrEngine.
 const READ: &str = "read";
-/// Containers to files in memory, by `mcr restart`: those on the PFS, and those in memory.
+/// From containers to files in memory with `mcr restart`: containers on the PFS, and containers in memory.
 const RESTART: &str = "restart";
 const RESTART_MEMORY: &str = "restart from memory";
-/// What is no gather, and so none of a recommendation's.
+/// Paths that are not gathers, and therefore not part of a recommendation.
 const OTHERS: [&str; 6] = ["pfs", "local disk", WHOLE, READ, RESTART, RESTART_MEMORY];
 
 /// One point of figures 10 and 11.
 struct Scaled {
     operation: String,
-    /// Its line in a figure.
+    /// Name of its line in a figure.
     line: String,
     scheme: String,
     reads: bool,
@@ -206,17 +208,18 @@ struct Scaled {
 }
 
 impl Scaled {
-    /// It compares plain bytes with and without aggregation, and what each rank compresses for itself.
+    /// Figure 11 compares plain bytes with and without aggregation, and schemes in which each rank compresses for
+    /// itself.
     fn in_figure_11(&self) -> bool {
         !self.aggregated || self.scheme == PLAIN
     }
 }
 
-/// Nothing is compressed.
+/// The scheme without compression.
 const PLAIN: &str = "plain";
 
-/// Writing and reading by the first `ranks` ranks, each for itself or one for a group, as many bytes as each scheme leaves.
-/// Collective; on ranks beyond them there is nothing in it.
+/// Writing and reading with the first `ranks` ranks, each for itself or one for each group. Each scheme writes its
+/// compressed number of bytes. Collective; ranks beyond the first `ranks` have no data in it.
 fn scaling(
     comm: &Comm,
     options: &Options,
@@ -259,14 +262,14 @@ fn scaling(
         Ok(found)
     };
     let mine = match if part { measure() } else { Ok(Vec::new()) } {
-        // one rank's own error: the others wait for it where nobody can tell them
+        // An error of one rank alone: the other ranks may wait for it and cannot be informed.
         Err(error) if !matches!(error, CommError::Told(_)) => return Err(error.into()),
         mine => mine.map_err(|e| e.to_string()),
     };
     Ok(comm.agree(mine)?)
 }
 
-/// For each number of ranks: what aggregation brings, and what each scheme brings beside the first one.
+/// For each number of ranks: the gain from aggregation, and the gain of each scheme over plain bytes.
 fn in_words(scaled: &[Scaled]) -> Vec<String> {
     let median = |ranks, scheme: &str, aggregated, reads| {
         let at = scaled
@@ -302,9 +305,9 @@ fn in_words(scaled: &[Scaled]) -> Vec<String> {
     lines
 }
 
-/// The group size with the least time from the ranks to the store: the fastest gather, then the aggregators' writing, whose
-/// sum is an upper bound, since both overlap in the running system; or what agents and aggregators took for both. Where
-/// no PFS was given, gathers alone decide.
+/// The group size with the smallest time from the ranks to the store. The time is the fastest gather plus the writing
+/// by the aggregators. This sum is an upper bound, since both overlap in the running system. The measured time
+/// through agents and aggregators is considered too. Without a PFS, only gathers count.
 fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<String> {
     let median = |group: usize, name: &str| {
         let way = ways.iter().find(|w| w.group == group && w.name == name);
@@ -349,7 +352,7 @@ fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<Stri
             people(total),
             rate(whole / total)
         ));
-        // what mcrEngine itself does, where something that it does not do is faster
+        // What mcrEngine itself achieves, if the recommended path is one that it does not use.
         let daemons = if median(group, "pfs").is_some() { WHOLE } else { GRPC };
         let of_daemons = groups.iter().filter_map(|&g| Some((median(g, daemons)?, g)));
         if let Some((seconds, group)) = of_daemons.min_by(|a, b| a.0.total_cmp(&b.0)).filter(|_| name != daemons) {

@@ -1,4 +1,5 @@
-//! The benchmark's runs over MPI: who meets at the border, how powerful each site is, and what coupling brings.
+//! The benchmark's runs over MPI: finds the front-ends, measures the power of each site, and measures the gain from
+//! coupling.
 
 use super::{Block, Cut, CutError, Part, Problem, SIDES, balanced_rows, iterations, parts};
 use crate::comm::{Comm, CommError, wtime};
@@ -8,89 +9,92 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 const TAG: u16 = 500;
-/// Ranks that only pretend to compute sleep while they wait, and so leave the cores to those that have something to do.
+/// Sleep of ranks that only simulate computing while they wait, so that the cores are free for the other ranks.
 const NAP: Duration = Duration::from_micros(50);
-/// But not at once: a neighbour is mostly about to come, and a nap lasts twice as long as asked for.
+/// Time of spinning before the first sleep. The neighbour often arrives within it, and a sleep takes twice as long as
+/// requested.
 const PATIENCE: Duration = Duration::from_micros(300);
 
-/// A run that cannot be.
+/// Why a run is impossible.
 #[derive(Debug, thiserror::Error)]
 pub enum JorError {
     /// MPI failed.
     #[error(transparent)]
     Comm(#[from] CommError),
-    /// More ranks than rows.
+    /// There are more ranks than rows.
     #[error(transparent)]
     Cut(#[from] CutError),
 }
 
-/// What a benchmark does.
+/// The parameters of a benchmark.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// N
     pub n: usize,
-    /// The site of each rank: 0 or 1, both there.
+    /// The site of each rank: 0 or 1. Both must occur.
     pub sites: Vec<usize>,
-    /// Points each second that a rank of a site is held to; none: as fast as it can.
+    /// Points per second to which each rank of a site is limited. `None`: no limit.
     pub pace: Option<[f64; 2]>,
-    /// Iterations between exchanges of the sites; 1 among them.
+    /// Numbers of iterations between exchanges of the sites. They must include 1.
     pub periods: Vec<usize>,
-    /// How areas are cut.
+    /// How areas are divided.
     pub cut: Cut,
-    /// Power of site 0 over that of site 1; measured where not given.
+    /// Power of site 0 divided by that of site 1. Measured if not given.
     pub ratio: Option<f64>,
-    /// Each run is done so many times, and the median counts.
+    /// Number of repetitions of each run. The median counts.
     pub reps: usize,
-    /// No more iterations of each run than these, or one period; its time is in proportion, and its error is not looked at.
+    /// Maximum number of iterations of each run, but at least one period. The time is scaled, and the error is not
+    /// checked.
     pub sample: Option<usize>,
 }
 
-/// What came out, the same on all ranks.
+/// The results, the same on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Ranks that meet at the border, of site 0 and of site 1.
+    /// The ranks that exchange the border, of site 0 and of site 1.
     pub front_ends: [usize; 2],
-    /// Their round trip.
+    /// The round trip time between them.
     pub front_end_seconds: f64,
-    /// Each site alone on N x N.
+    /// Time of each site alone on N x N points.
     pub half_seconds: [f64; 2],
-    /// Each site alone on 2N x N.
+    /// Time of each site alone on 2N x N points.
     pub whole_seconds: [f64; 2],
-    /// Power of site 0 over that of site 1, on N x N: the median iterations' ratio.
+    /// Power of site 0 divided by that of site 1 on N x N points: the ratio of the median iterations.
     pub ratio: f64,
-    /// The same on 2N x N.
+    /// The same ratio on 2N x N points.
     pub ratio_whole: f64,
-    /// Both differ: on one site the whole problem does not fit into a cache that half of it fits into.
+    /// The two ratios differ: at one site, half of the problem fits into a cache, but the whole problem does not.
     pub cache_crossed: bool,
-    /// Rows of site 0 when the load is balanced, of 2N.
+    /// Rows of site 0, of 2N, if the load is balanced.
     pub balanced_rows: usize,
-    /// Both sites, load not balanced, exchange after each iteration.
+    /// Time of both sites with equal load and an exchange after each iteration.
     pub transparent_seconds: f64,
-    /// Period, iterations, and seconds of the balanced runs.
+    /// Period, number of iterations, and seconds of the balanced runs.
     pub periods: Vec<(usize, usize, f64)>,
-    /// The error that each of them left, as a part of its start's: a tenth, or a little less; more of a sample.
+    /// The error after each balanced run as a fraction of the start: a tenth or a little less; more for a sample.
     pub errors_left: Vec<f64>,
-    /// The period of the shortest of them.
+    /// The period of the fastest balanced run.
     pub best_period: usize,
-    /// The period that was expected to be the best, from `inner_seconds` and `exchange_seconds`; among `periods`.
+    /// The period that was predicted to be the best, from `inner_seconds` and `exchange_seconds`. `periods` contains
+    /// it.
     pub chosen_period: usize,
-    /// An iteration without the sites' exchange.
+    /// Time of an iteration without an exchange of the sites.
     pub inner_seconds: f64,
-    /// What an exchange adds to it.
+    /// Additional time of an exchange.
     pub exchange_seconds: f64,
-    /// Best site alone over the transparent run.
+    /// Speedup of the transparent run over the best site alone.
     pub artless: f64,
-    /// Best site alone over the best of the periods.
+    /// Speedup of the best balanced run over the best site alone.
     pub artful: f64,
 }
 
-/// Runs all of it. Collective; `sites` has both 0 and 1.
+/// Runs the whole benchmark. Collective; `sites` must contain both 0 and 1.
 pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
     let of_site = |site| (0..comm.size()).filter(move |&r| plan.sites[r] == site).collect::<Vec<_>>();
     let (near, far) = (of_site(0), of_site(1));
     let (front_ends, front_end_seconds) = front_ends(comm, &near, &far, plan.n)?;
     let (whole, half) = (Problem::whole(plan.n), Problem::half(plan.n));
-    // positions: site 0 from the top, its front-end last; then site 1, its front-end first
+    // Positions: site 0 from the top with its front-end last, then site 1 with its front-end first.
     let mut order: Vec<usize> = near.iter().copied().filter(|&r| r != front_ends[0]).collect();
     order.extend(front_ends);
     order.extend(far.iter().copied().filter(|&r| r != front_ends[1]));
@@ -100,7 +104,8 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
     };
     let (half_seconds, half_iteration) = runner.alone(half, alone_half)?;
     let (whole_seconds, whole_iteration) = runner.alone(whole, alone_whole)?;
-    // by the median iteration rather than the whole time: whatever else a node does now and then is not its power
+    // Use the median iteration and not the whole time, because occasional other work of a node is not part of its
+    // power.
     let (ratio, ratio_whole) = (half_iteration[1] / half_iteration[0], whole_iteration[1] / whole_iteration[0]);
     let used = plan.ratio.unwrap_or(ratio);
     let rows = balanced_rows(whole.rows, used, near.len(), far.len());
@@ -110,7 +115,7 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
     let wanted: Vec<_> = plan.periods.iter().map(|&p| (whole, rows_at(p), p)).collect();
     let mut known: Vec<_> = plan.periods.iter().copied().zip(counts(comm, &wanted)?).collect();
     let [inner_seconds, exchange_seconds] = runner.probe(whole, rows)?;
-    // in one place: ranks of different machines need not round alike
+    // One rank decides, because machines may round differently.
     let mut chosen = [choose_period(&known, inner_seconds, exchange_seconds) as f64];
     comm.broadcast_numbers(&mut chosen, 0)?;
     let chosen_period = chosen[0] as usize;
@@ -119,7 +124,7 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
         known.extend(count.into_iter().map(|count| (chosen_period, count)));
         known.sort_unstable();
     }
-    // in turns, so that whatever else goes on meets all of them alike
+    // The runs alternate, so that disturbances affect all of them equally.
     let mut times = vec![Vec::new(); known.len()];
     let mut errors_left = vec![0.0; known.len()];
     for _ in 0..plan.reps {
@@ -153,14 +158,14 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
     })
 }
 
-/// Both sites at `period` for so many iterations, rows as balanced for `ratio`; all points on all ranks, row by row. For
-/// comparing bits with [`super::Serial`]. Collective.
+/// Solves the problem with both sites at `period` for `count` iterations, with rows balanced for `ratio`. Returns all
+/// points, row by row, on all ranks, for a comparison with [`super::Serial`] bit by bit. Collective.
 pub fn solve(comm: &Comm, plan: &Plan, ratio: f64, period: usize, count: usize) -> Result<Vec<f64>, JorError> {
     solve_from(comm, plan, ratio, period, |_| Ok(0), count, |_, _| Ok(()))
 }
 
-/// The same, from the iteration that `load` gives after it has put points into our part; `after` sees each iteration.
-/// Collective, `load` too.
+/// As [`solve`], starting at the iteration that `load` returns after it has filled this rank's part. `after` is
+/// called after each iteration. Collective, and so is `load`.
 pub fn solve_from(
     comm: &Comm,
     plan: &Plan,
@@ -196,7 +201,7 @@ pub fn solve_from(
     Ok(values)
 }
 
-/// Iterations for several problems, each counted by another rank. Collective.
+/// The numbers of iterations of several problems. Each is computed by another rank. Collective.
 fn counts(comm: &Comm, wanted: &[(Problem, usize, usize)]) -> Result<Vec<usize>, CommError> {
     let mut found = vec![0.0; wanted.len()];
     for (i, &(problem, rows, period)) in wanted.iter().enumerate() {
@@ -208,7 +213,8 @@ fn counts(comm: &Comm, wanted: &[(Problem, usize, usize)]) -> Result<Vec<usize>,
     Ok(found.into_iter().map(|n| n as usize).collect())
 }
 
-/// The pair of both sites with the quickest round trip of a border. As many pairs at a time as the smaller site has ranks.
+/// The pair of ranks of both sites with the fastest round trip of a border. As many pairs are measured at the same
+/// time as the smaller site has ranks.
 fn front_ends(comm: &Comm, near: &[usize], far: &[usize], n: usize) -> Result<([usize; 2], f64), CommError> {
     let (few, many, turned) = if near.len() <= far.len() { (near, far, false) } else { (far, near, true) };
     let mut times = vec![f64::NEG_INFINITY; few.len() * many.len()];
@@ -230,18 +236,18 @@ fn front_ends(comm: &Comm, near: &[usize], far: &[usize], n: usize) -> Result<([
     Ok((if turned { [pair[1], pair[0]] } else { pair }, times[best]))
 }
 
-/// Iterations whose times are kept, for their median.
-const KEPT: usize = 100_000;
+/// Maximum number of iterations whose times are kept for the median.
+const KEPT_ITERATIONS_MAX: usize = 100_000;
 
-/// Runs of a few iterations before a period is chosen, of each kind.
+/// Number of short runs of each kind before a period is chosen.
 const PROBES: usize = 3;
-/// A multiple of the next one.
+/// Number of iterations of a short run; a multiple of `PROBE_PERIOD`.
 const PROBE_ITERATIONS: usize = 48;
 const PROBE_PERIOD: usize = 16;
 
-/// The period for which fewer exchanges are worth the iterations that they cost: the one with the least
-/// `iterations (inner + exchange / period)`, from the smallest of `known` to the largest. `known` has iterations of some
-/// periods, in ascending order; between them they lie on a line. Counting them all would take longer than a run.
+/// The period with the smallest `iterations (inner + exchange / period)`, from the smallest to the largest of
+/// `known`. Fewer exchanges need more iterations. `known` contains the iterations of some periods in ascending order.
+/// Other periods are interpolated linearly, since counting them all would take longer than a run.
 fn choose_period(known: &[(usize, usize)], inner_seconds: f64, exchange_seconds: f64) -> usize {
     let seconds = |period: f64, count: f64| count * (inner_seconds + exchange_seconds / period);
     let mut best = known.first().map_or((1, f64::INFINITY), |&(p, count)| (p, seconds(p as f64, count as f64)));
@@ -268,7 +274,7 @@ struct Run {
 struct Runner<'a> {
     comm: &'a Comm,
     plan: &'a Plan,
-    /// Which rank is at which position.
+    /// The rank at each position.
     order: Vec<usize>,
     near: usize,
     far: usize,
@@ -279,13 +285,14 @@ impl Runner<'_> {
         self.order.iter().position(|&r| r == self.comm.rank()).unwrap_or(0)
     }
 
-    /// Iterations to do of `count`, in whole periods, and how many times longer all of them take.
+    /// Number of iterations to compute, in whole periods, and the factor by which all `count` iterations take longer.
     fn sampled(&self, count: usize, period: usize) -> (usize, f64) {
         let some = self.plan.sample.map_or(count, |most| (most / period).max(1) * period).min(count);
         (some, count as f64 / some.max(1) as f64)
     }
 
-    /// Seconds of each site alone, and of its median iteration; both at the same time, and nothing passes between them.
+    /// Time of each site alone, and of its median iteration. Both sites run at the same time without any
+    /// communication.
     fn alone(&self, problem: Problem, count: usize) -> Result<([f64; 2], [f64; 2]), JorError> {
         let me = self.position();
         let (ranks, first) = if me < self.near { (self.near, 0) } else { (self.far, self.near) };
@@ -304,7 +311,7 @@ impl Runner<'_> {
         Ok(([near, far], [near_iteration, far_iteration]))
     }
 
-    /// The median of the plan's runs of both sites together.
+    /// The median time of the runs of both sites together.
     fn coupled(&self, problem: Problem, rows: usize, period: usize, count: usize) -> Result<f64, JorError> {
         let mut times = Vec::new();
         for _ in 0..self.plan.reps {
@@ -313,8 +320,7 @@ impl Runner<'_> {
         Ok(median(&times))
     }
 
-    /// Seconds of both sites together, and the error that is left; it is an error if that is not as small as was counted
-    /// beforehand.
+    /// Time of both sites together, and the remaining error. An error that is larger than predicted is a failure.
     fn coupled_once(&self, problem: Problem, rows: usize, period: usize, count: usize) -> Result<(f64, f64), JorError> {
         let cut = parts(problem, self.plan.cut, self.near, self.far, rows)?;
         let (some, longer) = self.sampled(count, period);
@@ -322,7 +328,7 @@ impl Runner<'_> {
         let mut longest = [run.seconds * longer, run.block.error(problem) / problem.start_error()];
         self.comm.all_max(&mut longest)?;
         let [seconds, left] = longest;
-        // counting rounds otherwise than the points do
+        // The prediction rounds differently from the iteration on the points.
         if some == count && left > 0.1 * (1.0 + 1e-9) {
             let text = format!("period {period}: after {count} iterations {left} of the error is left, not a tenth");
             return Err(CommError::Told(text).into());
@@ -330,8 +336,8 @@ impl Runner<'_> {
         Ok((seconds, left))
     }
 
-    /// Seconds of an iteration without an exchange between the sites, and what an exchange adds: from a few iterations of
-    /// both sites with an exchange after each, and with few of them.
+    /// Time of an iteration without an exchange between the sites, and the additional time of an exchange. Both come
+    /// from short runs of both sites, with an exchange after each iteration and with few exchanges.
     fn probe(&self, problem: Problem, rows: usize) -> Result<[f64; 2], JorError> {
         let cut = parts(problem, self.plan.cut, self.near, self.far, rows)?;
         let mut times = [const { Vec::new() }; 2];
@@ -349,7 +355,7 @@ impl Runner<'_> {
         Ok([each - exchange, exchange])
     }
 
-    /// Our part of a run of the positions from `first` on.
+    /// This rank's part of a timed run of the positions from `first` on.
     fn timed(
         &self,
         problem: Problem,
@@ -362,7 +368,7 @@ impl Runner<'_> {
         self.iterate(cut, first, period, 0..count, block, |_, _| Ok(()))
     }
 
-    /// Iterates; `after` sees how many iterations there have been, and our points.
+    /// Iterates. `after` gets the number of finished iterations and this rank's points.
     fn iterate(
         &self,
         cut: &[Part],
@@ -378,7 +384,7 @@ impl Runner<'_> {
         self.comm.barrier()?;
         let start = wtime();
         let mut before = start;
-        let mut iterations = Vec::with_capacity(steps.len().min(KEPT));
+        let mut iterations = Vec::with_capacity(steps.len().min(KEPT_ITERATIONS_MAX));
         for step in steps {
             let now = |side: usize| !part.other_site[side] || step % period == 0;
             let meet: Vec<(usize, usize)> = (0..4)
@@ -394,7 +400,7 @@ impl Runner<'_> {
                 pace.end(block.points());
             }
             let now = wtime();
-            if iterations.len() < KEPT {
+            if iterations.len() < KEPT_ITERATIONS_MAX {
                 iterations.push(now - before);
             }
             before = now;
@@ -403,7 +409,7 @@ impl Runner<'_> {
         Ok(Run { seconds: before - start, iteration_seconds: median(&iterations), block })
     }
 
-    /// With some neighbours: side and rank of each.
+    /// Exchanges borders with some neighbours, given by side and rank.
     fn exchange(&self, block: &mut Block, meet: &[(usize, usize)]) -> Result<(), CommError> {
         if meet.is_empty() {
             return Ok(());
@@ -430,8 +436,8 @@ impl Runner<'_> {
     }
 }
 
-/// Holds a rank to a number of points each second, by sleeping after each iteration for as long as is left. What it sleeps
-/// too long is taken off the next time.
+/// Limits a rank to a number of points per second by sleeping after each iteration. If it sleeps too long, the next
+/// sleep is shorter.
 struct Pace {
     seconds_per_point: f64,
     begun: Instant,
@@ -464,7 +470,7 @@ mod tests {
         let known = [1, 2, 4, 8, 16, 32].map(|p| (p, 1000 + 20 * (p - 1)));
         assert_eq!(choose_period(&known, 1e-3, 0.0), 1);
         assert_eq!(choose_period(&known, 1e-3, 1.0), 32);
-        // (980 + 20 p) (1 + 1 / p) is least at p = sqrt(980 / 20) = 7, which is between two known ones
+        // (980 + 20 p) (1 + 1 / p) has its minimum at p = sqrt(980 / 20) = 7, which lies between two known periods.
         assert_eq!(choose_period(&known, 1e-3, 1e-3), 7);
         assert_eq!(choose_period(&[(1, 100)], 1e-3, 1.0), 1);
         let steep = [(1, 100), (2, 1000), (4, 5000)];

@@ -1,14 +1,15 @@
-//! JOR as an application that saves its state: each rank an HDF5 file every so many iterations, named as Carpet names them,
-//! `jor.chkpt.it_ITERATION.file_RANK.h5`, and a start from the newest iteration of which every rank has a good file.
+//! JOR as an application with checkpoints: each rank writes an HDF5 file after a number of iterations, named as
+//! Carpet names them, `jor.chkpt.it_ITERATION.file_RANK.h5`. A run starts from the newest iteration of which every
+//! rank has a valid file.
 
 use super::Block;
 use crate::comm::{Comm, CommError};
 use std::path::{Path, PathBuf};
 
-/// So many checkpoints of a rank stay; older ones go when a new one is there.
-const KEPT: usize = 3;
+/// Number of checkpoints that are kept for each rank. Older ones are removed after a new one is written.
+const KEPT_CHECKPOINTS: usize = 3;
 
-/// Where checkpoints are, and how often there are some.
+/// The checkpoints of one rank in a directory.
 pub struct Checkpoints {
     directory: PathBuf,
     rank: usize,
@@ -19,7 +20,7 @@ fn beside(path: &Path, error: impl std::fmt::Display) -> CommError {
 }
 
 impl Checkpoints {
-    /// Of this rank, in a directory that exists.
+    /// For this rank, in a directory that must exist.
     pub fn new(directory: &Path, rank: usize) -> Self {
         Self { directory: directory.into(), rank }
     }
@@ -28,7 +29,7 @@ impl Checkpoints {
         self.directory.join(format!("jor.chkpt.it_{iteration}.file_{}.h5", self.rank))
     }
 
-    /// Iterations of which this rank has a file, rising.
+    /// The iterations of which this rank has a file, in ascending order.
     fn iterations(&self) -> Vec<usize> {
         let end = format!(".file_{}.h5", self.rank);
         let number = |name: &str| name.strip_prefix("jor.chkpt.it_")?.strip_suffix(&end)?.parse().ok();
@@ -38,7 +39,7 @@ impl Checkpoints {
         found
     }
 
-    /// Writes a file beside its name and renames it, so that no name ever has half a state.
+    /// Writes a file under a temporary name and renames it, so that a final name never has an incomplete state.
     pub fn save(&self, iteration: usize, block: &Block) -> Result<(), CommError> {
         let path = self.path(iteration);
         let beside_it = path.with_extension("h5.tmp");
@@ -51,13 +52,13 @@ impl Checkpoints {
         write().map_err(|e| beside(&path, e))?;
         std::fs::rename(&beside_it, &path).map_err(|e| beside(&path, e))?;
         let all = self.iterations();
-        for &old in &all[..all.len().saturating_sub(KEPT)] {
-            std::fs::remove_file(self.path(old)).ok(); // somebody else may tidy up too
+        for &old in &all[..all.len().saturating_sub(KEPT_CHECKPOINTS)] {
+            std::fs::remove_file(self.path(old)).ok(); // another process may have removed it
         }
         Ok(())
     }
 
-    /// The values of a file that is whole and of this iteration.
+    /// The values of a file, if it is complete and belongs to this iteration.
     fn load(&self, iteration: usize) -> Option<Vec<f64>> {
         let file = hdf5::File::open(self.path(iteration)).ok()?;
         let number = file.dataset("iteration").ok()?.read_raw::<u64>().ok()?;
@@ -65,7 +66,8 @@ impl Checkpoints {
         (number == [iteration as u64]).then_some(values)
     }
 
-    /// Puts the newest state that every rank has into `block`, and gives its iteration; 0 where there is none. Collective.
+    /// Loads the newest state that every rank has into `block`. Returns its iteration; 0 if there is none.
+    /// Collective.
     pub fn newest(&self, comm: &Comm, block: &mut Block) -> Result<usize, CommError> {
         let mine: Vec<u8> = self.iterations().iter().flat_map(|&i| (i as u64).to_ne_bytes()).collect();
         let all = comm.all_bytes(&mine)?;

@@ -1,26 +1,27 @@
-//! How many iterations there are to be, without doing them on all points.
+//! Computes the number of iterations without iterating on all points.
 //!
-//! The error of an iterate, its difference from the solution, goes through the same iteration with a boundary of 0. Along the
-//! columns that is the same everywhere, also at the border of the two sites, and so the error is a sum of sines over the
-//! columns, each with a factor for every row, and each sine goes its own way: an iteration of it costs as many operations as
-//! there are rows. Most sines are soon too small to matter. What is left is a hundredth of the work of the points themselves,
-//! and less for larger problems: 0.4 N^2 iterations of 2 N^2 points become about 20 N^3 operations.
+//! The error of an iterate, its difference from the solution, follows the same iteration with a boundary of 0. The
+//! iteration is the same for all columns, also at the border of the two sites. So the error is a sum of sines over
+//! the columns, each with a factor for every row, and each sine evolves independently. One iteration of a sine takes
+//! as many operations as there are rows. Most sines soon become negligible. The remaining work is a hundredth of the
+//! work on the points, and less for larger problems: instead of 0.4 N^2 iterations of 2 N^2 points, about 20 N^3
+//! operations.
 //!
-//! Rounding is not the same as on the points. The error falls by about a thousandth from one look at it to the next, and
-//! both differ by 1e-10 at most; a test compares counts with those found by doing the iterations.
+//! Rounding differs from that on the points. The error falls by about a thousandth between two checks, and both ways
+//! differ by at most 1e-10. A test compares the counts with those found by iterating.
 
 use super::Problem;
 use std::f64::consts::PI;
 
-/// A sine all of whose factors are below this part of the aim adds nothing that could be seen, nor do all such together.
+/// Sines whose factors are all below this fraction of the target error are dropped. Even their sum is invisible.
 const NEGLIGIBLE: f64 = 1e-16;
 
-/// One sine over the columns: the factor of each row, those beyond the ends included.
+/// One sine over the columns, with the factor of each row, including the rows beyond the ends.
 struct Mode {
     /// Half of the cosine of the angle between two columns.
     half_cosine: f64,
     number: usize,
-    /// Rows above and below the border between the sites; the second is empty without one.
+    /// The rows above and below the border between the sites. The second half is empty if there is no border.
     halves: [Half; 2],
 }
 
@@ -46,7 +47,7 @@ impl Half {
 }
 
 impl Mode {
-    /// So many iterations, a multiple of `period`.
+    /// Computes `iterations` iterations. The number must be a multiple of `period`.
     fn advance(&mut self, iterations: usize, period: usize) {
         for done in 0..iterations {
             let [upper, lower] = &mut self.halves;
@@ -61,7 +62,7 @@ impl Mode {
         }
     }
 
-    /// The factor of an inner row, from 0.
+    /// The factor of an inner row, counted from 0.
     fn factor(&self, row: usize) -> f64 {
         let [upper, lower] = &self.halves;
         let above = upper.old.len() - 2;
@@ -73,16 +74,16 @@ impl Mode {
     }
 }
 
-/// The error of all points.
+/// The error at all points.
 pub(super) struct Error {
     problem: Problem,
     modes: Vec<Mode>,
-    /// Sines of k pi / (columns + 1), k from 0, for two periods.
+    /// The sines of k pi / (columns + 1), for k from 0 and for two periods.
     sines: Vec<f64>,
 }
 
 impl Error {
-    /// Of the start, 0 everywhere inside.
+    /// The error of the start value, which is 0 at all inner points.
     pub(super) fn new(problem: Problem, upper_rows: usize) -> Self {
         let (rows, cols) = (problem.rows, problem.cols);
         let wide = (cols + 1) as f64;
@@ -90,7 +91,7 @@ impl Error {
         let upper_rows = if upper_rows == 0 { rows } else { upper_rows.min(rows) };
         let mode = |number: usize| {
             let sine = |col: usize| sines[number * col % sines.len()];
-            // x^2 - y^2 in terms of this sine; the start is less than the solution by that much
+            // The coefficient of this sine in x^2 - y^2. The start value is smaller than the solution by this amount.
             let sum = |value: &dyn Fn(f64) -> f64| {
                 (1..=cols).map(|c| value(c as f64 / wide) * sine(c)).sum::<f64>() * 2.0 / wide
             };
@@ -106,7 +107,8 @@ impl Error {
 
     fn advance(&mut self, iterations: usize, period: usize, aim: f64) {
         self.modes.iter_mut().for_each(|mode| mode.advance(iterations, period));
-        // no factor grows again: an iteration takes a mean of its neighbours, with weights that add up to 1 at most
+        // No factor can grow again, because an iteration takes a mean of the neighbours with weights whose sum is at
+        // most 1.
         self.modes.retain(|mode| mode.largest() > NEGLIGIBLE * aim);
     }
 
@@ -114,7 +116,7 @@ impl Error {
         self.modes.iter().map(|m| m.factor(row) * self.sines[m.number * (col + 1) % self.sines.len()]).sum()
     }
 
-    /// The largest of the points in every so many rows and columns, and where it is.
+    /// The largest error among the points of every `row_step`-th row and `col_step`-th column, and its place.
     fn largest(&self, row_step: usize, col_step: usize) -> (f64, usize, usize) {
         let mut most = (0.0, 0, 0);
         for row in (row_step / 2..self.problem.rows).step_by(row_step) {
@@ -129,17 +131,18 @@ impl Error {
     }
 }
 
-/// Iterations until the error is a tenth of its start, in whole periods, looked at as [`Problem::look_every`] says.
-/// `upper_rows` of 0 or of all: without a border.
+/// Number of iterations, in whole periods, until the error is a tenth of its start value. It is checked as often as
+/// [`Problem::look_every`] says. If `upper_rows` is 0 or all rows, there is no border.
 pub fn iterations(problem: Problem, upper_rows: usize, period: usize) -> usize {
     let mut error = Error::new(problem, upper_rows);
     let aim = problem.start_error() / 10.0;
     let stride = period * problem.look_every(period);
-    // some points say that the error is too large yet; that it is small enough takes all of them
+    // A sample of the points can show that the error is still too large. Only all points can show that it is small
+    // enough.
     let steps = ((problem.rows / 32).max(1), (problem.cols / 16).max(1));
     let mut worst = (0, 0);
     let mut done = 0;
-    // about 0.4 N^2 iterations at period 1; the limit only ends what would never end
+    // About 0.4 N^2 iterations are needed at period 1. The limit only ends a loop that would not end.
     while done < 1000 * problem.points() {
         error.advance(stride, period, aim);
         done += stride;
@@ -160,7 +163,7 @@ mod tests {
     use super::*;
     use crate::jor::Serial;
 
-    /// Every point, every time.
+    /// Computes every point in every iteration.
     fn by_doing(problem: Problem, upper_rows: usize, period: usize) -> usize {
         let mut serial = Serial::new(problem, upper_rows, period);
         let aim = serial.error() / 10.0;

@@ -1,35 +1,37 @@
-//! How long a scatter or gather over two sites takes with P lanes, after T. Chiba, T. Endo, S. Matsuoka, "Optimization of
-//! MPI_Scatter/Gather algorithm for grid environment" (2009); and, beside it, a model that knows what happens at once.
+//! Models of the time of a scatter or gather between two sites with P lanes. Two are from T. Chiba, T. Endo, S.
+//! Matsuoka, "Optimization of MPI_Scatter/Gather algorithm for grid environment" (2009). The third also models which
+//! steps overlap.
 //!
-//! The paper prints its model twice, and both differ for n0 < n1:
-//! - section 4.2: T(P) = L + X M / b_WAN(P) + Y M / b_LAN + a, X = ceil(n1 / P), Y = n0 + n1 - 1 - X where n0 >= n1, and
-//!   Y = (n1 - 1) + (P - 1) = n1 + P - 2 where n0 < n1;
-//! - table 1: the sum of its rows, a + (n1 + P - 1) M / b_LAN to prepare, L + n1 M / (P b_WAN(P)) over the WAN, and
-//!   a + n1 M / (P b_LAN) within the far site. There nothing is rounded up, and the LAN counts n1 + P - 1 + n1 / P blocks.
+//! The paper prints its model twice, and the two versions differ for n0 < n1:
+//! - section 4.2: `T(P) = L + X M / b_WAN(P) + Y M / b_LAN + a` with `X = ceil(n1 / P)`. If n0 >= n1,
+//!   `Y = n0 + n1 - 1 - X`. If n0 < n1, `Y = (n1 - 1) + (P - 1) = n1 + P - 2`.
+//! - table 1: the sum of its rows: `a + (n1 + P - 1) M / b_LAN` to prepare, `L + n1 M / (P b_WAN(P))` over the WAN,
+//!   and `a + n1 M / (P b_LAN)` within the far site. Nothing is rounded up here, and the LAN transfers
+//!   `n1 + P - 1 + n1 / P` blocks.
 //!
-//! Neither lets a root send to its own site while its lane's block is on the WAN. [`Variant::Overlapped`] does: it walks
-//! through the schedule that `collectives::lanes` follows, with each network card busy with one thing at a time, and so can
-//! also tell when the plain linear algorithm wins, which is where b_LAN = b_WAN or where one lane fills the WAN.
+//! In both, the root sends nothing to its own site while its lane's block is on the WAN. [`Variant::Overlapped`]
+//! follows the schedule of `collectives::lanes`, in which each network card does one thing at a time. So it also
+//! shows when the plain linear algorithm is faster: if b_LAN = b_WAN, or if one lane fills the WAN.
 
 use serde::{Deserialize, Serialize};
 
-/// What the links give, and how many ranks there are on both ends.
+/// The measured links, and the number of ranks at both ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PathModel {
-    /// Ranks of the root's site, the root included.
+    /// Number of ranks at the root's site, including the root.
     pub near_ranks: usize,
-    /// Ranks of the other site.
+    /// Number of ranks at the other site.
     pub far_ranks: usize,
-    /// L: seconds of an empty message between the sites.
+    /// L: time of an empty message between the sites, in seconds.
     pub wan_latency_seconds: f64,
-    /// a: seconds of an empty message within a site.
+    /// a: time of an empty message within a site, in seconds.
     pub lan_latency_seconds: f64,
-    /// b_LAN in bytes each second.
+    /// b_LAN, in bytes per second.
     pub lan_bytes_per_second: f64,
-    /// b_WAN(P), what each of P pairs has at the same time, in bytes each second; first P = 1.
+    /// b_WAN(P): bandwidth of each of P concurrent pairs, in bytes per second. The first entry is for P = 1.
     pub wan_bytes_per_second: Vec<f64>,
-    /// What the root alone gets over the WAN to all far ranks at once, in bytes each second: more than b_WAN(1) where a
-    /// connection's window is the limit, as much where its network card is.
+    /// Bandwidth from the root to all far ranks at the same time, in bytes per second. It is more than b_WAN(1) if
+    /// the window of a connection is the limit, and equal if the network card is the limit.
     pub root_wan_bytes_per_second: f64,
 }
 
@@ -41,14 +43,14 @@ pub enum Variant {
     Section42,
     /// The paper's table 1.
     Table1,
-    /// Ours.
+    /// The model of this project.
     Overlapped,
 }
 
-/// All of them.
+/// All variants.
 pub const VARIANTS: [Variant; 3] = [Variant::Section42, Variant::Table1, Variant::Overlapped];
 
-/// Which way the blocks go.
+/// The direction of the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -58,13 +60,14 @@ pub enum Direction {
     Gather,
 }
 
-/// How many of `blocks` lane `lane` of `lanes` carries: as even as can be, the first lanes one more.
+/// Number of `blocks` that lane `lane` of `lanes` carries. The shares differ by at most one; the first lanes have
+/// more.
 pub fn share(blocks: usize, lanes: usize, lane: usize) -> usize {
     blocks / lanes + usize::from(lane < blocks % lanes)
 }
 
 impl PathModel {
-    /// The most lanes that make sense: min(n0, n1).
+    /// The maximum number of useful lanes: min(n0, n1).
     pub fn max_lanes(&self) -> usize {
         self.near_ranks.min(self.far_ranks)
     }
@@ -95,12 +98,13 @@ impl PathModel {
         }
     }
 
-    /// Each lane's way, all at once.
+    /// Time of all lanes, which work at the same time.
     ///
-    /// Scatter: the root's WAN card carries its own lane from the start, while its LAN card feeds the other lanes in turn,
-    /// then the ranks of its own site. A far end passes on what is not its own when all of its lane has come. A gather is
-    /// the same backwards: a far end waits for its neighbours' blocks, and the root's LAN card receives its own site's
-    /// blocks first, then the other lanes as they come.
+    /// Scatter: the root's WAN card sends its own lane's blocks from the start. Its LAN card feeds the other lanes
+    /// one after the other, and then the ranks of its own site. A far end passes blocks on after all blocks of its
+    /// lane have arrived. A gather is the same in reverse: a far end waits for the blocks of its neighbours, and the
+    /// root's LAN card first receives the blocks of its own site, and then the other lanes in the order of their
+    /// arrival.
     fn overlapped(&self, direction: Direction, lanes: usize, m: f64) -> f64 {
         let lan = self.lan_bytes_per_second;
         let (latency, overhead) = (self.wan_latency_seconds, self.lan_latency_seconds);
@@ -126,7 +130,7 @@ impl PathModel {
                 let mut arrivals: Vec<(f64, f64)> = ends.iter().map(|e| e + latency).zip(lengths).collect();
                 let own = arrivals.remove(0).0;
                 arrivals.sort_by(|a, b| a.0.total_cmp(&b.0));
-                // the root's own site first, then the lanes as they come
+                // First the root's own site, and then the lanes in the order of their arrival.
                 let mut lan_free = if self.near_ranks > 1 { overhead + own_site } else { 0.0 };
                 for (arrived, bytes) in arrivals {
                     lan_free = lan_free.max(arrived) + overhead + bytes / lan;
@@ -136,13 +140,13 @@ impl PathModel {
         }
     }
 
-    /// When each lane's bytes have left, if k lanes that are busy at the same time have b_WAN(k) each: who is done early
-    /// leaves the WAN to the others.
+    /// The time at which each lane has sent its bytes, if k concurrent lanes have b_WAN(k) each. A lane that ends
+    /// early leaves its share of the WAN to the others.
     fn wan_ends(&self, starts: &[f64], lengths: &[f64]) -> Vec<f64> {
         let mut left = lengths.to_vec();
         let mut ends = starts.to_vec();
         let mut now = starts.iter().copied().fold(f64::INFINITY, f64::min);
-        // every turn ends a lane or starts one
+        // Every iteration ends a lane or starts one.
         for _ in 0..2 * starts.len() {
             let busy: Vec<usize> = (0..starts.len()).filter(|&l| starts[l] <= now && left[l] > 0.0).collect();
             let next_start = starts.iter().copied().filter(|&s| s > now).fold(f64::INFINITY, f64::min);
@@ -164,7 +168,8 @@ impl PathModel {
         ends
     }
 
-    /// The plain algorithm: the root and each rank directly, its LAN and its WAN card at the same time.
+    /// Time of the plain algorithm: the root sends to each rank directly, with its LAN and its WAN card at the same
+    /// time.
     pub fn linear_seconds(&self, block_bytes: usize) -> f64 {
         let m = block_bytes as f64;
         let here = self.lan_latency_seconds + (self.near_ranks - 1) as f64 * m / self.lan_bytes_per_second;
@@ -172,7 +177,7 @@ impl PathModel {
         if self.near_ranks > 1 { here.max(there) } else { there }
     }
 
-    /// The P of the least T(P).
+    /// The number of lanes with the smallest T(P).
     pub fn best_lanes(&self, variant: Variant, direction: Direction, block_bytes: usize) -> usize {
         (1..=self.max_lanes())
             .min_by(|&a, &b| {
@@ -182,8 +187,8 @@ impl PathModel {
             .unwrap_or(1)
     }
 
-    /// What our model would use: lanes, or nothing where linear is at least as fast within `margin` (as in 0.05): the plain
-    /// algorithm has fewer ways to be disturbed.
+    /// The number of lanes that the overlapped model chooses. `None` if linear is at least as fast within `margin`
+    /// (for example 0.05), because the plain algorithm is disturbed less often.
     pub fn choose(&self, direction: Direction, block_bytes: usize, margin: f64) -> Option<usize> {
         let lanes = self.best_lanes(Variant::Overlapped, direction, block_bytes);
         let time = self.lanes_seconds(Variant::Overlapped, direction, lanes, block_bytes);
@@ -195,7 +200,7 @@ impl PathModel {
 mod tests {
     use super::*;
 
-    /// 4 + 4 hosts; goodput is 95.6 % of the rate of Ethernet.
+    /// 4 + 4 hosts. The usable bandwidth is 95.6 % of the rate of Ethernet.
     fn sites(lan_mbit: f64, wan_mbit: f64, trunk_mbit: f64, latency_seconds: f64) -> PathModel {
         let bytes = |mbit: f64| mbit * 1e6 / 8.0 * 0.956;
         PathModel {
@@ -217,12 +222,12 @@ mod tests {
     #[test]
     fn both_printed_variants_are_what_the_paper_prints() {
         let fast_lan = sites(1000.0, 100.0, 400.0, 0.0);
-        // by hand: M / b_WAN = 87.75 ms, M / b_LAN = 8.775 ms, a = 0.1 ms
+        // Calculated by hand: M / b_WAN = 87.75 ms, M / b_LAN = 8.775 ms, a = 0.1 ms.
         // P = 1: X = 4, Y = 4 + 4 - 1 - 4 = 3: 351.0 + 26.3 + 0.1; P = 3: X = 2, Y = 5
         assert_eq!(ms(&fast_lan, Variant::Section42), [377, 219, 219, 140]);
         // P = 1: 0.1 + 4 * 8.775 + 351.0 + 0.1 + 35.1; P = 4: 0.1 + 7 * 8.775 + 87.75 + 0.1 + 8.775
         assert_eq!(ms(&fast_lan, Variant::Table1), [421, 237, 182, 158]);
-        // n0 < n1: they differ as section 4.2 says n1 + P - 2
+        // For n0 < n1 the two differ, as section 4.2 has n1 + P - 2.
         let few = PathModel { near_ranks: 2, ..fast_lan };
         let time = few.lanes_seconds(Variant::Section42, Direction::Scatter, 2, MIB);
         assert!((time - (2.0 * 0.087_75 + 4.0 * 0.008_775 + 1e-4)).abs() < 1e-4, "{time}");
@@ -230,7 +235,7 @@ mod tests {
 
     #[test]
     fn ours_is_within_15_percent_of_what_was_measured_where_the_wan_is_the_limit() {
-        // medians in ms on the emulated sites; P = 3 is left out, since the program measured there kept its root waiting
+        // Medians in ms on the emulated sites. P = 3 is left out, since the measured program let its root wait there.
         for (model, measured) in [
             (sites(1000.0, 100.0, 400.0, 0.0), [(1, 374.0), (2, 201.0), (4, 122.0)]),
             (sites(100.0, 100.0, 400.0, 0.0), [(1, 615.0), (2, 513.0), (4, 525.0)]),
@@ -252,14 +257,16 @@ mod tests {
             assert_eq!(sites(100.0, 100.0, 400.0, 0.0).choose(direction, MIB, 0.05), None, "b_LAN = b_WAN");
             assert_eq!(sites(400.0, 100.0, 100.0, 0.0).choose(direction, MIB, 0.05), None, "B_WAN = b_WAN");
         }
-        // the paper's own: a window limits each connection, and the root may have many; linear is then as good
+        // The paper's case: a window limits each connection, and the root may have many connections. Then linear is
+        // as good.
         let window = PathModel { root_wan_bytes_per_second: 4.0 * 11.95e6, ..sites(1000.0, 100.0, 400.0, 5e-3) };
         assert_eq!(window.choose(Direction::Scatter, MIB, 0.05), None);
     }
 
     #[test]
     fn who_is_done_early_leaves_the_line_to_the_others() {
-        // measured with three lanes on a line that one lane fills: 359 ms, where each lane at a third would need 554
+        // Measured: three lanes on a line that one lane fills take 359 ms. With a third of the line for each lane it
+        // would be 554.
         let model = sites(400.0, 100.0, 100.0, 0.0);
         for direction in [Direction::Scatter, Direction::Gather] {
             let found = 1e3 * model.lanes_seconds(Variant::Overlapped, direction, 3, MIB);

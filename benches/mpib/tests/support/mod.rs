@@ -1,4 +1,4 @@
-//! Starts ranks, and waits for them, but not for ever.
+//! Starts ranks and waits for them with a time limit.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::path::{Path, PathBuf};
@@ -6,17 +6,17 @@ use std::process::{Command, Output};
 
 pub const MPIB: &str = env!("CARGO_BIN_EXE_mpib");
 
-/// A loaded machine with two cores may take long; one that hangs is not waited for.
-const DEADLINE: &str = "240";
+/// Time limit in seconds: long enough for a loaded machine with two cores.
+const DEADLINE_S: &str = "240";
 
-/// Ends all of them after a while, by a signal to mpirun first.
+/// Runs a program with the time limit. After it mpirun gets a signal first, and then all processes are killed.
 pub fn bounded(program: &str) -> Command {
     let mut command = Command::new("timeout");
-    command.args(["--kill-after=20", DEADLINE, program]);
+    command.args(["--kill-after=20", DEADLINE_S, program]);
     command
 }
 
-/// More ranks than cores: they give the cores to each other.
+/// mpirun with more ranks than cores. The ranks yield the cores to each other.
 pub fn mpirun(ranks: usize) -> Command {
     let mut command = bounded("mpirun");
     command.args(["--oversubscribe", "--bind-to", "none", "-n", &ranks.to_string()]);
@@ -31,7 +31,7 @@ pub fn mpirun(ranks: usize) -> Command {
     command
 }
 
-/// `mpib` with these words, separated by spaces.
+/// Runs `mpib` with these arguments, separated by spaces.
 pub fn mpib(ranks: usize, words: &str) -> Output {
     mpirun(ranks).arg(MPIB).args(words.split_whitespace()).output().expect("timeout(1) runs")
 }
@@ -44,7 +44,7 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What a successful run printed.
+/// The output of a successful run.
 pub fn good(output: Output) -> String {
     assert!(output.status.success(), "{}: {}{}", output.status, stdout(&output), stderr(&output));
     stdout(&output)
@@ -53,7 +53,7 @@ pub fn good(output: Output) -> String {
 /// The report of a successful run with `--format json`.
 pub fn json(output: Output) -> serde_json::Value {
     let text = good(output);
-    // a harmless warning of mpirun's may stand before it
+    // A harmless warning of mpirun may precede the report.
     let from = text.find('{').unwrap_or(0);
     serde_json::from_str(&text[from..]).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
@@ -62,7 +62,8 @@ pub fn example(name: &str) -> PathBuf {
     Path::new(MPIB).with_file_name("examples").join(name)
 }
 
-/// The command `mcr`: as MCR says, else as the workspace has built it. Nothing, said aloud, where it has not.
+/// The command `mcr`: from the environment variable MCR, else as built in the workspace. If it is missing: `None`,
+/// and a message.
 pub fn mcr() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("MCR") {
         return Some(path.into());
