@@ -92,8 +92,8 @@ impl Agent {
         if config.ranks.is_none() {
             tracing::warn!(
                 job = %config.job,
-                "number of ranks unknown: it is taken from the newest checkpoint of the job, and without one nothing is saved; \
-                 give --ranks, or ranks in [cnc], or SLURM_NTASKS"
+                "number of ranks unknown: it is taken from the newest checkpoint of the job, and without one nothing is \
+                 saved; give --ranks, or ranks in [cnc], or SLURM_NTASKS"
             );
         }
         let (began_ns, (news_to, news)) = (steady_ns(), mpsc::channel(NEWS_MAX));
@@ -243,14 +243,14 @@ impl Core {
                 event = events.recv(), if self.ready.len() < READY_MAX => match event {
                     Some(event) => self.watched(event),
                     None => {
-                        tracing::error!("the watcher has ended; the agent ends too, so that its supervisor starts it anew");
+                        tracing::error!("the watcher has ended; the agent ends too, so that its supervisor restarts it");
                         break Drained::failed();
                     }
                 },
                 Some(first) = news.recv() => {
-                    self.told(first);
+                    self.handle_news(first);
                     while let Ok(next) = news.try_recv() {
-                        self.told(next);
+                        self.handle_news(next);
                     }
                     if self.state_changed {
                         self.save_state();
@@ -367,33 +367,42 @@ impl Core {
                     && let Some(oldest) =
                         self.held.iter().min_by_key(|(_, h)| h.announce_id).map(|(key, _)| key.clone())
                 {
-                    tracing::warn!(checkpoint = %oldest.0, rank = oldest.1.0, "too many ranks wait for their aggregator; the oldest is dropped");
+                    tracing::warn!(
+                        checkpoint = %oldest.0, rank = oldest.1.0,
+                        "too many ranks wait for their aggregator; the oldest is dropped"
+                    );
                     if let Some(held) = self.forget(&oldest, Some("the agent holds too many".into())) {
                         self.ending.gave_up(&held.ready, "too many ranks waited for their aggregator".into());
                     }
                 }
                 let (announce_id, held) = (held.announce_id, Arc::new(held));
                 if self.links[link].orders.try_send(Order::Hold(held)).is_err() {
-                    tracing::error!(link, "the link accepts no orders; the rank is announced again at the next rescan");
+                    tracing::error!(link, "the link accepts no orders; the rank is announced again at the next scan");
                     return;
                 }
                 self.held.insert(key, HeldRank { announce_id, link, mode, ready });
             }
             Err((path, error)) if error.is_transient() => {
-                tracing::info!(checkpoint = %key.0, rank = key.1.0, %path, %error, "changed while it was read; read again once it rests");
+                tracing::info!(
+                    checkpoint = %key.0, rank = key.1.0, %path, %error,
+                    "changed while it was read; it is read again after some time at rest"
+                );
                 self.watcher.look_again(&path);
                 self.ask_again();
             }
             Err((path, error)) => {
                 let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-                tracing::warn!(checkpoint = %key.0, rank = key.1.0, %path, %error, cause, "cannot be read; tried again later");
+                tracing::warn!(
+                    checkpoint = %key.0, rank = key.1.0, %path, %error, cause,
+                    "cannot be read; tried again later"
+                );
                 let at = self.ending.again_at(key, format!("{error}: {cause}"));
                 self.again.push((at, ready));
             }
         }
     }
 
-    fn told(&mut self, news: News) {
+    fn handle_news(&mut self, news: News) {
         match news {
             News::Welcome { link, mode } => {
                 (self.links[link].mode, self.links[link].is_refused) = (Some(mode), false);
@@ -417,7 +426,10 @@ impl Core {
                 match self.given_up.len() < GIVEN_UP_MAX && !self.given_up.insert((label.clone(), rank, reason.clone()))
                 {
                     false => {
-                        tracing::warn!(checkpoint = %label, rank = rank.0, reason, retry, whole, "the aggregator gave it up");
+                        tracing::warn!(
+                            checkpoint = %label, rank = rank.0, reason, retry, whole,
+                            "the aggregator gave it up"
+                        );
                     }
                     true => tracing::debug!(checkpoint = %label, rank = rank.0, reason, "given up again"),
                 }
@@ -520,7 +532,10 @@ impl Core {
         let (state, config) = (&self.state, &self.config);
         if let Err(error) = tokio::task::block_in_place(|| state.save(&config.state_file, &config.job)) {
             let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-            tracing::warn!(%error, cause, "cannot write the state file: after a restart of the agent every checkpoint is announced again");
+            tracing::warn!(
+                %error, cause,
+                "cannot write the state file: after a restart of the agent every checkpoint is announced again"
+            );
         }
     }
 

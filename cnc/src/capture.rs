@@ -593,7 +593,7 @@ struct Input<'a> {
     bytes: u64,
     whole: Option<Vec<u8>>,
     buffer: Vec<u8>,
-    /// Given if the caller wants the bytes of the file; tells whether it may want more.
+    /// Given if the caller keeps the bytes of the file. It decides whether further bytes are kept too.
     keep: Option<&'a mut dyn FnMut(u64) -> bool>,
     /// [`Image::chunks`].
     chunks: HashMap<usize, KeptChunks>,

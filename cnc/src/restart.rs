@@ -392,7 +392,10 @@ impl FileRestorer {
         // Set the mark while the owner may still write.
         let marked = crate::restored::mark(&file, &self.header.path);
         if let Err(error) = &marked {
-            tracing::debug!(path = %self.header.path, %error, "cannot be marked as restored; recorded in a separate file");
+            tracing::debug!(
+                path = %self.header.path, %error,
+                "cannot be marked as restored; recorded in a separate file"
+            );
         }
         // The set-user-ID and set-group-ID bits are not restored: no output of a simulation needs them.
         fchmod(&*file, Mode::from_bits_truncate(self.header.mode & 0o1777)).map_err(self.failed("setting its mode"))?;

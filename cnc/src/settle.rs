@@ -174,9 +174,9 @@ impl FileState {
             let again_ms = self.rest_ms.clamp(least_ms, most_ms.max(least_ms)).max(OPEN_AGAIN_MS);
             return Verdict::Wait((!rules.local).then(|| now_ms.saturating_add(again_ms)));
         }
-        let nobody = open_for_writing == Some(false) && rules.local;
+        let no_writer = open_for_writing == Some(false) && rules.local;
         match end {
-            End::Unknown | End::Agrees if self.born && !self.closed && !nobody && rules.local => {
+            End::Unknown | End::Agrees if self.born && !self.closed && !no_writer && rules.local => {
                 rested(rules.doubt_quiet_ms, Verdict::Settled(seen))
             }
             End::Unknown | End::Agrees => Verdict::Settled(seen),

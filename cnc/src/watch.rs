@@ -290,7 +290,7 @@ struct Tracked {
     /// Number of the scan that last saw the file.
     scan: u64,
     /// If the file is at rest but incomplete: the reason that was reported.
-    told_cut: Option<&'static str>,
+    reported_cut: Option<&'static str>,
     /// A process had the file open for writing when the watcher last looked.
     open: bool,
 }
@@ -326,7 +326,7 @@ struct Core {
     rescan_ms: Option<u64>,
     /// How many times in a row the watched directory could not be read.
     lost: u32,
-    told_too_many: bool,
+    reported_too_many: bool,
     /// `Some` while [`WatchEvent::Scanned`] is requested.
     report: Option<Report>,
     /// Number of the last request. It is kept after the reports end.
@@ -339,7 +339,7 @@ struct Core {
 /// The last report of pending files.
 struct Report {
     request: u64,
-    told: Option<Vec<Pending>>,
+    last_reported: Option<Vec<Pending>>,
     /// Time of the watcher's clock before which no new report is made.
     not_before_ms: u64,
 }
@@ -380,7 +380,7 @@ impl Core {
             scans: 0,
             rescan_ms: Some(0),
             lost: 0,
-            told_too_many: false,
+            reported_too_many: false,
             report: None,
             asked: 0,
             processes_gone: false,
@@ -418,7 +418,7 @@ impl Core {
             }
             if requests.asked > self.asked {
                 self.asked = requests.asked;
-                self.report = Some(Report { request: requests.asked, told: None, not_before_ms: 0 });
+                self.report = Some(Report { request: requests.asked, last_reported: None, not_before_ms: 0 });
             }
         }
     }
@@ -615,8 +615,8 @@ impl Core {
     }
 
     fn too_many(&mut self, what: &str) {
-        if !self.told_too_many {
-            self.told_too_many = true;
+        if !self.reported_too_many {
+            self.reported_too_many = true;
             self.tell(WatchEvent::Trouble(what.to_owned()));
         }
     }
@@ -684,7 +684,7 @@ impl Core {
                 return self.too_many(&format!("more than {limit} files are watched: {path} and more are left out"));
             }
             let (state, settled) = (FileState::default(), None);
-            let tracked = Tracked { placed, state, settled, due_ms: None, scan: 0, told_cut: None, open: false };
+            let tracked = Tracked { placed, state, settled, due_ms: None, scan: 0, reported_cut: None, open: false };
             self.files.insert(path.clone(), tracked);
         }
         let tracked = self.files.get_mut(&path).expect("the file was inserted above");
@@ -758,7 +758,7 @@ impl Core {
                 Verdict::Settled(settled) if settled == print => {
                     tracked.settled = Some(settled);
                     // A later write makes new content, so nothing reported about this content applies to it.
-                    (tracked.state, tracked.told_cut) = (FileState::default(), None);
+                    (tracked.state, tracked.reported_cut) = (FileState::default(), None);
                     let put = self.restored.put(&path, &settled);
                     if put == Some(Put::Below) {
                         tracing::debug!(%checkpoint, %path, "written by a restart for inspection");
@@ -783,9 +783,9 @@ impl Core {
                 }
                 Verdict::Wait(None) => {}
                 Verdict::Cut(why) => {
-                    let told = tracked.told_cut.replace(why);
+                    let last_reported = tracked.reported_cut.replace(why);
                     let (checkpoint, rank) = (checkpoint.clone(), rank.unwrap_or(Rank(0)));
-                    if told.is_none() {
+                    if last_reported.is_none() {
                         self.tell(WatchEvent::Cut { checkpoint, rank, path, why });
                     }
                 }
@@ -824,11 +824,11 @@ impl Core {
         let pending = self.pending(now_ms);
         let report = self.report.as_mut()?;
         report.not_before_ms = now_ms.saturating_add(REPORT_MS);
-        if report.told.as_ref() == Some(&pending) {
+        if report.last_reported.as_ref() == Some(&pending) {
             return None; // a change arrives with an event or at a due time
         }
         match self.events.try_send(WatchEvent::Scanned { request: report.request, pending: pending.clone() }) {
-            Ok(()) => report.told = Some(pending),
+            Ok(()) => report.last_reported = Some(pending),
             Err(mpsc::error::TrySendError::Full(_)) => return Some(now_ms.saturating_add(FULL_MS)),
             Err(mpsc::error::TrySendError::Closed(_)) => self.closed = true,
         }
@@ -844,7 +844,7 @@ impl Core {
             if tracked.settled.is_some() || !self.readiness.takes(&tracked.placed) {
                 continue;
             }
-            let (why, hopeless) = match (&tracked.told_cut, tracked.open) {
+            let (why, hopeless) = match (&tracked.reported_cut, tracked.open) {
                 (Some(why), _) if tracked.due_ms.is_none() && !self.examine.contains(path) => (*why, true),
                 (_, true) => ("it is open for writing", false),
                 (_, false) => ("it was not at rest for long enough", false),

@@ -59,7 +59,7 @@ pub enum RuleError {
     #[error("confidence is {0}; it must be at least 0.5 and less than 1, as in 0.95")]
     Confidence(f64),
     /// An interval needs more samples.
-    #[error("min-reps is {0}; at least 3 repetitions are needed to tell an error from")]
+    #[error("min-reps is {0}; at least 3 repetitions are needed to estimate an error")]
     TooFew(usize),
 }
 

@@ -239,7 +239,7 @@ impl Core {
         if order.processes_gone {
             self.watcher.processes_gone();
         }
-        self.hasten();
+        self.shorten_retry_delays();
         let request = self.watcher.look_around();
         let drain = Drain::of_everything(request, ms_of(order.until));
         self.begin(drain, Kind::Stop(BTreeSet::new()));
@@ -247,7 +247,7 @@ impl Core {
 
     pub(super) fn begin_flush(&mut self, request: FlushRequest) {
         tracing::info!(seconds = request.timeout.as_secs(), "flush asked for");
-        self.hasten();
+        self.shorten_retry_delays();
         let asked = self.watcher.look_around();
         let until = ms_of(Instant::now()).saturating_add(request.timeout.as_millis() as u64);
         self.begin(Drain::of_what_is_there(asked, until), Kind::Flush(request.reply));
@@ -267,7 +267,7 @@ impl Core {
     }
 
     /// Shortens long retry delays.
-    fn hasten(&mut self) {
+    fn shorten_retry_delays(&mut self) {
         let soon = Instant::now() + AWAITED_RETRY_DELAY;
         self.again.iter_mut().for_each(|(at, _)| *at = (*at).min(soon));
     }

@@ -238,7 +238,7 @@ impl<'a> Parser<'a> {
         }
         if version < 2 {
             if fields.address(width)?.is_some() {
-                return Err(not_classic("a driver of its own", at));
+                return Err(not_classic("a file driver", at));
             }
             fields.number(width)?;
         }
@@ -248,7 +248,7 @@ impl<'a> Parser<'a> {
     fn widths(&mut self, fields: &mut Fields<'_>) -> Result<(), H5Error> {
         let (offset_width, length_width) = (fields.u8()?, fields.u8()?);
         if !matches!(offset_width, 2 | 4 | 8) || !matches!(length_width, 2 | 4 | 8) {
-            return Err(not_classic("addresses of an odd width", fields.at));
+            return Err(not_classic("addresses of an unsupported width", fields.at));
         }
         (self.offset_width, self.length_width) = (usize::from(offset_width), usize::from(length_width));
         Ok(())
@@ -529,7 +529,7 @@ impl<'a> Parser<'a> {
 
     fn layout(&self, body: &mut Fields<'_>) -> Result<Layout, H5Error> {
         let version = body.u8()?;
-        let unknown = not_classic("a data layout of an unknown make", body.at);
+        let unknown = not_classic("an unknown data layout", body.at);
         let (class, rank) = match version {
             1 | 2 => {
                 let (rank, class) = (body.u8()?, body.u8()?);
@@ -565,7 +565,7 @@ impl<'a> Parser<'a> {
 
     /// The chunk layout of data layout messages 4 and 5.
     fn indexed_layout(&self, body: &mut Fields<'_>) -> Result<Layout, H5Error> {
-        let unknown = not_classic("a data layout of an unknown make", body.at);
+        let unknown = not_classic("an unknown data layout", body.at);
         let (flags, rank, width) = (body.u8()?, usize::from(body.u8()?), usize::from(body.u8()?));
         if rank > DIMENSIONS_MAX + 1 || !(1..=8).contains(&width) {
             return Err(unknown);
@@ -694,7 +694,7 @@ impl<'a> Parser<'a> {
 fn datatype_message(body: &Fields<'_>) -> Result<DatatypeMessage, H5Error> {
     match (datatype::parse(body.bytes), datatype::message_width(body.bytes)) {
         (Some(parsed), Some(width)) => Ok((parsed, width)),
-        _ => Err(not_classic("a datatype of an unknown make", body.at)),
+        _ => Err(not_classic("an unknown datatype", body.at)),
     }
 }
 

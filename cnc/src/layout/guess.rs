@@ -57,7 +57,7 @@ pub(super) fn guess(paths: &[FilePath], bytes: &[u64], directory: &Path) -> (Lay
     let told = presets::telling(&paths)
         .find_map(|preset| fits(&preset, &paths))
         .or_else(|| from_numbers(&paths, &label_of_directory(directory)));
-    let Some((layout, explanation)) = told else { return nothing_told(label_of_directory(directory)) };
+    let Some((layout, explanation)) = told else { return all_one_checkpoint(label_of_directory(directory)) };
     if let Some(asks) = runs::mixed(&layout, &paths) {
         return (layout, Explanation { asks: Some(asks), certain: false, ..explanation });
     }
@@ -114,13 +114,14 @@ fn weigh(
     };
     let few = format!("{whose} place {files} of {} files", all.len());
     if shares.iter().all(|share| *share < FEW_PERCENT) {
-        let (layout, mut explanation) = nothing_told(label_of_directory(directory));
+        let (layout, mut explanation) = all_one_checkpoint(label_of_directory(directory));
         explanation.lines.push(format!("{few}, which is too few to go by"));
         return (layout, explanation);
     }
     let asks = format!(
-        "{few} ({} % of the bytes), and {left} would be left out (first: {first}). Say which files make a checkpoint with \
-         --layout: a preset, a pattern with {{checkpoint}} and {{rank}}, or \"single\" for all files as one checkpoint",
+        "{few} ({} % of the bytes), and {left} would be left out (first: {first}). Say which files form a checkpoint \
+         with --layout: a preset, a pattern with {{checkpoint}} and {{rank}}, or \"single\" for all files as one \
+         checkpoint",
         shares[1]
     );
     (layout, Explanation { asks: Some(asks), certain: false, ..explanation })
@@ -175,8 +176,8 @@ pub(super) fn label_of_directory(directory: &Path) -> CheckpointId {
     name.unwrap_or_else(|| "checkpoint".parse().expect("a valid name"))
 }
 
-fn nothing_told(label: CheckpointId) -> (Layout, Explanation) {
-    let line = format!("the names tell neither ranks nor checkpoints: all files are checkpoint {label}, rank 0");
+fn all_one_checkpoint(label: CheckpointId) -> (Layout, Explanation) {
+    let line = format!("the names show neither ranks nor checkpoints: all files are checkpoint {label}, rank 0");
     (Layout::single(label), Explanation { lines: vec![line], ..Explanation::default() })
 }
 
@@ -243,12 +244,12 @@ fn from_numbers(paths: &[&FilePath], otherwise: &CheckpointId) -> Option<(Layout
     }
     match &span {
         Some(span) => lines.push(format!("a checkpoint is named as {}", show(span, &[]))),
-        None => lines.push(format!("no number tells checkpoints apart: all is checkpoint {otherwise}")),
+        None => lines.push(format!("no number distinguishes checkpoints: all files are checkpoint {otherwise}")),
     }
     // Numbers after the label belong to the checkpoint (`step_10/level_1/p0`). Numbers before it are examined in
     // `runs`.
     if hidden {
-        lines.push("the name does not tell all of them apart: say the layout yourself".to_owned());
+        lines.push("some different checkpoints would get the same name: specify the layout".to_owned());
     }
     Some((layout, Explanation { lines, certain: !hidden, asks: None }))
 }
@@ -458,7 +459,7 @@ impl Template<'_> {
     }
 
     /// Number of different texts of the span, and number of different checkpoints according to all numbers.
-    fn told_apart(&self, rank: Option<&RankSlot>, slots: std::ops::Range<usize>) -> (usize, usize) {
+    fn distinguished(&self, rank: Option<&RankSlot>, slots: std::ops::Range<usize>) -> (usize, usize) {
         let is_rank = |slot: &usize| rank.is_some_and(|rank| rank.linked.contains(slot));
         let others: Vec<usize> = (0..self.slots()).filter(|slot| !is_rank(slot)).collect();
         let spans: BTreeSet<_> = self.rows.iter().map(|row| row.get(slots.clone())).collect();
@@ -564,7 +565,7 @@ fn find_span(templates: &[Template<'_>], ranks: &[Option<RankSlot>]) -> Option<(
         for (template, rank) in templates.iter().zip(ranks) {
             if let Some((_, slot)) = template.find(&span, rank.as_ref()) {
                 let slots = slot..slot + span.iter().filter(|b| **b == SLOT).count();
-                let (told, all) = template.told_apart(rank.as_ref(), slots);
+                let (told, all) = template.distinguished(rank.as_ref(), slots);
                 files += template.rows.len();
                 hides |= rank.is_some() && told < all;
             }

@@ -119,7 +119,7 @@ fn remove(directory: &OwnedFd) {
     for entry in entries.iter().flatten() {
         let name = entry.file_name();
         let Some(owner) = name.to_str().ok().and_then(owner) else { continue };
-        let nobodys = match owner {
+        let is_abandoned = match owner {
             Owner::Here(process) => process.is_none_or(|p| kill(p, None) == Err(Errno::ESRCH)),
             Owner::Elsewhere => fstatat(directory.as_fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW)
                 .is_ok_and(|stat| now_s.saturating_sub(stat.st_ctime) > ELSEWHERE_AGE_MAX_S),
@@ -127,7 +127,7 @@ fn remove(directory: &OwnedFd) {
         // First check that the process is dead, then that it has no journal: a process that died in between had
         // written its journal before.
         let journal = name.to_str().ok().and_then(journal_of);
-        if nobodys && journal.is_some_and(|journal| !has_journal(directory, &journal)) {
+        if is_abandoned && journal.is_some_and(|journal| !has_journal(directory, &journal)) {
             match unlinkat(directory, name, UnlinkatFlags::NoRemoveDir) {
                 Ok(()) => tracing::info!(?name, "removed what a killed restart left"),
                 Err(error) => tracing::debug!(?name, %error, "cannot remove what a killed restart left"),

@@ -175,7 +175,7 @@ pub fn publish_all(
         match plan.kept.contains(&place) {
             false => unmarked.extend(file.unmarked()),
             true if how.is_copy => {}
-            true => unmarked.extend(mark_standing(to, &file.header.path)),
+            true => unmarked.extend(mark_existing(to, &file.header.path)),
         }
     }
     // Record this before any file has its final name, so that an agent never takes a restored file for a new one.
@@ -222,7 +222,7 @@ pub fn publish_all(
 fn without_links_out(to: &Path, files: Vec<VerifiedFile>) -> (Vec<VerifiedFile>, Vec<FilePath>) {
     let cannot_be = |file: &VerifiedFile| {
         let text = (file.header.kind == FileKind::SymbolicLink).then(|| file.temporary.link_text()).flatten();
-        let is_taken = || standing(to, &file.header.path).is_err();
+        let is_taken = || find_existing(to, &file.header.path).is_err();
         text.is_some_and(|text| would_lead_out(to, &file.header.path, &text) || is_taken())
     };
     let (out, files): (Vec<_>, Vec<_>) = files.into_iter().partition(cannot_be);
@@ -288,7 +288,7 @@ fn plan(to: &Path, wanted: &[Wanted<'_>], newer: &[FilePath]) -> Result<Plan, Re
     let mut plan = Plan::default();
     for (place, file) in wanted.iter().enumerate() {
         let path = &file.header.path;
-        let Some(stat) = standing(to, path)? else { continue };
+        let Some(stat) = find_existing(to, path)? else { continue };
         let same = match (file_print(&stat), file.compared) {
             _ if file.header.kind == FileKind::SymbolicLink => is_same_link(to, file.header),
             (None, _) => false,
@@ -301,7 +301,7 @@ fn plan(to: &Path, wanted: &[Wanted<'_>], newer: &[FilePath]) -> Result<Plan, Re
         }
     }
     for path in newer {
-        if standing(to, path)?.is_some() {
+        if find_existing(to, path)?.is_some() {
             plan.aside.push(Aside { path: path.clone(), why: Why::Newer });
         }
     }
@@ -338,7 +338,10 @@ fn newer(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<FilePath
         for entry in listed.flatten() {
             entries += 1;
             if entries > ENTRIES_MAX {
-                tracing::warn!(to = %to.display(), ENTRIES_MAX, "too many files: some newer files may not be moved aside");
+                tracing::warn!(
+                    to = %to.display(), ENTRIES_MAX,
+                    "too many files: some newer files may not be moved aside"
+                );
                 return Ok(newer);
             }
             let path = dir.join(entry.file_name());
@@ -371,11 +374,11 @@ fn shape(path: &[u8]) -> Vec<u8> {
     shape
 }
 
-const DIRECTORY_IN_THE_WAY: &str = "putting a file of the checkpoint where there is a directory (move that away, or restore into \
-                                    another place)";
+const DIRECTORY_IN_THE_WAY: &str = "a directory has the name of a file of the checkpoint (move the directory away, or \
+                                    restore into another place)";
 
 /// The metadata of what exists under a final name. A directory there is an error.
-fn standing(to: &Path, path: &FilePath) -> Result<Option<FileStat>, RestoreError> {
+fn find_existing(to: &Path, path: &FilePath) -> Result<Option<FileStat>, RestoreError> {
     let dir = match directory(to, path, None) {
         Err(RestoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
@@ -422,7 +425,7 @@ fn is_same_link(to: &Path, header: &FileHeader) -> bool {
 /// Compares the existing file with the content that is restored. Returns its fingerprint and whether the content is
 /// the same. `None`: no file of that length exists, it cannot be read, or it changed meanwhile.
 pub(super) fn compare(to: &Path, header: &FileHeader) -> Option<(Fingerprint, bool)> {
-    let print = file_print(&standing(to, &header.path).ok()??).filter(|print| print.bytes == header.bytes)?;
+    let print = file_print(&find_existing(to, &header.path).ok()??).filter(|print| print.bytes == header.bytes)?;
     let dir = directory(to, &header.path, None).ok()?;
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let file = openat(&dir, OsStr::from_bytes(header.path.name()), flags, Mode::empty()).ok()?;
@@ -444,8 +447,8 @@ pub(super) fn compare(to: &Path, header: &FileHeader) -> Option<(Fingerprint, bo
 }
 
 /// Marks an existing file as restored. Returns the file if it cannot be marked.
-fn mark_standing(to: &Path, path: &FilePath) -> Option<(FilePath, Fingerprint)> {
-    let print = file_print(&standing(to, path).ok()??)?;
+fn mark_existing(to: &Path, path: &FilePath) -> Option<(FilePath, Fingerprint)> {
+    let print = file_print(&find_existing(to, path).ok()??)?;
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let open = directory(to, path, None).ok()?;
     let file = openat(&open, OsStr::from_bytes(path.name()), flags, Mode::empty()).map(File::from);
@@ -502,12 +505,12 @@ impl Steps {
         let restored: BTreeMap<&FilePath, Identity> = self.renames.iter().map(|(path, _, is)| (path, *is)).collect();
         for path in &self.moves {
             let is_new = |stat: &FileStat| restored.get(path).is_some_and(|is| identity(stat) == Some(*is));
-            if standing(to, path)?.is_some_and(|stat| !is_new(&stat)) {
+            if find_existing(to, path)?.is_some_and(|stat| !is_new(&stat)) {
                 move_file(to, &aside, path)?;
             }
         }
         for (path, temporary, is) in &self.renames {
-            let stands = standing(to, path)?;
+            let stands = find_existing(to, path)?;
             if stands.as_ref().and_then(identity) == Some(*is) {
                 continue;
             }
@@ -531,14 +534,14 @@ impl Steps {
         for (path, temporary, is) in &self.renames {
             let Ok(dir) = directory(to, path, None) else { continue };
             let _ = unlinkat(&dir, temporary.as_c_str(), UnlinkatFlags::NoRemoveDir);
-            if standing(to, path)?.as_ref().and_then(identity) == Some(*is) {
+            if find_existing(to, path)?.as_ref().and_then(identity) == Some(*is) {
                 unlinkat(&dir, OsStr::from_bytes(path.name()), UnlinkatFlags::NoRemoveDir)
                     .map_err(|e| failed(&to.join(path.as_path()), "taking it back", e))?;
             }
         }
         let aside = self.aside_of(to);
         for path in &self.moves {
-            if standing(&aside, path)?.is_some() && standing(to, path)?.is_none() {
+            if find_existing(&aside, path)?.is_some() && find_existing(to, path)?.is_none() {
                 move_file(&aside, to, path)?;
                 remove_empty(&aside, path);
             }
@@ -712,7 +715,10 @@ fn lock(to: &Path, wait: Duration) -> Result<Lock, RestoreError> {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(TryLockError::Error(error)) => {
-                tracing::warn!(path = %path.display(), %error, "the file system has no locks: let no other restart write there now");
+                tracing::warn!(
+                    path = %path.display(), %error,
+                    "the file system has no locks: let no other restart write there now"
+                );
                 let _ = std::fs::remove_file(&path);
                 return Ok(Lock { path, _held: None });
             }

@@ -146,7 +146,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     ));
     if let Some(lmo) = &lmo {
         notes.push(format!(
-            "the same with all messages under way: measured {}, LMO {}",
+            "linear scatter with all messages in flight: measured {}, LMO {}",
             people(at_once.value(rule.estimate)),
             people(lmo.linear_scatter_seconds(0, largest))
         ));

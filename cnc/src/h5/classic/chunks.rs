@@ -176,7 +176,7 @@ impl Parser<'_> {
         };
         let expected = self.offset_width + if filtered == 1 { len_width + 4 } else { 0 };
         if element_bytes != expected || len_width > 8 || filtered == 1 && len_width == 0 {
-            return Err(not_classic("chunks described at an odd width", at));
+            return Err(not_classic("chunks described with an unsupported width", at));
         }
         Ok(Element { len_width, raw_bytes })
     }
@@ -253,7 +253,7 @@ impl Parser<'_> {
         fields.take(self.length_width)?;
         let Some(index_block) = fields.address(self.offset_width)? else { return Ok(()) };
         let element = self.element(filtered, element_bytes, raw_bytes, address)?;
-        let odd = || not_classic("an extensible array of an odd make", address);
+        let odd = || not_classic("an extensible array of an unsupported form", address);
         if max_bits > 63 || page_bits > 63 || !block_elements_min.is_power_of_two() || !pointers_min.is_power_of_two() {
             return Err(odd());
         }

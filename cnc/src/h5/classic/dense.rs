@@ -89,7 +89,7 @@ impl Parser<'_> {
         let (offset_width, length_width) = (self.offset_width, self.length_width);
         let bytes = self.piece(address, 22 + 12 * length_width + 3 * offset_width)?;
         let mut fields = Fields { bytes: &bytes, at: address };
-        let odd = || not_classic("a heap of links of an odd make", address);
+        let odd = || not_classic("a heap of links of an unsupported form", address);
         if fields.take(4)? != b"FRHP" || fields.u8()? != 0 {
             return Err(odd());
         }

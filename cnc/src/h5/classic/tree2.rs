@@ -44,7 +44,7 @@ impl Parser<'_> {
         let root = fields.address(self.offset_width)?;
         let count = u64::from(fields.u16()?);
         if record_bytes == 0 || depth > u16::from(LEVELS_MAX) {
-            return Err(not_classic("a B-tree of an odd make", address));
+            return Err(not_classic("a B-tree of an unsupported form", address));
         }
         let record = u64::from(record_bytes);
         let leaf_records = node_bytes.saturating_sub(NODE_OVERHEAD_BYTES) / record;

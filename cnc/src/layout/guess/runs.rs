@@ -38,9 +38,9 @@ pub(super) fn mixed(layout: &Layout, paths: &[&FilePath]) -> Option<String> {
         let (one, other) = conflict(&parts)?;
         (!are_of_ranks(&parts, of_ranks)).then(|| {
             format!(
-                "{one} and {other} both look like files of checkpoint {label}, and seem to be of two runs. Save each run by \
-                 itself, with its own directory and --job; or say with --layout which files belong together: a pattern \
-                 with {{checkpoint}} and {{rank}}, or \"single\" for all files as one checkpoint"
+                "{one} and {other} both look like files of checkpoint {label}, and seem to be of two runs. Save each \
+                 run separately, with its own directory and --job; or say with --layout which files belong together: \
+                 a pattern with {{checkpoint}} and {{rank}}, or \"single\" for all files as one checkpoint"
             )
         })
     })
