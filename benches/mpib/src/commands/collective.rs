@@ -125,7 +125,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             let library = mpi::environment::library_version().unwrap_or_default();
             let one = rules::Collective::of(kind.name()).is_some_and(|c| c.ignores_counts(&library));
             if one {
-                let text = "this Open MPI ignores the number of elements for {}: one rule for all sizes, the best overall";
+                let text =
+                    "this Open MPI ignores the number of elements for {}: one rule for all sizes, the best overall";
                 notes.push(format!("rules: {}", text.replace("{}", kind.name())));
             }
             let chosen = if one { found.rule_for_all() } else { found.rules() };

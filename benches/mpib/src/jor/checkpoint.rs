@@ -15,7 +15,7 @@ pub struct Checkpoints {
     rank: usize,
 }
 
-fn beside(path: &Path, error: impl std::fmt::Display) -> CommError {
+fn file_error(path: &Path, error: impl std::fmt::Display) -> CommError {
     CommError::Beside(format!("{}: {error}", path.display()))
 }
 
@@ -42,15 +42,15 @@ impl Checkpoints {
     /// Writes a file under a temporary name and renames it, so that a final name never has an incomplete state.
     pub fn save(&self, iteration: usize, block: &Block) -> Result<(), CommError> {
         let path = self.path(iteration);
-        let beside_it = path.with_extension("h5.tmp");
+        let new_file = path.with_extension("h5.tmp");
         let write = || -> hdf5::Result<()> {
-            let file = hdf5::File::create(&beside_it)?;
+            let file = hdf5::File::create(&new_file)?;
             file.new_dataset_builder().with_data(block.state()).create("values")?;
             file.new_dataset_builder().with_data(&[iteration as u64]).create("iteration")?;
             file.close()
         };
-        write().map_err(|e| beside(&path, e))?;
-        std::fs::rename(&beside_it, &path).map_err(|e| beside(&path, e))?;
+        write().map_err(|e| file_error(&path, e))?;
+        std::fs::rename(&new_file, &path).map_err(|e| file_error(&path, e))?;
         let all = self.iterations();
         for &old in &all[..all.len().saturating_sub(KEPT_CHECKPOINTS)] {
             std::fs::remove_file(self.path(old)).ok(); // another process may have removed it
