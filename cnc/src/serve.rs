@@ -2,7 +2,8 @@
 //! stopped.
 //!
 //! A link outlives its sessions. When a session ends, the link connects again with growing delays and announces again
-//! what is not committed. The types generated from the protocol are not used outside this file.
+//! what is not committed. In this crate, the types generated from the protocol are used only here and where the agent
+//! encodes an announcement.
 
 use crate::capture::CaptureError;
 use crate::capture::CaptureMode;

@@ -9,7 +9,6 @@
 //!
 //! Deviations: the error is the largest difference from the exact solution. It is computed after an exchange between
 //! the sites, as in the paper, and rarely enough to cost little ([`Problem::look_every`]).
-//! sites, as in the paper, and seldom enough to cost little ([`Problem::look_every`]).
 
 pub mod bench;
 #[cfg(feature = "hdf5")]

@@ -185,7 +185,6 @@ impl LogGp {
 /// C and t are the work that a rank does for one message after the other, in whatever component. For example, a
 /// network card that all messages of a rank use is part of t, like a copy in memory. 1/b is the remaining part, in
 /// which several messages can overlap.
-/// is a part of t as much as a copy in memory is, and 1/b is what remains, which several messages share in parallel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lmo {
     /// C of each rank.

@@ -141,7 +141,7 @@ struct Gathered {
     announced: BTreeMap<Rank, Digest>,
     /// Ranks that changed since they were reported. Only these are checked again.
     changed: BTreeSet<Rank>,
-    /// Time of the first write to the checkpoint's oldest file, in nanoseconds since 1970.
+    /// The earliest time at which one of its settled files was last written, in nanoseconds since 1970.
     begun_ns: Option<i64>,
     /// Time in milliseconds of the last write to a pointer file or a link of the checkpoint.
     pointer_ms: Option<u64>,
