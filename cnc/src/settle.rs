@@ -120,8 +120,9 @@ impl FileState {
         self.seen.map(|seen| seen.modified_ns)
     }
 
-    /// The first look at a file. `now_ms` is a clock that never goes back. `seen` is the result of `lstat`. `age_ms`
-    /// is the time since the last change by the wall clock; it is used only if the file system uses this node's clock.
+    /// The first look at a file. `now_ms` is a clock that never goes back. `seen` is the result of `lstat`.
+    /// `age_ms` is the time since the last change by the wall clock. It is used only if the file system uses this
+    /// node's clock.
     pub fn observe(
         &mut self,
         rules: &SettleRules,

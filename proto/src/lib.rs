@@ -18,7 +18,7 @@ pub const MESSAGE_BYTES_MAX: usize = 2 << 20;
 /// Maximum payload of a frame, in bytes.
 pub const FRAME_BYTES: usize = 1 << 20;
 /// Minimum payload of a frame in bytes, except for the last frame of a fetch. Payloads are kept in the pieces in
-/// which they arrive, so many tiny frames would need far more memory than was requested.
+/// which they arrive. A large number of tiny frames would therefore need far more memory than was requested.
 pub const FRAME_BYTES_MIN: usize = 16 << 10;
 /// Maximum payload of an HTTP/2 frame that an aggregator accepts, in bytes. Larger frames have less overhead, but
 /// must be received completely before they are used.

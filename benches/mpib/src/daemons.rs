@@ -22,7 +22,7 @@ const JOB: &str = "mpib";
 /// Interval in which a rank checks for its manifest or for a message. It is long, because the daemons need the cores.
 const NAP: Duration = Duration::from_micros(200);
 /// Time of spinning before the first sleep: none, because spinning would take a core from a daemon.
-const PATIENCE: Duration = Duration::ZERO;
+const SPIN_TIME: Duration = Duration::ZERO;
 /// Maximum time for a daemon to start, and to end.
 const DAEMON_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -242,7 +242,7 @@ impl Stream {
                     pending.send(&[], 0, TAG)?;
                 }
                 pending.receive(&mut [], 0, TAG)?;
-                pending.wait_all_asleep(PATIENCE, NAP)
+                pending.wait_all_asleep(SPIN_TIME, NAP)
             });
         }
         comm.overlapped(|pending| {
@@ -250,7 +250,7 @@ impl Stream {
             for leader in others {
                 pending.receive(&mut [], leader, TAG)?;
             }
-            pending.wait_all_asleep(PATIENCE, NAP)
+            pending.wait_all_asleep(SPIN_TIME, NAP)
         })?;
         (1..comm.size()).try_for_each(|rank| comm.send(&[], rank, TAG))
     }

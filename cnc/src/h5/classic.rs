@@ -59,7 +59,7 @@ const NAME_MAX: usize = 32 << 10;
 const LINKS_BYTES_MAX: u64 = 512 << 20;
 const LINK_BYTES: u64 = 64;
 /// Maximum length of a dataset's path, in bytes.
-const PATH_MAX: usize = 64 << 10;
+const PATH_MAX_BYTES: usize = 64 << 10;
 
 struct Parser<'a> {
     reader: Reader<'a>,
@@ -304,7 +304,7 @@ impl<'a> Parser<'a> {
             path.truncate(*path_len);
             path.push('/');
             super::push_name(&mut path, &name);
-            if path.len() > PATH_MAX {
+            if path.len() > PATH_MAX_BYTES {
                 return Err(not_classic("a path of more than 64 KiB", address));
             }
             self.pay(path.len(), address)?;

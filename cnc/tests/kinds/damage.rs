@@ -117,7 +117,7 @@ proptest! {
 }
 
 proptest! {
-    // No files are captured here, so many more cases are possible.
+    // More cases are possible here, because no files are captured.
     #![proptest_config(ProptestConfig { cases: 16 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
     #[test]
     fn any_changed_metadata_ends_in_a_map_within_the_file_or_an_error(

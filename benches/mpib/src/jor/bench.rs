@@ -13,7 +13,7 @@ const TAG: u16 = 500;
 const NAP: Duration = Duration::from_micros(50);
 /// Time of spinning before the first sleep. The neighbour often arrives within it, and a sleep takes twice as long as
 /// requested.
-const PATIENCE: Duration = Duration::from_micros(300);
+const SPIN_TIME: Duration = Duration::from_micros(300);
 
 /// Why a run is impossible.
 #[derive(Debug, thiserror::Error)]
@@ -426,7 +426,7 @@ impl Runner<'_> {
             for (edge, &(_, rank)) in out.iter().zip(meet) {
                 pending.send(edge, rank, TAG)?;
             }
-            if self.plan.pace.is_some() { pending.wait_all_asleep(PATIENCE, NAP) } else { pending.wait_all() }
+            if self.plan.pace.is_some() { pending.wait_all_asleep(SPIN_TIME, NAP) } else { pending.wait_all() }
         })?;
         for (edge, &(side, _)) in into.iter().zip(meet) {
             let values = edge.as_chunks::<8>().0.iter().map(|b| f64::from_ne_bytes(*b));
