@@ -371,7 +371,7 @@ impl Core {
                         checkpoint = %oldest.0, rank = oldest.1.0,
                         "too many ranks wait for their aggregator; the oldest is dropped"
                     );
-                    if let Some(held) = self.forget(&oldest, Some("the agent holds too many".into())) {
+                    if let Some(held) = self.forget(&oldest, Some("too many ranks wait".into())) {
                         self.ending.gave_up(&held.ready, "too many ranks waited for their aggregator".into());
                     }
                 }
@@ -413,7 +413,7 @@ impl Core {
                     .map(|(key, _)| key.clone())
                     .collect();
                 for key in other {
-                    if let Some(held) = self.forget(&key, Some("it is described anew for another scheme".into())) {
+                    if let Some(held) = self.forget(&key, Some("captured again for another scheme".into())) {
                         self.ready.push_back(held.ready);
                     }
                 }

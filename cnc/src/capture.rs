@@ -77,7 +77,7 @@ pub struct CapturedFile {
 #[non_exhaustive]
 pub enum CaptureError {
     /// The file does not exist any more.
-    #[error("{path}: it has gone", path = .path.display())]
+    #[error("{path}: it does not exist any more", path = .path.display())]
     Vanished {
         /// The file.
         path: PathBuf,
@@ -182,7 +182,7 @@ pub fn capture_keeping(
             maps.map(&MapInput { path: &name, file: &file, bytes: fingerprint.bytes, whole })
                 .and_then(|map| map.check(fingerprint.bytes).map(|()| map))
                 // A file without a map is opaque, whatever the reason.
-                .inspect_err(|error| debug!(file = %name.display(), %error, "took a file whole"))
+                .inspect_err(|error| debug!(file = %name.display(), %error, "captured a file without its structure"))
                 .ok()
         }
     };
@@ -821,7 +821,7 @@ mod tests {
         let image = image.expect("kept");
         assert_eq!((image.unproven().len(), image.unproven().iter().all(|&chunk| image.proves(chunk))), (5, true));
         let (wrong_file, wrong) = captured(&other, true);
-        assert_eq!(wrong_file.header.variables, file.header.variables, "taken to come back");
+        assert_eq!(wrong_file.header.variables, file.header.variables, "the proof is left to the caller");
         let wrong = wrong.expect("kept");
         let found: Vec<bool> = wrong.unproven().iter().map(|&chunk| wrong.proves(chunk)).collect();
         assert_eq!(found, [true, true, true, true, false]);
@@ -872,7 +872,7 @@ mod tests {
         assert!(is_taken_off("/rho", rough(2000), &verdicts), "as with the rank before");
         assert!(!is_taken_off("/e", rough(2000), &verdicts), "another name");
         assert!(!is_taken_off("/e", smooth(2000), &verdicts), "as with the rank before");
-        assert!(!is_taken_off("/rho", rough(6000), &verdicts), "much more than was looked at");
+        assert!(!is_taken_off("/rho", rough(6000), &verdicts), "much more than was sampled");
         let uses = (0..Verdicts::USES + 1).filter(|_| !is_taken_off("/e", smooth(2000), &verdicts)).count();
         assert_eq!(uses as u32, Verdicts::USES - 1, "sampled again after this many uses, one of which was above");
     }

@@ -373,7 +373,7 @@ impl LayoutOptions {
             (None, [], regexes @ [_, ..]) => Layout::from_regexes(regexes, table.first_rank)?,
             (None, [], []) => Layout::from_patterns::<&str>(&[], 0)?,
             _ => {
-                let way_out = "it must hold one of preset, patterns and regex, not several";
+                let way_out = "it must contain only one of preset, patterns and regex";
                 return Err(refuse("layout", "ambiguous".into(), way_out));
             }
         };
@@ -656,7 +656,7 @@ mod tests {
         let config = check("", &slurm).expect("valid");
         assert_eq!((config.ranks, config.node.as_str()), (Some(128), "n7"));
         assert_eq!(config.state_file, Path::new("/var/lib/mcr/heat-n7.state"));
-        assert_eq!(check("ranks = 64", &slurm).expect("valid").ranks, Some(64), "what is written goes before SLURM");
+        assert_eq!(check("ranks = 64", &slurm).expect("valid").ranks, Some(64), "the file has priority over SLURM");
         assert_eq!(check("", &[("MCR_JOB", "other")]).expect("valid").job.as_str(), "other");
     }
 

@@ -59,8 +59,8 @@ impl Judge {
             Err(_) => std::fs::symlink_metadata(&absolute),
         };
         let stat = stat.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => "it has gone".to_owned(),
-            _ => format!("it cannot be looked at: {error}"),
+            io::ErrorKind::NotFound => "it does not exist any more".to_owned(),
+            _ => format!("its metadata cannot be read: {error}"),
         })?;
         let print = Fingerprint::from(&stat);
         if let Some(holder) = self.writers.holder(&print) {

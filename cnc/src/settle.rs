@@ -438,7 +438,7 @@ mod tests {
         assert_eq!(end_of("x", &superblock(9, 0, 96, 0)), End::Unknown);
         assert_eq!(end_of("x.h5", b""), End::Unwritten);
         assert_eq!(end_of("x.h5", &[0; 4096]), End::Unwritten);
-        assert_eq!(end_of("x.h5", b"not HDF5 whatever its name"), End::Unknown);
+        assert_eq!(end_of("x.h5", b"not HDF5, despite its name"), End::Unknown);
         assert_eq!(end_of("x.h5", &[vec![0; 512], superblock(0, 512, 608, 0)].concat()), End::Agrees);
         assert_eq!(end_of("x.bin", b""), End::Unknown);
         assert_eq!(end_of("x.bin", &[0; 4096]), End::Unknown);

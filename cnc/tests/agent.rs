@@ -57,7 +57,7 @@ impl Session {
     }
 
     async fn next(&mut self) -> Hear {
-        let next = tokio::time::timeout(DEADLINE, self.from.message()).await.expect("nothing came in time");
+        let next = tokio::time::timeout(DEADLINE, self.from.message()).await.expect("no message within the deadline");
         next.expect("no error").expect("no end").message.expect("of a kind that is known")
     }
 

@@ -39,7 +39,7 @@ impl Watched {
 
     fn next(&mut self) -> WatchEvent {
         let next = self.runtime.block_on(async { tokio::time::timeout(DEADLINE, self.events.recv()).await });
-        next.expect("nothing came in time").expect("the watcher runs")
+        next.expect("no event within the deadline").expect("the watcher runs")
     }
 
     /// The next rank that is ready. Other events are skipped.
@@ -126,7 +126,7 @@ fn a_file_or_a_directory_renamed_into_place_is_seen() {
             other => panic!("{other:?}"),
         }
     }
-    assert!(vanished, "the old name was not told to be gone");
+    assert!(vanished, "no event reported that the old name vanished");
     // The directory is still watched under its new name, and its old name may be used again.
     w.write("t2/r1", 7);
     assert_eq!(w.told(), told("t2", 1, &[7], false));
@@ -347,5 +347,5 @@ fn only_the_ranks_that_are_ours_are_told() {
     w.write("t1/h", 3);
     assert_eq!(w.ranks(2), [2, 3]);
     w.write("t2/r3", 3);
-    assert_eq!(w.told(), told("t2", 3, &[3], false), "nothing else came in between");
+    assert_eq!(w.told(), told("t2", 3, &[3], false), "no other event in between");
 }

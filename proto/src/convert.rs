@@ -210,7 +210,13 @@ fn element_from_wire(element: v1::ElementType, compound_allowed: bool) -> Result
                 })
                 .collect::<Result<_, WireError>>()?,
         },
-        other => return field("an element's kind", other, "1 to 6 are known, and a compound holds no compound"),
+        other => {
+            return field(
+                "an element's kind",
+                other,
+                "1 to 6 are known, and a compound inside a compound is not allowed",
+            );
+        }
     };
     match checked.is_valid() {
         true => Ok(checked),

@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let world = universe.world();
     let reversed = world
         .split_by_color_with_key(mpi::topology::Color::with_value(1), -world.rank())
-        .ok_or("the split left nobody out")?;
+        .ok_or("the split excluded this rank")?;
     let comm = Comm::of(&reversed)?;
     let mut timer = Timer::new(&comm)?;
 

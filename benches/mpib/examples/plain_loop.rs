@@ -67,7 +67,7 @@ fn main() -> std::result::Result<ExitCode, Box<dyn std::error::Error>> {
     let world = universe.world();
     let comm = Comm::of(&world)?;
     if comm.size() != 2 || rounds < 6 {
-        return Err(format!("{} ranks and {rounds} rounds; it takes 2 and at least 6", comm.size()).into());
+        return Err(format!("{} ranks and {rounds} rounds; 2 and at least 6 are needed", comm.size()).into());
     }
     let is_first = comm.rank() == 0;
     if is_first {

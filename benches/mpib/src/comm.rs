@@ -26,10 +26,10 @@ pub enum CommError {
         text: String,
     },
     /// The message is longer than one MPI message may be.
-    #[error("a message of {0} bytes; MPI takes at most {MAX_MESSAGE_BYTES}")]
+    #[error("a message of {0} bytes; the maximum of MPI is {MAX_MESSAGE_BYTES}")]
     TooLong(usize),
     /// A message of another length arrived.
-    #[error("from rank {from} came {found} bytes, expected {expected}")]
+    #[error("rank {from} sent {found} bytes, expected {expected}")]
     Length {
         /// Its sender.
         from: usize,

@@ -394,7 +394,7 @@ pub fn all_fit(sizes: &[usize], ranks: usize) -> Result<(), Failure> {
     match sizes.iter().find(|&&size| size.saturating_mul(ranks) > ALL_BLOCKS_BYTES) {
         None => Ok(()),
         Some(size) => Err(Failure::Input(format!(
-            "--sizes {size}: blocks for {ranks} ranks are more than the {} GiB that a root may hold",
+            "--sizes {size}: blocks for {ranks} ranks are more than the {} GiB that are allowed at a root",
             ALL_BLOCKS_BYTES >> 30
         ))),
     }

@@ -262,7 +262,7 @@ impl Stream {
         while !manifest.exists() {
             self.daemons_live()?;
             if begun.elapsed() > SILENCE_TIMEOUT {
-                let what = format!("{} did not come within {} s", manifest.display(), SILENCE_TIMEOUT.as_secs());
+                let what = format!("{} was not written within {} s", manifest.display(), SILENCE_TIMEOUT.as_secs());
                 return Err(match &self.aggregator {
                     Some(daemon) => daemon.failed(&what),
                     None => CommError::Beside(what),

@@ -164,7 +164,10 @@ fn accept_all(listener: &TcpListener, ranks: usize) -> std::io::Result<Vec<TcpSt
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 if begun.elapsed() > CONNECT_TIMEOUT {
-                    return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "not all ranks of the group came"));
+                    return Err(std::io::Error::new(
+                        std::io::ErrorKind::TimedOut,
+                        "not all ranks of the group connected in time",
+                    ));
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }

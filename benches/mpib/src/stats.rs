@@ -50,7 +50,7 @@ pub enum RuleError {
         max: usize,
     },
     /// There are more repetitions than can be kept in memory.
-    #[error("max-reps is {0}; at most {MAX_REPS} are kept")]
+    #[error("max-reps is {0}; at most {MAX_REPS} are allowed")]
     TooMany(usize),
     /// `alpha` is not a relative error.
     #[error("alpha is {0}; it is the relative error to reach, and must be more than 0 and less than 1")]

@@ -40,7 +40,7 @@ fn a_killed_run_continues_and_ends_with_the_same_bits() {
         mpirun(4).arg(MPIB).args(slow.split_whitespace()).stdout(Stdio::null()).spawn().expect("timeout(1) runs");
     let deadline = Instant::now() + Duration::from_secs(180);
     while newest(&killed) < 20 {
-        assert!(Instant::now() < deadline, "no checkpoint came");
+        assert!(Instant::now() < deadline, "no checkpoint within the deadline");
         assert!(child.try_wait().expect("a child").is_none(), "it ended before it could be killed");
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -248,7 +248,7 @@ fn die_with_launcher(options: &Options) -> Result<(), Failure> {
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).map_err(|errno| system(errno.into()))?;
     match u32::try_from(nix::unistd::getppid().as_raw()) == Ok(launcher) {
         true => Ok(()),
-        false => Err(system(io::Error::other("it is gone"))),
+        false => Err(system(io::Error::other("the launcher has ended"))),
     }
 }
 

@@ -53,7 +53,7 @@ impl Link {
     fn lost(&self, doing: &'static str, source: io::Error) -> Failure {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof, WouldBlock};
         let source = match source.kind() {
-            BrokenPipe | ConnectionReset | UnexpectedEof => io::Error::new(source.kind(), "it is gone"),
+            BrokenPipe | ConnectionReset | UnexpectedEof => io::Error::new(source.kind(), "the neighbour has ended"),
             WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "no sign of life for a minute"),
             _ => source,
         };

@@ -191,7 +191,7 @@ impl<'a> Parser<'a> {
         self.steps_left = self
             .steps_left
             .checked_sub(1 + bytes as u64 / 8)
-            .ok_or_else(|| not_classic("more metadata than the file can hold", at))?;
+            .ok_or_else(|| not_classic("more metadata than fits into the file", at))?;
         Ok(())
     }
 
@@ -350,7 +350,7 @@ impl<'a> Parser<'a> {
     fn keep(&mut self, name_bytes: usize, at: u64) -> Result<(), H5Error> {
         self.links_bytes_left = (self.links_bytes_left)
             .checked_sub(LINK_BYTES + name_bytes as u64)
-            .ok_or_else(|| not_classic("names of links that take more than 512 MiB", at))?;
+            .ok_or_else(|| not_classic("names of links with more than 512 MiB", at))?;
         Ok(())
     }
 

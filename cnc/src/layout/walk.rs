@@ -329,7 +329,7 @@ pub(crate) fn walk(
                 Ok(kind) => kind,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // the entry was removed meanwhile
                 Err(_) => {
-                    see(Found::Skipped(&path, "it cannot be looked at"));
+                    see(Found::Skipped(&path, "its type cannot be read"));
                     continue;
                 }
             };
@@ -430,7 +430,7 @@ mod tests {
         let (order, contradiction) = order_of(&[("step_9", 9005), ("step_10", 9000), ("step_11", 9001)]);
         assert_eq!((&order[..], contradiction), (&["step_9", "step_10", "step_11"].map(String::from)[..], None));
         let (order, _) = order_of(&[("state_prev", 1000), ("state", 2000)]);
-        assert_eq!(order, ["state_prev", "state"], "the newest is the last, whatever the names say");
+        assert_eq!(order, ["state_prev", "state"], "the newest is the last; the names have no influence");
     }
 
     #[test]

@@ -89,7 +89,7 @@ pub(super) fn is_temporary(name: &str) -> bool {
 pub(super) fn temporary_name(suffix: &str) -> CString {
     let nth = NTH.fetch_add(1, Ordering::Relaxed);
     let name = format!("{PREFIX}{}-{}-{nth}.{suffix}", *HERE, std::process::id());
-    CString::new(name).expect("the name holds no NUL")
+    CString::new(name).expect("the name contains no NUL")
 }
 
 /// Removes what killed restarts left in a directory, once for each directory in the life of this process. Errors are
@@ -168,7 +168,7 @@ mod tests {
     fn only_our_own_names_have_an_owner() {
         let ours = temporary_name("tmp").into_string().expect("text");
         assert_eq!(owner(&ours), Some(Owner::Here(Some(Pid::this()))));
-        assert!(crate::layout::is_own_name(ours.as_bytes()), "no agent and no save takes it for the application's");
+        assert!(crate::layout::is_own_name(ours.as_bytes()), "agents and saves ignore it");
         assert_eq!(owner(&ours.replace(&*HERE, "0123456789abcdef")), Some(Owner::Elsewhere));
         for other in [
             "snapshot_012.3.hdf5",

@@ -182,7 +182,7 @@ impl Temporary {
                 }
                 other => other,
             };
-            file.map_err(|e| failed(&at, "creating a temporary file beside it", e))
+            file.map_err(|e| failed(&at, "creating a temporary file in its directory", e))
         })?;
         let slot = Arc::new(Mutex::new(Some(Arc::new(File::from(file)))));
         target.descriptors.add(&slot);
@@ -262,7 +262,7 @@ impl Temporary {
 
     /// Renames the file to its final name. Anything under that name is replaced.
     pub(super) fn rename(mut self) -> Result<(), RestoreError> {
-        let name = CString::new(self.path.name()).expect("a path holds no NUL");
+        let name = CString::new(self.path.name()).expect("a path contains no NUL");
         self.target.with_room(|| {
             let directory = directory(&self.target.to, &self.path, None)?;
             renameat(&directory, self.name.as_c_str(), &directory, name.as_c_str())

@@ -495,7 +495,7 @@ mod tests {
         r.put(0, &id("a"), Some(Rank(2)), &path("a/2"), None);
         assert_eq!(r.due(499, 9), (vec![], Some(500)));
         assert_eq!(announce(&mut r, 500), [(1, 1, false)]);
-        assert_eq!(r.due(500, 9), (vec![], None), "told once, and nothing to wait for but the kernel");
+        assert_eq!(r.due(500, 9), (vec![], None), "reported once; only kernel events can bring news");
         r.put(600, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 1)));
         assert_eq!(announce(&mut r, 1_100), [(2, 1, false)]);
         // A second file of rank 1, and new content of the file of rank 2.
@@ -507,7 +507,7 @@ mod tests {
         r.put(20_000, &id("b"), Some(Rank(1)), &path("b/1"), Some(print(1, 3)));
         r.put(20_000, &id("b"), Some(Rank(1)), &path("b/1b"), Some(print(1, 3)));
         let (first, next_ms) = r.due(20_500, 1);
-        assert_eq!((ranks(&first), next_ms), (vec![(1, 2, true)], Some(20_500)), "there is more to tell at once");
+        assert_eq!((ranks(&first), next_ms), (vec![(1, 2, true)], Some(20_500)), "more is ready now");
         r.announced(&first[0]);
         assert_eq!(announce(&mut r, 20_500), [(1, 2, false)]);
         assert_eq!(announce(&mut r, 29_000), [], "the same content again is nothing new");
@@ -551,7 +551,7 @@ mod tests {
         let mut r = readiness(Layout::directories(), OwnRanks::only(vec![0..=3]));
         put(&mut r, None, "a/h");
         put(&mut r, Some(7), "a/7");
-        assert_eq!(announce(&mut r, 500), [(0, 1, false)], "told that rank 0 is here, and rank 7 is not");
+        assert_eq!(announce(&mut r, 500), [(0, 1, false)], "reported: rank 0 is here, rank 7 is not");
         let mut r = readiness(Layout::directories(), OwnRanks::only(vec![4..=7]));
         put(&mut r, None, "a/h");
         put(&mut r, Some(7), "a/7");
@@ -568,7 +568,7 @@ mod tests {
         write(&mut r, 0, "a");
         assert_eq!(announce(&mut r, 500), [(0, 1, false)], "none is known");
         r.pointer_written(1_500);
-        assert_eq!(announce(&mut r, 2_000), [(0, 1, true)], "it came too late: told once more");
+        assert_eq!(announce(&mut r, 2_000), [(0, 1, true)], "it came too late: reported once more");
         r.pointer_written(1_700);
         assert_eq!(announce(&mut r, 3_000), [], "and only once");
         write(&mut r, 10_000, "b");

@@ -39,7 +39,7 @@ fn at_rest_nothing_wakes_us_but_the_kernel() {
         assert!(Instant::now() < deadline, "the file that was removed is still known");
     }
     core.turn();
-    assert_eq!(core.turn(), None, "everything was told");
+    assert_eq!(core.turn(), None, "everything was reported");
     assert!(core.due.is_empty() && core.examine.is_empty() && core.notices.is_empty());
 }
 

@@ -51,7 +51,7 @@ fn kind(options: FileOptions, write: impl FnOnce(&Writer)) -> FileHeader {
     write(&writer);
     drop(writer);
     let header = proved(directory.path(), "f.h5");
-    assert_eq!(header.variables[0].role, Role::Skeleton, "it should have been taken apart");
+    assert_eq!(header.variables[0].role, Role::Skeleton, "it should have been captured by its structure");
     header
 }
 

@@ -211,7 +211,7 @@ fn plan(options: &Options) -> Result<Plan, Failure> {
         [near, far] if good(near) && good(far) => Some([*near, *far]),
         other => {
             return Err(Failure::Input(format!(
-                "--pace is {other:?}; it takes two numbers of at least 1, as in 200000,100000"
+                "--pace is {other:?}; it must be two numbers of at least 1, as in 200000,100000"
             )));
         }
     };
@@ -349,7 +349,7 @@ fn figures(directory: &Path, plan: &Plan, outcomes: &[(usize, usize, Cut, Outcom
     write("figure-7.svg", "Artful speedup", nodes, "speedup", vec![over(true, &|o| o.artful, "artful")])?;
     let deviation = |o: &Outcome| 100.0 * (o.balanced_rows as f64 / plan.n as f64 - 1.0);
     let shares = vec![over(true, &deviation, "site 0"), over(true, &|o| -deviation(o), "site 1")];
-    write("figure-8.svg", "Load beside an even one", nodes, "percent", shares)?;
+    write("figure-8.svg", "Load compared with an even one", nodes, "percent", shares)?;
     let unequal = vec![over(false, &|o| o.artless, "artless"), over(false, &|o| o.artful, "artful")];
     write("figure-9.svg", "Speedup, unequal numbers of ranks", "ranks of site 0", "speedup", unequal)
 }

@@ -81,11 +81,11 @@ pub fn paths(model: &PathModel) -> Vec<String> {
     vec![
         format!("LAN: {}, {} one way", rate(model.lan_bytes_per_second), people(model.lan_latency_seconds)),
         format!(
-            "WAN: {} one way; 1, 2 ... lanes at a time have each {}",
+            "WAN: {} one way; each lane has, with 1, 2 ... lanes in use: {}",
             people(model.wan_latency_seconds),
             wan.join(", ")
         ),
-        format!("WAN: the root alone to all ranks at once has {}", rate(model.root_wan_bytes_per_second)),
+        format!("WAN: the root alone, sending to all ranks at once, has {}", rate(model.root_wan_bytes_per_second)),
     ]
 }
 

@@ -45,10 +45,10 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     }
     let n = comm.size();
     let &[first, second] = &options.pair[..] else {
-        return Err(Failure::Input(format!("--pair is {:?}; it takes two ranks, as in 0,1", options.pair)));
+        return Err(Failure::Input(format!("--pair is {:?}; it must be two ranks, as in 0,1", options.pair)));
     };
     if first == second || first.max(second) >= n {
-        return Err(Failure::Input(format!("--pair is {first},{second}; it takes two different ones of {n} ranks")));
+        return Err(Failure::Input(format!("--pair is {first},{second}; it must be two different ranks out of {n}")));
     }
     let mut sizes = options.sizes.clone();
     sizes.push(0);

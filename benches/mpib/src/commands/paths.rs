@@ -91,7 +91,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         return Err(Failure::Input(format!("--bytes {}: {n} ranks' bytes do not fit into one message", options.bytes)));
     }
     if let Some(&wrong) = options.scaling.iter().find(|&&ranks| ranks < 1 || ranks > n) {
-        return Err(Failure::Input(format!("--scaling {wrong}: there are {n} ranks, and it takes at least 1")));
+        return Err(Failure::Input(format!("--scaling {wrong}: it must be from 1 to {n}, the number of ranks")));
     }
     let sites = if options.common.sites.given() { options.common.sites.two_sites(comm)? } else { Vec::new() };
     let mut timer = Timer::new(comm)?;
@@ -283,7 +283,7 @@ fn in_words(scaled: &[Scaled]) -> Vec<String> {
     for ranks in counts {
         let gain = |reads| median(ranks, PLAIN, false, reads) / median(ranks, PLAIN, true, reads);
         lines.push(format!(
-            "{ranks} ranks: writing takes {} each for itself and {} aggregated ({:.2} times), reading {} and {} ({:.2} times)",
+            "{ranks} ranks: writing {} separately and {} aggregated ({:.2} times), reading {} and {} ({:.2} times)",
             people(median(ranks, PLAIN, false, false)),
             people(median(ranks, PLAIN, true, false)),
             gain(false),
@@ -293,7 +293,7 @@ fn in_words(scaled: &[Scaled]) -> Vec<String> {
         ));
         for at in scaled.iter().filter(|at| at.ranks == ranks && at.scheme != PLAIN && !at.reads) {
             let back = median(ranks, &at.scheme, at.aggregated, true);
-            let how = if at.aggregated { "aggregated" } else { "each for itself" };
+            let how = if at.aggregated { "aggregated" } else { "separate" };
             lines.push(format!(
                 "  {}, {how}: {} to write, {} to read",
                 at.scheme,

@@ -128,7 +128,7 @@ impl Parser<'_> {
         let all = |counts: &[u64]| counts.iter().fold(1u64, |n, &d| n.saturating_mul(d));
         let allocated = all(&most).checked_mul(raw_bytes).filter(|&bytes| bytes <= self.bytes);
         if allocated.is_none() || raw_bytes == 0 || counts.iter().zip(&most).any(|(count, most)| count > most) {
-            return Err(not_classic("more chunks than the file can hold", address));
+            return Err(not_classic("more chunks than fit into the file", address));
         }
         let mut place = vec![0u64; counts.len()];
         for _ in 0..all(&counts) {
@@ -198,7 +198,7 @@ impl Parser<'_> {
         let count = fields.number(self.length_width)?;
         let Some(block) = fields.address(self.offset_width)? else { return Ok(()) };
         if count > self.bytes {
-            return Err(not_classic("more chunks than the file can hold", address));
+            return Err(not_classic("more chunks than fit into the file", address));
         }
         let page_elements = 1u64.checked_shl(page_bits).unwrap_or(u64::MAX);
         let head = 6 + self.offset_width;
@@ -314,7 +314,7 @@ impl Parser<'_> {
         let pages = if block_elements > array.page_elements { block_elements / array.page_elements } else { 0 };
         let bitmap_bytes = blocks.saturating_mul(pages.div_ceil(8));
         if bitmap_bytes > self.bytes {
-            return Err(not_classic("more chunks than the file can hold", address));
+            return Err(not_classic("more chunks than fit into the file", address));
         }
         let head = 6 + self.offset_width + array.offset_bytes();
         let len = bytes_of(blocks, self.offset_width).saturating_add(head + bitmap_bytes as usize);
