@@ -211,11 +211,7 @@ fn element_from_wire(element: v1::ElementType, compound_allowed: bool) -> Result
                 .collect::<Result<_, WireError>>()?,
         },
         other => {
-            return field(
-                "an element's kind",
-                other,
-                "1 to 6 are known, and a compound inside a compound is not allowed",
-            );
+            return field("an element's kind", other, "1 to 6 are known; a compound cannot contain a compound");
         }
     };
     match checked.is_valid() {
