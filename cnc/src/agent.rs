@@ -92,8 +92,8 @@ impl Agent {
         if config.ranks.is_none() {
             tracing::warn!(
                 job = %config.job,
-                "number of ranks unknown: it is taken from the newest checkpoint of the job, and without one nothing is \
-                 saved; give --ranks, or ranks in [cnc], or SLURM_NTASKS"
+                "number of ranks unknown: it is taken from the newest checkpoint of the job, and without one nothing \
+                 is saved; give --ranks, or ranks in [cnc], or SLURM_NTASKS"
             );
         }
         let (began_ns, (news_to, news)) = (steady_ns(), mpsc::channel(NEWS_MAX));
@@ -243,7 +243,7 @@ impl Core {
                 event = events.recv(), if self.ready.len() < READY_MAX => match event {
                     Some(event) => self.watched(event),
                     None => {
-                        tracing::error!("the watcher has ended; the agent ends too, so that its supervisor restarts it");
+                        tracing::error!("the watcher has ended; the agent ends too, and its supervisor restarts it");
                         break Drained::failed();
                     }
                 },

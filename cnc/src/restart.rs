@@ -107,8 +107,8 @@ pub enum RestoreError {
     },
     /// Something appeared under a final name during the publication.
     #[error(
-        "{path}: it appeared while files were published, and nothing was changed; stop the program that writes there, \
-         and restart again",
+        "{path}: it appeared while files were published, and nothing was changed; stop the program that writes \
+         there, and restart again",
         path = .path.display()
     )]
     Occupied {
@@ -117,7 +117,7 @@ pub enum RestoreError {
     },
     /// Another restart publishes into the same directory.
     #[error(
-        "{path}: another restart has been publishing into it for {waited_s} s; wait until it ends, then restart again",
+        "{path}: another restart has been publishing into it for {waited_s} s; wait for its end, then restart again",
         path = .path.display()
     )]
     Busy {

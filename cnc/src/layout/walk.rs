@@ -157,7 +157,7 @@ impl Scan {
         }
         let mut order: Vec<_> = checkpoints.into_iter().collect();
         if contradiction.is_some() {
-            order.sort_by_key(|(label, _)| time(label)); // the sort is stable: equal times keep the order of the names
+            order.sort_by_key(|(label, _)| time(label)); // stable: equal times keep the order of the names
         }
         (order.into_iter().map(|(label, files)| (label.0, files)).collect(), contradiction)
     }
