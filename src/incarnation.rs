@@ -5,7 +5,7 @@
 //! clocks of nodes differ. Each incarnation has one record in the store, for example `JOB/.incarnations/0003`. The
 //! record is written by the first restart of the incarnation, or by the first agent that announces itself under an
 //! identity that the store does not know. A record is never changed. Only the newest incarnation may commit
-//! checkpoints. "Incarnation" in FORMAT.md describes the text of a record.
+//! checkpoints. "Incarnation" in docs/format/manifest.md describes the text of a record.
 //!
 //! A manifest has the number of its incarnation. A checkpoint that was incomplete when a newer incarnation began
 //! never becomes complete ([`Incarnations::is_dead`]).

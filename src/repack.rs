@@ -4,7 +4,7 @@
 //! prune writes a new container with only the segments, and in them only the pieces, that are needed. It writes the
 //! new container next to the old one, syncs it, and renames it over the old one. Name and index stay the same, so
 //! every reference to the container is valid before and after. After a crash at any point, one of the two containers
-//! is there, whole. "Repacked containers" in FORMAT.md describes the bytes.
+//! is there, whole. "Repacked containers" in docs/format/container.md describes the bytes.
 
 use crate::classify::VariableRef;
 use crate::codec::{Chain, Profile, Scratch, encode_best};

@@ -1,4 +1,4 @@
-//! Columns of numbers, of which the index consists. "Index" in FORMAT.md says what each column holds.
+//! Columns of numbers, of which the index consists. "Index" in docs/format/container.md says what each column holds.
 
 /// A column that is being written.
 #[derive(Default)]

@@ -92,11 +92,11 @@ pub struct BaseRef {
 /// The kind of a dependency on a segment of a referenced container.
 pub(super) const ON_OLDER: u32 = 2;
 
-/// What a segment needs for decoding in addition to its own stored bytes. FORMAT.md numbers the kinds. This build
+/// What a segment needs for decoding in addition to its own stored bytes. docs/format/container.md numbers the kinds. This build
 /// writes and reads the kind [`BaseRef`]; it does not decode a segment that has a dependency of another kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dependency {
-    /// Kind of the dependency, as FORMAT.md numbers it.
+    /// Kind of the dependency, as docs/format/container.md numbers it.
     pub kind: u32,
     /// The object that is needed, in the encoding of its kind.
     pub of: Box<[u8]>,

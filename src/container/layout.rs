@@ -1,4 +1,4 @@
-//! The records of fixed length in a container: file header, segment header, trailer. FORMAT.md has their tables.
+//! The records of fixed length in a container: file header, segment header, trailer. docs/format/container.md has their tables.
 
 use crate::codec::{Chain, CodecError};
 
