@@ -2,7 +2,7 @@
 //! memory.
 
 use crate::classify::VariableRef;
-use crate::codec::{Apart, threads_of_each};
+use crate::codec::threads_of_each;
 use crate::container::{ContainerSet, DIGEST_BYTES_MIN, ReadError, VariableReader};
 use crate::filter::put_on;
 use crate::gathered::Gathered;
@@ -168,9 +168,7 @@ fn verify_group(
     let memory = (options.cache_bytes, DECODING_BYTES_PER_RAW_BYTE);
     let of_each =
         threads_of_each(options.threads, memory, own.index().segments().iter().map(|segment| segment.raw_bytes));
-    let apart = Apart::default();
     let work = || {
-        apart.take_core();
         let mut reader = reader.beside(of_each);
         while problems.load(Ordering::Relaxed) < PROBLEMS_MAX
             && let f = next.fetch_add(1, Ordering::Relaxed)

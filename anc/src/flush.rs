@@ -8,7 +8,7 @@ use crate::observe::Observer;
 use crate::rate::StoreSpeed;
 use crate::source::{FetchError, Source, Wanted};
 use mcrengine::classify::{Naming, VariableRef, classify};
-use mcrengine::codec::{Apart, Basis, Chain, Profile, Scratch, StoreRate, cores, threads_of_each};
+use mcrengine::codec::{Basis, Chain, Profile, Scratch, StoreRate, cores, threads_of_each};
 use mcrengine::container::{ContainerWriter, Contents, ReadError, StoredSegment};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, GroupId, Grouping, JobId, Rank};
@@ -425,7 +425,6 @@ fn fetch_merge_compress(
         (index, stored, if all_checked { Unchecked::Nothing } else { Unchecked::Stored }, lease)
     };
 
-    let apart = Apart::default();
     std::thread::scope(|scope| {
         for _ in 0..fetching {
             let (lease_next, fetch, as_it_is) = (&lease_next, &fetch, &as_it_is);
@@ -449,9 +448,7 @@ fn fetch_merge_compress(
         for _ in 0..threads {
             let (lease_next, fetch, code, as_it_is) = (&lease_next, &fetch, &code, &as_it_is);
             let (raw_segments, to_write) = (&raw_segments, to_write.clone());
-            let apart = &apart;
             scope.spawn(move || {
-                apart.take_core();
                 let receive = || raw_segments.lock().unwrap_or_else(PoisonError::into_inner).recv().ok().map(Ok);
                 let coder = || spare.coder(flush.options.threads);
                 let next = || match fetching {

@@ -5,7 +5,7 @@ use crate::observe::Observer;
 use bytes::{Bytes, BytesMut};
 use mcr_proto::convert::file_to_wire;
 use mcr_proto::{FRAME_BYTES, v1};
-use mcrengine::codec::{Apart, Scratch, threads_of_each};
+use mcrengine::codec::{Scratch, threads_of_each};
 use mcrengine::container::{ContainerSet, ReadError};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
@@ -56,11 +56,9 @@ pub fn restore_files(
     let threads_of_each = threads_of_each(threads, memory, tasks.iter().map(|task| task.raw_bytes));
     let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
     let failed = Mutex::new(None);
-    let apart = Apart::default();
     std::thread::scope(|scope| {
         for _ in 0..threads.clamp(1, tasks.len().max(1)) {
             scope.spawn(|| {
-                apart.take_core();
                 let mut scratch = Scratch::default();
                 scratch.set_threads(threads_of_each);
                 while !stopped.load(Ordering::Relaxed) {

@@ -5,7 +5,6 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::output::tell_line(&format!($($text)*)) };
 }
 
-mod allocator;
 mod args;
 mod bench;
 mod child;
@@ -21,7 +20,6 @@ mod local;
 mod output;
 mod places;
 mod prepare;
-mod proof;
 mod prune;
 mod remote;
 mod restart;
@@ -38,9 +36,6 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use std::io::Write;
 use std::process::ExitCode;
-
-#[global_allocator]
-static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 fn main() -> ExitCode {
     // Reads the maps of HDF5 files for a parent process; must stay first, it shares nothing with the rest.
@@ -61,21 +56,11 @@ fn main() -> ExitCode {
         }
     };
     let result = match cli.command {
-        Command::Save(args) => {
-            mcr_cnc::memory::expect_bulk();
-            allocator::expect_large_buffers();
-            save::run(args)
-        }
-        Command::Restart(args) => {
-            allocator::expect_large_buffers();
-            restart::run(args)
-        }
+        Command::Save(args) => save::run(args),
+        Command::Restart(args) => restart::run(args),
         Command::List(args) => list::run(args),
         Command::Show(args) => show::run(args),
-        Command::Verify(args) => {
-            allocator::expect_large_buffers();
-            verify::run(args)
-        }
+        Command::Verify(args) => verify::run(args),
         Command::Prune(args) => prune::run(args),
         Command::Cnc(args) => daemon::run_cnc(args),
         Command::Anc(args) => daemon::run_anc(args),
@@ -83,11 +68,7 @@ fn main() -> ExitCode {
         Command::Flush(args) => flush::run(args),
         Command::Status(args) => status::run(args),
         Command::Config(args) => config::run(args),
-        Command::Bench(args) => {
-            mcr_cnc::memory::expect_bulk();
-            allocator::expect_large_buffers();
-            bench::run(args)
-        }
+        Command::Bench(args) => bench::run(args),
     };
     result.unwrap_or_else(|error| {
         output::tell_error(&error);

@@ -7,24 +7,21 @@ use crate::found::{LeftOut, find_checkpoints, missing_ranks, nothing_found, rank
 use crate::local::LocalSource;
 use crate::output::{Progress, Table, human_rate, human_time, name_of, print, print_json, ratio, tell};
 use crate::places::{Places, newest_saved};
-use crate::proof::{Leased, NotProven, Provers};
 use crate::prune::prune_after;
 use anyhow::{Context, bail};
-use mcr_anc::budget::Budget;
+use mcr_anc::budget::{Budget, Lease};
 use mcr_anc::flush::{Flush, FlushError, FlushOptions, NewestOfGroups, Spare, flush_checkpoint, least_budget};
 use mcr_anc::instance::{choose_for_all, committed};
 use mcr_anc::names::Names;
 use mcr_anc::rate::StoreSpeed;
 use mcr_anc::source::FetchError;
-use mcr_cnc::capture::{CaptureError, CaptureMode, CapturedFile, Verdicts, capture_keeping};
-use mcr_cnc::clock::ahead_ns;
+use mcr_cnc::capture::{CaptureError, CaptureMode, CapturedFile, Image, Verdicts, capture_keeping};
 use mcr_cnc::companions::{Companion, mark_hard_links};
 use mcr_cnc::fingerprint::Fingerprint;
 use mcr_cnc::h5::Maps;
 use mcr_cnc::judge::Judge;
 use mcr_cnc::layout::Labelled;
 use mcr_cnc::source::{Descriptors, OpenFile};
-use mcrengine::codec::Apart;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, RANKS_MAX, Rank};
 use mcrengine::incarnation::{self, COPIED_NS};
@@ -32,7 +29,6 @@ use mcrengine::manifest::{Manifest, Place};
 use mcrengine::plan::PlanOptions;
 use mcrengine::store::{Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
-use std::convert::Infallible;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::process::ExitCode;
@@ -77,46 +73,32 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
 
     let progress = Progress::new("saving", args.json);
     progress.expect(2 * found.bytes); // each is read, then coded
-    let verdicts = Verdicts::default();
-    let save_all = || {
-        let save = Save {
-            dir: &dir,
-            store: &store,
-            job: job.clone(),
-            grouping,
-            options: options.clone(),
-            budget: Budget::new(budget_mib(&args) << 20),
-            verdicts: &verdicts,
-            spare: Spare::default(),
-            newest: NewestOfGroups::default(),
-            names: Names::default(),
-            provers: Provers::new(options.threads),
-            turns: Turns::default(),
-            args: &args,
-            left_out: &found.left_out,
-            companions: &found.companions,
-        };
-        // While checkpoints are coded and synced, the next is captured: reading and waiting for the disk go together.
-        std::thread::scope(|scope| {
-            let (to_flush, captured) = mpsc::sync_channel(0);
-            let (save, found, progress) = (&save, &found.checkpoints, &progress);
-            scope.spawn(move || {
-                // The receiver is gone when a flush has failed.
-                let mut captured = found.iter().map(|found| save.capture(found, progress));
-                captured.all(|captured| to_flush.send(captured).is_ok())
-            });
-            save.flush_all(captured, found, progress).map(|never| match never {})
-        })
+    let save = Save {
+        dir: &dir,
+        store: &store,
+        job,
+        grouping,
+        options,
+        budget: Budget::new(budget_mib(&args) << 20),
+        verdicts: Verdicts::default(),
+        spare: Spare::default(),
+        newest: NewestOfGroups::default(),
+        names: Names::default(),
+        turns: Turns::default(),
+        args: &args,
+        left_out: &found.left_out,
+        companions: &found.companions,
     };
-    save_all().or_else(|error| {
-        if !error.is::<NotProven>() {
-            return Err(error);
-        }
-        // No checkpoint with such a chunk is committed; what is committed by now is found again.
-        progress.clear();
-        tell(format!("{error:#}; once more, with a proof for each before anything else"));
-        verdicts.prove_at_once();
-        save_all()
+    // While checkpoints are coded and synced, the next is captured: reading and waiting for the disk go together.
+    std::thread::scope(|scope| {
+        let (to_flush, captured) = mpsc::sync_channel(0);
+        let (save, found, progress) = (&save, &found.checkpoints, &progress);
+        scope.spawn(move || {
+            // The receiver is gone when a flush has failed.
+            let mut captured = found.iter().map(|found| save.capture(found, progress));
+            captured.all(|captured| to_flush.send(captured).is_ok())
+        });
+        save.flush_all(captured, found, progress)
     })
 }
 
@@ -158,7 +140,13 @@ const GROUPS_AT_A_TIME: usize = 3;
 /// A file that was captured, with its bytes where the budget has room for them.
 struct KeptFile {
     file: CapturedFile,
-    image: Option<Arc<Leased>>,
+    image: Option<KeptImage>,
+}
+
+/// The bytes of a file, and the leases of the memory that they take.
+struct KeptImage {
+    image: Arc<Image>,
+    leases: Vec<Lease>,
 }
 
 /// A checkpoint on its way to the store.
@@ -181,7 +169,7 @@ struct Group {
     group: GroupId,
     headers: Arc<Vec<FileHeader>>,
     /// For each header.
-    files: Vec<(Fingerprint, Option<Arc<Leased>>)>,
+    files: Vec<(Fingerprint, Option<KeptImage>)>,
     whole: Arc<Whole>,
 }
 
@@ -256,12 +244,16 @@ impl Turns {
     }
 }
 
-/// Tells that a group failed, unless it is told otherwise: a panic on one lane must not let the others wait for ever.
-struct Failing<'a>(&'a Turns);
+/// The turn of one group: reports its end when it is dropped. The group failed unless `is_committed` was set, so that a panic
+/// on one lane does not leave the other lanes waiting.
+struct Turn<'a> {
+    turns: &'a Turns,
+    is_committed: bool,
+}
 
-impl Drop for Failing<'_> {
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.done(false);
+        self.turns.done(self.is_committed);
     }
 }
 
@@ -272,11 +264,10 @@ struct Save<'a> {
     grouping: Grouping,
     options: FlushOptions,
     budget: Arc<Budget>,
-    verdicts: &'a Verdicts,
+    verdicts: Verdicts,
     spare: Spare,
     newest: NewestOfGroups,
     names: Names,
-    provers: Provers,
     turns: Turns,
     args: &'a SaveArgs,
     left_out: &'a LeftOut,
@@ -319,7 +310,8 @@ impl Save<'_> {
     fn join_companions(&self, label: &CheckpointId, files: &mut Vec<KeptFile>) {
         for companion in self.companions.get(label).into_iter().flatten() {
             let (header, fingerprint) = (companion.header(Rank(0)), companion.fingerprint());
-            let image = Some(Leased::small(companion.path.clone(), companion.image()));
+            // So few bytes that nobody asks the budget for them.
+            let image = Some(KeptImage { image: companion.image(), leases: Vec::new() });
             files.push(KeptFile { file: CapturedFile { header, fingerprint }, image });
         }
         files.sort_by(|a, b| {
@@ -346,15 +338,12 @@ impl Save<'_> {
 
     /// Commits what was captured, a few groups at a time, and reports in the order of the checkpoints. A file that changes or
     /// cannot be read fails its checkpoint; an error of the store ends the whole run.
-    ///
-    /// Only where nothing could be reported does it come back. Else the process ends with the report: everything is durable then, and what
-    /// thousands of headers take is given back with all of it, sooner than one by one.
     fn flush_all(
         &self,
         captured: Receiver<Captured>,
         found: &[Labelled],
         progress: &Progress,
-    ) -> anyhow::Result<Infallible> {
+    ) -> anyhow::Result<ExitCode> {
         // What one group may reuse of the checkpoint before must be committed: then each group keeps to its own queue.
         let queues = if self.options.reuse { GROUPS_AT_A_TIME } else { 1 };
         let (to_lanes, queues): (Vec<_>, Vec<_>) = (0..queues).map(|_| mpsc::sync_channel::<Group>(0)).unzip();
@@ -368,8 +357,7 @@ impl Save<'_> {
                     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     // When the store has failed no further group is begun.
                     while let (Ok(group), false) = (next(), is_stopped.load(Ordering::Relaxed)) {
-                        let (failing, older) = (Failing(&self.turns), group.older);
-                        let _headers = Arc::clone(&group.headers); // not freed before it is told that they are committed
+                        let (mut turn, older) = (Turn { turns: &self.turns, is_committed: false }, group.older);
                         let event = self.group(group, progress);
                         let is_well = event.is_ok();
                         is_stopped.fetch_or(!is_well, Ordering::Relaxed);
@@ -377,9 +365,9 @@ impl Save<'_> {
                         let is_over = to_report.send(event).is_err();
                         if is_well {
                             self.turns.wait(older); // one that was there already counts in its turn, too
-                            std::mem::forget(failing);
-                            self.turns.done(true);
+                            turn.is_committed = true;
                         }
+                        drop(turn);
                         if is_over {
                             break;
                         }
@@ -440,14 +428,13 @@ impl Save<'_> {
                 }
             }
             match fatal {
-                Some(error) if error.is::<NotProven>() => Err(error),
                 Some(error) => self.finish(report, open, found, Some(error), progress),
                 None => bail!("a group ended without saying how; report this"),
             }
         })
     }
 
-    /// Reports, and ends the process.
+    /// Removes what the rules of --keep leave out, and reports.
     fn finish(
         &self,
         mut report: Vec<Saved>,
@@ -455,7 +442,7 @@ impl Save<'_> {
         found: &[Labelled],
         fatal: Option<anyhow::Error>,
         progress: &Progress,
-    ) -> anyhow::Result<Infallible> {
+    ) -> anyhow::Result<ExitCode> {
         progress.clear();
         for (line, (groups, _)) in report.iter_mut().zip(open) {
             // Some of its groups may be committed; without all of them it does not exist.
@@ -486,7 +473,7 @@ impl Save<'_> {
         let exit = Exit::of(saved, is_partly);
         let error = fatal.or(not_pruned).map(|error| format!("{error:#}"));
         print_report(self, &report, exit, error.as_deref())?;
-        std::process::exit(exit as i32);
+        Ok(exit.into())
     }
 
     /// Takes checkpoints apart into groups, for the lanes.
@@ -575,11 +562,9 @@ impl Save<'_> {
         let reserve = (total / 2).max(least * at_a_time.max(1));
         let mode = CaptureMode::of(self.options.plan.scheme, &self.options.profile);
         let (next, done, failed) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(files.len())), Mutex::new(None));
-        let apart = Apart::default();
         std::thread::scope(|scope| {
             for _ in 0..self.options.threads.clamp(1, files.len().max(1)) {
                 scope.spawn(|| {
-                    apart.take_core();
                     while let Some((path, rank)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let fail = |outcome, reason: String| {
                             failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((outcome, reason));
@@ -593,8 +578,8 @@ impl Save<'_> {
                             let lease = self.budget.lease_spare(bytes, reserve);
                             lease.map(|lease| leases.push(lease)).is_some()
                         };
-                        let kept = capture_keeping(self.dir, path, *rank, (mode, self.verdicts), &maps, &mut keep);
-                        let leased = |image| Arc::new(Leased { path: path.clone(), image: Arc::new(image), leases });
+                        let kept = capture_keeping(self.dir, path, *rank, (mode, &self.verdicts), &maps, &mut keep);
+                        let leased = |image| KeptImage { image: Arc::new(image), leases };
                         match kept.map(|(file, image)| KeptFile { file, image: image.map(leased) }) {
                             Ok(kept) if !kept.file.fingerprint.same_content(&judged) => {
                                 return fail("failed", changed(path));
@@ -629,16 +614,17 @@ impl Save<'_> {
             return Ok(Event::Done { nth, manifest: Box::new(manifest), was_there: true });
         }
         let descriptors = Descriptors::new(256);
-        let (mut open, mut kept) = (Vec::with_capacity(files.len()), Vec::new());
-        for (header, (fingerprint, leased)) in headers.iter().zip(files) {
-            let image = leased.as_ref().map(|leased| Arc::clone(&leased.image));
-            kept.extend(leased);
+        let (mut open, mut leases) = (Vec::with_capacity(files.len()), Vec::new());
+        for (header, (fingerprint, kept)) in headers.iter().zip(files) {
+            let image = kept.map(|KeptImage { image, leases: of_image }| {
+                leases.extend(of_image);
+                image
+            });
             open.push(OpenFile::new(self.dir, header, fingerprint, &descriptors).with_image(image));
         }
         let source = LocalSource { files: open, threads: self.options.threads };
-        let proof = self.provers.begin(kept);
         let is_whole = || !whole.is_failed.load(Ordering::Relaxed) && whole.changed(self.dir).is_none();
-        let may_commit = || match proof.finish().is_ok() && self.turns.wait(older) && is_whole() {
+        let may_commit = || match self.turns.wait(older) && is_whole() {
             true => Ok(()),
             false => Err(FlushError::NotItsTurn),
         };
@@ -673,11 +659,8 @@ impl Save<'_> {
                 Err(error) => error,
             };
             match &error {
-                FlushError::NotItsTurn => {
-                    proof.finish()?; // or a group before it failed, which tells why
-                    if !is_whole() {
-                        return failed(whole.changed(self.dir).map(str::to_owned));
-                    }
+                FlushError::NotItsTurn if !is_whole() => {
+                    return failed(whole.changed(self.dir).map(str::to_owned));
                 }
                 FlushError::Fetch(FetchError::Changed { file, .. }) => return failed(Some(changed(file))),
                 FlushError::Fetch(_) | FlushError::Compress(_) => {
@@ -715,7 +698,7 @@ impl Save<'_> {
                 return Err(error).with_context(name); // another group has failed, and told why
             }
         };
-        drop((source, proof)); // the bytes, then the right to hold them
+        drop((source, leases)); // the bytes, then the leases of their memory
         Ok(Event::Done { nth, manifest: Box::new(manifest), was_there })
     }
 }
@@ -821,7 +804,7 @@ mod tests {
             assert!(waiting.join().expect("no panic"));
             let waiting = scope.spawn(|| turns.wait(3));
             assert!(turns.pause(Duration::from_millis(1)), "none has failed yet");
-            drop(Failing(&turns));
+            drop(Turn { turns: &turns, is_committed: false });
             assert!(!waiting.join().expect("no panic"));
         });
         assert!(!turns.pause(Duration::from_secs(600)));

@@ -1,12 +1,10 @@
 //! Describes one file of a checkpoint: splits it into a skeleton and variables, and computes the digest of each.
 //!
-//! The file is opened read-only. It is never locked and never written. Its bytes are read in order through one
-//! bounded buffer. This one pass gives the digest of the file and of every variable whose extents lie in file order.
-//! Chunks that lie in another order or behind filters are read a second time.
-//!
-//! Filters are removed from a chunk only if applying them again gives the same stored bytes. A caller that keeps the
-//! bytes may run this check later. If a file cannot be split, it is described as one opaque variable. The capture
-//! fails only if the file cannot be read or changes while it is read.
+//! The file is opened read-only, never locked and never written. Its bytes are read in order through one bounded
+//! buffer, which gives the digest of the file and of every variable whose extents lie in file order; chunks that lie
+//! elsewhere or behind filters are read once more. Chunks behind filters are taken out of them only where the same
+//! stored bytes come back. Whatever does not work out makes the file opaque, and never fails the capture; only a file
+//! that cannot be read, or that changed meanwhile, does.
 
 use crate::fingerprint::Fingerprint;
 use crate::h5::{FileMap, MapInput, MapSource, MappedVariable};
@@ -31,7 +29,6 @@ use tracing::debug;
 mod image;
 mod verdicts;
 pub use image::Image;
-use image::KeptChunks;
 pub use verdicts::Verdicts;
 
 /// Whether files are split into variables.
@@ -151,13 +148,8 @@ pub fn capture(
     capture_keeping(root, path, rank, (mode, &Verdicts::default()), maps, &mut |_| false).map(|(file, _)| file)
 }
 
-/// As [`capture`], with two additions. `verdicts` holds what was learned from other files. If `keep` allows it, the
-/// bytes of a short file are returned too, as an [`Image`]: the bytes of the file, and the bytes that came out of
-/// filters. `keep` is called with the number of bytes and returns whether they may be kept.
-///
-/// Kept chunks need not be checked at once. If enough chunks with the same filters have been reproduced before, the
-/// check is skipped here, because deflating takes most of the time. The caller can run it later, when cores are idle
-/// ([`Image::unproven`]).
+/// As [`capture`], with the verdicts of other files. Gives the bytes of a short file too, where `keep`, asked with their
+/// number, allows it: first the bytes of the file, then the bytes that came out of filters.
 ///
 /// If the bytes are kept, variables shorter than [`DIGEST_BYTES_MIN`] get [`NO_DIGEST`], as in a container's index.
 /// Their bytes are never read a second time, so no digest is needed, and thousands of short digests would take longer
@@ -436,23 +428,17 @@ fn filtered(
     };
     let mut first = first.into_iter();
     let raw_bytes = mapped.extents.iter().map(|extent| extent.raw_bytes).sum();
-    let mut chunks = (is_tried && input.may_keep(raw_bytes)).then(|| KeptChunks::behind(&mapped.filters));
+    let mut chunks = (is_tried && input.may_keep(raw_bytes)).then(Vec::new);
     let (mut came_back, mut failed) = (0u32, 0u32);
     for extent in &mapped.extents {
         let chunk = input.get(extent.offset, extent.stored_bytes)?;
         let is_tried = is_tried && (failed < FAILED_CHUNKS_MAX || failed < came_back);
         let raw = is_tried.then(|| first.next().or_else(|| without_filters(&mapped, extent, chunk))).flatten();
-        let may_wait = chunks.is_some() && verdicts.are_sure_to_come_back(&mapped.filters);
-        let comes_back = |raw: &Vec<u8>| {
-            let comes_back = image::comes_back(&mapped.filters, raw, chunk);
-            verdicts.note_return(&mapped.filters, comes_back.then_some(extent.stored_bytes));
-            comes_back
-        };
-        match raw.filter(|raw| may_wait || comes_back(raw)) {
+        match raw.filter(|raw| comes_back(&mapped.filters, raw, chunk)) {
             Some(raw) => {
                 array.push(*extent, &raw);
                 if let Some(chunks) = &mut chunks {
-                    chunks.push(raw, may_wait.then_some(extent));
+                    chunks.push(raw);
                 }
                 came_back = came_back.saturating_add(1);
             }
@@ -493,7 +479,12 @@ fn filtered(
     Ok(came_back > 0)
 }
 
-/// Some chunks of a dataset, and the digest of their raw bytes.
+/// Whether filters give the stored bytes of a chunk again.
+fn comes_back(filters: &[Filter], raw: &[u8], stored: &[u8]) -> bool {
+    filter::put_on(filters, raw).is_ok_and(|again| again == stored)
+}
+
+/// Some chunks of a dataset and the digest of their raw bytes.
 #[derive(Default)]
 struct Part {
     extents: Vec<Extent>,
@@ -596,7 +587,7 @@ struct Input<'a> {
     /// Given if the caller keeps the bytes of the file. It decides whether further bytes are kept too.
     keep: Option<&'a mut dyn FnMut(u64) -> bool>,
     /// [`Image::chunks`].
-    chunks: HashMap<usize, KeptChunks>,
+    chunks: HashMap<usize, Vec<Vec<u8>>>,
 }
 
 /// Files up to this length are read once and kept in memory while they are described.
@@ -760,7 +751,7 @@ mod tests {
             let captured = capture_keeping(root.path(), &path, Rank(0), how, &map, &mut keep);
             let (CapturedFile { header, fingerprint }, image) = captured.expect("captured");
             let image = image.expect("there is room for the file");
-            assert_eq!(image.chunks.values().map(|kept| kept.raw.len()).sum::<usize>(), chunks, "with room for {room}");
+            assert_eq!(image.chunks.values().map(Vec::len).sum::<usize>(), chunks, "with room for {room}");
             assert_eq!(header.variables.last().map(|array| array.raw_bytes.0), Some(12_000));
             std::fs::remove_file(root.path().join("f")).expect("removed");
             let array = header.variables.len() - 1;
@@ -770,67 +761,6 @@ mod tests {
             open.with_image(Some(image.into())).read_raw(array, 1000, &mut found).expect("in memory");
             assert_eq!(found, raw[1000..10_000]);
         }
-    }
-
-    #[test]
-    fn once_enough_has_come_back_the_proof_for_kept_chunks_is_left_to_the_caller() {
-        /// A file of deflated chunks with these stored lengths.
-        struct Deflated(Vec<u64>);
-        impl MapSource for Deflated {
-            fn map(&self, _: &MapInput<'_>) -> Result<FileMap, crate::h5::H5Error> {
-                let mut at = 0;
-                let mut extent = |&stored_bytes: &u64| {
-                    let offset = at;
-                    at += stored_bytes;
-                    Extent { offset, stored_bytes, raw_bytes: 20_000 }
-                };
-                let extents: Vec<Extent> = self.0.iter().map(&mut extent).collect();
-                let variable = MappedVariable {
-                    role: Role::Array,
-                    path: "/rho".into(),
-                    element: ElementType::F64,
-                    shape: Shape([2500 * extents.len() as u64].into()),
-                    chunk: Shape([2500].into()),
-                    filters: [Filter::Deflate { level: 6 }].into(),
-                    extents,
-                };
-                Ok(FileMap { variables: vec![variable] })
-            }
-        }
-        let rough: Vec<u8> =
-            (0..12_500u64).flat_map(|i| (i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes()).collect();
-        let deflated = |chunk| filter::put_on(&[Filter::Deflate { level: 6 }], chunk).expect("deflated");
-        let stored: Vec<Vec<u8>> = rough.chunks(20_000).map(deflated).collect();
-        let map = Deflated(stored.iter().map(|chunk| chunk.len() as u64).collect());
-        let (root, path) = (tempfile::tempdir().expect("a directory"), FilePath::new(&b"f"[..]).expect("valid"));
-        let verdicts = Verdicts::default();
-        let captured = |bytes: &[u8], keep: bool| {
-            std::fs::write(root.path().join("f"), bytes).expect("written");
-            let how = (CaptureMode::Apart, &verdicts);
-            capture_keeping(root.path(), &path, Rank(0), how, &map, &mut |_| keep).expect("captured")
-        };
-        let (all, mut other) = (stored.concat(), stored.concat());
-        // The same raw bytes, but said to be deflated at another level.
-        let last = all.len() - stored[4].len();
-        assert_eq!(other[last..last + 2], [0x78, 0x9c]);
-        other[last + 1] = 0xda;
-
-        let unproven = |bytes: &[u8]| captured(bytes, true).1.expect("kept").unproven();
-        assert!(unproven(&all).len() < 2, "after 64 KiB no further chunk is checked");
-        let (file, image) = captured(&all, true);
-        let image = image.expect("kept");
-        assert_eq!((image.unproven().len(), image.unproven().iter().all(|&chunk| image.proves(chunk))), (5, true));
-        let (wrong_file, wrong) = captured(&other, true);
-        assert_eq!(wrong_file.header.variables, file.header.variables, "the proof is left to the caller");
-        let wrong = wrong.expect("kept");
-        let found: Vec<bool> = wrong.unproven().iter().map(|&chunk| wrong.proves(chunk)).collect();
-        assert_eq!(found, [true, true, true, true, false]);
-        assert!(!wrong.proves((7, 0)) && !wrong.proves((wrong.unproven()[0].0, 5)), "no such chunks");
-
-        // Without kept bytes the check runs at once. Its failure ends the trust in these filters.
-        let as_stored = |file: &CapturedFile| file.header.variables.iter().any(|v| v.role == Role::StoredChunks);
-        assert!(as_stored(&captured(&other, false).0));
-        assert!(unproven(&all).is_empty() && as_stored(&captured(&other, true).0));
     }
 
     #[test]

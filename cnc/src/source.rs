@@ -177,7 +177,7 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
             if header.filters.is_empty() {
                 self.read_stored(file, piece, extent.offset + within)?;
             } else {
-                let kept = self.image.as_ref().and_then(|image| image.chunks.get(&variable)?.raw.get(nth));
+                let kept = self.image.as_ref().and_then(|image| image.chunks.get(&variable)?.get(nth));
                 let taken_off;
                 let raw = match kept {
                     Some(raw) => raw,

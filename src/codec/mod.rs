@@ -44,7 +44,7 @@ pub use decide::{
     Basis, Coded, DECISIONS_MAX, Deciding, Decision, Decisions, KEPT_CHECKPOINTS_MAX, Reason, StoreRate, Trial,
     shared_name, since_name,
 };
-pub use threads::{Apart, cores, threads_of_each};
+pub use threads::{cores, threads_of_each};
 
 use crate::header::{ByteOrder, ELEMENT_WIDTH_MAX, ElementType, Member};
 use array_to_bytes::{columns, fpc, fpzip, mixed, pco, predict, runs, since};

@@ -1,9 +1,7 @@
 //! Work on several threads whose results do not depend on how many there are.
 
 use crate::units::RawBytes;
-use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
-use nix::unistd::Pid;
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 /// Cores that this process may use; 1 where nobody can say. Asking the system means reading files, so it is asked once.
 pub fn cores() -> usize {
@@ -87,15 +85,10 @@ pub(super) fn in_turn<T: Send>(
         drop(on_panic);
         true
     };
-    let apart = Apart::default();
     std::thread::scope(|scope| {
         for _ in 1..threads.min(count) {
-            scope.spawn(|| {
-                apart.take_core();
-                while make_next() {}
-            });
+            scope.spawn(|| while make_next() {});
         }
-        apart.take_core();
         let used = (0..count).try_for_each(|n| {
             let one = loop {
                 let mut state = lock();
@@ -120,56 +113,13 @@ pub(super) fn in_turn<T: Send>(
     })
 }
 
-/// The cores that threads of one piece of work have taken, so that none has to share one while others are idle. Where a thread ends just as
-/// another begins, Linux puts the new one beside the one that it comes from, and may take some milliseconds to move it.
-#[derive(Default)]
-pub struct Apart(Mutex<CpuSet>);
-
-impl Apart {
-    /// Said by each thread when it begins: goes to another core if one of those before is on this one, and leaves it open to the system to
-    /// move it on. Where the system does not say which cores there are, and where all are taken, it stays.
-    pub fn take_core(&self) {
-        let (this, Ok(own)) = (Pid::from_raw(0), sched_getcpu()) else { return };
-        let is_first = {
-            let mut taken = self.lock();
-            let is_first = taken.is_set(own) == Ok(false);
-            let _ = taken.set(own); // it is set, or beyond what a set holds
-            is_first
-        };
-        if is_first {
-            std::thread::yield_now(); // to those that are put here, too, which go away then
-            return;
-        }
-        let Ok(allowed) = sched_getaffinity(this) else { return };
-        let other = {
-            let mut taken = self.lock();
-            let is_free = |&core: &usize| allowed.is_set(core) == Ok(true) && taken.is_set(core) == Ok(false);
-            let next = (own + 1..CpuSet::count()).chain(0..own).find(is_free);
-            next.filter(|&core| taken.set(core).is_ok())
-        };
-        let mut only = CpuSet::new();
-        if other.is_some_and(|core| only.set(core).is_ok()) && sched_setaffinity(this, &only).is_ok() {
-            let _ = sched_setaffinity(this, &allowed); // which was so just now
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, CpuSet> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Two things, at the same time where there is more than one thread.
 pub(super) fn both<A, B: Send>(threads: usize, a: impl FnOnce() -> A, b: impl FnOnce() -> B + Send) -> (A, B) {
     if threads < 2 {
         return (a(), b());
     }
-    let apart = Apart::default();
     std::thread::scope(|scope| {
-        let b = scope.spawn(|| {
-            apart.take_core();
-            b()
-        });
-        apart.take_core();
+        let b = scope.spawn(b);
         let a = a();
         match b.join() {
             Ok(b) => (a, b),
@@ -211,26 +161,6 @@ mod tests {
             assert_eq!((ended, used.len(), used.last()), (None, 21, Some(&(20, 20))));
         }
         assert_eq!(all(0, 4, |n| n), Vec::<usize>::new());
-    }
-
-    #[test]
-    fn threads_of_one_piece_of_work_take_cores_of_their_own_and_may_run_on_all() {
-        let allowed = sched_getaffinity(Pid::from_raw(0)).expect("asked");
-        let count = (0..CpuSet::count()).filter(|&core| allowed.is_set(core) == Ok(true)).count();
-        for threads in 1..=4 {
-            let apart = Apart::default();
-            std::thread::scope(|scope| {
-                for _ in 0..threads {
-                    scope.spawn(|| {
-                        apart.take_core();
-                        assert_eq!(sched_getaffinity(Pid::from_raw(0)).expect("asked"), allowed);
-                    });
-                }
-            });
-            let taken = apart.0.into_inner().expect("not poisoned");
-            let taken = (0..CpuSet::count()).filter(|&core| taken.is_set(core) == Ok(true)).count();
-            assert_eq!(taken, threads.min(count), "of {count} cores");
-        }
     }
 
     #[test]
