@@ -5,6 +5,7 @@
 //! unreadable, and prune must not remove it. A directory that prune is removing at this moment is examined again.
 
 use crate::container::{ReadError, checkpoint_dir, container_name, container_path};
+use crate::error_chain::error_chain;
 use crate::ids::{CheckpointId, GroupId, JobId};
 use crate::manifest::{
     CheckpointState, PRUNED, SPOILED, group_of_manifest, manifest_name, manifest_path, missing_groups, read_head,
@@ -14,7 +15,6 @@ use crate::marks::{BAD, DAMAGED, bad, damaged};
 use crate::remembered::Remembered;
 use crate::store::{Advice, Store};
 use std::collections::HashMap;
-use std::error::Error;
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -72,18 +72,7 @@ fn is_damage(error: &ReadError) -> bool {
     error.advice() == Advice::OlderCheckpoint
 }
 
-/// An error and its causes, as one text.
-fn sentence(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
-}
-
-/// What is known of a container in a checkpoint's directory.
+/// What is known of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// It has this length, and no manifest states another one.
@@ -215,7 +204,7 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
             Err(ReadError::Missing { .. }) => continue, // it was removed in the meantime
             Err(error) if is_damage(&error) => {
                 found.is_damaged = true;
-                found.problems.push(sentence(&error));
+                found.problems.push(error_chain(&error));
                 continue;
             }
             Err(error) => {
@@ -353,7 +342,7 @@ fn again_if_pruned(store: &dyn Store, job: &JobId, state: CheckpointState, patie
 impl CheckpointState {
     fn cannot_be_read(&mut self, error: &ReadError) {
         self.is_unreadable = true;
-        self.problems.push(sentence(error));
+        self.problems.push(error_chain(error));
     }
 }
 

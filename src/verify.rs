@@ -4,6 +4,7 @@
 use crate::classify::VariableRef;
 use crate::codec::threads_of_each;
 use crate::container::{ContainerSet, DIGEST_BYTES_MIN, ReadError, VariableReader};
+use crate::error_chain::error_chain;
 use crate::filter::put_on;
 use crate::gathered::Gathered;
 use crate::header::{Extent, FileHeader, VariableHeader};
@@ -12,7 +13,6 @@ use crate::manifest::{self, Manifest};
 use crate::store::{Advice, Store};
 use crate::units::{RawBytes, StoredBytes};
 use serde::Serialize;
-use std::error::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -83,13 +83,7 @@ impl VerifyReport {
     }
 
     fn problem(&mut self, group: Option<GroupId>, error: &ReadError) {
-        let mut what = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            what = format!("{what}: {error}");
-            cause = error.source();
-        }
-        self.problems.push(Problem { group, what, advice: error.advice() });
+        self.problems.push(Problem { group, what: error_chain(error), advice: error.advice() });
     }
 }
 

@@ -1,6 +1,7 @@
 //! One merged run of raw bytes in, one stored segment out, decoded again and compared.
 
 use mcrengine::codec::{ArrayShape, Basis, CodecError, Coded, Profile, Reason, Scratch, encode_chosen};
+use mcrengine::error_chain::error_chain;
 use mcrengine::header::{ElementType, FileHeader};
 use mcrengine::merge::Layout;
 use mcrengine::plan::SegmentPlan;
@@ -51,10 +52,7 @@ pub fn compress(
         Ok(coded) => Ok(coded),
         // A mistake in a codec must not cost a checkpoint: what is simpler is tried, and checked as well.
         Err(error) => {
-            tracing::error!(
-                error = crate::hub::error_chain(&error),
-                "a segment is stored by zstd instead; report this"
-            );
+            tracing::error!(error = error_chain(&error), "a segment is stored by zstd instead; report this");
             let simple = Profile::Zstd { level: 3 };
             let coded = encode_checked(&simple, segment, &[], raw, verify, &Basis::NOTHING, scratch)?;
             Ok(Coded { reason: Reason::Failed, ..coded })

@@ -2,26 +2,29 @@
 
 use crate::budget::{Budget, Lease};
 use crate::choosing::Choosing;
-use crate::compress::{CompressError, compress};
+use crate::compress::compress;
+use crate::flush_error::FlushError;
 use crate::looking_back::LookingBack;
+use crate::newest::NewestOfGroups;
 use crate::observe::Observer;
 use crate::rate::StoreSpeed;
 use crate::source::{FetchError, Source, Wanted};
+use crate::spare::{Coder, Spare};
+use crate::unpanicked::unpanicked;
 use mcrengine::classify::{Naming, VariableRef, classify};
-use mcrengine::codec::{Basis, Chain, Profile, Scratch, StoreRate, cores, threads_of_each};
-use mcrengine::container::{ContainerWriter, Contents, ReadError, StoredSegment};
+use mcrengine::codec::{Basis, Chain, Profile, StoreRate, cores, threads_of_each};
+use mcrengine::container::{ContainerWriter, Contents, StoredSegment};
 use mcrengine::header::FileHeader;
-use mcrengine::ids::{CheckpointId, Digest, GroupId, Grouping, JobId, Rank};
+use mcrengine::ids::{CheckpointId, Digest, GroupId, Grouping, JobId};
 use mcrengine::manifest::{self, Manifest, ManifestDraft};
 use mcrengine::merge::{Layout, merge, runs};
 use mcrengine::plan::{Piece, PlanOptions, SegmentPlan};
 use mcrengine::reuse::{ReuseIndex, reusable};
-use mcrengine::store::{Store, StoreError};
+use mcrengine::store::Store;
 use mcrengine::units::StoredBytes;
 use std::collections::{BTreeMap, HashMap};
-use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// How checkpoints are made: what the operator decides once.
@@ -103,158 +106,6 @@ pub struct Flush<'a> {
     pub observer: &'a dyn Observer,
     /// Milliseconds since 1970, for the manifest.
     pub now_unix_ms: u64,
-}
-
-/// Memory that one flush leaves to the next: new pages cost more than filling them. Holds at most what all flushes at a
-/// time needed once: raw segments, a third of what they leased, and the tables of the codecs at work.
-#[derive(Default)]
-pub struct Spare {
-    scratches: Mutex<Scratches>,
-    scratch_left: Condvar,
-    /// Less than twice as long as the longest segment that was ever in them.
-    raw: Mutex<Vec<Vec<u8>>>,
-}
-
-#[derive(Default)]
-struct Scratches {
-    free: Vec<Scratch>,
-    in_use: usize,
-}
-
-/// The right to code a segment, and what it takes.
-struct Coder<'a> {
-    spare: &'a Spare,
-    scratch: Scratch,
-}
-
-impl Spare {
-    /// Waits while so many segments are being coded, over all flushes at a time: more at once than there are cores would
-    /// only take each other's caches. Whoever codes waits for nobody.
-    fn coder(&self, most: usize) -> Coder<'_> {
-        let scratches = self.scratches.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_full = |scratches: &mut Scratches| scratches.in_use >= most.max(1);
-        let waited = self.scratch_left.wait_while(scratches, is_full);
-        let mut scratches = waited.unwrap_or_else(PoisonError::into_inner);
-        scratches.in_use += 1;
-        Coder { spare: self, scratch: scratches.free.pop().unwrap_or_default() }
-    }
-
-    fn take_raw(&self) -> Vec<u8> {
-        self.raw.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
-    }
-
-    fn leave_raw(&self, raw: Vec<u8>) {
-        self.raw.lock().unwrap_or_else(PoisonError::into_inner).push(raw);
-    }
-}
-
-impl Drop for Coder<'_> {
-    fn drop(&mut self) {
-        let mut scratches = self.spare.scratches.lock().unwrap_or_else(PoisonError::into_inner);
-        scratches.in_use -= 1;
-        // What a panic left half done is not used again.
-        if !std::thread::panicking() {
-            scratches.free.push(std::mem::take(&mut self.scratch));
-        }
-        drop(scratches);
-        self.spare.scratch_left.notify_one();
-    }
-}
-
-/// Why a flush failed. Nothing of it exists then, but for a temporary file that no reader looks at.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FlushError {
-    /// A rank's bytes could not be had, or are not those that were announced.
-    #[error("fetching")]
-    Fetch(#[from] FetchError),
-    /// The store refused.
-    #[error("writing to the store")]
-    Store(#[from] StoreError),
-    /// The store could not be read.
-    #[error("reading from the store")]
-    Read(#[from] ReadError),
-    /// A codec failed.
-    #[error(transparent)]
-    Compress(#[from] CompressError),
-    /// An older checkpoint was not committed, so this one is not either.
-    #[error("a checkpoint before it failed")]
-    NotItsTurn,
-    /// Another incarnation began while this was flushed.
-    #[error("another incarnation of the job began meanwhile; looked at again")]
-    Overtaken,
-    /// These ranks' files are not of the incarnation and step that is saved now; each with the reason.
-    #[error("{}", stale_ranks(.0))]
-    Stale(Vec<(Rank, String)>),
-    /// Another aggregator saves a run of the same name.
-    #[error(
-        "two runs have the name {job}: it is saved by {other}, and by {who}, and nothing tells them apart. Nothing of the second \
-         is saved until the first ends; give it another name (--job), or each an identity of its own (\"incarnation\" in [cnc], MCR_INCARNATION)"
-    )]
-    Held {
-        /// The name.
-        job: JobId,
-        /// This aggregator, for people.
-        who: String,
-        /// The one that was first.
-        other: String,
-    },
-    /// A mistake of ours. Nothing was committed.
-    #[error("the flush panicked: {0}; report this")]
-    Panicked(String),
-}
-
-fn stale_ranks(ranks: &[(Rank, String)]) -> String {
-    let all: Vec<String> = ranks.iter().take(4).map(|(rank, why)| format!("{rank}: {why}")).collect();
-    let more = if ranks.len() > 4 { format!("; and {} more ranks", ranks.len() - 4) } else { String::new() };
-    format!("{}{more}", all.join("; "))
-}
-
-/// The newest manifest of each group that this process committed or looked up, without the list of its files. Manifests never
-/// change; one that is gone is looked up again.
-#[derive(Debug, Default)]
-pub struct NewestOfGroups(Mutex<HashMap<(JobId, GroupId), Manifest>>);
-
-/// Groups that are remembered; with more, all are looked up again.
-const NEWEST_MAX: usize = 4096;
-
-impl NewestOfGroups {
-    fn get(&self, job: &JobId, group: GroupId) -> Option<Manifest> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&(job.clone(), group)).cloned()
-    }
-
-    fn put(&self, manifest: &Manifest) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= NEWEST_MAX {
-            all.clear();
-        }
-        let slot = all.entry((manifest.job.clone(), manifest.group));
-        let known = slot.or_insert_with(|| Manifest { files: Vec::new(), ..manifest.clone() });
-        if known.place() < manifest.place() {
-            *known = Manifest { files: Vec::new(), ..manifest.clone() };
-        }
-    }
-
-    /// The number of ranks of the newest checkpoint of a job, if one is known.
-    pub(crate) fn ranks_of(&self, job: &JobId) -> Option<u32> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_job = all.iter().filter(|((of, _), _)| of == job).map(|(_, manifest)| manifest);
-        of_job.max_by_key(|manifest| manifest.place()).map(|manifest| manifest.ranks)
-    }
-
-    fn forget(&self, job: &JobId, group: GroupId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(job.clone(), group));
-    }
-}
-
-/// Runs a part of a flush on a thread that others wait for: a panic is told as an error, so that they do not wait for ever.
-pub(crate) fn unpanicked<T>(work: impl FnOnce() -> Result<T, FlushError>) -> Result<T, FlushError> {
-    // What the work leaves half done is thrown away with the flush.
-    std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-        Err(FlushError::Panicked(text.unwrap_or_else(|| "without a message".into())))
-    })
 }
 
 /// The whole path of a checkpoint for one group, top to bottom: classify, plan, fetch and merge, compress, write,
@@ -630,7 +481,6 @@ mod tests {
     use mcrengine::header::{ElementType, Extent, Role, Shape, VariableHeader};
     use mcrengine::ids::{FilePath, Rank};
     use mcrengine::units::RawBytes;
-    use std::sync::atomic::AtomicUsize;
 
     /// Gives these bytes, in steps of three. Those of the first file were hashed where they are.
     struct FirstIsChecked(&'static [u8]);
@@ -707,28 +557,6 @@ mod tests {
             let error = fetch(bytes).expect_err("one changed");
             assert!(matches!(error, FetchError::Changed { rank: Rank(r), .. } if r == changed), "{error}");
         }
-    }
-
-    #[test]
-    fn no_more_segments_are_coded_at_once_than_there_are_threads_for() {
-        let (spare, now, most) = (Spare::default(), AtomicUsize::new(0), AtomicUsize::new(0));
-        std::thread::scope(|scope| {
-            for _ in 0..6 {
-                scope.spawn(|| {
-                    for _ in 0..50 {
-                        let coder = spare.coder(2);
-                        most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-                        std::thread::yield_now();
-                        now.fetch_sub(1, Ordering::Relaxed);
-                        drop(coder);
-                    }
-                });
-            }
-        });
-        assert!((1..=2).contains(&most.into_inner()));
-        let scratches = spare.scratches.into_inner().expect("not poisoned");
-        assert_eq!(scratches.in_use, 0);
-        assert!((1..=2).contains(&scratches.free.len()));
     }
 
     #[test]

@@ -9,18 +9,22 @@ mod flushing;
 use crate::budget::Budget;
 use crate::drain::{GRACE_MS, InFlight, Uncommitted, Verdict, decide};
 use crate::fetch::{About, AgentLink, Announced, RemoteSource};
-use crate::flush::{FlushError, FlushOptions, NewestOfGroups, unpanicked};
+use crate::flush::FlushOptions;
+use crate::flush_error::FlushError;
 use crate::group::{Effect, Event, Key, Phase, Reason, Times, step};
 use crate::holders::Holders;
 use crate::incarnation::Currents;
 use crate::instance::spoil_instance;
 use crate::names::Names;
+use crate::newest::NewestOfGroups;
 use crate::observe::Observer;
 use crate::retention::Retention;
 use crate::source::FetchError;
+use crate::unpanicked::unpanicked;
 use conflict::apart;
 use flushing::{FlushWork, RankOfFlush, launch_flush};
 use mcr_proto::v1;
+use mcrengine::error_chain::error_chain;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank};
 use mcrengine::manifest::{self, Manifest};
@@ -1206,18 +1210,6 @@ pub fn content(files: &[FileHeader]) -> Digest {
         hasher.update(&file.digest.0);
     }
     hasher.finalize().into()
-}
-
-/// An error with its sources, in one line.
-pub fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use mcrengine::bases::{Base, Bases};
 use mcrengine::classify::{VariableClass, VariableRef};
 use mcrengine::codec::{Basis, Chain, Older, Profile, Scratch};
 use mcrengine::container::{BaseSegment, REFERENCES_MAX, Source};
+use mcrengine::error_chain::error_chain;
 use mcrengine::header::{ElementType, Role};
 use mcrengine::manifest::Manifest;
 use mcrengine::plan::{SegmentPlan, plan};
@@ -160,7 +161,7 @@ impl LookingBack {
         match self.bases.as_ref()?.read(base, scratch) {
             Ok((older, named)) => Some((Arc::new(older), named)),
             Err(error) => {
-                let error = crate::hub::error_chain(&error);
+                let error = error_chain(&error);
                 tracing::warn!(error, "cannot code a segment with the checkpoint before");
                 None
             }

@@ -7,6 +7,7 @@ use mcr_proto::convert::file_to_wire;
 use mcr_proto::{FRAME_BYTES, v1};
 use mcrengine::codec::{Scratch, threads_of_each};
 use mcrengine::container::{ContainerSet, ReadError};
+use mcrengine::error_chain::error_chain;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
 use mcrengine::store::Store;
@@ -117,7 +118,7 @@ pub fn send_ranks(
 
 /// How a failed restart looks to the other side.
 pub fn to_status(error: &RestartError) -> Status {
-    let text = crate::hub::error_chain(error);
+    let text = error_chain(error);
     match error {
         RestartError::Read(ReadError::Missing { .. }) => Status::not_found(text),
         RestartError::Read(ReadError::Io { .. }) => Status::unavailable(text),

@@ -3,8 +3,8 @@
 //! At most one thread for each job, and one process at a time as far as the store has locks. What fails is logged and tried
 //! again after the next checkpoint; nothing depends on it.
 
-use crate::flush::unpanicked;
-use crate::hub::error_chain;
+use crate::unpanicked::unpanicked;
+use mcrengine::error_chain::error_chain;
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::prune::{PruneOptions, REPACK_BELOW_PERCENT, lock, prune_remembering};
 use mcrengine::remembered::Remembered;

@@ -3,7 +3,7 @@
 use crate::announcing::{Arriving, Assembly, Turned};
 use crate::budget::Budget;
 use crate::fetch::{About, AgentLink, Announced, LINK_QUEUE};
-use crate::hub::{HubEvent, Shared, error_chain};
+use crate::hub::{HubEvent, Shared};
 use crate::incarnation::{Claim, Refused};
 use crate::listen::Calls;
 use crate::restart;
@@ -14,6 +14,7 @@ use mcr_proto::v1::aggregator_server::{Aggregator, AggregatorServer};
 use mcr_proto::v1::from_agent::Message as From;
 use mcr_proto::v1::to_agent::Message as To;
 use mcr_proto::{MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, WIRE_VERSION, v1};
+use mcrengine::error_chain::error_chain;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use mcrengine::incarnation::IDENTITY_BYTES_MAX;

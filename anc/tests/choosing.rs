@@ -1,10 +1,13 @@
 //! A series of checkpoints: what is measured, what is kept, and what the manifest says of it.
 
 use mcr_anc::budget::Budget;
-use mcr_anc::flush::{Flush, FlushError, FlushOptions, NewestOfGroups, Spare, flush_checkpoint};
+use mcr_anc::flush::{Flush, FlushOptions, flush_checkpoint};
+use mcr_anc::flush_error::FlushError;
+use mcr_anc::newest::NewestOfGroups;
 use mcr_anc::observe::Observer;
 use mcr_anc::rate::StoreSpeed;
 use mcr_anc::source::{FetchError, Source, Wanted};
+use mcr_anc::spare::Spare;
 use mcrengine::codec::{KEPT_CHECKPOINTS_MAX, Profile, Reason};
 use mcrengine::header::{ElementType, Extent, FileHeader, Role, Shape, VariableHeader};
 use mcrengine::ids::{Digest, FilePath, GroupId, Grouping, Rank};

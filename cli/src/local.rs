@@ -2,6 +2,7 @@
 
 use mcr_anc::source::{FetchError, Source, Wanted};
 use mcr_cnc::source::OpenFile;
+use mcrengine::error_chain::error_chain;
 use mcrengine::header::FileHeader;
 
 /// The captured files of a group, in the order of the flush.
@@ -20,7 +21,7 @@ impl Source for LocalSource<'_> {
                 let (rank, file) = (file.header().rank, file.header().path.to_string());
                 match error.is_transient() {
                     true => FetchError::Changed { rank, file },
-                    false => FetchError::Lost { rank, reason: mcr_anc::hub::error_chain(&error) },
+                    false => FetchError::Lost { rank, reason: error_chain(&error) },
                 }
             })?;
             filled(nth, run.into);

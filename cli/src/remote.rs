@@ -13,6 +13,7 @@ use mcr_cnc::serve::dial_address;
 use mcr_proto::convert::file_from_wire;
 use mcr_proto::v1::restore_frame::Message as Frame;
 use mcr_proto::{ANNOUNCEMENT_BYTES_MAX, SILENCE_SECONDS, WIRE_VERSION, v1};
+use mcrengine::error_chain::error_chain;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
 use prost::Message;
@@ -221,7 +222,7 @@ fn parse_files(announcement: &[u8], ranks: &[u32]) -> Result<Vec<FileHeader>, St
     }
     let parse = |(file, rank): (v1::FileHeader, &u32)| file_from_wire(file, Rank(*rank));
     let files: Result<Vec<FileHeader>, _> = files.into_iter().zip(ranks).map(parse).collect();
-    let files = files.map_err(|error| mcr_anc::hub::error_chain(&error))?;
+    let files = files.map_err(|error| error_chain(&error))?;
     match FileHeader::stray_link(&files) {
         Some(stray) => Err(format!("{}: a hard link to a file that is not in the list", files[stray].path)),
         None => Ok(files),

@@ -10,11 +10,14 @@ use crate::places::{Places, newest_saved};
 use crate::prune::prune_after;
 use anyhow::{Context, bail};
 use mcr_anc::budget::{Budget, Lease};
-use mcr_anc::flush::{Flush, FlushError, FlushOptions, NewestOfGroups, Spare, flush_checkpoint, least_budget};
+use mcr_anc::flush::{Flush, FlushOptions, flush_checkpoint, least_budget};
+use mcr_anc::flush_error::FlushError;
 use mcr_anc::instance::{choose_for_all, committed};
 use mcr_anc::names::Names;
+use mcr_anc::newest::NewestOfGroups;
 use mcr_anc::rate::StoreSpeed;
 use mcr_anc::source::FetchError;
+use mcr_anc::spare::Spare;
 use mcr_cnc::capture::{CaptureError, CaptureMode, CapturedFile, Image, Verdicts, capture_keeping};
 use mcr_cnc::companions::{Companion, mark_hard_links};
 use mcr_cnc::fingerprint::Fingerprint;
@@ -22,6 +25,7 @@ use mcr_cnc::h5::Maps;
 use mcr_cnc::judge::Judge;
 use mcr_cnc::layout::Labelled;
 use mcr_cnc::source::{Descriptors, OpenFile};
+use mcrengine::error_chain::error_chain;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, RANKS_MAX, Rank};
 use mcrengine::incarnation::{self, COPIED_NS};
@@ -591,7 +595,7 @@ impl Save<'_> {
                             Err(CaptureError::Changed { .. } | CaptureError::Vanished { .. }) => {
                                 return fail("failed", changed(path));
                             }
-                            Err(error) => return fail("failed", mcr_anc::hub::error_chain(&error)),
+                            Err(error) => return fail("failed", error_chain(&error)),
                         }
                     }
                 });
@@ -664,7 +668,7 @@ impl Save<'_> {
                 }
                 FlushError::Fetch(FetchError::Changed { file, .. }) => return failed(Some(changed(file))),
                 FlushError::Fetch(_) | FlushError::Compress(_) => {
-                    return failed(Some(mcr_anc::hub::error_chain(&error)));
+                    return failed(Some(error_chain(&error)));
                 }
                 _ => {}
             }

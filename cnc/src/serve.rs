@@ -19,6 +19,7 @@ use mcr_proto::{
     ANNOUNCED_AT_ONCE_BYTES, FETCH_BYTES_MAX, FRAME_BYTES, HEARTBEAT_SECONDS, KEEPALIVE_RETRIES, KEEPALIVE_SECONDS,
     MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, WIRE_VERSION, v1,
 };
+use mcrengine::error_chain::error_chain;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -268,14 +269,7 @@ async fn connect(address: &str) -> Result<Channel, String> {
         .tcp_keepalive_retries(Some(KEEPALIVE_RETRIES))
         .connect()
         .await
-        .map_err(|error| format!("{address}: {}", chain(&error)))
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", chain(source)),
-        None => error.to_string(),
-    }
+        .map_err(|error| format!("{address}: {}", error_chain(&error)))
 }
 
 type Out = mpsc::Sender<v1::FromAgent>;
@@ -613,7 +607,7 @@ struct Unread {
 
 impl std::convert::From<CaptureError> for Unread {
     fn from(error: CaptureError) -> Self {
-        Self { changed: error.is_transient(), reason: chain(&error) }
+        Self { changed: error.is_transient(), reason: error_chain(&error) }
     }
 }
 

@@ -1,10 +1,11 @@
 //! Two jobs of one name at one aggregator.
 
-use super::{AgentLink, GATHERS_MAX, Hub, error_chain};
-use crate::flush::FlushError;
-use crate::flush::unpanicked;
+use super::{AgentLink, GATHERS_MAX, Hub};
+use crate::flush_error::FlushError;
 use crate::group::Phase;
 use crate::incarnation::begin_anew;
+use crate::unpanicked::unpanicked;
+use mcrengine::error_chain::error_chain;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use mcrengine::incarnation::{self, Draft};
 use mcrengine::manifest;

@@ -3,10 +3,13 @@
 use super::{Flushed, HubEvent, HubOptions, Overwritten, Progress, Shared};
 use crate::budget::Budget;
 use crate::fetch::{AgentLink, Announced, RemoteSource};
-use crate::flush::{Flush, FlushError, Spare, flush_checkpoint, unpanicked};
+use crate::flush::{Flush, flush_checkpoint};
+use crate::flush_error::FlushError;
 use crate::group::Key;
 use crate::incarnation::{Claim, Refused, begin_anew};
 use crate::instance::{Instance, Written, choose_instance};
+use crate::spare::Spare;
+use crate::unpanicked::unpanicked;
 use mcr_proto::clock::steady_ns;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{Grouping, Rank};

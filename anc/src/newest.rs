@@ -1,0 +1,43 @@
+//! The newest checkpoint of each group, remembered between flushes.
+
+use mcrengine::ids::{GroupId, JobId};
+use mcrengine::manifest::Manifest;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// The newest manifest of each group that this process committed or looked up, without the list of its files. Manifests never
+/// change; one that is gone is looked up again.
+#[derive(Debug, Default)]
+pub struct NewestOfGroups(Mutex<HashMap<(JobId, GroupId), Manifest>>);
+
+/// Groups that are remembered; with more, all are looked up again.
+const NEWEST_MAX: usize = 4096;
+
+impl NewestOfGroups {
+    pub(crate) fn get(&self, job: &JobId, group: GroupId) -> Option<Manifest> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&(job.clone(), group)).cloned()
+    }
+
+    pub(crate) fn put(&self, manifest: &Manifest) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= NEWEST_MAX {
+            all.clear();
+        }
+        let slot = all.entry((manifest.job.clone(), manifest.group));
+        let known = slot.or_insert_with(|| Manifest { files: Vec::new(), ..manifest.clone() });
+        if known.place() < manifest.place() {
+            *known = Manifest { files: Vec::new(), ..manifest.clone() };
+        }
+    }
+
+    /// The number of ranks of the newest checkpoint of a job, if one is known.
+    pub(crate) fn ranks_of(&self, job: &JobId) -> Option<u32> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_job = all.iter().filter(|((of, _), _)| of == job).map(|(_, manifest)| manifest);
+        of_job.max_by_key(|manifest| manifest.place()).map(|manifest| manifest.ranks)
+    }
+
+    pub(crate) fn forget(&self, job: &JobId, group: GroupId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(job.clone(), group));
+    }
+}

@@ -1,0 +1,88 @@
+//! Memory that one flush leaves to the next.
+
+use mcrengine::codec::Scratch;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Memory that one flush leaves to the next: new pages cost more than filling them. Holds at most what all flushes at a
+/// time needed once: raw segments, a third of what they leased, and the tables of the codecs at work.
+#[derive(Default)]
+pub struct Spare {
+    scratches: Mutex<Scratches>,
+    scratch_left: Condvar,
+    /// Less than twice as long as the longest segment that was ever in them.
+    raw: Mutex<Vec<Vec<u8>>>,
+}
+
+#[derive(Default)]
+struct Scratches {
+    free: Vec<Scratch>,
+    in_use: usize,
+}
+
+/// The right to code a segment, and what it takes.
+pub(crate) struct Coder<'a> {
+    spare: &'a Spare,
+    pub(crate) scratch: Scratch,
+}
+
+impl Spare {
+    /// Waits while so many segments are being coded, over all flushes at a time: more at once than there are cores would
+    /// only take each other's caches. Whoever codes waits for nobody.
+    pub(crate) fn coder(&self, most: usize) -> Coder<'_> {
+        let scratches = self.scratches.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = |scratches: &mut Scratches| scratches.in_use >= most.max(1);
+        let waited = self.scratch_left.wait_while(scratches, is_full);
+        let mut scratches = waited.unwrap_or_else(PoisonError::into_inner);
+        scratches.in_use += 1;
+        Coder { spare: self, scratch: scratches.free.pop().unwrap_or_default() }
+    }
+
+    pub(crate) fn take_raw(&self) -> Vec<u8> {
+        self.raw.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    pub(crate) fn leave_raw(&self, raw: Vec<u8>) {
+        self.raw.lock().unwrap_or_else(PoisonError::into_inner).push(raw);
+    }
+}
+
+impl Drop for Coder<'_> {
+    fn drop(&mut self) {
+        let mut scratches = self.spare.scratches.lock().unwrap_or_else(PoisonError::into_inner);
+        scratches.in_use -= 1;
+        // What a panic left half done is not used again.
+        if !std::thread::panicking() {
+            scratches.free.push(std::mem::take(&mut self.scratch));
+        }
+        drop(scratches);
+        self.spare.scratch_left.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn no_more_segments_are_coded_at_once_than_there_are_threads_for() {
+        let (spare, now, most) = (Spare::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let coder = spare.coder(2);
+                        most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                        std::thread::yield_now();
+                        now.fetch_sub(1, Ordering::Relaxed);
+                        drop(coder);
+                    }
+                });
+            }
+        });
+        assert!((1..=2).contains(&most.into_inner()));
+        let scratches = spare.scratches.into_inner().expect("not poisoned");
+        assert_eq!(scratches.in_use, 0);
+        assert!((1..=2).contains(&scratches.free.len()));
+    }
+}
