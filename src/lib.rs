@@ -25,8 +25,8 @@
 //!
 //! # Checkpoint: from a finished file to a manifest
 //!
-//! Rows 5 to 11 are the function [`flush_checkpoint`], from top to bottom. It runs on its own thread. It needs only a
-//! list of headers and a source of their bytes, so the daemons and `mcr save` both call it.
+//! Rows 5 to 12 are [`flush_checkpoint`], top to bottom; rows 7 to 10 run on the threads of `anc/src/pipeline.rs`. It needs
+//! a list of headers and a source of their bytes, so the daemons and `mcr save` both call it.
 //!
 //! | # | step | where | function | gives |
 //! |---|---|---|---|---|
@@ -35,10 +35,10 @@
 //! | 3 | announce | `cnc/src/serve.rs` | `announce` | the headers at the aggregator |
 //! | 4 | gather | `anc/src/group.rs` | [`step`] | `Phase::Flushing` once every rank of the group has announced; `anc/src/hub.rs` executes the effects that `step` returns |
 //! | 5 | classify | `src/classify.rs` | [`classify::classify`] | [`classify::VariableClass`]: the same variable on different ranks |
-//! | 6 | plan | `src/plan.rs` | [`plan::plan`] | [`plan::SegmentPlan`]: which bytes, in which order; bytes that [`reuse::reusable`] finds in the store are left out |
-//! | 7 | fetch and merge | `anc/src/flush.rs` | `fetch_segment` | raw bytes of a segment, within the memory budget; [`merge::merge`] interleaves them if the scheme asks for it |
-//! | 8 | look back | `anc/src/looking_back.rs` | `read` | the same segment of an older checkpoint ([`bases::Bases`]), if the profile uses one and the class gains from it |
-//! | 9 | compress | `anc/src/compress.rs` | [`compress`] | [`container::StoredSegment`], made by [`codec::encode_chosen`], then decoded and compared |
+//! | 6 | plan | `anc/src/plan_segments.rs` | [`plan_segments`] | [`plan::SegmentPlan`]: which bytes, in which order, by [`plan::plan`]; what [`reuse::reusable`] finds in the store is left out; for each segment the older one that it may be coded with ([`bases::Bases`]) |
+//! | 7 | fetch and merge | `anc/src/fetch_segment.rs` | `fetch_segment` | raw bytes of a segment, within the budget, compared with their digests (`anc/src/digests.rs`); [`merge::merge`] interleaves them where the scheme says so |
+//! | 8 | look back | `anc/src/looking_back.rs` | `read` | the older segment, where the profile wants one and the class gains |
+//! | 9 | compress | `anc/src/compress.rs` | [`compress`] | [`container::StoredSegment`], by [`codec::encode_chosen`], decoded again and compared |
 //! | 10 | write | `src/container/writer.rs` | [`container::ContainerWriter::append`], [`finish`] | [`container::UnsealedContainer`]: synced, under a temporary name |
 //! | 11 | seal | `src/container/writer.rs` | [`seal`] | [`container::SealedContainer`]: under its final name; at the same time [`manifest::write`] syncs the manifest under a temporary name |
 //! | 12 | commit | `src/manifest.rs` | [`manifest::commit`] | [`manifest::Manifest`]: from now on a restart sees the group |
@@ -47,12 +47,11 @@
 //! (`admit` in `anc/src/incarnation.rs`). If a rank's files are older than that incarnation, the aggregator waits for
 //! new ones.
 //!
-//! A variable's bytes come from an implementor of the trait in `anc/src/source.rs`: `RemoteSource`
-//! (`anc/src/fetch.rs`) asks the agents, which read the file again and compare it; `LocalSource` (`cli/src/local.rs`)
-//! reads the file in this process. The aggregator compares the bytes with the digest of row 2 before it writes them.
-//! A file that changed in between therefore makes this checkpoint fail with an error and harms no other checkpoint.
-//! Bytes that are still in the same memory that was hashed in row 2 are not hashed again (`is_checked`). For such
-//! files, digests that no container stores are not computed at all.
+//! A variable's bytes come from a `Source` (`anc/src/source.rs`): `RemoteSource` (`anc/src/fetch.rs`) asks the agents,
+//! which read the file again and compare; `LocalSource` (`cli/src/local.rs`) reads the file here. Bytes are compared with
+//! the digest of row 2 before they are written, so a file that changed meanwhile spoils this checkpoint only, openly. Bytes
+//! that are still in the very memory that was hashed are not hashed again (`is_checked`); of such files the digests that no
+//! container holds are not made at all.
 //!
 //! # Restart: the same path in the opposite direction
 //!
@@ -110,6 +109,7 @@
 //! [`capture`]: ../mcr_cnc/capture/fn.capture.html
 //! [`step`]: ../mcr_anc/group/fn.step.html
 //! [`flush_checkpoint`]: ../mcr_anc/flush/fn.flush_checkpoint.html
+//! [`plan_segments`]: ../mcr_anc/plan_segments/fn.plan_segments.html
 //! [`compress`]: ../mcr_anc/compress/fn.compress.html
 //! [`finish`]: container::ContainerWriter::finish
 //! [`seal`]: container::UnsealedContainer::seal

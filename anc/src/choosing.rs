@@ -1,4 +1,4 @@
-//! What a flush knows when codecs are chosen, and what it takes down for the next.
+//! The choice of codecs in one flush: what earlier checkpoints decided, and what this one decides for the next.
 
 use mcrengine::classify::VariableClass;
 use mcrengine::codec::{
@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Of one flush; told from several threads.
+/// The choices of one flush. Several threads use it.
 pub struct Choosing<'a> {
     classes: &'a [VariableClass],
     before: Decisions,
@@ -35,17 +35,18 @@ impl<'a> Choosing<'a> {
         Self { classes, before, store, clock: Box::new(move || began.elapsed()), deciding }
     }
 
-    /// What the choice for a segment rests on. `looks_back` says whether an older checkpoint has something of it: that is
-    /// decided apart, so that a checkpoint that is coded whole between others changes nothing for these.
+    /// What the choice for a segment is based on. `looks_back`: an older checkpoint has bytes of the segment.
+    /// Decisions with and without an older checkpoint are kept separately, so that a checkpoint that is coded whole
+    /// does not change the decisions of the others.
     pub fn basis(&self, segment: &SegmentPlan, looks_back: bool) -> Basis<'_> {
         let kept = self.before.kept(&self.class(segment, looks_back), self.store);
         Basis { kept, store: self.store, clock: &*self.clock, older: None }
     }
 
-    /// Takes down what a segment got.
+    /// Notes the codec that a segment was coded with.
     pub fn note(&self, segment: &SegmentPlan, looks_back: bool, nth: usize, coded: &Coded) {
         if looks_back && coded.reason == Reason::Only {
-            return; // it was decided before to do without, and that stands as long as it would have
+            return; // an earlier checkpoint decided to code this class without a base, and that stands
         }
         if let Some(deciding) = &self.deciding {
             let raw_bytes = segment.raw_bytes.0 as usize; // at most 1 GiB

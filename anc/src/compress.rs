@@ -8,7 +8,7 @@ use mcrengine::plan::SegmentPlan;
 use mcrengine::slabs;
 use mcrengine::units::RawBytes;
 
-/// Why a segment could not be coded. A bug of ours; nothing of the segment was written.
+/// Why a segment could not be coded: a bug of ours. Nothing of the segment was written.
 #[derive(Debug, thiserror::Error)]
 pub enum CompressError {
     /// A codec failed on its own output.
@@ -19,9 +19,9 @@ pub enum CompressError {
         "the chain {chain} did not give back the {raw_bytes} that it was given; report this and use the profile \"zstd\""
     )]
     NotLossless {
-        /// Which chain.
+        /// The chain.
         chain: String,
-        /// How much.
+        /// Length of the segment.
         raw_bytes: RawBytes,
     },
 }
@@ -37,7 +37,7 @@ pub fn compress(
     basis: &Basis<'_>,
     scratch: &mut Scratch,
 ) -> Result<Coded, CompressError> {
-    // Interleaved blocks are no arrays any more.
+    // Interleaved blocks are not arrays any more.
     let arrays: Vec<ArrayShape> = match segment.layout {
         _ if !profile.looks_at_shapes() => Vec::new(),
         Layout::Concatenated => (segment.pieces.iter().enumerate())
@@ -50,7 +50,7 @@ pub fn compress(
     };
     match encode_checked(profile, segment, &arrays, raw, verify, basis, scratch) {
         Ok(coded) => Ok(coded),
-        // A mistake in a codec must not cost a checkpoint: what is simpler is tried, and checked as well.
+        // A mistake in a codec must not cost a checkpoint: a simpler codec is tried, and checked as well.
         Err(error) => {
             tracing::error!(error = error_chain(&error), "a segment is stored by zstd instead; report this");
             let simple = Profile::Zstd { level: 3 };

@@ -1,12 +1,13 @@
 //! The newest checkpoint of each group, remembered between flushes.
 
-use mcrengine::ids::{GroupId, JobId};
-use mcrengine::manifest::Manifest;
+use mcrengine::ids::{CheckpointId, GroupId, JobId};
+use mcrengine::manifest::{self, Manifest};
+use mcrengine::store::Store;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// The newest manifest of each group that this process committed or looked up, without the list of its files. Manifests never
-/// change; one that is gone is looked up again.
+/// The newest manifest of each group that this process committed or looked up, without the list of its files.
+/// Manifests never change; a manifest that is gone is looked up again.
 #[derive(Debug, Default)]
 pub struct NewestOfGroups(Mutex<HashMap<(JobId, GroupId), Manifest>>);
 
@@ -14,7 +15,25 @@ pub struct NewestOfGroups(Mutex<HashMap<(JobId, GroupId), Manifest>>);
 const NEWEST_MAX: usize = 4096;
 
 impl NewestOfGroups {
-    pub(crate) fn get(&self, job: &JobId, group: GroupId) -> Option<Manifest> {
+    /// The newest checkpoint of a group but `except`: the checkpoint that the application wrote last.
+    pub(crate) fn look_up(
+        &self,
+        store: &dyn Store,
+        job: &JobId,
+        group: GroupId,
+        except: &CheckpointId,
+    ) -> Option<Manifest> {
+        let known = self.get(job, group).filter(|known| known.checkpoint != *except);
+        if known.as_ref().is_some_and(|known| manifest::is_there(store, known)) {
+            return known;
+        }
+        self.forget(job, group);
+        let newest = manifest::newest_of_group(store, job, group, Some(except)).ok().flatten()?;
+        self.put(&newest);
+        Some(newest)
+    }
+
+    fn get(&self, job: &JobId, group: GroupId) -> Option<Manifest> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&(job.clone(), group)).cloned()
     }
 
@@ -37,7 +56,7 @@ impl NewestOfGroups {
         of_job.max_by_key(|manifest| manifest.place()).map(|manifest| manifest.ranks)
     }
 
-    pub(crate) fn forget(&self, job: &JobId, group: GroupId) {
+    fn forget(&self, job: &JobId, group: GroupId) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(job.clone(), group));
     }
 }

@@ -1,11 +1,11 @@
-//! Where a flush has its raw bytes from: remote agents, or files of this machine.
+//! Where a flush gets its raw bytes from: remote agents, or files of this machine.
 
 use mcrengine::classify::VariableRef;
 use mcrengine::ids::Rank;
 
 /// A run of a variable's raw bytes, and where it is wanted.
 pub struct Wanted<'a> {
-    /// Whose bytes, by the flush's own list of files.
+    /// The variable, by the flush's own list of files.
     pub variable: VariableRef,
     /// First byte, counted in the raw bytes.
     pub offset: u64,
@@ -15,8 +15,9 @@ pub struct Wanted<'a> {
 
 /// Raw bytes of the variables of a group.
 pub trait Source: Sync {
-    /// Fills every run, or fails; then the runs hold anything. `filled` is told of all bytes, those of a run in order and
-    /// none of another between them, while they are still in the cache: which run, and its next bytes.
+    /// Fills every run, or fails; then the runs hold anything. Calls `filled` for all bytes while they are still in
+    /// the cache, with the number of the run and its next bytes: the bytes of a run in order, one run after the
+    /// other.
     fn fetch(&self, wanted: &mut [Wanted<'_>], filled: &mut dyn FnMut(usize, &[u8])) -> Result<(), FetchError>;
 
     /// Whether the bytes of this file come from the very memory that was hashed for its header, so that hashing them
@@ -25,28 +26,28 @@ pub trait Source: Sync {
         false
     }
 
-    /// How many fetches at a time make sense: more than one where waiting is most of it, none of their own where a fetch
-    /// is no waiting at all. Then whoever compresses fetches.
+    /// How many fetches to run in parallel, on threads that only fetch: more than one where a fetch mostly waits. 0
+    /// where a fetch does not wait; then the threads that compress fetch.
     fn parallel(&self) -> usize;
 }
 
-/// Why bytes could not be had.
+/// Why bytes could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// The agent of this rank is gone, silent or failing. It may come back.
     #[error("{rank}: {reason}; its agent announces again when it is back")]
     Lost {
-        /// Whose bytes.
+        /// The rank whose bytes were wanted.
         rank: Rank,
-        /// What happened.
+        /// What happened to the agent.
         reason: String,
     },
     /// The file is not what was announced.
     #[error("{rank}: {file} changed after it was announced; it is read again once it rests")]
     Changed {
-        /// Whose file.
+        /// The rank of the file.
         rank: Rank,
-        /// Which.
+        /// The file.
         file: String,
     },
 }

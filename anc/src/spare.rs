@@ -3,13 +3,13 @@
 use mcrengine::codec::Scratch;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Memory that one flush leaves to the next: new pages cost more than filling them. Holds at most what all flushes at a
-/// time needed once: raw segments, a third of what they leased, and the tables of the codecs at work.
+/// Memory that one flush leaves to the next, since a new page costs more than filling it. Bound: the memory that the
+/// flushes of one time needed together, which are raw segments (a third of their leases) and the tables of codecs.
 #[derive(Default)]
 pub struct Spare {
     scratches: Mutex<Scratches>,
     scratch_left: Condvar,
-    /// Less than twice as long as the longest segment that was ever in them.
+    /// Each less than twice as long as the longest segment that it ever held.
     raw: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -19,24 +19,25 @@ struct Scratches {
     in_use: usize,
 }
 
-/// The right to code a segment, and what it takes.
-pub(crate) struct Coder<'a> {
+/// The right to code one segment, with the memory of a codec.
+pub(crate) struct CodingSlot<'a> {
     spare: &'a Spare,
     pub(crate) scratch: Scratch,
 }
 
 impl Spare {
-    /// Waits while so many segments are being coded, over all flushes at a time: more at once than there are cores would
-    /// only take each other's caches. Whoever codes waits for nobody.
-    pub(crate) fn coder(&self, most: usize) -> Coder<'_> {
+    /// Waits while `most` segments are being coded, over all flushes: more segments than cores only take each other's
+    /// caches. A thread that has a slot waits for no other thread.
+    pub(crate) fn coding_slot(&self, most: usize) -> CodingSlot<'_> {
         let scratches = self.scratches.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = |scratches: &mut Scratches| scratches.in_use >= most.max(1);
         let waited = self.scratch_left.wait_while(scratches, is_full);
         let mut scratches = waited.unwrap_or_else(PoisonError::into_inner);
         scratches.in_use += 1;
-        Coder { spare: self, scratch: scratches.free.pop().unwrap_or_default() }
+        CodingSlot { spare: self, scratch: scratches.free.pop().unwrap_or_default() }
     }
 
+    /// A buffer for a raw segment, of any length and content.
     pub(crate) fn take_raw(&self) -> Vec<u8> {
         self.raw.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
     }
@@ -46,11 +47,11 @@ impl Spare {
     }
 }
 
-impl Drop for Coder<'_> {
+impl Drop for CodingSlot<'_> {
     fn drop(&mut self) {
         let mut scratches = self.spare.scratches.lock().unwrap_or_else(PoisonError::into_inner);
         scratches.in_use -= 1;
-        // What a panic left half done is not used again.
+        // Tables that a panic left half done are not used again.
         if !std::thread::panicking() {
             scratches.free.push(std::mem::take(&mut self.scratch));
         }
@@ -71,11 +72,11 @@ mod tests {
             for _ in 0..6 {
                 scope.spawn(|| {
                     for _ in 0..50 {
-                        let coder = spare.coder(2);
+                        let slot = spare.coding_slot(2);
                         most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
                         std::thread::yield_now();
                         now.fetch_sub(1, Ordering::Relaxed);
-                        drop(coder);
+                        drop(slot);
                     }
                 });
             }

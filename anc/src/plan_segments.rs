@@ -1,0 +1,131 @@
+//! The plan of one flush: which bytes go into which segment, and which older segment each of them is coded with.
+
+use mcrengine::bases::{Base, Bases};
+use mcrengine::classify::{VariableClass, VariableRef};
+use mcrengine::codec::{Chain, Profile};
+use mcrengine::container::{REFERENCES_MAX, Source};
+use mcrengine::header::{ElementType, FileHeader, Role};
+use mcrengine::plan::{PlanOptions, SegmentPlan, plan};
+use std::collections::HashSet;
+
+/// What is planned, and within which bounds.
+pub struct PlanRequest<'a> {
+    /// The files of the group.
+    pub files: &'a [FileHeader],
+    /// Their variables, by class.
+    pub classes: &'a [VariableClass],
+    /// Scheme, block and segment lengths.
+    pub options: &'a PlanOptions,
+    /// How segments are coded.
+    pub profile: &'a Profile,
+    /// Memory for coding, in bytes.
+    pub budget_bytes: u64,
+}
+
+/// The plan.
+pub struct PlannedSegments {
+    /// In the order of the container.
+    pub segments: Vec<SegmentPlan>,
+    /// For each segment the older segment that it may be coded with; empty without bases.
+    pub bases: Vec<Option<Base>>,
+    /// Variables that the container refers to instead of storing them.
+    pub reused: Vec<(VariableRef, Source)>,
+}
+
+/// How often segments are planned anew because a base did not hold all bytes that it seemed to hold.
+const ROUNDS_MAX: u32 = 3;
+
+/// Plans the segments of all variables that are not reused, and finds a base for each segment.
+///
+/// A variable that did not change is normally reused. It is planned all the same if a base predicts it: coded with
+/// the base it takes almost no bytes, and the variables beside it have more to be predicted from.
+pub fn plan_segments(
+    request: &PlanRequest<'_>,
+    reused: Vec<(VariableRef, Source)>,
+    bases: Option<&mut Bases>,
+) -> PlannedSegments {
+    let Some(bases) = bases.filter(|bases| can_name_all(bases, &reused)) else {
+        return PlannedSegments { segments: request.plan(&reused), bases: Vec::new(), reused };
+    };
+    let changing = changing_elements(request.files, &reused);
+    let is_predicted = |(at, source): &(VariableRef, Source)| {
+        let element = &at.of(request.files).element;
+        has_difference(element) && changing.contains(&element) && bases.tells(*at, source)
+    };
+    let (mut predicted, mut reused): (Vec<_>, Vec<_>) = reused.into_iter().partition(is_predicted);
+    let mut rounds = 0;
+    loop {
+        let segments = request.plan(&reused);
+        let found: Vec<Option<Base>> = segments.iter().map(|segment| request.base(bases, segment)).collect();
+        // A predicted variable must be in the one base of its segment, whole, or it is stored twice.
+        let missing = not_in_bases(&segments, &found);
+        if !predicted.iter().any(|(at, _)| missing.contains(at)) {
+            return PlannedSegments { segments, bases: found, reused };
+        }
+        let is_reused = |(at, _): &(VariableRef, Source)| missing.contains(at) || rounds == ROUNDS_MAX;
+        let (back, rest): (Vec<_>, Vec<_>) = predicted.into_iter().partition(is_reused);
+        reused.extend(back);
+        predicted = rest;
+        rounds += 1;
+    }
+}
+
+impl PlanRequest<'_> {
+    fn plan(&self, reused: &[(VariableRef, Source)]) -> Vec<SegmentPlan> {
+        let skip: HashSet<VariableRef> = reused.iter().map(|(variable, _)| *variable).collect();
+        plan(self.files, self.classes, self.options, |variable| skip.contains(&variable))
+    }
+
+    fn base(&self, bases: &Bases, segment: &SegmentPlan) -> Option<Base> {
+        // A coder needs both segments at a time.
+        let fits = |base: &Base| {
+            let older_bytes = base.raw_bytes.0 * self.profile.memory_per_older_byte();
+            older_bytes + segment.raw_bytes.0 * self.profile.memory_per_raw_byte() <= self.budget_bytes
+        };
+        bases.find(segment).filter(|base| has_difference(&segment.element) && fits(base))
+    }
+}
+
+/// Whether one container has room to name all older containers.
+fn can_name_all(bases: &Bases, reused: &[(VariableRef, Source)]) -> bool {
+    let sources = reused.iter().filter_map(|(_, source)| match source {
+        Source::External { container, .. } => Some(container),
+        Source::SameAs(_) => None,
+    });
+    let named: HashSet<_> = sources.chain(bases.containers()).collect();
+    named.len() <= REFERENCES_MAX
+}
+
+/// Whether elements of this type can be coded with older ones.
+fn has_difference(element: &ElementType) -> bool {
+    Chain::since(element, 1).is_some()
+}
+
+/// The types of which an array changed. A variable of another type gains nothing from a base.
+fn changing_elements<'a>(files: &'a [FileHeader], reused: &[(VariableRef, Source)]) -> Vec<&'a ElementType> {
+    let is_reused: HashSet<VariableRef> = reused.iter().map(|(at, _)| *at).collect();
+    let mut changing: Vec<&ElementType> = Vec::new();
+    for (f, file) in (0u32..).zip(files) {
+        for (v, header) in (0u32..).zip(&file.variables) {
+            let at = VariableRef { file: f, variable: v };
+            if !is_reused.contains(&at) && header.role == Role::Array && !changing.contains(&&header.element) {
+                changing.push(&header.element);
+            }
+        }
+    }
+    changing
+}
+
+/// The variables of which some bytes are not in the base of their segment.
+fn not_in_bases(segments: &[SegmentPlan], found: &[Option<Base>]) -> HashSet<VariableRef> {
+    let mut missing = HashSet::new();
+    for (segment, base) in segments.iter().zip(found) {
+        let places = base.as_ref().map_or(&[][..], |base| &base.places);
+        for (n, piece) in segment.pieces.iter().enumerate() {
+            if places.get(n).is_none_or(|place| (place.bytes as u64) < piece.bytes) {
+                missing.insert(piece.variable);
+            }
+        }
+    }
+    missing
+}
