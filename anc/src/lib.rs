@@ -9,6 +9,7 @@
 mod announcing;
 pub mod budget;
 pub mod choosing;
+pub mod commit_group;
 pub mod compress;
 pub mod config;
 mod digests;

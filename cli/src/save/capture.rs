@@ -1,0 +1,177 @@
+//! The files of one checkpoint described, and their bytes kept where the budget has room for them.
+
+use crate::found::{missing_ranks, rank_list};
+use crate::output::Progress;
+use mcr_anc::budget::{Budget, Lease};
+use mcr_anc::flush::{FlushOptions, least_budget};
+use mcr_cnc::capture::{CaptureError, CaptureMode, CapturedFile, Image, Verdicts, capture_keeping};
+use mcr_cnc::companions::{Companion, mark_hard_links};
+use mcr_cnc::h5::Maps;
+use mcr_cnc::judge::Judge;
+use mcr_cnc::layout::Labelled;
+use mcrengine::error_chain::error_chain;
+use mcrengine::ids::{CheckpointId, FilePath, Grouping, Rank};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// A file that was captured, with its bytes where the budget has room for them.
+pub struct KeptFile {
+    pub file: CapturedFile,
+    pub image: Option<KeptImage>,
+}
+
+/// The bytes of a file, and the leases of the memory that they take.
+pub struct KeptImage {
+    pub image: Arc<Image>,
+    pub leases: Vec<Lease>,
+}
+
+/// A checkpoint after its capture.
+pub struct Captured {
+    pub label: CheckpointId,
+    /// Files that were found, without those that travel with them.
+    pub files_found: usize,
+    /// By rank, then by path.
+    pub files: Result<Vec<KeptFile>, NotCaptured>,
+    pub started: Instant,
+}
+
+/// Why a checkpoint is not saved.
+pub struct NotCaptured {
+    /// As the report says it.
+    pub outcome: &'static str,
+    pub reason: String,
+}
+
+impl NotCaptured {
+    fn incomplete(reason: String) -> Self {
+        Self { outcome: "incomplete", reason }
+    }
+
+    fn failed(reason: String) -> Self {
+        Self { outcome: "failed", reason }
+    }
+}
+
+/// Captures the files of checkpoints.
+pub struct Capturer<'a> {
+    pub dir: &'a Path,
+    pub grouping: Grouping,
+    pub options: &'a FlushOptions,
+    pub budget: &'a Arc<Budget>,
+    pub verdicts: Verdicts,
+    pub companions: &'a BTreeMap<CheckpointId, Vec<Companion>>,
+}
+
+impl Capturer<'_> {
+    /// Describes the files of one checkpoint, or says why it is not saved.
+    pub fn capture(&self, (label, files): &Labelled, progress: &Progress) -> Captured {
+        let (started, label) = (Instant::now(), label.clone());
+        let captured = self.are_all_ranks_there(files).and_then(|()| self.capture_all(files, progress));
+        let captured = captured.map(|files| self.with_companions(&label, files));
+        Captured { label, files_found: files.len(), files: captured, started }
+    }
+
+    fn are_all_ranks_there(&self, files: &[(FilePath, Rank)]) -> Result<(), NotCaptured> {
+        let ranks = self.grouping.ranks();
+        let present: BTreeSet<Rank> = files.iter().map(|(_, rank)| *rank).collect();
+        let surplus: Vec<u32> = present.iter().map(|rank| rank.0).filter(|rank| *rank >= ranks).collect();
+        if !surplus.is_empty() {
+            let (which, highest) = (rank_list(&surplus), ranks - 1);
+            let reason = format!("{which} NOT SAVED: --ranks {ranks} means ranks 0 to {highest}");
+            return Err(NotCaptured::incomplete(reason));
+        }
+        let missing: Vec<u32> = (0..ranks).filter(|rank| !present.contains(&Rank(*rank))).collect();
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(NotCaptured::incomplete(missing_ranks(&missing, ranks))),
+        }
+    }
+
+    /// Adds what travels with a checkpoint to the files of rank 0, and puts all files in the order of the flush: by
+    /// rank, then by path.
+    fn with_companions(&self, label: &CheckpointId, mut files: Vec<KeptFile>) -> Vec<KeptFile> {
+        for companion in self.companions.get(label).into_iter().flatten() {
+            let (header, fingerprint) = (companion.header(Rank(0)), companion.fingerprint());
+            // So few bytes that they are not leased.
+            let image = Some(KeptImage { image: companion.image(), leases: Vec::new() });
+            files.push(KeptFile { file: CapturedFile { header, fingerprint }, image });
+        }
+        files.sort_by(|a, b| {
+            let (a, b) = (&a.file.header, &b.file.header);
+            a.rank.cmp(&b.rank).then_with(|| a.path.cmp(&b.path))
+        });
+        mark_hard_links(files.iter_mut().map(|kept| (&mut kept.file.header, kept.file.fingerprint)));
+        files
+    }
+
+    /// Captures files on several threads, in no order.
+    fn capture_all(&self, files: &[(FilePath, Rank)], progress: &Progress) -> Result<Vec<KeptFile>, NotCaptured> {
+        let maps = Maps::new();
+        let judge = Judge::new(self.dir, files.iter().map(|(path, _)| path));
+        let reserve_bytes = self.reserve_bytes();
+        let mode = CaptureMode::of(self.options.plan.scheme, &self.options.profile);
+        let capture = |path: &FilePath, rank: Rank| {
+            let judged = judge.look_at(path).map_err(|why| NotCaptured::incomplete(format!("{path}: {why}")))?;
+            let mut leases = Vec::new();
+            let mut keep = |bytes| {
+                let lease = self.budget.lease_spare(bytes, reserve_bytes);
+                lease.map(|lease| leases.push(lease)).is_some()
+            };
+            match capture_keeping(self.dir, path, rank, (mode, &self.verdicts), &maps, &mut keep) {
+                Ok((file, _)) if !file.fingerprint.same_content(&judged) => Err(NotCaptured::failed(changed(path))),
+                Ok((file, image)) => {
+                    let image = image.map(|image| KeptImage { image: Arc::new(image), leases });
+                    Ok(KeptFile { file, image })
+                }
+                Err(CaptureError::Changed { .. } | CaptureError::Vanished { .. }) => {
+                    Err(NotCaptured::failed(changed(path)))
+                }
+                Err(error) => Err(NotCaptured::failed(error_chain(&error))),
+            }
+        };
+        let (next, done, failed) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(files.len())), Mutex::new(None));
+        std::thread::scope(|scope| {
+            for _ in 0..self.options.threads.clamp(1, files.len().max(1)) {
+                scope.spawn(|| {
+                    while let Some((path, rank)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        match capture(path, *rank) {
+                            Ok(kept) => {
+                                progress.done(kept.file.header.bytes);
+                                done.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
+                            }
+                            Err(why) => {
+                                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+                                return;
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(why) => Err(why),
+            None => Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+
+    /// The part of the budget that kept files leave free: half of it, and no less than one segment takes. With that,
+    /// all flushes go on, one after the other. Where several segments are coded at a time it is what they take, up to
+    /// three quarters of the budget, so that no thread waits for memory.
+    fn reserve_bytes(&self) -> u64 {
+        let (segment_bytes, profile) = (self.options.plan.segment_bytes, &self.options.profile);
+        let of_older = if profile.looks_back() { segment_bytes * profile.memory_per_older_byte() } else { 0 };
+        let least = least_budget(segment_bytes, profile) + of_older;
+        let total = self.budget.total_bytes();
+        let at_a_time = (total / 4 * 3 / least.max(1)).min(self.options.threads as u64);
+        (total / 2).max(least * at_a_time.max(1))
+    }
+}
+
+/// The reason where a file changed between the first look at it and the commit, whenever that is seen.
+pub fn changed(path: impl std::fmt::Display) -> String {
+    format!("{path} changed while it was saved; save again when its writer has finished")
+}

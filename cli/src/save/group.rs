@@ -1,0 +1,184 @@
+//! One group of a checkpoint on its way to the store.
+
+use super::capture::{KeptImage, changed};
+use super::turns::Turns;
+use crate::common::now_unix_ms;
+use crate::local::LocalSource;
+use crate::output::Progress;
+use anyhow::Context;
+use mcr_anc::budget::Budget;
+use mcr_anc::commit_group::{CommittedGroup, commit_group};
+use mcr_anc::flush::{Flush, FlushOptions};
+use mcr_anc::flush_error::FlushError;
+use mcr_anc::instance::committed;
+use mcr_anc::newest::NewestOfGroups;
+use mcr_anc::source::FetchError;
+use mcr_anc::spare::Spare;
+use mcr_cnc::fingerprint::Fingerprint;
+use mcr_cnc::source::{Descriptors, OpenFile};
+use mcrengine::error_chain::error_chain;
+use mcrengine::header::FileHeader;
+use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId};
+use mcrengine::manifest::Place;
+use mcrengine::store::{Store, StoreError};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// A group that was captured.
+pub struct Group {
+    /// The line of its checkpoint in the report.
+    pub nth: usize,
+    /// How many groups the older checkpoints of this run have.
+    pub older: usize,
+    pub checkpoint: CheckpointId,
+    pub place: Place,
+    pub group: GroupId,
+    pub headers: Arc<Vec<FileHeader>>,
+    /// For each header.
+    pub files: Vec<(Fingerprint, Option<KeptImage>)>,
+    pub whole: Arc<Whole>,
+}
+
+/// How the flush of a group ended, unless the whole run ended with it.
+pub enum GroupEnd {
+    Committed(CommittedGroup),
+    /// The group cannot be committed, and its checkpoint neither; other checkpoints go on. Without a reason another
+    /// group of the checkpoint gave it.
+    Failed(Option<String>),
+}
+
+/// All files of a checkpoint. Its groups are committed together or not at all, as far as a change is seen.
+pub struct Whole {
+    files: Vec<(FilePath, Fingerprint)>,
+    /// Found before the first group is committed: a file that changed since it was captured.
+    changed: OnceLock<Option<String>>,
+    /// One of its groups failed.
+    is_failed: AtomicBool,
+}
+
+impl Whole {
+    pub fn new<'a>(files: impl Iterator<Item = (&'a FilePath, Fingerprint)>) -> Self {
+        let files = files.map(|(path, print)| (path.clone(), print)).collect();
+        Self { files, changed: OnceLock::new(), is_failed: AtomicBool::new(false) }
+    }
+
+    /// Why no group of it may be committed any more, because of a change.
+    fn changed(&self, dir: &Path) -> Option<&str> {
+        let is_same = |path: &FilePath, was: &Fingerprint| {
+            let is = std::fs::symlink_metadata(dir.join(path.as_path()));
+            is.is_ok_and(|is| Fingerprint::of(&is).same_content(was))
+        };
+        let look = || self.files.iter().find(|(path, was)| !is_same(path, was)).map(|(path, _)| changed(path));
+        self.changed.get_or_init(look).as_deref()
+    }
+
+    fn may_commit(&self, dir: &Path) -> bool {
+        !self.is_failed.load(Ordering::Relaxed) && self.changed(dir).is_none()
+    }
+}
+
+/// Commits groups; several threads use it.
+pub struct Committer<'a> {
+    pub dir: &'a Path,
+    pub store: &'a dyn Store,
+    pub job: &'a JobId,
+    pub grouping: Grouping,
+    pub group_size: u32,
+    pub options: &'a FlushOptions,
+    pub budget: &'a Arc<Budget>,
+    /// How long to wait for another process that saves the same group.
+    pub wait: Duration,
+    pub spare: Spare,
+    pub newest: NewestOfGroups,
+    pub turns: Turns,
+}
+
+impl Committer<'_> {
+    /// Commits one group in its turn, unless it is there already. An error is an error of the store, and ends the
+    /// run.
+    pub fn commit(&self, group: Group, progress: &Progress) -> anyhow::Result<GroupEnd> {
+        let Group { older, checkpoint, place, group, headers, files, whole, .. } = group;
+        if let Some(manifest) = committed(self.store, self.job, &checkpoint, group, self.grouping, &headers)? {
+            return Ok(GroupEnd::Committed(CommittedGroup { manifest, was_there: true }));
+        }
+        let descriptors = Descriptors::new(256);
+        let (mut open, mut leases) = (Vec::with_capacity(files.len()), Vec::new());
+        for (header, (fingerprint, kept)) in headers.iter().zip(files) {
+            let image = kept.map(|KeptImage { image, leases: of_image }| {
+                leases.extend(of_image);
+                image
+            });
+            open.push(OpenFile::new(self.dir, header, fingerprint, &descriptors).with_image(image));
+        }
+        let source = LocalSource { files: open, threads: self.options.threads };
+        let may_commit = || match self.turns.wait(older) && whole.may_commit(self.dir) {
+            true => Ok(()),
+            false => Err(FlushError::NotItsTurn),
+        };
+        let flush = Flush {
+            store: self.store,
+            job: self.job.clone(),
+            checkpoint: checkpoint.clone(),
+            group,
+            grouping: self.grouping,
+            group_size: self.group_size,
+            incarnation: place.incarnation,
+            written_unix_ms: place.written_unix_ms,
+            doubt: None,
+            files: Arc::clone(&headers),
+            source: &source,
+            options: self.options,
+            budget: self.budget,
+            spare: &self.spare,
+            newest: &self.newest,
+            may_commit: &may_commit,
+            observer: progress,
+            now_unix_ms: now_unix_ms(),
+        };
+        // Two processes may each hold a container that waits for its turn. The process that is waited for has an
+        // older group to commit first, so only processes that see their checkpoints in different orders can wait for
+        // each other. The deadline ends that: the process that gives up first lets the other go on.
+        let deadline = Instant::now() + self.wait;
+        let wait_for_other = || {
+            let pause = Duration::from_millis(50 + u64::from(std::process::id() % 100));
+            Instant::now() < deadline && self.turns.pause(pause)
+        };
+        let error = match commit_group(&flush, &wait_for_other) {
+            Ok(done) => {
+                drop((source, leases)); // the bytes, then the leases of their memory
+                return Ok(GroupEnd::Committed(done));
+            }
+            Err(error) => error,
+        };
+        if let Some(reason) = self.reason_of_checkpoint(&error, &whole) {
+            whole.is_failed.store(true, Ordering::Relaxed);
+            return Ok(GroupEnd::Failed(reason));
+        }
+        let name = format!("{checkpoint}, {group}");
+        // Without this advice another group has failed, and told why.
+        let has_waited = matches!(error, FlushError::Store(StoreError::Busy { .. })) && Instant::now() >= deadline;
+        let seconds = self.wait.as_secs();
+        Err(error).with_context(|| match has_waited {
+            true => format!("{name}: waited {seconds} s; save again when the other has ended, or --wait longer"),
+            false => name,
+        })
+    }
+
+    /// The reason of a failure of this checkpoint alone, or `None` if the whole run ends. The reason is empty where
+    /// another group of the checkpoint gave it.
+    fn reason_of_checkpoint(&self, error: &FlushError, whole: &Whole) -> Option<Option<String>> {
+        match error {
+            FlushError::NotItsTurn if !whole.may_commit(self.dir) => Some(whole.changed(self.dir).map(str::to_owned)),
+            FlushError::Fetch(FetchError::Changed { file, .. }) => Some(Some(changed(file))),
+            FlushError::Fetch(_) | FlushError::Compress(_) => Some(Some(error_chain(error))),
+            // A prune took the checkpoint that another process had committed, or the directory that was made for this
+            // one.
+            FlushError::Store(why) if why.is_not_found() || matches!(why, StoreError::Committed { .. }) => {
+                Some(Some(format!("it was removed from the store while it was being saved; save again ({why})")))
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! `mcr save`: every complete checkpoint below a directory, without any daemon.
+//!
+//! ```text
+//! capture (a thread) -> hand out groups in order (a thread) -> lanes (GROUPS_AT_A_TIME threads) -> report (this thread)
+//! ```
+//!
+//! A lane commits a group by the function that also the aggregator's hub calls,
+//! [`mcr_anc::commit_group::commit_group`].
+
+mod capture;
+mod group;
+mod options;
+mod report;
+mod turns;
+
+use crate::args::SaveArgs;
+use crate::common::open_or_create;
+use crate::found::{Found, find_checkpoints, nothing_found};
+use crate::output::{Progress, name_of};
+use crate::places::{Places, newest_saved};
+use crate::prune::prune_after;
+use anyhow::{Context, bail};
+use capture::{Captured, Capturer};
+use group::{Committer, Group, Whole};
+use mcr_anc::budget::Budget;
+use mcr_anc::instance::choose_for_all;
+use mcr_anc::names::Names;
+use mcr_anc::newest::NewestOfGroups;
+use mcr_anc::spare::Spare;
+use mcr_cnc::capture::Verdicts;
+use mcrengine::ids::{FilePath, GroupId, Grouping, RANKS_MAX, Rank};
+use mcrengine::incarnation;
+use mcrengine::store::Store;
+use options::{budget_mib, flush_options, job_of};
+use report::{Event, Report, Saved};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use turns::Turns;
+
+pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
+    let dir = args.dir.canonicalize().with_context(|| format!("{}: cannot be opened", name_of(&args.dir)))?;
+    if !dir.is_dir() {
+        bail!("{} is not a directory; give the directory that holds the checkpoints", name_of(&args.dir));
+    }
+    let job = job_of(&args, &dir)?;
+    let options = flush_options(&args)?;
+    if Grouping::new(args.ranks.unwrap_or(1), args.group_size).is_none() {
+        bail!("--group-size must be at least 1, and --ranks 1 to {RANKS_MAX}");
+    }
+    let store = open_or_create(&args.store.store, args.create, ", or --create")?;
+    let found = find_checkpoints(&dir, &args.layout, args.json, Some(&args.store.store))?;
+    let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);
+    let ranks = args.ranks.or_else(|| found.checkpoints.iter().map(|(_, files)| highest(files) + 1).max());
+    let grouping = ranks.and_then(|ranks| Grouping::new(ranks, args.group_size));
+    let Some(grouping) = grouping.filter(|_| !found.checkpoints.is_empty()) else {
+        bail!("{}: {}", name_of(&dir), nothing_found(&args.layout, &found.left_out));
+    };
+
+    let progress = Progress::new("saving", args.json);
+    progress.expect(2 * found.bytes); // each is read, then coded
+    let budget = Budget::new(budget_mib(&args) << 20);
+    let capturer = Capturer {
+        dir: &dir,
+        grouping,
+        options: &options,
+        budget: &budget,
+        verdicts: Verdicts::default(),
+        companions: &found.companions,
+    };
+    let committer = Committer {
+        dir: &dir,
+        store: &store,
+        job: &job,
+        grouping,
+        group_size: args.group_size,
+        options: &options,
+        budget: &budget,
+        wait: Duration::from_secs(args.wait),
+        spare: Spare::default(),
+        newest: NewestOfGroups::default(),
+        turns: Turns::default(),
+    };
+    let mut report = save_all(&capturer, &committer, &found, &progress);
+    progress.clear();
+    report.close(&found.checkpoints, grouping.ranks());
+    if report.may_prune() {
+        report.pruned(prune_after(&store, &job, args.keep.rules()));
+    }
+    let exit = report.exit(&found.left_out);
+    report.print(&job, &args, &found.left_out, exit)?;
+    Ok(exit.into())
+}
+
+/// Groups that are flushed at a time: some wait for their syncs while others are coded. The budget bounds all of them
+/// together.
+const GROUPS_AT_A_TIME: usize = 3;
+
+/// Captures and commits all checkpoints. While checkpoints are coded and synced, the next is captured.
+///
+/// A file that changes or cannot be read fails its checkpoint; an error of the store ends the whole run.
+fn save_all(capturer: &Capturer<'_>, committer: &Committer<'_>, found: &Found, progress: &Progress) -> Report {
+    // A group reuses what the same group of the checkpoint before holds, if that is committed: so each group keeps to
+    // one queue.
+    let queues = if committer.options.reuse { GROUPS_AT_A_TIME } else { 1 };
+    let (to_lanes, queues): (Vec<_>, Vec<_>) = (0..queues).map(|_| mpsc::sync_channel::<Group>(0)).unzip();
+    let queues: Vec<_> = queues.into_iter().map(|queue| Arc::new(Mutex::new(queue))).collect();
+    let (to_hand_out, captured) = mpsc::sync_channel(0);
+    let (to_report, events) = mpsc::channel();
+    let is_stopped = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // The receiver is gone when a flush has failed.
+            let mut captured = found.checkpoints.iter().map(|found| capturer.capture(found, progress));
+            captured.all(|captured| to_hand_out.send(captured).is_ok())
+        });
+        for lane in 0..GROUPS_AT_A_TIME {
+            let lane = Lane {
+                queue: Arc::clone(&queues[lane % queues.len()]),
+                to_report: to_report.clone(),
+                is_stopped,
+                committer,
+                progress,
+            };
+            scope.spawn(move || lane.run());
+        }
+        drop(queues); // so that the thread that fills a queue sees that no lane takes from it any more
+        scope.spawn(move || {
+            if let Err(error) = hand_out(committer, captured, &to_lanes, &to_report, progress) {
+                let _ = to_report.send(Err(error));
+            }
+        });
+        let mut report = Report::default();
+        events.into_iter().for_each(|event| report.take(event));
+        report
+    })
+}
+
+/// A thread that commits one group after the other.
+struct Lane<'a> {
+    queue: Arc<Mutex<Receiver<Group>>>,
+    to_report: Sender<anyhow::Result<Event>>,
+    /// The store has failed, and no further group is begun.
+    is_stopped: &'a AtomicBool,
+    committer: &'a Committer<'a>,
+    progress: &'a Progress,
+}
+
+impl Lane<'_> {
+    fn run(self) {
+        let next = || self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        while let (Ok(group), false) = (next(), self.is_stopped.load(Ordering::Relaxed)) {
+            let turns = &self.committer.turns;
+            let (turn, nth, older) = (turns.begin(), group.nth, group.older);
+            let end = self.committer.commit(group, self.progress).map(|end| Event::Ended { nth, end });
+            let is_well = end.is_ok();
+            self.is_stopped.fetch_or(!is_well, Ordering::Relaxed);
+            // First the reason is reported. Then the other lanes hear of the failure, whose own errors say nothing.
+            let is_over = self.to_report.send(end).is_err();
+            if is_well {
+                turns.wait(older); // a group that was there already takes its turn too
+                turn.committed();
+            }
+            if is_over {
+                return;
+            }
+        }
+    }
+}
+
+/// Divides checkpoints into groups, for the lanes.
+fn hand_out(
+    committer: &Committer<'_>,
+    captured: Receiver<Captured>,
+    to_lanes: &[SyncSender<Group>],
+    to_report: &Sender<anyhow::Result<Event>>,
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    let (store, job, grouping): (&dyn Store, _, _) = (committer.store, committer.job, committer.grouping);
+    let (names, groups) = (Names::default(), grouping.groups() as usize);
+    let mut places = Places::new(incarnation::newest_number(store, job)?, newest_saved(store, job)?);
+    let mut older = 0;
+    for (nth, Captured { label, files_found, files, started }) in captured.into_iter().enumerate() {
+        progress.message(label.to_string());
+        let line = |outcome| Saved::new(&label, files_found, grouping.ranks(), outcome);
+        let files = match files {
+            Ok(files) => files,
+            Err(why) => {
+                let line = Saved { reason: Some(why.reason), ..line(why.outcome) };
+                let _ = to_report.send(Ok(Event::Begun { line, started, groups: 0 }));
+                continue;
+            }
+        };
+        let of_checkpoint = files.iter().filter(|kept| !kept.file.header.kind.is_companion());
+        let written_ns = of_checkpoint.clone().map(|kept| kept.file.fingerprint.written_ns()).max().unwrap_or(0);
+        let whole = Arc::new(Whole::new(of_checkpoint.map(|kept| (&kept.file.header.path, kept.file.fingerprint))));
+        let (mut headers, mut contents): (Vec<Vec<_>>, Vec<Vec<_>>) = (vec![Vec::new(); groups], Vec::new());
+        contents.resize_with(groups, Vec::new);
+        for kept in files {
+            let group = grouping.group_of(kept.file.header.rank).0 as usize;
+            headers[group].push(kept.file.header);
+            contents[group].push((kept.file.fingerprint, kept.image));
+        }
+        let headers: Vec<_> = headers.into_iter().map(Arc::new).collect();
+        let (checkpoint, begun) = choose_for_all(store, &names, job, &label, grouping, &headers)?;
+        let begun_event = Event::Begun { line: line("there already"), started, groups };
+        if to_report.send(Ok(begun_event)).is_err() {
+            break; // the report is over
+        }
+        // Where some of it is there, its place is known; so two that save the same at once give the same places.
+        let place = places.next(&checkpoint, written_ns / 1_000_000, begun);
+        for ((group, headers), files) in (0..).map(GroupId).zip(headers).zip(contents) {
+            let lane = &to_lanes[group.0 as usize % to_lanes.len()];
+            let (checkpoint, whole) = (checkpoint.clone(), Arc::clone(&whole));
+            if lane.send(Group { nth, older, checkpoint, place, group, headers, files, whole }).is_err() {
+                return Ok(()); // the lane has reported why
+            }
+        }
+        older += groups;
+    }
+    Ok(())
+}

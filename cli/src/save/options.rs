@@ -1,0 +1,47 @@
+//! What the arguments of `mcr save` mean.
+
+use crate::args::SaveArgs;
+use crate::common::threads_of;
+use crate::output::name_of;
+use anyhow::{Context, bail};
+use mcr_anc::flush::{FlushOptions, least_budget};
+use mcr_anc::rate::StoreSpeed;
+use mcrengine::ids::JobId;
+use mcrengine::plan::PlanOptions;
+use std::num::NonZeroU32;
+use std::path::Path;
+
+/// The job that is saved: the one that was given, or the name of the directory.
+pub fn job_of(args: &SaveArgs, dir: &Path) -> anyhow::Result<JobId> {
+    if let Some(job) = &args.store.job {
+        return Ok(job.clone());
+    }
+    let name = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    name.parse().with_context(|| format!("{}: its name is no job name; give one with --job", name_of(dir)))
+}
+
+/// The memory for coding: the MiB that were given, or those of the profile.
+pub fn budget_mib(args: &SaveArgs) -> u64 {
+    args.budget_mib.unwrap_or_else(|| args.profile.budget_mib())
+}
+
+/// How checkpoints are made, from the arguments.
+pub fn flush_options(args: &SaveArgs) -> anyhow::Result<FlushOptions> {
+    let block_bytes = NonZeroU32::new(args.block_bytes).context("--block-bytes must be at least 1")?;
+    let budget_bytes = budget_mib(args).saturating_mul(1 << 20);
+    let plan = PlanOptions { scheme: args.scheme, block_bytes, ..PlanOptions::of(&args.profile, budget_bytes) };
+    let least_mib = least_budget(plan.segment_bytes, &args.profile).div_ceil(1 << 20);
+    if budget_mib(args) < least_mib {
+        bail!("--budget-mib is {}; it must be at least {least_mib}", budget_mib(args));
+    }
+    Ok(FlushOptions {
+        plan,
+        profile: args.profile.clone(),
+        verify: !args.no_verify,
+        reuse: !args.no_reuse,
+        whole_every: if args.no_time { 1 } else { args.whole_every },
+        store_speed: args.store_rate.map_or(StoreSpeed::Ignored, |mib| StoreSpeed::Known(mib << 20)),
+        threads: threads_of(args.threads),
+        ..FlushOptions::default()
+    })
+}

@@ -1,0 +1,238 @@
+//! What `mcr save` reports: one line for each checkpoint, and a last line of what is missing.
+
+use super::group::GroupEnd;
+use crate::args::SaveArgs;
+use crate::exit::Exit;
+use crate::found::LeftOut;
+use crate::output::{Table, human_rate, human_time, name_of, print, print_json, ratio, tell};
+use mcr_anc::commit_group::CommittedGroup;
+use mcr_cnc::layout::Labelled;
+use mcrengine::ids::{CheckpointId, JobId};
+use std::time::{Duration, Instant};
+
+/// One line of the report.
+#[derive(serde::Serialize)]
+pub struct Saved {
+    pub label: String,
+    pub checkpoint: Option<String>,
+    pub outcome: &'static str,
+    pub reason: Option<String>,
+    pub files: u64,
+    pub ranks: u32,
+    pub containers: u32,
+    pub file_bytes: u64,
+    pub stored_bytes: u64,
+    pub elapsed_ms: u64,
+}
+
+impl Saved {
+    /// A checkpoint of which nothing is saved yet.
+    pub fn new(label: &CheckpointId, files: usize, ranks: u32, outcome: &'static str) -> Self {
+        Self {
+            label: label.to_string(),
+            checkpoint: None,
+            outcome,
+            reason: None,
+            files: files as u64,
+            ranks,
+            containers: 0,
+            file_bytes: 0,
+            stored_bytes: 0,
+            elapsed_ms: 0,
+        }
+    }
+}
+
+/// What happened to a checkpoint. An error in its place ends the whole run.
+pub enum Event {
+    /// A checkpoint was captured, or not. This many groups follow.
+    Begun { line: Saved, started: Instant, groups: usize },
+    /// A group of the checkpoint of this line is committed or has failed.
+    Ended { nth: usize, end: GroupEnd },
+}
+
+/// The report, in the order of the checkpoints.
+#[derive(Default)]
+pub struct Report {
+    lines: Vec<Saved>,
+    /// For each line.
+    open: Vec<OpenGroups>,
+    /// The error that ended the run, or that kept it from pruning.
+    error: Option<anyhow::Error>,
+    /// The run ended before its time.
+    is_cut: bool,
+}
+
+/// The groups of a checkpoint that have not ended.
+struct OpenGroups {
+    count: usize,
+    started: Instant,
+}
+
+/// The outcome of a checkpoint that the rules of --keep removed after it was saved.
+const REMOVED: &str = "removed again";
+
+impl Report {
+    pub fn take(&mut self, event: anyhow::Result<Event>) {
+        match event {
+            Ok(Event::Begun { line, started, groups }) => {
+                self.lines.push(line);
+                self.open.push(OpenGroups { count: groups, started });
+            }
+            Ok(Event::Ended { nth, end }) => {
+                let (line, open) = (&mut self.lines[nth], &mut self.open[nth]);
+                match end {
+                    GroupEnd::Committed(CommittedGroup { manifest, was_there }) => {
+                        if !was_there && line.reason.is_none() {
+                            line.outcome = "saved";
+                        }
+                        line.checkpoint = Some(manifest.checkpoint.to_string());
+                        line.containers += 1;
+                        line.file_bytes += manifest.file_bytes();
+                        line.stored_bytes += manifest.stored_bytes.0;
+                    }
+                    GroupEnd::Failed(reason) => {
+                        line.outcome = "failed";
+                        line.reason = line.reason.take().or(reason);
+                    }
+                }
+                open.count -= 1;
+                if open.count == 0 {
+                    line.elapsed_ms = open.started.elapsed().as_millis() as u64;
+                }
+            }
+            Err(error) => {
+                self.is_cut = true;
+                self.error.get_or_insert(error); // the later errors are its consequences
+            }
+        }
+    }
+
+    /// No more events follow: the checkpoints that were not finished, and those that were not begun, have failed.
+    pub fn close(&mut self, found: &[Labelled], ranks: u32) {
+        for (line, open) in self.lines.iter_mut().zip(&self.open) {
+            // Some of its groups may be committed; without all of them it does not exist.
+            if open.count > 0 {
+                line.outcome = "failed";
+                line.reason.get_or_insert_with(|| "the save was ended by an error before it was whole".into());
+            }
+            if line.reason.is_some() {
+                line.checkpoint = None;
+            }
+        }
+        for (label, files) in &found[self.lines.len()..] {
+            let reason = Some("the save was ended by an error before it was begun".into());
+            self.lines.push(Saved { reason, ..Saved::new(label, files.len(), ranks, "failed") });
+        }
+    }
+
+    /// Whether old checkpoints may be removed now: something is saved, and the store works.
+    pub fn may_prune(&self) -> bool {
+        !self.is_cut && self.saved() > 0
+    }
+
+    /// These checkpoints were removed by the rules of --keep.
+    pub fn pruned(&mut self, removed: anyhow::Result<Vec<CheckpointId>>) {
+        match removed {
+            Ok(removed) => {
+                let is_removed = |line: &Saved| removed.iter().any(|id| Some(id.to_string()) == line.checkpoint);
+                for line in self.lines.iter_mut().filter(|line| is_removed(line)) {
+                    line.outcome = REMOVED;
+                }
+            }
+            Err(error) => self.error = Some(error),
+        }
+    }
+
+    fn saved(&self) -> usize {
+        self.lines.iter().filter(|line| line.checkpoint.is_some()).count()
+    }
+
+    pub fn exit(&self, left_out: &LeftOut) -> Exit {
+        let is_partly = self.saved() < self.lines.len() || left_out.count > 0 || self.error.is_some();
+        Exit::of(self.saved(), is_partly)
+    }
+
+    pub fn print(&self, job: &JobId, args: &SaveArgs, left_out: &LeftOut, exit: Exit) -> anyhow::Result<()> {
+        let (store, error) = (&args.store.store, self.error.as_ref().map(|error| format!("{error:#}")));
+        if let Some(error) = &error {
+            tell(error);
+        }
+        if args.json {
+            let outcome = match exit {
+                Exit::Done => "saved",
+                Exit::Partly => "partly",
+                _ => "failed",
+            };
+            return print_json(&serde_json::json!({
+                "job": job, "store": name_of(store), "outcome": outcome, "error": error, "checkpoints": self.lines,
+                "left_out": left_out,
+            }));
+        }
+        let mut table = Table::new(&[
+            "checkpoint",
+            "outcome",
+            ">ranks",
+            ">files",
+            ">containers",
+            ">bytes",
+            ">stored",
+            ">ratio",
+            ">time",
+            ">rate",
+        ]);
+        for line in &self.lines {
+            let elapsed = Duration::from_millis(line.elapsed_ms);
+            table.row([
+                line.checkpoint.clone().unwrap_or_else(|| line.label.clone()),
+                line.outcome.into(),
+                line.ranks.to_string(),
+                line.files.to_string(),
+                line.containers.to_string(),
+                mcrengine::units::human_bytes(line.file_bytes),
+                mcrengine::units::human_bytes(line.stored_bytes),
+                format!("{:.3}", ratio(line.file_bytes, line.stored_bytes)),
+                human_time(elapsed),
+                human_rate(line.file_bytes, elapsed),
+            ]);
+        }
+        print(&table.render())?;
+        for line in &self.lines {
+            if let Some(reason) = &line.reason {
+                tell(format!("{} is not saved: {reason}", line.label));
+            }
+        }
+        let why = error.map(|error| format!("; {error}")).unwrap_or_default();
+        print(&format!("{}{why}\n", self.last_line(job, args, left_out, exit)))
+    }
+
+    /// How much is saved, and all that is missing.
+    fn last_line(&self, job: &JobId, args: &SaveArgs, left_out: &LeftOut, exit: Exit) -> String {
+        const SHOWN_MAX: usize = 8;
+        let of_job = if args.store.job.is_none() { format!(" (job {job})") } else { String::new() };
+        let missing: Vec<&str> =
+            self.lines.iter().filter(|line| line.checkpoint.is_none()).map(|line| line.label.as_str()).collect();
+        let word = match exit {
+            Exit::Done => "",
+            Exit::Partly => "PARTLY: ",
+            _ => "FAILED: ",
+        };
+        let removed = self.lines.iter().filter(|line| line.outcome == REMOVED).count();
+        let (saved, store) = (self.lines.len() - missing.len() - removed, name_of(&args.store.store));
+        let mut line = format!("{word}{saved} of {} checkpoints are in {store}{of_job}", self.lines.len());
+        if removed > 0 {
+            line.push_str(&format!("; {removed} removed by --keep"));
+        }
+        if !missing.is_empty() {
+            let more = missing.len().saturating_sub(SHOWN_MAX);
+            line.push_str(&format!("; not saved: {}", missing[..missing.len() - more].join(", ")));
+            if more > 0 {
+                line.push_str(&format!(" and {more} more"));
+            }
+        }
+        if let Some(sentence) = left_out.sentence() {
+            line.push_str(&format!("; {sentence}"));
+        }
+        line
+    }
+}

@@ -1,0 +1,91 @@
+//! The order in which the groups of one `mcr save` are committed.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Lets no checkpoint exist before an older one of the same run. Otherwise a command that is stopped would leave a
+/// gap, and the next command would fill the gap with a checkpoint that then looks like the newest.
+#[derive(Default)]
+pub struct Turns {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Groups that are committed.
+    committed: usize,
+    /// A group failed, and no further group is committed.
+    has_failed: bool,
+}
+
+/// The turn of one group. When it is dropped the group has failed, unless [`Turn::committed`] was called: a panic on
+/// one lane must not leave the other lanes waiting.
+pub struct Turn<'a> {
+    turns: &'a Turns,
+    is_committed: bool,
+}
+
+impl Turns {
+    /// The turn of a group, from its beginning to its end.
+    pub fn begin(&self) -> Turn<'_> {
+        Turn { turns: self, is_committed: false }
+    }
+
+    /// Waits until this many groups are committed. Groups are handed out in order and none waits for a younger group,
+    /// so there is always a group that goes on. False if a group failed.
+    pub fn wait(&self, groups: usize) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_waiting = |state: &mut State| state.committed < groups && !state.has_failed;
+        let state = self.changed.wait_while(state, is_waiting).unwrap_or_else(PoisonError::into_inner);
+        !state.has_failed
+    }
+
+    /// Waits for this time. False if a group failed.
+    pub fn pause(&self, time: Duration) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(state, time, |state| !state.has_failed);
+        !waited.unwrap_or_else(PoisonError::into_inner).0.has_failed
+    }
+}
+
+impl Turn<'_> {
+    /// The group is committed.
+    pub fn committed(mut self) {
+        self.is_committed = true;
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.turns.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.is_committed {
+            true => state.committed += 1,
+            false => state.has_failed = true,
+        }
+        self.turns.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_waits_for_those_of_older_checkpoints_and_hears_when_one_fails() {
+        let turns = Turns::default();
+        assert!(turns.wait(0));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| turns.wait(2));
+            turns.begin().committed();
+            turns.begin().committed();
+            assert!(waiting.join().expect("no panic"));
+            let waiting = scope.spawn(|| turns.wait(3));
+            assert!(turns.pause(Duration::from_millis(1)), "none has failed yet");
+            drop(turns.begin());
+            assert!(!waiting.join().expect("no panic"));
+        });
+        assert!(!turns.pause(Duration::from_secs(600)));
+        assert!(!turns.wait(1), "nothing is committed after a failure");
+    }
+}
