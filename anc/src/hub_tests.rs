@@ -1,10 +1,15 @@
 //! The hub alone, with flushes that end when the test says so: whatever comes in which order, one content is one step.
 
 use super::*;
-use mcrengine::header::{ElementType, Extent, Role, Shape, VariableHeader};
-use mcrengine::manifest::ManifestContainer;
+use crate::fetch::About;
+use crate::flush_error::FlushError;
+use crate::source::FetchError;
+use mcrengine::header::{ElementType, Extent, FileHeader, Role, Shape, VariableHeader};
+use mcrengine::ids::{Digest, FilePath};
+use mcrengine::manifest::{Manifest, ManifestContainer};
 use mcrengine::plan::Scheme;
 use mcrengine::store::MemoryStore;
+use mcrengine::units::{RawBytes, StoredBytes};
 use proptest::prelude::*;
 use std::cell::RefCell;
 

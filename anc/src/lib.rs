@@ -28,6 +28,7 @@ pub mod looking_back;
 pub mod names;
 pub mod newest;
 pub mod observe;
+mod own_thread;
 mod pipeline;
 pub mod plan_segments;
 pub mod rate;

@@ -1,11 +1,11 @@
 //! Two jobs of one name at one aggregator.
 
-use super::{AgentLink, GATHERS_MAX, Hub};
+use super::{GATHERS_MAX, Hub};
+use crate::fetch::AgentLink;
 use crate::flush_error::FlushError;
 use crate::group::Phase;
 use crate::incarnation::begin_anew;
-use crate::unpanicked::unpanicked;
-use mcrengine::error_chain::error_chain;
+use crate::own_thread::on_own_thread;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use mcrengine::incarnation::{self, Draft};
 use mcrengine::manifest;
@@ -33,7 +33,7 @@ impl Hub {
         self.conflicts.insert(job.clone(), (first.session, second.session, why));
         let mixed = self.mixed(job);
         let (store, job, identity) = (Arc::clone(&self.store), job.clone(), first.about.identity.clone());
-        apart(KEEPING, move || {
+        on_own_thread(KEEPING, move || {
             spoil(&*store, &job, &mixed)?;
             let number = incarnation::newest_number(&*store, &job).map_err(StoreError::from)?;
             let begun_by = "an aggregator that found two jobs of one name".to_owned();
@@ -48,7 +48,7 @@ impl Hub {
             return;
         }
         let (store, job) = (Arc::clone(&self.store), job.clone());
-        apart(KEEPING, move || spoil(&*store, &job, &mixed));
+        on_own_thread(KEEPING, move || spoil(&*store, &job, &mixed));
     }
 
     /// The checkpoints that this aggregator committed, of one group or of several, from the agents of both jobs.
@@ -71,16 +71,4 @@ fn spoil(store: &dyn Store, job: &JobId, mixed: &[(CheckpointId, String)]) -> Re
         manifest::spoil(store, job, id, why)?;
     }
     Ok(())
-}
-
-/// On a thread of its own: the store may take its time. `doing` is for the log, if it fails.
-pub(super) fn apart(doing: &'static str, what: impl FnOnce() -> Result<(), FlushError> + Send + 'static) {
-    let what = move || {
-        if let Err(error) = unpanicked(what) {
-            tracing::error!(error = error_chain(&error), doing, "failed");
-        }
-    };
-    if let Err(error) = std::thread::Builder::new().name("apart".into()).spawn(what) {
-        tracing::error!(%error, doing, "no thread");
-    }
 }

@@ -1,229 +1,149 @@
-//! One flush of a group, on a thread of its own: which incarnation and name it is for, then the commit.
+//! The flushes of the hub: started in order, and noted when they end.
 
-use super::{Flushed, HubEvent, HubOptions, Overwritten, Progress, Shared};
-use crate::budget::Budget;
-use crate::fetch::{AgentLink, Announced, RemoteSource};
-use crate::flush::{Flush, flush_checkpoint};
+use super::Hub;
+use super::event::Flushed;
+use super::flush_work::{FlushWork, RankOfFlush};
+use super::gather::{Gather, give_back};
+use crate::fetch::{Announced, RemoteSource};
 use crate::flush_error::FlushError;
-use crate::group::Key;
-use crate::incarnation::{Claim, Refused, begin_anew};
-use crate::instance::{Instance, Written, choose_instance};
-use crate::spare::Spare;
-use crate::unpanicked::unpanicked;
-use mcr_proto::clock::steady_ns;
-use mcrengine::header::FileHeader;
-use mcrengine::ids::{Grouping, Rank};
-use mcrengine::incarnation::{self, COPIED_NS, Draft};
-use mcrengine::living::GroupHolder;
-use mcrengine::manifest::{self, Place};
-use mcrengine::store::{Store, StoreError};
-use mcrengine::watched::Watched;
-use std::collections::BTreeSet;
+use crate::group::{Event, Key, Phase};
+use crate::source::FetchError;
+use mcrengine::error_chain::error_chain;
+use mcrengine::ids::{CheckpointId, Rank};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
-use tokio::sync::mpsc;
+use std::time::Duration;
 
-/// Runs a flush on a thread of its own; whatever happens there, its end is told.
-pub(super) fn launch_flush(work: FlushWork, events: mpsc::Sender<HubEvent>) -> std::io::Result<()> {
-    let flush = move || {
-        let started = Instant::now();
-        let key = work.key.clone();
-        let result = Box::new(unpanicked(|| work.run()));
-        // Only fails when the hub is gone, and then nobody waits.
-        let _ = events.blocking_send(HubEvent::FlushEnded { key, result, elapsed: started.elapsed() });
-    };
-    std::thread::Builder::new().name("flush".into()).spawn(flush).map(drop)
-}
+impl Hub {
+    /// Starts queued flushes in order, one at a time for each group, up to the configured number.
+    pub(super) fn start_flushes(&mut self) {
+        let mut waiting = VecDeque::new();
+        while let Some(key) = self.queue.pop_front() {
+            let busy = |k: &Key| k.job == key.job && k.group == key.group;
+            if self.running.len() >= self.options.flushes.max(1)
+                || self.running.iter().any(busy)
+                || waiting.iter().any(busy)
+            {
+                waiting.push_back(key);
+            } else {
+                self.start_flush(key);
+            }
+        }
+        self.queue = waiting;
+    }
 
-/// All that a flush thread needs.
-pub(super) struct FlushWork {
-    pub(super) store: Arc<dyn Store>,
-    pub(super) options: HubOptions,
-    pub(super) budget: Arc<Budget>,
-    pub(super) key: Key,
-    pub(super) grouping: Grouping,
-    pub(super) files: Vec<FileHeader>,
-    pub(super) source: RemoteSource,
-    pub(super) ranks: Vec<RankOfFlush>,
-    pub(super) shared: Arc<Shared>,
-    pub(super) overwritten: Vec<Overwritten>,
-    /// What all agents of the job that are connected here watch.
-    pub(super) watches: BTreeSet<String>,
-    pub(super) progress: Arc<Progress>,
-}
-
-impl FlushWork {
-    pub(super) fn run(self) -> Result<Flushed, FlushError> {
-        let store = &*self.store;
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let (job, rank_of) = (self.key.job.clone(), |rank: &RankOfFlush| (rank.rank, rank.written_unix_ns / 1_000_000));
-        let (incarnation, began_ns) = self.incarnation()?;
-        self.hold()?;
-        self.keep_apart_from_the_run_before(incarnation)?;
-        let ranks_ms: Vec<(Rank, i64)> = self.ranks.iter().map(rank_of).collect();
-        let newest_ms = ranks_ms.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
-        let place = self.place(incarnation, newest_ms)?;
-        let written = Written {
+    fn start_flush(&mut self, key: Key) {
+        let Some(gather) = self.gathers.get_mut(&key).filter(|g| matches!(g.phase, Phase::Flushing { .. })) else {
+            return;
+        };
+        // A rank that is not there is awaited, whatever the phase says: a container without a rank is no checkpoint.
+        let ranks = gather.grouping.ranks_of(key.group).map(Rank);
+        let missing: BTreeSet<Rank> = ranks.filter(|rank| !gather.announced.contains_key(rank)).collect();
+        if !missing.is_empty() {
+            return self.step(&key, Event::RanksFailed(missing));
+        }
+        gather.progress = Arc::default();
+        let of_job = self.agents.values().filter(|agent| agent.job == key.job);
+        let watches = of_job.map(|agent| agent.link.about.watch.clone());
+        let ranks = gather.announced.iter().map(|(rank, announced)| RankOfFlush::new(*rank, announced)).collect();
+        let (files, source) = RemoteSource::new(gather.announced.values().cloned(), self.options.fetch_deadline);
+        let work = FlushWork {
+            store: Arc::clone(&self.store),
+            options: self.options.flush.clone(),
+            group_size: self.options.group_size,
             spread: self.options.spread,
-            not_before_ms: Overwritten::not_before_ns(self.overwritten.iter(), began_ns).map(|ns| ns / 1_000_000),
-            incarnation: place.incarnation,
-            newest_ms: place.written_unix_ms,
-            ranks_ms: &ranks_ms,
-            unseen: self.ranks.iter().find(|rank| !rank.was_seen).map(|rank| rank.rank),
+            budget: Arc::clone(&self.budget),
+            key: key.clone(),
+            grouping: gather.grouping,
+            files,
+            source,
+            ranks,
+            shared: Arc::clone(&self.shared),
+            overwritten: gather.overwritten.values().copied().collect(),
+            watches: watches.collect(),
+            progress: Arc::clone(&gather.progress),
         };
-        let names = &self.shared.names;
-        let chosen = choose_instance(store, names, &self.key, self.grouping, &self.files, written)?;
-        let still_current = || match incarnation::newest_number(store, &job).map_err(StoreError::from)? {
-            number if number == incarnation => Ok(()),
-            _ => Err(FlushError::Overtaken),
-        };
-        let (manifest, was_there) = match chosen {
-            Instance::Stale(ranks) => return Err(FlushError::Stale(ranks)),
-            Instance::There(manifest) => (*manifest, true),
-            Instance::New(checkpoint, doubt) => {
-                let flush = Flush {
-                    store,
-                    job: job.clone(),
-                    checkpoint,
-                    group: self.key.group,
-                    grouping: self.grouping,
-                    group_size: self.options.group_size,
-                    incarnation: place.incarnation,
-                    written_unix_ms: place.written_unix_ms,
-                    doubt,
-                    files: self.files.into(),
-                    source: &self.source,
-                    options: &self.options.flush,
-                    budget: &self.budget,
-                    spare: &Spare::default(),
-                    newest: &self.shared.newest,
-                    may_commit: &still_current,
-                    observer: &*self.progress,
-                    now_unix_ms: now.map_or(0, |now| now.as_millis() as u64),
-                };
-                (flush_checkpoint(flush)?, false)
-            }
-        };
-        let id = manifest.checkpoint.clone();
-        // Only for the agents' information; what cannot be read now is found out at the restart.
-        let exists = manifest::state(store, &job, &id).is_ok_and(|state| state.is_complete());
-        Ok(Flushed { id, manifest, exists, was_there })
-    }
-
-    /// Nothing is committed for a run where another aggregator saves one of the same name and identity.
-    fn hold(&self) -> Result<(), FlushError> {
-        let Some(rank) = self.ranks.first() else { return Ok(()) };
-        let who = format!(
-            "the aggregator of process {} for node {}, which watches {}",
-            std::process::id(),
-            rank.link.node,
-            rank.link.about.watch
-        );
-        let holder = GroupHolder::new(who.clone(), self.watches.iter().map(String::as_str));
-        match self.shared.holders.hold(&*self.store, &self.key, &rank.link.about.identity, &holder)? {
-            None => Ok(()),
-            Some(other) => Err(FlushError::Held { job: self.key.job.clone(), who, other }),
+        match (self.launch)(work, self.events.clone()) {
+            Ok(()) => drop(self.running.insert(key)),
+            Err(error) => self.step(&key, Event::StoreFailed(format!("no thread for the flush: {error}"))),
         }
     }
 
-    /// Where the checkpoint stands in the order. Copies of files that are older than the checkpoint that the run goes on
-    /// from are not newer than it, although they came later.
-    fn place(&self, incarnation: u32, written_unix_ms: i64) -> Result<Place, FlushError> {
-        let place = Place { incarnation, written_unix_ms };
-        if incarnation == 0 || !self.ranks.iter().all(|rank| rank.is_copy) {
-            return Ok(place);
-        }
-        let newest = incarnation::newest(&*self.store, &self.key.job).map_err(StoreError::from)?;
-        Ok(newest.and_then(|newest| newest.place_of_older(written_unix_ms)).unwrap_or(place))
-    }
-
-    /// Where the run before watched other directories and left a checkpoint half committed, another incarnation begins
-    /// with this run: what is half stays so, instead of being completed by files of this one.
-    fn keep_apart_from_the_run_before(&self, number: u32) -> Result<(), FlushError> {
-        let Some(rank) = self.ranks.first() else { return Ok(()) };
-        let (store, job, identity) = (&*self.store, &self.key.job, &rank.link.about.identity);
-        let watched = Watched::new(number, self.watches.iter().map(String::as_str));
-        let before = Watched::load(store, job, identity);
-        if let Some(before) = &before
-            && watched.would_complete_another_run(before, store, job)?
-        {
-            let begun_by = format!("the agent of node {}, which watches {}", rank.link.node, rank.link.about.watch);
-            // What was written since the agents of this run watch is of this run.
-            let since_ns =
-                self.ranks.iter().filter_map(|rank| rank.link.clock.to_ours(rank.link.about.began_clock_ns)).min();
-            let ago_ns = since_ns.map_or(0, |since_ns| steady_ns().saturating_sub(since_ns));
-            let took_ms = u64::try_from(ago_ns / 500_000).unwrap_or(0);
-            begin_anew(
-                store,
-                job,
-                number,
-                Draft { identity: identity.clone(), begun_by, took_ms, ..Draft::default() },
-            )?;
-            return Err(FlushError::Overtaken);
-        }
-        watched.note(before, store, job, identity)?;
-        Ok(())
-    }
-
-    /// The number of the incarnation that commits: the newest of the job, if the agents are of it. With it, when it
-    /// began by this process's steady clock, if another one was before it. A rank whose files were all written before
-    /// it began is awaited anew: the application is about to write them again.
-    fn incarnation(&self) -> Result<(u32, Option<i64>), FlushError> {
-        let (mut current, mut fenced) = (None, Vec::new());
-        for rank in &self.ranks {
-            let claim = Claim { identity: &rank.link.about.identity, node: &rank.link.node };
-            match self.shared.currents.admit(&*self.store, &self.key.job, claim) {
-                Ok(newest) => current = newest,
-                Err(Refused::Fenced(reason)) => fenced.push((rank.rank, reason)),
-                Err(Refused::Store(error)) => return Err(FlushError::Store(error)),
-            }
-        }
-        if !fenced.is_empty() {
-            return Err(FlushError::Stale(fenced));
-        }
-        let Some(current) = current else { return Ok((0, None)) };
-        let number = current.record.number;
-        if !current.has_predecessor() {
-            return Ok((number, None));
-        }
-        let mut stale = Vec::new();
-        for rank in &self.ranks {
-            let changed_ns = rank.link.clock.to_ours(rank.changed_clock_ns).unwrap_or(i64::MIN);
-            if changed_ns < current.began_ns {
-                let seconds = current.began_ns.saturating_sub(changed_ns) as f64 / 1e9;
-                let reason = format!(
-                    "its files were written {seconds:.1} s before {} of job {}: they belong to the run before and are not taken",
-                    current.record.describe(),
-                    self.key.job
+    pub(super) fn flush_ended(&mut self, key: &Key, result: Result<Flushed, FlushError>, elapsed: Duration) {
+        self.running.remove(key);
+        let elapsed_ms = elapsed.as_millis() as u64;
+        let Some(gather) = self.gathers.get_mut(key) else { return };
+        gather.flush_ms = elapsed_ms;
+        let next = std::mem::take(&mut gather.next);
+        let grouping = gather.grouping;
+        match result {
+            Ok(flushed) => {
+                gather.exists = flushed.exists;
+                gather.raw_bytes = flushed.manifest.raw_bytes;
+                gather.stored_bytes = flushed.manifest.stored_bytes;
+                tracing::info!(
+                    job = %key.job, checkpoint = %flushed.id, group = key.group.0, exists = flushed.exists, was_there = flushed.was_there,
+                    raw_bytes = flushed.manifest.raw_bytes.0, stored_bytes = flushed.manifest.stored_bytes.0, elapsed_ms,
+                    "committed group"
                 );
-                stale.push((rank.rank, reason));
+                if flushed.exists {
+                    self.exist_with(&key.job, &flushed.id);
+                }
+                if flushed.exists && !flushed.was_there {
+                    let in_flight = self.running.iter().map(|key| key.label.clone()).collect();
+                    self.retention.completed(&key.job, in_flight);
+                }
+                self.step(key, Event::Flushed(flushed.id));
+            }
+            Err(error) => {
+                tracing::warn!(job = %key.job, checkpoint = %key.label, group = key.group.0, error = error_chain(&error), "flush failed");
+                gather.problem = error_chain(&error);
+                let event = match &error {
+                    FlushError::Stale(ranks) => Self::stale(gather, &key.label, ranks, next.is_empty()),
+                    error => {
+                        let mut missing = BTreeSet::new();
+                        if let FlushError::Fetch(FetchError::Changed { rank, .. }) = error {
+                            missing.insert(*rank);
+                            if let Some(announced) = gather.announced.remove(rank) {
+                                // Its agent need not have noticed. If it has, it announces another time, and this
+                                // says nothing.
+                                give_back(&announced, &key.label, *rank, error_chain(error), true);
+                            }
+                        }
+                        // A rank whose agent has lost its session since is awaited too, and announces again.
+                        let alive = |a: &Announced| self.agents.contains_key(&a.link.session) && !a.link.has_ended();
+                        gather.announced.retain(|rank, a| alive(a) || !missing.insert(*rank));
+                        // With everybody still there nobody announces again: what failed is tried again, a few times.
+                        match missing.is_empty() {
+                            true => Event::StoreFailed(error_chain(error)),
+                            false => Event::RanksFailed(missing),
+                        }
+                    }
+                };
+                self.step(key, event);
             }
         }
-        if stale.is_empty() { Ok((number, Some(current.began_ns))) } else { Err(FlushError::Stale(stale)) }
+        // Announced while the flush ran: the same content is answered, another one is taken as if it came now.
+        for (rank, announced) in next {
+            self.announced(announced, key.job.clone(), grouping.ranks(), key.label.clone(), rank);
+        }
+        self.release(&key.job); // its last agent may have gone meanwhile
     }
-}
 
-/// What a flush knows of a rank beside its files.
-pub(super) struct RankOfFlush {
-    pub(super) rank: Rank,
-    pub(super) link: Arc<AgentLink>,
-    pub(super) written_unix_ns: i64,
-    pub(super) changed_clock_ns: i64,
-    /// Whether its agent watched already when the files were written.
-    pub(super) was_seen: bool,
-    /// Whether the files were copied here with the times that they had.
-    is_copy: bool,
-}
-
-impl RankOfFlush {
-    pub(super) fn new(rank: Rank, announced: &Announced) -> Self {
-        Self {
-            rank,
-            link: Arc::clone(&announced.link),
-            written_unix_ns: announced.written_unix_ns,
-            changed_clock_ns: announced.changed_clock_ns,
-            was_seen: announced.changed_clock_ns >= announced.link.about.began_clock_ns,
-            is_copy: announced.kept_time_ns > COPIED_NS,
+    /// Ranks whose files are of another step or incarnation are awaited anew; their agents announce them once they
+    /// are written again. With no rank left, the checkpoint is given up.
+    fn stale(gather: &mut Gather, label: &CheckpointId, ranks: &[(Rank, String)], is_last: bool) -> Event {
+        // What the rank announced tells nothing of the step that the others write.
+        gather.overwritten.clear();
+        for (rank, reason) in ranks {
+            gather.last.remove(rank);
+            if let Some(announced) = gather.announced.remove(rank) {
+                give_back(&announced, label, *rank, reason.clone(), false);
+            }
+        }
+        match ranks.first() {
+            Some((_, reason)) if gather.announced.is_empty() && is_last => Event::Fenced(reason.clone()),
+            _ => Event::RanksFailed(ranks.iter().map(|(rank, _)| *rank).collect()),
         }
     }
 }

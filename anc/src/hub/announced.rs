@@ -1,0 +1,272 @@
+//! An announcement of a rank: refused, or gathered.
+
+use super::gather::{Gather, LOOK_FIRST_MS, Overwritten, content, give_back, is_over, modified_ns};
+use super::{Agent, GATHERS_MAX, Hub, WAITING_MAX, is_elsewhere};
+use crate::fetch::{About, Announced};
+use crate::group::{Event, Key, Phase};
+use crate::instance::spoil_instance;
+use crate::own_thread::on_own_thread;
+use crate::unpanicked::unpanicked;
+use mcrengine::error_chain::error_chain;
+use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId, Rank};
+use mcrengine::units::{RawBytes, StoredBytes};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Checkpoints of one group that are remembered after their end, to answer agents that ask again.
+const REMEMBERED_MAX: usize = 16;
+/// Refusals that are remembered, about 100 bytes each; at this number all are forgotten, and warned of once more.
+const REFUSED_MAX: usize = 64 << 10;
+
+impl Hub {
+    /// Warns of a refusal once: an agent that is refused for a passing reason announces again each second.
+    fn tell_refusal(&mut self, session: u64, label: &CheckpointId, rank: Rank, why: &str) {
+        if self.refused.len() >= REFUSED_MAX {
+            self.refused.clear();
+        }
+        match self.refused.insert((session, label.clone(), rank)) {
+            true => tracing::warn!(checkpoint = %label, rank = rank.0, why, "announcement refused"),
+            false => tracing::debug!(checkpoint = %label, rank = rank.0, why, "announcement refused again"),
+        }
+    }
+
+    pub(super) fn announced(&mut self, announced: Announced, job: JobId, ranks: u32, label: CheckpointId, rank: Rank) {
+        let refuse = |hub: &mut Self, announced: &Announced, label: &CheckpointId, why: String, retry: bool| {
+            hub.tell_refusal(announced.link.session, label, rank, &why);
+            give_back(announced, label, rank, why, retry);
+        };
+        let Some(grouping) = Grouping::new(ranks, self.options.group_size) else {
+            let why = format!(
+                "{rank} NOT SAVED: the number of ranks is unknown; give --ranks, or ranks in [cnc] or [anc], or SLURM_NTASKS"
+            );
+            return refuse(self, &announced, &label, why, false);
+        };
+        let about = &announced.link.about;
+        let from = |about: &About| match about.ranks {
+            0 => "the newest checkpoint, or ranks in [anc]".to_owned(),
+            _ => about.ranks_from.clone(),
+        };
+        if rank.0 >= grouping.ranks() {
+            let (ranks, from) = (grouping.ranks(), from(about));
+            let why =
+                format!("{rank} NOT SAVED: ranks = {ranks} (from {from}) means ranks 0 to {}; set ranks", ranks - 1);
+            self.beyond(&job, &label, rank, &announced, &why);
+            return refuse(self, &announced, &label, why, false);
+        }
+        if let Some((highest, node, _)) = self.beyond.get(&job).filter(|(highest, ..)| highest.0 >= grouping.ranks()) {
+            let why = format!(
+                "{rank} NOT SAVED: ranks = {} (from {}), but node {node} has files of {highest}; set ranks",
+                grouping.ranks(),
+                from(about)
+            );
+            return refuse(self, &announced, &label, why, true);
+        }
+        let says_else = |a: &&Agent| a.job == job && ![0, grouping.ranks()].contains(&a.link.about.ranks);
+        if let Some(other) = self.agents.values().find(says_else) {
+            let why = format!(
+                "{rank} NOT SAVED: the agents of job {job} disagree on its number of ranks: {} (node {}, from {}) and {} (node {}, from {}); \
+                 nothing is saved until they agree",
+                grouping.ranks(),
+                announced.link.node,
+                from(about),
+                other.link.about.ranks,
+                other.link.node,
+                from(&other.link.about)
+            );
+            return refuse(self, &announced, &label, why, true);
+        }
+        let claims = |other: &&Agent| {
+            is_elsewhere(other, &job, &announced.link) && (other.link.about.claims(rank) || other.ranks.contains(&rank))
+        };
+        if let Some(other) = self.agents.values().find(claims).map(|other| Arc::clone(&other.link)) {
+            self.conflict(&job, &other, &announced.link, rank);
+        }
+        if let Some((_, _, why)) = self.conflicts.get(&job) {
+            let why = format!("{rank} NOT SAVED: {why}");
+            return refuse(self, &announced, &label, why, true);
+        }
+        let key = Key { group: grouping.group_of(rank), job, label };
+        if let Some(agent) = self.agents.get_mut(&announced.link.session) {
+            agent.ranks.insert(rank);
+            // Something came after all; there may be more.
+            agent.leaving_ms = agent.leaving_ms.map(|_| self.started.elapsed().as_millis() as u64);
+        }
+        tracing::debug!(job = %key.job, checkpoint = %key.label, rank = rank.0, files = announced.files.len(), "announced");
+        let over = match self.gathers.get(&key).map(|gather| (&gather.phase, gather)) {
+            None => true,
+            // The same bytes written again are part of the next content, of which another rank's may differ.
+            Some((Phase::Committed(_), gather)) => {
+                gather.committed.get(&rank) != Some(&(content(&announced.files), modified_ns(&announced.files)))
+            }
+            Some((Phase::Abandoned(_), _)) => true,
+            Some((_, gather)) => gather.grouping != grouping && !matches!(gather.phase, Phase::Flushing { .. }),
+        };
+        if over {
+            if self.gathers.len() >= GATHERS_MAX && !self.gathers.contains_key(&key) {
+                return refuse(
+                    self,
+                    &announced,
+                    &key.label,
+                    format!("{GATHERS_MAX} checkpoints are gathered here already"),
+                    true,
+                );
+            }
+            self.begin(key.clone(), grouping);
+        }
+        let Some(gather) = self.gathers.get_mut(&key) else { return };
+        let replaced = match gather.phase {
+            Phase::Flushing { .. } => {
+                // Noted now: it may be withdrawn before the flush ends, and still tells which content came before.
+                gather.saw(rank, &announced);
+                gather.next.insert(rank, announced.clone())
+            }
+            Phase::Committed(_) => {
+                // The same content again: answer this rank alone.
+                gather.announced = [(rank, announced)].into();
+                return self.step(&key, Event::Announced(rank));
+            }
+            Phase::Gathering { .. } | Phase::Waiting { .. } | Phase::Abandoned(_) => {
+                gather.saw(rank, &announced);
+                gather.announced.insert(rank, announced.clone())
+            }
+        };
+        if let Some(other) = replaced.filter(|other| other.link.session != announced.link.session) {
+            tracing::warn!(
+                job = %key.job, checkpoint = %key.label, rank = rank.0, first = other.link.node, last = announced.link.node,
+                "announced in two sessions; the last one counts"
+            );
+            let reason = format!("node {} announced the same rank later; let one agent have it", announced.link.node);
+            // Of two incarnations one is fenced, and it need not be this one.
+            let retry = other.link.about.identity != announced.link.about.identity;
+            give_back(&other, &key.label, rank, reason, retry);
+        }
+        self.drop_stale(&key);
+        if self.gathers.get(&key).is_some_and(|gather| gather.announced.contains_key(&rank)) {
+            self.step(&key, Event::Announced(rank));
+        }
+    }
+
+    /// A rank announced that the job does not have by the number that its agent says. The checkpoint is not whole
+    /// without it: a mark in the store says so to all groups and to every restart.
+    fn beyond(&mut self, job: &JobId, label: &CheckpointId, rank: Rank, announced: &Announced, why: &str) {
+        if self.beyond.len() >= GATHERS_MAX {
+            self.beyond.clear();
+        }
+        let this = (rank, announced.link.node.clone(), announced.link.session);
+        let highest = self.beyond.entry(job.clone()).or_insert_with(|| this.clone());
+        if highest.0 < rank {
+            *highest = this;
+        }
+        let (store, spread, written_ms) =
+            (Arc::clone(&self.store), self.options.spread, announced.written_unix_ns / 1_000_000);
+        let (key, why) = (Key { job: job.clone(), group: GroupId(0), label: label.clone() }, why.to_owned());
+        let spoil = move || {
+            let spoiled = unpanicked(|| Ok(spoil_instance(&*store, &key, written_ms, spread, &why)?));
+            if let Err(error) = spoiled {
+                let error = error_chain(&error);
+                tracing::error!(job = %key.job, checkpoint = %key.label, error, "cannot mark a checkpoint that is not whole");
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("spoil".into()).spawn(spoil) {
+            tracing::error!(%error, "no thread to mark a checkpoint that is not whole");
+        }
+    }
+
+    /// Starts to gather anew under a key, and keeps what waits and what is remembered bounded.
+    fn begin(&mut self, key: Key, grouping: Grouping) {
+        self.serial += 1;
+        let missing = grouping.ranks_of(key.group).map(Rank).collect();
+        let deadline_ms = self.now_ms() + self.options.times.gather_ms;
+        let before = self.gathers.remove(&key);
+        let (last, overwritten) = before.map_or_else(Default::default, |before| {
+            for (rank, announced) in before.announced.iter().chain(&before.next) {
+                let reason = "the job has another number of ranks".into();
+                give_back(announced, &key.label, *rank, reason, true);
+            }
+            (before.last, before.overwritten)
+        });
+        let gather = Gather {
+            phase: Phase::Gathering { missing, deadline_ms, attempts: 0 },
+            grouping,
+            announced: BTreeMap::new(),
+            next: BTreeMap::new(),
+            committed: BTreeMap::new(),
+            last,
+            overwritten,
+            has_asked: false,
+            problem: String::new(),
+            exists: false,
+            sessions: BTreeSet::new(),
+            given_up_while_draining: false,
+            untold: BTreeMap::new(),
+            look: (0, LOOK_FIRST_MS),
+            looked_ms: None,
+            raw_bytes: RawBytes(0),
+            stored_bytes: StoredBytes(0),
+            since: Instant::now(),
+            flush_ms: 0,
+            progress: Arc::default(),
+            serial: self.serial,
+        };
+        self.gathers.insert(key.clone(), gather);
+        let oldest = |hub: &Self, over: bool, most: usize| {
+            let mut those: Vec<(u64, Key)> = (hub.gathers.iter())
+                .filter(|(k, g)| {
+                    k.job == key.job
+                        && k.group == key.group
+                        && !matches!(g.phase, Phase::Flushing { .. })
+                        && over == is_over(&g.phase)
+                })
+                .map(|(k, g)| (g.serial, k.clone()))
+                .collect();
+            those.sort();
+            let excess = those.len().saturating_sub(most);
+            those.into_iter().take(excess).map(|(_, k)| k).collect::<Vec<_>>()
+        };
+        for key in oldest(self, false, WAITING_MAX) {
+            self.step(&key, Event::Overtaken);
+        }
+        for key in oldest(self, true, REMEMBERED_MAX) {
+            self.gathers.remove(&key);
+        }
+    }
+
+    /// Files of one checkpoint are written within `spread` of one another, and after any that another rank has
+    /// overwritten since; an older announcement under the same name belongs to a content that is being overwritten,
+    /// and is awaited anew.
+    fn drop_stale(&mut self, key: &Key) {
+        let spread_ns = i64::try_from(self.options.spread.as_nanos()).unwrap_or(i64::MAX);
+        let Some(gather) = self.gathers.get_mut(key) else { return };
+        if !matches!(gather.phase, Phase::Gathering { .. } | Phase::Waiting { .. }) {
+            return;
+        }
+        let newest = gather.announced.values().map(|a| a.written_unix_ns).max().unwrap_or(i64::MIN);
+        let began_ns = self.shared.currents.began_ns(&key.job);
+        let not_before_ns = Overwritten::not_before_ns(gather.overwritten.values(), began_ns);
+        let oldest = newest.saturating_sub(spread_ns).max(not_before_ns.unwrap_or(i64::MIN));
+        let is_stale = |a: &Announced| !a.files.is_empty() && a.written_unix_ns < oldest;
+        let stale: Vec<Rank> = gather.announced.iter().filter(|(_, a)| is_stale(a)).map(|(rank, _)| *rank).collect();
+        // A restart may have begun another incarnation since, and then nothing was overwritten: the ranks announce
+        // once more.
+        let may_be_wrong = !stale.is_empty() && gather.overwritten.values().any(|one| one.was_written_ns.is_some());
+        let retry = may_be_wrong && !std::mem::replace(&mut gather.has_asked, true);
+        if retry {
+            let (store, shared, job) = (Arc::clone(&self.store), Arc::clone(&self.shared), key.job.clone());
+            on_own_thread("asking for the newest incarnation", move || {
+                shared.currents.of(&*store, &job)?; // remembered there
+                Ok(())
+            });
+        }
+        for rank in stale {
+            tracing::warn!(job = %key.job, checkpoint = %key.label, rank = rank.0, "older than the other ranks' files; awaited anew");
+            if let Some(gather) = self.gathers.get_mut(key)
+                && let Some(announced) = gather.announced.remove(&rank)
+            {
+                let reason = "another rank has overwritten its files since; awaited anew".into();
+                give_back(&announced, &key.label, rank, reason, retry);
+            }
+            self.step(key, Event::Lost(rank));
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The end of the hub when the aggregator or its agents end, and the look for committed checkpoints that exist by
+//! now.
+
+use super::event::HubEvent;
+use super::gather::{Gather, LOOK_LEAVING_MS, LOOK_LONGEST_MS};
+use super::{Draining, Hub};
+use crate::drain::{GRACE_MS, InFlight, Uncommitted, Verdict, decide};
+use crate::group::{Event, Key, Phase, Reason};
+use crate::unpanicked::unpanicked;
+use mcr_proto::v1;
+use mcrengine::ids::{CheckpointId, JobId};
+use mcrengine::manifest;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::oneshot;
+
+impl Hub {
+    /// Once all connected agents of a job have said that nothing more will come, and a grace is over, missing ranks
+    /// will not come either.
+    pub(super) fn give_up_what_nobody_will_announce(&mut self) {
+        let now_ms = self.now_ms();
+        let mut leaving: BTreeMap<&JobId, bool> = BTreeMap::new();
+        for agent in self.agents.values() {
+            let is_over = agent.leaving_ms.is_some_and(|ms| now_ms >= ms + GRACE_MS);
+            *leaving.entry(&agent.job).or_insert(true) &= is_over;
+        }
+        for (key, gather) in &mut self.gathers {
+            if leaving.get(&key.job) == Some(&true)
+                && let Phase::Gathering { deadline_ms, .. } = &mut gather.phase
+            {
+                *deadline_ms = now_ms.min(*deadline_ms);
+            }
+        }
+    }
+
+    pub(super) fn looked(&mut self, session: u64, leaving: bool) {
+        let now_ms = self.now_ms();
+        let Some(agent) = self.agents.get_mut(&session) else { return };
+        agent.looked = true;
+        if leaving {
+            agent.leaving_ms = Some(now_ms);
+        }
+        let job = agent.job.clone();
+        self.look_soon(|key| key.job == job);
+    }
+
+    /// Agents that leave wait for the other groups of a checkpoint: the hub looks for these now, and often.
+    fn look_soon(&mut self, those: impl Fn(&Key) -> bool) {
+        let now_ms = self.now_ms();
+        for (_, gather) in self.gathers.iter_mut().filter(|(key, _)| those(key)) {
+            gather.look = (now_ms, LOOK_LEAVING_MS);
+        }
+    }
+
+    /// Begins to end: asks the agents for all files that were written. Everything goes on within the bound.
+    pub(super) fn begin_drain(&mut self, until: Instant, done: oneshot::Sender<Vec<Uncommitted>>) {
+        let now_ms = self.now_ms();
+        let left_ms = until.saturating_duration_since(Instant::now()).as_millis() as u64;
+        self.draining = Some(Draining { since_ms: now_ms, until_ms: now_ms + left_ms, done, quiet_since_ms: now_ms });
+        for agent in self.agents.values_mut().filter(|agent| agent.leaving_ms.is_none()) {
+            agent.looked = false;
+            agent.link.send(v1::to_agent::Message::Look(v1::Look {}));
+        }
+        self.look_soon(|_| true);
+    }
+
+    pub(super) fn verdict(&self, draining: &Draining) -> Verdict {
+        let is = |wanted: fn(&Phase) -> bool| self.gathers.values().filter(|gather| wanted(&gather.phase)).count();
+        let nodes: BTreeSet<(&JobId, &str)> = self.agents.values().map(|a| (&a.job, a.link.node.as_str())).collect();
+        // The other groups may be there by now, also where no agent is left that could hear it.
+        let is_looked_for =
+            |gather: &Gather| gather.looked_ms.is_some_and(|ms| ms >= draining.since_ms) && !self.looking;
+        let awaits = |key: &Key, gather: &Gather| {
+            let has_agent = || gather.untold.values().any(|(node, _)| nodes.contains(&(&key.job, node.as_str())));
+            !gather.untold.is_empty() && (!is_looked_for(gather) || has_agent()) && !self.is_overtaken(key, gather)
+        };
+        let in_flight = InFlight {
+            looking: self.agents.values().filter(|agent| !agent.looked).count(),
+            flushing: self.running.len() + is(|phase| matches!(phase, Phase::Flushing { .. } | Phase::Waiting { .. })),
+            gathering: self.gathers.iter().filter(|(key, gather)| self.is_given_up(key, gather)).count(),
+            untold: self.gathers.iter().filter(|(key, gather)| awaits(key, gather)).count(),
+        };
+        decide(in_flight, self.now_ms(), draining.quiet_since_ms, draining.until_ms)
+    }
+
+    /// Whether a later checkpoint of this group exists. Then an agent that waits for this one waits in vain, and
+    /// heard so.
+    fn is_overtaken(&self, key: &Key, gather: &Gather) -> bool {
+        self.gathers.iter().any(|(other, later)| {
+            other.job == key.job && other.group == key.group && later.serial > gather.serial && later.exists
+        })
+    }
+
+    /// Whether ranks are missing, and no later checkpoint exists.
+    fn is_given_up(&self, key: &Key, gather: &Gather) -> bool {
+        let is_held = !gather.announced.is_empty();
+        matches!(gather.phase, Phase::Gathering { .. }) && (is_held || !self.is_overtaken(key, gather))
+    }
+
+    /// Ends, if the end was asked for and nothing more is to come: reports what is not committed, and gives up the
+    /// rest.
+    pub(super) fn end_if_drained(&mut self) -> bool {
+        if self.draining.as_ref().is_none_or(|draining| self.verdict(draining) != Verdict::End) {
+            return false;
+        }
+        let Some(draining) = self.draining.take() else { return false };
+        for agent in self.agents.values().filter(|agent| !agent.looked) {
+            tracing::warn!(node = agent.link.node, job = %agent.job, "the agent did not say in time whether there is more to commit");
+        }
+        let mut uncommitted = Vec::new();
+        for (key, gather) in &self.gathers {
+            let (missing, why) = match &gather.phase {
+                Phase::Gathering { missing, .. } if self.is_given_up(key, gather) => {
+                    (missing.iter().copied().collect(), "ranks are missing".to_owned())
+                }
+                Phase::Flushing { .. } => (Vec::new(), "its flush did not end in time".to_owned()),
+                Phase::Waiting { .. } => (Vec::new(), gather.problem.clone()),
+                Phase::Committed(id)
+                    if !gather.exists && !gather.untold.is_empty() && !self.is_overtaken(key, gather) =>
+                {
+                    (Vec::new(), format!("committed as {id}, but not every group of the checkpoint is"))
+                }
+                Phase::Abandoned(reason) if gather.given_up_while_draining => match reason {
+                    Reason::Missing(ranks) => (ranks.iter().copied().collect(), "ranks are missing".to_owned()),
+                    reason => (Vec::new(), reason.to_string()),
+                },
+                Phase::Gathering { .. } | Phase::Committed(_) | Phase::Abandoned(_) => continue,
+            };
+            let (job, checkpoint, group) = (key.job.clone(), key.label.clone(), key.group);
+            uncommitted.push(Uncommitted { job, checkpoint, group, missing, why });
+        }
+        for key in self.gathers.keys().cloned().collect::<Vec<_>>() {
+            self.step(&key, Event::Shutdown);
+        }
+        let _ = draining.done.send(uncommitted);
+        true
+    }
+
+    /// Looks, on a thread of its own, which committed checkpoints exist by now.
+    pub(super) fn start_look(&mut self) {
+        if self.looking {
+            return;
+        }
+        let now_ms = self.now_ms();
+        let hurry = self.draining.is_some() || self.agents.values().any(|agent| agent.leaving_ms.is_some());
+        let mut due = Vec::new();
+        for (key, gather) in &mut self.gathers {
+            let Phase::Committed(id) = &gather.phase else { continue };
+            if !gather.untold.is_empty() && now_ms >= gather.look.0 {
+                let longest_ms = if hurry { LOOK_LEAVING_MS } else { LOOK_LONGEST_MS };
+                gather.look = (now_ms + gather.look.1, (gather.look.1 * 2).min(longest_ms));
+                gather.looked_ms = Some(now_ms);
+                due.push((key.clone(), id.clone()));
+            }
+        }
+        if due.is_empty() {
+            return;
+        }
+        let (store, events) = (Arc::clone(&self.store), self.events.clone());
+        let look = move || {
+            let exists = |key: &Key, id: &CheckpointId| {
+                let look = || Ok(manifest::state(&*store, &key.job, id).is_ok_and(|state| state.is_complete()));
+                unpanicked(look).unwrap_or(false)
+            };
+            let exist = due.into_iter().filter(|(key, id)| exists(key, id)).map(|(key, _)| key).collect();
+            // Only fails when the hub is gone.
+            let _ = events.blocking_send(HubEvent::Exist(exist));
+        };
+        self.looking = std::thread::Builder::new().name("look".into()).spawn(look).is_ok();
+    }
+
+    /// The last group of a checkpoint was committed here: its other groups need not be looked for.
+    pub(super) fn exist_with(&mut self, job: &JobId, id: &CheckpointId) {
+        let is_of_it = |gather: &Gather| matches!(&gather.phase, Phase::Committed(of) if of == id);
+        let others = self.gathers.iter().filter(|(key, gather)| key.job == *job && is_of_it(gather));
+        for key in others.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            self.exist(&key);
+        }
+    }
+
+    /// Tells the agents again, now that the other groups are there too.
+    pub(super) fn exist(&mut self, key: &Key) {
+        let Some(gather) = self.gathers.get_mut(key) else { return };
+        let Phase::Committed(id) = &gather.phase else { return };
+        gather.exists = true;
+        tracing::debug!(job = %key.job, checkpoint = %id, group = key.group.0, "exists");
+        for (rank, (node, announce_id)) in std::mem::take(&mut gather.untold) {
+            let told = v1::Committed {
+                label: key.label.to_string(),
+                rank: rank.0,
+                checkpoint: id.to_string(),
+                all_groups: true,
+                announce_id,
+            };
+            // In the session that the agent has now.
+            for agent in self.agents.values().filter(|agent| agent.job == key.job && agent.link.node == node) {
+                agent.link.send(v1::to_agent::Message::Committed(told.clone()));
+            }
+        }
+    }
+}

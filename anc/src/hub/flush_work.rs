@@ -1,0 +1,222 @@
+//! One flush of a group, on a thread of its own: which incarnation and name it is for, then the commit.
+
+use super::event::{Flushed, HubEvent};
+use super::gather::{Overwritten, Progress};
+use super::shared::Shared;
+use crate::budget::Budget;
+use crate::commit_group::{CommittedGroup, commit_group};
+use crate::fetch::{AgentLink, Announced, RemoteSource};
+use crate::flush::{Flush, FlushOptions};
+use crate::flush_error::FlushError;
+use crate::group::Key;
+use crate::incarnation::{Claim, Refused, begin_anew};
+use crate::instance::{Instance, Written, choose_instance};
+use crate::spare::Spare;
+use crate::unpanicked::unpanicked;
+use mcr_proto::clock::steady_ns;
+use mcrengine::header::FileHeader;
+use mcrengine::ids::{Grouping, Rank};
+use mcrengine::incarnation::{self, Draft};
+use mcrengine::living::GroupHolder;
+use mcrengine::manifest;
+use mcrengine::store::{Store, StoreError};
+use mcrengine::watched::Watched;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// Runs a flush on a thread of its own. However it ends, its end becomes an event.
+pub(super) fn launch_flush(work: FlushWork, events: mpsc::Sender<HubEvent>) -> std::io::Result<()> {
+    let flush = move || {
+        let started = Instant::now();
+        let key = work.key.clone();
+        let result = Box::new(unpanicked(|| work.run()));
+        // Only fails when the hub is gone.
+        let _ = events.blocking_send(HubEvent::FlushEnded { key, result, elapsed: started.elapsed() });
+    };
+    std::thread::Builder::new().name("flush".into()).spawn(flush).map(drop)
+}
+
+/// One flush of a group: what its thread needs.
+pub(super) struct FlushWork {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) options: FlushOptions,
+    pub(super) group_size: u32,
+    /// The files of one checkpoint are written within this time of one another.
+    pub(super) spread: Duration,
+    pub(super) budget: Arc<Budget>,
+    pub(super) key: Key,
+    pub(super) grouping: Grouping,
+    pub(super) files: Vec<FileHeader>,
+    pub(super) source: RemoteSource,
+    pub(super) ranks: Vec<RankOfFlush>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) overwritten: Vec<Overwritten>,
+    /// The directories that the connected agents of the job watch.
+    pub(super) watches: BTreeSet<String>,
+    pub(super) progress: Arc<Progress>,
+}
+
+impl FlushWork {
+    pub(super) fn run(self) -> Result<Flushed, FlushError> {
+        let store = &*self.store;
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let (job, rank_of) = (self.key.job.clone(), |rank: &RankOfFlush| (rank.rank, rank.written_unix_ns / 1_000_000));
+        let (incarnation, began_ns) = self.incarnation()?;
+        self.hold()?;
+        self.keep_apart_from_the_run_before(incarnation)?;
+        let ranks_ms: Vec<(Rank, i64)> = self.ranks.iter().map(rank_of).collect();
+        let newest_ms = ranks_ms.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
+        let written = Written {
+            spread: self.spread,
+            not_before_ms: Overwritten::not_before_ns(self.overwritten.iter(), began_ns).map(|ns| ns / 1_000_000),
+            incarnation,
+            newest_ms,
+            ranks_ms: &ranks_ms,
+            unseen: self.ranks.iter().find(|rank| !rank.was_seen).map(|rank| rank.rank),
+        };
+        let names = &self.shared.names;
+        let chosen = choose_instance(store, names, &self.key, self.grouping, &self.files, written)?;
+        let still_current = || match incarnation::newest_number(store, &job).map_err(StoreError::from)? {
+            number if number == incarnation => Ok(()),
+            _ => Err(FlushError::Overtaken),
+        };
+        let (manifest, was_there) = match chosen {
+            Instance::Stale(ranks) => return Err(FlushError::Stale(ranks)),
+            Instance::There(manifest) => (*manifest, true),
+            Instance::New(checkpoint, doubt) => {
+                let flush = Flush {
+                    store,
+                    job: job.clone(),
+                    checkpoint,
+                    group: self.key.group,
+                    grouping: self.grouping,
+                    group_size: self.group_size,
+                    incarnation,
+                    written_unix_ms: newest_ms,
+                    doubt,
+                    files: self.files.into(),
+                    source: &self.source,
+                    options: &self.options,
+                    budget: &self.budget,
+                    spare: &Spare::default(),
+                    newest: &self.shared.newest,
+                    may_commit: &still_current,
+                    observer: &*self.progress,
+                    now_unix_ms: now.map_or(0, |now| now.as_millis() as u64),
+                };
+                // The hub tries again itself what another process is busy with.
+                let CommittedGroup { manifest, was_there } = commit_group(&flush, &|| false)?;
+                (manifest, was_there)
+            }
+        };
+        let id = manifest.checkpoint.clone();
+        // Only for the agents' information; what cannot be read now is found out at the restart.
+        let exists = manifest::state(store, &job, &id).is_ok_and(|state| state.is_complete());
+        Ok(Flushed { id, manifest, exists, was_there })
+    }
+
+    /// Nothing is committed for a run where another aggregator saves one of the same name and identity.
+    fn hold(&self) -> Result<(), FlushError> {
+        let Some(rank) = self.ranks.first() else { return Ok(()) };
+        let who = format!(
+            "the aggregator of process {} for node {}, which watches {}",
+            std::process::id(),
+            rank.link.node,
+            rank.link.about.watch
+        );
+        let holder = GroupHolder::new(who.clone(), self.watches.iter().map(String::as_str));
+        match self.shared.holders.hold(&*self.store, &self.key, &rank.link.about.identity, &holder)? {
+            None => Ok(()),
+            Some(other) => Err(FlushError::Held { job: self.key.job.clone(), who, other }),
+        }
+    }
+
+    /// Where the run before watched other directories and left a checkpoint half committed, another incarnation
+    /// begins with this run: what is half stays so, instead of being completed by files of this one.
+    fn keep_apart_from_the_run_before(&self, number: u32) -> Result<(), FlushError> {
+        let Some(rank) = self.ranks.first() else { return Ok(()) };
+        let (store, job, identity) = (&*self.store, &self.key.job, &rank.link.about.identity);
+        let watched = Watched::new(number, self.watches.iter().map(String::as_str));
+        let before = Watched::load(store, job, identity);
+        if let Some(before) = &before
+            && watched.would_complete_another_run(before, store, job)?
+        {
+            let begun_by = format!("the agent of node {}, which watches {}", rank.link.node, rank.link.about.watch);
+            // What was written since the agents of this run watch is of this run.
+            let since_ns =
+                self.ranks.iter().filter_map(|rank| rank.link.clock.to_ours(rank.link.about.began_clock_ns)).min();
+            let ago_ns = since_ns.map_or(0, |since_ns| steady_ns().saturating_sub(since_ns));
+            let took_ms = u64::try_from(ago_ns / 500_000).unwrap_or(0);
+            begin_anew(
+                store,
+                job,
+                number,
+                Draft { identity: identity.clone(), begun_by, took_ms, ..Draft::default() },
+            )?;
+            return Err(FlushError::Overtaken);
+        }
+        watched.note(before, store, job, identity)?;
+        Ok(())
+    }
+
+    /// The number of the incarnation that commits: the newest of the job, if the agents are of it. With it, when it
+    /// began by this process's steady clock, if another one was before it. A rank whose files were all written before
+    /// it began is awaited anew: the application is about to write them again.
+    fn incarnation(&self) -> Result<(u32, Option<i64>), FlushError> {
+        let (mut current, mut fenced) = (None, Vec::new());
+        for rank in &self.ranks {
+            let claim = Claim { identity: &rank.link.about.identity, node: &rank.link.node };
+            match self.shared.currents.admit(&*self.store, &self.key.job, claim) {
+                Ok(newest) => current = newest,
+                Err(Refused::Fenced(reason)) => fenced.push((rank.rank, reason)),
+                Err(Refused::Store(error)) => return Err(FlushError::Store(error)),
+            }
+        }
+        if !fenced.is_empty() {
+            return Err(FlushError::Stale(fenced));
+        }
+        let Some(current) = current else { return Ok((0, None)) };
+        let number = current.record.number;
+        if !current.has_predecessor() {
+            return Ok((number, None));
+        }
+        let mut stale = Vec::new();
+        for rank in &self.ranks {
+            let changed_ns = rank.link.clock.to_ours(rank.changed_clock_ns).unwrap_or(i64::MIN);
+            if changed_ns < current.began_ns {
+                let seconds = current.began_ns.saturating_sub(changed_ns) as f64 / 1e9;
+                let reason = format!(
+                    "its files were written {seconds:.1} s before {} of job {}: they belong to the run before and are not taken",
+                    current.record.describe(),
+                    self.key.job
+                );
+                stale.push((rank.rank, reason));
+            }
+        }
+        if stale.is_empty() { Ok((number, Some(current.began_ns))) } else { Err(FlushError::Stale(stale)) }
+    }
+}
+
+/// A rank of a flush, without its files.
+pub(super) struct RankOfFlush {
+    pub(super) rank: Rank,
+    pub(super) link: Arc<AgentLink>,
+    pub(super) written_unix_ns: i64,
+    pub(super) changed_clock_ns: i64,
+    /// Whether its agent watched already when the files were written.
+    pub(super) was_seen: bool,
+}
+
+impl RankOfFlush {
+    pub(super) fn new(rank: Rank, announced: &Announced) -> Self {
+        Self {
+            rank,
+            link: Arc::clone(&announced.link),
+            written_unix_ns: announced.written_unix_ns,
+            changed_clock_ns: announced.changed_clock_ns,
+            was_seen: announced.changed_clock_ns >= announced.link.about.began_clock_ns,
+        }
+    }
+}
