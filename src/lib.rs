@@ -125,6 +125,7 @@ pub mod bases;
 pub mod classify;
 pub mod codec;
 pub mod container;
+pub mod error;
 pub mod error_chain;
 pub mod filter;
 pub mod gathered;

@@ -5,6 +5,11 @@
 //! bounded. Variables under `small_bytes` leave the first pass (section VII: "variables < 100 B") and are pooled, and so
 //! are classes that would not fill a worthwhile segment.
 
+mod piece;
+
+pub use piece::Piece;
+pub(crate) use piece::concatenated;
+
 use crate::classify::{VariableClass, VariableRef};
 use crate::codec::{Profile, TAKEN_APART_PART};
 use crate::header::{ElementType, FileHeader, Role, Shape};
@@ -104,17 +109,6 @@ impl PlanOptions {
             false => self.segment_bytes,
         }
     }
-}
-
-/// A run of one variable's raw bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Piece {
-    /// Whose bytes.
-    pub variable: VariableRef,
-    /// First byte, counted in the variable's raw bytes.
-    pub offset: u64,
-    /// How many bytes; never 0.
-    pub bytes: u64,
 }
 
 /// One segment to be: which pieces, how merged.
@@ -359,27 +353,6 @@ impl Bundle<'_> {
             raw_bytes: RawBytes(pieces.iter().map(|p| p.bytes).sum()),
             pieces,
         }
-    }
-}
-
-/// Fills segments one after the other; a piece that does not fit goes on in the next.
-pub(crate) fn concatenated(pieces: &[Piece], segment_bytes: u64, mut emit: impl FnMut(Vec<Piece>)) {
-    let mut open: Vec<Piece> = Vec::new();
-    let mut room = segment_bytes;
-    for piece in pieces {
-        let (mut offset, mut left) = (piece.offset, piece.bytes);
-        while left > 0 {
-            let bytes = left.min(room);
-            open.push(Piece { variable: piece.variable, offset, bytes });
-            (offset, left, room) = (offset + bytes, left - bytes, room - bytes);
-            if room == 0 {
-                emit(std::mem::take(&mut open));
-                room = segment_bytes;
-            }
-        }
-    }
-    if !open.is_empty() {
-        emit(open);
     }
 }
 

@@ -4,7 +4,6 @@ use super::columns::Column;
 use super::index::*;
 use super::layout::DIGEST_BYTES_MIN;
 use super::pieces::{self, Remaining};
-use super::writer::{Contents, Written};
 use crate::classify::VariableRef;
 use crate::codec::Chain;
 use crate::header::{ElementType, FileHeader, Filter, Member, Role, Shape, VariableHeader};

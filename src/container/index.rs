@@ -22,7 +22,49 @@ pub const EXTENTS_MAX: u64 = 1 << 25;
 /// Maximum number of older containers that one container may refer to.
 pub const REFERENCES_MAX: usize = 16;
 
-/// A reference to a container of an older checkpoint of the same job. It holds bytes that were not stored again.
+/// A segment after coding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredSegment {
+    /// How it was coded.
+    pub chain: Chain,
+    /// Its length before.
+    pub raw_bytes: RawBytes,
+    /// Its bytes after.
+    pub stored: Vec<u8>,
+    /// What it was coded with, if its chain needs an older segment.
+    pub base: Option<BaseSegment>,
+}
+
+/// What the index says beside the segments.
+#[derive(Clone, Debug)]
+pub struct Contents {
+    /// How the variables were put together.
+    pub scheme: Scheme,
+    /// Bytes of each piece before the next piece's turn, in the block schemes.
+    pub block_bytes: u32,
+    /// The classes that the segments' plans name.
+    pub classes: Vec<VariableClass>,
+    /// The files of the group, in rank order.
+    pub files: Arc<Vec<FileHeader>>,
+    /// Variables that are in no segment, since their bytes are elsewhere.
+    pub reused: Vec<(VariableRef, Source)>,
+}
+
+/// What the index says about a segment that was appended.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) class: Option<u32>,
+    pub(super) role: Role,
+    pub(super) element: ElementType,
+    pub(super) layout: Layout,
+    pub(super) chain: Chain,
+    pub(super) raw_bytes: RawBytes,
+    pub(super) stored_bytes: StoredBytes,
+    pub(super) pieces: Box<[Piece]>,
+    pub(super) base: Option<BaseSegment>,
+}
+
+/// A container of an older checkpoint of the same job that holds bytes we did not store again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ContainerRef {
     /// The checkpoint of the older container.

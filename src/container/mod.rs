@@ -3,27 +3,26 @@
 mod columns;
 mod decode;
 mod encode;
-pub mod error;
 mod index;
 pub mod layout;
 mod pieces;
 mod reader;
 mod repacked;
+mod repacked_tail;
 mod set;
 mod writer;
 
-pub use error::ReadError;
+pub use crate::error::ReadError;
 pub use index::{
-    BaseRef, BaseSegment, ContainerRef, Dependency, EXTENTS_MAX, Index, NO_DIGEST, PIECES_MAX, Placement,
-    REFERENCES_MAX, SegmentEntry, Source, VARIABLES_MAX,
+    BaseRef, BaseSegment, ContainerRef, Contents, Dependency, EXTENTS_MAX, Index, NO_DIGEST, PIECES_MAX, Placement,
+    REFERENCES_MAX, SegmentEntry, Source, StoredSegment, VARIABLES_MAX,
 };
 pub use layout::{DIGEST_BYTES_MIN, INDEX_RAW_MAX, SEGMENT_RAW_MAX, VERSION};
 pub use reader::{ContainerReader, parse_index, parse_segment_header};
-pub(crate) use repacked::{Kept, KeptSegment, repacked_tail};
+pub(crate) use repacked::{Kept, KeptSegment};
+pub(crate) use repacked_tail::repacked_tail;
 pub use set::{ContainerSet, Delivery, SegmentTask, VariableReader};
-pub use writer::{
-    ContainerSummary, ContainerWriter, Contents, SealedContainer, StoredSegment, UnsealedContainer, UnsyncedDirs,
-};
+pub use writer::{ContainerSummary, ContainerWriter, SealedContainer, UnsealedContainer, UnsyncedDirs};
 
 use crate::ids::{CheckpointId, GroupId, JobId};
 use std::path::PathBuf;

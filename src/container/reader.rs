@@ -3,13 +3,12 @@
 use super::columns::IndexFault;
 use super::container_path;
 use super::decode::decode;
-use super::error::ReadError;
-use super::index::{BaseSegment, Index, Placement, SegmentEntry};
+use super::index::{BaseSegment, Index, Placement, SegmentEntry, StoredSegment};
 use super::layout::*;
 use super::repacked::{Kept, KeptSegment, TABLE_END_LEN, apply, decode as decode_table};
-use super::writer::StoredSegment;
 use crate::classify::VariableRef;
 use crate::codec::{CodecError, Older, Scratch};
+use crate::error::ReadError;
 use crate::ids::{CheckpointId, Digest, GroupId, JobId};
 use crate::store::{Store, StoredFile};
 use crate::units::RawBytes;

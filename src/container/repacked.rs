@@ -1,10 +1,8 @@
 //! A repacked container holds only some segments of the original container, and only some pieces of some segments.
 
 use super::columns::{Column, Cursor, Parsed};
-use super::error::ReadError;
 use super::index::Index;
-use super::layout::{FILE_HEADER_LEN, SEGMENT_HEADER_LEN, SEGMENT_STORED_MAX, TRAILER_LEN, Trailer};
-use super::reader::ContainerReader;
+use super::layout::{FILE_HEADER_LEN, SEGMENT_HEADER_LEN, SEGMENT_STORED_MAX};
 use crate::codec::Chain;
 use crate::units::StoredBytes;
 use std::collections::BTreeSet;
@@ -30,7 +28,7 @@ pub(crate) struct KeptSegment {
     pub(crate) kept: Kept,
 }
 
-fn encode(table: &[KeptSegment]) -> Vec<u8> {
+pub(super) fn encode(table: &[KeptSegment]) -> Vec<u8> {
     let mut column = Column::default();
     column.number(table.len() as u64);
     let mut next = 0;
@@ -92,30 +90,7 @@ pub(super) fn decode(bytes: &[u8], index: &Index) -> Parsed<Vec<KeptSegment>> {
     Ok(table)
 }
 
-/// The bytes after the segments of a repacked container: the table, the index as it is in the original container, and
-/// the trailer.
-pub(crate) fn repacked_tail(reader: &ContainerReader, table: &[KeptSegment]) -> Result<Vec<u8>, ReadError> {
-    let index = reader.stored_index()?;
-    let segments: u64 = table.iter().map(|kept| SEGMENT_HEADER_LEN as u64 + kept.stored_bytes).sum();
-    let mut tail = encode(table);
-    let (table_len, table_crc) = (tail.len() as u64, crc32c::crc32c(&tail));
-    tail.extend(table_len.to_le_bytes());
-    tail.extend(table_crc.to_le_bytes());
-    let trailer = Trailer {
-        index_offset: FILE_HEADER_LEN as u64 + segments + tail.len() as u64,
-        index_stored: index.len() as u64,
-        index_raw: reader.index_raw(),
-        segments: table.len() as u32, // at most the number of segments in the index
-        index_crc: crc32c::crc32c(&index),
-    };
-    tail.reserve(index.len() + TRAILER_LEN);
-    tail.extend_from_slice(&index);
-    tail.extend(trailer.to_record());
-    Ok(tail)
-}
-
-/// Sets the offsets of the segments in an index to their places in the repacked container. Returns the end of the
-/// last segment.
+/// Puts into an index where its segments are now.
 pub(super) fn apply(index: &mut Index, table: &[KeptSegment]) -> u64 {
     let mut at = FILE_HEADER_LEN as u64;
     for segment in &mut index.segments {

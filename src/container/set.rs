@@ -1,11 +1,11 @@
 //! A container together with the older containers it refers to. Together they hold the bytes of every variable of the
 //! group.
 
-use super::error::ReadError;
 use super::index::{BaseRef, Index, Placement};
 use super::reader::ContainerReader;
 use crate::classify::VariableRef;
 use crate::codec::Scratch;
+use crate::error::ReadError;
 use crate::ids::{CheckpointId, Digest, GroupId, JobId};
 use crate::manifest;
 use crate::merge::{Layout, runs};

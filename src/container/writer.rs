@@ -3,65 +3,21 @@
 
 use super::decode::decode;
 use super::encode::encode;
-use super::index::{BaseSegment, ContainerRef, Index, NO_DIGEST, Source};
+use super::index::{ContainerRef, Contents, Index, NO_DIGEST, Source, StoredSegment, Written};
 use super::layout::*;
 use super::{checkpoint_dir, container_name, container_path};
-use crate::classify::{VariableClass, VariableRef};
-use crate::codec::Chain;
-use crate::header::{ElementType, FileHeader, Role};
+use crate::classify::VariableRef;
+use crate::header::FileHeader;
 use crate::ids::{CheckpointId, Digest, GroupId, JobId};
 use crate::manifest;
-use crate::merge::Layout;
-use crate::plan::{Piece, Scheme, SegmentPlan};
+use crate::plan::SegmentPlan;
 use crate::store::{Entry, Store, StoreError, TempFile, make_dirs, sync_dirs};
-use crate::units::{RawBytes, StoredBytes};
+use crate::units::StoredBytes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A segment after encoding.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredSegment {
-    /// The chain of codecs that encoded the segment.
-    pub chain: Chain,
-    /// Length before encoding.
-    pub raw_bytes: RawBytes,
-    /// The encoded bytes.
-    pub stored: Vec<u8>,
-    /// The older segment against which this segment was coded; `None` if the chain needs none.
-    pub base: Option<BaseSegment>,
-}
-
-/// What the index says in addition to the list of segments.
-#[derive(Clone, Debug)]
-pub struct Contents {
-    /// How the variables were merged.
-    pub scheme: Scheme,
-    /// In the block schemes: number of bytes taken from one piece before the next piece follows.
-    pub block_bytes: u32,
-    /// The classes that the segments' plans name.
-    pub classes: Vec<VariableClass>,
-    /// The files of the group, in rank order.
-    pub files: Arc<Vec<FileHeader>>,
-    /// The variables that are in no segment, because their bytes are stored elsewhere.
-    pub reused: Vec<(VariableRef, Source)>,
-}
-
-/// What the index says about a segment that is already appended.
-#[derive(Debug)]
-pub(super) struct Written {
-    pub(super) class: Option<u32>,
-    pub(super) role: Role,
-    pub(super) element: ElementType,
-    pub(super) layout: Layout,
-    pub(super) chain: Chain,
-    pub(super) raw_bytes: RawBytes,
-    pub(super) stored_bytes: StoredBytes,
-    pub(super) pieces: Box<[Piece]>,
-    pub(super) base: Option<BaseSegment>,
-}
-
-/// A container that is being written under a temporary name. If it is dropped, no file remains that a reader opens.
+/// A container being written under a temporary name. Dropped, it leaves nothing that a reader looks at.
 pub struct ContainerWriter {
     job: JobId,
     checkpoint: CheckpointId,

@@ -17,7 +17,8 @@ pub use faulty::{Fault, FaultyStore};
 pub use memory::{MemoryStore, Survival};
 pub use posix::PosixStore;
 
-use crate::container::error::ReadError;
+pub use crate::error::{Advice, StoreError};
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -136,102 +137,4 @@ pub fn sync_dirs(store: &dyn Store, dir: &Path) -> Result<(), StoreError> {
         parent.push(component);
     }
     Ok(())
-}
-
-/// What the program or the user should do after an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Advice {
-    /// Try again; the same operation may succeed.
-    Retry,
-    /// This checkpoint cannot be read; use an older one.
-    OlderCheckpoint,
-    /// Use a newer build of this program.
-    Upgrade,
-    /// Free space: the file system or a quota is full.
-    FreeSpace,
-    /// The group is already committed under this id. Save under another generation of it.
-    NewGeneration,
-    /// Ask the operator for access.
-    Permissions,
-    /// This is a fault of this program. Please report it.
-    Report,
-}
-
-/// The advice for an error of the operating system.
-pub(crate) fn io_advice(error: &io::Error) -> Advice {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Advice::FreeSpace,
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Advice::Permissions,
-        _ => Advice::Retry,
-    }
-}
-
-/// Errors while something is written, committed or pruned.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// The file system returned an error.
-    #[error("{path}: {what} failed", path = .path.display())]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// The operation that failed.
-        what: &'static str,
-        /// The error of the file system.
-        source: io::Error,
-    },
-    /// The write would replace a container of a valid manifest, or one that a kept checkpoint needs.
-    #[error("{path}: already committed, and a committed file is never changed", path = .path.display())]
-    Committed {
-        /// The container or manifest.
-        path: PathBuf,
-    },
-    /// Another process, or another thread of this one, is writing the same group of the same checkpoint.
-    #[error("{path}: another process is saving this at present", path = .path.display())]
-    Busy {
-        /// The container.
-        path: PathBuf,
-    },
-    /// The contents to be written contradict themselves.
-    #[error("{path}: cannot be written: {what}", path = .path.display())]
-    Contents {
-        /// The container or manifest.
-        path: PathBuf,
-        /// Which rule is broken.
-        what: String,
-    },
-    /// There are more items than the format allows.
-    #[error("{path}: {found} {what}, but the format allows {limit}", path = .path.display())]
-    TooLarge {
-        /// The container or manifest.
-        path: PathBuf,
-        /// What kind of items.
-        what: &'static str,
-        /// Number of items found.
-        found: u64,
-        /// Maximum number of items.
-        limit: u64,
-    },
-    /// An existing file in the store could not be read.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-}
-
-impl StoreError {
-    /// The advice for this error.
-    pub fn advice(&self) -> Advice {
-        match self {
-            Self::Io { source, .. } => io_advice(source),
-            Self::Committed { .. } => Advice::NewGeneration,
-            Self::Busy { .. } => Advice::Retry,
-            Self::Contents { .. } | Self::TooLarge { .. } => Advice::Report,
-            Self::Read(error) => error.advice(),
-        }
-    }
-
-    /// Whether the error is that a file or directory does not exist.
-    pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
-    }
 }

@@ -4,9 +4,10 @@
 //! the number of raw bytes for each second of processor time of one core, from memory to memory. The times to encode
 //! and to decode are each the median of several repetitions. Every encoded segment is decoded and compared.
 
+use super::codecs_report::{self, Cell, Line, ProfileLine, ProfileTotal, Report};
 use super::input::{Deadline, capture_ranks, checkpoints, sampled_ranks, wanted};
 use super::measure::{Bench, Coded, Coder, Item, Planned, all_items, check};
-use super::{Bounds, Looked, budget, codecs_report};
+use super::{Bounds, Looked, budget};
 use crate::args::BenchCodecsArgs;
 use crate::common::threads_of;
 use crate::exit::Exit;
@@ -65,88 +66,6 @@ fn columns() -> Vec<Column> {
         column("balanced", Profile::Balanced, any),
         column("max", Profile::Max, any),
     ]
-}
-
-/// The result of a codec on some segments, and the time it took.
-#[derive(Clone, Debug, Default)]
-pub struct Cell {
-    pub raw_bytes: u64,
-    pub stored_bytes: u64,
-    pub encode_ns: u64,
-    pub decode_ns: u64,
-    /// Raw bytes, by chain.
-    pub chains: BTreeMap<String, u64>,
-}
-
-impl Cell {
-    pub fn add(&mut self, other: &Self) {
-        self.raw_bytes += other.raw_bytes;
-        self.stored_bytes += other.stored_bytes;
-        self.encode_ns += other.encode_ns;
-        self.decode_ns += other.decode_ns;
-        for (chain, raw_bytes) in &other.chains {
-            *self.chains.entry(chain.clone()).or_default() += raw_bytes;
-        }
-    }
-
-    pub fn ratio(&self) -> f64 {
-        crate::output::ratio(self.raw_bytes, self.stored_bytes)
-    }
-
-    /// Raw bytes per second: encoding, then decoding.
-    pub fn rates(&self) -> [f64; 2] {
-        [self.encode_ns, self.decode_ns].map(|ns| self.raw_bytes as f64 / (ns.max(1) as f64 / 1e9))
-    }
-
-    /// The chain that encoded most of the raw bytes.
-    pub fn main_chain(&self) -> &str {
-        self.chains.iter().max_by_key(|(_, raw_bytes)| **raw_bytes).map_or("", |(chain, _)| chain.as_str())
-    }
-}
-
-/// A class of variables of all groups, or a pool of small variables.
-pub struct Line {
-    pub key: String,
-    pub element: ElementType,
-    pub variables: u64,
-    pub raw_bytes: u64,
-    /// One for each column; `None` if the codec is not made for the class.
-    pub cells: Vec<Option<Cell>>,
-    /// The same as `cells`, but with the result of the profile's other codec if the codec is not made for the class.
-    pub sums: Vec<Cell>,
-}
-
-/// How many bytes a profile would store, and how long it would take.
-pub struct ProfileLine {
-    pub profile: Profile,
-    /// `None` if the time limit was reached.
-    pub measured: Option<ProfileTotal>,
-}
-
-pub struct ProfileTotal {
-    /// Bytes of the containers, including index and skeletons.
-    pub stored_bytes: u64,
-    /// Bytes of the containers that are not stored segments: the indexes and the segment headers.
-    pub index_bytes: u64,
-    /// Whether every segment was encoded. If not, the stored length of the others is estimated from the encoded ones.
-    pub is_exact: bool,
-    pub cell: Cell,
-    /// Raw bytes of all segments.
-    pub raw_bytes: u64,
-}
-
-/// Everything that is reported.
-pub struct Report {
-    pub dir: String,
-    pub looked: Looked,
-    pub bounds: Bounds,
-    pub columns: Vec<&'static str>,
-    /// The classes, the largest first.
-    pub lines: Vec<Line>,
-    /// Whether every class was measured as far as the sample goes. If not, a sum over classes would describe
-    /// different data.
-    pub are_lines_complete: bool,
-    pub profiles: Vec<ProfileLine>,
 }
 
 pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {

@@ -1,15 +1,97 @@
 //! The report of `mcr bench codecs`, for people and as JSON.
 
-use super::codecs::{Cell, Line, ProfileLine, Report};
-use super::percent;
+use super::{Bounds, Looked, percent};
 use crate::output::{Table, human_rate, human_time, ratio};
+use mcrengine::codec::Profile;
 use mcrengine::header::ElementType;
 use mcrengine::units::human_bytes;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Maximum number of characters of a class's name. The middle of a longer name is left out.
+/// What a codec made of some segments, and how long it took.
+#[derive(Clone, Debug, Default)]
+pub struct Cell {
+    pub raw_bytes: u64,
+    pub stored_bytes: u64,
+    pub encode_ns: u64,
+    pub decode_ns: u64,
+    /// Raw bytes by chain.
+    pub chains: BTreeMap<String, u64>,
+}
+
+impl Cell {
+    pub fn add(&mut self, other: &Self) {
+        self.raw_bytes += other.raw_bytes;
+        self.stored_bytes += other.stored_bytes;
+        self.encode_ns += other.encode_ns;
+        self.decode_ns += other.decode_ns;
+        for (chain, raw_bytes) in &other.chains {
+            *self.chains.entry(chain.clone()).or_default() += raw_bytes;
+        }
+    }
+
+    pub fn ratio(&self) -> f64 {
+        crate::output::ratio(self.raw_bytes, self.stored_bytes)
+    }
+
+    /// Raw bytes a second.
+    pub fn rates(&self) -> [f64; 2] {
+        [self.encode_ns, self.decode_ns].map(|ns| self.raw_bytes as f64 / (ns.max(1) as f64 / 1e9))
+    }
+
+    /// The chain that took most of the raw bytes.
+    pub fn main_chain(&self) -> &str {
+        self.chains.iter().max_by_key(|(_, raw_bytes)| **raw_bytes).map_or("", |(chain, _)| chain.as_str())
+    }
+}
+
+/// A class of variables of all groups, or a pool of small ones.
+pub struct Line {
+    pub key: String,
+    pub element: ElementType,
+    pub variables: u64,
+    pub raw_bytes: u64,
+    /// One for each column; `None` where it is not made for the class.
+    pub cells: Vec<Option<Cell>>,
+    /// As `cells`, with what the profile took instead.
+    pub sums: Vec<Cell>,
+}
+
+/// What a profile would store, and take.
+pub struct ProfileLine {
+    pub profile: Profile,
+    /// Nothing where time was over.
+    pub measured: Option<ProfileTotal>,
+}
+
+pub struct ProfileTotal {
+    /// Containers, with index and skeletons.
+    pub stored_bytes: u64,
+    /// Of it, what is no segment: the index and the heads of segments.
+    pub index_bytes: u64,
+    /// Every segment was coded; if not, the length of the others is taken from those that were.
+    pub is_exact: bool,
+    pub cell: Cell,
+    /// Of all segments.
+    pub raw_bytes: u64,
+}
+
+/// All that is reported.
+pub struct Report {
+    pub dir: String,
+    pub looked: Looked,
+    pub bounds: Bounds,
+    pub columns: Vec<&'static str>,
+    /// The largest first.
+    pub lines: Vec<Line>,
+    /// Every class was measured as far as the sample goes. If not, a sum over classes would be one over other data.
+    pub are_lines_complete: bool,
+    pub profiles: Vec<ProfileLine>,
+}
+
+/// Characters of a class's name at most; the middle of longer ones is left out.
 const NAME_MAX: usize = 48;
 
 fn shortened(name: &str) -> String {

@@ -13,6 +13,7 @@ mod paper;
 mod plot;
 mod schemes;
 mod schemes_report;
+mod series;
 
 use crate::args::{BenchArgs, BenchCommand, BenchInput};
 use anyhow::bail;

@@ -1,7 +1,7 @@
 //! Computes what Tables III and IV of the mcrEngine paper (SC12) show, from headers and ratios.
 
 use super::input::Captured;
-use super::schemes::{Series, scheme_name};
+use super::series::{Series, scheme_name};
 use mcrengine::header::{ElementType, FileHeader, Role};
 use mcrengine::plan::Scheme;
 
@@ -99,7 +99,7 @@ fn relative_improvement(a: f64, b: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::super::measure::Coder;
-    use super::super::schemes::{Cell, Point};
+    use super::super::series::{Cell, Point};
     use super::*;
 
     fn series(scheme: Scheme, stored: &[Option<u64>]) -> Series {

@@ -1,7 +1,8 @@
 //! The figures of `mcr bench schemes` as SVG. They are readable on light and dark pages: there is no background, and
 //! lines and letters are medium grey.
 
-use super::schemes::{Point, Report, Series, scheme_name};
+use super::schemes_report::Report;
+use super::series::{Point, Series, scheme_name};
 use anyhow::Context;
 use mcrengine::units::human_bytes;
 use plotters::prelude::*;

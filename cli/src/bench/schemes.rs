@@ -8,8 +8,10 @@
 
 use super::input::{Captured, Checkpoint, Deadline, capture_ranks, checkpoints, sampled_ranks, wanted};
 use super::measure::{Bench, Coder};
-use super::paper::{Characteristics, Improvement, characteristics, improvements};
-use super::{Bounds, Looked, budget, plot, schemes_report};
+use super::paper::{characteristics, improvements};
+use super::schemes_report::{self, Report};
+use super::series::{Cell, Point, Series, scheme_name};
+use super::{Bounds, Looked, budget, plot};
 use crate::args::BenchSchemesArgs;
 use crate::common::threads_of;
 use crate::exit::Exit;
@@ -26,61 +28,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What one measurement measures.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Cell {
-    pub scheme: Scheme,
-    pub coder: Coder,
-    pub group_size: u32,
-    /// Block size, in the block schemes.
-    pub block_bytes: Option<NonZeroU32>,
-}
-
-/// The result of a measurement, or none if the time limit was reached.
-#[derive(Clone, Debug)]
-pub struct Point {
-    pub cell: Cell,
-    pub checkpoint: String,
-    pub file_bytes: u64,
-    pub stored_bytes: Option<u64>,
-}
-
-impl Point {
-    pub fn ratio(&self) -> Option<f64> {
-        self.stored_bytes.map(|stored| crate::output::ratio(self.file_bytes, stored))
-    }
-}
-
-/// Points that form one line of a figure.
-#[derive(Clone, Debug)]
-pub struct Series {
-    pub name: String,
-    pub points: Vec<Point>,
-}
-
-/// Everything that is reported.
-pub struct Report {
-    pub dir: String,
-    pub looked: Looked,
-    pub bounds: Bounds,
-    pub table_3: Characteristics,
-    /// One pass and two passes, for Agnostic, Aware and Aware-Block.
-    pub figure_6: Vec<(u32, Point)>,
-    /// By group size.
-    pub figure_7: Vec<Series>,
-    /// By block size.
-    pub figure_8: Vec<Series>,
-    /// By checkpoint.
-    pub figure_9: Vec<Series>,
-    /// For Aware-Block and Aware.
-    pub table_4: Vec<Improvement>,
-    /// Number of checkpoints that the series leaves out.
-    pub checkpoints_left_out: usize,
-    /// The block sizes with which the block schemes were measured.
-    pub best_blocks: [NonZeroU32; 2],
-}
-
-/// Maximum number of checkpoints in the series. If there are more, evenly spread ones are measured.
+/// The most checkpoints of the series; of more, some, evenly spread.
 const SERIES_MAX: usize = 32;
 
 pub fn run(args: BenchSchemesArgs) -> anyhow::Result<ExitCode> {
@@ -234,16 +182,6 @@ fn figure_6(of: &mut Measured<'_>, blocks: [NonZeroU32; 2], group_size: u32) -> 
         }
     }
     Ok(figure)
-}
-
-/// The name of a scheme in the paper.
-pub fn scheme_name(scheme: Scheme) -> &'static str {
-    match scheme {
-        Scheme::Agnostic => "Agnostic",
-        Scheme::AgnosticBlock => "Agnostic-Block",
-        Scheme::Aware => "Aware",
-        Scheme::AwareBlock => "Aware-Block",
-    }
 }
 
 fn sampled(checkpoint: &Checkpoint, group_size: u32, sample_bytes: u64) -> Vec<u32> {

@@ -2,12 +2,35 @@
 
 use super::measure::Coder;
 use super::paper::{Characteristics, Improvement};
-use super::percent;
-use super::schemes::{Point, Report, Series, scheme_name};
+use super::series::{Point, Series, scheme_name};
+use super::{Bounds, Looked, percent};
 use crate::output::Table;
 use mcrengine::units::human_bytes;
 use serde_json::{Value, json};
 use std::fmt::Write;
+use std::num::NonZeroU32;
+
+/// All that is reported.
+pub struct Report {
+    pub dir: String,
+    pub looked: Looked,
+    pub bounds: Bounds,
+    pub table_3: Characteristics,
+    /// Passes 1 and 2, for Agnostic, Aware and Aware-Block.
+    pub figure_6: Vec<(u32, Point)>,
+    /// Over group sizes.
+    pub figure_7: Vec<Series>,
+    /// Over block sizes.
+    pub figure_8: Vec<Series>,
+    /// Over checkpoints.
+    pub figure_9: Vec<Series>,
+    /// Aware-Block and Aware.
+    pub table_4: Vec<Improvement>,
+    /// Checkpoints that the series leaves out.
+    pub checkpoints_left_out: usize,
+    /// What the block schemes were measured with.
+    pub best_blocks: [NonZeroU32; 2],
+}
 
 /// Table III.
 fn characteristics(table: &Characteristics) -> Table {

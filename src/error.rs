@@ -1,13 +1,109 @@
-//! Errors while a container or manifest is read.
+//! What goes wrong while something in the store is read or written, and what to do next.
 
 use crate::codec::CodecError;
 use crate::ids::Digest;
-use crate::store::{Advice, StoreError, io_advice};
 use std::io;
 use std::path::PathBuf;
 
-/// Why something in the store could not be read. The error names the file, the part of the file, and what was found
-/// there.
+/// What to do after an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Advice {
+    /// The same again may work.
+    Retry,
+    /// This checkpoint cannot be read; the one before may be whole.
+    OlderCheckpoint,
+    /// A newer build of this program reads it.
+    Upgrade,
+    /// The file system is full, or a quota used up.
+    FreeSpace,
+    /// The group is already committed under this id: save under another generation of it.
+    NewGeneration,
+    /// The operator must give this user access.
+    Permissions,
+    /// A mistake of this program: please report it.
+    Report,
+}
+
+/// Advice for an error of the operating system.
+pub(crate) fn io_advice(error: &io::Error) -> Advice {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Advice::FreeSpace,
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Advice::Permissions,
+        _ => Advice::Retry,
+    }
+}
+
+/// What goes wrong while something is written, committed or pruned.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The file system refused.
+    #[error("{path}: {what} failed", path = .path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was being done to it.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// A valid manifest, or one of a kept checkpoint, stands on what would be replaced.
+    #[error("{path}: already committed, and a committed file is never changed", path = .path.display())]
+    Committed {
+        /// The container or manifest.
+        path: PathBuf,
+    },
+    /// Another process, or another thread of this one, is writing the same group of the same checkpoint.
+    #[error("{path}: another process is saving this just now", path = .path.display())]
+    Busy {
+        /// The container.
+        path: PathBuf,
+    },
+    /// What is to be written contradicts itself.
+    #[error("{path}: cannot be written: {what}", path = .path.display())]
+    Contents {
+        /// The container or manifest.
+        path: PathBuf,
+        /// Which rule is broken.
+        what: String,
+    },
+    /// More of something than the format has room for.
+    #[error("{path}: {found} {what}, and the format takes {limit}", path = .path.display())]
+    TooLarge {
+        /// The container or manifest.
+        path: PathBuf,
+        /// Of what.
+        what: &'static str,
+        /// How many there are.
+        found: u64,
+        /// How many there may be.
+        limit: u64,
+    },
+    /// What is already in the store could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+impl StoreError {
+    /// What to do next.
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Io { source, .. } => io_advice(source),
+            Self::Committed { .. } => Advice::NewGeneration,
+            Self::Busy { .. } => Advice::Retry,
+            Self::Contents { .. } | Self::TooLarge { .. } => Advice::Report,
+            Self::Read(error) => error.advice(),
+        }
+    }
+
+    /// Whether a file or directory was not there.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// Why something in the store could not be read. Says which file, which part of it, and what was found there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {

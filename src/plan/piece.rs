@@ -1,0 +1,35 @@
+//! A run of a variable's raw bytes, and how runs fill segments.
+
+use crate::classify::VariableRef;
+
+/// A run of one variable's raw bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Piece {
+    /// The variable.
+    pub variable: VariableRef,
+    /// First byte, counted in the variable's raw bytes.
+    pub offset: u64,
+    /// How many bytes; never 0.
+    pub bytes: u64,
+}
+
+/// Fills segments one after the other. A piece that does not fit continues in the next segment.
+pub(crate) fn concatenated(pieces: &[Piece], segment_bytes: u64, mut emit: impl FnMut(Vec<Piece>)) {
+    let mut open: Vec<Piece> = Vec::new();
+    let mut room = segment_bytes;
+    for piece in pieces {
+        let (mut offset, mut left) = (piece.offset, piece.bytes);
+        while left > 0 {
+            let bytes = left.min(room);
+            open.push(Piece { variable: piece.variable, offset, bytes });
+            (offset, left, room) = (offset + bytes, left - bytes, room - bytes);
+            if room == 0 {
+                emit(std::mem::take(&mut open));
+                room = segment_bytes;
+            }
+        }
+    }
+    if !open.is_empty() {
+        emit(open);
+    }
+}
