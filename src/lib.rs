@@ -40,8 +40,8 @@
 //! | 8 | look back | `anc/src/looking_back.rs` | `read` | the older segment, where the profile wants one and the class gains |
 //! | 9 | compress | `anc/src/compress.rs` | [`compress`] | [`container::StoredSegment`], by [`codec::encode_chosen`], decoded again and compared |
 //! | 10 | write | `src/container/writer.rs` | [`container::ContainerWriter::append`], [`finish`] | [`container::UnsealedContainer`]: synced, under a temporary name |
-//! | 11 | seal | `src/container/writer.rs` | [`seal`] | [`container::SealedContainer`]: under its final name; at the same time [`manifest::write`] syncs the manifest under a temporary name |
-//! | 12 | commit | `src/manifest.rs` | [`manifest::commit`] | [`manifest::Manifest`]: from now on a restart sees the group |
+//! | 11 | seal | `src/container/writer.rs` | [`seal`] | [`container::SealedContainer`]: under its final name; meanwhile [`manifest::write`] syncs its manifest under a temporary one |
+//! | 12 | commit | `src/manifest/commit.rs` | [`manifest::commit`] | [`manifest::Manifest`]: from here on a restart sees the group |
 //!
 //! Before row 5 and again before row 12, `anc/src/hub.rs` asks the store which incarnation of the job may commit
 //! (`admit` in `anc/src/incarnation.rs`). If a rank's files are older than that incarnation, the aggregator waits for
@@ -61,9 +61,9 @@
 //!
 //! | # | step | where | function | gives |
 //! |---|---|---|---|---|
-//! | 1 | choose | `src/manifest.rs` | [`manifest::list`] | [`manifest::CheckpointState`], newest first; only complete ones count. `src/looking.rs` examines each of them |
-//! | 1b | decide | `cli/src/decide.rs` | `role`, `decide` | [`incarnation::Incarnation`]: the first node of a start decides, the other nodes follow |
-//! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the container's index, and the indexes of older containers that it refers to |
+//! | 1 | choose | `src/manifest/list.rs` | [`manifest::list`] | [`manifest::CheckpointState`], newest first; only complete ones count. `src/looking.rs` looks at each |
+//! | 1b | decide | `cli/src/decide.rs` | `role`, `decide` | [`incarnation::Incarnation`]: the first node of a start decides, the others follow |
+//! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the container's index, and those of older containers that it refers to |
 //! | 3 | read | `src/container/reader.rs` | [`container::ContainerReader::read_segment`] | [`container::StoredSegment`], its checksum compared |
 //! | 4 | decompress | `src/codec/mod.rs` | [`codec::Chain::decode`] | raw bytes of a segment; if it was coded against an older segment, that one is decoded first |
 //! | 5 | split | `src/container/set.rs` | [`container::ContainerSet::run`] | one piece for each variable, as [`merge::split`] would |
@@ -91,17 +91,14 @@
 //!
 //! # Deliberately absent
 //!
-//! - In `mcrengine`: tokio, tonic and HDF5. `make test` builds this crate alone, so that no such dependency comes in
-//!   unnoticed.
-//! - In `mcr-anc`: HDF5 and the application's files; this crate knows variables. In `mcr-cnc`: containers and the
-//!   store; this crate knows files and frames.
-//! - Outside [`store`]: creating, renaming or syncing a file on the parallel file system. `.clippy.toml` forbids the
-//!   calls.
-//! - Changes to a committed file. It is only deleted, and only by [`prune::prune`], which keeps the containers that
-//!   other checkpoints refer to. A container that remains of a pruned checkpoint is replaced as a whole by a smaller
-//!   one ([`repack::repack`]).
-//! - Generated wire types outside `anc/src/serve.rs`, `anc/src/hub.rs`, `anc/src/fetch.rs` and the agent's links.
-//!   `proto/src/convert.rs` checks them and converts them to our own types.
+//! - From `mcrengine`: tokio, tonic, HDF5. `make test` builds it alone, so that nothing slips in.
+//! - From `mcr-anc`: HDF5 and the application's files; it knows variables. From `mcr-cnc`: containers and the
+//!   store; it knows files and frames.
+//! - Outside [`store`]: making, renaming or syncing a file on the parallel file system. `.clippy.toml` refuses the calls.
+//! - Changing a committed file. It is only deleted, and only by [`prune::prune`], which keeps what others refer to; what stays of a
+//!   pruned checkpoint is replaced as a whole by something smaller ([`repack::repack`]).
+//! - Generated wire types beyond `anc/src/serve.rs`, `anc/src/hub.rs` with its files, `anc/src/fetch.rs` and the agent's links. What they
+//!   carry becomes our own types, checked, in `proto/src/convert.rs`.
 //!
 //! The bytes on disk are described on the page of [`container`], completely enough to write a reader from it.
 //!

@@ -4,6 +4,8 @@
 //! present (an I/O error, no permission, a format of a newer build) does not mean damage: the checkpoint is
 //! unreadable, and prune must not remove it. A directory that prune is removing at this moment is examined again.
 
+pub(crate) mod look;
+
 use crate::container::{ReadError, checkpoint_dir, container_name, container_path};
 use crate::error_chain::error_chain;
 use crate::ids::{CheckpointId, GroupId, JobId};
@@ -14,6 +16,7 @@ use crate::manifest::{
 use crate::marks::{BAD, DAMAGED, bad, damaged};
 use crate::remembered::Remembered;
 use crate::store::{Advice, Store};
+use look::{Found, Look};
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -72,34 +75,7 @@ fn is_damage(error: &ReadError) -> bool {
     error.advice() == Advice::OlderCheckpoint
 }
 
-/// What is known of a container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// It has this length, and no manifest states another one.
-    There(u64),
-    /// It has this length, and its manifest states another one.
-    WrongLength(u64),
-    /// It is in the directory and was not examined.
-    Named,
-}
-
-/// A checkpoint, with the containers that must be compared with those of other checkpoints.
-#[derive(Debug)]
-pub(crate) struct Look {
-    pub(crate) state: CheckpointState,
-    containers: Vec<(GroupId, Found)>,
-    /// Containers of other checkpoints that this one refers to, with the length that they must have, or 0 if that is
-    /// not known.
-    needs: Vec<(CheckpointId, GroupId, u64)>,
-}
-
-impl Look {
-    fn container(&self, group: GroupId) -> Option<Found> {
-        self.containers.iter().find(|(other, _)| *other == group).map(|(_, found)| *found)
-    }
-}
-
-/// Examines one checkpoint, including the containers that it refers to.
+/// One checkpoint, with the containers that it refers to.
 pub(crate) fn look_at(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<CheckpointState, ReadError> {
     let patience = Patience::default();
     let mut look = look_inside(store, job, id, &patience)?;

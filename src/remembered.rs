@@ -6,7 +6,7 @@
 //! ones are examined again each time, in turn.
 
 use crate::ids::CheckpointId;
-use crate::looking::Look;
+use crate::looking::look::Look;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 

@@ -1,6 +1,5 @@
 //! The files of a manifest, as a list or only counted.
 
-use super::ManifestFile;
 use crate::header::FileKind;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -23,7 +22,7 @@ pub struct FileTotals {
 }
 
 impl FileTotals {
-    fn add(&mut self, rank: u32, bytes: u64, kind: FileKind) {
+    pub(super) fn add(&mut self, rank: u32, bytes: u64, kind: FileKind) {
         self.files += u64::from(kind.is_file());
         self.bytes = self.bytes.saturating_add(bytes);
         self.ranks = Some(self.ranks.map_or((rank, rank), |(low, high)| (low.min(rank), high.max(rank))));
@@ -33,14 +32,6 @@ impl FileTotals {
 impl Files for FileTotals {
     fn totals(&self) -> FileTotals {
         *self
-    }
-}
-
-impl Files for Vec<ManifestFile> {
-    fn totals(&self) -> FileTotals {
-        let mut totals = FileTotals::default();
-        self.iter().for_each(|file| totals.add(file.rank.0, file.bytes, file.kind));
-        totals
     }
 }
 

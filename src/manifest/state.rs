@@ -1,6 +1,7 @@
 //! The state of a checkpoint, as its manifests show it.
 
-use super::{FileTotals, Manifest, Place};
+use super::files::FileTotals;
+use super::format::{Manifest, Place};
 use crate::container::ContainerRef;
 use crate::ids::CheckpointId;
 use crate::incarnation::Incarnation;

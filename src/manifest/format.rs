@@ -1,0 +1,495 @@
+//! The text of a manifest, and how it is read.
+
+use super::files::{FileTotals, Files};
+use crate::codec::Decision;
+use crate::container::{ContainerRef, checkpoint_dir, container_name};
+use crate::error::ReadError;
+use crate::header::FileKind;
+use crate::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank};
+use crate::plan::Scheme;
+use crate::store::Store;
+use crate::units::{RawBytes, StoredBytes};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// The version of manifests that this build writes and reads.
+pub const MANIFEST_VERSION: u32 = 1;
+/// The most bytes of a manifest: room for a million files.
+pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
+/// A directory with a file of this name was pruned; what is left in it, kept checkpoints refer to.
+pub(crate) const PRUNED: &str = "pruned";
+const MANIFEST_SUFFIX: &str = ".manifest";
+
+/// What a committed group says about itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest<Files = Vec<ManifestFile>> {
+    /// The job.
+    pub job: JobId,
+    /// The checkpoint.
+    pub checkpoint: CheckpointId,
+    /// Number of the incarnation of the job that saved it; 0 where the job had none. Manifests of two incarnations never make
+    /// one checkpoint.
+    pub incarnation: u32,
+    /// Ranks of the job.
+    pub ranks: u32,
+    /// Groups of the checkpoint.
+    pub groups: u32,
+    /// Ranks of each group but perhaps the last.
+    pub group_size: u32,
+    /// Which group this is.
+    pub group: GroupId,
+    /// The first of its ranks.
+    pub first_rank: Rank,
+    /// How many ranks it has.
+    pub rank_count: u32,
+    /// How the variables were put together.
+    pub scheme: Scheme,
+    /// How codecs were chosen.
+    pub profile: String,
+    /// When the application wrote the newest of the files, in milliseconds since 1970, by the clock of its node. Within an
+    /// incarnation the order of checkpoints.
+    pub written_unix_ms: i64,
+    /// Why it cannot be known that all files are of one step, if it cannot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<String>,
+    /// When the commit began, in milliseconds since 1970, by the clock of the aggregator.
+    pub created_unix_ms: u64,
+    /// From the first announced header to the commit, in milliseconds.
+    pub elapsed_ms: u64,
+    /// Bytes of the variables.
+    pub raw_bytes: RawBytes,
+    /// Bytes of the container.
+    pub stored_bytes: StoredBytes,
+    /// The container, beside this manifest.
+    pub container: ManifestContainer,
+    /// Containers of older checkpoints that hold bytes of this group.
+    pub references: Vec<ContainerRef>,
+    /// What is known of each of them, in the same order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub referred: Vec<Referred>,
+    /// In how many checkpoints in a row, this being the last, segments are coded with those of older ones.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub in_a_row: u32,
+    /// What was chosen for its classes, and why; at most 64, of the largest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub decisions: Vec<Decision>,
+    /// The files of the group; [`FileTotals`] where only their number and length are wanted.
+    pub files: Files,
+}
+
+/// What a manifest knows of an older container that it refers to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Referred {
+    /// Length of the container when it was committed; 0 where that is not known.
+    pub bytes: u64,
+    /// How many checkpoints in a row refer to it, this being the last.
+    pub dependents: u32,
+}
+
+/// An older container that the next checkpoint may refer to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownContainer {
+    /// Which one.
+    pub container: ContainerRef,
+    /// Its length when it was committed; 0 where that is not known.
+    pub bytes: u64,
+    /// How many checkpoints in a row refer to it already.
+    pub dependents: u32,
+}
+
+impl Manifest {
+    /// The containers that the next checkpoint of the group may refer to: this one's own, then those that it refers to.
+    pub fn known_containers(&self) -> Vec<KnownContainer> {
+        let own = ContainerRef {
+            checkpoint: self.checkpoint.clone(),
+            group: self.group,
+            digest: self.container.digest,
+            index_digest: self.container.index_digest,
+        };
+        let own = KnownContainer { container: own, bytes: self.container.bytes, dependents: 0 };
+        let older = self.references.iter().enumerate().map(|(n, container)| {
+            let Referred { bytes, dependents } = self.referred.get(n).copied().unwrap_or_default();
+            KnownContainer { container: container.clone(), bytes, dependents: dependents.max(1) }
+        });
+        [own].into_iter().chain(older).collect()
+    }
+
+    /// Bytes of the group's files together.
+    pub fn file_bytes(&self) -> u64 {
+        self.files.iter().fold(0, |sum, file| file.bytes.saturating_add(sum))
+    }
+}
+
+/// The container of a manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManifestContainer {
+    /// Its name, beside the manifest.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// BLAKE3 of its frame: all but the stored bytes of the segments, whose checksums the frame has.
+    #[serde(with = "hex")]
+    pub digest: Digest,
+    /// BLAKE3 of its stored index.
+    #[serde(with = "hex")]
+    pub index_digest: Digest,
+}
+
+/// A file of a manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManifestFile {
+    /// Below the watched directory. In the text, a byte that is not UTF-8 is `\xNN`, and a backslash is doubled.
+    #[serde(with = "escaped")]
+    pub path: FilePath,
+    /// The rank that wrote it.
+    pub rank: Rank,
+    /// Its length.
+    pub bytes: u64,
+    /// What it is; left out for a regular file.
+    #[serde(default, skip_serializing_if = "FileKind::is_regular")]
+    pub kind: FileKind,
+    /// When it was last modified, in nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// BLAKE3 of it.
+    #[serde(with = "hex")]
+    pub digest: Digest,
+}
+
+impl Files for Vec<ManifestFile> {
+    fn totals(&self) -> FileTotals {
+        let mut totals = FileTotals::default();
+        self.iter().for_each(|file| totals.add(file.rank.0, file.bytes, file.kind));
+        totals
+    }
+}
+
+/// Where a checkpoint stands in the order of the checkpoints of its job: the incarnation comes first, then the time at which
+/// the application wrote it. Among equals the name decides. The order of commits means nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Place {
+    /// Number of the incarnation.
+    pub incarnation: u32,
+    /// The newest of its files, in milliseconds since 1970.
+    pub written_unix_ms: i64,
+}
+
+fn is_nothing(count: &u32) -> bool {
+    *count == 0
+}
+
+/// The name of a group's manifest in the directory of its checkpoint.
+pub fn manifest_name(group: GroupId) -> String {
+    format!("group-{:04}{MANIFEST_SUFFIX}", group.0)
+}
+
+pub(crate) fn manifest_path(job: &JobId, checkpoint: &CheckpointId, group: GroupId) -> PathBuf {
+    checkpoint_dir(job, checkpoint).join(manifest_name(group))
+}
+
+impl<F> Manifest<F> {
+    /// Where its checkpoint stands in the order, as far as this group tells.
+    pub fn place(&self) -> Place {
+        Place { incarnation: self.incarnation, written_unix_ms: self.written_unix_ms }
+    }
+}
+
+impl<F: Files> Manifest<F> {
+    /// Which rule is broken, if one is.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let Some(grouping) = Grouping::new(self.ranks, self.group_size) else {
+            return Err(format!("{} ranks in groups of {}", self.ranks, self.group_size));
+        };
+        let ranks = grouping.ranks_of(self.group);
+        let stray = |&(low, high): &(u32, u32)| low < ranks.start || high >= ranks.end;
+        match () {
+            () if grouping.groups() != self.groups => Err(format!("{} groups", self.groups)),
+            () if ranks.is_empty() => Err(format!("{} of {}", self.group, self.groups)),
+            () if (ranks.start, ranks.end - ranks.start) != (self.first_rank.0, self.rank_count) => {
+                Err(format!("{} ranks from {} on", self.rank_count, self.first_rank))
+            }
+            () if self.container.name != container_name(self.group) => {
+                Err(format!("its container is {:?}", self.container.name))
+            }
+            () => match self.files.totals().ranks.filter(stray) {
+                Some((low, high)) => {
+                    Err(format!("it lists files of ranks {low} to {high}, which are not all in {}", self.group))
+                }
+                None => Ok(()),
+            },
+        }
+    }
+}
+
+impl Manifest {
+    /// The whole text, with its last line.
+    pub(super) fn to_text(&self) -> Result<String, String> {
+        let json = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
+        let mut text = format!("mcr-manifest {MANIFEST_VERSION}\n{json}\n");
+        let digest = Digest::of(text.as_bytes());
+        writeln!(text, "blake3 {digest}").map_err(|error| error.to_string())?;
+        Ok(text)
+    }
+
+    /// Reads the text of a manifest. `path` is for messages.
+    pub fn parse(text: &[u8], path: &Path) -> Result<Self, ReadError> {
+        Self::parse_text(text, path)
+    }
+}
+
+impl<F: Files> Manifest<F> {
+    fn parse_text(text: &[u8], path: &Path) -> Result<Self, ReadError> {
+        let path = || path.to_path_buf();
+        let invalid = |what: String| ReadError::Invalid { path: path(), part: "the manifest", what };
+        let Some(rest) = text.strip_prefix(b"mcr-manifest ") else {
+            return Err(ReadError::NotOurs { path: path(), what: "the manifest", at: 0 });
+        };
+        let version = rest.split(|&b| b == b'\n').next().and_then(|line| std::str::from_utf8(line).ok());
+        match version.and_then(|version| version.parse::<u32>().ok()) {
+            Some(MANIFEST_VERSION) => {}
+            Some(found) if found > MANIFEST_VERSION => {
+                return Err(ReadError::TooNew { path: path(), found, newest: MANIFEST_VERSION });
+            }
+            _ => return Err(invalid("its first line has no version".into())),
+        }
+        let body = checked_body(text, &path(), "the manifest")?;
+        let json = body.iter().position(|&b| b == b'\n').map_or(&[][..], |line| &body[line + 1..]);
+        let manifest: Self = serde_json::from_slice(json).map_err(|error| invalid(error.to_string()))?;
+        manifest.check().map_err(invalid)?;
+        Ok(manifest)
+    }
+}
+
+/// The text before the last line, `blake3 ` and the digest of that text, if the digest agrees.
+pub(crate) fn checked_body<'a>(text: &'a [u8], path: &Path, what: &'static str) -> Result<&'a [u8], ReadError> {
+    const LAST_LINE_LEN: usize = "blake3 \n".len() + 64;
+    let (needed, found) = (LAST_LINE_LEN as u64, text.len() as u64);
+    let cut = ReadError::Cut { path: path.to_path_buf(), what, needed, found };
+    let Some((body, last)) = text.len().checked_sub(LAST_LINE_LEN).map(|at| text.split_at(at)) else {
+        return Err(cut);
+    };
+    let recorded = last.strip_prefix(b"blake3 ").and_then(|hex| hex.strip_suffix(b"\n"));
+    // One spelling: lower case, so that every flipped bit is noticed.
+    let recorded = recorded.and_then(|hex| {
+        let text = std::str::from_utf8(hex).ok()?;
+        text.parse::<Digest>().ok().filter(|digest| digest.to_hex() == text)
+    });
+    let recorded = recorded.ok_or(cut)?;
+    let found = Digest::of(body);
+    match found == recorded {
+        true => Ok(body),
+        false => Err(ReadError::Digest { path: path.to_path_buf(), what: what.into(), found, recorded }),
+    }
+}
+
+/// Whether a manifest is still in the store, as far as its name tells: one that was read never changes.
+pub fn is_there(store: &dyn Store, manifest: &Manifest) -> bool {
+    store.open(&manifest_path(&manifest.job, &manifest.checkpoint, manifest.group)).is_ok()
+}
+
+/// Reads the manifest of one group, and checks that it is of that group.
+pub fn read_manifest(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    group: GroupId,
+) -> Result<Manifest, ReadError> {
+    read_as(store, job, checkpoint, group)
+}
+
+fn read_as<F: Files>(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    group: GroupId,
+) -> Result<Manifest<F>, ReadError> {
+    let relative = manifest_path(job, checkpoint, group);
+    let file = store.open(&relative).map_err(ReadError::from_store)?;
+    let path = store.root().join(relative);
+    let len = file.len();
+    if len > MANIFEST_BYTES_MAX {
+        let what = format!("it has {len} bytes, more than {MANIFEST_BYTES_MAX}");
+        return Err(ReadError::Invalid { path, part: "the manifest", what });
+    }
+    let mut text = vec![0; len as usize];
+    file.read_at(0, &mut text).map_err(|source| ReadError::Io { path: path.clone(), offset: 0, len, source })?;
+    let manifest = Manifest::<F>::parse_text(&text, &path)?;
+    let (found, expected) = ((&manifest.job, &manifest.checkpoint, manifest.group), (job, checkpoint, group));
+    if found != expected {
+        let show = |(job, checkpoint, group): (&JobId, &CheckpointId, GroupId)| format!("{job}/{checkpoint}, {group}");
+        let (expected, found) = (show(expected), show(found));
+        return Err(ReadError::Foreign { path, what: "the manifest", expected, found });
+    }
+    Ok(manifest)
+}
+
+/// The manifests of a checkpoint, by group. Fails at the first that cannot be read.
+pub fn manifests(store: &dyn Store, job: &JobId, checkpoint: &CheckpointId) -> Result<Vec<Manifest>, ReadError> {
+    let first = read_manifest(store, job, checkpoint, GroupId(0))?;
+    let groups = first.groups;
+    let mut all = vec![first];
+    for group in 1..groups {
+        all.push(read_manifest(store, job, checkpoint, GroupId(group))?);
+    }
+    Ok(all)
+}
+
+/// The manifest of one group without its list of files.
+pub(crate) fn read_head(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    group: GroupId,
+) -> Result<Manifest<FileTotals>, ReadError> {
+    read_as(store, job, checkpoint, group)
+}
+
+/// The group of a manifest's name, if it is the name that we write.
+pub(crate) fn group_of_manifest(name: &str) -> Option<GroupId> {
+    let number = name.strip_prefix("group-")?.strip_suffix(MANIFEST_SUFFIX)?;
+    let group = GroupId(number.parse().ok()?);
+    (manifest_name(group) == name).then_some(group)
+}
+
+/// "groups 0, 3-7 of 12 are not committed". `there` is sorted.
+pub(crate) fn missing_groups(there: &[u32], groups: u32) -> Option<String> {
+    if there.is_empty() {
+        return Some("no group is committed".into());
+    }
+    let mut runs = String::new();
+    let mut next = 0;
+    for &group in there.iter().chain([&groups]) {
+        if group > next {
+            let comma = if runs.is_empty() { "" } else { ", " };
+            let _ = match group - 1 {
+                last if last == next => write!(runs, "{comma}{next}"),
+                last => write!(runs, "{comma}{next}-{last}"),
+            };
+        }
+        next = group + 1;
+    }
+    (!runs.is_empty()).then(|| format!("groups {runs} of {groups} are not committed"))
+}
+
+/// A digest as hexadecimal text.
+mod hex {
+    use crate::ids::Digest;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(digest: &Digest, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&digest.to_hex())
+    }
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Digest, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// A path as text that gives the same bytes back, whatever they are.
+mod escaped {
+    use crate::ids::FilePath;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use std::fmt::Write;
+
+    pub(super) fn serialize<S: Serializer>(path: &FilePath, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&escape(path.as_bytes()))
+    }
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<FilePath, D::Error> {
+        let text = String::deserialize(from)?;
+        let bytes = unescape(&text).ok_or_else(|| D::Error::custom(format!("{text:?} has a bad escape")))?;
+        FilePath::new(bytes).map_err(D::Error::custom)
+    }
+
+    pub(super) fn escape(bytes: &[u8]) -> String {
+        let mut text = String::with_capacity(bytes.len());
+        for chunk in bytes.utf8_chunks() {
+            text.push_str(&chunk.valid().replace('\\', "\\\\"));
+            for byte in chunk.invalid() {
+                let _ = write!(text, "\\x{byte:02x}"); // writing to a String does not fail
+            }
+        }
+        text
+    }
+
+    pub(super) fn unescape(text: &str) -> Option<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(text.len());
+        let mut rest = text.as_bytes();
+        while let Some((&byte, after)) = rest.split_first() {
+            rest = after;
+            if byte != b'\\' {
+                bytes.push(byte);
+                continue;
+            }
+            match rest {
+                [b'\\', after @ ..] => {
+                    bytes.push(b'\\');
+                    rest = after;
+                }
+                [b'x', high, low, after @ ..] => {
+                    let digit = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
+                    bytes.push(digit(*high)? << 4 | digit(*low)?);
+                    rest = after;
+                }
+                _ => return None,
+            }
+        }
+        Some(bytes)
+    }
+}
+
+impl Serialize for ContainerRef {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        Reference {
+            checkpoint: self.checkpoint.clone(),
+            group: self.group,
+            digest: self.digest,
+            index_digest: self.index_digest,
+        }
+        .serialize(to)
+    }
+}
+impl<'a> Deserialize<'a> for ContainerRef {
+    fn deserialize<D: serde::Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
+        let Reference { checkpoint, group, digest, index_digest } = Reference::deserialize(from)?;
+        Ok(Self { checkpoint, group, digest, index_digest })
+    }
+}
+
+/// A reference as a manifest spells it.
+#[derive(Serialize, Deserialize)]
+struct Reference {
+    checkpoint: CheckpointId,
+    group: GroupId,
+    #[serde(with = "hex")]
+    digest: Digest,
+    #[serde(with = "hex")]
+    index_digest: Digest,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_path_comes_back_whatever_its_bytes(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            prop_assert_eq!(escaped::unescape(&escaped::escape(&bytes)), Some(bytes));
+        }
+    }
+
+    #[test]
+    fn missing_groups_are_named() {
+        assert_eq!(missing_groups(&[0, 1, 2], 3), None);
+        assert_eq!(missing_groups(&[], 3).as_deref(), Some("no group is committed"));
+        assert_eq!(missing_groups(&[1, 5], 9).as_deref(), Some("groups 0, 2-4, 6-8 of 9 are not committed"));
+    }
+
+    #[test]
+    fn only_our_own_names_are_manifests() {
+        assert_eq!(group_of_manifest("group-0003.manifest"), Some(GroupId(3)));
+        assert_eq!(group_of_manifest("group-123456.manifest"), Some(GroupId(123_456)));
+        for other in ["group-3.manifest", ".group-0003.manifest.1", "group-0003.mcr", "group-+003.manifest"] {
+            assert_eq!(group_of_manifest(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The checkpoints of a store.
+
+use super::format::{Manifest, Place, read_head, read_manifest};
+use super::state::CheckpointState;
+use crate::container::checkpoint_dir;
+use crate::error::ReadError;
+use crate::ids::{CheckpointId, GroupId, JobId, natural_cmp};
+use crate::incarnation::{self, Incarnations};
+use crate::remembered::Remembered;
+use crate::store::{Store, visible};
+use std::path::Path;
+
+/// The jobs of a store, by name.
+pub fn jobs(store: &dyn Store) -> Result<Vec<JobId>, ReadError> {
+    directories(store, Path::new(""))
+}
+
+fn directories<T: std::str::FromStr>(store: &dyn Store, dir: &Path) -> Result<Vec<T>, ReadError> {
+    let entries = store.list_dir(dir).map_err(ReadError::from_store)?;
+    Ok(entries.iter().filter(|e| e.is_dir && visible(&e.name)).filter_map(|e| e.name.parse().ok()).collect())
+}
+
+/// The checkpoints of a job, newest first, complete or not. A job that is not there has none.
+pub fn list(store: &dyn Store, job: &JobId) -> Result<Vec<CheckpointState>, ReadError> {
+    list_remembering(store, job, &mut Remembered::nothing())
+}
+
+/// As [`list`]; the manifests of what is remembered are not read again.
+pub fn list_remembering(
+    store: &dyn Store,
+    job: &JobId,
+    remembered: &mut Remembered,
+) -> Result<Vec<CheckpointState>, ReadError> {
+    let mut ids: Vec<CheckpointId> = match directories(store, Path::new(job.as_str())) {
+        Err(ReadError::Missing { .. }) => Vec::new(),
+        other => other?,
+    };
+    ids.sort_unstable();
+    let incarnations = Incarnations::load(store, job)?;
+    let mut states = crate::looking::look_at_all(store, job, ids, remembered)?;
+    for state in &mut states {
+        if let Some(place) = state.place {
+            state.judge(place, incarnations.ended_by(place.incarnation), incarnations.newest());
+        }
+    }
+    let by_name =
+        |a: &CheckpointState, b: &CheckpointState| natural_cmp(a.id.as_str().as_bytes(), b.id.as_str().as_bytes());
+    states.sort_by(|a, b| b.place.cmp(&a.place).then_with(|| by_name(b, a)));
+    // Of one whose manifests are all damaged only the name is left to say how old it is.
+    let is_placed = |s: &CheckpointState| s.place.is_some() || !(s.is_damaged || s.is_unreadable);
+    let (mut placed, nameless): (Vec<_>, Vec<_>) = states.into_iter().partition(is_placed);
+    for state in nameless {
+        let older = placed.iter().position(|other| by_name(other, &state).is_lt());
+        placed.insert(older.unwrap_or(placed.len()), state);
+    }
+    Ok(placed)
+}
+
+/// The complete checkpoints of a job, newest first: what a restart tries, one after the other. Those that a newer
+/// incarnation set aside come last.
+pub fn newest_restorable(
+    store: &dyn Store,
+    job: &JobId,
+) -> Result<impl Iterator<Item = CheckpointState> + use<>, ReadError> {
+    let (aside, line): (Vec<_>, Vec<_>) =
+        list(store, job)?.into_iter().filter(CheckpointState::is_complete).partition(|state| state.is_set_aside);
+    Ok(line.into_iter().chain(aside))
+}
+
+/// The manifest of a group that the application wrote last, but for one checkpoint if one is named. Reads one manifest of
+/// each checkpoint.
+pub fn newest_of_group(
+    store: &dyn Store,
+    job: &JobId,
+    group: GroupId,
+    except: Option<&CheckpointId>,
+) -> Result<Option<Manifest>, ReadError> {
+    let mut ids: Vec<CheckpointId> = match directories(store, Path::new(job.as_str())) {
+        Err(ReadError::Missing { .. }) => Vec::new(),
+        other => other?,
+    };
+    ids.retain(|id| Some(id) != except);
+    // What cannot be read is no reason to fail.
+    let place = |id: &CheckpointId| Ok(read_head(store, job, id, group).ok().map(|head| (head.place(), id.clone())));
+    let mut places: Vec<(Place, CheckpointId)> =
+        crate::looking::side_by_side(&ids, place)?.into_iter().flatten().collect();
+    let order = |(a, a_id): &(Place, CheckpointId), (b, b_id): &(Place, CheckpointId)| {
+        a.cmp(b).then_with(|| natural_cmp(a_id.as_str().as_bytes(), b_id.as_str().as_bytes()))
+    };
+    while let Some((newest, _)) = places.iter().enumerate().max_by(|(_, a), (_, b)| order(a, b)) {
+        let (_, id) = places.swap_remove(newest);
+        // Removed meanwhile: the one before is the newest.
+        if let Ok(manifest) = read_manifest(store, job, &id, group) {
+            return Ok(Some(manifest));
+        }
+    }
+    Ok(None)
+}
+
+/// The first of `DD0007`, `DD0007~2`, ... under which no group is committed and nothing that is still needed stands.
+pub fn free_generation(store: &dyn Store, job: &JobId, label: &CheckpointId) -> Result<CheckpointId, ReadError> {
+    let states = list(store, job)?;
+    let taken = |id: &CheckpointId| {
+        let referred = states.iter().flat_map(|s| &s.references).any(|r| r.checkpoint == *id);
+        referred || states.iter().any(|s| s.id == *id && s.groups > 0)
+    };
+    let mut id = label.clone();
+    while taken(&id) {
+        // Each turn finds another checkpoint that there is, so this ends; the name may get too long before.
+        id = id.with_generation(id.generation().saturating_add(1)).map_err(|error| ReadError::Invalid {
+            path: store.root().join(checkpoint_dir(job, &id)),
+            part: "the checkpoint's name",
+            what: error.to_string(),
+        })?;
+    }
+    Ok(id)
+}
+
+/// One checkpoint as its directory shows it, with the containers that it refers to.
+pub fn state(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<CheckpointState, ReadError> {
+    let mut state = crate::looking::look_at(store, job, id)?;
+    if let Some(place) = state.place {
+        let next = incarnation::ended_by(store, job, place.incarnation)?;
+        let newest = if next.is_some() { incarnation::newest(store, job)? } else { None };
+        state.judge(place, next.as_ref(), newest.as_ref());
+    }
+    Ok(state)
+}
