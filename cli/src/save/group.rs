@@ -43,7 +43,7 @@ pub struct Group {
 
 /// How the flush of a group ended, unless the whole run ended with it.
 pub enum GroupEnd {
-    Committed(CommittedGroup),
+    Committed(Box<CommittedGroup>),
     /// The group cannot be committed, and its checkpoint neither; other checkpoints go on. Without a reason another
     /// group of the checkpoint gave it.
     Failed(Option<String>),
@@ -101,7 +101,7 @@ impl Committer<'_> {
     pub fn commit(&self, group: Group, progress: &Progress) -> anyhow::Result<GroupEnd> {
         let Group { older, checkpoint, place, group, headers, files, whole, .. } = group;
         if let Some(manifest) = committed(self.store, self.job, &checkpoint, group, self.grouping, &headers)? {
-            return Ok(GroupEnd::Committed(CommittedGroup { manifest, was_there: true }));
+            return Ok(GroupEnd::Committed(Box::new(CommittedGroup { manifest, was_there: true })));
         }
         let descriptors = Descriptors::new(256);
         let (mut open, mut leases) = (Vec::with_capacity(files.len()), Vec::new());
@@ -148,7 +148,7 @@ impl Committer<'_> {
         let error = match commit_group(&flush, &wait_for_other) {
             Ok(done) => {
                 drop((source, leases)); // the bytes, then the leases of their memory
-                return Ok(GroupEnd::Committed(done));
+                return Ok(GroupEnd::Committed(Box::new(done)));
             }
             Err(error) => error,
         };

@@ -82,7 +82,8 @@ impl Report {
             Ok(Event::Ended { nth, end }) => {
                 let (line, open) = (&mut self.lines[nth], &mut self.open[nth]);
                 match end {
-                    GroupEnd::Committed(CommittedGroup { manifest, was_there }) => {
+                    GroupEnd::Committed(done) => {
+                        let CommittedGroup { manifest, was_there } = *done;
                         if !was_there && line.reason.is_none() {
                             line.outcome = "saved";
                         }
