@@ -16,9 +16,9 @@ use crate::unpanicked::unpanicked;
 use mcr_proto::clock::steady_ns;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{Grouping, Rank};
-use mcrengine::incarnation::{self, Draft};
+use mcrengine::incarnation::{self, COPIED_NS, Draft};
 use mcrengine::living::GroupHolder;
-use mcrengine::manifest;
+use mcrengine::manifest::{self, Place};
 use mcrengine::store::{Store, StoreError};
 use mcrengine::watched::Watched;
 use std::collections::BTreeSet;
@@ -68,11 +68,12 @@ impl FlushWork {
         self.keep_apart_from_the_run_before(incarnation)?;
         let ranks_ms: Vec<(Rank, i64)> = self.ranks.iter().map(rank_of).collect();
         let newest_ms = ranks_ms.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
+        let place = self.place(incarnation, newest_ms)?;
         let written = Written {
             spread: self.spread,
             not_before_ms: Overwritten::not_before_ns(self.overwritten.iter(), began_ns).map(|ns| ns / 1_000_000),
-            incarnation,
-            newest_ms,
+            incarnation: place.incarnation,
+            newest_ms: place.written_unix_ms,
             ranks_ms: &ranks_ms,
             unseen: self.ranks.iter().find(|rank| !rank.was_seen).map(|rank| rank.rank),
         };
@@ -93,8 +94,8 @@ impl FlushWork {
                     group: self.key.group,
                     grouping: self.grouping,
                     group_size: self.group_size,
-                    incarnation,
-                    written_unix_ms: newest_ms,
+                    incarnation: place.incarnation,
+                    written_unix_ms: place.written_unix_ms,
                     doubt,
                     files: self.files.into(),
                     source: &self.source,
@@ -131,6 +132,17 @@ impl FlushWork {
             None => Ok(()),
             Some(other) => Err(FlushError::Held { job: self.key.job.clone(), who, other }),
         }
+    }
+
+    /// The place of the checkpoint in the order. Copies of files that are older than the checkpoint from which the run
+    /// continues are not newer than that checkpoint, although the copies were made later.
+    fn place(&self, incarnation: u32, written_unix_ms: i64) -> Result<Place, FlushError> {
+        let place = Place { incarnation, written_unix_ms };
+        if incarnation == 0 || !self.ranks.iter().all(|rank| rank.is_copy) {
+            return Ok(place);
+        }
+        let newest = incarnation::newest(&*self.store, &self.key.job).map_err(StoreError::from)?;
+        Ok(newest.and_then(|newest| newest.place_of_older(written_unix_ms)).unwrap_or(place))
     }
 
     /// Where the run before watched other directories and left a checkpoint half committed, another incarnation
@@ -207,6 +219,8 @@ pub(super) struct RankOfFlush {
     pub(super) changed_clock_ns: i64,
     /// Whether its agent watched already when the files were written.
     pub(super) was_seen: bool,
+    /// Whether the files were copied here with the times that they had.
+    is_copy: bool,
 }
 
 impl RankOfFlush {
@@ -217,6 +231,7 @@ impl RankOfFlush {
             written_unix_ns: announced.written_unix_ns,
             changed_clock_ns: announced.changed_clock_ns,
             was_seen: announced.changed_clock_ns >= announced.link.about.began_clock_ns,
+            is_copy: announced.kept_time_ns > COPIED_NS,
         }
     }
 }

@@ -28,8 +28,10 @@ use mcr_anc::names::Names;
 use mcr_anc::newest::NewestOfGroups;
 use mcr_anc::spare::Spare;
 use mcr_cnc::capture::Verdicts;
+use mcr_cnc::clock::ahead_ns;
+use mcr_cnc::fingerprint::Fingerprint;
 use mcrengine::ids::{FilePath, GroupId, Grouping, RANKS_MAX, Rank};
-use mcrengine::incarnation;
+use mcrengine::incarnation::{self, COPIED_NS};
 use mcrengine::store::Store;
 use options::{budget_mib, flush_options, job_of};
 use report::{Event, Report, Saved};
@@ -180,7 +182,12 @@ fn hand_out(
 ) -> anyhow::Result<()> {
     let (store, job, grouping): (&dyn Store, _, _) = (committer.store, committer.job, committer.grouping);
     let (names, groups) = (Names::default(), grouping.groups() as usize);
-    let mut places = Places::new(incarnation::newest_number(store, job)?, newest_saved(store, job)?);
+    let incarnation = incarnation::newest(store, job)?;
+    let incarnation_age_ns = match &incarnation {
+        Some(record) => i64::try_from(incarnation::age(store, job, record.number)?.as_nanos()).unwrap_or(i64::MAX),
+        None => 0,
+    };
+    let mut places = Places::new(incarnation, newest_saved(store, job)?);
     let mut older = 0;
     for (nth, Captured { label, files_found, files, started }) in captured.into_iter().enumerate() {
         progress.message(label.to_string());
@@ -194,7 +201,12 @@ fn hand_out(
             }
         };
         let of_checkpoint = files.iter().filter(|kept| !kept.file.header.kind.is_companion());
-        let written_ns = of_checkpoint.clone().map(|kept| kept.file.fingerprint.written_ns()).max().unwrap_or(0);
+        let newest = of_checkpoint.clone().map(|kept| kept.file.fingerprint).max_by_key(Fingerprint::written_ns);
+        let written_ns = newest.map_or(0, |newest| newest.written_ns());
+        let is_of_before = newest.is_some_and(|newest| {
+            let is_copy = newest.changed_ns.saturating_sub(written_ns) > COPIED_NS;
+            is_copy || newest.age_ns(ahead_ns(committer.dir)) > incarnation_age_ns
+        });
         let whole = Arc::new(Whole::new(of_checkpoint.map(|kept| (&kept.file.header.path, kept.file.fingerprint))));
         let (mut headers, mut contents): (Vec<Vec<_>>, Vec<Vec<_>>) = (vec![Vec::new(); groups], Vec::new());
         contents.resize_with(groups, Vec::new);
@@ -210,7 +222,7 @@ fn hand_out(
             break; // the report is over
         }
         // Where some of it is there, its place is known; so two that save the same at once give the same places.
-        let place = places.next(&checkpoint, written_ns / 1_000_000, begun);
+        let place = places.next(&checkpoint, written_ns / 1_000_000, is_of_before, begun);
         for ((group, headers), files) in (0..).map(GroupId).zip(headers).zip(contents) {
             let lane = &to_lanes[group.0 as usize % to_lanes.len()];
             let (checkpoint, whole) = (checkpoint.clone(), Arc::clone(&whole));
