@@ -1,8 +1,7 @@
-//! Files that running programs hold in the store. While one is locked, its program lives.
+//! Files that running programs lock in the store. While a file is locked, its program runs.
 //!
-//! `JOB/.holders/.NAME.0123456789abcdef` says in its text who holds it. The file is locked, so it ends with its
-//! process, however that ends; where the file system has no locks between nodes, only programs on one node see each
-//! other.
+//! `JOB/.holders/.NAME.0123456789abcdef` names its holder in its text. The lock ends with the process of the holder,
+//! however the process ends. If the file system has no locks between nodes, only programs on one node see each other.
 //!
 //! `group-0000` is an aggregator that saves this group. `run` is `mcr run`, which lives as long as the application
 //! that it saves: its file says which directory it watches, so that a restart into another directory is known to only
@@ -21,10 +20,10 @@ const DIRECTORY: &str = ".holders";
 const RUN: &str = "run";
 /// The most bytes of a text.
 const TEXT_BYTES_MAX: u64 = 16 << 10;
-/// A file that nobody holds is removed when it is this old: a younger one may not be locked yet.
+/// A file without a lock is removed when it is this old: a younger file may not be locked yet.
 const DEAD_AFTER: Duration = Duration::from_secs(60);
 
-/// What `mcr run` says of itself.
+/// The holder file of `mcr run`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LivingRun {
     /// Its node.
@@ -33,12 +32,13 @@ pub struct LivingRun {
     pub process: u32,
     /// The identity of its start of the job; empty by hand.
     pub identity: String,
-    /// The directory that it watches, absolute and without links. What is not UTF-8 in it is replaced.
+    /// The directory that it watches, absolute and without links. Bytes that are not UTF-8 are replaced.
     pub watch: String,
 }
 
 impl LivingRun {
-    /// Holds the file, until it is dropped. `None` where the store has nothing of the job yet: nothing is made for it.
+    /// Holds the file, until it is dropped. `None` where the store has nothing of the job yet: nothing is made for
+    /// it.
     pub fn hold(&self, store: &dyn Store, job: &JobId) -> Result<Option<Box<dyn TempFile>>, StoreError> {
         match store.stat(Path::new(job.as_str())) {
             Ok(_) => {}
@@ -54,7 +54,7 @@ impl LivingRun {
         Ok(Some(file))
     }
 
-    /// All that live.
+    /// All that run.
     pub fn all(store: &dyn Store, job: &JobId) -> Result<Vec<Self>, StoreError> {
         let parse = |path: &PathBuf| serde_json::from_str(&text_of(store, path)?).ok();
         Ok(others(store, &directory(job), ".run.", None)?.iter().filter_map(parse).collect())
@@ -67,17 +67,17 @@ impl std::fmt::Display for LivingRun {
     }
 }
 
-/// What an aggregator says of itself.
+/// The holder file of an aggregator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupHolder {
     /// For people.
     pub who: String,
-    /// What its agents of the job watch: the first 16 hexadecimal digits of the BLAKE3 of each directory, the
-    /// smallest 512 of them.
+    /// The directories that its agents of the job watch: the first 16 hexadecimal digits of the BLAKE3 of each
+    /// directory, the smallest 512 of them.
     pub watches: BTreeSet<String>,
 }
 
-/// How often a file is looked at whose text is not there yet, and how long apart.
+/// How often a file without text is read again, and the wait between two reads.
 const LOOKS_MAX: u32 = 40;
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Watched directories that a holder names.
@@ -97,10 +97,10 @@ impl GroupHolder {
     }
 }
 
-/// Takes a group of a job for an identity, until the file is dropped; or says who has it. The aggregators of one run
-/// have agents in common. One that holds any group of this job and identity, and has no agent that watches a
-/// directory of ours, saves another run of the same name: so with the first group of a process (`is_first`) all are
-/// looked at.
+/// Takes a group of a job for an identity until the file is dropped, or names the holder of the group. The
+/// aggregators of one run have agents in common. So an aggregator that holds a group of this job and identity, but
+/// has no agent that watches one of our directories, saves another run of the same name. With the first group of a
+/// process (`is_first`) the files of all groups are read.
 pub fn take(
     store: &dyn Store,
     job: &JobId,
@@ -125,7 +125,7 @@ pub fn take(
             let is_apart = || other().is_some_and(|other| other.watches.is_disjoint(&holder.watches));
             held == name || (of == of_identity && is_apart())
         };
-        // Of several that begin at once the one with the first name goes on.
+        // If several begin at once, the one with the first name goes on.
         let goes_first = |path: &PathBuf| own.is_none_or(|own| path.as_path() < own);
         Ok(others(store, &dir, &prefix, own)?.into_iter().filter(goes_first).find(is_other))
     };
@@ -158,7 +158,7 @@ pub(crate) fn directory(job: &JobId) -> PathBuf {
     Path::new(job.as_str()).join(DIRECTORY)
 }
 
-/// Files that other processes hold, of those whose name begins so. Those of dead ones are removed.
+/// Files with this prefix that other processes hold. Files of dead processes are removed.
 fn others(store: &dyn Store, dir: &Path, prefix: &str, own: Option<&Path>) -> Result<Vec<PathBuf>, StoreError> {
     let entries = match store.list_dir(dir) {
         Err(error) if error.is_not_found() => Vec::new(),
@@ -172,7 +172,7 @@ fn others(store: &dyn Store, dir: &Path, prefix: &str, own: Option<&Path>) -> Re
         }
         match store.is_held(&path) {
             true => held.push(path),
-            // Whether it goes now or later does not matter.
+            // It may also be removed later.
             false if store.age(&path).is_ok_and(|age| age > DEAD_AFTER) => drop(store.remove_file(&path)),
             false => {}
         }
@@ -186,7 +186,7 @@ fn describe(store: &dyn Store, path: &Path) -> String {
     who.unwrap_or_else(|| format!("another aggregator ({})", path.display()))
 }
 
-/// The text of a file that may have been made this moment.
+/// The text of a file, which may have been made a moment ago.
 fn written_text_of(store: &dyn Store, path: &Path) -> Option<String> {
     for _ in 0..LOOKS_MAX {
         match text_of(store, path) {

@@ -1,8 +1,8 @@
 //! Examines a checkpoint: its directory, its manifests and the containers that they name.
 //!
-//! Three findings are kept apart. A file that is missing, cut or changed means damage. A file that cannot be read at
-//! present (an I/O error, no permission, a format of a newer build) does not mean damage: the checkpoint is
-//! unreadable, and prune must not remove it. A directory that prune is removing at this moment is examined again.
+//! Three answers are kept apart. A file that is missing, cut or changed is damage. A file that cannot be read just
+//! now (an I/O error, no permission, a format of a newer build) is no damage: the checkpoint is unreadable, and
+//! nobody removes it. A directory that prune is emptying at this moment is looked at again.
 
 pub(crate) mod look;
 
@@ -85,8 +85,8 @@ pub(crate) fn look_at(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Resu
     Ok(again_if_pruned(store, job, look.state, &patience))
 }
 
-/// Examines several checkpoints of a job. The result has the order of `ids`. Checkpoints that were removed in the
-/// meantime are left out. A remembered checkpoint is not examined again.
+/// Several checkpoints of a job, in the order of their names here; those that are gone meanwhile are left out. What
+/// is remembered of one is not looked at again.
 pub(crate) fn look_at_all(
     store: &dyn Store,
     job: &JobId,
@@ -249,8 +249,8 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
     Ok(look)
 }
 
-/// Records a problem if a container that a checkpoint refers to is missing or has the wrong length. `found` is the
-/// result for the container's own checkpoint, if that was examined.
+/// Notes where a container that a checkpoint refers to is not as it must be. `found` is what a look at its own
+/// directory gave, if there was one.
 fn check_need(
     store: &dyn Store,
     job: &JobId,

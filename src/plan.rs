@@ -1,9 +1,10 @@
-//! Which bytes of which variables go into which segment, in which order, so that nothing is ever larger than the budget.
+//! The plan: which bytes of which variables go into which segment, in which order. No segment is larger than the
+//! budget.
 //!
 //! The four schemes are those of mcrEngine, SC12, section III-B. A class is cut into segments of at most
 //! `segment_bytes`, each coded on its own, so that one damaged or wanted segment is one small read, and memory stays
-//! bounded. Variables under `small_bytes` leave the first pass (section VII: "variables < 100 B") and are pooled, and so
-//! are classes that would not fill a worthwhile segment.
+//! bounded. Variables under `small_bytes` are pooled (section VII: "variables < 100 B"), and so are classes that are
+//! too small for a segment.
 
 mod piece;
 
@@ -70,14 +71,15 @@ pub struct PlanOptions {
     pub small_class_bytes: u64,
     /// Classes of one type of numbers share segments, because their variables predict each other; scheme Aware only.
     pub together: bool,
-    /// Segments are smaller where one of that size would hold most of what there is, so that all cores have something to do.
+    /// Segments are smaller if one segment of that size would hold most of the bytes, so that all cores have work.
     pub spread: bool,
 }
 
-/// What bytes and records hold changes along them, and a segment has one description of it.
+/// Segments of untyped bytes and records are at most 4 MiB: a segment has one description of where its numbers lie,
+/// and that changes along a file.
 const TAKEN_APART_BYTES_MAX: u64 = 4 << 20;
 
-/// So many segments of what there is, where they are spread, but none under so many bytes.
+/// Spread segments: this many of all bytes, and none under this many bytes.
 const SPREAD: u64 = 4;
 const SPREAD_BYTES_MIN: u64 = 512 << 10;
 
@@ -96,7 +98,7 @@ impl Default for PlanOptions {
 }
 
 impl PlanOptions {
-    /// The defaults for a profile, and for so many bytes of checkpoint in memory.
+    /// The defaults for a profile and a budget.
     pub fn of(profile: &Profile, budget_bytes: u64) -> Self {
         let (segment_bytes, together) = (profile.segment_bytes(budget_bytes), profile.is_together());
         Self { segment_bytes, together, spread: *profile == Profile::Fast, ..Self::default() }
@@ -111,12 +113,12 @@ impl PlanOptions {
     }
 }
 
-/// One segment to be: which pieces, how merged.
+/// A segment before it is fetched: its pieces, and how they are merged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentPlan {
     /// Index of the class, or `None` for a pool of small ones.
     pub class: Option<u32>,
-    /// What its members are.
+    /// The role of its variables.
     pub role: Role,
     /// Type of the elements; [`ElementType::Bytes`] in a mixed pool.
     pub element: ElementType,
@@ -124,7 +126,7 @@ pub struct SegmentPlan {
     pub pieces: Vec<Piece>,
     /// How they are merged.
     pub layout: Layout,
-    /// Where a further class begins, as a place among the pieces; none where there is one class only.
+    /// The pieces at which a further class begins, by index; empty for one class.
     pub columns: Vec<u32>,
     /// The sum over the pieces.
     pub raw_bytes: RawBytes,
@@ -140,8 +142,8 @@ impl SegmentPlan {
 /// Cuts classes into segments. `skip` names variables that need not be stored, since the same bytes already are.
 ///
 /// Each raw byte of each variable that is not skipped is in exactly one piece; the pieces of a variable are in
-/// increasing order over the segments; no segment is larger than `segment_bytes`. Classes with long ones come first, so that
-/// those who code them end at about the same time.
+/// increasing order over the segments; no segment is larger than `segment_bytes`. Classes with long variables come
+/// first, so that the threads that code them end at about the same time.
 pub fn plan(
     files: &[FileHeader],
     classes: &[VariableClass],
@@ -155,7 +157,7 @@ pub fn plan(
         let part = bytes.div_ceil(SPREAD).next_multiple_of(8).max(SPREAD_BYTES_MIN);
         options.segment_bytes = options.segment_bytes.min(part);
     }
-    // Those of a class stay in their order.
+    // The segments of a class stay in their order.
     let mut segments: Vec<Vec<SegmentPlan>> = Vec::new();
     let mut pools: Vec<(Role, ElementType, Vec<Piece>)> = Vec::new();
     let together = options.together && options.scheme == Scheme::Aware;
@@ -227,9 +229,9 @@ struct Bundle<'a> {
     columns: Vec<Vec<Piece>>,
 }
 
-/// Numbers of rows go with the rows: integers beside which real numbers of the same width and byte order lie, in the same
-/// group of the same file, as many, or as points of up to four of them. Where such groups have the same names in several
-/// files (kinds of particles), each has columns of its own.
+/// Row numbers are planned with the rows that they number. Row numbers are integers in the same group of the same
+/// file as floats of the same width and byte order, and as many as those floats, or as points of up to four floats.
+/// If such groups have the same names in several files (kinds of particles), each group has its own columns.
 fn with_their_numbers<'a>(mut bundles: Vec<Bundle<'a>>, files: &[FileHeader]) -> Vec<Bundle<'a>> {
     for n in 0..bundles.len() {
         let ElementType::Int { width, order, .. } = *bundles[n].element else { continue };
@@ -266,7 +268,7 @@ fn with_their_numbers<'a>(mut bundles: Vec<Bundle<'a>>, files: &[FileHeader]) ->
     bundles
 }
 
-/// Components of a point, and kinds of rows, at most.
+/// The most components of a point, and the most kinds of rows.
 const POINT_MAX: u64 = 4;
 const KINDS_MAX: usize = 32;
 
@@ -276,7 +278,7 @@ fn parent<'a>(piece: &Piece, files: &'a [FileHeader]) -> &'a str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// A column for each kind, one for what is in no such group, in their order; none that is empty.
+/// A column for each kind and one for the rest, in this order, without empty columns.
 fn by_kind(column: Vec<Piece>, kinds: &[&str], files: &[FileHeader]) -> Vec<Vec<Piece>> {
     let mut columns: Vec<Vec<Piece>> = vec![Vec::new(); kinds.len() + 1];
     for piece in column {
@@ -288,8 +290,9 @@ fn by_kind(column: Vec<Piece>, kinds: &[&str], files: &[FileHeader]) -> Vec<Vec<
 }
 
 impl Bundle<'_> {
-    /// Classes whose variables have the same shapes, file by file, stand beside each other. Where not all ranks have room
-    /// in one segment, each holds some ranks, with all of their variables; where one rank alone has none, slabs of these.
+    /// Classes whose variables have the same shapes, file by file, share segments. If one segment has no room for all
+    /// ranks, each segment holds some ranks with all of their variables. If it has no room for one rank, each segment
+    /// holds slabs of that rank's variables.
     fn cut(mut self, files: &[FileHeader], segment_bytes: u64) -> Vec<SegmentPlan> {
         let mut first_of: HashMap<Vec<(u32, &Shape)>, usize> = HashMap::new();
         let mut places: Vec<usize> = Vec::with_capacity(self.columns.len());
@@ -327,7 +330,7 @@ impl Bundle<'_> {
         segments
     }
 
-    /// What the columns have of some files, in rank order, as the files are; none that is empty.
+    /// The pieces that the columns have in some files, in rank order, without empty columns.
     fn of_files(&self, files: Range<u32>) -> Vec<slabs::Column> {
         let own = |column: &Vec<Piece>| {
             let before = |file: u32| column.partition_point(|piece| piece.variable.file < file);
@@ -336,7 +339,7 @@ impl Bundle<'_> {
         self.columns.iter().map(own).filter(|column| !column.is_empty()).collect()
     }
 
-    /// One segment of these columns, of which there is one at least.
+    /// One segment of these columns, at least one.
     fn segment(&self, columns: Vec<slabs::Column>) -> SegmentPlan {
         let begins = columns.iter().scan(0, |begin, column| {
             *begin += column.len() as u32; // at most 2^24 pieces
@@ -356,9 +359,10 @@ impl Bundle<'_> {
     }
 }
 
-/// Cuts interleaved pieces into segments of whole rounds, or where one round is already too much, of as many pieces as fit.
+/// Cuts interleaved pieces into segments of whole rounds. If one round is too large for a segment, each segment has
+/// as many pieces as fit.
 fn rounds(pieces: &[Piece], width: u64, options: &PlanOptions, mut emit: impl FnMut(Vec<Piece>, NonZeroU32)) {
-    // A block holds whole elements, so that no element is torn between two of them.
+    // A block holds whole elements, so that no element is split between two blocks.
     let block = (u64::from(options.block_bytes.get()) / width * width).max(width).min(options.segment_bytes);
     let block = u32::try_from(block).ok().and_then(NonZeroU32::new).unwrap_or(options.block_bytes);
     let block_bytes = u64::from(block.get());

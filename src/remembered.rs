@@ -1,17 +1,16 @@
-//! Remembers the complete checkpoints of a job, so that a process need not read all manifests after each commit.
+//! The checkpoints of a job that a process remembers, so that it does not read all their manifests after each commit.
 //!
-//! A committed manifest never changes, so a checkpoint that was complete once is remembered. Afterwards it can only
-//! be removed (its directory is gone, or this process removed it), be marked by a person, or be damaged. The newest
-//! remembered checkpoints decide which others are removed, so they are examined again each time. A few of the other
-//! ones are examined again each time, in turn.
+//! A committed manifest never changes, so a checkpoint that was once seen to be complete is remembered. It can only
+//! be removed (then its directory is gone, or it is removed by this process), marked by people, or damaged. So the
+//! newest of those that are remembered, on which the others' removal depends, are looked at again each time, and of
+//! the rest a few in turn.
 
 use crate::ids::CheckpointId;
 use crate::looking::look::Look;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// Maximum number of remembered checkpoints, of about 1 KiB each. Checkpoints above this number are examined each
-/// time.
+/// The most checkpoints that are remembered, of about 1 KiB each; more are looked at each time.
 const REMEMBERED_MAX: usize = 16 << 10;
 /// Number of newest checkpoints that are examined again each time.
 const NEWEST_AGAIN: usize = 16;

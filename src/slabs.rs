@@ -1,34 +1,35 @@
-//! How arrays that are too large for one segment are cut: across their rows, all that have as many rows in the same places.
+//! How arrays that are too large for one segment are cut: across their rows. Arrays with equally many rows are cut at
+//! the same rows.
 //!
-//! A segment is coded on its own. So each gets a slab of every array rather than one whole array after the other: what predicts
-//! each other stays together, and a slab still has neighbours in all of its dimensions.
+//! A segment is coded on its own. So each segment gets a slab of every array, not one whole array after the other:
+//! arrays that predict each other stay together, and a slab still has neighbours in all of its dimensions.
 
 use crate::header::{FileHeader, VariableHeader};
 use crate::plan::Piece;
 use std::collections::HashMap;
 
-/// Of columns whose rows are long as many are cut together as leave room for so many rows of each.
+/// Columns with long rows: as many are cut together as leave room in a segment for this many rows of each.
 const ROWS_MIN: u64 = 8;
-/// A part of a column has so many rows at least, or it is cut along the next extent.
+/// The fewest rows of a part of a column; with fewer it is cut along the next extent.
 const ROWS_OF_PART: u64 = 2;
-/// A piece that has no more than this part of what a column has in each part is not cut.
+/// A piece is not cut if it has at most this fraction (1 / N) of the bytes that the column has in each part.
 const UNCUT_PART: u64 = 8;
-/// Parts more than bytes alone would ask for, before whole rows are given up.
+/// How many more parts than the bytes need are tried before rows are cut.
 const PARTS_MORE: u64 = 64;
 
-/// What an array may be cut into: rows along its first extent, along the next, and so on down to elements; or where it lies
-/// chunk after chunk, all chunks beside each other, and single chunks.
+/// A unit that an array may be cut into: rows along its first extent, rows along the next extent, and so on down to
+/// elements. An array that is stored chunk after chunk is cut into layers of chunks, or into chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Raw bytes of one.
+    /// Raw bytes of one unit.
     pub bytes: u64,
-    /// Its extents, slowest first. Those that follow each other are one array, as many times as long along the first.
+    /// Its extents, slowest first. Units that follow each other are one array, longer along the first extent.
     pub dims: Vec<u64>,
-    /// Extents of its chunks, if there are several beside each other.
+    /// Extents of its chunks, if a unit has several.
     pub chunk: Vec<u64>,
 }
 
-/// The steps of an array, the longest first; elements only where its extents do not tell how its raw bytes lie.
+/// The units of an array, the longest first. Only elements if the extents do not show how the raw bytes lie.
 pub fn steps(variable: &VariableHeader) -> Vec<Step> {
     let (dims, chunk) = (&*variable.shape.0, &*variable.chunk.0);
     let width = u64::from(variable.element.width()).max(1);
@@ -53,7 +54,7 @@ pub fn steps(variable: &VariableHeader) -> Vec<Step> {
     shapes.into_iter().filter_map(step).filter(|step| step.bytes > 0).collect()
 }
 
-/// The longest step that a piece is made of, with the extents of all of it.
+/// The longest unit that a piece consists of, with the extents of the whole piece.
 pub fn array_of(piece: &Piece, variable: &VariableHeader) -> Option<Step> {
     let is_whole = |step: &Step| piece.offset.is_multiple_of(step.bytes) && piece.bytes.is_multiple_of(step.bytes);
     let mut step = steps(variable).into_iter().find(is_whole)?;
@@ -64,8 +65,8 @@ pub fn array_of(piece: &Piece, variable: &VariableHeader) -> Option<Step> {
 /// The pieces of one column in one file, in order.
 pub(crate) type Column = Vec<Piece>;
 
-/// Divides the columns of one file among segments. Columns with equally many rows are a family; it shares a segment with
-/// others where there is room for all of it, else it is cut.
+/// Divides the columns of one file among segments. Columns with equally many rows are a family. A family shares a
+/// segment with others if there is room for the whole family; otherwise it is cut.
 pub(crate) fn divide(columns: Vec<Column>, files: &[FileHeader], segment_bytes: u64) -> Vec<Vec<Column>> {
     let mut segments = Vec::new();
     let (mut open, mut room): (Vec<Column>, u64) = (Vec::new(), segment_bytes);
@@ -93,7 +94,7 @@ fn bytes_of(columns: &[Column]) -> u64 {
     columns.iter().flatten().map(|piece| piece.bytes).sum()
 }
 
-/// Columns whose arrays have as many rows, each family where its first one is.
+/// Families of columns whose arrays have equally many rows, in the order of their first columns.
 fn families(columns: Vec<Column>, files: &[FileHeader]) -> Vec<Vec<Column>> {
     let rows = |piece: &Piece| piece.variable.of(files).shape.0.iter().copied().find(|&n| n > 1).unwrap_or(1);
     let mut families: Vec<Vec<Column>> = Vec::new();
@@ -106,7 +107,8 @@ fn families(columns: Vec<Column>, files: &[FileHeader]) -> Vec<Vec<Column>> {
     families
 }
 
-/// A family as it is where it has room in a segment, or where its rows are short; else fewer columns at a time.
+/// The columns of a family that are cut together: all of them if they fit in a segment or have short rows, otherwise
+/// fewer.
 fn with_room(family: Vec<Column>, files: &[FileHeader], segment_bytes: u64) -> Vec<Vec<Column>> {
     if bytes_of(&family) <= segment_bytes {
         return vec![family];
@@ -128,7 +130,7 @@ fn with_room(family: Vec<Column>, files: &[FileHeader], segment_bytes: u64) -> V
     parts
 }
 
-/// Cuts columns into slabs of about equal size, as few as have room in a segment each.
+/// Cuts columns into slabs of about equal size: as few slabs as fit in a segment each.
 fn slabs(columns: &[Column], files: &[FileHeader], segment_bytes: u64) -> Vec<Vec<Column>> {
     let least = bytes_of(columns).div_ceil(segment_bytes.max(1)).max(1);
     for parts in least..=least.saturating_mul(2).saturating_add(PARTS_MORE) {
@@ -141,7 +143,7 @@ fn slabs(columns: &[Column], files: &[FileHeader], segment_bytes: u64) -> Vec<Ve
             return slabs;
         }
     }
-    // Nothing but bytes counts.
+    // Only bytes count.
     let mut one_by_one = Vec::new();
     for column in columns {
         crate::plan::concatenated(column, segment_bytes, |pieces| one_by_one.push(vec![pieces]));
@@ -149,7 +151,8 @@ fn slabs(columns: &[Column], files: &[FileHeader], segment_bytes: u64) -> Vec<Ve
     one_by_one
 }
 
-/// Cuts a column into so many parts, at whole rows: an array of many at those nearest to equal parts, short ones not at all.
+/// Cuts a column into this many parts at whole rows: a long array at the rows nearest to equal parts, a short array
+/// not at all.
 fn cut(column: &[Piece], files: &[FileHeader], parts: u64) -> Vec<Column> {
     let wide = u128::from;
     let (whole, parts_wide) = (wide(column.iter().map(|piece| piece.bytes).sum::<u64>()), wide(parts));

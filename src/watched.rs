@@ -1,8 +1,9 @@
-//! From which directories the run of a job was saved last. A run from others is another run.
+//! The directories from which the last run of a job was saved. A run from other directories is another run.
 //!
-//! Two runs by hand, one after the other, have nothing that tells them apart but where they write. So an aggregator
-//! notes what its agents watch, before the first commit of a run: `JOB/.holders/watched`, for an identity
-//! `watched-DIGEST`. The note outlives the aggregator. Unlike [`crate::living`], it says nothing of who lives.
+//! Two runs that are started by hand, one after the other, differ only in the directories that they write to. So an
+//! aggregator notes the directories that its agents watch, before the first commit of a run: `JOB/.holders/watched`,
+//! for an identity `watched-DIGEST`. The note outlives the aggregator. Unlike [`crate::living`], it does not say
+//! whether the run is alive.
 
 use crate::ids::{Digest, JobId};
 use crate::living::{WATCHES_MAX, digests_of, directory, text_of};
@@ -21,19 +22,19 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// `directories` are what the agents of the job watch.
+    /// `directories`: those that the agents of the job watch.
     pub fn new<'a>(incarnation: u32, directories: impl Iterator<Item = &'a str>) -> Self {
         Self { incarnation, watches: digests_of(directories) }
     }
 
-    /// What is noted of the runs of an identity. A note that cannot be read is none: it is written anew.
+    /// The note of the runs of an identity. A note that cannot be read counts as none, and is written anew.
     pub fn load(store: &dyn Store, job: &JobId, identity: &str) -> Option<Self> {
         let text = text_of(store, &directory(job).join(name_of(identity)))?;
         serde_json::from_str(&text).ok()
     }
 
-    /// Whether this run goes on where another one left a checkpoint half committed: then it must not complete it.
-    /// `before` is what was noted.
+    /// Whether another run left a checkpoint half committed, which this run must not complete. `before` is the note
+    /// of the other run.
     pub fn would_complete_another_run(
         &self,
         before: &Self,
@@ -51,7 +52,7 @@ impl Watched {
         Ok(manifest::list(store, job)?.iter().any(is_half))
     }
 
-    /// Notes this, with what was noted `before` of the same run. Durable when it returns.
+    /// Adds this to the note of the same run, `before`. Durable when it returns.
     pub fn note(
         mut self,
         before: Option<Self>,

@@ -1,8 +1,8 @@
-//! The aggregator-node component: gathers the headers of a group of ranks, pulls their variables in the order of a plan,
-//! merges, compresses and writes them as one container, and on restart does the same upwards.
+//! The aggregator-node component: gathers the headers of a group of ranks, pulls their variables in the order of a
+//! plan, merges, compresses and writes them as one container, and on restart does the same upwards.
 //!
-//! Knows variables, not HDF5. A message's way: [`serve`] checks it, [`hub`] owns what it means, [`group::step`] decides,
-//! [`flush::flush_checkpoint`] does the work, [`fetch`] pulls the bytes.
+//! Knows variables, not HDF5. A message's way: [`serve`] checks it, [`hub`] owns what it means, [`group::step`]
+//! decides, [`flush::flush_checkpoint`] does the work, [`fetch`] pulls the bytes.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
@@ -122,7 +122,8 @@ impl Aggregator {
         Ok(Self { address, stop, ended })
     }
 
-    /// Finishes what agents have announced or may still announce, gives up the rest, and ends; at this time at the latest.
+    /// Finishes what agents have announced or may still announce, gives up the rest, and ends; at this time at the
+    /// latest.
     pub async fn drain(self, until: Instant) -> Drained {
         let _ = self.stop.send(until);
         // A panic of ours was told.

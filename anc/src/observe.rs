@@ -1,16 +1,16 @@
-//! What a flush or restart reports while it runs: a progress bar at a terminal, counters in a daemon, facts in a test.
+//! The progress of a flush or restart: a progress bar at a terminal, counters in a daemon, facts in a test.
 
 use mcrengine::codec::Reason;
 use mcrengine::units::{RawBytes, StoredBytes};
 
-/// Told from several threads. All methods do nothing unless overridden.
+/// Hears how far a flush or restart is, from several threads. All methods do nothing unless overridden.
 pub trait Observer: Sync {
-    /// The plan is made: so much is to do.
+    /// The plan is made: this is to be done.
     fn planned(&self, segments: usize, raw_bytes: RawBytes) {
         let _ = (segments, raw_bytes);
     }
 
-    /// One segment was coded, and why as it was.
+    /// One segment was coded; `reason`: why with this codec.
     fn chosen(&self, reason: &Reason) {
         let _ = reason;
     }
@@ -21,6 +21,6 @@ pub trait Observer: Sync {
     }
 }
 
-/// Nobody watches.
+/// An observer that does nothing.
 pub struct Silent;
 impl Observer for Silent {}

@@ -1,7 +1,7 @@
 //! Removes old checkpoints of a job after each one that became complete, on a thread of its own.
 //!
-//! At most one thread for each job, and one process at a time as far as the store has locks. What fails is logged and tried
-//! again after the next checkpoint; nothing depends on it.
+//! At most one thread for each job, and one process at a time as far as the store has locks. What fails is logged and
+//! tried again after the next checkpoint; nothing depends on it.
 
 use crate::unpanicked::unpanicked;
 use mcrengine::error_chain::error_chain;
@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Of a job with more checkpoints than this, old ones are removed after every second commit, with more than twice as many
-/// after every third, and so on: to list the directory of the job is what takes longer with each of them.
+/// Of a job with more checkpoints than this, old ones are removed after every second commit, with more than twice as
+/// many after every third, and so on: to list the directory of the job is what takes longer with each of them.
 const EACH_COMMIT_MAX: usize = 1000;
 /// Checkpoints of all jobs that are remembered between two commits; with more, all are read anew.
 const REMEMBERED_MAX: usize = 32 << 10;

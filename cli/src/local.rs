@@ -9,7 +9,7 @@ use mcrengine::header::FileHeader;
 pub struct LocalSource<'a> {
     /// The files.
     pub files: Vec<OpenFile<&'a FileHeader>>,
-    /// How many reads at a time.
+    /// Reads at a time.
     pub threads: usize,
 }
 

@@ -1,6 +1,6 @@
 //! `mcr`: the one binary of mcrEngine. Loads, builds, runs and drains; everything else is in the libraries.
 
-/// Instead of the standard one, which panics where standard error is full, and shows names as they are.
+/// Replaces the standard macro, which panics if standard error is full and prints control characters of names.
 macro_rules! eprintln {
     ($($text:tt)*) => { $crate::output::tell_line(&format!($($text)*)) };
 }
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     raise_open_files();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        // Not clap's 2: from `mcr restart` that means that an older checkpoint is there.
+        // Not 2, as clap has it: from `mcr restart` 2 means that an older checkpoint was restored.
         Err(error) => {
             let printed = error.print().and_then(|()| std::io::stdout().flush());
             if let (Err(why), false) = (&printed, error.use_stderr()) {
@@ -76,20 +76,22 @@ fn main() -> ExitCode {
     })
 }
 
-/// A file that reaches `ulimit -f` is an error of the write to it, and told as such, not the silent end of the process.
+/// Makes a file that reaches `ulimit -f` an error of the write, which is reported. Otherwise the process would end
+/// silently.
 #[expect(unsafe_code, reason = "no safe call sets what a signal does")]
 fn survive_file_size_limit() {
     // SAFETY: no handler is installed, and no thread runs yet. Where it fails, the process ends as it would have.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
 }
 
-/// A checkpoint may have thousands of files, and a restart holds those of a group open: as many as the system lets us.
+/// Raises the limit of open files as far as the system allows. A checkpoint may have thousands of files, and a
+/// restart holds the files of a group open.
 fn raise_open_files() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard
     {
         child::remember_open_files(soft);
-        // What cannot be raised stays as it is; running out of descriptors is told where it happens.
+        // A limit that cannot be raised stays as it is; running out of descriptors is reported where it happens.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }

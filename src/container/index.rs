@@ -81,8 +81,8 @@ pub struct ContainerRef {
 /// The origin of the bytes of a variable that is not stored in this container itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The bytes equal those of another variable of the same group. That variable is stored or external; it is never
-    /// a `SameAs` itself.
+    /// The bytes of another variable of the same group, which is itself stored, or external, but not the same as a
+    /// third.
     SameAs(VariableRef),
     /// The bytes equal those of a variable that is stored in an older container.
     External {

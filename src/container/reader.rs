@@ -101,9 +101,8 @@ impl ContainerReader {
         self.kept.as_ref().is_none_or(|kept| kept.get(&segment) == Some(&Kept::Whole))
     }
 
-    /// Whether this container still holds everything that another container needs from it. `of` is the index of that
-    /// container, and `reference` is the number by which it refers to this one. The other properties of a reference
-    /// are compared by [`ContainerSet`](super::ContainerSet).
+    /// Whether all that a container needs of this one is there, which is the given one of its references. What it
+    /// says otherwise is compared by [`ContainerSet`](super::ContainerSet).
     pub(crate) fn holds_all(&self, of: &Index, reference: u32) -> bool {
         let has = |at: VariableRef| {
             let mut pieces = self.index.pieces_of(at);
@@ -285,8 +284,8 @@ fn read_table(file: &dyn StoredFile, path: &Path, trailer: &Trailer, index: &Ind
     Ok(Table { offset, kept })
 }
 
-/// Decompresses and decodes a stored index. Allocates at most `raw_bytes` (limit 1 GiB) and the memory for the items
-/// of the index.
+/// Decompresses and reads a stored index. Never takes more memory than `raw_bytes`, at most 1 GiB, and what its items
+/// need.
 pub fn parse_index(stored: &[u8], raw_bytes: u64, path: &Path) -> Result<Index, ReadError> {
     let invalid = |what: String| ReadError::Invalid { path: path.into(), part: "the index", what };
     let limit = raw_bytes.min(INDEX_RAW_MAX);

@@ -5,7 +5,8 @@ use super::reader::ContainerReader;
 use super::repacked::{KeptSegment, encode};
 use crate::error::ReadError;
 
-/// What follows the segments of a repacked container: the table, the index as it is in the container before, the trailer.
+/// What follows the segments of a repacked container: the table, the index as it is in the container before, the
+/// trailer.
 pub(crate) fn repacked_tail(reader: &ContainerReader, table: &[KeptSegment]) -> Result<Vec<u8>, ReadError> {
     let index = reader.stored_index()?;
     let segments: u64 = table.iter().map(|kept| SEGMENT_HEADER_LEN as u64 + kept.stored_bytes).sum();

@@ -204,8 +204,8 @@ impl ContainerSet {
         Ok(raw)
     }
 
-    /// Memory that decoding a task takes, without what codecs need: the segment's raw and stored bytes, and those of
-    /// its base.
+    /// Bytes that decoding a task takes, but for what codecs need: its segment's, raw and stored, and those of its
+    /// base.
     pub fn task_bytes(&self, task: &SegmentTask) -> u64 {
         let base = self.readers[task.container as usize].index().segments()[task.segment as usize].base();
         let base = base.and_then(|base| {
@@ -257,8 +257,8 @@ impl Split {
     }
 }
 
-/// Reads any bytes of any variable of a group. The segments that were decoded last are cached, up to a number of
-/// bytes. Readers made by [`VariableReader::beside`] share the cache.
+/// Reads any bytes of any variable of a group. Segments decoded last are kept, up to a number of bytes, for all
+/// readers that were made beside each other.
 pub struct VariableReader {
     set: Arc<ContainerSet>,
     scratch: Scratch,
@@ -311,7 +311,8 @@ impl VariableReader {
         Self { set, scratch: Scratch::default(), decoded: Arc::new(decoded) }
     }
 
-    /// Makes a reader for another thread, which shares the cache with this one. Its codecs may use `threads` threads.
+    /// One for another thread, which keeps what is decoded together with this one. Its codecs may use so many
+    /// threads.
     pub fn beside(&self, threads: usize) -> Self {
         let (set, decoded) = (Arc::clone(&self.set), Arc::clone(&self.decoded));
         let mut scratch = Scratch::default();

@@ -80,9 +80,9 @@ impl ContainerWriter {
         let dir = checkpoint_dir(job, checkpoint);
         let name = container_name(group);
         let temp = create_in(store, &dir, &name)?;
-        // From here on, a writer that starts later sees our temporary file. A writer that started earlier still holds
-        // its own file or has already committed. So the manifest must be looked for after this point: otherwise our
-        // container could replace a container whose manifest was written in between.
+        // From here on whoever comes later sees ours. Whoever came before still holds its file, or has committed it;
+        // so the manifest is looked for last. Else its container would be replaced by ours after its manifest was
+        // written.
         let is_ours = |left: &str| temp.path().file_name().is_some_and(|ours| ours == left);
         let ours = [name.as_str(), &manifest::manifest_name(group)].map(|name| format!(".{name}."));
         let left_over = |left: &str| ours.iter().any(|ours| left.starts_with(ours)) && !is_ours(left);
@@ -105,8 +105,8 @@ impl ContainerWriter {
         Ok(writer)
     }
 
-    /// The directories on the path to the container, which are not durable yet. [`UnsealedContainer::seal`] makes
-    /// them durable. A caller with a free thread may do so earlier, while segments are still being written.
+    /// The directories that lead to it, which are not durable yet. [`UnsealedContainer::seal`] makes them so; whoever
+    /// has a thread that may wait for the disk does it meanwhile.
     pub fn dirs(&self) -> UnsyncedDirs {
         let dir = checkpoint_dir(&self.job, &self.checkpoint);
         UnsyncedDirs { dir, is_durable: Arc::clone(&self.is_dir_durable) }
@@ -363,8 +363,8 @@ fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// A temporary file with one write buffer. All bytes except the stored bytes of segments are hashed as they are
-/// written. The segment headers hold checksums of the stored bytes.
+/// A temporary file with one write buffer. All but the stored bytes of segments is hashed as it is written; of those,
+/// the headers before them hold checksums.
 pub(crate) struct FramedFile {
     pub(crate) temp: Box<dyn TempFile>,
     pub(crate) bytes: u64,
@@ -372,8 +372,8 @@ pub(crate) struct FramedFile {
     buffer: Vec<u8>,
 }
 
-/// Bytes that are gathered before they are written. Longer runs are written directly. The buffer is small so that the
-/// disk can start on bytes while later ones are still being made.
+/// Bytes gathered before they are written; longer runs go by it. Not more, since the disk may begin with what is
+/// written.
 const BUFFER_BYTES: usize = 256 << 10;
 
 impl FramedFile {
@@ -398,8 +398,8 @@ impl FramedFile {
         Ok(())
     }
 
-    /// Writes the stored index, whose raw length is `index_raw`, and the trailer. Makes all bytes durable. Returns
-    /// the digest of the frame.
+    /// Writes the stored index, which is so long raw, and the trailer, and makes all of it durable; gives the digest
+    /// of the frame.
     fn finish(&mut self, segments: u32, index_raw: u64, index: &[u8]) -> Result<Digest, StoreError> {
         let (index_offset, index_stored) = (self.bytes, index.len() as u64);
         let trailer = Trailer { index_offset, index_stored, index_raw, segments, index_crc: crc32c::crc32c(index) };

@@ -36,7 +36,8 @@ pub struct ManifestDraft {
     pub elapsed_ms: u64,
     /// In how many checkpoints in a row, this being the last, segments are coded with those of older ones.
     pub in_a_row: u32,
-    /// What is known of the containers that it may refer to ([`Manifest::known_containers`] of the checkpoint before).
+    /// What is known of the containers that it may refer to ([`Manifest::known_containers`] of the checkpoint
+    /// before).
     pub known: Vec<KnownContainer>,
     /// What was chosen for its classes, and why.
     pub decisions: Vec<Decision>,
@@ -112,8 +113,8 @@ pub fn write(
     Ok(UncommittedManifest { manifest, path, temp })
 }
 
-/// Makes a sealed container part of its checkpoint. When the last group has done so, the checkpoint exists: before this
-/// returns no restart sees this group, afterwards every restart does.
+/// Makes a sealed container part of its checkpoint. When the last group has done so, the checkpoint exists: before
+/// this returns no restart sees this group, afterwards every restart does.
 pub fn commit(
     store: &dyn Store,
     sealed: SealedContainer,

@@ -28,8 +28,8 @@ pub struct Manifest<Files = Vec<ManifestFile>> {
     pub job: JobId,
     /// The checkpoint.
     pub checkpoint: CheckpointId,
-    /// Number of the incarnation of the job that saved it; 0 where the job had none. Manifests of two incarnations never make
-    /// one checkpoint.
+    /// Number of the incarnation of the job that saved it; 0 where the job had none. Manifests of two incarnations
+    /// never make one checkpoint.
     pub incarnation: u32,
     /// Ranks of the job.
     pub ranks: u32,
@@ -47,8 +47,8 @@ pub struct Manifest<Files = Vec<ManifestFile>> {
     pub scheme: Scheme,
     /// How codecs were chosen.
     pub profile: String,
-    /// When the application wrote the newest of the files, in milliseconds since 1970, by the clock of its node. Within an
-    /// incarnation the order of checkpoints.
+    /// When the application wrote the newest of the files, in milliseconds since 1970, by the clock of its node.
+    /// Within an incarnation the order of checkpoints.
     pub written_unix_ms: i64,
     /// Why it cannot be known that all files are of one step, if it cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -99,7 +99,8 @@ pub struct KnownContainer {
 }
 
 impl Manifest {
-    /// The containers that the next checkpoint of the group may refer to: this one's own, then those that it refers to.
+    /// The containers that the next checkpoint of the group may refer to: this one's own, then those that it refers
+    /// to.
     pub fn known_containers(&self) -> Vec<KnownContainer> {
         let own = ContainerRef {
             checkpoint: self.checkpoint.clone(),
@@ -164,8 +165,8 @@ impl Files for Vec<ManifestFile> {
     }
 }
 
-/// Where a checkpoint stands in the order of the checkpoints of its job: the incarnation comes first, then the time at which
-/// the application wrote it. Among equals the name decides. The order of commits means nothing.
+/// Where a checkpoint stands in the order of the checkpoints of its job: the incarnation comes first, then the time
+/// at which the application wrote it. Among equals the name decides. The order of commits means nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     /// Number of the incarnation.

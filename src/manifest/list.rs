@@ -67,8 +67,8 @@ pub fn newest_restorable(
     Ok(line.into_iter().chain(aside))
 }
 
-/// The manifest of a group that the application wrote last, but for one checkpoint if one is named. Reads one manifest of
-/// each checkpoint.
+/// The manifest of a group that the application wrote last, but for one checkpoint if one is named. Reads one
+/// manifest of each checkpoint.
 pub fn newest_of_group(
     store: &dyn Store,
     job: &JobId,

@@ -6,13 +6,14 @@ use crate::ids::{CheckpointId, JobId};
 use crate::store::{Store, create_dirs};
 use std::path::Path;
 
-/// A directory with a file of this name is of a checkpoint that is not whole, whatever its manifests say; the text says why.
+/// A directory with a file of this name is of a checkpoint that is not whole, whatever its manifests say; the text
+/// says why.
 pub(crate) const SPOILED: &str = "spoiled";
 /// The most bytes of that text.
 const SPOILED_BYTES_MAX: u64 = 1024;
 
-/// Marks a checkpoint as not whole, whatever its manifests say: it has files that were not taken. Durable, and marking twice
-/// is marking once.
+/// Marks a checkpoint as not whole, whatever its manifests say: it has files that were not taken. Durable, and
+/// marking twice is marking once.
 pub fn spoil(store: &dyn Store, job: &JobId, id: &CheckpointId, why: &str) -> Result<(), StoreError> {
     let dir = checkpoint_dir(job, id);
     create_dirs(store, &dir)?;

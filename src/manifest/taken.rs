@@ -20,8 +20,8 @@ pub fn has_container(store: &dyn Store, manifest: &Manifest) -> Result<bool, Sto
     }
 }
 
-/// Whether a group may be written: no valid manifest of it is there beside its container, and no kept checkpoint needs
-/// that. Where a container stands, all checkpoints of the job are looked at.
+/// Whether a group may be written: no valid manifest of it is there beside its container, and no kept checkpoint
+/// needs that. Where a container stands, all checkpoints of the job are looked at.
 pub(crate) fn check_not_committed(
     store: &dyn Store,
     job: &JobId,
