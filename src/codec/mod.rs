@@ -12,11 +12,11 @@
 //! | 2 | `fpc` | array to bytes | bits 0-7: log2 of the table entries, 1 to 20; bit 8: big-endian |
 //! | 3 | `fpzip` | array to bytes | bits 0-7: element width, 4 or 8; bit 8: big-endian; bits 16-23: most dimensions, 1 to 3 |
 //! | 4 | `columns` | array to bytes | record width in bytes, 2 to 2^20 |
-//! | 5 | `predict` | array to bytes | bits 0-7: element width, 4 or 8; bit 8: big-endian; bit 9: integers; bit 10: bytes; bits 16-23: effort of the encoder, 1 to 3 |
+//! | 5 | `predict` | array to bytes | bits 0-7: element width, 4 or 8; bit 8: big-endian; bit 9: integers; bit 10: bytes; bits 16-23: effort of the encoder, 1 or 2 |
 //! | 6 | `runs` | array to bytes | element width in bytes, 1 to 2^20 |
 //! | 7 | `pco` | array to bytes | bits 0-7: element width, 2, 4 or 8; bit 8: big-endian; bit 9: integers; bit 10: unsigned; bits 16-23: level of the encoder, 1 to 12 |
-//! | 8 | `since` | array to bytes | bits 0-7: element width, 4 or 8; bit 8: big-endian; bit 9: integers; bits 16-23: effort of the encoder, 1 to 3 |
-//! | 9 | `mixed` | array to bytes | bits 16-23: effort of the encoder, 1 to 3 |
+//! | 8 | `since` | array to bytes | bits 0-7: element width, 4 or 8; bit 8: big-endian; bit 9: integers; bits 16-23: effort of the encoder, 1 or 2 |
+//! | 9 | `mixed` | array to bytes | bits 16-23: effort of the encoder, 1 or 2 |
 //! | 16 | `shuffle` | bytes to bytes | element width in bytes, 2 to 2^20 |
 //! | 17 | `lz4` | bytes to bytes | 0 |
 //! | 18 | `zstd` | bytes to bytes | level, 1 to 22 |
@@ -597,7 +597,7 @@ impl Chain {
         Self::of(&[(fpzip::ID, u32::from(width) | order_bit(order) | dimensions.clamp(1, 3) << 16)])
     }
 
-    /// Prediction with so much effort, 1 to 3; `None` for what is no number of 4 or 8 bytes.
+    /// Prediction with so much effort, 1 or 2; `None` for what is no number of 4 or 8 bytes.
     pub fn predict(element: &ElementType, effort: u32) -> Option<Self> {
         let (width, order, is_float) = match *element {
             ElementType::Float { width: width @ (4 | 8), order } => (width, order, true),

@@ -40,7 +40,7 @@ pub(crate) struct Buffers {
     inner: Option<Box<Scratch>>,
 }
 
-/// The parameter for so much effort, 1 to 3.
+/// The parameter for so much effort, 1 or 2.
 pub(crate) fn param(effort: u32) -> u32 {
     effort.clamp(1, predict::EFFORT_MAX) << EFFORT_SHIFT
 }

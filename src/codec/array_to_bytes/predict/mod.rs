@@ -55,7 +55,7 @@ const INTEGERS: u32 = 1 << 9;
 const BYTES: u32 = 1 << 10;
 const EFFORT_SHIFT: u32 = 16;
 /// The highest effort; decoding does not depend on it.
-pub(crate) const EFFORT_MAX: u32 = 3;
+pub(crate) const EFFORT_MAX: u32 = 2;
 /// What is added to the length of very short segments at most.
 const MORE_BYTES: usize = 16 << 10;
 

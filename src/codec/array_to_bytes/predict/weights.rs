@@ -19,7 +19,7 @@ const SAMPLES: (usize, usize, usize) = (2048, 1 << 14, 3);
 /// The same at the lowest effort.
 const SAMPLES_LITTLE: (usize, usize, usize) = (1024, 4096, 1);
 /// Terms of a prediction, by effort.
-const TERMS: [usize; 3] = [8, 16, 24];
+const TERMS: [usize; 2] = [8, 16];
 /// Elements of which all neighbours are tried at once.
 const STENCIL_MIN: usize = 1 << 12;
 /// What part of the bits all neighbours may leave; the first at the lowest effort, since they take time to add up.
@@ -146,7 +146,7 @@ impl Data<'_> {
         pool: &[Term],
     ) -> Option<Fitted> {
         let sample = spread(some, self.samples().0);
-        let most = TERMS[(self.effort as usize - 1).min(TERMS.len() - 1)];
+        let most = TERMS[usize::from(self.effort > 1)];
         let with = |importance: &Importance| {
             let (target, floors, candidates) = self.sampled(literals, &sample, importance, pool);
             let selected = select(&target, &floors, candidates, most, 64.0 / some.len().max(1) as f64);
