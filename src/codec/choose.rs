@@ -26,7 +26,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Profile {
-    /// The better of shuffle and zstd, and zstd alone, measured for each segment; never in the way. `fast`, or `default`
+    /// The better of shuffle and zstd, and zstd alone, measured for each segment; never in the way. `fast`
     #[default]
     Fast,
     /// Prediction as far as it takes little time: about as small as the best codec for each class, or smaller. `balanced`
@@ -127,7 +127,7 @@ impl FromStr for Profile {
             ("zstd", _) => Ok(Self::Zstd { level: within(ZSTD_LEVEL, 22)? }),
             ("shuffle-zstd", _) => Ok(Self::ShuffleZstd { level: within(SHUFFLE_ZSTD_LEVEL, 22)? }),
             ("fpc", _) => Ok(Self::Fpc { level: within(FPC_LEVEL, 20)? }),
-            ("fast" | "default", None) => Ok(Self::Fast),
+            ("fast", None) => Ok(Self::Fast),
             ("balanced", None) => Ok(Self::Balanced),
             ("max", None) => Ok(Self::Max),
             ("paper", None) => Ok(Self::Paper { double: true }),

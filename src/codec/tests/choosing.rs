@@ -37,9 +37,8 @@ fn profiles_are_read_as_they_are_shown() {
         assert_eq!(json, format!("\"{name}\""));
         assert_eq!(serde_json::from_str::<Profile>(&json).expect("is a profile"), profile);
     }
-    assert_eq!("default".parse(), Ok(Profile::Fast), "its name in version 0.1");
     assert_eq!("zstd-3".parse(), Ok(Profile::Zstd { level: 3 }));
-    for name in ["", "zst", "zstd-0", "zstd-23", "zstd-", "fpc-21", "raw-1", "zstd-99999999999", "-3", "default-1"] {
+    for name in ["", "zst", "zstd-0", "zstd-23", "zstd-", "fpc-21", "raw-1", "zstd-99999999999", "-3", "default"] {
         assert_eq!(name.parse::<Profile>(), Err(ProfileError { found: name.into() }));
     }
 }
