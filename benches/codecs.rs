@@ -8,7 +8,7 @@
 #![expect(missing_docs, reason = "Criterion's macro makes a public function")]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use mcrengine::codec::{Chain, Profile, Scratch, choose};
+use mcrengine::codec::{Chain, Profile, Scratch, encode_best};
 use mcrengine::header::{ByteOrder, ElementType};
 use mcrengine::ids::Digest;
 use std::hint::black_box;
@@ -59,7 +59,8 @@ fn codecs(criterion: &mut Criterion) {
         let is_floats = bytes_as(4).expect("encodes") < bytes_as(8).expect("encodes");
         let (element, width) = if is_floats { (ElementType::F32, 4) } else { (ElementType::F64, 8) };
         eprintln!("{set}: {} bytes taken for {element}, BLAKE3 {:?}", raw.len(), Digest::of(&raw));
-        let chosen = choose(&Profile::Fast, &raw, &element, &[], false, &mut scratch);
+        let best = encode_best(&Profile::Fast, &raw, &element, &[], false, &mut scratch);
+        let (chosen, _) = best.expect("encodes");
         let shuffle = Chain::shuffle_zstd(u32::from(width), 1);
         let bitshuffle = Chain::bitshuffle_zstd(u32::from(width), 1);
         let chains = [
@@ -90,8 +91,8 @@ fn codecs(criterion: &mut Criterion) {
                 b.iter(|| chain.decode(black_box(&stored), raw.len(), &mut scratch).expect("decodes"));
             });
         }
-        group.bench_function("default/choose", |b| {
-            b.iter(|| choose(&Profile::Fast, black_box(&raw), &element, &[], false, &mut scratch));
+        group.bench_function("fast/choose and encode", |b| {
+            b.iter(|| encode_best(&Profile::Fast, black_box(&raw), &element, &[], false, &mut scratch));
         });
         group.finish();
     }

@@ -250,25 +250,6 @@ impl Profile {
     }
 }
 
-/// The chain that this segment gets. Deterministic: profile and segment decide, nothing else.
-///
-/// `pooled` says that the segment is a pool of variables too small for a class of their own.
-pub fn choose(
-    profile: &Profile,
-    raw: &[u8],
-    element: &ElementType,
-    arrays: &[ArrayShape],
-    pooled: bool,
-    scratch: &mut Scratch,
-) -> Chain {
-    let by_zstd = in_haste(profile, raw, element, &Basis::NOTHING, scratch);
-    if let Some(trial) = by_zstd.as_ref().filter(|trial| is_clear(trial)) {
-        return trial.1.chain.clone();
-    }
-    let candidates = candidates(profile, element, arrays, pooled, raw, &Basis::NOTHING);
-    chosen(candidates, by_zstd, raw, element, arrays, &Basis::NOTHING, scratch).0
-}
-
 /// A sample and what zstd leaves of it: how the fast profile begins with bytes that nobody described, as those between a
 /// file's variables.
 fn in_haste(

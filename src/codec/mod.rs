@@ -39,7 +39,7 @@ mod threads;
 
 pub(crate) use array_to_bytes::predict::LANES_POINT_MAX;
 pub(crate) use choose::TAKEN_APART_PART;
-pub use choose::{Profile, ProfileError, choose, encode_best, encode_chosen};
+pub use choose::{Profile, ProfileError, encode_best, encode_chosen};
 pub use decide::{
     Basis, Coded, DECISIONS_MAX, Deciding, Decision, Decisions, KEPT_CHECKPOINTS_MAX, Reason, StoreRate, Trial,
     shared_name, since_name,

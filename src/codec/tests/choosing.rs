@@ -125,8 +125,6 @@ fn bytes_that_hold_no_numbers_are_tried_once() {
         let coded = encode_chosen(&Profile::Fast, raw, &ElementType::Bytes, &[], false, &Basis::NOTHING, &mut scratch)
             .expect("encodes");
         assert!(coded.chain.decode(&coded.stored, raw.len(), &mut scratch).expect("decodes") == raw);
-        let chosen = choose(&Profile::Fast, raw, &ElementType::Bytes, &[], false, &mut scratch);
-        assert_eq!(chosen, coded.chain, "both ways to ask give the same");
         match &coded.reason {
             Reason::Tried { trials, .. } => (coded.chain.to_string(), trials.len()),
             reason => panic!("{reason}"),
