@@ -1,10 +1,10 @@
-//! Merges pieces of many ranks into one run of bytes, and splits them again.
+//! Merging pieces of many ranks into one run of bytes. [`runs`] says which bytes of which piece lie where, for both directions.
 //!
 //! Source: mcrEngine, SC12, section III-B. *Concatenation* puts the pieces one after the other. *Blocking* takes one
 //! block of each piece in turn, round by round, until all pieces are used up. A piece that ends early is left out of
 //! later rounds; its last block may be short.
 //!
-//! Merge and split both loop over [`runs`], so that neither can be changed without the other.
+//! [`merge`] and the reader of containers both loop over [`runs`], so that neither can be changed without the other.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -59,17 +59,6 @@ pub fn merge(pieces: &[&[u8]], layout: Layout) -> Vec<u8> {
     segment
 }
 
-/// Splits a segment into its pieces.
-///
-/// # Panics
-/// If the lengths do not add up to the length of the segment. A caller must check lengths that it read from a file.
-pub fn split(segment: &[u8], lens: &[usize], layout: Layout) -> Vec<Vec<u8>> {
-    assert_eq!(lens.iter().sum::<usize>(), segment.len(), "pieces must cover the segment");
-    let mut pieces: Vec<Vec<u8>> = lens.iter().map(|&n| Vec::with_capacity(n)).collect();
-    runs(lens, layout, |run| pieces[run.piece].extend_from_slice(&segment[run.in_segment]));
-    pieces
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,6 +66,13 @@ mod tests {
 
     fn interleaved(block: u32) -> Layout {
         Layout::Interleaved(NonZeroU32::new(block).expect("not zero"))
+    }
+
+    /// Takes a segment apart again, as a reader of containers does.
+    fn split(segment: &[u8], lens: &[usize], layout: Layout) -> Vec<Vec<u8>> {
+        let mut pieces: Vec<Vec<u8>> = lens.iter().map(|&n| Vec::with_capacity(n)).collect();
+        runs(lens, layout, |run| pieces[run.piece].extend_from_slice(&segment[run.in_segment]));
+        pieces
     }
 
     #[test]
