@@ -1,7 +1,7 @@
 //! Prediction: of what is a number only the difference to what the other numbers tell is stored.
 //!
 //! Works on a whole segment, which may hold several classes: their variables predict each other. In this order:
-//! rows of particles are put in the order of their numbers (`tables.rs`, `curve.rs`, `chain.rs`); columns are put in an order
+//! rows of particles are put in the order of their numbers (`tables.rs`, `curve.rs`); columns are put in an order
 //! (`order.rs`); runs that occur before are taken out (`repeats.rs`, `strides.rs`); each column gets the predictor that leaves the fewest bits of a
 //! sample (`choose.rs`): a weighted sum of neighbours in up to three dimensions, of other columns, of products and
 //! quotients of them (`linear.rs`, `weights.rs`, `fit.rs`), of what the particles around tell (`kernel.rs`, `neighbours.rs`), or integer
@@ -11,7 +11,6 @@
 //!
 //! The stream is described in `FORMAT.md`, beside this file.
 
-mod chain;
 mod choose;
 mod components;
 mod curve;

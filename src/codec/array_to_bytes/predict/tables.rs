@@ -3,10 +3,9 @@
 //! A table is an array of different integers and others with as many rows. Where nearly all numbers between the least and
 //! the greatest are there, the rows are put in the order of the numbers. Numbers are given once, at the beginning, row
 //! by row of a lattice: so whatever was near then stands near, in up to three dimensions, and tables that were given
-//! numbers alike (gas and dark matter) lie on each other. The order that the rows came in is stored beside, as in
-//! `curve.rs`, in `chain.rs` or as differences.
+//! numbers alike (gas and dark matter) lie on each other. The order that the rows came in is stored as well, along a
+//! curve (`curve.rs`) or as differences.
 
-use super::chain::{self, Chain};
 use super::curve::{Curve, Runs};
 use super::fit::{Sampled, select};
 use super::layout::{Dims, Group, Kind, Layout, product, put, take};
@@ -26,10 +25,9 @@ const TABLES_MAX: usize = 64;
 const SAMPLE: usize = 512;
 /// Mean step from row to row, as a part of all extents, over which positions do not tell the order.
 const STEP_MAX: f64 = 0.2;
-/// How an order is told: place by place, by which of the nearest comes next, along a curve.
+/// How an order is stored: as differences of places, or along a curve.
 const STEPS: usize = 0;
-const CHAIN: usize = 1;
-const CURVE: usize = 2;
+const CURVE: usize = 1;
 /// A curve that leaves less than a byte for so many rows is as good as any other way.
 const CURVE_PART: usize = 16;
 /// Positions by which it is decided whether they go round, and pairs of rows by which whether those near in space follow each other.
@@ -487,11 +485,6 @@ fn encode_order(layout: &Layout, t: usize, (kind, bits): (Elements, &[u64]), eff
         .map(|&slot| i64::from(slot) - std::mem::replace(&mut before, i64::from(slot)) - 1)
         .collect();
     take_it((header(STEPS), [code(&steps), Vec::new()]));
-    if let Some(columns) = three.filter(|_| effort > 1) {
-        let points = columns.map(|column| points(layout, column, kind, bits));
-        let (ranks, others) = Chain::new(points.each_ref().map(Vec::as_slice), &is_row).ranks(&table.slots);
-        take_it((header(CHAIN), [code(&ranks), code(&others)]));
-    }
     best.unwrap_or_default()
 }
 
@@ -604,24 +597,14 @@ fn decode_order(
         let runs = Runs { jumps: numbers(parts[0], *runs)?, lengths: numbers(parts[1], *runs)? };
         return curve.order(point(layout, *columns, kind, bits), &table.is_row(), &runs);
     }
-    let first = numbers(parts[0], table.row_count())?;
-    match *way {
-        STEPS if parts[1].is_empty() => {
-            let mut before = -1i64;
-            (first.into_iter())
-                .map(|step| {
-                    before = before.checked_add(1)?.checked_add(step)?;
-                    u32::try_from(before).ok().filter(|&slot| (slot as usize) < table.places())
-                })
-                .collect()
-        }
-        CHAIN => {
-            let others = numbers(parts[1], first.iter().filter(|&&rank| rank == chain::NEAR as i64).count())?;
-            let points = columns.map(|column| points(layout, column, kind, bits));
-            Chain::new(points.each_ref().map(Vec::as_slice), &table.is_row()).order(&first, &others)
-        }
-        _ => None,
-    }
+    (*way == STEPS && parts[1].is_empty()).then_some(())?;
+    let mut before = -1i64;
+    (numbers(parts[0], table.row_count())?.into_iter())
+        .map(|step| {
+            before = before.checked_add(1)?.checked_add(step)?;
+            u32::try_from(before).ok().filter(|&slot| (slot as usize) < table.places())
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@
 pub(super) struct Node {
     pub low: [f64; 3],
     pub high: [f64; 3],
-    pub parent: u32,
     /// The first of its two children, 0 for a leaf.
     pub child: u32,
     /// Its points, in the order of the tree.
@@ -20,8 +19,6 @@ pub(super) struct Tree {
     pub nodes: Vec<Node>,
     /// The points, so that those of a node lie together; rising in a leaf.
     pub order: Vec<u32>,
-    /// Where they are, in the same order.
-    pub places: Vec<[f64; 3]>,
 }
 
 /// One coordinate of a point, and its number, as one integer: they rise with the coordinate, and of equals with the number.
@@ -87,15 +84,6 @@ pub(super) fn square([x, y, z]: [f64; 3]) -> f64 {
     x * x + y * y + z * z
 }
 
-impl Node {
-    /// The square of the distance from a place to the nearest point of the box.
-    #[inline(always)]
-    pub(super) fn distance(&self, [x, y, z]: [f64; 3]) -> f64 {
-        let off = |value: f64, axis: usize| (self.low[axis] - value).max(value - self.high[axis]).max(0.0);
-        square([off(x, 0), off(y, 1), off(z, 2)])
-    }
-}
-
 impl Tree {
     /// Of these points, those for which `is_one` is true, at most `leaf` in a leaf. Coordinates are finite.
     pub(super) fn new(points: [&[f64]; 3], is_one: &[bool], leaf: usize) -> Self {
@@ -110,8 +98,8 @@ impl Tree {
     fn of_keys<K: Key>(points: [&[f64]; 3], is_one: &[bool], leaf: usize) -> Self {
         let all = (0u32..).zip(is_one).filter(|(_, is_one)| **is_one);
         let mut points: Vec<[K; 3]> = all.map(|(n, _)| points.map(|values| K::of(values[n as usize], n))).collect();
-        let node = |parent, from, to| Node { low: [0.0; 3], high: [0.0; 3], parent, child: 0, from, to };
-        let mut nodes = vec![node(0, 0, points.len())];
+        let node = |from, to| Node { low: [0.0; 3], high: [0.0; 3], child: 0, from, to };
+        let mut nodes = vec![node(0, points.len())];
         let mut at = 0;
         while at < nodes.len() {
             let (from, to) = (nodes[at].from, nodes[at].to);
@@ -128,8 +116,8 @@ impl Tree {
                     _ => part::<2, K>(own, half),
                 }
                 child = nodes.len() as u32; // fewer than twice the points
-                nodes.push(node(at as u32, from, from + half));
-                nodes.push(node(at as u32, from + half, to));
+                nodes.push(node(from, from + half));
+                nodes.push(node(from + half, to));
             } else {
                 own.sort_unstable_by_key(|point| point[0].number());
             }
@@ -137,8 +125,7 @@ impl Tree {
             (node.low, node.high, node.child) = (low, high, child);
             at += 1;
         }
-        let (order, places) = points.iter().map(|point| (point[0].number(), point.map(K::coordinate))).unzip();
-        Self { nodes, order, places }
+        Self { nodes, order: points.iter().map(|point| point[0].number()).collect() }
     }
 
     pub(super) fn leaves(&self) -> impl Iterator<Item = (u32, &Node)> {
@@ -179,12 +166,8 @@ mod tests {
             let along = along.each_ref().map(Vec::as_slice);
             let (of_singles, of_doubles) = (Tree::of_keys::<u64>(along, &is_one, 5), Tree::of_keys::<u128>(along, &is_one, 5));
             prop_assert_eq!(&of_singles.order, &of_doubles.order);
-            prop_assert_eq!(&of_singles.places, &of_doubles.places);
             let boxes = |tree: &Tree| tree.nodes.iter().map(|n| (n.low, n.high, n.child, n.from, n.to)).collect::<Vec<_>>();
             prop_assert_eq!(boxes(&of_singles), boxes(&of_doubles));
-            for node in &of_singles.nodes {
-                prop_assert!(of_singles.places[node.from..node.to].iter().all(|place| node.distance(*place) == 0.0));
-            }
         }
     }
 }
