@@ -10,7 +10,7 @@ use super::older::{Like, Twins, same_kinds};
 use super::order::{Relation, Relations, reorder, side_by_side};
 use super::predictor::{Field, Predictor, Set, Units, rows};
 use super::repeats::{self, COPIED, LITERAL, Marks, NEAR, Runs, Wide};
-use super::residual::{self, Around, Effort, Numbers};
+use super::residual::{self, Effort, Numbers};
 use super::weights::{Fitted, bits_of, spread};
 use crate::codec::threads;
 use std::collections::HashMap;
@@ -611,7 +611,7 @@ impl<'a> Data<'a> {
         } else {
             values.extend(some.iter().map(|&n| self.kind.ordered(self.bits[column.base + n])));
         }
-        let numbers = Numbers { values: &values, floats: None, is_predicted: set.is_some(), around: &Around::Line };
+        let numbers = Numbers { values: &values, floats: None, is_predicted: set.is_some() };
         residual::encode(&numbers, Effort::of(0)).len()
     }
 

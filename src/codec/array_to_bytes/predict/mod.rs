@@ -400,7 +400,7 @@ fn decode(
         let base = columns[column].base;
         let marks = Marks::new(runs, cells, base..base + columns[column].elements);
         let buffer = buffers().pop().unwrap_or_default();
-        Coded::new(&columns[column], kind, *parts, marks, buffer)
+        Coded::new(kind, *parts, marks, buffer)
     };
     // What is stored of a column does not depend on others, its elements do.
     threads::in_turn(stored.len(), threads, coded, |n, coded| {

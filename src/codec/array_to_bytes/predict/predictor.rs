@@ -6,7 +6,7 @@ use super::linear::{At, Place, STEPS_MAX, Term, locate};
 use super::nested::Teller;
 use super::numbers::Elements;
 use super::repeats::{COPIED, LITERAL, Marks, NEAR, TOLD};
-use super::residual::{self, Around, Decoded, Effort, Numbers};
+use super::residual::{self, Decoded, Effort, Numbers};
 #[cfg(target_arch = "x86_64")]
 use crate::codec::registers::has_avx2;
 
@@ -86,35 +86,6 @@ const TOGETHER: usize = 1024;
 fn pieces(column: &Column) -> Vec<Array> {
     let piece = |start| Array { start, dims: [1, 1, TOGETHER.min(column.elements - start)], like: start };
     (0..column.elements).step_by(TOGETHER).map(piece).collect()
-}
-
-/// Literals of a column for which those around them are worth looking at.
-const AROUND_MIN: usize = 2048;
-
-fn is_grid(column: &Column) -> bool {
-    column.arrays.iter().any(|array| array.dims[0] > 1 || array.dims[1] > 1)
-}
-
-/// For each literal those before it along the axes.
-fn around(column: &Column, marks: &Marks<'_>) -> Around {
-    if marks.count(LITERAL) == column.elements {
-        return Around::Grids(column.arrays.iter().map(|array| array.dims).collect());
-    }
-    let mut numbers = vec![0u32; column.elements]; // of literals, from 1
-    let mut around: Vec<[u32; 3]> = Vec::new();
-    rows(column, |array, i, j, start| {
-        let [_, ny, nx] = array.dims;
-        for k in 0..nx {
-            let at = start + k - column.base;
-            if marks.kinds[at] == LITERAL {
-                let back = |is_there: bool, steps: usize| if is_there { numbers[at - steps] } else { 0 };
-                around.push([back(k > 0, 1), back(j > 0, nx), back(i > 0, nx * ny)]);
-                numbers[at] = around.len() as u32; // fewer than 2^30
-            }
-        }
-        Some(())
-    });
-    Around::Some(around)
 }
 
 fn difference(kind: Elements, a: i64, b: i64) -> i64 {
@@ -498,20 +469,14 @@ pub(super) struct Coded<'a> {
 
 impl<'a> Coded<'a> {
     /// Needs nothing of other columns. `buffer` is used again.
-    pub(super) fn new(
-        column: &Column,
-        kind: Elements,
-        codes: [&[u8]; 3],
-        marks: Marks<'a>,
-        buffer: Decoded,
-    ) -> Option<Self> {
+    pub(super) fn new(kind: Elements, codes: [&[u8]; 3], marks: Marks<'a>, buffer: Decoded) -> Option<Self> {
         let [code, near, told] = codes;
         let numbers = |code: &[u8], count: usize| match count {
             0 => code.is_empty().then(Vec::new),
-            count => residual::decode(code, count, |_| 0, || Around::Line, Vec::new()),
+            count => residual::decode(code, count, |_| 0, Vec::new()),
         };
         let floats = |f: f64| kind.ordered(f.to_bits());
-        let left = Decoded::new(code, marks.count(LITERAL), floats, || around(column, &marks), buffer)?;
+        let left = Decoded::new(code, marks.count(LITERAL), floats, buffer)?;
         let (near, told) = (numbers(near, marks.count(NEAR))?, numbers(told, marks.count(TOLD))?);
         Some(Self { marks, left, near, told })
     }
@@ -580,14 +545,8 @@ impl Predictor {
             });
         }
         let floats = (!floats.is_empty()).then_some(floats.as_slice());
-        let is_looked_around = effort > 1 && left.len() >= AROUND_MIN && is_grid(column);
-        let around = if is_looked_around { around(column, marks) } else { Around::Line };
         let is_predicted = !self.sets.is_empty();
-        let effort = match is_looked_around && !column.is_placed {
-            true => Effort::of(effort).on_grids(),
-            false => Effort::of(effort),
-        };
-        residual::encode(&Numbers { values: &left, floats, is_predicted, around: &around }, effort)
+        residual::encode(&Numbers { values: &left, floats, is_predicted }, Effort::of(effort))
     }
 
     /// The codes of a column's elements that are nearly copied, and of those that their blocks tell.
@@ -605,7 +564,7 @@ impl Predictor {
         [near, told].map(|left| match left.is_empty() {
             true => Vec::new(),
             false => {
-                let numbers = Numbers { values: &left, floats: None, is_predicted: true, around: &Around::Line };
+                let numbers = Numbers { values: &left, floats: None, is_predicted: true };
                 residual::encode(&numbers, Effort::of(effort))
             }
         })

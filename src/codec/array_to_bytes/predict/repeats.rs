@@ -11,7 +11,7 @@
 
 use super::layout::{put, take};
 use super::numbers::Elements;
-use super::residual::{self, Around, Effort, Numbers};
+use super::residual::{self, Effort, Numbers};
 use super::strides::{self, Strides};
 use crate::codec::threads;
 use std::ops::Range;
@@ -376,7 +376,7 @@ impl Blocks {
         for block in most.into_iter().take(BLOCKS_PRICED) {
             let some = &bits[block * BLOCK..bits.len().min(block * BLOCK + PRICED)];
             let values: Vec<i64> = some.iter().map(|&value| elements.ordered(value)).collect();
-            let numbers = Numbers { values: &values, floats: None, is_predicted: false, around: &Around::Line };
+            let numbers = Numbers { values: &values, floats: None, is_predicted: false };
             priced += values.len();
             code_bytes += residual::encode(&numbers, Effort::of(0)).len();
         }

@@ -12,7 +12,7 @@ use super::layout::{Dims, Group, Kind, Layout, product, put, take};
 use super::numbers::Elements;
 use super::older::OlderRows;
 use super::order::{by_size, precision};
-use super::residual::{self, Around, Effort, Numbers};
+use super::residual::{self, Effort, Numbers};
 use crate::codec::threads;
 
 /// Rows of a table at least, and columns of real numbers with them.
@@ -446,10 +446,7 @@ fn encode_order(layout: &Layout, t: usize, (kind, bits): (Elements, &[u64]), eff
     let table = &layout.tables[t];
     let code = |values: &[i64]| match values.is_empty() {
         true => Vec::new(),
-        false => residual::encode(
-            &Numbers { values, floats: None, is_predicted: true, around: &Around::Line },
-            Effort::of(effort),
-        ),
+        false => residual::encode(&Numbers { values, floats: None, is_predicted: true }, Effort::of(effort)),
     };
     let (three, is_row) = (positions(layout, t, kind, bits), table.is_row());
     let header = |way: usize| {
@@ -590,7 +587,7 @@ fn decode_order(
     let table = &layout.tables[t];
     let numbers = |code: &[u8], count: usize| match count {
         0 => code.is_empty().then(Vec::new),
-        count => residual::decode(code, count, |_| 0, || Around::Line, Vec::new()),
+        count => residual::decode(code, count, |_| 0, Vec::new()),
     };
     if let Some((curve, runs)) = curve {
         (*runs <= table.row_count()).then_some(())?;
