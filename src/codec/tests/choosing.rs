@@ -456,40 +456,6 @@ fn an_order_along_a_curve_costs_next_to_nothing() {
     }
 }
 
-#[test]
-fn densities_cost_next_to_nothing_where_positions_and_lengths_tell_them() {
-    let chain = Chain::predict(&ElementType::F32, 2).expect("numbers");
-    let mut scratch = Scratch::default();
-    for (are_numbered, masses) in [(true, false), (true, true), (false, false), (false, true)] {
-        let (arrays, raw) = gas(&[400, 327], are_numbered, masses);
-        let stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
-        assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
-        // The densities of other particles tell nothing.
-        let mut others = raw.clone();
-        let end = raw.len() - if masses { 727 * 4 } else { 0 };
-        others[end - 727 * 4..end].as_chunks_mut::<4>().0.reverse();
-        let unlike = chain.encode(&others, &arrays, &mut scratch).expect("encodes");
-        assert!(chain.decode(&unlike, raw.len(), &mut scratch).expect("decodes") == others);
-        let saved = (unlike.len() as f64 - stored.len() as f64) * 8.0 / 727.0;
-        assert!(saved > 14.0, "numbered {are_numbered}, masses {masses}: {saved} bits for each density");
-    }
-}
-
-#[test]
-fn densities_are_told_where_all_are_doubles_too() {
-    let chain = Chain::predict(&ElementType::F64, 2).expect("numbers");
-    let mut scratch = Scratch::default();
-    let (arrays, raw) = gas_of_doubles(&[400, 327]);
-    let stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
-    assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
-    let mut others = raw.clone();
-    let end = raw.len() - 727 * 8;
-    others[end - 727 * 8..end].as_chunks_mut::<8>().0.reverse();
-    let unlike = chain.encode(&others, &arrays, &mut scratch).expect("encodes");
-    let saved = (unlike.len() as f64 - stored.len() as f64) * 8.0 / 727.0;
-    assert!(saved > 14.0, "{saved} bits for each density");
-}
-
 fn varint(mut n: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while n > 0x7F {
@@ -512,10 +478,10 @@ fn unpacked(stored: &[u8]) -> (Vec<u8>, &[u8]) {
 }
 
 #[test]
-fn a_damaged_header_of_sums_over_neighbours_of_a_curve_or_of_points_is_refused_or_wrong_but_never_a_panic() {
+fn a_damaged_header_of_rows_of_a_curve_or_of_points_is_refused_or_wrong_but_never_a_panic() {
     let along_a_curve = rows_along_a_curve(9, 0.0, &[400, 327]);
     let inputs = [
-        (ElementType::F32, gas(&[727], true, false)),
+        (ElementType::F32, rows(9, &[727], 0)),
         (ElementType::F32, along_a_curve),
         (ElementType::F64, points(12)),
         (ElementType::F64, variables_first()),

@@ -217,62 +217,6 @@ fn rows_by(
     (shapes, raw)
 }
 
-/// Gas: particles as [`rows`] makes them, with a smoothing length each, and a density that is the sum over the neighbours, of
-/// unlike masses if `masses` says so. Without numbers the rows stay where they are, and the box does not go round.
-pub(super) fn gas(arrays: &[u64], are_numbered: bool, masses: bool) -> (Vec<ArrayShape>, Vec<u8>) {
-    let (shapes, raw) = rows(9, arrays, 0);
-    let words: Vec<u32> = raw.as_chunks::<4>().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
-    let count: usize = arrays.iter().sum::<u64>() as usize;
-    let number = |bits: u32| f64::from(f32::from_bits(bits));
-    let places: Vec<[f64; 3]> = words[count..4 * count].as_chunks::<3>().0.iter().map(|at| at.map(number)).collect();
-    // From the speeds, which are as good as any numbers.
-    let some = |n: usize| number(words[4 * count + 3 * n]).abs() / 125.0;
-    let lengths: Vec<f32> = (0..count).map(|n| (1.9 + 0.8 * some(n)) as f32).collect();
-    let mass = |n: usize| if masses { 1.0 + some(n / 2) } else { 0.75 };
-    let density = |n: usize| {
-        let h = f64::from(lengths[n]);
-        let mut sum = 0.0;
-        for (other, place) in places.iter().enumerate() {
-            let off = [0, 1, 2].map(|axis| {
-                let off = (place[axis] - places[n][axis]).abs();
-                if are_numbered { off.min(10.0 - off) } else { off }
-            });
-            let q = off.iter().map(|x| x * x).sum::<f64>().sqrt() / h;
-            let kernel = match q {
-                ..0.5 => 1.0 - 6.0 * q * q + 6.0 * q * q * q,
-                0.5..1.0 => 2.0 * (1.0 - q) * (1.0 - q) * (1.0 - q),
-                _ => 0.0,
-            };
-            sum += f64::from(mass(other) as f32) * kernel;
-        }
-        (sum * 2.546_479 / (h * h * h)) as f32
-    };
-    let lengths = || lengths.iter().copied();
-    let mut columns: Vec<Vec<f32>> = vec![lengths().collect(), (0..count).map(density).collect()];
-    columns.extend(masses.then(|| (0..count).map(|n| mass(n) as f32).collect()));
-    let from = if are_numbered { 0 } else { arrays.len() };
-    let mut shapes = shapes[from..].to_vec();
-    let mut raw = raw[if are_numbered { 0 } else { count * 4 }..].to_vec();
-    for (column, values) in (3u32..).zip(columns) {
-        let shape = |&rows: &u64| ArrayShape { elements: rows, dims: vec![rows], column, ..ArrayShape::default() };
-        shapes.extend(arrays.iter().map(shape));
-        raw.extend(values.into_iter().flat_map(f32::to_le_bytes));
-    }
-    (shapes, raw)
-}
-
-/// The same in doubles, numbered and with unlike masses: what is below the digits of singles is anything.
-pub(super) fn gas_of_doubles(arrays: &[u64]) -> (Vec<ArrayShape>, Vec<u8>) {
-    let (shapes, raw) = gas(arrays, true, true);
-    let words = raw.as_chunks::<4>().0.iter().map(|&word| u32::from_le_bytes(word));
-    let numbers = arrays.iter().sum::<u64>() as usize;
-    let wide = |(n, word): (usize, u32)| match n < numbers {
-        true => u64::from(word),
-        false => f64::from(f32::from_bits(word)).to_bits() | (n as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 36,
-    };
-    (shapes, words.enumerate().flat_map(|word| wide(word).to_le_bytes()).collect())
-}
-
 /// What was there before: every third number differs in its low bits, and the last bytes are missing.
 pub(super) fn older_of(raw: &[u8]) -> Vec<u8> {
     let changed = raw.iter().enumerate().map(|(i, byte)| if i % 24 == 0 { byte ^ 3 } else { *byte });

@@ -1,6 +1,5 @@
 //! How each column is predicted.
 
-use super::kernel;
 use super::layout::{Array, Column, Group, Kind, Layout};
 use super::linear::{At, Place, SIXTHS, SIXTHS_FAST, Term, locate};
 use super::nested::{self, Cells, Link, Teller};
@@ -51,7 +50,7 @@ const SET_GAIN: f64 = 0.004;
 pub(super) struct Choice {
     pub layout: Layout,
     pub bits: Vec<u64>,
-    /// Of real numbers: of all elements, and of sums.
+    /// Of all elements, where they are real numbers.
     pub values: Vec<f64>,
     pub runs: Runs,
     /// Which arrays refine which: the first column that this holds for, and the links.
@@ -120,18 +119,6 @@ impl Choice {
             (bits, values) = moved(&layout, &ordered, (&bits, &values));
             (layout, relations) = (ordered, found);
         }
-        if kind.is_float && effort > 1 {
-            let found = kernel::find(&layout, &values, twins.columns, threads);
-            if !found.is_empty()
-                && let Some(told) = layout.told_by(&found)
-            {
-                (bits, values) = moved(&layout, &told, (&bits, &values));
-                layout = told;
-                for sum in &layout.sums {
-                    values.extend(sum.compute(&layout, &values, kind.width, threads));
-                }
-            }
-        }
         let is_looked_through = effort > 1 || !is_mostly_placed(&layout);
         let mut runs = match is_looked_through {
             true => {
@@ -154,7 +141,7 @@ impl Choice {
                 Relation::Product(a, b) => Term::Product(back(a), back(b)),
                 Relation::Quotient(a, b, c) => Term::Quotient(back(a), back(b), back(c)),
             });
-            let place = Place { columns: &layout.columns, sums: &layout.sums, column };
+            let place = Place { columns: &layout.columns, column };
             let base = layout.columns[column].base;
             let own = base..base + layout.columns[column].elements;
             let none = Marks::new(froms, &[], own.clone());
@@ -653,7 +640,6 @@ impl<'a> Data<'a> {
         let mut pool: Vec<Term> = neighbours(dimensions, self.effort).into_iter().map(Term::Value).collect();
         pool.extend((1..=family as u16).map(|back| Term::Value(At::column(back))));
         pool.push(Term::One);
-        pool.extend((0..self.place.sums.len() as u8).filter(|&n| self.place.is_summed(n)).map(Term::Sum));
         // Cube roots take long to compute, and to decode.
         let sixths = if self.effort > 1 { &SIXTHS[..] } else { &SIXTHS_FAST };
         for back in 1..=family.min(if self.effort > 1 && !self.column().is_placed { 8 } else { 3 }) as u16 {

@@ -7,7 +7,6 @@
 //! of one domain are put together along an axis, so that neighbours on two ranks are neighbours here. *Plain*: nothing.
 
 use super::components::{self, LANES_POINT_MAX, Taken};
-use super::kernel::{self, Sum};
 use super::numbers::Elements;
 use super::tables::{self, Table, Wrap};
 use crate::codec::array_to_bytes::entropy::{put_varint, take_varint};
@@ -139,8 +138,6 @@ pub(super) struct Layout {
     pub columns: Vec<Column>,
     /// Which column of the segment's own order each of them is.
     pub order: Vec<usize>,
-    /// Sums over neighbours, for each place of some columns.
-    pub sums: Vec<Sum>,
     /// Whether there are runs with steps (`strides.rs`).
     pub has_strides: bool,
 }
@@ -392,55 +389,10 @@ impl Layout {
                 column
             })
             .collect();
-        Some(Self { groups, tables, columns, order, sums: Vec::new(), has_strides: false })
+        Some(Self { groups, tables, columns, order, has_strides: false })
     }
 
-    /// The same with these sums, whose values come after those of all columns.
-    pub(super) fn with_sums(mut self, sums: Vec<Sum>) -> Self {
-        let mut base = self.elements();
-        self.sums = sums;
-        for sum in &mut self.sums {
-            sum.base = base;
-            base += self.columns[sum.length].elements;
-        }
-        self
-    }
-
-    /// The same with these sums, each column that a sum tells behind those that the sum needs.
-    pub(super) fn told_by(&self, found: &[kernel::Found]) -> Option<Self> {
-        let own = |column: usize| self.order[column];
-        let mut order = self.order.clone();
-        for found in found {
-            let place = |of: usize| order.iter().position(|&n| n == own(of));
-            let (from, last) = (place(found.target)?, found.sum.columns().filter_map(place).max()?);
-            if from < last {
-                order[from..=last].rotate_left(1);
-            }
-        }
-        let place = |of: usize| order.iter().position(|&n| n == own(of));
-        let sums = (found.iter()).map(|found| found.sum.with_columns(place)).collect::<Option<Vec<_>>>()?;
-        Some(self.reordered(order.clone())?.with_sums(sums))
-    }
-
-    /// How many values there are, of columns and of sums.
-    pub(super) fn values(&self) -> usize {
-        self.sums.last().map_or(self.elements(), |sum| sum.base + self.columns[sum.length].elements)
-    }
-
-    /// The table that a column has places in, if any.
-    pub(super) fn table_of(&self, column: usize) -> Option<&Table> {
-        let mut found = None;
-        if self.columns[column].is_placed {
-            self.each_placed(|own, table, _| {
-                if own == self.order[column] {
-                    found = self.tables.get(table);
-                }
-            });
-        }
-        found
-    }
-
-    /// The same with another order, and no sums.
+    /// The same with another order.
     pub(super) fn reordered(&self, order: Vec<usize>) -> Option<Self> {
         Self::new(self.groups.clone(), self.tables.clone(), Some(order))
     }
@@ -732,16 +684,13 @@ impl Layout {
         let is_own = self.order.iter().enumerate().all(|(i, &c)| i == c);
         let flag = |is_set: bool, bit: usize| usize::from(is_set) << bit;
         let older = self.tables.iter().any(|table| table.older.is_some());
-        let flags = [!is_own, !self.tables.is_empty(), !self.sums.is_empty(), older, self.has_strides];
+        let flags = [!is_own, !self.tables.is_empty(), older, self.has_strides];
         put((0..).zip(flags).map(|(bit, is_set)| flag(is_set, bit)).sum(), out);
         if !self.tables.is_empty() {
             tables::write(&self.tables, &self.groups, older, out);
         }
         if !is_own {
             self.order.iter().for_each(|&c| put(c, out));
-        }
-        if !self.sums.is_empty() {
-            kernel::write(&self.sums, out);
         }
     }
 
@@ -802,8 +751,8 @@ impl Layout {
             }
             groups.push(group);
         }
-        let flags = take(bytes).filter(|&flags| flags < 32 && flags & 10 != 8)?;
-        let tables = if flags & 2 == 0 { Vec::new() } else { tables::read(bytes, &mut groups, flags & 8 != 0)? };
+        let flags = take(bytes).filter(|&flags| flags < 16 && flags & 6 != 4)?;
+        let tables = if flags & 2 == 0 { Vec::new() } else { tables::read(bytes, &mut groups, flags & 4 != 0)? };
         if !tables.is_empty() {
             columns = groups.iter().enumerate().map(|(n, group)| group.working(n, &tables).len()).sum();
         }
@@ -814,8 +763,7 @@ impl Layout {
         };
         (sum == elements).then_some(())?;
         let layout = Self::new(groups, tables, order)?;
-        let sums = if flags & 4 == 0 { Vec::new() } else { kernel::read(bytes, &layout)? };
-        Some(Self { has_strides: flags & 16 != 0, ..layout.with_sums(sums) })
+        Some(Self { has_strides: flags & 8 != 0, ..layout })
     }
 }
 

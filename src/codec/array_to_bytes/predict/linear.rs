@@ -8,7 +8,6 @@
 //! same bits on every host. For each row of an array the terms that do not need the row itself come first, all in
 //! their order, then those that do, in theirs.
 
-use super::kernel::Sum;
 use super::layout::{Array, Column};
 #[cfg(target_arch = "x86_64")]
 use crate::codec::registers::has_avx2;
@@ -61,8 +60,6 @@ pub(super) enum Term {
     /// How much the column's own value is above that of a column before, both so many steps away. Of a column that is
     /// known from an older checkpoint it is what changed there since.
     Change(At),
-    /// A sum over neighbours, for the place itself.
-    Sum(u8),
 }
 
 impl Term {
@@ -73,7 +70,7 @@ impl Term {
             Self::Power(a, _) => [Some(a), None, None],
             Self::Product(a, b) => [Some(a), Some(b), None],
             Self::Quotient(a, b, c) => [Some(a), Some(b), Some(c)],
-            Self::One | Self::Before(_) | Self::Index(_) | Self::Sum(_) => [None; 3],
+            Self::One | Self::Before(_) | Self::Index(_) => [None; 3],
         }
     }
 
@@ -81,7 +78,7 @@ impl Term {
     pub(super) fn is_of_same_number(self) -> bool {
         match self {
             Self::Value(At { back, steps }) => back > 0 && steps == [0; 3],
-            Self::Product(..) | Self::Quotient(..) | Self::One | Self::Power(..) | Self::Sum(_) => true,
+            Self::Product(..) | Self::Quotient(..) | Self::One | Self::Power(..) => true,
             Self::Before(_) | Self::Index(_) | Self::Change(_) => false,
         }
     }
@@ -92,7 +89,7 @@ impl Term {
             Self::Product(a, b) => a > 0 && b > 0,
             Self::Power(a, sixths) => a > 0 && SIXTHS.contains(&sixths),
             Self::Quotient(a, b, c) => a > 0 && b > 0 && c > 0,
-            Self::One | Self::Sum(_) => true,
+            Self::One => true,
             Self::Before(n) => n == 1 || n == 2,
             Self::Index(axis) => axis < 3,
             Self::Change(At { back, steps }) => back > 0 && At::own(steps).is_valid(),
@@ -104,19 +101,12 @@ impl Term {
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub columns: &'a [Column],
-    pub sums: &'a [Sum],
     pub column: usize,
 }
 
 impl Place<'_> {
     fn own(&self) -> &Column {
         &self.columns[self.column]
-    }
-
-    /// Whether there is this sum before the column, for the same places.
-    pub(super) fn is_summed(&self, n: u8) -> bool {
-        let is_like = |sum: &Sum| self.columns[sum.length].arrays == self.own().arrays;
-        self.sums.get(usize::from(n)).is_some_and(|sum| sum.last() < self.column && is_like(sum))
     }
 
     /// Where the array like this one begins, or the one like that; `None` where there is none.
@@ -182,10 +172,6 @@ impl Place<'_> {
             }
             Term::Quotient(a, b, c) => of(a).zip(of(b)).zip(of(c)).map(|((a, b), c)| finite(a * b / c)).collect(),
             Term::One => vec![1.0; places.len()],
-            Term::Sum(n) => {
-                let base = self.sums[usize::from(n)].base;
-                places.iter().map(|&(array, at)| values[base + array.start + inside(array, at)]).collect()
-            }
             Term::Index(axis) => places.iter().map(|(_, at)| at[usize::from(axis)] as f64).collect(),
             Term::Before(n) => (places.iter())
                 .map(|&(array, at)| self.like(array, n).map_or(0.0, |start| values[start + inside(array, at)]))
@@ -290,9 +276,6 @@ impl Place<'_> {
                     }
                 }
                 Term::One => sums.iter_mut().for_each(|sum| *sum += weight),
-                Term::Sum(n) => {
-                    add_shifted(sums, weight, &values[self.sums[usize::from(n)].base + in_array..][..nx], 0);
-                }
                 Term::Index(2) => sums.iter_mut().enumerate().for_each(|(k, sum)| *sum += weight * k as f64),
                 Term::Index(axis) => {
                     let along = weight * if axis == 0 { i } else { j } as f64;

@@ -4,7 +4,7 @@
 //! rows of particles are put in the order of their numbers (`tables.rs`, `curve.rs`); columns are put in an order
 //! (`order.rs`); runs that occur before are taken out (`repeats.rs`, `strides.rs`); each column gets the predictor that leaves the fewest bits of a
 //! sample (`choose.rs`): a weighted sum of neighbours in up to three dimensions, of other columns, of products and
-//! quotients of them (`linear.rs`, `weights.rs`, `fit.rs`), of what the particles around tell (`kernel.rs`, `neighbours.rs`), or integer
+//! quotients of them (`linear.rs`, `weights.rs`, `fit.rs`), or integer
 //! differences, or none (`predictor.rs`); the differences, as a count of representable numbers, are coded (`residual.rs`). What
 //! coarse and fine grids tell of each other is in `nested.rs`, numbers in files that nobody described in `records.rs`, what an
 //! older checkpoint tells in `older.rs`.
@@ -15,10 +15,8 @@ mod choose;
 mod components;
 mod curve;
 mod fit;
-mod kernel;
 mod layout;
 mod linear;
-mod neighbours;
 mod nested;
 mod numbers;
 mod older;
@@ -29,7 +27,6 @@ mod repeats;
 mod residual;
 mod strides;
 mod tables;
-mod tree;
 mod weights;
 
 use crate::codec::{
@@ -321,7 +318,6 @@ fn decode(
     };
     let known = known_body.len() / kind.width;
     let mut layout = Layout::read(&mut header, known + elements)?;
-    (kind.is_float || layout.sums.is_empty()).then_some(())?;
     let known_columns = Twins::check(&layout, known_groups, known)?;
     (older.is_some() || layout.tables.iter().all(|table| table.older.is_none())).then_some(())?;
     older::fill_by_number(&layout.groups, &layout.tables, older.unwrap_or_default(), kind, &mut known_body)?;
@@ -353,7 +349,7 @@ fn decode(
     let all_cells = choose::all_cells(&layout.columns, &nested)?;
     // Whatever was decoded before: every element is written before it is read.
     let bits = of_length(bits, working);
-    let values = of_length(values, if kind.is_float { layout.values() } else { 0 });
+    let values = of_length(values, if kind.is_float { working } else { 0 });
     if cfg!(debug_assertions) {
         bits.fill(0xA5A5_A5A5_A5A5_A5A5);
         values.fill(f64::NAN);
@@ -372,7 +368,7 @@ fn decode(
     }
     let mut stored = Vec::new();
     for column in known_columns..layout.columns.len() {
-        let place = Place { columns: &layout.columns, sums: &layout.sums, column };
+        let place = Place { columns: &layout.columns, column };
         let predictor = Predictor::read(&mut header, place, known_columns, kind)?;
         let mut parts: [&[u8]; 3] = [&[]; 3];
         for part in &mut parts {
@@ -381,12 +377,9 @@ fn decode(
         }
         stored.push((predictor, parts));
     }
-    let (columns, sums) = (&layout.columns, &layout.sums);
-    let is_used = |n: usize| stored.iter().any(|(predictor, _)| predictor.uses(n));
-    let used: Vec<&kernel::Sum> = (0..sums.len()).filter(|&n| is_used(n)).map(|n| &sums[n]).collect();
+    let columns = &layout.columns;
     // Of the others no doubles are made.
     let mut is_read = vec![!nested.is_empty(); columns.len()];
-    used.iter().flat_map(|sum| sum.columns()).for_each(|column| is_read[column] = true);
     for (n, (predictor, _)) in stored.iter().enumerate() {
         predictor.backs().for_each(|back| is_read[known_columns + n - usize::from(back)] = true);
     }
@@ -404,14 +397,10 @@ fn decode(
     };
     // What is stored of a column does not depend on others, its elements do.
     threads::in_turn(stored.len(), threads, coded, |n, coded| {
-        let place = Place { columns, sums, column: known_columns + n };
+        let place = Place { columns, column: known_columns + n };
         let coded = coded?;
         stored[n].0.decode(place, kind, &coded, bits, values, is_read[place.column])?;
         buffers().push(coded.into_buffer());
-        for sum in used.iter().filter(|sum| sum.last() == place.column) {
-            let made = sum.compute(&layout, values, kind.width, threads);
-            values[sum.base..sum.base + made.len()].copy_from_slice(&made);
-        }
         Some(())
     })?;
     let orders = tables::decode_orders(&layout, (kind, bits), threads, &mut header, &mut codes)?;

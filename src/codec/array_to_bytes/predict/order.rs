@@ -117,7 +117,7 @@ fn best_last(
                 Term::Power(a, sixths) => (sampled[of(a)].chunks(TOGETHER))
                     .flat_map(|own| powers(own, sixths).into_iter().take(own.len()))
                     .collect(),
-                Term::One | Term::Before(_) | Term::Index(_) | Term::Change(_) | Term::Sum(_) => vec![1.0; sample],
+                Term::One | Term::Before(_) | Term::Index(_) | Term::Change(_) => vec![1.0; sample],
             };
             candidates.push(candidate.iter().zip(&weigh).map(|(x, w)| x * w).collect());
             terms.push(term);
@@ -149,7 +149,7 @@ fn best_last(
                     found.push(Relation::Quotient(members[of(a)], members[of(b)], members[of(c)]));
                 }
                 Term::Power(a, _) => uses.push(of(a)),
-                Term::One | Term::Before(_) | Term::Index(_) | Term::Change(_) | Term::Sum(_) => {}
+                Term::One | Term::Before(_) | Term::Index(_) | Term::Change(_) => {}
             }
         }
         (selected.bits, uses, found)

@@ -497,16 +497,6 @@ impl Predictor {
         Self { sets: vec![set], unit: 1, which: Vec::new(), told: None }
     }
 
-    /// Whether a sum over neighbours is among its terms.
-    pub(super) fn uses(&self, sum: usize) -> bool {
-        self.sets.iter().any(|set| match set {
-            Set::Linear { terms, .. } => {
-                terms.iter().any(|term| matches!(term, Term::Sum(n) if usize::from(*n) == sum))
-            }
-            Set::Integer(_) | Set::Since { .. } => false,
-        })
-    }
-
     /// How many columns before this one are those whose values it computes with, 0 for this one.
     pub(super) fn backs(&self) -> impl Iterator<Item = u16> {
         let terms = self.sets.iter().filter_map(|set| match set {
@@ -797,7 +787,6 @@ fn write_term(term: Term, out: &mut Vec<u8>) {
         Term::Quotient(a, b, c) => numbers(&[3, a, b, c]),
         Term::Before(n) => numbers(&[4, u16::from(n)]),
         Term::Index(axis) => numbers(&[6, u16::from(axis)]),
-        Term::Sum(n) => numbers(&[8, u16::from(n)]),
         Term::Power(a, sixths) => numbers(&[5, a, (sixths + 6) as u16]),
     }
 }
@@ -824,7 +813,6 @@ fn read_term(bytes: &mut &[u8], place: Place<'_>, known: usize) -> Option<Term> 
         5 => Term::Power(back(bytes)?, take(bytes).filter(|&n| n <= 12)? as i8 - 6),
         4 => Term::Before(take(bytes).and_then(|n| u8::try_from(n).ok())?),
         6 => Term::Index(take(bytes).filter(|&axis| axis < 3)? as u8),
-        8 => Term::Sum(u8::try_from(take(bytes)?).ok().filter(|&n| place.is_summed(n))?),
         _ => return None,
     };
     let is_like = |back: u16| columns[column - usize::from(back)].arrays == columns[column].arrays;
