@@ -38,7 +38,33 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ("lzma-words", Chain::lzma_of_words(), vec![]),
         ("lzma-text", Chain::lzmas()[1].clone(), vec![]),
         ("paper-f64", Chain::paper(&ElementType::F64, true, false), vec![]),
+        ("predict-f64", predicted(&ElementType::F64), grids()),
+        ("predict-f64-be", predicted(&F64BE), grids()),
+        ("predict-f32", predicted(&ElementType::F32), grids()),
+        ("predict-rows", predicted(&ElementType::F32), rows(9, &[400, 331], 2).0),
+        ("predict-narrow", Chain::predict(&ElementType::F32, 1).expect("numbers"), rows(9, &[400, 331], 2).0),
+        ("predict-curve", predicted(&ElementType::F32), rows_along_a_curve(9, 0.0, &[400, 327]).0),
+        ("predict-strides", predicted(&ElementType::F64), transposed(40).0),
+        ("predict-points", predicted(&ElementType::F64), points(12).0),
+        ("predict-variables-first", predicted(&ElementType::F64), variables_first().0),
+        ("predict-i64", predicted(&ElementType::Int { width: 8, signed: true, order: Little }), vec![]),
+        ("predict-bytes", predicted(&ElementType::Bytes), vec![]),
+        ("mixed", Chain::mixed(2), vec![]),
+        ("since-f64", since_older(&ElementType::F64), grids()),
+        ("since-f32", since_older(&ElementType::F32), grids()),
+        ("since-rows", since_older(&ElementType::F32), rows(9, &[400, 331], 2).0),
+        ("since-points", since_older(&ElementType::F64), points(12).0),
+        ("since-slow", Chain::since(&ElementType::F64, 1).expect("numbers"), vec![cube(16)]),
+        ("since-i64", since_older(&ElementType::Int { width: 8, signed: true, order: Little }), grids()),
     ]
+}
+
+fn predicted(element: &ElementType) -> Chain {
+    Chain::predict(element, 2).expect("numbers or bytes")
+}
+
+fn since_older(element: &ElementType) -> Chain {
+    Chain::since(element, 2).expect("numbers")
 }
 
 /// The input of the golden files: 500 numbers, a few that are none, and 3 bytes more.
@@ -84,7 +110,14 @@ fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_byt
     for (name, chain, arrays) in &listed {
         let path = folder.join(format!("{name}.bin"));
         if !path.exists() && std::env::var_os("MCR_ADD_GOLDEN").is_some() {
-            let raw = golden_raw(chain);
+            let raw = match *name {
+                "predict-rows" | "predict-narrow" | "since-rows" => rows(9, &[400, 331], 2).1,
+                "predict-curve" => rows_along_a_curve(9, 0.0, &[400, 327]).1,
+                "predict-strides" => transposed(40).1,
+                "predict-points" | "since-points" => points(12).1,
+                "predict-variables-first" => variables_first().1,
+                _ => golden_raw(chain),
+            };
             let mut file = Vec::new();
             chain.to_bytes(&mut file);
             file.extend((raw.len() as u32).to_le_bytes());
