@@ -8,8 +8,8 @@
 //! [`Chain::to_bytes`], and a varint, its stored bytes; then the stored bytes of one column after the other; then the
 //! bytes after the last whole record.
 
-use super::entropy::{VARINT_BYTES_MAX, put_varint, take_varint};
 use super::mixed;
+use super::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
 use crate::codec::{
     ArrayCodec, ArrayJob, Chain, CodecError, CodecId, Profile, STEPS_MAX, Scratch, Work, encode_best,
     resize_for_overwrite,

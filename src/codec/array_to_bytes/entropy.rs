@@ -1,4 +1,4 @@
-//! What codecs of numbers end in: symbols by an adaptive range coder, raw bits beside it, and varints in headers.
+//! What codecs of numbers end in: symbols by an adaptive range coder, and raw bits.
 //!
 //! The range coder is rANS (J. Duda, "Asymmetric numeral systems", arXiv:1311.2540, section 3): 64-bit states, 32-bit
 //! words, two states in turn. Its model is quasi-static, as in fpzip (M. Schindler's range coder): frequencies rest for
@@ -17,7 +17,6 @@ const PERIOD_FIRST: usize = 32;
 const PERIOD_LAST: usize = 1024;
 /// Counts are halved when there are as many as this.
 const COUNTED_MAX: u32 = 1 << 14;
-
 /// The most bits that one symbol takes.
 pub(super) const SYMBOL_BITS_MAX: usize = TOTAL_BITS as usize;
 /// The most bytes that [`encode_symbols`] adds to what its symbols take: two states and part of a word.
@@ -252,33 +251,6 @@ impl<'a> BitReader<'a> {
     }
 }
 
-/// The most bytes of a varint here.
-pub(in crate::codec) const VARINT_BYTES_MAX: usize = 5;
-
-/// Appends 7 bits a byte, the lowest first, the top bit set on all but the last.
-pub(in crate::codec) fn put_varint(value: u32, out: &mut Vec<u8>) {
-    let mut rest = value;
-    while rest >= 0x80 {
-        out.push(rest as u8 | 0x80);
-        rest >>= 7;
-    }
-    out.push(rest as u8);
-}
-
-/// Takes a varint from the front. `None` if it is cut or above `u32::MAX`.
-pub(in crate::codec) fn take_varint(bytes: &mut &[u8]) -> Option<u32> {
-    let mut value = 0u64;
-    for shift in (0..VARINT_BYTES_MAX as u32).map(|i| i * 7) {
-        let (&byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        value |= u64::from(byte & 0x7F) << shift;
-        if byte & 0x80 == 0 {
-            return u32::try_from(value).ok();
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -330,15 +302,6 @@ mod tests {
                 prop_assert_eq!(reader.take(bits), value & !(!0 << bits));
             }
             prop_assert!(reader.is_at_end());
-        }
-
-        #[test]
-        fn varints_come_back_and_cut_ones_do_not(value in prop_oneof![any::<u32>(), 0u32..300, Just(u32::MAX)]) {
-            let mut bytes = Vec::new();
-            put_varint(value, &mut bytes);
-            prop_assert!(bytes.len() <= VARINT_BYTES_MAX);
-            prop_assert_eq!(take_varint(&mut &bytes[..]), Some(value));
-            prop_assert_eq!(take_varint(&mut &bytes[..bytes.len() - 1]), None);
         }
     }
 

@@ -18,9 +18,9 @@
 //! of raw bits; the symbols; the raw bits. Then the bytes after the last whole element.
 
 use super::entropy::{
-    BitReader, BitWriter, Model, SYMBOL_BITS_MAX, SYMBOLS_OVERHEAD_BYTES, SymbolBuffers, VARINT_BYTES_MAX,
-    decode_symbols, encode_symbols, put_varint, take_varint,
+    BitReader, BitWriter, Model, SYMBOL_BITS_MAX, SYMBOLS_OVERHEAD_BYTES, SymbolBuffers, decode_symbols, encode_symbols,
 };
+use super::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
 use crate::codec::{ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Work, resize_for_overwrite};
 use std::fmt;
 use std::ops::{Add, Sub};

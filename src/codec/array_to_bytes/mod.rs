@@ -10,3 +10,4 @@ pub(super) mod predict;
 pub(super) mod raw;
 pub(super) mod runs;
 pub(super) mod since;
+pub(super) mod varint;

@@ -7,7 +7,7 @@
 //! there are all elements; a list that ends with elements as they are has no N. Then the bytes after the last whole
 //! element. Elements are equal when all their bits are. The encoder makes a run of what it saves at least 12 bytes in.
 
-use super::entropy::{VARINT_BYTES_MAX, put_varint, take_varint};
+use super::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
 use crate::codec::{ArrayCodec, ArrayJob, CodecError, CodecId, Work};
 use crate::header::ELEMENT_WIDTH_MAX;
 use std::fmt;

@@ -13,7 +13,7 @@
 //! Parameter: the properties byte of LZMA, (`pb` * 5 + `lp`) * 9 + `lc`, with `lc` + `lp` at most 4. The dictionary is as
 //! long as the piece, so that nothing else decides how much is allocated; and that is checked before.
 
-use crate::codec::array_to_bytes::entropy::{VARINT_BYTES_MAX, put_varint, take_varint};
+use crate::codec::array_to_bytes::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
 use crate::codec::{BytesCodec, CodecError, CodecId, Work, threads};
 use liblzma::stream::{Action, Filters, LzmaOptions, MatchFinder, Mode, Status, Stream};
 

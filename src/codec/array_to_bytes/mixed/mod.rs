@@ -14,7 +14,7 @@
 mod find;
 mod shape;
 
-use super::entropy::{VARINT_BYTES_MAX, put_varint, take_varint};
+use super::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
 use super::{columns, predict, since};
 use crate::codec::{ArrayCodec, ArrayJob, ArrayShape, Chain, CodecError, CodecId, STEPS_MAX, Scratch, Work, slow};
 use crate::header::{ByteOrder, ElementType};

@@ -10,7 +10,6 @@ use super::numbers::about_log2;
 
 /// The most terms of a prediction.
 pub(super) const TERMS_MAX: usize = 32;
-
 /// After so many terms only so many candidates stay in the choice.
 const SCREENED_AFTER: usize = 4;
 const SCREENED: usize = 512;

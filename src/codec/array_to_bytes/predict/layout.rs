@@ -9,7 +9,7 @@
 use super::components::{self, LANES_POINT_MAX, Taken};
 use super::numbers::Elements;
 use super::tables::{self, Table, Wrap};
-use crate::codec::array_to_bytes::entropy::{put_varint, take_varint};
+use crate::codec::array_to_bytes::varint::{put, take};
 use crate::codec::{ArrayShape, threads};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -282,7 +282,6 @@ pub(super) fn groups(arrays: &[ArrayShape], raw: &[u8], elements: Elements) -> V
 
 /// Elements of a column that a processor's second cache has room for, beside others.
 const NEAR_ELEMENTS: usize = 1 << 16;
-
 /// Places of three columns at most that are put side by side before they are read here and there.
 const POINTS_MAX: usize = 1 << 20;
 
@@ -765,12 +764,4 @@ impl Layout {
         let layout = Self::new(groups, tables, order)?;
         Some(Self { has_strides: flags & 8 != 0, ..layout })
     }
-}
-
-pub(super) fn put(n: usize, out: &mut Vec<u8>) {
-    put_varint(u32::try_from(n).unwrap_or(u32::MAX), out); // a segment is at most 2^30 bytes
-}
-
-pub(super) fn take(bytes: &mut &[u8]) -> Option<usize> {
-    take_varint(bytes).map(|n| n as usize)
 }

@@ -333,10 +333,8 @@ fn near_in_row(k: usize, step: i8, nx: usize) -> usize {
 
 /// Powers that are tried, in sixths: what densities, lengths, energies and times of one state go with.
 pub(super) const SIXTHS: [i8; 7] = [-6, -4, -3, -2, 2, 3, 4];
-
 /// Those that need no cube root.
 pub(super) const SIXTHS_FAST: [i8; 3] = [-6, -3, 3];
-
 /// Numbers whose powers are computed together.
 pub(super) const TOGETHER: usize = 8;
 

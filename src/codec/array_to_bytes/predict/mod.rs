@@ -29,11 +29,12 @@ mod strides;
 mod tables;
 mod weights;
 
+use crate::codec::array_to_bytes::varint::{put, take};
 use crate::codec::{
     ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Older, Work, resize_for_overwrite, threads,
 };
 pub(crate) use components::LANES_POINT_MAX;
-use layout::{Group, Kind, Layout, Run, put, take};
+use layout::{Group, Kind, Layout, Run};
 use linear::Place;
 use numbers::Elements;
 use older::{Known, Twins};
@@ -45,7 +46,6 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 pub(crate) const ID: CodecId = CodecId(5);
-
 /// Bits of the parameter.
 const INTEGERS: u32 = 1 << 9;
 const BYTES: u32 = 1 << 10;

@@ -7,8 +7,9 @@
 //! all values. Of the cells of a block then one more is known: the last fine one, or, if the finer grid came first, the
 //! coarse one. The factor of refinement is 2.
 
-use super::layout::{Array, Column, put, take};
+use super::layout::{Array, Column};
 use super::linear::locate;
+use crate::codec::array_to_bytes::varint::{put, take};
 use std::ops::Range;
 
 /// Coarse cells of an array that are looked up.
@@ -29,6 +30,7 @@ pub(super) struct Link {
 /// For each element of a column: the coarse element plus one, if it is the last of its block; the first of a fine block
 /// plus one, and [`FINE`], if it is the coarse one; else 0.
 pub(super) type Cells = Vec<u32>;
+
 pub(super) const FINE: u32 = 1 << 31;
 /// Cells of a block in three dimensions.
 const CELLS_MAX: usize = 8;

@@ -8,9 +8,10 @@
 //! Particles wander from rank to rank, so that their arrays have another length each time. What has places in a table
 //! (`tables.rs`) has a twin whose rows are those of the same numbers, wherever they are in the older segment.
 
-use super::layout::{Group, Kind, Layout, put, take};
+use super::layout::{Group, Kind, Layout};
 use super::numbers::Elements;
 use super::tables::Table;
+use crate::codec::array_to_bytes::varint::{put, take};
 use crate::codec::{ArrayShape, Older, OlderPlace};
 
 /// Rows of an older segment that have the numbers of a table's.
@@ -26,8 +27,10 @@ pub(super) struct OlderRows {
 
 /// Of the places of a table one in so many must have a row in the older segment.
 const THERE_PART: usize = 2;
+
 /// An array, and a row of it; of a place without any the array is this.
 type RowAt = (u32, u32);
+
 const NO_ROW: u32 = u32::MAX;
 
 impl OlderRows {

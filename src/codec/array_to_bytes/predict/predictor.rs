@@ -1,12 +1,13 @@
 //! How one column is predicted, coded, and read again.
 
 use super::fit::TERMS_MAX;
-use super::layout::{Array, Column, put, take};
+use super::layout::{Array, Column};
 use super::linear::{At, Place, STEPS_MAX, Term, locate};
 use super::nested::Teller;
 use super::numbers::Elements;
 use super::repeats::{COPIED, LITERAL, Marks, NEAR, TOLD};
 use super::residual::{self, Decoded, Effort, Numbers};
+use crate::codec::array_to_bytes::varint::{put, take};
 #[cfg(target_arch = "x86_64")]
 use crate::codec::registers::has_avx2;
 

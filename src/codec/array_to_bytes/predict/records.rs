@@ -5,7 +5,8 @@
 //! exponents of numbers, counters, constants. So the distance with the most equal bytes is looked for, then where such
 //! records begin and end, then how numbers lie in them.
 
-use super::layout::{Dims, put, take};
+use super::layout::Dims;
+use crate::codec::array_to_bytes::varint::{put, take};
 #[cfg(target_arch = "x86_64")]
 use crate::codec::registers::has_avx2;
 

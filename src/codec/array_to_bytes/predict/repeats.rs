@@ -9,10 +9,10 @@
 //! turn chaotic, the mirrored element tells half of the bits (*wide*): whether that is the best prediction is found for each column, by
 //! coding it both ways.
 
-use super::layout::{put, take};
 use super::numbers::Elements;
 use super::residual::{self, Effort, Numbers};
 use super::strides::{self, Strides};
+use crate::codec::array_to_bytes::varint::{put, take};
 use crate::codec::threads;
 use std::ops::Range;
 
@@ -24,8 +24,10 @@ const RUN_MIN: usize = 4;
 const RUN_LONG: usize = 24;
 /// Places that are looked at there.
 const DEPTH_FEW: usize = 4;
+
 /// Where an element is copied from: its place plus one, 0 where it is not; the top bit turns the sign.
 pub(super) type From = u32;
+
 pub(super) const TURNED: u32 = 1 << 31;
 /// Parts that windows are sorted into, a power of 2.
 const PARTS: usize = 64;

@@ -4,9 +4,9 @@
 //! As in `repeats.rs`, but from element to element of a run the source goes on by a step of any length. Looked for among what
 //! no other run has.
 
-use super::layout::{put, take};
 use super::numbers::Elements;
 use super::repeats::{From, MIX, Run, Slack, TURNED, is_like, slack_of, unzigzag, zigzag};
+use crate::codec::array_to_bytes::varint::{put, take};
 use std::ops::Range;
 
 /// Elements of a run at least.

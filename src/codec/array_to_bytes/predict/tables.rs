@@ -8,11 +8,12 @@
 
 use super::curve::{Curve, Runs};
 use super::fit::{Sampled, select};
-use super::layout::{Dims, Group, Kind, Layout, product, put, take};
+use super::layout::{Dims, Group, Kind, Layout, product};
 use super::numbers::Elements;
 use super::older::OlderRows;
 use super::order::{by_size, precision};
 use super::residual::{self, Effort, Numbers};
+use crate::codec::array_to_bytes::varint::{put, take};
 use crate::codec::threads;
 
 /// Rows of a table at least, and columns of real numbers with them.
