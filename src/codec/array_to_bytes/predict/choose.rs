@@ -1,6 +1,7 @@
 //! How each column is predicted.
 
-use super::layout::{Array, Column, Group, Kind, Layout};
+use super::group::{Group, Kind};
+use super::layout::{Array, Column, Layout};
 use super::linear::{At, Place, SIXTHS, SIXTHS_FAST, Term, locate};
 use super::nested::{self, Cells, Link, Teller};
 use super::numbers::{Elements, about_log2};
@@ -17,7 +18,7 @@ use std::collections::HashMap;
 /// Places that tell whether blocks tell cells.
 const SAMPLE: usize = 2048;
 /// Columns that predict each other at most.
-pub(super) const FAMILY_MAX: usize = 32;
+pub(crate) const FAMILY_MAX: usize = 32;
 /// Cells that blocks tell are told well if no more bits are left.
 const TOLD_BITS_MAX: f64 = 30.0;
 /// In tables fitted weights must save this part: rows are short there, and each element waits for the one before.
@@ -27,7 +28,7 @@ const ONE_BY_ONE_PART: f64 = 64.0;
 /// And the Lorenzo sum of doubles this part, which is not fitted to anything.
 const LORENZO_PART: f64 = 48.0;
 /// Below this many elements a column gets no fitted weights.
-pub(super) const FITTED_MIN: usize = 64;
+pub(crate) const FITTED_MIN: usize = 64;
 /// Numbers that tell how well they are coded as they are, in so many runs.
 const LOOKED_AT: usize = 4096;
 const RUNS: usize = 4;
@@ -47,7 +48,7 @@ const SETS_MAX: usize = 4;
 const SET_GAIN: f64 = 0.004;
 
 /// All that the encoder decided.
-pub(super) struct Choice {
+pub(crate) struct Choice {
     pub layout: Layout,
     pub bits: Vec<u64>,
     /// Of all elements, where they are real numbers.
@@ -60,12 +61,12 @@ pub(super) struct Choice {
 }
 
 /// How a column is predicted, and what is left of it: of what is predicted so, of near copies, and of what blocks tell.
-pub(super) type Coded = (Predictor, [Vec<u8>; 3]);
+pub(crate) type Coded = (Predictor, [Vec<u8>; 3]);
 
 impl Choice {
     /// The first groups are known, as many as there are in `like`, which says like which of the others they are. What the
     /// buffers hold does not matter.
-    pub(super) fn new(
+    pub(crate) fn new(
         mut layout: Layout,
         like: &[Like],
         body: &[u8],
@@ -224,7 +225,7 @@ fn links(layout: &Layout, values: &[f64], kind: Elements, effort: u32, twins: &T
 }
 
 /// The cells that nested arrays tell, for each column; empty where there are none. `None` where links do not fit.
-pub(super) fn all_cells(columns: &[Column], nested: &[(usize, Vec<Link>)]) -> Option<Vec<Cells>> {
+pub(crate) fn all_cells(columns: &[Column], nested: &[(usize, Vec<Link>)]) -> Option<Vec<Cells>> {
     let mut all: Vec<Cells> = Vec::new();
     all.resize_with(if nested.is_empty() { 0 } else { columns.len() }, Vec::new);
     for (key, links) in nested {
@@ -323,7 +324,7 @@ fn join(layout: &Layout, bits: &[u64], kind: Elements) -> Option<Layout> {
 }
 
 /// Neighbours that come before, for arrays of so many dimensions.
-pub(super) fn neighbours(dimensions: usize, effort: u32) -> Vec<At> {
+pub(crate) fn neighbours(dimensions: usize, effort: u32) -> Vec<At> {
     let reach = |radius: i8, far: i8| {
         let mut steps = Vec::new();
         let of = |n: usize, r: i8| if dimensions >= n { -r..=r } else { 0..=0 };
@@ -386,13 +387,13 @@ fn lorenzo_of_doubles(dimensions: usize) -> Set {
 }
 
 /// Everything that a column's predictor is chosen by.
-pub(super) struct Data<'a> {
-    pub(super) place: Place<'a>,
-    pub(super) kind: Elements,
-    pub(super) bits: &'a [u64],
-    pub(super) values: &'a [f64],
+pub(crate) struct Data<'a> {
+    pub(crate) place: Place<'a>,
+    pub(crate) kind: Elements,
+    pub(crate) bits: &'a [u64],
+    pub(crate) values: &'a [f64],
     marks: Marks<'a>,
-    pub(super) effort: u32,
+    pub(crate) effort: u32,
     /// How many columns before the known one is that is like this.
     twin: Option<u16>,
     /// And those that are like the others of the family, of particles.
@@ -400,20 +401,20 @@ pub(super) struct Data<'a> {
 }
 
 /// Elements that are to be predicted, with the units that they are in.
-pub(super) struct Literals {
-    pub(super) elements: Vec<usize>,
+pub(crate) struct Literals {
+    pub(crate) elements: Vec<usize>,
     units: Vec<u32>,
     unit_count: usize,
     /// Of the column's elements, which are among these.
-    pub(super) is_one: Vec<bool>,
+    pub(crate) is_one: Vec<bool>,
 }
 
 impl<'a> Data<'a> {
-    pub(super) fn field(&self) -> Field<'_> {
+    pub(crate) fn field(&self) -> Field<'_> {
         Field { place: self.place, kind: self.kind, bits: self.bits, values: self.values }
     }
 
-    pub(super) fn column(&self) -> &Column {
+    pub(crate) fn column(&self) -> &Column {
         &self.place.columns[self.place.column]
     }
 
@@ -618,7 +619,7 @@ impl<'a> Data<'a> {
     }
 
     /// How far a set's predictions are off, as a count of representable numbers.
-    pub(super) fn errors(&self, set: &Set, literals: &Literals) -> Vec<f64> {
+    pub(crate) fn errors(&self, set: &Set, literals: &Literals) -> Vec<f64> {
         let mut errors = Vec::with_capacity(literals.elements.len());
         set.each_difference(
             self.field(),

@@ -5,8 +5,8 @@
 //! populations, codes with blocks of cells with the variables of each block. There it is measured whether what lies beside
 //! each other along an extent is less alike than along the others.
 
-use super::layout::{Dims, Kind, collapse};
-use super::weights::noise;
+use super::group::{Dims, Kind, collapse};
+use super::numbers::noise;
 use crate::codec::ArrayShape;
 
 /// Components of a point in the last extent, and in the last two.
@@ -26,11 +26,11 @@ const BITS_MORE: f64 = 3.0;
 const BITS_TOLD: f64 = 0.5;
 
 /// The extents with all components in the last, and how they lie.
-pub(super) type Taken = (Dims, Kind);
+pub(crate) type Taken = (Dims, Kind);
 
 /// For each array of a column, none of which is empty, how it is taken apart, if all of them are in one way. `ordered` gives
 /// elements of the column as numbers that are near each other where they are alike.
-pub(super) fn of_column(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<Vec<Taken>> {
+pub(crate) fn of_column(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<Vec<Taken>> {
     let in_one_way = |of: &dyn Fn(&ArrayShape) -> Option<Taken>| -> Option<Vec<Taken>> {
         let found: Vec<Taken> = arrays.iter().map(of).collect::<Option<_>>()?;
         found.iter().all(|(_, kind)| *kind == found[0].1).then_some(found)

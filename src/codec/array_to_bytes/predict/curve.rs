@@ -40,7 +40,7 @@ const LARGER: f64 = 1.001;
 
 /// A curve, and the cube that it fills, again and again.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Curve {
+pub(crate) struct Curve {
     /// Where the cube begins, and its edge.
     origin: [f64; 3],
     edge: f64,
@@ -54,7 +54,7 @@ pub(super) struct Curve {
 /// What a curve does not tell: for each run of rows that follow it how far from where it would be next it begins, and how many
 /// rows it has more than one.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Runs {
+pub(crate) struct Runs {
     pub jumps: Vec<i64>,
     pub lengths: Vec<i64>,
 }
@@ -136,7 +136,7 @@ impl Cells {
 impl Curve {
     /// The curve along which some of so many points follow each other, if there is one; with the edge of the box in which
     /// they go round, if they do.
-    pub(super) fn find(
+    pub(crate) fn find(
         point: impl Fn(usize) -> [f64; 3],
         places: usize,
         order: &[u32],
@@ -242,7 +242,7 @@ impl Curve {
     }
 
     /// What is left to be told of an order of all points that there are. `None` where there are no cells.
-    pub(super) fn runs(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], order: &[u32]) -> Option<Runs> {
+    pub(crate) fn runs(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], order: &[u32]) -> Option<Runs> {
         let along = self.along(point, is_one)?;
         let mut at = vec![0; is_one.len()];
         (0u32..).zip(&along).for_each(|(n, &place)| at[place as usize] = n);
@@ -265,7 +265,7 @@ impl Curve {
     }
 
     /// The order that [`Curve::runs`] was given. `None` where there is none.
-    pub(super) fn order(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], runs: &Runs) -> Option<Vec<u32>> {
+    pub(crate) fn order(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], runs: &Runs) -> Option<Vec<u32>> {
         let along = self.along(point, is_one)?;
         let mut left = Left::new(along.len());
         let mut order = Vec::with_capacity(along.len());
@@ -289,7 +289,7 @@ impl Curve {
         (order.len() == along.len()).then_some(order)
     }
 
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         self.origin.iter().chain([&self.edge]).for_each(|number| out.extend(number.to_le_bytes()));
         out.push(self.levels as u8);
         out.extend(self.first);
@@ -297,7 +297,7 @@ impl Curve {
     }
 
     /// Reads what [`Curve::write`] wrote, for so many places.
-    pub(super) fn read(bytes: &mut &[u8], places: usize) -> Option<Self> {
+    pub(crate) fn read(bytes: &mut &[u8], places: usize) -> Option<Self> {
         let number = |bytes: &mut &[u8]| {
             let (number, rest) = bytes.split_first_chunk::<8>()?;
             *bytes = rest;

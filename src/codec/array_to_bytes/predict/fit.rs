@@ -9,16 +9,16 @@
 use super::numbers::about_log2;
 
 /// The most terms of a prediction.
-pub(super) const TERMS_MAX: usize = 32;
+pub(crate) const TERMS_MAX: usize = 32;
 /// After so many terms only so many candidates stay in the choice.
 const SCREENED_AFTER: usize = 4;
 const SCREENED: usize = 512;
 
 /// One candidate on the sample: its weighed values.
-pub(super) type Sampled = Vec<f64>;
+pub(crate) type Sampled = Vec<f64>;
 
 /// Which candidates, best first, and how many bits of a number they leave on the mean.
-pub(super) struct Selected {
+pub(crate) struct Selected {
     pub terms: Vec<usize>,
     pub bits: f64,
 }
@@ -69,7 +69,7 @@ fn reduce(a: &mut [f64], factor: f64, b: &[f64], other: &[f64]) -> [f64; 2] {
 
 /// Chooses among the candidates for a target, all weighed alike, so that an error of 1 counts alike everywhere, and below
 /// its floor not at all. `term_bits` is what one more term costs, in bits for each number.
-pub(super) fn select(
+pub(crate) fn select(
     target: &[f64],
     floors: &[f64],
     mut candidates: Vec<Sampled>,
@@ -129,7 +129,7 @@ fn screen(left: &mut [f64], projections: &[f64]) {
 }
 
 /// Weights that make the sum of the columns nearest to the target, by modified Gram-Schmidt, once improved; all finite.
-pub(super) fn solve(target: &[f64], columns: &[Sampled]) -> Option<Vec<f64>> {
+pub(crate) fn solve(target: &[f64], columns: &[Sampled]) -> Option<Vec<f64>> {
     let scales: Vec<f64> = columns.iter().map(|c| dot(c, c).sqrt()).collect();
     let mut q: Vec<Sampled> = Vec::with_capacity(columns.len());
     let mut r: Vec<Vec<f64>> = Vec::with_capacity(columns.len());

@@ -7,6 +7,7 @@
 //! of one domain are put together along an axis, so that neighbours on two ranks are neighbours here. *Plain*: nothing.
 
 use super::components::{self, LANES_POINT_MAX, Taken};
+use super::group::{Dims, Group, Kind, collapse, fits, product};
 use super::numbers::Elements;
 use super::tables::{self, Table, Wrap};
 use crate::codec::array_to_bytes::varint::{put, take};
@@ -15,9 +16,6 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Extents in at most three dimensions, slowest first; those of more dimensions are multiplied into the first.
-pub(super) type Dims = [usize; 3];
-
 /// Lanes of a record at most.
 const LANES_MAX: usize = 4096;
 /// What stands for grids of points, in place of lanes, of which there are at least two.
@@ -25,42 +23,10 @@ const POINTS: usize = 4;
 /// Elements for which a thread is worth it.
 const PART_MIN: usize = 1 << 14;
 /// Columns in all at most.
-pub(super) const COLUMNS_MAX: usize = 1 << 14;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Plain,
-    Lanes(usize),
-    /// Grids of points with so many components, rows having as many elements for each of their places; but so many elements
-    /// of one component lie together, or with 0 all of an array.
-    Points {
-        lanes: usize,
-        together: usize,
-    },
-    Join(usize),
-}
-
-/// Arrays of one column, as they lie in the segment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
-    pub kind: Kind,
-    /// Extents of the chunks that each array lies in, one after the other; `None` for row after row.
-    pub chunk: Option<Dims>,
-    pub arrays: Vec<Dims>,
-    /// Integers among real numbers; known to the encoder only.
-    pub is_integer: bool,
-    /// The table whose rows these are.
-    pub table: Option<usize>,
-}
-
-impl Group {
-    pub(super) fn new(kind: Kind, chunk: Option<Dims>, arrays: Vec<Dims>) -> Self {
-        Self { kind, chunk, arrays, is_integer: false, table: None }
-    }
-}
+pub(crate) const COLUMNS_MAX: usize = 1 << 14;
 
 /// Row (i, j) of an array in runs: where each is in the array's elements as they lie, where in the row, how long.
-pub(super) fn row_runs(
+pub(crate) fn row_runs(
     dims: Dims,
     chunk: Option<Dims>,
     i: usize,
@@ -79,13 +45,9 @@ pub(super) fn row_runs(
     (0..count).map(move |n| (first + n * each, n * length, length))
 }
 
-fn fits(dims: &Dims, chunk: Option<Dims>) -> bool {
-    chunk.is_none_or(|chunk| dims.iter().zip(chunk).all(|(&n, c)| c > 0 && n % c == 0))
-}
-
 /// One array in working order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Array {
+pub(crate) struct Array {
     /// Its first element, counted in its column.
     pub start: usize,
     pub dims: Dims,
@@ -95,7 +57,7 @@ pub(super) struct Array {
 
 /// One column in working order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Column {
+pub(crate) struct Column {
     /// Its first element in the working order.
     pub base: usize,
     pub elements: usize,
@@ -110,7 +72,7 @@ pub(super) struct Column {
 
 impl Column {
     /// Numbers to compute with, from its own ones.
-    pub(super) fn unwrap(&self, values: &mut [f64]) {
+    pub(crate) fn unwrap(&self, values: &mut [f64]) {
         if let Some(wrap) = &self.wrap {
             let dims @ [_, ny, nx] = self.arrays.first().map_or([1; 3], |array| array.dims);
             for (n, value) in values.iter_mut().enumerate() {
@@ -121,7 +83,7 @@ impl Column {
 }
 
 /// Where elements are in working order.
-pub(super) enum Run<'a> {
+pub(crate) enum Run<'a> {
     /// From a place on, so many.
     After(usize, usize),
     /// At these places of some columns: an element of each column after the other, for one place after the other.
@@ -130,7 +92,7 @@ pub(super) enum Run<'a> {
 
 /// Where everything is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     pub groups: Vec<Group>,
     /// Rows that are in the order of their numbers.
     pub tables: Vec<Table>,
@@ -140,10 +102,6 @@ pub(super) struct Layout {
     pub order: Vec<usize>,
     /// Whether there are runs with steps (`strides.rs`).
     pub has_strides: bool,
-}
-
-pub(super) fn product(dims: &Dims) -> Option<usize> {
-    dims.iter().try_fold(1usize, |a, &n| a.checked_mul(n))
 }
 
 /// The extents of chunks, for an array whose own were made three. `None` where the array is not what it was said to be.
@@ -158,27 +116,7 @@ fn collapse_chunk(dims: &[u64], chunk: &[u64], collapsed: Dims) -> Option<Dims> 
     (collapsed[3 - same.len()..] == same && fits(&collapsed, Some(found)) && found != collapsed).then_some(found)
 }
 
-/// Three extents, those before the last two multiplied into one.
-pub(super) fn collapse(dims: &[usize]) -> Dims {
-    let mut wide: Vec<usize> = dims.iter().copied().filter(|&n| n > 1).collect();
-    while wide.len() > 3 {
-        let first = wide.remove(0);
-        wide[0] = wide[0].saturating_mul(first);
-    }
-    let mut found = [1; 3];
-    found[3 - wide.len()..].copy_from_slice(&wide);
-    found
-}
-
 impl Group {
-    pub(super) fn elements(&self) -> Option<usize> {
-        self.arrays.iter().try_fold(0usize, |sum, dims| sum.checked_add(product(dims)?))
-    }
-
-    pub(super) fn lanes(&self) -> usize {
-        if let Kind::Lanes(lanes) | Kind::Points { lanes, .. } = self.kind { lanes } else { 1 }
-    }
-
     /// The arrays of each of its columns; `n` is its own number. What has places in a table comes first, the rest after.
     fn working(&self, n: usize, tables: &[Table]) -> Vec<Vec<Dims>> {
         let lanes = self.lanes();
@@ -225,7 +163,7 @@ fn taken_apart(arrays: &[ArrayShape], raw: &[u8], elements: Elements) -> Vec<Opt
 }
 
 /// The columns of a segment from what is known about its arrays; one row of numbers where that does not add up.
-pub(super) fn groups(arrays: &[ArrayShape], raw: &[u8], elements: Elements) -> Vec<Group> {
+pub(crate) fn groups(arrays: &[ArrayShape], raw: &[u8], elements: Elements) -> Vec<Group> {
     let mut groups: Vec<(u32, Group)> = Vec::new();
     let mut sum = 0usize;
     for (array, taken) in arrays.iter().zip(taken_apart(arrays, raw, elements)) {
@@ -339,7 +277,7 @@ fn in_parts<T: Send>(
 
 impl Layout {
     /// `order` says which column comes first, and so on; `None` where something does not add up.
-    pub(super) fn new(groups: Vec<Group>, tables: Vec<Table>, order: Option<Vec<usize>>) -> Option<Self> {
+    pub(crate) fn new(groups: Vec<Group>, tables: Vec<Table>, order: Option<Vec<usize>>) -> Option<Self> {
         let mut columns = Vec::new();
         let mut wraps: Vec<_> = tables.iter().map(|table| table.wraps.iter().copied()).collect();
         let known_wraps: HashMap<usize, Wrap> =
@@ -392,22 +330,22 @@ impl Layout {
     }
 
     /// The same with another order.
-    pub(super) fn reordered(&self, order: Vec<usize>) -> Option<Self> {
+    pub(crate) fn reordered(&self, order: Vec<usize>) -> Option<Self> {
         Self::new(self.groups.clone(), self.tables.clone(), Some(order))
     }
 
     /// Elements in working order: those of the segment that have no number, and places without a row.
-    pub(super) fn elements(&self) -> usize {
+    pub(crate) fn elements(&self) -> usize {
         self.columns.last().map_or(0, |column| column.base + column.elements)
     }
 
     /// Elements of a group in working order.
-    pub(super) fn elements_of(&self, n: usize) -> usize {
+    pub(crate) fn elements_of(&self, n: usize) -> usize {
         self.groups[n].working(n, &self.tables).iter().flatten().map(|dims| dims.iter().product::<usize>()).sum()
     }
 
     /// The number of the first column of each group, in the segment's own order.
-    pub(super) fn first_columns(&self) -> Vec<usize> {
+    pub(crate) fn first_columns(&self) -> Vec<usize> {
         let count = |(n, group): (usize, &Group)| group.working(n, &self.tables).len();
         let mut first = 0;
         (self.groups.iter().enumerate())
@@ -419,14 +357,14 @@ impl Layout {
     }
 
     /// Where each column of the segment's own order is.
-    pub(super) fn places(&self) -> Vec<usize> {
+    pub(crate) fn places(&self) -> Vec<usize> {
         let mut place = vec![0; self.order.len()];
         self.order.iter().enumerate().for_each(|(working, &own)| place[own] = working);
         place
     }
 
     /// Calls for each column that has places in a table: its number in the segment's own order, the table, the group.
-    pub(super) fn each_placed(&self, mut found: impl FnMut(usize, usize, &Group)) {
+    pub(crate) fn each_placed(&self, mut found: impl FnMut(usize, usize, &Group)) {
         let mut column = 0;
         for (n, group) in self.groups.iter().enumerate() {
             if let Some(t) = group.table.filter(|&t| self.tables[t].key != n) {
@@ -437,7 +375,7 @@ impl Layout {
     }
 
     /// The elements of a segment in working order, a place without a row as what is before it. Whatever `bits` holds is written over.
-    pub(super) fn load(&self, body: &[u8], kind: Elements, bits: &mut [u64], threads: usize) {
+    pub(crate) fn load(&self, body: &[u8], kind: Elements, bits: &mut [u64], threads: usize) {
         self.each_part(bits, threads, |columns, from, bits| {
             self.runs(|at, step, run| {
                 // What is in another part is not loaded here.
@@ -467,7 +405,7 @@ impl Layout {
     }
 
     /// The numbers to compute with of those columns that `is_read` names.
-    pub(super) fn load_values(
+    pub(crate) fn load_values(
         &self,
         bits: &[u64],
         kind: Elements,
@@ -485,7 +423,7 @@ impl Layout {
     }
 
     /// The inverse of [`Layout::load`], of all but so many elements before, which are known and in no table.
-    pub(super) fn store(&self, bits: &[u64], kind: Elements, known: usize, body: &mut [u8], threads: usize) {
+    pub(crate) fn store(&self, bits: &[u64], kind: Elements, known: usize, body: &mut [u8], threads: usize) {
         let elements = self.groups.iter().map(|group| group.elements().unwrap_or(0));
         let ends: Vec<usize> = elements
             .scan(0, |end, elements| {
@@ -524,7 +462,7 @@ impl Layout {
     }
 
     /// Calls for each row with a number: the element that holds it, and the number.
-    pub(super) fn keys(&self, mut key: impl FnMut(usize, u64)) {
+    pub(crate) fn keys(&self, mut key: impl FnMut(usize, u64)) {
         let mut from = 0;
         for (n, group) in self.groups.iter().enumerate() {
             if let Some(table) = group.table.map(|t| &self.tables[t]).filter(|table| table.key == n) {
@@ -542,7 +480,7 @@ impl Layout {
     }
 
     /// Calls with runs of elements: first place in the segment, steps between them there, and where they are in working order.
-    pub(super) fn runs(&self, call: impl FnMut(usize, usize, Run<'_>)) {
+    pub(crate) fn runs(&self, call: impl FnMut(usize, usize, Run<'_>)) {
         self.runs_of(0..self.groups.len(), call);
     }
 
@@ -642,7 +580,7 @@ impl Layout {
         }
     }
 
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         put(self.groups.len(), out);
         let mut before: Option<&Vec<Dims>> = None;
         for group in &self.groups {
@@ -694,7 +632,7 @@ impl Layout {
     }
 
     /// Reads what [`Layout::write`] wrote, for so many elements. Nothing is allocated that these do not fill.
-    pub(super) fn read(bytes: &mut &[u8], elements: usize) -> Option<Self> {
+    pub(crate) fn read(bytes: &mut &[u8], elements: usize) -> Option<Self> {
         let mut groups: Vec<Group> = Vec::new();
         let (mut sum, mut columns) = (0usize, 0usize);
         for _ in 0..take(bytes).filter(|&n| n <= COLUMNS_MAX)? {

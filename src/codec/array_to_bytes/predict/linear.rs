@@ -14,26 +14,26 @@ use crate::codec::registers::has_avx2;
 
 /// Where a value is: in which column, and how far from the place that is predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct At {
+pub(crate) struct At {
     /// How many columns before, in the order of coding; 0 for the column itself.
     pub back: u16,
     /// Steps in each dimension, slowest first, at most 7 either way; in the column itself towards what comes before.
     pub steps: [i8; 3],
 }
 
-pub(super) const STEPS_MAX: i8 = 7;
+pub(crate) const STEPS_MAX: i8 = 7;
 
 impl At {
-    pub(super) fn column(back: u16) -> Self {
+    pub(crate) fn column(back: u16) -> Self {
         Self { back, steps: [0; 3] }
     }
 
-    pub(super) fn own(steps: [i8; 3]) -> Self {
+    pub(crate) fn own(steps: [i8; 3]) -> Self {
         Self { back: 0, steps }
     }
 
     /// Own values come before: the first step that is not 0 goes backwards.
-    pub(super) fn is_valid(self) -> bool {
+    pub(crate) fn is_valid(self) -> bool {
         let first = self.steps.iter().find(|&&s| s != 0).copied();
         self.steps.iter().all(|s| s.unsigned_abs() <= STEPS_MAX.unsigned_abs())
             && (self.back > 0 || first.is_some_and(|s| s < 0))
@@ -42,7 +42,7 @@ impl At {
 
 /// What a coefficient is multiplied with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Term {
+pub(crate) enum Term {
     /// One value.
     Value(At),
     /// Of two columns, at the place itself.
@@ -64,7 +64,7 @@ pub(super) enum Term {
 
 impl Term {
     /// Which columns before it needs.
-    pub(super) fn columns(self) -> [Option<u16>; 3] {
+    pub(crate) fn columns(self) -> [Option<u16>; 3] {
         match self {
             Self::Value(at) | Self::Change(at) => [Some(at.back), None, None],
             Self::Power(a, _) => [Some(a), None, None],
@@ -75,7 +75,7 @@ impl Term {
     }
 
     /// Whether it is what others have of the same number in their columns, whatever place that is of an array.
-    pub(super) fn is_of_same_number(self) -> bool {
+    pub(crate) fn is_of_same_number(self) -> bool {
         match self {
             Self::Value(At { back, steps }) => back > 0 && steps == [0; 3],
             Self::Product(..) | Self::Quotient(..) | Self::One | Self::Power(..) => true,
@@ -83,7 +83,7 @@ impl Term {
         }
     }
 
-    pub(super) fn is_valid(self) -> bool {
+    pub(crate) fn is_valid(self) -> bool {
         match self {
             Self::Value(at) => at.is_valid(),
             Self::Product(a, b) => a > 0 && b > 0,
@@ -99,7 +99,7 @@ impl Term {
 
 /// All values, and the column that is predicted.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(crate) struct Place<'a> {
     pub columns: &'a [Column],
     pub column: usize,
 }
@@ -121,7 +121,7 @@ impl Place<'_> {
         Some(self.own().base + at.start)
     }
 
-    pub(super) fn base_of(&self, back: u16) -> usize {
+    pub(crate) fn base_of(&self, back: u16) -> usize {
         self.columns[self.column - usize::from(back)].base
     }
 
@@ -151,7 +151,7 @@ impl Place<'_> {
     }
 
     /// One term at some places; what the row functions compute, one at a time.
-    pub(super) fn gather(&self, term: Term, places: &[(&Array, [usize; 3])], values: &[f64]) -> Vec<f64> {
+    pub(crate) fn gather(&self, term: Term, places: &[(&Array, [usize; 3])], values: &[f64]) -> Vec<f64> {
         let inside = |array: &Array, [i, j, k]: [usize; 3]| (i * array.dims[1] + j) * array.dims[2] + k;
         let of = |back: u16| {
             let base = self.base_of(back);
@@ -208,7 +208,7 @@ impl Place<'_> {
     }
 
     /// Adds to `sums` all terms that need nothing of this row, and lists the others in `later`.
-    pub(super) fn add_row(
+    pub(crate) fn add_row(
         &self,
         terms: (&[Term], &[f64]),
         array: &Array,
@@ -311,7 +311,7 @@ impl Place<'_> {
 
     /// The rest of the prediction, from the values before in this row.
     #[inline(always)]
-    pub(super) fn add_later(
+    pub(crate) fn add_later(
         &self,
         later: &[(At, f64)],
         array: &Array,
@@ -332,16 +332,16 @@ fn near_in_row(k: usize, step: i8, nx: usize) -> usize {
 }
 
 /// Powers that are tried, in sixths: what densities, lengths, energies and times of one state go with.
-pub(super) const SIXTHS: [i8; 7] = [-6, -4, -3, -2, 2, 3, 4];
+pub(crate) const SIXTHS: [i8; 7] = [-6, -4, -3, -2, 2, 3, 4];
 /// Those that need no cube root.
-pub(super) const SIXTHS_FAST: [i8; 3] = [-6, -3, 3];
+pub(crate) const SIXTHS_FAST: [i8; 3] = [-6, -3, 3];
 /// Numbers whose powers are computed together.
-pub(super) const TOGETHER: usize = 8;
+pub(crate) const TOGETHER: usize = 8;
 
 /// Powers of positive numbers, at most [`TOGETHER`] of them; 0 for any other. The cube root is Halley's iteration, so that no
 /// host's library decides. One step after the other for all of them, so that several fit a vector.
 #[inline(always)]
-pub(super) fn powers(numbers: &[f64], sixths: i8) -> [f64; TOGETHER] {
+pub(crate) fn powers(numbers: &[f64], sixths: i8) -> [f64; TOGETHER] {
     match numbers.first_chunk() {
         Some(numbers) => powers_of_all(numbers, sixths),
         None => {
@@ -426,7 +426,7 @@ fn add_shifted(sums: &mut [f64], weight: f64, row: &[f64], step: i8) {
 }
 
 /// The array that begins at, or holds, an element of the column.
-pub(super) fn locate(column: &Column, element: usize) -> &Array {
+pub(crate) fn locate(column: &Column, element: usize) -> &Array {
     // Arrays hold at least one element each, so that no two begin at the same.
     &column.arrays[column.arrays.partition_point(|array| array.start <= element).saturating_sub(1)]
 }

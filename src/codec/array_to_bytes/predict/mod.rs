@@ -15,6 +15,7 @@ mod choose;
 mod components;
 mod curve;
 mod fit;
+mod group;
 mod layout;
 mod linear;
 mod nested;
@@ -34,7 +35,8 @@ use crate::codec::{
     ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Older, Work, resize_for_overwrite, threads,
 };
 pub(crate) use components::LANES_POINT_MAX;
-use layout::{Group, Kind, Layout, Run};
+use group::{Group, Kind};
+use layout::{Layout, Run};
 use linear::Place;
 use numbers::Elements;
 use older::{Known, Twins};

@@ -21,7 +21,7 @@ const LOOSE_BITS: [u32; 2] = [20, 5];
 
 /// A finer array and where its first cell lies in a coarser one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Link {
+pub(crate) struct Link {
     fine: usize,
     coarse: usize,
     at: [usize; 3],
@@ -29,9 +29,9 @@ pub(super) struct Link {
 
 /// For each element of a column: the coarse element plus one, if it is the last of its block; the first of a fine block
 /// plus one, and [`FINE`], if it is the coarse one; else 0.
-pub(super) type Cells = Vec<u32>;
+pub(crate) type Cells = Vec<u32>;
 
-pub(super) const FINE: u32 = 1 << 31;
+pub(crate) const FINE: u32 = 1 << 31;
 /// Cells of a block in three dimensions.
 const CELLS_MAX: usize = 8;
 
@@ -61,7 +61,7 @@ fn element(array: &Array, [i, j, k]: [usize; 3]) -> usize {
 }
 
 /// Finds which arrays of a column refine which, by its values.
-pub(super) fn find(column: &Column, values: &[f64], is_single: bool) -> Vec<Link> {
+pub(crate) fn find(column: &Column, values: &[f64], is_single: bool) -> Vec<Link> {
     let arrays = &column.arrays;
     if arrays.len() < 2 || arrays.iter().all(|array| coarse_dims(array.dims).is_none()) {
         return Vec::new();
@@ -136,7 +136,7 @@ pub(super) fn find(column: &Column, values: &[f64], is_single: bool) -> Vec<Link
 }
 
 /// Which cells a column's links tell. `None` where a link does not fit its arrays.
-pub(super) fn cells(column: &Column, links: &[Link]) -> Option<Cells> {
+pub(crate) fn cells(column: &Column, links: &[Link]) -> Option<Cells> {
     let mut cells = vec![0; column.elements];
     // Each finer array once.
     links.windows(2).all(|pair| pair[0].fine < pair[1].fine).then_some(())?;
@@ -165,7 +165,7 @@ pub(super) fn cells(column: &Column, links: &[Link]) -> Option<Cells> {
 }
 
 /// Tells cells of a column by the others of their blocks: by their mean, or weighed by another column.
-pub(super) struct Teller<'a> {
+pub(crate) struct Teller<'a> {
     column: &'a Column,
     /// Where the weights begin.
     weights: Option<usize>,
@@ -176,13 +176,13 @@ pub(super) struct Teller<'a> {
 }
 
 impl<'a> Teller<'a> {
-    pub(super) fn new(column: &'a Column, weights: Option<usize>) -> Self {
+    pub(crate) fn new(column: &'a Column, weights: Option<usize>) -> Self {
         Self { column, weights, known: 0..0, cells: [0; CELLS_MAX], count: 0 }
     }
 
     /// What the cell `at` of the array `own` must be; `cell` is what [`cells`] says of it, and is not 0.
     #[inline(always)]
-    pub(super) fn tell(&mut self, own: &Array, cell: u32, at: usize, values: &[f64]) -> f64 {
+    pub(crate) fn tell(&mut self, own: &Array, cell: u32, at: usize, values: &[f64]) -> f64 {
         let (other, is_coarse) = ((cell & !FINE) as usize - 1, cell & FINE != 0);
         let fine = if is_coarse { other } else { at };
         if !self.known.contains(&fine) {
@@ -222,7 +222,7 @@ impl<'a> Teller<'a> {
     }
 }
 
-pub(super) fn write(links: &[Link], out: &mut Vec<u8>) {
+pub(crate) fn write(links: &[Link], out: &mut Vec<u8>) {
     put(links.len(), out);
     for link in links {
         put(link.fine, out);
@@ -231,7 +231,7 @@ pub(super) fn write(links: &[Link], out: &mut Vec<u8>) {
     }
 }
 
-pub(super) fn read(bytes: &mut &[u8]) -> Option<Vec<Link>> {
+pub(crate) fn read(bytes: &mut &[u8]) -> Option<Vec<Link>> {
     let count = take(bytes)?;
     (count <= bytes.len()).then_some(())?;
     (0..count)

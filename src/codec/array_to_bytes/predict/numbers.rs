@@ -2,7 +2,7 @@
 
 /// What the elements are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Elements {
+pub(crate) struct Elements {
     /// Bytes of each: 4 or 8.
     pub width: usize,
     pub is_big: bool,
@@ -12,7 +12,7 @@ pub(super) struct Elements {
 impl Elements {
     /// The bits of the element in `bytes`, `width` of them.
     #[inline(always)]
-    pub(super) fn load(self, bytes: &[u8]) -> u64 {
+    pub(crate) fn load(self, bytes: &[u8]) -> u64 {
         let mut eight = [0; 8];
         match (self.width, self.is_big) {
             (4, false) => eight[..4].copy_from_slice(bytes),
@@ -24,7 +24,7 @@ impl Elements {
     }
 
     #[inline(always)]
-    pub(super) fn store(self, bits: u64, bytes: &mut [u8]) {
+    pub(crate) fn store(self, bits: u64, bytes: &mut [u8]) {
         match (self.width, self.is_big) {
             (4, false) => bytes.copy_from_slice(&(bits as u32).to_le_bytes()),
             (4, true) => bytes.copy_from_slice(&(bits as u32).to_be_bytes()),
@@ -34,17 +34,17 @@ impl Elements {
     }
 
     /// Loads elements that lie so many elements apart, the first one in front.
-    pub(super) fn load_all(self, bytes: &[u8], step: usize, to: &mut [u64]) {
+    pub(crate) fn load_all(self, bytes: &[u8], step: usize, to: &mut [u64]) {
         self.loaded(bytes, step, to.iter_mut(), |to, bits| *to = bits);
     }
 
     /// Loads such elements as numbers to compute with.
-    pub(super) fn load_values(self, bytes: &[u8], step: usize, to: &mut [f64]) {
+    pub(crate) fn load_values(self, bytes: &[u8], step: usize, to: &mut [f64]) {
         self.loaded(bytes, step, to.iter_mut(), |to, bits| *to = self.value(bits));
     }
 
     /// Loads such elements to these places.
-    pub(super) fn load_to(self, bytes: &[u8], step: usize, to: &mut [u64], places: &[u32]) {
+    pub(crate) fn load_to(self, bytes: &[u8], step: usize, to: &mut [u64], places: &[u32]) {
         self.loaded(bytes, step, places.iter(), |&place, bits| to[place as usize] = bits);
     }
 
@@ -68,7 +68,7 @@ impl Elements {
     }
 
     /// The inverse of [`Elements::load_all`].
-    pub(super) fn store_all(self, from: &[u64], step: usize, bytes: &mut [u8]) {
+    pub(crate) fn store_all(self, from: &[u64], step: usize, bytes: &mut [u8]) {
         if self.width == 8 && !self.is_big && step == 1 {
             return store_few(from, bytes.as_chunks_mut::<8>().0);
         }
@@ -76,12 +76,12 @@ impl Elements {
     }
 
     /// The inverse of [`Elements::load_to`].
-    pub(super) fn store_from(self, from: &[u64], places: &[u32], step: usize, bytes: &mut [u8]) {
+    pub(crate) fn store_from(self, from: &[u64], places: &[u32], step: usize, bytes: &mut [u8]) {
         self.stored(places.iter().map(|&place| from[place as usize]), step, bytes);
     }
 
     /// The same for three elements of 4 bytes after each other, of each place.
-    pub(super) fn store_points(self, from: &[[u32; 3]], places: &[u32], bytes: &mut [u8]) {
+    pub(crate) fn store_points(self, from: &[[u32; 3]], places: &[u32], bytes: &mut [u8]) {
         let to = bytes.as_chunks_mut::<12>().0.iter_mut().zip(places);
         for (to, &place) in to {
             let point = from[place as usize].map(|b| if self.is_big { b.to_be_bytes() } else { b.to_le_bytes() });
@@ -118,14 +118,14 @@ impl Elements {
 
     /// The bits that rise the other way below 0.
     #[inline(always)]
-    pub(super) fn turned(self) -> i64 {
+    pub(crate) fn turned(self) -> i64 {
         if self.is_float { (self.mask() >> 1) as i64 } else { 0 }
     }
 
     /// An integer that rises with the number, 0 where the number is: for floats their distance in it is a count of
     /// representable numbers. NaNs lie beyond the infinities.
     #[inline(always)]
-    pub(super) fn ordered(self, bits: u64) -> i64 {
+    pub(crate) fn ordered(self, bits: u64) -> i64 {
         let signed = if self.width == 4 { i64::from(bits as u32 as i32) } else { bits as i64 };
         signed ^ ((signed >> 63) & self.turned())
     }
@@ -138,27 +138,27 @@ impl Elements {
 
     /// The bits again; of what is beyond the width the low ones.
     #[inline(always)]
-    pub(super) fn unordered(self, ordered: i64) -> u64 {
+    pub(crate) fn unordered(self, ordered: i64) -> u64 {
         self.turned_back(ordered, self.turned())
     }
 
     /// The same with what [`Elements::turned`] gives, which is so looked up once for many.
     #[inline(always)]
-    pub(super) fn turned_back(self, ordered: i64, turned: i64) -> u64 {
+    pub(crate) fn turned_back(self, ordered: i64, turned: i64) -> u64 {
         let cut = self.cut(ordered);
         (cut ^ ((cut >> 63) & turned)) as u64 & self.mask()
     }
 
     /// The number to compute with; 0 for what is none.
     #[inline(always)]
-    pub(super) fn value(self, bits: u64) -> f64 {
+    pub(crate) fn value(self, bits: u64) -> f64 {
         let value = if self.width == 4 { f64::from(f32::from_bits(bits as u32)) } else { f64::from_bits(bits) };
         if value.is_finite() { value } else { 0.0 }
     }
 
     /// The element nearest to a prediction, ordered; that of 0 where the prediction is no number.
     #[inline(always)]
-    pub(super) fn nearest(self, value: f64) -> i64 {
+    pub(crate) fn nearest(self, value: f64) -> i64 {
         let value = if value.is_nan() { 0.0 } else { value };
         let bits = if self.width == 4 { u64::from((value as f32).to_bits()) } else { value.to_bits() };
         self.ordered(bits)
@@ -166,14 +166,14 @@ impl Elements {
 
     /// The bits of the element nearest to a prediction that is a number.
     #[inline(always)]
-    pub(super) fn rounded(self, value: f64) -> u64 {
+    pub(crate) fn rounded(self, value: f64) -> u64 {
         if self.width == 4 { u64::from((value as f32).to_bits()) } else { value.to_bits() }
     }
 
     /// The float that is so many representable numbers above another: `unordered(ordered(bits) + steps)`. Where both have
     /// the same sign, and they nearly always have, that is one addition.
     #[inline(always)]
-    pub(super) fn above(self, bits: u64, steps: i64) -> u64 {
+    pub(crate) fn above(self, bits: u64, steps: i64) -> u64 {
         if self.width == 8 {
             let signed = bits as i64;
             let near = if signed >= 0 { signed.checked_add(steps) } else { signed.checked_sub(steps) };
@@ -194,13 +194,13 @@ impl Elements {
 
     /// The sign bit turned.
     #[inline(always)]
-    pub(super) fn negated(self, bits: u64) -> u64 {
+    pub(crate) fn negated(self, bits: u64) -> u64 {
         bits ^ self.top()
     }
 
     /// Without the sign.
     #[inline(always)]
-    pub(super) fn magnitude(self, bits: u64) -> u64 {
+    pub(crate) fn magnitude(self, bits: u64) -> u64 {
         if self.is_float { bits & !self.top() } else { bits }
     }
 }
@@ -221,7 +221,7 @@ fn store_few(from: &[u64], to: &mut [[u8; 8]]) {
 
 /// The logarithm of a positive number to the base of two, off by 0.0002 at most: exponents and a polynomial, many at a time.
 #[inline(always)]
-pub(super) fn about_log2(x: f64) -> f64 {
+pub(crate) fn about_log2(x: f64) -> f64 {
     let bits = x.to_bits();
     // The exponent as the low bits of a double between 2^52 and 2^53.
     let exponent = f64::from_bits(bits >> 52 | 0x4330_0000_0000_0000) - ((1u64 << 52) as f64 + 1023.0);
@@ -229,6 +229,14 @@ pub(super) fn about_log2(x: f64) -> f64 {
     // Through the logarithms at the roots of a Chebyshev polynomial on [1, 2].
     let fourth = 0.626_032_182_163_928 - 0.078_440_676_209_145_8 * m;
     exponent - 2.498_353_148_814_169 + m * (4.029_211_391_071_479 + m * (-2.078_335_168_251_712 + m * fourth))
+}
+
+/// A number that looks like chance, always the same: the finalizer of MurmurHash3 (A. Appleby, public domain).
+pub(crate) fn noise(n: u32) -> u32 {
+    let mut hash = n.wrapping_add(1).wrapping_mul(0x9E37_79B9);
+    hash = (hash ^ (hash >> 16)).wrapping_mul(0x85EB_CA6B);
+    hash = (hash ^ (hash >> 13)).wrapping_mul(0xC2B2_AE35);
+    hash ^ (hash >> 16)
 }
 
 #[cfg(test)]

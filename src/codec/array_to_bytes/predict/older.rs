@@ -8,7 +8,8 @@
 //! Particles wander from rank to rank, so that their arrays have another length each time. What has places in a table
 //! (`tables.rs`) has a twin whose rows are those of the same numbers, wherever they are in the older segment.
 
-use super::layout::{Group, Kind, Layout};
+use super::group::{Group, Kind};
+use super::layout::Layout;
 use super::numbers::Elements;
 use super::tables::Table;
 use crate::codec::array_to_bytes::varint::{put, take};
@@ -16,7 +17,7 @@ use crate::codec::{ArrayShape, Older, OlderPlace};
 
 /// Rows of an older segment that have the numbers of a table's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct OlderRows {
+pub(crate) struct OlderRows {
     /// The first of the known groups that hold them, one for each column.
     pub first: usize,
     /// Where the numbers are, array by array, and how many: elements of the older segment.
@@ -99,12 +100,12 @@ impl OlderRows {
     }
 
     /// The columns: of each its known group, its own one, and which lane of that.
-    pub(super) fn columns<'a>(&'a self, groups: &'a [Group]) -> impl Iterator<Item = (usize, usize, usize)> + 'a {
+    pub(crate) fn columns<'a>(&'a self, groups: &'a [Group]) -> impl Iterator<Item = (usize, usize, usize)> + 'a {
         let lanes = |&(own, _): &(usize, Vec<usize>)| (0..groups[own].lanes()).map(move |lane| (own, lane));
         self.members.iter().flat_map(lanes).enumerate().map(|(n, (own, lane))| (self.first + n, own, lane))
     }
 
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         put(self.first, out);
         put(self.keys.len(), out);
         for &(from, rows) in &self.keys {
@@ -119,7 +120,7 @@ impl OlderRows {
     }
 
     /// Reads what [`OlderRows::write`] wrote, for the table `t` of these groups.
-    pub(super) fn read(bytes: &mut &[u8], t: usize, table: &Table, groups: &[Group]) -> Option<Self> {
+    pub(crate) fn read(bytes: &mut &[u8], t: usize, table: &Table, groups: &[Group]) -> Option<Self> {
         let mut rows = Self { first: take(bytes)?, ..Self::default() };
         for _ in 0..take(bytes)? {
             rows.keys.push((take(bytes)?, take(bytes)?));
@@ -142,7 +143,7 @@ impl OlderRows {
 
 /// Fills the known groups that hold rows of an older segment; a place whose number it does not have gets what is before it, or
 /// zero. `None` where the older segment is too short, or a group is not known.
-pub(super) fn fill_by_number(
+pub(crate) fn fill_by_number(
     groups: &[Group],
     tables: &[Table],
     older: &[u8],
@@ -172,11 +173,11 @@ pub(super) fn fill_by_number(
 }
 
 /// A group, and a lane of it.
-pub(super) type Like = (usize, usize);
+pub(crate) type Like = (usize, usize);
 
 /// What is known beforehand, as the encoder sees it.
 #[derive(Default)]
-pub(super) struct Known {
+pub(crate) struct Known {
     /// The groups that come first.
     pub groups: Vec<Group>,
     /// Of each of them, which of the own groups it is like, counted from the first own one, and the lane it begins with.
@@ -187,7 +188,7 @@ pub(super) struct Known {
 
 impl Known {
     /// For these own groups, made of these arrays; tells their tables which rows are known.
-    pub(super) fn new(
+    pub(crate) fn new(
         own: &[Group],
         tables: &mut [Table],
         arrays: &[ArrayShape],
@@ -246,13 +247,13 @@ impl Known {
     }
 
     /// How many elements.
-    pub(super) fn elements(&self) -> usize {
+    pub(crate) fn elements(&self) -> usize {
         self.runs.iter().map(|(_, count)| count).sum()
     }
 
     /// The elements, then those of the segment itself. `groups` and `tables` are of all. `None` where the older segment is too
     /// short.
-    pub(super) fn before(
+    pub(crate) fn before(
         &self,
         body: &[u8],
         older: &[u8],
@@ -281,7 +282,7 @@ impl Known {
         Some(())
     }
 
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         put(self.groups.len(), out);
         put(self.runs.len(), out);
         for &(from, count) in &self.runs {
@@ -291,7 +292,7 @@ impl Known {
     }
 
     /// Reads what [`Known::write`] wrote: how many groups, and their elements, at most `most`.
-    pub(super) fn read(bytes: &mut &[u8], older: &[u8], kind: Elements, most: usize) -> Option<(usize, Vec<u8>)> {
+    pub(crate) fn read(bytes: &mut &[u8], older: &[u8], kind: Elements, most: usize) -> Option<(usize, Vec<u8>)> {
         let groups = take(bytes)?;
         let mut known = Self::default();
         let mut room = most;
@@ -307,7 +308,7 @@ impl Known {
 }
 
 /// Which columns are known, and which own ones are like them.
-pub(super) struct Twins {
+pub(crate) struct Twins {
     /// How many columns are known; they come first.
     pub columns: usize,
     /// How many elements.
@@ -317,7 +318,7 @@ pub(super) struct Twins {
 }
 
 impl Twins {
-    pub(super) fn new(layout: &Layout, like: &[Like]) -> Self {
+    pub(crate) fn new(layout: &Layout, like: &[Like]) -> Self {
         let first = layout.first_columns();
         let groups = like.len();
         let columns = first.get(groups).copied().unwrap_or(0);
@@ -336,7 +337,7 @@ impl Twins {
 
     /// How many columns the known groups have, where these are as a reader needs them: in no table, with so many elements,
     /// and before all others. `None` where they are not.
-    pub(super) fn check(layout: &Layout, groups: usize, elements: usize) -> Option<usize> {
+    pub(crate) fn check(layout: &Layout, groups: usize, elements: usize) -> Option<usize> {
         let all_known = layout.groups.get(..groups)?;
         all_known.iter().all(|group| group.table.is_none()).then_some(())?;
         let columns = all_known.iter().map(Group::lanes).sum::<usize>();
@@ -346,13 +347,13 @@ impl Twins {
     }
 
     /// The known column that is like an own one, both by their number in the segment's own order.
-    pub(super) fn of(&self, own: usize) -> Option<usize> {
+    pub(crate) fn of(&self, own: usize) -> Option<usize> {
         self.of[own]
     }
 
     /// The known columns in the order of those that are like them, then these in theirs: what is at the same place in
     /// both then lies at the same distance all along.
-    pub(super) fn first(&self, own: Vec<usize>) -> Vec<usize> {
+    pub(crate) fn first(&self, own: Vec<usize>) -> Vec<usize> {
         let mut order: Vec<usize> = own.iter().filter_map(|&column| self.of[column]).collect();
         let mut is_there = vec![false; self.columns];
         order.iter().for_each(|&column| is_there[column] = true);
@@ -362,7 +363,7 @@ impl Twins {
     }
 
     /// How many columns before a column its twin is, both by their place in the order of coding.
-    pub(super) fn back(&self, layout: &Layout, place_of: &[usize], column: usize) -> Option<u16> {
+    pub(crate) fn back(&self, layout: &Layout, place_of: &[usize], column: usize) -> Option<u16> {
         let twin = place_of[self.of[layout.order[column]]?];
         let back = u16::try_from(column - twin).ok()?;
         (layout.columns[twin].arrays == layout.columns[column].arrays).then_some(back)
@@ -370,7 +371,7 @@ impl Twins {
 }
 
 /// What is like in both has one kind: slabs that were joined now are joined then.
-pub(super) fn same_kinds(layout: Layout, like: &[Like]) -> Option<Layout> {
+pub(crate) fn same_kinds(layout: Layout, like: &[Like]) -> Option<Layout> {
     let mut groups = layout.groups.clone();
     for (n, (own, _)) in like.iter().enumerate() {
         if groups[like.len() + own].table.is_none() {

@@ -16,16 +16,16 @@ const PRODUCTS_MAX: usize = 24;
 const QUOTIENTS_MAX: usize = 16;
 
 /// Terms found while columns were ordered: for each, by its number in the segment's own order, with the others' numbers.
-pub(super) type Relations = HashMap<usize, Vec<Relation>>;
+pub(crate) type Relations = HashMap<usize, Vec<Relation>>;
 
 #[derive(Clone, Copy)]
-pub(super) enum Relation {
+pub(crate) enum Relation {
     Product(usize, usize),
     Quotient(usize, usize, usize),
 }
 
 /// The order in which columns of the same arrays stand beside each other, integers first.
-pub(super) fn side_by_side(columns: &[Column], twins: &Twins) -> Vec<usize> {
+pub(crate) fn side_by_side(columns: &[Column], twins: &Twins) -> Vec<usize> {
     let mut first_of: HashMap<&[Array], usize> = HashMap::new();
     let mut order: Vec<(bool, usize, usize)> = (columns.iter().enumerate().skip(twins.columns))
         .map(|(n, column)| (!column.is_integer, *first_of.entry(&column.arrays).or_insert(n), n))
@@ -35,7 +35,7 @@ pub(super) fn side_by_side(columns: &[Column], twins: &Twins) -> Vec<usize> {
 }
 
 /// The columns of each family so that what is best predicted by the others comes last.
-pub(super) fn reorder(
+pub(crate) fn reorder(
     layout: &Layout,
     values: &[f64],
     kind: Elements,
@@ -72,12 +72,12 @@ pub(super) fn reorder(
     Some((layout.reordered(twins.first(order))?, relations))
 }
 
-pub(super) fn precision(kind: Elements) -> f64 {
+pub(crate) fn precision(kind: Elements) -> f64 {
     if kind.width == 4 { f64::from(1u32 << 23) } else { (1u64 << 52) as f64 }
 }
 
 /// What an error is divided by: the size of the number, but not less than a small part of the mean.
-pub(super) fn by_size(target: &[f64], precision: f64) -> Vec<f64> {
+pub(crate) fn by_size(target: &[f64], precision: f64) -> Vec<f64> {
     let mean = target.iter().map(|y| y.abs()).sum::<f64>() / target.len().max(1) as f64;
     let weight = |y: &f64| precision / (y.abs() + mean * 1e-6).max(f64::MIN_POSITIVE);
     target.iter().map(weight).map(|w| if w.is_finite() { w } else { 0.0 }).collect()

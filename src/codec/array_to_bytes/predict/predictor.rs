@@ -18,7 +18,7 @@ const UNIT_MIN: usize = 48;
 
 /// One way to predict.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Set {
+pub(crate) enum Set {
     /// By integer sums of neighbours, as the Lorenzo predictor, in so many dimensions: 1 to 3.
     Integer(u8),
     /// By the order of the element of the known column so many before, plus the same sum of how much the neighbours are
@@ -30,7 +30,7 @@ pub(super) enum Set {
 
 /// The ways of a column, and which of them each unit takes. Without any its elements are coded as they are.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Predictor {
+pub(crate) struct Predictor {
     pub sets: Vec<Set>,
     pub unit: usize,
     pub which: Vec<u8>,
@@ -39,19 +39,19 @@ pub(super) struct Predictor {
 }
 
 /// Cuts a column into units: whole arrays, several where they are small, rows of them where they are large.
-pub(super) struct Units {
+pub(crate) struct Units {
     unit: usize,
     filled: usize,
     index: usize,
 }
 
 impl Units {
-    pub(super) fn new(unit: usize) -> Self {
+    pub(crate) fn new(unit: usize) -> Self {
         Self { unit, filled: 0, index: 0 }
     }
 
     /// The unit of the next row.
-    pub(super) fn row(&mut self, array: &Array, i: usize, j: usize) -> usize {
+    pub(crate) fn row(&mut self, array: &Array, i: usize, j: usize) -> usize {
         let (here, [nz, ny, nx]) = (self.index, array.dims);
         self.filled += nx;
         let is_last = i + 1 == nz && j + 1 == ny;
@@ -61,13 +61,13 @@ impl Units {
         here
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.index + usize::from(self.filled > 0)
     }
 }
 
 /// Calls for each row with what [`each_row`] gives.
-pub(super) fn rows(column: &Column, mut row: impl FnMut(&Array, usize, usize, usize) -> Option<()>) -> Option<()> {
+pub(crate) fn rows(column: &Column, mut row: impl FnMut(&Array, usize, usize, usize) -> Option<()>) -> Option<()> {
     each_row(&column.arrays, column.base).try_for_each(|(array, i, j, start)| row(array, i, j, start))
 }
 
@@ -95,7 +95,7 @@ fn difference(kind: Elements, a: i64, b: i64) -> i64 {
 
 /// The elements that there are, and the column that is predicted.
 #[derive(Clone, Copy)]
-pub(super) struct Field<'a> {
+pub(crate) struct Field<'a> {
     pub place: Place<'a>,
     pub kind: Elements,
     pub bits: &'a [u64],
@@ -363,7 +363,7 @@ impl<'a> Field<'a> {
     }
 
     /// By how much the elements of the column that are nearly copied are off their sources.
-    pub(super) fn near_differences(self, marks: &Marks<'_>) -> impl Iterator<Item = i64> {
+    pub(crate) fn near_differences(self, marks: &Marks<'_>) -> impl Iterator<Item = i64> {
         let Field { kind, bits, .. } = self;
         let ats = marks.all(NEAR).map(move |n| self.column().base + n);
         ats.map(move |at| difference(kind, kind.ordered(bits[at]), kind.ordered(marks.near_source(at, bits, kind))))
@@ -372,7 +372,7 @@ impl<'a> Field<'a> {
 
 impl Set {
     /// Calls with the difference of each wanted element of the column.
-    pub(super) fn each_difference(
+    pub(crate) fn each_difference(
         &self,
         field: Field<'_>,
         is_wanted: impl Fn(usize) -> bool,
@@ -396,7 +396,7 @@ impl Set {
     }
 
     /// Whether an element is known in full only after the one before it in the row, with doubles on the way.
-    pub(super) fn is_one_by_one(&self) -> bool {
+    pub(crate) fn is_one_by_one(&self) -> bool {
         match self {
             Self::Integer(_) | Self::Since { .. } => false,
             Self::Linear { terms, .. } => terms.iter().any(|term| match term {
@@ -461,7 +461,7 @@ fn nothing() -> f64 {
 }
 
 /// What is stored of a column, decoded: of its literals, of what is nearly copied, and of what blocks tell.
-pub(super) struct Coded<'a> {
+pub(crate) struct Coded<'a> {
     marks: Marks<'a>,
     left: Decoded,
     near: Vec<i64>,
@@ -470,7 +470,7 @@ pub(super) struct Coded<'a> {
 
 impl<'a> Coded<'a> {
     /// Needs nothing of other columns. `buffer` is used again.
-    pub(super) fn new(kind: Elements, codes: [&[u8]; 3], marks: Marks<'a>, buffer: Decoded) -> Option<Self> {
+    pub(crate) fn new(kind: Elements, codes: [&[u8]; 3], marks: Marks<'a>, buffer: Decoded) -> Option<Self> {
         let [code, near, told] = codes;
         let numbers = |code: &[u8], count: usize| match count {
             0 => code.is_empty().then(Vec::new),
@@ -483,23 +483,23 @@ impl<'a> Coded<'a> {
     }
 
     /// A buffer for another.
-    pub(super) fn into_buffer(self) -> Decoded {
+    pub(crate) fn into_buffer(self) -> Decoded {
         self.left
     }
 }
 
 impl Predictor {
-    pub(super) fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self { sets: Vec::new(), unit: 1, which: Vec::new(), told: None }
     }
 
     /// One way for all.
-    pub(super) fn of(set: Set) -> Self {
+    pub(crate) fn of(set: Set) -> Self {
         Self { sets: vec![set], unit: 1, which: Vec::new(), told: None }
     }
 
     /// How many columns before this one are those whose values it computes with, 0 for this one.
-    pub(super) fn backs(&self) -> impl Iterator<Item = u16> {
+    pub(crate) fn backs(&self) -> impl Iterator<Item = u16> {
         let terms = self.sets.iter().filter_map(|set| match set {
             Set::Linear { terms, .. } => Some(terms),
             Set::Integer(_) | Set::Since { .. } => None,
@@ -512,7 +512,7 @@ impl Predictor {
     }
 
     /// The code of a column's elements that are not copied.
-    pub(super) fn encode(&self, field: Field<'_>, marks: &Marks<'_>, effort: u32) -> Vec<u8> {
+    pub(crate) fn encode(&self, field: Field<'_>, marks: &Marks<'_>, effort: u32) -> Vec<u8> {
         let Field { place, kind, bits, .. } = field;
         let column = &place.columns[place.column];
         let mut left: Vec<i64> = Vec::with_capacity(column.elements);
@@ -541,7 +541,7 @@ impl Predictor {
     }
 
     /// The codes of a column's elements that are nearly copied, and of those that their blocks tell.
-    pub(super) fn encode_others(&self, field: Field<'_>, marks: &Marks<'_>, effort: u32) -> [Vec<u8>; 2] {
+    pub(crate) fn encode_others(&self, field: Field<'_>, marks: &Marks<'_>, effort: u32) -> [Vec<u8>; 2] {
         let Field { place, kind, bits, values } = field;
         let column = &place.columns[place.column];
         let near: Vec<i64> = field.near_differences(marks).collect();
@@ -568,7 +568,7 @@ impl Predictor {
     }
 
     /// Fills a column: copies, and predictions plus what is stored; its values too, if anything is computed with them.
-    pub(super) fn decode(
+    pub(crate) fn decode(
         &self,
         place: Place<'_>,
         kind: Elements,
@@ -702,7 +702,7 @@ impl Predictor {
         Some(())
     }
 
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         put(self.told.map_or(0, |back| usize::from(back) + 1), out);
         put(self.sets.len(), out);
         for set in &self.sets {
@@ -728,7 +728,7 @@ impl Predictor {
     }
 
     /// Reads what [`Predictor::write`] wrote, for one of some columns, of which so many are known.
-    pub(super) fn read(bytes: &mut &[u8], place: Place<'_>, known: usize, kind: Elements) -> Option<Self> {
+    pub(crate) fn read(bytes: &mut &[u8], place: Place<'_>, known: usize, kind: Elements) -> Option<Self> {
         let Place { columns, column, .. } = place;
         let told = match take(bytes)? {
             0 => None,

@@ -5,7 +5,7 @@
 //! exponents of numbers, counters, constants. So the distance with the most equal bytes is looked for, then where such
 //! records begin and end, then how numbers lie in them.
 
-use super::layout::Dims;
+use super::group::Dims;
 use crate::codec::array_to_bytes::varint::{put, take};
 #[cfg(target_arch = "x86_64")]
 use crate::codec::registers::has_avx2;
@@ -23,7 +23,7 @@ const ROWS_MIN: usize = 32;
 
 /// Where records are: bytes that are none come first, then so many records, and so on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Records {
+pub(crate) struct Records {
     /// Bytes of each number: 4 or 8.
     pub width: usize,
     /// Numbers in a record.
@@ -117,7 +117,7 @@ fn region(bytes: &[u8], distance: usize, width: usize) -> Option<(usize, usize)>
 }
 
 /// Finds the records of files that lie one after the other. All have the distance of the first in which one is found.
-pub(super) fn find(bytes: &[u8], files: &[usize]) -> Option<Records> {
+pub(crate) fn find(bytes: &[u8], files: &[usize]) -> Option<Records> {
     let mut rest = bytes;
     let mut parts: Vec<&[u8]> = Vec::new();
     for &length in files {
@@ -150,7 +150,7 @@ impl Records {
     }
 
     /// Splits bytes into records and the others.
-    pub(super) fn split(&self, mut bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    pub(crate) fn split(&self, mut bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let (mut records, mut others) = (Vec::with_capacity(bytes.len()), Vec::new());
         for &(gap, rows) in &self.regions {
             let (before, rest) = bytes.split_at(gap);
@@ -164,7 +164,7 @@ impl Records {
     }
 
     /// Puts them together again. `None` if they do not fit.
-    pub(super) fn join(&self, mut records: &[u8], mut others: &[u8], into: &mut Vec<u8>) -> Option<()> {
+    pub(crate) fn join(&self, mut records: &[u8], mut others: &[u8], into: &mut Vec<u8>) -> Option<()> {
         for &(gap, rows) in &self.regions {
             let (before, rest) = others.split_at_checked(gap)?;
             let (here, after) = records.split_at_checked(rows.checked_mul(self.record_bytes())?)?;
@@ -177,11 +177,11 @@ impl Records {
     }
 
     /// The records as arrays.
-    pub(super) fn arrays(&self) -> Vec<Dims> {
+    pub(crate) fn arrays(&self) -> Vec<Dims> {
         self.regions.iter().map(|&(_, rows)| [1, rows, self.lanes]).collect()
     }
 
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         put(self.width, out);
         put(self.lanes, out);
         put(self.regions.len(), out);
@@ -191,7 +191,7 @@ impl Records {
         }
     }
 
-    pub(super) fn read(bytes: &mut &[u8]) -> Option<Self> {
+    pub(crate) fn read(bytes: &mut &[u8]) -> Option<Self> {
         let (width, lanes, count) = (take(bytes)?, take(bytes)?, take(bytes)?);
         (matches!(width, 4 | 8) && lanes > 0 && count <= bytes.len()).then_some(())?;
         let regions = (0..count).map(|_| Some((take(bytes)?, take(bytes)?))).collect::<Option<_>>()?;
@@ -199,7 +199,7 @@ impl Records {
     }
 
     /// Bytes of all records; `None` above what there can be.
-    pub(super) fn bytes(&self) -> Option<usize> {
+    pub(crate) fn bytes(&self) -> Option<usize> {
         let record = self.width.checked_mul(self.lanes)?;
         self.regions.iter().try_fold(0usize, |sum, (_, rows)| sum.checked_add(rows.checked_mul(record)?))
     }

@@ -26,15 +26,15 @@ const RUN_LONG: usize = 24;
 const DEPTH_FEW: usize = 4;
 
 /// Where an element is copied from: its place plus one, 0 where it is not; the top bit turns the sign.
-pub(super) type From = u32;
+pub(crate) type From = u32;
 
-pub(super) const TURNED: u32 = 1 << 31;
+pub(crate) const TURNED: u32 = 1 << 31;
 /// Parts that windows are sorted into, a power of 2.
 const PARTS: usize = 64;
 
 /// Runs: how many elements come first that are not copied, where from, how many.
 #[derive(Default)]
-pub(super) struct Tokens {
+pub(crate) struct Tokens {
     pub skips: Vec<u8>,
     pub lengths: Vec<u8>,
     pub froms: Vec<u8>,
@@ -43,7 +43,7 @@ pub(super) struct Tokens {
 
 /// Elements whose sources lie at equal distances: 1 or -1 here, any in `strides.rs`.
 #[derive(Clone, Copy)]
-pub(super) struct Run {
+pub(crate) struct Run {
     pub at: u32,
     pub length: u32,
     /// The source of the first one.
@@ -54,21 +54,21 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn places(&self) -> Range<usize> {
+    pub(crate) fn places(&self) -> Range<usize> {
         self.at as usize..self.at as usize + self.length as usize
     }
 
     /// The source of the element so many after the first one, or of one that would come before the run or after it.
-    pub(super) fn source(&self, nth: i64) -> i64 {
+    pub(crate) fn source(&self, nth: i64) -> i64 {
         i64::from(self.from) + i64::from(self.step) * nth
     }
 
     /// Where the source would go on.
-    pub(super) fn end(&self) -> i64 {
+    pub(crate) fn end(&self) -> i64 {
         self.source(self.length.into())
     }
 
-    pub(super) fn fill(&self, froms: &mut [From]) {
+    pub(crate) fn fill(&self, froms: &mut [From]) {
         let turned = if self.is_turned { TURNED } else { 0 };
         (0..).zip(&mut froms[self.places()]).for_each(|(n, place)| *place = (self.source(n) as From + 1) | turned);
     }
@@ -118,7 +118,7 @@ impl Tokens {
 }
 
 /// All runs of a segment: those that are copied, and those whose source is a prediction.
-pub(super) struct Runs {
+pub(crate) struct Runs {
     /// Of each element, exact and near; the latter none where there is no such run.
     pub froms: [Vec<From>; 2],
     pub tokens: [Tokens; 2],
@@ -129,7 +129,7 @@ pub(super) struct Runs {
 }
 
 /// Runs that are far less near. Their sources may be the best prediction of a column, or not.
-pub(super) struct Wide {
+pub(crate) struct Wide {
     /// Of each element.
     pub froms: Vec<From>,
     runs: Vec<Run>,
@@ -139,7 +139,7 @@ pub(super) struct Wide {
 
 impl Wide {
     /// Bytes that it takes about to say where the runs of these elements are.
-    pub(super) fn bytes(&self, own: Range<usize>) -> usize {
+    pub(crate) fn bytes(&self, own: Range<usize>) -> usize {
         let of = |at: usize| self.runs.partition_point(|run| (run.at as usize) < at);
         Tokens::new(&self.runs[of(own.start)..of(own.end)], own.start, own.start).bytes()
     }
@@ -147,7 +147,7 @@ impl Wide {
 
 impl Runs {
     /// None, of so many elements.
-    pub(super) fn none(elements: usize) -> Self {
+    pub(crate) fn none(elements: usize) -> Self {
         Self {
             froms: [vec![0; elements], Vec::new()],
             tokens: Default::default(),
@@ -158,7 +158,7 @@ impl Runs {
 
     /// Takes the wide ones instead of the near ones in the columns that this says of, by the place of an element. Where elements
     /// are from is left as it is: it was for coding them.
-    pub(super) fn take_wide(&mut self, is_taken: impl Fn(usize) -> bool) {
+    pub(crate) fn take_wide(&mut self, is_taken: impl Fn(usize) -> bool) {
         let Some(Wide { runs, mut near_runs, known, .. }) = self.wide.take() else { return };
         let taken = |run: &Run| is_taken(run.at as usize);
         if !runs.iter().chain(&near_runs).any(taken) {
@@ -172,7 +172,7 @@ impl Runs {
 }
 
 /// Slack of near runs, by the width of the elements.
-pub(super) fn slack_of(elements: Elements) -> Slack {
+pub(crate) fn slack_of(elements: Elements) -> Slack {
     if elements.width == 4 { 6 } else { 20 }
 }
 
@@ -188,7 +188,7 @@ const WIDE_MAX: (f64, f64) = (40.0, 4.0);
 
 /// Finds the runs of a segment, on one thread or two. The first `known` elements need not be found; others may be copied
 /// from them, but not nearly: what is near them is better predicted. Near runs go over none of the `borders`.
-pub(super) fn find_all(
+pub(crate) fn find_all(
     bits: &[u64],
     known: usize,
     elements: Elements,
@@ -387,15 +387,15 @@ impl Blocks {
 }
 
 /// What an element of a column is.
-pub(super) const COPIED: u8 = 0;
+pub(crate) const COPIED: u8 = 0;
 /// Told by its block of nested grids.
-pub(super) const TOLD: u8 = 1;
+pub(crate) const TOLD: u8 = 1;
 /// Nearly copied.
-pub(super) const NEAR: u8 = 2;
-pub(super) const LITERAL: u8 = 3;
+pub(crate) const NEAR: u8 = 2;
+pub(crate) const LITERAL: u8 = 3;
 
 /// What each element of a column is.
-pub(super) struct Marks<'a> {
+pub(crate) struct Marks<'a> {
     exact: &'a [From],
     near: &'a [From],
     /// Of the column, or empty.
@@ -406,7 +406,7 @@ pub(super) struct Marks<'a> {
 
 impl<'a> Marks<'a> {
     /// Of the column that is at these places.
-    pub(super) fn new([exact, near]: [&'a [From]; 2], cells: &'a [u32], own: Range<usize>) -> Self {
+    pub(crate) fn new([exact, near]: [&'a [From]; 2], cells: &'a [u32], own: Range<usize>) -> Self {
         let mut kinds = match near.get(own.clone()) {
             Some(near) => near.iter().map(|&from| if from == 0 { LITERAL } else { NEAR }).collect(),
             None => vec![LITERAL; own.len()],
@@ -419,12 +419,12 @@ impl<'a> Marks<'a> {
     }
 
     /// The same with other near runs.
-    pub(super) fn with_near(&self, near: &'a [From], own: Range<usize>) -> Self {
+    pub(crate) fn with_near(&self, near: &'a [From], own: Range<usize>) -> Self {
         Self::new([self.exact, near], self.cells, own)
     }
 
     /// Copies the elements of one place and those after it.
-    pub(super) fn copy(&self, mut at: usize, count: usize, bits: &mut [u64], elements: Elements) {
+    pub(crate) fn copy(&self, mut at: usize, count: usize, bits: &mut [u64], elements: Elements) {
         let mut froms = &self.exact[at..at + count];
         while let [first, ..] = froms {
             // Mostly one run as it stands.
@@ -440,7 +440,7 @@ impl<'a> Marks<'a> {
     }
 
     /// The same where they differ by so many representable numbers.
-    pub(super) fn copy_nearly(&self, at: usize, off: &[i64], bits: &mut [u64], elements: Elements) {
+    pub(crate) fn copy_nearly(&self, at: usize, off: &[i64], bits: &mut [u64], elements: Elements) {
         for (at, &off) in (at..).zip(off) {
             bits[at] = elements.unordered(elements.ordered(copied(self.near[at], bits, elements)).wrapping_add(off));
         }
@@ -448,18 +448,18 @@ impl<'a> Marks<'a> {
 
     /// What an element is nearly a copy of.
     #[inline(always)]
-    pub(super) fn near_source(&self, at: usize, bits: &[u64], elements: Elements) -> u64 {
+    pub(crate) fn near_source(&self, at: usize, bits: &[u64], elements: Elements) -> u64 {
         copied(self.near[at], bits, elements)
     }
 
-    pub(super) fn count(&self, kind: u8) -> usize {
+    pub(crate) fn count(&self, kind: u8) -> usize {
         // In pieces whose counts fit a byte, so that many are compared at a time.
         let of = |some: &[u8]| some.iter().map(|&own| u8::from(own == kind)).sum::<u8>();
         self.kinds.chunks(usize::from(u8::MAX)).map(|some| usize::from(of(some))).sum()
     }
 
     /// The elements of this kind, counted in the column.
-    pub(super) fn all(&self, kind: u8) -> impl Iterator<Item = usize> {
+    pub(crate) fn all(&self, kind: u8) -> impl Iterator<Item = usize> {
         self.kinds.iter().enumerate().filter(move |(_, own)| **own == kind).map(|(n, _)| n)
     }
 }
@@ -471,7 +471,7 @@ fn copied(from: From, bits: &[u64], elements: Elements) -> u64 {
 }
 
 /// Odd multipliers, from the fractions of the golden ratio and of square roots.
-pub(super) const MIX: [u64; 3] = [0x9E37_79B9_7F4A_7C15, 0xBB67_AE85_84CA_A73B, 0x3C6E_F372_FE94_F82B];
+pub(crate) const MIX: [u64; 3] = [0x9E37_79B9_7F4A_7C15, 0xBB67_AE85_84CA_A73B, 0x3C6E_F372_FE94_F82B];
 
 /// Of each window of [`RUN_MIN`] elements a hash that is the same for the reversed one and whatever the signs are.
 fn hashes(bits: &[u64], elements: Elements, slack: Slack) -> impl Iterator<Item = u32> + '_ {
@@ -537,11 +537,11 @@ fn before(hashes: &[u32], part: u32, repeat: &[bool]) -> Vec<u32> {
 }
 
 /// How a run may differ from its source: in the order of representable numbers by less than 2 to this. 0: not at all.
-pub(super) type Slack = u32;
+pub(crate) type Slack = u32;
 
 /// Whether an element is another one, turned or not, or off by no more than slack.
 #[inline(always)]
-pub(super) fn is_like(
+pub(crate) fn is_like(
     bits: &[u64],
     (elements, slack): (Elements, Slack),
     source: usize,
@@ -560,12 +560,12 @@ fn off(bits: &[u64], elements: Elements, source: usize, is_turned: bool, at: usi
 }
 
 /// A number of either sign as one of none.
-pub(super) fn zigzag(n: i64) -> usize {
+pub(crate) fn zigzag(n: i64) -> usize {
     ((n << 1) ^ (n >> 63)) as usize
 }
 
 /// The inverse of [`zigzag`].
-pub(super) fn unzigzag(n: usize) -> i64 {
+pub(crate) fn unzigzag(n: usize) -> i64 {
     (n >> 1) as i64 ^ -((n & 1) as i64)
 }
 
@@ -664,7 +664,7 @@ fn find(
 
 /// The places of all elements from the tokens, where there was 0, and none for those known; `expected` is where the first
 /// run is. `None` where they cannot be.
-pub(super) fn places(
+pub(crate) fn places(
     froms: &mut [From],
     (known, mut expected): (usize, i64),
     count: usize,

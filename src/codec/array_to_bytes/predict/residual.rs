@@ -27,7 +27,7 @@ enum Way {
 }
 
 /// What is to be coded: differences, or where there is no prediction the ordered numbers themselves.
-pub(super) struct Numbers<'a> {
+pub(crate) struct Numbers<'a> {
     pub values: &'a [i64],
     /// The same as doubles, where they are such and not predicted.
     pub floats: Option<&'a [f64]>,
@@ -47,7 +47,7 @@ const ZSTD_LEVEL_FAST: i32 = 1;
 
 /// How hard to try.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Effort {
+pub(crate) struct Effort {
     pub pco_level: usize,
     pub zstd_level: i32,
     /// Whether each way is tried on all numbers, whatever a run of them says.
@@ -55,7 +55,7 @@ pub(super) struct Effort {
 }
 
 impl Effort {
-    pub(super) fn of(effort: u32) -> Self {
+    pub(crate) fn of(effort: u32) -> Self {
         match effort {
             0 => Self { pco_level: 4, zstd_level: 1, is_thorough: false },
             1 => Self { pco_level: 7, zstd_level: 3, is_thorough: false },
@@ -65,7 +65,7 @@ impl Effort {
 }
 
 /// The shortest code, or one next to as short: its way, then its bytes.
-pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
+pub(crate) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
     let values = numbers.values;
     if values.iter().all(|&v| v == 0) {
         return vec![Way::None as u8];
@@ -129,7 +129,7 @@ pub(super) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
 }
 
 /// The numbers again, in place of any others; `None` where the bytes are not theirs. `ordered` says what doubles are as numbers.
-pub(super) fn decode(
+pub(crate) fn decode(
     code: &[u8],
     count: usize,
     ordered: impl Fn(f64) -> i64,
@@ -164,7 +164,7 @@ pub(super) fn decode(
 
 /// Numbers that were decoded; those of four bytes are made longer a row at a time, while it is near the processor.
 #[derive(Default)]
-pub(super) struct Decoded {
+pub(crate) struct Decoded {
     wide: Vec<i64>,
     narrow: Vec<i32>,
     is_narrow: bool,
@@ -172,7 +172,7 @@ pub(super) struct Decoded {
 
 impl Decoded {
     /// As [`decode`], in place of any others.
-    pub(super) fn new(
+    pub(crate) fn new(
         code: &[u8],
         count: usize,
         ordered: impl Fn(f64) -> i64,
@@ -188,13 +188,13 @@ impl Decoded {
         }
     }
 
-    pub(super) fn in_turn(&self) -> InTurn<'_> {
+    pub(crate) fn in_turn(&self) -> InTurn<'_> {
         InTurn { all: self, at: 0, row: Vec::new() }
     }
 }
 
 /// Numbers, one row of them after the other.
-pub(super) struct InTurn<'a> {
+pub(crate) struct InTurn<'a> {
     all: &'a Decoded,
     at: usize,
     row: Vec<i64>,
@@ -203,7 +203,7 @@ pub(super) struct InTurn<'a> {
 impl InTurn<'_> {
     /// The next one; `None` where there is none.
     #[inline(always)]
-    pub(super) fn one(&mut self) -> Option<i64> {
+    pub(crate) fn one(&mut self) -> Option<i64> {
         let at = self.at;
         self.at += 1;
         if self.all.is_narrow { self.all.narrow.get(at).map(|&n| n.into()) } else { self.all.wide.get(at).copied() }
@@ -211,7 +211,7 @@ impl InTurn<'_> {
 
     /// The next ones; `None` where there are not so many.
     #[inline(always)]
-    pub(super) fn some(&mut self, count: usize) -> Option<&[i64]> {
+    pub(crate) fn some(&mut self, count: usize) -> Option<&[i64]> {
         let own = self.at..self.at + count;
         self.at = own.end;
         if !self.all.is_narrow {

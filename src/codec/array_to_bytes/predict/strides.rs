@@ -26,13 +26,13 @@ const ELEMENTS_MIN: usize = 1 << 10;
 
 /// Runs: how many elements come first, how many these are and whether they are turned, where from, by which steps.
 #[derive(Default)]
-pub(super) struct Strides {
+pub(crate) struct Strides {
     lists: [Vec<u8>; 4],
     count: usize,
 }
 
 /// Finds runs, exact and near ones, and adds them to those that there are. Sources of near ones are not known ones.
-pub(super) fn find_all(
+pub(crate) fn find_all(
     bits: &[u64],
     known: usize,
     elements: Elements,
@@ -157,11 +157,11 @@ fn is_worth_it(
 }
 
 impl Strides {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         put(self.count, out);
         for list in &self.lists {
             put(list.len(), out);
@@ -172,7 +172,7 @@ impl Strides {
 
 /// Reads what [`Strides::write`] wrote, and adds its runs, whose sources are `least` at least, to those of so many elements that there
 /// are. `None` where they cannot be.
-pub(super) fn read(bytes: &mut &[u8], (known, least): (usize, usize), len: usize, froms: &mut Vec<From>) -> Option<()> {
+pub(crate) fn read(bytes: &mut &[u8], (known, least): (usize, usize), len: usize, froms: &mut Vec<From>) -> Option<()> {
     let count = take(bytes)?;
     let mut lists: [&[u8]; 4] = [&[]; 4];
     for list in &mut lists {

@@ -8,7 +8,8 @@
 
 use super::curve::{Curve, Runs};
 use super::fit::{Sampled, select};
-use super::layout::{Dims, Group, Kind, Layout, product};
+use super::group::{Dims, Group, Kind, product};
+use super::layout::Layout;
 use super::numbers::Elements;
 use super::older::OlderRows;
 use super::order::{by_size, precision};
@@ -38,7 +39,7 @@ const SURE_MIN: f64 = 0.5;
 
 /// Rows with numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Table {
+pub(crate) struct Table {
     /// The group that holds the numbers.
     pub key: usize,
     /// The least number.
@@ -60,7 +61,7 @@ pub(super) struct Table {
 /// Positions in a periodic box, given out along an axis of the places: those that left on one side and came in on the
 /// other are computed with as if they had gone on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Wrap {
+pub(crate) struct Wrap {
     pub axis: usize,
     pub period: f64,
     /// Where those at place 0 of the axis are about.
@@ -76,7 +77,7 @@ impl Wrap {
 
     /// The position as if it had gone on; `at` is the place, of so many along each axis.
     #[inline(always)]
-    pub(super) fn unwrapped(&self, value: f64, at: [usize; 3], dims: Dims) -> f64 {
+    pub(crate) fn unwrapped(&self, value: f64, at: [usize; 3], dims: Dims) -> f64 {
         let about = self.offset + self.period / dims[self.axis] as f64 * at[self.axis] as f64;
         // Nearly all are about there: no rounds, for which nobody waits for a quotient.
         let is_there = (about - value).abs() < self.period * 0.49;
@@ -87,7 +88,7 @@ impl Wrap {
 
     /// A predicted position, in the box again.
     #[inline(always)]
-    pub(super) fn wrapped(&self, value: f64) -> f64 {
+    pub(crate) fn wrapped(&self, value: f64) -> f64 {
         let is_inside = value > 0.0 && value < self.period;
         if is_inside { value } else { value - self.period * (value / self.period).floor() }
     }
@@ -175,12 +176,12 @@ fn extents(places: usize) -> Dims {
 }
 
 impl Table {
-    pub(super) fn places(&self) -> usize {
+    pub(crate) fn places(&self) -> usize {
         self.dims.iter().product()
     }
 
     /// So many groups come before all others.
-    pub(super) fn move_on(&mut self, groups: usize) {
+    pub(crate) fn move_on(&mut self, groups: usize) {
         self.key += groups;
         self.older.iter_mut().flat_map(|rows| &mut rows.members).for_each(|(own, _)| *own += groups);
     }
@@ -258,7 +259,7 @@ impl Table {
     }
 
     /// How the known columns of the same numbers go round: as their own ones do.
-    pub(super) fn known_wraps(&self, t: usize, groups: &[Group]) -> Vec<(usize, Wrap)> {
+    pub(crate) fn known_wraps(&self, t: usize, groups: &[Group]) -> Vec<(usize, Wrap)> {
         let Some(rows) = &self.older else { return Vec::new() };
         let members = groups.iter().enumerate().filter(|(n, group)| group.table == Some(t) && *n != self.key);
         let own: Vec<(usize, usize)> =
@@ -268,14 +269,14 @@ impl Table {
     }
 
     /// Whether there is a row at each place.
-    pub(super) fn is_row(&self) -> Vec<bool> {
+    pub(crate) fn is_row(&self) -> Vec<bool> {
         let mut is_row = vec![true; self.places()];
         self.holes.iter().for_each(|&hole| is_row[hole as usize] = false);
         is_row
     }
 
     /// Gives each place without a row what is before it.
-    pub(super) fn fill<T: Copy>(&self, values: &mut [T]) {
+    pub(crate) fn fill<T: Copy>(&self, values: &mut [T]) {
         for &hole in &self.holes {
             values[hole as usize] = values[(hole as usize).saturating_sub(1)];
         }
@@ -283,7 +284,7 @@ impl Table {
 }
 
 /// The tables of a segment; its groups are told which one they are of.
-pub(super) fn find(groups: &mut [Group], body: &[u8], kind: Elements, threads: usize) -> Vec<Table> {
+pub(crate) fn find(groups: &mut [Group], body: &[u8], kind: Elements, threads: usize) -> Vec<Table> {
     let load = |n: usize| kind.load(&body[n * kind.width..(n + 1) * kind.width]);
     let begins: Vec<usize> = (groups.iter())
         .scan(0, |at, group| {
@@ -337,7 +338,7 @@ pub(super) fn find(groups: &mut [Group], body: &[u8], kind: Elements, threads: u
 }
 
 /// With `older`, also which rows of an older segment are known.
-pub(super) fn write(tables: &[Table], groups: &[Group], older: bool, out: &mut Vec<u8>) {
+pub(crate) fn write(tables: &[Table], groups: &[Group], older: bool, out: &mut Vec<u8>) {
     put(tables.len(), out);
     for (t, table) in tables.iter().enumerate() {
         put(table.key, out);
@@ -368,7 +369,7 @@ pub(super) fn write(tables: &[Table], groups: &[Group], older: bool, out: &mut V
 }
 
 /// Reads what [`write`] wrote; the order of the rows is not there yet.
-pub(super) fn read(bytes: &mut &[u8], groups: &mut [Group], older: bool) -> Option<Vec<Table>> {
+pub(crate) fn read(bytes: &mut &[u8], groups: &mut [Group], older: bool) -> Option<Vec<Table>> {
     let mut tables = Vec::new();
     for t in 0..take(bytes).filter(|&n| n <= TABLES_MAX)? {
         let key = take(bytes)?;
@@ -427,7 +428,7 @@ pub(super) fn read(bytes: &mut &[u8], groups: &mut [Group], older: bool) -> Opti
 type Order = (Vec<u8>, [Vec<u8>; 2]);
 
 /// Writes the orders of all tables' rows.
-pub(super) fn encode_orders(
+pub(crate) fn encode_orders(
     layout: &Layout,
     numbers: (Elements, &[u64]),
     (effort, threads): (u32, usize),
@@ -544,7 +545,7 @@ fn positions(layout: &Layout, t: usize, kind: Elements, bits: &[u64]) -> Option<
 }
 
 /// The place of each row of all tables, from what [`encode_orders`] wrote.
-pub(super) fn decode_orders(
+pub(crate) fn decode_orders(
     layout: &Layout,
     numbers: (Elements, &[u64]),
     threads: usize,

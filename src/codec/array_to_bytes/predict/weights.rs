@@ -10,7 +10,7 @@ use super::choose::{Data, Literals, neighbours};
 use super::fit::{Sampled, TERMS_MAX, select, solve};
 use super::layout::Array;
 use super::linear::{Term, locate};
-use super::numbers::about_log2;
+use super::numbers::{about_log2, noise};
 use super::order::precision;
 use super::predictor::Set;
 
@@ -45,21 +45,21 @@ struct Off {
 }
 
 /// What an error counts at each literal.
-pub(super) struct Importance {
+pub(crate) struct Importance {
     reach: Reach,
     each: Vec<f64>,
 }
 
 /// Terms with their weights, how far off they are for all literals, and the bits that these errors take of the literals that
 /// they were fitted to.
-pub(super) struct Fitted {
+pub(crate) struct Fitted {
     pub set: Set,
     pub errors: Vec<f64>,
     bits: f64,
 }
 
 /// Bits that errors take, as counts of representable numbers: those of each one, and what it takes to say how many these are.
-pub(super) fn bits_of(errors: impl IntoIterator<Item = f64>) -> f64 {
+pub(crate) fn bits_of(errors: impl IntoIterator<Item = f64>) -> f64 {
     let (mut sum, mut lengths) = (0.0, [0u32; u64::BITS as usize + 2]);
     for error in errors {
         let bits = about_log2(error + 0.5); // from -1 to 64
@@ -72,7 +72,7 @@ pub(super) fn bits_of(errors: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 /// So many of all at most, from everywhere, each from anywhere in its share: every 64th would be the first of its row over and over.
-pub(super) fn spread(all: &[usize], most: usize) -> Vec<usize> {
+pub(crate) fn spread(all: &[usize], most: usize) -> Vec<usize> {
     let count = all.len().min(most);
     let one = |n: usize| {
         let (from, end) = (n * all.len() / count, (n + 1) * all.len() / count);
@@ -82,17 +82,9 @@ pub(super) fn spread(all: &[usize], most: usize) -> Vec<usize> {
     (0..count).map(one).collect()
 }
 
-/// A number that looks like chance, always the same: the finalizer of MurmurHash3 (A. Appleby, public domain).
-pub(super) fn noise(n: u32) -> u32 {
-    let mut hash = n.wrapping_add(1).wrapping_mul(0x9E37_79B9);
-    hash = (hash ^ (hash >> 16)).wrapping_mul(0x85EB_CA6B);
-    hash = (hash ^ (hash >> 13)).wrapping_mul(0xC2B2_AE35);
-    hash ^ (hash >> 16)
-}
-
 impl Data<'_> {
     /// What errors count, by how far off a set is. In tables one way must do: there rows are short, and fits take long.
-    pub(super) fn importances(&self, literals: &Literals, set: &Set) -> Vec<Importance> {
+    pub(crate) fn importances(&self, literals: &Literals, set: &Set) -> Vec<Importance> {
         let reaches = if self.column().is_placed { &[Reach::Near][..] } else { &[Reach::Near, Reach::Own] };
         let off = self.off(literals, set);
         reaches.iter().map(|&reach| self.importance(&off, reach)).collect()
@@ -138,7 +130,7 @@ impl Data<'_> {
     }
 
     /// Terms and weights by some of the literals: the importances that leave the fewest bits of these.
-    pub(super) fn fit(
+    pub(crate) fn fit(
         &self,
         literals: &Literals,
         some: &[usize],
@@ -159,7 +151,7 @@ impl Data<'_> {
     /// All neighbours at once, beside what a fitted set has of other columns, where that leaves clearly less than the set: on a
     /// smooth field many weights cancel each other, and one neighbour alone does not show what it is good for. At the lowest effort
     /// by the first importances only.
-    pub(super) fn stencil(
+    pub(crate) fn stencil(
         &self,
         literals: &Literals,
         some: &[usize],
