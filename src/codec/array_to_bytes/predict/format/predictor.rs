@@ -1,12 +1,12 @@
 //! How one column is predicted, coded, and read again.
 
-use super::fit::TERMS_MAX;
+use super::copies::{COPIED, LITERAL, Marks, NEAR, TOLD};
 use super::layout::{Array, Column};
-use super::linear::{At, Place, STEPS_MAX, Term, locate};
+use super::linear::{At, Place, STEPS_MAX, TERMS_MAX, Term};
 use super::nested::Teller;
 use super::numbers::Elements;
-use super::repeats::{COPIED, LITERAL, Marks, NEAR, TOLD};
-use super::residual::{self, Decoded, Effort, Numbers};
+use super::residual;
+use super::residual::Decoded;
 use crate::codec::array_to_bytes::varint::{put, take};
 #[cfg(target_arch = "x86_64")]
 use crate::codec::registers::has_avx2;
@@ -89,7 +89,7 @@ fn pieces(column: &Column) -> Vec<Array> {
     (0..column.elements).step_by(TOGETHER).map(piece).collect()
 }
 
-fn difference(kind: Elements, a: i64, b: i64) -> i64 {
+pub(crate) fn difference(kind: Elements, a: i64, b: i64) -> i64 {
     if kind.width == 4 { i64::from((a as i32).wrapping_sub(b as i32)) } else { a.wrapping_sub(b) }
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Field<'a> {
 
 /// A row that is predicted, and its buffers.
 #[derive(Default)]
-struct Row {
+pub(crate) struct Row {
     /// What all terms give that need nothing of the row.
     sums: Vec<f64>,
     later: Vec<(At, f64)>,
@@ -358,7 +358,7 @@ fn add_orders(sums: &mut [i64], row: &[u64], kind: Elements, is_added: bool) {
 }
 
 impl<'a> Field<'a> {
-    fn column(&self) -> &'a Column {
+    pub(crate) fn column(&self) -> &'a Column {
         &self.place.columns[self.place.column]
     }
 
@@ -406,7 +406,7 @@ impl Set {
         }
     }
 
-    fn row_differences(
+    pub(crate) fn row_differences(
         &self,
         row: &mut Row,
         field: Field<'_>,
@@ -507,62 +507,12 @@ impl Predictor {
         terms.flat_map(|terms| terms.iter().flat_map(|term| term.columns()).flatten().chain([0])).chain(self.told)
     }
 
-    fn set(&self, unit: usize) -> Option<&Set> {
+    pub(crate) fn set(&self, unit: usize) -> Option<&Set> {
         if self.sets.len() < 2 { self.sets.first() } else { self.sets.get(usize::from(*self.which.get(unit)?)) }
     }
 
-    /// The code of a column's elements that are not copied.
-    pub(crate) fn encode(&self, field: Field<'_>, marks: &Marks<'_>, effort: u32) -> Vec<u8> {
-        let Field { place, kind, bits, .. } = field;
-        let column = &place.columns[place.column];
-        let mut left: Vec<i64> = Vec::with_capacity(column.elements);
-        let mut floats: Vec<f64> = Vec::new();
-        if self.sets.is_empty() {
-            for at in marks.all(LITERAL).map(|n| column.base + n) {
-                left.push(kind.ordered(bits[at]));
-                if kind.is_float && kind.width == 8 {
-                    floats.push(f64::from_bits(bits[at]));
-                }
-            }
-        } else if let [set] = &self.sets[..] {
-            set.each_difference(field, |n| marks.kinds[n] == LITERAL, |d| left.push(d));
-        } else {
-            let (mut row, mut units) = (Row::default(), Units::new(self.unit));
-            rows(column, |array, i, j, start| {
-                let set = self.set(units.row(array, i, j))?;
-                let is_wanted = |n: usize| marks.kinds[n] == LITERAL;
-                set.row_differences(&mut row, field, array, (i, j, start), &is_wanted, &mut |d| left.push(d));
-                Some(())
-            });
-        }
-        let floats = (!floats.is_empty()).then_some(floats.as_slice());
-        let is_predicted = !self.sets.is_empty();
-        residual::encode(&Numbers { values: &left, floats, is_predicted }, Effort::of(effort))
-    }
-
-    /// The codes of a column's elements that are nearly copied, and of those that their blocks tell.
-    pub(crate) fn encode_others(&self, field: Field<'_>, marks: &Marks<'_>, effort: u32) -> [Vec<u8>; 2] {
-        let Field { place, kind, bits, values } = field;
-        let column = &place.columns[place.column];
-        let near: Vec<i64> = field.near_differences(marks).collect();
-        let mut teller = self.teller(place);
-        let told: Vec<i64> = (marks.all(TOLD))
-            .map(|n| {
-                let told = kind.nearest(teller.tell(locate(column, n), marks.cells[n], n, values));
-                difference(kind, kind.ordered(bits[column.base + n]), told)
-            })
-            .collect();
-        [near, told].map(|left| match left.is_empty() {
-            true => Vec::new(),
-            false => {
-                let numbers = Numbers { values: &left, floats: None, is_predicted: true };
-                residual::encode(&numbers, Effort::of(effort))
-            }
-        })
-    }
-
     /// What tells the cells of a column.
-    fn teller<'a>(&self, place: Place<'a>) -> Teller<'a> {
+    pub(crate) fn teller<'a>(&self, place: Place<'a>) -> Teller<'a> {
         let weights = self.told.filter(|&back| back > 0).map(|back| place.base_of(back));
         Teller::new(&place.columns[place.column], weights)
     }

@@ -9,26 +9,22 @@
 //! turn chaotic, the mirrored element tells half of the bits (*wide*): whether that is the best prediction is found for each column, by
 //! coding it both ways.
 
-use super::numbers::Elements;
-use super::residual::{self, Effort, Numbers};
-use super::strides::{self, Strides};
-use crate::codec::array_to_bytes::varint::{put, take};
+use super::super::format::copies::{RUN_MIN, Run, Source, TURNED, zigzag};
+use super::super::format::numbers::Elements;
+use super::super::format::strides::Strides;
+use super::alike::{MIX, Slack, is_like, off, slack_of};
+use super::code_numbers::{Effort, Numbers};
+use super::{code_numbers, find_strides};
+use crate::codec::array_to_bytes::varint::put;
 use crate::codec::threads;
 use std::ops::Range;
 
 /// Windows that are looked up together, or not at all.
 const BLOCK: usize = 1 << 13;
-/// Elements of a run at least.
-const RUN_MIN: usize = 4;
 /// And so many where neighbours are equal: few different values cost next to nothing anyhow.
 const RUN_LONG: usize = 24;
 /// Places that are looked at there.
 const DEPTH_FEW: usize = 4;
-
-/// Where an element is copied from: its place plus one, 0 where it is not; the top bit turns the sign.
-pub(crate) type From = u32;
-
-pub(crate) const TURNED: u32 = 1 << 31;
 /// Parts that windows are sorted into, a power of 2.
 const PARTS: usize = 64;
 
@@ -41,53 +37,8 @@ pub(crate) struct Tokens {
     pub count: usize,
 }
 
-/// Elements whose sources lie at equal distances: 1 or -1 here, any in `strides.rs`.
-#[derive(Clone, Copy)]
-pub(crate) struct Run {
-    pub at: u32,
-    pub length: u32,
-    /// The source of the first one.
-    pub from: u32,
-    /// From each source to the next.
-    pub step: i32,
-    pub is_turned: bool,
-}
-
-impl Run {
-    pub(crate) fn places(&self) -> Range<usize> {
-        self.at as usize..self.at as usize + self.length as usize
-    }
-
-    /// The source of the element so many after the first one, or of one that would come before the run or after it.
-    pub(crate) fn source(&self, nth: i64) -> i64 {
-        i64::from(self.from) + i64::from(self.step) * nth
-    }
-
-    /// Where the source would go on.
-    pub(crate) fn end(&self) -> i64 {
-        self.source(self.length.into())
-    }
-
-    pub(crate) fn fill(&self, froms: &mut [From]) {
-        let turned = if self.is_turned { TURNED } else { 0 };
-        (0..).zip(&mut froms[self.places()]).for_each(|(n, place)| *place = (self.source(n) as From + 1) | turned);
-    }
-
-    /// The run in pieces that go over none of the borders, which are in increasing order.
-    fn cut(self, borders: &[usize], mut piece: impl FnMut(Self)) {
-        let inside = borders.partition_point(|&border| border <= self.at as usize);
-        let mut rest = self;
-        for border in borders[inside..].iter().map(|&border| border as u32).take_while(|&b| b < self.at + self.length) {
-            let length = border - rest.at;
-            piece(Self { length, ..rest });
-            rest = Self { at: border, from: rest.source(length.into()) as u32, length: rest.length - length, ..rest };
-        }
-        piece(rest);
-    }
-}
-
 /// Where each element is in the runs.
-fn filled(runs: &[Run], elements: usize) -> Vec<From> {
+fn filled(runs: &[Run], elements: usize) -> Vec<Source> {
     let mut froms = vec![0; elements];
     runs.iter().for_each(|run| run.fill(&mut froms));
     froms
@@ -120,7 +71,7 @@ impl Tokens {
 /// All runs of a segment: those that are copied, and those whose source is a prediction.
 pub(crate) struct Runs {
     /// Of each element, exact and near; the latter none where there is no such run.
-    pub froms: [Vec<From>; 2],
+    pub froms: [Vec<Source>; 2],
     pub tokens: [Tokens; 2],
     /// Those whose sources lie further apart, exact and near.
     pub strides: [Strides; 2],
@@ -131,7 +82,7 @@ pub(crate) struct Runs {
 /// Runs that are far less near. Their sources may be the best prediction of a column, or not.
 pub(crate) struct Wide {
     /// Of each element.
-    pub froms: Vec<From>,
+    pub froms: Vec<Source>,
     runs: Vec<Run>,
     near_runs: Vec<Run>,
     known: usize,
@@ -169,11 +120,6 @@ impl Runs {
         near_runs.sort_unstable_by_key(|run| run.at);
         self.tokens[1] = Tokens::new(&near_runs, known, known);
     }
-}
-
-/// Slack of near runs, by the width of the elements.
-pub(crate) fn slack_of(elements: Elements) -> Slack {
-    if elements.width == 4 { 6 } else { 20 }
 }
 
 /// And of wide ones.
@@ -239,7 +185,7 @@ pub(crate) fn find_all(
     let near_tokens = Tokens::new(&near_runs, known, known);
     let mut froms = [exact, if near_runs.is_empty() { Vec::new() } else { filled(&near_runs, bits.len()) }];
     let strides = match elements.is_float && elements.width == 8 {
-        true => strides::find_all(bits, known, elements, effort, &mut froms),
+        true => find_strides::find_all(bits, known, elements, effort, &mut froms),
         false => Default::default(),
     };
     let wide = wide.and_then(|blocks| {
@@ -380,98 +326,11 @@ impl Blocks {
             let values: Vec<i64> = some.iter().map(|&value| elements.ordered(value)).collect();
             let numbers = Numbers { values: &values, floats: None, is_predicted: false };
             priced += values.len();
-            code_bytes += residual::encode(&numbers, Effort::of(0)).len();
+            code_bytes += code_numbers::encode(&numbers, Effort::of(0)).len();
         }
         code_bytes * 8 > priced * PRICE_BITS
     }
 }
-
-/// What an element of a column is.
-pub(crate) const COPIED: u8 = 0;
-/// Told by its block of nested grids.
-pub(crate) const TOLD: u8 = 1;
-/// Nearly copied.
-pub(crate) const NEAR: u8 = 2;
-pub(crate) const LITERAL: u8 = 3;
-
-/// What each element of a column is.
-pub(crate) struct Marks<'a> {
-    exact: &'a [From],
-    near: &'a [From],
-    /// Of the column, or empty.
-    pub cells: &'a [u32],
-    /// One of the constants above for each.
-    pub kinds: Vec<u8>,
-}
-
-impl<'a> Marks<'a> {
-    /// Of the column that is at these places.
-    pub(crate) fn new([exact, near]: [&'a [From]; 2], cells: &'a [u32], own: Range<usize>) -> Self {
-        let mut kinds = match near.get(own.clone()) {
-            Some(near) => near.iter().map(|&from| if from == 0 { LITERAL } else { NEAR }).collect(),
-            None => vec![LITERAL; own.len()],
-        };
-        kinds.iter_mut().zip(cells).filter(|(_, cell)| **cell != 0).for_each(|(kind, _)| *kind = TOLD);
-        if let Some(exact) = exact.get(own) {
-            kinds.iter_mut().zip(exact).for_each(|(kind, &from)| *kind = if from == 0 { *kind } else { COPIED });
-        }
-        Self { exact, near, cells, kinds }
-    }
-
-    /// The same with other near runs.
-    pub(crate) fn with_near(&self, near: &'a [From], own: Range<usize>) -> Self {
-        Self::new([self.exact, near], self.cells, own)
-    }
-
-    /// Copies the elements of one place and those after it.
-    pub(crate) fn copy(&self, mut at: usize, count: usize, bits: &mut [u64], elements: Elements) {
-        let mut froms = &self.exact[at..at + count];
-        while let [first, ..] = froms {
-            // Mostly one run as it stands.
-            let run = froms.iter().zip(*first..).take_while(|(from, next)| *from == next).count();
-            let source = (*first & !TURNED) as usize - 1;
-            if *first & TURNED == 0 && source + run <= at {
-                bits.copy_within(source..source + run, at);
-            } else {
-                (at..).zip(&froms[..run]).for_each(|(at, &from)| bits[at] = copied(from, bits, elements));
-            }
-            (at, froms) = (at + run, &froms[run..]);
-        }
-    }
-
-    /// The same where they differ by so many representable numbers.
-    pub(crate) fn copy_nearly(&self, at: usize, off: &[i64], bits: &mut [u64], elements: Elements) {
-        for (at, &off) in (at..).zip(off) {
-            bits[at] = elements.unordered(elements.ordered(copied(self.near[at], bits, elements)).wrapping_add(off));
-        }
-    }
-
-    /// What an element is nearly a copy of.
-    #[inline(always)]
-    pub(crate) fn near_source(&self, at: usize, bits: &[u64], elements: Elements) -> u64 {
-        copied(self.near[at], bits, elements)
-    }
-
-    pub(crate) fn count(&self, kind: u8) -> usize {
-        // In pieces whose counts fit a byte, so that many are compared at a time.
-        let of = |some: &[u8]| some.iter().map(|&own| u8::from(own == kind)).sum::<u8>();
-        self.kinds.chunks(usize::from(u8::MAX)).map(|some| usize::from(of(some))).sum()
-    }
-
-    /// The elements of this kind, counted in the column.
-    pub(crate) fn all(&self, kind: u8) -> impl Iterator<Item = usize> {
-        self.kinds.iter().enumerate().filter(move |(_, own)| **own == kind).map(|(n, _)| n)
-    }
-}
-
-#[inline(always)]
-fn copied(from: From, bits: &[u64], elements: Elements) -> u64 {
-    let source = bits[(from & !TURNED) as usize - 1];
-    if from & TURNED != 0 { elements.negated(source) } else { source }
-}
-
-/// Odd multipliers, from the fractions of the golden ratio and of square roots.
-pub(crate) const MIX: [u64; 3] = [0x9E37_79B9_7F4A_7C15, 0xBB67_AE85_84CA_A73B, 0x3C6E_F372_FE94_F82B];
 
 /// Of each window of [`RUN_MIN`] elements a hash that is the same for the reversed one and whatever the signs are.
 fn hashes(bits: &[u64], elements: Elements, slack: Slack) -> impl Iterator<Item = u32> + '_ {
@@ -536,39 +395,6 @@ fn before(hashes: &[u32], part: u32, repeat: &[bool]) -> Vec<u32> {
     before
 }
 
-/// How a run may differ from its source: in the order of representable numbers by less than 2 to this. 0: not at all.
-pub(crate) type Slack = u32;
-
-/// Whether an element is another one, turned or not, or off by no more than slack.
-#[inline(always)]
-pub(crate) fn is_like(
-    bits: &[u64],
-    (elements, slack): (Elements, Slack),
-    source: usize,
-    is_turned: bool,
-    at: usize,
-) -> bool {
-    let found = if is_turned { elements.negated(bits[source]) } else { bits[source] };
-    found == bits[at] || slack > 0 && off(bits, elements, source, is_turned, at) < 1 << slack
-}
-
-/// By how many representable numbers an element is off another one, turned or not.
-#[inline(always)]
-fn off(bits: &[u64], elements: Elements, source: usize, is_turned: bool, at: usize) -> u64 {
-    let found = if is_turned { elements.negated(bits[source]) } else { bits[source] };
-    elements.ordered(found).wrapping_sub(elements.ordered(bits[at])).unsigned_abs()
-}
-
-/// A number of either sign as one of none.
-pub(crate) fn zigzag(n: i64) -> usize {
-    ((n << 1) ^ (n >> 63)) as usize
-}
-
-/// The inverse of [`zigzag`].
-pub(crate) fn unzigzag(n: usize) -> i64 {
-    (n >> 1) as i64 ^ -((n & 1) as i64)
-}
-
 /// Finds runs greedily, each time the best of a few, and cuts them at borders. Elements in working order. With slack, runs begin
 /// where `done` has nothing yet only. `before` says for windows where they were, `repeat` for blocks of them whether any were
 /// there, `depth` how many of these places are looked at.
@@ -576,7 +402,7 @@ fn find(
     bits: &[u64],
     known: usize,
     (elements, slack): (Elements, Slack),
-    done: &[From],
+    done: &[Source],
     (before, repeat): &(Vec<u32>, Vec<bool>),
     (depth, part): (usize, u32),
     borders: &[usize],
@@ -662,41 +488,10 @@ fn find(
     runs
 }
 
-/// The places of all elements from the tokens, where there was 0, and none for those known; `expected` is where the first
-/// run is. `None` where they cannot be.
-pub(crate) fn places(
-    froms: &mut [From],
-    (known, mut expected): (usize, i64),
-    count: usize,
-    mut skips: &[u8],
-    mut lengths: &[u8],
-    mut from_bytes: &[u8],
-) -> Option<()> {
-    let mut at = known;
-    for _ in 0..count {
-        let skip = take(&mut skips)?;
-        at = at.checked_add(skip)?;
-        expected += skip as i64;
-        let length = take(&mut lengths)?;
-        let (direction, turned) = (if length & 2 == 0 { 1i64 } else { -1 }, if length & 1 == 0 { 0 } else { TURNED });
-        let length = (length >> 2) + RUN_MIN;
-        let from = expected.checked_add(unzigzag(take(&mut from_bytes)?))?;
-        let run = froms.get_mut(at..at.checked_add(length)?)?;
-        let mut source = from;
-        for (i, place) in run.iter_mut().enumerate() {
-            if source < 0 || source >= (at + i) as i64 {
-                return None;
-            }
-            *place = (source as u32 + 1) | turned;
-            source += direction;
-        }
-        (at, expected) = (at + length, source);
-    }
-    (skips.is_empty() && lengths.is_empty() && from_bytes.is_empty()).then_some(())
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::super::format::copies::places;
+    use super::super::super::format::strides;
     use super::*;
     use proptest::prelude::*;
 

@@ -239,6 +239,17 @@ pub(crate) fn noise(n: u32) -> u32 {
     hash ^ (hash >> 16)
 }
 
+/// What an error is divided by: the size of the number, but not less than a small part of the mean.
+pub(crate) fn by_size(target: &[f64], precision: f64) -> Vec<f64> {
+    let mean = target.iter().map(|y| y.abs()).sum::<f64>() / target.len().max(1) as f64;
+    let weight = |y: &f64| precision / (y.abs() + mean * 1e-6).max(f64::MIN_POSITIVE);
+    target.iter().map(weight).map(|w| if w.is_finite() { w } else { 0.0 }).collect()
+}
+
+pub(crate) fn precision(kind: Elements) -> f64 {
+    if kind.width == 4 { f64::from(1u32 << 23) } else { (1u64 << 52) as f64 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,12 +6,12 @@
 //! columns are grids then, wherever their components are (`components.rs`). *Join*: arrays that are slabs
 //! of one domain are put together along an axis, so that neighbours on two ranks are neighbours here. *Plain*: nothing.
 
-use super::components::{self, LANES_POINT_MAX, Taken};
-use super::group::{Dims, Group, Kind, collapse, fits, product};
+use super::super::particles::format::table;
+use super::super::particles::format::table::{Table, Wrap};
+use super::group::{Dims, Group, Kind, fits, product};
 use super::numbers::Elements;
-use super::tables::{self, Table, Wrap};
 use crate::codec::array_to_bytes::varint::{put, take};
-use crate::codec::{ArrayShape, threads};
+use crate::codec::threads;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -104,18 +104,6 @@ pub(crate) struct Layout {
     pub has_strides: bool,
 }
 
-/// The extents of chunks, for an array whose own were made three. `None` where the array is not what it was said to be.
-fn collapse_chunk(dims: &[u64], chunk: &[u64], collapsed: Dims) -> Option<Dims> {
-    let wide: Vec<usize> = (dims.iter().zip(chunk).filter(|(n, _)| **n > 1))
-        .map(|(_, &c)| usize::try_from(c).ok())
-        .collect::<Option<_>>()?;
-    let mut found = [1; 3];
-    (dims.len() == chunk.len() && wide.len() <= 3).then_some(())?;
-    found[3 - wide.len()..].copy_from_slice(&wide);
-    let same: Vec<usize> = dims.iter().filter(|&&n| n > 1).map(|&n| n as usize).collect();
-    (collapsed[3 - same.len()..] == same && fits(&collapsed, Some(found)) && found != collapsed).then_some(found)
-}
-
 impl Group {
     /// The arrays of each of its columns; `n` is its own number. What has places in a table comes first, the rest after.
     fn working(&self, n: usize, tables: &[Table]) -> Vec<Vec<Dims>> {
@@ -141,81 +129,6 @@ impl Group {
         };
         vec![arrays; lanes]
     }
-}
-
-/// For each array how its components are taken apart, if all arrays of its column are so in one way: else they are grids of
-/// which some are thin.
-fn taken_apart(arrays: &[ArrayShape], raw: &[u8], elements: Elements) -> Vec<Option<Taken>> {
-    let mut begin = 0usize;
-    let of_column = |column: &[ArrayShape]| {
-        let count = column.iter().fold(0u64, |sum, array| sum.saturating_add(array.elements));
-        let own = raw.get(begin.saturating_mul(elements.width)..).unwrap_or_default();
-        begin = begin.saturating_add(usize::try_from(count).unwrap_or(usize::MAX));
-        // What does not add up is taken as one row of numbers in the end.
-        let bytes = |at: usize| own.chunks_exact(elements.width).nth(at);
-        let ordered = |at: usize| bytes(at).map_or(0, |bytes| elements.ordered(elements.load(bytes)));
-        let full: Vec<ArrayShape> = column.iter().filter(|array| array.elements > 0).cloned().collect();
-        let mut taken = components::of_column(&full, ordered).into_iter().flatten();
-        let of = |array: &ArrayShape| if array.elements > 0 { taken.next() } else { None };
-        column.iter().map(of).collect::<Vec<_>>()
-    };
-    arrays.chunk_by(|a, b| a.column == b.column).flat_map(of_column).collect()
-}
-
-/// The columns of a segment from what is known about its arrays; one row of numbers where that does not add up.
-pub(crate) fn groups(arrays: &[ArrayShape], raw: &[u8], elements: Elements) -> Vec<Group> {
-    let mut groups: Vec<(u32, Group)> = Vec::new();
-    let mut sum = 0usize;
-    for (array, taken) in arrays.iter().zip(taken_apart(arrays, raw, elements)) {
-        let Ok(count) = usize::try_from(array.elements) else { break };
-        if count == 0 {
-            continue;
-        }
-        sum = sum.saturating_add(count);
-        let extents: Vec<usize> = array.dims.iter().map(|&n| usize::try_from(n).unwrap_or(usize::MAX)).collect();
-        let mut dims = Some(collapse(&extents)).filter(|dims| product(dims) == Some(count)).unwrap_or([1, 1, count]);
-        let chunk = collapse_chunk(&array.dims, &array.chunk, dims);
-        if chunk.is_none() && !array.chunk.is_empty() {
-            dims = [1, 1, count];
-        }
-        let mut kind = Kind::Plain;
-        if let Some(taken) = taken {
-            (dims, kind) = taken;
-        }
-        match groups.last_mut() {
-            Some((column, group)) if *column == array.column && group.chunk == chunk && group.kind == kind => {
-                group.arrays.push(dims);
-            }
-            _ => {
-                let group = Group { is_integer: array.is_integer, ..Group::new(kind, chunk, vec![dims]) };
-                groups.push((array.column, group));
-            }
-        }
-    }
-    let elements = raw.len() / elements.width;
-    if elements == 0 {
-        return Vec::new();
-    }
-    if sum != elements
-        || groups.iter().map(|(_, group)| group.lanes().max(LANES_POINT_MAX)).sum::<usize>() > COLUMNS_MAX
-    {
-        return vec![Group::new(Kind::Plain, None, vec![[1, 1, elements]])];
-    }
-    let mut groups: Vec<Group> = groups.into_iter().map(|(_, group)| group).collect();
-    for group in groups.iter_mut().filter(|group| group.kind == Kind::Plain) {
-        let lanes = group.arrays.first().map_or(1, |dims| dims[2]);
-        let are_points = |dims: &Dims| dims[2] == lanes && dims[0] == 1;
-        let is_linear = group.chunk.is_none_or(|chunk| chunk[0] == 1 && chunk[2] == lanes);
-        if (2..=LANES_POINT_MAX).contains(&lanes)
-            && is_linear
-            && group.arrays.iter().all(are_points)
-            && group.arrays.iter().any(|dims| dims[1] > 1)
-        {
-            group.kind = Kind::Lanes(lanes);
-            group.chunk = None; // points after each other, chunk or not
-        }
-    }
-    groups
 }
 
 /// Elements of a column that a processor's second cache has room for, beside others.
@@ -624,7 +537,7 @@ impl Layout {
         let flags = [!is_own, !self.tables.is_empty(), older, self.has_strides];
         put((0..).zip(flags).map(|(bit, is_set)| flag(is_set, bit)).sum(), out);
         if !self.tables.is_empty() {
-            tables::write(&self.tables, &self.groups, older, out);
+            table::write(&self.tables, &self.groups, older, out);
         }
         if !is_own {
             self.order.iter().for_each(|&c| put(c, out));
@@ -689,7 +602,7 @@ impl Layout {
             groups.push(group);
         }
         let flags = take(bytes).filter(|&flags| flags < 16 && flags & 6 != 4)?;
-        let tables = if flags & 2 == 0 { Vec::new() } else { tables::read(bytes, &mut groups, flags & 4 != 0)? };
+        let tables = if flags & 2 == 0 { Vec::new() } else { table::read(bytes, &mut groups, flags & 4 != 0)? };
         if !tables.is_empty() {
             columns = groups.iter().enumerate().map(|(n, group)| group.working(n, &tables).len()).sum();
         }

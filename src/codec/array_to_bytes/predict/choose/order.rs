@@ -1,11 +1,11 @@
 //! In which order columns are coded: what the others tell best comes last, with the products and quotients that tell it.
 
-use super::choose::{FAMILY_MAX, FITTED_MIN};
+use super::super::format::layout::{Array, Column, Layout};
+use super::super::format::linear::{At, SIXTHS, TOGETHER, Term, powers};
+use super::super::format::numbers::{Elements, by_size, precision};
 use super::fit::{Sampled, select};
-use super::layout::{Array, Column, Layout};
-use super::linear::{At, SIXTHS, TOGETHER, Term, powers};
-use super::numbers::Elements;
-use super::older::Twins;
+use super::known::Twins;
+use super::limits::{FAMILY_MAX, FITTED_MIN};
 use crate::codec::threads;
 use std::collections::HashMap;
 
@@ -70,17 +70,6 @@ pub(crate) fn reorder(
     }
     // The layout is in the segment's own order still: places are numbers of columns.
     Some((layout.reordered(twins.first(order))?, relations))
-}
-
-pub(crate) fn precision(kind: Elements) -> f64 {
-    if kind.width == 4 { f64::from(1u32 << 23) } else { (1u64 << 52) as f64 }
-}
-
-/// What an error is divided by: the size of the number, but not less than a small part of the mean.
-pub(crate) fn by_size(target: &[f64], precision: f64) -> Vec<f64> {
-    let mean = target.iter().map(|y| y.abs()).sum::<f64>() / target.len().max(1) as f64;
-    let weight = |y: &f64| precision / (y.abs() + mean * 1e-6).max(f64::MIN_POSITIVE);
-    target.iter().map(weight).map(|w| if w.is_finite() { w } else { 0.0 }).collect()
 }
 
 /// Bits that are left, the members that the prediction uses, and its products and quotients.

@@ -6,10 +6,9 @@
 //! by the size of the number, since what counts is how many of its bits are left. How many terms are kept is decided by
 //! the bits that the error leaves, not by its square: a relation may be exact with its last term only.
 
-use super::numbers::about_log2;
+use super::super::format::linear::TERMS_MAX;
+use super::super::format::numbers::about_log2;
 
-/// The most terms of a prediction.
-pub(crate) const TERMS_MAX: usize = 32;
 /// After so many terms only so many candidates stay in the choice.
 const SCREENED_AFTER: usize = 4;
 const SCREENED: usize = 512;

@@ -5,8 +5,8 @@
 //! populations, codes with blocks of cells with the variables of each block. There it is measured whether what lies beside
 //! each other along an extent is less alike than along the others.
 
-use super::group::{Dims, Kind, collapse};
-use super::numbers::noise;
+use super::super::format::group::{Dims, Kind, collapse};
+use super::super::format::numbers::noise;
 use crate::codec::ArrayShape;
 
 /// Components of a point in the last extent, and in the last two.

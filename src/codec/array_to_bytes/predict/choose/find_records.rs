@@ -5,8 +5,7 @@
 //! exponents of numbers, counters, constants. So the distance with the most equal bytes is looked for, then where such
 //! records begin and end, then how numbers lie in them.
 
-use super::group::Dims;
-use crate::codec::array_to_bytes::varint::{put, take};
+use super::super::format::records::Records;
 #[cfg(target_arch = "x86_64")]
 use crate::codec::registers::has_avx2;
 
@@ -20,17 +19,6 @@ const FILES_LOOKED_AT: usize = 3;
 const EQUAL_PERCENT_MIN: usize = 20;
 /// Records in a region at least.
 const ROWS_MIN: usize = 32;
-
-/// Where records are: bytes that are none come first, then so many records, and so on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Records {
-    /// Bytes of each number: 4 or 8.
-    pub width: usize,
-    /// Numbers in a record.
-    pub lanes: usize,
-    /// Bytes before, and records.
-    pub regions: Vec<(usize, usize)>,
-}
 
 /// The distance at which most bytes are equal.
 pub(crate) fn distance(bytes: &[u8]) -> Option<usize> {
@@ -142,67 +130,6 @@ pub(crate) fn find(bytes: &[u8], files: &[usize]) -> Option<Records> {
         }
     }
     (!found.regions.is_empty()).then_some(found)
-}
-
-impl Records {
-    fn record_bytes(&self) -> usize {
-        self.width * self.lanes
-    }
-
-    /// Splits bytes into records and the others.
-    pub(crate) fn split(&self, mut bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
-        let (mut records, mut others) = (Vec::with_capacity(bytes.len()), Vec::new());
-        for &(gap, rows) in &self.regions {
-            let (before, rest) = bytes.split_at(gap);
-            let (here, rest) = rest.split_at(rows * self.record_bytes());
-            others.extend_from_slice(before);
-            records.extend_from_slice(here);
-            bytes = rest;
-        }
-        others.extend_from_slice(bytes);
-        (records, others)
-    }
-
-    /// Puts them together again. `None` if they do not fit.
-    pub(crate) fn join(&self, mut records: &[u8], mut others: &[u8], into: &mut Vec<u8>) -> Option<()> {
-        for &(gap, rows) in &self.regions {
-            let (before, rest) = others.split_at_checked(gap)?;
-            let (here, after) = records.split_at_checked(rows.checked_mul(self.record_bytes())?)?;
-            into.extend_from_slice(before);
-            into.extend_from_slice(here);
-            (others, records) = (rest, after);
-        }
-        into.extend_from_slice(others);
-        records.is_empty().then_some(())
-    }
-
-    /// The records as arrays.
-    pub(crate) fn arrays(&self) -> Vec<Dims> {
-        self.regions.iter().map(|&(_, rows)| [1, rows, self.lanes]).collect()
-    }
-
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        put(self.width, out);
-        put(self.lanes, out);
-        put(self.regions.len(), out);
-        for &(gap, rows) in &self.regions {
-            put(gap, out);
-            put(rows, out);
-        }
-    }
-
-    pub(crate) fn read(bytes: &mut &[u8]) -> Option<Self> {
-        let (width, lanes, count) = (take(bytes)?, take(bytes)?, take(bytes)?);
-        (matches!(width, 4 | 8) && lanes > 0 && count <= bytes.len()).then_some(())?;
-        let regions = (0..count).map(|_| Some((take(bytes)?, take(bytes)?))).collect::<Option<_>>()?;
-        Some(Self { width, lanes, regions })
-    }
-
-    /// Bytes of all records; `None` above what there can be.
-    pub(crate) fn bytes(&self) -> Option<usize> {
-        let record = self.width.checked_mul(self.lanes)?;
-        self.regions.iter().try_fold(0usize, |sum, (_, rows)| sum.checked_add(rows.checked_mul(record)?))
-    }
 }
 
 #[cfg(test)]

@@ -1,24 +1,21 @@
-//! How each column is predicted.
+//! How one column is predicted.
 
-use super::group::{Group, Kind};
-use super::layout::{Array, Column, Layout};
-use super::linear::{At, Place, SIXTHS, SIXTHS_FAST, Term, locate};
-use super::nested::{self, Cells, Link, Teller};
-use super::numbers::{Elements, about_log2};
-use super::of_length;
-use super::older::{Like, Twins, same_kinds};
-use super::order::{Relation, Relations, reorder, side_by_side};
-use super::predictor::{Field, Predictor, Set, Units, rows};
-use super::repeats::{self, COPIED, LITERAL, Marks, NEAR, Runs, Wide};
-use super::residual::{self, Effort, Numbers};
+use super::super::format::copies::{COPIED, LITERAL, NEAR};
+use super::super::format::layout::Array;
+use super::super::format::linear::{At, SIXTHS, Term, locate};
+use super::super::format::nested::Teller;
+use super::super::format::numbers::about_log2;
+use super::super::format::predictor::{Predictor, Set, Units, rows};
+use super::code_numbers;
+use super::code_numbers::{Effort, Numbers};
+use super::column_data::{Data, Literals};
+use super::find_copies::Wide;
+use super::limits::FITTED_MIN;
+use super::stencil::{around, changes, lorenzo_of_doubles, neighbours};
 use super::weights::{Fitted, bits_of, spread};
-use crate::codec::threads;
-use std::collections::HashMap;
 
 /// Places that tell whether blocks tell cells.
 const SAMPLE: usize = 2048;
-/// Columns that predict each other at most.
-pub(crate) const FAMILY_MAX: usize = 32;
 /// Cells that blocks tell are told well if no more bits are left.
 const TOLD_BITS_MAX: f64 = 30.0;
 /// In tables fitted weights must save this part: rows are short there, and each element waits for the one before.
@@ -27,8 +24,6 @@ const WEIGHTS_PART: usize = 12;
 const ONE_BY_ONE_PART: f64 = 64.0;
 /// And the Lorenzo sum of doubles this part, which is not fitted to anything.
 const LORENZO_PART: f64 = 48.0;
-/// Below this many elements a column gets no fitted weights.
-pub(crate) const FITTED_MIN: usize = 64;
 /// Numbers that tell how well they are coded as they are, in so many runs.
 const LOOKED_AT: usize = 4096;
 const RUNS: usize = 4;
@@ -47,379 +42,9 @@ const SETS_MAX: usize = 4;
 /// A further set must save this part of the bits.
 const SET_GAIN: f64 = 0.004;
 
-/// All that the encoder decided.
-pub(crate) struct Choice {
-    pub layout: Layout,
-    pub bits: Vec<u64>,
-    /// Of all elements, where they are real numbers.
-    pub values: Vec<f64>,
-    pub runs: Runs,
-    /// Which arrays refine which: the first column that this holds for, and the links.
-    pub nested: Vec<(usize, Vec<Link>)>,
-    /// Of each column that is not known, with its three codes.
-    pub predictors: Vec<Coded>,
-}
-
-/// How a column is predicted, and what is left of it: of what is predicted so, of near copies, and of what blocks tell.
-pub(crate) type Coded = (Predictor, [Vec<u8>; 3]);
-
-impl Choice {
-    /// The first groups are known, as many as there are in `like`, which says like which of the others they are. What the
-    /// buffers hold does not matter.
-    pub(crate) fn new(
-        mut layout: Layout,
-        like: &[Like],
-        body: &[u8],
-        kind: Elements,
-        (effort, threads): (u32, usize),
-        (mut bits, mut values): (Vec<u64>, Vec<f64>),
-    ) -> Self {
-        let load = |layout: &Layout, bits: &mut Vec<u64>| {
-            let own = of_length(bits, layout.elements());
-            if cfg!(debug_assertions) {
-                own.fill(0xA5A5_A5A5_A5A5_A5A5);
-            }
-            bits.truncate(layout.elements());
-            layout.load(body, kind, bits, threads);
-        };
-        let mut is_loaded = layout.groups.iter().any(are_slabs);
-        if is_loaded {
-            load(&layout, &mut bits);
-            if let Some(joined) = join(&layout, &bits, kind) {
-                layout = match like.is_empty() {
-                    true => joined,
-                    false => same_kinds(joined, like).unwrap_or(layout),
-                };
-                is_loaded = false;
-            }
-        }
-        let twins = Twins::new(&layout, like);
-        let is_ordered = kind.is_float && effort > 1;
-        // Nothing is looked at for this order, so that nothing has to be moved afterwards.
-        if !is_ordered && let Some(grouped) = grouped(&layout, &twins) {
-            (layout, is_loaded) = (grouped, false);
-        }
-        if !is_loaded {
-            load(&layout, &mut bits);
-        }
-        if kind.is_float {
-            let own = of_length(&mut values, bits.len());
-            if cfg!(debug_assertions) {
-                own.fill(f64::NAN);
-            }
-            values.truncate(bits.len());
-            // At the lowest effort nothing is computed with those of particles.
-            layout.load_values(&bits, kind, &mut values, |column| effort > 1 || !column.is_placed, threads);
-        } else {
-            values.clear();
-        }
-        let mut relations = Relations::new();
-        let mut nested = if kind.is_float { links(&layout, &values, kind, effort, &twins) } else { Vec::new() };
-        let keys: Vec<usize> = nested.iter().map(|(key, _)| *key).collect();
-        if is_ordered && let Some((ordered, found)) = reorder(&layout, &values, kind, (&keys, threads), &twins) {
-            (bits, values) = moved(&layout, &ordered, (&bits, &values));
-            (layout, relations) = (ordered, found);
-        }
-        let is_looked_through = effort > 1 || !is_mostly_placed(&layout);
-        let mut runs = match is_looked_through {
-            true => {
-                let borders: Vec<usize> = layout.columns.iter().map(|column| column.base).collect();
-                repeats::find_all(&bits, twins.elements, kind, (effort, threads), &borders)
-            }
-            false => Runs::none(bits.len()),
-        };
-        let froms = runs.froms.each_ref().map(Vec::as_slice);
-        let families = families(&layout.columns, twins.columns);
-        let place_of = layout.places();
-        nested.iter_mut().for_each(|(key, _)| *key = place_of[*key]);
-        nested.sort_by_key(|(key, _)| *key);
-        let cells = all_cells(&layout.columns, &nested).unwrap_or_default();
-        let choose = |n: usize| {
-            let column = twins.columns + n;
-            let related = relations.get(&layout.order[column]).map_or(&[][..], Vec::as_slice);
-            let back = |own: usize| column.checked_sub(place_of[own]).and_then(|n| u16::try_from(n).ok()).unwrap_or(0);
-            let related = related.iter().map(|relation| match *relation {
-                Relation::Product(a, b) => Term::Product(back(a), back(b)),
-                Relation::Quotient(a, b, c) => Term::Quotient(back(a), back(b), back(c)),
-            });
-            let place = Place { columns: &layout.columns, column };
-            let base = layout.columns[column].base;
-            let own = base..base + layout.columns[column].elements;
-            let none = Marks::new(froms, &[], own.clone());
-            let twin = twins.back(&layout, &place_of, column);
-            // Where particles were, and how fast: both tell where they are. On grids this brought nothing.
-            let others = 1..=if layout.columns[column].is_placed { families[column] } else { 0 };
-            let family_twins: Vec<u16> = others
-                .filter_map(|back| twins.back(&layout, &place_of, column - back)?.checked_add(back as u16))
-                .collect();
-            let mut data = Data { place, kind, bits: &bits, values: &values, marks: none, effort, twin, family_twins };
-            let told = cells.get(column).and_then(|cells| data.told(cells, families[column]));
-            if told.is_some() {
-                data.marks = Marks::new(froms, &cells[column], own.clone());
-            }
-            let related: Vec<Term> = related.filter(|term| term.is_valid()).collect();
-            let encode = |data: &Data<'_>| -> Coded {
-                let (predictor, code) = data.predictor(families[column], related.clone());
-                let predictor = Predictor { told, ..predictor };
-                let [near, told] = predictor.encode_others(data.field(), &data.marks, effort);
-                (predictor, [code, near, told])
-            };
-            let near = encode(&data);
-            match data.by_wide(&near, runs.wide.as_ref(), encode) {
-                Some(wide) => (wide, true),
-                None => (near, false),
-            }
-        };
-        let chosen = threads::all(layout.columns.len() - twins.columns, threads, choose);
-        let (predictors, is_wide): (Vec<Coded>, Vec<bool>) = chosen.into_iter().unzip();
-        let column_of = |at: usize| layout.columns.partition_point(|column| column.base <= at) - 1;
-        runs.take_wide(|at| column_of(at).checked_sub(twins.columns).is_some_and(|n| is_wide[n]));
-        Self { layout, bits, values, runs, nested, predictors }
-    }
-}
-
-/// Whether most elements are of particles, which repeat nothing.
-fn is_mostly_placed(layout: &Layout) -> bool {
-    let placed: usize = layout.columns.iter().filter(|column| column.is_placed).map(|column| column.elements).sum();
-    placed * 8 > layout.elements() * 7
-}
-
-/// The same with columns of the same arrays side by side, where rows have places in tables.
-fn grouped(layout: &Layout, twins: &Twins) -> Option<Layout> {
-    (!layout.tables.is_empty()).then(|| layout.reordered(side_by_side(&layout.columns, twins))).flatten()
-}
-
-/// Elements and values in another order of the same columns.
-fn moved(from: &Layout, to: &Layout, (bits, values): (&[u64], &[f64])) -> (Vec<u64>, Vec<f64>) {
-    let place_of = from.places();
-    let (mut new_bits, mut new_values) = (Vec::with_capacity(bits.len()), Vec::with_capacity(values.len()));
-    for &own in &to.order {
-        let column = &from.columns[place_of[own]];
-        new_bits.extend_from_slice(&bits[column.base..column.base + column.elements]);
-        if !values.is_empty() {
-            new_values.extend_from_slice(&values[column.base..column.base + column.elements]);
-        }
-    }
-    (new_bits, new_values)
-}
-
-/// For each family of columns the arrays that refine each other, and the column by which they were found, by its number in the
-/// segment's own order.
-fn links(layout: &Layout, values: &[f64], kind: Elements, effort: u32, twins: &Twins) -> Vec<(usize, Vec<Link>)> {
-    let mut tried: HashMap<&[Array], (usize, bool)> = HashMap::new();
-    let mut found = Vec::new();
-    for (n, column) in layout.columns.iter().enumerate().skip(twins.columns) {
-        let (count, is_found) = tried.entry(&column.arrays).or_default();
-        let is_no_grid = column.elements < FITTED_MIN || column.is_integer || column.is_placed;
-        if *is_found || *count >= if effort > 1 { 4 } else { 1 } || is_no_grid {
-            continue;
-        }
-        *count += 1;
-        let links = nested::find(column, values, kind.width == 4);
-        if !links.is_empty() {
-            *is_found = true;
-            found.push((layout.order[n], links));
-        }
-    }
-    found
-}
-
-/// The cells that nested arrays tell, for each column; empty where there are none. `None` where links do not fit.
-pub(crate) fn all_cells(columns: &[Column], nested: &[(usize, Vec<Link>)]) -> Option<Vec<Cells>> {
-    let mut all: Vec<Cells> = Vec::new();
-    all.resize_with(if nested.is_empty() { 0 } else { columns.len() }, Vec::new);
-    for (key, links) in nested {
-        all.get(*key)?.is_empty().then_some(())?; // one list for each family
-        let cells = nested::cells(&columns[*key], links)?;
-        for (column, own) in columns.iter().zip(&mut all).skip(*key) {
-            if column.arrays == columns[*key].arrays {
-                own.clone_from(&cells);
-            }
-        }
-    }
-    Some(all)
-}
-
-/// For each column how many before it, in a row, have the same arrays; none of those known.
-fn families(columns: &[Column], known: usize) -> Vec<usize> {
-    let mut family = 0;
-    (columns.iter().enumerate())
-        .map(|(i, column)| {
-            let is_next =
-                i > known && columns[i - 1].arrays == column.arrays && columns[i - 1].is_placed == column.is_placed;
-            family = if is_next && !column.is_integer && !columns[i - 1].is_integer {
-                (family + 1).min(FAMILY_MAX)
-            } else {
-                0
-            };
-            family
-        })
-        .collect()
-}
-
-/// Whether there are arrays that may be slabs of one domain.
-fn are_slabs(group: &Group) -> bool {
-    let dims = group.arrays.first().copied().unwrap_or_default();
-    let is_wide = dims.iter().product::<usize>() >= 8;
-    let is_plain = group.table.is_none() && group.kind == Kind::Plain;
-    is_plain && group.arrays.len() > 1 && is_wide && group.arrays.iter().all(|d| *d == dims)
-}
-
-/// Puts slabs of one domain together, where the last plane of one is like the first of the next.
-fn join(layout: &Layout, bits: &[u64], kind: Elements) -> Option<Layout> {
-    let mut groups = layout.groups.clone();
-    let mut from = 0; // in working order, where rows with a number have places
-    let mut is_any = false;
-    for (n, group) in groups.iter_mut().enumerate() {
-        let elements: usize = group.arrays.iter().map(|dims| dims.iter().product::<usize>()).sum();
-        let dims = group.arrays[0];
-        let each: usize = dims.iter().product();
-        if group.table.is_some() {
-            from += layout.elements_of(n);
-            continue;
-        }
-        if are_slabs(group) {
-            // Here the layout is plain, so that the working order is that of rows.
-            let value = |array: usize, at: [usize; 3]| {
-                kind.ordered(bits[from + array * each + (at[0] * dims[1] + at[1]) * dims[2] + at[2]])
-            };
-            let bits_of = |a: i64, b: i64| f64::from(64 - a.wrapping_sub(b).unsigned_abs().leading_zeros());
-            let mut best: Option<(f64, usize)> = None;
-            for axis in 0..3 {
-                if dims[axis] < 2 {
-                    continue;
-                }
-                let (mut seam, mut inner, mut count) = (0.0, 0.0, 0.0);
-                for array in 0..group.arrays.len() - 1 {
-                    let step = (each / dims[axis] / 64).max(1);
-                    for place in (0..each / dims[axis]).step_by(step) {
-                        let others: Vec<usize> = (0..3).filter(|&a| a != axis).collect();
-                        let mut at = [0; 3];
-                        at[others[0]] = place / dims[others[1]];
-                        at[others[1]] = place % dims[others[1]];
-                        let with = |n: usize| {
-                            let mut at = at;
-                            at[axis] = n;
-                            at
-                        };
-                        let last = value(array, with(dims[axis] - 1));
-                        seam += bits_of(last, value(array + 1, with(0)));
-                        inner += bits_of(last, value(array, with(dims[axis] - 2)));
-                        count += 1.0;
-                    }
-                }
-                let gap = (seam - inner) / f64::max(count, 1.0);
-                if gap < 1.0 && best.is_none_or(|(least, _)| gap < least) {
-                    best = Some((gap, axis));
-                }
-            }
-            if let Some((_, axis)) = best {
-                group.kind = Kind::Join(axis);
-                is_any = true;
-            }
-        }
-        from += elements;
-    }
-    if is_any { Layout::new(groups, layout.tables.clone(), None) } else { None }
-}
-
-/// Neighbours that come before, for arrays of so many dimensions.
-pub(crate) fn neighbours(dimensions: usize, effort: u32) -> Vec<At> {
-    let reach = |radius: i8, far: i8| {
-        let mut steps = Vec::new();
-        let of = |n: usize, r: i8| if dimensions >= n { -r..=r } else { 0..=0 };
-        for i in of(3, far) {
-            for j in of(2, far) {
-                for k in -far..=far {
-                    let size = [i, j, k].map(i8::abs);
-                    let is_near = size.iter().all(|&s| s <= radius);
-                    let is_on_axis = size.iter().filter(|&&s| s > 0).count() == 1;
-                    let at = At::own([i, j, k]);
-                    if at.is_valid() && (is_near || is_on_axis) {
-                        steps.push(at);
-                    }
-                }
-            }
-        }
-        steps
-    };
-    match (dimensions, effort) {
-        (3, 1) => reach(1, 1),
-        (3, _) => reach(1, 4),
-        (_, 1) => reach(2, 3),
-        (_, _) => reach(3, 4),
-    }
-}
-
-/// Places around one, and itself, in so many dimensions.
-fn around(dimensions: usize) -> impl Iterator<Item = [i8; 3]> {
-    let of = move |n: usize| if dimensions >= n { -1..=1i8 } else { 0..=0 };
-    let line = if dimensions > 1 { -1..=1i8 } else { -2..=2 };
-    of(3).flat_map(move |i| {
-        of(2).flat_map({
-            let line = line.clone();
-            move |j| line.clone().map(move |k| [i, j, k])
-        })
-    })
-}
-
-/// Where the neighbours of the Lorenzo sum in so many dimensions are, and whether each is added or taken away.
-fn lorenzo_steps(dimensions: usize) -> impl Iterator<Item = ([i8; 3], f64)> {
-    (1..1u8 << dimensions).map(|some| {
-        // Axes are counted from the fastest.
-        let steps = [2, 1, 0].map(|axis| if some >> axis & 1 == 1 { -1 } else { 0 });
-        (steps, if some.count_ones() % 2 == 1 { 1.0 } else { -1.0 })
-    })
-}
-
-/// The value of the known column so many before, plus the Lorenzo sum of the changes around, in so many dimensions.
-fn changes(back: u16, dimensions: usize) -> Set {
-    let around = lorenzo_steps(dimensions).map(|(steps, weight)| (Term::Change(At { back, steps }), weight));
-    let (terms, weights) = std::iter::once((Term::Value(At::column(back)), 1.0)).chain(around).unzip();
-    Set::Linear { terms, weights }
-}
-
-/// The Lorenzo sum in so many dimensions, of doubles: where numbers pass 0, the sum of their orders tells little.
-fn lorenzo_of_doubles(dimensions: usize) -> Set {
-    let around = lorenzo_steps(dimensions).map(|(steps, weight)| (Term::Value(At::own(steps)), weight));
-    let (terms, weights) = around.unzip();
-    Set::Linear { terms, weights }
-}
-
-/// Everything that a column's predictor is chosen by.
-pub(crate) struct Data<'a> {
-    pub(crate) place: Place<'a>,
-    pub(crate) kind: Elements,
-    pub(crate) bits: &'a [u64],
-    pub(crate) values: &'a [f64],
-    marks: Marks<'a>,
-    pub(crate) effort: u32,
-    /// How many columns before the known one is that is like this.
-    twin: Option<u16>,
-    /// And those that are like the others of the family, of particles.
-    family_twins: Vec<u16>,
-}
-
-/// Elements that are to be predicted, with the units that they are in.
-pub(crate) struct Literals {
-    pub(crate) elements: Vec<usize>,
-    units: Vec<u32>,
-    unit_count: usize,
-    /// Of the column's elements, which are among these.
-    pub(crate) is_one: Vec<bool>,
-}
-
 impl<'a> Data<'a> {
-    pub(crate) fn field(&self) -> Field<'_> {
-        Field { place: self.place, kind: self.kind, bits: self.bits, values: self.values }
-    }
-
-    pub(crate) fn column(&self) -> &Column {
-        &self.place.columns[self.place.column]
-    }
-
     /// Whether the cells that blocks tell are told well, and by which weights.
-    fn told(&self, cells: &[u32], family: usize) -> Option<u16> {
+    pub(crate) fn told(&self, cells: &[u32], family: usize) -> Option<u16> {
         let column = self.column();
         let some: Vec<usize> = (0..column.elements)
             .filter(|&n| cells.get(n).is_some_and(|&cell| cell != 0) && self.marks.kinds[n] != COPIED)
@@ -446,7 +71,12 @@ impl<'a> Data<'a> {
 
     /// With wide runs instead of near ones, if that is shorter than what there is. The weights stay as they are, but where those
     /// runs tell much of the column: there `encode` finds others for what is left.
-    fn by_wide(&mut self, near: &Coded, wide: Option<&'a Wide>, encode: impl Fn(&Self) -> Coded) -> Option<Coded> {
+    pub(crate) fn by_wide(
+        &mut self,
+        near: &EncodedColumn,
+        wide: Option<&'a Wide>,
+        encode: impl Fn(&Self) -> EncodedColumn,
+    ) -> Option<EncodedColumn> {
         let (own, wide) = (self.column().base..self.column().base + self.column().elements, wide?);
         let marks = self.marks.with_near(&wide.froms, own.clone());
         let (count, before) = (marks.count(NEAR), self.marks.count(NEAR));
@@ -476,7 +106,7 @@ impl<'a> Data<'a> {
         Some(best)
     }
 
-    fn predictor(&self, family: usize, related: Vec<Term>) -> (Predictor, Vec<u8>) {
+    pub(crate) fn predictor(&self, family: usize, related: Vec<Term>) -> (Predictor, Vec<u8>) {
         let column = self.column();
         let mut literals =
             Literals { elements: Vec::new(), units: Vec::new(), unit_count: 0, is_one: vec![false; column.elements] };
@@ -600,7 +230,7 @@ impl<'a> Data<'a> {
             values.extend(some.iter().map(|&n| self.kind.ordered(self.bits[column.base + n])));
         }
         let numbers = Numbers { values: &values, floats: None, is_predicted: set.is_some() };
-        residual::encode(&numbers, Effort::of(0)).len()
+        code_numbers::encode(&numbers, Effort::of(0)).len()
     }
 
     /// What the known column like this one tells alone, in as many dimensions as leave the fewest bits, and how far that
@@ -616,17 +246,6 @@ impl<'a> Data<'a> {
         };
         let best = (0..=dimensions).map(integer).chain(real).map(option).min_by(|a, b| a.0.total_cmp(&b.0))?;
         Some((best.1, best.2))
-    }
-
-    /// How far a set's predictions are off, as a count of representable numbers.
-    pub(crate) fn errors(&self, set: &Set, literals: &Literals) -> Vec<f64> {
-        let mut errors = Vec::with_capacity(literals.elements.len());
-        set.each_difference(
-            self.field(),
-            |n| literals.is_one[n],
-            |difference| errors.push(difference.unsigned_abs() as f64),
-        );
-        errors
     }
 
     fn fitted(
@@ -783,3 +402,9 @@ fn choose_units(sets: &[(Set, Vec<f32>)], literals: &Literals) -> (Vec<u8>, f64)
         .collect();
     (which, sum)
 }
+
+/// How a column is predicted, and what is left of it: of what is predicted so, of near copies, and of what blocks tell.
+pub(crate) type EncodedColumn = (Predictor, [Vec<u8>; 3]);
+
+/// Those that need no cube root.
+const SIXTHS_FAST: [i8; 3] = [-6, -3, 3];

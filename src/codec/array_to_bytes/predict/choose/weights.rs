@@ -6,13 +6,13 @@
 //! So it is the mean of those around (`Reach::Near`). Where a field is smooth but for shocks, the place alone (`Reach::Own`)
 //! leaves shocks out better. Both are tried, and what leaves fewer bits is taken.
 
-use super::choose::{Data, Literals, neighbours};
-use super::fit::{Sampled, TERMS_MAX, select, solve};
-use super::layout::Array;
-use super::linear::{Term, locate};
-use super::numbers::{about_log2, noise};
-use super::order::precision;
-use super::predictor::Set;
+use super::super::format::layout::Array;
+use super::super::format::linear::{TERMS_MAX, Term, locate};
+use super::super::format::numbers::{about_log2, noise, precision};
+use super::super::format::predictor::Set;
+use super::column_data::{Data, Literals};
+use super::fit::{Sampled, select, solve};
+use super::stencil::neighbours;
 
 /// Places that terms are chosen by, and that weights are fitted on, and how often.
 const SAMPLES: (usize, usize, usize) = (2048, 1 << 14, 3);

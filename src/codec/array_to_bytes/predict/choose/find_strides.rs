@@ -4,15 +4,13 @@
 //! As in `repeats.rs`, but from element to element of a run the source goes on by a step of any length. Looked for among what
 //! no other run has.
 
-use super::numbers::Elements;
-use super::repeats::{From, MIX, Run, Slack, TURNED, is_like, slack_of, unzigzag, zigzag};
-use crate::codec::array_to_bytes::varint::{put, take};
+use super::super::format::copies::{Run, Source, TURNED, zigzag};
+use super::super::format::numbers::Elements;
+use super::super::format::strides::{RUN_MIN, STEP_MAX, Strides};
+use super::alike::{MIX, Slack, is_like, slack_of};
+use crate::codec::array_to_bytes::varint::put;
 use std::ops::Range;
 
-/// Elements of a run at least.
-const RUN_MIN: usize = 3;
-/// Elements between two sources at most.
-const STEP_MAX: i64 = 1 << 24;
 /// Places that are looked at for an element, the nearest before it.
 const DEPTH: usize = 4;
 /// One value in so many (a power of 2) tells whether it is worth looking, and so many of a hundred of them must be there twice, by
@@ -24,20 +22,13 @@ const FOUND_PART: usize = 50;
 /// Among fewer elements no runs are looked for.
 const ELEMENTS_MIN: usize = 1 << 10;
 
-/// Runs: how many elements come first, how many these are and whether they are turned, where from, by which steps.
-#[derive(Default)]
-pub(crate) struct Strides {
-    lists: [Vec<u8>; 4],
-    count: usize,
-}
-
 /// Finds runs, exact and near ones, and adds them to those that there are. Sources of near ones are not known ones.
 pub(crate) fn find_all(
     bits: &[u64],
     known: usize,
     elements: Elements,
     effort: u32,
-    froms: &mut [Vec<From>; 2],
+    froms: &mut [Vec<Source>; 2],
 ) -> [Strides; 2] {
     let twice_percent = TWICE_PERCENT[usize::from(effort > 1)];
     [0, slack_of(elements)].map(|slack| {
@@ -71,7 +62,7 @@ fn find(
     known: usize,
     elements: Elements,
     (slack, twice_percent): (Slack, usize),
-    froms: &[Vec<From>; 2],
+    froms: &[Vec<Source>; 2],
 ) -> Vec<Run> {
     let key = |at: usize| (elements.magnitude(bits[at]) >> slack).wrapping_mul(MIX[0]);
     // What is in no run, nor like the one before it, which takes next to nothing anyhow.
@@ -156,58 +147,9 @@ fn is_worth_it(
     twice * 100 > looked_at * twice_percent
 }
 
-impl Strides {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        put(self.count, out);
-        for list in &self.lists {
-            put(list.len(), out);
-            out.extend_from_slice(list);
-        }
-    }
-}
-
-/// Reads what [`Strides::write`] wrote, and adds its runs, whose sources are `least` at least, to those of so many elements that there
-/// are. `None` where they cannot be.
-pub(crate) fn read(bytes: &mut &[u8], (known, least): (usize, usize), len: usize, froms: &mut Vec<From>) -> Option<()> {
-    let count = take(bytes)?;
-    let mut lists: [&[u8]; 4] = [&[]; 4];
-    for list in &mut lists {
-        let len = take(bytes)?;
-        (*list, *bytes) = bytes.split_at_checked(len)?;
-    }
-    if count > 0 {
-        froms.resize(len, 0);
-    }
-    let [skips, lengths, sources, steps] = &mut lists;
-    let (mut at, mut expected) = (known, 0i64);
-    for _ in 0..count {
-        let skip = take(skips)?;
-        at = at.checked_add(skip)?;
-        expected = expected.checked_add(skip as i64)?;
-        let length = take(lengths)?;
-        let (length, is_turned) = ((length >> 1) + RUN_MIN, length & 1 == 1);
-        let from = expected.checked_add(unzigzag(take(sources)?))?;
-        let step = Some(unzigzag(take(steps)?)).filter(|step| step.abs() <= STEP_MAX)?;
-        let end = at.checked_add(length).filter(|&end| end <= len)?;
-        let last = from.checked_add(step.checked_mul(length as i64 - 1)?)?;
-        // Between both ends the sources rise or fall evenly, as the elements do.
-        let are_before = from < at as i64 && last < end as i64 - 1 && from.min(last) >= least as i64;
-        are_before.then_some(())?;
-        let (first, from) = (u32::try_from(at).ok()?, u32::try_from(from).ok()?);
-        let (length, step) = (u32::try_from(length).ok()?, i32::try_from(step).ok()?);
-        let run = Run { at: first, length, from, step, is_turned };
-        run.fill(froms);
-        (at, expected) = (end, run.end());
-    }
-    lists.iter().all(|list| list.is_empty()).then_some(())
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::super::format::strides::read;
     use super::*;
     use proptest::prelude::*;
 

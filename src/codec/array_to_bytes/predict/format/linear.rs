@@ -12,6 +12,9 @@ use super::layout::{Array, Column};
 #[cfg(target_arch = "x86_64")]
 use crate::codec::registers::has_avx2;
 
+/// The most terms of a prediction.
+pub(crate) const TERMS_MAX: usize = 32;
+
 /// Where a value is: in which column, and how far from the place that is predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct At {
@@ -333,8 +336,6 @@ fn near_in_row(k: usize, step: i8, nx: usize) -> usize {
 
 /// Powers that are tried, in sixths: what densities, lengths, energies and times of one state go with.
 pub(crate) const SIXTHS: [i8; 7] = [-6, -4, -3, -2, 2, 3, 4];
-/// Those that need no cube root.
-pub(crate) const SIXTHS_FAST: [i8; 3] = [-6, -3, 3];
 /// Numbers whose powers are computed together.
 pub(crate) const TOGETHER: usize = 8;
 

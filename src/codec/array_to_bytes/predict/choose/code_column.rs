@@ -1,0 +1,59 @@
+//! The codes of one column: of what is left of a prediction, of near copies and of told cells.
+
+use super::super::format::copies::{LITERAL, Marks, TOLD};
+use super::super::format::linear::locate;
+use super::super::format::predictor::{Field, Predictor, Row, Units, difference, rows};
+use super::code_numbers;
+use super::code_numbers::{Effort, Numbers};
+
+impl Predictor {
+    /// The code of a column's elements that are not copied.
+    pub(crate) fn encode(&self, field: Field<'_>, marks: &Marks<'_>, effort: u32) -> Vec<u8> {
+        let Field { place, kind, bits, .. } = field;
+        let column = &place.columns[place.column];
+        let mut left: Vec<i64> = Vec::with_capacity(column.elements);
+        let mut floats: Vec<f64> = Vec::new();
+        if self.sets.is_empty() {
+            for at in marks.all(LITERAL).map(|n| column.base + n) {
+                left.push(kind.ordered(bits[at]));
+                if kind.is_float && kind.width == 8 {
+                    floats.push(f64::from_bits(bits[at]));
+                }
+            }
+        } else if let [set] = &self.sets[..] {
+            set.each_difference(field, |n| marks.kinds[n] == LITERAL, |d| left.push(d));
+        } else {
+            let (mut row, mut units) = (Row::default(), Units::new(self.unit));
+            rows(column, |array, i, j, start| {
+                let set = self.set(units.row(array, i, j))?;
+                let is_wanted = |n: usize| marks.kinds[n] == LITERAL;
+                set.row_differences(&mut row, field, array, (i, j, start), &is_wanted, &mut |d| left.push(d));
+                Some(())
+            });
+        }
+        let floats = (!floats.is_empty()).then_some(floats.as_slice());
+        let is_predicted = !self.sets.is_empty();
+        code_numbers::encode(&Numbers { values: &left, floats, is_predicted }, Effort::of(effort))
+    }
+
+    /// The codes of a column's elements that are nearly copied, and of those that their blocks tell.
+    pub(crate) fn encode_others(&self, field: Field<'_>, marks: &Marks<'_>, effort: u32) -> [Vec<u8>; 2] {
+        let Field { place, kind, bits, values } = field;
+        let column = &place.columns[place.column];
+        let near: Vec<i64> = field.near_differences(marks).collect();
+        let mut teller = self.teller(place);
+        let told: Vec<i64> = (marks.all(TOLD))
+            .map(|n| {
+                let told = kind.nearest(teller.tell(locate(column, n), marks.cells[n], n, values));
+                difference(kind, kind.ordered(bits[column.base + n]), told)
+            })
+            .collect();
+        [near, told].map(|left| match left.is_empty() {
+            true => Vec::new(),
+            false => {
+                let numbers = Numbers { values: &left, floats: None, is_predicted: true };
+                code_numbers::encode(&numbers, Effort::of(effort))
+            }
+        })
+    }
+}

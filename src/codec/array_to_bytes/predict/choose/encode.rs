@@ -1,0 +1,93 @@
+//! The encoder: a segment to a stream, in the order of `FORMAT.md`.
+
+use super::super::format::group::Group;
+use super::super::format::layout::Layout;
+use super::super::format::nested;
+use super::super::format::numbers::Elements;
+use super::super::format::older::Known;
+use super::super::particles::choose::{code_order, find_tables};
+use super::super::{Buffers, damaged, elements_of};
+use super::groups::groups;
+use super::pipeline;
+use crate::codec::array_to_bytes::varint::put;
+use crate::codec::{ArrayShape, CodecError, Older, Work};
+use std::borrow::Cow;
+
+/// Whether an older segment has rows that are known again by their numbers.
+pub(crate) fn has_known_rows(param: u32, raw: &[u8], arrays: &[ArrayShape], older: &Older) -> bool {
+    let kind = elements_of(param);
+    if !kind.is_float {
+        return false;
+    }
+    let elements = raw.len() / kind.width;
+    let mut groups = groups(arrays, raw, kind);
+    let mut tables = find_tables::find(&mut groups, &raw[..elements * kind.width], kind, 1);
+    Known::new(&groups, &mut tables, arrays, older, kind);
+    tables.iter().any(|table| table.older.is_some())
+}
+
+/// One zstd frame.
+pub(crate) fn pack(bytes: &[u8], effort: u32) -> Result<Vec<u8>, CodecError> {
+    zstd::bulk::compress(bytes, if effort > 1 { 19 } else { 3 })
+        .map_err(|error| CodecError::Library { codec: "predict", source: error.into() })
+}
+
+pub(crate) fn encode(
+    kind: Elements,
+    raw: &[u8],
+    mut groups: Vec<Group>,
+    since: Option<(&[ArrayShape], &Older)>,
+    effort: u32,
+    work: &mut Work,
+    stored: &mut Vec<u8>,
+) -> Result<(), CodecError> {
+    let threads = work.threads;
+    let (body, tail) = raw.split_at(raw.len() / kind.width * kind.width);
+    let mut tables = if kind.is_float { find_tables::find(&mut groups, body, kind, threads) } else { Vec::new() };
+    let mut header = Vec::new();
+    let (mut all, mut like) = (Cow::Borrowed(body), Vec::new());
+    if let Some((arrays, older)) = since {
+        let mut known = Known::new(&groups, &mut tables, arrays, older, kind);
+        known.write(&mut header);
+        tables.iter_mut().for_each(|table| table.move_on(known.groups.len()));
+        groups.splice(0..0, std::mem::take(&mut known.groups));
+        let before = known.before(body, &older.raw, kind, &groups, &tables);
+        all = Cow::Owned(before.ok_or_else(|| damaged("the older segment is shorter than it was said to be"))?);
+        like = known.like;
+    }
+    let own_order = Layout::new(groups, tables, None).ok_or_else(|| damaged("the arrays do not add up"))?;
+    let Buffers { bits, values, .. } = std::mem::take(&mut work.predict);
+    let choice = pipeline::Choice::new(own_order, &like, &all, kind, (effort, threads), (bits, values));
+    let pipeline::Choice { mut layout, bits, values, runs, nested, predictors } = choice;
+
+    layout.has_strides = runs.strides.iter().any(|strides| !strides.is_empty());
+    layout.write(&mut header);
+    for tokens in &runs.tokens {
+        put(tokens.count, &mut header);
+        for list in [&tokens.skips, &tokens.lengths, &tokens.froms] {
+            put(list.len(), &mut header);
+            header.extend_from_slice(list);
+        }
+    }
+    runs.strides.iter().filter(|_| layout.has_strides).for_each(|strides| strides.write(&mut header));
+    put(nested.len(), &mut header);
+    for (column, links) in &nested {
+        put(*column, &mut header);
+        nested::write(links, &mut header);
+    }
+    for (predictor, parts) in &predictors {
+        predictor.write(&mut header);
+        parts.iter().for_each(|part| put(part.len(), &mut header));
+    }
+    let mut orders = Vec::new();
+    code_order::encode_orders(&layout, (kind, &bits), (effort, threads), &mut header, &mut orders);
+    work.predict = Buffers { bits, values, froms: runs.froms }; // for whoever decodes it again
+    let packed = pack(&header, effort)?;
+    put(packed.len(), stored);
+    put(header.len(), stored);
+    let parts = || [&packed].into_iter().chain(predictors.iter().flat_map(|(_, parts)| parts)).chain([&orders]);
+    stored.reserve(parts().map(Vec::len).sum::<usize>() + tail.len());
+    parts().for_each(|part| stored.extend_from_slice(part));
+    stored.extend_from_slice(tail);
+    Ok(())
+}

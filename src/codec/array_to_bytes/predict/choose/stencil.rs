@@ -1,0 +1,67 @@
+//! Which places around one predict it.
+
+use super::super::format::linear::{At, Term};
+use super::super::format::predictor::Set;
+
+/// Neighbours that come before, for arrays of so many dimensions.
+pub(crate) fn neighbours(dimensions: usize, effort: u32) -> Vec<At> {
+    let reach = |radius: i8, far: i8| {
+        let mut steps = Vec::new();
+        let of = |n: usize, r: i8| if dimensions >= n { -r..=r } else { 0..=0 };
+        for i in of(3, far) {
+            for j in of(2, far) {
+                for k in -far..=far {
+                    let size = [i, j, k].map(i8::abs);
+                    let is_near = size.iter().all(|&s| s <= radius);
+                    let is_on_axis = size.iter().filter(|&&s| s > 0).count() == 1;
+                    let at = At::own([i, j, k]);
+                    if at.is_valid() && (is_near || is_on_axis) {
+                        steps.push(at);
+                    }
+                }
+            }
+        }
+        steps
+    };
+    match (dimensions, effort) {
+        (3, 1) => reach(1, 1),
+        (3, _) => reach(1, 4),
+        (_, 1) => reach(2, 3),
+        (_, _) => reach(3, 4),
+    }
+}
+
+/// Places around one, and itself, in so many dimensions.
+pub(crate) fn around(dimensions: usize) -> impl Iterator<Item = [i8; 3]> {
+    let of = move |n: usize| if dimensions >= n { -1..=1i8 } else { 0..=0 };
+    let line = if dimensions > 1 { -1..=1i8 } else { -2..=2 };
+    of(3).flat_map(move |i| {
+        of(2).flat_map({
+            let line = line.clone();
+            move |j| line.clone().map(move |k| [i, j, k])
+        })
+    })
+}
+
+/// Where the neighbours of the Lorenzo sum in so many dimensions are, and whether each is added or taken away.
+fn lorenzo_steps(dimensions: usize) -> impl Iterator<Item = ([i8; 3], f64)> {
+    (1..1u8 << dimensions).map(|some| {
+        // Axes are counted from the fastest.
+        let steps = [2, 1, 0].map(|axis| if some >> axis & 1 == 1 { -1 } else { 0 });
+        (steps, if some.count_ones() % 2 == 1 { 1.0 } else { -1.0 })
+    })
+}
+
+/// The value of the known column so many before, plus the Lorenzo sum of the changes around, in so many dimensions.
+pub(crate) fn changes(back: u16, dimensions: usize) -> Set {
+    let around = lorenzo_steps(dimensions).map(|(steps, weight)| (Term::Change(At { back, steps }), weight));
+    let (terms, weights) = std::iter::once((Term::Value(At::column(back)), 1.0)).chain(around).unzip();
+    Set::Linear { terms, weights }
+}
+
+/// The Lorenzo sum in so many dimensions, of doubles: where numbers pass 0, the sum of their orders tells little.
+pub(crate) fn lorenzo_of_doubles(dimensions: usize) -> Set {
+    let around = lorenzo_steps(dimensions).map(|(steps, weight)| (Term::Value(At::own(steps)), weight));
+    let (terms, weights) = around.unzip();
+    Set::Linear { terms, weights }
+}

@@ -1,0 +1,185 @@
+//! Elements that are copies of earlier ones, or nearly: where each is from, and what is left to be coded.
+
+use super::numbers::Elements;
+use crate::codec::array_to_bytes::varint::take;
+use std::ops::Range;
+
+/// Elements of a run at least.
+pub(crate) const RUN_MIN: usize = 4;
+
+/// Where an element is copied from: its place plus one, 0 where it is not; the top bit turns the sign.
+pub(crate) type Source = u32;
+
+pub(crate) const TURNED: u32 = 1 << 31;
+
+/// Elements whose sources lie at equal distances: 1 or -1 here, any in `strides.rs`.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    pub at: u32,
+    pub length: u32,
+    /// The source of the first one.
+    pub from: u32,
+    /// Source each source to the next.
+    pub step: i32,
+    pub is_turned: bool,
+}
+
+impl Run {
+    pub(crate) fn places(&self) -> Range<usize> {
+        self.at as usize..self.at as usize + self.length as usize
+    }
+
+    /// The source of the element so many after the first one, or of one that would come before the run or after it.
+    pub(crate) fn source(&self, nth: i64) -> i64 {
+        i64::from(self.from) + i64::from(self.step) * nth
+    }
+
+    /// Where the source would go on.
+    pub(crate) fn end(&self) -> i64 {
+        self.source(self.length.into())
+    }
+
+    pub(crate) fn fill(&self, froms: &mut [Source]) {
+        let turned = if self.is_turned { TURNED } else { 0 };
+        (0..).zip(&mut froms[self.places()]).for_each(|(n, place)| *place = (self.source(n) as Source + 1) | turned);
+    }
+
+    /// The run in pieces that go over none of the borders, which are in increasing order.
+    pub(crate) fn cut(self, borders: &[usize], mut piece: impl FnMut(Self)) {
+        let inside = borders.partition_point(|&border| border <= self.at as usize);
+        let mut rest = self;
+        for border in borders[inside..].iter().map(|&border| border as u32).take_while(|&b| b < self.at + self.length) {
+            let length = border - rest.at;
+            piece(Self { length, ..rest });
+            rest = Self { at: border, from: rest.source(length.into()) as u32, length: rest.length - length, ..rest };
+        }
+        piece(rest);
+    }
+}
+
+/// What an element of a column is.
+pub(crate) const COPIED: u8 = 0;
+/// Told by its block of nested grids.
+pub(crate) const TOLD: u8 = 1;
+/// Nearly copied.
+pub(crate) const NEAR: u8 = 2;
+pub(crate) const LITERAL: u8 = 3;
+
+/// What each element of a column is.
+pub(crate) struct Marks<'a> {
+    exact: &'a [Source],
+    near: &'a [Source],
+    /// Of the column, or empty.
+    pub cells: &'a [u32],
+    /// One of the constants above for each.
+    pub kinds: Vec<u8>,
+}
+
+impl<'a> Marks<'a> {
+    /// Of the column that is at these places.
+    pub(crate) fn new([exact, near]: [&'a [Source]; 2], cells: &'a [u32], own: Range<usize>) -> Self {
+        let mut kinds = match near.get(own.clone()) {
+            Some(near) => near.iter().map(|&from| if from == 0 { LITERAL } else { NEAR }).collect(),
+            None => vec![LITERAL; own.len()],
+        };
+        kinds.iter_mut().zip(cells).filter(|(_, cell)| **cell != 0).for_each(|(kind, _)| *kind = TOLD);
+        if let Some(exact) = exact.get(own) {
+            kinds.iter_mut().zip(exact).for_each(|(kind, &from)| *kind = if from == 0 { *kind } else { COPIED });
+        }
+        Self { exact, near, cells, kinds }
+    }
+
+    /// The same with other near runs.
+    pub(crate) fn with_near(&self, near: &'a [Source], own: Range<usize>) -> Self {
+        Self::new([self.exact, near], self.cells, own)
+    }
+
+    /// Copies the elements of one place and those after it.
+    pub(crate) fn copy(&self, mut at: usize, count: usize, bits: &mut [u64], elements: Elements) {
+        let mut froms = &self.exact[at..at + count];
+        while let [first, ..] = froms {
+            // Mostly one run as it stands.
+            let run = froms.iter().zip(*first..).take_while(|(from, next)| *from == next).count();
+            let source = (*first & !TURNED) as usize - 1;
+            if *first & TURNED == 0 && source + run <= at {
+                bits.copy_within(source..source + run, at);
+            } else {
+                (at..).zip(&froms[..run]).for_each(|(at, &from)| bits[at] = copied(from, bits, elements));
+            }
+            (at, froms) = (at + run, &froms[run..]);
+        }
+    }
+
+    /// The same where they differ by so many representable numbers.
+    pub(crate) fn copy_nearly(&self, at: usize, off: &[i64], bits: &mut [u64], elements: Elements) {
+        for (at, &off) in (at..).zip(off) {
+            bits[at] = elements.unordered(elements.ordered(copied(self.near[at], bits, elements)).wrapping_add(off));
+        }
+    }
+
+    /// What an element is nearly a copy of.
+    #[inline(always)]
+    pub(crate) fn near_source(&self, at: usize, bits: &[u64], elements: Elements) -> u64 {
+        copied(self.near[at], bits, elements)
+    }
+
+    pub(crate) fn count(&self, kind: u8) -> usize {
+        // In pieces whose counts fit a byte, so that many are compared at a time.
+        let of = |some: &[u8]| some.iter().map(|&own| u8::from(own == kind)).sum::<u8>();
+        self.kinds.chunks(usize::from(u8::MAX)).map(|some| usize::from(of(some))).sum()
+    }
+
+    /// The elements of this kind, counted in the column.
+    pub(crate) fn all(&self, kind: u8) -> impl Iterator<Item = usize> {
+        self.kinds.iter().enumerate().filter(move |(_, own)| **own == kind).map(|(n, _)| n)
+    }
+}
+
+#[inline(always)]
+fn copied(from: Source, bits: &[u64], elements: Elements) -> u64 {
+    let source = bits[(from & !TURNED) as usize - 1];
+    if from & TURNED != 0 { elements.negated(source) } else { source }
+}
+
+/// A number of either sign as one of none.
+pub(crate) fn zigzag(n: i64) -> usize {
+    ((n << 1) ^ (n >> 63)) as usize
+}
+
+/// The inverse of [`zigzag`].
+pub(crate) fn unzigzag(n: usize) -> i64 {
+    (n >> 1) as i64 ^ -((n & 1) as i64)
+}
+
+/// The places of all elements from the tokens, where there was 0, and none for those known; `expected` is where the first
+/// run is. `None` where they cannot be.
+pub(crate) fn places(
+    froms: &mut [Source],
+    (known, mut expected): (usize, i64),
+    count: usize,
+    mut skips: &[u8],
+    mut lengths: &[u8],
+    mut from_bytes: &[u8],
+) -> Option<()> {
+    let mut at = known;
+    for _ in 0..count {
+        let skip = take(&mut skips)?;
+        at = at.checked_add(skip)?;
+        expected += skip as i64;
+        let length = take(&mut lengths)?;
+        let (direction, turned) = (if length & 2 == 0 { 1i64 } else { -1 }, if length & 1 == 0 { 0 } else { TURNED });
+        let length = (length >> 2) + RUN_MIN;
+        let from = expected.checked_add(unzigzag(take(&mut from_bytes)?))?;
+        let run = froms.get_mut(at..at.checked_add(length)?)?;
+        let mut source = from;
+        for (i, place) in run.iter_mut().enumerate() {
+            if source < 0 || source >= (at + i) as i64 {
+                return None;
+            }
+            *place = (source as u32 + 1) | turned;
+            source += direction;
+        }
+        (at, expected) = (at + length, source);
+    }
+    (skips.is_empty() && lengths.is_empty() && from_bytes.is_empty()).then_some(())
+}

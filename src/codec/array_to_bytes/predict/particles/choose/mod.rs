@@ -1,0 +1,5 @@
+//! What the encoder guesses about rows with numbers.
+
+pub(crate) mod code_order;
+pub(crate) mod find_curve;
+pub(crate) mod find_tables;

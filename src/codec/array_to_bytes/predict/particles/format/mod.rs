@@ -1,0 +1,5 @@
+//! What a decoder needs of rows with numbers.
+
+pub(crate) mod curve;
+pub(crate) mod row_order;
+pub(crate) mod table;

@@ -1,0 +1,226 @@
+//! Tables whose rows have numbers: particles that wander from rank to rank, and keep their number.
+//!
+//! A table is an array of different integers and others with as many rows. Where nearly all numbers between the least and
+//! the greatest are there, the rows are put in the order of the numbers. Numbers are given once, at the beginning, row
+//! by row of a lattice: so whatever was near then stands near, in up to three dimensions, and tables that were given
+//! numbers alike (gas and dark matter) lie on each other. The order that the rows came in is stored as well, along a
+//! curve (`curve.rs`) or as differences.
+
+use super::super::super::format::group::{Dims, Group, Kind, product};
+use super::super::super::format::older::OlderRows;
+use crate::codec::array_to_bytes::varint::{put, take};
+
+/// Of the places this part may be empty, and a few more.
+const HOLES_PART: usize = 32;
+const HOLES_MORE: usize = 8;
+pub(crate) const TABLES_MAX: usize = 64;
+
+/// Rows with numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Table {
+    /// The group that holds the numbers.
+    pub key: usize,
+    /// The least number.
+    pub first: u64,
+    /// A place for each number from there on.
+    pub dims: Dims,
+    /// How many rows of each array have a number; those after them stay where they are.
+    pub rows: Vec<usize>,
+    /// Places without a row, rising.
+    pub holes: Vec<u32>,
+    /// Of each row with a number, its place.
+    pub slots: Vec<u32>,
+    /// Of each column that has places here, in the segment's own order: how it goes round.
+    pub wraps: Vec<Option<Wrap>>,
+    /// Rows of an older segment with the same numbers, if it has any.
+    pub older: Option<OlderRows>,
+}
+
+/// Positions in a periodic box, given out along an axis of the places: those that left on one side and came in on the
+/// other are computed with as if they had gone on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Wrap {
+    pub axis: usize,
+    pub period: f64,
+    /// Where those at place 0 of the axis are about.
+    pub offset: f64,
+}
+
+impl Eq for Wrap {} // no part of it is NaN
+
+impl Wrap {
+    pub(crate) fn is_valid(&self) -> bool {
+        self.axis < 3 && self.period.is_normal() && self.period > 0.0 && self.offset.is_finite()
+    }
+
+    /// The position as if it had gone on; `at` is the place, of so many along each axis.
+    #[inline(always)]
+    pub(crate) fn unwrapped(&self, value: f64, at: [usize; 3], dims: Dims) -> f64 {
+        let about = self.offset + self.period / dims[self.axis] as f64 * at[self.axis] as f64;
+        // Nearly all are about there: no rounds, for which nobody waits for a quotient.
+        let is_there = (about - value).abs() < self.period * 0.49;
+        let rounds = if is_there { 0.0 } else { ((about - value) / self.period + 0.5).floor() };
+        let found = value + self.period * rounds;
+        if found.is_finite() { found } else { 0.0 }
+    }
+
+    /// A predicted position, in the box again.
+    #[inline(always)]
+    pub(crate) fn wrapped(&self, value: f64) -> f64 {
+        let is_inside = value > 0.0 && value < self.period;
+        if is_inside { value } else { value - self.period * (value / self.period).floor() }
+    }
+}
+
+/// How many places there may be for so many rows.
+pub(crate) fn places_max(rows: usize) -> usize {
+    rows + rows / HOLES_PART + HOLES_MORE
+}
+
+pub(crate) fn rows_of(group: &Group) -> impl Iterator<Item = usize> {
+    let lanes = group.lanes();
+    group.arrays.iter().map(move |dims| dims.iter().product::<usize>() / lanes)
+}
+
+/// Lines of numbers or of points.
+pub(crate) fn is_list(group: &Group) -> bool {
+    match group.kind {
+        Kind::Plain => group.arrays.iter().all(|dims| dims[0] == 1 && dims[1] == 1),
+        Kind::Lanes(_) => true,
+        Kind::Points { .. } | Kind::Join(_) => false,
+    }
+}
+
+impl Table {
+    pub(crate) fn places(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// So many groups come before all others.
+    pub(crate) fn move_on(&mut self, groups: usize) {
+        self.key += groups;
+        self.older.iter_mut().flat_map(|rows| &mut rows.members).for_each(|(own, _)| *own += groups);
+    }
+
+    pub(crate) fn row_count(&self) -> usize {
+        self.rows.iter().sum()
+    }
+
+    /// Whether a group has the rows that have numbers, and perhaps more.
+    pub(crate) fn fits(&self, group: &Group) -> bool {
+        is_list(group)
+            && group.arrays.len() == self.rows.len()
+            && rows_of(group).zip(&self.rows).all(|(all, kept)| all >= *kept)
+    }
+
+    /// How the known columns of the same numbers go round: as their own ones do.
+    pub(crate) fn known_wraps(&self, t: usize, groups: &[Group]) -> Vec<(usize, Wrap)> {
+        let Some(rows) = &self.older else { return Vec::new() };
+        let members = groups.iter().enumerate().filter(|(n, group)| group.table == Some(t) && *n != self.key);
+        let own: Vec<(usize, usize)> =
+            members.flat_map(|(n, group)| (0..group.lanes()).map(move |lane| (n, lane))).collect();
+        let wrap_of = |n: usize, lane: usize| *self.wraps.get(own.iter().position(|&column| column == (n, lane))?)?;
+        rows.columns(groups).filter_map(|(known, n, lane)| Some((known, wrap_of(n, lane)?))).collect()
+    }
+
+    /// Whether there is a row at each place.
+    pub(crate) fn is_row(&self) -> Vec<bool> {
+        let mut is_row = vec![true; self.places()];
+        self.holes.iter().for_each(|&hole| is_row[hole as usize] = false);
+        is_row
+    }
+
+    /// Gives each place without a row what is before it.
+    pub(crate) fn fill<T: Copy>(&self, values: &mut [T]) {
+        for &hole in &self.holes {
+            values[hole as usize] = values[(hole as usize).saturating_sub(1)];
+        }
+    }
+}
+
+/// With `older`, also which rows of an older segment are known.
+pub(crate) fn write(tables: &[Table], groups: &[Group], older: bool, out: &mut Vec<u8>) {
+    put(tables.len(), out);
+    for (t, table) in tables.iter().enumerate() {
+        put(table.key, out);
+        put((table.first & 0xFFFF_FFFF) as usize, out);
+        put((table.first >> 32) as usize, out);
+        table.dims.iter().for_each(|&n| put(n, out));
+        rows_of(&groups[table.key]).zip(&table.rows).for_each(|(all, kept)| put(all - kept, out));
+        let mut next = 0;
+        for &hole in &table.holes {
+            put((hole - next) as usize, out);
+            next = hole + 1;
+        }
+        let members = || groups.iter().enumerate().filter(|(n, group)| group.table == Some(t) && *n != table.key);
+        put(members().count(), out);
+        members().for_each(|(n, _)| put(n, out));
+        for wrap in &table.wraps {
+            put(wrap.map_or(0, |wrap| wrap.axis + 1), out);
+            if let Some(wrap) = wrap {
+                out.extend(wrap.period.to_le_bytes());
+                out.extend(wrap.offset.to_le_bytes());
+            }
+        }
+        if older {
+            put(usize::from(table.older.is_some()), out);
+            table.older.iter().for_each(|rows| rows.write(out));
+        }
+    }
+}
+
+/// Reads what [`write`] wrote; the order of the rows is not there yet.
+pub(crate) fn read(bytes: &mut &[u8], groups: &mut [Group], older: bool) -> Option<Vec<Table>> {
+    let mut tables = Vec::new();
+    for t in 0..take(bytes).filter(|&n| n <= TABLES_MAX)? {
+        let key = take(bytes)?;
+        let group =
+            groups.get(key).filter(|group| group.kind == Kind::Plain && is_list(group) && group.table.is_none())?;
+        let first = take(bytes)? as u64 | (take(bytes)? as u64) << 32;
+        let dims = [take(bytes)?, take(bytes)?, take(bytes)?];
+        let rows: Vec<usize> =
+            rows_of(group).map(|all| take(bytes).and_then(|rest| all.checked_sub(rest))).collect::<Option<_>>()?;
+        let row_count = rows.iter().sum::<usize>();
+        let places = product(&dims).filter(|&places| places > 0 && places <= places_max(row_count))?;
+        let mut holes = Vec::new();
+        let mut next = 0usize;
+        for _ in 0..places.checked_sub(row_count)? {
+            let hole = next.checked_add(take(bytes)?).filter(|&hole| hole < places)?;
+            holes.push(hole as u32); // fewer than 2^30
+            next = hole + 1;
+        }
+        let mut table = Table { key, first, dims, rows, holes, slots: Vec::new(), wraps: Vec::new(), older: None };
+        let mut columns = 0;
+        for _ in 0..take(bytes)? {
+            let member = take(bytes)?;
+            let is_one = member != key && groups.get(member).is_some_and(|g| g.table.is_none() && table.fits(g));
+            is_one.then_some(())?;
+            (groups[member].table, groups[member].chunk) = (Some(t), None);
+            columns += groups[member].lanes();
+        }
+        for _ in 0..columns {
+            let axis = take(bytes)?;
+            let mut number = || {
+                let (number, rest) = bytes.split_first_chunk::<8>()?;
+                *bytes = rest;
+                Some(f64::from_le_bytes(*number))
+            };
+            table.wraps.push(match axis.checked_sub(1) {
+                None => None,
+                Some(axis) => {
+                    Some(Wrap { axis, period: number()?, offset: number()? }).filter(Wrap::is_valid).map(Some)?
+                }
+            });
+        }
+        (groups[key].table, groups[key].chunk) = (Some(t), None);
+        if older {
+            table.older = match take(bytes)? {
+                0 => None,
+                1 => Some(OlderRows::read(bytes, t, &table, groups)?),
+                _ => return None,
+            };
+        }
+        tables.push(table);
+    }
+    Some(tables)
+}
