@@ -18,6 +18,7 @@ mod particles;
 use crate::codec::array_to_bytes::varint::put;
 use crate::codec::{ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Older, Work};
 pub(crate) use choose::components::LANES_POINT_MAX;
+use choose::effort::Effort;
 pub(crate) use choose::encode::has_known_rows;
 use choose::encode::{encode, pack};
 use choose::find_records;
@@ -106,7 +107,7 @@ impl ArrayCodec for Predict {
     }
 
     fn encode(&self, job: ArrayJob<'_>, stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
-        let effort = job.param >> EFFORT_SHIFT;
+        let effort = Effort::of(job.param >> EFFORT_SHIFT);
         stored.clear();
         if job.param & BYTES == 0 {
             let kind = elements_of(job.param);
@@ -162,7 +163,7 @@ pub(crate) fn encode_since(
     let kind = elements_of(job.param);
     let groups = groups(job.arrays, job.raw, kind);
     stored.clear();
-    encode(kind, job.raw, groups, Some((job.arrays, older)), job.param >> EFFORT_SHIFT, work, stored)
+    encode(kind, job.raw, groups, Some((job.arrays, older)), Effort::of(job.param >> EFFORT_SHIFT), work, stored)
 }
 
 /// What [`encode_since`] gave. `None` where the stream does not say what it must.

@@ -4,11 +4,12 @@ use super::super::format::copies::{LITERAL, Marks, TOLD};
 use super::super::format::linear::locate;
 use super::super::format::predictor::{Field, Predictor, Row, Units, difference, rows};
 use super::code_numbers;
-use super::code_numbers::{Effort, Numbers};
+use super::code_numbers::Numbers;
+use super::effort::NumbersEffort;
 
 impl Predictor {
     /// The code of a column's elements that are not copied.
-    pub(crate) fn encode(&self, field: Field<'_>, marks: &Marks<'_>, effort: u32) -> Vec<u8> {
+    pub(crate) fn encode(&self, field: Field<'_>, marks: &Marks<'_>, effort: NumbersEffort) -> Vec<u8> {
         let Field { place, kind, bits, .. } = field;
         let column = &place.columns[place.column];
         let mut left: Vec<i64> = Vec::with_capacity(column.elements);
@@ -33,11 +34,11 @@ impl Predictor {
         }
         let floats = (!floats.is_empty()).then_some(floats.as_slice());
         let is_predicted = !self.sets.is_empty();
-        code_numbers::encode(&Numbers { values: &left, floats, is_predicted }, Effort::of(effort))
+        code_numbers::encode(&Numbers { values: &left, floats, is_predicted }, effort)
     }
 
     /// The codes of a column's elements that are nearly copied, and of those that their blocks tell.
-    pub(crate) fn encode_others(&self, field: Field<'_>, marks: &Marks<'_>, effort: u32) -> [Vec<u8>; 2] {
+    pub(crate) fn encode_others(&self, field: Field<'_>, marks: &Marks<'_>, effort: NumbersEffort) -> [Vec<u8>; 2] {
         let Field { place, kind, bits, values } = field;
         let column = &place.columns[place.column];
         let near: Vec<i64> = field.near_differences(marks).collect();
@@ -52,7 +53,7 @@ impl Predictor {
             true => Vec::new(),
             false => {
                 let numbers = Numbers { values: &left, floats: None, is_predicted: true };
-                code_numbers::encode(&numbers, Effort::of(effort))
+                code_numbers::encode(&numbers, effort)
             }
         })
     }

@@ -2,6 +2,7 @@
 //! decoded sooner.
 
 use super::super::format::residual::Way;
+use super::effort::NumbersEffort;
 use crate::codec::bytes_to_bytes::bitshuffle::{Lanes, shuffle_bits};
 use crate::codec::bytes_to_bytes::shuffle::shuffle;
 use pco::standalone::simple_compress;
@@ -28,27 +29,8 @@ const RUN_OFF_PART: usize = 16;
 /// A level that takes next to no time.
 const ZSTD_LEVEL_FAST: i32 = 1;
 
-/// How hard to try.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Effort {
-    pub pco_level: usize,
-    pub zstd_level: i32,
-    /// Whether each way is tried on all numbers, whatever a run of them says.
-    pub is_thorough: bool,
-}
-
-impl Effort {
-    pub(crate) fn of(effort: u32) -> Self {
-        match effort {
-            0 => Self { pco_level: 4, zstd_level: 1, is_thorough: false },
-            1 => Self { pco_level: 7, zstd_level: 3, is_thorough: false },
-            _ => Self { pco_level: 8, zstd_level: 12, is_thorough: true },
-        }
-    }
-}
-
 /// The shortest code, or one next to as short: its way, then its bytes.
-pub(crate) fn encode(numbers: &Numbers<'_>, effort: Effort) -> Vec<u8> {
+pub(crate) fn encode(numbers: &Numbers<'_>, effort: NumbersEffort) -> Vec<u8> {
     let values = numbers.values;
     if values.iter().all(|&v| v == 0) {
         return vec![Way::None as u8];
@@ -136,7 +118,7 @@ fn zstd(bytes: &[u8], level: i32) -> Option<Vec<u8>> {
     let kept = all.iter().position(|(of, _)| *of == level).map(|at| all.swap_remove(at));
     let (_, mut compressor) = kept.or_else(|| Some((level, Compressor::new(level).ok()?)))?;
     let code = compressor.compress(bytes).ok();
-    all.push((level, compressor)); // there are no more than the levels of `Effort`
+    all.push((level, compressor)); // there are no more levels than `Effort` has
     COMPRESSORS.set(all);
     code
 }
@@ -177,7 +159,7 @@ mod tests {
     proptest! {
         #[test]
         fn numbers_come_back_each_way(values in numbers(), is_predicted in any::<bool>(), is_thorough in any::<bool>()) {
-            let effort = Effort { pco_level: 4, zstd_level: 3, is_thorough };
+            let effort = NumbersEffort { pco_level: 4, zstd_level: 3, is_thorough };
             let mut code = encode(&Numbers { values: &values, floats: None, is_predicted }, effort);
             prop_assert_eq!(decode(&code, values.len(), |_| 0, vec![7; 5]), Some(values.clone()));
             let planes = to_bits(&values);

@@ -2,13 +2,14 @@
 
 use super::super::format::copies::{COPIED, LITERAL, NEAR};
 use super::super::format::layout::Array;
-use super::super::format::linear::{At, SIXTHS, Term, locate};
+use super::super::format::linear::{At, Term, locate};
 use super::super::format::nested::Teller;
 use super::super::format::numbers::about_log2;
 use super::super::format::predictor::{Predictor, Set, Units, rows};
 use super::code_numbers;
-use super::code_numbers::{Effort, Numbers};
+use super::code_numbers::Numbers;
 use super::column_data::{Data, Literals};
+use super::effort::{ESTIMATE, SMALL_STENCIL, SMALL_STENCIL_OF_3D};
 use super::find_copies::Wide;
 use super::limits::FITTED_MIN;
 use super::stencil::{around, changes, lorenzo_of_doubles, neighbours};
@@ -36,7 +37,6 @@ const WIDE_MUCH_PART: usize = 4;
 const UNIT: usize = 256;
 /// At the lowest effort, of columns of so many elements, one unit in so many stands for all.
 const PART_MIN: usize = 1 << 14;
-const PART: usize = 8;
 /// Sets of weights to choose from.
 const SETS_MAX: usize = 4;
 /// A further set must save this part of the bits.
@@ -91,13 +91,13 @@ impl<'a> Data<'a> {
             return None;
         }
         self.marks = marks;
-        let code = near.0.encode(self.field(), &self.marks, self.effort);
-        let [copied, told] = near.0.encode_others(self.field(), &self.marks, self.effort);
+        let code = near.0.encode(self.field(), &self.marks, self.effort.numbers);
+        let [copied, told] = near.0.encode_others(self.field(), &self.marks, self.effort.numbers);
         let mut best = (near.0.clone(), [code, copied, told]);
         if bytes_of(&best.1) + run_bytes >= bytes_of(&near.1) {
             return None;
         }
-        if self.effort > 1 && count * WIDE_MUCH_PART > predicted {
+        if self.effort.refits_after_wide && count * WIDE_MUCH_PART > predicted {
             let anew = encode(self);
             if bytes_of(&anew.1) < bytes_of(&best.1) {
                 best = anew;
@@ -110,8 +110,8 @@ impl<'a> Data<'a> {
         let column = self.column();
         let mut literals =
             Literals { elements: Vec::new(), units: Vec::new(), unit_count: 0, is_one: vec![false; column.elements] };
-        // At the lowest effort a part of the units stands for all.
-        let part = if self.effort > 1 || column.elements < PART_MIN { 1 } else { PART };
+        // Some of the units stand for all.
+        let part = if column.elements < PART_MIN { 1 } else { self.effort.unit_divisor };
         let mut count = 0;
         let mut units = Units::new(UNIT);
         rows(column, |array, i, j, start| {
@@ -140,20 +140,20 @@ impl<'a> Data<'a> {
             if column.is_placed {
                 others.push(Predictor::of(self.integer(&literals, dimensions)));
             }
-            if self.effort > 1 || !column.is_placed {
+            if self.effort.fits_particles || !column.is_placed {
                 others.push(self.fitted(&literals, lorenzo, since, dimensions, family, related));
             }
         } else if count > 0 {
             others.extend(since.map(|(set, _)| Predictor::of(set)));
-            others.extend((self.effort > 1 && dimensions > 1).then(|| Predictor::of(lorenzo)));
+            others.extend((self.effort.codes_all_ways && dimensions > 1).then(|| Predictor::of(lorenzo)));
         }
-        let code = |option: &Predictor| option.encode(self.field(), &self.marks, self.effort);
+        let code = |option: &Predictor| option.encode(self.field(), &self.marks, self.effort.numbers);
         let none = Predictor::none();
         if others.is_empty() {
             let code = code(&none);
             return (none, code);
         }
-        if self.effort == 1 {
+        if !self.effort.codes_all_ways {
             let some = self.some_runs();
             let mut other = others.swap_remove(0);
             let (mut predicted, plain) = (self.looked_at(&some, &other), self.looked_at(&some, &none));
@@ -230,7 +230,7 @@ impl<'a> Data<'a> {
             values.extend(some.iter().map(|&n| self.kind.ordered(self.bits[column.base + n])));
         }
         let numbers = Numbers { values: &values, floats: None, is_predicted: set.is_some() };
-        code_numbers::encode(&numbers, Effort::of(0)).len()
+        code_numbers::encode(&numbers, ESTIMATE).len()
     }
 
     /// What the known column like this one tells alone, in as many dimensions as leave the fewest bits, and how far that
@@ -257,24 +257,29 @@ impl<'a> Data<'a> {
         family: usize,
         related: Vec<Term>,
     ) -> Predictor {
-        let mut pool: Vec<Term> = neighbours(dimensions, self.effort).into_iter().map(Term::Value).collect();
+        let mut pool: Vec<Term> = neighbours(dimensions, self.effort.stencil, self.effort.stencil_of_3d)
+            .into_iter()
+            .map(Term::Value)
+            .collect();
         pool.extend((1..=family as u16).map(|back| Term::Value(At::column(back))));
         pool.push(Term::One);
-        // Cube roots take long to compute, and to decode.
-        let sixths = if self.effort > 1 { &SIXTHS[..] } else { &SIXTHS_FAST };
-        for back in 1..=family.min(if self.effort > 1 && !self.column().is_placed { 8 } else { 3 }) as u16 {
-            pool.extend(sixths.iter().map(|&sixths| Term::Power(back, sixths)));
+        let powers_max = match self.column().is_placed {
+            true => self.effort.power_columns_of_particles_max,
+            false => self.effort.power_columns_max,
+        };
+        for back in 1..=family.min(powers_max) as u16 {
+            pool.extend(self.effort.sixths.iter().map(|&sixths| Term::Power(back, sixths)));
         }
         pool.extend(related);
         if self.column().arrays.iter().any(|array| array.like != array.start) {
             pool.extend([Term::Before(1), Term::Before(2)]);
         }
         if let [array] = &self.column().arrays[..]
-            && (self.effort > 1 || self.column().wrap.is_some())
+            && (self.effort.has_index_terms || self.column().wrap.is_some())
         {
             pool.extend((0..3u8).filter(|&axis| array.dims[usize::from(axis)] > 1).map(Term::Index));
         }
-        if self.effort > 1 {
+        if self.effort.has_terms_around {
             // What lies around the place in the columns just before.
             for back in 1..=family.min(4) as u16 {
                 for (axis, step) in [(2, -1), (2, 1), (1, -1), (1, 1), (0, -1), (0, 1)] {
@@ -291,7 +296,11 @@ impl<'a> Data<'a> {
         if let Some(back) = self.twin {
             pool.extend(around(dimensions).map(|steps| Term::Value(At { back, steps })));
             pool.extend(self.family_twins.iter().map(|&back| Term::Value(At::column(back))));
-            pool.extend(neighbours(dimensions, 1).into_iter().map(|At { steps, .. }| Term::Change(At { back, steps })));
+            pool.extend(
+                neighbours(dimensions, SMALL_STENCIL, SMALL_STENCIL_OF_3D)
+                    .into_iter()
+                    .map(|At { steps, .. }| Term::Change(At { back, steps })),
+            );
         }
         let all: Vec<usize> = (0..literals.elements.len()).collect();
         let mut sets: Vec<(Set, Vec<f64>)> = vec![{
@@ -309,7 +318,7 @@ impl<'a> Data<'a> {
             let Fitted { set, errors, .. } = whole.unwrap_or(fitted);
             sets.push((set, errors));
         }
-        if self.effort == 1 {
+        if !self.effort.has_unit_weights {
             let more = |bits: f64, part: f64| bits + bits / part;
             let of_set = |(set, errors): &(Set, Vec<f64>)| {
                 more(bits_of(errors.iter().copied()), if set.is_one_by_one() { ONE_BY_ONE_PART } else { f64::INFINITY })
@@ -327,7 +336,7 @@ impl<'a> Data<'a> {
         let bits = |errors: &[f64]| -> Vec<f32> { errors.iter().map(|e| about_log2(e + 0.5) as f32).collect() };
         let mut sets: Vec<(Set, Vec<f32>)> = sets.into_iter().map(|(set, errors)| (set, bits(&errors))).collect();
         let (mut which, mut sum) = choose_units(&sets, literals);
-        while self.effort > 1 && !self.column().is_placed && sets.len() <= sets_max && literals.unit_count > 1 {
+        while !self.column().is_placed && sets.len() <= sets_max && literals.unit_count > 1 {
             // Another set for the units that gain least over the first so far.
             let mut gains = vec![(0f64, 0usize); literals.unit_count];
             for (n, &unit) in literals.units.iter().enumerate() {
@@ -405,6 +414,3 @@ fn choose_units(sets: &[(Set, Vec<f32>)], literals: &Literals) -> (Vec<u8>, f64)
 
 /// How a column is predicted, and what is left of it: of what is predicted so, of near copies, and of what blocks tell.
 pub(crate) type EncodedColumn = (Predictor, [Vec<u8>; 3]);
-
-/// Those that need no cube root.
-const SIXTHS_FAST: [i8; 3] = [-6, -3, 3];

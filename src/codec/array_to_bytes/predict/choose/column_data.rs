@@ -5,6 +5,7 @@ use super::super::format::layout::Column;
 use super::super::format::linear::Place;
 use super::super::format::numbers::Elements;
 use super::super::format::predictor::{Field, Set};
+use super::effort::Effort;
 
 /// Everything that a column's predictor is chosen by.
 pub(crate) struct Data<'a> {
@@ -13,7 +14,7 @@ pub(crate) struct Data<'a> {
     pub(crate) bits: &'a [u64],
     pub(crate) values: &'a [f64],
     pub(crate) marks: Marks<'a>,
-    pub(crate) effort: u32,
+    pub(crate) effort: &'static Effort,
     /// How many columns before the known one is that is like this.
     pub(crate) twin: Option<u16>,
     /// And those that are like the others of the family, of particles.

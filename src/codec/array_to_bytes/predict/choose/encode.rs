@@ -7,6 +7,7 @@ use super::super::format::numbers::Elements;
 use super::super::format::older::Known;
 use super::super::particles::choose::{code_order, find_tables};
 use super::super::{Buffers, damaged, elements_of};
+use super::effort::Effort;
 use super::groups::groups;
 use super::pipeline;
 use crate::codec::array_to_bytes::varint::put;
@@ -27,8 +28,8 @@ pub(crate) fn has_known_rows(param: u32, raw: &[u8], arrays: &[ArrayShape], olde
 }
 
 /// One zstd frame.
-pub(crate) fn pack(bytes: &[u8], effort: u32) -> Result<Vec<u8>, CodecError> {
-    zstd::bulk::compress(bytes, if effort > 1 { 19 } else { 3 })
+pub(crate) fn pack(bytes: &[u8], effort: &Effort) -> Result<Vec<u8>, CodecError> {
+    zstd::bulk::compress(bytes, effort.header_zstd_level)
         .map_err(|error| CodecError::Library { codec: "predict", source: error.into() })
 }
 
@@ -37,7 +38,7 @@ pub(crate) fn encode(
     raw: &[u8],
     mut groups: Vec<Group>,
     since: Option<(&[ArrayShape], &Older)>,
-    effort: u32,
+    effort: &'static Effort,
     work: &mut Work,
     stored: &mut Vec<u8>,
 ) -> Result<(), CodecError> {

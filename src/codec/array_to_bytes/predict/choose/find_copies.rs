@@ -13,7 +13,8 @@ use super::super::format::copies::{RUN_MIN, Run, Source, TURNED, zigzag};
 use super::super::format::numbers::Elements;
 use super::super::format::strides::Strides;
 use super::alike::{MIX, Slack, is_like, off, slack_of};
-use super::code_numbers::{Effort, Numbers};
+use super::code_numbers::Numbers;
+use super::effort::{CopiesEffort, ESTIMATE};
 use super::{code_numbers, find_strides};
 use crate::codec::array_to_bytes::varint::put;
 use crate::codec::threads;
@@ -127,24 +128,19 @@ fn wide_slack_of(elements: Elements) -> Slack {
     if elements.width == 4 { 14 } else { 43 }
 }
 
-/// One window in so many must come again widely and not nearly, and its elements be told by so many bits more than by those before
-/// them, to look for wide runs; then the same where more time is taken.
-const WIDE: (f64, f64) = (12.0, 8.0);
-const WIDE_MAX: (f64, f64) = (40.0, 4.0);
-
 /// Finds the runs of a segment, on one thread or two. The first `known` elements need not be found; others may be copied
 /// from them, but not nearly: what is near them is better predicted. Near runs go over none of the `borders`.
 pub(crate) fn find_all(
     bits: &[u64],
     known: usize,
     elements: Elements,
-    (effort, threads): (u32, usize),
+    (effort, threads): (CopiesEffort, usize),
     borders: &[usize],
 ) -> Runs {
-    let (depth, part, looked_at_part) = if effort > 1 { (32, 1, 8) } else { (4, 2, 32) };
+    let CopiesEffort { depth, window_divisor: part, block_divisor, .. } = effort;
     let how = (depth, part);
-    let blocks_of = |slack: Slack| blocks(bits, hashes(bits, elements, slack), looked_at_part, |_, _| ());
-    let is_worth_it = |blocks: &Blocks, slack: Slack| effort > 1 || blocks.are_worth_it(bits, elements, slack);
+    let blocks_of = |slack: Slack| blocks(bits, hashes(bits, elements, slack), block_divisor, |_, _| ());
+    let is_worth_it = |blocks: &Blocks, slack: Slack| effort.is_thorough || blocks.are_worth_it(bits, elements, slack);
     // Hashed again where it is worth it: to keep hashes in new memory takes longer.
     let windows = |slack: Slack, blocks: Blocks| {
         (before(&hashes(bits, elements, slack).collect::<Vec<_>>(), part, &blocks.repeat), blocks.repeat)
@@ -164,14 +160,13 @@ pub(crate) fn find_all(
         // What is near is so by fewer bits, too.
         let mut likeness = Likeness::default();
         let of_hashes = hashes(bits, elements, wide_slack);
-        let wide = blocks(bits, of_hashes, looked_at_part, |at, source| likeness.add(bits, elements, at, source));
+        let wide = blocks(bits, of_hashes, block_divisor, |at, source| likeness.add(bits, elements, at, source));
         if !is_worth_it(&wide, wide_slack) {
             return None;
         }
         let near = blocks_of(near_slack);
-        let (one_in, bits_less) = if effort > 1 { WIDE_MAX } else { WIDE };
         let more = wide.part_again() - near.part_again();
-        let is_wide = more * one_in > 1.0 && likeness.bits_less() > bits_less;
+        let is_wide = more * effort.wide_window_divisor > 1.0 && likeness.bits_less() > effort.wide_gain_bits;
         let near = is_worth_it(&near, near_slack).then(|| windows(near_slack, near));
         Some((near, is_wide.then_some(wide)))
     };
@@ -185,7 +180,7 @@ pub(crate) fn find_all(
     let near_tokens = Tokens::new(&near_runs, known, known);
     let mut froms = [exact, if near_runs.is_empty() { Vec::new() } else { filled(&near_runs, bits.len()) }];
     let strides = match elements.is_float && elements.width == 8 {
-        true => find_strides::find_all(bits, known, elements, effort, &mut froms),
+        true => find_strides::find_all(bits, known, elements, effort.stride_min_percent, &mut froms),
         false => Default::default(),
     };
     let wide = wide.and_then(|blocks| {
@@ -326,7 +321,7 @@ impl Blocks {
             let values: Vec<i64> = some.iter().map(|&value| elements.ordered(value)).collect();
             let numbers = Numbers { values: &values, floats: None, is_predicted: false };
             priced += values.len();
-            code_bytes += code_numbers::encode(&numbers, Effort::of(0)).len();
+            code_bytes += code_numbers::encode(&numbers, ESTIMATE).len();
         }
         code_bytes * 8 > priced * PRICE_BITS
     }
@@ -492,6 +487,7 @@ fn find(
 mod tests {
     use super::super::super::format::copies::places;
     use super::super::super::format::strides;
+    use super::super::effort::Effort;
     use super::*;
     use proptest::prelude::*;
 
@@ -544,7 +540,7 @@ mod tests {
             let borders: Vec<usize> = borders.into_iter().collect();
             let column = |at: usize| borders.partition_point(|&border| border <= at);
             let is_taken = |at: usize| taken >> column(at) & 1 == 1;
-            let mut runs = find_all(&bits, known, DOUBLES, (effort, 2), &borders);
+            let mut runs = find_all(&bits, known, DOUBLES, (Effort::of(effort).copies, 2), &borders);
             // What a column's marks are made of.
             let near = match &runs.wide {
                 Some(wide) => (0..bits.len())

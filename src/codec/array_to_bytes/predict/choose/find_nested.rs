@@ -95,7 +95,7 @@ pub(crate) fn links(
     layout: &Layout,
     values: &[f64],
     kind: Elements,
-    effort: u32,
+    tries_max: usize,
     twins: &Twins,
 ) -> Vec<(usize, Vec<Link>)> {
     let mut tried: HashMap<&[Array], (usize, bool)> = HashMap::new();
@@ -103,7 +103,7 @@ pub(crate) fn links(
     for (n, column) in layout.columns.iter().enumerate().skip(twins.columns) {
         let (count, is_found) = tried.entry(&column.arrays).or_default();
         let is_no_grid = column.elements < FITTED_MIN || column.is_integer || column.is_placed;
-        if *is_found || *count >= if effort > 1 { 4 } else { 1 } || is_no_grid {
+        if *is_found || *count >= tries_max || is_no_grid {
             continue;
         }
         *count += 1;

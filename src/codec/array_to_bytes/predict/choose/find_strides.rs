@@ -13,10 +13,8 @@ use std::ops::Range;
 
 /// Places that are looked at for an element, the nearest before it.
 const DEPTH: usize = 4;
-/// One value in so many (a power of 2) tells whether it is worth looking, and so many of a hundred of them must be there twice, by
-/// effort.
+/// One value in this many is sampled to find out whether a search pays; a power of 2.
 const PART: u64 = 32;
-const TWICE_PERCENT: [usize; 2] = [20, 5];
 /// One element in so many must come to be in runs, or none is.
 const FOUND_PART: usize = 50;
 /// Among fewer elements no runs are looked for.
@@ -27,10 +25,9 @@ pub(crate) fn find_all(
     bits: &[u64],
     known: usize,
     elements: Elements,
-    effort: u32,
+    twice_percent: usize,
     froms: &mut [Vec<Source>; 2],
 ) -> [Strides; 2] {
-    let twice_percent = TWICE_PERCENT[usize::from(effort > 1)];
     [0, slack_of(elements)].map(|slack| {
         let found = find(bits, known, elements, (slack, twice_percent), froms);
         let in_runs: usize = found.iter().map(|run| run.length as usize).sum();
@@ -172,7 +169,7 @@ mod tests {
         for (off, kind) in [(0, 0), (300, 1)] {
             let bits = transposed(60, off);
             let mut froms = [vec![0; bits.len()], Vec::new()];
-            let strides = find_all(&bits, 0, DOUBLES, 2, &mut froms);
+            let strides = find_all(&bits, 0, DOUBLES, 5, &mut froms);
             assert!(strides[1 - kind].is_empty());
             // One for each row, and perhaps a few that begin too late.
             assert!(strides[kind].count <= 70, "{}", strides[kind].count);
@@ -188,7 +185,7 @@ mod tests {
     fn noise_has_no_runs() {
         let bits: Vec<u64> = (0..5000).map(|n| noise(n).to_bits()).collect();
         let mut froms = [vec![0; bits.len()], Vec::new()];
-        assert!(find_all(&bits, 0, DOUBLES, 2, &mut froms).iter().all(Strides::is_empty));
+        assert!(find_all(&bits, 0, DOUBLES, 5, &mut froms).iter().all(Strides::is_empty));
     }
 
     proptest! {
@@ -204,7 +201,7 @@ mod tests {
                 bits.extend(part.into_iter().map(|b| if turn { DOUBLES.negated(b) } else { b } ^ off));
             }
             let mut froms = [vec![0; bits.len()], Vec::new()];
-            let strides = find_all(&bits, known, DOUBLES, 2, &mut froms);
+            let strides = find_all(&bits, known, DOUBLES, 5, &mut froms);
             for (kind, (strides, froms)) in strides.iter().zip(&froms).enumerate() {
                 let least = if kind == 0 { 0 } else { known };
                 for (at, &from) in froms.iter().enumerate().filter(|(_, from)| **from != 0) {

@@ -6,6 +6,7 @@ pub(crate) mod code_numbers;
 pub(crate) mod column;
 pub(crate) mod column_data;
 pub(crate) mod components;
+pub(crate) mod effort;
 pub(crate) mod encode;
 pub(crate) mod find_copies;
 pub(crate) mod find_nested;

@@ -10,6 +10,7 @@ use super::super::format::older::Like;
 use super::super::format::predictor::Predictor;
 use super::column::EncodedColumn;
 use super::column_data::Data;
+use super::effort::Effort;
 use super::find_copies;
 use super::find_copies::Runs;
 use super::find_nested::links;
@@ -40,7 +41,7 @@ impl Choice {
         like: &[Like],
         body: &[u8],
         kind: Elements,
-        (effort, threads): (u32, usize),
+        (effort, threads): (&'static Effort, usize),
         (mut bits, mut values): (Vec<u64>, Vec<f64>),
     ) -> Self {
         let load = |layout: &Layout, bits: &mut Vec<u64>| {
@@ -63,7 +64,7 @@ impl Choice {
             }
         }
         let twins = Twins::new(&layout, like);
-        let is_ordered = kind.is_float && effort > 1;
+        let is_ordered = kind.is_float && effort.orders_columns;
         // Nothing is looked at for this order, so that nothing has to be moved afterwards.
         if !is_ordered && let Some(grouped) = grouped(&layout, &twins) {
             (layout, is_loaded) = (grouped, false);
@@ -77,23 +78,23 @@ impl Choice {
                 own.fill(f64::NAN);
             }
             values.truncate(bits.len());
-            // At the lowest effort nothing is computed with those of particles.
-            layout.load_values(&bits, kind, &mut values, |column| effort > 1 || !column.is_placed, threads);
+            layout.load_values(&bits, kind, &mut values, |column| effort.fits_particles || !column.is_placed, threads);
         } else {
             values.clear();
         }
         let mut relations = Relations::new();
-        let mut nested = if kind.is_float { links(&layout, &values, kind, effort, &twins) } else { Vec::new() };
+        let mut nested =
+            if kind.is_float { links(&layout, &values, kind, effort.nested_tries_max, &twins) } else { Vec::new() };
         let keys: Vec<usize> = nested.iter().map(|(key, _)| *key).collect();
         if is_ordered && let Some((ordered, found)) = reorder(&layout, &values, kind, (&keys, threads), &twins) {
             (bits, values) = moved(&layout, &ordered, (&bits, &values));
             (layout, relations) = (ordered, found);
         }
-        let is_looked_through = effort > 1 || !is_mostly_placed(&layout);
+        let is_looked_through = effort.searches_particles || !is_mostly_placed(&layout);
         let mut runs = match is_looked_through {
             true => {
                 let borders: Vec<usize> = layout.columns.iter().map(|column| column.base).collect();
-                find_copies::find_all(&bits, twins.elements, kind, (effort, threads), &borders)
+                find_copies::find_all(&bits, twins.elements, kind, (effort.copies, threads), &borders)
             }
             false => Runs::none(bits.len()),
         };
@@ -130,7 +131,7 @@ impl Choice {
             let encode = |data: &Data<'_>| -> EncodedColumn {
                 let (predictor, code) = data.predictor(families[column], related.clone());
                 let predictor = Predictor { told, ..predictor };
-                let [near, told] = predictor.encode_others(data.field(), &data.marks, effort);
+                let [near, told] = predictor.encode_others(data.field(), &data.marks, effort.numbers);
                 (predictor, [code, near, told])
             };
             let near = encode(&data);

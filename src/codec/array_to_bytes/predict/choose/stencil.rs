@@ -2,33 +2,27 @@
 
 use super::super::format::linear::{At, Term};
 use super::super::format::predictor::Set;
+use super::effort::Stencil;
 
 /// Neighbours that come before, for arrays of so many dimensions.
-pub(crate) fn neighbours(dimensions: usize, effort: u32) -> Vec<At> {
-    let reach = |radius: i8, far: i8| {
-        let mut steps = Vec::new();
-        let of = |n: usize, r: i8| if dimensions >= n { -r..=r } else { 0..=0 };
-        for i in of(3, far) {
-            for j in of(2, far) {
-                for k in -far..=far {
-                    let size = [i, j, k].map(i8::abs);
-                    let is_near = size.iter().all(|&s| s <= radius);
-                    let is_on_axis = size.iter().filter(|&&s| s > 0).count() == 1;
-                    let at = At::own([i, j, k]);
-                    if at.is_valid() && (is_near || is_on_axis) {
-                        steps.push(at);
-                    }
+pub(crate) fn neighbours(dimensions: usize, stencil: Stencil, stencil_of_3d: Stencil) -> Vec<At> {
+    let Stencil { near, far } = if dimensions == 3 { stencil_of_3d } else { stencil };
+    let mut steps = Vec::new();
+    let of = |n: usize, r: i8| if dimensions >= n { -r..=r } else { 0..=0 };
+    for i in of(3, far) {
+        for j in of(2, far) {
+            for k in -far..=far {
+                let size = [i, j, k].map(i8::abs);
+                let is_near = size.iter().all(|&s| s <= near);
+                let is_on_axis = size.iter().filter(|&&s| s > 0).count() == 1;
+                let at = At::own([i, j, k]);
+                if at.is_valid() && (is_near || is_on_axis) {
+                    steps.push(at);
                 }
             }
         }
-        steps
-    };
-    match (dimensions, effort) {
-        (3, 1) => reach(1, 1),
-        (3, _) => reach(1, 4),
-        (_, 1) => reach(2, 3),
-        (_, _) => reach(3, 4),
     }
+    steps
 }
 
 /// Places around one, and itself, in so many dimensions.

@@ -11,19 +11,12 @@ use super::super::format::linear::{TERMS_MAX, Term, locate};
 use super::super::format::numbers::{about_log2, noise, precision};
 use super::super::format::predictor::Set;
 use super::column_data::{Data, Literals};
+use super::effort::Samples;
 use super::fit::{Sampled, select, solve};
 use super::stencil::neighbours;
 
-/// Places that terms are chosen by, and that weights are fitted on, and how often.
-const SAMPLES: (usize, usize, usize) = (2048, 1 << 14, 3);
-/// The same at the lowest effort.
-const SAMPLES_LITTLE: (usize, usize, usize) = (1024, 4096, 1);
-/// Terms of a prediction, by effort.
-const TERMS: [usize; 2] = [8, 16];
 /// Elements of which all neighbours are tried at once.
 const STENCIL_MIN: usize = 1 << 12;
-/// What part of the bits all neighbours may leave; the first at the lowest effort, since they take time to add up.
-const STENCIL_PARTS: [f64; 2] = [0.98, 0.995];
 /// So many literals before and after one tell how far off predictions are there.
 const NEAR: usize = 4;
 /// An error below this part of the middle one counts no more than that.
@@ -125,10 +118,6 @@ impl Data<'_> {
         Importance { reach, each: (0..off.len()).map(each).collect() }
     }
 
-    fn samples(&self) -> (usize, usize, usize) {
-        if self.effort > 1 { SAMPLES } else { SAMPLES_LITTLE }
-    }
-
     /// Terms and weights by some of the literals: the importances that leave the fewest bits of these.
     pub(crate) fn fit(
         &self,
@@ -137,8 +126,8 @@ impl Data<'_> {
         importances: &[Importance],
         pool: &[Term],
     ) -> Option<Fitted> {
-        let sample = spread(some, self.samples().0);
-        let most = TERMS[usize::from(self.effort > 1)];
+        let sample = spread(some, self.effort.samples.select);
+        let most = self.effort.terms_max;
         let with = |importance: &Importance| {
             let (target, floors, candidates) = self.sampled(literals, &sample, importance, pool);
             let selected = select(&target, &floors, candidates, most, 64.0 / some.len().max(1) as f64);
@@ -149,8 +138,7 @@ impl Data<'_> {
     }
 
     /// All neighbours at once, beside what a fitted set has of other columns, where that leaves clearly less than the set: on a
-    /// smooth field many weights cancel each other, and one neighbour alone does not show what it is good for. At the lowest effort
-    /// by the first importances only.
+    /// smooth field many weights cancel each other, and one neighbour alone does not show what it is good for.
     pub(crate) fn stencil(
         &self,
         literals: &Literals,
@@ -163,14 +151,20 @@ impl Data<'_> {
         if dimensions < 2 || self.column().is_placed || literals.elements.len() < STENCIL_MIN {
             return None;
         }
-        let mut all: Vec<Term> = neighbours(dimensions, self.effort).into_iter().map(Term::Value).collect();
+        let mut all: Vec<Term> = neighbours(dimensions, self.effort.stencil, self.effort.stencil_of_3d)
+            .into_iter()
+            .map(Term::Value)
+            .collect();
         let others: Vec<Term> = terms.iter().copied().filter(|term| !all.contains(term)).collect();
         all.splice(0..0, others);
         all.truncate(TERMS_MAX);
         let with = |importance: &Importance| self.weighed(literals, some, importance, all.clone());
-        let ways = if self.effort > 1 { importances.len() } else { 1 };
-        let best = importances.iter().take(ways).filter_map(with).min_by(|a, b| a.bits.total_cmp(&b.bits));
-        best.filter(|best| best.bits < fitted.bits * STENCIL_PARTS[usize::from(self.effort > 1)])
+        let best = importances
+            .iter()
+            .take(self.effort.stencil_ways_max)
+            .filter_map(with)
+            .min_by(|a, b| a.bits.total_cmp(&b.bits));
+        best.filter(|best| best.bits < fitted.bits * self.effort.stencil_max_share)
     }
 
     /// Weights of terms by some literals; again by how far off these are, as long as that leaves less.
@@ -184,10 +178,10 @@ impl Data<'_> {
         if terms.is_empty() {
             return None;
         }
-        let (_, most, times) = self.samples();
-        let sample = spread(some, most);
+        let Samples { fit, fit_times, .. } = self.effort.samples;
+        let sample = spread(some, fit);
         let mut best: Option<Fitted> = None;
-        for _ in 0..times {
+        for _ in 0..fit_times {
             let again = best.as_ref().map(|best| self.importance(&self.off(literals, &best.set), importance.reach));
             let (target, _, columns) = self.sampled(literals, &sample, again.as_ref().unwrap_or(importance), &terms);
             let Some(weights) = solve(&target, &columns) else { break };

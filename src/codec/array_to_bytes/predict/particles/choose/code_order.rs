@@ -1,7 +1,8 @@
 //! The order that the rows of a table came in, as bytes: along a curve where one is found, else as differences of places.
 
 use super::super::super::choose::code_numbers;
-use super::super::super::choose::code_numbers::{Effort, Numbers};
+use super::super::super::choose::code_numbers::Numbers;
+use super::super::super::choose::effort::Effort;
 use super::super::super::format::layout::Layout;
 use super::super::super::format::numbers::Elements;
 use super::super::format::curve::{Curve, Runs};
@@ -23,7 +24,7 @@ type Order = (Vec<u8>, [Vec<u8>; 2]);
 pub(crate) fn encode_orders(
     layout: &Layout,
     numbers: (Elements, &[u64]),
-    (effort, threads): (u32, usize),
+    (effort, threads): (&'static Effort, usize),
     header: &mut Vec<u8>,
     codes: &mut Vec<u8>,
 ) {
@@ -36,11 +37,11 @@ pub(crate) fn encode_orders(
     }
 }
 
-fn encode_order(layout: &Layout, t: usize, (kind, bits): (Elements, &[u64]), effort: u32) -> Order {
+fn encode_order(layout: &Layout, t: usize, (kind, bits): (Elements, &[u64]), effort: &'static Effort) -> Order {
     let table = &layout.tables[t];
     let code = |values: &[i64]| match values.is_empty() {
         true => Vec::new(),
-        false => code_numbers::encode(&Numbers { values, floats: None, is_predicted: true }, Effort::of(effort)),
+        false => code_numbers::encode(&Numbers { values, floats: None, is_predicted: true }, effort.numbers),
     };
     let (three, is_row) = (positions(layout, t, kind, bits), table.is_row());
     let header = |way: usize| {
