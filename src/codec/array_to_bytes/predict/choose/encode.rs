@@ -9,7 +9,7 @@ use super::super::particles::choose::{code_order, find_tables};
 use super::super::{Buffers, damaged, elements_of};
 use super::effort::Effort;
 use super::groups::groups;
-use super::pipeline;
+use super::pipeline::{Choice, Spare, Task, choose};
 use crate::codec::array_to_bytes::varint::put;
 use crate::codec::{ArrayShape, CodecError, Older, Work};
 use std::borrow::Cow;
@@ -58,8 +58,8 @@ pub(crate) fn encode(
     }
     let own_order = Layout::new(groups, tables, None).ok_or_else(|| damaged("the arrays do not add up"))?;
     let Buffers { bits, values, .. } = std::mem::take(&mut work.predict);
-    let choice = pipeline::Choice::new(own_order, &like, &all, kind, (effort, threads), (bits, values));
-    let pipeline::Choice { mut layout, bits, values, runs, nested, predictors } = choice;
+    let task = Task { body: &all, kind, like: &like, effort, threads };
+    let Choice { mut layout, bits, values, runs, nested, predictors } = choose(own_order, task, Spare { bits, values });
 
     layout.has_strides = runs.strides.iter().any(|strides| !strides.is_empty());
     layout.write(&mut header);

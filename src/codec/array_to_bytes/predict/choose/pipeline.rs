@@ -1,4 +1,4 @@
-//! How each column is predicted.
+//! All that the encoder decides about a segment, stage by stage. [`choose`] lists them.
 
 use super::super::format::copies::Marks;
 use super::super::format::decode::of_length;
@@ -20,7 +20,45 @@ use super::order::{Relation, Relations, reorder, side_by_side};
 use super::slabs::{are_slabs, join};
 use crate::codec::threads;
 
-/// All that the encoder decided.
+/// A segment that is to be coded, and how.
+#[derive(Clone, Copy)]
+pub(crate) struct Task<'a> {
+    /// The elements of known groups, then those of the segment.
+    pub body: &'a [u8],
+    pub kind: Elements,
+    /// The first groups are known, as many as there are here: which of the other groups each of them is like.
+    pub like: &'a [Like],
+    pub effort: &'static Effort,
+    pub threads: usize,
+}
+
+/// Memory that a segment before has left. What it holds does not matter.
+pub(crate) struct Spare {
+    pub bits: Vec<u64>,
+    pub values: Vec<f64>,
+}
+
+/// Stage 1: the arrays lie so that neighbours are neighbours, and the elements are loaded.
+struct Arranged {
+    layout: Layout,
+    bits: Vec<u64>,
+    twins: Twins,
+}
+
+/// Stage 2: the columns are in the order in which they are coded.
+struct Ordered {
+    layout: Layout,
+    bits: Vec<u64>,
+    /// Of all elements, where they are real numbers.
+    values: Vec<f64>,
+    twins: Twins,
+    /// Which arrays refine which: the first column that this holds for, in the order of coding, and the links.
+    nested: Vec<(usize, Vec<Link>)>,
+    /// Products and quotients that were found while columns were ordered.
+    relations: Relations,
+}
+
+/// Stage 3: all that the encoder decided, with the code of each column.
 pub(crate) struct Choice {
     pub layout: Layout,
     pub bits: Vec<u64>,
@@ -33,119 +71,147 @@ pub(crate) struct Choice {
     pub predictors: Vec<EncodedColumn>,
 }
 
-impl Choice {
-    /// The first groups are known, as many as there are in `like`, which says like which of the others they are. What the
-    /// buffers hold does not matter.
-    pub(crate) fn new(
-        mut layout: Layout,
-        like: &[Like],
-        body: &[u8],
-        kind: Elements,
-        (effort, threads): (&'static Effort, usize),
-        (mut bits, mut values): (Vec<u64>, Vec<f64>),
-    ) -> Self {
-        let load = |layout: &Layout, bits: &mut Vec<u64>| {
-            let own = of_length(bits, layout.elements());
-            if cfg!(debug_assertions) {
-                own.fill(0xA5A5_A5A5_A5A5_A5A5);
-            }
-            bits.truncate(layout.elements());
-            layout.load(body, kind, bits, threads);
-        };
-        let mut is_loaded = layout.groups.iter().any(are_slabs);
-        if is_loaded {
-            load(&layout, &mut bits);
-            if let Some(joined) = join(&layout, &bits, kind) {
-                layout = match like.is_empty() {
-                    true => joined,
-                    false => same_kinds(joined, like).unwrap_or(layout),
-                };
-                is_loaded = false;
-            }
-        }
-        let twins = Twins::new(&layout, like);
-        let is_ordered = kind.is_float && effort.orders_columns;
-        // Nothing is looked at for this order, so that nothing has to be moved afterwards.
-        if !is_ordered && let Some(grouped) = grouped(&layout, &twins) {
-            (layout, is_loaded) = (grouped, false);
-        }
-        if !is_loaded {
-            load(&layout, &mut bits);
-        }
-        if kind.is_float {
-            let own = of_length(&mut values, bits.len());
-            if cfg!(debug_assertions) {
-                own.fill(f64::NAN);
-            }
-            values.truncate(bits.len());
-            layout.load_values(&bits, kind, &mut values, |column| effort.fits_particles || !column.is_placed, threads);
-        } else {
-            values.clear();
-        }
-        let mut relations = Relations::new();
-        let mut nested =
-            if kind.is_float { links(&layout, &values, kind, effort.nested_tries_max, &twins) } else { Vec::new() };
-        let keys: Vec<usize> = nested.iter().map(|(key, _)| *key).collect();
-        if is_ordered && let Some((ordered, found)) = reorder(&layout, &values, kind, (&keys, threads), &twins) {
-            (bits, values) = moved(&layout, &ordered, (&bits, &values));
-            (layout, relations) = (ordered, found);
-        }
-        let is_looked_through = effort.searches_particles || !is_mostly_placed(&layout);
-        let mut runs = match is_looked_through {
-            true => {
-                let borders: Vec<usize> = layout.columns.iter().map(|column| column.base).collect();
-                find_copies::find_all(&bits, twins.elements, kind, (effort.copies, threads), &borders)
-            }
-            false => Runs::none(bits.len()),
-        };
-        let froms = runs.froms.each_ref().map(Vec::as_slice);
-        let families = families(&layout.columns, twins.columns);
-        let place_of = layout.places();
-        nested.iter_mut().for_each(|(key, _)| *key = place_of[*key]);
-        nested.sort_by_key(|(key, _)| *key);
-        let cells = all_cells(&layout.columns, &nested).unwrap_or_default();
-        let choose = |n: usize| {
-            let column = twins.columns + n;
-            let related = relations.get(&layout.order[column]).map_or(&[][..], Vec::as_slice);
-            let back = |own: usize| column.checked_sub(place_of[own]).and_then(|n| u16::try_from(n).ok()).unwrap_or(0);
-            let related = related.iter().map(|relation| match *relation {
-                Relation::Product(a, b) => Term::Product(back(a), back(b)),
-                Relation::Quotient(a, b, c) => Term::Quotient(back(a), back(b), back(c)),
-            });
-            let place = Place { columns: &layout.columns, column };
-            let base = layout.columns[column].base;
-            let own = base..base + layout.columns[column].elements;
-            let none = Marks::new(froms, &[], own.clone());
-            let twin = twins.back(&layout, &place_of, column);
-            // Where particles were, and how fast: both tell where they are. On grids this brought nothing.
-            let others = 1..=if layout.columns[column].is_placed { families[column] } else { 0 };
-            let family_twins: Vec<u16> = others
-                .filter_map(|back| twins.back(&layout, &place_of, column - back)?.checked_add(back as u16))
-                .collect();
-            let mut data = Data { place, kind, bits: &bits, values: &values, marks: none, effort, twin, family_twins };
-            let told = cells.get(column).and_then(|cells| data.told(cells, families[column]));
-            if told.is_some() {
-                data.marks = Marks::new(froms, &cells[column], own.clone());
-            }
-            let related: Vec<Term> = related.filter(|term| term.is_valid()).collect();
-            let encode = |data: &Data<'_>| -> EncodedColumn {
-                let (predictor, code) = data.predictor(families[column], related.clone());
-                let predictor = Predictor { told, ..predictor };
-                let [near, told] = predictor.encode_others(data.field(), &data.marks, effort.numbers);
-                (predictor, [code, near, told])
+/// All stages, for a segment whose columns are in its own order.
+pub(crate) fn choose(own_order: Layout, task: Task<'_>, Spare { bits, values }: Spare) -> Choice {
+    let arranged = arrange_arrays(own_order, task, bits);
+    let ordered = order_columns(arranged, task, values);
+    let runs = find_runs(&ordered, task);
+    predict_columns(ordered, runs, task)
+}
+
+/// Joins slabs of one domain where the seam is smooth, and puts columns of the same arrays side by side.
+fn arrange_arrays(mut layout: Layout, task: Task<'_>, mut bits: Vec<u64>) -> Arranged {
+    let mut is_loaded = layout.groups.iter().any(are_slabs);
+    if is_loaded {
+        load(&layout, task, &mut bits);
+        if let Some(joined) = join(&layout, &bits, task.kind) {
+            layout = match task.like.is_empty() {
+                true => joined,
+                false => same_kinds(joined, task.like).unwrap_or(layout),
             };
-            let near = encode(&data);
-            match data.by_wide(&near, runs.wide.as_ref(), encode) {
-                Some(wide) => (wide, true),
-                None => (near, false),
-            }
-        };
-        let chosen = threads::all(layout.columns.len() - twins.columns, threads, choose);
-        let (predictors, is_wide): (Vec<EncodedColumn>, Vec<bool>) = chosen.into_iter().unzip();
-        let column_of = |at: usize| layout.columns.partition_point(|column| column.base <= at) - 1;
-        runs.take_wide(|at| column_of(at).checked_sub(twins.columns).is_some_and(|n| is_wide[n]));
-        Self { layout, bits, values, runs, nested, predictors }
+            is_loaded = false;
+        }
     }
+    let twins = Twins::new(&layout, task.like);
+    // This order needs no look at the elements, so nothing has to be moved afterwards.
+    if !is_ordered(task)
+        && let Some(grouped) = grouped(&layout, &twins)
+    {
+        (layout, is_loaded) = (grouped, false);
+    }
+    if !is_loaded {
+        load(&layout, task, &mut bits);
+    }
+    Arranged { layout, bits, twins }
+}
+
+/// Whether columns get an order that depends on their elements.
+fn is_ordered(task: Task<'_>) -> bool {
+    task.kind.is_float && task.effort.orders_columns
+}
+
+fn load(layout: &Layout, task: Task<'_>, bits: &mut Vec<u64>) {
+    let own = of_length(bits, layout.elements());
+    if cfg!(debug_assertions) {
+        own.fill(0xA5A5_A5A5_A5A5_A5A5);
+    }
+    bits.truncate(layout.elements());
+    layout.load(task.body, task.kind, bits, task.threads);
+}
+
+/// Finds nested grids, and puts the columns in an order in which those that the others predict best come last.
+fn order_columns(arranged: Arranged, task: Task<'_>, mut values: Vec<f64>) -> Ordered {
+    let Arranged { mut layout, mut bits, twins } = arranged;
+    let (mut nested, mut relations) = (Vec::new(), Relations::new());
+    if task.kind.is_float {
+        values = loaded_values(&layout, task, &bits, values);
+        nested = links(&layout, &values, task.kind, task.effort.nested_tries_max, &twins);
+    } else {
+        values.clear();
+    }
+    let keys: Vec<usize> = nested.iter().map(|(key, _)| *key).collect();
+    if is_ordered(task)
+        && let Some((ordered, found)) = reorder(&layout, &values, task.kind, (&keys, task.threads), &twins)
+    {
+        (bits, values) = moved(&layout, &ordered, (&bits, &values));
+        (layout, relations) = (ordered, found);
+    }
+    let place_of = layout.places();
+    nested.iter_mut().for_each(|(key, _)| *key = place_of[*key]);
+    nested.sort_by_key(|(key, _)| *key);
+    Ordered { layout, bits, values, twins, nested, relations }
+}
+
+/// The elements as doubles, but for those that nothing is computed with.
+fn loaded_values(layout: &Layout, task: Task<'_>, bits: &[u64], mut values: Vec<f64>) -> Vec<f64> {
+    let own = of_length(&mut values, bits.len());
+    if cfg!(debug_assertions) {
+        own.fill(f64::NAN);
+    }
+    values.truncate(bits.len());
+    let is_read = |column: &Column| task.effort.fits_particles || !column.is_placed;
+    layout.load_values(bits, task.kind, &mut values, is_read, task.threads);
+    values
+}
+
+/// Finds copies of earlier elements, exact, near and wide ones.
+fn find_runs(ordered: &Ordered, task: Task<'_>) -> Runs {
+    let Ordered { layout, bits, twins, .. } = ordered;
+    if !task.effort.searches_particles && is_mostly_placed(layout) {
+        return Runs::none(bits.len());
+    }
+    let borders: Vec<usize> = layout.columns.iter().map(|column| column.base).collect();
+    find_copies::find_all(bits, twins.elements, task.kind, (task.effort.copies, task.threads), &borders)
+}
+
+/// Chooses the predictor of each column, and codes what it leaves.
+fn predict_columns(ordered: Ordered, mut runs: Runs, task: Task<'_>) -> Choice {
+    let Task { kind, effort, threads, .. } = task;
+    let Ordered { layout, bits, values, twins, nested, relations } = ordered;
+    let froms = runs.froms.each_ref().map(Vec::as_slice);
+    let families = families(&layout.columns, twins.columns);
+    let place_of = layout.places();
+    let cells = all_cells(&layout.columns, &nested).unwrap_or_default();
+    let predict = |n: usize| {
+        let column = twins.columns + n;
+        let related = relations.get(&layout.order[column]).map_or(&[][..], Vec::as_slice);
+        let back = |own: usize| column.checked_sub(place_of[own]).and_then(|n| u16::try_from(n).ok()).unwrap_or(0);
+        let related = related.iter().map(|relation| match *relation {
+            Relation::Product(a, b) => Term::Product(back(a), back(b)),
+            Relation::Quotient(a, b, c) => Term::Quotient(back(a), back(b), back(c)),
+        });
+        let place = Place { columns: &layout.columns, column };
+        let base = layout.columns[column].base;
+        let own = base..base + layout.columns[column].elements;
+        let none = Marks::new(froms, &[], own.clone());
+        let twin = twins.back(&layout, &place_of, column);
+        // Where particles were, and how fast: both tell where they are. On grids this brought nothing.
+        let others = 1..=if layout.columns[column].is_placed { families[column] } else { 0 };
+        let family_twins: Vec<u16> =
+            others.filter_map(|back| twins.back(&layout, &place_of, column - back)?.checked_add(back as u16)).collect();
+        let mut data = Data { place, kind, bits: &bits, values: &values, marks: none, effort, twin, family_twins };
+        let told = cells.get(column).and_then(|cells| data.told(cells, families[column]));
+        if told.is_some() {
+            data.marks = Marks::new(froms, &cells[column], own.clone());
+        }
+        let related: Vec<Term> = related.filter(|term| term.is_valid()).collect();
+        let encode = |data: &Data<'_>| -> EncodedColumn {
+            let (predictor, code) = data.predictor(families[column], related.clone());
+            let predictor = Predictor { told, ..predictor };
+            let [near, told] = predictor.encode_others(data.field(), &data.marks, effort.numbers);
+            (predictor, [code, near, told])
+        };
+        let near = encode(&data);
+        match data.by_wide(&near, runs.wide.as_ref(), encode) {
+            Some(wide) => (wide, true),
+            None => (near, false),
+        }
+    };
+    let chosen = threads::all(layout.columns.len() - twins.columns, threads, predict);
+    let (predictors, is_wide): (Vec<EncodedColumn>, Vec<bool>) = chosen.into_iter().unzip();
+    let column_of = |at: usize| layout.columns.partition_point(|column| column.base <= at) - 1;
+    runs.take_wide(|at| column_of(at).checked_sub(twins.columns).is_some_and(|n| is_wide[n]));
+    Choice { layout, bits, values, runs, nested, predictors }
 }
 
 /// Whether most elements are of particles, which repeat nothing.
