@@ -150,3 +150,42 @@ fn mean(apart: impl Iterator<Item = i64>) -> f64 {
     let (sum, count) = apart.fold((0.0, 0.0), |(sum, count), apart| (sum + bits(apart), count + 1.0));
     sum / f64::max(count, 1.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn array(dims: &[u64]) -> ArrayShape {
+        ArrayShape { elements: dims.iter().product(), dims: dims.to_vec(), ..ArrayShape::default() }
+    }
+
+    #[test]
+    fn vectors_and_tensors_at_the_end_of_a_grid_are_found_by_their_extents_alone() {
+        let of = |dims: &[u64]| of_column(&[array(dims)], |_| 0);
+        let points = |lanes| Kind::Points { lanes, together: 1 };
+        assert_eq!(of(&[8, 9, 3]), Some(vec![([1, 8, 27], points(3))]));
+        assert_eq!(of(&[8, 9, 2, 2]), Some(vec![([1, 8, 36], points(4))]));
+        assert_eq!(of(&[100, 3, 3]), Some(vec![([1, 100, 9], Kind::Lanes(9))]));
+        assert_eq!(of(&[8, 9]), None);
+    }
+
+    #[test]
+    fn variables_that_come_first_are_told_from_planes_of_one_grid() {
+        let (lanes, side) = (5usize, 40usize);
+        let shape = [array(&[lanes as u64, side as u64, side as u64])];
+        let at = |n: usize| (n / (side * side), n / side % side, n % side);
+        // Each variable has a size of its own, and its elements have nothing to do with those of the others.
+        let variables = |n: usize| {
+            let (lane, ..) = at(n);
+            (lane * lane) as i64 * 1_000_000_000_000 + i64::from(noise(n as u32) % 100_000)
+        };
+        let together = Kind::Points { lanes, together: 0 };
+        assert_eq!(of_column(&shape, variables), Some(vec![([1, side, side * lanes], together)]));
+        // Planes are as like each other as rows are.
+        let planes = |n: usize| {
+            let (plane, y, x) = at(n);
+            ((plane + y + x) * 1000) as i64
+        };
+        assert_eq!(of_column(&shape, planes), None);
+    }
+}

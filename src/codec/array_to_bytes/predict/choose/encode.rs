@@ -92,3 +92,56 @@ pub(crate) fn encode(
     stored.extend_from_slice(tail);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::format::decode::decode;
+    use super::super::super::format::group::Kind;
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Arrays of one column, and what each element is made of.
+    fn group() -> impl Strategy<Value = Group> {
+        let kind = prop_oneof![
+            Just(Kind::Plain),
+            (2usize..5).prop_map(Kind::Lanes),
+            (2usize..4, prop::sample::select(vec![0usize, 1]))
+                .prop_map(|(lanes, together)| Kind::Points { lanes, together }),
+            (0usize..3).prop_map(Kind::Join),
+        ];
+        (kind, 1usize..5, 1usize..9, 1usize..12, 1usize..4).prop_map(|(kind, nz, ny, nx, count)| {
+            let dims = match kind {
+                Kind::Plain | Kind::Join(_) => [nz, ny, nx],
+                Kind::Lanes(lanes) => [1, nz * ny, lanes],
+                Kind::Points { lanes, .. } => [nz, ny, nx * lanes],
+            };
+            Group::new(kind, None, vec![dims; count])
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn any_groups_of_columns_are_decoded_to_the_same_bits(
+            groups in prop::collection::vec(group(), 0..6),
+            numbers in prop::collection::vec(prop_oneof![8 => -1e3f64..1e3, 1 => any::<f64>()], 1..40),
+            step in 0.0f64..0.2, tail in prop::collection::vec(any::<u8>(), 0..4),
+        ) {
+            let elements: usize = groups.iter().filter_map(Group::elements).sum();
+            for (kind, is_smooth) in [(8, true), (8, false), (4, true)].map(|(width, is_smooth)| (Elements { width, is_big: false, is_float: true }, is_smooth)) {
+                let value = |n: usize| if is_smooth { (n as f64 * step).sin() } else { numbers[n % numbers.len()] };
+                let mut raw: Vec<u8> = match kind.width {
+                    4 => (0..elements).flat_map(|n| (value(n) as f32).to_le_bytes()).collect(),
+                    _ => (0..elements).flat_map(|n| value(n).to_le_bytes()).collect(),
+                };
+                raw.extend(tail.iter().take(kind.width - 1));
+                for effort in [1, 2].map(Effort::of) {
+                    let (mut work, mut stored, mut again) = (Work::default(), Vec::new(), Vec::new());
+                    encode(kind, &raw, groups.clone(), None, effort, &mut work, &mut stored).expect("encodes");
+                    prop_assert_eq!(decode(kind, &stored, None, raw.len(), &mut Work::default(), &mut again), Some(()));
+                    prop_assert_eq!(&again, &raw);
+                }
+            }
+        }
+    }
+}

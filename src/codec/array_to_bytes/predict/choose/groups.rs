@@ -93,3 +93,33 @@ pub(crate) fn groups(arrays: &[ArrayShape], raw: &[u8], elements: Elements) -> V
     }
     groups
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOUBLES: Elements = Elements { width: 8, is_big: false, is_float: true };
+
+    fn array(dims: &[u64], column: u32) -> ArrayShape {
+        ArrayShape { elements: dims.iter().product(), dims: dims.to_vec(), column, ..ArrayShape::default() }
+    }
+
+    #[test]
+    fn arrays_of_one_column_are_one_group_and_lists_of_points_have_lanes() {
+        let arrays = [array(&[6, 5], 0), array(&[7, 5], 0), array(&[40, 3], 1)];
+        let raw = vec![0; (30 + 35 + 120) * 8];
+        let found = groups(&arrays, &raw, DOUBLES);
+        let expected = [(Kind::Plain, vec![[1, 6, 5], [1, 7, 5]]), (Kind::Lanes(3), vec![[1, 40, 3]])];
+        let found: Vec<(Kind, Vec<Dims>)> = found.into_iter().map(|group| (group.kind, group.arrays)).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn arrays_that_do_not_add_up_are_one_row_of_numbers() {
+        for elements in [0, 29, 31] {
+            let found = groups(&[array(&[6, 5], 0)], &vec![0; elements * 8], DOUBLES);
+            let arrays: Vec<Vec<Dims>> = found.into_iter().map(|group| group.arrays).collect();
+            assert_eq!(arrays, if elements == 0 { vec![] } else { vec![vec![[1, 1, elements]]] });
+        }
+    }
+}

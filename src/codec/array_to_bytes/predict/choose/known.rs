@@ -219,3 +219,38 @@ impl OlderPlace {
         (is_whole && is_there).then_some((from / width, skip / width, bytes / width))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOUBLES: Elements = Elements { width: 8, is_big: false, is_float: true };
+
+    fn bytes(numbers: impl Iterator<Item = f64>) -> Vec<u8> {
+        numbers.flat_map(f64::to_le_bytes).collect()
+    }
+
+    #[test]
+    fn what_an_older_segment_has_comes_first_with_zeros_where_it_has_none_and_is_read_again() {
+        let own = vec![Group::new(Kind::Plain, None, vec![[1, 1, 6]]), Group::new(Kind::Plain, None, vec![[1, 1, 4]])];
+        let shape = |elements| ArrayShape { elements, dims: vec![elements], ..ArrayShape::default() };
+        // Of the first array all but the first two elements, of the second nothing.
+        let places = vec![OlderPlace { from: 8, skip: 16, bytes: 32, is_other_length: false }, OlderPlace::default()];
+        let older = Older { raw: bytes((0..9).map(f64::from)), places };
+        let known = Known::new(&own, &mut [], &[shape(6), shape(4)], &older, DOUBLES);
+        assert_eq!((known.groups.len(), &known.like[..], known.elements()), (1, &[(0, 0)][..], 6));
+        let body = bytes((0..10).map(|n| f64::from(n) * 0.5));
+        let groups: Vec<Group> = known.groups.iter().chain(&own).cloned().collect();
+        let all = known.before(&body, &older.raw, DOUBLES, &groups, &[]).expect("it is long enough");
+        let then = bytes([0.0, 0.0, 1.0, 2.0, 3.0, 4.0].into_iter());
+        assert!(all == [&then[..], &body].concat());
+        assert!(known.before(&body, &older.raw[..32], DOUBLES, &groups, &[]).is_none(), "it is cut");
+        let mut written = Vec::new();
+        known.write(&mut written);
+        assert_eq!(Known::read(&mut &written[..], &older.raw, DOUBLES, 10), Some((1, then)));
+        let layout = Layout::new(groups, Vec::new(), None).expect("adds up");
+        let twins = Twins::new(&layout, &known.like);
+        assert_eq!((twins.columns, twins.of(1), twins.of(2)), (1, Some(0), None));
+        assert_eq!(twins.first(vec![2, 1]), [0, 2, 1]);
+    }
+}

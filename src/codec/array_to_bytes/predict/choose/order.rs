@@ -198,3 +198,30 @@ fn multiply(a: &[f64], b: &[f64], over: Option<&[f64]>) -> Sampled {
 fn finite(value: f64) -> f64 {
     if value.is_finite() { value } else { 0.0 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::format::group::{Group, Kind};
+    use super::*;
+
+    #[test]
+    fn a_column_that_is_the_product_of_two_others_is_put_behind_them() {
+        let count = 2000;
+        let wave = |n: usize, step: f64| 2.0 + (n as f64 * step).sin() + (n as f64 * step * 1.7).cos() / 3.0;
+        // The product stands in front of its factors.
+        let columns: [&dyn Fn(usize) -> f64; 3] =
+            [&|n| wave(n, 0.7) * wave(n, 1.3), &|n| wave(n, 0.7), &|n| wave(n, 1.3)];
+        let values: Vec<f64> = columns.iter().flat_map(|of| (0..count).map(of)).collect();
+        let groups = vec![Group::new(Kind::Plain, None, vec![[1, 1, count]]); 3];
+        let layout = Layout::new(groups, Vec::new(), None).expect("adds up");
+        let kind = Elements { width: 8, is_big: false, is_float: true };
+        let twins = Twins::new(&layout, &[]);
+        let (ordered, relations) = reorder(&layout, &values, kind, (&[], 1), &twins).expect("an order");
+        assert_eq!(ordered.order[2], 0, "{:?}", ordered.order);
+        let found = relations.get(&0).expect("relations of the product");
+        assert!(found.iter().any(|one| matches!(one, Relation::Product(1, 2) | Relation::Product(2, 1))));
+        // Unless nested grids were found by it: those come first of all.
+        let (kept, _) = reorder(&layout, &values, kind, (&[0], 1), &twins).expect("an order");
+        assert_eq!(kept.order[0], 0);
+    }
+}

@@ -226,3 +226,54 @@ impl Data<'_> {
         (target, floors, terms.iter().map(weighed).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::format::copies::Marks;
+    use super::super::super::format::group::{Group, Kind};
+    use super::super::super::format::layout::Layout;
+    use super::super::super::format::linear::{At, Place};
+    use super::super::super::format::numbers::Elements;
+    use super::super::effort::HARD;
+    use super::*;
+
+    #[test]
+    fn a_column_that_is_a_weighted_sum_of_another_gets_its_weights() {
+        let count = 4000;
+        let noise = |n: usize| f64::from(noise(n as u32)) / f64::from(u32::MAX) + 1.0;
+        let values: Vec<f64> = (0..count).map(noise).chain((0..count).map(|n| 3.0 * noise(n) - 0.75)).collect();
+        let bits: Vec<u64> = values.iter().map(|value| value.to_bits()).collect();
+        let groups = vec![Group::new(Kind::Plain, None, vec![[1, 1, count]]); 2];
+        let layout = Layout::new(groups, Vec::new(), None).expect("adds up");
+        let data = Data {
+            place: Place { columns: &layout.columns, column: 1 },
+            kind: Elements { width: 8, is_big: false, is_float: true },
+            bits: &bits,
+            values: &values,
+            marks: Marks::new([&[], &[]], &[], count..2 * count),
+            effort: &HARD,
+            twin: None,
+            family_twins: Vec::new(),
+        };
+        let all: Vec<usize> = (0..count).collect();
+        let literals =
+            Literals { elements: all.clone(), units: vec![0; count], unit_count: 1, is_one: vec![true; count] };
+        let pool = [Term::Value(At::own([0, 0, -1])), Term::One, Term::Value(At::column(1))];
+        let importances = data.importances(&literals, &Set::Integer(1));
+        let fitted = data.fit(&literals, &all, &importances, &pool).expect("weights");
+        let Set::Linear { terms, weights } = &fitted.set else { panic!("{:?}", fitted.set) };
+        let weight = |of: Term| terms.iter().position(|term| *term == of).map(|at| weights[at]).expect("is there");
+        assert!((weight(pool[2]) - 3.0).abs() < 1e-12 && (weight(pool[1]) + 0.75).abs() < 1e-12, "{:?}", fitted.set);
+        assert!(fitted.errors.iter().all(|&error| error <= 4.0), "all but for rounding");
+    }
+
+    #[test]
+    fn a_sample_has_one_of_each_share_in_order_and_small_errors_take_fewer_bits() {
+        let all: Vec<usize> = (0..1000).collect();
+        let some = spread(&all, 100);
+        assert!(some.iter().enumerate().all(|(n, &one)| (n * 10..n * 10 + 10).contains(&one)), "{some:?}");
+        assert_eq!(spread(&all[..7], 100), all[..7]);
+        let bits = |error: f64| bits_of([error; 50]);
+        assert!(bits(0.0) < bits(1.0) && bits(1.0) < bits(100.0) && bits(100.0) < bits(1e15));
+    }
+}
