@@ -1,15 +1,68 @@
-//! Prediction: of what is a number only the difference to what the other numbers tell is stored.
+//! Prediction: each number is predicted from numbers that are decoded before it, and only the difference is stored.
 //!
-//! Works on a whole segment, which may hold several classes: their variables predict each other. In this order:
-//! rows of particles are put in the order of their numbers (`tables.rs`, `curve.rs`); columns are put in an order
-//! (`order.rs`); runs that occur before are taken out (`repeats.rs`, `strides.rs`); each column gets the predictor that leaves the fewest bits of a
-//! sample (`choose.rs`): a weighted sum of neighbours in up to three dimensions, of other columns, of products and
-//! quotients of them (`linear.rs`, `weights.rs`, `fit.rs`), or integer
-//! differences, or none (`predictor.rs`); the differences, as a count of representable numbers, are coded (`residual.rs`). What
-//! coarse and fine grids tell of each other is in `nested.rs`, numbers in files that nobody described in `records.rs`, what an
-//! older checkpoint tells in `older.rs`.
+//! The codec works on a whole segment. A segment may hold several classes, since their variables predict each other.
+//! It is lossless: a difference is a count of representable numbers, so that prediction plus difference gives back
+//! every bit.
 //!
-//! The stream is described in `FORMAT.md`, beside this file.
+//! # Words
+//!
+//! | word | means here |
+//! |---|---|
+//! | group | arrays of one class that are treated alike: as they are, joined slabs, or points taken apart |
+//! | column | the elements of a group, or of one component of its points; what is predicted and coded as one |
+//! | layout | the groups, and the order in which their columns are coded |
+//! | copy | an element that equals an earlier one (exact), or nearly does (near, wide) |
+//! | told | a cell of a coarse grid that the cells of a finer grid give, or the other way round |
+//! | literal | an element that is neither copied nor told; it is predicted |
+//! | term | one number that a prediction adds, times a weight: a neighbour, another column's value, a product, ... |
+//! | set | one way to predict: terms with their weights, or an integer sum of neighbours |
+//! | predictor | the sets of a column, and which of them each unit of some 256 elements uses |
+//! | table | rows with numbers (particles), put in the order of these numbers |
+//! | known, twin | a column of an older checkpoint; the one that is like a column of this one (codec `since`) |
+//!
+//! # The way of a segment
+//!
+//! ```text
+//! raw bytes
+//!   | groups.rs, components.rs, find_tables.rs     what the arrays are
+//!   | pipeline.rs: arrange_arrays                  slabs joined, elements loaded       -> Arranged
+//!   |              order_columns                   nested grids, order of the columns  -> Ordered
+//!   |              find_runs                       copies of earlier elements
+//!   |              predict_columns (column.rs)     a predictor and codes for each      -> Choice
+//!   | encode.rs                                    header, codes
+//!   v
+//! stream (FORMAT.md)  --  decode.rs: header, then column by column  -->  raw bytes
+//! ```
+//!
+//! # Folders
+//!
+//! - `format/`: what a decoder needs, with its exact inverse. The bytes are there for good, so what is here is never
+//!   changed in meaning. It does not name the encoder; a test of this file reads its source and says so.
+//! - `choose/`: what the encoder guesses. Anything here may change at any time: whatever is chosen, `format/` decodes
+//!   it. All thresholds that depend on the effort are in `effort.rs`.
+//! - `particles/`: tables, in the same two halves.
+//!
+//! # How to add a predictor
+//!
+//! Say that a column is often the difference of two others at the same place. To add this as a term:
+//!
+//! 1. `FORMAT.md`, section "Predictors": give the term the next free number, and say what it computes, operation by
+//!    operation.
+//! 2. `format/linear.rs`: add a variant to [`Term`](format::linear::Term). The compiler then asks for it in `columns`
+//!    (which columns before this one it reads), `is_of_same_number`, `is_valid`, `gather` (one place at a time, for
+//!    fitting) and `add_row_here` (a row at a time, for coding and decoding). The last two must give the same
+//!    doubles.
+//! 3. `format/predictor.rs`: `write_term` and `read_term`. What is read is checked there, since it may be damaged.
+//! 4. `choose/column.rs`, `fitted`: add the term to the pool. Whether it helps is decided by `weights.rs` and
+//!    `fit.rs`, which select terms by orthogonal least squares on a sample. If the term costs much time, make it a
+//!    knob of `effort.rs`.
+//! 5. A golden file with such a column in `src/codec/tests/golden.rs`, and a test that it takes fewer bytes in
+//!    `choosing.rs`.
+//! 6. Run the test `compression` on real checkpoints: it prints what each set gains or loses.
+//!
+//! A way to predict that is no sum of terms is a new [`Set`](format::predictor::Set): its predictions are made in
+//! `Row::predict` (all elements known) and `Row::fill` (decoding), and it is offered in `choose/column.rs`,
+//! `predictor`.
 
 mod choose;
 mod format;
@@ -70,7 +123,8 @@ pub(crate) fn is_of_bytes(param: u32) -> bool {
     param & BYTES != 0
 }
 
-/// Whether records are found in bytes of which nothing is known, and are most of them; else prediction has nothing to do.
+/// Whether records are found in bytes of which nothing is known, and are most of them; else prediction has nothing to
+/// do.
 pub(crate) fn is_of_records(raw: &[u8], arrays: &[ArrayShape]) -> bool {
     records_of(raw, arrays).is_some_and(|found| found.bytes().is_some_and(|bytes| bytes * 2 > raw.len()))
 }
@@ -102,7 +156,8 @@ impl ArrayCodec for Predict {
     }
 
     fn max_encoded_bytes(&self, _param: u32, raw_bytes: usize) -> usize {
-        // A column is never coded in more than its elements take, but for some forty bytes, and has an element at least.
+        // A column is never coded in more than its elements take, but for some forty bytes, and has an element at
+        // least.
         raw_bytes * 12 + MORE_BYTES
     }
 
