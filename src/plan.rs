@@ -12,7 +12,7 @@ pub use piece::Piece;
 pub(crate) use piece::concatenated;
 
 use crate::classify::{VariableClass, VariableRef};
-use crate::codec::{Profile, TAKEN_APART_PART};
+use crate::codec::{Profile, UNTYPED_SEGMENT_DIVISOR};
 use crate::header::{ElementType, FileHeader, Role, Shape};
 use crate::merge::Layout;
 use crate::slabs;
@@ -107,7 +107,7 @@ impl PlanOptions {
     /// Raw bytes of a segment of these elements at most.
     fn bytes_of_each(&self, element: &ElementType) -> u64 {
         match self.together && element.is_taken_apart() {
-            true => (self.segment_bytes / TAKEN_APART_PART).min(TAKEN_APART_BYTES_MAX).next_multiple_of(8),
+            true => (self.segment_bytes / UNTYPED_SEGMENT_DIVISOR).min(TAKEN_APART_BYTES_MAX).next_multiple_of(8),
             false => self.segment_bytes,
         }
     }

@@ -1,12 +1,13 @@
 //! Which chain a segment gets: the profile says how to decide, and the default one measures.
 //!
-//! Where all elements are the same, that is all there is to store. Two ways are worth their time for other numbers: zstd by
-//! itself, which finds repeats (ghost zones, refined grids, what did not change), and shuffle before zstd, of bytes or of
-//! bits, which finds what numbers near each other have in common. Either can be a quarter shorter than the other. What tells
-//! them apart is how much of a segment comes again, perhaps far away, where no sample of a few runs sees it. So that is
-//! counted over the whole segment first ([`repeats_per_mille`]), in a small part of the time that coding takes. Where
-//! next to nothing comes again, a shuffle it is; where much does, zstd. Between, all are tried on runs spread over the
-//! segment, a sixteenth of it, long enough to hold the nearer repeats, and what comes again counts as free for zstd.
+//! Where all elements are the same, that is all there is to store. Two ways are worth their time for other numbers:
+//! zstd by itself, which finds repeats (ghost zones, refined grids, what did not change), and shuffle before zstd, of
+//! bytes or of bits, which finds what numbers near each other have in common. Either can be a quarter shorter than
+//! the other. What tells them apart is how much of a segment comes again, perhaps far away, where no sample of a few
+//! runs sees it. So that is counted over the whole segment first ([`repeats_per_mille`]), in a small part of the time
+//! that coding takes. Where next to nothing comes again, a shuffle it is; where much does, zstd. Between, all are
+//! tried on runs spread over the segment, a sixteenth of it, long enough to hold the nearer repeats, and what comes
+//! again counts as free for zstd.
 //!
 //! Bytes and records are tried on the sample alone, and short segments as a whole. Bytes may be records that nobody
 //! described: the distance at which most of them repeat is one more width to shuffle by.
@@ -29,7 +30,8 @@ pub enum Profile {
     /// The better of shuffle and zstd, and zstd alone, measured for each segment; never in the way. `fast`
     #[default]
     Fast,
-    /// Prediction as far as it takes little time: about as small as the best codec for each class, or smaller. `balanced`
+    /// Prediction as far as it takes little time: about as small as the best codec for each class, or smaller.
+    /// `balanced`
     Balanced,
     /// Whatever makes it smallest, at the speed of xz. `max`
     Max,
@@ -61,14 +63,14 @@ pub enum Profile {
     Fpzip,
 }
 
-/// Where numbers are looked for in bytes and records, a segment of them takes so many times the memory for each byte, so it
-/// has one in so many of the bytes.
-pub(crate) const TAKEN_APART_PART: u64 = 4;
+/// Finding numbers in untyped bytes and in records needs about four times the memory per byte, so such segments are a
+/// quarter of the normal length.
+pub(crate) const UNTYPED_SEGMENT_DIVISOR: u64 = 4;
 
 const ZSTD_LEVEL: u32 = 3;
 const SHUFFLE_ZSTD_LEVEL: u32 = 1;
-/// Room for a quarter of a million places of numbers that may come again; and what bytes with much in common need, like what stands
-/// between a file's variables.
+/// Room for a quarter of a million places of numbers that may come again; and what bytes with much in common need,
+/// like what stands between a file's variables.
 const REPEATS_TABLE_LOG: u32 = 18;
 const BYTES_TABLE_LOG: u32 = 15;
 const FPC_LEVEL: u32 = 16;
@@ -82,17 +84,18 @@ const PCO_LEVEL: u32 = 8;
 /// Segments up to this are coded in each way that comes into question.
 const WHOLE_BYTES: usize = 16 << 10;
 /// Of longer ones a sample is: a part of them, but not less than so many bytes, in runs of at least so many.
-const SAMPLE_PART: usize = 16;
+const SAMPLE_DIVISOR: usize = 16;
 const SAMPLE_RUN_BYTES: usize = 16 << 10;
 const SAMPLE_RUNS_MAX: usize = 4;
 /// Fewer repeats than this are next to nothing.
 const REPEATS_FEW_PER_MILLE: usize = 50;
-/// With more than this, floating-point numbers need no trial. Integers may repeat and be like their neighbours as well.
+/// With more than this, floating-point numbers need no trial. Integers may repeat and be like their neighbours as
+/// well.
 const REPEATS_MANY_PER_MILLE: usize = 150;
-/// Bytes of which zstd leaves less than this part are no numbers.
-const BYTES_CLEARLY: usize = 8;
-/// Shuffle must save one byte in so many that zstd leaves of bytes that nobody described, to be tried on all of them.
-const SHUFFLED_GAIN: usize = 32;
+/// Bytes that zstd makes smaller than 1/8 of their length hold no numbers.
+const CLEAR_DIVISOR: usize = 8;
+/// Shuffling untyped bytes is tried on all of them only if it saves 1/32 of what zstd leaves of a sample.
+const SHUFFLED_GAIN_DIVISOR: usize = 32;
 /// fpzip is tried on the beginning of a segment, since it needs the neighbours.
 const FPZIP_SAMPLE_BYTES: usize = 256 << 10;
 /// Elements wider than this are not shuffled: their lanes would be too short to have anything in common.
@@ -204,8 +207,8 @@ impl Profile {
         *self == Self::Max
     }
 
-    /// Raw bytes of a segment where nothing else is said but the budget. Repeats and relations are found within a segment
-    /// only, so it is long where there is memory for it.
+    /// Raw bytes of a segment where nothing else is said but the budget. Repeats and relations are found within a
+    /// segment only, so it is long where there is memory for it.
     pub fn segment_bytes(&self, budget_bytes: u64) -> u64 {
         let has_room = budget_bytes >= self.budget_mib() << 20;
         match self {
@@ -215,8 +218,8 @@ impl Profile {
         }
     }
 
-    /// Bytes in memory for each raw byte of a segment of numbers that is fetched, merged, coded and decoded again. Measured,
-    /// the most of four codes with segments of up to 16 MiB: 10.5 (on two threads 12.6) and 15 (18.6).
+    /// Bytes in memory for each raw byte of a segment of numbers that is fetched, merged, coded and decoded again.
+    /// Measured, the most of four codes with segments of up to 16 MiB: 10.5 (on two threads 12.6) and 15 (18.6).
     pub fn memory_per_raw_byte(&self) -> u64 {
         match self {
             Self::Balanced => 12,
@@ -225,22 +228,23 @@ impl Profile {
         }
     }
 
-    /// The same for a segment of these elements. Bytes and records are taken apart first, and each part is coded as a segment
-    /// is: measured with 16 MiB of doubles in a file that nobody described, 18 (on two threads 26) and 28 (37).
+    /// The same for a segment of these elements. Bytes and records are taken apart first, and each part is coded as a
+    /// segment is: measured with 16 MiB of doubles in a file that nobody described, 18 (on two threads 26) and 28
+    /// (37).
     pub fn memory_per_raw_byte_of(&self, element: &ElementType) -> u64 {
         let is_taken_apart = self.is_together() && element.is_taken_apart();
-        self.memory_per_raw_byte() * if is_taken_apart { TAKEN_APART_PART } else { 1 }
+        self.memory_per_raw_byte() * if is_taken_apart { UNTYPED_SEGMENT_DIVISOR } else { 1 }
     }
 
     /// Bytes in memory for each raw byte of an older segment that one is coded with: its bytes, once more as they are
-    /// arranged, its elements as bits and as numbers, where runs begin, and the same where they are decoded again. Measured
-    /// as 15 with 16 MiB of doubles.
+    /// arranged, its elements as bits and as numbers, where runs begin, and the same where they are decoded again.
+    /// Measured as 15 with 16 MiB of doubles.
     pub fn memory_per_older_byte(&self) -> u64 {
         16
     }
 
-    /// MiB of checkpoint in memory where nothing else is said: enough for one of its longest segments, with an older one or
-    /// with files that are kept until they are stored.
+    /// MiB of checkpoint in memory where nothing else is said: enough for one of its longest segments, with an older
+    /// one or with files that are kept until they are stored.
     pub fn budget_mib(&self) -> u64 {
         match self {
             Self::Max => 1024,
@@ -250,8 +254,8 @@ impl Profile {
     }
 }
 
-/// A sample and what zstd leaves of it: how the fast profile begins with bytes that nobody described, as those between a
-/// file's variables.
+/// A sample and what zstd leaves of it: how the fast profile begins with bytes that nobody described, as those
+/// between a file's variables.
 fn in_haste(
     profile: &Profile,
     raw: &[u8],
@@ -270,7 +274,7 @@ fn in_haste(
 
 /// Whether there are no numbers to speak of.
 fn is_clear((sample, by_zstd): &(Vec<u8>, Trial)) -> bool {
-    by_zstd.stored_bytes * BYTES_CLEARLY < sample.len()
+    by_zstd.stored_bytes * CLEAR_DIVISOR < sample.len()
 }
 
 fn chosen(
@@ -323,8 +327,8 @@ fn tried(
     best_of(chains.into_iter().map(trial).collect(), sample, basis)
 }
 
-/// The same for bytes that nobody described, of which is known what zstd leaves. Its other level is near it, and not tried
-/// where something else leaves clearly less.
+/// The same for bytes that nobody described, of which is known what zstd leaves. Its other level is near it, and not
+/// tried where something else leaves clearly less.
 fn tried_in_haste(
     chains: Vec<Chain>,
     sample: &[u8],
@@ -332,7 +336,7 @@ fn tried_in_haste(
     basis: &Basis<'_>,
     scratch: &mut Scratch,
 ) -> (Chain, Reason) {
-    let near = by_zstd.stored_bytes - by_zstd.stored_bytes / SHUFFLED_GAIN;
+    let near = by_zstd.stored_bytes - by_zstd.stored_bytes / SHUFFLED_GAIN_DIVISOR;
     let known = by_zstd.chain.clone();
     let mut trials = vec![by_zstd];
     let (of_zstd, others): (Vec<_>, Vec<_>) =
@@ -480,8 +484,8 @@ pub fn encode_chosen(
     Ok(Coded { chain, stored, reason: Reason::Tried { sample_bytes: raw.len(), trials } })
 }
 
-/// Whether an older segment is worth a trial, which takes longer than coding without: a part of the arrays says so, and where
-/// there is none nobody does. Leaves `scratch` with the older segment of the basis.
+/// Whether an older segment is worth a trial, which takes longer than coding without: a part of the arrays says so,
+/// and where there is none nobody does. Leaves `scratch` with the older segment of the basis.
 fn may_gain(
     raw: &[u8],
     element: &ElementType,
@@ -506,8 +510,8 @@ fn may_gain(
     Ok(with * 100 < alone * (100 - PART_GAIN_PERCENT))
 }
 
-/// Of each column one array in so many, the same of each, with what an older segment has of them. `None` where the segment is
-/// too small, or the arrays do not add up.
+/// Of each column one array in so many, the same of each, with what an older segment has of them. `None` where the
+/// segment is too small, or the arrays do not add up.
 fn part_of(
     raw: &[u8],
     width: usize,
@@ -538,9 +542,10 @@ fn part_of(
     (left.is_empty() && found.0.len() * 2 > PART_BYTES).then_some(found)
 }
 
-/// Adds to the candidates for bytes that nobody described what a look at them speaks for, since they may be records, or hold
-/// numbers between other bytes, or words that repeat byte by byte; in the balanced profile, which is in haste, takes away what
-/// a sample speaks against. Gives the bytes that zstd is expected to leave, if more than that need not be tried.
+/// Adds to the candidates for bytes that nobody described what a look at them speaks for, since they may be records,
+/// or hold numbers between other bytes, or words that repeat byte by byte; in the balanced profile, which is in
+/// haste, takes away what a sample speaks against. Gives the bytes that zstd is expected to leave, if more than that
+/// need not be tried.
 fn look_at_bytes(
     chains: &mut Vec<Chain>,
     profile: &Profile,
@@ -553,13 +558,13 @@ fn look_at_bytes(
     let is_in_haste = *profile == Profile::Balanced && basis.store.is_none();
     let sample = sample(raw, 1);
     let stored_bytes = chains[at].encoded_bytes(&sample, &[], scratch)?;
-    let is_clear = stored_bytes * BYTES_CLEARLY < sample.len();
+    let is_clear = stored_bytes * CLEAR_DIVISOR < sample.len();
     if is_clear && is_in_haste {
         chains[at] = Chain::zstd(BALANCED_CLEAR_ZSTD_LEVEL);
     }
     let are_records = !is_clear && super::predict::is_of_records(raw, arrays);
     if !is_clear && !are_records {
-        let mut best = (stored_bytes - stored_bytes / SHUFFLED_GAIN, None);
+        let mut best = (stored_bytes - stored_bytes / SHUFFLED_GAIN_DIVISOR, None);
         for chain in shuffles_of_bytes() {
             let stored_bytes = chain.encoded_bytes(&sample, &[], scratch)?;
             if stored_bytes < best.0 {
@@ -668,8 +673,8 @@ fn since(element: &ElementType, effort: u32, arrays: &[ArrayShape], basis: &Basi
     older.places.iter().any(|place| place.bytes > 0).then(|| Chain::since(element, effort))?
 }
 
-/// A part of a segment that tells whether an older one helps has about so many bytes, of its arrays no fewer than one in so many;
-/// and it must take so much less there, in per cent.
+/// A part of a segment that tells whether an older one helps has about so many bytes, of its arrays no fewer than one
+/// in so many; and it must take so much less there, in per cent.
 const PART_BYTES: usize = 256 << 10;
 const PARTS_MAX: usize = 32;
 const PART_GAIN_PERCENT: usize = 2;
@@ -679,8 +684,8 @@ const BALANCED: (u32, u32, u32) = (1, 6, 3);
 const MAX: (u32, u32, u32) = (2, 17, 17);
 const MAX_OF_MANY: (u32, u32, u32) = (2, MANY_BYTES_ZSTD_LEVEL, MANY_BYTES_ZSTD_LEVEL);
 
-/// And what it does with bytes that are clearly no numbers: there a higher level takes several times as long for next to nothing of
-/// a checkpoint.
+/// And what it does with bytes that are clearly no numbers: there a higher level takes several times as long for next
+/// to nothing of a checkpoint.
 const BALANCED_CLEAR_ZSTD_LEVEL: u32 = 3;
 
 /// Prediction where there may be numbers, and what serves other bytes.
@@ -688,8 +693,8 @@ fn predicted(element: &ElementType, (effort, zstd, shuffled): (u32, u32, u32)) -
     let others = || vec![Chain::zstd(zstd)];
     match (element, Chain::predict(element, effort)) {
         (ElementType::Bytes, Some(predict)) => vec![predict, Chain::zstd(zstd)],
-        // Numbers of other elements, as in unstructured meshes, are not near their neighbours, but repeat byte by byte, or rise
-        // by the same again and again.
+        // Numbers of other elements, as in unstructured meshes, are not near their neighbours, but repeat byte by
+        // byte, or rise by the same again and again.
         (ElementType::Int { width, .. }, Some(predict)) => {
             let width = u32::from(*width);
             vec![predict, Chain::shuffle_zstd(width, shuffled), Chain::bitshuffle_zstd(width, shuffled)]
@@ -711,7 +716,8 @@ fn measured(element: &ElementType, raw: &[u8]) -> Vec<Chain> {
     let bits = |width| Chain::bitshuffle_zstd(width, SHUFFLE_ZSTD_LEVEL);
     match element {
         ElementType::Int { width: 1, .. } | ElementType::Fixed { width: 1 } => vec![zstd],
-        // Numbers that nobody told us of, or records of them. Of bytes without a pattern the lower level often leaves less.
+        // Numbers that nobody told us of, or records of them. Of bytes without a pattern the lower level often leaves
+        // less.
         ElementType::Bytes => {
             let records = super::predict::record_bytes(raw).filter(|&bytes| bytes > 8);
             let records = records.and_then(|bytes| u32::try_from(bytes).ok()).map(shuffled);
@@ -726,8 +732,8 @@ fn measured(element: &ElementType, raw: &[u8]) -> Vec<Chain> {
     }
 }
 
-/// What comes into question beside it where the store's speed counts: what is faster, down to nothing at all, and what is
-/// stronger.
+/// What comes into question beside it where the store's speed counts: what is faster, down to nothing at all, and
+/// what is stronger.
 fn weighed(element: &ElementType) -> Vec<Chain> {
     let width = element.width().min(SHUFFLE_WIDTH_MAX);
     let mut chains = vec![Chain::raw(), Chain::lz4(), Chain::zstd(STRONG_ZSTD_LEVEL)];
@@ -743,7 +749,7 @@ fn sample(raw: &[u8], width: usize) -> Vec<u8> {
     if raw.len() <= WHOLE_BYTES {
         return raw.to_vec();
     }
-    sample_of(raw, width, (raw.len() / SAMPLE_PART).max(SAMPLE_RUN_BYTES))
+    sample_of(raw, width, (raw.len() / SAMPLE_DIVISOR).max(SAMPLE_RUN_BYTES))
 }
 
 /// Whole elements in so many bytes, from a few places spread over the segment; all of it where it has no more.
@@ -764,9 +770,9 @@ pub(super) fn sample_of(raw: &[u8], width: usize, bytes: usize) -> Vec<u8> {
 
 /// How many elements in a thousand begin a run of [`REPEAT_ELEMENTS`] that was there before.
 ///
-/// An element that equals the next counts neither way, since any codec likes it. Of the runs, one in [`REPEAT_PART`] is
-/// looked at, by a hash of its beginning, so that a run and its repeat are both looked at or neither, and few enough are
-/// remembered for the cache. Each place in the table remembers the last one only.
+/// An element that equals the next counts neither way, since any codec likes it. Of the runs, one in
+/// [`REPEAT_SAMPLED_DIVISOR`] is looked at, by a hash of its beginning, so that a run and its repeat are both looked
+/// at or neither, and few enough are remembered for the cache. Each place in the table remembers the last one only.
 fn repeats_per_mille(raw: &[u8], width: u8, seen: &mut Vec<u32>) -> usize {
     match width {
         2 => repeats(raw.as_chunks::<2>().0, |&e| u64::from(u16::from_le_bytes(e)), seen),
@@ -777,23 +783,24 @@ fn repeats_per_mille(raw: &[u8], width: u8, seen: &mut Vec<u32>) -> usize {
 }
 
 const REPEAT_ELEMENTS: usize = 4;
-const REPEAT_PART: usize = 64;
+const REPEAT_SAMPLED_DIVISOR: usize = 64;
 /// Fewer runs than this say nothing.
 const REPEAT_RUNS_MIN: usize = 8;
 /// Places in the table at most: 256 KiB.
 const SEEN_MAX: usize = 1 << 16;
 
 fn repeats<T>(elements: &[T], value: impl Fn(&T) -> u64, seen: &mut Vec<u32>) -> usize {
-    let places = (elements.len() / REPEAT_PART * 2).next_power_of_two().clamp(256, SEEN_MAX);
+    let places = (elements.len() / REPEAT_SAMPLED_DIVISOR * 2).next_power_of_two().clamp(256, SEEN_MAX);
     seen.clear();
     seen.resize(places, 0);
     let (mut looked_at, mut again) = (0, 0);
     for run in elements.windows(REPEAT_ELEMENTS) {
         let [a, b, c, d] = run else { continue };
         let [a, b] = [value(a), value(b)];
-        // Odd multipliers, from the fractions of the golden ratio and of square roots, mix all bits into the high ones.
+        // Odd multipliers, from the fractions of the golden ratio and of square roots, mix all bits into the high
+        // ones.
         let start = (a ^ b.rotate_left(23)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        if start >> (u64::BITS - REPEAT_PART.ilog2()) == 0 && a != b {
+        if start >> (u64::BITS - REPEAT_SAMPLED_DIVISOR.ilog2()) == 0 && a != b {
             let hash = (start ^ start >> 32)
                 .wrapping_add(value(c).wrapping_mul(0xBB67_AE85_84CA_A73B))
                 .wrapping_add(value(d).wrapping_mul(0x3C6E_F372_FE94_F82B))

@@ -1,15 +1,16 @@
 //! What a choice rests on, why it was made, and how it is kept from one checkpoint to the next.
 //!
 //! **Kept.** What a class got in one checkpoint it gets in the next without being measured again, since neighbouring
-//! checkpoints are alike. It is measured anew where a segment's stored bytes are more than 10 % off what they were when it
-//! was decided (at once, for that segment: the paper saw ratios drop by 20 to 50 % after the first checkpoint), after
-//! [`KEPT_CHECKPOINTS_MAX`] checkpoints, and when the store's rate has doubled or halved. Decisions are in the manifest
-//! of each group ([`Manifest::decisions`](crate::manifest::Manifest::decisions)), so they outlive the aggregator.
+//! checkpoints are alike. It is measured anew where a segment's stored bytes are more than 10 % off what they were
+//! when it was decided (at once, for that segment: the paper saw ratios drop by 20 to 50 % after the first
+//! checkpoint), after [`KEPT_CHECKPOINTS_MAX`] checkpoints, and when the store's rate has doubled or halved.
+//! Decisions are in the manifest of each group ([`Manifest::decisions`](crate::manifest::Manifest::decisions)), so
+//! they outlive the aggregator.
 //!
-//! **The store's speed.** Where it is known how fast the store takes bytes, the candidate with the least time wins: time to
-//! code, shared by all cores, and time to write what is left. A fast store so leads to LZ4, or to nothing at all for what hardly
-//! shrinks, a slow one to stronger chains. Where it is not known, the fewest bytes win, and the choice depends on the
-//! bytes alone.
+//! **The store's speed.** Where it is known how fast the store takes bytes, the candidate with the least time wins:
+//! time to code, shared by all cores, and time to write what is left. A fast store so leads to LZ4, or to nothing at
+//! all for what hardly shrinks, a slow one to stronger chains. Where it is not known, the fewest bytes win, and the
+//! choice depends on the bytes alone.
 
 use super::{Chain, CodecId, Older, Step};
 use crate::header::{ElementType, Role};
@@ -276,8 +277,8 @@ impl Deciding {
         }
     }
 
-    /// The decisions of this checkpoint: those that were kept, those that are new, and those of classes of which nothing
-    /// was stored.
+    /// The decisions of this checkpoint: those that were kept, those that are new, and those of classes of which
+    /// nothing was stored.
     pub fn finish(self, before: &Decisions, checkpoint: &CheckpointId, store: Option<StoreRate>) -> Vec<Decision> {
         let older = |class: &str| {
             let older = before.0.get(class)?;

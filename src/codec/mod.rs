@@ -38,7 +38,7 @@ mod slow;
 mod threads;
 
 pub(crate) use array_to_bytes::predict::LANES_POINT_MAX;
-pub(crate) use choose::TAKEN_APART_PART;
+pub(crate) use choose::UNTYPED_SEGMENT_DIVISOR;
 pub use choose::{Profile, ProfileError, encode_best, encode_chosen};
 pub use decide::{
     Basis, Coded, DECISIONS_MAX, Deciding, Decision, Decisions, KEPT_CHECKPOINTS_MAX, Reason, StoreRate, Trial,
@@ -71,8 +71,8 @@ pub const STEPS_MAX: usize = 6;
 /// The most raw bytes of a segment that [`Chain::encode`] takes, and that [`Chain::decode`] gives.
 pub const SEGMENT_BYTES_MAX: usize = 1 << 30;
 
-/// What one piece of a segment is: how many elements, and how they lie. Advice for the codecs that look at neighbours,
-/// never a promise: a piece may be cut in the middle of a row, or of an element.
+/// What one piece of a segment is: how many elements, and how they lie. Advice for the codecs that look at
+/// neighbours, never a promise: a piece may be cut in the middle of a row, or of an element.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArrayShape {
     /// Whole elements of the piece.
@@ -146,8 +146,8 @@ pub enum CodecError {
     },
 }
 
-/// The codec that turns elements into bytes; exactly one per chain. Pure: the same input gives the same bytes on every
-/// host, thread and run.
+/// The codec that turns elements into bytes; exactly one per chain. Pure: the same input gives the same bytes on
+/// every host, thread and run.
 pub trait ArrayCodec: Send + Sync {
     /// Number and name, as in the module's table.
     fn id(&self) -> (CodecId, &'static str);
@@ -255,8 +255,8 @@ pub struct OlderPlace {
     pub skip: usize,
     /// How many there are; 0 where it has none.
     pub bytes: usize,
-    /// Whether the list that the array is had another length there: then these are all of its bytes, and only rows that have
-    /// numbers are known again.
+    /// Whether the list that the array is had another length there: then these are all of its bytes, and only rows
+    /// that have numbers are known again.
     pub is_other_length: bool,
 }
 
@@ -360,8 +360,8 @@ impl Chain {
         &self.steps
     }
 
-    /// Appends the chain: the number of steps in one byte, then for each its codec (`u16`) and parameter (`u32`), both
-    /// little-endian.
+    /// Appends the chain: the number of steps in one byte, then for each its codec (`u16`) and parameter (`u32`),
+    /// both little-endian.
     pub fn to_bytes(&self, out: &mut Vec<u8>) {
         out.push(self.steps.len() as u8); // at most STEPS_MAX
         for step in &self.steps {
@@ -414,8 +414,8 @@ impl Chain {
         let Scratch { front, back, work, .. } = scratch;
         let steps = self.working_steps();
         for (i, step) in steps.iter().enumerate() {
-            // The last one fills `front`. So what is as long as the segment stays in `back`, and need not be cleared anew
-            // where a shorter one was in between.
+            // The last one fills `front`. So what is as long as the segment stays in `back`, and need not be cleared
+            // anew where a shorter one was in between.
             let to_front = (steps.len() - i) % 2 == 1;
             let (before, target) = if to_front { (&*back, &mut *front) } else { (&*front, &mut *back) };
             let source = if i == 0 { raw } else { before.as_slice() };

@@ -1,29 +1,30 @@
 //! Whether LZMA, which takes long in both directions, is worth it: it must leave clearly less than all else does.
 //!
-//! Its time is that of xz, so that it is tried on a sample first. What a sample has in repeats far away, zstd's code of the whole
-//! tells: LZMA finds these too, and is taken to stay behind or ahead of zstd by as much as in the sample.
+//! Its time is that of xz, so that it is tried on a sample first. What a sample has in repeats far away, zstd's code
+//! of the whole tells: LZMA finds these too, and is taken to stay behind or ahead of zstd by as much as in the
+//! sample.
 
 use super::choose::sample_of;
 use super::{Chain, CodecError, Scratch};
 
-/// It must save one byte in so many: decoding it took 14 to 22 times as long as zstd.
-const GAIN_PART: usize = 50;
+/// LZMA is used only if it saves 1/50 (2 %) of the bytes, because it decodes 14 to 22 times slower than zstd.
+const GAIN_DIVISOR: usize = 50;
 /// Shorter bytes are not worth a trial of their own.
 const BYTES_MIN: usize = 1 << 10;
 /// The part of what zstd leaves that it leaves at best: 0.69 is the least that was seen.
 const OF_ZSTD: (usize, usize) = (2, 3);
 /// A sample is such a part, but not less, and not more.
-const SAMPLE_PART: usize = 16;
+const SAMPLE_DIVISOR: usize = 16;
 const SAMPLE_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=256 << 10;
 /// Samples keep places in words.
 const WORD: usize = 8;
 
 fn is_clearly_less(bytes: usize, least: usize) -> bool {
-    bytes + bytes / GAIN_PART < least
+    bytes + bytes / GAIN_DIVISOR < least
 }
 
-/// LZMA's chain, one of some, and stored bytes, where these are clearly fewer than `least`. Needs a chain of zstd alone, and how
-/// many bytes that leaves of the whole.
+/// LZMA's chain, one of some, and stored bytes, where these are clearly fewer than `least`. Needs a chain of zstd
+/// alone, and how many bytes that leaves of the whole.
 pub(super) fn lzma(
     raw: &[u8],
     chains: &[Chain],
@@ -35,7 +36,7 @@ pub(super) fn lzma(
     if raw.len() < BYTES_MIN || !is_clearly_less(by_zstd / of * part, least) {
         return Ok(None);
     }
-    let sample = sample_of(raw, WORD, (raw.len() / SAMPLE_PART).clamp(*SAMPLE_BYTES.start(), *SAMPLE_BYTES.end()));
+    let sample = sample_of(raw, WORD, (raw.len() / SAMPLE_DIVISOR).clamp(*SAMPLE_BYTES.start(), *SAMPLE_BYTES.end()));
     let mut best = (usize::MAX, &Chain::raw());
     for chain in chains {
         let bytes = chain.encoded_bytes(&sample, &[], scratch)?;

@@ -1,8 +1,8 @@
 //! Records taken apart into columns, one for each member and each run of padding, each coded by a chain of its own.
 //! Takes compounds; bit-exact, padding included.
 //!
-//! Source: the column stores of databases, and Blosc's and HDF5's shuffle, which is this for bytes. A column's chain is
-//! the one that [`crate::codec::encode_best`] finds for its type; no column is a compound again.
+//! Source: the column stores of databases, and Blosc's and HDF5's shuffle, which is this for bytes. A column's chain
+//! is the one that [`crate::codec::encode_best`] finds for its type; no column is a compound again.
 //!
 //! Payload: a varint, the number of columns; for each a varint, its bytes in one record, its chain as in
 //! [`Chain::to_bytes`], and a varint, its stored bytes; then the stored bytes of one column after the other; then the

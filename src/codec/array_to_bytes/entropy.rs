@@ -1,8 +1,8 @@
 //! What codecs of numbers end in: symbols by an adaptive range coder, and raw bits.
 //!
 //! The range coder is rANS (J. Duda, "Asymmetric numeral systems", arXiv:1311.2540, section 3): 64-bit states, 32-bit
-//! words, two states in turn. Its model is quasi-static, as in fpzip (M. Schindler's range coder): frequencies rest for
-//! a period, then follow the symbols seen, whose weight halves as they age. So no frequencies are stored.
+//! words, two states in turn. Its model is quasi-static, as in fpzip (M. Schindler's range coder): frequencies rest
+//! for a period, then follow the symbols seen, whose weight halves as they age. So no frequencies are stored.
 //!
 //! Everything is integer arithmetic in a fixed order, and decoding never panics: what is cut reads as zeros, and the
 //! end says whether states and lengths came out as they must.
@@ -75,7 +75,8 @@ impl Model {
         let mut given = 0;
         let mut likeliest = 0;
         for (symbol, (range, &count)) in self.ranges.iter_mut().zip(&self.counts).enumerate() {
-            // Most never come. No overflow: counts are at most COUNTED_MAX and PERIOD_LAST, the rest is less than TOTAL.
+            // Most never come. No overflow: counts are at most COUNTED_MAX and PERIOD_LAST, the rest is less than
+            // TOTAL.
             let share = if count == 0 { 0 } else { count * spread / self.counted };
             range.1 = 1 + share as u16; // at most TOTAL
             given += u32::from(range.1);

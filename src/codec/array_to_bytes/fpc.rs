@@ -2,17 +2,17 @@
 //!
 //! Source: M. Burtscher, P. Ratanaworabhan, "FPC: a high-speed compressor for double-precision floating-point data",
 //! IEEE Transactions on Computers 58(1), 2009, sections 3 and 4, written anew from the text. Each value is predicted
-//! twice, from hash tables of what followed the same values (FCM) and the same differences (DFCM) before. The exclusive
-//! or with the better prediction is stored without its leading zero bytes, of which 4 bits keep the number and the
-//! choice of predictor.
+//! twice, from hash tables of what followed the same values (FCM) and the same differences (DFCM) before. The
+//! exclusive or with the better prediction is stored without its leading zero bytes, of which 4 bits keep the number
+//! and the choice of predictor.
 //!
 //! Differs from the paper: all codes come first, then all residuals, so that a second codec sees each kind together;
-//! no count is stored, since the segment has it; tables never have more entries than there are elements (rounded up to
-//! a power of two), so that memory is bounded by the segment's length and not by the parameter.
+//! no count is stored, since the segment has it; tables never have more entries than there are elements (rounded up
+//! to a power of two), so that memory is bounded by the segment's length and not by the parameter.
 //!
 //! Payload: the codes, two to a byte, the earlier in the high half; the residuals, least significant byte first; then
-//! the bytes after the last whole element. A code is 8 if DFCM predicted, plus 0 to 3 for as many leading zero bytes, or
-//! 4 to 7 for 5 to 8 of them; exactly 4 zero bytes count as 3.
+//! the bytes after the last whole element. A code is 8 if DFCM predicted, plus 0 to 3 for as many leading zero bytes,
+//! or 4 to 7 for 5 to 8 of them; exactly 4 zero bytes count as 3.
 
 use crate::codec::{ArrayCodec, ArrayJob, BIG_ENDIAN, CodecError, CodecId, Work, resize_for_overwrite};
 use std::fmt;

@@ -1,11 +1,12 @@
-//! pcodec, by the `pco` crate: bins of numbers, differences and common multiples, found by itself. Takes numbers of 2, 4 or 8
-//! bytes in both byte orders (floating-point ones of 4 or 8); bit-exact.
+//! pcodec, by the `pco` crate: bins of numbers, differences and common multiples, found by itself. Takes numbers of
+//! 2, 4 or 8 bytes in both byte orders (floating-point ones of 4 or 8); bit-exact.
 //!
 //! Source: M. Loncaric, J. Jeppesen, M. Zinberg, "Pcodec: better compression for numerical sequences", 2025
-//! (arXiv:2502.06112). The `predict` codec uses it too, for what its predictions leave; here it works on the numbers alone.
+//! (arXiv:2502.06112). The `predict` codec uses it too, for what its predictions leave; here it works on the numbers
+//! alone.
 //!
-//! Payload: a standalone file of pco (format 1.x) of all whole elements, in the machine's byte order once decoded; then
-//! the bytes after the last whole element.
+//! Payload: a standalone file of pco (format 1.x) of all whole elements, in the machine's byte order once decoded;
+//! then the bytes after the last whole element.
 
 use crate::codec::{ArrayCodec, ArrayJob, BIG_ENDIAN, CodecError, CodecId, Work, resize_for_overwrite};
 use pco::ChunkConfig;

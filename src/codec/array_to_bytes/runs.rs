@@ -1,11 +1,14 @@
-//! Run lengths: an element that follows itself is stored once, with how often. Takes elements of any width; bit-exact.
+//! Run lengths: an element that follows itself is stored once, with how often. Takes elements of any width;
+//! bit-exact.
 //!
-//! Source: run-length coding, older than its literature (A. H. Robinson, C. Cherry, "Results of a prototype television
-//! bandwidth compression scheme", Proceedings of the IEEE 55(3), 1967). A constant array is one run: a few bytes.
+//! Source: run-length coding, older than its literature (A. H. Robinson, C. Cherry, "Results of a prototype
+//! television bandwidth compression scheme", Proceedings of the IEEE 55(3), 1967). A constant array is one run: a few
+//! bytes.
 //!
-//! Payload: a varint L and L elements as they are, then a varint N and one element, which occurs N times; and so on, until
-//! there are all elements; a list that ends with elements as they are has no N. Then the bytes after the last whole
-//! element. Elements are equal when all their bits are. The encoder makes a run of what it saves at least 12 bytes in.
+//! Payload: a varint L and L elements as they are, then a varint N and one element, which occurs N times; and so on,
+//! until there are all elements; a list that ends with elements as they are has no N. Then the bytes after the last
+//! whole element. Elements are equal when all their bits are. The encoder makes a run of what it saves at least 12
+//! bytes in.
 
 use super::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
 use crate::codec::{ArrayCodec, ArrayJob, CodecError, CodecId, Work};

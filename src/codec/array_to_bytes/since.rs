@@ -1,8 +1,8 @@
 //! As `predict`, with the same segment of an older checkpoint as side information: what did not change is copied from
 //! there, and what did is predicted by what it was, by its own neighbours now, and by theirs then.
 //!
-//! Takes numbers of 4 and 8 bytes; bit-exact. The bytes are described in `predict/FORMAT.md`, section "Since". Decoding
-//! needs the raw bytes of the older segment, which the container's index names; without them it fails.
+//! Takes numbers of 4 and 8 bytes; bit-exact. The bytes are described in `predict/FORMAT.md`, section "Since".
+//! Decoding needs the raw bytes of the older segment, which the container's index names; without them it fails.
 
 use super::predict;
 use crate::codec::{ArrayCodec, ArrayJob, CodecError, CodecId, Work};

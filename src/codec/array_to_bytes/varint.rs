@@ -1,4 +1,5 @@
-//! Unsigned integers in as few bytes as they need: seven bits a byte, the lowest first, the top bit set on all but the last.
+//! Unsigned integers in as few bytes as they need: seven bits a byte, the lowest first, the top bit set on all but
+//! the last.
 
 /// The most bytes of a varint here.
 pub(in crate::codec) const VARINT_BYTES_MAX: usize = 5;

@@ -1,16 +1,16 @@
 //! Bit shuffle: bit 0 of byte 0 of every element, then bit 1 of it, ... Takes elements of any width; bit-exact.
 //!
-//! Source: K. Masui et al., "A compression scheme for radio data in high performance computing", Astronomy and Computing
-//! 12, 2015, and its filter of HDF5. Differs from them: no blocks of some kilobytes, but planes as long as the segment,
-//! which leave more to the codec behind it; and no codec inside, since the chain says which comes next.
+//! Source: K. Masui et al., "A compression scheme for radio data in high performance computing", Astronomy and
+//! Computing 12, 2015, and its filter of HDF5. Differs from them: no blocks of some kilobytes, but planes as long as
+//! the segment, which leave more to the codec behind it; and no codec inside, since the chain says which comes next.
 //!
-//! The bytes are shuffled as `shuffle` does it. Then of each lane 8 bytes at a time, a matrix of 8 x 8 bits, are transposed in
-//! a 64-bit word (Warren, Hacker's Delight, section 7-3), eight words side by side: that is portable. Where there is AVX2,
-//! `tiles` does the same.
+//! The bytes are shuffled as `shuffle` does it. Then of each lane 8 bytes at a time, a matrix of 8 x 8 bits, are
+//! transposed in a 64-bit word (Warren, Hacker's Delight, section 7-3), eight words side by side: that is portable.
+//! Where there is AVX2, `tiles` does the same.
 //!
-//! Payload, as long as the raw bytes: with M the number of whole elements, rounded down to a multiple of 8, for each byte
-//! of an element, and for each bit of it, the lowest first, a plane of M / 8 bytes, whose byte i holds that bit of the
-//! elements 8 i to 8 i + 7, the first in its lowest bit; then everything after the M elements, verbatim.
+//! Payload, as long as the raw bytes: with M the number of whole elements, rounded down to a multiple of 8, for each
+//! byte of an element, and for each bit of it, the lowest first, a plane of M / 8 bytes, whose byte i holds that bit
+//! of the elements 8 i to 8 i + 7, the first in its lowest bit; then everything after the M elements, verbatim.
 
 use super::shuffle::{shuffle, transpose, unshuffle};
 use super::tiles;

@@ -1,17 +1,17 @@
 //! LZMA2, as in .xz files but without their headers, by `liblzma`. Takes any bytes; bit-exact.
 //!
-//! Source: doc/lzma-file-format.txt and doc/xz-file-format.txt of github.com/tukaani-project/xz. Slow, and the smallest of all
-//! where bytes are records or text: it remembers the last distances, and models each byte by those before it and by its place
-//! in a word.
+//! Source: doc/lzma-file-format.txt and doc/xz-file-format.txt of github.com/tukaani-project/xz. Slow, and the
+//! smallest of all where bytes are records or text: it remembers the last distances, and models each byte by those
+//! before it and by its place in a word.
 //!
-//! The bytes are cut into pieces, each a stream of its own, so that several threads can code and decode them. In pieces of
-//! 2 MiB real checkpoints took at most 1.5 % more than in one.
+//! The bytes are cut into pieces, each a stream of its own, so that several threads can code and decode them. In
+//! pieces of 2 MiB real checkpoints took at most 1.5 % more than in one.
 //!
-//! Payload, all numbers varints: how many pieces; for each its raw and its stored bytes; then the pieces. No piece but the last
-//! has less than 512 KiB, and none more than 16 MiB.
+//! Payload, all numbers varints: how many pieces; for each its raw and its stored bytes; then the pieces. No piece
+//! but the last has less than 512 KiB, and none more than 16 MiB.
 //!
-//! Parameter: the properties byte of LZMA, (`pb` * 5 + `lp`) * 9 + `lc`, with `lc` + `lp` at most 4. The dictionary is as
-//! long as the piece, so that nothing else decides how much is allocated; and that is checked before.
+//! Parameter: the properties byte of LZMA, (`pb` * 5 + `lp`) * 9 + `lc`, with `lc` + `lp` at most 4. The dictionary
+//! is as long as the piece, so that nothing else decides how much is allocated; and that is checked before.
 
 use crate::codec::array_to_bytes::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
 use crate::codec::{BytesCodec, CodecError, CodecId, Work, threads};
@@ -36,7 +36,8 @@ const DEPTH: u32 = 16;
 
 pub(crate) struct Lzma;
 
-/// How bytes are modelled: the high bits of the byte before, the low bits of the place for literals, and for all else.
+/// How bytes are modelled: the high bits of the byte before, the low bits of the place for literals, and for all
+/// else.
 #[derive(Clone, Copy)]
 struct Properties {
     lc: u32,
@@ -79,8 +80,8 @@ fn properties(param: u32) -> Result<Properties, CodecError> {
     Properties::of(param).ok_or(CodecError::Param { codec: "lzma", param })
 }
 
-/// The most bytes that a piece takes: what does not get shorter is stored in chunks of 64 KiB with 3 bytes before each, and a
-/// byte ends the stream.
+/// The most bytes that a piece takes: what does not get shorter is stored in chunks of 64 KiB with 3 bytes before
+/// each, and a byte ends the stream.
 fn max_piece_bytes(raw_bytes: usize) -> usize {
     raw_bytes + raw_bytes.div_ceil(64 << 10) * 3 + 64
 }

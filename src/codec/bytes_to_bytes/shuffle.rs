@@ -1,8 +1,9 @@
 //! Byte shuffle: byte 0 of every element, then byte 1 of every element, ... Takes elements of any width; bit-exact.
 //!
-//! Source: the shuffle filter of HDF5 and Blosc. As there, bytes after the last whole element follow verbatim, and the
-//! length does not change. For widths 2 and 4, and from 8 on, 8 x 8 bytes are transposed in eight 64-bit words (Warren,
-//! Hacker's Delight, section 7-3): that is portable. Where there is AVX2, `tiles` does the same for widths 2, 4 and 8.
+//! Source: the shuffle filter of HDF5 and Blosc. As there, bytes after the last whole element follow verbatim, and
+//! the length does not change. For widths 2 and 4, and from 8 on, 8 x 8 bytes are transposed in eight 64-bit words
+//! (Warren, Hacker's Delight, section 7-3): that is portable. Where there is AVX2, `tiles` does the same for widths
+//! 2, 4 and 8.
 
 use super::tiles;
 use crate::codec::{BytesCodec, CodecError, CodecId, Work, resize_for_overwrite};
@@ -169,13 +170,14 @@ fn unshuffle_words<const WIDTH: usize>(lanes: &[u8], count: usize, from: usize, 
     at - from
 }
 
-/// Where words of 8 bytes begin that cover an element of at least that many. The last may begin before the one before it
-/// ends: those bytes are moved twice.
+/// Where words of 8 bytes begin that cover an element of at least that many. The last may begin before the one before
+/// it ends: those bytes are moved twice.
 fn columns(width: usize) -> impl Iterator<Item = usize> {
     (0..width.div_ceil(8)).map(move |nth| (nth * 8).min(width - 8))
 }
 
-/// Tiles of elements, the last one of fewer, and up to 7 elements in none: of each the first and the one after the last.
+/// Tiles of elements, the last one of fewer, and up to 7 elements in none: of each the first and the one after the
+/// last.
 fn tiles_of(count: usize) -> impl Iterator<Item = (usize, usize)> {
     let eights = count / 8 * 8;
     (0..eights).step_by(TILE_ELEMENTS).map(move |from| (from, eights.min(from + TILE_ELEMENTS)))

@@ -1,11 +1,12 @@
-//! The shuffles with AVX2, 32 elements at a time: the same bytes as the portable way, four to eight times as fast. On other
-//! processors nothing is done here, and all is left to the portable way.
+//! The shuffles with AVX2, 32 elements at a time: the same bytes as the portable way, four to eight times as fast. On
+//! other processors nothing is done here, and all is left to the portable way.
 //!
-//! A tile is 32 elements of W bytes, W being 2, 4 or 8: W registers of two rows of 16 bytes, of which the first holds elements
-//! 0 to 15 and the second elements 16 to 31. Within a row the bytes are put together by their place in the element: W units
-//! of 16 / W bytes. What is left is to transpose the W x W units of the registers. One step joins each register of the
-//! first half with its fellow of the second, unit by unit (`unpack`); counted through, that moves unit (row, column) as if
-//! the bits of both numbers were turned by one, so log2(W) steps swap rows and columns.
+//! A tile is 32 elements of W bytes, W being 2, 4 or 8: W registers of two rows of 16 bytes, of which the first holds
+//! elements 0 to 15 and the second elements 16 to 31. Within a row the bytes are put together by their place in the
+//! element: W units of 16 / W bytes. What is left is to transpose the W x W units of the registers. One step joins
+//! each register of the first half with its fellow of the second, unit by unit (`unpack`); counted through, that
+//! moves unit (row, column) as if the bits of both numbers were turned by one, so log2(W) steps swap rows and
+//! columns.
 //!
 //! Loads and stores are written as moves of 8 bytes, which need no unsafe code; the compiler makes one of four.
 
@@ -48,8 +49,8 @@ pub(super) fn unshuffle(lanes: &[u8], width: usize, count: usize, elements: &mut
     0
 }
 
-/// Part of a lane of bytes into its 8 planes of bits, from byte `at` on of each, what of it makes up whole tiles; gives how
-/// many bytes of each plane that were.
+/// Part of a lane of bytes into its 8 planes of bits, from byte `at` on of each, what of it makes up whole tiles;
+/// gives how many bytes of each plane that were.
 pub(super) fn to_planes(lane: &[u8], planes: &mut [u8], at: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
     if has_avx2() {

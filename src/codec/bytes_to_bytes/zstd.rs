@@ -3,10 +3,10 @@
 //! One frame per segment, with its length but without a checksum, since the container has its own. Decoding goes from
 //! buffer to buffer, so no window is allocated, whatever the frame asks for.
 //!
-//! The parameter is one of the library's levels, or [`TABLE`] and the binary logarithm of the entries of one hash table: its
-//! strategy *fast*, which looks for what comes again at one place only, but in a table that has room for every place of a
-//! segment, and from five bytes on. What comes again far away is found so in less time than at level 3, which looks at two
-//! places in tables that are too small for that. Decoding needs neither.
+//! The parameter is one of the library's levels, or [`TABLE`] and the binary logarithm of the entries of one hash
+//! table: its strategy *fast*, which looks for what comes again at one place only, but in a table that has room for
+//! every place of a segment, and from five bytes on. What comes again far away is found so in less time than at level
+//! 3, which looks at two places in tables that are too small for that. Decoding needs neither.
 
 use crate::codec::{BytesCodec, CodecError, CodecId, Work};
 use std::fmt;
@@ -27,8 +27,9 @@ const MATCH_BYTES_MIN: u32 = 5;
 
 pub(crate) struct Zstd;
 
-/// The compressor, with the parameter that it was used with last, and the decompressor. One for all parameters: it clears its
-/// tables where it gets another one, but one for each would take the memory of all, which at high levels is much.
+/// The compressor, with the parameter that it was used with last, and the decompressor. One for all parameters: it
+/// clears its tables where it gets another one, but one for each would take the memory of all, which at high levels
+/// is much.
 #[derive(Default)]
 pub(crate) struct Contexts {
     compressor: Option<(u32, Compressor<'static>)>,

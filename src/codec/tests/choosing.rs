@@ -294,7 +294,8 @@ fn variables_that_lie_one_after_the_other_are_told_each_by_its_own_neighbours() 
         let chain = Chain::predict(&ElementType::F64, effort).expect("numbers");
         let [of_grids, of_lines] = [&arrays, &lines].map(|arrays| coded(&chain, &raw, arrays));
         assert!(of_grids.len() * 10 < of_lines.len() * 9, "{} and {} bytes", of_grids.len(), of_lines.len());
-        // Two groups: all elements of a variable together, two runs of one array each; 160 together, one run of one array.
+        // Two groups: all elements of a variable together, two runs of one array each; 160 together, one run of one
+        // array.
         let grids = [4, 0, 3, 0, 0, 2, 1, 1, 32, 120, 1, 1, 41, 75];
         assert_eq!(unpacked(&of_grids).0[..15], [&[2][..], &grids].concat());
         assert_eq!(unpacked(&of_grids).0[15..20], [4, 0, 3, 0xA0, 1]);
@@ -339,7 +340,8 @@ fn tensors_of_particles_are_told_by_their_own_components() {
 
 #[test]
 fn in_haste_a_field_around_0_is_told_by_the_lorenzo_sum_of_doubles() {
-    // Each of three parts is rough along two axes, and does not change along the third, so that the sum tells all of it.
+    // Each of three parts is rough along two axes, and does not change along the third, so that the sum tells all of
+    // it.
     let walk = |axis: usize| -> Vec<f64> {
         let steps = rough(96).skip(axis * 32).take(32);
         steps.scan(0.0, |sum, step| Some(std::mem::replace(sum, *sum + step - 4.0))).collect()
@@ -359,8 +361,9 @@ fn in_haste_a_field_around_0_is_told_by_the_lorenzo_sum_of_doubles() {
 
 #[test]
 fn a_field_that_its_neighbours_tell_takes_no_more_than_what_they_do_not_tell() {
-    // Each value is a weighted sum of the eight before it within two steps, plus noise from -4 to 4: no other prediction leaves
-    // less. Rows are as long as a power of two, so that a sample at one distance would be of few columns.
+    // Each value is a weighted sum of the eight before it within two steps, plus noise from -4 to 4: no other
+    // prediction leaves less. Rows are as long as a power of two, so that a sample at one distance would be of few
+    // columns.
     const SIDE: usize = 256;
     let along = [1.0, -1.8, 0.81]; // (1 - 0.9 z)^2
     let mut field = vec![0.0f64; SIDE * SIDE];
@@ -389,8 +392,8 @@ fn a_field_that_its_neighbours_tell_takes_no_more_than_what_they_do_not_tell() {
 
 #[test]
 fn what_is_mirrored_but_for_half_of_its_bits_takes_no_more_than_those() {
-    // Runs of twelve from before, some of them in reverse or with the other sign, off by up to one part in a million: 33 bits
-    // and a sign of each value are not told. In their own order values tell nothing of each other.
+    // Runs of twelve from before, some of them in reverse or with the other sign, off by up to one part in a million:
+    // 33 bits and a sign of each value are not told. In their own order values tell nothing of each other.
     const COUNT: usize = 3 << 14;
     const RUN: usize = 12;
     let noise: Vec<f64> = rough(2 * COUNT as u64).collect();

@@ -100,9 +100,9 @@ fn golden_raw(chain: &Chain) -> Vec<u8> {
     raw
 }
 
-/// A golden file is the chain, the length of the raw bytes (`u32`, little-endian), the raw bytes, the stored bytes. What
-/// is coded with an older segment is with what `older_of` or `before_a_change` gives for the raw bytes.
-/// Files are added once, never rewritten; MCR_ADD_GOLDEN=1 adds those that are not there.
+/// A golden file is the chain, the length of the raw bytes (`u32`, little-endian), the raw bytes, the stored bytes.
+/// What is coded with an older segment is with what `older_of` or `before_a_change` gives for the raw bytes. Files
+/// are added once, never rewritten; MCR_ADD_GOLDEN=1 adds those that are not there.
 #[test]
 fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_bytes() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/v1/codec");

@@ -74,8 +74,8 @@ pub(super) fn grid_numbers() -> Vec<f64> {
     [first, second, third, fourth].concat()
 }
 
-/// A square matrix of doubles that have nothing to do with each other, the same transposed and negated, and once more transposed
-/// and nearly the same.
+/// A square matrix of doubles that have nothing to do with each other, the same transposed and negated, and once more
+/// transposed and nearly the same.
 pub(super) fn transposed(side: usize) -> (Vec<ArrayShape>, Vec<u8>) {
     let own: Vec<f64> = rough((side * side) as u64).collect();
     let turned = |by: &dyn Fn(f64) -> f64| -> Vec<f64> {
@@ -86,8 +86,8 @@ pub(super) fn transposed(side: usize) -> (Vec<ArrayShape>, Vec<u8>) {
     ((0..3).map(shape).collect(), raw.into_iter().flat_map(f64::to_le_bytes).collect())
 }
 
-/// Three components side by side, of different size, on two grids about so large, with an element that is none: rough along
-/// each row, and smooth from row to row.
+/// Three components side by side, of different size, on two grids about so large, with an element that is none: rough
+/// along each row, and smooth from row to row.
 pub(super) fn points(side: u64) -> (Vec<ArrayShape>, Vec<u8>) {
     let grids = [[side, side + 3], [side + 1, side - 2]];
     let texture: Vec<f64> = rough(64 * 3).collect();
@@ -110,8 +110,8 @@ pub(super) fn points(side: u64) -> (Vec<ArrayShape>, Vec<u8>) {
     (grids.map(shape).into(), numbers.into_iter().flat_map(f64::to_le_bytes).collect())
 }
 
-/// Three variables of different size, each of them rough along one axis and smooth along the other: two grids that have all of one
-/// variable after the other, and in another column blocks of a grid that have so.
+/// Three variables of different size, each of them rough along one axis and smooth along the other: two grids that
+/// have all of one variable after the other, and in another column blocks of a grid that have so.
 pub(super) fn variables_first() -> (Vec<ArrayShape>, Vec<u8>) {
     let shapes: [(u32, [u64; 4]); 3] = [(0, [1, 3, 32, 40]), (0, [1, 3, 41, 25]), (1, [8, 3, 16, 10])];
     let texture: Vec<f64> = rough(64 * 3).collect();
@@ -134,9 +134,9 @@ pub(super) fn variables_first() -> (Vec<ArrayShape>, Vec<u8>) {
     (shapes.map(shape).into(), numbers.into_iter().flat_map(f64::to_le_bytes).collect())
 }
 
-/// Particles on a lattice of so many in each dimension, a little off their places, in a periodic box: their numbers, their
-/// positions and their speeds, row after row along a crooked line, in arrays with so many rows. The last ones of these
-/// are empty, so many rows are filled up with zeros besides, and two particles are missing.
+/// Particles on a lattice of so many in each dimension, a little off their places, in a periodic box: their numbers,
+/// their positions and their speeds, row after row along a crooked line, in arrays with so many rows. The last ones
+/// of these are empty, so many rows are filled up with zeros besides, and two particles are missing.
 pub(super) fn rows(side: u32, arrays: &[u64], padding: usize) -> (Vec<ArrayShape>, Vec<u8>) {
     rows_at(0.0, side, arrays, padding)
 }

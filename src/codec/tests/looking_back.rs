@@ -47,7 +47,8 @@ fn a_smooth_change_of_rough_numbers_takes_a_few_bits_each() {
 
 #[test]
 fn a_part_of_the_arrays_says_whether_an_older_segment_is_worth_a_trial() {
-    // 128 cubes of 16 KiB each: rough ones that changed smoothly, and rough ones that have nothing to do with those before.
+    // 128 cubes of 16 KiB each: rough ones that changed smoothly, and rough ones that have nothing to do with those
+    // before.
     let arrays: Vec<ArrayShape> = (0..128).map(|_| cube(16)).collect();
     let now: Vec<u8> = rough(128 * 4096).flat_map(f64::to_le_bytes).collect();
     let mut other = now.clone();

@@ -1,10 +1,10 @@
 //! Where numbers are among bytes that nobody described.
 //!
-//! Numbers near each other have about the same size, whatever their signs: exponents that differ little. So the bytes are
-//! read as numbers of each width, order and phase (where in a word they begin), first at a few places of a file, then
-//! window by window in the ways that were right somewhere. The way in which neighbours are nearest is the right one: with
-//! a wrong phase or order the exponent's bits are another number's last ones, and with too small a width every second one
-//! is. Text is left out, whose bytes are near each other as well.
+//! Numbers near each other have about the same size, whatever their signs: exponents that differ little. So the bytes
+//! are read as numbers of each width, order and phase (where in a word they begin), first at a few places of a file,
+//! then window by window in the ways that were right somewhere. The way in which neighbours are nearest is the right
+//! one: with a wrong phase or order the exponent's bits are another number's last ones, and with too small a width
+//! every second one is. Text is left out, whose bytes are near each other as well.
 
 /// How bytes are numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,8 +103,8 @@ impl Kind {
         if count == 0 { self.bits() as f64 } else { f64::from(sum) / count as f64 }
     }
 
-    /// The same, whether numbers of equal meaning lie beside each other or are those of points. Not for two halves of a number:
-    /// those of equal meaning are near each other, too.
+    /// The same, whether numbers of equal meaning lie beside each other or are those of points. Not for two halves of
+    /// a number: those of equal meaning are near each other, too.
     fn least_cost(self, bytes: &[u8]) -> f64 {
         let lags: &[usize] = if self.width == 8 { &[1, 2, 3] } else { &[1, 3] };
         lags.iter().map(|&lag| self.cost(bytes, lag)).fold(f64::MAX, f64::min)
@@ -244,7 +244,8 @@ fn regions_of(file: &[u8], places: usize) -> Vec<Region> {
     regions
 }
 
-/// All regions of files that lie one after the other, each as one line of numbers. What is behind the files is one more.
+/// All regions of files that lie one after the other, each as one line of numbers. What is behind the files is one
+/// more.
 pub(super) fn find(bytes: &[u8], files: &[usize]) -> Vec<Region> {
     let mut ends: Vec<usize> = Vec::with_capacity(files.len() + 1);
     let mut end = 0usize;

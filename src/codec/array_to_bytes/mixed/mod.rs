@@ -1,15 +1,15 @@
-//! Numbers between other bytes, in files that nobody described: each kind of numbers by itself through prediction, all
-//! other bytes through zstd; with more effort either through LZMA where that leaves clearly less (`slow.rs`). Bit-exact. Where
-//! numbers are is found in `find.rs`, how they lie in `shape.rs`.
+//! Numbers between other bytes, in files that nobody described: each kind of numbers by itself through prediction,
+//! all other bytes through zstd; with more effort either through LZMA where that leaves clearly less (`slow.rs`).
+//! Bit-exact. Where numbers are is found in `find.rs`, how they lie in `shape.rs`.
 //!
-//! Many codes write their state as arrays of numbers behind headers and between markers: Fortran's records, XDR, a line of
-//! text and then binary. There numbers may begin anywhere in a word, and be big-endian.
+//! Many codes write their state as arrays of numbers behind headers and between markers: Fortran's records, XDR, a
+//! line of text and then binary. There numbers may begin anywhere in a word, and be big-endian.
 //!
-//! Payload, all numbers varints: how many streams, at least one; for each its chain as in [`Chain::to_bytes`], and its stored
-//! bytes; how many regions; for each how many bytes of the first stream come before it, the number of another stream, and how
-//! many bytes of that it is; then the stored bytes of one stream after the other. What the first stream has more than all regions
-//! have before them comes behind the last. A stream has as many raw bytes as its regions; the first has all others. No
-//! stream is coded by `mixed`, `columns` or `since`.
+//! Payload, all numbers varints: how many streams, at least one; for each its chain as in [`Chain::to_bytes`], and
+//! its stored bytes; how many regions; for each how many bytes of the first stream come before it, the number of
+//! another stream, and how many bytes of that it is; then the stored bytes of one stream after the other. What the
+//! first stream has more than all regions have before them comes behind the last. A stream has as many raw bytes as
+//! its regions; the first has all others. No stream is coded by `mixed`, `columns` or `since`.
 
 mod find;
 mod shape;
@@ -29,8 +29,8 @@ const STREAMS_MAX: usize = 9;
 const CHAIN_BYTES_MAX: usize = 1 + STEPS_MAX * 6;
 /// A region has a number at least.
 const NUMBER_BYTES_MIN: usize = 4;
-/// The least part of all bytes that numbers must be: one in so many.
-const NUMBERS_PART: usize = 8;
+/// Numbers are coded apart only if they are 1/8 of all bytes.
+const NUMBERS_DIVISOR: usize = 8;
 
 pub(crate) struct Mixed;
 
@@ -48,7 +48,7 @@ pub(crate) fn param(effort: u32) -> u32 {
 /// Whether numbers are found, and are worth it.
 pub(crate) fn is_of_numbers(raw: &[u8], arrays: &[ArrayShape]) -> bool {
     let numbers: usize = find::find(raw, &predict::file_lengths(arrays)).iter().map(|region| region.bytes).sum();
-    numbers > 0 && numbers >= raw.len() / NUMBERS_PART
+    numbers > 0 && numbers >= raw.len() / NUMBERS_DIVISOR
 }
 
 fn element(kind: Kind) -> ElementType {
@@ -101,7 +101,8 @@ impl ArrayCodec for Mixed {
         (1..=predict::EFFORT_MAX).contains(&(param >> EFFORT_SHIFT)) && param & 0xFFFF == 0
     }
 
-    /// No stream is stored in more bytes than it has, since the raw chain is always there, and no region is shorter than a number.
+    /// No stream is stored in more bytes than it has, since the raw chain is always there, and no region is shorter
+    /// than a number.
     fn max_encoded_bytes(&self, _: u32, raw_bytes: usize) -> usize {
         let regions = raw_bytes / NUMBER_BYTES_MIN;
         raw_bytes + (2 + 3 * regions) * VARINT_BYTES_MAX + STREAMS_MAX * (VARINT_BYTES_MAX + CHAIN_BYTES_MAX)

@@ -1,8 +1,8 @@
 //! How numbers that were found lie: as records of a few, or as rows and planes of a grid.
 //!
-//! Numbers of equal meaning are nearest at the distance of a record. In a smooth field a number is told by the one before it, and what
-//! that leaves by what it left a row before, and that by what it left a plane before: so a row, or a plane, is the distance
-//! that saves most.
+//! Numbers of equal meaning are nearest at the distance of a record. In a smooth field a number is told by the one
+//! before it, and what that leaves by what it left a row before, and that by what it left a plane before: so a row,
+//! or a plane, is the distance that saves most.
 
 use super::find::Region;
 use crate::codec::LANES_POINT_MAX;
@@ -15,7 +15,7 @@ const ROWS_MAX: usize = 512;
 /// What a distance must save of each number, in bits.
 const LAG_BITS: f64 = 0.3;
 /// And what a plane must save of what a row does.
-const PLANE_PART: f64 = 0.25;
+const PLANE_MIN_SHARE: f64 = 0.25;
 /// Numbers that tell a record.
 const LAG_NUMBERS: usize = 4096;
 /// Numbers among which rows and planes are looked for: they are no further apart than half of that.
@@ -67,8 +67,8 @@ impl Field {
         }
     }
 
-    /// The multiple of a step that is a good further distance, if there is one: the shortest that saves most of what the best
-    /// saves, since planes save as much as rows, and multiples of both.
+    /// The multiple of a step that is a good further distance, if there is one: the shortest that saves most of what
+    /// the best saves, since planes save as much as rows, and multiples of both.
     fn search(&self, distances: &[usize], step: usize, most: usize) -> Option<usize> {
         let from = self.numbers.len() / 2;
         let reach = from.checked_sub(distances.iter().sum())?;
@@ -104,8 +104,8 @@ impl Region {
         if least + LAG_BITS < costs[0] { lanes } else { 1 }
     }
 
-    /// Rows in a plane and records in a row, where the numbers are those of smooth fields on a grid; such as were found
-    /// before, or others while `searches` lasts.
+    /// Rows in a plane and records in a row, where the numbers are those of smooth fields on a grid; such as were
+    /// found before, or others while `searches` lasts.
     fn plane_and_row(&self, own: &[u8], known: &[[usize; 2]], searches: &mut usize) -> Option<[usize; 2]> {
         if known.is_empty() && *searches == 0 {
             return None;
@@ -125,7 +125,7 @@ impl Region {
         let [of_row, of_plane] = [&[lanes][..], &[lanes, row * lanes]];
         let plane = field.search(of_plane, row * lanes, ROWS_MAX).filter(|plane| plane * row * 2 <= count);
         // What is nearly periodic comes again after some rows, too.
-        let least = field.saved(of_row, row * lanes) * PLANE_PART;
+        let least = field.saved(of_row, row * lanes) * PLANE_MIN_SHARE;
         let plane = plane.filter(|plane| field.saved(of_plane, plane * row * lanes) > least);
         Some([plane.unwrap_or(1), row])
     }
@@ -147,7 +147,8 @@ impl Region {
     }
 }
 
-/// The regions as they lie; what is behind the last whole record, row or plane of one is a region of its own, or in none.
+/// The regions as they lie; what is behind the last whole record, row or plane of one is a region of its own, or in
+/// none.
 pub(super) fn shaped(found: Vec<Region>, bytes: &[u8]) -> Vec<Region> {
     let mut shaped = Vec::with_capacity(found.len());
     let (mut known, mut searches) = (Vec::new(), SEARCHES_MAX);

@@ -1,5 +1,5 @@
-//! What prediction leaves of a column, as bytes: the shortest of the ways of `residual.rs`, or one that is next to as short and
-//! decoded sooner.
+//! What prediction leaves of a column, as bytes: the shortest of the ways of `residual.rs`, or one that is next to as
+//! short and decoded sooner.
 
 use super::super::format::residual::Way;
 use super::effort::NumbersEffort;
@@ -20,12 +20,13 @@ pub(crate) struct Numbers<'a> {
 
 /// Bytes that noise leaves of a number at least.
 const NOISE_BYTES: usize = 2;
-/// Numbers of a run that tells whether zstd can leave less of all, at the most and at least; the part of all that it is at the most;
-/// and by which part of the code it may be off.
+/// Numbers of a run that tells whether zstd can leave less of all, at the most and at least; the part of all that it
+/// is at the most; and by which part of the code it may be off.
 const RUN: usize = 2048;
 const RUN_MIN: usize = 512;
 const RUNS_MIN: usize = 8;
-const RUN_OFF_PART: usize = 16;
+/// The estimate from a run may be too high by 1/16 of the code.
+const RUN_OFF_DIVISOR: usize = 16;
 /// A level that takes next to no time.
 const ZSTD_LEVEL_FAST: i32 = 1;
 
@@ -60,7 +61,7 @@ pub(crate) fn encode(numbers: &Numbers<'_>, effort: NumbersEffort) -> Vec<u8> {
     let may_be_less = |best: &[u8], planes: fn(&[i64]) -> Vec<u8>, level: i32| {
         run.is_none_or(|run| {
             let of_run = zstd(&planes(run), level);
-            of_run.is_none_or(|code| code.len() * values.len() / run.len() < best.len() + best.len() / RUN_OFF_PART)
+            of_run.is_none_or(|code| code.len() * values.len() / run.len() < best.len() + best.len() / RUN_OFF_DIVISOR)
         })
     };
     if !numbers.is_predicted
@@ -93,7 +94,8 @@ pub(crate) fn encode(numbers: &Numbers<'_>, effort: NumbersEffort) -> Vec<u8> {
     best
 }
 
-/// The numbers by pco, as the narrowest integers that hold all of them. `None` where the configuration does not suit them.
+/// The numbers by pco, as the narrowest integers that hold all of them. `None` where the configuration does not suit
+/// them.
 fn to_pco(values: &[i64], config: &ChunkConfig) -> Option<(Way, Vec<u8>)> {
     // The places of the magnitudes in which any has a bit; the sign takes one more.
     let places = values.iter().fold(0, |all, &v| all | (v ^ (v >> 63)));

@@ -19,20 +19,23 @@ use super::weights::{Fitted, bits_of, spread};
 const SAMPLE: usize = 2048;
 /// Cells that blocks tell are told well if no more bits are left.
 const TOLD_BITS_MAX: f64 = 30.0;
-/// In tables fitted weights must save this part: rows are short there, and each element waits for the one before.
-const WEIGHTS_PART: usize = 12;
-/// At the lowest effort weights by which each element of a row waits for the one before must save this part.
-const ONE_BY_ONE_PART: f64 = 64.0;
-/// And the Lorenzo sum of doubles this part, which is not fitted to anything.
-const LORENZO_PART: f64 = 48.0;
+/// In tables, fitted weights are taken only if they save 1/12 of the bytes: rows are short there, and each element
+/// waits for the one before it.
+const WEIGHTS_DIVISOR: usize = 12;
+/// With little effort, weights by which each element of a row waits for the one before it are taken only if they save
+/// 1/64 of the bits.
+const ONE_BY_ONE_DIVISOR: f64 = 64.0;
+/// And the Lorenzo sum of doubles, which is not fitted to anything, only if it saves 1/48.
+const LORENZO_DIVISOR: f64 = 48.0;
 /// Numbers that tell how well they are coded as they are, in so many runs.
 const LOOKED_AT: usize = 4096;
 const RUNS: usize = 4;
-/// Where these differ by less than this part, all tell.
-const TIE_PART: usize = 64;
-/// Wide runs must tell one element in so many to be tried, and one in so many for other weights.
-const WIDE_PART: usize = 16;
-const WIDE_MUCH_PART: usize = 4;
+/// If two estimates differ by less than 1/64, both ways are coded in full.
+const TIE_DIVISOR: usize = 64;
+/// Wide copies are tried for a column only if they predict one element in this many.
+const WIDE_DIVISOR: usize = 16;
+/// Weights are fitted again only if wide copies predict one element in this many.
+const WIDE_REFIT_DIVISOR: usize = 4;
 /// Elements that share a choice of weights.
 const UNIT: usize = 256;
 /// At the lowest effort, of columns of so many elements, one unit in so many stands for all.
@@ -69,8 +72,8 @@ impl<'a> Data<'a> {
         best.filter(|(bits, _)| *bits < most).map(|(_, back)| back)
     }
 
-    /// With wide runs instead of near ones, if that is shorter than what there is. The weights stay as they are, but where those
-    /// runs tell much of the column: there `encode` finds others for what is left.
+    /// With wide runs instead of near ones, if that is shorter than what there is. The weights stay as they are, but
+    /// where those runs tell much of the column: there `encode` finds others for what is left.
     pub(crate) fn by_wide(
         &mut self,
         near: &EncodedColumn,
@@ -81,7 +84,7 @@ impl<'a> Data<'a> {
         let marks = self.marks.with_near(&wide.froms, own.clone());
         let (count, before) = (marks.count(NEAR), self.marks.count(NEAR));
         let predicted = self.marks.count(LITERAL) + before;
-        if count == 0 || count * WIDE_PART < predicted + before * WIDE_PART {
+        if count == 0 || count * WIDE_DIVISOR < predicted + before * WIDE_DIVISOR {
             return None;
         }
         let off = self.field().near_differences(&marks).map(|off| off.unsigned_abs() as f64);
@@ -97,7 +100,7 @@ impl<'a> Data<'a> {
         if bytes_of(&best.1) + run_bytes >= bytes_of(&near.1) {
             return None;
         }
-        if self.effort.refits_after_wide && count * WIDE_MUCH_PART > predicted {
+        if self.effort.refits_after_wide && count * WIDE_REFIT_DIVISOR > predicted {
             let anew = encode(self);
             if bytes_of(&anew.1) < bytes_of(&best.1) {
                 best = anew;
@@ -163,11 +166,11 @@ impl<'a> Data<'a> {
                 predicted = self.looked_at(&some, &other);
             }
             let (less, more) = (predicted.min(plain), predicted.max(plain));
-            if !column.is_placed && more - less < more / TIE_PART {
+            if !column.is_placed && more - less < more / TIE_DIVISOR {
                 let both = [other, none].map(|option| (code(&option), option));
                 let [predicted, plain] = both;
                 let waits = matches!(&predicted.1.sets[..], [set] if set.is_one_by_one());
-                let own = predicted.0.len() as f64 * if waits { 1.0 + 1.0 / ONE_BY_ONE_PART } else { 1.0 };
+                let own = predicted.0.len() as f64 * if waits { 1.0 + 1.0 / ONE_BY_ONE_DIVISOR } else { 1.0 };
                 let (code, chosen) = if own < plain.0.len() as f64 { predicted } else { plain };
                 return (chosen, code);
             }
@@ -185,15 +188,15 @@ impl<'a> Data<'a> {
             let predicted = code(&other);
             let is_slow = column.is_placed && matches!(other.sets[..], [Set::Linear { .. }, ..]);
             let own = cost(&other, &predicted);
-            if own + if is_slow { own / WEIGHTS_PART } else { 0 } < cost(&best.1, &best.0) {
+            if own + if is_slow { own / WEIGHTS_DIVISOR } else { 0 } < cost(&best.1, &best.0) {
                 best = (predicted, other);
             }
         }
         (best.1, best.0)
     }
 
-    /// Integer sums in as many dimensions as leave the fewest bits. In tables weights save little for the time that they take:
-    /// there rows are short.
+    /// Integer sums in as many dimensions as leave the fewest bits. In tables weights save little for the time that
+    /// they take: there rows are short.
     fn integer(&self, literals: &Literals, dimensions: usize) -> Set {
         let left = |dimensions: usize| {
             let set = Set::Integer(dimensions as u8);
@@ -233,8 +236,9 @@ impl<'a> Data<'a> {
         code_numbers::encode(&numbers, ESTIMATE).len()
     }
 
-    /// What the known column like this one tells alone, in as many dimensions as leave the fewest bits, and how far that
-    /// is off: its value, plus what the neighbours tell of the change since, counted in representable numbers or not.
+    /// What the known column like this one tells alone, in as many dimensions as leave the fewest bits, and how far
+    /// that is off: its value, plus what the neighbours tell of the change since, counted in representable numbers or
+    /// not.
     fn since(&self, literals: &Literals, dimensions: usize) -> Option<(Set, Vec<f64>)> {
         let back = self.twin?;
         let integer = |n: usize| Set::Since { back, dimensions: n as u8 };
@@ -291,8 +295,8 @@ impl<'a> Data<'a> {
                 }
             }
         }
-        // What was there, and around it; what has changed since where it is known already. The latter are sums of others,
-        // but a term that is of use only with another one is not found when they are looked at one by one.
+        // What was there, and around it; what has changed since where it is known already. The latter are sums of
+        // others, but a term that is of use only with another one is not found when they are looked at one by one.
         if let Some(back) = self.twin {
             pool.extend(around(dimensions).map(|steps| Term::Value(At { back, steps })));
             pool.extend(self.family_twins.iter().map(|&back| Term::Value(At::column(back))));
@@ -319,15 +323,18 @@ impl<'a> Data<'a> {
             sets.push((set, errors));
         }
         if !self.effort.has_unit_weights {
-            let more = |bits: f64, part: f64| bits + bits / part;
+            let more = |bits: f64, divisor: f64| bits + bits / divisor;
             let of_set = |(set, errors): &(Set, Vec<f64>)| {
-                more(bits_of(errors.iter().copied()), if set.is_one_by_one() { ONE_BY_ONE_PART } else { f64::INFINITY })
+                more(
+                    bits_of(errors.iter().copied()),
+                    if set.is_one_by_one() { ONE_BY_ONE_DIVISOR } else { f64::INFINITY },
+                )
             };
             let best = sets.into_iter().min_by(|a, b| of_set(a).total_cmp(&of_set(b)));
             if dimensions > 1 && !self.column().is_placed {
                 let set = lorenzo_of_doubles(dimensions);
                 let errors = self.errors(&set, literals);
-                if best.as_ref().is_none_or(|best| more(bits_of(errors), LORENZO_PART) < of_set(best)) {
+                if best.as_ref().is_none_or(|best| more(bits_of(errors), LORENZO_DIVISOR) < of_set(best)) {
                     return Predictor::of(set);
                 }
             }
@@ -361,7 +368,8 @@ impl<'a> Data<'a> {
                 sets.push((set, bits(&errors)));
                 let (now, less) = choose_units(&sets, literals);
                 let option = sets.pop();
-                // The first fit may be better for all than a fit to all is: places that no term tells weigh too much there.
+                // The first fit may be better for all than a fit to all is: places that no term tells weigh too much
+                // there.
                 if self.twin.is_none() || less < least {
                     (found, least) = (option, less);
                 }
@@ -412,5 +420,6 @@ fn choose_units(sets: &[(Set, Vec<f32>)], literals: &Literals) -> (Vec<u8>, f64)
     (which, sum)
 }
 
-/// How a column is predicted, and what is left of it: of what is predicted so, of near copies, and of what blocks tell.
+/// How a column is predicted, and what is left of it: of what is predicted so, of near copies, and of what blocks
+/// tell.
 pub(crate) type EncodedColumn = (Predictor, [Vec<u8>; 3]);

@@ -1,9 +1,9 @@
 //! Which extent of an array counts the components of a point: each of them is a column of its own then.
 //!
-//! Points that lie one after the other (`x y z x y z`) have theirs in the last extent, tensors in the last two. Codes for gases and
-//! plasmas write all variables of a grid as one array, the variables first; lattice Boltzmann methods do so with their
-//! populations, codes with blocks of cells with the variables of each block. There it is measured whether what lies beside
-//! each other along an extent is less alike than along the others.
+//! Points that lie one after the other (`x y z x y z`) have theirs in the last extent, tensors in the last two. Codes
+//! for gases and plasmas write all variables of a grid as one array, the variables first; lattice Boltzmann methods
+//! do so with their populations, codes with blocks of cells with the variables of each block. There it is measured
+//! whether what lies beside each other along an extent is less alike than along the others.
 
 use super::super::format::group::{Dims, Kind, collapse};
 use super::super::format::numbers::noise;
@@ -19,8 +19,8 @@ const ELEMENTS_MIN: usize = 1024;
 /// Places that are looked at in a column, and arrays.
 const PLACES: usize = 512;
 const ARRAYS: usize = 8;
-/// So many bits more must differ, on the mean, along the extent than along any other. Variables of gases have 3 to 22 more, modes of
-/// one field, which may be either, 2 to 5.
+/// So many bits more must differ, on the mean, along the extent than along any other. Variables of gases have 3 to 22
+/// more, modes of one field, which may be either, 2 to 5.
 const BITS_MORE: f64 = 3.0;
 /// What is beside each other along it tells so many bits of how neighbours differ, or they are planes of one grid.
 const BITS_TOLD: f64 = 0.5;
@@ -28,8 +28,8 @@ const BITS_TOLD: f64 = 0.5;
 /// The extents with all components in the last, and how they lie.
 pub(crate) type Taken = (Dims, Kind);
 
-/// For each array of a column, none of which is empty, how it is taken apart, if all of them are in one way. `ordered` gives
-/// elements of the column as numbers that are near each other where they are alike.
+/// For each array of a column, none of which is empty, how it is taken apart, if all of them are in one way.
+/// `ordered` gives elements of the column as numbers that are near each other where they are alike.
 pub(crate) fn of_column(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<Vec<Taken>> {
     let in_one_way = |of: &dyn Fn(&ArrayShape) -> Option<Taken>| -> Option<Vec<Taken>> {
         let found: Vec<Taken> = arrays.iter().map(of).collect::<Option<_>>()?;
@@ -90,8 +90,8 @@ fn along(array: &ArrayShape, axis: usize) -> Option<Taken> {
     is_worth_it.then_some(([nz, ny, nx * lanes], Kind::Points { lanes, together }))
 }
 
-/// The extent along which elements differ by more than along any other, and are not told by those beside them even where it is known
-/// how these differ from their own neighbours, as levels of an atmosphere are.
+/// The extent along which elements differ by more than along any other, and are not told by those beside them even
+/// where it is known how these differ from their own neighbours, as levels of an atmosphere are.
 fn differing(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<usize> {
     let dims: Vec<Vec<usize>> = arrays.iter().map(extents).collect::<Option<_>>()?;
     let rank = dims.first()?.len();

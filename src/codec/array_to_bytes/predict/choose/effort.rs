@@ -16,7 +16,8 @@ pub(crate) struct NumbersEffort {
 /// Enough to compare two predictions.
 pub(crate) const ESTIMATE: NumbersEffort = NumbersEffort { pco_level: 4, zstd_level: 1, is_thorough: false };
 
-/// Which neighbours may predict an element: all within `near` steps along each axis, and those along one axis within `far` steps.
+/// Which neighbours may predict an element: all within `near` steps along each axis, and those along one axis within
+/// `far` steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stencil {
     pub near: i8,
@@ -60,7 +61,8 @@ pub(crate) struct Effort {
     pub header_zstd_level: i32,
     pub numbers: NumbersEffort,
     pub copies: CopiesEffort,
-    /// Whether columns are put in an order in which the best predicted come last. Else those of the same arrays stand side by side.
+    /// Whether columns are put in an order in which the best predicted come last. Else those of the same arrays stand
+    /// side by side.
     pub orders_columns: bool,
     /// Whether weights are fitted for columns of particles too.
     pub fits_particles: bool,

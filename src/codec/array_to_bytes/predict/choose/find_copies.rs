@@ -1,13 +1,13 @@
 //! Runs of elements that were there before, perhaps in reverse, perhaps with the other sign.
 //!
 //! Ghost zones, refined levels over coarser ones, time levels, symmetric halves: a value occurs several times, and no
-//! codec of numbers sees it. So runs of at least [`RUN_MIN`] elements that occur earlier, in any column, are taken out
-//! first, element by element, not byte by byte. The window is the whole segment. What is left is predicted with all of
-//! its neighbours in place.
+//! codec of numbers sees it. So runs of at least [`RUN_MIN`] elements that occur earlier, in any column, are taken
+//! out first, element by element, not byte by byte. The window is the whole segment. What is left is predicted with
+//! all of its neighbours in place.
 //!
-//! Sources that are equal but for rounding predict what is nearly a copy (*near*). In a symmetric flow that has begun to
-//! turn chaotic, the mirrored element tells half of the bits (*wide*): whether that is the best prediction is found for each column, by
-//! coding it both ways.
+//! Sources that are equal but for rounding predict what is nearly a copy (*near*). In a symmetric flow that has begun
+//! to turn chaotic, the mirrored element tells half of the bits (*wide*): whether that is the best prediction is
+//! found for each column, by coding it both ways.
 
 use super::super::format::copies::{RUN_MIN, Run, Source, TURNED, zigzag};
 use super::super::format::numbers::Elements;
@@ -46,7 +46,8 @@ fn filled(runs: &[Run], elements: usize) -> Vec<Source> {
 }
 
 impl Tokens {
-    /// Of runs in the order of their elements, the first of which comes no sooner than `known`, its source at `least` perhaps.
+    /// Of runs in the order of their elements, the first of which comes no sooner than `known`, its source at `least`
+    /// perhaps.
     fn new<'a>(runs: impl IntoIterator<Item = &'a Run>, known: usize, least: usize) -> Self {
         let mut tokens = Self::default();
         let (mut at, mut expected) = (known, least as i64);
@@ -108,8 +109,8 @@ impl Runs {
         }
     }
 
-    /// Takes the wide ones instead of the near ones in the columns that this says of, by the place of an element. Where elements
-    /// are from is left as it is: it was for coding them.
+    /// Takes the wide ones instead of the near ones in the columns that this says of, by the place of an element.
+    /// Where elements are from is left as it is: it was for coding them.
     pub(crate) fn take_wide(&mut self, is_taken: impl Fn(usize) -> bool) {
         let Some(Wide { runs, mut near_runs, known, .. }) = self.wide.take() else { return };
         let taken = |run: &Run| is_taken(run.at as usize);
@@ -128,8 +129,8 @@ fn wide_slack_of(elements: Elements) -> Slack {
     if elements.width == 4 { 14 } else { 43 }
 }
 
-/// Finds the runs of a segment, on one thread or two. The first `known` elements need not be found; others may be copied
-/// from them, but not nearly: what is near them is better predicted. Near runs go over none of the `borders`.
+/// Finds the runs of a segment, on one thread or two. The first `known` elements need not be found; others may be
+/// copied from them, but not nearly: what is near them is better predicted. Near runs go over none of the `borders`.
 pub(crate) fn find_all(
     bits: &[u64],
     known: usize,
@@ -244,19 +245,21 @@ impl Likeness {
     }
 }
 
-/// One window in so many that must come again, for elements of 8 bytes; nearly the same ones of 4 bytes save half as much.
-const ONE_IN: usize = 100;
-const ONE_IN_OF_SHORT: usize = 40;
-/// Below this many elements nobody asks whether it is worth it.
-const FEW: usize = 1 << 12;
+/// With little effort, copies are looked for only if one sampled window in this many repeats. Elements of 4 bytes
+/// save half as much where they nearly repeat, so more of them must.
+const REPEAT_DIVISOR: usize = 100;
+const REPEAT_DIVISOR_OF_NEAR_FLOATS: usize = 40;
+/// Below this many elements copies are always looked for.
+const ELEMENTS_FEW: usize = 1 << 12;
 /// Elements that tell what a block costs as it is, and how many blocks are asked.
 const PRICED: usize = 1 << 10;
 const BLOCKS_PRICED: usize = 4;
 /// Bits of an element that it must cost.
 const PRICE_BITS: usize = 2;
 
-/// Looks at one window in so many (a power of 2), as its hash says, so that a window and its repeat are both looked at or neither.
-/// Calls `again` with those that come again whose neighbours are all different, and with where they were.
+/// Looks at one window in so many (a power of 2), as its hash says, so that a window and its repeat are both looked
+/// at or neither. Calls `again` with those that come again whose neighbours are all different, and with where they
+/// were.
 fn blocks(bits: &[u64], hashes: impl Iterator<Item = u32>, part: u32, mut again: impl FnMut(usize, usize)) -> Blocks {
     let places = (bits.len() / part as usize * 4).next_power_of_two().max(64);
     let mut seen: Vec<(u32, u32)> = vec![(0, 0); places]; // hash, or 0, and place
@@ -302,16 +305,16 @@ impl Blocks {
 
     /// Whether runs are worth looking for in haste.
     fn are_worth_it(&self, bits: &[u64], elements: Elements, slack: Slack) -> bool {
-        let one_in = if slack > 0 && elements.width == 4 { ONE_IN_OF_SHORT } else { ONE_IN };
+        let one_in = if slack > 0 && elements.width == 4 { REPEAT_DIVISOR_OF_NEAR_FLOATS } else { REPEAT_DIVISOR };
         let [differing, again] = self.differing;
-        bits.len() < FEW
+        bits.len() < ELEMENTS_FEW
             || again * one_in > differing
             || self.again * 2 > self.looked_at
             || self.again * one_in > self.looked_at && self.cost_something(bits, elements)
     }
 
-    /// Whether the blocks where most comes again that has equal neighbours cost something as they are: a few different values do
-    /// not.
+    /// Whether the blocks where most comes again that has equal neighbours cost something as they are: a few
+    /// different values do not.
     fn cost_something(&self, bits: &[u64], elements: Elements) -> bool {
         let mut most: Vec<usize> = (0..self.alike.len()).filter(|&block| self.alike[block] > 0).collect();
         most.sort_by_key(|&block| std::cmp::Reverse(self.alike[block]));
@@ -346,8 +349,9 @@ fn hashes(bits: &[u64], elements: Elements, slack: Slack) -> impl Iterator<Item 
     each.skip(RUN_MIN - 1)
 }
 
-/// For each window that is looked up, of the blocks that repeat one in `part` (a power of 2) as its hash says, the last one
-/// before it with the same hash, plus 1; 0 where there is none. Windows are sorted into parts whose tables stay in the cache.
+/// For each window that is looked up, of the blocks that repeat one in `part` (a power of 2) as its hash says, the
+/// last one before it with the same hash, plus 1; 0 where there is none. Windows are sorted into parts whose tables
+/// stay in the cache.
 fn before(hashes: &[u32], part: u32, repeat: &[bool]) -> Vec<u32> {
     let of = |hash: u32| (hash >> (u32::BITS - PARTS.trailing_zeros())) as usize;
     let each = |found: &mut dyn FnMut(&[u32], u32)| {
@@ -390,9 +394,9 @@ fn before(hashes: &[u32], part: u32, repeat: &[bool]) -> Vec<u32> {
     before
 }
 
-/// Finds runs greedily, each time the best of a few, and cuts them at borders. Elements in working order. With slack, runs begin
-/// where `done` has nothing yet only. `before` says for windows where they were, `repeat` for blocks of them whether any were
-/// there, `depth` how many of these places are looked at.
+/// Finds runs greedily, each time the best of a few, and cuts them at borders. Elements in working order. With slack,
+/// runs begin where `done` has nothing yet only. `before` says for windows where they were, `repeat` for blocks of
+/// them whether any were there, `depth` how many of these places are looked at.
 fn find(
     bits: &[u64],
     known: usize,

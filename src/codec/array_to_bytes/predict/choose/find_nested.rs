@@ -89,8 +89,8 @@ pub(crate) fn find(column: &Column, values: &[f64], is_single: bool) -> Vec<Link
     links
 }
 
-/// For each family of columns the arrays that refine each other, and the column by which they were found, by its number in the
-/// segment's own order.
+/// For each family of columns the arrays that refine each other, and the column by which they were found, by its
+/// number in the segment's own order.
 pub(crate) fn links(
     layout: &Layout,
     values: &[f64],

@@ -1,9 +1,9 @@
 //! Numbers in files that nobody described: records of equal length, found by what repeats at a distance.
 //!
-//! Many codes write their state as plain records, one for each particle or cell: a few numbers after each other, again
-//! and again. Bytes of equal meaning are then often equal, or nearly so, at the distance of one record: the signs and
-//! exponents of numbers, counters, constants. So the distance with the most equal bytes is looked for, then where such
-//! records begin and end, then how numbers lie in them.
+//! Many codes write their state as plain records, one for each particle or cell: a few numbers after each other,
+//! again and again. Bytes of equal meaning are then often equal, or nearly so, at the distance of one record: the
+//! signs and exponents of numbers, counters, constants. So the distance with the most equal bytes is looked for, then
+//! where such records begin and end, then how numbers lie in them.
 
 use super::super::format::records::Records;
 #[cfg(target_arch = "x86_64")]

@@ -1,8 +1,8 @@
-//! Runs of doubles that were there before, but not beside each other: rows of a matrix that are columns of another, as of what is
-//! the same with two indices exchanged, or of a flow that is symmetric about a diagonal.
+//! Runs of doubles that were there before, but not beside each other: rows of a matrix that are columns of another,
+//! as of what is the same with two indices exchanged, or of a flow that is symmetric about a diagonal.
 //!
-//! As in `repeats.rs`, but from element to element of a run the source goes on by a step of any length. Looked for among what
-//! no other run has.
+//! As in `find_copies.rs`, but from element to element of a run the source goes on by a step of any length. Looked
+//! for among what no other run has.
 
 use super::super::format::copies::{Run, Source, TURNED, zigzag};
 use super::super::format::numbers::Elements;
@@ -14,9 +14,9 @@ use std::ops::Range;
 /// Places that are looked at for an element, the nearest before it.
 const DEPTH: usize = 4;
 /// One value in this many is sampled to find out whether a search pays; a power of 2.
-const PART: u64 = 32;
-/// One element in so many must come to be in runs, or none is.
-const FOUND_PART: usize = 50;
+const SAMPLED_DIVISOR: u64 = 32;
+/// Copies with steps are stored only if one element in this many is in such a run.
+const FOUND_DIVISOR: usize = 50;
 /// Among fewer elements no runs are looked for.
 const ELEMENTS_MIN: usize = 1 << 10;
 
@@ -32,7 +32,7 @@ pub(crate) fn find_all(
         let found = find(bits, known, elements, (slack, twice_percent), froms);
         let in_runs: usize = found.iter().map(|run| run.length as usize).sum();
         let mut strides = Strides::default();
-        if in_runs * FOUND_PART < bits.len() {
+        if in_runs * FOUND_DIVISOR < bits.len() {
             return strides;
         }
         let froms = &mut froms[usize::from(slack > 0)];
@@ -73,7 +73,8 @@ fn find(
     {
         return Vec::new();
     }
-    // The last place of each value, by its hash, and of each place the one before it. Of values that share a hash the last is kept.
+    // The last place of each value, by its hash, and of each place the one before it. Of values that share a hash the
+    // last is kept.
     let places = (bits.len() * 2).next_power_of_two();
     let mut last: Vec<u32> = vec![0; places];
     let mut before: Vec<u32> = vec![0; bits.len()];
@@ -130,12 +131,12 @@ fn is_worth_it(
     key: impl Fn(usize) -> u64,
     is_free: impl Fn(usize) -> bool,
 ) -> bool {
-    let places = (all.len() / PART as usize * 4).next_power_of_two().max(64);
+    let places = (all.len() / SAMPLED_DIVISOR as usize * 4).next_power_of_two().max(64);
     let mut seen = vec![0u64; places];
     let (mut looked_at, mut twice) = (0, 0);
     for at in all {
         let key = key(at);
-        if (key >> 20) & (PART - 1) == 0 && is_free(at) {
+        if (key >> 20) & (SAMPLED_DIVISOR - 1) == 0 && is_free(at) {
             let place = &mut seen[(key >> (u64::BITS - places.trailing_zeros())) as usize];
             (looked_at, twice) = (looked_at + 1, twice + usize::from(*place == key | 1));
             *place = key | 1;

@@ -1,10 +1,10 @@
 //! Which terms predict a column, and their weights.
 //!
-//! Selection is orthogonal least squares (S. Chen, S. A. Billings, W. Luo, "Orthogonal least squares methods and their
-//! application to non-linear system identification", International Journal of Control 50(5), 1989) on a sample: of all
-//! candidates the one that leaves the least error joins, and the others are made orthogonal to it. Errors are weighed
-//! by the size of the number, since what counts is how many of its bits are left. How many terms are kept is decided by
-//! the bits that the error leaves, not by its square: a relation may be exact with its last term only.
+//! Selection is orthogonal least squares (S. Chen, S. A. Billings, W. Luo, "Orthogonal least squares methods and
+//! their application to non-linear system identification", International Journal of Control 50(5), 1989) on a sample:
+//! of all candidates the one that leaves the least error joins, and the others are made orthogonal to it. Errors are
+//! weighed by the size of the number, since what counts is how many of its bits are left. How many terms are kept is
+//! decided by the bits that the error leaves, not by its square: a relation may be exact with its last term only.
 
 use super::super::format::linear::TERMS_MAX;
 use super::super::format::numbers::about_log2;
@@ -66,8 +66,8 @@ fn reduce(a: &mut [f64], factor: f64, b: &[f64], other: &[f64]) -> [f64; 2] {
     found
 }
 
-/// Chooses among the candidates for a target, all weighed alike, so that an error of 1 counts alike everywhere, and below
-/// its floor not at all. `term_bits` is what one more term costs, in bits for each number.
+/// Chooses among the candidates for a target, all weighed alike, so that an error of 1 counts alike everywhere, and
+/// below its floor not at all. `term_bits` is what one more term costs, in bits for each number.
 pub(crate) fn select(
     target: &[f64],
     floors: &[f64],
@@ -127,7 +127,8 @@ fn screen(left: &mut [f64], projections: &[f64]) {
     }
 }
 
-/// Weights that make the sum of the columns nearest to the target, by modified Gram-Schmidt, once improved; all finite.
+/// Weights that make the sum of the columns nearest to the target, by modified Gram-Schmidt, once improved; all
+/// finite.
 pub(crate) fn solve(target: &[f64], columns: &[Sampled]) -> Option<Vec<f64>> {
     let scales: Vec<f64> = columns.iter().map(|c| dot(c, c).sqrt()).collect();
     let mut q: Vec<Sampled> = Vec::with_capacity(columns.len());

@@ -7,7 +7,8 @@ use super::components;
 use super::components::{LANES_POINT_MAX, Taken};
 use crate::codec::ArrayShape;
 
-/// The extents of chunks, for an array whose own were made three. `None` where the array is not what it was said to be.
+/// The extents of chunks, for an array whose own were made three. `None` where the array is not what it was said to
+/// be.
 fn collapse_chunk(dims: &[u64], chunk: &[u64], collapsed: Dims) -> Option<Dims> {
     let wide: Vec<usize> = (dims.iter().zip(chunk).filter(|(n, _)| **n > 1))
         .map(|(_, &c)| usize::try_from(c).ok())
@@ -19,8 +20,8 @@ fn collapse_chunk(dims: &[u64], chunk: &[u64], collapsed: Dims) -> Option<Dims> 
     (collapsed[3 - same.len()..] == same && fits(&collapsed, Some(found)) && found != collapsed).then_some(found)
 }
 
-/// For each array how its components are taken apart, if all arrays of its column are so in one way: else they are grids of
-/// which some are thin.
+/// For each array how its components are taken apart, if all arrays of its column are so in one way: else they are
+/// grids of which some are thin.
 fn taken_apart(arrays: &[ArrayShape], raw: &[u8], elements: Elements) -> Vec<Option<Taken>> {
     let mut begin = 0usize;
     let of_column = |column: &[ArrayShape]| {

@@ -1,12 +1,13 @@
 //! What an older checkpoint has of the same arrays: columns that are known before the first own one is decoded.
 //!
-//! For each group of own arrays of which the older segment has anything there is a group of just the same arrays, filled
-//! with its elements, and with zeros where it has none. These groups come first, and their columns too. Nothing of them is
-//! stored but which elements of the older segment they hold: own elements may be copied from them (`repeats.rs`), and
-//! each own column may be predicted by its *twin*, the same column of the older checkpoint (`choose.rs`).
+//! For each group of own arrays of which the older segment has anything there is a group of just the same arrays,
+//! filled with its elements, and with zeros where it has none. These groups come first, and their columns too.
+//! Nothing of them is stored but which elements of the older segment they hold: own elements may be copied from them
+//! (`find_copies.rs`), and each own column may be predicted by its *twin*, the same column of the older checkpoint
+//! (`column.rs`).
 //!
 //! Particles wander from rank to rank, so that their arrays have another length each time. What has places in a table
-//! (`tables.rs`) has a twin whose rows are those of the same numbers, wherever they are in the older segment.
+//! (`particles/`) has a twin whose rows are those of the same numbers, wherever they are in the older segment.
 
 use super::super::format::group::{Group, Kind};
 use super::super::format::layout::Layout;
@@ -15,8 +16,8 @@ use super::super::format::older::{Known, Like, NO_ROW, OlderRows, fill_by_number
 use super::super::particles::format::table::Table;
 use crate::codec::{ArrayShape, Older, OlderPlace};
 
-/// Of the places of a table one in so many must have a row in the older segment.
-const THERE_PART: usize = 2;
+/// An older segment is used only if it has a row for one place in this many of a table.
+const THERE_DIVISOR: usize = 2;
 
 impl OlderRows {
     /// What an older segment has of a table's rows, from where it has each array of each group.
@@ -60,7 +61,7 @@ impl OlderRows {
         // What is known has no more elements than what is coded.
         let lanes: usize = rows.members.iter().map(|(n, _)| own[*n].lanes()).sum();
         let is_little = lanes * table.places() <= (lanes + 1) * table.slots.len();
-        (lanes > 0 && is_little && there * THERE_PART >= table.places()).then_some(rows)
+        (lanes > 0 && is_little && there * THERE_DIVISOR >= table.places()).then_some(rows)
     }
 }
 
@@ -129,8 +130,8 @@ impl Known {
         self.runs.iter().map(|(_, count)| count).sum()
     }
 
-    /// The elements, then those of the segment itself. `groups` and `tables` are of all. `None` where the older segment is too
-    /// short.
+    /// The elements, then those of the segment itself. `groups` and `tables` are of all. `None` where the older
+    /// segment is too short.
     pub(crate) fn before(
         &self,
         body: &[u8],

@@ -1,4 +1,5 @@
-//! In which order columns are coded: what the others tell best comes last, with the products and quotients that tell it.
+//! In which order columns are coded: what the others tell best comes last, with the products and quotients that tell
+//! it.
 
 use super::super::format::layout::{Array, Column, Layout};
 use super::super::format::linear::{At, SIXTHS, TOGETHER, Term, powers};
@@ -15,7 +16,8 @@ const SAMPLE_ORDER: usize = 512;
 const PRODUCTS_MAX: usize = 24;
 const QUOTIENTS_MAX: usize = 16;
 
-/// Terms found while columns were ordered: for each, by its number in the segment's own order, with the others' numbers.
+/// Terms found while columns were ordered: for each, by its number in the segment's own order, with the others'
+/// numbers.
 pub(crate) type Relations = HashMap<usize, Vec<Relation>>;
 
 #[derive(Clone, Copy)]
@@ -168,8 +170,8 @@ fn best_last(
     last_first.into_iter().rev().collect()
 }
 
-/// All terms that so many columns before may make: values, then products, then quotients; the last not of particles, among
-/// which they brought nothing.
+/// All terms that so many columns before may make: values, then products, then quotients; the last not of particles,
+/// among which they brought nothing.
 fn combine(columns: usize, is_placed: bool, mut term: impl FnMut(Term)) {
     let n = columns.min(usize::from(u16::MAX)) as u16;
     (1..=n).for_each(|a| term(Term::Value(At::column(a))));

@@ -1,10 +1,11 @@
 //! Which terms a column is told by, and how much each weighs: fitted on a sample of its literals.
 //!
-//! What is to be small is not the square of an error but its length in bits, and least squares are weighed so that they come near
-//! to that: an error counts the less, the farther off other predictions are at the place. How far they are off is not taken
-//! from the place alone: where they were right by chance, an error would count so much that the fit did again what they do.
-//! So it is the mean of those around (`Reach::Near`). Where a field is smooth but for shocks, the place alone (`Reach::Own`)
-//! leaves shocks out better. Both are tried, and what leaves fewer bits is taken.
+//! What is to be small is not the square of an error but its length in bits, and least squares are weighed so that
+//! they come near to that: an error counts the less, the farther off other predictions are at the place. How far they
+//! are off is not taken from the place alone: where they were right by chance, an error would count so much that the
+//! fit did again what they do. So it is the mean of those around (`Reach::Near`). Where a field is smooth but for
+//! shocks, the place alone (`Reach::Own`) leaves shocks out better. Both are tried, and what leaves fewer bits is
+//! taken.
 
 use super::super::format::layout::Array;
 use super::super::format::linear::{TERMS_MAX, Term, locate};
@@ -19,10 +20,10 @@ use super::stencil::neighbours;
 const STENCIL_MIN: usize = 1 << 12;
 /// So many literals before and after one tell how far off predictions are there.
 const NEAR: usize = 4;
-/// An error below this part of the middle one counts no more than that.
-const LEAST_PART: f64 = 1.0 / 16.0;
-/// Numbers count as no smaller than this part of the mean.
-const SIZE_PART: f64 = 1e-6;
+/// An error below 1/16 of the median error counts no more than that.
+const OFF_MIN_SHARE: f64 = 1.0 / 16.0;
+/// Numbers count as no smaller than this share of the mean.
+const SIZE_MIN_SHARE: f64 = 1e-6;
 
 /// Whether how far off predictions are is taken from the place itself, or from those around it, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,15 +44,16 @@ pub(crate) struct Importance {
     each: Vec<f64>,
 }
 
-/// Terms with their weights, how far off they are for all literals, and the bits that these errors take of the literals that
-/// they were fitted to.
+/// Terms with their weights, how far off they are for all literals, and the bits that these errors take of the
+/// literals that they were fitted to.
 pub(crate) struct Fitted {
     pub set: Set,
     pub errors: Vec<f64>,
     bits: f64,
 }
 
-/// Bits that errors take, as counts of representable numbers: those of each one, and what it takes to say how many these are.
+/// Bits that errors take, as counts of representable numbers: those of each one, and what it takes to say how many
+/// these are.
 pub(crate) fn bits_of(errors: impl IntoIterator<Item = f64>) -> f64 {
     let (mut sum, mut lengths) = (0.0, [0u32; u64::BITS as usize + 2]);
     for error in errors {
@@ -64,7 +66,8 @@ pub(crate) fn bits_of(errors: impl IntoIterator<Item = f64>) -> f64 {
     sum + lengths().map(|n| n * (all / n).log2()).sum::<f64>()
 }
 
-/// So many of all at most, from everywhere, each from anywhere in its share: every 64th would be the first of its row over and over.
+/// So many of all at most, from everywhere, each from anywhere in its share: every 64th would be the first of its row
+/// over and over.
 pub(crate) fn spread(all: &[usize], most: usize) -> Vec<usize> {
     let count = all.len().min(most);
     let one = |n: usize| {
@@ -76,7 +79,8 @@ pub(crate) fn spread(all: &[usize], most: usize) -> Vec<usize> {
 }
 
 impl Data<'_> {
-    /// What errors count, by how far off a set is. In tables one way must do: there rows are short, and fits take long.
+    /// What errors count, by how far off a set is. In tables one way must do: there rows are short, and fits take
+    /// long.
     pub(crate) fn importances(&self, literals: &Literals, set: &Set) -> Vec<Importance> {
         let reaches = if self.column().is_placed { &[Reach::Near][..] } else { &[Reach::Near, Reach::Own] };
         let off = self.off(literals, set);
@@ -98,7 +102,7 @@ impl Data<'_> {
             sizes.push(finite(value));
         };
         set.each_difference(self.field(), |n| literals.is_one[n], found);
-        let least = sizes.iter().sum::<f64>() / sizes.len().max(1) as f64 * SIZE_PART;
+        let least = sizes.iter().sum::<f64>() / sizes.len().max(1) as f64 * SIZE_MIN_SHARE;
         sizes.iter_mut().for_each(|size| *size = (*size + least).max(f64::MIN_POSITIVE));
         Off { off, sizes }
     }
@@ -107,7 +111,7 @@ impl Data<'_> {
         let mut parts: Vec<f64> = off.iter().zip(sizes).map(|(off, size)| off / size).collect();
         let middle = parts.len() / 2;
         let median = if parts.is_empty() { 0.0 } else { *parts.select_nth_unstable_by(middle, f64::total_cmp).1 };
-        let least = (median * LEAST_PART).max(1.0 / precision(self.kind));
+        let least = (median * OFF_MIN_SHARE).max(1.0 / precision(self.kind));
         let near = if reach == Reach::Near { NEAR } else { 0 };
         let each = |n: usize| {
             let around = &off[n.saturating_sub(near)..(n + near + 1).min(off.len())];
@@ -137,8 +141,9 @@ impl Data<'_> {
         importances.iter().filter_map(with).min_by(|a, b| a.bits.total_cmp(&b.bits))
     }
 
-    /// All neighbours at once, beside what a fitted set has of other columns, where that leaves clearly less than the set: on a
-    /// smooth field many weights cancel each other, and one neighbour alone does not show what it is good for.
+    /// All neighbours at once, beside what a fitted set has of other columns, where that leaves clearly less than the
+    /// set: on a smooth field many weights cancel each other, and one neighbour alone does not show what it is good
+    /// for.
     pub(crate) fn stencil(
         &self,
         literals: &Literals,

@@ -151,8 +151,8 @@ pub(crate) fn unzigzag(n: usize) -> i64 {
     (n >> 1) as i64 ^ -((n & 1) as i64)
 }
 
-/// The places of all elements from the tokens, where there was 0, and none for those known; `expected` is where the first
-/// run is. `None` where they cannot be.
+/// The places of all elements from the tokens, where there was 0, and none for those known; `expected` is where the
+/// first run is. `None` where they cannot be.
 pub(crate) fn places(
     froms: &mut [Source],
     (known, mut expected): (usize, i64),

@@ -1,10 +1,11 @@
 //! How the elements of a segment lie: columns of arrays, in the order in which they are coded.
 //!
 //! A segment holds one column (a class of variables over all ranks) or several; the arrays of one column follow each
-//! other. Three things are done with a column before its neighbours are looked at. *Lanes*: points with few components
-//! (`x y z x y z`), or records of an opaque file, are taken apart into as many columns; points of a grid, too, whose
-//! columns are grids then, wherever their components are (`components.rs`). *Join*: arrays that are slabs
-//! of one domain are put together along an axis, so that neighbours on two ranks are neighbours here. *Plain*: nothing.
+//! other. Three things are done with a column before its neighbours are looked at. *Lanes*: points with few
+//! components (`x y z x y z`), or records of an opaque file, are taken apart into as many columns; points of a grid,
+//! too, whose columns are grids then, wherever their components are (the encoder finds that out). *Join*: arrays that
+//! are slabs of one domain are put together along an axis, so that neighbours on two ranks are neighbours here.
+//! *Plain*: nothing.
 
 use super::super::particles::format::table;
 use super::super::particles::format::table::{Table, Wrap};
@@ -105,7 +106,8 @@ pub(crate) struct Layout {
 }
 
 impl Group {
-    /// The arrays of each of its columns; `n` is its own number. What has places in a table comes first, the rest after.
+    /// The arrays of each of its columns; `n` is its own number. What has places in a table comes first, the rest
+    /// after.
     fn working(&self, n: usize, tables: &[Table]) -> Vec<Vec<Dims>> {
         let lanes = self.lanes();
         let elements = |dims: &Dims| dims.iter().product::<usize>();
@@ -156,16 +158,16 @@ impl Points {
     }
 }
 
-/// Reads a column in order, once, that will be read here and there: what comes in order is fetched ahead. `nearby` holds
-/// where those begin that were read.
+/// Reads a column in order, once, that will be read here and there: what comes in order is fetched ahead. `nearby`
+/// holds where those begin that were read.
 fn bring_near(column: &[u64], base: usize, nearby: &mut HashSet<usize>) {
     if column.len() <= NEAR_ELEMENTS && nearby.insert(base) {
         std::hint::black_box(column.iter().step_by(8).fold(0, |all, bits| all ^ bits)); // one of each line of 64 bytes
     }
 }
 
-/// Cuts `all` where some of these end, into so many parts at most that are not shorter than `least`, but for the last, and calls on a thread
-/// each: which of them a part holds, where it begins, and it.
+/// Cuts `all` where some of these end, into so many parts at most that are not shorter than `least`, but for the
+/// last, and calls on a thread each: which of them a part holds, where it begins, and it.
 fn in_parts<T: Send>(
     ends: &[usize],
     all: &mut [T],
@@ -287,7 +289,8 @@ impl Layout {
         }
     }
 
-    /// The elements of a segment in working order, a place without a row as what is before it. Whatever `bits` holds is written over.
+    /// The elements of a segment in working order, a place without a row as what is before it. Whatever `bits` holds
+    /// is written over.
     pub(crate) fn load(&self, body: &[u8], kind: Elements, bits: &mut [u64], threads: usize) {
         self.each_part(bits, threads, |columns, from, bits| {
             self.runs(|at, step, run| {
@@ -367,8 +370,8 @@ impl Layout {
         self.keys(|at, key| kind.store(key, &mut body[(at - known) * kind.width..][..kind.width]));
     }
 
-    /// Calls with what some columns have of all elements, for all columns in so many parts at most, each on a thread: which they are, where
-    /// they begin, and theirs.
+    /// Calls with what some columns have of all elements, for all columns in so many parts at most, each on a thread:
+    /// which they are, where they begin, and theirs.
     fn each_part<T: Send>(&self, all: &mut [T], threads: usize, call: impl Fn(Range<usize>, usize, &mut [T]) + Sync) {
         let ends: Vec<usize> = self.columns.iter().map(|column| column.base + column.elements).collect();
         in_parts(&ends, all, PART_MIN, threads, call);
@@ -392,7 +395,8 @@ impl Layout {
         }
     }
 
-    /// Calls with runs of elements: first place in the segment, steps between them there, and where they are in working order.
+    /// Calls with runs of elements: first place in the segment, steps between them there, and where they are in
+    /// working order.
     pub(crate) fn runs(&self, call: impl FnMut(usize, usize, Run<'_>)) {
         self.runs_of(0..self.groups.len(), call);
     }

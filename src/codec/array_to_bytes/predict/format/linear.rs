@@ -1,11 +1,11 @@
-//! Predictions: sums of terms, each a coefficient times a neighbour, another column's value at or near the same place,
-//! or a product or quotient of such values.
+//! Predictions: sums of terms, each a coefficient times a neighbour, another column's value at or near the same
+//! place, or a product or quotient of such values.
 //!
 //! The neighbours in n dimensions are those of the Lorenzo predictor (L. Ibarria et al., "Out-of-core compression and
 //! decompression of large n-dimensional scalar fields", Eurographics 2003), with fitted weights instead of 1 and -1.
 //!
-//! Decoding adds and multiplies doubles in the order written here, each rounded to nearest, none fused: so it gives the
-//! same bits on every host. For each row of an array the terms that do not need the row itself come first, all in
+//! Decoding adds and multiplies doubles in the order written here, each rounded to nearest, none fused: so it gives
+//! the same bits on every host. For each row of an array the terms that do not need the row itself come first, all in
 //! their order, then those that do, in theirs.
 
 use super::layout::{Array, Column};
@@ -128,7 +128,8 @@ impl Place<'_> {
         self.columns[self.column - usize::from(back)].base
     }
 
-    /// The value that stands for own ones which are not there: the last before, in the nearest dimension that has one.
+    /// The value that stands for own ones which are not there: the last before, in the nearest dimension that has
+    /// one.
     #[inline(always)]
     fn before(values: &[f64], at: usize, column_base: usize, [i, j, k]: [usize; 3], [_, ny, nx]: [usize; 3]) -> f64 {
         let back = if k > 0 {
@@ -339,8 +340,8 @@ pub(crate) const SIXTHS: [i8; 7] = [-6, -4, -3, -2, 2, 3, 4];
 /// Numbers whose powers are computed together.
 pub(crate) const TOGETHER: usize = 8;
 
-/// Powers of positive numbers, at most [`TOGETHER`] of them; 0 for any other. The cube root is Halley's iteration, so that no
-/// host's library decides. One step after the other for all of them, so that several fit a vector.
+/// Powers of positive numbers, at most [`TOGETHER`] of them; 0 for any other. The cube root is Halley's iteration, so
+/// that no host's library decides. One step after the other for all of them, so that several fit a vector.
 #[inline(always)]
 pub(crate) fn powers(numbers: &[f64], sixths: i8) -> [f64; TOGETHER] {
     match numbers.first_chunk() {

@@ -1,5 +1,5 @@
-//! What a decoder needs, and its exact inverse. The bytes that it reads are there for good, so nothing here may change what they
-//! mean. Nothing here knows the encoder.
+//! What a decoder needs, and its exact inverse. The bytes that it reads are there for good, so nothing here may
+//! change what they mean. Nothing here knows the encoder.
 
 pub(crate) mod copies;
 pub(crate) mod decode;

@@ -1,11 +1,11 @@
 //! Refined grids: a coarse cell that is covered by a finer grid holds the mean of the finer cells.
 //!
 //! Codes with adaptive mesh refinement keep that so at every step (M. J. Berger, P. Colella, "Local adaptive mesh
-//! refinement for shock hydrodynamics", Journal of Computational Physics 82, 1989, section 2: the conservative averages of
-//! fine grids replace coarse values); densities as they are, velocities and energies weighed by the density. Where the
-//! grids lie to each other stands nowhere in what we are given, so it is found: a mean of fine cells is looked up among
-//! all values. Of the cells of a block then one more is known: the last fine one, or, if the finer grid came first, the
-//! coarse one. The factor of refinement is 2.
+//! refinement for shock hydrodynamics", Journal of Computational Physics 82, 1989, section 2: the conservative
+//! averages of fine grids replace coarse values); densities as they are, velocities and energies weighed by the
+//! density. Where the grids lie to each other stands nowhere in what we are given, so it is found: a mean of fine
+//! cells is looked up among all values. Of the cells of a block then one more is known: the last fine one, or, if the
+//! finer grid came first, the coarse one. The factor of refinement is 2.
 
 use super::layout::{Array, Column};
 use super::linear::locate;
@@ -20,8 +20,8 @@ pub(crate) struct Link {
     pub at: [usize; 3],
 }
 
-/// For each element of a column: the coarse element plus one, if it is the last of its block; the first of a fine block
-/// plus one, and [`FINE`], if it is the coarse one; else 0.
+/// For each element of a column: the coarse element plus one, if it is the last of its block; the first of a fine
+/// block plus one, and [`FINE`], if it is the coarse one; else 0.
 pub(crate) type Cells = Vec<u32>;
 
 pub(crate) const FINE: u32 = 1 << 31;

@@ -170,8 +170,8 @@ impl Elements {
         if self.width == 4 { u64::from((value as f32).to_bits()) } else { value.to_bits() }
     }
 
-    /// The float that is so many representable numbers above another: `unordered(ordered(bits) + steps)`. Where both have
-    /// the same sign, and they nearly always have, that is one addition.
+    /// The float that is so many representable numbers above another: `unordered(ordered(bits) + steps)`. Where both
+    /// have the same sign, and they nearly always have, that is one addition.
     #[inline(always)]
     pub(crate) fn above(self, bits: u64, steps: i64) -> u64 {
         if self.width == 8 {
@@ -219,7 +219,8 @@ fn store_few(from: &[u64], to: &mut [[u8; 8]]) {
     }
 }
 
-/// The logarithm of a positive number to the base of two, off by 0.0002 at most: exponents and a polynomial, many at a time.
+/// The logarithm of a positive number to the base of two, off by 0.0002 at most: exponents and a polynomial, many at
+/// a time.
 #[inline(always)]
 pub(crate) fn about_log2(x: f64) -> f64 {
     let bits = x.to_bits();

@@ -87,8 +87,8 @@ impl OlderRows {
     }
 }
 
-/// Fills the known groups that hold rows of an older segment; a place whose number it does not have gets what is before it, or
-/// zero. `None` where the older segment is too short, or a group is not known.
+/// Fills the known groups that hold rows of an older segment; a place whose number it does not have gets what is
+/// before it, or zero. `None` where the older segment is too short, or a group is not known.
 pub(crate) fn fill_by_number(
     groups: &[Group],
     tables: &[Table],
@@ -126,7 +126,8 @@ pub(crate) type Like = (usize, usize);
 pub(crate) struct Known {
     /// The groups that come first.
     pub groups: Vec<Group>,
-    /// Of each of them, which of the own groups it is like, counted from the first own one, and the lane it begins with.
+    /// Of each of them, which of the own groups it is like, counted from the first own one, and the lane it begins
+    /// with.
     pub like: Vec<Like>,
     /// The elements: from where in the older segment, or none for zeros; how many.
     pub runs: Vec<(Option<usize>, usize)>,
@@ -172,8 +173,8 @@ impl Known {
     }
 }
 
-/// How many columns the known groups have, where these are as a reader needs them: in no table, with so many elements,
-/// and before all others. `None` where they are not.
+/// How many columns the known groups have, where these are as a reader needs them: in no table, with so many
+/// elements, and before all others. `None` where they are not.
 pub(crate) fn known_columns(layout: &Layout, groups: usize, elements: usize) -> Option<usize> {
     let all_known = layout.groups.get(..groups)?;
     all_known.iter().all(|group| group.table.is_none()).then_some(())?;

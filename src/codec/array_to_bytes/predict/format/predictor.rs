@@ -21,8 +21,8 @@ const UNIT_MIN: usize = 48;
 pub(crate) enum Set {
     /// By integer sums of neighbours, as the Lorenzo predictor, in so many dimensions: 1 to 3.
     Integer(u8),
-    /// By the order of the element of the known column so many before, plus the same sum of how much the neighbours are
-    /// above theirs; in so many dimensions, 0 for that element alone.
+    /// By the order of the element of the known column so many before, plus the same sum of how much the neighbours
+    /// are above theirs; in so many dimensions, 0 for that element alone.
     Since { back: u16, dimensions: u8 },
     /// By a weighted sum of terms.
     Linear { terms: Vec<Term>, weights: Vec<f64> },
@@ -80,7 +80,8 @@ fn each_row(arrays: &[Array], base: usize) -> impl Iterator<Item = (&Array, usiz
     })
 }
 
-/// Elements of a column where nothing depends on the place, that are a row together: as many as stay near the processor.
+/// Elements of a column where nothing depends on the place, that are a row together: as many as stay near the
+/// processor.
 const TOGETHER: usize = 1024;
 
 /// A column's elements as rows of so many, whatever arrays they are of.
@@ -111,8 +112,8 @@ pub(crate) struct Row {
     /// The later terms by how far before the place their values are: so it is from `inner` on.
     backs: Vec<(usize, f64)>,
     inner: usize,
-    /// Of integer sums what the other rows tell: an element is as far above it as the one before. Once all is known, the
-    /// whole predictions.
+    /// Of integer sums what the other rows tell: an element is as far above it as the one before. Once all is known,
+    /// the whole predictions.
     integers: Vec<i64>,
 }
 
@@ -517,7 +518,8 @@ impl Predictor {
         Teller::new(&place.columns[place.column], weights)
     }
 
-    /// Fills a column: copies, and predictions plus what is stored; its values too, if anything is computed with them.
+    /// Fills a column: copies, and predictions plus what is stored; its values too, if anything is computed with
+    /// them.
     pub(crate) fn decode(
         &self,
         place: Place<'_>,

@@ -1,9 +1,9 @@
 //! What prediction leaves of a column, from bytes. Which of the ways below is shortest is found in `code_numbers.rs`.
 //!
 //! - *none*: all are zero.
-//! - *pco*: `pco` (M. Loncaric, pcodec), which finds bins of a fixed number of bits each, and for numbers as they are also
-//!   its own differences and multiples. Decoding runs at memory speed. Of the narrowest integers that hold all of them: each
-//!   bin names where it begins in as many bits as they have.
+//! - *pco*: `pco` (M. Loncaric, pcodec), which finds bins of a fixed number of bits each, and for numbers as they are
+//!   also its own differences and multiples. Decoding runs at memory speed. Of the narrowest integers that hold all
+//!   of them: each bin names where it begins in as many bits as they have.
 //! - *bytes*: bytes of equal significance together, then zstd.
 //! - *bits*: bits of equal significance together, then zstd, where there is no prediction.
 
@@ -22,7 +22,8 @@ pub(crate) enum Way {
     Bits = 6,
 }
 
-/// The numbers again, in place of any others; `None` where the bytes are not theirs. `ordered` says what doubles are as numbers.
+/// The numbers again, in place of any others; `None` where the bytes are not theirs. `ordered` says what doubles are
+/// as numbers.
 pub(crate) fn decode(
     code: &[u8],
     count: usize,

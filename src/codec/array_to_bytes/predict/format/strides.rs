@@ -1,4 +1,5 @@
-//! Copies whose sources do not lie side by side: from element to element of a run the source goes on by a step of any length.
+//! Copies whose sources do not lie side by side: from element to element of a run the source goes on by a step of any
+//! length.
 
 use super::copies::{Run, Source, unzigzag};
 use crate::codec::array_to_bytes::varint::{put, take};
@@ -29,8 +30,8 @@ impl Strides {
     }
 }
 
-/// Reads what [`Strides::write`] wrote, and adds its runs, whose sources are `least` at least, to those of so many elements that there
-/// are. `None` where they cannot be.
+/// Reads what [`Strides::write`] wrote, and adds its runs, whose sources are `least` at least, to those of so many
+/// elements that there are. `None` where they cannot be.
 pub(crate) fn read(
     bytes: &mut &[u8],
     (known, least): (usize, usize),

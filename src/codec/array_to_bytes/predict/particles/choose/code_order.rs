@@ -1,4 +1,5 @@
-//! The order that the rows of a table came in, as bytes: along a curve where one is found, else as differences of places.
+//! The order that the rows of a table came in, as bytes: along a curve where one is found, else as differences of
+//! places.
 
 use super::super::super::choose::code_numbers;
 use super::super::super::choose::code_numbers::Numbers;
@@ -14,8 +15,8 @@ use crate::codec::threads;
 const LOOKED_AT: usize = 512;
 /// Mean step from row to row, as a part of all extents, over which positions do not tell the order.
 const STEP_MAX: f64 = 0.2;
-/// A curve that leaves less than a byte for so many rows is as good as any other way.
-const CURVE_PART: usize = 16;
+/// If a curve needs less than one byte for this many rows, no other way is tried.
+const CURVE_ROWS_PER_BYTE: usize = 16;
 
 /// The order of a table's rows: what the header says of it, and both codes.
 type Order = (Vec<u8>, [Vec<u8>; 2]);
@@ -67,7 +68,7 @@ fn encode_order(layout: &Layout, t: usize, (kind, bits): (Elements, &[u64]), eff
             let mut header = header(CURVE);
             curve.write(&mut header);
             put(jumps.len(), &mut header);
-            if take_it((header, [code(&jumps), code(&lengths)])) * CURVE_PART < table.slots.len() {
+            if take_it((header, [code(&jumps), code(&lengths)])) * CURVE_ROWS_PER_BYTE < table.slots.len() {
                 return best.unwrap_or_default();
             }
         }

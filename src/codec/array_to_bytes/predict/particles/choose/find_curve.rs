@@ -1,4 +1,5 @@
-//! The curve that rows follow, learned from the rows: where its cells begin, and how the order of eight is turned in each of them.
+//! The curve that rows follow, learned from the rows: where its cells begin, and how the order of eight is turned in
+//! each of them.
 
 use super::super::format::curve::{Cells, Curve, OCTANTS, TURNS, levels_of, products, turned, whole};
 
@@ -12,16 +13,16 @@ const NODES_MAX: usize = 512;
 const FIRST_TRIED: usize = 8;
 /// Parts of half a box, by which walls are first looked for.
 const PARTS: usize = 512;
-/// The steps that pass a wall must be one in so many of those that pass the one in the middle of all.
-const WALL_PART: u32 = 3;
+/// A wall is found where at most one step passes it for this many steps that pass the middle one of all places.
+const WALL_DIVISOR: u32 = 3;
 /// By how much each look at smaller cells makes the place of a wall more certain.
 const REFINED: f64 = 8.0;
 /// By what codes make their cube larger than what they put into it (GADGET-2 and those that began with it).
 const LARGER: f64 = 1.001;
 
 impl Curve {
-    /// The curve along which some of so many points follow each other, if there is one; with the edge of the box in which
-    /// they go round, if they do.
+    /// The curve along which some of so many points follow each other, if there is one; with the edge of the box in
+    /// which they go round, if they do.
     pub(crate) fn find(
         point: impl Fn(usize) -> [f64; 3],
         places: usize,
@@ -59,12 +60,14 @@ impl Curve {
     }
 }
 
-/// Where along an axis a cube begins that is as large as the period: fewest steps from row to row pass the two walls in it.
+/// Where along an axis a cube begins that is as large as the period: fewest steps from row to row pass the two walls
+/// in it.
 fn wall(values: &[f64], period: f64) -> Option<f64> {
     let parts = 2 * PARTS;
     let per_period = parts as f64 / period;
     let part = |x: f64| whole(x * per_period) as usize & (parts - 1);
-    // Of each place for the first wall how many more steps than at the one before pass it or the one half a box behind.
+    // Of each place for the first wall how many more steps than at the one before pass it or the one half a box
+    // behind.
     let mut more = vec![0i64; PARTS];
     let mut passing = 0i64;
     let mut before = part(*values.first()?);
@@ -92,7 +95,7 @@ fn wall(values: &[f64], period: f64) -> Option<f64> {
     let mut sorted = counts.clone();
     sorted.sort_unstable();
     let best = (0..PARTS).min_by_key(|&n| counts[n])?;
-    if counts[best] * i64::from(WALL_PART) > sorted[PARTS / 2] {
+    if counts[best] * i64::from(WALL_DIVISOR) > sorted[PARTS / 2] {
         return None;
     }
     let mut wall = best as f64 * period / parts as f64;
@@ -105,11 +108,12 @@ fn wall(values: &[f64], period: f64) -> Option<f64> {
     Some(wall)
 }
 
-/// A wall again, not farther than `reach` from where it was thought to be: the one that fewest steps pass, if there is one every
-/// `width`; the middle of where it may be.
+/// A wall again, not farther than `reach` from where it was thought to be: the one that fewest steps pass, if there
+/// is one every `width`; the middle of where it may be.
 fn refined(values: &[f64], wall: f64, reach: f64, width: f64) -> f64 {
     let per_width = 1.0 / width;
-    // On which side of the wall that may be near it a value is, is told by where that wall is: cell, or the one before.
+    // On which side of the wall that may be near it a value is, is told by where that wall is: cell, or the one
+    // before.
     let cell = |x: f64| {
         let t = (x - wall) * per_width;
         let nearest = whole(t + 0.5);
@@ -166,8 +170,9 @@ struct Passed {
     count: u8,
 }
 
-/// A curve by the rows along it: the order of eight, and how it is turned in each of them; and the axes along which the cube
-/// begins half of it farther on, if `may_move`: its walls are the same then. `None` where rows follow no curve.
+/// A curve by the rows along it: the order of eight, and how it is turned in each of them; and the axes along which
+/// the cube begins half of it farther on, if `may_move`: its walls are the same then. `None` where rows follow no
+/// curve.
 fn learned(rows: impl Iterator<Item = u64>, levels: u32, may_move: bool) -> Option<([u8; OCTANTS], [u8; OCTANTS], u8)> {
     let depth = levels - 2;
     let mut nodes = vec![Passed { seen: 0, cells: [0; 64], count: 0 }; 1 << (3 * depth)];
@@ -273,8 +278,8 @@ mod tests {
         })
     }
 
-    /// Hilbert's curve as J. Skilling computes it ("Programming the Hilbert curve", AIP Conference Proceedings 707, 2004), which owes
-    /// nothing to turns.
+    /// Hilbert's curve as J. Skilling computes it ("Programming the Hilbert curve", AIP Conference Proceedings 707,
+    /// 2004), which owes nothing to turns.
     fn skilling(mut cell: [u64; 3]) -> u64 {
         let mut q = 1 << (LEVELS_MAX - 1);
         while q > 1 {

@@ -10,9 +10,11 @@ use crate::codec::threads;
 const ROWS_MIN: usize = 512;
 /// Rows by which the two orders are compared.
 const SAMPLE: usize = 512;
-/// Positions by which it is decided whether they go round, and pairs of rows by which whether those near in space follow each other.
+/// Positions by which it is decided whether they go round, and pairs of rows by which whether those near in space
+/// follow each other.
 const LOOKED_AT: usize = 512;
-/// How alike distances from the places must be for positions to go round: 1 if all are the same, 0 if they are anyhow.
+/// How alike distances from the places must be for positions to go round: 1 if all are the same, 0 if they are
+/// anyhow.
 const SURE_MIN: f64 = 0.5;
 
 /// Of numbers none of which is NaN, several at a time.
@@ -52,7 +54,8 @@ fn extents(places: usize) -> Dims {
 }
 
 impl Wrap {
-    /// How the positions go round, if they do: along the axis by which they rise as places do. The box ends at a round number.
+    /// How the positions go round, if they do: along the axis by which they rise as places do. The box ends at a
+    /// round number.
     fn of(placed: &Placed<'_>, dims: Dims) -> Option<Self> {
         let (low, high) = least_and_greatest(placed.values);
         if !(low >= 0.0 && high > 0.0 && high < 1e300) {
@@ -202,7 +205,8 @@ mod tests {
 
     #[test]
     fn positions_whose_last_array_is_empty_have_places_and_go_round() {
-        // 16 x 16 x 16 particles in a box of 100, those of the last planes in the second of three files; then nothing.
+        // 16 x 16 x 16 particles in a box of 100, those of the last planes in the second of three files; then
+        // nothing.
         let rows = [3072, 1024, 0];
         let (count, kind) = (4096usize, Elements { width: 4, is_big: false, is_float: true });
         let lists = |kind, lanes: usize| Group::new(kind, None, rows.map(|rows| [1, 1, rows * lanes]).to_vec());

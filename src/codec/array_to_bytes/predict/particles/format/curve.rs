@@ -1,20 +1,21 @@
 //! The order of points, told by a curve that fills space and by where its cells begin.
 //!
-//! Codes spread particles over ranks in pieces of such a curve, and keep them in its order (M. S. Warren, J. K. Salmon, "A
-//! parallel hashed oct-tree N-body algorithm", Supercomputing 1993; V. Springel et al., "Simulating cosmic structure formation with
-//! the GADGET-4 code", Monthly Notices of the RAS 506, 2021). A cube is cut into eight, the eight are passed in some order, and
-//! so is each of them, with that order turned or mirrored. Where positions were written right after, they tell all of the
-//! order but which piece of the curve each rank has.
+//! Codes spread particles over ranks in pieces of such a curve, and keep them in its order (M. S. Warren, J. K.
+//! Salmon, "A parallel hashed oct-tree N-body algorithm", Supercomputing 1993; V. Springel et al., "Simulating cosmic
+//! structure formation with the GADGET-4 code", Monthly Notices of the RAS 506, 2021). A cube is cut into eight, the
+//! eight are passed in some order, and so is each of them, with that order turned or mirrored. Where positions were
+//! written right after, they tell all of the order but which piece of the curve each rank has.
 //!
-//! Which curve it was is learned from the points: how the order of eight is turned in each of them is the same everywhere, be it Hilbert's
-//! curve in one of its many forms, or Morton's, which is not turned. Where the cells begin is told by the steps from row to row: few pass a wall
-//! between large cells. So it does not matter that some codes move the box before each sorting.
+//! Which curve it was is learned from the points: how the order of eight is turned in each of them is the same
+//! everywhere, be it Hilbert's curve in one of its many forms, or Morton's, which is not turned. Where the cells
+//! begin is told by the steps from row to row: few pass a wall between large cells. So it does not matter that some
+//! codes move the box before each sorting.
 
 #[cfg(target_arch = "x86_64")]
 use crate::codec::registers::has_avx2;
 
-/// Cells along each axis at most: 2 to the power of this, an even number; and how many more levels there are than so many points need
-/// where none is crowded.
+/// Cells along each axis at most: 2 to the power of this, an even number; and how many more levels there are than so
+/// many points need where none is crowded.
 pub(crate) const LEVELS_MAX: u32 = 20;
 /// Octants, and how a cube can be turned and mirrored.
 pub(crate) const OCTANTS: usize = 8;
@@ -35,8 +36,8 @@ pub(crate) struct Curve {
     pub turns: [u8; OCTANTS],
 }
 
-/// What a curve does not tell: for each run of rows that follow it how far from where it would be next it begins, and how many
-/// rows it has more than one.
+/// What a curve does not tell: for each run of rows that follow it how far from where it would be next it begins, and
+/// how many rows it has more than one.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Runs {
     pub jumps: Vec<i64>,
@@ -45,8 +46,8 @@ pub(crate) struct Runs {
 
 const PERMUTED: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
 
-/// An octant, turned: number 8 p + f takes axes as the p-th of [`PERMUTED`] says, then mirrors those with a bit in `f`. The first
-/// axis has the highest bit.
+/// An octant, turned: number 8 p + f takes axes as the p-th of [`PERMUTED`] says, then mirrors those with a bit in
+/// `f`. The first axis has the highest bit.
 pub(crate) fn turned(turn: u8, octant: u8) -> u8 {
     let axes = PERMUTED[usize::from(turn / 8) % 6];
     let moved = (0..3).fold(0, |moved, axis| moved | (octant >> (2 - axes[axis]) & 1) << (2 - axis));

@@ -1,17 +1,17 @@
 //! Tables whose rows have numbers: particles that wander from rank to rank, and keep their number.
 //!
-//! A table is an array of different integers and others with as many rows. Where nearly all numbers between the least and
-//! the greatest are there, the rows are put in the order of the numbers. Numbers are given once, at the beginning, row
-//! by row of a lattice: so whatever was near then stands near, in up to three dimensions, and tables that were given
-//! numbers alike (gas and dark matter) lie on each other. The order that the rows came in is stored as well, along a
-//! curve (`curve.rs`) or as differences.
+//! A table is an array of different integers and others with as many rows. Where nearly all numbers between the least
+//! and the greatest are there, the rows are put in the order of the numbers. Numbers are given once, at the
+//! beginning, row by row of a lattice: so whatever was near then stands near, in up to three dimensions, and tables
+//! that were given numbers alike (gas and dark matter) lie on each other. The order that the rows came in is stored
+//! as well, along a curve (`curve.rs`) or as differences.
 
 use super::super::super::format::group::{Dims, Group, Kind, product};
 use super::super::super::format::older::OlderRows;
 use crate::codec::array_to_bytes::varint::{put, take};
 
-/// Of the places this part may be empty, and a few more.
-const HOLES_PART: usize = 32;
+/// One place in this many may be empty, and `HOLES_MORE` places besides.
+const HOLES_DIVISOR: usize = 32;
 const HOLES_MORE: usize = 8;
 pub(crate) const TABLES_MAX: usize = 64;
 
@@ -74,7 +74,7 @@ impl Wrap {
 
 /// How many places there may be for so many rows.
 pub(crate) fn places_max(rows: usize) -> usize {
-    rows + rows / HOLES_PART + HOLES_MORE
+    rows + rows / HOLES_DIVISOR + HOLES_MORE
 }
 
 pub(crate) fn rows_of(group: &Group) -> impl Iterator<Item = usize> {
