@@ -27,7 +27,7 @@ const WEIGHTS_DIVISOR: usize = 12;
 const ONE_BY_ONE_DIVISOR: f64 = 64.0;
 /// And the Lorenzo sum of doubles, which is not fitted to anything, only if it saves 1/48.
 const LORENZO_DIVISOR: f64 = 48.0;
-/// Numbers that tell how well they are coded as they are, in so many runs.
+/// Literals that are coded to estimate a way, in `RUNS` runs.
 const LOOKED_AT: usize = 4096;
 const RUNS: usize = 4;
 /// If two estimates differ by less than 1/64, both ways are coded in full.
@@ -38,7 +38,7 @@ const WIDE_DIVISOR: usize = 16;
 const WIDE_REFIT_DIVISOR: usize = 4;
 /// Elements that share a choice of weights.
 const UNIT: usize = 256;
-/// At the lowest effort, of columns of so many elements, one unit in so many stands for all.
+/// In columns of at least this many elements a part of the units may stand for all (`Effort::unit_divisor`).
 const PART_MIN: usize = 1 << 14;
 /// Sets of weights to choose from.
 const SETS_MAX: usize = 4;

@@ -19,10 +19,11 @@ const ELEMENTS_MIN: usize = 1024;
 /// Places that are looked at in a column, and arrays.
 const PLACES: usize = 512;
 const ARRAYS: usize = 8;
-/// So many bits more must differ, on the mean, along the extent than along any other. Variables of gases have 3 to 22
-/// more, modes of one field, which may be either, 2 to 5.
+/// Neighbours along the extent must differ by this many bits more, on the mean, than along any other. Variables of
+/// gases have 3 to 22 more, modes of one field, which may be either, 2 to 5.
 const BITS_MORE: f64 = 3.0;
-/// What is beside each other along it tells so many bits of how neighbours differ, or they are planes of one grid.
+/// If elements next to each other along the extent predict this many bits of how neighbours differ, they are planes
+/// of one grid.
 const BITS_TOLD: f64 = 0.5;
 
 /// The extents with all components in the last, and how they lie.

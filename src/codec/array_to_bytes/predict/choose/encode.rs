@@ -82,7 +82,7 @@ pub(crate) fn encode(
     }
     let mut orders = Vec::new();
     code_order::encode_orders(&layout, (kind, &bits), (effort, threads), &mut header, &mut orders);
-    work.predict = Buffers { bits, values, froms: runs.froms }; // for whoever decodes it again
+    work.predict = Buffers { bits, values, froms: runs.froms }; // used again when the stream is decoded to check it
     let packed = pack(&header, effort)?;
     put(packed.len(), stored);
     put(header.len(), stored);

@@ -22,7 +22,8 @@ use std::ops::Range;
 
 /// Windows that are looked up together, or not at all.
 const BLOCK: usize = 1 << 13;
-/// And so many where neighbours are equal: few different values cost next to nothing anyhow.
+/// Elements of a run at least where neighbours are equal, since few different values take few bytes without copies
+/// too.
 const RUN_LONG: usize = 24;
 /// Places that are looked at there.
 const DEPTH_FEW: usize = 4;
@@ -99,7 +100,7 @@ impl Wide {
 }
 
 impl Runs {
-    /// None, of so many elements.
+    /// No runs, for a number of elements.
     pub(crate) fn none(elements: usize) -> Self {
         Self {
             froms: [vec![0; elements], Vec::new()],
@@ -200,13 +201,13 @@ pub(crate) fn find_all(
     Runs { froms, tokens: [exact_tokens, near_tokens], strides, wide }
 }
 
-/// Where windows come again.
+/// Where windows repeat.
 struct Blocks {
-    /// Of each block of windows, whether any of them comes again elsewhere, or was there before.
+    /// For each block of windows, whether any of them repeats elsewhere.
     repeat: Vec<bool>,
     /// And how many of those looked at do whose neighbours are not all different.
     alike: Vec<u32>,
-    /// Windows looked at, and those that come again.
+    /// Sampled windows, and those that repeat.
     looked_at: usize,
     again: usize,
     /// The same of those whose neighbours are all different.
@@ -257,9 +258,8 @@ const BLOCKS_PRICED: usize = 4;
 /// Bits of an element that it must cost.
 const PRICE_BITS: usize = 2;
 
-/// Looks at one window in so many (a power of 2), as its hash says, so that a window and its repeat are both looked
-/// at or neither. Calls `again` with those that come again whose neighbours are all different, and with where they
-/// were.
+/// Samples one window in `part` (a power of 2), chosen by its hash, so that both a window and its repeat are sampled
+/// or neither. Calls `again(place, earlier place)` for windows that repeat and whose neighbours are all different.
 fn blocks(bits: &[u64], hashes: impl Iterator<Item = u32>, part: u32, mut again: impl FnMut(usize, usize)) -> Blocks {
     let places = (bits.len() / part as usize * 4).next_power_of_two().max(64);
     let mut seen: Vec<(u32, u32)> = vec![(0, 0); places]; // hash, or 0, and place
@@ -275,7 +275,7 @@ fn blocks(bits: &[u64], hashes: impl Iterator<Item = u32>, part: u32, mut again:
         if hash & (part - 1) == 0 {
             if window.iter().all(|&value| value == window[0]) {
                 blocks.repeat[at as usize / BLOCK] = true;
-                continue; // a constant costs nothing anyhow
+                continue; // a constant takes no bytes to speak of
             }
             let differ = usize::from(window.windows(2).all(|pair| pair[0] != pair[1]));
             let place = &mut seen[(hash / part) as usize & (places - 1)];
@@ -297,13 +297,13 @@ fn blocks(bits: &[u64], hashes: impl Iterator<Item = u32>, part: u32, mut again:
 }
 
 impl Blocks {
-    /// The part of the windows whose neighbours are all different that comes again.
+    /// The share of the windows with all different neighbours that repeat.
     fn part_again(&self) -> f64 {
         let [differing, again] = self.differing;
         again as f64 / differing.max(1) as f64
     }
 
-    /// Whether runs are worth looking for in haste.
+    /// Whether runs are worth looking for with little effort.
     fn are_worth_it(&self, bits: &[u64], elements: Elements, slack: Slack) -> bool {
         let one_in = if slack > 0 && elements.width == 4 { REPEAT_DIVISOR_OF_NEAR_FLOATS } else { REPEAT_DIVISOR };
         let [differing, again] = self.differing;
@@ -313,8 +313,8 @@ impl Blocks {
             || self.again * one_in > self.looked_at && self.cost_something(bits, elements)
     }
 
-    /// Whether the blocks where most comes again that has equal neighbours cost something as they are: a few
-    /// different values do not.
+    /// Whether the blocks with most repeats of equal neighbours take bytes to speak of without copies. Blocks of a
+    /// few different values do not.
     fn cost_something(&self, bits: &[u64], elements: Elements) -> bool {
         let mut most: Vec<usize> = (0..self.alike.len()).filter(|&block| self.alike[block] > 0).collect();
         most.sort_by_key(|&block| std::cmp::Reverse(self.alike[block]));
@@ -606,7 +606,7 @@ mod tests {
         let again: Vec<u64> = own.iter().chain(&own[..6000]).copied().collect();
         assert!(is_worth_it(&again), "a tenth comes again");
         let sparse: Vec<u64> = (0..60_000u64).map(|n| if n % 40 == 0 { noise(n % 4000) } else { 0 }).collect();
-        // Windows come again where a stretch ends, and cost nothing.
+        // Windows repeat where a stretch ends, and take no bytes.
         let long: Vec<u64> = (0..4 * BLOCK as u64).map(|n| noise((n / 90).wrapping_mul(MIX[1]) >> 61)).collect();
         assert!(!is_worth_it(&[&own[..], &long].concat()), "stretches of eight values");
         assert!(is_worth_it(&sparse), "nearly everything comes again");

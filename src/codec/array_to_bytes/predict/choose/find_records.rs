@@ -15,7 +15,8 @@ const RECORD_BYTES: std::ops::RangeInclusive<usize> = 8..=2048;
 const LOOKED_AT: usize = 1 << 14;
 /// Files that are looked at for it: the longest.
 const FILES_LOOKED_AT: usize = 3;
-/// Of all bytes so many in a hundred must be equal at the distance, and more than twice as many as at most others.
+/// The share of bytes that must be equal at the distance; it must also be more than twice the share at most other
+/// distances.
 const EQUAL_PERCENT_MIN: usize = 20;
 /// Records in a region at least.
 const ROWS_MIN: usize = 32;

@@ -62,7 +62,7 @@ fn find(
     froms: &[Vec<Source>; 2],
 ) -> Vec<Run> {
     let key = |at: usize| (elements.magnitude(bits[at]) >> slack).wrapping_mul(MIX[0]);
-    // What is in no run, nor like the one before it, which takes next to nothing anyhow.
+    // What is in no run, nor like the one before it, which takes few bytes without copies too.
     let is_free = |at: usize| {
         froms.iter().all(|froms| froms.get(at).is_none_or(|&from| from == 0)) && (at == 0 || bits[at] != bits[at - 1])
     };
@@ -157,7 +157,7 @@ mod tests {
         1.0 + ((n as u64).wrapping_mul(MIX[0]) >> 12) as f64 / (1u64 << 52) as f64
     }
 
-    /// A square and itself transposed, negated, and off by so many representable numbers here and there.
+    /// A square and itself transposed, negated, and off by a few representable numbers here and there.
     fn transposed(side: usize, off: u64) -> Vec<u64> {
         let at = |i: usize, j: usize| noise(i * side + j).to_bits();
         let square = (0..side).flat_map(|i| (0..side).map(move |j| (i, j)));

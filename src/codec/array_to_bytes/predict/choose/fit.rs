@@ -9,7 +9,7 @@
 use super::super::format::linear::TERMS_MAX;
 use super::super::format::numbers::about_log2;
 
-/// After so many terms only so many candidates stay in the choice.
+/// After `SCREENED_AFTER` terms only `SCREENED` candidates stay in the choice.
 const SCREENED_AFTER: usize = 4;
 const SCREENED: usize = 512;
 

@@ -170,8 +170,8 @@ fn best_last(
     last_first.into_iter().rev().collect()
 }
 
-/// All terms that so many columns before may make: values, then products, then quotients; the last not of particles,
-/// among which they brought nothing.
+/// All terms that a number of columns before may make: values, then products, then quotients. Particles get no
+/// quotients, which brought nothing there.
 fn combine(columns: usize, is_placed: bool, mut term: impl FnMut(Term)) {
     let n = columns.min(usize::from(u16::MAX)) as u16;
     (1..=n).for_each(|a| term(Term::Value(At::column(a))));

@@ -4,7 +4,7 @@ use super::super::format::linear::{At, Term};
 use super::super::format::predictor::Set;
 use super::effort::Stencil;
 
-/// Neighbours that come before, for arrays of so many dimensions.
+/// Neighbours that come before, for arrays of 1 to 3 dimensions.
 pub(crate) fn neighbours(dimensions: usize, stencil: Stencil, stencil_of_3d: Stencil) -> Vec<At> {
     let Stencil { near, far } = if dimensions == 3 { stencil_of_3d } else { stencil };
     let mut steps = Vec::new();
@@ -25,7 +25,7 @@ pub(crate) fn neighbours(dimensions: usize, stencil: Stencil, stencil_of_3d: Ste
     steps
 }
 
-/// Places around one, and itself, in so many dimensions.
+/// The place itself and those around it, in 1 to 3 dimensions.
 pub(crate) fn around(dimensions: usize) -> impl Iterator<Item = [i8; 3]> {
     let of = move |n: usize| if dimensions >= n { -1..=1i8 } else { 0..=0 };
     let line = if dimensions > 1 { -1..=1i8 } else { -2..=2 };
@@ -37,7 +37,7 @@ pub(crate) fn around(dimensions: usize) -> impl Iterator<Item = [i8; 3]> {
     })
 }
 
-/// Where the neighbours of the Lorenzo sum in so many dimensions are, and whether each is added or taken away.
+/// The neighbours of the Lorenzo sum, each with its weight, 1 or -1.
 fn lorenzo_steps(dimensions: usize) -> impl Iterator<Item = ([i8; 3], f64)> {
     (1..1u8 << dimensions).map(|some| {
         // Axes are counted from the fastest.
@@ -46,14 +46,14 @@ fn lorenzo_steps(dimensions: usize) -> impl Iterator<Item = ([i8; 3], f64)> {
     })
 }
 
-/// The value of the known column so many before, plus the Lorenzo sum of the changes around, in so many dimensions.
+/// The value of the known column `back` columns before, plus the Lorenzo sum of the changes around the place.
 pub(crate) fn changes(back: u16, dimensions: usize) -> Set {
     let around = lorenzo_steps(dimensions).map(|(steps, weight)| (Term::Change(At { back, steps }), weight));
     let (terms, weights) = std::iter::once((Term::Value(At::column(back)), 1.0)).chain(around).unzip();
     Set::Linear { terms, weights }
 }
 
-/// The Lorenzo sum in so many dimensions, of doubles: where numbers pass 0, the sum of their orders tells little.
+/// The Lorenzo sum of doubles. Where numbers change their sign, the Lorenzo sum of their orders predicts badly.
 pub(crate) fn lorenzo_of_doubles(dimensions: usize) -> Set {
     let around = lorenzo_steps(dimensions).map(|(steps, weight)| (Term::Value(At::own(steps)), weight));
     let (terms, weights) = around.unzip();

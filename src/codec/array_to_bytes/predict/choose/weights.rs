@@ -18,7 +18,7 @@ use super::stencil::neighbours;
 
 /// Elements of which all neighbours are tried at once.
 const STENCIL_MIN: usize = 1 << 12;
-/// So many literals before and after one tell how far off predictions are there.
+/// How far off predictions are at a literal is taken from this many literals before and after it.
 const NEAR: usize = 4;
 /// An error below 1/16 of the median error counts no more than that.
 const OFF_MIN_SHARE: f64 = 1.0 / 16.0;
@@ -66,8 +66,8 @@ pub(crate) fn bits_of(errors: impl IntoIterator<Item = f64>) -> f64 {
     sum + lengths().map(|n| n * (all / n).log2()).sum::<f64>()
 }
 
-/// So many of all at most, from everywhere, each from anywhere in its share: every 64th would be the first of its row
-/// over and over.
+/// At most `most` of all, one from a random place of each share. At equal distances (every 64th) all might be the
+/// first of their rows.
 pub(crate) fn spread(all: &[usize], most: usize) -> Vec<usize> {
     let count = all.len().min(most);
     let one = |n: usize| {

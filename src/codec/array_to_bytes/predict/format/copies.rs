@@ -29,7 +29,7 @@ impl Run {
         self.at as usize..self.at as usize + self.length as usize
     }
 
-    /// The source of the element so many after the first one, or of one that would come before the run or after it.
+    /// The source of the element `nth` places after the first one. It may be an element before the run or behind it.
     pub(crate) fn source(&self, nth: i64) -> i64 {
         i64::from(self.from) + i64::from(self.step) * nth
     }
@@ -110,7 +110,7 @@ impl<'a> Marks<'a> {
         }
     }
 
-    /// The same where they differ by so many representable numbers.
+    /// The same for near copies, each with its difference in representable numbers.
     pub(crate) fn copy_nearly(&self, at: usize, off: &[i64], bits: &mut [u64], elements: Elements) {
         for (at, &off) in (at..).zip(off) {
             bits[at] = elements.unordered(elements.ordered(copied(self.near[at], bits, elements)).wrapping_add(off));

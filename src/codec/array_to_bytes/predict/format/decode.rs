@@ -16,8 +16,8 @@ use std::sync::{Mutex, PoisonError};
 /// What is added to the length of very short segments at most.
 pub(crate) const MORE_BYTES: usize = 16 << 10;
 
-/// So many elements of a buffer that only grows, whatever they are. What is not written is not even made: the system
-/// gives zeros when they are asked for.
+/// The first `len` elements of a buffer that only grows; they hold anything. New pages are not touched here, since
+/// the system makes them when they are first written.
 pub(crate) fn of_length<T: Default + Clone>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
     if buffer.len() < len {
         *buffer = Vec::new();

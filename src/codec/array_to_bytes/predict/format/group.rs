@@ -7,8 +7,8 @@ pub(crate) type Dims = [usize; 3];
 pub(crate) enum Kind {
     Plain,
     Lanes(usize),
-    /// Grids of points with so many components, rows having as many elements for each of their places; but so many
-    /// elements of one component lie together, or with 0 all of an array.
+    /// Grids of points. Each place of a row has `lanes` components. `together` elements of one component lie
+    /// together; 0 means all elements of an array.
     Points {
         lanes: usize,
         together: usize,

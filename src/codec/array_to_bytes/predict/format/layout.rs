@@ -67,7 +67,7 @@ pub(crate) struct Column {
     pub is_integer: bool,
     /// Places of a table, in one array.
     pub is_placed: bool,
-    /// How positions go round, if they do.
+    /// The period of positions, if they are periodic.
     pub wrap: Option<Wrap>,
 }
 
@@ -85,7 +85,7 @@ impl Column {
 
 /// Where elements are in working order.
 pub(crate) enum Run<'a> {
-    /// From a place on, so many.
+    /// From a place on, this number of elements.
     After(usize, usize),
     /// At these places of some columns: an element of each column after the other, for one place after the other.
     Placed(&'a [&'a Column], &'a [u32]),
@@ -166,8 +166,8 @@ fn bring_near(column: &[u64], base: usize, nearby: &mut HashSet<usize>) {
     }
 }
 
-/// Cuts `all` where some of these end, into so many parts at most that are not shorter than `least`, but for the
-/// last, and calls on a thread each: which of them a part holds, where it begins, and it.
+/// Cuts `all` at some of the ends into at most `threads` parts of at least `least` elements (the last one may be
+/// shorter). Calls `call(which of the ends, first element, elements)` for each part on its own thread.
 fn in_parts<T: Send>(
     ends: &[usize],
     all: &mut [T],
@@ -338,7 +338,7 @@ impl Layout {
         });
     }
 
-    /// The inverse of [`Layout::load`], of all but so many elements before, which are known and in no table.
+    /// The inverse of [`Layout::load`], of all elements behind the first `known` ones, which are in no table.
     pub(crate) fn store(&self, bits: &[u64], kind: Elements, known: usize, body: &mut [u8], threads: usize) {
         let elements = self.groups.iter().map(|group| group.elements().unwrap_or(0));
         let ends: Vec<usize> = elements
@@ -370,8 +370,8 @@ impl Layout {
         self.keys(|at, key| kind.store(key, &mut body[(at - known) * kind.width..][..kind.width]));
     }
 
-    /// Calls with what some columns have of all elements, for all columns in so many parts at most, each on a thread:
-    /// which they are, where they begin, and theirs.
+    /// Splits the columns into at most `threads` contiguous parts and calls `call(columns, first element, elements)`
+    /// for each part on its own thread.
     fn each_part<T: Send>(&self, all: &mut [T], threads: usize, call: impl Fn(Range<usize>, usize, &mut [T]) + Sync) {
         let ends: Vec<usize> = self.columns.iter().map(|column| column.base + column.elements).collect();
         in_parts(&ends, all, PART_MIN, threads, call);
@@ -548,7 +548,7 @@ impl Layout {
         }
     }
 
-    /// Reads what [`Layout::write`] wrote, for so many elements. Nothing is allocated that these do not fill.
+    /// Reads what [`Layout::write`] wrote, for a segment of `elements` elements. Allocates no more than these fill.
     pub(crate) fn read(bytes: &mut &[u8], elements: usize) -> Option<Self> {
         let mut groups: Vec<Group> = Vec::new();
         let (mut sum, mut columns) = (0usize, 0usize);

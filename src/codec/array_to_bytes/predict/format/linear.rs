@@ -54,14 +54,14 @@ pub(crate) enum Term {
     Quotient(u16, u16, u16),
     /// 1.
     One,
-    /// Of a column, at the place itself, to the power of so many sixths; one of [`SIXTHS`].
+    /// A column's value at the place itself, to a power that is given in sixths; one of [`SIXTHS`].
     Power(u16, i8),
     /// At the same place, of the array before in the column with the same extents, or (2) the one before that.
     Before(u8),
     /// How far along an axis of its array the place is.
     Index(u8),
-    /// How much the column's own value is above that of a column before, both so many steps away. Of a column that is
-    /// known from an older checkpoint it is what changed there since.
+    /// The difference between the column's own value and that of a column before, both at the same steps from the
+    /// place. Of a column that is known from an older checkpoint it is what changed there since.
     Change(At),
 }
 

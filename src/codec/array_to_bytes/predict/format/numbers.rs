@@ -33,7 +33,7 @@ impl Elements {
         }
     }
 
-    /// Loads elements that lie so many elements apart, the first one in front.
+    /// Loads elements that lie `step` elements apart, beginning with the first one.
     pub(crate) fn load_all(self, bytes: &[u8], step: usize, to: &mut [u64]) {
         self.loaded(bytes, step, to.iter_mut(), |to, bits| *to = bits);
     }
@@ -130,7 +130,7 @@ impl Elements {
         signed ^ ((signed >> 63) & self.turned())
     }
 
-    /// What of an integer is left in so many bytes: `ordered(unordered(it))`.
+    /// The low bytes of an integer, as many as an element has, with their sign: `ordered(unordered(it))`.
     #[inline(always)]
     fn cut(self, ordered: i64) -> i64 {
         if self.width == 4 { i64::from(ordered as i32) } else { ordered }
@@ -170,7 +170,7 @@ impl Elements {
         if self.width == 4 { u64::from((value as f32).to_bits()) } else { value.to_bits() }
     }
 
-    /// The float that is so many representable numbers above another: `unordered(ordered(bits) + steps)`. Where both
+    /// The float that is `steps` representable numbers above another: `unordered(ordered(bits) + steps)`. Where both
     /// have the same sign, and they nearly always have, that is one addition.
     #[inline(always)]
     pub(crate) fn above(self, bits: u64, steps: i64) -> u64 {

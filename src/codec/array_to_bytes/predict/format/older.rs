@@ -173,8 +173,8 @@ impl Known {
     }
 }
 
-/// How many columns the known groups have, where these are as a reader needs them: in no table, with so many
-/// elements, and before all others. `None` where they are not.
+/// The number of columns of the known groups. `None` if these are in a table, do not have `elements` elements, or do
+/// not come before all others.
 pub(crate) fn known_columns(layout: &Layout, groups: usize, elements: usize) -> Option<usize> {
     let all_known = layout.groups.get(..groups)?;
     all_known.iter().all(|group| group.table.is_none()).then_some(())?;

@@ -19,10 +19,10 @@ const UNIT_MIN: usize = 48;
 /// One way to predict.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Set {
-    /// By integer sums of neighbours, as the Lorenzo predictor, in so many dimensions: 1 to 3.
+    /// By integer sums of neighbours (the Lorenzo predictor) in 1 to 3 dimensions.
     Integer(u8),
-    /// By the order of the element of the known column so many before, plus the same sum of how much the neighbours
-    /// are above theirs; in so many dimensions, 0 for that element alone.
+    /// By the order of the element in the known column `back` columns before, plus the Lorenzo sum of the differences
+    /// between both columns. With 0 dimensions, by that element alone.
     Since { back: u16, dimensions: u8 },
     /// By a weighted sum of terms.
     Linear { terms: Vec<Term>, weights: Vec<f64> },
@@ -34,7 +34,7 @@ pub(crate) struct Predictor {
     pub sets: Vec<Set>,
     pub unit: usize,
     pub which: Vec<u8>,
-    /// Cells that their blocks tell: by plain means for 0, else weighed by the column so many before.
+    /// Cells that their blocks tell: by plain means for 0, else weighed by the column that many columns before.
     pub told: Option<u16>,
 }
 
@@ -84,7 +84,7 @@ fn each_row(arrays: &[Array], base: usize) -> impl Iterator<Item = (&Array, usiz
 /// processor.
 const TOGETHER: usize = 1024;
 
-/// A column's elements as rows of so many, whatever arrays they are of.
+/// A column's elements as rows of [`TOGETHER`], whatever arrays they belong to.
 fn pieces(column: &Column) -> Vec<Array> {
     let piece = |start| Array { start, dims: [1, 1, TOGETHER.min(column.elements - start)], like: start };
     (0..column.elements).step_by(TOGETHER).map(piece).collect()
@@ -263,7 +263,7 @@ impl Row {
         }
     }
 
-    /// One literal of a row that does not go round, by how far it is off; all before it is known.
+    /// One literal of a row that is not periodic, from its difference. All elements before it are known.
     #[inline(always)]
     fn literal(
         &self,
@@ -341,7 +341,7 @@ fn run_of(kind: u8, kinds: &[u8]) -> usize {
     whole + kinds[whole..].iter().take_while(|&&own| own == kind).count()
 }
 
-/// The first so many of a list, which is then without them.
+/// Takes the first `count` numbers off a list.
 fn split<'a>(list: &mut &'a [i64], count: usize) -> Option<&'a [i64]> {
     let (front, rest) = list.split_at_checked(count)?;
     *list = rest;
@@ -429,7 +429,8 @@ impl Set {
 }
 
 /// Fills places of a row from `from` on, of which all begin with the sums, and have the later terms' values at these
-/// distances before them. `turned` is done to a sum, `back` to the value of the place so many after `from`.
+/// distances before them. `turned` is done to a sum, `back` to the value of a place, given as its distance from
+/// `from`.
 #[inline(always)]
 fn fill_linear(
     kind: Elements,
@@ -679,7 +680,7 @@ impl Predictor {
         }
     }
 
-    /// Reads what [`Predictor::write`] wrote, for one of some columns, of which so many are known.
+    /// Reads what [`Predictor::write`] wrote, for one column. The first `known` columns are known.
     pub(crate) fn read(bytes: &mut &[u8], place: Place<'_>, known: usize, kind: Elements) -> Option<Self> {
         let Place { columns, column, .. } = place;
         let told = match take(bytes)? {
@@ -722,7 +723,7 @@ impl Predictor {
     }
 }
 
-/// Whether the column so many before is known, and has the same arrays.
+/// Whether the column `back` columns before is known, and has the same arrays.
 fn is_known(back: usize, column: usize, columns: &[Column], known: usize) -> bool {
     let other = column.checked_sub(back).filter(|&other| other < known);
     other.is_some_and(|other| columns[other].arrays == columns[column].arrays)

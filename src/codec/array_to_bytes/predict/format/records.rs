@@ -3,7 +3,7 @@
 use super::group::Dims;
 use crate::codec::array_to_bytes::varint::{put, take};
 
-/// Where records are: bytes that are none come first, then so many records, and so on.
+/// Where records are. Each region is a number of other bytes, then a number of records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Records {
     /// Bytes of each number: 4 or 8.

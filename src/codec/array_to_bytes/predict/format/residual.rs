@@ -104,7 +104,7 @@ impl InTurn<'_> {
         if self.all.is_narrow { self.all.narrow.get(at).map(|&n| n.into()) } else { self.all.wide.get(at).copied() }
     }
 
-    /// The next ones; `None` where there are not so many.
+    /// The next `count` numbers; `None` if fewer are left.
     #[inline(always)]
     pub(crate) fn some(&mut self, count: usize) -> Option<&[i64]> {
         let own = self.at..self.at + count;

@@ -30,8 +30,8 @@ impl Strides {
     }
 }
 
-/// Reads what [`Strides::write`] wrote, and adds its runs, whose sources are `least` at least, to those of so many
-/// elements that there are. `None` where they cannot be.
+/// Reads what [`Strides::write`] wrote, and adds its runs to `froms`, which then has `len` elements. No source is
+/// before `least`. `None` if the runs are not valid.
 pub(crate) fn read(
     bytes: &mut &[u8],
     (known, least): (usize, usize),

@@ -81,7 +81,7 @@ fn encode_order(layout: &Layout, t: usize, (kind, bits): (Elements, &[u64]), eff
     best.unwrap_or_default()
 }
 
-/// The edge of the box in which positions go round, if it is a cube.
+/// The edge of the periodic box of the positions, if it is a cube.
 fn period(layout: &Layout, columns: [usize; 3]) -> Option<f64> {
     let [x, y, z] = columns.map(|column| layout.columns[column].wrap.map(|wrap| wrap.period));
     x.filter(|_| x == y && y == z)

@@ -21,8 +21,8 @@ const REFINED: f64 = 8.0;
 const LARGER: f64 = 1.001;
 
 impl Curve {
-    /// The curve along which some of so many points follow each other, if there is one; with the edge of the box in
-    /// which they go round, if they do.
+    /// The curve along which the rows follow each other, if there is one. `places` is the number of all points,
+    /// `period` the edge of the periodic box, if there is one.
     pub(crate) fn find(
         point: impl Fn(usize) -> [f64; 3],
         places: usize,

@@ -10,11 +10,10 @@ use crate::codec::threads;
 const ROWS_MIN: usize = 512;
 /// Rows by which the two orders are compared.
 const SAMPLE: usize = 512;
-/// Positions by which it is decided whether they go round, and pairs of rows by which whether those near in space
-/// follow each other.
+/// Positions that are sampled to decide whether a coordinate is periodic.
 const LOOKED_AT: usize = 512;
-/// How alike distances from the places must be for positions to go round: 1 if all are the same, 0 if they are
-/// anyhow.
+/// Minimum concentration (0 = uniform, 1 = identical) of the offsets from the lattice for a coordinate to be treated
+/// as periodic.
 const SURE_MIN: f64 = 0.5;
 
 /// Of numbers none of which is NaN, several at a time.
@@ -40,7 +39,7 @@ impl Placed<'_> {
     }
 }
 
-/// Three extents for so many places: a cube, a square, or a line.
+/// Three extents for a number of places: a cube, a square, or a line.
 fn extents(places: usize) -> Dims {
     let root = |power: f64| (places as f64).powf(1.0 / power).round() as usize;
     let (cube, square) = (root(3.0), root(2.0));
@@ -54,8 +53,8 @@ fn extents(places: usize) -> Dims {
 }
 
 impl Wrap {
-    /// How the positions go round, if they do: along the axis by which they rise as places do. The box ends at a
-    /// round number.
+    /// The period of the positions, if they are periodic, and the axis along which they rise as places do. The box
+    /// ends at a round number.
     fn of(placed: &Placed<'_>, dims: Dims) -> Option<Self> {
         let (low, high) = least_and_greatest(placed.values);
         if !(low >= 0.0 && high > 0.0 && high < 1e300) {
@@ -166,7 +165,7 @@ pub(crate) fn find(groups: &mut [Group], body: &[u8], kind: Elements, threads: u
         let columns: Vec<(usize, usize)> =
             members.iter().flat_map(|&m| (0..groups[m].lanes()).map(move |lane| (m, lane))).collect();
         let row_at = table.row_at();
-        // Of a column of real numbers: the bits for each number less, and how it goes round.
+        // For a column of real numbers: the bits that the order of the table saves for each number, and the period.
         let looked_at = threads::all(columns.len(), threads, |n| {
             let (member, lane) = columns[n];
             let (group, lanes) = (&groups[member], groups[member].lanes());

@@ -100,7 +100,7 @@ impl Cells {
     /// Of a double between 2^52 and 2^53 the lowest bits are those of a whole number.
     pub(crate) const WHOLE: f64 = (3u64 << 51) as f64;
 
-    /// `None` where so many cells of an edge are no number to compute with.
+    /// `None` where the number of cells per unit of length is not a finite positive number.
     pub(crate) fn new(origin: [f64; 3], edge: f64, levels: u32) -> Option<Self> {
         let for_each = (1u64 << (levels + Self::FINER)) as f64 / edge;
         let is_valid = for_each.is_normal() && for_each > 0.0 && origin.iter().all(|x| x.is_finite());
@@ -131,7 +131,7 @@ impl Curve {
         Some(numbers.into_iter().map(|number| (number & ((1 << place_bits) - 1)) as u32).collect())
     }
 
-    /// When each of those points is passed, and behind that, in so many bits, its place.
+    /// For each of those points, when the curve passes it, and in the lowest `place_bits` bits its place.
     fn numbers(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], place_bits: u32) -> Option<Vec<u64>> {
         #[cfg(target_arch = "x86_64")]
         if has_avx2() {
@@ -243,7 +243,7 @@ impl Curve {
         out.extend(self.turns);
     }
 
-    /// Reads what [`Curve::write`] wrote, for so many places.
+    /// Reads what [`Curve::write`] wrote, for this number of places.
     pub(crate) fn read(bytes: &mut &[u8], places: usize) -> Option<Self> {
         let number = |bytes: &mut &[u8]| {
             let (number, rest) = bytes.split_first_chunk::<8>()?;
@@ -265,7 +265,8 @@ impl Curve {
     }
 }
 
-/// Sorts by so many bits from one on, digit by digit, the lowest first; what is alike stays in its order.
+/// Sorts by `bits` bits, the lowest of which is bit `from`: digit by digit, the lowest digit first. The sort is
+/// stable.
 fn sort_by_top(numbers: &mut Vec<u64>, from: u32, bits: u32) {
     const DIGIT_MAX: u32 = 12;
     let digit_bits = bits.div_ceil(bits.div_ceil(DIGIT_MAX).max(1)).max(1);
@@ -285,7 +286,7 @@ fn sort_by_top(numbers: &mut Vec<u64>, from: u32, bits: u32) {
     }
 }
 
-/// How many levels there may be for so many places: three bits for each, and the number of the place, are one number.
+/// The most levels for a number of places: three bits for each level and the number of the place must fit in 64 bits.
 pub(crate) fn levels_of(places: usize) -> u32 {
     ((places as u64).leading_zeros() / 3).min(LEVELS_MAX)
 }
@@ -320,7 +321,7 @@ impl Left {
         self.next[n as usize] = n + 1;
     }
 
-    /// Takes so many from there on, if all of them are left.
+    /// Takes `count` points from `from` on, if all of them are left.
     fn take_run(&mut self, from: u32, count: usize) -> bool {
         let end = self.next.len() - 1;
         let Some(own) = self.next[..end].get_mut(from as usize..).and_then(|own| own.get_mut(..count)) else {

@@ -30,7 +30,7 @@ pub(crate) struct Table {
     pub holes: Vec<u32>,
     /// Of each row with a number, its place.
     pub slots: Vec<u32>,
-    /// Of each column that has places here, in the segment's own order: how it goes round.
+    /// Of each column that has places here, in the segment's own order: its period, if it is periodic.
     pub wraps: Vec<Option<Wrap>>,
     /// Rows of an older segment with the same numbers, if it has any.
     pub older: Option<OlderRows>,
@@ -53,7 +53,7 @@ impl Wrap {
         self.axis < 3 && self.period.is_normal() && self.period > 0.0 && self.offset.is_finite()
     }
 
-    /// The position as if it had gone on; `at` is the place, of so many along each axis.
+    /// The position as if the box had no end. `at` is the place, `dims` the number of places along each axis.
     #[inline(always)]
     pub(crate) fn unwrapped(&self, value: f64, at: [usize; 3], dims: Dims) -> f64 {
         let about = self.offset + self.period / dims[self.axis] as f64 * at[self.axis] as f64;
@@ -72,7 +72,7 @@ impl Wrap {
     }
 }
 
-/// How many places there may be for so many rows.
+/// The most places for a number of rows.
 pub(crate) fn places_max(rows: usize) -> usize {
     rows + rows / HOLES_DIVISOR + HOLES_MORE
 }
@@ -96,7 +96,7 @@ impl Table {
         self.dims.iter().product()
     }
 
-    /// So many groups come before all others.
+    /// Adjusts the numbers of groups after `groups` groups were put in front.
     pub(crate) fn move_on(&mut self, groups: usize) {
         self.key += groups;
         self.older.iter_mut().flat_map(|rows| &mut rows.members).for_each(|(own, _)| *own += groups);
@@ -113,7 +113,7 @@ impl Table {
             && rows_of(group).zip(&self.rows).all(|(all, kept)| all >= *kept)
     }
 
-    /// How the known columns of the same numbers go round: as their own ones do.
+    /// The periods of the known columns of the same numbers: those of the columns that they are like.
     pub(crate) fn known_wraps(&self, t: usize, groups: &[Group]) -> Vec<(usize, Wrap)> {
         let Some(rows) = &self.older else { return Vec::new() };
         let members = groups.iter().enumerate().filter(|(n, group)| group.table == Some(t) && *n != self.key);
