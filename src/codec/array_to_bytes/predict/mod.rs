@@ -48,19 +48,19 @@
 //!
 //! 1. `FORMAT.md`, section "Predictors": give the term the next free number, and say what it computes, operation by
 //!    operation.
-//! 2. `format/linear.rs`: add a variant to [`Term`](format::linear::Term). The compiler then asks for it in `columns`
+//! 2. `format/linear.rs`: add a variant to `Term`. The compiler then asks for it in `columns`
 //!    (which columns before this one it reads), `is_of_same_number`, `is_valid`, `gather` (one place at a time, for
 //!    fitting) and `add_row_here` (a row at a time, for coding and decoding). The last two must give the same
 //!    doubles.
 //! 3. `format/predictor.rs`: `write_term` and `read_term`. What is read is checked there, since it may be damaged.
-//! 4. `choose/column.rs`, `fitted`: add the term to the pool. Whether it helps is decided by `weights.rs` and
-//!    `fit.rs`, which select terms by orthogonal least squares on a sample. If the term costs much time, make it a
-//!    knob of `effort.rs`.
+//! 4. `choose/column.rs`, `terms`: add the term to those that are tried. Whether it helps is decided by `weights.rs`
+//!    and `fit.rs`, which select terms by orthogonal least squares on a sample. If the term costs much time, make it
+//!    a knob of `effort.rs`.
 //! 5. A golden file with such a column in `src/codec/tests/golden.rs`, and a test that it takes fewer bytes in
 //!    `choosing.rs`.
 //! 6. Run the test `compression` on real checkpoints: it prints what each set gains or loses.
 //!
-//! A way to predict that is no sum of terms is a new [`Set`](format::predictor::Set): its predictions are made in
+//! A way to predict that is no sum of terms is a new `Set`: its predictions are made in
 //! `Row::predict` (all elements known) and `Row::fill` (decoding), and it is offered in `choose/column.rs`,
 //! `predictor`.
 

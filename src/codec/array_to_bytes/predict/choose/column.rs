@@ -261,6 +261,31 @@ impl<'a> Data<'a> {
         family: usize,
         related: Vec<Term>,
     ) -> Predictor {
+        let pool = self.terms(dimensions, family, related);
+        let all: Vec<usize> = (0..literals.elements.len()).collect();
+        let mut sets: Vec<(Set, Vec<f64>)> = vec![{
+            let errors = self.errors(&lorenzo, literals);
+            (lorenzo, errors)
+        }];
+        if let Some(option) = since {
+            let at = if bits_of(option.1.iter().copied()) < bits_of(sets[0].1.iter().copied()) { 0 } else { 1 };
+            sets.insert(at, option);
+        }
+        let sets_max = SETS_MAX + sets.len() - 1;
+        let importances = self.importances(literals, &sets[0].0);
+        if let Some(fitted) = self.fit(literals, &all, &importances, &pool) {
+            let whole = self.stencil(literals, &all, &importances, dimensions, &fitted);
+            let Fitted { set, errors, .. } = whole.unwrap_or(fitted);
+            sets.push((set, errors));
+        }
+        match self.effort.has_unit_weights {
+            true => self.sets_by_unit(literals, sets, sets_max, |some| self.fit(literals, some, &importances, &pool)),
+            false => self.best_set(literals, sets, dimensions),
+        }
+    }
+
+    /// The terms to select from.
+    fn terms(&self, dimensions: usize, family: usize, related: Vec<Term>) -> Vec<Term> {
         let mut pool: Vec<Term> = neighbours(dimensions, self.effort.stencil, self.effort.stencil_of_3d)
             .into_iter()
             .map(Term::Value)
@@ -306,77 +331,41 @@ impl<'a> Data<'a> {
                     .map(|At { steps, .. }| Term::Change(At { back, steps })),
             );
         }
-        let all: Vec<usize> = (0..literals.elements.len()).collect();
-        let mut sets: Vec<(Set, Vec<f64>)> = vec![{
-            let errors = self.errors(&lorenzo, literals);
-            (lorenzo, errors)
-        }];
-        if let Some(option) = since {
-            let at = if bits_of(option.1.iter().copied()) < bits_of(sets[0].1.iter().copied()) { 0 } else { 1 };
-            sets.insert(at, option);
-        }
-        let sets_max = SETS_MAX + sets.len() - 1;
-        let importances = self.importances(literals, &sets[0].0);
-        if let Some(fitted) = self.fit(literals, &all, &importances, &pool) {
-            let whole = self.stencil(literals, &all, &importances, dimensions, &fitted);
-            let Fitted { set, errors, .. } = whole.unwrap_or(fitted);
-            sets.push((set, errors));
-        }
-        if !self.effort.has_unit_weights {
-            let more = |bits: f64, divisor: f64| bits + bits / divisor;
-            let of_set = |(set, errors): &(Set, Vec<f64>)| {
-                more(
-                    bits_of(errors.iter().copied()),
-                    if set.is_one_by_one() { ONE_BY_ONE_DIVISOR } else { f64::INFINITY },
-                )
-            };
-            let best = sets.into_iter().min_by(|a, b| of_set(a).total_cmp(&of_set(b)));
-            if dimensions > 1 && !self.column().is_placed {
-                let set = lorenzo_of_doubles(dimensions);
-                let errors = self.errors(&set, literals);
-                if best.as_ref().is_none_or(|best| more(bits_of(errors), LORENZO_DIVISOR) < of_set(best)) {
-                    return Predictor::of(set);
-                }
+        pool
+    }
+
+    /// The set that leaves the fewest bits, for the whole column. Sets that take long to decode must leave clearly
+    /// fewer.
+    fn best_set(&self, literals: &Literals, sets: Vec<(Set, Vec<f64>)>, dimensions: usize) -> Predictor {
+        let more = |bits: f64, divisor: f64| bits + bits / divisor;
+        let of_set = |(set, errors): &(Set, Vec<f64>)| {
+            more(bits_of(errors.iter().copied()), if set.is_one_by_one() { ONE_BY_ONE_DIVISOR } else { f64::INFINITY })
+        };
+        let best = sets.into_iter().min_by(|a, b| of_set(a).total_cmp(&of_set(b)));
+        if dimensions > 1 && !self.column().is_placed {
+            let set = lorenzo_of_doubles(dimensions);
+            let errors = self.errors(&set, literals);
+            if best.as_ref().is_none_or(|best| more(bits_of(errors), LORENZO_DIVISOR) < of_set(best)) {
+                return Predictor::of(set);
             }
-            return best.map_or_else(Predictor::none, |(set, _)| Predictor::of(set));
         }
-        let bits = |errors: &[f64]| -> Vec<f32> { errors.iter().map(|e| about_log2(e + 0.5) as f32).collect() };
-        let mut sets: Vec<(Set, Vec<f32>)> = sets.into_iter().map(|(set, errors)| (set, bits(&errors))).collect();
+        best.map_or_else(Predictor::none, |(set, _)| Predictor::of(set))
+    }
+
+    /// A set for each unit: those that there are, and as long as it saves bits one more for the units that gain
+    /// least. `fit` fits a set to some of the literals.
+    fn sets_by_unit(
+        &self,
+        literals: &Literals,
+        sets: Vec<(Set, Vec<f64>)>,
+        sets_max: usize,
+        fit: impl Fn(&[usize]) -> Option<Fitted>,
+    ) -> Predictor {
+        let mut sets: Vec<(Set, Vec<f32>)> =
+            sets.into_iter().map(|(set, errors)| (set, bits_of_each(&errors))).collect();
         let (mut which, mut sum) = choose_units(&sets, literals);
         while !self.column().is_placed && sets.len() <= sets_max && literals.unit_count > 1 {
-            // Another set for the units that gain least over the first so far.
-            let mut gains = vec![(0f64, 0usize); literals.unit_count];
-            for (n, &unit) in literals.units.iter().enumerate() {
-                let set = usize::from(which[unit as usize]);
-                let gain = &mut gains[unit as usize];
-                *gain = (gain.0 + f64::from(sets[0].1[n] - sets[set].1[n]), gain.1 + 1);
-            }
-            let mut by_gain: Vec<(f64, usize)> = (gains.iter().enumerate())
-                .filter(|(_, (_, count))| *count > 0)
-                .map(|(unit, (gain, count))| (gain / *count as f64, unit))
-                .collect();
-            by_gain.sort_by(|a, b| a.0.total_cmp(&b.0));
-            by_gain.truncate(by_gain.len().div_ceil(3));
-            let mut is_chosen = vec![false; literals.unit_count];
-            by_gain.iter().for_each(|(_, unit)| is_chosen[*unit] = true);
-            let mut found: Option<(Set, Vec<f32>)> = None;
-            let mut least = f64::MAX;
-            for _ in 0..2 {
-                let some: Vec<usize> =
-                    (all.iter().copied()).filter(|&n| is_chosen[literals.units[n] as usize]).collect();
-                let Some(Fitted { set, errors, .. }) = self.fit(literals, &some, &importances, &pool) else { break };
-                sets.push((set, bits(&errors)));
-                let (now, less) = choose_units(&sets, literals);
-                let option = sets.pop();
-                // The first fit may be better for all than a fit to all is: places that no term tells weigh too much
-                // there.
-                if self.twin.is_none() || less < least {
-                    (found, least) = (option, less);
-                }
-                // Once more with those that like it.
-                is_chosen = now.iter().map(|&set| usize::from(set) == sets.len()).collect();
-            }
-            let Some(found) = found else { break };
+            let Some(found) = self.set_for_units_that_gain_least(literals, &mut sets, &which, &fit) else { break };
             sets.push(found);
             let (now, less) = choose_units(&sets, literals);
             if less > sum * (1.0 - SET_GAIN) {
@@ -399,6 +388,53 @@ impl<'a> Data<'a> {
         let which = which.iter().map(|&set| number[usize::from(set)]).collect();
         Predictor { sets: kept, unit: UNIT, which, told: None }
     }
+
+    /// Another set, fitted to the third of the units that gain least over the first set so far.
+    fn set_for_units_that_gain_least(
+        &self,
+        literals: &Literals,
+        sets: &mut Vec<(Set, Vec<f32>)>,
+        which: &[u8],
+        fit: impl Fn(&[usize]) -> Option<Fitted>,
+    ) -> Option<(Set, Vec<f32>)> {
+        let mut gains = vec![(0f64, 0usize); literals.unit_count];
+        for (n, &unit) in literals.units.iter().enumerate() {
+            let set = usize::from(which[unit as usize]);
+            let gain = &mut gains[unit as usize];
+            *gain = (gain.0 + f64::from(sets[0].1[n] - sets[set].1[n]), gain.1 + 1);
+        }
+        let mut by_gain: Vec<(f64, usize)> = (gains.iter().enumerate())
+            .filter(|(_, (_, count))| *count > 0)
+            .map(|(unit, (gain, count))| (gain / *count as f64, unit))
+            .collect();
+        by_gain.sort_by(|a, b| a.0.total_cmp(&b.0));
+        by_gain.truncate(by_gain.len().div_ceil(3));
+        let mut is_chosen = vec![false; literals.unit_count];
+        by_gain.iter().for_each(|(_, unit)| is_chosen[*unit] = true);
+        let mut found: Option<(Set, Vec<f32>)> = None;
+        let mut least = f64::MAX;
+        for _ in 0..2 {
+            let some: Vec<usize> =
+                (0..literals.elements.len()).filter(|&n| is_chosen[literals.units[n] as usize]).collect();
+            let Some(Fitted { set, errors, .. }) = fit(&some) else { break };
+            sets.push((set, bits_of_each(&errors)));
+            let (now, less) = choose_units(sets, literals);
+            let option = sets.pop();
+            // The first fit may be better for all than a fit to all is: places that no term tells weigh too much
+            // there.
+            if self.twin.is_none() || less < least {
+                (found, least) = (option, less);
+            }
+            // Once more with those that like it.
+            is_chosen = now.iter().map(|&set| usize::from(set) == sets.len()).collect();
+        }
+        found
+    }
+}
+
+/// The bits of each error.
+fn bits_of_each(errors: &[f64]) -> Vec<f32> {
+    errors.iter().map(|error| about_log2(error + 0.5) as f32).collect()
 }
 
 /// The best set for each unit, and the bits that are left in all.

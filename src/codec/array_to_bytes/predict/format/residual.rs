@@ -132,7 +132,7 @@ pub(crate) fn widened<T: Number + Default>(code: &[u8], values: &mut [i64], wide
     Some(())
 }
 
-/// The inverse of [`to_bits`].
+/// The inverse of `to_bits`.
 pub(crate) fn from_bits(planes: &[u8], values: &mut [i64]) {
     let mut bytes = vec![0; planes.len()];
     unshuffle_bits(planes, u64::BITS / 8, &mut bytes, &mut Lanes::default());

@@ -22,7 +22,7 @@ pub(crate) fn point<'a>(
     move |n| columns.map(|column| kind.value(column[n]))
 }
 
-/// The place of each row of all tables, from what [`encode_orders`] wrote.
+/// The place of each row of all tables, from what `encode_orders` wrote.
 pub(crate) fn decode_orders(
     layout: &Layout,
     numbers: (Elements, &[u64]),
