@@ -65,10 +65,10 @@
 //! | 1b | decide | `cli/src/decide.rs` | `role`, `decide` | [`incarnation::Incarnation`]: the first node of a start decides, the others follow |
 //! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the container's index, and those of older containers that it refers to |
 //! | 3 | read | `src/container/reader.rs` | [`container::ContainerReader::read_segment`] | [`container::StoredSegment`], its checksum compared |
-//! | 4 | decompress | `src/codec/mod.rs` | [`codec::Chain::decode`] | raw bytes of a segment; of the older one that it was coded with first, if it was |
+//! | 4 | decompress | `src/codec/mod.rs` | [`codec::Chain::decode`] | raw bytes of a segment; if it was coded against an older segment, that one is decoded first |
 //! | 5 | split | `src/container/set.rs` | [`container::ContainerSet::run`] | one piece for each variable, along [`merge::runs`] |
-//! | 6 | hand on | `anc/src/restart.rs` | [`restore_files`], [`send_ranks`] | pieces to a file of this node, or as frames to another (`cli/src/remote.rs`) |
-//! | 7 | write, verify | `cnc/src/restart.rs` | [`FileRestorer::write`], [`verify`] | a file beside its final name whose digest equals that of row 2 above |
+//! | 6 | hand on | `anc/src/restart.rs` | [`restore_files`], [`send_ranks`] | pieces written to a file of this node, or sent as frames to another node (`cli/src/remote.rs`) |
+//! | 7 | write, verify | `cnc/src/restart.rs` | [`FileRestorer::write`], [`verify`] | a file under a temporary name in its final directory, with the digest of row 2 above |
 //! | 8 | publish | `cnc/src/restart/publish.rs` | [`publish_all`] | all files of the checkpoint under their final names, or none |
 //!
 //! # Invariants

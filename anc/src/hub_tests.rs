@@ -1,5 +1,4 @@
-//! The hub alone, with flushes that end when the test says so: whatever comes in which order, one content is one
-//! step.
+//! The hub alone, with flushes that end when the test says so: whatever comes in which order, one content is one step.
 
 use super::*;
 use crate::fetch::About;

@@ -1,4 +1,4 @@
-//! The checkpoints below a directory, for `mcr save` and `mcr bench`, and the files that belong to no checkpoint.
+//! The checkpoints below a directory, for `mcr save` and `mcr bench`, and what belongs to none.
 
 use crate::args::LayoutArgs;
 use crate::common::{is_layout_said, layout_of};
@@ -22,7 +22,7 @@ pub struct Found {
     pub left_out: LeftOut,
 }
 
-/// The paths that are not saved, because they belong to no checkpoint or cannot be read.
+/// What is not saved, because it belongs to no checkpoint or cannot be read.
 #[derive(Default, serde::Serialize)]
 pub struct LeftOut {
     /// Files, directories that cannot be read, links. Those that `--layout` does not name are not counted.
@@ -44,13 +44,12 @@ struct NotSaved {
     reason: &'static str,
 }
 
-/// The most paths in the JSON report.
+/// The most paths that are told as JSON.
 const LEFT_OUT_MAX: usize = 1000;
-/// The most paths in the report for people.
+/// The most paths that are told to people.
 const TOLD_MAX: usize = 10;
 
-/// The checkpoints below a directory, in natural order, and the paths that belong to none. A store below it is left
-/// out.
+/// The checkpoints below a directory, in natural order, and what belongs to none. A store below it is not looked at.
 pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Option<&Path>) -> anyhow::Result<Found> {
     let mut listing = list(dir, &ScanLimits::default())?;
     if let Some(store) = store.and_then(|store| store.canonicalize().ok()) {
@@ -59,7 +58,7 @@ pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Opt
                 bail!("{}: the store is this directory itself; give the store a directory of its own", name_of(dir))
             }
             Ok(below) => listing.leave_out(below),
-            // The store may lie behind a link.
+            // It may lie where a link leads.
             Err(_) => {
                 for (link, real) in listing.through.clone() {
                     if let Ok(below) = store.strip_prefix(real) {
@@ -88,7 +87,7 @@ pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Opt
         let unplaced = unplaced.iter().map(|path| NotSaved { path: path.to_string(), reason });
         left_out.paths.extend(unplaced.take(LEFT_OUT_MAX));
     }
-    // A link that the layout does not name is not missing, like a file that it does not name.
+    // A link that the layout does not name is no more missing than a file that it does not name.
     let is_missing = |path: &Path| {
         let path = FilePath::new(path.as_os_str().as_bytes()).ok();
         !is_said || path.is_none_or(|path| layout.place(&path).is_some())
@@ -100,7 +99,7 @@ pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Opt
     let skipped: Vec<_> = scan.skipped.iter().filter(|s| s.hides_files || is_missing(&s.path)).collect();
     left_out.are_files = skipped.is_empty() && links.is_empty();
     left_out.count += (skipped.len() + links.len()) as u64 + scan.skipped_count - scan.skipped.len() as u64;
-    // Directories come first, since they may hide more than themselves.
+    // First what may hide more than itself.
     let named = skipped.iter().map(|s| NotSaved { path: name_of(&s.path), reason: s.reason });
     left_out.paths.splice(0..0, named.chain(links));
     left_out.paths.truncate(LEFT_OUT_MAX);
@@ -121,7 +120,7 @@ pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Opt
     Ok(Found { checkpoints, companions, bytes, left_out })
 }
 
-/// The companions of each checkpoint. Those that cannot travel with it are reported once for each reason.
+/// What travels with each checkpoint. What cannot is told once for each reason.
 fn companions_of(dir: &Path, layout: &Layout, scan: &Scan) -> BTreeMap<CheckpointId, Vec<Companion>> {
     let (mut beside, mut companions) = (Beside::default(), BTreeMap::new());
     let links: BTreeSet<PathBuf> = scan.links.iter().cloned().collect();
@@ -157,7 +156,7 @@ impl LeftOut {
     }
 }
 
-/// The reason why there is nothing to save.
+/// Why there is nothing to save.
 pub fn nothing_found(layout: &LayoutArgs, left_out: &LeftOut) -> String {
     match (is_layout_said(layout), left_out.not_in_layout) {
         (true, n) if n > 0 => format!(

@@ -1,15 +1,15 @@
-//! The places of the checkpoints of one `mcr save` in the order of the job's checkpoints.
+//! The places that the checkpoints of one `mcr save` get in the order of the job's checkpoints.
 
 use mcrengine::ids::{CheckpointId, GroupId, JobId, natural_cmp};
 use mcrengine::incarnation::Incarnation;
 use mcrengine::manifest::{self, Place};
 use mcrengine::store::Store;
 
-/// The names of checkpoints give their order, unless the times of their files contradict the names by this much.
-/// Files that were copied without their times are closer together.
+/// Names say in which order checkpoints were written, unless the times of files contradict them by this much: files that
+/// were copied without their times are this close together.
 const CONTRADICTION_MS: i64 = 60_000;
 
-/// Gives places to the checkpoints of one command, after the newest checkpoint that the store held before.
+/// The places in the order of checkpoints that those of one command get, and what the store held as the newest before.
 pub struct Places {
     incarnation: u32,
     /// The record of the incarnation.
@@ -24,12 +24,15 @@ impl Places {
         Self { incarnation: record.as_ref().map_or(0, |record| record.number), record, newest, last: None }
     }
 
-    /// The place of the next checkpoint, in the order of the command. `begun`: its place if a group of it is in the
-    /// store already. So two processes that save the same checkpoints give the same places.
-    pub fn next(&mut self, id: &CheckpointId, written_unix_ms: i64, begun: Option<Place>) -> Place {
-        let mut place = begun.unwrap_or(Place { incarnation: self.incarnation, written_unix_ms });
-        if begun.is_none() {
-            // The order of the command: by names, unless times contradict them.
+    /// The place of the next checkpoint, in the order of the command. Where some of it is in the store already, its place
+    /// is known; so two who save the same at once give the same places.
+    /// `is_of_before`: the files were there before the incarnation began, or are copies of such files.
+    pub fn next(&mut self, id: &CheckpointId, written_unix_ms: i64, is_of_before: bool, begun: Option<Place>) -> Place {
+        let older =
+            self.record.as_ref().filter(|_| is_of_before).and_then(|record| record.place_of_older(written_unix_ms));
+        let mut place = begun.or(older).unwrap_or(Place { incarnation: self.incarnation, written_unix_ms });
+        if begun.is_none() && older.is_none() {
+            // The order of the command: by the names, where times do not contradict them.
             if let Some(last) = self.last {
                 place.written_unix_ms = place.written_unix_ms.max(last.written_unix_ms + 1);
             } else if let Some((newest, at)) = &self.newest
@@ -45,8 +48,7 @@ impl Places {
     }
 }
 
-/// Whether two names differ only in their numbers, and the first has the smaller number. Names that were used twice
-/// are not compared.
+/// Whether two names differ by their numbers alone and the first has the smaller one. A name that was used twice says nothing.
 fn is_before(id: &CheckpointId, other: &CheckpointId) -> bool {
     let shape = |id: &CheckpointId| {
         let mut shape: Vec<u8> = Vec::new();
@@ -65,7 +67,7 @@ fn is_before(id: &CheckpointId, other: &CheckpointId) -> bool {
         && natural_cmp(id.as_str().as_bytes(), other.as_str().as_bytes()).is_lt()
 }
 
-/// The newest checkpoint of a job, by the manifests of its first group.
+/// The newest checkpoint of a job, as its first group tells.
 pub fn newest_saved(store: &dyn Store, job: &JobId) -> anyhow::Result<Option<(CheckpointId, Place)>> {
     let newest = manifest::newest_of_group(store, job, GroupId(0), None)?;
     Ok(newest.map(|manifest| (manifest.checkpoint.clone(), manifest.place())))

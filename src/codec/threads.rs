@@ -3,15 +3,14 @@
 use crate::units::RawBytes;
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
-/// Cores that this process may use; 1 where nobody can say. Asking the system means reading files, so it is asked
-/// once.
+/// Cores that this process may use; 1 where nobody can say. Asking the system means reading files, so it is asked once.
 pub fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// Threads for each of some segments, where fewer of them than threads make up the most of the bytes, or where there
-/// is memory for fewer: `memory_bytes`, of which each takes so many for each of its own. 0 or 1: none of their own.
+/// Threads for each of some segments, where fewer of them than threads make up the most of the bytes, or where there is
+/// memory for fewer: `memory_bytes`, of which each takes so many for each of its own. 0 or 1: none of their own.
 pub fn threads_of_each(
     threads: usize,
     (memory_bytes, per_raw_byte): (u64, u64),
@@ -52,8 +51,8 @@ impl<F: Fn()> Drop for OnPanic<F> {
     }
 }
 
-/// Makes something for 0 up to `count` on so many threads, and uses it on this one, one after the other in order,
-/// while others make what comes later. Ends where `use_it` gives `None`.
+/// Makes something for 0 up to `count` on so many threads, and uses it on this one, one after the other in order, while others
+/// make what comes later. Ends where `use_it` gives `None`.
 pub(super) fn in_turn<T: Send>(
     count: usize,
     threads: usize,
@@ -112,46 +111,6 @@ pub(super) fn in_turn<T: Send>(
         lock().is_over = true;
         used
     })
-}
-
-/// The cores that threads of one piece of work have taken, so that none has to share one while others are idle. Where
-/// a thread ends just as another begins, Linux puts the new one beside the one that it comes from, and may take some
-/// milliseconds to move it.
-#[derive(Default)]
-pub struct Apart(Mutex<CpuSet>);
-
-impl Apart {
-    /// Said by each thread when it begins: goes to another core if one of those before is on this one, and leaves it
-    /// open to the system to move it on. Where the system does not say which cores there are, and where all are
-    /// taken, it stays.
-    pub fn take_core(&self) {
-        let (this, Ok(own)) = (Pid::from_raw(0), sched_getcpu()) else { return };
-        let is_first = {
-            let mut taken = self.lock();
-            let is_first = taken.is_set(own) == Ok(false);
-            let _ = taken.set(own); // it is set, or beyond what a set holds
-            is_first
-        };
-        if is_first {
-            std::thread::yield_now(); // to those that are put here, too, which go away then
-            return;
-        }
-        let Ok(allowed) = sched_getaffinity(this) else { return };
-        let other = {
-            let mut taken = self.lock();
-            let is_free = |&core: &usize| allowed.is_set(core) == Ok(true) && taken.is_set(core) == Ok(false);
-            let next = (own + 1..CpuSet::count()).chain(0..own).find(is_free);
-            next.filter(|&core| taken.set(core).is_ok())
-        };
-        let mut only = CpuSet::new();
-        if other.is_some_and(|core| only.set(core).is_ok()) && sched_setaffinity(this, &only).is_ok() {
-            let _ = sched_setaffinity(this, &allowed); // which was so just now
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, CpuSet> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Two things, at the same time where there is more than one thread.

@@ -2,7 +2,6 @@
 
 use super::format::{Manifest, Place, read_head, read_manifest};
 use super::state::CheckpointState;
-use crate::container::checkpoint_dir;
 use crate::error::ReadError;
 use crate::ids::{CheckpointId, GroupId, JobId, natural_cmp};
 use crate::incarnation::{self, Incarnations};
@@ -95,25 +94,6 @@ pub fn newest_of_group(
         }
     }
     Ok(None)
-}
-
-/// The first of `DD0007`, `DD0007~2`, ... under which no group is committed and nothing that is still needed stands.
-pub fn free_generation(store: &dyn Store, job: &JobId, label: &CheckpointId) -> Result<CheckpointId, ReadError> {
-    let states = list(store, job)?;
-    let taken = |id: &CheckpointId| {
-        let referred = states.iter().flat_map(|s| &s.references).any(|r| r.checkpoint == *id);
-        referred || states.iter().any(|s| s.id == *id && s.groups > 0)
-    };
-    let mut id = label.clone();
-    while taken(&id) {
-        // Each turn finds another checkpoint that there is, so this ends; the name may get too long before.
-        id = id.with_generation(id.generation().saturating_add(1)).map_err(|error| ReadError::Invalid {
-            path: store.root().join(checkpoint_dir(job, &id)),
-            part: "the checkpoint's name",
-            what: error.to_string(),
-        })?;
-    }
-    Ok(id)
 }
 
 /// One checkpoint as its directory shows it, with the containers that it refers to.
