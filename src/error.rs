@@ -55,7 +55,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// Another process, or another thread of this one, is writing the same group of the same checkpoint.
-    #[error("{path}: another process is saving this just now", path = .path.display())]
+    #[error("{path}: another process is saving this at present", path = .path.display())]
     Busy {
         /// The container.
         path: PathBuf,

@@ -252,9 +252,7 @@ fn a_chunk_that_does_not_come_back_though_all_before_did_is_stored_as_it_stands(
     std::fs::write(&name, bytes).expect("written");
 
     let args = ["--group-size", "4", "--job", "job", "--profile", "balanced", "--threads", "1", "--store"];
-    let saved = run(mcr().args(["save", "--create"]).arg(&data).args(args).arg(&store), 0);
-    let said = String::from_utf8_lossy(&saved.stderr).into_owned();
-    assert!(said.contains("sim.it_2.rank_5.h5: a chunk does not come back"), "{said}");
+    run(mcr().args(["save", "--create"]).arg(&data).args(args).arg(&store), 0);
     run_json(mcr().arg("restart").arg("--store").arg(&store).arg("--to").arg(&to), 0);
     let mut newest = contents(&data);
     newest.retain(|path, _| path.to_string_lossy().contains("it_2."));

@@ -376,7 +376,8 @@ fn a_code_that_overwrites_one_name_gets_one_step_or_the_other_after_its_daemons_
         site.agents.pop().expect("one").kill();
         site.aggregators.pop().expect("one").kill();
         if state_is_lost {
-            std::fs::remove_file(site.path("n0.state")).expect("removed");
+            // The agent may have been killed before it wrote the file.
+            let _ = std::fs::remove_file(site.path("n0.state"));
         }
         // Writing a step takes longer than the daemons need to start.
         std::thread::sleep(Duration::from_secs(4));
