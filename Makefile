@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites build install demo test test-mpi test-sites test-checkpoints lint scripts bench fuzz chaos
+.PHONY: help prerequisites build install demo test test-reader test-mpi test-sites test-checkpoints lint scripts bench fuzz chaos
 
 # Cargo is found even if rustup's directory is not in the shell's PATH.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -34,8 +34,17 @@ test: prerequisites scripts ## run all tests and checks
 	cargo check --locked -p mcrengine # this crate alone, because it must not need the dependencies of the daemons
 	cargo test --locked --workspace
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	@$(MAKE) --no-print-directory test-reader
 	@if deploy/prerequisites.sh mpi; then $(MAKE) --no-print-directory test-mpi; \
 	    else echo "SKIPPED: the tests of benches/mpib, which need an MPI" >&2; fi
+
+test-reader: ## the reader in Python of tests/reader: restore stores with it that this build makes, and compare every byte
+	@cargo build --locked --quiet -p mcr-cli
+	@python=target/reader/bin/python; if python3 -m venv target/reader >&2 && \
+	        $$python -m pip install --quiet --disable-pip-version-check -r tests/reader/requirements.txt; then \
+	    MCR="$$PWD/target/debug/mcr" $$python tests/reader/test_reader.py tests/data/checkpoints; \
+	    else echo "SKIPPED: the tests of tests/reader, which need python3 with venv (Debian: python3-venv) and the packages" \
+	        "of tests/reader/requirements.txt" >&2; fi
 
 # On Red Hat, Open MPI is not in the PATH until its module is loaded.
 MPIB := cd benches/mpib && PATH="$$PATH:/usr/lib64/openmpi/bin" cargo

@@ -1,0 +1,34 @@
+"""The two ways in which reading a store can fail."""
+
+
+class ReaderError(Exception):
+    """Something of the store cannot be read. The text says what, and where."""
+
+
+class Damaged(ReaderError):
+    """The bytes are against a rule of the pages, or a checksum or digest does not agree."""
+
+
+class Unsupported(ReaderError):
+    """The bytes may be right, but this reader does not know what they mean (container.md, 10)."""
+
+
+def check(condition, message):
+    """Raise `Damaged` with the message unless the condition holds."""
+    if not condition:
+        raise Damaged(message)
+
+
+class where:
+    """`with where("segment 3"):` puts the place in front of the text of an error that passes through."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if isinstance(error, ReaderError):
+            raise type(error)(f"{self.place}: {error}") from error
+        return False
