@@ -80,7 +80,7 @@ scripts: # each script can be parsed, and shellcheck, if it is installed, report
 bench: prerequisites ## run the benchmarks of BENCHMARKS.md; some need MCR_CORPUS; about 25 minutes
 	cargo bench --locked -p mcr-cli --bench compare --bench stream --bench memory --bench many
 	cargo bench --locked -p mcrengine --bench plan --bench codecs
-	cargo test --locked --release -p mcr-cli --test compression -- --include-ignored --nocapture
+	cargo test --locked --release -p mcr-cli --test compression -- --nocapture
 
 chaos: prerequisites ## kill processes at random for CHAOS_SECONDS (600), and check every restored byte
 	MCR_CHAOS_SECONDS=$(CHAOS_SECONDS) cargo test --locked -p mcr-cli --test chaos -- --nocapture

@@ -1,17 +1,17 @@
 //! Does a checkpoint cost more when the store holds more checkpoints? How long does `mcr list` take then?
 //!
-//! An aggregator and an agent, processes of their own, on loopback; four ranks of one HDF5 file each, of which a part changes at
-//! each step. The store is filled with copies of a real checkpoint under other names. Then, for each number of checkpoints, with
-//! 1 and with 4 groups, without a rule of retention and with one that keeps as many as there are, further checkpoints are saved
-//! one after the other. Goal: the processor time of the aggregator for each of them is the same within 20 % from 10 to
-//! 10,000 checkpoints; `mcr list` of 10,000 takes less than a second.
+//! An aggregator and an agent, processes of their own, on loopback; four ranks of one HDF5 file each, of which a part
+//! changes at each step. The store is filled with copies of a real checkpoint under other names. Then, for each
+//! number of checkpoints, with 1 and with 4 groups, without a rule of retention and with one that keeps as many as
+//! there are, further checkpoints are saved one after the other. Goal: the processor time of the aggregator for each
+//! of them is the same within 20 % from 10 to 10,000 checkpoints; `mcr list` of 10,000 takes less than a second.
 //!
-//! Processor time is that of the process, all threads together, also those that have ended. Opens and listings are system
-//! calls, counted by strace where it is installed, for checkpoints of their own. The first checkpoint after a start reads
-//! the store once, and is shown apart.
+//! Processor time is that of the process, all threads together, also those that have ended. Opens and listings are
+//! system calls, counted by strace where it is installed, for checkpoints of their own. The first checkpoint after a
+//! start reads the store once, and is shown apart.
 //!
-//! `cargo bench -p mcr-cli --bench many -- [NUMBER...]`; MCR_BENCH_REPETITIONS says how many checkpoints are saved (20), and
-//! MCR_BENCH_BINARY names another build of `mcr`, to measure what was before.
+//! `cargo bench -p mcr-cli --bench many -- [NUMBER...]`; MCR_BENCH_REPETITIONS says how many checkpoints are saved
+//! (20), and MCR_BENCH_BINARY names another build of `mcr`, to measure what was before.
 
 mod support;
 

@@ -1,18 +1,19 @@
 //! How much of what a bare tonic stream carries does a checkpoint get, through agent and aggregator on loopback?
 //! Goal: 60 %, with the profile `raw`.
 //!
-//! Bare: one bidirectional stream, messages of 1 MiB that are made once, and counted and dropped where they arrive; with
-//! HTTP/2 frames of 16 KiB, as tonic has them, and with frames as ours. Nothing is read, checked or written.
+//! Bare: one bidirectional stream, messages of 1 MiB that are made once, and counted and dropped where they arrive;
+//! with HTTP/2 frames of 16 KiB, as tonic has them, and with frames as ours. Nothing is read, checked or written.
 //!
 //! Ours: an agent and an aggregator in this process, each on a runtime of its own with two threads as in the daemons;
-//! HDF5 files of doubles and the store in a file system in memory (MCR_BENCH_DIR, /dev/shm unless set). Everything is as it
-//! is in production: each byte is read from its file, sent, compared with the digest of its variable, put in a segment,
-//! checksummed, hashed once more for the container, written, and synced. *Stream* is from the beginning of the flush to the
-//! commit; *all* is from the beginning of the capture, which reads and hashes every file before it is announced.
+//! HDF5 files of doubles and the store in a file system in memory (MCR_BENCH_DIR, /dev/shm unless set). Everything is
+//! as it is in production: each byte is read from its file, sent, compared with the digest of its variable, put in a
+//! segment, checksummed, hashed once more for the container, written, and synced. *Stream* is from the beginning of
+//! the flush to the commit; *all* is from the beginning of the capture, which reads and hashes every file before it
+//! is announced.
 //!
-//! Before each, as much memory is had from the system and given back. What is free in a virtual machine may be with its host, and
-//! is had back slowly: without this the store in memory waits for the host, for as long as all the rest takes. MCR_BENCH_COLD=1
-//! leaves it out.
+//! Before each, as much memory is had from the system and given back. What is free in a virtual machine may be with
+//! its host, and is had back slowly: without this the store in memory waits for the host, for as long as all the rest
+//! takes. MCR_BENCH_COLD=1 leaves it out.
 //!
 //! All kinds take turns. On a machine that others use too, wall times mislead, so the processor time of this process is
 //! given as well, in nanoseconds for each byte, and the share by either. MCR_BENCH_REPETITIONS says how often (15),

@@ -379,8 +379,8 @@ impl Incarnation {
         Some(Place { incarnation: from.incarnation, written_unix_ms: written_unix_ms.min(before_ms) })
     }
 
-    /// Whether a checkpoint of the incarnation before this one can never become complete any more: it was not whole when this
-    /// one began.
+    /// Whether a checkpoint of the incarnation before this one can never become complete any more: it was not whole
+    /// when this one began.
     pub fn is_death_of(&self, id: &CheckpointId, place: Place) -> bool {
         self.from_place.is_none_or(|from| place > from) && !self.whole.contains(id)
     }

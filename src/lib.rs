@@ -25,8 +25,8 @@
 //!
 //! # Checkpoint: from a finished file to a manifest
 //!
-//! Rows 5 to 12 are [`flush_checkpoint`], top to bottom; rows 7 to 10 run on the threads of `anc/src/pipeline.rs`. It needs
-//! a list of headers and a source of their bytes, so the daemons and `mcr save` both call it.
+//! Rows 5 to 12 are [`flush_checkpoint`], top to bottom; rows 7 to 10 run on the threads of `anc/src/pipeline.rs`. It
+//! needs a list of headers and a source of their bytes, so the daemons and `mcr save` both call it.
 //!
 //! | # | step | where | function | gives |
 //! |---|---|---|---|---|
@@ -47,11 +47,11 @@
 //! (`admit` in `anc/src/incarnation.rs`). If a rank's files are older than that incarnation, the aggregator waits for
 //! new ones.
 //!
-//! A variable's bytes come from a `Source` (`anc/src/source.rs`): `RemoteSource` (`anc/src/fetch.rs`) asks the agents,
-//! which read the file again and compare; `LocalSource` (`cli/src/local.rs`) reads the file here. Bytes are compared with
-//! the digest of row 2 before they are written, so a file that changed meanwhile spoils this checkpoint only, openly. Bytes
-//! that are still in the very memory that was hashed are not hashed again (`is_checked`); of such files the digests that no
-//! container holds are not made at all.
+//! A variable's bytes come from a `Source` (`anc/src/source.rs`): `RemoteSource` (`anc/src/fetch.rs`) asks the
+//! agents, which read the file again and compare; `LocalSource` (`cli/src/local.rs`) reads the file here. Bytes are
+//! compared with the digest of row 2 before they are written, so a file that changed meanwhile spoils this checkpoint
+//! only, openly. Bytes that are still in the very memory that was hashed are not hashed again (`is_checked`); of such
+//! files the digests that no container holds are not made at all.
 //!
 //! # Restart: the same path in the opposite direction
 //!
@@ -94,11 +94,12 @@
 //! - From `mcrengine`: tokio, tonic, HDF5. `make test` builds it alone, so that nothing slips in.
 //! - From `mcr-anc`: HDF5 and the application's files; it knows variables. From `mcr-cnc`: containers and the
 //!   store; it knows files and frames.
-//! - Outside [`store`]: making, renaming or syncing a file on the parallel file system. `.clippy.toml` refuses the calls.
-//! - Changing a committed file. It is only deleted, and only by [`prune::prune`], which keeps what others refer to; what stays of a
-//!   pruned checkpoint is replaced as a whole by something smaller ([`repack::repack`]).
-//! - Generated wire types beyond `anc/src/serve.rs`, `anc/src/hub.rs` with its files, `anc/src/fetch.rs` and the agent's links. What they
-//!   carry becomes our own types, checked, in `proto/src/convert.rs`.
+//! - Outside [`store`]: making, renaming or syncing a file on the parallel file system. `.clippy.toml` refuses the
+//!   calls.
+//! - Changing a committed file. It is only deleted, and only by [`prune::prune`], which keeps what others refer to;
+//!   what stays of a pruned checkpoint is replaced as a whole by something smaller ([`repack::repack`]).
+//! - Generated wire types beyond `anc/src/serve.rs`, `anc/src/hub.rs` with its files, `anc/src/fetch.rs` and the
+//!   agent's links. What they carry becomes our own types, checked, in `proto/src/convert.rs`.
 //!
 //! The bytes on disk are described on the page of [`container`], completely enough to write a reader from it.
 //!

@@ -1,7 +1,8 @@
 //! The small file that makes a checkpoint exist: writing it, reading it, and finding the newest checkpoint.
 //!
 //! **A checkpoint exists if and only if the valid manifests in its directory cover all of its groups.** There is no
-//! other record, no root file and no lock. The text of a manifest is described in docs/format/manifest.md, section "Manifest".
+//! other record, no root file and no lock. The text of a manifest is described in
+//! docs/format/manifest.md.
 
 mod commit;
 mod files;

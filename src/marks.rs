@@ -1,10 +1,10 @@
 //! Marks on checkpoints: a small file with a reason, in the directory of the checkpoint.
 //!
-//! - `bad`: a person says that the simulation in the checkpoint is not worth going on with. A restart that is not asked for
-//!   the checkpoint passes it over.
-//! - `damaged`: `mcr verify` or a restart read the checkpoint and found damage that its metadata do not show. Retention
-//!   does not count the checkpoint among those that it keeps. A restart still tries it. A verify that finds it good takes
-//!   the mark away.
+//! - `bad`: a person says that the simulation in the checkpoint is not worth going on with. A restart that is not
+//!   asked for the checkpoint passes it over.
+//! - `damaged`: `mcr verify` or a restart read the checkpoint and found damage that its metadata do not show.
+//!   Retention does not count the checkpoint among those that it keeps. A restart still tries it. A verify that finds
+//!   it good takes the mark away.
 
 use crate::container::checkpoint_dir;
 use crate::ids::{CheckpointId, JobId};

@@ -1,4 +1,5 @@
-//! Merging pieces of many ranks into one run of bytes. [`runs`] says which bytes of which piece lie where, for both directions.
+//! Merging pieces of many ranks into one run of bytes. [`runs`] says which bytes of which piece lie where, for both
+//! directions.
 //!
 //! Source: mcrEngine, SC12, section III-B. *Concatenation* puts the pieces one after the other. *Blocking* takes one
 //! block of each piece in turn, round by round, until all pieces are used up. A piece that ends early is left out of

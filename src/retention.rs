@@ -67,8 +67,8 @@ impl Rules {
     }
 
     /// Which checkpoints go. `states` are newest first. Only what a restart takes without being asked for it counts:
-    /// a checkpoint that somebody marked as bad, that a restart set aside, that is doubtful, that a reader found damaged, or
-    /// that was restored `too_often`, goes where all that stays is newer.
+    /// a checkpoint that somebody marked as bad, that a restart set aside, that is doubtful, that a reader found
+    /// damaged, or that was restored `too_often`, goes where all that stays is newer.
     pub fn gone(&self, states: &[CheckpointState], too_often: Option<&CheckpointId>) -> Vec<CheckpointId> {
         let is_complete = |state: &&CheckpointState| state.condition() == Condition::Complete;
         let is_taken = |state: &&CheckpointState| {

@@ -1,4 +1,5 @@
-//! What the operator wrote for an aggregator, and what it runs with: two types, the second made only by checking the first.
+//! What the operator wrote for an aggregator, and what it runs with: two types, the second made only by checking the
+//! first.
 
 use crate::flush::{FlushOptions, WHOLE_EVERY, least_budget};
 use crate::group::Times;
@@ -32,29 +33,29 @@ pub struct AncOptions {
     pub scheme: Scheme,
     /// Bytes of each rank before the next rank's turn, in the block schemes. Default 65536.
     pub block_bytes: u32,
-    /// MiB gathered into one segment before it is compressed, 1 to 64. Default 0: what suits the profile, 4, or 16 for
-    /// `balanced` and `max`, there a quarter of it for bytes and records. With `fast` no more than a quarter of what is to be
-    /// stored, but half a MiB at least.
+    /// MiB gathered into one segment before it is compressed, 1 to 64. Default 0: what suits the profile, 4, or 16
+    /// for `balanced` and `max`, there a quarter of it for bytes and records. With `fast` no more than a quarter of
+    /// what is to be stored, but half a MiB at least.
     pub segment_mib: u64,
     /// Variables with fewer bytes are pooled instead of coded with their class. Default 100.
     pub small_bytes: u64,
-    /// MiB of checkpoint in flight at most, up to half of it announcements; at least 3 segments, 12 for `balanced` and 16 for
-    /// `max`, 32 where that looks back. Default 0: 256, or 512 for `max`.
+    /// MiB of checkpoint in flight at most, up to half of it announcements; at least 3 segments, 12 for `balanced`
+    /// and 16 for `max`, 32 where that looks back. Default 0: 256, or 512 for `max`.
     pub budget_mib: u64,
     /// Threads that compress. Default 0: as many as the process may run on.
     pub threads: usize,
     /// `fast`, `balanced`, `max`, `paper`, `paper-single`, `zstd`, `gzip`, `raw`, ... Default fast.
     pub profile: Profile,
-    /// MiB that the store takes in a second, for this aggregator: the choice of codecs makes the sum of coding and writing
-    /// least. Default: measured from what is written. 0: not counted, only bytes are.
+    /// MiB that the store takes in a second, for this aggregator: the choice of codecs makes the sum of coding and
+    /// writing least. Default: measured from what is written. 0: not counted, only bytes are.
     pub store_mib_per_s: Option<u64>,
     /// Decode every segment again before it is written. Default true.
     pub verify: bool,
     /// Store once what did not change since the checkpoint before, or is the same on another rank; and keep what codecs
     /// were chosen for it. Default true.
     pub reuse: bool,
-    /// `auto`: code with what older checkpoints hold, where the profile does that (`max`) and it is smaller; needs `reuse`.
-    /// `off`: code each checkpoint by itself. Default auto.
+    /// `auto`: code with what older checkpoints hold, where the profile does that (`max`) and it is smaller; needs
+    /// `reuse`. `off`: code each checkpoint by itself. Default auto.
     pub time: Time,
     /// One checkpoint of so many at least is coded by itself, 2 to 64. Default 8.
     pub whole_every: u32,
@@ -70,11 +71,12 @@ pub struct AncOptions {
     pub spread_seconds: u64,
     /// Flushes of different groups at a time. Default 2.
     pub flushes: usize,
-    /// How long the aggregator may take to end: until then it goes on with what agents have announced or may still announce.
-    /// Default 20, which is inside SLURM's KillWait of 30 s.
+    /// How long the aggregator may take to end: until then it goes on with what agents have announced or may still
+    /// announce. Default 20, which is inside SLURM's KillWait of 30 s.
     pub drain_seconds: u64,
-    /// Number of the newest checkpoints of a job that are kept after each commit. Default 0: this rule keeps none. Without any rule
-    /// nothing is removed. Of a job that keeps more than 1000, up to one per 1000 more are there for a while.
+    /// Number of the newest checkpoints of a job that are kept after each commit. Default 0: this rule keeps none.
+    /// Without any rule nothing is removed. Of a job that keeps more than 1000, up to one per 1000 more are there for
+    /// a while.
     pub keep: u32,
     /// Keep what was written within this time before the newest, as in `30min`, `2h`, `1d12h`. Default: none.
     pub keep_within: String,

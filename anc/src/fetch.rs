@@ -1,6 +1,7 @@
 //! The wire's side of fetching: one link for each agent session, and a source that pulls over the links.
 //!
-//! Asynchronous tasks move frames ([`AgentLink::data`]); flush threads wait here, with a deadline, for what they asked for.
+//! Asynchronous tasks move frames ([`AgentLink::data`]); flush threads wait here, with a deadline, for what they
+//! asked for.
 
 use crate::budget::Lease;
 use crate::source::{FetchError, Source, Wanted};
@@ -365,8 +366,8 @@ pub struct Announced {
     pub written_unix_ns: i64,
     /// The same by the agent's steady clock.
     pub changed_clock_ns: i64,
-    /// How much older the newest of them says it is than the last change of any of them, in nanoseconds: large for files
-    /// that were copied with their times.
+    /// How much older the newest of them says it is than the last change of any of them, in nanoseconds: large for
+    /// files that were copied with their times.
     pub kept_time_ns: i64,
     /// What it takes of the budget, given back with the last copy.
     pub room: Option<Arc<Lease>>,
@@ -381,8 +382,8 @@ pub struct RemoteSource {
 }
 
 impl RemoteSource {
-    /// The list of files for the flush, in rank order, and the source that serves them. `deadline` is how long one fetch
-    /// may take.
+    /// The list of files for the flush, in rank order, and the source that serves them. `deadline` is how long one
+    /// fetch may take.
     pub fn new(ranks: impl IntoIterator<Item = Announced>, deadline: Duration) -> (Vec<FileHeader>, Self) {
         let mut source = Self { places: Vec::new(), announced: ranks.into_iter().collect(), deadline };
         let mut files = Vec::new();

@@ -1,8 +1,8 @@
 //! Which incarnation of a job may commit, and which files are older than it.
 //!
-//! The store has the records ([`mcrengine::incarnation`]); this file remembers the newest one of each job, and when it began
-//! by this process's steady clock. That instant comes from the age of the record by the clock of the store's file system,
-//! so that no node's time of day counts.
+//! The store has the records ([`mcrengine::incarnation`]); this file remembers the newest one of each job, and when
+//! it began by this process's steady clock. That instant comes from the age of the record by the clock of the store's
+//! file system, so that no node's time of day counts.
 
 use mcr_proto::clock::steady_ns;
 use mcrengine::ids::JobId;
@@ -56,8 +56,8 @@ pub enum Refused {
     Store(#[from] StoreError),
 }
 
-/// Begins the incarnation after `after`, without a restart: it goes on from the newest checkpoint. Another process may be
-/// first.
+/// Begins the incarnation after `after`, without a restart: it goes on from the newest checkpoint. Another process
+/// may be first.
 pub fn begin_anew(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> Result<(), StoreError> {
     let newest = manifest::newest_restorable(store, job)?.next();
     let began_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
@@ -87,8 +87,8 @@ impl Currents {
             return Ok(Some(known));
         }
         let Some(record) = incarnation::newest(store, job)? else { return Ok(None) };
-        // Times of files are some milliseconds coarse. Half way between the start of the restart and its record is clear of both
-        // the last file of the run before and the first one of the next.
+        // Times of files are some milliseconds coarse. Half way between the start of the restart and its record is
+        // clear of both the last file of the run before and the first one of the next.
         let age = incarnation::age(store, job, record.number)? + Duration::from_millis(record.took_ms) / 2;
         let age_ns = age.as_nanos();
         let began_ns = steady_ns().saturating_sub(i64::try_from(age_ns).unwrap_or(i64::MAX));
@@ -107,8 +107,8 @@ impl Currents {
         all.get(job).filter(|current| current.has_predecessor()).map(|current| current.began_ns)
     }
 
-    /// The incarnation that a claim commits for: the newest one, if it is the claim's. An identity that the store does not
-    /// know begins an incarnation, and so fences the one before.
+    /// The incarnation that a claim commits for: the newest one, if it is the claim's. An identity that the store
+    /// does not know begins an incarnation, and so fences the one before.
     pub fn admit(&self, store: &dyn Store, job: &JobId, claim: Claim<'_>) -> Result<Option<Current>, Refused> {
         for _ in 0..TRIES_MAX {
             let current = self.of(store, job)?;
@@ -149,7 +149,8 @@ impl Currents {
         Err(Refused::Fenced(format!("other incarnations of job {job} begin without end; two jobs of one name?")))
     }
 
-    /// As [`Currents::admit`] for an agent that has just connected: nothing is made for a job that the store does not have.
+    /// As [`Currents::admit`] for an agent that has just connected: nothing is made for a job that the store does not
+    /// have.
     pub fn greet(&self, store: &dyn Store, job: &JobId, claim: Claim<'_>) -> Result<(), Refused> {
         match store.list_dir(Path::new(job.as_str())) {
             Err(error) if error.is_not_found() => Ok(()),

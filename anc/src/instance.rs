@@ -110,11 +110,12 @@ const STEPS_MISSED_MAX: i64 = 10;
 /// The most steps whose lengths are looked at.
 const STEPS_MAX: usize = 8;
 
-/// The ranks whose files are of a step before: a code that overwrites one name has not overwritten theirs yet. `own` are the
-/// contents that this group committed under the name, the oldest first.
+/// The ranks whose files are of a step before: a code that overwrites one name has not overwritten theirs yet. `own`
+/// are the contents that this group committed under the name, the oldest first.
 ///
-/// Files that are still what was committed are of that step. So are files that were written nearer to it than to the newest
-/// file, or more than half a step before the newest file; the length of a step is the median of the steps before.
+/// Files that are still what was committed are of that step. So are files that were written nearer to it than to the
+/// newest file, or more than half a step before the newest file; the length of a step is the median of the steps
+/// before.
 fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> Vec<(Rank, String)> {
     let Some(last) = own.last() else { return Vec::new() };
     let was = |file: &FileHeader| {
@@ -178,8 +179,8 @@ pub fn spoil_instance(
     manifest::spoil(store, &key.job, &id, why)
 }
 
-/// Why it cannot be known whether the files of a first content are of one step, if it cannot: a name that a code may overwrite,
-/// and files that nobody saw being written.
+/// Why it cannot be known whether the files of a first content are of one step, if it cannot: a name that a code may
+/// overwrite, and files that nobody saw being written.
 fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<String> {
     let unseen = written.unseen?;
     let is_reused = may_be_reused(label);
@@ -299,7 +300,8 @@ fn fitting<'a>(taken: &'a [Taken], ours_ms: i64, written: Written<'_>) -> Option
     if nearest.ours || apart(other_ms) > spread_ms || written.not_before_ms.is_some_and(|ms| other_ms < ms) {
         return None;
     }
-    // Newer than all: of this step only if it is nearer than half a step, as far as the one before tells what a step is.
+    // Newer than all: of this step only if it is nearer than half a step, as far as the one before tells what a step
+    // is.
     let before_ms = taken[..place].iter().rev().find_map(|taken| taken.other_ms);
     let step_ms = before_ms.map(|before_ms| other_ms.saturating_sub(before_ms).saturating_abs());
     match step_ms {

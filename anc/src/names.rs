@@ -1,11 +1,11 @@
 //! Which names of checkpoints are taken in a job, without listing the job's directory for each checkpoint.
 //!
-//! The directory is listed once, and what was found is remembered. Afterwards a few names are looked up for each question:
-//! an aggregator that takes a name takes the one after the newest, so what others took since follows on what is known. That does
-//! not hold where `prune` removed what others took since. So the directory is listed again where the newest name that is
-//! known is gone, where another incarnation began, and where the list is old: after `REUSED_AGE_MAX` for a name that the
-//! application uses again and again, after `LIST_AGE_MAX` for a new one. Nothing depends on the times of directories,
-//! which parallel file systems keep badly.
+//! The directory is listed once, and what was found is remembered. Afterwards a few names are looked up for each
+//! question: an aggregator that takes a name takes the one after the newest, so what others took since follows on
+//! what is known. That does not hold where `prune` removed what others took since. So the directory is listed again
+//! where the newest name that is known is gone, where another incarnation began, and where the list is old: after
+//! `REUSED_AGE_MAX` for a name that the application uses again and again, after `LIST_AGE_MAX` for a new one. Nothing
+//! depends on the times of directories, which parallel file systems keep badly.
 
 use crate::group::Key;
 use mcrengine::ids::{CheckpointId, JobId};
@@ -19,9 +19,11 @@ use std::time::{Duration, Instant};
 pub const LOOKED_AT: usize = 32;
 /// How long a list of a job's directory is believed, for a label that was not in it.
 const LIST_AGE_MAX: Duration = Duration::from_secs(600);
-/// The same for a label that was in it: an application that overwrites one name may take many generations in ten minutes.
+/// The same for a label that was in it: an application that overwrites one name may take many generations in ten
+/// minutes.
 const REUSED_AGE_MAX: Duration = Duration::from_secs(10);
-/// Names in a row that must be free for those after them to count as free: `prune` may have removed one that was given up.
+/// Names in a row that must be free for those after them to count as free: `prune` may have removed one that was
+/// given up.
 const FREE_IN_A_ROW: u32 = 2;
 /// Names that may have been taken since the last question; with more, the directory is listed.
 const TAKEN_SINCE_MAX: u32 = 64;

@@ -304,8 +304,8 @@ impl Service {
         let mut at_rest = false;
         loop {
             let wait = Duration::from_secs(SILENCE_SECONDS);
-            // Each arm only makes an event; a message that is half received stays in the stream. That an agent at rest is
-            // there is the kernel's to know.
+            // Each arm only makes an event; a message that is half received stays in the stream. That an agent at
+            // rest is there is the kernel's to know.
             let heard = tokio::select! {
                             heard = from.message() => Some(heard),
                             turned = arriving.turn() => {
@@ -397,7 +397,8 @@ impl Service {
         }
     }
 
-    /// How many ranks a job has whose agent does not know: as configured, or as its newest checkpoint has; 0 if neither.
+    /// How many ranks a job has whose agent does not know: as configured, or as its newest checkpoint has; 0 if
+    /// neither.
     async fn ranks_of(&self, job: &JobId) -> u32 {
         if let Some(ranks) = self.ranks {
             return ranks;

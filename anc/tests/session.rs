@@ -320,7 +320,8 @@ async fn alone(config: AncConfig) -> (Site, Peer) {
     (site, peer)
 }
 
-/// What status says about a checkpoint that waits because its store is not well; once it is, the checkpoint is committed.
+/// What status says about a checkpoint that waits because its store is not well; once it is, the checkpoint is
+/// committed.
 async fn waiting_for_the_store(state: u8, retry_ms: u64) -> (Site, String) {
     let mut config = config(1);
     config.hub.times.retry_ms = retry_ms;

@@ -5,8 +5,8 @@ use mcrengine::incarnation::Incarnation;
 use mcrengine::manifest::{self, Place};
 use mcrengine::store::Store;
 
-/// Names say in which order checkpoints were written, unless the times of files contradict them by this much: files that
-/// were copied without their times are this close together.
+/// Names say in which order checkpoints were written, unless the times of files contradict them by this much: files
+/// that were copied without their times are this close together.
 const CONTRADICTION_MS: i64 = 60_000;
 
 /// The places in the order of checkpoints that those of one command get, and what the store held as the newest before.
@@ -24,9 +24,9 @@ impl Places {
         Self { incarnation: record.as_ref().map_or(0, |record| record.number), record, newest, last: None }
     }
 
-    /// The place of the next checkpoint, in the order of the command. Where some of it is in the store already, its place
-    /// is known; so two who save the same at once give the same places.
-    /// `is_of_before`: the files were there before the incarnation began, or are copies of such files.
+    /// The place of the next checkpoint, in the order of the command. Where some of it is in the store already, its
+    /// place is known; so two who save the same at once give the same places. `is_of_before`: the files were there
+    /// before the incarnation began, or are copies of such files.
     pub fn next(&mut self, id: &CheckpointId, written_unix_ms: i64, is_of_before: bool, begun: Option<Place>) -> Place {
         let older =
             self.record.as_ref().filter(|_| is_of_before).and_then(|record| record.place_of_older(written_unix_ms));
@@ -48,7 +48,8 @@ impl Places {
     }
 }
 
-/// Whether two names differ by their numbers alone and the first has the smaller one. A name that was used twice says nothing.
+/// Whether two names differ by their numbers alone and the first has the smaller one. A name that was used twice says
+/// nothing.
 fn is_before(id: &CheckpointId, other: &CheckpointId) -> bool {
     let shape = |id: &CheckpointId| {
         let mut shape: Vec<u8> = Vec::new();

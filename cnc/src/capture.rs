@@ -148,8 +148,8 @@ pub fn capture(
     capture_keeping(root, path, rank, (mode, &Verdicts::default()), maps, &mut |_| false).map(|(file, _)| file)
 }
 
-/// As [`capture`], with the verdicts of other files. Gives the bytes of a short file too, where `keep`, asked with their
-/// number, allows it: first the bytes of the file, then the bytes that came out of filters.
+/// As [`capture`], with the verdicts of other files. Gives the bytes of a short file too, where `keep`, asked with
+/// their number, allows it: first the bytes of the file, then the bytes that came out of filters.
 ///
 /// If the bytes are kept, variables shorter than [`DIGEST_BYTES_MIN`] get [`NO_DIGEST`], as in a container's index.
 /// Their bytes are never read a second time, so no digest is needed, and thousands of short digests would take longer

@@ -144,8 +144,9 @@ pub struct Surroundings<'a> {
     pub links: &'a BTreeSet<PathBuf>,
 }
 
-/// The companions of one checkpoint, by a look at the directory. `files` are those of the rank that takes along what belongs
-/// to no rank, or with `rank` those of another rank: then only links to its files and directories whose mode is unusual.
+/// The companions of one checkpoint, by a look at the directory. `files` are those of the rank that takes along what
+/// belongs to no rank, or with `rank` those of another rank: then only links to its files and directories whose mode
+/// is unusual.
 pub fn gather(
     root: &Path,
     layout: &Layout,

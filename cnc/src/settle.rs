@@ -133,8 +133,8 @@ impl FileState {
     ) -> Look {
         let Some(seen) = seen else { return Look::Gone };
         if self.seen != Some(seen) {
-            // A change after the close: it was opened again, so the close before says nothing. A new name, mode or owner
-            // needs no writer, and changes nothing of the content.
+            // A change after the close: it was opened again, so the close before says nothing. A new name, mode or
+            // owner needs no writer, and changes nothing of the content.
             let is_same_content =
                 self.seen.is_some_and(|was| Fingerprint { changed_ns: seen.changed_ns, ..was } == seen);
             let closed = self.closed && is_same_content;
@@ -151,8 +151,8 @@ impl FileState {
         let needed_ms = if self.closed { rules.quiet_ms } else { rules.quiet_ms.max(rules.scan_quiet_ms) };
         match needed_ms.saturating_sub(self.rest_ms) {
             0 => Look::Examine,
-            // The close of a file that is being written will be reported. After a first close somebody may have set its time
-            // only.
+            // The close of a file that is being written will be reported. After a first close somebody may have set
+            // its time only.
             _ if self.born && !self.closed && !self.was_closed && rules.local => {
                 Look::Wait(now_ms.saturating_add(rules.doubt_quiet_ms))
             }

@@ -51,8 +51,8 @@ impl<F: Fn()> Drop for OnPanic<F> {
     }
 }
 
-/// Makes something for 0 up to `count` on so many threads, and uses it on this one, one after the other in order, while others
-/// make what comes later. Ends where `use_it` gives `None`.
+/// Makes something for 0 up to `count` on so many threads, and uses it on this one, one after the other in order,
+/// while others make what comes later. Ends where `use_it` gives `None`.
 pub(super) fn in_turn<T: Send>(
     count: usize,
     threads: usize,

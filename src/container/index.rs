@@ -134,8 +134,8 @@ pub struct BaseRef {
 /// The kind of a dependency on a segment of a referenced container.
 pub(super) const ON_OLDER: u32 = 2;
 
-/// What a segment needs for decoding in addition to its own stored bytes. docs/format/container.md numbers the kinds. This build
-/// writes and reads the kind [`BaseRef`]; it does not decode a segment that has a dependency of another kind.
+/// What a segment needs for decoding in addition to its own stored bytes. See docs/format/container.md.
+/// This build writes and reads the kind [`BaseRef`]; it does not decode a segment that has a dependency of another kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dependency {
     /// Kind of the dependency, as docs/format/container.md numbers it.

@@ -1,4 +1,5 @@
-//! The records of fixed length in a container: file header, segment header, trailer. docs/format/container.md has their tables.
+//! The records of fixed length in a container: file header, segment header, trailer. Their tables are in
+//! docs/format/container.md.
 
 use crate::codec::{Chain, CodecError};
 

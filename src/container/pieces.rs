@@ -1,4 +1,5 @@
-//! Piece lists. Nearly all of them are regular, so they are written in few bytes. See "Piece lists" in docs/format/container.md.
+//! Piece lists. Nearly all of them are regular, so they are written in few bytes. See "Piece lists" in
+//! docs/format/container.md.
 
 use super::columns::{Column, Cursor, Parsed};
 use super::index::PIECES_MAX;

@@ -107,8 +107,9 @@ impl std::fmt::Display for Condition {
 }
 
 impl CheckpointState {
-    /// Whether the checkpoint exists in the sense of docs/format/manifest.md and can be restored according to its metadata. A
-    /// checkpoint that was marked as bad is complete too; [`CheckpointState::condition`] distinguishes the two.
+    /// Whether the checkpoint exists in the sense of docs/format/manifest.md and can be restored
+    /// according to its metadata. A checkpoint that was marked as bad is complete too;
+    /// [`CheckpointState::condition`] distinguishes the two.
     pub fn is_complete(&self) -> bool {
         self.problems.is_empty()
     }

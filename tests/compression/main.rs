@@ -102,7 +102,6 @@ fn the_checkpoints_in_the_repository_take_no_more_bytes_than_expected() {
 }
 
 #[test]
-#[ignore = "takes minutes without optimisation; `make bench` runs it"]
 fn the_larger_checkpoints_take_no_more_bytes_than_expected() {
     match std::env::var_os("MCR_CORPUS") {
         Some(corpus) => check(Path::new(&corpus)),

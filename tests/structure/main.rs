@@ -1,7 +1,7 @@
 //! No circles: whether the files of a crate can be read one after the other, each after the files that it imports from.
 //!
-//! The imports are read from the `use` lines and the paths of the source text. A re-export (`pub use`) is followed to the
-//! file that defines the name, and is no import itself. Test code is left out.
+//! The imports are read from the `use` lines and the paths of the source text. A re-export (`pub use`) is followed to
+//! the file that defines the name, and is no import itself. Test code is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 /// The sources of each crate.
 const CRATES: [&str; 5] = ["src", "proto/src", "cnc/src", "anc/src", "cli/src"];
 
-/// Circles that are still there. This list only becomes shorter: a new circle is broken by moving what both files need to a
-/// third file, and a circle that is gone is deleted here.
+/// Circles that are still there. This list only becomes shorter: a new circle is broken by moving what both files
+/// need to a third file, and a circle that is gone is deleted here.
 ///
 /// A name that ends in `/` stands for all files below it.
 const ALLOWED: &[&[&str]] = &[

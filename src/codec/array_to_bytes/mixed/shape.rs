@@ -1,6 +1,6 @@
 //! How numbers that were found lie: as records of a few, or as rows and planes of a grid.
 //!
-//! Numbers of equal meaning are nearest at the distance of a record. In a smooth field a number is told by the one
+//! Numbers of equal meaning are nearest at the distance of a record. In a smooth field a number is predicted by the one
 //! before it, and what that leaves by what it left a row before, and that by what it left a plane before: so a row,
 //! or a plane, is the distance that saves most.
 

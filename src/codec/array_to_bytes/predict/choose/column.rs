@@ -72,7 +72,7 @@ impl<'a> Data<'a> {
         best.filter(|(bits, _)| *bits < most).map(|(_, back)| back)
     }
 
-    /// With wide runs instead of near ones, if that is shorter than what there is. The weights stay as they are, but
+    /// With wide runs instead of near ones, if that is shorter than the present code. The weights stay as they are, but
     /// where those runs tell much of the column: there `encode` finds others for what is left.
     pub(crate) fn by_wide(
         &mut self,

@@ -1,5 +1,6 @@
 //! Runs of doubles that were there before, but not beside each other: rows of a matrix that are columns of another,
-//! as of what is the same with two indices exchanged, or of a flow that is symmetric about a diagonal.
+//! for example in arrays that do not change when two indices are exchanged, or of a flow that is symmetric about a
+//! diagonal.
 //!
 //! As in `find_copies.rs`, but from element to element of a run the source goes on by a step of any length. Looked
 //! for among what no other run has.

@@ -220,7 +220,7 @@ fn is_mostly_placed(layout: &Layout) -> bool {
     placed * 8 > layout.elements() * 7
 }
 
-/// The same with columns of the same arrays side by side, where rows have places in tables.
+/// Arranges columns of one array side by side, where rows have places in tables.
 fn grouped(layout: &Layout, twins: &Twins) -> Option<Layout> {
     (!layout.tables.is_empty()).then(|| layout.reordered(side_by_side(&layout.columns, twins))).flatten()
 }
