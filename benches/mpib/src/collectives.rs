@@ -3,11 +3,13 @@
 //! All scatters and gathers accept blocks of different lengths, and every rank must know all lengths. For blocks of
 //! equal length, `native` calls MPI_Scatter and MPI_Gather instead of MPI_Scatterv and MPI_Gatherv.
 
+mod blocks;
 pub mod lanes;
 pub mod operation;
 pub mod tree;
 
 use crate::comm::{Comm, CommError};
+use blocks::Blocks;
 use lanes::Lanes;
 use std::borrow::Cow;
 use tree::Tree;
@@ -69,50 +71,6 @@ pub fn gather(comm: &Comm, how: &Algorithm, mine: &[u8], lens: &[usize], blocks:
 
 fn equal(lens: &[usize]) -> bool {
     lens.windows(2).all(|w| w[0] == w[1])
-}
-
-/// The place of each rank's block among all blocks.
-struct Blocks<'l> {
-    lens: &'l [usize],
-    starts: Vec<usize>,
-}
-
-impl<'l> Blocks<'l> {
-    fn new(lens: &'l [usize]) -> Self {
-        let starts = lens
-            .iter()
-            .scan(0, |at, len| {
-                *at += len;
-                Some(*at - len)
-            })
-            .collect();
-        Self { lens, starts }
-    }
-    fn of<'b>(&self, blocks: &'b [u8], rank: usize) -> &'b [u8] {
-        &blocks[self.starts[rank]..][..self.lens[rank]]
-    }
-    fn of_mut<'b>(&self, blocks: &'b mut [u8], rank: usize) -> &'b mut [u8] {
-        &mut blocks[self.starts[rank]..][..self.lens[rank]]
-    }
-    fn len_of(&self, ranks: &[usize]) -> usize {
-        ranks.iter().map(|&r| self.lens[r]).sum()
-    }
-    /// The concatenated blocks of `ranks`. They are not copied if they are already adjacent.
-    fn bundle<'b>(&self, blocks: &'b [u8], ranks: &[usize]) -> Cow<'b, [u8]> {
-        if ranks.windows(2).all(|w| w[1] == w[0] + 1) {
-            return Cow::Borrowed(&blocks[self.starts[ranks[0]]..][..self.len_of(ranks)]);
-        }
-        let mut bundle = Vec::with_capacity(self.len_of(ranks));
-        ranks.iter().for_each(|&r| bundle.extend_from_slice(self.of(blocks, r)));
-        Cow::Owned(bundle)
-    }
-    fn unbundle(&self, blocks: &mut [u8], ranks: &[usize], bundle: &[u8]) {
-        let mut rest = bundle;
-        for &rank in ranks {
-            let block = rest.split_off(..self.lens[rank]).unwrap_or_default();
-            self.of_mut(blocks, rank).copy_from_slice(block);
-        }
-    }
 }
 
 fn scatter_along(

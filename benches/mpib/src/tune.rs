@@ -1,9 +1,8 @@
 //! Finds the fastest implementation for each message size, which can be used afterwards. This is `Opt_Scatter` of the
 //! original library.
 
-use crate::collectives::operation::{Collective, Kind, Operation, Setting, SettingError};
-use crate::collectives::tree::Tree;
-use crate::collectives::{self, Algorithm, Result, lanes::Lanes};
+use crate::collectives::operation::{self, Collective, Kind, Operation, Setting, SettingError};
+use crate::collectives::{self, Algorithm, Result};
 use crate::comm::Comm;
 use crate::rules::{Collective as Ruled, Rule};
 use crate::sizes::interpolate;
@@ -159,28 +158,11 @@ impl Optimal {
     fn algorithm(&self, estimates: &Estimates, lens: &[usize]) -> Algorithm {
         let (ranks, root) = (lens.len(), self.setting.root);
         let name = estimates.best(lens[root]).unwrap_or("native");
-        named(name, lens, &self.setting).unwrap_or_else(|| {
+        operation::named(name, lens, &self.setting).unwrap_or_else(|| {
             debug_assert!(name == "native", "{name} of {ranks} ranks");
             Algorithm::Native
         })
     }
-}
-
-/// The algorithm of a name, for blocks of these lengths. `None` for `native` and for unknown names.
-pub fn named(name: &str, lens: &[usize], setting: &Setting) -> Option<Algorithm> {
-    let (ranks, root) = (lens.len(), setting.root);
-    Some(match name {
-        "linear" => Algorithm::Tree(Tree::linear(ranks, root)),
-        "linear-nonblocking" => Algorithm::TreeAtOnce(Tree::linear(ranks, root)),
-        "linear-ready" => Algorithm::Ready { root },
-        "binomial" => Algorithm::Tree(Tree::binomial_from(ranks, root)),
-        "traeff" => Algorithm::Tree(Tree::traeff(lens, root)),
-        "sorted" if setting.distances.len() == ranks && lens.windows(2).all(|w| w[0] == w[1]) => {
-            Algorithm::Tree(Tree::sorted_by(&setting.distances, root))
-        }
-        "sorted" => Algorithm::Tree(Tree::sorted(lens, root)),
-        lanes => Algorithm::Lanes(Lanes::new(&setting.sites, root, lanes.strip_prefix("lanes-")?.parse().ok()?).ok()?),
-    })
 }
 
 #[cfg(test)]

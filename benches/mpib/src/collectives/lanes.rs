@@ -8,8 +8,8 @@
 //! Deviation: the root does not wait for the turn of its own lane, and does not finish step 2 before step 3. If LAN
 //! and WAN use different network cards, as in the paper's figure, both work at the same time.
 
-use super::{Blocks, Result};
-use crate::comm::Comm;
+use super::blocks::Blocks;
+use crate::comm::{Comm, CommError};
 use crate::models::lanes::share;
 
 /// The role of each rank. Every rank computes it from the same data.
@@ -70,7 +70,14 @@ impl Lanes {
     }
 
     /// Scatters blocks of `lens` bytes from the root's `blocks`. Every rank must know all lengths.
-    pub fn scatter(&self, comm: &Comm, blocks: &[u8], lens: &[usize], mine: &mut [u8], tag: u16) -> Result<()> {
+    pub fn scatter(
+        &self,
+        comm: &Comm,
+        blocks: &[u8],
+        lens: &[usize],
+        mine: &mut [u8],
+        tag: u16,
+    ) -> Result<(), CommError> {
         let (me, root) = (comm.rank(), self.near[0]);
         let place = Blocks::new(lens);
         if me == root {
@@ -114,7 +121,14 @@ impl Lanes {
     }
 
     /// The inverse of [`Lanes::scatter`].
-    pub fn gather(&self, comm: &Comm, mine: &[u8], lens: &[usize], blocks: &mut [u8], tag: u16) -> Result<()> {
+    pub fn gather(
+        &self,
+        comm: &Comm,
+        mine: &[u8],
+        lens: &[usize],
+        blocks: &mut [u8],
+        tag: u16,
+    ) -> Result<(), CommError> {
         let (me, root) = (comm.rank(), self.near[0]);
         let place = Blocks::new(lens);
         if me == root {

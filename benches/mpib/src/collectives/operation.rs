@@ -1,5 +1,6 @@
 //! Operations that a timer can measure: prepared for a size, run many times, and checked afterwards.
 
+use super::lanes::Lanes;
 use super::tree::Tree;
 use super::{Algorithm, Result};
 use crate::comm::Comm;
@@ -225,7 +226,7 @@ impl Collective {
     fn algorithm(&self, ranks: usize) -> Algorithm {
         debug_assert_eq!(self.lens.len(), ranks);
         // `new` has rejected all unknown names.
-        crate::tune::named(&self.implementation, &self.lens, &self.setting).unwrap_or(Algorithm::Native)
+        named(&self.implementation, &self.lens, &self.setting).unwrap_or(Algorithm::Native)
     }
 
     fn tree(&self, ranks: usize) -> Option<Tree> {
@@ -235,6 +236,23 @@ impl Collective {
             _ => None,
         }
     }
+}
+
+/// The algorithm of a name, for blocks of these lengths. `None` for `native` and for unknown names.
+pub fn named(name: &str, lens: &[usize], setting: &Setting) -> Option<Algorithm> {
+    let (ranks, root) = (lens.len(), setting.root);
+    Some(match name {
+        "linear" => Algorithm::Tree(Tree::linear(ranks, root)),
+        "linear-nonblocking" => Algorithm::TreeAtOnce(Tree::linear(ranks, root)),
+        "linear-ready" => Algorithm::Ready { root },
+        "binomial" => Algorithm::Tree(Tree::binomial_from(ranks, root)),
+        "traeff" => Algorithm::Tree(Tree::traeff(lens, root)),
+        "sorted" if setting.distances.len() == ranks && lens.windows(2).all(|w| w[0] == w[1]) => {
+            Algorithm::Tree(Tree::sorted_by(&setting.distances, root))
+        }
+        "sorted" => Algorithm::Tree(Tree::sorted(lens, root)),
+        lanes => Algorithm::Lanes(Lanes::new(&setting.sites, root, lanes.strip_prefix("lanes-")?.parse().ok()?).ok()?),
+    })
 }
 
 /// The byte at `at` of the block that `from` sends to `to`. It differs between blocks, so that swapped blocks are
