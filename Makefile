@@ -12,6 +12,7 @@ SCRIPTS := deploy/demo.sh deploy/prerequisites.sh tests/cluster/sites.sh benches
 FUZZ_SECONDS ?= 60
 CHAOS_SECONDS ?= 600
 PREFIX ?= /usr/local
+TARGET = $(shell cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -19,13 +20,15 @@ help: ## list the targets
 prerequisites: ## check for compilers, CMake and Rust; root installs what is missing, other users get a list
 	@deploy/prerequisites.sh
 
-build: prerequisites ## build the command, target/release/mcr
+# The command is a hard link of a file that Cargo keeps, so it is replaced, not changed.
+build: prerequisites ## build the command, target/release/mcr, and mcr.debug beside it, for line numbers in backtraces
 	cargo build --release --locked -p mcr-cli --bin mcr
+	@cd $(TARGET)/release && objcopy --only-keep-debug mcr mcr.debug && \
+	    objcopy --strip-unneeded --add-gnu-debuglink=mcr.debug mcr mcr.small && mv -f mcr.small mcr
 
-install: build ## install the command without debug information to PREFIX/bin (PREFIX=/usr/local)
-	install -d "$(DESTDIR)$(PREFIX)/bin"
-	install -s -m 755 "$$(cargo metadata --format-version 1 --no-deps --offline \
-	    | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/mcr" "$(DESTDIR)$(PREFIX)/bin/mcr"
+install: build ## install the command to PREFIX/bin (PREFIX=/usr/local), and mcr.debug to PREFIX/lib/debug
+	install -D -m 755 "$(TARGET)/release/mcr" "$(DESTDIR)$(PREFIX)/bin/mcr"
+	install -D -m 644 "$(TARGET)/release/mcr.debug" "$(DESTDIR)$(PREFIX)/lib/debug$(PREFIX)/bin/mcr.debug"
 
 demo: prerequisites ## kill a simulation and the daemons, restart, compare the final state (DAEMONS=1: separate daemons)
 	@deploy/demo.sh $(if $(DAEMONS),--daemons)
