@@ -2,22 +2,22 @@
 
 use crate::args::{AncArgs, DaemonArgs, RunArgs};
 use crate::child::{Application, code_of};
-use crate::common::{layout_of, open_or_create};
+use crate::common::open_or_create;
 use crate::config::ConfigFile;
 use crate::output::Log;
 use anyhow::Context;
 use mcr_anc::Aggregator;
 use mcr_anc::config::AncConfig;
 use mcr_cnc::agent::{Agent, DrainOrder, FlushRequest};
-use mcr_cnc::config::{CncConfig, LayoutChoice, real_path};
+use mcr_cnc::config::{CncConfig, LayoutChoice, LayoutOptions, LayoutTable, real_path};
 use mcr_cnc::control::{Control, socket_of};
 use mcr_cnc::drain::RankRanges;
-use mcr_cnc::layout::{Layout, Listing, ScanLimits, list};
+use mcr_cnc::layout::{Layout, ScanLimits, list};
 use mcrengine::living::LivingRun;
 use mcrengine::store::PosixStore;
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -92,6 +92,15 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     file.cnc.group_size = file.anc.group_size;
     file.cnc.watch = args.watch.or(file.cnc.watch);
     file.cnc.ranks = args.ranks.or(file.cnc.ranks);
+    file.cnc.layout = match args.layout.layout.as_slice() {
+        [] => file.cnc.layout,
+        [name] if !name.contains('{') => LayoutOptions::Named(name.clone()),
+        patterns => LayoutOptions::Table(LayoutTable {
+            patterns: patterns.to_vec(),
+            first_rank: args.layout.first_rank,
+            ..LayoutTable::default()
+        }),
+    };
     file.cnc.state_file = args.state.or(file.cnc.state_file);
     file.cnc.drain_seconds = args.drain_seconds.unwrap_or(file.cnc.drain_seconds);
     // The job's name from the command line, or from the environment through clap, takes precedence.
@@ -102,17 +111,13 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     file.cnc.aggregators = vec!["127.0.0.1:7117".into()];
     let aggregator = file.anc.check()?;
     let mut agent = file.cnc.check_with(&environment)?;
-    let asked = match args.layout.layout.is_empty() {
-        true => None,
-        false => Some(layout_of(&args.layout, || names_below(&agent.watch), false)?),
-    };
     within_runtime(async {
         let mut signals = Signals::new()?;
         let living = tokio::spawn(hold_living_run(aggregator.store.clone(), agent.clone()));
         let aggregator = start_aggregator(aggregator).await?;
         agent.aggregators = vec![aggregator.address.to_string()];
         let bound = agent.drain;
-        let mut both = Both { config: agent, asked, node: None, aggregator };
+        let mut both = Both { config: agent, node: None, aggregator };
         let ended = match args.command.is_empty() {
             false => both.accompany(&args.command, &mut signals, bound).await?,
             true => {
@@ -177,7 +182,6 @@ struct Ended {
 /// Agent and aggregator of `mcr run`.
 struct Both {
     config: CncConfig,
-    asked: Option<Layout>,
     node: Option<NodeAgent>,
     aggregator: Aggregator,
 }
@@ -185,10 +189,7 @@ struct Both {
 impl Both {
     /// Starts the agent once its layout is known.
     async fn start_agent(&mut self) -> anyhow::Result<()> {
-        let layout = match &self.asked {
-            Some(layout) => layout.clone(),
-            None => agent_layout(&self.config).await?,
-        };
+        let layout = agent_layout(&self.config).await?;
         self.node = Some(NodeAgent::start(self.config.clone(), layout)?);
         Ok(())
     }
@@ -209,7 +210,7 @@ impl Both {
             )
         })?;
         // If the layout is known, the agent starts before the application. A guess has to wait for file names.
-        if self.asked.is_some() || matches!(self.config.layout, LayoutChoice::Known(_)) {
+        if !matches!(self.config.layout, LayoutChoice::Guess) {
             self.start_agent().await?;
         }
         let mut application = match Application::start(command) {
@@ -262,16 +263,10 @@ impl Both {
     /// Ends the agent, then the aggregator. Returns whether everything that was written is committed.
     async fn drain(mut self, until: Instant, processes_gone: bool) -> anyhow::Result<bool> {
         if self.node.is_none() {
-            let layout = match self.asked.take() {
-                Some(layout) => Some(layout),
-                None => match last_layout(&self.config)? {
-                    LastLayout::Layout(layout) => Some(layout),
-                    LastLayout::Nothing => None,
-                    LastLayout::Unknown => return Ok(false),
-                },
-            };
-            if let Some(layout) = layout {
-                self.node = Some(NodeAgent::start(self.config.clone(), layout)?);
+            match last_layout(&self.config)? {
+                LastLayout::Layout(layout) => self.node = Some(NodeAgent::start(self.config.clone(), layout)?),
+                LastLayout::Nothing => {}
+                LastLayout::Unknown => return Ok(false),
             }
         }
         let by_agent = match self.node.take() {
@@ -381,6 +376,14 @@ async fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
             for line in &explanation.lines {
                 tracing::warn!(line, "no layout is configured; it was guessed from the file names");
             }
+            if let (Some(ranks @ 2..), false) = (config.ranks, layout.has_ranks()) {
+                tracing::warn!(
+                    ranks,
+                    from = config.ranks_from,
+                    "a checkpoint is complete only when all ranks have written, but no file name contains a rank; \
+                     if the application writes one file for all ranks, give --ranks 1 or --layout"
+                );
+            }
             return Ok(layout);
         }
         if !is_reported {
@@ -390,10 +393,6 @@ async fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
         }
         tokio::time::sleep(GUESS_INTERVAL).await;
     }
-}
-
-fn names_below(dir: &Path) -> anyhow::Result<(Listing, PathBuf)> {
-    Ok((list(dir, &ScanLimits::default())?, dir.to_owned()))
 }
 
 /// Two threads are enough, because they only move frames and timers. Files, codecs and the store have other threads.

@@ -374,6 +374,9 @@ fn candidates<'a>(
 /// The checkpoints that the deciding restart skipped.
 fn passed_over_by(record: &Incarnation, all: &[CheckpointState]) -> Vec<PassedOver> {
     let mut passed_over = record.passed_over.clone();
+    for skipped in &mut passed_over {
+        skipped.reason = format!("{} (found when {} began)", skipped.reason, record.describe());
+    }
     let is_new = |state: &&CheckpointState| !record.passed_over.iter().any(|known| known.checkpoint == state.id);
     let newer = all.iter().take_while(|state| record.from.as_ref() != Some(&state.id));
     for state in newer.filter(|state| state.is_complete()).filter(is_new) {

@@ -330,6 +330,15 @@ pub enum LayoutChoice {
 }
 
 impl LayoutChoice {
+    /// Whether file names may contain the number of a rank. A layout that is guessed may have ranks.
+    pub fn may_have_ranks(&self) -> bool {
+        match self {
+            Self::Known(layout) => layout.has_ranks(),
+            Self::Whole => false,
+            Self::Guess => true,
+        }
+    }
+
     /// Returns the layout. If necessary it is guessed from the files below `root`. If a guess is not certain, for
     /// example because there are no files yet, the caller should guess again later.
     pub fn resolve(&self, root: &Path, limits: &ScanLimits) -> Result<(Layout, Option<Explanation>), ScanError> {
@@ -413,7 +422,16 @@ impl CncOptions {
             let way_out = "it must be a name of at most 255 bytes, without a slash".to_owned();
             return Err(ConfigError::Value { key: "node", value: format!("{node:?}"), way_out });
         }
+        let layout = self.layout.check()?;
+        let layout_ranks = (!layout.may_have_ranks()).then_some(1);
         let ranks = match self.ranks {
+            Some(ranks @ 2..) if layout_ranks.is_some() => {
+                let way_out = "the file names of this layout contain no rank, so that all files of a checkpoint belong to rank 0; \
+                               leave ranks out, or write {rank} in the layout where a name contains the rank";
+                return Err(ConfigError::Value { key: "ranks", value: ranks.to_string(), way_out: way_out.into() });
+            }
+            // SLURM counts the tasks, also of an application that writes one file for all of them.
+            _ if layout_ranks.is_some() => Some(("the layout, whose names contain no rank", "1".into(), layout_ranks)),
             Some(ranks) => Some(("ranks in [cnc] or --ranks", ranks.to_string(), Some(ranks))),
             None => ["SLURM_NTASKS", "SLURM_JOB_NTASKS"].into_iter().find_map(|name| {
                 let value = environment(name)?;
@@ -445,7 +463,7 @@ impl CncOptions {
             job,
             node,
             watch,
-            layout: self.layout.check()?,
+            layout,
             ranks,
             ranks_from,
             incarnation: incarnation_of(self.incarnation.as_deref(), environment)?,
@@ -683,6 +701,7 @@ mod tests {
             ("budget-mib = 7", &["cnc.budget-mib is 7", "8 to 1048576"][..]),
             ("group-size = 0", &["cnc.group-size is 0", "1 to"]),
             ("ranks = 0", &["cnc.ranks is 0", "1 to"]),
+            ("ranks = 4\nlayout = \"{checkpoint}.h5\"", &["cnc.ranks is 4", "leave ranks out"]),
             ("local-ranks = \"3-1\"", &["cnc.local-ranks is \"3-1\"", "0-31,64"]),
             ("reconnect-min-ms = 60000", &["cnc.reconnect-max-seconds is 30 s", "60000 ms"]),
             ("layout = \"enzzo\"", &["cnc.layout", "\"enzzo\"", "did you mean \"enzo\"?"]),

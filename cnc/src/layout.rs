@@ -222,6 +222,11 @@ impl Layout {
             .or_else(|| self.marked(path).map(|checkpoint| Placed { checkpoint, rank: None }))
     }
 
+    /// Whether file names contain the number of a rank. If not, all files of a checkpoint belong to rank 0.
+    pub fn has_ranks(&self) -> bool {
+        self.patterns.iter().any(|pattern| pattern.regex.capture_names().flatten().any(|name| name == "rank"))
+    }
+
     /// The checkpoint and the rank of a file, and their positions in the path.
     pub(crate) fn place_within(&self, path: &FilePath) -> Option<(Placed, Within)> {
         if is_of_a_store(path.as_bytes()) {

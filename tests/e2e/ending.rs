@@ -321,6 +321,31 @@ fn what_a_command_wrote_last_is_committed_when_it_ends_and_its_status_is_given()
 }
 
 #[test]
+fn an_application_that_writes_one_file_for_all_its_tasks_is_saved() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let start = |layout: &str, tasks: &str| {
+        let mut command = mcr();
+        std::fs::create_dir_all(dir.path().join(tasks)).expect("made");
+        command.args(["run", "--create", "--job", "job", "--layout", layout, "--watch"]).arg(dir.path().join(tasks));
+        command.arg("--store").arg(dir.path().join("store")).arg("--state").arg(dir.path().join("state"));
+        command.env("SLURM_NTASKS", tasks).current_dir(dir.path().join(tasks));
+        command
+    };
+    run(start("{checkpoint}.h5", "4").args(["--", "sh", "-c", "echo all > s1.h5"]), 0);
+    assert!(is_complete(dir.path(), "s1"));
+
+    let refused = run(start("{checkpoint}.h5", "4").args(["--ranks", "4", "--", "true"]), 1);
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(error.contains("ranks is 4") && error.contains("leave ranks out"), "{error}");
+
+    // A guess may see files of further ranks later, so it says what it waits for.
+    let script = "echo 1 > chk_0001.h5; echo 2 > chk_0002.h5; sleep 3";
+    let output = run(start("guess", "3").args(["--", "sh", "-c", script]), 5);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(log.contains("no file name contains a rank") && log.contains("--ranks 1"), "{log}");
+}
+
+#[test]
 fn a_command_that_succeeds_and_whose_checkpoint_is_not_committed_gives_5() {
     for (script, status) in [("echo zero > s1.rank_0.txt", 5), ("echo zero > s1.rank_0.txt; exit 4", 4), ("true", 0)] {
         let dir = tempfile::tempdir().expect("a directory");
