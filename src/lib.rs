@@ -5,12 +5,12 @@
 //! (`mcr cnc`) notices that a file is finished and describes it. An aggregator (`mcr anc`) pulls the variables of a
 //! group of ranks, merges variables that have the same meaning, compresses them and writes one container. A restart
 //! follows the same path in the opposite direction and restores every file byte for byte. `mcr save` and `mcr run` do
-//! all of this in one process.
+//! the work of agents and aggregators in one process.
 //!
-//! The crates: `mcrengine` (this one, `src/`) makes the decisions and knows the formats; `mcr-proto` is the network
-//! protocol; `mcr-cnc` knows files; `mcr-anc` knows groups; `mcr-cli` is the one binary. Each of these words has one
-//! meaning in all crates: *rank, group, checkpoint, variable, header, class, segment, container, manifest, fetch,
-//! merge, split, flush, restart, raw* and *stored* bytes.
+//! The crates: `mcrengine` (this one, `src/`) makes the decisions and defines the formats. `mcr-proto` is the network
+//! protocol. `mcr-cnc` is the agent, `mcr-anc` is the aggregator, and `mcr-cli` is the command `mcr`. Each of these
+//! words has one meaning in all crates: *rank, group, checkpoint, variable, header, class, segment, container,
+//! manifest, fetch, merge, split, flush, restart, raw* and *stored* bytes.
 //!
 //! # A file is a skeleton and variables
 //!
@@ -19,57 +19,69 @@
 //! file that hold the variable's bytes. The bytes between the variables (HDF5's own structures) are a variable too,
 //! called the skeleton. The extents of all variables cover each byte of the file exactly once
 //! ([`header::FileHeader::check`]). Writing every variable back to its extents therefore restores the file, and needs
-//! no HDF5. A file of an unknown format is one variable of bytes. If a chunk was stored through a reversible HDF5
-//! filter, its unfiltered bytes are sent instead, provided that [`filter::put_on`] reproduces the bytes that
-//! [`filter::take_off`] was given. The agent tries this when it describes the file.
+//! no HDF5. A file of an unknown format is one variable of bytes.
+//!
+//! A chunk may be stored through a reversible HDF5 filter. If [`filter::put_on`] turns the unfiltered bytes back into
+//! the stored bytes, the unfiltered bytes are sent. The agent tries this when it describes the file. If it fails, the
+//! stored bytes are sent.
 //!
 //! # Checkpoint: from a finished file to a manifest
 //!
-//! Rows 5 to 12 are [`flush_checkpoint`], top to bottom; rows 7 to 10 run on the threads of `anc/src/pipeline.rs`. It
-//! needs a list of headers and a source of their bytes, so the daemons and `mcr save` both call it.
+//! Rows 5 to 12 are [`flush_checkpoint`], top to bottom. Its inputs are a list of headers and a source of their bytes,
+//! so both the daemon `mcr anc` and `mcr save` call it. Several segments pass rows 7 to 9 at the same time, on the
+//! threads of `anc/src/pipeline.rs`.
 //!
-//! | # | step | where | function | gives |
+//! | # | step | where | function | result |
 //! |---|---|---|---|---|
-//! | 1 | watch | `cnc/src/watch.rs` | [`Watcher::spawn`] | `WatchEvent::Ready`: the files of one rank are finished (`cnc/src/settle.rs` decides when) |
-//! | 2 | describe | `cnc/src/capture.rs` | [`capture`] | [`header::FileHeader`] with digests; `cnc/src/h5.rs` finds the variables of an HDF5 file |
-//! | 3 | announce | `cnc/src/serve.rs` | `announce` | the headers at the aggregator |
-//! | 4 | gather | `anc/src/group.rs` | [`step`] | `Phase::Flushing` once every rank of the group has announced; `anc/src/hub.rs` executes the effects that `step` returns |
-//! | 5 | classify | `src/classify.rs` | [`classify::classify`] | [`classify::VariableClass`]: the same variable on different ranks |
-//! | 6 | plan | `anc/src/plan_segments.rs` | [`plan_segments`] | [`plan::SegmentPlan`]: which bytes, in which order, by [`plan::plan`]; what [`reuse::reusable`] finds in the store is left out; for each segment the older one that it may be coded with ([`bases::Bases`]) |
-//! | 7 | fetch and merge | `anc/src/fetch_segment.rs` | `fetch_segment` | raw bytes of a segment, within the budget, compared with their digests (`anc/src/digests.rs`); [`merge::merge`] interleaves them where the scheme says so |
-//! | 8 | look back | `anc/src/looking_back.rs` | `read` | the older segment, where the profile wants one and the class gains |
-//! | 9 | compress | `anc/src/compress.rs` | [`compress`] | [`container::StoredSegment`], by [`codec::encode_chosen`], decoded again and compared |
-//! | 10 | write | `src/container/writer.rs` | [`container::ContainerWriter::append`], [`finish`] | [`container::UnsealedContainer`]: synced, under a temporary name |
-//! | 11 | seal | `src/container/writer.rs` | [`seal`] | [`container::SealedContainer`]: under its final name; meanwhile [`manifest::write`] syncs its manifest under a temporary one |
-//! | 12 | commit | `src/manifest/commit.rs` | [`manifest::commit`] | [`manifest::Manifest`]: from here on a restart sees the group |
+//! | 1 | watch | `cnc/src/watch.rs` | [`Watcher::spawn`] | `WatchEvent::Ready`: the files of one rank are finished |
+//! | 2 | describe | `cnc/src/capture.rs` | [`capture`] | a [`header::FileHeader`] with digests |
+//! | 3 | announce | `cnc/src/serve.rs` | `announce` | the aggregator has the headers |
+//! | 4 | gather | `anc/src/group.rs` | [`step`] | `Phase::Flushing`: all ranks of the group have announced |
+//! | 5 | classify | `src/classify.rs` | [`classify::classify`] | a [`classify::VariableClass`] for the same variable on different ranks |
+//! | 6 | plan | `anc/src/plan_segments.rs` | [`plan_segments`] | a [`plan::SegmentPlan`] for each segment: which bytes, in which order |
+//! | 7 | fetch and merge | `anc/src/fetch_segment.rs` | `fetch_segment` | the raw bytes of a segment, compared with their digests |
+//! | 8 | look back | `anc/src/looking_back.rs` | `read` | the base: an older segment that predicts this one, if there is one |
+//! | 9 | compress | `anc/src/compress.rs` | [`compress`] | a [`container::StoredSegment`], decoded again and compared |
+//! | 10 | write | `src/container/writer.rs` | [`container::ContainerWriter::append`], [`finish`] | a [`container::UnsealedContainer`]: durable, under a temporary name |
+//! | 11 | seal | `src/container/writer.rs` | [`seal`] | a [`container::SealedContainer`]: durable, under its final name |
+//! | 12 | commit | `src/manifest/commit.rs` | [`manifest::commit`] | a [`manifest::Manifest`]: every later restart sees the group |
 //!
-//! Before row 5 and again before row 12, `anc/src/hub.rs` asks the store which incarnation of the job may commit
-//! (`admit` in `anc/src/incarnation.rs`). If a rank's files are older than that incarnation, the aggregator waits for
-//! new ones.
+//! - Row 1: `cnc/src/settle.rs` decides when a file is finished. Row 2: `cnc/src/h5.rs` finds the variables of an HDF5
+//!   file. Row 4: `anc/src/hub.rs` executes the effects that `step` returns.
+//! - Row 6: [`plan::plan`] makes the plan. It leaves out the variables that [`reuse::reusable`] finds in the store.
+//!   [`bases::Bases`] finds the older segments for row 8.
+//! - Row 7: a budget limits the memory of all segments together. [`merge::merge`] interleaves the pieces in the block
+//!   schemes. Row 9: [`codec::encode_chosen`] chooses the codecs. Row 11: meanwhile [`manifest::write`] writes the
+//!   manifest under a temporary name.
 //!
-//! A variable's bytes come from a `Source` (`anc/src/source.rs`): `RemoteSource` (`anc/src/fetch.rs`) asks the
-//! agents, which read the file again and compare; `LocalSource` (`cli/src/local.rs`) reads the file here. Bytes are
-//! compared with the digest of row 2 before they are written, so a file that changed meanwhile spoils this checkpoint
-//! only, openly. Bytes that are still in the very memory that was hashed are not hashed again (`is_checked`); of such
-//! files the digests that no container holds are not made at all.
+//! Only the newest incarnation of a job may commit. `anc/src/hub/flush_work.rs` checks this before row 5
+//! (`anc/src/incarnation.rs`) and again before row 12. If a rank's files are older than that incarnation, the
+//! aggregator waits for new ones.
+//!
+//! A variable's bytes come from a `Source` (`anc/src/source.rs`). `RemoteSource` (`anc/src/fetch.rs`) asks the agents,
+//! which read the file again. `LocalSource` (`cli/src/local.rs`) reads the file in the same process. The bytes are
+//! compared with the digest of row 2 before they are committed. So a file that changed after row 2 makes this
+//! checkpoint fail with an error, and harms no other checkpoint. Bytes that are kept in memory since row 2 are not
+//! hashed again (`Source::is_checked`). In a file that is kept in memory, variables of fewer than 4096 bytes get no
+//! digest.
 //!
 //! # Restart: the same path in the opposite direction
 //!
-//! `cli/src/prepare.rs` is this table: `prepare` is rows 2 to 7, and `publish` is row 8. `cli/src/restart.rs` chooses
-//! the checkpoint. If a checkpoint cannot be restored because it is damaged, `cli/src/restart.rs` reports this and
-//! tries the next older one.
+//! `cli/src/restart.rs` does rows 1 and 8. In `cli/src/prepare.rs`, `prepare` does rows 2 to 7, and `publish` does row
+//! 9. If a checkpoint is damaged and cannot be restored, `cli/src/restart.rs` reports this and tries the next older
+//! checkpoint.
 //!
-//! | # | step | where | function | gives |
+//! | # | step | where | function | result |
 //! |---|---|---|---|---|
-//! | 1 | choose | `src/manifest/list.rs` | [`manifest::list`] | [`manifest::CheckpointState`], newest first; only complete ones count. `src/looking.rs` looks at each |
-//! | 1b | decide | `cli/src/decide.rs` | `role`, `decide` | [`incarnation::Incarnation`]: the first node of a start decides, the others follow |
-//! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the container's index, and those of older containers that it refers to |
-//! | 3 | read | `src/container/reader.rs` | [`container::ContainerReader::read_segment`] | [`container::StoredSegment`], its checksum compared |
-//! | 4 | decompress | `src/codec/mod.rs` | [`codec::Chain::decode`] | raw bytes of a segment; if it was coded against an older segment, that one is decoded first |
-//! | 5 | split | `src/container/set.rs` | [`container::ContainerSet::run`] | one piece for each variable, along [`merge::runs`] |
-//! | 6 | hand on | `anc/src/restart.rs` | [`restore_files`], [`send_ranks`] | pieces written to a file of this node, or sent as frames to another node (`cli/src/remote.rs`) |
-//! | 7 | write, verify | `cnc/src/restart.rs` | [`FileRestorer::write`], [`verify`] | a file under a temporary name in its final directory, with the digest of row 2 above |
-//! | 8 | publish | `cnc/src/restart/publish.rs` | [`publish_all`] | all files of the checkpoint under their final names, or none |
+//! | 1 | choose | `src/manifest/list.rs` | [`manifest::list`] | a [`manifest::CheckpointState`] for each checkpoint, newest first |
+//! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the indexes of a container and of the older containers that it refers to |
+//! | 3 | read | `src/container/reader.rs` | [`container::ContainerReader::read_segment`] | a [`container::StoredSegment`], compared with its checksum |
+//! | 4 | decompress | `src/codec/mod.rs` | [`codec::Chain::decode`] | the raw bytes of a segment. The base, if there is one, is decoded first |
+//! | 5 | split | `src/container/set.rs` | [`container::ContainerSet::run`] | the pieces of each variable, cut along [`merge::runs`] |
+//! | 6 | hand on | `anc/src/restart.rs` | [`restore_files`], [`send_ranks`] | the pieces, given to row 7 or sent to another node (`cli/src/remote.rs`) |
+//! | 7 | write, verify | `cnc/src/restart.rs` | [`FileRestorer::write`], [`verify`] | a file under a temporary name, with the digest of row 2 of a checkpoint |
+//! | 8 | decide | `cli/src/decide.rs` | `decide` | an [`incarnation::Incarnation`]: the first node of a start decides, the other nodes follow |
+//! | 9 | publish | `cnc/src/restart/publish.rs` | [`publish_all`] | all files of the checkpoint under their final names, or none |
 //!
 //! # Invariants
 //!
@@ -79,29 +91,29 @@
 //! - **The newest checkpoint of a job is the one with the newest incarnation and, within that incarnation, the one
 //!   that the application wrote last** ([`manifest::Place`]). A checkpoint that was incomplete when a newer
 //!   incarnation began never becomes complete.
-//! - The types allow only one order of a commit: only [`container::UnsealedContainer::seal`] makes a
+//! - The types allow only one order of a commit. Only [`container::UnsealedContainer::seal`] makes a
 //!   [`container::SealedContainer`], and only a sealed container can be committed. A writer that is dropped leaves a
 //!   file under a temporary name, which no reader opens. `tests/crash` stops a store after every operation in turn.
 //! - Checksums cover stored bytes, so damage is found before a decoder runs. Digests cover raw bytes, so an error of
-//!   a decoder is found after it ran. Every length that is read is compared with a limit before memory is allocated
-//!   for it.
-//! - Every input, damage or crash has one of three results: the right data, a typed error, or an older checkpoint
-//!   whose choice is reported.
+//!   a decoder is found after the decoder ran. Every length that is read from a file is compared with a limit before
+//!   memory is allocated for it.
+//! - For every input, damage or crash a restart has one of three results: the right data, a typed error, or an older
+//!   checkpoint and a report that an older one was chosen.
 //! - Every queue, buffer, wait and message has a limit, stated where it is created.
 //!
 //! # Deliberately absent
 //!
-//! - From `mcrengine`: tokio, tonic, HDF5. `make test` builds it alone, so that nothing slips in.
-//! - From `mcr-anc`: HDF5 and the application's files; it knows variables. From `mcr-cnc`: containers and the
-//!   store; it knows files and frames.
-//! - Outside [`store`]: making, renaming or syncing a file on the parallel file system. `.clippy.toml` refuses the
-//!   calls.
-//! - Changing a committed file. It is only deleted, and only by [`prune::prune`], which keeps what others refer to;
-//!   what stays of a pruned checkpoint is replaced as a whole by something smaller ([`repack::repack`]).
-//! - Generated wire types beyond `anc/src/serve.rs`, `anc/src/hub.rs` with its files, `anc/src/fetch.rs` and the
-//!   agent's links. What they carry becomes our own types, checked, in `proto/src/convert.rs`.
+//! - `mcrengine` does not use tokio, tonic or HDF5. `make test` builds this crate alone to check this.
+//! - `mcr-anc` uses neither HDF5 nor the application's files, only variables. `mcr-cnc` uses neither containers nor
+//!   the store, only files and frames.
+//! - Only [`store`] makes, renames or syncs a file on the parallel file system. `.clippy.toml` refuses the calls
+//!   elsewhere.
+//! - A committed file is never changed. Only [`prune::prune`] deletes it, and keeps containers that other checkpoints
+//!   refer to. [`repack::repack`] replaces such a container as a whole by a smaller one.
+//! - The generated wire types are used only where messages are sent and received. `proto/src/convert.rs` checks the
+//!   headers in them and converts these to the types of this crate.
 //!
-//! The bytes on disk are described on the page of [`container`], completely enough to write a reader from it.
+//! The page of [`container`] describes the bytes on disk, completely enough to write a reader from it.
 //!
 //! [`Watcher::spawn`]: ../mcr_cnc/watch/struct.Watcher.html#method.spawn
 //! [`capture`]: ../mcr_cnc/capture/fn.capture.html
