@@ -1,8 +1,8 @@
-//! The small file that makes a checkpoint exist: writing it, reading it, and finding the newest checkpoint.
+//! Manifests: writing them, reading them, and finding the newest checkpoint. A manifest is the small file that
+//! commits a group.
 //!
 //! **A checkpoint exists if and only if the valid manifests in its directory cover all of its groups.** There is no
-//! other record, no root file and no lock. The text of a manifest is described in
-//! docs/format/manifest.md.
+//! other record, no root file and no lock. docs/format/manifest.md describes the text of a manifest.
 
 mod commit;
 mod files;

@@ -1,4 +1,4 @@
-//! A manifest written, and committed.
+//! Writes a manifest under a temporary name, and commits it by renaming it.
 
 use super::format::{
     KnownContainer, MANIFEST_BYTES_MAX, Manifest, ManifestContainer, ManifestFile, Referred, manifest_name,
@@ -15,42 +15,41 @@ use crate::store::{Store, TempFile};
 use crate::units::StoredBytes;
 use std::path::PathBuf;
 
-/// What a manifest says and the container does not know.
+/// The fields of a manifest that cannot be derived from its container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestDraft {
-    /// Number of the incarnation, or 0.
+    /// Number of the incarnation; 0 if the job has none.
     pub incarnation: u32,
-    /// When the newest of the files was written, in milliseconds since 1970.
+    /// Time at which the application wrote the newest of the files, in milliseconds since 1970.
     pub written_unix_ms: i64,
-    /// Why it cannot be known that all files are of one step, if it cannot.
+    /// Why the files may not all be of the same step; `None` if there is no such doubt.
     pub doubt: Option<String>,
-    /// Ranks of the job.
+    /// Number of ranks of the job.
     pub ranks: u32,
-    /// Ranks of each group but perhaps the last.
+    /// Number of ranks in each group. The last group may have fewer.
     pub group_size: u32,
-    /// How codecs were chosen.
+    /// The compression profile by which codecs were chosen.
     pub profile: String,
-    /// Milliseconds since 1970.
+    /// Time at which the flush began, in milliseconds since 1970.
     pub created_unix_ms: u64,
-    /// Milliseconds since the first header was announced.
+    /// Time from the start of the flush until all segments were written, in milliseconds.
     pub elapsed_ms: u64,
-    /// In how many checkpoints in a row, this being the last, segments are coded with those of older ones.
+    /// Number of consecutive checkpoints, ending with this one, that have segments coded against older segments.
     pub in_a_row: u32,
-    /// What is known of the containers that it may refer to ([`Manifest::known_containers`] of the checkpoint
-    /// before).
+    /// The containers that this checkpoint may refer to: [`Manifest::known_containers`] of the previous checkpoint.
     pub known: Vec<KnownContainer>,
-    /// What was chosen for its classes, and why.
+    /// The codecs that were chosen for the classes, with the reasons.
     pub decisions: Vec<Decision>,
 }
 
-/// A manifest that is durable under a temporary name. Dropped, it leaves nothing that a reader looks at.
+/// A manifest that is durable under a temporary name. If it is dropped, no file remains that a reader opens.
 pub struct UncommittedManifest {
     manifest: Manifest,
     path: PathBuf,
     temp: Box<dyn TempFile>,
 }
 
-/// Writes the manifest of a container, which need not have its final name yet.
+/// Writes the manifest of a container. The container need not have its final name yet.
 pub fn write(
     store: &dyn Store,
     container: &ContainerSummary,
@@ -113,8 +112,8 @@ pub fn write(
     Ok(UncommittedManifest { manifest, path, temp })
 }
 
-/// Makes a sealed container part of its checkpoint. When the last group has done so, the checkpoint exists: before
-/// this returns no restart sees this group, afterwards every restart does.
+/// Makes a sealed container part of its checkpoint. The checkpoint exists once all of its groups are committed.
+/// Before this function returns, no restart sees this group. Afterwards, every restart sees it.
 pub fn commit(
     store: &dyn Store,
     sealed: SealedContainer,
@@ -125,26 +124,28 @@ pub fn commit(
     let (job, checkpoint) = (&manifest.job, &manifest.checkpoint);
     let of = (job, checkpoint, manifest.group, manifest.container.digest);
     if of != (summary.job(), summary.checkpoint(), summary.group(), summary.digest()) {
-        return Err(StoreError::Contents { path, what: "it is not of the container that was sealed".into() });
+        return Err(StoreError::Contents { path, what: "the manifest does not describe the container that was sealed".into() });
     }
-    // A reference to what was pruned meanwhile must not become a promise.
+    // Prune may have removed an older container, or a part of it, after this container was planned. Then the manifest
+    // must not be committed.
     for (n, reference) in (0u32..).zip(&manifest.references) {
         let older = container_path(job, &reference.checkpoint, reference.group);
         let bytes = store.stat(&older).map_err(ReadError::from_store)?.bytes;
         if crate::repack::is_repacked(store, &older, bytes)? {
             let older = ContainerReader::open(store, job, &reference.checkpoint, reference.group)?;
             if !older.holds_all(&summary.index, n) {
-                let (path, part) = (older.path().into(), "the table of what is kept");
-                let what = "prune took out of it what this checkpoint needs".into();
+                let (path, part) = (older.path().into(), "the table of kept segments");
+                let what = "prune removed bytes from it that this checkpoint needs".into();
                 return Err(ReadError::Invalid { path, part, what }.into());
             }
         }
     }
-    // The container that stands there is ours by now. What stood there before was looked at before ours was begun.
+    // The container under the final name is this one by now. `ContainerWriter::create` checked the older container
+    // that had this name.
     check_no_manifest(store, job, checkpoint, manifest.group)?;
     store.rename(temp.path(), &path)?;
-    drop(held); // whoever looks now finds the manifest
-    // An index of many variables takes a while to be freed, and so does the disk.
+    drop(held); // from here on, another writer finds the manifest
+    // Freeing an index of many variables takes time, and so does the sync. Do both at the same time.
     std::thread::scope(|scope| {
         scope.spawn(|| drop(summary));
         store.sync_dir(&checkpoint_dir(job, checkpoint))

@@ -10,14 +10,14 @@ pub trait Files: DeserializeOwned {
     fn totals(&self) -> FileTotals;
 }
 
-/// How many files a manifest lists, and their total length. A list of checkpoints needs no more than this.
+/// Number and total length of the files that a manifest lists. A list of checkpoints needs only these numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileTotals {
     /// Number of files.
     pub files: u64,
     /// Total length of the files, in bytes.
     pub bytes: u64,
-    /// The lowest and the highest rank that wrote a file.
+    /// The lowest and the highest rank of a file; `None` without files.
     pub(super) ranks: Option<(u32, u32)>,
 }
 
@@ -37,7 +37,7 @@ impl Files for FileTotals {
 
 impl<'a> Deserialize<'a> for FileTotals {
     fn deserialize<D: serde::Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
-        /// The fields that are needed of a file. Its path and digest are not even copied.
+        /// The fields of a file that are needed. The path and the digest are skipped.
         #[derive(Deserialize)]
         struct Counted {
             rank: u32,

@@ -1,4 +1,4 @@
-//! The text of a manifest, and how it is read.
+//! The text of a manifest: its fields, writing it and reading it.
 
 use super::files::{FileTotals, Files};
 use crate::codec::Decision;
@@ -15,92 +15,92 @@ use std::path::{Path, PathBuf};
 
 /// The version of manifests that this build writes and reads.
 pub const MANIFEST_VERSION: u32 = 1;
-/// The most bytes of a manifest: room for a million files.
+/// Maximum length of a manifest, in bytes. It has room for a million files.
 pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
-/// A directory with a file of this name was pruned; what is left in it, kept checkpoints refer to.
+/// Name of the mark of a pruned checkpoint. Its directory holds only files that kept checkpoints refer to.
 pub(crate) const PRUNED: &str = "pruned";
 const MANIFEST_SUFFIX: &str = ".manifest";
 
-/// What a committed group says about itself.
+/// The manifest of one committed group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest<Files = Vec<ManifestFile>> {
-    /// The job.
+    /// Name of the job.
     pub job: JobId,
-    /// The checkpoint.
+    /// Name of the checkpoint.
     pub checkpoint: CheckpointId,
-    /// Number of the incarnation of the job that saved it; 0 where the job had none. Manifests of two incarnations
-    /// never make one checkpoint.
+    /// Number of the incarnation of the job that saved the group; 0 if the job had none. Manifests of two
+    /// incarnations never form one checkpoint.
     pub incarnation: u32,
-    /// Ranks of the job.
+    /// Number of ranks of the job.
     pub ranks: u32,
-    /// Groups of the checkpoint.
+    /// Number of groups of the checkpoint.
     pub groups: u32,
-    /// Ranks of each group but perhaps the last.
+    /// Number of ranks in each group. The last group may have fewer.
     pub group_size: u32,
-    /// Which group this is.
+    /// Number of this group.
     pub group: GroupId,
-    /// The first of its ranks.
+    /// The first rank of this group.
     pub first_rank: Rank,
-    /// How many ranks it has.
+    /// Number of ranks in this group.
     pub rank_count: u32,
-    /// How the variables were put together.
+    /// How the variables were merged.
     pub scheme: Scheme,
-    /// How codecs were chosen.
+    /// The compression profile by which codecs were chosen.
     pub profile: String,
-    /// When the application wrote the newest of the files, in milliseconds since 1970, by the clock of its node.
-    /// Within an incarnation the order of checkpoints.
+    /// Time at which the application wrote the newest of the files, in milliseconds since 1970, by the clock of its
+    /// node. It determines the order of the checkpoints of an incarnation.
     pub written_unix_ms: i64,
-    /// Why it cannot be known that all files are of one step, if it cannot.
+    /// Why the files may not all be of the same step; `None` if there is no such doubt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
-    /// When the commit began, in milliseconds since 1970, by the clock of the aggregator.
+    /// Time at which the flush began, in milliseconds since 1970, by the clock of the aggregator.
     pub created_unix_ms: u64,
-    /// From the first announced header to the commit, in milliseconds.
+    /// Time from the start of the flush until all segments were written, in milliseconds.
     pub elapsed_ms: u64,
-    /// Bytes of the variables.
+    /// Raw bytes of all variables of the group.
     pub raw_bytes: RawBytes,
-    /// Bytes of the container.
+    /// Length of the container.
     pub stored_bytes: StoredBytes,
-    /// The container, beside this manifest.
+    /// The container, which is in the same directory as this manifest.
     pub container: ManifestContainer,
-    /// Containers of older checkpoints that hold bytes of this group.
+    /// Containers of older checkpoints that this container needs.
     pub references: Vec<ContainerRef>,
-    /// What is known of each of them, in the same order.
+    /// Length and use of each container in `references`, in the same order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub referred: Vec<Referred>,
-    /// In how many checkpoints in a row, this being the last, segments are coded with those of older ones.
+    /// Number of consecutive checkpoints, ending with this one, that have segments coded against older segments.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub in_a_row: u32,
-    /// What was chosen for its classes, and why; at most 64, of the largest.
+    /// The codecs that were chosen for the largest classes, with the reasons; at most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<Decision>,
-    /// The files of the group; [`FileTotals`] where only their number and length are wanted.
+    /// The files of the group. [`FileTotals`] instead of a list if only their number and length are needed.
     pub files: Files,
 }
 
-/// What a manifest knows of an older container that it refers to.
+/// Length and use of an older container that a manifest refers to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Referred {
-    /// Length of the container when it was committed; 0 where that is not known.
+    /// Length of the container when it was committed; 0 if the length is not known.
     pub bytes: u64,
-    /// How many checkpoints in a row refer to it, this being the last.
+    /// Number of consecutive checkpoints, ending with this one, that refer to the container.
     pub dependents: u32,
 }
 
 /// An older container that the next checkpoint may refer to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownContainer {
-    /// Which one.
+    /// The container.
     pub container: ContainerRef,
-    /// Its length when it was committed; 0 where that is not known.
+    /// Length of the container when it was committed; 0 if the length is not known.
     pub bytes: u64,
-    /// How many checkpoints in a row refer to it already.
+    /// Number of consecutive checkpoints that refer to the container already.
     pub dependents: u32,
 }
 
 impl Manifest {
-    /// The containers that the next checkpoint of the group may refer to: this one's own, then those that it refers
-    /// to.
+    /// The containers that the next checkpoint of the group may refer to: the container of this manifest, then the
+    /// containers in `references`.
     pub fn known_containers(&self) -> Vec<KnownContainer> {
         let own = ContainerRef {
             checkpoint: self.checkpoint.clone(),
@@ -116,7 +116,7 @@ impl Manifest {
         [own].into_iter().chain(older).collect()
     }
 
-    /// Bytes of the group's files together.
+    /// Total length of the group's files, in bytes.
     pub fn file_bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| file.bytes.saturating_add(sum))
     }
@@ -125,14 +125,15 @@ impl Manifest {
 /// The container of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestContainer {
-    /// Its name, beside the manifest.
+    /// Name of the container's file.
     pub name: String,
-    /// Its length.
+    /// Length of the container, in bytes.
     pub bytes: u64,
-    /// BLAKE3 of its frame: all but the stored bytes of the segments, whose checksums the frame has.
+    /// BLAKE3 of the container's frame. The frame is everything except the stored bytes of the segments, and holds
+    /// their checksums.
     #[serde(with = "hex")]
     pub digest: Digest,
-    /// BLAKE3 of its stored index.
+    /// BLAKE3 of the container's stored index.
     #[serde(with = "hex")]
     pub index_digest: Digest,
 }
@@ -140,19 +141,19 @@ pub struct ManifestContainer {
 /// A file of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestFile {
-    /// Below the watched directory. In the text, a byte that is not UTF-8 is `\xNN`, and a backslash is doubled.
+    /// Path below the watched directory. In the text, a byte that is not UTF-8 is `\xNN`, and a backslash is doubled.
     #[serde(with = "escaped")]
     pub path: FilePath,
-    /// The rank that wrote it.
+    /// The rank that wrote the file.
     pub rank: Rank,
-    /// Its length.
+    /// Length of the file, in bytes.
     pub bytes: u64,
-    /// What it is; left out for a regular file.
+    /// Kind of the file; left out of the text for a regular file.
     #[serde(default, skip_serializing_if = "FileKind::is_regular")]
     pub kind: FileKind,
-    /// When it was last modified, in nanoseconds since 1970.
+    /// Time of last modification, in nanoseconds since 1970.
     pub modified_ns: i64,
-    /// BLAKE3 of it.
+    /// BLAKE3 of the file.
     #[serde(with = "hex")]
     pub digest: Digest,
 }
@@ -165,13 +166,14 @@ impl Files for Vec<ManifestFile> {
     }
 }
 
-/// Where a checkpoint stands in the order of the checkpoints of its job: the incarnation comes first, then the time
-/// at which the application wrote it. Among equals the name decides. The order of commits means nothing.
+/// The place of a checkpoint in the order of the checkpoints of its job. Places are compared by incarnation, then by
+/// the time at which the application wrote the checkpoint. Checkpoints with equal places are ordered by name. The
+/// order of commits does not matter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     /// Number of the incarnation.
     pub incarnation: u32,
-    /// The newest of its files, in milliseconds since 1970.
+    /// Time at which the application wrote the newest file, in milliseconds since 1970.
     pub written_unix_ms: i64,
 }
 
@@ -189,14 +191,14 @@ pub(crate) fn manifest_path(job: &JobId, checkpoint: &CheckpointId, group: Group
 }
 
 impl<F> Manifest<F> {
-    /// Where its checkpoint stands in the order, as far as this group tells.
+    /// The place of the checkpoint according to this group. The newest file of all groups decides.
     pub fn place(&self) -> Place {
         Place { incarnation: self.incarnation, written_unix_ms: self.written_unix_ms }
     }
 }
 
 impl<F: Files> Manifest<F> {
-    /// Which rule is broken, if one is.
+    /// Checks the rules that need no other file. The error is the rule that is broken.
     pub(super) fn check(&self) -> Result<(), String> {
         let Some(grouping) = Grouping::new(self.ranks, self.group_size) else {
             return Err(format!("{} ranks in groups of {}", self.ranks, self.group_size));
@@ -223,7 +225,7 @@ impl<F: Files> Manifest<F> {
 }
 
 impl Manifest {
-    /// The whole text, with its last line.
+    /// The whole text, including the last line with the digest.
     pub(super) fn to_text(&self) -> Result<String, String> {
         let json = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
         let mut text = format!("mcr-manifest {MANIFEST_VERSION}\n{json}\n");
@@ -232,7 +234,7 @@ impl Manifest {
         Ok(text)
     }
 
-    /// Reads the text of a manifest. `path` is for messages.
+    /// Parses the text of a manifest. `path` appears in error messages only.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, ReadError> {
         Self::parse_text(text, path)
     }
@@ -261,7 +263,8 @@ impl<F: Files> Manifest<F> {
     }
 }
 
-/// The text before the last line, `blake3 ` and the digest of that text, if the digest agrees.
+/// Returns the text before the last line. The last line is `blake3 ` and the digest of that text. Fails if the digest
+/// does not agree.
 pub(crate) fn checked_body<'a>(text: &'a [u8], path: &Path, what: &'static str) -> Result<&'a [u8], ReadError> {
     const LAST_LINE_LEN: usize = "blake3 \n".len() + 64;
     let (needed, found) = (LAST_LINE_LEN as u64, text.len() as u64);
@@ -270,7 +273,7 @@ pub(crate) fn checked_body<'a>(text: &'a [u8], path: &Path, what: &'static str) 
         return Err(cut);
     };
     let recorded = last.strip_prefix(b"blake3 ").and_then(|hex| hex.strip_suffix(b"\n"));
-    // One spelling: lower case, so that every flipped bit is noticed.
+    // Only lower case is accepted, so that every flipped bit is noticed.
     let recorded = recorded.and_then(|hex| {
         let text = std::str::from_utf8(hex).ok()?;
         text.parse::<Digest>().ok().filter(|digest| digest.to_hex() == text)
@@ -283,12 +286,13 @@ pub(crate) fn checked_body<'a>(text: &'a [u8], path: &Path, what: &'static str) 
     }
 }
 
-/// Whether a manifest is still in the store, as far as its name tells: one that was read never changes.
+/// Whether a manifest that was read is still in the store. Only its name is looked up, because a committed manifest
+/// never changes.
 pub fn is_there(store: &dyn Store, manifest: &Manifest) -> bool {
     store.open(&manifest_path(&manifest.job, &manifest.checkpoint, manifest.group)).is_ok()
 }
 
-/// Reads the manifest of one group, and checks that it is of that group.
+/// Reads the manifest of one group, and checks that the manifest names this group.
 pub fn read_manifest(
     store: &dyn Store,
     job: &JobId,
@@ -324,7 +328,7 @@ fn read_as<F: Files>(
     Ok(manifest)
 }
 
-/// The manifests of a checkpoint, by group. Fails at the first that cannot be read.
+/// The manifests of a checkpoint, in the order of the groups. Fails if any of them cannot be read.
 pub fn manifests(store: &dyn Store, job: &JobId, checkpoint: &CheckpointId) -> Result<Vec<Manifest>, ReadError> {
     let first = read_manifest(store, job, checkpoint, GroupId(0))?;
     let groups = first.groups;
@@ -335,7 +339,7 @@ pub fn manifests(store: &dyn Store, job: &JobId, checkpoint: &CheckpointId) -> R
     Ok(all)
 }
 
-/// The manifest of one group without its list of files.
+/// Reads the manifest of one group without its list of files.
 pub(crate) fn read_head(
     store: &dyn Store,
     job: &JobId,
@@ -345,14 +349,15 @@ pub(crate) fn read_head(
     read_as(store, job, checkpoint, group)
 }
 
-/// The group of a manifest's name, if it is the name that we write.
+/// The group that a manifest's name states. `None` if this program would spell the name differently.
 pub(crate) fn group_of_manifest(name: &str) -> Option<GroupId> {
     let number = name.strip_prefix("group-")?.strip_suffix(MANIFEST_SUFFIX)?;
     let group = GroupId(number.parse().ok()?);
     (manifest_name(group) == name).then_some(group)
 }
 
-/// "groups 0, 3-7 of 12 are not committed". `there` is sorted.
+/// Names the groups that are missing: "groups 0, 3-7 of 12 are not committed". `there` are the committed groups,
+/// sorted.
 pub(crate) fn missing_groups(there: &[u32], groups: u32) -> Option<String> {
     if there.is_empty() {
         return Some("no group is committed".into());
@@ -385,7 +390,7 @@ mod hex {
     }
 }
 
-/// A path as text that gives the same bytes back, whatever they are.
+/// Writes a path as text. Reading the text gives the same bytes, even if they are not UTF-8.
 mod escaped {
     use crate::ids::FilePath;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -455,7 +460,7 @@ impl<'a> Deserialize<'a> for ContainerRef {
     }
 }
 
-/// A reference as a manifest spells it.
+/// A reference in the form in which a manifest stores it.
 #[derive(Serialize, Deserialize)]
 struct Reference {
     checkpoint: CheckpointId,

@@ -1,4 +1,4 @@
-//! The checkpoints of a store.
+//! Lists the jobs of a store and the checkpoints of a job.
 
 use super::format::{Manifest, Place, read_head, read_manifest};
 use super::state::CheckpointState;
@@ -9,7 +9,7 @@ use crate::remembered::Remembered;
 use crate::store::{Store, visible};
 use std::path::Path;
 
-/// The jobs of a store, by name.
+/// The jobs of a store, sorted by name.
 pub fn jobs(store: &dyn Store) -> Result<Vec<JobId>, ReadError> {
     directories(store, Path::new(""))
 }
@@ -19,12 +19,12 @@ fn directories<T: std::str::FromStr>(store: &dyn Store, dir: &Path) -> Result<Ve
     Ok(entries.iter().filter(|e| e.is_dir && visible(&e.name)).filter_map(|e| e.name.parse().ok()).collect())
 }
 
-/// The checkpoints of a job, newest first, complete or not. A job that is not there has none.
+/// The checkpoints of a job, newest first, complete or not. The list is empty if the job does not exist.
 pub fn list(store: &dyn Store, job: &JobId) -> Result<Vec<CheckpointState>, ReadError> {
     list_remembering(store, job, &mut Remembered::nothing())
 }
 
-/// As [`list`]; the manifests of what is remembered are not read again.
+/// Does the same as [`list`], but does not read the manifests of remembered checkpoints again.
 pub fn list_remembering(
     store: &dyn Store,
     job: &JobId,
@@ -45,7 +45,7 @@ pub fn list_remembering(
     let by_name =
         |a: &CheckpointState, b: &CheckpointState| natural_cmp(a.id.as_str().as_bytes(), b.id.as_str().as_bytes());
     states.sort_by(|a, b| b.place.cmp(&a.place).then_with(|| by_name(b, a)));
-    // Of one whose manifests are all damaged only the name is left to say how old it is.
+    // If all manifests of a checkpoint are damaged, only its name tells how old it is.
     let is_placed = |s: &CheckpointState| s.place.is_some() || !(s.is_damaged || s.is_unreadable);
     let (mut placed, nameless): (Vec<_>, Vec<_>) = states.into_iter().partition(is_placed);
     for state in nameless {
@@ -55,7 +55,7 @@ pub fn list_remembering(
     Ok(placed)
 }
 
-/// The complete checkpoints of a job, newest first: what a restart tries, one after the other. Those that a newer
+/// The complete checkpoints of a job, newest first. A restart tries them in this order. Checkpoints that a newer
 /// incarnation set aside come last.
 pub fn newest_restorable(
     store: &dyn Store,
@@ -66,8 +66,8 @@ pub fn newest_restorable(
     Ok(line.into_iter().chain(aside))
 }
 
-/// The manifest of a group that the application wrote last, but for one checkpoint if one is named. Reads one
-/// manifest of each checkpoint.
+/// The manifest of this group in the checkpoint that the application wrote last. The checkpoint `except` does not
+/// count. Reads one manifest of each checkpoint.
 pub fn newest_of_group(
     store: &dyn Store,
     job: &JobId,
@@ -79,7 +79,7 @@ pub fn newest_of_group(
         other => other?,
     };
     ids.retain(|id| Some(id) != except);
-    // What cannot be read is no reason to fail.
+    // A manifest that cannot be read is skipped.
     let place = |id: &CheckpointId| Ok(read_head(store, job, id, group).ok().map(|head| (head.place(), id.clone())));
     let mut places: Vec<(Place, CheckpointId)> =
         crate::looking::side_by_side(&ids, place)?.into_iter().flatten().collect();
@@ -88,7 +88,7 @@ pub fn newest_of_group(
     };
     while let Some((newest, _)) = places.iter().enumerate().max_by(|(_, a), (_, b)| order(a, b)) {
         let (_, id) = places.swap_remove(newest);
-        // Removed meanwhile: the one before is the newest.
+        // If the checkpoint was removed in the meantime, the next older one is the newest.
         if let Ok(manifest) = read_manifest(store, job, &id, group) {
             return Ok(Some(manifest));
         }
@@ -96,7 +96,7 @@ pub fn newest_of_group(
     Ok(None)
 }
 
-/// One checkpoint as its directory shows it, with the containers that it refers to.
+/// The state of one checkpoint. Its directory and the containers that it refers to are examined.
 pub fn state(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<CheckpointState, ReadError> {
     let mut state = crate::looking::look_at(store, job, id)?;
     if let Some(place) = state.place {

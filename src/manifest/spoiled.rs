@@ -1,4 +1,4 @@
-//! The mark of a checkpoint that is not whole, whatever its manifests say.
+//! The mark `spoiled`: files of the checkpoint were not saved, although its manifests may cover all groups.
 
 use crate::container::checkpoint_dir;
 use crate::error::StoreError;
@@ -6,14 +6,13 @@ use crate::ids::{CheckpointId, JobId};
 use crate::store::{Store, create_dirs};
 use std::path::Path;
 
-/// A directory with a file of this name is of a checkpoint that is not whole, whatever its manifests say; the text
-/// says why.
+/// Name of the mark. A checkpoint that has it is not complete. The text of the mark is the reason.
 pub(crate) const SPOILED: &str = "spoiled";
-/// The most bytes of that text.
+/// Maximum length of the text, in bytes.
 const SPOILED_BYTES_MAX: u64 = 1024;
 
-/// Marks a checkpoint as not whole, whatever its manifests say: it has files that were not taken. Durable, and
-/// marking twice is marking once.
+/// Marks a checkpoint as not complete, because some of its files were not saved. The mark is durable. Marking the
+/// checkpoint again replaces the reason.
 pub fn spoil(store: &dyn Store, job: &JobId, id: &CheckpointId, why: &str) -> Result<(), StoreError> {
     let dir = checkpoint_dir(job, id);
     create_dirs(store, &dir)?;
@@ -26,7 +25,7 @@ pub fn spoil(store: &dyn Store, job: &JobId, id: &CheckpointId, why: &str) -> Re
     store.sync_dir(&dir)
 }
 
-/// What the mark of a checkpoint that is not whole says.
+/// The reason in the mark of a checkpoint.
 pub(crate) fn spoiled(store: &dyn Store, dir: &Path) -> String {
     let read = || {
         let file = store.open(&dir.join(SPOILED)).ok()?;
@@ -34,5 +33,5 @@ pub(crate) fn spoiled(store: &dyn Store, dir: &Path) -> String {
         file.read_at(0, &mut text).ok()?;
         Some(String::from_utf8_lossy(&text).into_owned())
     };
-    read().unwrap_or_else(|| "it has files that were not taken".into())
+    read().unwrap_or_else(|| "some of its files were not saved".into())
 }

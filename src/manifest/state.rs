@@ -29,13 +29,13 @@ pub struct CheckpointState {
     pub profile: String,
     /// Number of files in the committed groups.
     pub files: u64,
-    /// Total length of those files. Compression ratios are relative to this.
+    /// Total length of the files in the committed groups. Compression ratios are relative to this length.
     pub file_bytes: u64,
-    /// Raw bytes of the variables of those files.
+    /// Raw bytes of the variables of the committed groups.
     pub raw_bytes: RawBytes,
     /// Total length of the containers.
     pub stored_bytes: StoredBytes,
-    /// Time of the first commit of a group, in milliseconds since 1970.
+    /// Time at which the first flush of a group began, in milliseconds since 1970.
     pub created_unix_ms: u64,
     /// The longest time that a group took, in milliseconds.
     pub elapsed_ms: u64,
@@ -43,24 +43,26 @@ pub struct CheckpointState {
     pub references: Vec<ContainerRef>,
     /// Why the checkpoint is not complete; empty if it is complete.
     pub problems: Vec<String>,
-    /// Whether the checkpoint was pruned. It is listed only because other checkpoints refer to its containers.
+    /// Whether the checkpoint was pruned. A pruned checkpoint is listed only because other checkpoints refer to its
+    /// containers.
     pub is_pruned: bool,
-    /// Whether a part of the checkpoint is unusable, or a container is missing that a manifest names. A damaged
-    /// checkpoint was committed once; a checkpoint that only misses a group was not.
+    /// Whether a part of the checkpoint is damaged, or a container that a manifest names is missing. Such a part was
+    /// committed. If a group is only missing, it was never committed, and the checkpoint is not damaged.
     pub is_damaged: bool,
     /// Why the files may not all be of the same step; `None` if there is no such doubt.
     pub doubt: Option<String>,
     /// Whether a newer incarnation began before all groups of the checkpoint were committed. Such a checkpoint never
     /// becomes complete.
     pub is_dead: bool,
-    /// Whether the newest incarnation continued from an older checkpoint although this one was complete.
+    /// Whether the newest incarnation continued from an older checkpoint although this checkpoint was complete.
     pub is_set_aside: bool,
-    /// Whether a part of the checkpoint could not be read this time, or needs a newer build. The checkpoint may be
-    /// complete or not.
+    /// Whether a part of the checkpoint could not be read this time, or needs a newer build of this program. The
+    /// checkpoint may be complete or not.
     pub is_unreadable: bool,
-    /// Why the checkpoint was marked as bad ([`mark_bad`](crate::marks::mark_bad)); `None` if it was not.
+    /// Why the checkpoint was marked as bad ([`mark_bad`](crate::marks::mark_bad)); `None` if it was not marked.
     pub bad: Option<String>,
-    /// What damage a reader found that metadata do not show ([`mark_damaged`](crate::marks::mark_damaged)), if one did.
+    /// The damage that a reader found and that the metadata do not show
+    /// ([`mark_damaged`](crate::marks::mark_damaged)); `None` if no reader found any.
     pub found_damaged: Option<String>,
 }
 
@@ -70,7 +72,7 @@ pub struct CheckpointState {
 pub enum Condition {
     /// All groups are committed, and according to the metadata the checkpoint can be restored.
     Complete,
-    /// The checkpoint can be restored but was marked as bad. A restart uses it only if it is asked for by name.
+    /// The checkpoint can be restored but was marked as bad. A restart uses it only if the user names it.
     Bad,
     /// At least one group was not committed.
     Incomplete,
@@ -107,9 +109,9 @@ impl std::fmt::Display for Condition {
 }
 
 impl CheckpointState {
-    /// Whether the checkpoint exists in the sense of docs/format/manifest.md and can be restored
-    /// according to its metadata. A checkpoint that was marked as bad is complete too;
-    /// [`CheckpointState::condition`] distinguishes the two.
+    /// Whether the checkpoint exists in the sense of docs/format/manifest.md and can be restored according to its
+    /// metadata. A checkpoint that was marked as bad is complete too; [`CheckpointState::condition`] distinguishes
+    /// complete and bad checkpoints.
     pub fn is_complete(&self) -> bool {
         self.problems.is_empty()
     }
@@ -134,7 +136,8 @@ impl CheckpointState {
             && self.place.is_none_or(|place| place.incarnation == manifest.incarnation)
     }
 
-    /// Applies the incarnation after this checkpoint's one (`next`) and the newest incarnation to the state.
+    /// Marks the checkpoint as set aside or dead. `next` is the incarnation after the checkpoint's own incarnation,
+    /// and `newest` is the newest incarnation of the job.
     pub(super) fn judge(&mut self, place: Place, next: Option<&Incarnation>, newest: Option<&Incarnation>) {
         self.is_set_aside = newest.is_some_and(|newest| newest.sets_aside(&self.id));
         let Some(next) = next else { return };

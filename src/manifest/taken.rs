@@ -1,4 +1,4 @@
-//! Whether a group may be written, or its place is taken.
+//! Checks whether a group may be written, or is committed already.
 
 use super::format::{Manifest, manifest_path, read_manifest};
 use super::list::list;
@@ -8,8 +8,8 @@ use crate::error::{Advice, ReadError, StoreError};
 use crate::ids::{CheckpointId, GroupId, JobId};
 use crate::store::Store;
 
-/// Whether the container of a manifest is there and the one that was meant, as far as can be told without reading its
-/// segments, which [`verify`](crate::verify::verify) does.
+/// Whether the container that a manifest names exists and has the length and index that the manifest states. The
+/// segments are not read; [`verify`](crate::verify::verify) reads them.
 pub fn has_container(store: &dyn Store, manifest: &Manifest) -> Result<bool, StoreError> {
     match ContainerReader::open(store, &manifest.job, &manifest.checkpoint, manifest.group) {
         Ok(found) => {
@@ -20,8 +20,9 @@ pub fn has_container(store: &dyn Store, manifest: &Manifest) -> Result<bool, Sto
     }
 }
 
-/// Whether a group may be written: no valid manifest of it is there beside its container, and no kept checkpoint
-/// needs that. Where a container stands, all checkpoints of the job are looked at.
+/// Fails with [`StoreError::Committed`] if a group must not be written. This is so if the group has a valid manifest
+/// and its container, or if a kept checkpoint needs the container. If a container exists, all checkpoints of the job
+/// are examined.
 pub(crate) fn check_not_committed(
     store: &dyn Store,
     job: &JobId,
@@ -40,7 +41,7 @@ pub(crate) fn check_not_committed(
     }
 }
 
-/// Whether no valid manifest of a group is there beside its container.
+/// Fails with [`StoreError::Committed`] if a group has a valid manifest and the container that it names.
 pub(super) fn check_no_manifest(
     store: &dyn Store,
     job: &JobId,
@@ -54,7 +55,8 @@ pub(super) fn check_no_manifest(
         Err(error @ (ReadError::TooNew { .. } | ReadError::Unsupported { .. } | ReadError::Io { .. })) => {
             Err(error.into())
         }
-        // Missing, or damaged, or its container is: nothing can be restored from it, and it may be replaced.
+        // The manifest or its container is missing or damaged. Nothing can be restored from them, so they may be
+        // replaced.
         Ok(_) | Err(_) => Ok(()),
     }
 }

@@ -255,7 +255,7 @@ fn a_manifest_of_another_container_commits_nothing() {
     });
     let manifest = manifest::write(&store, other.summary(), how(1).draft).expect("writes");
     let error = manifest::commit(&store, one, manifest).expect_err("they do not belong together");
-    assert!(error.to_string().contains("it is not of the container that was sealed"), "{error}");
+    assert!(error.to_string().contains("does not describe the container that was sealed"), "{error}");
     let left: Vec<String> = store.paths().iter().map(|path| path.display().to_string()).collect();
     assert!(left.iter().all(|path| path.ends_with(".mcr")), "{left:?}");
 }
