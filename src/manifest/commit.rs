@@ -124,7 +124,7 @@ pub fn commit(
     let (job, checkpoint) = (&manifest.job, &manifest.checkpoint);
     let of = (job, checkpoint, manifest.group, manifest.container.digest);
     if of != (summary.job(), summary.checkpoint(), summary.group(), summary.digest()) {
-        return Err(StoreError::Contents { path, what: "the manifest does not describe the container that was sealed".into() });
+        return Err(StoreError::Contents { path, what: "it does not describe the container that was sealed".into() });
     }
     // Prune may have removed an older container, or a part of it, after this container was planned. Then the manifest
     // must not be committed.
