@@ -1,4 +1,4 @@
-//! Columns of numbers, of which the index consists. "Index" in docs/format/container.md says what each column holds.
+//! The index consists of columns of numbers. "Index" in docs/format/container.md says what each column holds.
 
 /// A column that is being written.
 #[derive(Default)]
@@ -118,7 +118,7 @@ impl<'a> Cursor<'a> {
     pub(crate) fn fits(&self, count: u64, least: usize) -> Parsed<usize> {
         match usize::try_from(count) {
             Ok(count) if count <= self.left.len() / least => Ok(count),
-            _ => self.bad("a count is larger than what is left"),
+            _ => self.bad("a count is larger than the rest of the column"),
         }
     }
 
@@ -155,7 +155,7 @@ impl<'a> Cursor<'a> {
                 before.extend_from_slice(suffixes.bytes(more)?);
                 Ok(())
             }
-            _ => self.bad("a name shares more bytes than the name before has, or is too long"),
+            _ => self.bad("a name shares more bytes than the previous name has, or is too long"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Decodes the bytes of an index and checks every rule that needs no other file.
+//! Decodes an index and checks every rule that needs no other file.
 
 use super::columns::{Cursor, IndexFault, Parsed};
 use super::encode::{COLUMNS, OfChecked, flag, gaps_beside, shape_bytes};
@@ -61,7 +61,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
 
     let scheme = scheme(head)?;
     let block_bytes = head.small()?;
-    // Each item of a table takes at least one byte of the table's first column.
+    // The second argument of `fits` is the least number of bytes that an item takes in the column.
     let reference_count = head.number()?;
     let reference_count = references.fits(reference_count, 66)?;
     let type_count = head.number()?;
@@ -137,7 +137,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
                     (class_table[class].role, class_table[class].element.clone())
                 }
                 None if has(flag::KIND_OF_CLASS) => {
-                    return flags.bad("a variable without a class takes its kind from one");
+                    return flags.bad("a variable without a class takes its kind from a class");
                 }
                 _ => (role(kinds)?, type_table[kinds.index(type_count)?].clone()),
             };
@@ -156,7 +156,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
             };
             let extents: Box<[Extent]> = if has(flag::GAPS) {
                 if has(flag::ONE_EXTENT) || has(flag::FILTERED) || gaps.replace(v).is_some() {
-                    return flags.bad("the gaps belong to two variables, or have another extent or filters");
+                    return flags.bad("the gaps belong to two variables, or to one with an extent or filters");
                 }
                 [].into()
             } else if has(flag::ONE_EXTENT) {
@@ -212,7 +212,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
         return file_kinds.bad("a hard link does not refer to an earlier regular file");
     }
     if placements.len() != variable_count {
-        return counts.bad("the files do not have that many variables");
+        return counts.bad("the files have another number of variables than the head states");
     }
     let first = firsts(&files);
     resolve_same(&mut files, &placements, &first, elsewhere)?;
@@ -257,13 +257,13 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
             [only]
                 if only.kind == ON_OLDER && chain.needs_older() && only.base().is_some_and(|base| is_there(&base)) => {}
             [only] if only.kind == ON_OLDER => {
-                return dependencies.bad("the name of an older segment is not valid, or the chain needs none");
+                return dependencies.bad("an older segment's name is not valid, or the chain needs no older segment");
             }
             _ if needs.iter().any(|need| need.kind == ON_OLDER) => {
                 return dependencies.bad("a segment needs an older segment and something else");
             }
             _ if chain.needs_older() && needs.is_empty() => {
-                return dependencies.bad("the chain needs an older segment and none is named");
+                return dependencies.bad("the chain needs an older segment, but no older segment is named");
             }
             _ => {}
         }
@@ -325,7 +325,7 @@ fn split(bytes: &[u8]) -> Parsed<[Cursor<'_>; COLUMNS.len()]> {
     Ok(columns)
 }
 
-/// Reads `count` items. The caller has compared `count` with the bytes that are left, or it is small.
+/// Reads `count` items. The caller has compared `count` with the remaining bytes, or `count` is small.
 fn items<T>(count: usize, mut item: impl FnMut() -> Parsed<T>) -> Parsed<Vec<T>> {
     let mut items = Vec::with_capacity(count);
     for _ in 0..count {
@@ -335,7 +335,7 @@ fn items<T>(count: usize, mut item: impl FnMut() -> Parsed<T>) -> Parsed<Vec<T>>
 }
 
 /// Gives each variable that equals another variable the digest of that variable. The other variable must have the
-/// same length and must not equal a third one.
+/// same length and must not equal a third variable.
 fn resolve_same(
     files: &mut [FileHeader],
     placements: &[Placement],
@@ -346,16 +346,16 @@ fn resolve_same(
         for v in 0..files[f].variables.len() {
             let Placement::SameAs(target) = placements[first[f] + v] else { continue };
             let Some(of) = target.of_checked(files) else {
-                return column.bad("a variable equals one that does not exist");
+                return column.bad("a variable equals a variable that does not exist");
             };
             let at = first[target.file as usize] + target.variable as usize;
             if matches!(placements[at], Placement::SameAs(_)) {
-                return column.bad("a variable equals one that itself equals a third");
+                return column.bad("a variable equals a variable that itself equals a third variable");
             }
             let (raw_bytes, digest) = (of.raw_bytes, of.digest);
             let variable = &mut files[f].variables[v];
             if variable.raw_bytes != raw_bytes {
-                return column.bad("a variable equals one of another length");
+                return column.bad("a variable equals a variable of another length");
             }
             variable.digest = digest;
         }
@@ -460,7 +460,7 @@ fn element(column: &mut Cursor<'_>, may_nest: bool) -> Parsed<ElementType> {
 fn filter_set(column: &mut Cursor<'_>) -> Parsed<Box<[Filter]>> {
     let count = column.count(1)?;
     if count == 0 || count > FILTERS_MAX {
-        return column.bad("a list of filters is empty or has more than 8");
+        return column.bad("a list of filters is empty or has more than 8 filters");
     }
     let filters: Vec<Filter> = items(count, || match column.byte()? {
         1 => Ok(Filter::Shuffle { width: column.small()? }),
@@ -477,7 +477,7 @@ fn shape(column: &mut Cursor<'_>, before: Option<&VariableHeader>) -> Parsed<Sha
         (n @ 1.., _) if n <= DIMENSIONS_MAX as u64 + 1 => {
             items(n as usize - 1, || column.number()).map(|dims| Shape(dims.into()))
         }
-        _ => column.bad("a shape has more than 32 dimensions, or repeats one where there is none before"),
+        _ => column.bad("a shape has more than 32 dimensions, or repeats the previous shape although there is none"),
     }
 }
 

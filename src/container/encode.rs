@@ -52,7 +52,7 @@ columns! {
     stored_lengths segment_classes segment_kinds layouts segment_chains dependencies pieces
 }
 
-/// Encodes the bytes that `decode` reads back. Fails if the contents contradict themselves.
+/// Encodes an index, which `decode` reads. Fails if the contents contradict themselves.
 pub(super) fn encode(contents: &Contents, segments: &[Written]) -> Result<Vec<u8>, &'static str> {
     let mut c = Columns::default();
     let files = &contents.files;
@@ -198,7 +198,7 @@ pub(super) fn encode(contents: &Contents, segments: &[Written]) -> Result<Vec<u8
         c.segment_chains.number(chains.of(&segment.chain));
         c.dependencies.number(u64::from(segment.base.is_some()));
         if let Some(BaseSegment { container, segment, digest }) = &segment.base {
-            let reference = references.of(container) as u32; // at most 16, as is checked below
+            let reference = references.of(container) as u32; // below 16, which is checked below
             let on = Dependency::on(&BaseRef { reference, segment: *segment, digest: *digest });
             c.dependencies.number(u64::from(on.kind));
             c.dependencies.text(&on.of);
@@ -206,7 +206,7 @@ pub(super) fn encode(contents: &Contents, segments: &[Written]) -> Result<Vec<u8
         pieces::write(&mut c.pieces, &segment.pieces, ordinal, total, &mut remaining, &mut next)?;
     }
     if !remaining.is_nothing() {
-        return Err("bytes of a variable are in no segment, and it is not reused");
+        return Err("bytes of a variable are in no segment, and the variable is not reused");
     }
 
     let types: Vec<&ElementType> = types.items;
@@ -271,7 +271,7 @@ fn gaps_variable(file: &FileHeader) -> Option<usize> {
     (variable.filters.is_empty() && gaps == variable.extents).then_some(skeleton)
 }
 
-/// The gaps that these variables leave in a file. `None` if the variables overlap or extend past the end of the file.
+/// The gaps between these variables in a file. `None` if the variables overlap or extend past the end of the file.
 pub(super) fn gaps_beside<'a>(
     others: impl Iterator<Item = &'a VariableHeader>,
     bytes: u64,

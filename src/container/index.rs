@@ -1,4 +1,4 @@
-//! The index of a container: what the container holds, and where. It is the first part that is read.
+//! The index of a container: what the container holds, and where. A reader reads the index first.
 
 use super::columns::{Column, Cursor, Parsed};
 use crate::classify::{VariableClass, VariableRef};
@@ -25,32 +25,32 @@ pub const REFERENCES_MAX: usize = 16;
 /// A segment after coding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredSegment {
-    /// How it was coded.
+    /// The chain of codecs.
     pub chain: Chain,
-    /// Its length before.
+    /// Length of the segment before coding.
     pub raw_bytes: RawBytes,
-    /// Its bytes after.
+    /// Bytes of the segment after coding.
     pub stored: Vec<u8>,
-    /// What it was coded with, if its chain needs an older segment.
+    /// The older segment against which it was coded, if its chain needs one.
     pub base: Option<BaseSegment>,
 }
 
-/// What the index says beside the segments.
+/// The contents of the index except the segments.
 #[derive(Clone, Debug)]
 pub struct Contents {
-    /// How the variables were put together.
+    /// How the variables were merged.
     pub scheme: Scheme,
-    /// Bytes of each piece before the next piece's turn, in the block schemes.
+    /// In the block schemes: number of bytes taken from one piece before the next piece follows.
     pub block_bytes: u32,
-    /// The classes that the segments' plans name.
+    /// The classes to which the plans of the segments refer.
     pub classes: Vec<VariableClass>,
     /// The files of the group, in rank order.
     pub files: Arc<Vec<FileHeader>>,
-    /// Variables that are in no segment, since their bytes are elsewhere.
+    /// Variables that are in no segment, because another variable or an older container has their bytes.
     pub reused: Vec<(VariableRef, Source)>,
 }
 
-/// What the index says about a segment that was appended.
+/// The entry of an appended segment in the index.
 #[derive(Debug)]
 pub(super) struct Written {
     pub(super) class: Option<u32>,
@@ -64,7 +64,7 @@ pub(super) struct Written {
     pub(super) base: Option<BaseSegment>,
 }
 
-/// A container of an older checkpoint of the same job that holds bytes we did not store again.
+/// A container of an older checkpoint of the same job, which holds bytes that were not stored again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ContainerRef {
     /// The checkpoint of the older container.
@@ -81,8 +81,7 @@ pub struct ContainerRef {
 /// The origin of the bytes of a variable that is not stored in this container itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The bytes of another variable of the same group, which is itself stored, or external, but not the same as a
-    /// third.
+    /// The bytes equal those of another variable of the same group. That variable is stored or [`Source::External`].
     SameAs(VariableRef),
     /// The bytes equal those of a variable that is stored in an older container.
     External {

@@ -54,7 +54,7 @@ const _: () = assert!(segment_at::CHAIN_END <= segment_at::CRC);
 const _: () = assert!(segment_at::CRC + size_of::<u32>() == SEGMENT_HEADER_LEN);
 const _: () = assert!(trailer_at::MAGIC + END_MAGIC.len() == TRAILER_LEN);
 
-/// What is wrong with a record.
+/// The error in a record.
 #[derive(Debug)]
 pub(crate) enum Fault {
     /// The bytes are not a record of this kind.
@@ -122,7 +122,7 @@ pub(crate) fn check_file_header(record: &[u8; FILE_HEADER_LEN]) -> Result<bool, 
     check(record, file_at::CRC)?;
     let (version, flags) = (u16_at(record, file_at::VERSION), u16_at(record, file_at::FLAGS));
     match version {
-        0 => Err(Fault::Invalid("its version is 0")),
+        0 => Err(Fault::Invalid("the version is 0")),
         v if v > VERSION => Err(Fault::TooNew(v)),
         _ if flags & 0xff & !REPACKED != 0 => Err(Fault::Flags(u32::from(flags))),
         _ => Ok(flags & REPACKED != 0),
@@ -165,7 +165,7 @@ impl SegmentHeader {
         let raw_len = u64_at(record, segment_at::RAW_LEN);
         let stored_len = u64_at(record, segment_at::STORED_LEN);
         if raw_len > SEGMENT_RAW_MAX || stored_len > SEGMENT_STORED_MAX {
-            return Err(Fault::Invalid("it is larger than 1 GiB"));
+            return Err(Fault::Invalid("the segment is larger than 1 GiB"));
         }
         let (chain, _) = Chain::from_bytes(&record[segment_at::CHAIN..segment_at::CHAIN_END]).map_err(Fault::Chain)?;
         Ok(Self { raw_len, stored_len, data_crc: u32_at(record, segment_at::DATA_CRC), chain })
@@ -221,7 +221,7 @@ impl Trailer {
             }
             () if trailer.index_raw > INDEX_RAW_MAX => Err(Fault::Invalid("the index is larger than 1 GiB")),
             () if u64::from(trailer.segments) > trailer.index_offset / SEGMENT_HEADER_LEN as u64 => {
-                Err(Fault::Invalid("there is no room for that many segments"))
+                Err(Fault::Invalid("it states more segments than the file has room for"))
             }
             () => Ok(trailer),
         }

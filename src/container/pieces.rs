@@ -1,5 +1,5 @@
-//! Piece lists. Nearly all of them are regular, so they are written in few bytes. See "Piece lists" in
-//! docs/format/container.md.
+//! Piece lists: which pieces a segment has. Nearly all lists follow a rule, so they are written in few bytes. See
+//! "Piece lists" in docs/format/container.md.
 
 use super::columns::{Column, Cursor, Parsed};
 use super::index::PIECES_MAX;
@@ -69,9 +69,9 @@ pub(super) fn write(
     Ok(())
 }
 
-/// The rule that gives the lengths of the pieces. Returns the maximum length of a piece (`None`: each piece has all
-/// that is left of its variable), the length of the last piece if it differs from the rule, and whether the lengths
-/// follow no rule and must be listed one by one.
+/// Finds the rule that gives the lengths of the pieces. Returns the maximum length of a piece, the length of the last
+/// piece if the rule gives another length, and whether the lengths follow no rule and must be listed. Without a
+/// maximum (`None`), each piece has all remaining bytes of its variable.
 fn lengths(pieces: &[Piece], available: &[u64]) -> (Option<u64>, Option<u64>, bool) {
     let Some((last, others)) = pieces.split_last() else { return (None, None, false) };
     let cap = (others.iter().zip(available).any(|(piece, &left)| piece.bytes != left))
@@ -82,7 +82,7 @@ fn lengths(pieces: &[Piece], available: &[u64]) -> (Option<u64>, Option<u64>, bo
     (cap, (!last_by_rule).then_some(last.bytes), explicit)
 }
 
-/// Reads what [`write`] wrote. Returns the raw bytes of the segment.
+/// Reads the pieces of one segment, as [`write`] wrote them. Returns the raw bytes of the segment.
 pub(super) fn read(
     cursor: &mut Cursor<'_>,
     order: &[VariableRef],
@@ -122,7 +122,7 @@ pub(super) fn read(
             _ => left.min(cap),
         };
         if piece.bytes == 0 || piece.bytes > left {
-            return cursor.bad("a piece has no bytes, or more than its variable has left");
+            return cursor.bad("a piece has no bytes, or more bytes than remain of its variable");
         }
         piece.offset = total(at) - left;
         remaining.0[at] = left - piece.bytes;
