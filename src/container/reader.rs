@@ -25,7 +25,7 @@ pub struct ContainerReader {
     index_digest: Digest,
     index: Index,
     trailer: Trailer,
-    /// For a repacked container: what is left of each segment.
+    /// For a repacked container: the kept segments, and the kept pieces of each.
     kept: Option<BTreeMap<u32, Kept>>,
 }
 
@@ -101,8 +101,8 @@ impl ContainerReader {
         self.kept.as_ref().is_none_or(|kept| kept.get(&segment) == Some(&Kept::Whole))
     }
 
-    /// Whether all that a container needs of this one is there, which is the given one of its references. What it
-    /// says otherwise is compared by [`ContainerSet`](super::ContainerSet).
+    /// Whether this container still holds everything that a newer container needs from it. `of` is the index of the
+    /// newer container, and `reference` is the number of this container among its references.
     pub(crate) fn holds_all(&self, of: &Index, reference: u32) -> bool {
         let has = |at: VariableRef| {
             let mut pieces = self.index.pieces_of(at);
@@ -255,7 +255,7 @@ impl SegmentEntry {
     }
 }
 
-/// The table of a repacked container, which lists the segments that are left.
+/// The table of a repacked container. It lists the kept segments.
 struct Table {
     /// Offset of the table, where the last segment ends.
     offset: u64,
@@ -265,7 +265,7 @@ struct Table {
 fn read_table(file: &dyn StoredFile, path: &Path, trailer: &Trailer, index: &Index) -> Result<Table, ReadError> {
     let part = "the table of kept segments";
     let invalid = |what: String| ReadError::Invalid { path: path.into(), part, what };
-    let short = || invalid("it is longer than the file before it".into());
+    let short = || invalid("it is longer than the part of the file before it".into());
     let at = trailer.index_offset.checked_sub(TABLE_END_LEN).ok_or_else(short)?;
     let mut end = [0; TABLE_END_LEN as usize];
     read_at(file, path, at, &mut end)?;
@@ -284,8 +284,8 @@ fn read_table(file: &dyn StoredFile, path: &Path, trailer: &Trailer, index: &Ind
     Ok(Table { offset, kept })
 }
 
-/// Decompresses and reads a stored index. Never takes more memory than `raw_bytes`, at most 1 GiB, and what its items
-/// need.
+/// Decompresses and decodes a stored index. The decompressed bytes take at most `raw_bytes` bytes of memory, and at
+/// most 1 GiB. The decoded items take more memory.
 pub fn parse_index(stored: &[u8], raw_bytes: u64, path: &Path) -> Result<Index, ReadError> {
     let invalid = |what: String| ReadError::Invalid { path: path.into(), part: "the index", what };
     let limit = raw_bytes.min(INDEX_RAW_MAX);
@@ -299,9 +299,9 @@ pub fn parse_index(stored: &[u8], raw_bytes: u64, path: &Path) -> Result<Index, 
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     };
-    decompress(&mut raw).map_err(|_| invalid("it does not decompress".into()))?;
+    decompress(&mut raw).map_err(|_| invalid("it cannot be decompressed".into()))?;
     if raw.len() as u64 != raw_bytes {
-        return Err(invalid(format!("it has {} bytes, and {raw_bytes} were recorded", raw.len())));
+        return Err(invalid(format!("it has {} bytes, but the trailer states {raw_bytes}", raw.len())));
     }
     decode(&raw).map_err(|fault: IndexFault| match fault.unknown {
         true => ReadError::Unsupported { path: path.into(), what: format!("the index: {}", fault.sentence()) },
@@ -321,7 +321,7 @@ fn read_at(file: &dyn StoredFile, path: &Path, offset: u64, into: &mut [u8]) -> 
 }
 
 fn too_long(path: &Path, part: &'static str) -> ReadError {
-    ReadError::Invalid { path: path.into(), part, what: "it does not fit the memory of this machine".into() }
+    ReadError::Invalid { path: path.into(), part, what: "it is too long for the memory of this machine".into() }
 }
 
 impl Fault {

@@ -10,12 +10,12 @@ use std::collections::BTreeSet;
 /// Length of the end of the table: the table's length (8 bytes) and its CRC (4 bytes).
 pub(super) const TABLE_END_LEN: u64 = 12;
 
-/// What is kept of a segment.
+/// The kept part of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// The whole segment.
     Whole,
-    /// Only these pieces; the bytes of the other pieces are zero.
+    /// Only these pieces. The bytes of the other pieces are zero.
     Pieces(BTreeSet<u32>),
 }
 
@@ -90,7 +90,8 @@ pub(super) fn decode(bytes: &[u8], index: &Index) -> Parsed<Vec<KeptSegment>> {
     Ok(table)
 }
 
-/// Puts into an index where its segments are now.
+/// Sets the offsets of the kept segments in an index. Segments that are not kept get the offset `u64::MAX`. Returns
+/// the end of the last kept segment.
 pub(super) fn apply(index: &mut Index, table: &[KeptSegment]) -> u64 {
     let mut at = FILE_HEADER_LEN as u64;
     for segment in &mut index.segments {

@@ -5,8 +5,8 @@ use super::reader::ContainerReader;
 use super::repacked::{KeptSegment, encode};
 use crate::error::ReadError;
 
-/// What follows the segments of a repacked container: the table, the index as it is in the container before, the
-/// trailer.
+/// The bytes after the segments of a repacked container: the table of kept segments, the unchanged index of the
+/// original container, and the trailer.
 pub(crate) fn repacked_tail(reader: &ContainerReader, table: &[KeptSegment]) -> Result<Vec<u8>, ReadError> {
     let index = reader.stored_index()?;
     let segments: u64 = table.iter().map(|kept| SEGMENT_HEADER_LEN as u64 + kept.stored_bytes).sum();
@@ -18,7 +18,7 @@ pub(crate) fn repacked_tail(reader: &ContainerReader, table: &[KeptSegment]) -> 
         index_offset: FILE_HEADER_LEN as u64 + segments + tail.len() as u64,
         index_stored: index.len() as u64,
         index_raw: reader.index_raw(),
-        segments: table.len() as u32, // no more than the index has
+        segments: table.len() as u32, // at most the number of segments in the index
         index_crc: crc32c::crc32c(&index),
     };
     tail.reserve(index.len() + TRAILER_LEN);

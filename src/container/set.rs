@@ -15,8 +15,8 @@ use crate::units::{RawBytes, StoredBytes};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The container of a committed group and the older containers it refers to. Each was checked to be the one that is
-/// meant.
+/// The container of a committed group and the older containers it refers to. The index digest of each container
+/// agrees with the manifest or the reference that names it.
 pub struct ContainerSet {
     /// The group's own container first, then the older ones in the order of [`Index::references`].
     readers: Vec<ContainerReader>,
@@ -99,7 +99,7 @@ impl ContainerSet {
             let found = older.index().segments().get(base.segment as usize);
             if !found.is_some_and(|found| found.dependencies.is_empty()) {
                 let (older, n) = (older.path().display(), base.segment);
-                let what = format!("segment {number} has segment {n} of {older} as base, which cannot be one");
+                let what = format!("the base of segment {number}, segment {n} of {older}, does not exist or has a base");
                 return Err(self.readers[0].invalid("the index", what));
             }
         }
@@ -148,7 +148,7 @@ impl ContainerSet {
             Placement::SameAs(target) => match self.index().placement(target)? {
                 Placement::Pieces => Some((0, target)),
                 Placement::External { reference, at } => Some((reference + 1, at)),
-                Placement::SameAs(_) => None, // refused when the index was read
+                Placement::SameAs(_) => None, // such an index is refused
             },
         }
     }
@@ -204,8 +204,8 @@ impl ContainerSet {
         Ok(raw)
     }
 
-    /// Bytes that decoding a task takes, but for what codecs need: its segment's, raw and stored, and those of its
-    /// base.
+    /// Memory in bytes that decoding a task takes: the raw and stored bytes of the segment and of its base. The
+    /// memory of the codecs is not included.
     pub fn task_bytes(&self, task: &SegmentTask) -> u64 {
         let base = self.readers[task.container as usize].index().segments()[task.segment as usize].base();
         let base = base.and_then(|base| {
@@ -257,15 +257,16 @@ impl Split {
     }
 }
 
-/// Reads any bytes of any variable of a group. Segments decoded last are kept, up to a number of bytes, for all
-/// readers that were made beside each other.
+/// Reads any bytes of any variable of a group. The segments that were used last stay in a cache. Readers made by
+/// [`VariableReader::beside`] share the cache.
 pub struct VariableReader {
     set: Arc<ContainerSet>,
     scratch: Scratch,
     decoded: Arc<Decoded>,
 }
 
-/// A decoded segment, once it is decoded. The thread that decodes it holds the lock; other threads that want it wait.
+/// Holds a segment once it is decoded. The thread that decodes the segment holds the lock. Other threads that need
+/// the segment wait.
 type Slot = Arc<Mutex<Option<Arc<Split>>>>;
 
 /// A cache of decoded segments.
@@ -311,8 +312,7 @@ impl VariableReader {
         Self { set, scratch: Scratch::default(), decoded: Arc::new(decoded) }
     }
 
-    /// One for another thread, which keeps what is decoded together with this one. Its codecs may use so many
-    /// threads.
+    /// Makes a reader for another thread, with the same cache. Its codecs may use this number of threads.
     pub fn beside(&self, threads: usize) -> Self {
         let (set, decoded) = (Arc::clone(&self.set), Arc::clone(&self.decoded));
         let mut scratch = Scratch::default();

@@ -1,5 +1,5 @@
-//! Writes a container: the segments as they arrive, then the index. Only one write buffer of stored bytes is kept in
-//! memory.
+//! Writes a container: the segments as they arrive, then the index. At most one write buffer of stored bytes is kept
+//! in memory.
 
 use super::decode::decode;
 use super::encode::encode;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A container being written under a temporary name. Dropped, it leaves nothing that a reader looks at.
+/// A container being written under a temporary name. If it is dropped, no file remains that a reader opens.
 pub struct ContainerWriter {
     job: JobId,
     checkpoint: CheckpointId,
@@ -43,7 +43,7 @@ pub struct SealedContainer {
     pub(crate) held: Held,
 }
 
-/// What a manifest needs to know about a container.
+/// The properties of a container that its manifest states.
 #[derive(Debug)]
 pub struct ContainerSummary {
     pub(crate) job: JobId,
@@ -80,9 +80,9 @@ impl ContainerWriter {
         let dir = checkpoint_dir(job, checkpoint);
         let name = container_name(group);
         let temp = create_in(store, &dir, &name)?;
-        // From here on whoever comes later sees ours. Whoever came before still holds its file, or has committed it;
-        // so the manifest is looked for last. Else its container would be replaced by ours after its manifest was
-        // written.
+        // From here on, a later writer of this group sees this writer's file. An earlier writer still holds its own
+        // file, or has committed it. So the manifest is looked for last. Otherwise this writer could replace the
+        // container of the earlier writer after that writer committed it.
         let is_ours = |left: &str| temp.path().file_name().is_some_and(|ours| ours == left);
         let ours = [name.as_str(), &manifest::manifest_name(group)].map(|name| format!(".{name}."));
         let left_over = |left: &str| ours.iter().any(|ours| left.starts_with(ours)) && !is_ours(left);
@@ -94,7 +94,7 @@ impl ContainerWriter {
         }
         manifest::check_not_committed(store, job, checkpoint, group)?;
         for left in left {
-            // Also removes the mark of a pruned checkpoint: the checkpoint that is written now was not pruned.
+            // This also removes the mark of a pruned checkpoint, because the new checkpoint was not pruned.
             store.remove_file(&dir.join(left.name))?;
             store.sync_dir(&dir)?;
         }
@@ -105,8 +105,8 @@ impl ContainerWriter {
         Ok(writer)
     }
 
-    /// The directories that lead to it, which are not durable yet. [`UnsealedContainer::seal`] makes them so; whoever
-    /// has a thread that may wait for the disk does it meanwhile.
+    /// The directories on the path to the container, which are not durable yet. [`UnsealedContainer::seal`] syncs
+    /// them. The caller may sync them earlier, on a thread that only waits for the disk.
     pub fn dirs(&self) -> UnsyncedDirs {
         let dir = checkpoint_dir(&self.job, &self.checkpoint);
         UnsyncedDirs { dir, is_durable: Arc::clone(&self.is_dir_durable) }
@@ -126,7 +126,7 @@ impl ContainerWriter {
             return refuse(self, "it has more than 2^32 segments");
         }
         if segment.chain.needs_older() != segment.base.is_some() {
-            return refuse(self, "a segment's chain needs an older segment and none is named, or the reverse");
+            return refuse(self, "a segment names an older segment that its chain does not need, or the reverse");
         }
         let data_crc = crc32c::crc32c(&segment.stored);
         let header = SegmentHeader { raw_len, stored_len, data_crc, chain: segment.chain.clone() };
@@ -151,7 +151,7 @@ impl ContainerWriter {
 
     /// Writes the index and the trailer, and syncs the file. The file keeps its temporary name until it is sealed.
     ///
-    /// At the same time the encoded index is decoded and compared with the contents that were given.
+    /// At the same time the encoded index is decoded and compared with `contents`.
     pub fn finish(mut self, contents: Contents) -> Result<UnsealedContainer, StoreError> {
         let path = self.path();
         let refuse = |what: String| StoreError::Contents { path: path.clone(), what };
@@ -195,8 +195,8 @@ impl ContainerWriter {
     }
 }
 
-/// Creates a directory and a temporary file in it. Prune removes empty directories and may remove this one in
-/// between, so the call tries again a few times.
+/// Creates a directory and a temporary file in it. Prune may remove the empty directory before the file is created.
+/// Then this function tries again, at most 8 times in all.
 fn create_in(store: &dyn Store, dir: &Path, name: &str) -> Result<Box<dyn TempFile>, StoreError> {
     const TRIES: u32 = 8;
     for _ in 1..TRIES {
@@ -293,7 +293,7 @@ impl ContainerSummary {
     }
 }
 
-/// Checks that an index that was decoded again agrees with what was to be written.
+/// Checks that the decoded index agrees with the contents and segments from which it was encoded.
 fn check_same(index: &Index, contents: &Contents, segments: &[Written]) -> Result<(), &'static str> {
     let same_base = |entry: &super::SegmentEntry, written: &Written| match (entry.base(), &written.base) {
         (None, None) => entry.dependencies.is_empty(),
@@ -363,8 +363,8 @@ fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// A temporary file with one write buffer. All but the stored bytes of segments is hashed as it is written; of those,
-/// the headers before them hold checksums.
+/// A temporary file with one write buffer. All bytes except the stored bytes of segments are hashed while they are
+/// written. The segment headers hold checksums of the stored bytes.
 pub(crate) struct FramedFile {
     pub(crate) temp: Box<dyn TempFile>,
     pub(crate) bytes: u64,
@@ -372,8 +372,8 @@ pub(crate) struct FramedFile {
     buffer: Vec<u8>,
 }
 
-/// Bytes gathered before they are written; longer runs go by it. Not more, since the disk may begin with what is
-/// written.
+/// Size of the write buffer, in bytes. Longer runs of bytes are written directly. A larger buffer would let the disk
+/// start later.
 const BUFFER_BYTES: usize = 256 << 10;
 
 impl FramedFile {
@@ -398,8 +398,8 @@ impl FramedFile {
         Ok(())
     }
 
-    /// Writes the stored index, which is so long raw, and the trailer, and makes all of it durable; gives the digest
-    /// of the frame.
+    /// Writes the stored index and the trailer, and syncs the file. `index_raw` is the length of the index before
+    /// compression. Returns the digest of the frame.
     fn finish(&mut self, segments: u32, index_raw: u64, index: &[u8]) -> Result<Digest, StoreError> {
         let (index_offset, index_stored) = (self.bytes, index.len() as u64);
         let trailer = Trailer { index_offset, index_stored, index_raw, segments, index_crc: crc32c::crc32c(index) };
