@@ -51,10 +51,10 @@ pub struct Incarnation {
     /// When the incarnation began, in milliseconds since 1970 by the clock of that node. It is for people only; no
     /// decision depends on it.
     pub began_unix_ms: u64,
-    /// The boundary between two incarnations lies half of these milliseconds before this record was written. If a
-    /// restart wrote the record, the value is the time since the restart started, by its monotonic clock; the run
-    /// before had ended by then. If an aggregator wrote it to separate a run from the one before, the value is twice
-    /// the time since the first agent of the run started.
+    /// The boundary between two incarnations is half of these milliseconds before this record was written. If a
+    /// restart wrote the record, the value is the time since the restart started, by its monotonic clock. The
+    /// previous run had ended before that. If an aggregator wrote the record to separate two runs, the value is twice
+    /// the time since the first agent of the new run started.
     pub took_ms: u64,
     /// The checkpoint from which the incarnation continues. `None`: it started without a checkpoint.
     pub from: Option<CheckpointId>,
@@ -145,8 +145,8 @@ impl Incarnations {
         self.ended_by(place.incarnation).is_some_and(|next| next.is_death_of(id, place))
     }
 
-    /// Whether a checkpoint was set aside: the newest incarnation continued from an older one although this one was
-    /// complete.
+    /// Whether a checkpoint was set aside: the newest incarnation continued from an older checkpoint although this
+    /// checkpoint was complete.
     pub fn is_set_aside(&self, id: &CheckpointId) -> bool {
         self.newest().is_some_and(|newest| newest.sets_aside(id))
     }
@@ -287,8 +287,8 @@ pub fn begin(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> Result
     Err(StoreError::Busy { path: dir.join(record_name(number)) })
 }
 
-/// Records that a part of the job was restored for an incarnation. `key` names the part and the place. If the same
-/// part is restored again, that belongs to another start of the application.
+/// Records that a part of the job was restored for an incarnation. `key` names the part and the directory. If the
+/// same part is restored again, the application was started again.
 pub fn note_part(store: &dyn Store, job: &JobId, number: u32, key: &str) -> Result<(), StoreError> {
     let dir = parts_directory(job, number);
     create_dirs(store, &dir)?;
@@ -342,7 +342,7 @@ fn remove_parts(store: &dyn Store, job: &JobId, number: u32, kept: usize) -> Res
 fn remove_old_records(store: &dyn Store, job: &JobId) -> Result<(), StoreError> {
     let numbers = numbers(store, job)?;
     if let Some(old) = numbers.len().checked_sub(3).and_then(|at| numbers.get(at)) {
-        // One file is enough to show that the incarnation was restored at all.
+        // One file is enough to show that something was restored for the incarnation.
         remove_parts(store, job, *old, 1)?;
     }
     for number in &numbers[..numbers.len().saturating_sub(RECORDS_MAX)] {
@@ -371,21 +371,21 @@ fn read(store: &dyn Store, job: &JobId, number: u32) -> Result<Incarnation, Read
 }
 
 impl Incarnation {
-    /// The place of files that are older than the checkpoint that this incarnation goes on from: before it, since they
-    /// belong to a run before. `None`: they are not older.
+    /// The place of files that are older than the checkpoint from which this incarnation continues. Their place is
+    /// before that checkpoint, because they belong to an earlier run. `None` if they are not older.
     pub fn place_of_older(&self, written_unix_ms: i64) -> Option<Place> {
         let from = self.from_place.filter(|from| written_unix_ms <= from.written_unix_ms)?;
         let before_ms = from.written_unix_ms.saturating_sub(1);
         Some(Place { incarnation: from.incarnation, written_unix_ms: written_unix_ms.min(before_ms) })
     }
 
-    /// Whether a checkpoint of the incarnation before this one can never become complete any more: it was not whole
-    /// when this one began.
+    /// Whether a checkpoint of an older incarnation can never become complete, because it was incomplete when this
+    /// incarnation began.
     pub fn is_death_of(&self, id: &CheckpointId, place: Place) -> bool {
         self.from_place.is_none_or(|from| place > from) && !self.whole.contains(id)
     }
 
-    /// Whether a checkpoint was complete and newer than the one that the restart of this incarnation chose.
+    /// Whether a checkpoint was complete and newer than the checkpoint that the restart of this incarnation chose.
     pub fn sets_aside(&self, id: &CheckpointId) -> bool {
         self.is_restart && self.whole.contains(id)
     }
@@ -473,12 +473,12 @@ mod tests {
         let from = Some((id("it_3"), place(0, 30)));
         begin_after(&store, 0, Draft { from, whole: vec![id("it_5")], is_restart: true, ..Draft::default() });
         let all = Incarnations::load(&store, &job()).expect("loads");
-        assert!(!all.is_dead(&id("it_3"), place(0, 30)), "it goes on from there");
-        assert!(!all.is_dead(&id("it_2"), place(0, 20)), "older than that");
-        assert!(all.is_dead(&id("it_4"), place(0, 40)), "half of it was there");
-        assert!(all.is_dead(&id("it_6"), place(0, 60)), "a straggler");
+        assert!(!all.is_dead(&id("it_3"), place(0, 30)), "the incarnation continues from it");
+        assert!(!all.is_dead(&id("it_2"), place(0, 20)), "older than the checkpoint that it continues from");
+        assert!(all.is_dead(&id("it_4"), place(0, 40)), "it was incomplete");
+        assert!(all.is_dead(&id("it_6"), place(0, 60)), "it was committed too late");
         assert!(!all.is_dead(&id("it_5"), place(0, 50)) && all.is_set_aside(&id("it_5")));
-        assert!(!all.is_dead(&id("it_4"), place(1, 40)), "the new incarnation's own");
+        assert!(!all.is_dead(&id("it_4"), place(1, 40)), "it belongs to the new incarnation");
     }
 
     #[test]
@@ -521,7 +521,7 @@ mod tests {
         begin_after(&store, 1, Draft::default());
         assert_eq!(known(), 2);
         begin_after(&store, 2, Draft::default());
-        assert_eq!(known(), 1, "it was restored");
+        assert_eq!(known(), 1, "one file still shows that something was restored");
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl ContainerSet {
             let found = older.index().segments().get(base.segment as usize);
             if !found.is_some_and(|found| found.dependencies.is_empty()) {
                 let (older, n) = (older.path().display(), base.segment);
-                let what = format!("the base of segment {number}, segment {n} of {older}, does not exist or has a base");
+                let what = format!("the base of segment {number}, segment {n} of {older}, is missing or has a base");
                 return Err(self.readers[0].invalid("the index", what));
             }
         }
