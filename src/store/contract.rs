@@ -28,7 +28,7 @@ fn read(store: &dyn Store, path: &str) -> Vec<u8> {
 fn suite(store: &dyn Store) {
     assert!(names(store, "").is_empty(), "a new store is empty");
     create_dirs(store, Path::new("job/one")).expect("dirs");
-    create_dirs(store, Path::new("job/one")).expect("a directory that is there is no error");
+    create_dirs(store, Path::new("job/one")).expect("creating an existing directory is no error");
     assert!(!store.create_dir(Path::new("job")).expect("there"));
     assert!(store.create_dir(Path::new("no/parent")).expect_err("must fail").is_not_found());
     assert!(store.create_temp(Path::new("no"), "x").map(|_| ()).expect_err("must fail").is_not_found());
@@ -58,12 +58,12 @@ fn suite(store: &dyn Store) {
     assert_eq!(read(store, "job/one/b"), b"second", "renaming replaces");
 
     let mut one = store.create_temp(Path::new("job"), "x").expect("temp");
-    let two = store.create_temp(Path::new("job"), "x").expect("two of one name do not meet");
+    let two = store.create_temp(Path::new("job"), "x").expect("two temporary files of one name have different paths");
     assert_ne!(one.path(), two.path());
     one.append(b"not finished").expect("append");
     assert!(names(store, "job").iter().filter(|name| !visible(name)).count() == 2);
     drop((one, two));
-    assert_eq!(names(store, "job"), ["one"], "a temporary file that was dropped is gone");
+    assert_eq!(names(store, "job"), ["one"], "a dropped temporary file is removed");
 
     for (name, expected) in [("new", true), ("new", false), ("one/b", false)] {
         let mut temp = store.create_temp(Path::new("job"), "x").expect("temp");
@@ -99,7 +99,7 @@ fn a_directory_keeps_the_contract() {
     write(&store, "f", b"x");
     store.create_dir(Path::new("d")).expect("create");
     let mode = |name: &str| std::fs::metadata(store.root().join(name)).expect("stat").permissions().mode() & 0o777;
-    assert_eq!((mode(""), mode("d"), mode("f")), (0o700, 0o700, 0o600), "nobody else reads a checkpoint");
+    assert_eq!((mode(""), mode("d"), mode("f")), (0o700, 0o700, 0o600), "no other user can read a checkpoint");
     assert!(PosixStore::open(temp.path().join("none")).expect_err("must fail").is_not_found());
     assert!(PosixStore::open(store.root().join("f")).is_err(), "a file is no store");
 }
@@ -126,7 +126,7 @@ fn what_was_synced_survives_and_nothing_else_must() {
     store.remove_file(Path::new("d/kept")).expect("remove");
 
     let after = store.crash(Survival::Synced);
-    assert_eq!(after.paths(), [PathBuf::from("d/kept")], "removing was not synced, nor was the new name");
+    assert_eq!(after.paths(), [PathBuf::from("d/kept")], "neither the removal nor the new name was synced");
     assert_eq!(read(&after, "d/kept"), b"kept");
     assert_eq!(names(&after, ""), ["d"]);
     let after = store.crash(Survival::Everything);
@@ -137,7 +137,7 @@ fn what_was_synced_survives_and_nothing_else_must() {
     let after = store.crash(Survival::Synced);
     assert_eq!(read(&after, "d/half"), b"", "the name was synced, its bytes were not");
     let lengths = (0..64).map(|seed| read(&store.crash(Survival::Some(seed)), "d/half").len());
-    assert!(lengths.collect::<std::collections::BTreeSet<_>>().len() > 5, "seeds differ in how much is left");
+    assert!(lengths.collect::<std::collections::BTreeSet<_>>().len() > 5, "different seeds keep different lengths");
 }
 
 #[test]

@@ -23,15 +23,15 @@ pub enum Fault {
         /// The operation that happens only halfway.
         at: u64,
     },
-    /// From this operation on, every operation that takes space fails, after half of a write was done. Removing still
-    /// works.
+    /// From this operation on, every operation that takes space fails. A write fails after the first half of its
+    /// bytes. Removing still works.
     Full {
         /// The first operation that fails.
         from: u64,
     },
 }
 
-/// A memory store with a fault. [`MemoryStore::crash`] tells what survives.
+/// A memory store with a fault. [`MemoryStore::crash`] gives the data that survives.
 #[derive(Clone)]
 pub struct FaultyStore {
     inner: MemoryStore,
@@ -71,7 +71,7 @@ impl FaultyStore {
         self.opened.load(Ordering::Relaxed)
     }
 
-    /// Number of names that all directory listings had together.
+    /// Total number of names in all directory listings.
     pub fn listed(&self) -> u64 {
         self.listed.load(Ordering::Relaxed)
     }
@@ -86,8 +86,8 @@ impl FaultyStore {
         matches!(self.fault, Fault::Stop { before: n } | Fault::Tear { at: n } if now > n)
     }
 
-    /// Counts an operation. Returns `Err((error, halfway))` if the operation does not happen, or happens only
-    /// halfway.
+    /// Counts an operation. Returns `Err((error, halfway))` if the operation fails. If `halfway` is true, half of its
+    /// bytes are written.
     fn count(&self, kind: Kind) -> Result<(), (io::Error, bool)> {
         let now = self.operations.fetch_add(1, Ordering::Relaxed);
         let done = match self.fault {

@@ -1,7 +1,7 @@
 //! A store in memory for tests, which distinguishes synced from unsynced data.
 //!
-//! It keeps two states: what a running program sees, and what would be left after a power failure. Bytes move from
-//! the first to the second when a file is synced; names move when a directory is synced.
+//! The store keeps two states: the data that a running program sees, and the data that would survive a power failure.
+//! Bytes enter the second state when a file is synced. Names enter it when a directory is synced.
 
 use super::{Entry, Stat, Store, StoreError, StoredFile, TempFile};
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ pub struct MemoryStore {
     state: Arc<Mutex<State>>,
 }
 
-/// How much of the unsynced data is left after a crash.
+/// How much of the unsynced data survives a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survival {
-    /// None of it.
+    /// No unsynced data.
     Synced,
-    /// All of it.
+    /// All unsynced data.
     Everything,
     /// Some operations on names and some first bytes of files. The seed chooses which.
     Some(u64),
@@ -45,7 +45,8 @@ struct Node {
     made: Instant,
 }
 
-/// An operation on a name. Without `node`, the name was removed. With `from`, it was renamed from there, in one step.
+/// An operation on a name. Without `node`, the name was removed. With `from`, a file was renamed from `from` to
+/// `path`.
 struct Pending {
     path: PathBuf,
     from: Option<PathBuf>,
@@ -62,7 +63,7 @@ impl MemoryStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The store as it would be found if the power failed now.
+    /// The store as it would be after a power failure at this moment.
     pub fn crash(&self, survival: Survival) -> Self {
         let state = self.state();
         let mut random = match survival {
@@ -106,7 +107,7 @@ impl MemoryStore {
         Self { state: Arc::new(Mutex::new(after)) }
     }
 
-    /// Replaces the bytes of a file, or creates it, durably. Tests damage a store with this.
+    /// Replaces the bytes of a file, or creates the file, durably. Tests use this to damage a store.
     pub fn put(&self, path: &Path, bytes: &[u8]) {
         let mut state = self.state();
         let node = state.nodes.len();

@@ -1,10 +1,10 @@
 //! The store of containers and manifests: a directory tree with only the operations that a commit needs.
 //!
-//! Each operation of [`Store`] is one step. It can fail, and it can be the last step before a crash, so a test can
-//! stop after every one of them ([`faulty`]). Only this module creates, renames, syncs or removes files on the
+//! Each operation of [`Store`] is one step. It can fail, and it can be the last step before a crash. A test can stop
+//! the store after every operation ([`faulty`]). Only this module creates, renames, syncs or removes files on the
 //! parallel file system.
 //!
-//! Names that begin with a dot are temporary. No reader looks at them ([`visible`]).
+//! Names that begin with a dot are temporary. Readers ignore them ([`visible`]).
 
 #[cfg(test)]
 mod contract;
@@ -27,12 +27,13 @@ use std::time::Duration;
 pub trait Store: Send + Sync {
     /// Path of the root, for error messages.
     fn root(&self) -> &Path;
-    /// Creates one directory. Returns `false` if it existed already. Durable after [`Store::sync_dir`] of the parent
-    /// directory.
+    /// Creates one directory. Returns `false` if it existed already. The name is durable after [`Store::sync_dir`] of
+    /// the parent directory.
     fn create_dir(&self, dir: &Path) -> Result<bool, StoreError>;
     /// Creates an empty file in `dir`. Its temporary name is a dot, `name`, a dot, and a unique text.
     fn create_temp(&self, dir: &Path, name: &str) -> Result<Box<dyn TempFile>, StoreError>;
-    /// Renames a file in one step, and replaces a file that had the new name. Durable after [`Store::sync_dir`].
+    /// Renames a file in one step, and replaces a file that had the new name. The new name is durable after
+    /// [`Store::sync_dir`].
     fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError>;
     /// Does the same as [`Store::rename`], but changes nothing and returns `false` if a file has the new name
     /// already. If several processes try at the same time, one of them gets `true`.
@@ -43,7 +44,7 @@ pub trait Store: Send + Sync {
     fn sync_dir(&self, dir: &Path) -> Result<(), StoreError>;
     /// Opens a file for reading.
     fn open(&self, path: &Path) -> Result<Box<dyn StoredFile>, StoreError>;
-    /// The length of a file and the age of a file or directory, without opening it.
+    /// The length of a file and the modification time of a file or directory, without opening it.
     fn stat(&self, path: &Path) -> Result<Stat, StoreError> {
         let stat = |bytes, is_dir| Stat { bytes, modified_unix_ms: None, is_dir };
         match self.open(path) {
@@ -66,8 +67,8 @@ pub trait Store: Send + Sync {
     }
 }
 
-/// A file that is being written under a temporary name. If it is dropped before it was renamed, it is removed, if
-/// possible.
+/// A file that is being written under a temporary name. If the value is dropped before the file is renamed, the file
+/// is removed, if possible.
 pub trait TempFile: Send {
     /// Temporary path of the file.
     fn path(&self) -> &Path;
@@ -78,7 +79,7 @@ pub trait TempFile: Send {
 }
 
 /// A file open for reading.
-#[expect(clippy::len_without_is_empty, reason = "the length of a file, which is never asked whether it is empty")]
+#[expect(clippy::len_without_is_empty, reason = "no caller asks whether a file is empty")]
 pub trait StoredFile: Send + Sync {
     /// Length of the file when it was opened, in bytes.
     fn len(&self) -> u64;
@@ -91,10 +92,10 @@ pub trait StoredFile: Send + Sync {
 pub struct Stat {
     /// Length of a file, in bytes. Without meaning for a directory.
     pub bytes: u64,
-    /// When it was last modified, in milliseconds since 1970, by the clock of the store. `None` if the store does not
-    /// know.
+    /// Time of the last modification, in milliseconds since 1970, by the clock of the store. `None` if the time is
+    /// not known.
     pub modified_unix_ms: Option<i64>,
-    /// Whether it is a directory.
+    /// Whether this is a directory.
     pub is_dir: bool,
 }
 
@@ -103,11 +104,11 @@ pub struct Stat {
 pub struct Entry {
     /// The name.
     pub name: String,
-    /// Whether it is a directory.
+    /// Whether this is a directory.
     pub is_dir: bool,
 }
 
-/// Whether readers look at a name. Temporary names begin with a dot and are ignored.
+/// Whether readers look at a name. Names that begin with a dot are temporary, and readers ignore them.
 pub fn visible(name: &str) -> bool {
     !name.starts_with('.')
 }

@@ -17,8 +17,7 @@ use std::time::{Duration, UNIX_EPOCH};
 #[derive(Debug)]
 pub struct PosixStore {
     root: PathBuf,
-    /// Directories above the root whose entries may not be durable yet, because directories were created on the path
-    /// to the root.
+    /// Directories above the root that must be synced, because directories were created on the path to the root.
     unsynced: Mutex<Vec<PathBuf>>,
 }
 
@@ -33,8 +32,8 @@ impl PosixStore {
         }
     }
 
-    /// Opens a store in a directory. Creates the directory, and those above it, if they do not exist. All of them are
-    /// durable after the first [`Store::sync_dir`] of the root.
+    /// Opens a store in a directory. Creates the directory and its missing parents. All of them are durable after the
+    /// first [`Store::sync_dir`] of the root.
     pub fn create(root: impl Into<PathBuf>) -> Result<Self, StoreError> {
         let root = root.into();
         // The parent of the root is synced even if the root existed: the process that created the root may have died
@@ -146,8 +145,7 @@ impl Store for PosixStore {
         if dir.as_os_str().is_empty() {
             let mut unsynced = self.unsynced.lock().unwrap_or_else(PoisonError::into_inner);
             for above in unsynced.drain(..) {
-                // The directory may belong to another user and be unreadable. Then that user is responsible for its
-                // durability.
+                // A directory of another user may be unreadable. Such a directory is not synced.
                 let _ = File::open(above).and_then(|dir| dir.sync_all());
             }
         }
@@ -253,7 +251,7 @@ fn begin_writing_out(file: &File, offset: u64, len: usize) {
 
 impl Drop for PosixTemp {
     fn drop(&mut self) {
-        // After a rename, no file has this name any more, and no other process chooses the same name.
+        // After a rename, no file has the temporary name any more, and no other process chooses the same name.
         let _ = std::fs::remove_file(&self.full);
     }
 }
