@@ -1,9 +1,9 @@
-//! Merging pieces of many ranks into one run of bytes. [`runs`] says which bytes of which piece lie where, for both
-//! directions.
+//! Merges pieces of many ranks into one segment. [`runs`] gives the place of each byte of each piece in the segment,
+//! for merging and for splitting.
 //!
-//! Source: mcrEngine, SC12, section III-B. *Concatenation* puts the pieces one after the other. *Blocking* takes one
-//! block of each piece in turn, round by round, until all pieces are used up. A piece that ends early is left out of
-//! later rounds; its last block may be short.
+//! Source: mcrEngine, SC12, section III-B. *Concatenation* puts the pieces one after the other. *Blocking* works in
+//! rounds. Each round takes one block of each piece, until all pieces are used up. A piece that ends early is left
+//! out of later rounds. Its last block may be short.
 //!
 //! [`merge`] and the reader of containers both loop over [`runs`], so that neither can be changed without the other.
 
@@ -52,7 +52,7 @@ pub fn runs(lens: &[usize], layout: Layout, mut each: impl FnMut(Run)) {
     }
 }
 
-/// Joins pieces into one segment, whose length is the sum of theirs.
+/// Joins pieces into one segment. The length of the segment is the sum of the lengths of the pieces.
 pub fn merge(pieces: &[&[u8]], layout: Layout) -> Vec<u8> {
     let lens: Vec<usize> = pieces.iter().map(|p| p.len()).collect();
     let mut segment = Vec::with_capacity(lens.iter().sum());
@@ -69,7 +69,7 @@ mod tests {
         Layout::Interleaved(NonZeroU32::new(block).expect("not zero"))
     }
 
-    /// Takes a segment apart again, as a reader of containers does.
+    /// Splits a segment, as a reader of containers does.
     fn split(segment: &[u8], lens: &[usize], layout: Layout) -> Vec<Vec<u8>> {
         let mut pieces: Vec<Vec<u8>> = lens.iter().map(|&n| Vec::with_capacity(n)).collect();
         runs(lens, layout, |run| pieces[run.piece].extend_from_slice(&segment[run.in_segment]));

@@ -27,16 +27,15 @@ use std::path::Path;
 pub struct PruneOptions {
     /// The rules for complete checkpoints. With no rule, all of them are kept.
     pub keep: Rules,
-    /// Checkpoints that are removed whatever the rules say.
+    /// Checkpoints that are removed even if a rule keeps them.
     pub drop: Vec<CheckpointId>,
     /// Whether incomplete checkpoints older than the newest complete one are removed too.
     pub incomplete: bool,
-    /// Checkpoints that are being written. They are kept whatever their state is.
+    /// Checkpoints that are being written. They are kept in every state.
     pub in_flight: Vec<CheckpointId>,
     /// Only report what would be removed.
     pub dry_run: bool,
-    /// A container that is left of a removed checkpoint is rewritten if less than this percentage of it is needed. 0:
-    /// never.
+    /// A kept container of a removed checkpoint is rewritten if less than this percentage of it is needed. 0: never.
     pub repack_below_percent: u32,
     /// The time now, in milliseconds since 1970, to judge the age of temporary files. 0: temporary files are kept.
     pub now_unix_ms: u64,
@@ -45,7 +44,7 @@ pub struct PruneOptions {
 /// The default of [`PruneOptions::repack_below_percent`].
 pub const REPACK_BELOW_PERCENT: u32 = 50;
 
-/// What was removed.
+/// The result of a prune.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Pruned {
     /// The checkpoints that were removed, complete or not.
@@ -97,15 +96,15 @@ const LOCK_DIRECTORY: &str = ".prune";
 
 /// Removes the checkpoints that the options name.
 ///
-/// A job should be pruned by one process at a time; two at the same time remove what either of them would remove. An
-/// interrupted prune leaves whole checkpoints, and the next prune continues.
+/// A job should be pruned by one process at a time. If two processes prune it, a checkpoint is removed if the options
+/// of either process remove it. An interrupted prune leaves whole checkpoints, and the next prune continues.
 pub fn prune(store: &dyn Store, job: &JobId, options: &PruneOptions) -> Result<Pruned, StoreError> {
     prune_remembering(store, job, options, &mut Remembered::nothing())
 }
 
-/// Does the same as [`prune`], for a process that prunes after each commit. Remembered complete checkpoints are not
-/// read again, except a few of them. Files of dead writers in the directory of a remembered checkpoint are removed
-/// only together with it.
+/// Does the same as [`prune`], for a process that prunes after each commit. Only a few of the remembered checkpoints
+/// are read again. Files of dead writers in the directory of a remembered checkpoint are removed only together with
+/// the checkpoint.
 pub fn prune_remembering(
     store: &dyn Store,
     job: &JobId,
@@ -144,8 +143,8 @@ pub fn prune_remembering(
             pruned.checkpoints.push(state.id.clone());
         }
     }
-    // Read the list again. The containers that any existing manifest refers to are needed, whether its checkpoint is
-    // whole or not.
+    // Read the list again. A container is needed if any existing manifest refers to it, even the manifest of an
+    // incomplete checkpoint.
     let left = list_remembering(store, job, remembered)?;
     if is_blocked(&left, options, &mut pruned) {
         return Ok(pruned);
@@ -162,7 +161,8 @@ pub fn prune_remembering(
     Ok(pruned)
 }
 
-/// Rewrites containers of which little is needed. A failure costs disk space only, so it is only noted.
+/// Rewrites containers of which only a small part is needed. A failure only costs disk space, so the failure is
+/// reported and the prune goes on.
 fn repack_needed(
     store: &dyn Store,
     job: &JobId,
@@ -200,10 +200,11 @@ fn count_needed(store: &dyn Store, job: &JobId, states: &[CheckpointState], prun
     }
 }
 
-/// The right to prune a job. One process has it at a time, if the store has locks.
+/// The right to prune a job. If the store has locks, one process has the right at a time.
 pub struct PruneLock(#[expect(dead_code, reason = "it is only held")] Box<dyn TempFile>);
 
-/// Takes the right to prune a job. Returns `None` if another process has it. Fails if the store cannot create a file.
+/// Takes the right to prune a job. Returns `None` if another process has the right. Fails if the store cannot create
+/// a file.
 pub fn lock(store: &dyn Store, job: &JobId) -> Result<Option<PruneLock>, StoreError> {
     let dir = &Path::new(job.as_str()).join(LOCK_DIRECTORY);
     store.create_dir(dir)?;
@@ -216,7 +217,7 @@ pub fn lock(store: &dyn Store, job: &JobId) -> Result<Option<PruneLock>, StoreEr
     Ok((!is_taken).then_some(PruneLock(ours)))
 }
 
-/// Whether a checkpoint that must be known cannot be read.
+/// Whether prune must stop, because a checkpoint cannot be read. Such a checkpoint may refer to any container.
 fn is_blocked(states: &[CheckpointState], options: &PruneOptions, pruned: &mut Pruned) -> bool {
     let blocks = |state: &&CheckpointState| state.is_unreadable && !options.drop.contains(&state.id);
     let blocking = states.iter().filter(blocks);
@@ -277,8 +278,8 @@ fn remove_manifests(
         entries.iter().filter(|e| !e.is_dir && group_of_manifest(&e.name).is_some()).collect();
     let any = !manifests.is_empty();
     if !entries.iter().any(|entry| entry.name == PRUNED) {
-        // If this prune is interrupted, the mark tells the next one that the rest is not a checkpoint being written.
-        // The mark is made by renaming a file that would be removed otherwise.
+        // If this prune is interrupted, the mark shows the next prune that the remaining files do not belong to a
+        // checkpoint that is being written. The mark is made by renaming a file that would be removed otherwise.
         let of_dead = || entries.iter().find(|entry| !entry.is_dir && !visible(&entry.name));
         if let Some(becomes) = manifests.pop().or_else(of_dead) {
             store.rename(&dir.join(&becomes.name), &dir.join(PRUNED))?;
@@ -320,7 +321,7 @@ fn remove_rest(
             let bytes = StoredBytes(store.stat(&dir.join(&entry.name)).map_or(0, |stat| stat.bytes));
             pruned.still_needed.push(StillNeeded { checkpoint: id.clone(), group: *group, bytes, needed_bytes: None });
         }
-        // A manifest that was written since then belongs to a writer that uses the name again.
+        // A manifest that appeared since then belongs to a writer that uses the name of the checkpoint again.
         if group.is_some() || entry.is_dir || group_of_manifest(&entry.name).is_some() {
             is_empty = false;
         } else if entry.name != PRUNED {
@@ -337,8 +338,8 @@ fn remove_rest(
         store.remove_dir(&dir)?;
         store.sync_dir(Path::new(job.as_str()))?;
     } else if !entries.iter().any(|entry| entry.name == PRUNED) || store.stat(&mark).is_ok_and(|mark| mark.bytes > 0) {
-        // Replace the mark, which was a manifest, by an empty one. By now there is room for it. If there is not, the
-        // mark stays as it is.
+        // Replace the mark, which was a manifest, by an empty file. If the store has no room for that, the mark stays
+        // as it is.
         shrink_mark(store, &dir, pruned);
     }
     Ok(())
@@ -352,7 +353,7 @@ fn shrink_mark(store: &dyn Store, dir: &Path, pruned: &mut Pruned) {
     }
 }
 
-/// Counts what would be removed of a checkpoint, and what would be kept.
+/// Counts the bytes of a checkpoint that would be removed, and lists the containers that would be kept.
 fn count_rest(
     store: &dyn Store,
     job: &JobId,
@@ -411,8 +412,8 @@ fn remove_left_over(
                 left += 1;
             }
         }
-        // If a writer has just created this directory, it creates it again. If it has put a file into it, the removal
-        // fails.
+        // If a writer has just created this directory, the writer creates it again. If the directory has a file by
+        // now, the removal fails.
         if dir != root && left == 0 && is_abandoned(&entries) && store.remove_dir(&dir).is_ok() {
             pruned.left_over += u64::from(dir != lock_dir);
         }
@@ -421,7 +422,7 @@ fn remove_left_over(
 }
 
 fn remove(store: &dyn Store, path: &Path, pruned: &mut Pruned) -> Result<(), StoreError> {
-    // The file is removed even if its length is unknown; then its length is not counted.
+    // The file is removed even if its length is unknown. Then its length is not counted.
     let bytes = store.stat(path).map_or(0, |stat| stat.bytes);
     store.remove_file(path)?;
     pruned.freed_bytes += StoredBytes(bytes);

@@ -24,8 +24,9 @@ pub struct Rules {
     pub monthly: u32,
 }
 
-/// One rule while it is applied: how many it may still keep, a function that gives the number of the hour, day, week
-/// or month of a time, and the last such number of which a checkpoint was kept.
+/// One rule while it is applied. The first value is the number of checkpoints that the rule may still keep. The
+/// function gives the number of the hour, day, week or month of a time. The last value is that number for the
+/// checkpoint that the rule kept last.
 type Bucket = (u32, fn(i64) -> i64, Option<i64>);
 
 const HOUR_MS: i64 = 3_600_000;
@@ -37,9 +38,9 @@ impl Rules {
         *self == Self::default()
     }
 
-    /// Decides which of these checkpoints are kept. `times_unix_ms` has the time of each in milliseconds since 1970,
-    /// newest first, in the order of [`list`](crate::manifest::list). The first one is always kept. As in restic, a
-    /// rule that has not reached its number keeps the oldest one too.
+    /// Decides which checkpoints are kept. `times_unix_ms` has the time of each checkpoint in milliseconds since
+    /// 1970, newest first, in the order of [`list`](crate::manifest::list). The newest checkpoint is always kept. As
+    /// in restic, a rule that has not reached its number keeps the oldest checkpoint too.
     pub fn keep(&self, times_unix_ms: &[i64]) -> Vec<bool> {
         let newest = times_unix_ms.first().copied().unwrap_or(0);
         let mut buckets: [Bucket; 4] = [
@@ -66,9 +67,10 @@ impl Rules {
         kept
     }
 
-    /// Which checkpoints go. `states` are newest first. Only what a restart takes without being asked for it counts:
-    /// a checkpoint that somebody marked as bad, that a restart set aside, that is doubtful, that a reader found
-    /// damaged, or that was restored `too_often`, goes where all that stays is newer.
+    /// The checkpoints to remove. `states` are newest first. The rules count only checkpoints that a restart uses
+    /// without being asked for them by name. Not counted are checkpoints that are bad, set aside, doubtful, found
+    /// damaged, or restored `too_often`. A complete checkpoint that is not counted is removed if it is older than all
+    /// checkpoints that the rules keep.
     pub fn gone(&self, states: &[CheckpointState], too_often: Option<&CheckpointId>) -> Vec<CheckpointId> {
         let is_complete = |state: &&CheckpointState| state.condition() == Condition::Complete;
         let is_taken = |state: &&CheckpointState| {
@@ -166,8 +168,8 @@ mod tests {
         assert_eq!(of(Rules { daily: 3, ..Rules::default() }), [0, 13, 25 + 24]);
         assert_eq!(of(Rules { weekly: 2, ..Rules::default() }), [0, 24 * 8]);
         assert_eq!(of(Rules { monthly: 2, ..Rules::default() }), [0, 24 * 20]);
-        assert_eq!(of(Rules { monthly: 9, ..Rules::default() }), [0, 24 * 20, 24 * 45], "the oldest too");
-        assert_eq!(of(Rules::default()), [0], "the newest stays whatever is asked for");
+        assert_eq!(of(Rules { monthly: 9, ..Rules::default() }), [0, 24 * 20, 24 * 45], "the oldest is kept too");
+        assert_eq!(of(Rules::default()), [0], "the newest checkpoint is always kept");
     }
 
     #[test]
