@@ -13,17 +13,17 @@ use std::collections::HashMap;
 /// When the names of two variables count as equal.
 #[derive(Clone, Debug, Default)]
 pub enum Naming {
-    /// If they are equal byte for byte.
+    /// The names are equal byte for byte.
     Exact,
-    /// If they are equal after every run of digits is replaced with `#`. This is the default.
+    /// The names are equal after every run of digits is replaced with `#`. This is the default.
     #[default]
     Numbers,
-    /// If they are equal after every match of each regular expression is replaced, one rule after the other.
+    /// The names are equal after every match of each regular expression is replaced, one rule after the other.
     Rules(Vec<(regex::Regex, String)>),
 }
 
 impl Naming {
-    /// The normalised name, which is compared.
+    /// The normalised name. Normalised names are compared byte for byte.
     pub fn normalise<'a>(&self, name: &'a str) -> Cow<'a, str> {
         match self {
             Self::Exact => Cow::Borrowed(name),
@@ -56,7 +56,7 @@ fn push_without_numbers(out: &mut String, name: &str) {
     out.push_str(rest);
 }
 
-/// A variable of a group, given by its position in the group's list of files.
+/// A variable of a group, named by its position in the group's list of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VariableRef {
     /// Index in the group's files.
@@ -89,7 +89,7 @@ pub struct VariableClass {
 
 /// Sorts the variables of a group's files into classes, in the order of their first member.
 ///
-/// There is one pass with one hash lookup for each variable. A million headers take much less than a second.
+/// Each variable takes one hash lookup. A million headers take much less than a second.
 pub fn classify(files: &[FileHeader], naming: &Naming) -> Vec<VariableClass> {
     let mut classes: Vec<VariableClass> = Vec::new();
     let mut by_key: HashMap<Box<str>, usize> = HashMap::new();
@@ -124,12 +124,12 @@ fn index(i: usize) -> u32 {
     u32::try_from(i).expect("fewer than 2^32 headers fit in memory")
 }
 
-/// The end of a hash key, such as `_F32LE_Array1D`, together with the element type and number of dimensions it is
-/// made of.
+/// The end of a hash key, such as `_F32LE_Array1D`, after the element type and the number of dimensions from which it
+/// is made.
 type Kind = (ElementType, usize, String);
 
-/// `kind` is that of the previous variable. Most variables have the same kind as the previous one, and formatting it
-/// takes longer than the rest of this function.
+/// Writes the hash key of a variable. `kind` is the kind of the previous variable. Most variables have the same kind
+/// as the previous one, and formatting a kind takes longer than the rest of this function.
 fn write_key(key: &mut String, file: &FileHeader, variable: &VariableHeader, naming: &Naming, kind: &mut Option<Kind>) {
     key.clear();
     match variable.role {

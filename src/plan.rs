@@ -1,10 +1,10 @@
-//! The plan: which bytes of which variables go into which segment, in which order. No segment is larger than the
-//! budget.
+//! The plan: which bytes of which variables go into which segment, in which order. No segment is larger than
+//! `segment_bytes`.
 //!
-//! The four schemes are those of mcrEngine, SC12, section III-B. A class is cut into segments of at most
-//! `segment_bytes`, each coded on its own, so that one damaged or wanted segment is one small read, and memory stays
-//! bounded. Variables under `small_bytes` are pooled (section VII: "variables < 100 B"), and so are classes that are
-//! too small for a segment.
+//! The four schemes come from mcrEngine, SC12, section III-B. A class is cut into segments of at most
+//! `segment_bytes`. Each segment is coded on its own. So reading one variable means reading a few small segments,
+//! damage spoils only one segment, and memory stays bounded. Variables under `small_bytes` share segments, called
+//! pools (section VII: "variables < 100 B"). Classes that are too small for a segment are pooled too.
 
 mod piece;
 
@@ -21,31 +21,31 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::ops::Range;
 
-/// How the variables of a group are put together (mcrEngine, SC12, section III-B).
+/// How the variables of a group are merged (mcrEngine, SC12, section III-B).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheme {
-    /// Whole files after each other.
+    /// Whole files, one after the other.
     Agnostic,
     /// Whole files, interleaved in blocks.
     AgnosticBlock,
-    /// Each class's variables after each other, in rank order.
+    /// The variables of each class, one after the other, in rank order.
     #[default]
     Aware,
-    /// Each class's variables, interleaved in blocks.
+    /// The variables of each class, interleaved in blocks.
     AwareBlock,
 }
 
 impl Scheme {
-    /// Whether files are taken apart into skeleton and variables at all.
+    /// Whether files are split into skeleton and variables.
     pub fn takes_files_apart(self) -> bool {
         matches!(self, Self::Aware | Self::AwareBlock)
     }
 
-    /// All of them, in the paper's order.
+    /// All schemes, in the order of the paper.
     pub const ALL: [Self; 4] = [Self::Agnostic, Self::AgnosticBlock, Self::Aware, Self::AwareBlock];
 
-    /// The name in configuration, reports and containers.
+    /// The name of the scheme in configuration files and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Agnostic => "agnostic",
@@ -56,30 +56,32 @@ impl Scheme {
     }
 }
 
-/// What bounds a plan.
+/// The scheme and the sizes that a plan must keep to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanOptions {
-    /// How variables are put together.
+    /// How variables are merged.
     pub scheme: Scheme,
-    /// Bytes of each piece before the next piece's turn, in the two block schemes.
+    /// In the two block schemes: number of bytes taken from one piece before the next piece follows.
     pub block_bytes: NonZeroU32,
-    /// Raw bytes of a segment at most; a multiple of 8, 64 KiB to 1 GiB.
+    /// Maximum raw bytes of a segment: a multiple of 8, from 64 KiB to 1 GiB.
     pub segment_bytes: u64,
-    /// Variables with fewer raw bytes are pooled by type instead of being coded with their class.
+    /// Variables with fewer raw bytes than this are pooled instead of being coded with their class.
     pub small_bytes: u64,
-    /// Classes with fewer raw bytes in all are pooled by type.
+    /// Classes with fewer raw bytes in all than this are pooled by type.
     pub small_class_bytes: u64,
-    /// Classes of one type of numbers share segments, because their variables predict each other; scheme Aware only.
+    /// Whether classes of one type of numbers share segments, because their variables predict each other. Only for
+    /// [`Scheme::Aware`].
     pub together: bool,
-    /// Segments are smaller if one segment of that size would hold most of the bytes, so that all cores have work.
+    /// Whether a small checkpoint gets smaller segments, so that all cores have work.
     pub spread: bool,
 }
 
-/// Segments of untyped bytes and records are at most 4 MiB: a segment has one description of where its numbers lie,
-/// and that changes along a file.
+/// Maximum length of a segment of untyped bytes or records: 4 MiB. A segment has one description of the places of
+/// its numbers, and these places change along a file.
 const TAKEN_APART_BYTES_MAX: u64 = 4 << 20;
 
-/// Spread segments: this many of all bytes, and none under this many bytes.
+/// With [`PlanOptions::spread`]: the minimum number of segments, unless the segments would be shorter than
+/// `SPREAD_BYTES_MIN`.
 const SPREAD: u64 = 4;
 const SPREAD_BYTES_MIN: u64 = 512 << 10;
 
@@ -104,7 +106,7 @@ impl PlanOptions {
         Self { segment_bytes, together, spread: *profile == Profile::Fast, ..Self::default() }
     }
 
-    /// Raw bytes of a segment of these elements at most.
+    /// Maximum raw bytes of a segment of these elements.
     fn bytes_of_each(&self, element: &ElementType) -> u64 {
         match self.together && element.is_taken_apart() {
             true => (self.segment_bytes / UNTYPED_SEGMENT_DIVISOR).min(TAKEN_APART_BYTES_MAX).next_multiple_of(8),
@@ -116,34 +118,35 @@ impl PlanOptions {
 /// A segment before it is fetched: its pieces, and how they are merged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentPlan {
-    /// Index of the class, or `None` for a pool of small ones.
+    /// Index of the class. `None` if the segment has variables of several classes.
     pub class: Option<u32>,
-    /// The role of its variables.
+    /// Role of the variables.
     pub role: Role,
-    /// Type of the elements; [`ElementType::Bytes`] in a mixed pool.
+    /// Type of the elements. [`ElementType::Bytes`] in a pool of several types.
     pub element: ElementType,
-    /// In the order of merging.
+    /// The pieces, in the order of merging.
     pub pieces: Vec<Piece>,
-    /// How they are merged.
+    /// How the pieces are merged.
     pub layout: Layout,
-    /// The pieces at which a further class begins, by index; empty for one class.
+    /// Indices of the pieces at which the second class and each later class begins. Empty if there is one class.
     pub columns: Vec<u32>,
-    /// The sum over the pieces.
+    /// Total length of the pieces.
     pub raw_bytes: RawBytes,
 }
 
 impl SegmentPlan {
-    /// Which of the segment's classes a piece belongs to, counted from 0.
+    /// The class of a piece, as a number among the classes of this segment, counted from 0.
     pub fn column_of(&self, piece: usize) -> u32 {
         self.columns.partition_point(|&begin| begin as usize <= piece) as u32 // at most 2^24 pieces
     }
 }
 
-/// Cuts classes into segments. `skip` names variables that need not be stored, since the same bytes already are.
+/// Cuts classes into segments. `skip` returns true for variables that need not be stored, because the same bytes are
+/// stored already.
 ///
-/// Each raw byte of each variable that is not skipped is in exactly one piece; the pieces of a variable are in
-/// increasing order over the segments; no segment is larger than `segment_bytes`. Classes with long variables come
-/// first, so that the threads that code them end at about the same time.
+/// Each raw byte of each variable that is not skipped is in exactly one piece. The pieces of a variable follow each
+/// other in the order of the segments. No segment is larger than `segment_bytes`. Classes with long segments come
+/// first, so that the threads that code the segments end at about the same time.
 pub fn plan(
     files: &[FileHeader],
     classes: &[VariableClass],
@@ -157,7 +160,7 @@ pub fn plan(
         let part = bytes.div_ceil(SPREAD).next_multiple_of(8).max(SPREAD_BYTES_MIN);
         options.segment_bytes = options.segment_bytes.min(part);
     }
-    // The segments of a class stay in their order.
+    // The segments of each class. The classes are sorted below; the segments of a class keep their order.
     let mut segments: Vec<Vec<SegmentPlan>> = Vec::new();
     let mut pools: Vec<(Role, ElementType, Vec<Piece>)> = Vec::new();
     let together = options.together && options.scheme == Scheme::Aware;
@@ -223,15 +226,16 @@ fn is_number(element: &ElementType) -> bool {
     matches!(element, ElementType::Int { width: 4 | 8, .. } | ElementType::Float { width: 4 | 8, .. })
 }
 
-/// All classes of one type of numbers, each with its pieces.
+/// All classes of one type of numbers. Each class is a column of pieces.
 struct Bundle<'a> {
     element: &'a ElementType,
     columns: Vec<Vec<Piece>>,
 }
 
-/// Row numbers are planned with the rows that they number. Row numbers are integers in the same group of the same
-/// file as floats of the same width and byte order, and as many as those floats, or as points of up to four floats.
-/// If such groups have the same names in several files (kinds of particles), each group has its own columns.
+/// Moves row numbers to the bundle of the rows that they number. Row numbers are integers in the same HDF5 group as
+/// floats of the same width and byte order. There is one row number for each float, or for each point of up to four
+/// floats. If several HDF5 groups with row numbers occur in several files (kinds of particles), each group gets its
+/// own columns.
 fn with_their_numbers<'a>(mut bundles: Vec<Bundle<'a>>, files: &[FileHeader]) -> Vec<Bundle<'a>> {
     for n in 0..bundles.len() {
         let ElementType::Int { width, order, .. } = *bundles[n].element else { continue };
@@ -268,17 +272,17 @@ fn with_their_numbers<'a>(mut bundles: Vec<Bundle<'a>>, files: &[FileHeader]) ->
     bundles
 }
 
-/// The most components of a point, and the most kinds of rows.
+/// Maximum number of components of a point (`POINT_MAX`) and of kinds of rows (`KINDS_MAX`).
 const POINT_MAX: u64 = 4;
 const KINDS_MAX: usize = 32;
 
-/// The group of its file that a variable is in.
+/// The path of the HDF5 group that holds a variable.
 fn parent<'a>(piece: &Piece, files: &'a [FileHeader]) -> &'a str {
     let path: &str = &piece.variable.of(files).path;
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// A column for each kind and one for the rest, in this order, without empty columns.
+/// Divides a column: one column for each kind, then one column for the other pieces. Empty columns are left out.
 fn by_kind(column: Vec<Piece>, kinds: &[&str], files: &[FileHeader]) -> Vec<Vec<Piece>> {
     let mut columns: Vec<Vec<Piece>> = vec![Vec::new(); kinds.len() + 1];
     for piece in column {
@@ -290,9 +294,9 @@ fn by_kind(column: Vec<Piece>, kinds: &[&str], files: &[FileHeader]) -> Vec<Vec<
 }
 
 impl Bundle<'_> {
-    /// Classes whose variables have the same shapes, file by file, share segments. If one segment has no room for all
-    /// ranks, each segment holds some ranks with all of their variables. If it has no room for one rank, each segment
-    /// holds slabs of that rank's variables.
+    /// Cuts the bundle into segments. Columns whose variables have the same shapes, file by file, are placed next to
+    /// each other. If one segment has no room for all files, each segment holds some files with all of their
+    /// variables. If a segment has no room for one file, each segment holds slabs of the variables of that file.
     fn cut(mut self, files: &[FileHeader], segment_bytes: u64) -> Vec<SegmentPlan> {
         let mut first_of: HashMap<Vec<(u32, &Shape)>, usize> = HashMap::new();
         let mut places: Vec<usize> = Vec::with_capacity(self.columns.len());
@@ -330,7 +334,7 @@ impl Bundle<'_> {
         segments
     }
 
-    /// The pieces that the columns have in some files, in rank order, without empty columns.
+    /// The pieces of each column that belong to these files. Empty columns are left out.
     fn of_files(&self, files: Range<u32>) -> Vec<slabs::Column> {
         let own = |column: &Vec<Piece>| {
             let before = |file: u32| column.partition_point(|piece| piece.variable.file < file);
@@ -339,7 +343,7 @@ impl Bundle<'_> {
         self.columns.iter().map(own).filter(|column| !column.is_empty()).collect()
     }
 
-    /// One segment of these columns, at least one.
+    /// Makes one segment of at least one column.
     fn segment(&self, columns: Vec<slabs::Column>) -> SegmentPlan {
         let begins = columns.iter().scan(0, |begin, column| {
             *begin += column.len() as u32; // at most 2^24 pieces
@@ -359,14 +363,14 @@ impl Bundle<'_> {
     }
 }
 
-/// Cuts interleaved pieces into segments of whole rounds. If one round is too large for a segment, each segment has
-/// as many pieces as fit.
+/// Cuts interleaved pieces into segments of whole rounds. If one round is too large for a segment, the pieces are
+/// divided among several segments.
 fn rounds(pieces: &[Piece], width: u64, options: &PlanOptions, mut emit: impl FnMut(Vec<Piece>, NonZeroU32)) {
     // A block holds whole elements, so that no element is split between two blocks.
     let block = (u64::from(options.block_bytes.get()) / width * width).max(width).min(options.segment_bytes);
     let block = u32::try_from(block).ok().and_then(NonZeroU32::new).unwrap_or(options.block_bytes);
     let block_bytes = u64::from(block.get());
-    // Never more pieces side by side than one segment has room for.
+    // At most as many pieces as a segment has room for blocks.
     let side_by_side = usize::try_from(options.segment_bytes / block_bytes).unwrap_or(usize::MAX).max(1);
     for pieces in pieces.chunks(side_by_side) {
         let per_segment = (options.segment_bytes / (block_bytes * pieces.len() as u64)).max(1) * block_bytes;
@@ -474,7 +478,7 @@ mod tests {
             .map(|s| s.pieces.iter().map(|p| (p.variable.variable, p.variable.file)).collect())
             .collect();
         let of = |ranks: &[u32]| [0, 2, 1].iter().flat_map(|&v| ranks.iter().map(move |&r| (v, r))).collect::<Vec<_>>();
-        assert_eq!(order, [of(&[0, 1]), of(&[2])], "those of one shape beside each other");
+        assert_eq!(order, [of(&[0, 1]), of(&[2])], "variables of one shape are next to each other");
         assert_eq!(segments[0].columns, [2, 4]);
     }
 

@@ -1,4 +1,4 @@
-//! A run of a variable's raw bytes, and how runs fill segments.
+//! A run of a variable's raw bytes, and a function that fills segments with runs.
 
 use crate::classify::VariableRef;
 
@@ -7,9 +7,9 @@ use crate::classify::VariableRef;
 pub struct Piece {
     /// The variable.
     pub variable: VariableRef,
-    /// First byte, counted in the variable's raw bytes.
+    /// Offset of the first byte in the variable's raw bytes.
     pub offset: u64,
-    /// How many bytes; never 0.
+    /// Number of bytes; never 0.
     pub bytes: u64,
 }
 
