@@ -1,8 +1,8 @@
 //! Examines a checkpoint: its directory, its manifests and the containers that they name.
 //!
-//! Three answers are kept apart. A file that is missing, cut or changed is damage. A file that cannot be read just
-//! now (an I/O error, no permission, a format of a newer build) is no damage: the checkpoint is unreadable, and
-//! nobody removes it. A directory that prune is emptying at this moment is looked at again.
+//! Three cases are distinguished. A missing, cut or changed file is damage. A file that cannot be read at present (an
+//! I/O error, no permission, a format of a newer build) is no damage: the checkpoint is unreadable, and prune keeps
+//! it. A directory that prune is emptying at this moment is examined again.
 
 pub(crate) mod look;
 
@@ -23,14 +23,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Waits between the attempts to read a file that fails with an I/O error.
+/// Waits between the attempts to read a file, if reading fails with an I/O error.
 const RETRY_WAITS_MS: [u64; 3] = [20, 80, 200];
-/// Maximum time of all such waits together, so that an unreachable store does not block for long.
+/// Maximum total time of these waits, so that an unreachable store does not block the program for long.
 const PATIENCE_MS: u64 = 1500;
 /// Maximum number of checkpoints that are examined at the same time. A parallel file system answers several requests
 /// at once.
 const THREADS_MAX: usize = 8;
-/// Number of checkpoints from which several threads are used.
+/// Minimum number of checkpoints for which several threads are used.
 const THREADED_MIN_CHECKPOINTS: usize = 64;
 
 /// The time that may still be spent on waiting.
@@ -70,12 +70,12 @@ fn may_pass(error: &ReadError) -> bool {
     error.advice() == Advice::Retry && !matches!(source.kind(), IsADirectory | NotADirectory)
 }
 
-/// Whether an error means damage, and not that the file cannot be read at present.
+/// Whether an error means damage. Other errors mean that the file cannot be read at present.
 fn is_damage(error: &ReadError) -> bool {
     error.advice() == Advice::OlderCheckpoint
 }
 
-/// One checkpoint, with the containers that it refers to.
+/// Examines one checkpoint and the containers that it refers to.
 pub(crate) fn look_at(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<CheckpointState, ReadError> {
     let patience = Patience::default();
     let mut look = look_inside(store, job, id, &patience)?;
@@ -85,8 +85,8 @@ pub(crate) fn look_at(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Resu
     Ok(again_if_pruned(store, job, look.state, &patience))
 }
 
-/// Several checkpoints of a job, in the order of their names here; those that are gone meanwhile are left out. What
-/// is remembered of one is not looked at again.
+/// Examines several checkpoints of a job. The result has the order of `ids`. Checkpoints that were removed in the
+/// meantime are left out. Remembered checkpoints are not examined again.
 pub(crate) fn look_at_all(
     store: &dyn Store,
     job: &JobId,
@@ -139,7 +139,7 @@ pub(crate) fn side_by_side<T: Send>(
     };
     std::thread::scope(|scope| {
         for _ in 1..threads {
-            // If no other thread can be started, this one does all the work.
+            // If no other thread can be started, this thread does all the work.
             let _ = std::thread::Builder::new().name("list".into()).spawn_scoped(scope, work);
         }
         work();
@@ -249,8 +249,8 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
     Ok(look)
 }
 
-/// Notes where a container that a checkpoint refers to is not as it must be. `found` is what a look at its own
-/// directory gave, if there was one.
+/// Checks a container that a checkpoint refers to, and records a missing or damaged container in `state`. `found` is
+/// the container as its own directory shows it, if that directory was examined.
 fn check_need(
     store: &dyn Store,
     job: &JobId,
@@ -263,7 +263,7 @@ fn check_need(
     let bytes = match found {
         Some(Found::There(bytes) | Found::WrongLength(bytes)) => bytes,
         Some(Found::Named) if recorded == 0 => return,
-        // A container that was missing is looked for again, because it may have been written since.
+        // If the container was missing, look for it again, because it may have been written since.
         Some(Found::Named) | None => match patience.retry(|| store.stat(&path).map_err(ReadError::from_store)) {
             Ok(stat) => stat.bytes,
             Err(ReadError::Missing { .. }) => {
@@ -301,8 +301,8 @@ fn check_need(
     }
 }
 
-/// If containers of a checkpoint are missing, prune may be removing the checkpoint at this moment. Then its manifests
-/// are gone too, and the checkpoint is examined again.
+/// If containers of a checkpoint are missing, prune may be removing the checkpoint at this moment. Then manifests of
+/// the checkpoint are missing too, and the checkpoint is examined again.
 fn again_if_pruned(store: &dyn Store, job: &JobId, state: CheckpointState, patience: &Patience) -> CheckpointState {
     let is_gone =
         |group: u32| store.stat(&manifest_path(job, &state.id, GroupId(group))).is_err_and(|e| e.is_not_found());
@@ -322,7 +322,7 @@ impl CheckpointState {
     }
 }
 
-/// The group that a container's name states, if the name is spelled as this build spells it.
+/// The group that a container's name states. `None` if this program would spell the name differently.
 pub(crate) fn group_of_container(name: &str) -> Option<GroupId> {
     let group = GroupId(name.strip_prefix("group-")?.strip_suffix(".mcr")?.parse().ok()?);
     (container_name(group) == name).then_some(group)
@@ -418,7 +418,7 @@ mod tests {
         assert_eq!(condition("none", 0), Condition::Damaged);
         for path in ["j/a/group-0000.manifest", "j/a"] {
             assert_eq!(condition(path, usize::MAX), Condition::Unreadable, "{path}");
-            assert_eq!(condition(path, RETRY_WAITS_MS.len()), Condition::Damaged, "{path}: read at the last try");
+            assert_eq!(condition(path, RETRY_WAITS_MS.len()), Condition::Damaged, "{path}: read at the last attempt");
         }
     }
 
@@ -432,7 +432,7 @@ mod tests {
         let began = std::time::Instant::now();
         (0..10_000).for_each(|_| drop(patience.retry(failing).expect_err("fails")));
         assert!(began.elapsed() < Duration::from_secs(30));
-        assert!(patience.left_ms.into_inner() < RETRY_WAITS_MS[0], "the patience was used up, once");
+        assert!(patience.left_ms.into_inner() < RETRY_WAITS_MS[0], "the time for waiting is used up only once");
     }
 
     #[test]

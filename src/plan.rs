@@ -45,7 +45,7 @@ impl Scheme {
     /// All schemes, in the order of the paper.
     pub const ALL: [Self; 4] = [Self::Agnostic, Self::AgnosticBlock, Self::Aware, Self::AwareBlock];
 
-    /// The name of the scheme in configuration files and reports.
+    /// The name of the scheme in configuration files, manifests and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Agnostic => "agnostic",

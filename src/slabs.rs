@@ -1,42 +1,46 @@
-//! How arrays that are too large for one segment are cut: across their rows. Arrays with equally many rows are cut at
+//! Cuts arrays that are too large for one segment into slabs of rows. Arrays with the same number of rows are cut at
 //! the same rows.
 //!
-//! A segment is coded on its own. So each segment gets a slab of every array, not one whole array after the other:
-//! arrays that predict each other stay together, and a slab still has neighbours in all of its dimensions.
+//! Each segment is coded on its own. So a segment gets a slab of every array, and not one whole array. Then arrays
+//! that predict each other stay together, and the elements of a slab still have neighbours in all dimensions.
 
 use crate::header::{FileHeader, VariableHeader};
 use crate::plan::Piece;
 use std::collections::HashMap;
 
-/// Columns with long rows: as many are cut together as leave room in a segment for this many rows of each.
+/// Columns are cut together only if a segment has room for this number of rows of each column.
 const ROWS_MIN: u64 = 8;
-/// The fewest rows of a part of a column; with fewer it is cut along the next extent.
+/// Minimum number of rows in a part of a column. With fewer rows, the column is cut along the next extent.
 const ROWS_OF_PART: u64 = 2;
-/// A piece is not cut if it has at most this fraction (1 / N) of the bytes that the column has in each part.
+/// A piece is not cut if its length is at most the length of a part of the column divided by this.
 const UNCUT_PART: u64 = 8;
-/// How many more parts than the bytes need are tried before rows are cut.
+/// Arrays are cut at whole rows into at most twice the necessary number of parts plus this number. If that is not
+/// enough, they are cut inside rows.
 const PARTS_MORE: u64 = 64;
 
-/// A unit that an array may be cut into: rows along its first extent, rows along the next extent, and so on down to
-/// elements. An array that is stored chunk after chunk is cut into layers of chunks, or into chunks.
+/// A unit into which an array may be cut. The longest units are rows along the first extent, then come rows along the
+/// next extent, and at last single elements. An array that is stored chunk after chunk is cut into layers of chunks
+/// or into chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Raw bytes of one unit.
     pub bytes: u64,
-    /// Its extents, slowest first. Units that follow each other are one array, longer along the first extent.
+    /// Extents of the unit, the slowest-varying dimension first. Consecutive units form one array that is longer
+    /// along the first extent.
     pub dims: Vec<u64>,
-    /// Extents of its chunks, if a unit has several.
+    /// Extents of the chunks of the unit. Empty if the unit is not made of several chunks.
     pub chunk: Vec<u64>,
 }
 
-/// The units of an array, the longest first. Only elements if the extents do not show how the raw bytes lie.
+/// The units of an array, the longest first. If the extents do not determine the order of the raw bytes, the only
+/// units are elements.
 pub fn steps(variable: &VariableHeader) -> Vec<Step> {
     let (dims, chunk) = (&*variable.shape.0, &*variable.chunk.0);
     let width = u64::from(variable.element.width()).max(1);
     let bytes_of = |dims: &[u64]| dims.iter().try_fold(width, |bytes, &n| bytes.checked_mul(n));
     let is_chunked = !chunk.is_empty() && chunk.len() == dims.len() && !chunk.contains(&0);
     let filled: Vec<u64> = match is_chunked {
-        // All chunks are there, the last ones in each dimension filled up.
+        // The raw bytes have whole chunks. The last chunks in each dimension are padded.
         true => dims.iter().zip(chunk).map(|(&n, &c)| n.div_ceil(c).saturating_mul(c)).collect(),
         false => dims.to_vec(),
     };
@@ -54,7 +58,8 @@ pub fn steps(variable: &VariableHeader) -> Vec<Step> {
     shapes.into_iter().filter_map(step).filter(|step| step.bytes > 0).collect()
 }
 
-/// The longest unit that a piece consists of, with the extents of the whole piece.
+/// The array that a piece forms, made of the longest units into which the piece can be divided. `None` if the piece
+/// is not made of whole units.
 pub fn array_of(piece: &Piece, variable: &VariableHeader) -> Option<Step> {
     let is_whole = |step: &Step| piece.offset.is_multiple_of(step.bytes) && piece.bytes.is_multiple_of(step.bytes);
     let mut step = steps(variable).into_iter().find(is_whole)?;
@@ -65,8 +70,8 @@ pub fn array_of(piece: &Piece, variable: &VariableHeader) -> Option<Step> {
 /// The pieces of one column in one file, in order.
 pub(crate) type Column = Vec<Piece>;
 
-/// Divides the columns of one file among segments. Columns with equally many rows are a family. A family shares a
-/// segment with others if there is room for the whole family; otherwise it is cut.
+/// Divides the columns of one file among segments. Columns with the same number of rows are a family. If a segment
+/// has room for the whole family, the family is not cut, and may share the segment with other families.
 pub(crate) fn divide(columns: Vec<Column>, files: &[FileHeader], segment_bytes: u64) -> Vec<Vec<Column>> {
     let mut segments = Vec::new();
     let (mut open, mut room): (Vec<Column>, u64) = (Vec::new(), segment_bytes);
@@ -94,7 +99,7 @@ fn bytes_of(columns: &[Column]) -> u64 {
     columns.iter().flatten().map(|piece| piece.bytes).sum()
 }
 
-/// Families of columns whose arrays have equally many rows, in the order of their first columns.
+/// Groups the columns into families whose arrays have the same number of rows, in the order of their first columns.
 fn families(columns: Vec<Column>, files: &[FileHeader]) -> Vec<Vec<Column>> {
     let rows = |piece: &Piece| piece.variable.of(files).shape.0.iter().copied().find(|&n| n > 1).unwrap_or(1);
     let mut families: Vec<Vec<Column>> = Vec::new();
@@ -107,8 +112,8 @@ fn families(columns: Vec<Column>, files: &[FileHeader]) -> Vec<Vec<Column>> {
     families
 }
 
-/// The columns of a family that are cut together: all of them if they fit in a segment or have short rows, otherwise
-/// fewer.
+/// Divides a family into sets of columns that are cut together. There is one set if the family fits in a segment, or
+/// if a segment has room for [`ROWS_MIN`] rows of each column.
 fn with_room(family: Vec<Column>, files: &[FileHeader], segment_bytes: u64) -> Vec<Vec<Column>> {
     if bytes_of(&family) <= segment_bytes {
         return vec![family];
@@ -130,7 +135,7 @@ fn with_room(family: Vec<Column>, files: &[FileHeader], segment_bytes: u64) -> V
     parts
 }
 
-/// Cuts columns into slabs of about equal size: as few slabs as fit in a segment each.
+/// Cuts columns into slabs of about equal size, each at most as long as a segment. Makes as few slabs as possible.
 fn slabs(columns: &[Column], files: &[FileHeader], segment_bytes: u64) -> Vec<Vec<Column>> {
     let least = bytes_of(columns).div_ceil(segment_bytes.max(1)).max(1);
     for parts in least..=least.saturating_mul(2).saturating_add(PARTS_MORE) {
@@ -138,12 +143,12 @@ fn slabs(columns: &[Column], files: &[FileHeader], segment_bytes: u64) -> Vec<Ve
         let slab = |n: usize| -> Vec<Column> {
             cut.iter().map(|parts| parts[n].clone()).filter(|part| !part.is_empty()).collect()
         };
-        let slabs: Vec<Vec<Column>> = (0..parts as usize).map(slab).collect(); // at most the bytes of a file by those of a segment
+        let slabs: Vec<Vec<Column>> = (0..parts as usize).map(slab).collect(); // at most the length of a file divided by that of a segment
         if slabs.iter().all(|slab| bytes_of(slab) <= segment_bytes) {
             return slabs;
         }
     }
-    // Only bytes count.
+    // No number of parts works, so cut at any byte.
     let mut one_by_one = Vec::new();
     for column in columns {
         crate::plan::concatenated(column, segment_bytes, |pieces| one_by_one.push(vec![pieces]));
@@ -151,13 +156,13 @@ fn slabs(columns: &[Column], files: &[FileHeader], segment_bytes: u64) -> Vec<Ve
     one_by_one
 }
 
-/// Cuts a column into this many parts at whole rows: a long array at the rows nearest to equal parts, a short array
-/// not at all.
+/// Cuts a column into `parts` parts of about equal length. A long array is cut at whole rows. A short array is not
+/// cut.
 fn cut(column: &[Piece], files: &[FileHeader], parts: u64) -> Vec<Column> {
     let wide = u128::from;
     let (whole, parts_wide) = (wide(column.iter().map(|piece| piece.bytes).sum::<u64>()), wide(parts));
     let mut found = vec![Column::new(); parts as usize];
-    let mut begin = 0; // of the piece, in the column
+    let mut begin = 0; // offset of the piece in the column
     for piece in column {
         let step = steps(piece.variable.of(files))
             .into_iter()
@@ -165,14 +170,14 @@ fn cut(column: &[Piece], files: &[FileHeader], parts: u64) -> Vec<Column> {
             .map_or(u64::from(piece.variable.of(files).element.width()).max(1), |step| step.bytes);
         let step = if wide(piece.bytes) * parts_wide * wide(UNCUT_PART) <= whole { piece.bytes } else { step };
         let end = begin + wide(piece.bytes);
-        // How many bytes of the piece come before the part with this number.
+        // Number of bytes of the piece that are before part `n`.
         let before = |n: usize| -> u64 {
             let at = (whole * n as u128).saturating_sub(begin * parts_wide);
             let steps = (2 * at + parts_wide * wide(step)) / (2 * parts_wide * wide(step));
             let is_all = at >= wide(piece.bytes) * parts_wide;
             if is_all { piece.bytes } else { u64::try_from(steps * wide(step)).unwrap_or(u64::MAX).min(piece.bytes) }
         };
-        // The first of these parts begins before the piece or with it, the last one ends behind it or with it.
+        // The range of parts that have bytes of this piece.
         let [first, last] = [begin * parts_wide / whole.max(1), (end * parts_wide).div_ceil(whole.max(1))];
         for (n, part) in found.iter_mut().enumerate().take(last as usize).skip(first as usize) {
             let (from, to) = (before(n), before(n + 1));
@@ -194,7 +199,7 @@ mod tests {
     use crate::units::RawBytes;
     use proptest::prelude::*;
 
-    /// Of an array, and of its chunks.
+    /// Extents of an array, and extents of its chunks.
     type Extents = (Vec<u64>, Vec<u64>);
 
     /// One file of doubles with these extents and chunks.
@@ -242,24 +247,24 @@ mod tests {
     #[test]
     fn each_segment_has_a_slab_of_all_arrays_with_as_many_rows() {
         let plain = |dims: &[u64]| (dims.to_vec(), Vec::new());
-        // 100 planes of 3200 bytes, of 9600, lists of 100 and of 31 elements: 1,281,048 bytes.
+        // 100 planes of 3200 bytes, 100 planes of 9600 bytes, and lists of 100 and 31 elements: 1,281,048 bytes.
         let arrays = [plain(&[100, 20, 20]), plain(&[31]), plain(&[100, 20, 20, 3]), plain(&[100])];
         let slab = |rows: u64| vec![vec![rows, 20, 20], vec![rows, 20, 20, 3], vec![rows]];
         assert_eq!(divided(&arrays, 700_000), [slab(50), slab(50), vec![vec![31]]]);
         assert_eq!(divided(&arrays, 450_000), [slab(33), slab(34), slab(33), vec![vec![31]]]);
-        // Where a plane alone is too much, rows of it; they are an array of two dimensions.
+        // A plane is longer than a segment, so it is cut into rows. The rows form an array of two dimensions.
         assert_eq!(divided(&[plain(&[3, 40, 50])], 9000), vec![vec![vec![20, 50]]; 6]);
     }
 
     #[test]
     fn arrays_in_chunks_are_cut_between_chunks() {
         let chunked = |dims: &[u64], chunk: &[u64]| (dims.to_vec(), chunk.to_vec());
-        // 5 layers of 2 x 3 chunks, the last ones filled up: 983,040 bytes.
+        // 5 layers of 2 x 3 chunks, with the last chunks padded: 983,040 bytes.
         let array = chunked(&[70, 30, 40], &[16, 16, 16]);
         assert_eq!(divided(std::slice::from_ref(&array), 600_000), [[[48, 32, 48]], [[32, 32, 48]]]);
-        // A layer is too much: chunks after each other.
+        // A layer is longer than a segment, so the array is cut into chunks.
         assert_eq!(divided(&[array], 70_000), vec![vec![vec![32, 16, 16]]; 15]);
-        // Chunks that hold whole rows are nothing but rows.
+        // Chunks that hold whole rows are the same as rows.
         assert_eq!(divided(&[chunked(&[99, 3], &[50, 3])], 1500), vec![vec![vec![50, 3]]; 2]);
     }
 
@@ -296,7 +301,7 @@ mod tests {
             };
             let arrays: Vec<Extents> = (arrays.iter().enumerate()).map(|(n, (own, is_chunked))| extents(n, own, *is_chunked)).collect();
             let files = file(&arrays);
-            // The last two arrays are of one class, where there are as many.
+            // If there are at least three arrays, the last two are of one class.
             let mut columns: Vec<Column> = (0..arrays.len() as u32).map(|n| vec![whole(n, &files)]).collect();
             if columns.len() > 2 {
                 let last = columns.pop().into_iter().flatten();

@@ -1,25 +1,26 @@
-//! A checkpoint as one look at its directory shows it.
+//! The result of examining the directory of one checkpoint.
 
 use crate::ids::{CheckpointId, GroupId};
 use crate::manifest::CheckpointState;
 
-/// A container, as far as a look shows it.
+/// A container, as the directory of its checkpoint shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// It has this length, and its manifest says no other.
+    /// The container has this length, and its manifest states the same length.
     There(u64),
-    /// Its manifest says another length.
+    /// The container has this length, but its manifest states another length.
     WrongLength(u64),
-    /// It is there, and was not looked at.
+    /// The container exists. Its length was not read.
     Named,
 }
 
-/// A checkpoint, and its containers that have to be compared with other checkpoints.
+/// The state of a checkpoint, its containers, and the containers of other checkpoints that it needs.
 #[derive(Debug)]
 pub(crate) struct Look {
     pub(crate) state: CheckpointState,
     pub(crate) containers: Vec<(GroupId, Found)>,
-    /// Containers of other checkpoints, and how long they must be, 0 where that is not known.
+    /// The containers of other checkpoints that it needs, with their recorded lengths. A length is 0 if it is not
+    /// known.
     pub(crate) needs: Vec<(CheckpointId, GroupId, u64)>,
 }
 
