@@ -2,11 +2,11 @@
 //!
 //! A base is a segment of an older container of the same group. It has no base itself, so a restart decodes at most
 //! one more segment for each segment. Bases are looked for in the newest checkpoint and in the older checkpoints
-//! against which the newest one was coded. A segment suits if it holds the same variables. Two variables are the same
-//! if they agree in rank, path, type and shape. If paths contain the number of a step, variables are the same if they
-//! agree in rank, class, type and shape, and in their position among such variables. The length of a list, of numbers
-//! or of points with few components, may differ: particles move from rank to rank, and their identification numbers
-//! show which ones are the same.
+//! against which the newest checkpoint was coded. A segment can be a base if it holds the same variables. Two
+//! variables are the same if they agree in rank, path, type and shape. Paths may contain the number of a step. Then
+//! variables are the same if they agree in rank, class, type and shape, and in their position among such variables.
+//! The length of a list of numbers or of points with few components may differ. Particles move from rank to rank, and
+//! their identification numbers show which particles are the same.
 
 use crate::classify::{VariableClass, VariableRef};
 use crate::codec::{LANES_POINT_MAX, Older, OlderPlace, Scratch};
@@ -22,8 +22,8 @@ use crate::units::RawBytes;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A base must hold at least the segment's raw bytes divided by this. With less, reading the base is not worth the
-/// time.
+/// A base must hold at least the raw bytes of the segment divided by this number. If it holds fewer bytes, reading it
+/// is not worth the time.
 const HELD_MIN_DIVISOR: u64 = 4;
 
 /// Containers that hold bases.
@@ -34,9 +34,10 @@ pub struct Bases {
 struct Holder {
     container: Arc<ContainerRef>,
     reader: ContainerReader,
-    /// The variables of the new checkpoint that the older container has too, and their positions in it.
+    /// From each variable of the new checkpoint to the same variable in the older container.
     twins: HashMap<VariableRef, VariableRef>,
-    /// For lists without a twin: the list of the older container that had another length.
+    /// From each list of the new checkpoint to the same list of another length in the older container. Used for lists
+    /// that are not in `twins`.
     of_other_length: HashMap<VariableRef, VariableRef>,
 }
 
@@ -45,7 +46,7 @@ struct Holder {
 pub struct Base {
     holder: usize,
     segment: u32,
-    /// For each piece of the segment: its place in the base.
+    /// The place of each piece of the segment in the base.
     pub places: Vec<OlderPlace>,
     /// Raw bytes of the base.
     pub raw_bytes: RawBytes,
@@ -54,8 +55,9 @@ pub struct Base {
 }
 
 impl Bases {
-    /// Opens the containers that may hold bases for the next checkpoint of a group, which has these files: the
-    /// container of `newest`, and, if `may_go_back`, the older containers against which `newest` was coded itself.
+    /// Opens the containers that may hold bases for the next checkpoint of a group. One is the container of `newest`.
+    /// If `may_go_back`, the others are the older containers against which `newest` was coded. `files` are the files
+    /// of the next checkpoint.
     pub fn load(
         store: &dyn Store,
         job: &JobId,
@@ -93,8 +95,7 @@ impl Bases {
             let older: Vec<_> = older.filter(|container| !is_full(container)).collect();
             for container in older {
                 let holder = open(container)?;
-                // A repacked container is left out: it holds what older checkpoints needed, not what a new one may
-                // need.
+                // A repacked container is left out. It holds only the bytes that existing checkpoints need.
                 if !holder.reader.is_repacked() {
                     holders.push(holder);
                 }
@@ -103,14 +104,14 @@ impl Bases {
         Ok(Self { holders })
     }
 
-    /// The containers that the new checkpoint may come to refer to.
+    /// The containers to which the new checkpoint may refer.
     pub fn containers(&self) -> impl Iterator<Item = &Arc<ContainerRef>> {
         self.holders.iter().map(|holder| &holder.container)
     }
 
-    /// Whether a variable can be coded against a base instead of referring to older bytes. This is so if its bytes
-    /// equal an array of numbers whose segments may be bases. From then on, that array is used as the base of the
-    /// variable.
+    /// Whether a variable can be coded against a base instead of referring to older bytes. This is the case if its
+    /// bytes equal an array of numbers whose segments may be bases. Then that array is used as the base of the
+    /// variable from now on.
     pub fn tells(&mut self, at: VariableRef, source: &Source) -> bool {
         let Source::External { container, at: older } = source else { return false };
         let Some(holder) = self.holders.iter_mut().find(|holder| holder.container == *container) else { return false };
@@ -125,7 +126,8 @@ impl Bases {
         is_base
     }
 
-    /// The segment that holds the most bytes of this one; of equal ones, the newest. `None` if none holds enough.
+    /// The older segment that holds the most bytes of this segment. If several hold equally many bytes, the newest
+    /// container is chosen. `None` if no segment holds enough.
     pub fn find(&self, segment: &SegmentPlan) -> Option<Base> {
         if segment.layout != Layout::Concatenated {
             return None;
@@ -185,7 +187,7 @@ impl Holder {
     fn shared(&self, piece: &Piece, mut found: impl FnMut(u32, usize, OlderPlace)) {
         let index = self.reader.index();
         let Some(&twin) = self.twins.get(&piece.variable) else {
-            // The list must be in one piece, because its rows may have moved to any other row.
+            // The list must be in one piece, because each row may have moved to any other row.
             let Some(&other) = self.of_other_length.get(&piece.variable) else { return };
             let mut pieces = index.pieces_of(other);
             if let (Some((number, at)), None) = (pieces.next(), pieces.next()) {
@@ -220,7 +222,7 @@ impl Holder {
 type VariableKey<'a> = (u32, &'a str, &'a ElementType, &'a [u64], u32);
 
 /// Finds the same variables in an older container. The first map has the variables of equal shape. The second map has
-/// the lists that have another length.
+/// the lists of any length.
 fn twins(
     files: &[FileHeader],
     classes: &[VariableClass],
@@ -260,8 +262,8 @@ fn twins(
 /// Selects the extents by which a variable is recognised. `None` if it cannot be recognised.
 type Extents = fn(&Shape) -> Option<&[u64]>;
 
-/// The extents of a list without its length: none for a list of numbers, the number of components for a list of
-/// points.
+/// The extents of a list without its length. A list of numbers has no other extent. A list of points has the number
+/// of components.
 fn components(shape: &Shape) -> Option<&[u64]> {
     match &*shape.0 {
         [_] => Some(&[]),

@@ -1,10 +1,10 @@
 //! Marks on checkpoints: a small file with a reason, in the directory of the checkpoint.
 //!
-//! - `bad`: a person says that the simulation in the checkpoint is not worth going on with. A restart that is not
-//!   asked for the checkpoint passes it over.
+//! - `bad`: a person decided that no restart should continue from the checkpoint, for example because the simulation
+//!   diverged. A restart uses the checkpoint only if the user names it.
 //! - `damaged`: `mcr verify` or a restart read the checkpoint and found damage that its metadata do not show.
-//!   Retention does not count the checkpoint among those that it keeps. A restart still tries it. A verify that finds
-//!   it good takes the mark away.
+//!   Retention does not count the checkpoint among the checkpoints that it keeps. A restart still tries the
+//!   checkpoint. If `mcr verify` later finds the checkpoint good, it removes the mark.
 
 use crate::container::checkpoint_dir;
 use crate::ids::{CheckpointId, JobId};
@@ -14,7 +14,7 @@ use crate::store::{Store, StoreError};
 pub(crate) const BAD: &str = "bad";
 /// The name of the file of the mark `damaged`.
 pub(crate) const DAMAGED: &str = "damaged";
-/// Bytes of a reason at most; what is longer is cut.
+/// Maximum length of a reason, in bytes. A longer reason is cut.
 const REASON_BYTES_MAX: usize = 4096;
 
 /// Marks a checkpoint as bad. The mark is durable. Marking the checkpoint again replaces the reason.
@@ -27,7 +27,8 @@ pub fn unmark_bad(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<b
     take_away(store, job, id, BAD)
 }
 
-/// Why a checkpoint is marked as bad; `None` if it is not. A mark that cannot be read counts as a mark.
+/// The reason why a checkpoint is marked as bad; `None` if it is not marked. A mark that cannot be read counts as a
+/// mark.
 pub fn bad(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Option<String> {
     reason_of(store, job, id, BAD)
 }
@@ -45,7 +46,7 @@ pub fn unmark_damaged(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Resu
     }
 }
 
-/// What damage was found in a checkpoint, if any was.
+/// The damage that was found in a checkpoint; `None` if the checkpoint is not marked as damaged.
 pub fn damaged(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Option<String> {
     reason_of(store, job, id, DAMAGED)
 }
@@ -80,7 +81,7 @@ fn reason_of(store: &dyn Store, job: &JobId, id: &CheckpointId, name: &str) -> O
     })
 }
 
-/// Replaces line ends and other control characters, and cuts a long text.
+/// Replaces line ends and other control characters with spaces, and cuts a long text.
 fn one_line(reason: &str) -> String {
     let mut line: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     while line.len() > REASON_BYTES_MAX {

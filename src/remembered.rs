@@ -1,16 +1,15 @@
 //! The checkpoints of a job that a process remembers, so that it does not read all their manifests after each commit.
 //!
-//! A committed manifest never changes, so a checkpoint that was once seen to be complete is remembered. It can only
-//! be removed (then its directory is gone, or it is removed by this process), marked by people, or damaged. So the
-//! newest of those that are remembered, on which the others' removal depends, are looked at again each time, and of
-//! the rest a few in turn.
+//! A committed manifest never changes, so a process remembers a checkpoint once it has found it complete. Later the
+//! checkpoint can be removed, marked or damaged. So some remembered checkpoints are examined again each time: the
+//! newest ones, because they decide which older checkpoints are removed, and a few of the others in turn.
 
 use crate::ids::CheckpointId;
 use crate::looking::look::Look;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// The most checkpoints that are remembered, of about 1 KiB each; more are looked at each time.
+/// Maximum number of remembered checkpoints, of about 1 KiB each. Further checkpoints are examined each time.
 const REMEMBERED_MAX: usize = 16 << 10;
 /// Number of newest checkpoints that are examined again each time.
 const NEWEST_AGAIN: usize = 16;
@@ -21,7 +20,7 @@ const OTHERS_AGAIN: usize = 16;
 #[derive(Debug, Default)]
 pub struct Remembered {
     looks: BTreeMap<CheckpointId, Look>,
-    /// The last of the other checkpoints that was examined again. The next turn starts after it.
+    /// The last of the other checkpoints that was examined again. The next turn starts after this checkpoint.
     turn: Option<CheckpointId>,
     /// If true, nothing is remembered. This is for a program that examines the checkpoints only once.
     is_off: bool,

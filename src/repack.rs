@@ -1,10 +1,11 @@
 //! Makes containers of pruned checkpoints smaller by removing the bytes that no manifest needs.
 //!
 //! A kept checkpoint may need only a small part of an older container, but the whole container stays in the store. So
-//! prune writes a new container with only the segments, and in them only the pieces, that are needed. It writes the
-//! new container next to the old one, syncs it, and renames it over the old one. Name and index stay the same, so
-//! every reference to the container is valid before and after. After a crash at any point, one of the two containers
-//! is there, whole. "Repacked containers" in docs/format/container.md describes the bytes.
+//! prune writes a new container that has only the needed segments, and only the needed pieces of each. Prune writes
+//! the new container next to the old one, syncs it, and renames it over the old one. Name and index stay the same, so
+//! references to the old container are valid for the new container. After a crash at any point, the store has either
+//! the whole old container or the whole new one. "Repacked containers" in docs/format/container.md describes the
+//! bytes.
 
 use crate::classify::VariableRef;
 use crate::codec::{Chain, Profile, Scratch, encode_best};
@@ -34,10 +35,11 @@ pub struct Repacked {
     pub after: StoredBytes,
 }
 
-/// A container is rewritten only if it gets shorter by more than its length divided by this.
+/// A container is replaced only if it gets shorter by more than its length divided by this number.
 const WORTH_DIVISOR: u64 = 10;
 
-/// Whether a container that has another length than recorded is a repacked one. Fails if the container is cut.
+/// Whether a container is repacked. A repacked container has another length than the manifest states. Fails if the
+/// container is cut.
 pub(crate) fn is_repacked(store: &dyn Store, path: &Path, bytes: u64) -> Result<bool, ReadError> {
     let needed = (FILE_HEADER_LEN + TRAILER_LEN) as u64;
     let full = store.root().join(path);
@@ -65,7 +67,7 @@ struct Need {
     variables: BTreeSet<VariableRef>,
     /// The segments that are bases of other segments.
     bases: BTreeSet<u32>,
-    /// Whether a checkpoint refers to the container and its index, which says to what, cannot be read.
+    /// Whether a checkpoint refers to the container, but the index of that checkpoint cannot be read.
     is_unknown: bool,
 }
 
@@ -105,8 +107,8 @@ fn needs(
     needs
 }
 
-/// The segments and pieces to keep, and approximately how many stored bytes they have. `None` if something that is
-/// needed is missing from the container.
+/// The segments and pieces to keep, and the approximate number of their stored bytes. `None` if a needed piece is
+/// missing from the container.
 fn kept_of(reader: &ContainerReader, need: &Need) -> Option<(BTreeMap<u32, Kept>, u64)> {
     let index = reader.index();
     let mut pieces: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
@@ -142,8 +144,8 @@ fn kept_of(reader: &ContainerReader, need: &Need) -> Option<(BTreeMap<u32, Kept>
     Some((kept, sum))
 }
 
-/// Number of bytes that are needed of each of the `wanted` containers. Containers for which this is not known are
-/// left out.
+/// Number of bytes of each `wanted` container that checkpoints need. A container is left out if this number is not
+/// known.
 pub fn needed_bytes(
     store: &dyn Store,
     job: &JobId,
@@ -163,18 +165,19 @@ pub fn needed_bytes(
     found
 }
 
-/// What is left of a pruned checkpoint, because other checkpoints refer to it.
+/// The remaining containers of a pruned checkpoint, which other checkpoints need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Held {
-    /// Total length of its containers.
+    /// Total length of the containers.
     pub bytes: StoredBytes,
-    /// Approximately how many bytes of the containers the other checkpoints need; `None` if that is not known.
+    /// Approximate number of bytes of the containers that the other checkpoints need; `None` if it is not known.
     pub needed_bytes: Option<StoredBytes>,
     /// The checkpoints that refer to the containers, in the order of `states`.
     pub by: Vec<CheckpointId>,
 }
 
-/// What is left of each pruned checkpoint of a job. A checkpoint that no other one refers to has an empty entry.
+/// The remaining containers of each pruned checkpoint of a job. The entry of a checkpoint is empty if no other
+/// checkpoint refers to it.
 pub fn held_for_others(store: &dyn Store, job: &JobId, states: &[CheckpointState]) -> BTreeMap<CheckpointId, Held> {
     let mut held: BTreeMap<CheckpointId, Held> =
         states.iter().filter(|s| s.is_pruned).map(|s| (s.id.clone(), Held::default())).collect();
@@ -198,9 +201,9 @@ pub fn held_for_others(store: &dyn Store, job: &JobId, states: &[CheckpointState
     held
 }
 
-/// Rewrites each of the wanted containers of which less than `below_percent` per cent are needed. A container that
-/// cannot be repacked stays as it is. A store without room for the new container is an error. `may_be_written` says
-/// which checkpoints another process may be writing.
+/// Rewrites each wanted container of which less than `below_percent` per cent are needed. A container that cannot be
+/// repacked stays unchanged. If the store has no room for the new container, this is an error. `may_be_written` says
+/// whether another process may be writing a checkpoint.
 pub fn repack(
     store: &dyn Store,
     job: &JobId,
@@ -250,7 +253,8 @@ fn write_anew(
     temp.append(&layout::repacked_file_header())?;
     let (mut scratch, mut table) = (Scratch::default(), Vec::new());
     for (&segment, kept) in kept {
-        // A damaged segment is left as it is. The checkpoint that needs it reports the damage.
+        // A container with a damaged segment stays unchanged. The checkpoint that needs the segment reports the
+        // damage.
         let Ok(part) = encode_part(reader, segment, kept, &mut scratch) else { return Ok(None) };
         let EncodedPart { chain, raw_len, stored, kept } = part;
         let (data_crc, stored_len) = (crc32c::crc32c(&stored), stored.len() as u64);

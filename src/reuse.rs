@@ -1,4 +1,4 @@
-//! Finds bytes that need not be stored again, because the previous checkpoint or another rank has the same bytes.
+//! Finds variables that need not be stored again, because the previous checkpoint or another rank has the same bytes.
 
 use crate::classify::VariableRef;
 use crate::container::{
@@ -39,9 +39,10 @@ impl ReuseIndex {
     /// The variables that a committed group holds, in its own container or by reference. Each entry names the
     /// container that really has the bytes.
     ///
-    /// At most 16 older containers may be referred to. If there are more, those that save the fewest bytes are left
-    /// out, and their variables are stored again. So chains of references do not grow, and old containers are no
-    /// longer needed at some point. A container on which [`DEPENDENTS_MAX`] checkpoints depend is left out too.
+    /// A container may refer to at most 16 older containers. If there are more, the containers that save the fewest
+    /// bytes are left out, and their variables are stored again. So the number of references stays bounded, and prune
+    /// can remove old containers at some point. A container on which [`DEPENDENTS_MAX`] checkpoints depend is left
+    /// out too.
     pub fn load(store: &dyn Store, job: &JobId, manifest: &Manifest) -> Result<Self, ReadError> {
         let reader = ContainerReader::open(store, job, &manifest.checkpoint, manifest.group)?;
         let (recorded, found) = (manifest.container.index_digest, reader.index_digest());
@@ -66,7 +67,7 @@ impl ReuseIndex {
                 Some(Placement::Pieces) if is_coded_since(index, variable) => continue,
                 Some(Placement::Pieces) => (0, variable),
                 Some(Placement::External { reference, at }) => (reference + 1, at),
-                Some(Placement::SameAs(_)) | None => continue, // the variable that it equals is in the list too
+                Some(Placement::SameAs(_)) | None => continue, // the equal variable is in the list
             };
             let held = Held { container, at, raw_bytes: header.raw_bytes };
             if by_digest.insert(header.digest, held).is_none() {
@@ -89,7 +90,7 @@ impl ReuseIndex {
         Ok(Self { containers, by_digest })
     }
 
-    /// Where bytes of this digest and length are stored, if they are.
+    /// The place where bytes of this digest and length are stored. `None` if they are not stored.
     pub fn source(&self, digest: &Digest, raw_bytes: RawBytes) -> Option<Source> {
         let held = self.by_digest.get(digest).filter(|held| held.raw_bytes == raw_bytes)?;
         let container = Arc::clone(&self.containers[held.container as usize]);
@@ -112,9 +113,9 @@ fn is_coded_since(index: &Index, variable: VariableRef) -> bool {
     index.pieces_of(variable).any(|(segment, _)| !index.segments()[segment as usize].dependencies.is_empty())
 }
 
-/// The variables that a group need not store: those that an older container holds, and those that equal another
-/// variable of the group. The result is the `skip` of [`plan`](crate::plan::plan) and a part of
-/// [`Contents`](crate::container::Contents).
+/// The variables that a group need not store, because an older container or another variable of the group has the
+/// same bytes. The result gives the `skip` of [`plan`](crate::plan::plan), and
+/// [`Contents::reused`](crate::container::Contents::reused).
 pub fn reusable(files: &[FileHeader], reuse: &ReuseIndex) -> Vec<(VariableRef, Source)> {
     let mut found = Vec::new();
     let mut seen: HashMap<(Digest, RawBytes), VariableRef> = HashMap::new();

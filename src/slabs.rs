@@ -148,7 +148,7 @@ fn slabs(columns: &[Column], files: &[FileHeader], segment_bytes: u64) -> Vec<Ve
             return slabs;
         }
     }
-    // No number of parts works, so cut at any byte.
+    // No number of parts works, so fill the segments without regard to rows.
     let mut one_by_one = Vec::new();
     for column in columns {
         crate::plan::concatenated(column, segment_bytes, |pieces| one_by_one.push(vec![pieces]));

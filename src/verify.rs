@@ -23,11 +23,11 @@ pub struct VerifyReport {
     pub groups: u32,
     /// Number of files that were reassembled and whose digest agrees.
     pub files: u64,
-    /// Number of variables whose digest agrees, or that have none.
+    /// Number of variables whose digest agrees, or that have no digest.
     pub variables: u64,
     /// Number of segments in the checkpoint's own containers.
     pub segments: u64,
-    /// Raw bytes of those variables.
+    /// Raw bytes of the variables counted in `variables`.
     pub raw_bytes: RawBytes,
     /// Total length of the containers.
     pub stored_bytes: StoredBytes,
@@ -51,13 +51,13 @@ pub struct Problem {
 pub struct VerifyOptions {
     /// Maximum bytes of decoded segments in the cache.
     pub cache_bytes: u64,
-    /// Maximum number of files at the same time. Fewer are used if decoding that many segments at once would take
-    /// more than `cache_bytes`.
+    /// Maximum number of files that are verified at the same time. If decoding that number of segments at once would
+    /// take more than `cache_bytes`, fewer files are verified at the same time.
     pub threads: usize,
 }
 
-/// Memory that decoding a segment takes, for each raw byte. The measured values are 3 to 7; the largest are for
-/// 4-byte floats with the profile `max`. If the codec uses several threads, one more byte is needed.
+/// Bytes of memory that decoding a segment takes for each raw byte. The measured values are 3 to 7. The largest value
+/// was measured with 4-byte floats and the profile `max`. If the codec uses several threads, it needs one more byte.
 const DECODING_BYTES_PER_RAW_BYTE: u64 = 8;
 /// Maximum number of problems in one report. Verifying stops after about this many.
 pub const PROBLEMS_MAX: usize = 1000;
@@ -146,7 +146,7 @@ fn verify_group(
     let files = set.index().files();
     let described = files.iter().map(|f| (&f.path, f.rank, f.bytes, f.kind, f.digest));
     if !described.eq(manifest.files.iter().map(|f| (&f.path, f.rank, f.bytes, f.kind, f.digest))) {
-        return Err(own_error(&set, "the list of files", "it is not that of the manifest".into()));
+        return Err(own_error(&set, "the list of files", "it differs from the list in the manifest".into()));
     }
     let reader = VariableReader::new(Arc::clone(&set), options.cache_bytes);
     // The largest segment decides, including segments of older containers and chunks whose filters are applied again.
@@ -156,7 +156,7 @@ fn verify_group(
     let largest = segments.chain(chunks).max().unwrap_or(0);
     let fit = options.cache_bytes / (largest * DECODING_BYTES_PER_RAW_BYTE).max(1);
     let threads = options.threads.min(usize::try_from(fit).unwrap_or(usize::MAX)).clamp(1, files.len().max(1));
-    // Neighbouring files share segments, so each thread takes the next file rather than a range of files.
+    // Neighbouring files share segments, so each thread takes the next file and not a range of files.
     let (next, problems) = (AtomicUsize::new(0), AtomicUsize::new(report.problems.len()));
     let found: Mutex<Vec<(usize, VerifyReport)>> = Mutex::new(Vec::with_capacity(files.len()));
     let memory = (options.cache_bytes, DECODING_BYTES_PER_RAW_BYTE);
@@ -204,7 +204,7 @@ fn verify_file(
         }
     }
     if !report.problems.is_empty() {
-        return report; // the problems of its variables are reported already
+        return report; // the problems of the variables are reported already
     }
     match file_digest(reader, f, file) {
         Ok(found) if found == file.digest => report.files += u64::from(file.kind.is_file()),
