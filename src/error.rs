@@ -1,4 +1,4 @@
-//! What goes wrong while something in the store is read or written, and what to do next.
+//! Errors of reading from and writing to the store, each with advice on what to do next.
 
 use crate::codec::CodecError;
 use crate::ids::Digest;
@@ -9,19 +9,20 @@ use std::path::PathBuf;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Advice {
-    /// The same again may work.
+    /// Try the same operation again.
     Retry,
-    /// This checkpoint cannot be read; the one before may be whole.
+    /// Use an older checkpoint, because this checkpoint cannot be read.
     OlderCheckpoint,
-    /// A newer build of this program reads it.
+    /// Use a newer build of this program, which can read the file.
     Upgrade,
-    /// The file system is full, or a quota used up.
+    /// Free space: the file system is full, or a quota is used up.
     FreeSpace,
-    /// The group is already committed under this id: save under another generation of it.
+    /// Save under another generation of the checkpoint's name, because the group is already committed under this
+    /// name.
     NewGeneration,
-    /// The operator must give this user access.
+    /// Ask the operator to give this user access.
     Permissions,
-    /// A mistake of this program: please report it.
+    /// Report the error, because it is a bug of this program.
     Report,
 }
 
@@ -34,21 +35,21 @@ pub(crate) fn io_advice(error: &io::Error) -> Advice {
     }
 }
 
-/// What goes wrong while something is written, committed or pruned.
+/// An error while something is written, committed or pruned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("{path}: {what} failed", path = .path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What was being done to it.
+        /// The operation that failed.
         what: &'static str,
-        /// Why.
+        /// The error of the file system.
         source: io::Error,
     },
-    /// A valid manifest, or one of a kept checkpoint, stands on what would be replaced.
+    /// The group has a valid manifest, or a kept checkpoint needs the container that would be replaced.
     #[error("{path}: already committed, and a committed file is never changed", path = .path.display())]
     Committed {
         /// The container or manifest.
@@ -60,7 +61,7 @@ pub enum StoreError {
         /// The container.
         path: PathBuf,
     },
-    /// What is to be written contradicts itself.
+    /// The contents to be written contradict each other.
     #[error("{path}: cannot be written: {what}", path = .path.display())]
     Contents {
         /// The container or manifest.
@@ -68,19 +69,19 @@ pub enum StoreError {
         /// Which rule is broken.
         what: String,
     },
-    /// More of something than the format has room for.
-    #[error("{path}: {found} {what}, and the format takes {limit}", path = .path.display())]
+    /// A number exceeds a limit of the format.
+    #[error("{path}: {found} {what}, but the format allows {limit}", path = .path.display())]
     TooLarge {
         /// The container or manifest.
         path: PathBuf,
-        /// Of what.
+        /// What is counted.
         what: &'static str,
-        /// How many there are.
+        /// The number.
         found: u64,
-        /// How many there may be.
+        /// The largest allowed number.
         limit: u64,
     },
-    /// What is already in the store could not be read.
+    /// An existing file of the store could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
 }
@@ -97,13 +98,13 @@ impl StoreError {
         }
     }
 
-    /// Whether a file or directory was not there.
+    /// Whether a file or directory does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 }
 
-/// Why something in the store could not be read. Says which file, which part of it, and what was found there.
+/// An error while something is read from the store. It names the file and the part of the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -118,15 +119,15 @@ pub enum ReadError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// Offset of the first byte that was asked for.
+        /// Offset of the first requested byte.
         offset: u64,
-        /// Bytes asked for; 0 for a directory.
+        /// Number of requested bytes; 0 for a directory.
         len: u64,
         /// The error of the file system.
         source: io::Error,
     },
     /// The file ends too early.
-    #[error("{path}: cut short: {what} needs {needed} bytes, there are {found}", path = .path.display())]
+    #[error("{path}: cut short: {what} needs {needed} bytes, but there are {found}", path = .path.display())]
     Cut {
         /// The container or manifest.
         path: PathBuf,
@@ -253,7 +254,7 @@ impl ReadError {
             | StoreError::Busy { path }
             | StoreError::Contents { path, .. }
             | StoreError::TooLarge { path, .. } => {
-                Self::Io { path, offset: 0, len: 0, source: io::Error::other("a writer's error while reading") }
+                Self::Io { path, offset: 0, len: 0, source: io::Error::other("an error of writing occurred while reading") }
             }
         }
     }

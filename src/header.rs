@@ -1,5 +1,4 @@
-//! The description of a file without its bytes: the skeleton and the variables, and where each of them is in the
-//! file.
+//! The description of a file without its bytes: its variables, including the skeleton, and their places in the file.
 //!
 //! All other code relies on this invariant: **the extents of a file's variables, including the skeleton, cover each
 //! byte of the file exactly once** ([`FileHeader::check`]). So a program that writes each variable's bytes back to
@@ -19,30 +18,30 @@ pub enum ByteOrder {
     Big,
 }
 
-/// The type of one element of a variable. Every `match` names all variants, so that a new one is considered in every
-/// codec.
+/// The type of one element of a variable. Every `match` names all variants, so that the compiler finds every codec
+/// that must handle a new variant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ElementType {
     /// Bytes without known meaning: skeletons, files that are not HDF5, stored chunks with an unknown filter.
     Bytes,
-    /// A two's complement or unsigned integer of 1, 2, 4 or 8 bytes; booleans, enumerations and bit fields too.
+    /// A two's complement or unsigned integer of 1, 2, 4 or 8 bytes. Also a boolean, an enumeration or a bit field.
     Int {
         /// Bytes of one element: 1, 2, 4 or 8.
         width: u8,
-        /// Two's complement if true.
+        /// Whether the integer is in two's complement. Otherwise it is unsigned.
         signed: bool,
-        /// Order of its bytes.
+        /// Order of the bytes.
         order: ByteOrder,
     },
     /// IEEE 754 binary16, binary32 or binary64.
     Float {
         /// Bytes of one element: 2, 4 or 8.
         width: u8,
-        /// Order of its bytes.
+        /// Order of the bytes.
         order: ByteOrder,
     },
-    /// Elements of a fixed width whose contents are not interpreted: fixed strings, opaque data, long double, odd
-    /// integers.
+    /// An element of a fixed width whose contents are not interpreted: a fixed string, opaque data, a long double, or
+    /// an integer of an unusual width.
     Fixed {
         /// Bytes of one element, 1 to [`ELEMENT_WIDTH_MAX`].
         width: u32,
@@ -51,7 +50,8 @@ pub enum ElementType {
     Compound {
         /// Bytes of one record, 1 to [`ELEMENT_WIDTH_MAX`].
         width: u32,
-        /// The members without nesting, by increasing offset, not overlapping, at most [`MEMBERS_MAX`].
+        /// The members, by increasing offset. Members do not overlap, and no member is a compound. There are at most
+        /// [`MEMBERS_MAX`].
         members: Box<[Member]>,
     },
 }
@@ -92,8 +92,8 @@ impl ElementType {
         }
     }
 
-    /// Whether the invariants of the variants hold. Every type that comes from a file or peer is checked with this
-    /// before it is used.
+    /// Whether the invariants of the variant hold. Every type that comes from a file or peer is checked with this
+    /// function before it is used.
     pub fn is_valid(&self) -> bool {
         match self {
             Self::Bytes => true,
@@ -114,7 +114,7 @@ impl ElementType {
     }
 }
 
-/// The type's name in hash keys: `F64LE`, `I32BE`, `U8`, `B1` (bytes), `X16` (fixed width), `C24` (compound).
+/// The type's name in hash keys: `F64LE`, `I32BE`, `U8`, `B1` (bytes), `X16` (fixed width), `C24[...]` (compound).
 impl fmt::Display for ElementType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let order = |o: &ByteOrder, width: &u8| match (o, width) {
@@ -141,7 +141,8 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// Extents of a variable, in elements; the slowest-varying dimension first. A scalar has no dimensions.
+/// Number of elements of a variable in each dimension, the slowest-varying dimension first. A scalar has no
+/// dimensions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Shape(pub Box<[u64]>);
 
@@ -167,8 +168,8 @@ pub enum Filter {
         /// Bytes of one element.
         width: u32,
     },
-    /// zlib's deflate at this level, 0 to 9. At capture it was tried that deflate at this level reproduces the same
-    /// bytes.
+    /// zlib's deflate at this level, 0 to 9. The agent has tried that deflate at this level reproduces the bytes of
+    /// the file.
     Deflate {
         /// The level that the application asked for.
         level: u8,
@@ -215,15 +216,15 @@ pub struct VariableHeader {
     pub path: Box<str>,
     /// Type of the elements.
     pub element: ElementType,
-    /// Dimensions of the array. For a chunked variable too, although its raw bytes are chunk after chunk.
+    /// Dimensions of the array, even if its raw bytes are chunk after chunk.
     pub shape: Shape,
     /// Dimensions of the chunks, if they are known and the chunks are whole. No dimensions if the raw bytes are not
     /// chunk after chunk. This is a hint for codecs and is not stored in containers.
     pub chunk: Shape,
     /// Total raw bytes of the extents.
     pub raw_bytes: RawBytes,
-    /// BLAKE3 of the raw bytes. For a short variable it may be [`NO_DIGEST`](crate::container::NO_DIGEST): in an
-    /// index, and where the file is not read a second time.
+    /// BLAKE3 of the raw bytes. A short variable may have [`NO_DIGEST`](crate::container::NO_DIGEST). This is so in
+    /// an index, and if the file is not read a second time.
     pub digest: Digest,
     /// Filters of each extent; empty if the extents hold the raw bytes themselves.
     pub filters: Box<[Filter]>,
@@ -231,14 +232,14 @@ pub struct VariableHeader {
     pub extents: Box<[Extent]>,
 }
 
-/// Maximum raw bytes of one filtered chunk. HDF5's own limit is 4 GiB. The stored bytes of a larger chunk are saved
-/// instead.
+/// Maximum raw bytes of one filtered chunk. HDF5's own limit is 4 GiB. If a chunk is larger, its stored bytes are
+/// saved and its filters are not removed.
 pub const FILTERED_CHUNK_MAX: u64 = 64 << 20;
 
 /// One file of a checkpoint, described without its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileHeader {
-    /// Path below the watched directory.
+    /// Path relative to the watched directory.
     pub path: FilePath,
     /// The rank that wrote the file. Files that belong to no rank are saved with rank 0.
     pub rank: Rank,
@@ -256,7 +257,7 @@ pub struct FileHeader {
     pub variables: Vec<VariableHeader>,
 }
 
-/// Errors in a header that came from a file or peer.
+/// An error in a header that came from a file or peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// A field is out of its range.
@@ -309,7 +310,7 @@ impl VariableHeader {
                 return Err("an extent ends beyond byte 2^64");
             }
             if self.filters.is_empty() && extent.stored_bytes != extent.raw_bytes {
-                return Err("an extent without filters has two lengths");
+                return Err("an extent without filters has different raw and stored lengths");
             }
             if !self.filters.is_empty() && extent.raw_bytes.max(extent.stored_bytes) > FILTERED_CHUNK_MAX {
                 return Err("a filtered chunk has more than 64 MiB");
@@ -326,22 +327,23 @@ impl VariableHeader {
     }
 }
 
-/// The kind of an entry of a checkpoint. Every kind except a regular file and a hard link is only saved along with
-/// the checkpoint, and does not decide which checkpoint it is ([`FileKind::is_companion`]).
+/// The kind of an entry of a checkpoint. Only regular files and hard links determine which checkpoint it is. Entries
+/// of the other kinds are saved with the checkpoint ([`FileKind::is_companion`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileKind {
     /// A file that the layout assigns to the checkpoint.
     #[default]
     Regular,
-    /// A directory, which has no bytes. It is saved for its permission bits, and because it may be empty.
+    /// A directory. It has no bytes. It is saved for its permission bits, and because an empty directory is part of a
+    /// checkpoint too.
     Directory,
     /// A symbolic link. Its bytes are the text of the link, which has 1 to [`LINK_BYTES_MAX`] bytes.
     SymbolicLink,
     /// A file next to the checkpoint that names the newest checkpoint, such as `checkpoints.txt` or `rpointer.ocn`.
     Pointer,
-    /// A second name of a file. That file belongs to the same rank, has the same bytes, and is this many places
-    /// earlier in the list.
+    /// A second name of a file. That file belongs to the same rank and has the same bytes. The number says how many
+    /// places earlier in the list that file is.
     HardLink(NonZeroU32),
 }
 
@@ -349,8 +351,8 @@ pub enum FileKind {
 pub const LINK_BYTES_MAX: u64 = 4096;
 
 impl FileKind {
-    /// Whether the entry only accompanies a checkpoint: without it, or with a different one, it is the same
-    /// checkpoint.
+    /// Whether the entry only accompanies a checkpoint. A checkpoint stays the same checkpoint if such an entry is
+    /// missing or different.
     pub fn is_companion(self) -> bool {
         matches!(self, Self::Directory | Self::SymbolicLink | Self::Pointer)
     }
@@ -360,13 +362,13 @@ impl FileKind {
         matches!(self, Self::Regular | Self::Pointer | Self::HardLink(_))
     }
 
-    /// Whether this is a regular file, whose kind a manifest leaves out.
+    /// Whether this is a regular file. A manifest leaves out the kind of a regular file.
     pub fn is_regular(&self) -> bool {
         *self == Self::Regular
     }
 
-    /// The number of the kind in the formats: 0 regular, 1 directory, 2 symbolic link, 3 pointer, 3 + n: second name
-    /// of the file n places earlier.
+    /// The number of the kind in the formats: 0 regular file, 1 directory, 2 symbolic link, 3 pointer, and 3 + n for
+    /// a second name of the file n places earlier.
     pub fn number(self) -> u64 {
         match self {
             Self::Regular => 0,

@@ -1,4 +1,4 @@
-//! Names as types: a rank is not a group, and a path that comes from a peer is checked before it is used.
+//! Names and numbers as types, so that a rank cannot be used as a group. Paths from a peer are checked before use.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,8 @@ impl fmt::Display for Rank {
     }
 }
 
-/// The ranks one aggregator merges for: `GROUP_SIZE` of them, consecutive (mcrEngine, SC12, section VI).
+/// Number of a group. A group is `GROUP_SIZE` consecutive ranks, whose variables one aggregator merges (mcrEngine,
+/// SC12, section VI).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct GroupId(pub u32);
@@ -32,7 +33,7 @@ pub struct Grouping {
     group_size: u32,
 }
 
-/// Maximum number of ranks of a job. It exceeds the size of every existing machine, and bounds the length of lists of
+/// Maximum number of ranks of a job. It is larger than any existing machine needs, and bounds the length of lists of
 /// ranks.
 pub const RANKS_MAX: u32 = 1 << 24;
 
@@ -185,7 +186,7 @@ impl CheckpointId {
     }
 }
 
-/// Compares names as people do: runs of digits by their value, the rest byte by byte (`it_9` is before `it_10`).
+/// Compares names as people do: runs of digits by their value, other bytes one by one (`it_9` is before `it_10`).
 pub fn natural_cmp(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
     use std::cmp::Ordering;
     let (mut i, mut j) = (0, 0);
@@ -210,8 +211,7 @@ pub fn natural_cmp(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
     (a.len() - i).cmp(&(b.len() - j)).then_with(|| a.cmp(b))
 }
 
-/// Path of an application's file, relative to the watched directory. It has the bytes that the kernel uses, which
-/// need not be UTF-8.
+/// Path of an application's file, relative to the watched directory. The bytes of the path need not be UTF-8.
 ///
 /// The path is checked: it is not empty and not absolute, has no empty, `.` or `..` component and no NUL, and has at
 /// most 4096 bytes. So joining it to a directory gives a path inside that directory.
@@ -266,8 +266,8 @@ impl FilePath {
 }
 
 /// Different paths give different texts, and the text contains no control characters. A byte that is not UTF-8, and
-/// each byte of a control character, is written as `\xNN`; a backslash is doubled. The reader of a manifest reverses
-/// this.
+/// each byte of a control character, is written as `\xNN`. A backslash is doubled. The reader of a manifest can turn
+/// the text back into the path.
 impl fmt::Display for FilePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {
@@ -291,7 +291,7 @@ impl fmt::Debug for FilePath {
     }
 }
 
-/// BLAKE3 of some raw bytes: 256 bits.
+/// A BLAKE3 hash of 256 bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 32]);
 
@@ -301,7 +301,7 @@ impl Digest {
         Self(*blake3::hash(bytes).as_bytes())
     }
 
-    /// 64 hexadecimal digits.
+    /// The digest as 64 hexadecimal digits.
     pub fn to_hex(&self) -> String {
         blake3::Hash::from_bytes(self.0).to_hex().to_string()
     }
@@ -343,7 +343,7 @@ mod tests {
         for good in ["a", "a/b.h5", "...", "..a", "a b/\u{fc}", "DD0007/DD0007.cpu0003"] {
             assert_eq!(FilePath::new(good.as_bytes()).expect(good).as_bytes(), good.as_bytes());
         }
-        assert!(FilePath::new(&b"caf\xe9.h5"[..]).is_ok(), "bytes that are not UTF-8 are a path too");
+        assert!(FilePath::new(&b"caf\xe9.h5"[..]).is_ok(), "a path need not be UTF-8");
     }
 
     #[test]
