@@ -254,7 +254,7 @@ impl ReadError {
             | StoreError::Busy { path }
             | StoreError::Contents { path, .. }
             | StoreError::TooLarge { path, .. } => {
-                Self::Io { path, offset: 0, len: 0, source: io::Error::other("an error of writing occurred while reading") }
+                Self::Io { path, offset: 0, len: 0, source: io::Error::other("an error of a writer while reading") }
             }
         }
     }
