@@ -1,4 +1,4 @@
-//! An error and its causes as one line of text.
+//! Formats an error and its causes as one line of text.
 
 use std::error::Error;
 

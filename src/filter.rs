@@ -1,8 +1,8 @@
-//! HDF5's reversible chunk filters, removed and applied again without HDF5.
+//! Removes HDF5's reversible chunk filters and applies them again, without HDF5.
 //!
 //! Sources: HDF5 1.14 `H5Zshuffle.c`, `H5Zdeflate.c` (`compress2` of the classic zlib), `H5checksum.c`
-//! (`H5_checksum_fletcher32`). It is never assumed that applying the filters reproduces the stored bytes: this is
-//! tried for each chunk before anything is committed. If it fails, the chunk is saved as it is in the file.
+//! (`H5_checksum_fletcher32`). Applying the filters again may give other bytes than the stored bytes. The agent tries
+//! it for each chunk. If the bytes differ, the stored bytes of the chunk are saved.
 
 use crate::header::Filter;
 use flate2::{Compress, Compression, FlushCompress, Status};
@@ -12,7 +12,7 @@ use std::cell::RefCell;
 /// Why the filters of a chunk cannot be removed or applied again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// The stored bytes are not a complete deflate stream, or have more bytes after it.
+    /// The stored bytes are not a complete deflate stream, or there are bytes after the stream.
     #[error("{stored_bytes} stored bytes are not a deflate stream")]
     Inflate {
         /// Number of stored bytes.
@@ -44,8 +44,8 @@ pub enum FilterError {
     },
 }
 
-/// Removes the filters of one chunk. Returns exactly `raw_bytes` bytes, or an error. Never allocates more than the
-/// filters can have added.
+/// Removes the filters of one chunk. Returns exactly `raw_bytes` bytes, or an error. The memory that it allocates is
+/// bounded by `raw_bytes`.
 pub fn take_off(filters: &[Filter], stored: &[u8], raw_bytes: usize) -> Result<Vec<u8>, FilterError> {
     // The maximum number of bytes before each filter.
     let mut limits = Vec::with_capacity(filters.len());
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn deflate_is_the_classic_zlibs() {
-        // Made with CPython's zlib.compress(bytes(range(16)) * 8, 6), which is zlib's own compress2.
+        // Made with CPython's zlib.compress(bytes(range(16)) * 8, 6), which calls zlib's compress2.
         let raw: Vec<u8> = (0..16).cycle().take(128).collect();
         let stored = deflate(&raw, 6).expect("deflate");
         let known = *b"\x78\x9c\x63\x60\x64\x62\x66\x61\x65\x63\xe7\xe0\xe4\xe2\xe6\xe1\xe5\xe3\x67\xa0\x33\x1f\x00\xe7\xc0\x03\xc1";

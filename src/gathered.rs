@@ -1,15 +1,15 @@
-//! BLAKE3 of many short runs.
+//! BLAKE3 of many short runs of bytes.
 
 use crate::ids::Digest;
 use std::cell::Cell;
 
 thread_local! {
-    /// The buffer of the last [`Gathered::roomy`] of this thread, to be used again.
+    /// The buffer of the last [`Gathered::roomy`] of this thread. The next one uses it again.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// A digest of many short runs. Short runs are gathered in a buffer first, because BLAKE3 is fast only if it gets 16
-/// KiB or more at once.
+/// A digest of many short runs of bytes. Short runs are gathered in a buffer first, because BLAKE3 is fast only if it
+/// gets at least 16 KiB at once.
 #[derive(Default)]
 pub struct Gathered {
     hasher: blake3::Hasher,

@@ -1,11 +1,12 @@
-//! Files that running programs lock in the store. While a file is locked, its program runs.
+//! Holder files: files in the store that running programs lock. While a file is locked, its program is running.
 //!
-//! `JOB/.holders/.NAME.0123456789abcdef` names its holder in its text. The lock ends with the process of the holder,
-//! however the process ends. If the file system has no locks between nodes, only programs on one node see each other.
+//! The file is `JOB/.holders/.NAME.0123456789abcdef`, and its text describes the program. The operating system
+//! removes the lock when the program ends. If the file system has no locks between nodes, only programs on the same
+//! node see each other.
 //!
-//! `group-0000` is an aggregator that saves this group. `run` is `mcr run`, which lives as long as the application
-//! that it saves: its file says which directory it watches, so that a restart into another directory is known to only
-//! look.
+//! An aggregator that saves group 0 has a file with the NAME `group-0000`. `mcr run` has a file with the NAME `run`,
+//! which says which directory `mcr run` watches. While `mcr run` runs, a restart into another directory only copies
+//! files and makes no decision.
 
 use crate::ids::{Digest, GroupId, JobId};
 use crate::store::{Store, StoreError, TempFile, create_dirs};
@@ -14,31 +15,32 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The directory, in that of the job.
+/// The directory of the holder files, inside the job's directory.
 const DIRECTORY: &str = ".holders";
-/// The name of the file of `mcr run`.
+/// The NAME in the file of `mcr run`.
 const RUN: &str = "run";
-/// The most bytes of a text.
+/// Maximum length of the text of a holder file, in bytes.
 const TEXT_BYTES_MAX: u64 = 16 << 10;
-/// A file without a lock is removed when it is this old: a younger file may not be locked yet.
+/// A file without a lock is removed if it is older than this. A younger file may not be locked yet.
 const DEAD_AFTER: Duration = Duration::from_secs(60);
 
 /// The holder file of `mcr run`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LivingRun {
-    /// Its node.
+    /// Name of the node on which it runs.
     pub node: String,
-    /// Its process on that node.
+    /// Its process number on that node.
     pub process: u32,
-    /// The identity of its start of the job; empty by hand.
+    /// The identity of its start of the job; empty for a start by hand.
     pub identity: String,
-    /// The directory that it watches, absolute and without links. Bytes that are not UTF-8 are replaced.
+    /// The absolute path of the directory that it watches, without symbolic links. Bytes that are not UTF-8 are
+    /// replaced.
     pub watch: String,
 }
 
 impl LivingRun {
-    /// Holds the file, until it is dropped. `None` where the store has nothing of the job yet: nothing is made for
-    /// it.
+    /// Creates and locks the holder file. The lock ends when the result is dropped. Returns `None` and creates
+    /// nothing if the store has no directory of the job yet.
     pub fn hold(&self, store: &dyn Store, job: &JobId) -> Result<Option<Box<dyn TempFile>>, StoreError> {
         match store.stat(Path::new(job.as_str())) {
             Ok(_) => {}
@@ -54,7 +56,7 @@ impl LivingRun {
         Ok(Some(file))
     }
 
-    /// All that run.
+    /// All runs of the job that are running now.
     pub fn all(store: &dyn Store, job: &JobId) -> Result<Vec<Self>, StoreError> {
         let parse = |path: &PathBuf| serde_json::from_str(&text_of(store, path)?).ok();
         Ok(others(store, &directory(job), ".run.", None)?.iter().filter_map(parse).collect())
@@ -70,20 +72,21 @@ impl std::fmt::Display for LivingRun {
 /// The holder file of an aggregator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupHolder {
-    /// For people.
+    /// Description of the aggregator, for people.
     pub who: String,
-    /// The directories that its agents of the job watch: the first 16 hexadecimal digits of the BLAKE3 of each
-    /// directory, the smallest 512 of them.
+    /// The directories that the aggregator's agents of the job watch. Each is given by the first 16 hexadecimal
+    /// digits of its BLAKE3. At most 512 are listed, the smallest ones.
     pub watches: BTreeSet<String>,
 }
 
-/// How often a file without text is read again, and the wait between two reads.
+/// Maximum number of reads of a file without text (`LOOKS_MAX`), and the wait between two reads (`LOOK_AGAIN`).
 const LOOKS_MAX: u32 = 40;
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// Watched directories that a holder names.
+/// Maximum number of watched directories in a holder file.
 pub(crate) const WATCHES_MAX: usize = 512;
 
-/// Short names of directories: the first 16 hexadecimal digits of the BLAKE3 of each, the smallest 512 of them.
+/// Short names of directories: the first 16 hexadecimal digits of the BLAKE3 of each directory. Returns the 512
+/// smallest.
 pub(crate) fn digests_of<'a>(directories: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
     let digest = |directory: &str| Digest::of(directory.as_bytes()).to_hex()[..16].to_owned();
     let all: BTreeSet<String> = directories.map(digest).collect();
@@ -91,16 +94,19 @@ pub(crate) fn digests_of<'a>(directories: impl Iterator<Item = &'a str>) -> BTre
 }
 
 impl GroupHolder {
-    /// `watches` are the directories that the agents of the job watch.
+    /// Makes a holder. `watches` are the directories that the agents of the job watch.
     pub fn new<'a>(who: String, watches: impl Iterator<Item = &'a str>) -> Self {
         Self { who, watches: digests_of(watches) }
     }
 }
 
-/// Takes a group of a job for an identity until the file is dropped, or names the holder of the group. The
-/// aggregators of one run have agents in common. So an aggregator that holds a group of this job and identity, but
-/// has no agent that watches one of our directories, saves another run of the same name. With the first group of a
-/// process (`is_first`) the files of all groups are read.
+/// Takes a group of a job for an identity. The inner result is the holder file, which holds the group until it is
+/// dropped, or the description of another holder.
+///
+/// The aggregators of one run have agents in common. So a conflict exists in two cases. Another aggregator holds the
+/// same group, or it holds any group of this job and identity but has no agent that watches one of our directories.
+/// In the second case, it saves another run of the same name. For the first group of a process (`is_first`), the
+/// files of all groups are read.
 pub fn take(
     store: &dyn Store,
     job: &JobId,
@@ -125,7 +131,7 @@ pub fn take(
             let is_apart = || other().is_some_and(|other| other.watches.is_disjoint(&holder.watches));
             held == name || (of == of_identity && is_apart())
         };
-        // If several begin at once, the one with the first name goes on.
+        // If several aggregators begin at the same time, the aggregator whose file name sorts first goes on.
         let goes_first = |path: &PathBuf| own.is_none_or(|own| path.as_path() < own);
         Ok(others(store, &dir, &prefix, own)?.into_iter().filter(goes_first).find(is_other))
     };
@@ -145,7 +151,7 @@ fn unwritable(path: &Path, error: &serde_json::Error) -> StoreError {
     StoreError::Contents { path: path.to_owned(), what: format!("its text cannot be written: {error}") }
 }
 
-/// Who holds groups of a job, as [`take`] was told.
+/// Descriptions of the holders of groups of a job, as they were given to [`take`].
 pub fn holders_of_groups(store: &dyn Store, job: &JobId) -> Result<Vec<String>, StoreError> {
     let mut all: Vec<String> =
         others(store, &directory(job), ".group-", None)?.iter().map(|path| describe(store, path)).collect();
@@ -158,7 +164,7 @@ pub(crate) fn directory(job: &JobId) -> PathBuf {
     Path::new(job.as_str()).join(DIRECTORY)
 }
 
-/// Files with this prefix that other processes hold. Files of dead processes are removed.
+/// The files with this prefix that other processes hold. Files of dead processes are removed.
 fn others(store: &dyn Store, dir: &Path, prefix: &str, own: Option<&Path>) -> Result<Vec<PathBuf>, StoreError> {
     let entries = match store.list_dir(dir) {
         Err(error) if error.is_not_found() => Vec::new(),
@@ -172,7 +178,7 @@ fn others(store: &dyn Store, dir: &Path, prefix: &str, own: Option<&Path>) -> Re
         }
         match store.is_held(&path) {
             true => held.push(path),
-            // It may also be removed later.
+            // If the removal fails, the file is removed later.
             false if store.age(&path).is_ok_and(|age| age > DEAD_AFTER) => drop(store.remove_file(&path)),
             false => {}
         }
@@ -186,7 +192,7 @@ fn describe(store: &dyn Store, path: &Path) -> String {
     who.unwrap_or_else(|| format!("another aggregator ({})", path.display()))
 }
 
-/// The text of a file, which may have been made a moment ago.
+/// The text of a holder file. If the file was just created, waits until its text is written.
 fn written_text_of(store: &dyn Store, path: &Path) -> Option<String> {
     for _ in 0..LOOKS_MAX {
         match text_of(store, path) {

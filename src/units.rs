@@ -1,4 +1,5 @@
-//! Bytes before and after compression are two types, so that they cannot be swapped at a call site.
+//! Types for numbers of bytes. Bytes before and after compression have different types, so that a caller cannot
+//! confuse them.
 
 use std::fmt;
 use std::iter::Sum;
@@ -33,7 +34,7 @@ macro_rules! byte_unit {
                 all.fold(Self(0), Add::add)
             }
         }
-        /// Prints a number for people, such as 1.50 GiB. Field 0 has the exact number.
+        /// Prints a rounded number for people, such as 1.50 GiB. Field 0 has the exact number.
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.pad(&human_bytes(self.0))
@@ -43,11 +44,11 @@ macro_rules! byte_unit {
 }
 
 byte_unit!(
-    /// Bytes before compression.
+    /// Number of bytes before compression.
     RawBytes
 );
 byte_unit!(
-    /// Bytes after compression.
+    /// Number of bytes after compression.
     StoredBytes
 );
 

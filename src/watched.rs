@@ -1,9 +1,9 @@
-//! The directories from which the last run of a job was saved. A run from other directories is another run.
+//! The directories from which the last run of a job was saved. A run in other directories is another run.
 //!
-//! Two runs that are started by hand, one after the other, differ only in the directories that they write to. So an
-//! aggregator notes the directories that its agents watch, before the first commit of a run: `JOB/.holders/watched`,
-//! for an identity `watched-DIGEST`. The note outlives the aggregator. Unlike [`crate::living`], it does not say
-//! whether the run is alive.
+//! If two runs are started by hand, one after the other, only the directories to which they write distinguish them.
+//! So an aggregator writes a note before the first commit of a run. The note lists the directories that the agents of
+//! the run watch. The file is `JOB/.holders/watched`, or `watched-DIGEST` for a run with an identity. The note
+//! outlives the aggregator. Unlike the files of [`crate::living`], the note does not show whether the run is alive.
 
 use crate::ids::{Digest, JobId};
 use crate::living::{WATCHES_MAX, digests_of, directory, text_of};
@@ -12,29 +12,30 @@ use crate::store::{Store, StoreError, create_dirs};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// A note.
+/// The note of one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watched {
-    /// The number of the incarnation; 0 where the job has none.
+    /// The number of the incarnation; 0 if the job has none.
     pub incarnation: u32,
     /// The first 16 hexadecimal digits of the BLAKE3 of each directory that an agent watched.
     pub watches: BTreeSet<String>,
 }
 
 impl Watched {
-    /// `directories`: those that the agents of the job watch.
+    /// Makes a note. `directories` are the directories that the agents of the job watch.
     pub fn new<'a>(incarnation: u32, directories: impl Iterator<Item = &'a str>) -> Self {
         Self { incarnation, watches: digests_of(directories) }
     }
 
-    /// The note of the runs of an identity. A note that cannot be read counts as none, and is written anew.
+    /// Reads the note for an identity. `None` if there is no note or it cannot be read. Such a note is replaced
+    /// later.
     pub fn load(store: &dyn Store, job: &JobId, identity: &str) -> Option<Self> {
         let text = text_of(store, &directory(job).join(name_of(identity)))?;
         serde_json::from_str(&text).ok()
     }
 
-    /// Whether another run left a checkpoint half committed, which this run must not complete. `before` is the note
-    /// of the other run.
+    /// Whether another run left a partly committed checkpoint. This run must not complete it. `before` is the note of
+    /// the other run.
     pub fn would_complete_another_run(
         &self,
         before: &Self,
@@ -52,7 +53,7 @@ impl Watched {
         Ok(manifest::list(store, job)?.iter().any(is_half))
     }
 
-    /// Adds this to the note of the same run, `before`. Durable when it returns.
+    /// Writes the note, durably. If `before` is a note of the same run, its directories are kept in the note.
     pub fn note(
         mut self,
         before: Option<Self>,
