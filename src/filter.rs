@@ -44,8 +44,8 @@ pub enum FilterError {
     },
 }
 
-/// Removes the filters of one chunk. Returns exactly `raw_bytes` bytes, or an error. The memory that it allocates is
-/// bounded by `raw_bytes`.
+/// Removes the filters of one chunk. Returns exactly `raw_bytes` bytes, or an error. The lengths of `stored` and
+/// `raw_bytes` bound the memory that it allocates.
 pub fn take_off(filters: &[Filter], stored: &[u8], raw_bytes: usize) -> Result<Vec<u8>, FilterError> {
     // The maximum number of bytes before each filter.
     let mut limits = Vec::with_capacity(filters.len());

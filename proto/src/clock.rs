@@ -1,5 +1,5 @@
-//! Steady clocks: how long ago something happened on another node, independent of the time of day that its clock
-//! shows.
+//! Compares the steady clocks of two processes. So a process can tell how long ago something happened on another
+//! node, even if the time of day on that node is wrong.
 
 use std::sync::OnceLock;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ pub fn steady_ns() -> i64 {
     i64::try_from(BEGAN.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// How far another process's steady clock is ahead of this one's, derived from its messages.
+/// The offset by which another process's steady clock is ahead of the clock of this process, derived from messages.
 ///
 /// A message that was sent at *t* by the other clock arrives here at *t* - offset + delay. A delay is never negative.
 /// So the largest *sent* - *arrived* of all messages is the offset minus the delay of the fastest message. A message
@@ -36,7 +36,7 @@ impl Seen {
 }
 
 impl PeerClock {
-    /// Records that a message arrived now which was sent at this time of the other clock.
+    /// Records that a message arrived now. `sent_ns` is the time at which it was sent, by the other clock.
     pub fn heard(&self, sent_ns: i64) {
         self.heard_at(sent_ns, steady_ns());
     }
@@ -49,8 +49,8 @@ impl PeerClock {
         }
     }
 
-    /// Converts a time of the other clock to this process's clock. The result is never too early, and too late by at
-    /// most the delay of the fastest message. `None` before the first message.
+    /// Converts a time of the other clock to this process's clock. The result is never too early. It is too late by
+    /// at most the delay of the fastest message and the drift since that message. `None` before the first message.
     pub fn to_ours(&self, theirs_ns: i64) -> Option<i64> {
         self.to_ours_at(theirs_ns, steady_ns())
     }

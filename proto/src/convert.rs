@@ -14,7 +14,7 @@ pub enum WireError {
     /// The header violates a rule of [`header::FileHeader::check`].
     #[error("a peer's header is refused")]
     Header(#[from] HeaderError),
-    /// This version does not know the number, or the value of the field is not allowed.
+    /// The value of a field is not known to this version, or is not allowed.
     #[error("a peer's header is refused: {what} is {found}; {expected}")]
     Field {
         /// The field.

@@ -55,7 +55,7 @@ fn head(data: &v1::Data) -> Bytes {
     head.freeze()
 }
 
-/// What the first bytes of a message show.
+/// The kind of a message, as its first bytes show it.
 #[derive(Clone, Debug, PartialEq)]
 enum Head {
     /// More bytes are needed.
@@ -72,7 +72,8 @@ enum NotData {
     Other,
 }
 
-/// Parses the bytes received so far. It is called again after each byte, so that they contain no byte of a payload.
+/// Parses the bytes received so far. The caller calls it after each byte, so `have` never contains a byte of a
+/// payload.
 fn read_head(have: &[u8]) -> Head {
     let Some((&[compressed, a, b, c, d], message)) = have.split_first_chunk() else { return Head::Unclear };
     let total = u32::from_be_bytes([a, b, c, d]) as usize;
@@ -151,8 +152,8 @@ impl From<v1::Data> for DataFrame {
 
 type Take = dyn Fn(DataFrame) + Send + Sync;
 
-/// The receiver of a session's data. It is found in the request's extensions, and filled once the session is known.
-/// Data that arrives before that answers no fetch and is dropped.
+/// The receiver of a session's data. The server puts the slot into the request's extensions, and fills it once the
+/// session is known. Data that arrives earlier answers no fetch and is dropped.
 #[derive(Clone, Default)]
 pub struct DataSlot(Arc<OnceLock<Box<Take>>>);
 
@@ -304,7 +305,7 @@ pub struct WithData<S> {
 }
 
 impl<S> WithData<S> {
-    /// For one session. The end of the queue does not end the session.
+    /// Wraps the channel of one session. The end of the queue does not end the session.
     pub fn new(inner: S, queue: mpsc::Receiver<v1::Data>) -> Self {
         Self { inner, queue: Arc::new(Mutex::new(Some(queue))) }
     }
@@ -402,7 +403,7 @@ mod tests {
     /// Fetch, offset and payload.
     type Taken = (u64, u64, Vec<u8>);
 
-    /// What the codec gets, and what the slot gets.
+    /// Sends bytes in chunks. Returns the bytes that the codec gets, and the frames that the slot gets.
     fn sorted(sent: &[u8], chunk_bytes: usize) -> (Vec<u8>, Vec<Taken>) {
         let chunks: Vec<Bytes> = sent.chunks(chunk_bytes.max(1)).map(Bytes::copy_from_slice).collect();
         let (slot, taken) = (DataSlot::default(), Arc::new(Mutex::new(Vec::new())));

@@ -1,5 +1,5 @@
-//! The protocol between agents and aggregators: generated messages, their limits, and the conversion to checked
-//! types.
+//! The protocol between agents and aggregators: generated messages, their limits, and the conversion of messages to
+//! checked types.
 
 pub mod clock;
 pub mod convert;
@@ -30,9 +30,9 @@ pub const ANNOUNCED_AT_ONCE_BYTES: usize = 64 << 10;
 pub const ANNOUNCEMENT_BYTES_MAX: u64 = 256 << 20;
 /// Maximum raw bytes of one fetch.
 pub const FETCH_BYTES_MAX: u64 = 64 << 20;
-/// Interval in seconds between heartbeats of an agent that waits for an answer. The aggregator answers each of them.
-/// An agent that waits for no answer sends one last heartbeat; after it only the kernels check the connection
-/// ([`KEEPALIVE_SECONDS`]).
+/// Interval in seconds between heartbeats of an agent that waits for an answer. The aggregator answers each
+/// heartbeat. An agent that waits for no answer sends one last heartbeat. After that, only the operating systems
+/// check the connection ([`KEEPALIVE_SECONDS`]).
 pub const HEARTBEAT_SECONDS: u64 = 10;
 /// A side that receives nothing for this time, in seconds, ends the session, unless the agent is at rest.
 pub const SILENCE_SECONDS: u64 = 30;
