@@ -55,7 +55,7 @@ pub enum StoreError {
         /// The container or manifest.
         path: PathBuf,
     },
-    /// Another process, or another thread of this one, is writing the same group of the same checkpoint.
+    /// Another process, or another thread of this process, is writing the same group of the same checkpoint.
     #[error("{path}: another process is saving this at present", path = .path.display())]
     Busy {
         /// The container.
@@ -158,12 +158,12 @@ pub enum ReadError {
         /// The newest version that this build reads.
         newest: u32,
     },
-    /// The file uses something that this build does not know.
+    /// The file needs a feature that this build does not have.
     #[error("{path}: {what}, which this build does not know", path = .path.display())]
     Unsupported {
         /// The container or manifest.
         path: PathBuf,
-        /// What this build does not know.
+        /// The unknown feature or value.
         what: String,
     },
     /// A checksum does not agree with the bytes.
@@ -202,7 +202,7 @@ pub enum ReadError {
         /// Which rule is broken.
         what: String,
     },
-    /// The file is undamaged, but it is not the one that was asked for.
+    /// The file is undamaged, but it is another file than the requested one.
     #[error("{path}: {what} is {found}, expected {expected}", path = .path.display())]
     Foreign {
         /// The container or manifest.

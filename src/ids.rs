@@ -162,7 +162,8 @@ impl CheckpointId {
         self.split().0
     }
 
-    /// 1 for the first checkpoint that was saved under a label, 2 for the next (`DD0007~2`).
+    /// Number of the checkpoint among the checkpoints that were saved under the same label, counted from 1.
+    /// `DD0007~2` has number 2.
     pub fn generation(&self) -> u32 {
         self.split().1
     }

@@ -3,8 +3,8 @@
 //!
 //! An *incarnation* is one start of a job. It is identified by a number and a text, never by a time, because the
 //! clocks of nodes differ. Each incarnation has one record in the store, for example `JOB/.incarnations/0003`. The
-//! record is written by the first restart of the incarnation, or by the first agent that announces itself under an
-//! identity that the store does not know. A record is never changed. Only the newest incarnation may commit
+//! record is written by the first restart of the incarnation, or when the first agent announces itself under an
+//! identity that no record has. A record is never changed. Only the newest incarnation may commit
 //! checkpoints. "Incarnation" in docs/format/manifest.md describes the text of a record.
 //!
 //! A manifest has the number of its incarnation. A checkpoint that was incomplete when a newer incarnation began

@@ -27,9 +27,9 @@
 //!
 //! # Checkpoint: from a finished file to a manifest
 //!
-//! Rows 5 to 12 are [`flush_checkpoint`], top to bottom. Its inputs are a list of headers and a source of their bytes,
-//! so both the daemon `mcr anc` and `mcr save` call it. Several segments pass rows 7 to 9 at the same time, on the
-//! threads of `anc/src/pipeline.rs`.
+//! Rows 5 to 12 are [`flush_checkpoint`], top to bottom. Its inputs are a list of headers and a source of their
+//! bytes, so both the daemon `mcr anc` and `mcr save` call it. Several segments pass rows 7 to 9 at the same time, on
+//! the threads of `anc/src/pipeline.rs`.
 //!
 //! | # | step | where | function | result |
 //! |---|---|---|---|---|
@@ -40,14 +40,14 @@
 //! | 5 | classify | `src/classify.rs` | [`classify::classify`] | a [`classify::VariableClass`] for the same variable on different ranks |
 //! | 6 | plan | `anc/src/plan_segments.rs` | [`plan_segments`] | a [`plan::SegmentPlan`] for each segment: which bytes, in which order |
 //! | 7 | fetch and merge | `anc/src/fetch_segment.rs` | `fetch_segment` | the raw bytes of a segment, compared with their digests |
-//! | 8 | look back | `anc/src/looking_back.rs` | `read` | the base: an older segment that predicts this one, if there is one |
+//! | 8 | look back | `anc/src/looking_back.rs` | `read` | the base: an older segment that predicts the bytes of the new segment, if there is one |
 //! | 9 | compress | `anc/src/compress.rs` | [`compress`] | a [`container::StoredSegment`], decoded again and compared |
 //! | 10 | write | `src/container/writer.rs` | [`container::ContainerWriter::append`], [`finish`] | a [`container::UnsealedContainer`]: durable, under a temporary name |
 //! | 11 | seal | `src/container/writer.rs` | [`seal`] | a [`container::SealedContainer`]: durable, under its final name |
 //! | 12 | commit | `src/manifest/commit.rs` | [`manifest::commit`] | a [`manifest::Manifest`]: every later restart sees the group |
 //!
-//! - Row 1: `cnc/src/settle.rs` decides when a file is finished. Row 2: `cnc/src/h5.rs` finds the variables of an HDF5
-//!   file. Row 4: `anc/src/hub.rs` executes the effects that `step` returns.
+//! - Row 1: `cnc/src/settle.rs` decides when a file is finished. Row 2: `cnc/src/h5.rs` finds the variables of an
+//!   HDF5 file. Row 4: `anc/src/hub.rs` executes the effects that `step` returns.
 //! - Row 6: [`plan::plan`] makes the plan. It leaves out the variables that [`reuse::reusable`] finds in the store.
 //!   [`bases::Bases`] finds the older segments for row 8.
 //! - Row 7: a budget limits the memory of all segments together. [`merge::merge`] interleaves the pieces in the block
@@ -58,18 +58,18 @@
 //! (`anc/src/incarnation.rs`) and again before row 12. If a rank's files are older than that incarnation, the
 //! aggregator waits for new ones.
 //!
-//! A variable's bytes come from a `Source` (`anc/src/source.rs`). `RemoteSource` (`anc/src/fetch.rs`) asks the agents,
-//! which read the file again. `LocalSource` (`cli/src/local.rs`) reads the file in the same process. The bytes are
-//! compared with the digest of row 2 before they are committed. So a file that changed after row 2 makes this
-//! checkpoint fail with an error, and harms no other checkpoint. Bytes that are kept in memory since row 2 are not
-//! hashed again (`Source::is_checked`). In a file that is kept in memory, variables of fewer than 4096 bytes get no
-//! digest.
+//! A variable's bytes come from a `Source` (`anc/src/source.rs`). `RemoteSource` (`anc/src/fetch.rs`) asks the
+//! agents, which read the file again. `LocalSource` (`cli/src/local.rs`) reads the file in the same process. The
+//! bytes are compared with the digest of row 2 before they are committed. So a file that changed after row 2 makes
+//! this checkpoint fail with an error, and harms no other checkpoint. Bytes that are kept in memory since row 2 are
+//! not hashed again (`Source::is_checked`). In a file that is kept in memory, variables of fewer than 4096 bytes get
+//! no digest.
 //!
 //! # Restart: the same path in the opposite direction
 //!
-//! `cli/src/restart.rs` does rows 1 and 8. In `cli/src/prepare.rs`, `prepare` does rows 2 to 7, and `publish` does row
-//! 9. If a checkpoint is damaged and cannot be restored, `cli/src/restart.rs` reports this and tries the next older
-//! checkpoint.
+//! `cli/src/restart.rs` does rows 1 and 8. In `cli/src/prepare.rs`, `prepare` does rows 2 to 7 and `publish` does
+//! row 9. If a checkpoint is damaged and cannot be restored, `cli/src/restart.rs` reports this and tries the next
+//! older checkpoint.
 //!
 //! | # | step | where | function | result |
 //! |---|---|---|---|---|
@@ -97,8 +97,8 @@
 //! - Checksums cover stored bytes, so damage is found before a decoder runs. Digests cover raw bytes, so an error of
 //!   a decoder is found after the decoder ran. Every length that is read from a file is compared with a limit before
 //!   memory is allocated for it.
-//! - For every input, damage or crash a restart has one of three results: the right data, a typed error, or an older
-//!   checkpoint and a report that an older one was chosen.
+//! - For every input, damage or crash a restart has one of three results: the right data, a typed error, or the data
+//!   of an older checkpoint and a report of this choice.
 //! - Every queue, buffer, wait and message has a limit, stated where it is created.
 //!
 //! # Deliberately absent
@@ -110,8 +110,8 @@
 //!   elsewhere.
 //! - A committed file is never changed. Only [`prune::prune`] deletes it, and keeps containers that other checkpoints
 //!   refer to. [`repack::repack`] replaces such a container as a whole by a smaller one.
-//! - The generated wire types are used only where messages are sent and received. `proto/src/convert.rs` checks the
-//!   headers in them and converts these to the types of this crate.
+//! - The generated wire types are used only where messages are sent and received. `proto/src/convert.rs` checks each
+//!   header that arrives and converts it to the types of this crate.
 //!
 //! The page of [`container`] describes the bytes on disk, completely enough to write a reader from it.
 //!

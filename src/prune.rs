@@ -1,9 +1,9 @@
 //! Removes old checkpoints. It never removes anything that a kept checkpoint needs.
 //!
-//! The order of the steps makes a crash harmless. First the checkpoint's manifests are removed, so that the
-//! checkpoint stops existing. Then this is made durable. Then its containers are removed, except those that an
-//! existing manifest refers to. One manifest is not removed but renamed to the mark `pruned`. A rename needs neither
-//! an inode nor a block, so a full store can be pruned.
+//! The order of the steps makes a crash harmless. First prune removes the manifests of a checkpoint, durably, so that
+//! the checkpoint stops existing. Then prune removes its containers, except the containers that an existing manifest
+//! refers to. One manifest is not removed but renamed to the mark `pruned`. A rename needs neither an inode nor a
+//! block, so a full store can be pruned.
 //!
 //! A checkpoint that cannot be read at present may refer to any container. While there is such a checkpoint, nothing
 //! is removed, unless the options drop that checkpoint by name.
@@ -162,7 +162,7 @@ pub fn prune_remembering(
 }
 
 /// Rewrites containers of which only a small part is needed. A failure only costs disk space, so the failure is
-/// reported and the prune goes on.
+/// reported and the prune continues.
 fn repack_needed(
     store: &dyn Store,
     job: &JobId,
@@ -227,7 +227,7 @@ fn is_blocked(states: &[CheckpointState], options: &PruneOptions, pruned: &mut P
     !pruned.unreadable.is_empty()
 }
 
-/// Whether a living process holds a file of the checkpoint, as far as the store can tell.
+/// Whether a running process holds a file of the checkpoint. `false` if the store cannot tell.
 fn is_being_written(store: &dyn Store, job: &JobId, id: &CheckpointId) -> bool {
     let dir = checkpoint_dir(job, id);
     store.list_dir(&dir).is_ok_and(|entries| entries.iter().any(|entry| store.is_held(&dir.join(&entry.name))))
@@ -246,7 +246,7 @@ fn doomed<'a>(
     let newest = states.iter().find(|state| state.condition() == Condition::Complete);
     let is_before_newest = |state: &CheckpointState| match (state.place, newest) {
         (_, None) => false,
-        // No manifest of the checkpoint can be read, so only its name tells how old it is.
+        // No manifest of the checkpoint can be read, so its age is judged by its name.
         (None, Some(newest)) => {
             natural_cmp(state.id.as_str().as_bytes(), newest.id.as_str().as_bytes()) == Ordering::Less
         }
@@ -330,7 +330,7 @@ fn remove_rest(
     }
     let mark = dir.join(PRUNED);
     if is_empty {
-        // The mark is removed last. Until then, the next prune knows that the directory was pruned.
+        // The mark is removed last. Until then, it shows the next prune that the checkpoint was pruned.
         store.sync_dir(&dir)?;
         if entries.iter().any(|entry| entry.name == PRUNED) {
             remove(store, &mark, pruned)?;

@@ -4,7 +4,8 @@
 use crate::ids::CheckpointId;
 use crate::manifest::{CheckpointState, Condition};
 
-/// The rules for what is kept. A checkpoint is kept if at least one rule keeps it. A rule of 0 keeps nothing.
+/// The rules by which checkpoints are kept. A checkpoint is kept if at least one rule keeps it. A rule of 0 keeps
+/// nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Keep this number of the newest checkpoints.

@@ -62,7 +62,7 @@ enum Head {
     Unclear,
     /// A message for the codec, with this number of bytes to come.
     Other(usize),
-    /// A data frame: its payload of this length comes next, and nothing after it.
+    /// A data frame. A payload of `bytes` bytes follows and ends the message.
     Data { fetch_id: u64, offset: u64, bytes: usize },
 }
 
@@ -104,7 +104,7 @@ fn read_data(mut message: &[u8], total: usize) -> Result<Head, NotData> {
     Ok(Head::Data { fetch_id, offset, bytes })
 }
 
-/// Removes this key if it comes next. Returns whether it did.
+/// Removes this key if the bytes begin with it. Returns whether the key was removed.
 fn take_key(bytes: &mut &[u8], key: u8) -> Result<bool, NotData> {
     match bytes.split_first() {
         None => Err(NotData::TooShort),

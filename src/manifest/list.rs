@@ -45,7 +45,7 @@ pub fn list_remembering(
     let by_name =
         |a: &CheckpointState, b: &CheckpointState| natural_cmp(a.id.as_str().as_bytes(), b.id.as_str().as_bytes());
     states.sort_by(|a, b| b.place.cmp(&a.place).then_with(|| by_name(b, a)));
-    // If all manifests of a checkpoint are damaged, only its name tells how old it is.
+    // If all manifests of a checkpoint are damaged, its place is found by its name.
     let is_placed = |s: &CheckpointState| s.place.is_some() || !(s.is_damaged || s.is_unreadable);
     let (mut placed, nameless): (Vec<_>, Vec<_>) = states.into_iter().partition(is_placed);
     for state in nameless {
