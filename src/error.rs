@@ -66,7 +66,7 @@ pub enum StoreError {
     Contents {
         /// The container or manifest.
         path: PathBuf,
-        /// Which rule is broken.
+        /// The broken rule.
         what: String,
     },
     /// A number exceeds a limit of the format.
@@ -135,7 +135,7 @@ pub enum ReadError {
         what: &'static str,
         /// Bytes that the part needs.
         needed: u64,
-        /// Bytes that are there.
+        /// Bytes that the file has.
         found: u64,
     },
     /// The file does not begin or end with the mark of the format.
@@ -199,7 +199,7 @@ pub enum ReadError {
         path: PathBuf,
         /// Which part of the file.
         part: &'static str,
-        /// Which rule is broken.
+        /// The broken rule.
         what: String,
     },
     /// The file is undamaged, but it is another file than the requested one.

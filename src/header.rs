@@ -216,7 +216,7 @@ pub struct VariableHeader {
     pub path: Box<str>,
     /// Type of the elements.
     pub element: ElementType,
-    /// Dimensions of the array, even if its raw bytes are chunk after chunk.
+    /// Dimensions of the array, even if its raw bytes are stored chunk after chunk.
     pub shape: Shape,
     /// Dimensions of the chunks, if they are known and the chunks are whole. No dimensions if the raw bytes are not
     /// chunk after chunk. This is a hint for codecs and is not stored in containers.
@@ -267,7 +267,7 @@ pub enum HeaderError {
         file: String,
         /// The variable's path.
         variable: String,
-        /// Which rule is broken.
+        /// The broken rule.
         what: &'static str,
     },
     /// The kind of the file does not agree with its length.
@@ -275,9 +275,9 @@ pub enum HeaderError {
     Kind {
         /// The file.
         file: String,
-        /// Its length.
+        /// Length of the file, in bytes.
         bytes: u64,
-        /// Which rule is broken.
+        /// The broken rule.
         what: &'static str,
     },
     /// The extents leave a gap, overlap, or extend past the end.
@@ -287,7 +287,7 @@ pub enum HeaderError {
     Cover {
         /// The file.
         file: String,
-        /// Its length.
+        /// Length of the file, in bytes.
         bytes: u64,
         /// A gap or an overlap.
         what: &'static str,

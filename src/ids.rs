@@ -84,7 +84,7 @@ pub enum NameError {
     Refused {
         /// The name; bytes that are not UTF-8 are replaced.
         name: String,
-        /// Why it is refused.
+        /// Why the name is refused.
         reason: &'static str,
     },
 }
@@ -143,14 +143,14 @@ macro_rules! name_type {
 name_type!(
     /// A job: one application run with all its restarts. In the store, a directory of this name holds its
     /// checkpoints.
-    /// At most 200 bytes, no slash, no leading dot, no control characters.
+    /// The name has at most 200 bytes, no slash, no leading dot and no control character.
     JobId,
     200
 );
 name_type!(
     /// Everything that all ranks saved at one step. A directory of this name, in the job's directory, holds its
     /// containers and manifests.
-    /// At most 200 bytes, no slash, no leading dot, no control characters.
+    /// The name has at most 200 bytes, no slash, no leading dot and no control character.
     CheckpointId,
     200
 );

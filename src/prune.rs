@@ -22,7 +22,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// What to remove.
+/// The options of a prune.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PruneOptions {
     /// The rules for complete checkpoints. With no rule, all of them are kept.
@@ -72,7 +72,7 @@ pub struct StillNeeded {
     pub group: GroupId,
     /// Length of the container.
     pub bytes: StoredBytes,
-    /// Approximately how many of its bytes the kept checkpoints need; `None` if that is not known.
+    /// Approximate number of bytes of the container that the kept checkpoints need; `None` if it is not known.
     pub needed_bytes: Option<StoredBytes>,
 }
 
@@ -81,12 +81,12 @@ pub struct StillNeeded {
 pub struct Unreadable {
     /// Name of the checkpoint.
     pub checkpoint: CheckpointId,
-    /// Why it cannot be read.
+    /// Why the checkpoint cannot be read.
     pub problems: Vec<String>,
 }
 
 /// A temporary file that no process holds belongs to a dead writer once it was not modified for this long. On a file
-/// system without locks, only its age is known.
+/// system without locks, only the age of the file is known.
 const DEAD_TEMP_AGE_MS: i64 = 10 * 60 * 1000;
 /// The name of the temporary file that a daemon holds while it prunes.
 const LOCK: &str = "prune";
@@ -233,7 +233,7 @@ fn is_being_written(store: &dyn Store, job: &JobId, id: &CheckpointId) -> bool {
     store.list_dir(&dir).is_ok_and(|entries| entries.iter().any(|entry| store.is_held(&dir.join(&entry.name))))
 }
 
-/// The checkpoints to remove. `states` are newest first, and so is the result.
+/// The checkpoints to remove. `states` and the result are sorted, the newest first.
 fn doomed<'a>(
     states: &'a [CheckpointState],
     options: &PruneOptions,
@@ -262,7 +262,7 @@ fn doomed<'a>(
     states.iter().filter(|state| goes(state) && !options.in_flight.contains(&state.id)).collect()
 }
 
-/// Removes the manifests of a checkpoint. Returns whether there were any.
+/// Removes the manifests of a checkpoint. Returns whether the checkpoint had manifests.
 fn remove_manifests(
     store: &dyn Store,
     job: &JobId,

@@ -42,7 +42,7 @@ pub struct Problem {
     pub group: Option<GroupId>,
     /// Description of the problem and its place.
     pub what: String,
-    /// What to do about it.
+    /// What to do about the problem.
     pub advice: Advice,
 }
 
@@ -59,7 +59,7 @@ pub struct VerifyOptions {
 /// Bytes of memory that decoding a segment takes for each raw byte. The measured values are 3 to 7. The largest value
 /// was measured with 4-byte floats and the profile `max`. If the codec uses several threads, it needs one more byte.
 const DECODING_BYTES_PER_RAW_BYTE: u64 = 8;
-/// Maximum number of problems in one report. Verifying stops after about this many.
+/// Maximum number of problems in one report. Verifying stops after about this number.
 pub const PROBLEMS_MAX: usize = 1000;
 /// Number of bytes that are read and hashed at once.
 const STEP_BYTES: u64 = 1 << 20;

@@ -18,7 +18,7 @@ pub const SEGMENT_RAW_MAX: u64 = 1 << 30;
 pub const SEGMENT_STORED_MAX: u64 = SEGMENT_RAW_MAX + (SEGMENT_RAW_MAX >> 4);
 /// Maximum length of an index before compression, in bytes.
 pub const INDEX_RAW_MAX: u64 = 1 << 30;
-/// Length from which a variable has a digest in the index. Variables with fewer raw bytes have none.
+/// Length from which a variable has a digest in the index. Variables with fewer raw bytes have no digest.
 pub const DIGEST_BYTES_MIN: u64 = 4096;
 
 const FILE_MAGIC: [u8; 8] = *b"\x89MCR\r\n\x1a\n";
@@ -63,7 +63,7 @@ pub(crate) enum Fault {
     Crc { found: u32, recorded: u32 },
     /// The record was written in a later version of the format.
     TooNew(u16),
-    /// The record has flags that a reader must understand and this build does not know.
+    /// The record has flags that a reader must understand and that this build does not know.
     Flags(u32),
     /// A field is out of its range.
     Invalid(&'static str),
@@ -102,8 +102,8 @@ pub(crate) fn file_header() -> [u8; FILE_HEADER_LEN] {
     record
 }
 
-/// The flag of a container of which only some segments are left. A reader must refuse the container if it does not
-/// know this flag.
+/// The flag of a repacked container, which has only some segments of the original container. A reader that does not
+/// know this flag must refuse the container.
 const REPACKED: u16 = 1;
 
 /// The file header of a repacked container.

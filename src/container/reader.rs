@@ -32,8 +32,8 @@ pub struct ContainerReader {
 impl ContainerReader {
     /// Opens a container and checks everything that can be checked without reading its segments.
     ///
-    /// This function does not check that the container is the one that a manifest names;
-    /// [`ContainerSet`](super::ContainerSet) does.
+    /// This function does not check that the container is the one that a manifest names.
+    /// [`ContainerSet`](super::ContainerSet) checks that.
     pub fn open(store: &dyn Store, job: &JobId, checkpoint: &CheckpointId, group: GroupId) -> Result<Self, ReadError> {
         let relative = container_path(job, checkpoint, group);
         let file = store.open(&relative).map_err(ReadError::from_store)?;

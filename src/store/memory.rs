@@ -1,7 +1,7 @@
 //! A store in memory for tests, which distinguishes synced from unsynced data.
 //!
 //! The store keeps two states: the data that a running program sees, and the data that would survive a power failure.
-//! Bytes enter the second state when a file is synced. Names enter it when a directory is synced.
+//! Bytes enter the second state when a file is synced. Names enter the second state when a directory is synced.
 
 use super::{Entry, Stat, Store, StoreError, StoredFile, TempFile};
 use std::collections::BTreeMap;
