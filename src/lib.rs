@@ -174,7 +174,7 @@ mod tests {
         let tour: Vec<&str> = include_str!("lib.rs").lines().map_while(|line| line.strip_prefix("//!")).collect();
         let (mut files, mut functions) = (0, 0);
         for name in tour.iter().flat_map(|line| quoted(line)).filter(|name| name.ends_with(".rs")) {
-            assert!(root.join(name).is_file(), "the tour names {name}, which is not there");
+            assert!(root.join(name).is_file(), "the tour names {name}, which does not exist");
             files += 1;
         }
         for row in tour.iter().map(|line| line.trim()).filter(|line| line.starts_with("| ")) {
@@ -188,6 +188,6 @@ mod tests {
                 functions += 1;
             }
         }
-        assert!(files >= 20 && functions >= 20, "the tour is not read as it was: {files} files, {functions} functions");
+        assert!(files >= 20 && functions >= 20, "the tour names only {files} files and {functions} functions");
     }
 }
