@@ -106,7 +106,7 @@ pub struct Hub {
     refused: BTreeSet<(u64, CheckpointId, Rank)>,
     draining: Option<Draining>,
     /// Removes old checkpoints.
-    retention: Retention,
+    pub(crate) retention: Retention,
     /// Starts a flush. A test has its own, and decides when and how the flush ends.
     launch: fn(FlushWork, mpsc::Sender<HubEvent>) -> std::io::Result<()>,
 }

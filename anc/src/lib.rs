@@ -85,6 +85,7 @@ impl Aggregator {
         let (hub, events, received) = Hub::new(Arc::clone(&store), config.hub, Arc::clone(&budget));
         let service = Service::new(events.clone(), store, budget, takes, group_size, threads);
         let service = service.with_ranks(ranks).with_shared(hub.shared());
+        let retention = hub.retention.clone();
         let hub = tokio::spawn(hub.run(received));
         let (stop, stopped) = oneshot::channel::<Instant>();
         let (shut, shutting) = oneshot::channel::<()>();
@@ -109,6 +110,8 @@ impl Aggregator {
             // The hub keeps the time itself; this is for one that does not answer.
             let last = tokio::time::Instant::from_std(hub_until) + goodbye / 2;
             let uncommitted = tokio::time::timeout_at(last, answer).await.ok().flatten();
+            let pruned = tokio::task::spawn_blocking(move || retention.finish(hub_until));
+            let _ = tokio::time::timeout_at(last, pruned).await;
             hub.abort();
             let _ = shut.send(());
             // Without the hub every session says goodbye, which takes its last answers along.

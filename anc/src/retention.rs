@@ -10,9 +10,10 @@ use mcrengine::prune::{PruneOptions, REPACK_BELOW_PERCENT, lock, prune_rememberi
 use mcrengine::remembered::Remembered;
 use mcrengine::retention::Rules;
 use mcrengine::store::Store;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Of a job with more checkpoints than this, old ones are removed after every second commit, with more than twice as
 /// many after every third, and so on: to list the directory of the job is what takes longer with each of them.
@@ -28,14 +29,52 @@ struct Known {
     commits: usize,
 }
 
+/// Jobs that are being pruned. If a checkpoint of such a job became complete meanwhile, the job is pruned again, and
+/// these checkpoints are in flight then.
+#[derive(Default)]
+struct AtWork {
+    jobs: Mutex<BTreeMap<JobId, Option<Vec<CheckpointId>>>>,
+    ended: Condvar,
+}
+
+impl AtWork {
+    fn jobs(&self) -> std::sync::MutexGuard<'_, BTreeMap<JobId, Option<Vec<CheckpointId>>>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns false if the job is being pruned; then it will be pruned again.
+    fn begin(&self, job: &JobId, in_flight: &[CheckpointId]) -> bool {
+        match self.jobs().entry(job.clone()) {
+            Entry::Occupied(mut again) => {
+                again.insert(Some(in_flight.to_vec()));
+                false
+            }
+            Entry::Vacant(new) => {
+                new.insert(None);
+                true
+            }
+        }
+    }
+
+    /// The checkpoints in flight for the next turn, or `None` if the work on the job is over.
+    fn next(&self, job: &JobId) -> Option<Vec<CheckpointId>> {
+        let mut jobs = self.jobs();
+        let again = jobs.get_mut(job).and_then(Option::take);
+        if again.is_none() {
+            jobs.remove(job);
+            self.ended.notify_all();
+        }
+        again
+    }
+}
+
 /// Prunes jobs by rules. A clone is the same one.
 #[derive(Clone)]
 pub struct Retention {
     store: Arc<dyn Store>,
     rules: Rules,
-    /// Jobs that are being pruned.
-    at_work: Arc<Mutex<BTreeSet<JobId>>>,
-    /// Of the jobs that are not.
+    at_work: Arc<AtWork>,
+    /// Of the jobs that are not being pruned.
     known: Arc<Mutex<BTreeMap<JobId, Known>>>,
 }
 
@@ -45,43 +84,52 @@ impl Retention {
         Self { store, rules, at_work: Arc::default(), known: Arc::default() }
     }
 
-    /// A checkpoint of this job became complete. Returns at once. Where the job is being pruned already, the next
-    /// checkpoint finds what is left.
+    /// Waits until no job is being pruned, or until a time. The last checkpoint of a job is one that counts.
+    pub fn finish(&self, until: Instant) {
+        let left = until.saturating_duration_since(Instant::now());
+        let jobs = self.at_work.jobs();
+        // After the time, or a panic elsewhere, the next prune does the rest.
+        drop(self.at_work.ended.wait_timeout_while(jobs, left, |jobs| !jobs.is_empty()));
+    }
+
+    /// A checkpoint of this job became complete. Returns at once. If the job is being pruned, it is pruned again
+    /// afterwards.
     pub fn completed(&self, job: &JobId, in_flight: Vec<CheckpointId>) {
-        if self.rules.is_empty() || !self.jobs().insert(job.clone()) {
+        if self.rules.is_empty() || !self.at_work.begin(job, &in_flight) {
             return;
         }
         let mut known = self.known().remove(job).unwrap_or_default();
         if known.commits < known.remembered.len() / EACH_COMMIT_MAX {
             known.commits += 1;
             self.known().insert(job.clone(), known);
-            self.jobs().remove(job);
+            self.at_work.next(job);
             return;
         }
         known.commits = 0;
         let (this, of) = (self.clone(), job.clone());
         let work = move || {
-            // After a panic nothing is remembered.
-            let pruned = unpanicked(|| {
-                this.prune(&of, in_flight, &mut known.remembered);
-                Ok(known)
-            });
-            match pruned {
-                Ok(known) => this.remember(&of, known),
-                Err(error) => {
-                    tracing::error!(job = %of, error = error_chain(&error), "removing old checkpoints failed");
+            let mut next = Some(in_flight);
+            while let Some(in_flight) = next {
+                // After a panic nothing is remembered.
+                let mut remembered = std::mem::take(&mut known.remembered);
+                let pruned = unpanicked(|| {
+                    this.prune(&of, in_flight, &mut remembered);
+                    Ok(remembered)
+                });
+                match pruned {
+                    Ok(remembered) => known.remembered = remembered,
+                    Err(error) => {
+                        tracing::error!(job = %of, error = error_chain(&error), "removing old checkpoints failed");
+                    }
                 }
+                next = this.at_work.next(&of);
             }
-            this.jobs().remove(&of);
+            this.remember(&of, known);
         };
         if let Err(error) = std::thread::Builder::new().name("prune".into()).spawn(work) {
             tracing::warn!(%job, %error, "no thread to remove old checkpoints");
-            self.jobs().remove(job);
+            self.at_work.next(job);
         }
-    }
-
-    fn jobs(&self) -> std::sync::MutexGuard<'_, BTreeSet<JobId>> {
-        self.at_work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, BTreeMap<JobId, Known>> {

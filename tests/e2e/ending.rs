@@ -321,6 +321,18 @@ fn what_a_command_wrote_last_is_committed_when_it_ends_and_its_status_is_given()
 }
 
 #[test]
+fn retention_counts_the_last_checkpoint_too_before_the_daemons_end() {
+    for _ in 0..4 {
+        let dir = tempfile::tempdir().expect("a directory");
+        let step = |n: u32| format!("echo zero > s{n}.rank_0.txt; echo one > s{n}.rank_1.txt; sleep 0.05;");
+        let script: String = (1..=6).map(step).collect();
+        run(&mut run_with(dir.path(), &["--keep", "1", "--", "sh", "-c", &script]), 0);
+        let left: Vec<_> = list(&dir.path().join("store")).into_iter().map(|c| c["checkpoint"].clone()).collect();
+        assert_eq!(left, ["s6"]);
+    }
+}
+
+#[test]
 fn an_application_that_writes_one_file_for_all_its_tasks_is_saved() {
     let dir = tempfile::tempdir().expect("a directory");
     let start = |layout: &str, tasks: &str| {
