@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// Checkpoint-restart with data-aware aggregation and compression.
 ///
-/// An option overrides the environment variable, which overrides the configuration file, which overrides the default.
+/// Order of precedence: option, environment variable, configuration file, default.
 #[derive(Debug, Parser)]
 #[command(name = "mcr", version, max_term_width = 110)]
 pub struct Cli {
@@ -42,33 +42,33 @@ pub enum Command {
     Prune(PruneArgs),
     /// Run the agent of a compute node
     ///
-    /// After SIGTERM or SIGINT, the agent looks at all files once more. It waits until everything that was written is
-    /// committed, at most drain-seconds. A second signal ends it at once. Exit status: 0 everything is committed, 5
-    /// something is not committed (the last log lines name it), 1 the agent did not start.
+    /// After SIGTERM or SIGINT, the agent scans all files once more. The agent waits until all written files are
+    /// committed, for at most drain-seconds. A second signal ends the agent at once. Exit status: 0 all files are
+    /// committed, 5 not all files are committed (the last log lines name them), 1 the agent did not start.
     Cnc(DaemonArgs),
     /// Run an aggregator
     ///
-    /// After SIGTERM or SIGINT, the aggregator works on while its agents have or may have something to commit, at
-    /// most drain-seconds. A second signal ends it at once. Exit status: 0 everything is committed, 5 something is
-    /// not committed (the last log lines name it), 1 the aggregator did not start.
+    /// After SIGTERM or SIGINT, the aggregator runs as long as an agent may have files to commit, for at most
+    /// drain-seconds. A second signal ends the aggregator at once. Exit status: 0 all files are committed, 5 not all
+    /// files are committed (the last log lines name them), 1 the aggregator did not start.
     Anc(AncArgs),
     /// Run agent and aggregator in one process; with -- COMMAND, until the command ends
     ///
-    /// With a command: mcr runs it as a child process. When the command ends, mcr commits everything it wrote. The
-    /// exit status of mcr is that of the command: 128 plus the signal's number if a signal ended it, 126 or 127 if it
-    /// cannot be started. Exit status 5: the command succeeded, but not everything it wrote was committed. SIGTERM
-    /// and SIGINT are passed on to the command; a second one ends mcr at once.
+    /// With -- COMMAND, mcr runs COMMAND as a child process. When COMMAND ends, mcr commits all files that COMMAND
+    /// wrote. The exit status of mcr is the exit status of COMMAND: 128 plus the signal's number if a signal ended
+    /// COMMAND, 126 or 127 if COMMAND cannot be started. Exit status 5: COMMAND succeeded, but not all of its files
+    /// were committed. mcr passes SIGTERM and SIGINT on to COMMAND; a second signal ends mcr at once.
     ///
-    /// Without a command: exit status 0 after SIGTERM or SIGINT, 5 if not everything was committed.
+    /// Without a command: exit status 0 after SIGTERM or SIGINT, 5 if not all files were committed.
     ///
     /// Exit status 1: mcr did not start.
     Run(RunArgs),
-    /// Wait until everything that was written so far is committed
+    /// Wait until all files written so far are committed
     ///
-    /// Asks the agents of this node, over the socket next to the state file of each agent. Exit status: 0 everything
-    /// is committed, 5 something is not committed, 1 no agent was reached.
+    /// Asks the agents of this node, over the socket next to the state file of each agent. Exit status: 0 all files
+    /// are committed, 5 not all files are committed, 1 no agent was reached.
     Flush(FlushArgs),
-    /// Ask aggregators what they are saving, what is committed, and which problems there are
+    /// Ask aggregators which checkpoints they are saving, which are committed, and which problems they have
     #[command(after_help = exit::STATUS)]
     Status(StatusArgs),
     /// Check or print a configuration
@@ -123,7 +123,7 @@ pub struct SaveArgs {
     /// In the block schemes: number of bytes of one rank before the next rank follows
     #[arg(long, default_value_t = 65536, value_name = "BYTES")]
     pub block_bytes: u32,
-    /// Compression: fast, balanced or max; or paper, zstd-9, fpzip, ... (an unknown name lists all of them)
+    /// Compression: fast, balanced or max; or paper, zstd-9, fpzip, ... (for an unknown name, mcr lists all names)
     #[arg(long, default_value = "fast", value_name = "PROFILE")]
     pub profile: Profile,
     /// Maximum memory for checkpoint data, in MiB [default: 256; 512 with balanced, 1024 with max]
@@ -132,14 +132,14 @@ pub struct SaveArgs {
     /// Number of threads; 0: one for each core that the process may use
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
-    /// Write rate of the store in MiB/s. Codecs are chosen for the shortest time to encode and write, otherwise for
-    /// the fewest bytes
+    /// Write rate of the store in MiB/s. With this option, codecs are chosen for the shortest time to encode and
+    /// write; without it, for the fewest bytes
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub store_rate: Option<u64>,
     /// Do not verify each segment by decoding it before it is written
     #[arg(long)]
     pub no_verify: bool,
-    /// Store everything, even bytes that the previous checkpoint or another rank has, and measure all codecs again
+    /// Store all bytes, even if the previous checkpoint or another rank has the same bytes; measure all codecs again
     #[arg(long)]
     pub no_reuse: bool,
     /// Encode each checkpoint without older ones (only the profile max uses older ones)
@@ -187,7 +187,7 @@ pub struct RestartArgs {
     /// Identity of this start of the job, the same on all nodes [default: SLURM's job id and restart count]
     #[arg(long, env = "MCR_INCARNATION", value_name = "NAME")]
     pub incarnation: Option<String>,
-    /// Skip a checkpoint that was restored N times in a row and was followed by no newer one; 0: never
+    /// Skip a checkpoint that was restored N times in a row without a newer checkpoint being saved; 0: never skip
     #[arg(long, default_value_t = mcrengine::incarnation::GIVE_UP_AFTER as u32, value_name = "N")]
     pub give_up_after: u32,
     /// Report which checkpoint would be restored and which files would be moved away; change nothing
@@ -211,7 +211,7 @@ pub struct RestartArgs {
 pub struct ListArgs {
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Also list pruned checkpoints whose containers other checkpoints need, with the bytes they take
+    /// Also list pruned checkpoints whose containers are needed by other checkpoints, with their sizes
     #[arg(long)]
     pub all: bool,
     /// Print JSON
@@ -254,14 +254,15 @@ pub struct VerifyArgs {
     pub json: bool,
 }
 
-/// Which checkpoints are kept. A checkpoint is kept if at least one rule keeps it. The newest good one is always
-/// kept.
+/// Rules for the checkpoints to keep. A checkpoint is kept if at least one rule keeps it. The newest good checkpoint
+/// is always kept.
 #[derive(Clone, Debug, Default, Args)]
 pub struct KeepArgs {
     /// Keep the newest N complete checkpoints
     #[arg(long, visible_alias = "keep-last", value_name = "N")]
     pub keep: Option<std::num::NonZeroU32>,
-    /// Keep what was written within this time before the newest: 45s, 30min, 2h, 1d12h, 6w, 3m (months), 1y
+    /// Keep checkpoints that are older than the newest one by at most this time: 45s, 30min, 2h, 1d12h, 6w, 3m
+    /// (months), 1y
     #[arg(long, value_name = "DURATION", value_parser = mcrengine::retention::duration_ms)]
     pub keep_within: Option<u64>,
     /// Keep the newest checkpoint of each hour, for the last N hours with checkpoints
@@ -293,14 +294,14 @@ pub struct PruneArgs {
     /// Mark a checkpoint as bad: a restart skips it unless it is asked for by name
     #[arg(long, visible_alias = "bad", value_name = "ID", value_delimiter = ',')]
     pub mark_bad: Vec<CheckpointId>,
-    /// Why the checkpoint is bad
+    /// Text that says why the checkpoint is bad
     #[arg(long, value_name = "TEXT", default_value = "marked by hand")]
     pub reason: String,
     /// Remove the mark of a bad checkpoint
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub unmark: Vec<CheckpointId>,
-    /// Rewrite a container that is left of a deleted checkpoint if less than this percentage of it is needed; 0:
-    /// never
+    /// Rewrite a container of a deleted checkpoint if other checkpoints need less than this percentage of its bytes;
+    /// 0: never
     #[arg(long, value_name = "PERCENT", default_value_t = mcrengine::prune::REPACK_BELOW_PERCENT, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub repack_below: u32,
     /// Only report what would be deleted
@@ -361,7 +362,7 @@ pub struct RunArgs {
     /// Address to listen on, for `mcr status`
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<String>,
-    /// Maximum time at the end to read, send and commit what was written [default: 20]
+    /// Maximum time at the end to read, send and commit the last files [default: 20]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub drain_seconds: Option<u64>,
     #[command(flatten)]
@@ -430,11 +431,11 @@ pub struct BenchArgs {
 pub enum BenchCommand {
     /// Measure each codec on each class of variables: ratio, and speed on one core
     Codecs(BenchCodecsArgs),
-    /// Make the tables and figures of the mcrEngine paper (SC12) from your data
+    /// Compute the tables and figures of the mcrEngine paper (SC12) from your checkpoints
     Schemes(BenchSchemesArgs),
 }
 
-/// What is measured, and how much of it.
+/// Options that both `mcr bench` commands have.
 #[derive(Debug, Args)]
 pub struct BenchInput {
     /// Directory that holds the checkpoint files
@@ -447,7 +448,7 @@ pub struct BenchInput {
     /// Checkpoint to measure [default: the newest]
     #[arg(long, value_name = "ID")]
     pub checkpoint: Option<CheckpointId>,
-    /// Start nothing new after this time, and report what is missing; 0: no limit
+    /// Start no new measurement after this time, and report what was not measured; 0: no limit
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     pub time_limit: u64,
     /// Maximum memory for segments, in MiB
@@ -462,8 +463,8 @@ pub struct BenchInput {
 pub struct BenchCodecsArgs {
     #[command(flatten)]
     pub input: BenchInput,
-    /// Bytes to measure, for example 64M. Of a larger checkpoint, only some ranks (at least one) and only some
-    /// segments of each class are measured
+    /// Number of bytes to measure, for example 64M. Of a larger checkpoint, only some ranks (at least one) and only
+    /// some segments of each class are measured
     #[arg(long, default_value = "32M", value_parser = byte_count, value_name = "BYTES")]
     pub sample: u64,
     /// GROUP_SIZE: number of ranks merged into one container
@@ -472,7 +473,7 @@ pub struct BenchCodecsArgs {
     /// Show the N largest classes, and the sum of the others
     #[arg(long, default_value_t = 12, value_name = "N")]
     pub classes: usize,
-    /// Profiles for which to show what `mcr save --profile` would store, and how long it would take
+    /// Profiles for which to show how many bytes `mcr save --profile` would store, and how long it would take
     #[arg(long, value_delimiter = ',', default_value = "fast,balanced,max,paper", value_name = "PROFILES")]
     pub profiles: Vec<Profile>,
     /// How often a segment is encoded and decoded; the median is shown. Slow steps are repeated less often
@@ -488,15 +489,15 @@ pub struct BenchCodecsArgs {
 pub struct BenchSchemesArgs {
     #[command(flatten)]
     pub input: BenchInput,
-    /// Bytes of each checkpoint to measure, for example 1G. Of a larger one, only some ranks (at least one) are
-    /// measured
+    /// Number of bytes of each checkpoint to measure, for example 1G. Of a larger checkpoint, only some ranks (at
+    /// least one) are measured
     #[arg(long, default_value = "256M", value_parser = byte_count, value_name = "BYTES")]
     pub sample: u64,
-    /// Group sizes. The largest one is used for the other figures. A size above the number of ranks is replaced by
-    /// that number
+    /// Group sizes. The largest group size is used for the other figures. A size above the number of ranks is
+    /// replaced by the number of ranks
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "SIZES")]
     pub group_sizes: Vec<std::num::NonZeroU32>,
-    /// Block sizes of the block schemes, for example 4K,64K. The best one is used for the other figures
+    /// Block sizes of the block schemes, for example 4K,64K. The best block size is used for the other figures
     #[arg(long, value_delimiter = ',', default_value = "512,4K,16K,64K,256K,1M", value_parser = block_bytes, value_name = "BYTES")]
     pub block_sizes: Vec<std::num::NonZeroU32>,
     /// Profiles to show in addition to the paper's chain
