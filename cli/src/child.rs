@@ -81,7 +81,8 @@ pub fn code_of(status: ExitStatus) -> u8 {
 }
 
 /// Calls `start` with the original limit of open files and the default action for SIGXFSZ. mcr raises the limit and
-/// ignores the signal, and a child process would inherit both. Afterwards both are set back.
+/// ignores the signal, and a child process would inherit both. After `start`, the raised limit and the ignored signal
+/// are set again.
 #[expect(unsafe_code, reason = "no safe call sets what a signal does")]
 fn as_we_were_started<T>(start: impl FnOnce() -> T) -> T {
     let raised = OPEN_FILES.get().and_then(|soft| {
@@ -92,7 +93,8 @@ fn as_we_were_started<T>(start: impl FnOnce() -> T) -> T {
     // only restores the default action.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigDfl) };
     let started = start();
-    // SAFETY: as above. This call installs no handler, it only ignores the signal again.
+    // SAFETY: `signal` is unsafe because a handler might not be async-signal-safe. This call installs no handler, it
+    // only ignores the signal again.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
     if let Some((soft, hard)) = raised {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, soft, hard);

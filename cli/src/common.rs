@@ -34,7 +34,7 @@ pub fn open_store(args: &StoreArgs) -> anyhow::Result<PosixStore> {
 }
 
 /// Opens the store. It is created only if `create` is true: otherwise a file system that is not mounted would become
-/// a directory on the local disk. `how` lists the ways to ask for creation, for the error message.
+/// a directory on the local disk. The error message ends with `how`, the options that create the store.
 pub fn open_or_create(store: &Path, create: bool, how: &str) -> anyhow::Result<PosixStore> {
     let opened = if create { PosixStore::create(store) } else { PosixStore::open(store) };
     let name = name_of(store);
@@ -84,8 +84,8 @@ pub fn one_job(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<JobId> {
     }
 }
 
-/// If the job has no checkpoint: an error message that lists the jobs that have one, the most similar name first.
-/// This helps with misspelt names.
+/// Error message if the job has no checkpoint. It lists the jobs that have a checkpoint, the most similar name first,
+/// because the name may be misspelt.
 pub fn no_checkpoint_of(store: &dyn Store, args: &StoreArgs, job: &JobId) -> anyhow::Result<Option<String>> {
     if has_checkpoint(store, job)? {
         return Ok(None);
@@ -110,7 +110,7 @@ pub fn no_checkpoint_of(store: &dyn Store, args: &StoreArgs, job: &JobId) -> any
 /// Minimum similarity of a name for the question "did you mean".
 const LIKENESS_MIN: f64 = 0.75;
 
-/// The names that fit into a message.
+/// Lists the first names, and counts the others.
 fn some_of(jobs: &[JobId]) -> String {
     const SHOWN_MAX: usize = 10;
     let mut names = jobs.iter().take(SHOWN_MAX).map(JobId::to_string).collect::<Vec<_>>().join(", ");
@@ -120,8 +120,8 @@ fn some_of(jobs: &[JobId]) -> String {
     names
 }
 
-/// The jobs that have a checkpoint. A directory without one, left by a misspelt name or an unfinished save, is not a
-/// job.
+/// The jobs that have a checkpoint. A directory without a checkpoint, left by a misspelt name or an unfinished save,
+/// is not a job.
 fn jobs_with_checkpoints(store: &dyn Store) -> anyhow::Result<Vec<JobId>> {
     let mut jobs = Vec::new();
     for job in manifest::jobs(store)? {
@@ -132,7 +132,7 @@ fn jobs_with_checkpoints(store: &dyn Store) -> anyhow::Result<Vec<JobId>> {
     Ok(jobs)
 }
 
-/// Whether the job has a manifest that was not pruned. One is enough, so most are not looked at.
+/// Whether the job has a manifest that was not pruned. The search ends at the first manifest.
 fn has_checkpoint(store: &dyn Store, job: &JobId) -> anyhow::Result<bool> {
     let list = |dir: &Path| match store.list_dir(dir) {
         Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(Vec::new()),
@@ -177,7 +177,7 @@ pub fn layout_of(
     Ok(layout)
 }
 
-/// Whether the user named the layout. Then files that belong to no checkpoint need no warning.
+/// Whether the user named the layout. If so, files that belong to no checkpoint need no warning.
 pub fn is_layout_said(args: &LayoutArgs) -> bool {
     !matches!(args.layout.as_slice(), [] | [_]) || args.layout.first().is_some_and(|name| name != "guess")
 }

@@ -1,4 +1,4 @@
-//! The configuration file. Agents and aggregators share one file, so that a cluster needs only one.
+//! The configuration file. Agents and aggregators share one file.
 
 use crate::args::{ConfigArgs, ConfigCommand};
 use crate::output::print;
@@ -8,10 +8,10 @@ use mcr_cnc::config::{CncOptions, load_toml};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Every key with its default and meaning. This is the file that is shipped; a test loads it.
+/// The shipped configuration file, which has every key with its default and meaning. A test loads this file.
 const DEFAULTS: &str = include_str!("../../deploy/config/mcr.toml");
 
-/// The file as the user wrote it: `[cnc]` for compute nodes, `[anc]` for aggregator nodes. Each may be missing.
+/// The file as the user wrote it: `[cnc]` for compute nodes, `[anc]` for aggregator nodes. Each table may be missing.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ConfigFile {

@@ -31,9 +31,9 @@ fn start_logging(json: bool) {
     let _ = if json { lines.json().try_init() } else { lines.with_ansi(false).try_init() };
 }
 
-/// Exit status: something that was written was not committed.
+/// Exit status: not all written files are committed.
 pub const NOT_COMMITTED: u8 = 5;
-/// Maximum number of log lines at the end that name what is not committed.
+/// Maximum number of log lines at the end that name ranks or groups that are not committed.
 const NAMED_MAX: usize = 64;
 
 pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
@@ -107,7 +107,7 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     file.cnc.job = args.job.or(file.cnc.job);
     let environment =
         |name: &str| (name != "MCR_JOB").then(|| std::env::var(name).ok()).flatten().filter(|value| !value.is_empty());
-    // The address is set once it is known. This one is only there to pass the check.
+    // The real address is set when it is known. This address is a placeholder for the check of the configuration.
     file.cnc.aggregators = vec!["127.0.0.1:7117".into()];
     let aggregator = file.anc.check()?;
     let mut agent = file.cnc.check_with(&environment)?;
@@ -133,7 +133,7 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
         };
         let Ended { code, until, processes_gone } = ended;
         if until <= Instant::now() {
-            return Ok(ExitCode::from(code)); // nothing was started, or there was a second signal
+            return Ok(ExitCode::from(code)); // nothing was started, or a second signal was received
         }
         let Some(all_committed) = signals.unless_again(both.drain(until, processes_gone)).await else {
             return Ok(at_once());
@@ -146,7 +146,7 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// How often to check whether the store has a directory of the job by now.
+/// Interval of the checks whether the store has a directory of the job.
 const JOB_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Holds the file that tells a restart that this run is alive. The file is removed when the runtime ends.
@@ -163,7 +163,7 @@ async fn hold_living_run(store: PathBuf, config: CncConfig) {
         let hold = move || PosixStore::open(store).and_then(|store| run.hold(&store, &job));
         match tokio::task::spawn_blocking(hold).await {
             Ok(Ok(Some(_held))) => std::future::pending().await,
-            // The file could not be written. Try again later.
+            // The file could not be written. The next check tries again.
             Ok(Ok(None) | Err(_)) => tokio::time::sleep(JOB_CHECK_INTERVAL).await,
             Err(_) => return,
         }
@@ -174,7 +174,7 @@ async fn hold_living_run(store: PathBuf, config: CncConfig) {
 struct Ended {
     /// Exit status of the application; 0 without one.
     code: u8,
-    /// When mcr must have ended. A time in the past means at once.
+    /// The time at which mcr must have ended. A time in the past means that mcr ends at once.
     until: Instant,
     processes_gone: bool,
 }
@@ -194,8 +194,8 @@ impl Both {
         Ok(())
     }
 
-    /// Runs the application until it ends. The first signal is passed on to the application. The second one ends mcr
-    /// at once.
+    /// Runs the application until it ends. The first signal is passed on to the application. The second signal ends
+    /// mcr at once.
     async fn accompany(
         &mut self,
         command: &[OsString],
@@ -209,7 +209,8 @@ impl Both {
                 watch.display()
             )
         })?;
-        // If the layout is known, the agent starts before the application. A guess has to wait for file names.
+        // If the layout is known, the agent starts before the application. Otherwise the agent waits for file names,
+        // to guess the layout.
         if !matches!(self.config.layout, LayoutChoice::Guess) {
             self.start_agent().await?;
         }
@@ -242,8 +243,8 @@ impl Both {
                         return Ok(Ended { code: NOT_COMMITTED, until: Instant::now(), processes_gone: false });
                     }
                 }
-                // The application takes a while to end after the signal. Meanwhile, commit what it has written so
-                // far.
+                // The application takes a while to end after the signal. Meanwhile, commit the files that it has
+                // written so far.
                 () = tokio::time::sleep_until(half.unwrap_or_else(Instant::now).into()), if half.is_some() => {
                     // The reply is not used. It is kept because the agent drops a flush whose requester is gone.
                     let (reply, answer) = tokio::sync::oneshot::channel();
@@ -260,7 +261,7 @@ impl Both {
         Ok(Ended { code, until, processes_gone: application.is_gone() })
     }
 
-    /// Ends the agent, then the aggregator. Returns whether everything that was written is committed.
+    /// Ends the agent, then the aggregator. Returns whether all written files are committed.
     async fn drain(mut self, until: Instant, processes_gone: bool) -> anyhow::Result<bool> {
         if self.node.is_none() {
             match last_layout(&self.config)? {
@@ -274,7 +275,7 @@ impl Both {
             None => None,
         };
         let by_aggregator = self.aggregator.drain(until).await;
-        // The agent names what is not committed, including what the aggregator lacks, with the ranks of this node.
+        // The agent logs all ranks of this node that are not committed, including ranks that the aggregator lacks.
         Ok(match by_agent {
             Some(drained) if drained != mcr_cnc::agent::Drained::default() => report_agent(&drained),
             _ => report_aggregator(&by_aggregator),
@@ -305,7 +306,7 @@ impl NodeAgent {
     }
 }
 
-/// Logs what the agent did not commit. Returns whether everything is committed.
+/// Logs the ranks that the agent did not commit. Returns whether all written files are committed.
 fn report_agent(drained: &mcr_cnc::agent::Drained) -> bool {
     for left in drained.uncommitted.iter().take(NAMED_MAX) {
         let (checkpoint, ranks, why) = (&left.checkpoint, RankRanges(&left.ranks), &left.why);
@@ -314,7 +315,7 @@ fn report_agent(drained: &mcr_cnc::agent::Drained) -> bool {
     report(drained.uncommitted.len(), drained.failed)
 }
 
-/// Does the same as [`report_agent`], for the groups of an aggregator.
+/// Logs the groups that the aggregator did not commit. Returns whether all written files are committed.
 fn report_aggregator(drained: &mcr_anc::Drained) -> bool {
     for left in drained.uncommitted.iter().take(NAMED_MAX) {
         let (job, checkpoint, group, why) = (&left.job, &left.checkpoint, left.group.0, &left.why);
@@ -349,7 +350,7 @@ fn at_once() -> ExitCode {
     ExitCode::from(NOT_COMMITTED)
 }
 
-/// Runs `main` to its end. Threads that hang in a file system are left to end with the process.
+/// Runs `main` to its end. Does not wait for threads that hang in a file system; these end with the process.
 fn within_runtime(main: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = runtime(2)?;
     let result = runtime.block_on(main);
@@ -363,7 +364,7 @@ async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {
     Aggregator::start(config, Arc::new(store)).await.with_context(|| format!("listening on {listen}"))
 }
 
-/// How often to look again at a directory whose file names do not show the layout yet.
+/// Interval of the scans of a directory whose file names do not show the layout yet.
 const GUESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The configured layout, or a guess from the file names as soon as they show it.
@@ -395,7 +396,8 @@ async fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
     }
 }
 
-/// Two threads are enough, because they only move frames and timers. Files, codecs and the store have other threads.
+/// Two threads are enough, because they only handle frames and timers. Files, codecs and the store have other
+/// threads.
 fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)

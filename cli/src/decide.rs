@@ -1,7 +1,7 @@
 //! Decides from which checkpoint a restart continues, and which restart makes this decision.
 //!
-//! The first restart of an incarnation decides, durably: its record in the store names the checkpoint. The other
-//! nodes of the same start follow the record, or fail with an error. A restart with --copy or --dry-run decides
+//! The first restart of an incarnation decides. Its record in the store is durable, and names the checkpoint. The
+//! other nodes of the same start follow the record, or fail with an error. A restart with --copy or --dry-run decides
 //! nothing.
 
 use crate::args::RestartArgs;
@@ -90,7 +90,7 @@ impl<'a> Decider<'a> {
         let after = newest.number;
         if newest.identity == self.identity {
             let is_open = newest.is_restart && !has_committed(all, newest.number) && self.may_follow(newest)?;
-            // The checkpoint that the start decided on may have been damaged or marked as bad since.
+            // The checkpoint of the decision may have been damaged or marked as bad after the decision.
             let is_good = newest
                 .from
                 .as_ref()
@@ -124,8 +124,8 @@ impl<'a> Decider<'a> {
         Ok(Role::Decide { after })
     }
 
-    /// A living `mcr run` of this start that watches another directory than the one to restore into. Such a run lives
-    /// as long as its application, and a restarted application would run in the watched directory.
+    /// A running `mcr run` of this start that watches another directory than the target directory. Such an `mcr run`
+    /// runs as long as its application, and a restarted application would run in the watched directory.
     fn living_elsewhere(&self) -> Option<LivingRun> {
         let to = real_path(&self.args.to);
         let all = LivingRun::all(self.store, self.job).unwrap_or_default();
@@ -134,7 +134,7 @@ impl<'a> Decider<'a> {
         (first.watch != to && of_this_start.all(|run| run.watch != to)).then_some(first)
     }
 
-    /// Names the living processes that save the job, because the user may have wanted only a copy. Errors are
+    /// Names the running processes that save the job, because the user may have wanted only a copy. Errors are
     /// ignored.
     fn report_runs_it_ends(&self) {
         let runs = LivingRun::all(self.store, self.job).unwrap_or_default();
@@ -166,7 +166,7 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// Records that the job continues from a checkpoint, or from none, unless another node of the same start was
+    /// Records that the job continues from a checkpoint, or from none, unless another node of the same start decided
     /// first.
     pub fn decide(
         &self,
@@ -213,7 +213,7 @@ impl<'a> Decider<'a> {
             if other.is_restart && self.may_follow(&other)? {
                 return Ok(Decided::Other(other));
             }
-            after = other.number; // an agent of the same start, or a restart of the same part, was first
+            after = other.number; // an agent of the same start, or a restart of the same part, made a record first
         }
     }
 

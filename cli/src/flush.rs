@@ -1,4 +1,4 @@
-//! `mcr flush`: waits until everything that was written so far is committed.
+//! `mcr flush`: waits until all files written so far are committed.
 
 use crate::args::FlushArgs;
 use crate::config::ConfigFile;
@@ -92,7 +92,7 @@ fn state_files(args: &FlushArgs) -> anyhow::Result<Vec<PathBuf>> {
         Some(config) => ConfigFile::load(config)?,
         None => ConfigFile::default(),
     };
-    // Only the name of the state file is needed. These values are only there to pass the check.
+    // Only the name of the state file is needed. These values are placeholders for the check of the configuration.
     file.cnc.watch.get_or_insert_with(|| Path::new("/").to_owned());
     file.cnc.aggregators = vec!["127.0.0.1:7117".into()];
     file.cnc.job = args.job.clone().or(file.cnc.job);

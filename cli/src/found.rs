@@ -1,4 +1,4 @@
-//! The checkpoints below a directory, for `mcr save` and `mcr bench`, and what belongs to none.
+//! The checkpoints below a directory, for `mcr save` and `mcr bench`, and the files that belong to no checkpoint.
 
 use crate::args::LayoutArgs;
 use crate::common::{is_layout_said, layout_of};
@@ -11,28 +11,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// What lies below a directory.
+/// The checkpoints and the other paths below a directory.
 pub struct Found {
-    /// The oldest first.
+    /// The checkpoints, the oldest first.
     pub checkpoints: Vec<Labelled>,
-    /// Links, directories and pointer files that travel with each of them.
+    /// Links, directories and pointer files that are saved with each checkpoint.
     pub companions: BTreeMap<CheckpointId, Vec<Companion>>,
-    /// Bytes of the files of all of them.
+    /// Bytes of the files of all checkpoints.
     pub bytes: u64,
     pub left_out: LeftOut,
 }
 
-/// What is not saved, because it belongs to no checkpoint or cannot be read.
+/// Paths that are not saved, because they belong to no checkpoint or cannot be read.
 #[derive(Default, serde::Serialize)]
 pub struct LeftOut {
-    /// Files, directories that cannot be read, links. Those that `--layout` does not name are not counted.
+    /// Number of files, of links, and of directories that cannot be read. Paths that `--layout` does not name are not
+    /// counted.
     pub count: u64,
-    /// The first of them, at most [`LEFT_OUT_MAX`].
+    /// The first paths, at most [`LEFT_OUT_MAX`].
     paths: Vec<NotSaved>,
-    /// None of them is a link or a directory.
+    /// Whether all of these paths are files, and none is a link or a directory.
     #[serde(skip)]
     are_files: bool,
-    /// Files that `--layout`, as the user gave it, does not name.
+    /// Files that `--layout` does not name, if the user gave this option.
     not_in_layout: u64,
     #[serde(skip)]
     first_unnamed: Option<String>,
@@ -44,12 +45,13 @@ struct NotSaved {
     reason: &'static str,
 }
 
-/// The most paths that are told as JSON.
+/// Maximum number of paths in JSON output.
 const LEFT_OUT_MAX: usize = 1000;
-/// The most paths that are told to people.
+/// Maximum number of paths that are printed for people.
 const TOLD_MAX: usize = 10;
 
-/// The checkpoints below a directory, in natural order, and what belongs to none. A store below it is not looked at.
+/// Finds the checkpoints below a directory, in natural order, and the paths that belong to no checkpoint. A store
+/// below the directory is skipped.
 pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Option<&Path>) -> anyhow::Result<Found> {
     let mut listing = list(dir, &ScanLimits::default())?;
     if let Some(store) = store.and_then(|store| store.canonicalize().ok()) {
@@ -58,7 +60,7 @@ pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Opt
                 bail!("{}: the store is this directory itself; give the store a directory of its own", name_of(dir))
             }
             Ok(below) => listing.leave_out(below),
-            // It may lie where a link leads.
+            // The store may be in the target directory of a link.
             Err(_) => {
                 for (link, real) in listing.through.clone() {
                     if let Ok(below) = store.strip_prefix(real) {
@@ -87,7 +89,7 @@ pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Opt
         let unplaced = unplaced.iter().map(|path| NotSaved { path: path.to_string(), reason });
         left_out.paths.extend(unplaced.take(LEFT_OUT_MAX));
     }
-    // A link that the layout does not name is no more missing than a file that it does not name.
+    // A link that the layout does not name is not missing, like a file that the layout does not name.
     let is_missing = |path: &Path| {
         let path = FilePath::new(path.as_os_str().as_bytes()).ok();
         !is_said || path.is_none_or(|path| layout.place(&path).is_some())
@@ -99,7 +101,7 @@ pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Opt
     let skipped: Vec<_> = scan.skipped.iter().filter(|s| s.hides_files || is_missing(&s.path)).collect();
     left_out.are_files = skipped.is_empty() && links.is_empty();
     left_out.count += (skipped.len() + links.len()) as u64 + scan.skipped_count - scan.skipped.len() as u64;
-    // First what may hide more than itself.
+    // Unreadable directories and links come first, because more files may be missing below them.
     let named = skipped.iter().map(|s| NotSaved { path: name_of(&s.path), reason: s.reason });
     left_out.paths.splice(0..0, named.chain(links));
     left_out.paths.truncate(LEFT_OUT_MAX);
@@ -120,7 +122,8 @@ pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Opt
     Ok(Found { checkpoints, companions, bytes, left_out })
 }
 
-/// What travels with each checkpoint. What cannot is told once for each reason.
+/// The links, directories and pointer files that are saved with each checkpoint. A path that cannot be saved is
+/// reported once for each reason.
 fn companions_of(dir: &Path, layout: &Layout, scan: &Scan) -> BTreeMap<CheckpointId, Vec<Companion>> {
     let (mut beside, mut companions) = (Beside::default(), BTreeMap::new());
     let links: BTreeSet<PathBuf> = scan.links.iter().cloned().collect();
@@ -145,7 +148,7 @@ fn files(count: u64) -> String {
 }
 
 impl LeftOut {
-    /// `112 files left out (first: a/b: ...)`; nothing where none was.
+    /// `112 files left out (first: a/b: ...)`. `None` if no file was left out.
     pub fn sentence(&self) -> Option<String> {
         let first = self.paths.first()?;
         let all = match self.are_files {
@@ -156,7 +159,7 @@ impl LeftOut {
     }
 }
 
-/// Why there is nothing to save.
+/// The reason why there is nothing to save.
 pub fn nothing_found(layout: &LayoutArgs, left_out: &LeftOut) -> String {
     match (is_layout_said(layout), left_out.not_in_layout) {
         (true, n) if n > 0 => format!(
@@ -172,7 +175,7 @@ pub fn nothing_found(layout: &LayoutArgs, left_out: &LeftOut) -> String {
     }
 }
 
-/// `rank 5`, `ranks 16-31, 40`.
+/// Formats ranks as `rank 5` or `ranks 16-31, 40`.
 pub fn rank_list(ranks: &[u32]) -> String {
     const SHOWN_MAX: usize = 8;
     let mut runs: Vec<(u32, u32)> = Vec::new();
@@ -188,7 +191,7 @@ pub fn rank_list(ranks: &[u32]) -> String {
     format!("rank{} {shown}{more}", if ranks.len() == 1 { "" } else { "s" })
 }
 
-/// `rank 5 has no file`, of the ranks that have none.
+/// Formats the ranks without files as `rank 5 has no file`.
 pub fn missing_ranks(missing: &[u32], ranks: u32) -> String {
     format!("{} {} no file (of {ranks} ranks)", rank_list(missing), if missing.len() == 1 { "has" } else { "have" })
 }

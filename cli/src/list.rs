@@ -81,7 +81,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The state as the table and JSON name it.
+/// The state, as printed in the table and in JSON.
 fn word_of(state: &CheckpointState) -> String {
     match state {
         state if state.is_complete() && state.found_damaged.is_some() => "damaged".to_owned(),
@@ -91,13 +91,13 @@ fn word_of(state: &CheckpointState) -> String {
     }
 }
 
-/// Maximum number of checkpoints for which the list says why they are not complete. `mcr show ID` says it for each
-/// one.
+/// Maximum number of checkpoints for which the list says why they are not complete. `mcr show ID` prints the reason
+/// for each checkpoint.
 const REASONS_MAX: usize = 16;
 /// Maximum number of checkpoints or problems that a line names. Further checkpoints are only counted.
 const NAMED_MAX: usize = 4;
 
-/// What is left of a pruned checkpoint, and which checkpoints need it.
+/// The remaining bytes of a pruned checkpoint, and the checkpoints that need them.
 fn held_line(id: &CheckpointId, held: &Held) -> String {
     let by: Vec<&str> = held.by.iter().take(NAMED_MAX).map(CheckpointId::as_str).collect();
     let more = held.by.len().saturating_sub(NAMED_MAX);

@@ -1,4 +1,4 @@
-//! Files of this machine as the source of a flush: `mcr save` needs no wire.
+//! Files of this machine as the source of a flush. `mcr save` needs no network.
 
 use mcr_anc::source::{FetchError, Source, Wanted};
 use mcr_cnc::source::OpenFile;
@@ -7,9 +7,9 @@ use mcrengine::header::FileHeader;
 
 /// The captured files of a group, in the order of the flush.
 pub struct LocalSource<'a> {
-    /// The files.
+    /// The captured files.
     pub files: Vec<OpenFile<&'a FileHeader>>,
-    /// Reads at a time.
+    /// Number of reads at a time.
     pub threads: usize,
 }
 

@@ -1,6 +1,7 @@
-//! `mcr`: the one binary of mcrEngine. Loads, builds, runs and drains; everything else is in the libraries.
+//! `mcr`: the binary of mcrEngine, which has all commands and both daemons.
 
-/// Replaces the standard macro, which panics if standard error is full and prints control characters of names.
+/// Replaces the standard macro, which panics if standard error cannot be written, and prints control characters of
+/// names.
 macro_rules! eprintln {
     ($($text:tt)*) => { $crate::output::tell_line(&format!($($text)*)) };
 }
@@ -38,7 +39,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Reads the maps of HDF5 files for a parent process; must stay first, it shares nothing with the rest.
+    // In this mode the process reads the maps of HDF5 files for its parent process. This check must come first.
     if std::env::args().nth(1).as_deref() == Some(mcr_cnc::h5::WORKER_ARGUMENT) {
         return mcr_cnc::h5::worker_main();
     }
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
     raise_open_files();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        // Not 2, as clap has it: from `mcr restart` 2 means that an older checkpoint was restored.
+        // clap would exit with 2. But exit status 2 of `mcr restart` means that an older checkpoint was restored.
         Err(error) => {
             let printed = error.print().and_then(|()| std::io::stdout().flush());
             if let (Err(why), false) = (&printed, error.use_stderr()) {
@@ -80,7 +81,7 @@ fn main() -> ExitCode {
 /// silently.
 #[expect(unsafe_code, reason = "no safe call sets what a signal does")]
 fn survive_file_size_limit() {
-    // SAFETY: no handler is installed, and no thread runs yet. Where it fails, the process ends as it would have.
+    // SAFETY: no handler is installed, and no thread runs yet. If the call fails, SIGXFSZ keeps its default action.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
 }
 
@@ -91,7 +92,8 @@ fn raise_open_files() {
         && soft < hard
     {
         child::remember_open_files(soft);
-        // A limit that cannot be raised stays as it is; running out of descriptors is reported where it happens.
+        // If the limit cannot be raised, it stays as it is. A lack of descriptors is reported when a file cannot be
+        // opened.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }
