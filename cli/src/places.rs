@@ -1,15 +1,15 @@
-//! The places that the checkpoints of one `mcr save` get in the order of the job's checkpoints.
+//! The places of the checkpoints of one `mcr save` in the order of the job's checkpoints.
 
 use mcrengine::ids::{CheckpointId, GroupId, JobId, natural_cmp};
 use mcrengine::incarnation::Incarnation;
 use mcrengine::manifest::{self, Place};
 use mcrengine::store::Store;
 
-/// Names say in which order checkpoints were written, unless the times of files contradict them by this much: files
-/// that were copied without their times are this close together.
+/// The order of names is used for checkpoints whose file times differ by less than this time, because copied files
+/// may have the time of the copy. For a larger difference, the order of times is used.
 const CONTRADICTION_MS: i64 = 60_000;
 
-/// The places in the order of checkpoints that those of one command get, and what the store held as the newest before.
+/// Gives each checkpoint of one command its place in the order of the job's checkpoints.
 pub struct Places {
     incarnation: u32,
     /// The record of the incarnation.
@@ -19,20 +19,20 @@ pub struct Places {
 }
 
 impl Places {
-    /// For one command: the incarnation that it saves for, and the newest checkpoint in the store.
+    /// `record` is the incarnation for which the command saves. `newest` is the newest checkpoint in the store.
     pub fn new(record: Option<Incarnation>, newest: Option<(CheckpointId, Place)>) -> Self {
         Self { incarnation: record.as_ref().map_or(0, |record| record.number), record, newest, last: None }
     }
 
-    /// The place of the next checkpoint, in the order of the command. Where some of it is in the store already, its
-    /// place is known; so two who save the same at once give the same places. `is_of_before`: the files were there
-    /// before the incarnation began, or are copies of such files.
+    /// The place of the next checkpoint, in the order of the command. `begun` is the place of a checkpoint that is
+    /// partly in the store already. So two commands that save the same checkpoint at the same time give it the same
+    /// place. `is_of_before`: the files existed before the incarnation began, or are copies of such files.
     pub fn next(&mut self, id: &CheckpointId, written_unix_ms: i64, is_of_before: bool, begun: Option<Place>) -> Place {
         let older =
             self.record.as_ref().filter(|_| is_of_before).and_then(|record| record.place_of_older(written_unix_ms));
         let mut place = begun.or(older).unwrap_or(Place { incarnation: self.incarnation, written_unix_ms });
         if begun.is_none() && older.is_none() {
-            // The order of the command: by the names, where times do not contradict them.
+            // Use the order of the names, unless the times of the files contradict it.
             if let Some(last) = self.last {
                 place.written_unix_ms = place.written_unix_ms.max(last.written_unix_ms + 1);
             } else if let Some((newest, at)) = &self.newest
@@ -48,8 +48,8 @@ impl Places {
     }
 }
 
-/// Whether two names differ by their numbers alone and the first has the smaller one. A name that was used twice says
-/// nothing.
+/// Whether two names differ only by their numbers, and the first name has the smaller number. False for a name that
+/// was used twice.
 fn is_before(id: &CheckpointId, other: &CheckpointId) -> bool {
     let shape = |id: &CheckpointId| {
         let mut shape: Vec<u8> = Vec::new();
@@ -68,7 +68,7 @@ fn is_before(id: &CheckpointId, other: &CheckpointId) -> bool {
         && natural_cmp(id.as_str().as_bytes(), other.as_str().as_bytes()).is_lt()
 }
 
-/// The newest checkpoint of a job, as its first group tells.
+/// The newest checkpoint of a job, according to the manifests of the first groups.
 pub fn newest_saved(store: &dyn Store, job: &JobId) -> anyhow::Result<Option<(CheckpointId, Place)>> {
     let newest = manifest::newest_of_group(store, job, GroupId(0), None)?;
     Ok(newest.map(|manifest| (manifest.checkpoint.clone(), manifest.place())))

@@ -1,7 +1,7 @@
 //! Restores one checkpoint in two steps: `prepare` writes and verifies all files under temporary names, `publish`
 //! gives them their final names.
 //!
-//! Between the two steps the application's files are unchanged, so a decision can be recorded there.
+//! The decision of a restart is recorded between the two steps, when the application's files are still unchanged.
 
 use crate::args::RestartArgs;
 use crate::common::threads_of;
@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Maximum number of moved files that are named. Further ones are only counted.
+/// Maximum number of moved files that are named. Further files are only counted.
 const NAMED_MAX: usize = 100;
 
 /// A checkpoint whose files are all verified under temporary names. If it is dropped, no file remains.
@@ -47,7 +47,7 @@ pub struct Restored {
 pub struct MovedAside {
     /// The directory to which they were moved.
     to: PathBuf,
-    /// Their paths, relative to the directory that was restored into; under `to` they have the same paths.
+    /// The paths of these files relative to the target directory of the restart. Under `to` they have the same paths.
     files: Vec<String>,
 }
 
@@ -59,7 +59,7 @@ pub fn prepare(
     state: &CheckpointState,
     args: &RestartArgs,
 ) -> Result<Prepared, Failure> {
-    // This must come before the temporary files of a dead restart are removed as leftovers.
+    // This must be done before the temporary files of a dead restart are removed.
     tell_recovered(recover(&args.to).map_err(|error| receiver(error.into()))?, &args.to);
     // Each thread may open a file.
     let threads = threads_of(args.threads).min(2 * descriptors_share());
@@ -168,7 +168,7 @@ fn groups_of(state: &CheckpointState, args: &RestartArgs) -> Result<Vec<GroupId>
     Ok((0..state.groups).map(GroupId).filter(is_wanted).collect())
 }
 
-/// How files are published. This includes the names of all files of the checkpoint, even of other ranks.
+/// How files are published. It includes the names of all files of the checkpoint, also of other ranks.
 fn how(store: &dyn Store, job: &JobId, state: &CheckpointState, args: &RestartArgs) -> Result<Publish, Failure> {
     let manifests = manifest::manifests(store, job, &state.id).map_err(|error| Failure::Checkpoint(error.into()))?;
     let of_checkpoint: BTreeSet<FilePath> =
@@ -198,7 +198,7 @@ fn direct(
     }
 }
 
-/// What a restart would do.
+/// The result of `mcr restart --dry-run`.
 pub struct Preview {
     files: u64,
     file_bytes: u64,

@@ -45,7 +45,7 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
         );
     }
     let store = open_store(&args.store)?;
-    // A job may have directories although nothing of it was ever finished.
+    // A job may have directories even if no checkpoint of it was ever completed.
     let job = match args.store.job.clone().filter(|job| has_directories(&store, job)) {
         Some(job) => job,
         None => one_job(&store, &args.store)?,
@@ -110,7 +110,7 @@ fn has_directories(store: &dyn Store, job: &JobId) -> bool {
     store.list_dir(Path::new(job.as_str())).is_ok_and(|entries| entries.iter().any(is_one))
 }
 
-/// Removes what the rules do not keep, after a save. Does nothing without rules.
+/// Removes the checkpoints that the rules do not keep, after a save. Does nothing without rules.
 pub fn prune_after(store: &dyn Store, job: &JobId, keep: Rules) -> anyhow::Result<Vec<CheckpointId>> {
     if keep.is_empty() {
         return Ok(Vec::new());

@@ -25,7 +25,8 @@ use std::time::{Duration, Instant};
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time until an aggregator confirms a request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time until the next frame of an answer. A busy aggregator sends a sign of life three times as often.
+/// Maximum time until the next frame of an answer. A busy aggregator sends a keep-alive frame every third of this
+/// time.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(SILENCE_SECONDS);
 /// Maximum time to write the bytes of a frame, which has at most 1 MiB.
 const DISK_TIMEOUT: Duration = Duration::from_secs(45);
@@ -99,7 +100,7 @@ async fn within<T>(limit: Duration, address: &str, what: &str, step: impl Future
 
 enum Attempt {
     Final(Failure),
-    /// This aggregator does not answer; another one may.
+    /// This aggregator does not answer. Another aggregator may answer.
     Elsewhere(String),
 }
 
@@ -206,7 +207,7 @@ async fn from_aggregator(
                 };
             }
             Some(Frame::Files(_)) => return Err(broken("a second list of files".into())),
-            // The aggregator serves other nodes first.
+            // The aggregator is busy with other nodes.
             None if started.elapsed() < BUSY_TIMEOUT => {}
             None => {
                 return Err(Attempt::Elsewhere(format!("{address} has been busy for {} s", BUSY_TIMEOUT.as_secs())));

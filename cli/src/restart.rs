@@ -39,7 +39,7 @@ struct Report {
     elapsed_ms: u64,
     /// Newer checkpoints that were skipped, and why.
     passed_over: Vec<PassedOver>,
-    /// Files that were moved away because they were in the way or newer, and where they are now.
+    /// Files that were moved away because a restored file has their name or they were newer, and their new directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     moved_aside: Option<MovedAside>,
 }
@@ -114,7 +114,8 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
         }
         let prepared = match prepare(&store, &job, state, &args) {
             Ok(prepared) => prepared,
-            // The receiving side failed and not the checkpoint. An older checkpoint would fail too.
+            // This node cannot write the files, and the checkpoint is not damaged. An older checkpoint would fail
+            // too.
             Err(Failure::Receiver(error)) => return Err(error),
             Err(Failure::Checkpoint(error)) => {
                 let reason = format!("{error:#}");
@@ -440,7 +441,8 @@ fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(NEW_RUN))
 }
 
-/// Marks a checkpoint as damaged, so that retention does not count on it. A store that takes nothing keeps what it has.
+/// Marks a checkpoint as damaged, so that retention does not count it. If the mark cannot be written, this is only
+/// logged.
 fn note_damage(store: &dyn Store, job: &JobId, id: &CheckpointId, error: &anyhow::Error) {
     let damage = error.chain().filter_map(|cause| cause.downcast_ref::<ReadError>());
     let is_damage = damage.map(ReadError::advice).any(|advice| advice == Advice::OlderCheckpoint);

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub enum Failure {
     /// A fault in the checkpoint. An older checkpoint may be restorable.
     Checkpoint(anyhow::Error),
-    /// A fault where the files are written. No other checkpoint would succeed.
+    /// A fault of the target directory or of this node. No other checkpoint would succeed.
     Receiver(anyhow::Error),
 }
 
@@ -23,7 +23,7 @@ pub fn receiver(error: anyhow::Error) -> Failure {
 
 /// The files of a group that are being restored.
 pub struct Restorers {
-    /// By number in the sender's list. `None` for files that are not wanted, and for directories.
+    /// One restorer for each file of the sender's list. `None` for files that are not wanted, and for directories.
     files: Vec<Option<FileRestorer>>,
     /// The wanted directories and their permission bits.
     directories: Vec<(FilePath, u32)>,
@@ -52,7 +52,7 @@ impl Restorers {
         all.map(|files| Self { files, directories }).map_err(|error| receiver(error.into()))
     }
 
-    /// Takes the directories; later calls get none.
+    /// Takes the directories. Later calls return an empty list.
     pub fn take_directories(&mut self) -> Vec<(FilePath, u32)> {
         std::mem::take(&mut self.directories)
     }

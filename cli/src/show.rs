@@ -32,11 +32,12 @@ struct Class {
     /// Raw bytes in segments that also hold other classes: pools of small variables, or classes that predict each
     /// other.
     shared_raw_bytes: u64,
-    /// Estimate of the stored bytes of those: the share that the class has in the raw bytes of the segments.
+    /// Estimate of the stored bytes of `shared_raw_bytes`. The stored bytes of a segment are divided among its
+    /// classes in proportion to their raw bytes.
     shared_stored_bytes_estimate: u64,
     segments: u64,
     chains: BTreeSet<String>,
-    /// Why these chains were chosen.
+    /// The reason why these chains were chosen.
     why: BTreeSet<String>,
 }
 
@@ -48,7 +49,7 @@ struct Shared {
     segments: u64,
     raw_bytes: u64,
     stored_bytes: u64,
-    /// Why this chain was chosen.
+    /// The reason why this chain was chosen.
     why: BTreeSet<String>,
 }
 
@@ -226,7 +227,7 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
                             if !class.chains.contains(&chain) {
                                 class.chains.insert(chain.clone());
                             }
-                            // If only a few bytes of the class are in the pool, the pool's reason is not interesting.
+                            // If only a few bytes of the class are in the pool, the pool's reason is omitted.
                             if class.shared_raw_bytes > class.coded_raw_bytes {
                                 class.why.extend(reason.clone());
                             }
@@ -326,7 +327,7 @@ fn class_table(classes: &[Class], shared: &[Shared], all: bool) -> String {
     text
 }
 
-/// Joins the reasons. Different groups may have different ones.
+/// Joins the reasons, because different groups may have different reasons.
 fn lines(why: &BTreeSet<String>) -> String {
     why.iter().map(String::as_str).collect::<Vec<_>>().join("; ")
 }

@@ -1,4 +1,5 @@
-//! `mcr status`: asks the aggregators what they are saving, what is committed, and which problems there are.
+//! `mcr status`: asks aggregators which checkpoints they are saving, which are committed, and which problems they
+//! have.
 
 use crate::args::StatusArgs;
 use crate::exit::Exit;
@@ -99,7 +100,7 @@ fn to_text(address: &str, status: &v1::StatusReply) -> String {
     let mut checkpoints = Table::new(&["job", "checkpoint", ">group", "phase", ">raw", ">stored", ">age", "what"]);
     for c in &status.checkpoints {
         let missing = || format!("waiting for {}", rank_list(&c.missing));
-        // The reason of a committed checkpoint is its name, which is not informative.
+        // The reason of a committed checkpoint is only its name.
         let reason = || if c.reason == c.label { String::new() } else { c.reason.clone() };
         let what = if c.missing.is_empty() { reason() } else { missing() };
         checkpoints.row([

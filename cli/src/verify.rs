@@ -20,8 +20,8 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         Some(id) => vec![the_one(&store, &job, id, &args)?],
         None => manifest::list(&store, &job)?.into_iter().filter(|state| !state.is_pruned).collect(),
     };
-    // A checkpoint that was named by the user is always read, and so are damaged ones, because reading shows what is
-    // wrong.
+    // A checkpoint that the user named is always read. Damaged checkpoints are read too, because reading shows the
+    // damage.
     let is_read = |state: &CheckpointState| {
         args.checkpoint.is_some() || state.is_complete() || state.is_damaged || state.is_unreadable
     };
@@ -51,7 +51,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
                 None => problem.what.clone(),
             })
             .collect();
-        // A damaged segment is reported by every file that has bytes in it.
+        // Every file with bytes in a damaged segment reports the same damage.
         problems.dedup();
         if args.json {
             lines.push(serde_json::json!({
@@ -102,7 +102,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     Ok(exit.into())
 }
 
-/// Marks the checkpoint as damaged, or no longer so. A store that takes nothing just now keeps what it has.
+/// Marks the checkpoint as damaged, or removes the mark. If the store cannot be written, this is only logged.
 fn note_damage(store: &dyn Store, job: &JobId, id: &CheckpointId, report: &VerifyReport) {
     let damage = report.problems.iter().find(|problem| problem.advice == Advice::OlderCheckpoint);
     let noted = match damage {
@@ -115,7 +115,7 @@ fn note_damage(store: &dyn Store, job: &JobId, id: &CheckpointId, report: &Verif
     }
 }
 
-/// What was found, and what is missing.
+/// The last line of the output: the result, and the missing checkpoints.
 fn last_line(
     job: &JobId,
     checked: usize,

@@ -23,13 +23,13 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// A codec or a chain of codecs, with the name it has in `mcr save --profile`. Codecs that are no profile are only
-/// part of others.
+/// A codec or a chain of codecs. If it is a profile, its name is the same as in `mcr save --profile`. Other codecs
+/// are only used as a part of profiles.
 struct Column {
     name: &'static str,
     coder: Coder,
-    /// Which element types the codec is made for. Other classes are encoded with another codec, which the column's
-    /// profile chooses; that result is not shown in this column.
+    /// The element types for which the codec is made. Classes of other types are encoded with another codec, which
+    /// the column's profile chooses. The result of the other codec is not shown in this column.
     takes: fn(&ElementType) -> bool,
 }
 
@@ -100,7 +100,7 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
 
     let plan = PlanOptions::default();
     let groups = job.bench.plan(args.group_size.get(), plan)?;
-    // The profiles come first and may take half of the time, because users choose between them.
+    // The profiles are measured first and may take half of the time, because users choose a profile.
     let half = deadline.half();
     let profiles: Vec<ProfileLine> =
         args.profiles.iter().map(|profile| job.profile(profile, half)).collect::<anyhow::Result<_>>()?;
@@ -132,7 +132,7 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
 
 struct Job<'a> {
     bench: Bench<'a>,
-    /// The files in the mode of profiles that remove filters only if this makes chunks much shorter.
+    /// The files as captured for profiles that remove filters only if this makes chunks much shorter.
     bench_in_haste: Bench<'a>,
     args: &'a BenchCodecsArgs,
     progress: &'a Progress,
@@ -157,8 +157,8 @@ impl Job<'_> {
         Ok((Cell { raw_bytes, stored_bytes, encode_ns, decode_ns, chains }, stored))
     }
 
-    /// Measures every class with every codec. Returns whether the time was sufficient. The share of a class's
-    /// segments that is measured is that of the sample; the segments are evenly spread.
+    /// Measures every class with every codec. Returns whether the time was sufficient. The measured share of the
+    /// segments of a class is the share of the sample in the checkpoint. The measured segments are evenly spread.
     fn lines(
         &self,
         groups: &[Planned<'_>],
@@ -192,14 +192,13 @@ impl Job<'_> {
         let items: Vec<Item> = rounds.iter().map(|(_, _, item)| *item).collect();
         let raw_of = |item: &Item| groups[item.group].segments[item.segment].raw_bytes.0;
         self.progress.add(items.iter().map(raw_of).sum());
-        // One class alone is cut into the shorter segments, so even the predicting codecs need no more memory than
-        // this.
+        // A single class is cut into the shorter segments, so even predicting codecs need no more memory than this.
         let memory = columns.iter().map(|column| column.coder.memory_per_raw_byte()).max().unwrap_or(1);
         let cells = self.bench.each(groups, &items, memory, deadline, |group, segment, raw, scratch| {
             let mut cells = Vec::with_capacity(columns.len());
             for column in columns {
                 if deadline.is_over() {
-                    return Ok(None); // a segment counts for every codec or for none, so that codecs can be compared
+                    return Ok(None); // a segment counts for every codec or for no codec, so that codecs can be compared
                 }
                 cells.push(self.cell(&column.coder, segment, group.files, raw, scratch)?.0);
             }
@@ -220,7 +219,7 @@ impl Job<'_> {
         Ok((lines.into_iter().map(finished).collect(), are_complete))
     }
 
-    /// Measures a profile on the whole checkpoint, with the plan that it has in a save.
+    /// Measures a profile on the whole checkpoint, with the same plan as in a save.
     fn profile(&self, profile: &Profile, deadline: Deadline) -> anyhow::Result<ProfileLine> {
         let (coder, none) = (Coder::Profile(profile.clone()), ProfileLine { profile: profile.clone(), measured: None });
         let bench = if profile.leaves_filters() { &self.bench_in_haste } else { &self.bench };
@@ -243,7 +242,7 @@ impl Job<'_> {
         let mut cell = Cell::default();
         measured.iter().for_each(|(one, _)| cell.add(one));
         let is_exact = items.len() == all.len();
-        // A segment that was not encoded is assumed to compress like those that were.
+        // A segment that was not encoded is assumed to compress like the encoded segments.
         let mut measured = chosen.into_iter().zip(measured).peekable();
         let last = measured.peek().map(|(_, (_, chain))| chain.clone());
         let per_raw_byte = cell.stored_bytes as f64 / cell.raw_bytes.max(1) as f64;
@@ -263,7 +262,7 @@ impl Job<'_> {
     }
 }
 
-/// The class of a segment, or what its pool contains.
+/// The class of a segment, or the kind of variables in its pool.
 fn key_of(group: &Planned<'_>, segment: &SegmentPlan) -> String {
     let class = segment.class.and_then(|class| group.classes.get(class as usize));
     match (class, segment.role) {
@@ -281,7 +280,8 @@ fn part(things: usize, sample: u64, total: u64) -> impl Iterator<Item = usize> {
     (0..n).map(move |i| (2 * i + 1) * things / (2 * n))
 }
 
-/// Repetitions end once they have taken this long together. The resolution of the clock does not matter then.
+/// Repetitions end when they have taken this time together. The resolution of the clock does not matter for times
+/// this long.
 const REPETITIONS_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// The median processor time of this thread over some repetitions, and the last result.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// What a codec made of some segments, and how long it took.
+/// The result of a codec for some segments, and its times.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
     pub raw_bytes: u64,
@@ -36,62 +36,65 @@ impl Cell {
         crate::output::ratio(self.raw_bytes, self.stored_bytes)
     }
 
-    /// Raw bytes a second.
+    /// Raw bytes per second of encoding and of decoding.
     pub fn rates(&self) -> [f64; 2] {
         [self.encode_ns, self.decode_ns].map(|ns| self.raw_bytes as f64 / (ns.max(1) as f64 / 1e9))
     }
 
-    /// The chain that took most of the raw bytes.
+    /// The chain that encoded most of the raw bytes.
     pub fn main_chain(&self) -> &str {
         self.chains.iter().max_by_key(|(_, raw_bytes)| **raw_bytes).map_or("", |(chain, _)| chain.as_str())
     }
 }
 
-/// A class of variables of all groups, or a pool of small ones.
+/// A class of variables of all groups, or a pool of small variables.
 pub struct Line {
     pub key: String,
     pub element: ElementType,
     pub variables: u64,
     pub raw_bytes: u64,
-    /// One for each column; `None` where it is not made for the class.
+    /// One cell for each column. `None` if the codec is not made for the class.
     pub cells: Vec<Option<Cell>>,
-    /// As `cells`, with what the profile took instead.
+    /// As `cells`. If a codec is not made for the class, this has the result of the codec that the profile chose
+    /// instead.
     pub sums: Vec<Cell>,
 }
 
-/// What a profile would store, and take.
+/// The bytes that a profile would store, and the time that it would take.
 pub struct ProfileLine {
     pub profile: Profile,
-    /// Nothing where time was over.
+    /// `None` if the time limit was reached.
     pub measured: Option<ProfileTotal>,
 }
 
 pub struct ProfileTotal {
-    /// Containers, with index and skeletons.
+    /// Bytes of the containers, including index and skeletons.
     pub stored_bytes: u64,
-    /// Of it, what is no segment: the index and the heads of segments.
+    /// Bytes of the containers without segments: the index and the headers of segments.
     pub index_bytes: u64,
-    /// Every segment was coded; if not, the length of the others is taken from those that were.
+    /// Whether every segment was encoded. If not, the lengths of the other segments are estimated from the encoded
+    /// segments.
     pub is_exact: bool,
     pub cell: Cell,
-    /// Of all segments.
+    /// Raw bytes of all segments.
     pub raw_bytes: u64,
 }
 
-/// All that is reported.
+/// The data of the report.
 pub struct Report {
     pub dir: String,
     pub looked: Looked,
     pub bounds: Bounds,
     pub columns: Vec<&'static str>,
-    /// The largest first.
+    /// One line for each class or pool, the largest first.
     pub lines: Vec<Line>,
-    /// Every class was measured as far as the sample goes. If not, a sum over classes would be one over other data.
+    /// Whether the whole sample of every class was measured. If not, a sum over classes would be a sum over different
+    /// data.
     pub are_lines_complete: bool,
     pub profiles: Vec<ProfileLine>,
 }
 
-/// Characters of a class's name at most; the middle of longer ones is left out.
+/// Maximum number of characters of the name of a class. The middle of a longer name is left out.
 const NAME_MAX: usize = 48;
 
 fn shortened(name: &str) -> String {
@@ -138,7 +141,7 @@ fn measured(line: &Line) -> impl Iterator<Item = (usize, &Cell)> {
     line.cells.iter().enumerate().filter_map(move |(n, cell)| Some((n, cell.as_ref().filter(known)?)))
 }
 
-/// The column with the highest ratio; of equal ones, the first.
+/// The column with the highest ratio; of equal columns, the first.
 fn best(line: &Line) -> Option<(usize, &Cell)> {
     measured(line).fold(None, |best, (n, cell)| match best {
         Some((_, most)) if cell.ratio() <= Cell::ratio(most) => best,
@@ -161,7 +164,7 @@ fn sum_of(report: &Report, key: String, lines: &[Line]) -> Line {
     sum
 }
 
-/// The whole report. The `most` largest classes are shown one by one, the other classes as one line.
+/// The whole report. The `most` largest classes have one line each, and the other classes have one line together.
 pub fn text(report: &Report, most: usize) -> String {
     let (first, rest) = report.lines.split_at(most.min(report.lines.len()));
     let columns = report.columns.len();
@@ -310,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_ratio_is_shown_with_its_share_and_never_over_other_data() {
-        // A class of zeros that was measured completely, and a larger class of noise of which a tenth was measured.
+        // A class of zeros that was measured completely, and a larger class of noise of which one tenth was measured.
         let line = |key: &str, raw_bytes, measured, stored_bytes| {
             let cell = Cell { raw_bytes: measured, stored_bytes, ..Cell::default() };
             let element = ElementType::Bytes;

@@ -16,12 +16,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time after which no new work is begun. Work that was begun is finished: a segment, or the reading of a file.
+/// The time after which no new work is begun. Work that was begun before is finished: a segment, or the reading of a
+/// file.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline(pub Option<Instant>);
 
 impl Deadline {
-    /// The time `seconds` from now; 0: no deadline.
+    /// A deadline `seconds` from now. 0: no deadline.
     pub fn after(seconds: u64) -> Self {
         let far = |seconds| Instant::now().checked_add(Duration::from_secs(seconds));
         Self(if seconds == 0 { None } else { far(seconds) })
@@ -58,7 +59,7 @@ impl Checkpoint {
     }
 }
 
-/// The directory and its complete checkpoints, the oldest first. There is at least one.
+/// The directory and its complete checkpoints, the oldest first. There is at least one checkpoint.
 pub fn checkpoints(input: &BenchInput) -> anyhow::Result<(PathBuf, Vec<Checkpoint>)> {
     let dir = input.dir.canonicalize().with_context(|| format!("{}: cannot be opened", name_of(&input.dir)))?;
     if !dir.is_dir() {
@@ -100,7 +101,7 @@ pub fn checkpoints(input: &BenchInput) -> anyhow::Result<(PathBuf, Vec<Checkpoin
     Ok((dir, complete))
 }
 
-/// The checkpoint with the given name, or the newest.
+/// The checkpoint with the given name, or the newest checkpoint.
 pub fn wanted(checkpoints: &[Checkpoint], label: Option<&CheckpointId>) -> anyhow::Result<usize> {
     let Some(label) = label else { return Ok(checkpoints.len() - 1) };
     checkpoints.iter().position(|checkpoint| checkpoint.label == *label).with_context(|| {
@@ -118,8 +119,8 @@ pub fn sampled_ranks(bytes_of: &[u64], group_size: u32, sample_bytes: u64) -> Ve
     }
     let size = (group_size.max(1) as usize).min(bytes_of.len().max(1));
     let groups: Vec<u64> = bytes_of.chunks(size).map(|ranks| ranks.iter().sum()).collect();
-    // Begin with the number of groups that would fit if all had the same size. Take fewer if the chosen ones are
-    // larger.
+    // Begin with the number of groups that would fit if all groups had the same size. Take fewer groups if the chosen
+    // groups are larger.
     let alike = (groups.len() as u64).saturating_mul(sample_bytes) / groups.iter().sum::<u64>().max(1);
     for n in (1..=alike.min(groups.len() as u64) as usize).rev() {
         let chosen: Vec<usize> = (0..n).map(|i| (2 * i + 1) * groups.len() / (2 * n)).collect();
@@ -139,7 +140,7 @@ pub fn sampled_ranks(bytes_of: &[u64], group_size: u32, sample_bytes: u64) -> Ve
     all().skip(first).take(size).enumerate().take_while(fits).map(|(_, rank)| rank).collect()
 }
 
-/// Described files, by rank, then by path. The ranks are renumbered without those that are left out.
+/// Described files, by rank, then by path. The ranks are renumbered without the ranks that are left out.
 pub struct Captured {
     pub headers: Vec<FileHeader>,
     pub fingerprints: Vec<Fingerprint>,
@@ -149,7 +150,7 @@ pub struct Captured {
 }
 
 impl Captured {
-    /// Whether there are chunks whose filters were removed.
+    /// Whether the filters of any chunks were removed.
     pub fn has_filters(&self) -> bool {
         self.headers.iter().flat_map(|header| &header.variables).any(|variable| !variable.filters.is_empty())
     }

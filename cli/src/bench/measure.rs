@@ -1,5 +1,5 @@
-//! Takes segments of real checkpoints through the steps of a save: classify, plan, fetch, merge, encode, decode and
-//! compare. Only the writing is left out. The length of a container is found by writing it to a store that only
+//! Runs the steps of a save on segments of a checkpoint: classify, plan, fetch, merge, encode, decode and compare.
+//! Nothing is written to a store. The length of a container is found by writing the container to a store that only
 //! counts bytes.
 
 use super::counting::CountingStore;
@@ -32,7 +32,7 @@ pub enum Coder {
     Lz4,
     /// pcodec alone, at the level that `fast` uses. Only for numbers.
     Pco,
-    /// Bits of equal significance are put together, then zstd.
+    /// Bit shuffle, then zstd.
     Bitshuffle,
     /// Only runs of equal elements.
     Runs,
@@ -43,7 +43,7 @@ const PCO_LEVEL: u32 = 8;
 const BITSHUFFLE_ZSTD_LEVEL: u32 = 1;
 
 impl Coder {
-    /// The options of the plan for this coder, with this much memory for segments.
+    /// The options of the plan for this coder, with the given memory for segments.
     pub fn plan(&self, budget_bytes: u64) -> PlanOptions {
         match self {
             Self::Profile(profile) => PlanOptions::of(profile, budget_bytes),
@@ -139,7 +139,7 @@ impl<'a> Bench<'a> {
         Self { captured, open, threads, budget }
     }
 
-    /// Plans groups of this many ranks as a save would.
+    /// Plans groups of `group_size` ranks in the same way as a save.
     pub fn plan(&self, group_size: u32, options: PlanOptions) -> anyhow::Result<Vec<Planned<'a>>> {
         let grouping = Grouping::new(self.captured.ranks, group_size).context("a group has no ranks")?;
         let headers = &self.captured.headers;
@@ -268,7 +268,8 @@ pub fn check(stored: &StoredSegment, raw: &[u8], scratch: &mut Scratch) -> anyho
 }
 
 impl Planned<'_> {
-    /// Length of a container with segments of these lengths. The contents of the segments do not affect it.
+    /// Length of a container with segments of these lengths. The length does not depend on the contents of the
+    /// segments.
     pub fn container_bytes(&self, coded: impl Iterator<Item = Coded>) -> anyhow::Result<u64> {
         let (job, checkpoint): (JobId, CheckpointId) = ("bench".parse()?, "bench".parse()?);
         let mut writer = ContainerWriter::create(&CountingStore, &job, &checkpoint, GroupId(0))?;

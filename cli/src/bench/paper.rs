@@ -1,4 +1,4 @@
-//! Computes what Tables III and IV of the mcrEngine paper (SC12) show, from headers and ratios.
+//! Computes Tables III and IV of the mcrEngine paper (SC12) from headers and ratios.
 
 use super::input::Captured;
 use super::series::{Series, scheme_name};
@@ -39,7 +39,7 @@ pub struct Improvement {
 /// The characteristics of the measured files.
 pub fn characteristics(captured: &Captured) -> Characteristics {
     let mut of_ranks = vec![0u64; captured.ranks as usize];
-    // Files that only accompany a checkpoint are not counted, as in the paper.
+    // Links, directories and pointer files are not counted, as in the paper.
     let files = || captured.headers.iter().filter(|header| !header.kind.is_companion());
     let mut table = Characteristics { ranks: captured.ranks, files: files().count() as u64, ..Default::default() };
     let mut counts = Vec::with_capacity(captured.headers.len());

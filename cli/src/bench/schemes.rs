@@ -1,10 +1,11 @@
-//! `mcr bench schemes`: makes the tables and figures of the mcrEngine paper (SC12) from the user's own checkpoints.
+//! `mcr bench schemes`: computes the tables and figures of the mcrEngine paper (SC12) from the user's own
+//! checkpoints.
 //!
 //! The schemes are as in the paper (section VI). Agnostic and Agnostic-Block are compressed once, with gzip. Aware
 //! and Aware-Block are compressed twice: with FPC, fpzip or a Lempel-Ziv coder, then with gzip. The block schemes use
 //! the best block size. A ratio is the bytes of the files divided by the bytes of the containers, including index and
-//! skeletons. The containers are those that `mcr save --no-reuse` would write. Unlike in the paper, segments of at
-//! most 4 MiB are encoded one by one, and gzip's second pass is applied to each of them too.
+//! skeletons. The containers are the same as those of `mcr save --no-reuse`. Unlike in the paper, each segment of at
+//! most 4 MiB is encoded separately, and the second pass of gzip is applied to each segment.
 
 use super::input::{Captured, Checkpoint, Deadline, capture_ranks, checkpoints, sampled_ranks, wanted};
 use super::measure::{Bench, Coder};
@@ -28,7 +29,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The most checkpoints of the series; of more, some, evenly spread.
+/// Maximum number of checkpoints in the series. If there are more, evenly spread checkpoints are chosen.
 const SERIES_MAX: usize = 32;
 
 pub fn run(args: BenchSchemesArgs) -> anyhow::Result<ExitCode> {
@@ -130,13 +131,13 @@ fn passes(scheme: Scheme) -> [Coder; 2] {
     }
 }
 
-/// One pass for the agnostic schemes, two for the others (section VI-A).
+/// One pass for the agnostic schemes, two passes for the other schemes (section VI-A).
 fn as_published(scheme: Scheme) -> Coder {
     let [single, double] = passes(scheme);
     if scheme.takes_files_apart() { double } else { single }
 }
 
-/// The block size of a scheme: `blocks` has that of Agnostic-Block, then that of Aware-Block.
+/// The block size of a scheme. `blocks` has the block sizes of Agnostic-Block and of Aware-Block.
 fn block_bytes(scheme: Scheme, blocks: [NonZeroU32; 2]) -> Option<NonZeroU32> {
     match scheme {
         Scheme::AgnosticBlock => Some(blocks[0]),
@@ -196,12 +197,12 @@ fn spread(things: usize, most: usize) -> Vec<usize> {
     (1..=n).map(|i| i * things / n - 1).collect()
 }
 
-/// The files of a checkpoint: as whole files for the agnostic schemes, split into variables for the others, and in
-/// the mode of profiles that remove filters only if this makes chunks much shorter.
+/// The captured files of a checkpoint: as whole files for the agnostic schemes, split into variables for the other
+/// schemes, and split for profiles that remove filters only if this makes chunks much shorter.
 struct Files {
     whole: Captured,
     apart: Captured,
-    /// `None` if it would equal the other one.
+    /// `None` if this capture would be equal to the other capture.
     in_haste: Option<Captured>,
 }
 

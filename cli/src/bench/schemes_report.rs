@@ -10,29 +10,29 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::num::NonZeroU32;
 
-/// All that is reported.
+/// The data of the report.
 pub struct Report {
     pub dir: String,
     pub looked: Looked,
     pub bounds: Bounds,
     pub table_3: Characteristics,
-    /// Passes 1 and 2, for Agnostic, Aware and Aware-Block.
+    /// Ratios with passes 1 and 2, for Agnostic, Aware and Aware-Block.
     pub figure_6: Vec<(u32, Point)>,
-    /// Over group sizes.
+    /// Ratios over group sizes.
     pub figure_7: Vec<Series>,
-    /// Over block sizes.
+    /// Ratios over block sizes.
     pub figure_8: Vec<Series>,
-    /// Over checkpoints.
+    /// Ratios over checkpoints.
     pub figure_9: Vec<Series>,
-    /// Aware-Block and Aware.
+    /// Improvements of Aware-Block and of Aware.
     pub table_4: Vec<Improvement>,
-    /// Checkpoints that the series leaves out.
+    /// Number of checkpoints that the series leaves out.
     pub checkpoints_left_out: usize,
-    /// What the block schemes were measured with.
+    /// The block sizes with which the block schemes were measured.
     pub best_blocks: [NonZeroU32; 2],
 }
 
-/// Table III.
+/// Table III as text.
 fn characteristics(table: &Characteristics) -> Table {
     let average = |sum: u64, n: u64| sum as f64 / n.max(1) as f64;
     let share = |part| format!("{:.1} %", percent(part, table.variable_bytes));

@@ -1,20 +1,20 @@
-//! What `mcr bench schemes` measures: points, and the series of a figure.
+//! The measurements of `mcr bench schemes`: points, and the series of a figure.
 
 use super::measure::Coder;
 use mcrengine::plan::Scheme;
 use std::num::NonZeroU32;
 
-/// What is measured.
+/// The conditions of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cell {
     pub scheme: Scheme,
     pub coder: Coder,
     pub group_size: u32,
-    /// In the block schemes.
+    /// The block size, in the block schemes only.
     pub block_bytes: Option<NonZeroU32>,
 }
 
-/// A measurement; without stored bytes where time was over.
+/// A measurement. `stored_bytes` is `None` if the time limit was reached.
 #[derive(Clone, Debug)]
 pub struct Point {
     pub cell: Cell,
@@ -29,14 +29,14 @@ impl Point {
     }
 }
 
-/// Points that belong together in a figure.
+/// The points of one line in a figure.
 #[derive(Clone, Debug)]
 pub struct Series {
     pub name: String,
     pub points: Vec<Point>,
 }
 
-/// The name of a scheme, as the paper writes it.
+/// The name of a scheme in the paper.
 pub fn scheme_name(scheme: Scheme) -> &'static str {
     match scheme {
         Scheme::Agnostic => "Agnostic",

@@ -1,4 +1,4 @@
-//! The files of one checkpoint described, and their bytes kept where the budget has room for them.
+//! Captures checkpoints: describes their files, and keeps the bytes of files in memory as far as the budget allows.
 
 use crate::found::{missing_ranks, rank_list};
 use crate::output::Progress;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// A file that was captured, with its bytes where the budget has room for them.
+/// A captured file, with its bytes if the budget has memory for them.
 pub struct KeptFile {
     pub file: CapturedFile,
     pub image: Option<KeptImage>,
@@ -32,16 +32,16 @@ pub struct KeptImage {
 /// A checkpoint after its capture.
 pub struct Captured {
     pub label: CheckpointId,
-    /// Files that were found, without those that travel with them.
+    /// Number of files that were found, without the links, directories and pointer files that accompany them.
     pub files_found: usize,
-    /// By rank, then by path.
+    /// The files by rank, then by path.
     pub files: Result<Vec<KeptFile>, NotCaptured>,
     pub started: Instant,
 }
 
 /// Why a checkpoint is not saved.
 pub struct NotCaptured {
-    /// As the report says it.
+    /// The outcome in the report.
     pub outcome: &'static str,
     pub reason: String,
 }
@@ -91,12 +91,12 @@ impl Capturer<'_> {
         }
     }
 
-    /// Adds what travels with a checkpoint to the files of rank 0, and puts all files in the order of the flush: by
-    /// rank, then by path.
+    /// Adds the links, directories and pointer files that accompany a checkpoint to the files of rank 0, and puts all
+    /// files in the order of the flush: by rank, then by path.
     fn with_companions(&self, label: &CheckpointId, mut files: Vec<KeptFile>) -> Vec<KeptFile> {
         for companion in self.companions.get(label).into_iter().flatten() {
             let (header, fingerprint) = (companion.header(Rank(0)), companion.fingerprint());
-            // So few bytes that they are not leased.
+            // These bytes are so few that no memory is leased for them.
             let image = Some(KeptImage { image: companion.image(), leases: Vec::new() });
             files.push(KeptFile { file: CapturedFile { header, fingerprint }, image });
         }
@@ -158,9 +158,9 @@ impl Capturer<'_> {
         }
     }
 
-    /// The part of the budget that kept files leave free: half of it, and no less than one segment takes. With that,
-    /// all flushes go on, one after the other. Where several segments are coded at a time it is what they take, up to
-    /// three quarters of the budget, so that no thread waits for memory.
+    /// Bytes of the budget that kept files must leave free. This is at least half of the budget, and at least the
+    /// memory for one segment, so that every flush can continue. If several segments are coded at a time, it is at
+    /// least the memory for all of them, up to three quarters of the budget, so that no thread waits for memory.
     fn reserve_bytes(&self) -> u64 {
         let (segment_bytes, profile) = (self.options.plan.segment_bytes, &self.options.profile);
         let of_older = if profile.looks_back() { segment_bytes * profile.memory_per_older_byte() } else { 0 };
@@ -171,7 +171,7 @@ impl Capturer<'_> {
     }
 }
 
-/// The reason where a file changed between the first look at it and the commit, whenever that is seen.
+/// The reason if a file changed between its capture and the commit of its checkpoint.
 pub fn changed(path: impl std::fmt::Display) -> String {
     format!("{path} changed while it was saved; save again when its writer has finished")
 }

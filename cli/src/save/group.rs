@@ -28,33 +28,33 @@ use std::time::{Duration, Instant};
 
 /// A group that was captured.
 pub struct Group {
-    /// The line of its checkpoint in the report.
+    /// Index of the checkpoint's line in the report.
     pub nth: usize,
-    /// How many groups the older checkpoints of this run have.
+    /// Number of groups of all older checkpoints of this run.
     pub older: usize,
     pub checkpoint: CheckpointId,
     pub place: Place,
     pub group: GroupId,
     pub headers: Arc<Vec<FileHeader>>,
-    /// For each header.
+    /// One entry for each header.
     pub files: Vec<(Fingerprint, Option<KeptImage>)>,
     pub whole: Arc<Whole>,
 }
 
-/// How the flush of a group ended, unless the whole run ended with it.
+/// The end of the flush of a group, unless an error ended the whole run.
 pub enum GroupEnd {
     Committed(Box<CommittedGroup>),
-    /// The group cannot be committed, and its checkpoint neither; other checkpoints go on. Without a reason another
-    /// group of the checkpoint gave it.
+    /// The group cannot be committed, so its checkpoint fails. Other checkpoints continue. The reason is `None` if
+    /// another group of the checkpoint gave the reason.
     Failed(Option<String>),
 }
 
-/// All files of a checkpoint. Its groups are committed together or not at all, as far as a change is seen.
+/// All files of a checkpoint. If a file was changed before the first commit, no group of the checkpoint is committed.
 pub struct Whole {
     files: Vec<(FilePath, Fingerprint)>,
-    /// Found before the first group is committed: a file that changed since it was captured.
+    /// The reason if a file changed after its capture. It is checked once, before the first group is committed.
     changed: OnceLock<Option<String>>,
-    /// One of its groups failed.
+    /// Whether a group of the checkpoint failed.
     is_failed: AtomicBool,
 }
 
@@ -64,7 +64,7 @@ impl Whole {
         Self { files, changed: OnceLock::new(), is_failed: AtomicBool::new(false) }
     }
 
-    /// Why no group of it may be committed any more, because of a change.
+    /// The reason if a file changed, so that no group of the checkpoint may be committed.
     fn changed(&self, dir: &Path) -> Option<&str> {
         let is_same = |path: &FilePath, was: &Fingerprint| {
             let is = std::fs::symlink_metadata(dir.join(path.as_path()));
@@ -79,7 +79,7 @@ impl Whole {
     }
 }
 
-/// Commits groups; several threads use it.
+/// Commits groups. Several threads use the same committer.
 pub struct Committer<'a> {
     pub dir: &'a Path,
     pub store: &'a dyn Store,
@@ -88,7 +88,7 @@ pub struct Committer<'a> {
     pub group_size: u32,
     pub options: &'a FlushOptions,
     pub budget: &'a Arc<Budget>,
-    /// How long to wait for another process that saves the same group.
+    /// Maximum time to wait for another process that saves the same group.
     pub wait: Duration,
     pub spare: Spare,
     pub newest: NewestOfGroups,
@@ -96,8 +96,8 @@ pub struct Committer<'a> {
 }
 
 impl Committer<'_> {
-    /// Commits one group in its turn, unless it is there already. An error is an error of the store, and ends the
-    /// run.
+    /// Commits one group in its turn, unless the group is in the store already. An error is an error of the store,
+    /// and ends the run.
     pub fn commit(&self, group: Group, progress: &Progress) -> anyhow::Result<GroupEnd> {
         let Group { older, checkpoint, place, group, headers, files, whole, .. } = group;
         if let Some(manifest) = committed(self.store, self.job, &checkpoint, group, self.grouping, &headers)? {
@@ -137,9 +137,9 @@ impl Committer<'_> {
             observer: progress,
             now_unix_ms: now_unix_ms(),
         };
-        // Two processes may each hold a container that waits for its turn. The process that is waited for has an
-        // older group to commit first, so only processes that see their checkpoints in different orders can wait for
-        // each other. The deadline ends that: the process that gives up first lets the other go on.
+        // Two processes may each hold a container that waits for its turn. A process commits its older groups first,
+        // so two processes wait for each other only if they have their checkpoints in different orders. The deadline
+        // ends such a wait: when one process gives up, the other process continues.
         let deadline = Instant::now() + self.wait;
         let wait_for_other = || {
             let pause = Duration::from_millis(50 + u64::from(std::process::id() % 100));
@@ -157,7 +157,7 @@ impl Committer<'_> {
             return Ok(GroupEnd::Failed(reason));
         }
         let name = format!("{checkpoint}, {group}");
-        // Without this advice another group has failed, and told why.
+        // If this process has not waited, another group has failed and reported the reason.
         let has_waited = matches!(error, FlushError::Store(StoreError::Busy { .. })) && Instant::now() >= deadline;
         let seconds = self.wait.as_secs();
         Err(error).with_context(|| match has_waited {
@@ -166,15 +166,15 @@ impl Committer<'_> {
         })
     }
 
-    /// The reason of a failure of this checkpoint alone, or `None` if the whole run ends. The reason is empty where
-    /// another group of the checkpoint gave it.
+    /// The reason of a failure of this checkpoint alone, or `None` if the whole run ends. The inner reason is `None`
+    /// if another group of the checkpoint gave the reason.
     fn reason_of_checkpoint(&self, error: &FlushError, whole: &Whole) -> Option<Option<String>> {
         match error {
             FlushError::NotItsTurn if !whole.may_commit(self.dir) => Some(whole.changed(self.dir).map(str::to_owned)),
             FlushError::Fetch(FetchError::Changed { file, .. }) => Some(Some(changed(file))),
             FlushError::Fetch(_) | FlushError::Compress(_) => Some(Some(error_chain(error))),
-            // A prune took the checkpoint that another process had committed, or the directory that was made for this
-            // one.
+            // A prune removed the checkpoint that another process had committed, or the directory that was created
+            // for this checkpoint.
             FlushError::Store(why) if why.is_not_found() || matches!(why, StoreError::Committed { .. }) => {
                 Some(Some(format!("it was removed from the store while it was being saved; save again ({why})")))
             }

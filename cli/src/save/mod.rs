@@ -1,11 +1,10 @@
-//! `mcr save`: every complete checkpoint below a directory, without any daemon.
+//! `mcr save`: saves every complete checkpoint below a directory, without any daemon.
 //!
 //! ```text
 //! capture (a thread) -> hand out groups in order (a thread) -> lanes (GROUPS_AT_A_TIME threads) -> report (this thread)
 //! ```
 //!
-//! A lane commits a group by the function that also the aggregator's hub calls,
-//! [`mcr_anc::commit_group::commit_group`].
+//! A lane commits a group by the same function as the aggregator's hub, [`mcr_anc::commit_group::commit_group`].
 
 mod capture;
 mod group;
@@ -62,7 +61,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     };
 
     let progress = Progress::new("saving", args.json);
-    progress.expect(2 * found.bytes); // each is read, then coded
+    progress.expect(2 * found.bytes); // each byte is read, then coded
     let budget = Budget::new(budget_mib(&args) << 20);
     let capturer = Capturer {
         dir: &dir,
@@ -96,16 +95,16 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     Ok(exit.into())
 }
 
-/// Groups that are flushed at a time: some wait for their syncs while others are coded. The budget bounds all of them
-/// together.
+/// Number of groups that are flushed at a time. Some groups wait for their syncs while other groups are coded. The
+/// budget limits the memory of all of them together.
 const GROUPS_AT_A_TIME: usize = 3;
 
-/// Captures and commits all checkpoints. While checkpoints are coded and synced, the next is captured.
+/// Captures and commits all checkpoints. The next checkpoint is captured while checkpoints are coded and synced.
 ///
-/// A file that changes or cannot be read fails its checkpoint; an error of the store ends the whole run.
+/// If a file changes or cannot be read, its checkpoint fails. An error of the store ends the whole run.
 fn save_all(capturer: &Capturer<'_>, committer: &Committer<'_>, found: &Found, progress: &Progress) -> Report {
-    // A group reuses what the same group of the checkpoint before holds, if that is committed: so each group keeps to
-    // one queue.
+    // A group reuses data of the same group of the previous checkpoint, if that group is committed. So the groups
+    // with one number are always in the same queue.
     let queues = if committer.options.reuse { GROUPS_AT_A_TIME } else { 1 };
     let (to_lanes, queues): (Vec<_>, Vec<_>) = (0..queues).map(|_| mpsc::sync_channel::<Group>(0)).unzip();
     let queues: Vec<_> = queues.into_iter().map(|queue| Arc::new(Mutex::new(queue))).collect();
@@ -114,7 +113,7 @@ fn save_all(capturer: &Capturer<'_>, committer: &Committer<'_>, found: &Found, p
     let is_stopped = &AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // The receiver is gone when a flush has failed.
+            // The receiver is closed when a flush has failed.
             let mut captured = found.checkpoints.iter().map(|found| capturer.capture(found, progress));
             captured.all(|captured| to_hand_out.send(captured).is_ok())
         });
@@ -128,7 +127,7 @@ fn save_all(capturer: &Capturer<'_>, committer: &Committer<'_>, found: &Found, p
             };
             scope.spawn(move || lane.run());
         }
-        drop(queues); // so that the thread that fills a queue sees that no lane takes from it any more
+        drop(queues); // so that the thread that fills a queue sees when all lanes of the queue have ended
         scope.spawn(move || {
             if let Err(error) = hand_out(committer, captured, &to_lanes, &to_report, progress) {
                 let _ = to_report.send(Err(error));
@@ -144,7 +143,7 @@ fn save_all(capturer: &Capturer<'_>, committer: &Committer<'_>, found: &Found, p
 struct Lane<'a> {
     queue: Arc<Mutex<Receiver<Group>>>,
     to_report: Sender<anyhow::Result<Event>>,
-    /// The store has failed, and no further group is begun.
+    /// Whether the store has failed, so that no further group is begun.
     is_stopped: &'a AtomicBool,
     committer: &'a Committer<'a>,
     progress: &'a Progress,
@@ -159,10 +158,10 @@ impl Lane<'_> {
             let end = self.committer.commit(group, self.progress).map(|end| Event::Ended { nth, end });
             let is_well = end.is_ok();
             self.is_stopped.fetch_or(!is_well, Ordering::Relaxed);
-            // First the reason is reported. Then the other lanes hear of the failure, whose own errors say nothing.
+            // The reason is reported before the other lanes fail, because their errors are only consequences.
             let is_over = self.to_report.send(end).is_err();
             if is_well {
-                turns.wait(older); // a group that was there already takes its turn too
+                turns.wait(older); // a group that was in the store already also waits for its turn
                 turn.committed();
             }
             if is_over {
@@ -219,15 +218,16 @@ fn hand_out(
         let (checkpoint, begun) = choose_for_all(store, &names, job, &label, grouping, &headers)?;
         let begun_event = Event::Begun { line: line("there already"), started, groups };
         if to_report.send(Ok(begun_event)).is_err() {
-            break; // the report is over
+            break; // the report takes no more events
         }
-        // Where some of it is there, its place is known; so two that save the same at once give the same places.
+        // If a part of the checkpoint is in the store, its place is known. So two commands that save the same
+        // checkpoint at the same time give it the same place.
         let place = places.next(&checkpoint, written_ns / 1_000_000, is_of_before, begun);
         for ((group, headers), files) in (0..).map(GroupId).zip(headers).zip(contents) {
             let lane = &to_lanes[group.0 as usize % to_lanes.len()];
             let (checkpoint, whole) = (checkpoint.clone(), Arc::clone(&whole));
             if lane.send(Group { nth, older, checkpoint, place, group, headers, files, whole }).is_err() {
-                return Ok(()); // the lane has reported why
+                return Ok(()); // the lane has reported the reason
             }
         }
         older += groups;

@@ -1,4 +1,4 @@
-//! What the arguments of `mcr save` mean.
+//! Converts the arguments of `mcr save` to options.
 
 use crate::args::SaveArgs;
 use crate::common::threads_of;
@@ -11,7 +11,7 @@ use mcrengine::plan::PlanOptions;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-/// The job that is saved: the one that was given, or the name of the directory.
+/// The job to save: the job that the user named, or the name of the directory.
 pub fn job_of(args: &SaveArgs, dir: &Path) -> anyhow::Result<JobId> {
     if let Some(job) = &args.store.job {
         return Ok(job.clone());
@@ -20,12 +20,12 @@ pub fn job_of(args: &SaveArgs, dir: &Path) -> anyhow::Result<JobId> {
     name.parse().with_context(|| format!("{}: its name is no job name; give one with --job", name_of(dir)))
 }
 
-/// The memory for coding: the MiB that were given, or those of the profile.
+/// The memory for coding: the value that the user gave, or the default of the profile.
 pub fn budget_mib(args: &SaveArgs) -> u64 {
     args.budget_mib.unwrap_or_else(|| args.profile.budget_mib())
 }
 
-/// How checkpoints are made, from the arguments.
+/// The options of a flush, from the arguments.
 pub fn flush_options(args: &SaveArgs) -> anyhow::Result<FlushOptions> {
     let block_bytes = NonZeroU32::new(args.block_bytes).context("--block-bytes must be at least 1")?;
     let budget_bytes = budget_mib(args).saturating_mul(1 << 20);

@@ -1,4 +1,4 @@
-//! What `mcr save` reports: one line for each checkpoint, and a last line of what is missing.
+//! The report of `mcr save`: one line for each checkpoint, and a last line that names the missing checkpoints.
 
 use super::group::GroupEnd;
 use crate::args::SaveArgs;
@@ -26,7 +26,7 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// A checkpoint of which nothing is saved yet.
+    /// The line of a checkpoint before any of its groups is saved.
     pub fn new(label: &CheckpointId, files: usize, ranks: u32, outcome: &'static str) -> Self {
         Self {
             label: label.to_string(),
@@ -43,11 +43,11 @@ impl Saved {
     }
 }
 
-/// What happened to a checkpoint. An error in its place ends the whole run.
+/// An event of a checkpoint. An error in place of an event ends the whole run.
 pub enum Event {
-    /// A checkpoint was captured, or not. This many groups follow.
+    /// A checkpoint was captured, or could not be captured. `groups` is the number of its groups that follow.
     Begun { line: Saved, started: Instant, groups: usize },
-    /// A group of the checkpoint of this line is committed or has failed.
+    /// A group of the checkpoint with line `nth` is committed or has failed.
     Ended { nth: usize, end: GroupEnd },
 }
 
@@ -55,11 +55,11 @@ pub enum Event {
 #[derive(Default)]
 pub struct Report {
     lines: Vec<Saved>,
-    /// For each line.
+    /// The open groups of each line.
     open: Vec<OpenGroups>,
-    /// The error that ended the run, or that kept it from pruning.
+    /// The error that ended the run, or that made pruning fail.
     error: Option<anyhow::Error>,
-    /// The run ended before its time.
+    /// Whether an error ended the run before its end.
     is_cut: bool,
 }
 
@@ -104,15 +104,16 @@ impl Report {
             }
             Err(error) => {
                 self.is_cut = true;
-                self.error.get_or_insert(error); // the later errors are its consequences
+                self.error.get_or_insert(error); // later errors are consequences of the first error
             }
         }
     }
 
-    /// No more events follow: the checkpoints that were not finished, and those that were not begun, have failed.
+    /// No more events follow. Unfinished checkpoints, and checkpoints that were not begun, have failed.
     pub fn close(&mut self, found: &[Labelled], ranks: u32) {
         for (line, open) in self.lines.iter_mut().zip(&self.open) {
-            // Some of its groups may be committed; without all of them it does not exist.
+            // Some groups of the checkpoint may be committed. Without all of its groups, the checkpoint does not
+            // exist.
             if open.count > 0 {
                 line.outcome = "failed";
                 line.reason.get_or_insert_with(|| "the save was ended by an error before it was whole".into());
@@ -127,12 +128,12 @@ impl Report {
         }
     }
 
-    /// Whether old checkpoints may be removed now: something is saved, and the store works.
+    /// Whether old checkpoints may be removed now: at least one checkpoint is saved, and the store works.
     pub fn may_prune(&self) -> bool {
         !self.is_cut && self.saved() > 0
     }
 
-    /// These checkpoints were removed by the rules of --keep.
+    /// Records the checkpoints that the rules of --keep removed.
     pub fn pruned(&mut self, removed: anyhow::Result<Vec<CheckpointId>>) {
         match removed {
             Ok(removed) => {
@@ -207,7 +208,7 @@ impl Report {
         print(&format!("{}{why}\n", self.last_line(job, args, left_out, exit)))
     }
 
-    /// How much is saved, and all that is missing.
+    /// The last line: how many checkpoints are saved, and which are missing.
     fn last_line(&self, job: &JobId, args: &SaveArgs, left_out: &LeftOut, exit: Exit) -> String {
         const SHOWN_MAX: usize = 8;
         let of_job = if args.store.job.is_none() { format!(" (job {job})") } else { String::new() };

@@ -3,8 +3,9 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Lets no checkpoint exist before an older one of the same run. Otherwise a command that is stopped would leave a
-/// gap, and the next command would fill the gap with a checkpoint that then looks like the newest.
+/// Ensures that the checkpoints of a run are committed from the oldest to the newest. Otherwise a command that is
+/// stopped would leave a gap, and the next command would fill the gap with a checkpoint that then looks like the
+/// newest.
 #[derive(Default)]
 pub struct Turns {
     state: Mutex<State>,
@@ -13,27 +14,27 @@ pub struct Turns {
 
 #[derive(Default)]
 struct State {
-    /// Groups that are committed.
+    /// Number of committed groups.
     committed: usize,
-    /// A group failed, and no further group is committed.
+    /// Whether a group failed, so that no further group is committed.
     has_failed: bool,
 }
 
-/// The turn of one group. When it is dropped the group has failed, unless [`Turn::committed`] was called: a panic on
-/// one lane must not leave the other lanes waiting.
+/// The turn of one group. If the turn is dropped and [`Turn::committed`] was not called, the group has failed. So the
+/// other lanes do not wait forever after a panic on one lane.
 pub struct Turn<'a> {
     turns: &'a Turns,
     is_committed: bool,
 }
 
 impl Turns {
-    /// The turn of a group, from its beginning to its end.
+    /// Begins the turn of a group.
     pub fn begin(&self) -> Turn<'_> {
         Turn { turns: self, is_committed: false }
     }
 
-    /// Waits until this many groups are committed. Groups are handed out in order and none waits for a younger group,
-    /// so there is always a group that goes on. False if a group failed.
+    /// Waits until this number of groups is committed. Groups are handed out in order, and no group waits for a
+    /// younger group, so at least one group always continues. False if a group failed.
     pub fn wait(&self, groups: usize) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_waiting = |state: &mut State| state.committed < groups && !state.has_failed;
@@ -41,7 +42,7 @@ impl Turns {
         !state.has_failed
     }
 
-    /// Waits for this time. False if a group failed.
+    /// Waits for the given time. False if a group failed.
     pub fn pause(&self, time: Duration) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(state, time, |state| !state.has_failed);
@@ -50,7 +51,7 @@ impl Turns {
 }
 
 impl Turn<'_> {
-    /// The group is committed.
+    /// Ends the turn: the group is committed.
     pub fn committed(mut self) {
         self.is_committed = true;
     }
