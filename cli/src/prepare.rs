@@ -140,7 +140,7 @@ fn tell_recovered(recovered: Recovered, to: &Path) {
 fn tell_aside(what: &str, aside: &[Aside]) {
     for Aside { path, why } in aside.iter().take(NAMED_MAX) {
         let why = match why {
-            Why::Replaced => "the restored checkpoint has another content there",
+            Why::Replaced => "the restored file has another content",
             Why::Newer => "newer than the restored checkpoint",
         };
         eprintln!("mcr: {what}: {} ({why})", escaped(path));

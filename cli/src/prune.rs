@@ -181,7 +181,7 @@ fn summary(pruned: &Pruned, dry_run: bool) -> String {
         ));
     }
     if let Some(error) = &pruned.not_repacked {
-        text.push_str(&format!("containers of which little is needed could not be repacked: {error}\n"));
+        text.push_str(&format!("containers with many unneeded bytes could not be repacked: {error}\n"));
     }
     if pruned.left_over > 0 {
         text.push_str(&format!("{} of dead writers removed\n", count(pruned.left_over as usize, "leftover")));

@@ -182,7 +182,7 @@ async fn from_aggregator(
                     )));
                 }
                 if data.bytes.is_empty() {
-                    return Err(broken("data without a byte".into()));
+                    return Err(broken("an empty data frame".into()));
                 }
                 progress.done(data.bytes.len() as u64);
                 let written = tokio::task::spawn_blocking(move || {

@@ -87,10 +87,7 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
             .with_context(|| format!("job {job} has no complete checkpoint"))?,
     };
     if state.is_pruned {
-        bail!(
-            "{} was removed by prune; containers that other checkpoints refer to are all that is left of it",
-            state.id
-        );
+        bail!("{} was removed by prune; only containers that other checkpoints need are left", state.id);
     }
     let (classes, files, shared, bases) = look_inside(&store, &job, state)?;
     if args.json {
@@ -268,7 +265,7 @@ fn reason(decision: Option<&Decision>, chain: &Chain, id: &CheckpointId) -> Opti
     let decision = decision?;
     if decision.chain().as_ref() != Some(chain) {
         return match chain {
-            _ if chain.is_raw() => Some("nothing made it smaller".into()),
+            _ if chain.is_raw() => Some("no codec made it smaller".into()),
             _ if Chain::runs(chain.steps()[0].param).is_some_and(|runs| runs.steps()[0] == chain.steps()[0]) => {
                 Some("all elements are the same".into())
             }

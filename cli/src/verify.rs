@@ -161,9 +161,9 @@ fn the_one(store: &dyn Store, job: &JobId, id: &CheckpointId, args: &VerifyArgs)
         all.iter().filter(|state| !state.is_pruned).map(|state| state.id.as_str()).take(10).collect();
     let there = format!("the newest there: {}", there.join(", "));
     match all.iter().find(|state| state.id == *id) {
-        Some(state) if state.is_pruned => bail!(
-            "{id} was pruned: it is no checkpoint any more, and only containers that other checkpoints need are left; {there}"
-        ),
+        Some(state) if state.is_pruned => {
+            bail!("{id} was pruned; only containers that other checkpoints need are left; {there}")
+        }
         Some(_) => Ok(manifest::state(store, job, id)?),
         None => bail!("job {job} has no checkpoint {id} in {}; {there}", name_of(&args.store.store)),
     }

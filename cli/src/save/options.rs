@@ -17,7 +17,9 @@ pub fn job_of(args: &SaveArgs, dir: &Path) -> anyhow::Result<JobId> {
         return Ok(job.clone());
     }
     let name = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    name.parse().with_context(|| format!("{}: its name is no job name; give one with --job", name_of(dir)))
+    name.parse().with_context(|| {
+        format!("{}: the name of this directory is not a valid job name; give a name with --job", name_of(dir))
+    })
 }
 
 /// The memory for coding: the value that the user gave, or the default of the profile.

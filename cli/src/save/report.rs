@@ -116,14 +116,14 @@ impl Report {
             // exist.
             if open.count > 0 {
                 line.outcome = "failed";
-                line.reason.get_or_insert_with(|| "the save was ended by an error before it was whole".into());
+                line.reason.get_or_insert_with(|| "an error ended the save before this checkpoint was complete".into());
             }
             if line.reason.is_some() {
                 line.checkpoint = None;
             }
         }
         for (label, files) in &found[self.lines.len()..] {
-            let reason = Some("the save was ended by an error before it was begun".into());
+            let reason = Some("an error ended the save before this checkpoint was begun".into());
             self.lines.push(Saved { reason, ..Saved::new(label, files.len(), ranks, "failed") });
         }
     }
