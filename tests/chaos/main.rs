@@ -1,10 +1,10 @@
 //! Kills, stops and terminates all processes at random, for a given time, and checks every restored byte.
 //!
-//! The writers write bytes that depend on run, step and rank only. Agents and aggregators are killed, stopped and
-//! terminated. The store disappears for a moment. The clocks of the nodes are wrong. The application dies and is
-//! restarted. In between, checkpoints are restored with --copy. These rules must hold: no complete checkpoint is
-//! lost; no restored byte is wrong; no checkpoint mixes two runs or two steps; nothing hangs; and a restart restores
-//! the complete checkpoint that the application wrote last.
+//! The written bytes depend only on run, step and rank. Agents and aggregators are killed, stopped and terminated.
+//! The store is removed for a short time. The clocks of the nodes are wrong. The application dies and is restarted.
+//! In between, checkpoints are restored with --copy. These rules must hold: no complete checkpoint is lost; no
+//! restored byte is wrong; no checkpoint mixes two runs or two steps; nothing hangs; and a restart restores the
+//! complete checkpoint that the application wrote last.
 //!
 //! `MCR_CHAOS_SECONDS` is the duration (default 120). `MCR_CHAOS_SEED` is the seed of the random choices (by default
 //! a new one each time, which is printed).
@@ -32,7 +32,7 @@ impl Random {
     }
 }
 
-/// What the application wrote: the run and the step.
+/// The content of a file: the run and the step that wrote it.
 type Content = (u32, u32);
 
 #[derive(Default, Debug)]
@@ -202,14 +202,15 @@ impl World {
     fn complete(&self) -> Vec<String> {
         let (code, said) = self.mcr(&["list", "--json"]);
         if code != 0 {
-            return Vec::new(); // the store has disappeared, or holds nothing yet
+            return Vec::new(); // the store is removed at this moment, or is still empty
         }
         let all: serde_json::Value = serde_json::from_str(&said).expect("JSON");
         let all = all.as_array().expect("a list").iter();
         all.filter(|c| c["complete"] == true).filter_map(|c| c["checkpoint"].as_str().map(str::to_owned)).collect()
     }
 
-    /// The content that all files of a restart have in common. `None` if the restart wrote no file.
+    /// The content of all files of a restart, which must be of the same run and step. `None` if the restart wrote no
+    /// file.
     fn restored(&self, to: &Path, what: &str) -> Option<Content> {
         let mut contents = BTreeSet::new();
         let (mut count, mut open) = (0, vec![to.to_owned()]);
@@ -235,7 +236,8 @@ impl World {
         to
     }
 
-    /// Restores the newest checkpoint with --copy. It must not be older than the newest one that was complete before.
+    /// Restores the newest checkpoint with --copy. The restored checkpoint must not be older than the newest
+    /// checkpoint that was complete before.
     fn look(&mut self) {
         self.counts.looks += 1;
         let before = self.complete();
@@ -253,7 +255,7 @@ impl World {
     fn look_at(&self, more: &[&str]) -> (i32, Option<Content>) {
         let to = self.back();
         let to = to.to_str().expect("UTF-8");
-        // This test makes many restarts in a row. They do not mean that a checkpoint is bad.
+        // This test makes many restarts in a row, so the rule for repeated restarts is switched off.
         let args = [&["restart", "--copy", "--give-up-after", "0", "--to", to], more].concat();
         let (code, said) = self.mcr(&args);
         assert!([0, 1, 2, 3].contains(&code), "{args:?}: exit {code}\n{said}");
@@ -347,7 +349,8 @@ impl World {
                 self.counts.outages += 1;
                 std::fs::rename(self.path("store"), self.path("away")).expect("renamed");
                 self.random.pause(800);
-                // An aggregator that started in the meantime must not have created a new store there.
+                // An aggregator that started in the meantime must not have created a new store in the place of the
+                // removed store.
                 assert!(!self.path("store").exists(), "a store that is not there was made");
                 std::fs::rename(self.path("away"), self.path("store")).expect("renamed back");
             }
@@ -355,7 +358,7 @@ impl World {
         for nth in 0..self.daemons.len() {
             let ended = self.daemons[nth].1.as_mut().and_then(|child| child.try_wait().expect("can be waited for"));
             if ended.is_some() {
-                self.start(nth); // as a supervisor would
+                self.start(nth); // as a supervisor restarts a daemon
             }
         }
     }

@@ -1,4 +1,5 @@
-//! The bytes that real checkpoints take in the store, by profile. `stored_bytes.txt` has the expected values.
+//! Compares the number of stored bytes of checkpoints of simulation codes with expected values, for each profile.
+//! `stored_bytes.txt` has the expected values.
 //!
 //! A codec change that makes a set larger fails here. `MCR_COMPRESSION_WRITE=1` writes the file again.
 
@@ -31,7 +32,7 @@ fn read(path: &Path) -> Table {
     text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(line).collect()
 }
 
-/// Saves all dumps of a set into one store, the older one first. Returns the bytes of all containers.
+/// Saves all dumps of a set into one store, the oldest dump first. Returns the bytes of all containers.
 fn stored_bytes(set: &Path, profile: &str) -> u64 {
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");

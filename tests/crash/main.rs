@@ -1,7 +1,8 @@
-//! Whatever operation fails, a restart sees the old or the new checkpoint, whole, and a second attempt succeeds.
+//! After a failure of any operation, a restart finds the old or the new checkpoint complete, and a second attempt
+//! succeeds.
 //!
-//! The store keeps only synced data. It is stopped before every operation in turn. Then it is examined with nothing,
-//! everything, or a part of the unsynced data.
+//! The store keeps only synced data. It is stopped before every operation in turn. Then the store is examined three
+//! times: without the unsynced data, with all unsynced data, and with a part of it.
 
 mod records;
 mod remembering;
@@ -16,7 +17,7 @@ use mcrengine::store::{Advice, Fault, FaultyStore, MemoryStore, Store, StoreErro
 use mcrengine::verify::verify;
 use support::*;
 
-/// No unsynced data survives, all of it, or one of ten random parts.
+/// The unsynced data that survive: none, all, or one of ten random parts.
 fn survivals() -> impl Iterator<Item = Survival> {
     [Survival::Synced, Survival::Everything].into_iter().chain((1..=10).map(Survival::Some))
 }
@@ -30,7 +31,7 @@ fn prune_job(store: &dyn Store, n: u32) -> Result<Pruned, StoreError> {
     prune(store, &job(), &keep(n))
 }
 
-/// The complete checkpoints, newest first. Every byte of each of them is verified.
+/// The complete checkpoints, newest first. Every byte of each checkpoint is verified.
 fn good(store: &dyn Store, at: &str) -> Vec<CheckpointId> {
     let complete: Vec<CheckpointId> = newest_restorable(store, &job())
         .unwrap_or_else(|error| panic!("{at}: {error}"))
@@ -44,7 +45,7 @@ fn good(store: &dyn Store, at: &str) -> Vec<CheckpointId> {
     complete
 }
 
-/// Number of containers of a checkpoint, whether it is whole or not.
+/// Number of containers of a checkpoint, also if the checkpoint is incomplete.
 fn containers(store: &MemoryStore, id: &str) -> usize {
     let is_one = |path: &String| path.contains(id) && path.ends_with(".mcr");
     store.paths().iter().map(|path| path.display().to_string()).filter(is_one).count()
@@ -127,12 +128,12 @@ fn a_prune_stopped_anywhere_leaves_whole_checkpoints_and_can_go_on() {
             assert!(complete.iter().all(|id| all.contains(id)), "{at}: {complete:?}");
             work(&after).unwrap_or_else(|error| panic!("{at}: again: {error}"));
             assert_eq!(good(&after, &at), all[..2], "{at}");
-            // DD0003 refers to the containers of DD0001. These stay, but nothing else of DD0001. It does not refer to
-            // DD0002.
+            // DD0003 refers to the containers of DD0001, so only these containers of DD0001 stay. DD0003 does not
+            // refer to DD0002.
             assert_eq!(["DD0001", "DD0002"].map(|id| containers(&after, id)), [2, 0], "{at}");
             let left: Vec<String> = after.paths().iter().map(|path| path.display().to_string()).collect();
             assert!(!left.iter().any(|path| path.contains("DD0001") && path.ends_with(".manifest")), "{at}");
-            // Once nothing refers to the containers, they and their directories are removed too.
+            // When no checkpoint refers to the containers, they and their directories are removed too.
             prune_job(&after, 1).unwrap_or_else(|error| panic!("{at}: {error}"));
             assert_eq!(good(&after, &at), all[..1], "{at}");
             let left = after.list_dir("wave".as_ref()).expect("lists");
@@ -198,7 +199,8 @@ fn a_disk_that_fills_up_anywhere_costs_the_new_checkpoint_only() {
         let store = FaultyStore::new(start.crash(Survival::Everything), Fault::Full { from: n });
         let result = flush_step(&store, 2, Some(1));
         let at = format!("full from operation {n}");
-        // Renames and directory syncs take no space. Two threads decide which of them come last.
+        // Renames and directory syncs take no space. The order of two threads decides which renames and syncs come
+        // last.
         assert_eq!(result.is_err(), store.refused() > 0, "{at}: {result:?}");
         assert!(
             result.is_err() || n + 6 >= count,
@@ -243,7 +245,7 @@ fn what_is_in_flight_or_newer_than_the_newest_is_not_pruned() {
         let number = mcrengine::ids::GroupId(0);
         flush(&store, &step_id(step), number, &group(0..2, step), &how(step), &reuse).expect("writes");
     };
-    half(4); // newer than all others
+    half(4); // newer than all other checkpoints
     store.remove_file("wave/DD0001/group-0001.manifest".as_ref()).expect("removes"); // older, and incomplete
     store.remove_file("wave/DD0002/group-0001.manifest".as_ref()).expect("removes");
     let ids = |pruned: Pruned| pruned.checkpoints;
@@ -362,7 +364,7 @@ fn a_container_of_which_little_is_needed_is_repacked_and_a_crash_leaves_it_old_o
                 work(&after).unwrap_or_else(|error| panic!("{at}: again: {error}"));
                 assert_eq!(good(&after, &at), [step_id(3)], "{at}");
                 assert!((0..2).all(|group| len(&after, group) < len(&start, group)), "{at}: both are smaller");
-                // The next checkpoint refers to what is left.
+                // The next checkpoint refers to the remaining containers.
                 flush_step(&after, 4, Some(3)).unwrap_or_else(|error| panic!("{at}: {error}"));
                 assert_eq!(good(&after, &at), [step_id(4), step_id(3)], "{at}");
             }
@@ -381,7 +383,8 @@ fn what_was_taken_out_of_a_container_is_never_given_as_zeros() {
     let group = mcrengine::ids::GroupId(0);
     let reader = ContainerReader::open(&store, &job(), &step_id(1), group).expect("opens");
     assert!(reader.is_repacked());
-    // If its manifest is put back, the checkpoint seems whole. The missing part must be noticed.
+    // If the manifest of the pruned checkpoint is put back, the checkpoint seems complete. The missing part must be
+    // noticed.
     let manifest = std::path::Path::new("wave/DD0001/group-0000.manifest");
     store.put(manifest, &kept.get(manifest).expect("there"));
     let report = verify(&store, &job(), &step_id(1), VERIFYING, &|_| ());

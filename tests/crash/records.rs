@@ -15,7 +15,7 @@ fn two_steps() -> MemoryStore {
 }
 
 /// Stops `work` before and in the middle of each of its operations. Then calls `look` for several choices of the
-/// unsynced data that survives. `look` also gets whether `work` had reported success.
+/// unsynced data that survives. The second argument of `look` says whether `work` had reported success.
 fn stopped_anywhere(
     start: &MemoryStore,
     work: impl Fn(&dyn Store) -> Result<(), StoreError>,
@@ -23,7 +23,7 @@ fn stopped_anywhere(
 ) {
     let count = operations(start, &work);
     assert!(count > 1, "{count} operations");
-    // If the work has many operations, each choice takes a while, so fewer are tried.
+    // If the work has many operations, each choice takes a long time, so fewer choices are tried.
     let choices = if count > 40 { 3 } else { 12 };
     for n in 0..=count {
         for fault in [Fault::Stop { before: n }, Fault::Tear { at: n }] {
@@ -89,7 +89,7 @@ fn an_incarnation_begun_and_stopped_anywhere_has_its_whole_record_or_none_and_no
         // The checkpoint that the incarnation set aside comes last.
         let complete = good(after, at);
         assert!(complete == [step_id(2), step_id(1)] || complete == [step_id(1), step_id(2)], "{at}: {complete:?}");
-        // Another process begins the same incarnation. There is one decision, whichever process made it.
+        // Another process begins the same incarnation. There must be exactly one decision.
         let other = Draft { from: Some((step_id(2), Place::default())), whole: Vec::new(), ..draft() };
         let begun = incarnation::begin(after, &job(), 0, other).unwrap_or_else(|error| panic!("{at}: {error}"));
         let (Begun::Here(record) | Begun::Other(record)) = begun;
@@ -116,7 +116,7 @@ fn a_part_that_was_noted_as_restored_is_known_after_a_crash() {
 fn a_container_that_is_repacked_a_second_time_is_whole_for_the_rest_at_every_moment() {
     let start = MemoryStore::new();
     flush_step(&start, 1, None).expect("writes");
-    // Nearly everything is coded against DD0001.
+    // Nearly all segments are coded against DD0001.
     flush_step_since(&start, 2, 1).expect("writes");
     flush_step(&start, 3, Some(1)).expect("writes");
     let drop = |step: u64| PruneOptions { drop: vec![step_id(step)], repack_below_percent: 100, ..Default::default() };

@@ -1,4 +1,5 @@
-//! A process that prunes after each commit and remembers what it saw must decide as a process that reads everything.
+//! A process that prunes after each commit and remembers the state of the store must make the same decisions as a
+//! process that reads the whole store.
 
 use super::*;
 use mcrengine::manifest::{Condition, list_remembering};
@@ -91,7 +92,7 @@ fn a_job_whose_checkpoints_come_and_go_is_listed_as_if_nothing_were_remembered()
     let reuse = mcrengine::reuse::ReuseIndex::empty();
     for step in 1..=40u64 {
         match step % 5 {
-            // Only one half is saved. The other half follows two steps later.
+            // Only one half of the groups is saved. The other half follows two steps later.
             0 => {
                 let number = mcrengine::ids::GroupId(0);
                 flush(&store, &step_id(step), number, &group(0..2, step), &how(step), &reuse)
@@ -103,8 +104,8 @@ fn a_job_whose_checkpoints_come_and_go_is_listed_as_if_nothing_were_remembered()
         }
         if step % 7 == 0 {
             prune(&store, &job(), &keep(6)).expect("another process prunes");
-            // Another process pruned a checkpoint, but its directory stays because others refer to it. This is
-            // noticed when its turn comes.
+            // Another process pruned a checkpoint, but its directory stays because other checkpoints refer to it. The
+            // first process notices this when it would prune this checkpoint.
             remembered.look_again();
         }
         if step % 3 == 0 {

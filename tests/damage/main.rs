@@ -1,5 +1,6 @@
-//! Damages every part of a store in every way, then lists, opens and verifies it. The result must be the right bytes,
-//! an error that says what is damaged and where, or an older checkpoint. It must never be wrong bytes or a panic.
+//! Damages every part of a store in several ways, then lists, opens and verifies the store. The result must be the
+//! right bytes, an error that says what is damaged and where, or an older checkpoint. It must never be wrong bytes or
+//! a panic.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -24,7 +25,7 @@ enum PartOf {
     Index,
     Trailer,
     Manifest,
-    /// The container of the older checkpoint, which the newer one refers to.
+    /// The container of the older checkpoint, to which the newer checkpoint refers.
     Older,
 }
 
@@ -33,7 +34,7 @@ enum Damage {
     Missing,
     Cut,
     Flipped,
-    /// The bytes that stood there in an earlier version of the same checkpoint.
+    /// The bytes of the same part in an earlier version of the same checkpoint.
     Stale,
     /// The undamaged bytes of another group.
     Foreign,
@@ -139,7 +140,7 @@ fn every_damage_to_every_part_is_noticed() {
             let expected = match (part, damage) {
                 // All containers of a version have the same header.
                 (Header, Stale | Foreign) => continue,
-                // The stale manifest is as valid as the right one. Only the container shows the difference.
+                // The stale manifest is as valid as the right manifest. Only the container shows the difference.
                 (Manifest, Stale) => Noticed::Open,
                 (Manifest, _) => Noticed::List,
                 // Listing checkpoints examines only names and lengths.
@@ -172,7 +173,7 @@ fn every_damage_to_every_part_is_noticed() {
                 assert!(error.to_string().contains(name), "{at}: {error} does not name the group");
             }
             assert!(report.problems.iter().all(|p| p.advice == Advice::OlderCheckpoint), "{at}: {:?}", report.problems);
-            // The undamaged parts are as good as before.
+            // The undamaged parts can still be read.
             if part != Older {
                 let older = verify(&after, &job(), &step_id(1), VERIFYING, &|_| ());
                 assert!(older.is_good(), "{at}: {:?}", older.problems);
@@ -242,7 +243,7 @@ fn every_damage_to_what_a_checkpoint_is_coded_with_is_noticed() {
 
 #[test]
 fn a_segment_that_was_written_anew_is_not_taken_for_the_one_that_was_coded_with() {
-    // The base is as valid as the right one except for the bytes of a variable. Only the digest of the segment shows
+    // The base is valid, except that the bytes of one variable are different. Only the digest of the segment shows
     // the difference.
     let store = MemoryStore::new();
     flush_step(&store, 1, None).expect("writes");

@@ -1,4 +1,5 @@
-//! Does what the fuzz targets of `tests/fuzz` do, for a short time and with a fixed seed, in every run of the tests.
+//! Runs the checks of the fuzz targets in `tests/fuzz` for a short time and with a fixed seed, in every run of the
+//! tests.
 
 use super::support::*;
 use mcrengine::container::{ContainerReader, parse_index, parse_segment_header};
@@ -64,7 +65,7 @@ fn a_mutated_index_is_an_error_or_another_valid_index() {
         let mutated = random.mutate(&raw);
         if let Ok(index) = parse_index(&frame(&mutated), mutated.len() as u64, path) {
             valid += 1;
-            // A parsed index keeps its promises. None of this may panic.
+            // Calls the functions of a parsed index. None of these calls may panic.
             for (at, header) in index.variables() {
                 let bytes: u64 = index.pieces_of(at).map(|(_, piece)| index.all_pieces()[piece].bytes).sum();
                 assert!(bytes == 0 || bytes == header.raw_bytes.0);
@@ -93,7 +94,7 @@ fn an_index_cannot_ask_for_more_memory_than_it_has_bytes_for() {
         let mutated = [&raw[..at], &huge, &raw[at + 1..]].concat();
         let _ = parse_index(&frame(&mutated), mutated.len() as u64, Path::new("fuzz"));
     }
-    // A frame that would unpack to far more than was recorded is not unpacked to its end.
+    // A frame that unpacks to far more bytes than recorded is not unpacked to its end.
     let bomb = frame(&vec![0; 64 << 20]);
     assert!(parse_index(&bomb, 100, Path::new("fuzz")).is_err());
 }

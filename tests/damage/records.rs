@@ -10,7 +10,7 @@ use mcrengine::store::Store;
 
 const REPACKED: &str = "wave/DD0001/group-0001.mcr";
 
-/// A checkpoint that refers to the rest of a pruned one.
+/// A checkpoint that refers to the remaining containers of a pruned checkpoint.
 fn repacked() -> MemoryStore {
     let store = whole();
     repack(&store);
@@ -113,7 +113,7 @@ fn a_damaged_container_is_not_repacked_and_stays_as_evidence() {
     let path = Path::new(REPACKED);
     let mut bytes = store.get(path).expect("there");
     let reader = ContainerReader::open(&store, &job(), &step_id(1), GroupId(1)).expect("opens");
-    // Every segment is damaged, so a needed one is too.
+    // Every segment is damaged, so a needed segment is damaged too.
     for segment in reader.index().segments() {
         bytes[segment.offset as usize + 72] ^= 1;
     }
@@ -185,7 +185,8 @@ fn every_damage_to_the_record_of_an_incarnation_is_named_and_no_list_is_made_wit
         flipped[at] ^= 1 << (at % 8);
         check(&flipped, &format!("byte {at}"));
     }
-    // A missing record cannot be noticed. The checkpoints stay whole, and the previous record sets one aside.
+    // A missing record cannot be noticed. The checkpoints stay complete, and the previous record sets one checkpoint
+    // aside.
     store.remove_file(path).expect("removes");
     assert!(list(&store, &job()).expect("lists").iter().all(|state| state.is_complete()));
     store.put(path, &bytes);

@@ -1,4 +1,5 @@
-//! `mcr bench` measures what a save stores, on real checkpoints. Also tests its reports, plots and errors.
+//! `mcr bench` reports the same number of bytes as a save stores. This file also tests the reports, plots and errors
+//! of `mcr bench`.
 
 use crate::support::*;
 use std::path::{Path, PathBuf};
@@ -45,7 +46,7 @@ fn bench_schemes_reports_to_the_byte_what_a_save_stores() {
             let text = |key: &str| point[key].as_str().expect("text").to_owned();
             let (size, scheme, coder) = (point["group_size"].to_string(), text("scheme"), text("coder"));
             let mut more = vec!["--scheme", &scheme, "--profile", &coder, "--group-size", &size];
-            // Every container records a block size, whatever its scheme.
+            // Every container records a block size, with any scheme.
             if !point["block_bytes"].is_null() {
                 more.extend(["--block-bytes", "4096"]);
             }
@@ -96,7 +97,7 @@ fn bench_schemes_reports_every_table_and_figure_and_draws_them() {
     }
 }
 
-/// Elements are closed in the right order, attributes are quoted, and markup characters stand only where they may.
+/// Elements are closed in the right order, attributes are quoted, and markup characters occur only as markup.
 fn assert_is_xml(text: &str) {
     let (mut open, mut rest, mut elements) = (Vec::new(), text, 0);
     while let Some(at) = rest.find('<') {

@@ -1,4 +1,4 @@
-//! A daemon stays within its limits of memory, connections and work, whatever peers send to it.
+//! A daemon stays within its limits of memory, connections and work, for any messages of its peers.
 
 use crate::support::*;
 use mcr_proto::convert::file_to_wire;
@@ -55,7 +55,7 @@ impl Peer {
     }
 
     async fn say(&self, message: Say) {
-        // If the aggregator no longer listens, its answer shows that.
+        // If the aggregator has closed the stream, its answer shows this.
         let _ = self.out.send(v1::FromAgent { message: Some(message) }).await;
     }
 
@@ -141,8 +141,8 @@ fn announcements_under_way_stay_within_the_budget_of_an_aggregator_and_others_ar
             heard.push(tokio::time::timeout(Duration::from_secs(10), peer.hear()).await.ok().flatten());
         }
         check("peers that do not wait");
-        // A peer whose stream was reset has received nothing. Other peers may first receive that the announcement
-        // never fits.
+        // A peer whose stream was reset has received nothing. Other peers may first receive the answer that the
+        // announcement never fits.
         for told in heard.into_iter().flatten() {
             match &told {
                 Hear::Abandoned(told) if told.whole && told.reason.contains("never fits") => {}
@@ -151,7 +151,8 @@ fn announcements_under_way_stay_within_the_budget_of_an_aggregator_and_others_ar
             }
         }
 
-        // Peers that follow the protocol. One rank is missing, so the announcements of all others wait for it.
+        // Peers that follow the protocol. One rank is missing, so the announcements of all other ranks wait for this
+        // rank.
         let mut polite = Vec::new();
         for rank in 1..RANKS {
             let peer = Peer::connect(&address, RANKS).await;
@@ -235,7 +236,7 @@ fn an_aggregator_out_of_descriptors_serves_who_is_there_rests_and_makes_room_for
     let _agent = Daemon::agent(dir.path(), "n", &watch, std::slice::from_ref(&address), &more);
     (0..2).for_each(|rank| write_rank(&watch, 1, rank, 2000));
     wait_complete(&store, "sim.it_1");
-    // Half of the connections begin as HTTP/2 does. None of them calls a method.
+    // Half of the connections send the preface of HTTP/2. No connection calls a method.
     let idle: Vec<TcpStream> = (0..100)
         .map(|nth| {
             let mut stream = TcpStream::connect(&address).expect("the kernel takes it");

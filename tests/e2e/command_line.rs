@@ -1,4 +1,4 @@
-//! What `save`, `restart`, `list`, `show`, `verify` and `prune` do, print and return as exit status.
+//! Tests effects, output and exit status of `save`, `restart`, `list`, `show`, `verify` and `prune`.
 
 use crate::support::*;
 use mcrengine::container::ContainerWriter;
@@ -198,8 +198,8 @@ fn files_with_times_of_long_ago_are_one_checkpoint_all_the_same() {
     for rank in 0..6 {
         write_rank(&saved.data(), 10, rank, 500);
         if rank >= 4 {
-            // This happens after a copy that does not keep times: the times of the second group are nearer to those
-            // of the earlier checkpoint.
+            // After a copy that does not keep times, the times of the second group are nearer to the times of the
+            // earlier checkpoint.
             let file =
                 std::fs::File::options().write(true).open(saved.data().join(format!("sim.it_10.rank_{rank}.h5")));
             let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(1 << 20);

@@ -163,7 +163,7 @@ fn a_second_name_comes_back_as_a_second_name() {
     let back = site.back().join("DD0001");
     assert!(same_inode(&back.join("DD0001.cpu0000"), &back.join("mesh")));
     assert_same_files(&contents(&site.run()), &contents(&site.back()));
-    // One of the links exists already, the other does not.
+    // One of the two links exists already.
     fs::remove_file(back.join("mesh")).expect("removed");
     run(&mut site.restart(&site.back()), 0);
     assert!(same_inode(&back.join("DD0001.cpu0000"), &back.join("mesh")));
@@ -183,7 +183,8 @@ fn an_output_directory_that_is_a_link_is_saved_and_restored_through() {
     run(&mut site.restart(&site.run()), 0);
     assert_eq!(link(&site.run().join("out")), Some(site.scratch()), "the link is still there");
     assert_same_files(&before, &contents(&site.scratch().join("DD0001")));
-    // In another directory it is restored as a directory: a copy must never write where the run writes.
+    // In another directory, the link is restored as a directory, because a copy must never write into the directory
+    // of the run.
     run(site.restart(&site.back()).arg("--copy"), 0);
     assert!(link(&site.back().join("out")).is_none());
     assert_same_files(&before, &contents(&site.back().join("out/DD0001")));
@@ -219,7 +220,7 @@ fn a_link_to_a_directory_of_another_owner_is_not_followed() {
     std::os::unix::fs::chown(site.scratch(), Some(1234), None).expect("root may");
     site.save(0, &[]);
     assert_eq!(site.labels(), ["DD0002"]);
-    // A restart does not write through the link either.
+    // A restart does not write through the link.
     std::os::unix::fs::chown(site.scratch(), Some(0), None).expect("root may");
     site.save(0, &[]);
     std::os::unix::fs::chown(site.scratch(), Some(1234), None).expect("root may");
@@ -263,8 +264,8 @@ fn a_pointer_that_is_written_after_the_checkpoint_travels_with_it_without_a_seco
     agent.wait_for_log("session began");
     for step in 1..=4u32 {
         site.step("", step);
-        // This is longer than a checkpoint must rest. The first time, the pointer file comes too late; from then on
-        // it is waited for.
+        // This time is longer than a checkpoint must rest. The pointer file of the first checkpoint comes too late.
+        // For later checkpoints, the agent waits for the pointer file.
         std::thread::sleep(Duration::from_millis(1500));
         fs::write(site.run().join("rpointer.atm"), format!("DD{step:04}\n")).expect("written");
         let wanted = format!("DD{step:04}");
@@ -296,7 +297,7 @@ fn a_socket_within_a_checkpoint_is_named_once_with_a_count() {
 fn a_link_to_a_directory_elsewhere_is_not_restored_where_a_later_restart_would_write_through_it() {
     let site = Site::new();
     let dir = site.step("", 1);
-    // The link was saved while it led nowhere, as in a malicious checkpoint.
+    // The link was saved without an existing target, as in a malicious checkpoint.
     symlink(site.scratch(), dir.join("out")).expect("linked");
     site.save(0, &[]);
     run(site.restart(&site.back()).arg("--copy"), 0);

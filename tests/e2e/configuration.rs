@@ -45,8 +45,8 @@ fn a_value_out_of_range_is_refused_with_what_it_may_be() {
     assert!(text.contains(expected), "{text}");
 }
 
-/// The shipped file, in which every line `# key = value` becomes a line of its table. Also returns each of those
-/// lines alone.
+/// The shipped file, in which every line `# key = value` becomes a line of its table. Also returns each of these
+/// lines separately.
 fn printed_defaults() -> (String, Vec<(&'static str, String)>) {
     let printed = run(mcr().args(["config", "defaults"]), 0);
     let (mut whole, mut lines, mut table) = (String::new(), Vec::new(), "");

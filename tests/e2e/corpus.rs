@@ -1,5 +1,5 @@
-//! Checkpoints that real codes wrote: those in tests/data, and those in the folder that MCR_CORPUS names, if it is
-//! set.
+//! Tests with checkpoints of simulation codes, from tests/data and, if MCR_CORPUS is set, from the directory that it
+//! names.
 
 use crate::support::*;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ fn every_set_goes_through_an_agent_and_two_aggregators_with_every_scheme() {
         let dir = tempfile::tempdir().expect("a directory");
         let (watch, store) = (dir.path().join("run"), dir.path().join("store"));
         copy_tree(&set, &watch);
-        // The guess of the layout, which the agent makes too, gives the number of ranks.
+        // The guessed layout gives the number of ranks. The agent guesses in the same way.
         let guess = run_json(
             mcr()
                 .args(["save", "--create"])

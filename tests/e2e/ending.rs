@@ -6,7 +6,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Each node and each group has two ranks. The quiet times are the defaults; the drain must not wait for them.
+/// Each node and each group has two ranks. The quiet times have their defaults, and the drain must not wait for the
+/// quiet times.
 const RANKS: u32 = 4;
 const AGENT: &str = "ranks = 4\ngroup-size = 2\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nreconnect-min-ms = 50";
 const NOT_COMMITTED: Option<i32> = Some(5);

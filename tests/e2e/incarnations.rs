@@ -1,5 +1,5 @@
-//! Which checkpoint is the newest, which is whole, and which restart decides. The order is that in which the
-//! application wrote the checkpoints, whatever the order of the commits and the clocks.
+//! Tests which checkpoint is the newest, which is complete, and which restart decides. The order of checkpoints is
+//! the order in which the application wrote them. It does not depend on the order of the commits or on clocks.
 
 use crate::support::*;
 use std::collections::BTreeSet;
@@ -130,7 +130,7 @@ fn the_newest_is_what_was_written_last_also_where_an_earlier_step_is_committed_l
     site.start_aggregator("127.0.0.1:0");
     let address = site.addresses[0].clone();
     site.aggregators.pop().expect("one").kill();
-    // Five steps wait for an aggregator, which then takes them in any order. Group 1 is the last one.
+    // Five steps wait for an aggregator, which then commits them in any order. The aggregator of group 1 starts last.
     (0..2).for_each(|node| site.start_agent(node, "ranks = 4"));
     site.write(1, 5, 0..2);
     std::thread::sleep(Duration::from_millis(20)); // so that the times of the files differ
@@ -140,7 +140,7 @@ fn the_newest_is_what_was_written_last_also_where_an_earlier_step_is_committed_l
     site.write(1, 5, 2..RANKS);
     let (before, _) = site.restart(&["--copy"], 0);
     assert_eq!(before, [(1, 6)].into());
-    // Ranks 2 and 3 of step 5 were written after step 6, so step 5 is the newest once it is whole.
+    // Ranks 2 and 3 of step 5 were written after step 6, so step 5 is the newest when it is complete.
     wait_complete(&site.store(), &id(5));
     assert_eq!(site.restart(&["--copy"], 0).0, [(1, 5)].into());
 }
@@ -224,7 +224,7 @@ fn a_node_that_cannot_read_what_was_decided_fails_and_the_next_restart_of_all_ta
     assert_eq!(site.restart(&["--ranks", "0-1"], 0).0, [(1, 2)].into());
     let (second, said) = site.restart(&["--ranks", "2-3"], 1);
     assert!(second.is_empty() && said.contains("continues from it_000002") && said.contains("on all nodes"), "{said}");
-    // Restore on both nodes again. Both skip the checkpoint that one of them could not read.
+    // Restore on both nodes again. Both restarts skip the checkpoint that one node could not read.
     assert_eq!(site.restart(&["--ranks", "0-1"], 2).0, [(1, 1)].into());
     assert_eq!(site.restart(&["--ranks", "2-3"], 2).0, [(1, 1)].into());
 }
@@ -241,7 +241,7 @@ fn a_dead_runs_half_is_not_completed_by_the_next_run_whatever_the_times_of_its_f
         (2..4).for_each(|rank| write_file(&site.run_dir(), 2, 2, rank, Some(ahead)));
         site.aggregators[1].wait_for_log("committed group job=job checkpoint=it_000002");
         assert_eq!(site.complete(), [id(1)].into(), "files {ahead:?} ahead");
-        // Once the next run has written all of step 2, it is whole.
+        // When the next run has written all files of step 2, step 2 is complete.
         (0..2).for_each(|rank| write_file(&site.run_dir(), 2, 2, rank, Some(ahead)));
         wait_for("step 2", Duration::from_secs(30), || (site.complete().len() == 2).then_some(()));
         assert_eq!(site.restart(&["--copy"], 0).0, [(2, 2)].into(), "files {ahead:?} ahead");
@@ -432,7 +432,7 @@ fn two_jobs_of_one_name_never_mix_and_both_are_told() {
     assert!(line.contains("/run ") && line.contains("/other"), "{line}");
     told(&site.agents[2]);
     assert_eq!(site.complete(), [id(1)].into());
-    // One of the jobs ends. The other one is saved again, alone.
+    // One of the jobs ends. The checkpoints of the other job are saved again.
     site.agents.truncate(2);
     site.write(1, 3, 0..RANKS);
     wait_complete(&site.store(), &id(3));
@@ -481,7 +481,7 @@ fn the_first_step_after_a_restart_is_complete_although_the_run_before_had_begun_
     site.write(1, 2, 0..2);
     site.wait_group(&id(2), 0);
     assert_eq!(site.restart(&[], 0).0, [(1, 1)].into());
-    // This is longer than the time between the previous run and the restart. Ranks 0 and 1 belong to one group.
+    // This time is longer than the time between the previous run and the restart. Ranks 0 and 1 belong to one group.
     for ranks in [2..RANKS, 0..1, 1..2] {
         site.write(2, 2, ranks);
         std::thread::sleep(Duration::from_millis(1500));
@@ -647,7 +647,7 @@ fn what_was_committed_from_two_jobs_of_one_name_before_that_was_found_is_no_chec
     let other = site.path("other");
     std::fs::create_dir(&other).expect("made");
     for (watch, name) in [(site.run_dir(), "x"), (other.clone(), "y")] {
-        // Neither agent states which ranks it has.
+        // Neither agent states its ranks.
         let more = format!(
             "ranks = 4\ngroup-size = 2\nlayout = \"{{checkpoint}}/rank_{{rank}}.dat\"\nincarnation = \"i\"\n{QUICK}"
         );
@@ -662,7 +662,7 @@ fn what_was_committed_from_two_jobs_of_one_name_before_that_was_found_is_no_chec
     let line = site.aggregators[0].wait_for_log("marked as not whole");
     assert!(line.contains(&id(2)), "{line}");
     wait_for("the mark", Duration::from_secs(10), || site.complete().is_empty().then_some(()));
-    // One of the agents ends, and the other one is saved.
+    // One of the agents ends, and the files of the other agent are saved.
     site.agents.remove(0).kill();
     (0..RANKS).for_each(|rank| write_file(&other, 2, 3, rank, None));
     wait_complete(&site.store(), &id(3));
@@ -706,11 +706,11 @@ fn prune_keeps_what_a_restart_goes_on_from_although_newer_ones_were_set_aside() 
     assert!(said.contains(&format!("continues from {} from now on", id(2))) && said.contains(&id(3)), "{said}");
     run(mcr().args(["prune", "--keep", "1", "--store"]).arg(site.store()), 0);
     assert_eq!(site.complete(), [id(2), id(3)].into());
-    // Another node of the same start follows the decision, whatever it asks for.
+    // Another node of the same start follows the decision, even if its restart names another checkpoint.
     assert_eq!(site.restart(&["--incarnation", "i"], 2).0, [(1, 2)].into());
     let (found, said) = site.restart(&["--checkpoint", &id(3), "--incarnation", "i"], 1);
     assert!(found.is_empty() && said.contains("which another node decided"), "{said}");
-    // The next start.
+    // The next start of the job.
     let (found, said) = site.restart(&["--incarnation", "k"], 2);
     assert_eq!(found, [(1, 2)].into());
     assert!(said.contains(&format!("this is OLDER than {}, which was skipped: incarnation 1", id(3))), "{said}");
@@ -724,7 +724,7 @@ fn restarts_that_failed_do_not_count_as_restarts_in_a_row() {
     site.write(1, 2, 0..RANKS);
     wait_complete(&site.store(), &id(2));
     let to = site.path("taken");
-    // A file stands where a directory must be created.
+    // A file has the name of a directory that must be created.
     std::fs::create_dir(&to).expect("made");
     std::fs::create_dir(to.join(id(2))).expect("made");
     std::fs::create_dir(to.join(id(2)).join("rank_1.dat")).expect("made");

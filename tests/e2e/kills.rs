@@ -1,4 +1,4 @@
-//! SIGKILL at random moments. After each one, a restart must restore a whole checkpoint as it was written.
+//! Sends SIGKILL at random moments. After each kill, a restart must restore a complete checkpoint as it was written.
 
 use crate::support::*;
 use std::collections::BTreeMap;
@@ -59,7 +59,8 @@ impl Site {
         self.truth.insert(format!("sim.it_{step}"), files);
     }
 
-    /// Whatever was killed, a restart restores one whole step, which is never older than the newest one seen before.
+    /// After each kill, a restart restores all files of one step. The step is never older than the newest step seen
+    /// before.
     fn check(&self, seen: &mut u64) {
         let to = self.dir.path().join("back");
         let _ = std::fs::remove_dir_all(&to);

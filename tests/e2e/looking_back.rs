@@ -99,8 +99,8 @@ impl Series {
         shown["coded_with"].as_object().expect("a table").keys().cloned().collect()
     }
 
-    /// Restores one checkpoint, or an older one if that is expected, and compares its files. Returns which one it
-    /// was.
+    /// Restores one checkpoint, or an older checkpoint if this is expected, and compares its files. Returns the
+    /// restored checkpoint.
     fn restore(&self, step: u32, status: i32) -> String {
         let to = self.dir.path().join("to");
         let mut command = mcr();
@@ -142,7 +142,7 @@ fn a_damaged_base_costs_all_that_is_coded_with_it_openly() {
     series.save(&["--whole-every", "3"]);
     let path = series.store().join("j/sim.it_3/group-0000.mcr");
     let mut bytes = std::fs::read(&path).expect("there");
-    let middle = bytes.len() / 2; // in the numbers, which are most of the file
+    let middle = bytes.len() / 2; // in the numbers, which are most of the bytes of the file
     bytes[middle] ^= 0x40;
     std::fs::write(&path, bytes).expect("written");
     assert_eq!(series.restore(5, 2), "sim.it_2");

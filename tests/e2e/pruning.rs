@@ -1,4 +1,4 @@
-//! `prune`, the rules for what is kept, and the states that `list` prints.
+//! Tests `prune`, the rules for kept checkpoints, and the states that `list` prints.
 
 use crate::support::*;
 use std::path::{Path, PathBuf};
@@ -284,7 +284,7 @@ fn a_checkpoint_that_was_found_damaged_does_not_count_among_those_that_prune_kee
         prune(&dir, &["--keep", "1"], 0);
         assert_eq!(names(&dir), all[..2], "{finder}");
         run(mcr().args(["restart", "--copy", "--store"]).arg(store(&dir)).arg("--to").arg(dir.path().join("to")), 2);
-        // A disk that was repaired: the mark goes.
+        // After the disk is repaired, the mark is removed.
         std::fs::write(&container, &good).expect("written");
         run(mcr().args(["verify", "--store"]).arg(store(&dir)), 0);
         prune(&dir, &["--keep", "1"], 0);

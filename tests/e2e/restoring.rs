@@ -61,7 +61,7 @@ impl Site {
     }
 }
 
-/// The contents of a rank's file at a step. They name both.
+/// The contents of a rank's file at a step, which name the step and the rank.
 fn bytes_of(step: u32, rank: u32) -> Vec<u8> {
     format!("step {step} of rank {rank}\n").repeat(200).into_bytes()
 }
@@ -227,14 +227,14 @@ fn what_a_restart_put_there_is_neither_saved_again_nor_deleted() {
     write(2);
     until_deleted(2);
     assert!(is_there(1), "what was restored was deleted");
-    // Do the same with an agent that knows nothing of earlier checkpoints.
+    // Do the same with an agent that has no record of earlier checkpoints.
     agent.kill();
     let _agent = Daemon::agent(dir, "another", &data, std::slice::from_ref(&address), &more);
     write(3);
     until_deleted(3);
     assert!(is_there(1), "what was restored was deleted");
     assert_eq!(complete(&store), ["it_1", "it_2", "it_3"]);
-    // Once it is written again, it is an ordinary file.
+    // When the application writes the restored file again, it is an ordinary file.
     write(1);
     wait_for("deleted", Duration::from_secs(20), || (!is_there(1)).then_some(()));
 }
@@ -255,14 +255,14 @@ fn restored_files_and_files_that_were_written_since_are_never_one_checkpoint() {
     let mut restart = mcr();
     run(restart.arg("restart").arg("--store").arg(&store).arg("--to").arg(&data), 0);
     write("restart", 2, 0);
-    // An agent that knows nothing of earlier checkpoints sees both at the same time.
+    // An agent that has no record of earlier checkpoints finds both at the same time.
     agent.kill();
     let _agent = Daemon::agent(dir, "another", &data, std::slice::from_ref(&address), &more);
     // The later checkpoint is complete, so the earlier one was examined.
     (0..2).for_each(|rank| write("other", 1, rank));
     wait_complete(&store, "other");
     assert_eq!(complete(&store), ["other", "restart"]);
-    // At once, because files whose times are far apart do not form one checkpoint either.
+    // The agent does not wait, because files whose times are far apart do not form one checkpoint.
     (0..2).for_each(|rank| write("restart", 3, rank));
     let third = wait_for("a third checkpoint", Duration::from_secs(30), || {
         complete(&store).into_iter().find(|id| id.starts_with("restart~"))

@@ -1,4 +1,4 @@
-//! Which files `mcr save` saves, which it leaves out and reports, and the exit status of commands.
+//! Tests which files `mcr save` saves, which it leaves out and reports, and the exit status of commands.
 
 use crate::support::*;
 use std::collections::BTreeMap;
@@ -137,8 +137,7 @@ fn a_file_that_changes_while_it_is_saved_fails_its_checkpoint_only() {
         let file = site.data().join("c1/f_1.bin");
         let (out, err) = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // This does not wait for an event. The delay is varied, so that the change comes at different
-                // moments.
+                // The delay does not wait for an event. It is varied, so that the change comes at different moments.
                 std::thread::sleep(Duration::from_millis(delay_ms));
                 let file = std::fs::File::options().write(true).open(&file).expect("opened");
                 file.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("set");
@@ -229,7 +228,7 @@ fn files_in_deep_directories_and_with_names_like_ours_are_saved() {
         site.write(name, name.as_bytes());
     }
     let expected = contents(&site.data());
-    // Files with exactly our own names are no user data.
+    // Files with exactly the names of mcr's own files are not saved.
     site.write(".mcr-lock", b"");
     site.write(".mcr-aside-1/x", b"old");
     site.save(&[], 0);
@@ -378,7 +377,7 @@ fn output_that_cannot_be_written_is_a_failure() {
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{args:?}: {err}");
         assert!(err.contains("standard output cannot be written"), "{args:?}: {err}");
-        // The reader of the pipe is gone.
+        // The reader of the pipe has exited.
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let output = mcr().args(args).stdout(writer).output().expect("it starts");
@@ -531,7 +530,7 @@ fn older_steps_that_are_saved_again_after_a_restart_stay_older_than_what_it_rest
         let newest = list(&site.store())[0]["checkpoint"].clone();
         assert_eq!(newest, "s3", "{rule:?}");
         assert!(site.back().keys().all(|path| path.starts_with("s3")), "{rule:?}");
-        // What is written from now on is newer.
+        // Files that are written from now on are newer.
         (0..2).for_each(|rank| site.write(format!("s2/r{rank}"), format!("again {rank}").repeat(400).as_bytes()));
         site.save(rule, 0);
         assert!(site.back().keys().all(|path| path.starts_with("s2")), "{rule:?}");

@@ -29,7 +29,7 @@ fn clean(mut command: Command) -> Command {
     command
 }
 
-/// Runs a command to its end. Prints its output if the exit status is not the expected one.
+/// Runs a command to its end. Prints its output if the exit status is not the expected exit status.
 pub fn run(command: &mut Command, expected: i32) -> Output {
     let output = command.output().expect("the binary starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -133,7 +133,7 @@ impl Daemon {
         self.child.wait().expect("it can be waited for");
     }
 
-    /// Sends a signal, by its name.
+    /// Sends the signal with the given name.
     pub fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
         assert!(sent.is_ok_and(|status| status.success()));
@@ -144,7 +144,7 @@ impl Daemon {
         let status = wait_for("the end of a daemon", Duration::from_secs(60), || {
             self.child.try_wait().expect("can be waited for")
         });
-        // The last lines are read once the other end of the pipe is closed.
+        // The last lines are read when the other end of the pipe is closed.
         wait_for("the last lines", Duration::from_secs(10), || (Arc::strong_count(&self.log) == 1).then_some(()));
         (status.code(), self.log())
     }

@@ -1,4 +1,4 @@
-//! Files of every released format can still be read. They are added once and never rewritten.
+//! Files of every released format can still be read. A golden file is added once and never rewritten.
 
 use super::support::*;
 use mcrengine::container::ContainerSet;

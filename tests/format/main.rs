@@ -1,4 +1,4 @@
-//! Everything that is written can be read again: properties of random groups, sizes, limits, and the golden files.
+//! Tests that all written bytes can be read again: properties of random groups, sizes, limits, and golden files.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -121,8 +121,8 @@ proptest! {
         check(&store, "a", &group)?;
         prop_assert_eq!(read_manifest(&store, &job(), &checkpoint("a"), GroupId(0)).expect("reads"), manifest.clone());
 
-        // The next checkpoint refers to this one. The one after that refers to both, and never through one to the
-        // other.
+        // The next checkpoint refers to this checkpoint. The checkpoint after it refers to both directly, and no
+        // reference leads to another reference.
         let reuse = ReuseIndex::load(&store, &job(), &manifest).expect("loads");
         how.draft.written_unix_ms += 1;
         let second = flush(&store, &checkpoint("b"), GroupId(0), &next, &how, &reuse).expect("writes");
@@ -277,7 +277,7 @@ fn a_group_is_written_anew_where_its_container_has_gone_or_has_no_index_left() {
             Some(bytes) => store.put(path, bytes),
         }
         assert!(!manifest::has_container(&store, &manifest).expect("looks"));
-        // A group that was there is found again; a second writer is refused.
+        // A group in the store is found again, and a second writer is refused.
         assert!(matches!(write(1), Err(StoreError::Committed { .. })));
         assert_eq!(store.get(path), Some(whole.clone()));
         assert!(matches!(write(2), Err(StoreError::Committed { .. })), "what is whole stays");
@@ -307,7 +307,7 @@ fn what_a_killed_writer_left_is_removed_by_the_next_of_its_group() {
 #[test]
 fn of_two_writers_of_one_group_the_later_is_turned_away_and_the_committed_container_stays() {
     let dir = tempfile::tempdir().expect("a directory");
-    // Two stores, as two processes would have them.
+    // Two stores of the same directory, as two processes have them.
     let (store, other) = [(); 2].map(|()| PosixStore::create(dir.path()).expect("a store")).into();
     let id = checkpoint("a");
     let create = || ContainerWriter::create(&other, &job(), &id, GroupId(0)).map(|_| ());
@@ -317,7 +317,7 @@ fn of_two_writers_of_one_group_the_later_is_turned_away_and_the_committed_contai
     let writing = ContainerWriter::create(&store, &job(), &id, GroupId(0)).expect("creates");
     assert!(matches!(create(), Err(StoreError::Busy { .. })), "while the first one writes");
     assert_eq!(names(), 1, "the first one's file is still there, and nothing of the second");
-    // Next to a newer complete checkpoint, this one looks like the rest of a crash.
+    // Next to a newer complete checkpoint, this checkpoint looks like a checkpoint that a crash left incomplete.
     flush(&store, &checkpoint("b"), GroupId(0), &group(0..2, 1), &how(1), &ReuseIndex::empty()).expect("writes");
     flush(&store, &checkpoint("b"), GroupId(1), &group(2..4, 1), &how(1), &ReuseIndex::empty()).expect("writes");
     let options = PruneOptions {

@@ -1,4 +1,5 @@
-//! Time and memory that a large group takes. It is a separate process, because its memory is measured.
+//! Measures the time and the memory for a large group. The test is a separate process, because the memory of the
+//! process is measured.
 
 #[path = "../support/mod.rs"]
 mod support;

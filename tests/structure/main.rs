@@ -1,7 +1,8 @@
-//! No circles: whether the files of a crate can be read one after the other, each after the files that it imports from.
+//! Tests that the imports of a crate have no circles. Then its files can be read in an order in which each file comes
+//! after the files that it imports.
 //!
 //! The imports are read from the `use` lines and the paths of the source text. A re-export (`pub use`) is followed to
-//! the file that defines the name, and is no import itself. Test code is left out.
+//! the file that defines the name, and does not count as an import. Test code is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,8 +11,8 @@ use std::path::{Path, PathBuf};
 /// The sources of each crate.
 const CRATES: [&str; 6] = ["src", "proto/src", "cnc/src", "anc/src", "cli/src", "benches/mpib/src"];
 
-/// Circles that are still there. This list only becomes shorter: a new circle is broken by moving what both files
-/// need to a third file, and a circle that is gone is deleted here.
+/// Circles that still exist. No circle may be added to this list: break a new circle by moving the code that both
+/// files need to a third file. Delete a circle here when it is broken.
 ///
 /// A name that ends in `/` stands for all files below it.
 const ALLOWED: &[&[&str]] = &[
@@ -22,17 +23,17 @@ const ALLOWED: &[&[&str]] = &[
     &["cnc/src/restart.rs", "cnc/src/restart/publish.rs", "cnc/src/restart/target.rs"],
 ];
 
-/// A module path within its crate, as in `["hub", "gather"]`.
+/// The path of a module within its crate, such as `["hub", "gather"]`.
 type Module = Vec<String>;
 
 /// A source file of a crate.
 struct Source {
-    /// Relative to the repository.
+    /// The path relative to the repository.
     name: String,
     module: Module,
-    /// Without comments, strings and test code.
+    /// The source text without comments, strings and test code.
     text: String,
-    /// The imports of its `use` lines, with the name under which each is known here.
+    /// The imports of its `use` lines, with the local name of each import.
     uses: Vec<Import>,
 }
 
@@ -202,7 +203,7 @@ fn without_comment(line: &str) -> String {
     kept
 }
 
-/// `a::{b, c::{d, self}}` as `a::b`, `a::c::d`, `a::c::self`.
+/// Expands `a::{b, c::{d, self}}` to `a::b`, `a::c::d`, `a::c::self`.
 fn expand(tree: &str) -> Vec<String> {
     let Some(open) = tree.find('{') else { return vec![tree.trim().to_owned()] };
     let inner = &tree[open + 1..tree.rfind('}').unwrap_or(tree.len())];
@@ -223,7 +224,7 @@ fn expand(tree: &str) -> Vec<String> {
     parts.into_iter().filter(|part| !part.trim().is_empty()).flat_map(whole).collect()
 }
 
-/// From each file to the files that it imports from.
+/// Maps each file to the files that it imports.
 fn edges(sources: &[Source]) -> BTreeMap<String, BTreeSet<String>> {
     let by_module: BTreeMap<&Module, &Source> = sources.iter().map(|source| (&source.module, source)).collect();
     let edges = |source: &Source| {
@@ -236,10 +237,10 @@ fn edges(sources: &[Source]) -> BTreeMap<String, BTreeSet<String>> {
     sources.iter().map(edges).collect()
 }
 
-/// Re-exports of re-exports that are followed.
+/// Maximum number of re-exports of re-exports that are followed.
 const DEPTH_MAX: usize = 8;
 
-/// The files that define what a path names, seen from a module; none outside of the crate.
+/// The files that define the item that a path in a module names. Empty if the item is in another crate.
 fn resolve(all: &BTreeMap<&Module, &Source>, from: &Module, path: &[String], depth: usize) -> Vec<String> {
     let mut at = from.clone();
     let mut rest = path;
@@ -292,7 +293,7 @@ fn resolve(all: &BTreeMap<&Module, &Source>, from: &Module, path: &[String], dep
     vec![source.name.clone()]
 }
 
-/// The groups of files of which each imports from every other one, directly or not.
+/// The groups of files in which each file imports every other file, directly or through other files.
 fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>> {
     let reached = |from: &String| {
         let (mut seen, mut open) = (BTreeSet::new(), vec![from]);

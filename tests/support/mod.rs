@@ -1,4 +1,4 @@
-//! A small group of ranks with real bytes, and functions that take it through all steps into a store.
+//! A small group of ranks with test data, and functions that write the group into a store through all steps.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use mcrengine::bases::Bases;
@@ -17,7 +17,7 @@ use mcrengine::units::RawBytes;
 use mcrengine::verify::VerifyOptions;
 use std::num::NonZeroU32;
 
-/// Less memory than all segments take together, and two files at the same time.
+/// Limits for tests: less memory than all segments take together, and two files at the same time.
 pub const VERIFYING: VerifyOptions = VerifyOptions { cache_bytes: 1 << 20, threads: 2 };
 
 pub fn job() -> JobId {
@@ -31,7 +31,7 @@ pub fn checkpoint(name: &str) -> CheckpointId {
 #[derive(Clone, Debug)]
 pub struct Group {
     pub files: Vec<FileHeader>,
-    /// By file, then by variable.
+    /// The bytes by file, then by variable.
     pub raw: Vec<Vec<Vec<u8>>>,
 }
 
@@ -139,8 +139,8 @@ pub fn file(path: &str, rank: u32, parts: Vec<Part>) -> (FileHeader, Vec<Vec<u8>
     (header, raws)
 }
 
-/// The ranks of a group at a step of the simulation. They have a variable that changes, one that does not, one that
-/// is equal on all ranks, and a small one.
+/// The ranks of a group at a step of the simulation. Each rank has a variable that changes, a variable that does not
+/// change, a variable that is equal on all ranks, and a small variable.
 pub fn group(ranks: std::ops::Range<u32>, step: u64) -> Group {
     let mut group = Group { files: Vec::new(), raw: Vec::new() };
     for rank in ranks {
@@ -167,8 +167,8 @@ pub fn group(ranks: std::ops::Range<u32>, step: u64) -> Group {
     group
 }
 
-/// The same group with every kind of entry that can accompany a checkpoint: a hard link, a directory, a pointer file,
-/// a link.
+/// Adds every kind of entry that can accompany a checkpoint to a group: a hard link, a directory, a pointer file, a
+/// link.
 pub fn furnished_group(ranks: std::ops::Range<u32>, step: u64) -> Group {
     let mut group = group(ranks, step);
     let (mut second, second_raw) = (group.files[0].clone(), group.raw[0].clone());
@@ -307,7 +307,7 @@ pub fn finish(
     writer.finish(contents)
 }
 
-/// All steps for one group: container, then manifest.
+/// Runs all steps for one group: writes the container, then the manifest.
 pub fn flush(
     store: &dyn Store,
     id: &CheckpointId,
