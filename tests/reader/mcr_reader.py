@@ -4,8 +4,8 @@
     python3 mcr_reader.py STORE JOB CHECKPOINT OUT_DIR
     python3 mcr_reader.py --list STORE [JOB]
 
-It was written from the pages of docs/format alone, shares no code with the engine, and proves every byte by the
-digests of the store. Exit code 0: done; 1: failed, and the last line says what is damaged and where.
+This reader was written from the pages of docs/format alone. It shares no code with the engine. Every byte is verified
+by the digests of the store. Exit code 0: done; 1: failed, and the last line says what is damaged and where.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from mcrformat.restore import restore_checkpoint
 def arguments(argv):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], usage=(
         "mcr_reader.py STORE JOB CHECKPOINT OUT_DIR\n       mcr_reader.py --list STORE [JOB]"))
-    parser.add_argument("--list", action="store_true", help="print which checkpoints exist")
+    parser.add_argument("--list", action="store_true", help="list the checkpoints")
     parser.add_argument("store", metavar="STORE")
     parser.add_argument("job", metavar="JOB", nargs="?")
     parser.add_argument("checkpoint", metavar="CHECKPOINT", nargs="?")
@@ -32,7 +32,7 @@ def arguments(argv):
 
 
 def list_checkpoints(store, job):
-    """manifest.md, 3: all checkpoints, the oldest first; the newest is marked."""
+    """manifest.md, 3: prints all checkpoints, the oldest first, and marks the newest."""
     for name in [job] if job else manifest.jobs(store):
         found, newest = manifest.checkpoints(store, name)
         for checkpoint in found:

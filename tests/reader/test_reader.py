@@ -3,9 +3,9 @@
 
     MCR=target/release/mcr python3 tests/reader/test_reader.py tests/data/checkpoints [tests/data/v1]
 
-The first folder holds checkpoints as SET/DUMP/...; the second the golden files (by default the folder `v1` beside the
-first). Stores are made with the program that MCR names, and everything is compared with the originals; without MCR
-these tests are skipped, and that is said. Exit code 0: all that was run is right.
+The first folder holds checkpoints as SET/DUMP/... The second folder holds the golden files (by default the folder `v1`
+next to the first folder). The program that MCR names makes stores, and the restored files are compared with the
+originals. Without MCR these tests are skipped, and a line says so. Exit code 0: no test failed.
 """
 
 import os
@@ -53,7 +53,7 @@ def restore_all(store, job, out):
 
 
 def facts(path, directories=True):
-    """What is compared of each file below a folder: kind, mode, time, hard link, and bytes or text."""
+    """The compared properties of each file below a folder: kind, mode, time, hard link, and bytes or text."""
     links = {}
     result = {}
     for folder, names, files in os.walk(os.fsencode(path)):
@@ -74,7 +74,7 @@ def facts(path, directories=True):
 
 
 def difference(expected, found):
-    """A short text of what is not equal, or an empty one."""
+    """A short text that describes the first difference, or an empty text."""
     for path in sorted(set(expected) | set(found)):
         if expected.get(path) != found.get(path):
             return f"{path!r}: {str(expected.get(path))[:80]} expected, {str(found.get(path))[:80]} found"
@@ -96,7 +96,7 @@ class TestWithFolder(unittest.TestCase):
         return os.path.join(self.folder, *names)
 
 
-# The pages' own examples
+# Examples of the pages
 
 
 class CheckValues(unittest.TestCase):
@@ -177,7 +177,7 @@ class Golden(TestWithFolder):
         self.assertEqual(found[b"checkpoints.txt"][1:2] + found[b"checkpoints.txt"][4:], (0o644, b"DD0002\n"))
 
     def test_damage(self):
-        """A damaged byte anywhere in a store is found, and said to be in the right file."""
+        """A damaged byte anywhere in a store is found, and the error names the right file."""
         store = self.path("store")
         for name in ("store", "since"):
             shutil.copytree(os.path.join(GOLDEN, name), store)
@@ -275,7 +275,7 @@ class Stores(TestWithFolder):
             self.assertEqual(difference(expected, found), "")
 
     def test_pruned(self):
-        """Containers that prune repacked still serve the checkpoint that refers to them."""
+        """A checkpoint that refers to repacked containers can be restored."""
         source = self.path("source")
         for step in range(1, 4):
             for rank in range(4):
@@ -306,7 +306,7 @@ class Stores(TestWithFolder):
         return [checkpoint.state for checkpoint in found], newest.name
 
     def test_command(self):
-        """The command as a user gives it."""
+        """Runs the command like a user."""
         name, source = next(self.each_set())
         store = self.save_and_compare(source)
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mcr_reader.py")

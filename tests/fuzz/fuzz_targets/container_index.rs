@@ -1,4 +1,4 @@
-//! Parses any bytes as an index. The result is an error, or an index that keeps its promises.
+//! Parses any bytes as an index. The result is an error, or an index whose functions do not panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

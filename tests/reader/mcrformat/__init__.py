@@ -1,5 +1,5 @@
 """Reads the checkpoint stores of mcrEngine.
 
-Written from the pages of `docs/format` alone. Each function names the section that it follows; read it with that
-page beside it. Names of pages are written as in `container.md, 7.2`.
+This package was written from the pages of `docs/format` alone. Each function names the section that it implements, as
+in `container.md, 7.2`. Read the function together with this section.
 """

@@ -1,6 +1,6 @@
 """CRC-32C and BLAKE3 (container.md, 3.1).
 
-The packages `crc32c` and `blake3` are used if they are installed. Otherwise the same is computed here, more slowly.
+The packages `crc32c` and `blake3` are used if they are installed. Otherwise this module computes the hashes, more slowly.
 """
 
 import struct
@@ -50,12 +50,12 @@ def crc32c_plain(data):
     return crc ^ 0xFFFFFFFF
 
 
-# BLAKE3 without a package. `_compress` takes words that are either numbers, for one chunk, or arrays of 64 bits with
-# one number for each of many chunks.
+# BLAKE3 without a package. The words of `_compress` are numbers for one chunk, or arrays of 64 bits with one number
+# for each of many chunks.
 
 _CHUNK = 1024
 _BLOCK = 64
-_MANY = 16                      # from so many chunks on arrays are quicker
+_MANY = 16                      # minimum number of chunks for which arrays are faster
 _MASK = 0xFFFFFFFF
 _CHUNK_START, _CHUNK_END, _PARENT, _ROOT = 1, 2, 4, 8
 _IV = [0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19]
@@ -114,7 +114,7 @@ def _hash_full_chunks(data, count):
 
 
 def _hash_parents(level):
-    """The chaining values one level up the tree. One that is left over goes up as it is."""
+    """The chaining values one level up the tree. A value without a partner is not changed."""
     pairs = [left + right for left, right in zip(level[0::2], level[1::2])]
     alone = level[2 * len(pairs):]
     flags = _PARENT | (_ROOT if len(level) == 2 else 0)

@@ -1,4 +1,4 @@
-"""Chains of codecs, and every codec but `fpc`, `fpzip`, `predict` and `since` (codecs.md)."""
+"""Chains of codecs, and every codec except `fpc`, `fpzip`, `predict` and `since` (codecs.md)."""
 
 import lzma
 import zlib
@@ -77,7 +77,7 @@ def _parameter_allowed(codec, parameter):
 
 
 def longest_code(codec, parameter, n):
-    """Section 1.1: the most bytes that a step makes of n bytes."""
+    """Section 1.1: the length of the longest code of n bytes."""
     def up(divisor):
         return -(-n // divisor)
 

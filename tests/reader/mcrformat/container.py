@@ -18,7 +18,7 @@ MAX_INDEX_WINDOW = 2**27
 
 
 class _Place:
-    """Where a segment lies, its stored bytes and chain, and which of its pieces are there (None: all)."""
+    """The place of a segment, its stored bytes and chain, and the pieces that are kept (None: all pieces)."""
 
     def __init__(self, at, stored_len, chain, kept=None):
         self.at = at
@@ -28,7 +28,7 @@ class _Place:
 
 
 class Container:
-    """An open container. `find` gives the container of a reference: see `Containers` in restore.py."""
+    """An open container. `find` returns the container of a reference: see `Containers` in restore.py."""
 
     def __init__(self, path, find):
         self.path = path
@@ -96,7 +96,7 @@ class Container:
             self.index = Index(data)
 
     def _place_segments(self):
-        """7.2, end: where the segments lie; in a repacked container: 9."""
+        """7.2, end: the places of the segments. In a repacked container: 9."""
         segments = self.index.segments
         if self.repacked:
             self.places, end = self._read_table()
@@ -191,7 +191,7 @@ class Container:
     # Variables
 
     def variable_bytes(self, wanted):
-        """8, step 2: a dictionary from each wanted variable, whose bytes are in pieces here, to its raw bytes."""
+        """8, step 2: a dictionary from each wanted variable with pieces in this container to its raw bytes."""
         buffers = {variable: bytearray(variable.raw_bytes) for variable in wanted}
         numbers = sorted({segment for variable in wanted for segment, _ in variable.pieces})
         for number in numbers:
@@ -206,13 +206,13 @@ class Container:
         """9: a piece that is needed must be kept."""
         place = self.places.get(number)
         if place is None or place.kept is None:
-            return          # that the whole segment is missing is found when it is read
+            return          # a missing segment is found when the segment is read
         for i, piece in enumerate(self.index.segments[number].pieces):
             check(piece.variable not in buffers or i in place.kept,
                   f"{self.path}: segment {number}: piece {i} was left out when the container was repacked")
 
     def _split(self, number, buffers):
-        """7.10: take a segment apart, and put each piece at its place."""
+        """7.10: splits a segment, and puts each piece at its place."""
         segment = self.index.segments[number]
         data = memoryview(self.segment_bytes(number))
         block = segment.block_bytes
@@ -234,7 +234,7 @@ class Container:
 
 
 def _table_entry(table, at, piece_count):
-    """9: what the table says of one segment."""
+    """9: the entry of one segment in the table."""
     stored_len = table.number()
     check(stored_len <= MAX_STORED, f"{stored_len} stored bytes")
     record = ByteReader(table.text(), "a chain of the table")

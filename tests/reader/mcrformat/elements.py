@@ -1,6 +1,6 @@
 """Elements of `predict` and `since`: bytes, orders and values (predict.md, 2.1; floating-point.md, 2 to 4).
 
-The state of an element is its order, as an int64. `Elements` has each conversion twice: for arrays of numpy, and for
+An element is represented by its order, as an int64. `Elements` has each conversion twice: for arrays of numpy, and for
 one number of Python. Arithmetic on int64 arrays wraps around, as sums of orders must.
 """
 
@@ -44,7 +44,7 @@ class Elements:
         return numbers if self.width == 8 else numbers.astype(np.int32).astype(np.int64)
 
     def values(self, orders):
-        """The values: doubles, and +0.0 for what is infinite or NaN."""
+        """The values: doubles, and +0.0 for infinite elements and NaN."""
         bits = flip_negative(orders, self.low)
         floats = bits.view(np.float64) if self.width == 8 else bits.astype(np.int32).view(np.float32)
         with np.errstate(all="ignore"):
@@ -64,7 +64,7 @@ class Elements:
         return orders
 
     def turned(self, orders):
-        """5.1: the sign bit is inverted. In terms of orders that inverts all bits of a float."""
+        """5.1: the sign bit is inverted. For a float, this inverts all bits of its order."""
         return orders ^ -self.half if self.integers else ~orders
 
     # Single numbers
@@ -94,11 +94,11 @@ def flip_negative(numbers, low):
 
 
 def floor(x):
-    """The floor of a double, as a double; -0.0, infinities and NaN stay what they are."""
+    """The floor of a double, as a double. -0.0, infinities and NaN are not changed."""
     return x if x == 0.0 or x - x != 0.0 else float(math.floor(x))
 
 
 def divide(a, b):
-    """a / b as IEEE 754 says, where Python would raise an exception."""
+    """a / b as in IEEE 754, also for a division by zero, where Python would raise an exception."""
     with np.errstate(all="ignore"):
         return float(np.float64(a) / np.float64(b))

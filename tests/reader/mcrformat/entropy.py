@@ -9,7 +9,7 @@ SLOTS = 16384
 
 
 class ByteReader:
-    """Reads from the front of some bytes, and never behind their end."""
+    """Reads bytes from front to end, and never behind the end."""
 
     def __init__(self, data, name):
         self.data = bytes(data)
@@ -88,7 +88,7 @@ class BitReader:
 
 
 class Model:
-    """entropy.md, 4.1: how probable each symbol is. `symbol_of[slot]` is the symbol that owns a slot."""
+    """entropy.md, 4.1: the frequencies of symbols. `symbol_of[slot]` is the symbol that owns a slot."""
 
     def __init__(self, alphabet):
         self.alphabet = alphabet

@@ -2,15 +2,15 @@
 
 
 class ReaderError(Exception):
-    """Something of the store cannot be read. The text says what, and where."""
+    """A part of the store cannot be read. The text names the part and the reason."""
 
 
 class Damaged(ReaderError):
-    """The bytes are against a rule of the pages, or a checksum or digest does not agree."""
+    """The bytes break a rule of the pages, or a checksum or digest does not agree."""
 
 
 class Unsupported(ReaderError):
-    """The bytes may be right, but this reader does not know what they mean (container.md, 10)."""
+    """The bytes may be right, but this reader does not know their meaning (container.md, 10)."""
 
 
 def check(condition, message):

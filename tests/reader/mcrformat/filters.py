@@ -1,4 +1,4 @@
-"""HDF5's filters, put on again as the application's HDF5 did (container.md, 8.2)."""
+"""The filters of HDF5, applied again in the same way as in the application (container.md, 8.2)."""
 
 import struct
 import zlib
@@ -9,7 +9,7 @@ SHUFFLE, DEFLATE, FLETCHER32 = 1, 2, 3
 
 
 def put_on(filters, data):
-    """Put the filters on, from first to last."""
+    """Applies the filters from first to last."""
     for kind, value in filters:
         if kind == SHUFFLE:
             data = shuffle(data, value)
@@ -30,10 +30,10 @@ def shuffle(data, width):
 
 
 def deflate(data, level):
-    """What `compress2` of the classic zlib gives at this level.
+    """The output of `compress2` of the classic zlib at this level.
 
-    Python's own zlib is the system's. At level 0 zlib's blocks depend on the room for its output, which Python does
-    not choose as `compress2` does; so these are written here.
+    Python uses the zlib of the system. At level 0, the blocks of zlib depend on the size of the output buffer, which
+    Python chooses differently from `compress2`. So this function writes the blocks of level 0 itself.
     """
     if level > 0:
         return zlib.compress(data, level)
@@ -47,7 +47,7 @@ def deflate(data, level):
 
 
 def fletcher32(data):
-    """The sums over a block of 360 words at most; they cannot pass 2^63 here, so one fold at its end is the same."""
+    """The sums over a block of at most 360 words. They stay below 2^63, so one fold at the end is sufficient."""
     a = b = 0
     words = np.frombuffer(data, ">u2", len(data) // 2).astype(np.int64)
     for at in range(0, len(words), 360):

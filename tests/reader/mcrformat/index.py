@@ -18,13 +18,13 @@ MAX_STORED = 2**30 + 2**26
 MAX_NAME = 65536
 MAX_PATH, MAX_COMPONENT, MAX_LINK = 4096, 255, 4096
 MAX_RANKS = 2**24
-DIGEST_FROM = 4096          # 7.6: a variable with so many raw bytes must have a digest
+DIGEST_FROM = 4096          # 7.6: a variable with at least this number of raw bytes must have a digest
 
 REGULAR, DIRECTORY, SYMBOLIC_LINK, POINTER = 0, 1, 2, 3
 
 
 class Reference:
-    """An older container that this one needs."""
+    """An older container that this container needs."""
 
     def __init__(self, checkpoint, group, index_digest):
         self.checkpoint = checkpoint
@@ -82,7 +82,7 @@ class Piece:
 
 
 class Segment:
-    """What the index says of a segment. `base` is (reference, segment, digest of its raw bytes) or None."""
+    """The entry of a segment in the index. `base` is (reference, segment, digest of its raw bytes) or None."""
 
     def __init__(self, stored_len, block_bytes, chain, base, unknown_dependency):
         self.stored_len = stored_len
@@ -125,7 +125,7 @@ class Column(ByteReader):
         return table[number]
 
     def count(self, limit, each=1):
-        """A count of things that have at least `each` bytes in this column."""
+        """A count of items with at least `each` bytes in this column."""
         count = self.number()
         check(count <= limit and count * each <= self.left(), f"{self.name}: a count of {count}")
         return count
@@ -511,7 +511,7 @@ def _product(width, shape):
 
 
 def _find_gaps(file):
-    """7.7: the extents of the variable that has what the others leave."""
+    """7.7: the extents of the variable that has the gaps between the other extents."""
     owners = [variable for variable in file.variables if variable.has(2)]
     check(len(owners) <= 1, "two variables that have the gaps")
     if not owners:

@@ -53,7 +53,7 @@ def read_signed_text(path, first_line, limit):
 
 
 def _get(keys, key, kind, default=None):
-    """A value of the given type. One that may be missing has a default."""
+    """A value of the given type. `default` is given for a value that may be missing."""
     value = keys.get(key, default) if default is not None else keys.get(key)
     check(isinstance(value, kind) and not (kind is int and isinstance(value, bool)), f"key {key!r} is missing or wrong")
     return value
@@ -72,7 +72,7 @@ def _digest(keys, key):
 
 
 class FileEntry:
-    """2.4: what a manifest says of a file."""
+    """2.4: the entry of a file in a manifest."""
 
     def __init__(self, keys):
         self.path = unescape_path(_get(keys, "path", str))
@@ -114,7 +114,7 @@ def unescape_path(text):
 
 
 class Manifest:
-    """2.2: the manifest of one group. Raises `ReaderError` where it is not valid."""
+    """2.2: the manifest of one group. Raises `ReaderError` if the manifest is not valid."""
 
     def __init__(self, store, job, checkpoint, group):
         folder = os.path.join(store, job, checkpoint)
@@ -160,7 +160,7 @@ class Manifest:
               f"{self.first_rank} on, and not {expected[1]} from {expected[0]} on")
 
     def common(self):
-        """3: what the manifests of one checkpoint agree in."""
+        """3: the values in which the manifests of one checkpoint must agree."""
         return self.incarnation, self.ranks, self.groups, self.group_size
 
 
@@ -298,13 +298,13 @@ def _check_containers(store, job, manifest):
 
 
 def container_path(store, job, checkpoint, group):
-    """container.md, 7.8: where the container of a reference lies."""
+    """container.md, 7.8: the path of the container of a reference."""
     check(valid_name(checkpoint), f"a reference to {checkpoint!r}, which is no name of a checkpoint")
     return os.path.join(store, job, checkpoint, f"group-{number_name(group)}.mcr")
 
 
 def _mark(folder, name):
-    """4: the text of a mark, or None where it is not there."""
+    """4: the text of a mark, or None without a mark."""
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
         return None

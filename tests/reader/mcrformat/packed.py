@@ -15,12 +15,12 @@ except ImportError:
 
 _HOW_TO_INSTALL = "is not installed: python3 -m pip install -r requirements.txt"
 
-# The largest window that zstd knows is 2^31 bytes; memory is taken only for what a frame really holds.
+# The largest window of zstd is 2^31 bytes. Memory is allocated only for the real contents of a frame.
 MAX_WINDOW = 2**31
 
 
 def zstd_frame(data, room, max_window=MAX_WINDOW):
-    """One frame (RFC 8878) with nothing behind it, of at most `room` bytes."""
+    """One frame (RFC 8878) of at most `room` decoded bytes, with no bytes behind it."""
     if zstandard is None:
         raise Unsupported(f"the package zstandard {_HOW_TO_INSTALL}")
     try:
@@ -29,7 +29,7 @@ def zstd_frame(data, room, max_window=MAX_WINDOW):
         stream = zstandard.ZstdDecompressor(max_window_size=max_window).decompressobj(write_size=1 << 17)
         parts = []
         length = 0
-        # Fed in small parts, so that a frame without a content size cannot grow far beyond its room.
+        # The input is given in small parts, so that a frame without a content size cannot grow far beyond `room`.
         for at in range(0, len(data), 1 << 12):
             parts.append(stream.decompress(data[at:at + (1 << 12)]))
             length += len(parts[-1])

@@ -59,7 +59,7 @@ class _Floats:
         self.scratch = memoryview(bytearray(8)).cast("f") if self.single else None
 
     def round(self, x):
-        """A sum, rounded to the type. (The sum of two singles is rounded once only, though Python has doubles.)"""
+        """A sum, rounded to the type. For two singles, computing the sum in double first does not change the result."""
         if not self.single:
             return x
         self.scratch[0] = x
@@ -84,7 +84,7 @@ def fpzip(data, parameter, raw_len):
     reader = ByteReader(data, "the payload")
     grids = _read_grids(reader, elements)
     differences = []
-    model = Model(16 * width + 1)               # it lives on from block to block
+    model = Model(16 * width + 1)               # the model keeps its state from block to block
     while len(differences) < elements:
         count = min(BLOCK, elements - len(differences))
         symbols_len, bits_len = reader.varint(), reader.varint()
@@ -98,7 +98,7 @@ def fpzip(data, parameter, raw_len):
 
 
 def _read_grids(reader, elements):
-    """codecs.md, 4.1: records of (count, x, y, elements). They stay as they are: there may be many grids."""
+    """codecs.md, 4.1: records of (count, x, y, elements). They are not expanded, because there may be many grids."""
     record_count = reader.varint()
     if record_count == 0:
         return [(1, elements, 1, elements)] if elements else []
@@ -154,7 +154,7 @@ def _restore_grid(bits, values, differences, x, y, floats):
         row, column = divmod(element, x)
         above, behind = row % y > 0, row >= y
         before = values[i - 1] if column else 0.0
-        # Without a neighbour the gradient is -0.0, which changes nothing, not even the bits of a NaN.
+        # Without a neighbour the gradient is -0.0. Adding -0.0 changes no number, not even the bits of a NaN.
         prediction = before
         if above and behind:
             prediction = round_to_type(before + round_to_type(
@@ -174,6 +174,6 @@ def _restore_grid(bits, values, differences, x, y, floats):
 
 
 def _order_of_before(bits, floats, column):
-    """The unsigned order of the element before, with the same bits though it may be a NaN; of +0.0 in column 0."""
+    """The unsigned order of the element before, with the same bits also for a NaN. In column 0, the order of +0.0."""
     before = bits[-1] if column else 0
     return (before if before >= 0 else before ^ (floats.sign - 1)) + floats.sign

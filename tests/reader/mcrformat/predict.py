@@ -144,11 +144,11 @@ class _Stream:
             self.slots[table] = slots
 
     def _plain_values(self, column):
-        """9: values that are not unwrapped."""
+        """9: the values of a column, not unwrapped."""
         return self.elements.values(self.space.orders[column.begin:column.begin + column.size])
 
     def raw_orders(self):
-        """3.2 and 4.2: the elements of the segment as they stand in the raw bytes."""
+        """3.2 and 4.2: the elements of the segment in the order of the raw bytes."""
         parts = [np.zeros(0, np.int64)]
         for group in self.layout.groups[len(self.layout.known_groups):]:
             if group.table is None:
@@ -160,7 +160,7 @@ class _Stream:
         return np.concatenate(parts)
 
     def _key_orders(self, group):
-        """4.2: the numbers of the rows; behind them in each array the rows without a number."""
+        """4.2: the numbers of the rows. In each array, the rows without a number come last."""
         table = group.table
         bits = (self.slots[table].astype(np.uint64) + np.uint64(table.first)).view(np.int64)
         numbers = self.elements.from_bits(bits)
@@ -177,7 +177,7 @@ class _Stream:
         return np.concatenate(parts)
 
     def _member_places(self, group):
-        """4.2: for each element of a member its place in the working order."""
+        """4.2: the place in the working order of each element of a member."""
         table, lanes = group.table, group.lanes
         begins = np.array([column.begin for column in group.columns])
         rest_begins = np.array([column.begin for column in group.rest_columns] or [0] * lanes)
@@ -193,11 +193,11 @@ class _Stream:
         return np.concatenate(parts)
 
 
-# 3.2. Where the elements of a group lie
+# 3.2. Places of the elements of a group
 
 
 def raw_places(group):
-    """For each element of a group that is in no table, as the raw bytes have them, its place in the working order."""
+    """The place in the working order of each element, in raw order, of a group that is in no table."""
     if group.kind == JOINED:
         return _joined_places(group)
     parts = []
@@ -256,7 +256,7 @@ def _read_known(header, older, most):
 
 
 def _place_older_rows(table, layout, space, older):
-    """10.3: the known columns that take their elements from older rows, by the numbers of these."""
+    """10.3: the known columns whose elements are the older rows with the same numbers."""
     rows = table.older
     bits = space.elements.to_bits(older)
     if space.elements.width == 4:
@@ -268,13 +268,13 @@ def _place_older_rows(table, layout, space, older):
         places = bits[begin:begin + count].view(np.uint64) - np.uint64(table.first)
         row = np.flatnonzero(places < np.uint64(table.places))
         place = places[row].astype(np.int64)
-        # The first row of a place counts: the rows are set from the last to the first.
+        # The first row of a place is used, so the rows are set from the last to the first.
         free = found_key[place] < 0
         row, place = row[free][::-1], place[free][::-1]
         found_row[place] = row
         found_key[place] = number
     found = np.flatnonzero(found_key >= 0)
-    # For each place the last place up to it that has a row, or -1.
+    # For each place, the last place with a row that is not behind it, or -1.
     source = np.full(table.places, -1)
     source[found] = found
     source = np.maximum.accumulate(source)

@@ -12,8 +12,8 @@ LITERAL, EXACT, DERIVED, NEAR = range(4)
 class Space:
     """The working order: for each place the order of its element, its value, and how it is coded.
 
-    `orders`, `values` and so on are arrays of numpy; `order`, `value` are views of the same memory that are quicker
-    for one number at a time. Integers have no values.
+    `orders`, `values` and so on are arrays of numpy. `order` and `value` are views of the same memory, which are
+    faster for single numbers. Integers have no values.
     """
 
     def __init__(self, elements, working, exact, near):
@@ -27,17 +27,17 @@ class Space:
         self.kinds = np.where(exact.source >= 0, EXACT, np.where(near.source >= 0, NEAR, LITERAL)).astype(np.uint8)
 
     def mark_derived(self, column, cells):
-        """5.1: an element that is no exact copy is derived, before it is near or literal."""
+        """5.1: marks the derived cells. An exact copy stays an exact copy."""
         places = column.begin + np.fromiter(cells, np.int64, len(cells))
         self.kinds[places[self.kinds[places] != EXACT]] = DERIVED
 
     def counts(self, column):
-        """How many literals, near elements and derived cells a column has."""
+        """The numbers of literals, near elements and derived cells of a column."""
         kinds = np.bincount(self.kinds[column.begin:column.begin + column.size], minlength=4)
         return int(kinds[LITERAL]), int(kinds[NEAR]), int(kinds[DERIVED])
 
     def set_values(self, column):
-        """The values of a column whose orders are all there (10.1)."""
+        """Computes the values of a column with all orders known (10.1)."""
         if self.elements.integers:
             return
         span = slice(column.begin, column.begin + column.size)
@@ -101,7 +101,7 @@ class ColumnDecoder:
         self._find_like()
 
     def _find_like(self):
-        """3.3: for each array the last one before it with the same extents, or None; and where each begins."""
+        """3.3: for each array, the last array before it with the same extents, or None; and where each array begins."""
         self.like = []
         self.array_begins = []
         last = {}
@@ -201,7 +201,7 @@ class ColumnDecoder:
         if not np.any(kinds == DERIVED):
             exact, near = others[kinds == EXACT], others[kinds == NEAR]
             if np.all(self.space.exact.source[exact] < begin) and np.all(self.space.near.source[near] < begin):
-                # All sources are there already: nothing depends on the order.
+                # All sources are decoded already, so the order does not matter.
                 self._set(exact, self._copies(self.space.exact, exact))
                 self._set(near, self.elements.cut(self._copies(self.space.near, near) + self._take_near(len(near))))
                 return
@@ -271,14 +271,14 @@ class ColumnDecoder:
     def _decode_lorenzo(self, row, chosen, numbers):
         """8, and 10.4 for the sets of codec `since`.
 
-        `behind` is what the rows before give for each element: the sum of their orders, with the sign of one step
-        along x less. So Lorenzo(q) of element n is behind[n] - behind[n - 1] + order[n - 1].
+        `behind` is the part of the sum from earlier rows for each element, with the sign for one step along x less.
+        So Lorenzo(q) of element n is behind[n] - behind[n - 1] + order[n - 1].
         """
         count = row.x
         extra = np.zeros(count, np.int64)
         shift = 0
         if chosen.known is not None:
-            # The same for the known column: its element at the same place, less its own Lorenzo.
+            # The same for the known column: its element at the same place minus its own Lorenzo.
             shift = chosen.known.begin - self.column.begin
             extra = self._lorenzo_rest(row, chosen.dimensions, shift)
         if chosen.dimensions == 0:
@@ -286,7 +286,7 @@ class ColumnDecoder:
             return
         behind = self._behind(row, chosen.dimensions, 0)
         if len(numbers) == count:
-            # order - behind is a running sum of the differences.
+            # The value order - behind is a running sum of the differences.
             self._set(slice(row.begin, row.begin + count),
                       self.elements.cut(behind + np.cumsum(numbers + extra)))
             return
@@ -334,7 +334,7 @@ class ColumnDecoder:
     # Weights
 
     def _decode_weights(self, row, sums, noted, numbers):
-        """8.2: the literals of a row with terms that need something of this row: (weight, how far back)."""
+        """8.2: the literals of a row with terms that need elements of this row: (weight, how far back)."""
         value, elements, column = self.space.value, self.elements, self.column
         kinds = self.space.kinds[row.begin:row.begin + row.x].tolist()
         sums = sums.tolist()
@@ -359,7 +359,7 @@ class ColumnDecoder:
             self._set_one(place, elements.cut_one(elements.nearest_one(s) + next(number)))
 
     def _sums(self, row, terms):
-        """8.2: sum[n] from the terms that need nothing of the row, and the list of the others."""
+        """8.2: sum[n] from the terms that need nothing of the row, and the list of the other terms."""
         sums = np.zeros(row.x)
         noted = []
         with np.errstate(all="ignore"):
@@ -409,7 +409,7 @@ class ColumnDecoder:
         return values
 
     def _term_values(self, row, term):
-        """8.1: the values of a term that is not 1 or 7 for a row; None where there is no such term."""
+        """8.1: the values of a term that is not 1 or 7 for a row; None if there is no such term."""
         values = self.space.values
 
         def of(column):

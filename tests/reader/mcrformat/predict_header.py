@@ -30,7 +30,7 @@ class Group:
         self.elements = sum(volume(extents) for extents in arrays)
         self.table = None
         self.columns = []
-        self.rest_columns = []          # of a member of a table: rows without a slot
+        self.rest_columns = []          # only for a member of a table: rows without a slot
 
     def is_line(self):
         return all(z == 1 and y == 1 for z, y, _ in self.arrays)
@@ -49,7 +49,7 @@ class Column:
         self.offset = self.axis = None
 
     def about(self):
-        """4.3: for each element of a periodic column the number that its value is near."""
+        """4.3: for each element of a periodic column, the number `about`."""
         extents = self.arrays[0]
         index = np.indices(extents)[self.axis].ravel().astype(np.float64)
         return self.offset + self.period / np.float64(extents[self.axis]) * index
@@ -81,7 +81,7 @@ class OlderRows:
 
 
 class Set:
-    """7: how literals are predicted."""
+    """7: a set, which predicts literals."""
 
     def __init__(self, kind, dimensions=0, known=None, terms=()):
         self.kind = kind
@@ -321,7 +321,7 @@ class Layout:
             group.rest_columns = self._new_columns(lines, group.lanes, False)
 
     def _copy_periods(self, older):
-        """10.3, end: such a column is periodic as that of the same lane of the member is."""
+        """10.3, end: such a column is periodic in the same way as the column of the same lane of the member."""
         number = older.first_known
         for group, _ in older.members:
             for column in group.columns:
@@ -360,7 +360,7 @@ def _check_group(group):
 
 
 def check_chunks(group):
-    """3.2: each extent of an array is a multiple of the chunk's."""
+    """3.2: each extent of an array is a multiple of the extent of the chunk."""
     check(min(group.chunk) >= 1 and all(extent % chunk == 0 for extents in set(group.arrays)
                                         for extent, chunk in zip(extents, group.chunk)),
           "chunks that do not divide their array")
@@ -445,7 +445,7 @@ class DerivedCell:
     """6.2: a cell that follows from a block of a fine grid. All cells are numbers of elements in the column."""
 
     def __init__(self, block, coarse, last):
-        self.block = block              # without the last cell, if that is the derived one
+        self.block = block              # without the last cell, if the last cell is derived
         self.coarse = coarse
         self.last = last                # the last cell of the block is derived, and not the coarse cell
 

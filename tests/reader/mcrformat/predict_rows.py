@@ -30,7 +30,7 @@ class RowOrder:
         return columns[number]
 
     def counts(self, table):
-        """How many numbers codes A and B have."""
+        """The counts of numbers of codes A and B."""
         return (self.runs, self.runs) if self.curve else (table.rows, 0)
 
     def slots(self, table, position_values, code_a, code_b):
@@ -53,7 +53,7 @@ def slots_by_steps(table, code_a):
 
 
 def slots_by_runs(listed, jumps, lengths, rows):
-    """9.2, end: `taken` has a byte for each place of the list, and `find` gives the next one that is 0."""
+    """9.2, end: `taken` has a byte for each place of the list, and `find` returns the next byte that is 0."""
     taken = bytearray(len(listed))
     slots = []
     following = 0
@@ -122,7 +122,7 @@ class Curve:
 
 
 def turned(turn, octant):
-    """9.2: what a turn makes of an octant."""
+    """9.2: the octant to which a turn maps an octant."""
     axes = _AXES[turn >> 3]
     mapped = sum((octant >> (2 - axes[a]) & 1) << (2 - a) for a in range(3))
     return mapped ^ (turn & 7)

@@ -1,4 +1,4 @@
-"""Putting the files of a checkpoint together (container.md, 8)."""
+"""Restores the files of a checkpoint (container.md, 8)."""
 
 import os
 import zlib
@@ -10,13 +10,14 @@ from .errors import ReaderError, check, where
 from .index import DIRECTORY, SYMBOLIC_LINK, show
 from .manifest import container_path
 
-# What is restored of a mode. A restored file is owned by whoever restores it, and must not run as that user for others.
+# The restored bits of a mode. A restored file belongs to the restoring user, and must not run as this user for
+# others.
 FILE_MODE = 0o1777
 DIRECTORY_MODE = 0o3777
 
 
 class Containers:
-    """The open containers that one group needs: its own, and its references, each opened once only."""
+    """The open containers of one group: its own container and its references. Each is opened only once."""
 
     def __init__(self, store, job):
         self.store = store
@@ -36,7 +37,7 @@ class Containers:
         return self.opened[path]
 
     def reference(self, reference):
-        """7.8: the container of a reference, whose index digest must be the one in the reference."""
+        """7.8: the container of a reference, which must have the index digest of the reference."""
         path = container_path(self.store, self.job, reference.checkpoint, reference.group)
         container = self.open(path)
         check(container.index_digest == reference.index_digest,
@@ -76,7 +77,7 @@ def prepare_directory(out_dir):
 
 
 def check_manifest(manifest, container):
-    """manifest.md, 2.2, 2.4 and 2.5: the container is the one that the manifest describes."""
+    """manifest.md, 2.2, 2.4 and 2.5: checks that the manifest describes this container."""
     check(container.length == manifest.container_bytes, "the length is not the one in the manifest")
     check(container.index_digest == manifest.index_digest, "the index digest is not the one in the manifest")
     check(container.frame_digest() == manifest.digest, "the digest of the frame is not the one in the manifest")
@@ -92,7 +93,7 @@ def check_manifest(manifest, container):
 
 
 def all_variable_bytes(container):
-    """8, step 2: a dictionary from each variable of the container to its raw bytes, wherever these are."""
+    """8, step 2: a dictionary from each variable of the container to its raw bytes, also in older containers."""
     variables = [variable for file in container.index.files for variable in file.variables]
     contents = container.variable_bytes([v for v in variables if v.elsewhere is None])
     contents.update(_bytes_of_references(container, variables))
@@ -122,7 +123,7 @@ def _bytes_of_references(container, variables):
 
 
 def _variable_there(older, variable):
-    """7.8: the variable of the older container, and the rules for it."""
+    """7.8: the variable of the older container. Checks the rules for it."""
     other = older.index.variable(*variable.elsewhere[1:])
     with where(f"variable {show(variable.name)}"):
         check(other.elsewhere is None, "its bytes are not in that container either")
@@ -155,8 +156,8 @@ def file_bytes(file, contents):
 class Writer:
     """Writes files below a directory: regular files at once, then symbolic links, then modes of directories.
 
-    Nothing is followed or replaced that this writer did not make: each path is made once, and all directories on the
-    way are real ones, since symbolic links come last (README.md, 5).
+    The writer follows and replaces only entries that it created itself. Each path is created once. All parent
+    directories are real directories, because symbolic links are created last (README.md, 5).
     """
 
     def __init__(self, out_dir):
@@ -200,7 +201,7 @@ class Writer:
             self.directories[path] = None
 
     def finish(self):
-        """7.5: symbolic links are made last; then the modes of directories are set, the deepest first."""
+        """7.5: creates symbolic links last; then sets the modes of directories, the deepest first."""
         for file, text in self.links:
             check(file.path not in self.directories, f"the path {show(file.path)} is a link and a directory")
             path = os.path.join(self.out_dir, file.path)
@@ -212,7 +213,7 @@ class Writer:
 
 
 def _write_file(path, data, file):
-    """8, step 4: the file gets its name only when its bytes are right and written."""
+    """8, step 4: the file gets its final name only after its bytes are verified and written."""
     temporary = path + b".mcr-part" if len(os.path.basename(path)) < 240 else os.path.join(
         os.path.dirname(path), b".mcr-part")
     try:
