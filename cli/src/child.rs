@@ -83,7 +83,7 @@ pub fn code_of(status: ExitStatus) -> u8 {
 /// Calls `start` with the original limit of open files and the default action for SIGXFSZ. mcr raises the limit and
 /// ignores the signal, and a child process would inherit both. After `start`, the raised limit and the ignored signal
 /// are set again.
-#[expect(unsafe_code, reason = "no safe call sets what a signal does")]
+#[expect(unsafe_code, reason = "no safe call sets the action of a signal")]
 fn as_we_were_started<T>(start: impl FnOnce() -> T) -> T {
     let raised = OPEN_FILES.get().and_then(|soft| {
         let (now, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;

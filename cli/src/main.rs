@@ -79,7 +79,7 @@ fn main() -> ExitCode {
 
 /// Makes a file that reaches `ulimit -f` an error of the write, which is reported. Otherwise the process would end
 /// silently.
-#[expect(unsafe_code, reason = "no safe call sets what a signal does")]
+#[expect(unsafe_code, reason = "no safe call sets the action of a signal")]
 fn survive_file_size_limit() {
     // SAFETY: no handler is installed, and no thread runs yet. If the call fails, SIGXFSZ keeps its default action.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };

@@ -20,7 +20,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these headings. A heading that begins with `>` is that of a column of numbers.
+    /// A table with these headings. A heading that begins with `>` marks a column of numbers.
     pub fn new(headings: &[impl AsRef<str>]) -> Self {
         Self { headings: headings.iter().map(|heading| heading.as_ref().to_owned()).collect(), rows: Vec::new() }
     }
@@ -54,8 +54,8 @@ impl Table {
     }
 }
 
-/// Replaces control characters, which a terminal would execute: each byte of one (such as a line feed or an escape)
-/// becomes `\xNN`, as in a manifest. Text that was already replaced stays as it is.
+/// Replaces control characters, which a terminal would execute. Each byte of a control character (such as a line feed
+/// or an escape) becomes `\xNN`, as in a manifest. Text that was already replaced is not changed.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(char::is_control) {
         return text.into();
@@ -74,7 +74,7 @@ fn escaped(byte: u8) -> String {
     format!("\\x{byte:02x}")
 }
 
-/// Does the same as [`printable`], but keeps line feeds, which this program wrote itself.
+/// Replaces control characters like [`printable`], but keeps line feeds, which this program wrote itself.
 fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
@@ -89,8 +89,8 @@ pub fn name_of(path: &Path) -> String {
     shown
 }
 
-/// Prints lines to standard output. If they cannot be written, the command fails, even if only the reader of the pipe
-/// has exited (`| head`).
+/// Prints lines to standard output. If the lines cannot be written, the command fails, even if only the reader of the
+/// pipe has exited (`| head`).
 pub fn print(text: &str) -> anyhow::Result<()> {
     write_out(&printable_lines(text))
 }
@@ -116,13 +116,14 @@ pub fn tell(text: impl Display) {
     tell_line(&format!("mcr: {text}"));
 }
 
-/// Does the same as [`tell`], for a line that begins with `mcr: ` already.
+/// Prints a line that begins with `mcr: ` already to standard error, like [`tell`].
 pub fn tell_line(line: &str) {
     let line = format!("{}\n", printable(line));
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Prints why a command failed. The text has several lines only if it quotes a configuration or a pattern.
+/// Prints the error that made a command fail. The text has several lines only if it quotes a configuration or a
+/// pattern.
 pub fn tell_error(error: &anyhow::Error) {
     let text = format!("{error:#}");
     match error.chain().any(|cause| cause.is::<toml::de::Error>() || cause.is::<LayoutError>()) {
@@ -134,7 +135,7 @@ pub fn tell_error(error: &anyhow::Error) {
 }
 
 /// Standard error for log lines. Control characters in them are replaced by [`printable`]. A line that cannot be
-/// written is lost, so that a daemon continues without its log.
+/// written is lost, and the daemon continues without it.
 #[derive(Clone, Copy)]
 pub struct Log;
 
@@ -231,7 +232,7 @@ impl Progress {
         self.bar.finish_and_clear();
     }
 
-    /// Shows what is being worked on.
+    /// Shows the name of the current work.
     pub fn message(&self, message: String) {
         self.bar.set_message(printable(&message).into_owned());
     }
@@ -241,7 +242,7 @@ impl Progress {
         self.bar.inc_length(bytes);
     }
 
-    /// Adds bytes that are done.
+    /// Adds finished bytes.
     pub fn done(&self, bytes: u64) {
         self.bar.inc(bytes);
     }

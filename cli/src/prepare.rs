@@ -176,7 +176,7 @@ fn how(store: &dyn Store, job: &JobId, state: &CheckpointState, args: &RestartAr
     Ok(Publish { of_checkpoint, is_copy: args.copy, sync: !args.no_sync, ..Publish::default() })
 }
 
-#[expect(clippy::too_many_arguments, reason = "what is restored, and how")]
+#[expect(clippy::too_many_arguments, reason = "the arguments have nothing in common that a struct could name")]
 fn direct(
     store: &dyn Store,
     job: &JobId,

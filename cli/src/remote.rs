@@ -48,7 +48,7 @@ impl<'a> Aggregators<'a> {
 
     /// Asks the group's aggregator for its files. If that fails, asks the next one: every aggregator can read the
     /// store.
-    #[expect(clippy::too_many_arguments, reason = "what is restored, and how")]
+    #[expect(clippy::too_many_arguments, reason = "the arguments have nothing in common that a struct could name")]
     pub fn restore_group(
         &mut self,
         job: &JobId,
@@ -110,7 +110,7 @@ impl From<Failure> for Attempt {
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "what is restored, and how")]
+#[expect(clippy::too_many_arguments, reason = "the arguments have nothing in common that a struct could name")]
 async fn from_aggregator(
     address: &str,
     job: &JobId,

@@ -4,7 +4,7 @@
 //! A codec change that makes a set larger fails here. `MCR_COMPRESSION_WRITE=1` writes the file again.
 
 #[path = "../e2e/support.rs"]
-#[expect(dead_code, reason = "it is made for the tests of the daemons")]
+#[expect(dead_code, reason = "the tests of the daemons use the other functions")]
 mod support;
 
 use std::collections::BTreeMap;

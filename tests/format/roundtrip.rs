@@ -158,7 +158,7 @@ proptest! {
             extents.push(Extent { offset: end, stored_bytes, raw_bytes });
             end += stored_bytes;
         }
-        extents.reverse(); // the order of a variable's chunks is not that of the file
+        extents.reverse(); // the chunks of a variable are in another order than in the file
         let bytes: Vec<u8> = bytes(extents.iter().map(|e| e.raw_bytes).sum::<u64>() as usize, 3);
         (header.bytes, header.mode, header.modified_ns) = (end, mode, modified_ns);
         header.variables.push(VariableHeader {

@@ -1,5 +1,5 @@
 //! A small group of ranks with test data, and functions that write the group into a store through all steps.
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(dead_code, reason = "each test binary uses only a part of this module")]
 
 use mcrengine::bases::Bases;
 use mcrengine::classify::{Naming, VariableClass, VariableRef, classify};
@@ -256,8 +256,8 @@ pub fn write(
     Ok(sealed)
 }
 
-/// Writes the container of a group. With `newest`, each segment of numbers that the newest checkpoint has too is
-/// coded against it.
+/// Writes the container of a group. With `newest`, each segment of numbers that also exists in the newest checkpoint
+/// is coded against it.
 pub fn finish(
     store: &dyn Store,
     id: &CheckpointId,
@@ -332,8 +332,8 @@ pub fn commit_sealed(store: &dyn Store, sealed: SealedContainer, how: &How) -> R
     commit(store, sealed, manifest)
 }
 
-/// Writes all groups of a step. Each is coded against the group's checkpoint in `before`, or against the base of that
-/// one.
+/// Writes all groups of a step. Each group is coded against its checkpoint in `before`, or against the base of that
+/// checkpoint.
 pub fn flush_step_since(store: &dyn Store, step: u64, before: u64) -> Result<(), StoreError> {
     let mut how = how(step);
     let grouping = Grouping::new(how.draft.ranks, how.draft.group_size).expect("valid");
@@ -352,7 +352,7 @@ pub fn flush_step_since(store: &dyn Store, step: u64, before: u64) -> Result<(),
     Ok(())
 }
 
-/// Writes all groups of a step. Each reuses what the group's checkpoint in `before` has.
+/// Writes all groups of a step. Each group reuses data of its checkpoint in `before`.
 pub fn flush_step(store: &dyn Store, step: u64, before: Option<u64>) -> Result<(), StoreError> {
     let mut how = how(step);
     let grouping = Grouping::new(how.draft.ranks, how.draft.group_size).expect("valid");

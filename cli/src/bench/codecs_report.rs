@@ -155,7 +155,7 @@ fn measured_percent(line: &Line) -> f64 {
 }
 
 /// The sum over lines, if it is meaningful. If time ran out, the measured parts do not have the proportions of the
-/// data, and a ratio over them would be that of different data.
+/// data, and a ratio over them would be the ratio of different data.
 fn sum_of(report: &Report, key: String, lines: &[Line]) -> Line {
     let mut sum = together(key, lines, report.columns.len());
     if !report.are_lines_complete {

@@ -111,7 +111,7 @@ pub fn wanted(checkpoints: &[Checkpoint], label: Option<&CheckpointId>) -> anyho
 }
 
 /// The ranks to measure. Their files have at most `sample_bytes`. Whole groups are taken, evenly spread. If one group
-/// is too large, as many ranks of the middle group are taken as fit. There is always at least one rank.
+/// is too large, only some ranks of the middle group are taken. There is always at least one rank.
 pub fn sampled_ranks(bytes_of: &[u64], group_size: u32, sample_bytes: u64) -> Vec<u32> {
     let all = || (0u32..).zip(bytes_of).map(|(rank, _)| rank);
     if bytes_of.iter().sum::<u64>() <= sample_bytes {

@@ -35,7 +35,7 @@ struct Figure {
 }
 
 /// Writes one file for each figure that has data. Creates the directory.
-#[expect(clippy::disallowed_methods, reason = "the pictures that the user asked for, in the directory that was named")]
+#[expect(clippy::disallowed_methods, reason = "the user asked for these files, which are not files of a store")]
 pub fn write_all(dir: &Path, report: &Report) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
     for (name, figure) in figures(report) {
