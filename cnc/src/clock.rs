@@ -1,8 +1,8 @@
 //! Measures how far this node's clock is ahead of the clock of a file system, which gives files their times.
 //!
 //! A parallel file system has its own clock, and the clock of a node may be wrong by a minute. The age of a file must
-//! be a difference of two times of the same clock. So the file's time is compared with the time of a file that is
-//! created now.
+//! be a difference of two times of the same clock. So a temporary file is created, and its time is compared with this
+//! node's clock.
 
 use rustix::fs::{Mode, OFlags, open};
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ const WARNING_MIN_NS: i64 = 2_000_000_000;
 const DIRECTORIES_MAX: usize = 64;
 
 /// How far this node's clock is ahead of the file system's clock, in nanoseconds, with an accuracy of some
-/// milliseconds. Negative if it is behind. 0 if no file can be created.
+/// milliseconds. The result is negative if this node's clock is behind, and 0 if no file can be created.
 pub fn ahead_ns(dir: &Path) -> i64 {
     static KNOWN: Mutex<Option<HashMap<PathBuf, (Instant, i64)>>> = Mutex::new(None);
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -35,7 +35,7 @@ pub fn ahead_ns(dir: &Path) -> i64 {
     if ahead_ns.abs() > WARNING_MIN_NS && (ahead_ns - was_ns).abs() > WARNING_MIN_NS {
         tracing::warn!(
             dir = %dir.display(), ahead_s = ahead_ns / 1_000_000_000,
-            "this node's clock is ahead of that of the file system (behind, if negative); set the clocks right"
+            "this node's clock is ahead of the file system's clock (behind, if negative); set both clocks right"
         );
     }
     let mut known = known();
@@ -61,9 +61,9 @@ fn measure(dir: &Path) -> io::Result<i64> {
 
 #[expect(clippy::disallowed_methods, reason = "a temporary file, removed before this returns")]
 fn made_with_a_name(dir: &Path) -> io::Result<Metadata> {
-    // A name that mcrEngine uses, so that no layout takes it for a file of the application.
+    // This name is one of mcrEngine's own names, so no layout takes the file for a file of the application.
     let path = dir.join(format!(".mcr-state-clock-{}.tmp", std::process::id()));
-    let _ = std::fs::remove_file(&path); // left by a killed process with the same number
+    let _ = std::fs::remove_file(&path); // a killed process with the same process ID may have left this file
     let made = OpenOptions::new().write(true).create_new(true).open(&path)?.metadata();
     std::fs::remove_file(&path)?;
     made
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn the_clock_of_a_file_system_is_asked_without_a_trace() {
         let dir = tempfile::tempdir().expect("a directory");
-        // Here both clocks are the same. File systems count in steps of up to 10 ms.
+        // In this test both clocks are the same clock. The times of files advance in steps of up to 10 ms.
         let second = 1_000_000_000;
         assert!((-second..second).contains(&measure(dir.path()).expect("a file can be made")));
         let named = made_with_a_name(dir.path()).expect("made");

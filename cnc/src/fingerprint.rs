@@ -1,4 +1,4 @@
-//! Identifies one content of a file without reading it.
+//! Identifies the content of a file without reading the file.
 
 use serde::{Deserialize, Serialize};
 use std::fs::Metadata;
@@ -33,22 +33,21 @@ impl Fingerprint {
         }
     }
 
-    /// When the application wrote the file, in nanoseconds since 1970. This is the modification time, which a copy
-    /// keeps, but at most the time of the last change that the file system saw.
+    /// Time when the application wrote the file, in nanoseconds since 1970. This is the modification time, which a
+    /// copy of the file may keep, but at most the change time, which no application can set.
     pub fn written_ns(&self) -> i64 {
         self.modified_ns.min(self.changed_ns)
     }
 
-    /// Age in nanoseconds of the last change that the file system saw. For `ahead_ns` see
-    /// [`ahead_ns`](crate::clock::ahead_ns).
+    /// Time since the last change, in nanoseconds. `ahead_ns` is the result of [`ahead_ns`](crate::clock::ahead_ns).
     pub fn age_ns(&self, ahead_ns: i64) -> i64 {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let now_ns = now.map_or(0, |now| i64::try_from(now.as_nanos()).unwrap_or(i64::MAX));
         now_ns.saturating_sub(ahead_ns).saturating_sub(self.changed_ns)
     }
 
-    /// Whether the content is the same as far as the fingerprint shows. The change time is ignored, because removing
-    /// a name or changing the mode changes it.
+    /// Whether both fingerprints show the same content. The change time is not compared, because a new mode or the
+    /// removal of a hard link changes it too.
     pub fn same_content(&self, other: &Self) -> bool {
         Self { changed_ns: 0, ..*self } == Self { changed_ns: 0, ..*other }
     }

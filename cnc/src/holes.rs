@@ -6,11 +6,11 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// Positional reads of a file. Zeros of a hole need no read and no page of the kernel's cache.
+/// Reads a file at given offsets. The zeros of a hole need no read and no page of the kernel's cache.
 pub(crate) struct Sparse<'a> {
     file: &'a File,
     has_holes: bool,
-    /// The file has no data from the first offset up to the second.
+    /// A hole: its first offset, and the offset after its end.
     hole: (u64, u64),
 }
 
@@ -21,7 +21,8 @@ impl<'a> Sparse<'a> {
 
     /// For a file with known metadata.
     pub fn of(file: &'a File, metadata: &Metadata) -> Self {
-        // A compressing file system looks the same. Then no hole is found, and everything is read.
+        // A file on a compressing file system also has fewer blocks than its length needs. Then no hole is found, and
+        // the whole file is read.
         let has_holes = metadata.blocks().saturating_mul(512) < metadata.len();
         Self { file, has_holes, hole: (0, 0) }
     }
@@ -43,7 +44,7 @@ impl<'a> Sparse<'a> {
         self.hole.0 <= at && end <= self.hole.1
     }
 
-    /// The offset of the next data at or after `at`. Moves the position of the file, which nothing else uses.
+    /// The offset of the next data at or after `at`. Moves the file's read position, which no other code uses.
     fn next_data(&self, at: u64) -> u64 {
         let Ok(from) = i64::try_from(at) else { return at };
         match lseek(self.file, from, Whence::SeekData) {
@@ -62,7 +63,7 @@ mod tests {
     #[test]
     fn holes_read_as_zeros_and_data_as_it_is() {
         let file = tempfile::tempfile().expect("a temporary file");
-        file.set_len(10 << 20).expect("its length");
+        file.set_len(10 << 20).expect("the length is set");
         file.write_all_at(&[7; 5000], (3 << 20) - 100).expect("written");
         file.write_all_at(&[8; 10], (10 << 20) - 10).expect("written");
         let mut sparse = Sparse::new(&file).expect("metadata");

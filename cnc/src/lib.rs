@@ -1,4 +1,4 @@
-//! The compute node's side: finds files that the application has finished, describes them, and restores them.
+//! The agent on a compute node. It finds files that the application has finished, describes them, and restores them.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
@@ -11,7 +11,7 @@ pub mod capture;
 pub mod clock;
 pub mod companions;
 pub mod config;
-#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "makes its own socket, on the node"))]
+#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "creates the socket of the agent, on the node"))]
 pub mod control;
 pub mod drain;
 pub mod fingerprint;
@@ -29,6 +29,6 @@ mod sealed;
 pub mod serve;
 pub mod settle;
 pub mod source;
-#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "writes its own file, on the node"))]
+#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "writes the state file of the agent, on the node"))]
 pub mod state;
 pub mod watch;

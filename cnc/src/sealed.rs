@@ -1,4 +1,5 @@
-//! Small files of mcrEngine: a line with kind and version, a line of JSON, and the BLAKE3 digest of both.
+//! Reads and writes small files of mcrEngine. Such a file has three lines: kind and version, JSON, and the BLAKE3
+//! digest of the first two lines.
 
 use mcrengine::ids::Digest;
 use serde::Serialize;
@@ -11,8 +12,8 @@ use std::path::Path;
 /// Maximum length of such a file, in bytes: enough for a million paths.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// Writes a file under a temporary name and renames it. With `sync` the file and its name are durable when this
-/// returns.
+/// Writes a file under a temporary name and renames it. If `sync` is true, the file and its name are durable when
+/// this function returns.
 pub(crate) fn write<T: Serialize>(
     dir: &Path,
     name: &str,
@@ -37,31 +38,31 @@ pub(crate) fn write<T: Serialize>(
     write().inspect_err(|_| drop(std::fs::remove_file(&temporary)))
 }
 
-/// Reads such a file. The error says what is wrong with it.
+/// Reads a file that `write` has written. The error text says what is wrong with the file.
 pub(crate) fn read<T: DeserializeOwned>(path: &Path, kind: &str, version: u32) -> Result<T, String> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text));
     match read {
         Err(error) => return Err(error.to_string()),
-        Ok(bytes) if bytes as u64 > BYTES_MAX => return Err(format!("it has more than {BYTES_MAX} bytes")),
+        Ok(bytes) if bytes as u64 > BYTES_MAX => return Err(format!("the file has more than {BYTES_MAX} bytes")),
         Ok(_) => {}
     }
     parse(&text, kind, version)
 }
 
 fn parse<T: DeserializeOwned>(text: &str, kind: &str, version: u32) -> Result<T, String> {
-    let cut = || "it is cut short".to_owned();
+    let cut = || "the file is cut short".to_owned();
     let (body, last) = text.strip_suffix('\n').and_then(|text| text.rsplit_once('\n')).ok_or_else(cut)?;
     let recorded = last.strip_prefix("blake3 ").ok_or_else(cut)?;
     let covered = &text[..body.len() + 1];
     if Digest::of(covered.as_bytes()).to_hex() != recorded {
-        return Err("its checksum does not fit".into());
+        return Err("the checksum does not match".into());
     }
     let (first, json) = body.split_once('\n').ok_or_else(cut)?;
     match first.strip_prefix(kind).map(str::trim).and_then(|found| found.parse::<u32>().ok()) {
         Some(found) if found == version => serde_json::from_str(json).map_err(|error| error.to_string()),
-        Some(found) => Err(format!("it has version {found}, and this program reads {version}")),
-        None => Err(format!("it is no {kind}")),
+        Some(found) => Err(format!("the file has version {found}, and this program reads version {version}")),
+        None => Err(format!("the file is no {kind} file")),
     }
 }
 
