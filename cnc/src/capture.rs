@@ -1,10 +1,11 @@
-//! Describes one file of a checkpoint: splits it into a skeleton and variables, and computes the digest of each.
+//! Describes one file of a checkpoint: splits the file into a skeleton and variables, and computes the digest of each
+//! part.
 //!
-//! The file is opened read-only, never locked and never written. Its bytes are read in order through one bounded
-//! buffer, which gives the digest of the file and of every variable whose extents lie in file order; chunks that lie
-//! elsewhere or behind filters are read once more. Chunks behind filters are taken out of them only where the same
-//! stored bytes come back. Whatever does not work out makes the file opaque, and never fails the capture; only a file
-//! that cannot be read, or that changed meanwhile, does.
+//! The file is opened read-only and is never locked. One pass reads the file from front to back through one bounded
+//! buffer. The pass computes the digest of the file and of the variables whose extents are in file order. Other
+//! variables, and chunks with filters, are read a second time. The filters of a chunk are removed only if applying
+//! them again reproduces the stored bytes. A file whose structure cannot be read becomes one opaque variable. A
+//! capture fails only if the file cannot be read, or if the file changes during the capture.
 
 use crate::fingerprint::Fingerprint;
 use crate::h5::{FileMap, MapInput, MapSource, MappedVariable};
@@ -31,16 +32,16 @@ mod verdicts;
 pub use image::Image;
 pub use verdicts::Verdicts;
 
-/// Whether files are split into variables.
+/// How files are split into variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureMode {
-    /// Every file is one opaque variable, as the Agnostic schemes need it.
+    /// Each file is one opaque variable. The Agnostic schemes need this mode.
     Whole,
     /// HDF5 files are split into skeleton and variables, and filters are removed from chunks.
     Apart,
-    /// As [`CaptureMode::Apart`], but filters are removed only from variables that become much smaller that way. For
-    /// fast profiles: checking that the filters can be applied again means deflating, which takes longer than the
-    /// whole compression by a fast codec.
+    /// As [`CaptureMode::Apart`], but filters are removed only from variables that then compress much better. This
+    /// mode is for fast profiles: checking that the filters can be applied again means to deflate, and that takes
+    /// longer than the whole compression by a fast codec.
     ApartInHaste,
 }
 
@@ -63,7 +64,7 @@ impl CaptureMode {
 /// A file that was read completely and did not change meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturedFile {
-    /// Its description; [`FileHeader::check`] has passed.
+    /// The description of the file; [`FileHeader::check`] has passed.
     pub header: FileHeader,
     /// Fingerprint of the content that was described.
     pub fingerprint: Fingerprint,
@@ -74,25 +75,25 @@ pub struct CapturedFile {
 #[non_exhaustive]
 pub enum CaptureError {
     /// The file does not exist any more.
-    #[error("{path}: it does not exist any more", path = .path.display())]
+    #[error("{path}: the file does not exist any more", path = .path.display())]
     Vanished {
         /// The file.
         path: PathBuf,
     },
     /// The path is a directory, a device, a pipe or a symbolic link.
-    #[error("{path}: it is not a regular file", path = .path.display())]
+    #[error("{path}: the path is not a regular file", path = .path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,
     },
     /// The file was written during the capture or after it.
-    #[error("{path}: it changed while it was read", path = .path.display())]
+    #[error("{path}: the file changed while it was read", path = .path.display())]
     Changed {
         /// The file.
         path: PathBuf,
     },
     /// The caller asked for bytes that the header does not have.
-    #[error("{path}: variable {variable} has no {bytes} raw bytes at {offset}", path = .path.display())]
+    #[error("{path}: variable {variable} does not have {bytes} raw bytes at offset {offset}", path = .path.display())]
     OutOfRange {
         /// The file.
         path: PathBuf,
@@ -125,16 +126,17 @@ impl CaptureError {
     }
 }
 
-/// Bytes read at a time.
+/// Number of bytes that are read at a time.
 const BUFFER_BYTES: u64 = 1 << 20;
-/// Maximum number of variables with several extents whose digests are computed during the pass over the file. Further
-/// ones are read a second time.
+/// Maximum number of variables whose digests are computed at the same time during the pass over the file. Further
+/// variables are read a second time.
 const HASHERS_MAX: usize = 64;
-/// Number of failed chunks after which no more chunks of a variable are tried, unless more chunks have succeeded than
-/// failed. Such chunks were probably written by another zlib, and each attempt costs as much as compressing.
+/// A chunk fails if applying its filters again does not reproduce the stored bytes, probably because another zlib
+/// wrote the chunk. After this number of failed chunks no more chunks of a variable are tried, unless more chunks
+/// have succeeded than failed. Each attempt takes the time of compressing the chunk.
 const FAILED_CHUNKS_MAX: u32 = 2;
-/// Number of variables in a row without any successful chunk after which further variables with the same filters are
-/// not tried in this file.
+/// After this number of consecutive variables without a successful chunk, no more variables with the same filters are
+/// tried in this file.
 const FAILED_VARIABLES_MAX: u32 = 2;
 
 /// Reads a file below `root` and describes it.
@@ -148,12 +150,13 @@ pub fn capture(
     capture_keeping(root, path, rank, (mode, &Verdicts::default()), maps, &mut |_| false).map(|(file, _)| file)
 }
 
-/// As [`capture`], with the verdicts of other files. Gives the bytes of a short file too, where `keep`, asked with
-/// their number, allows it: first the bytes of the file, then the bytes that came out of filters.
+/// As [`capture`], but uses the verdicts from other files, and can also return the bytes of a short file. `keep` gets
+/// a number of bytes and decides whether they stay in memory. It is called first for the bytes of the file, and then
+/// for the raw bytes of each variable whose filters are removed.
 ///
 /// If the bytes are kept, variables shorter than [`DIGEST_BYTES_MIN`] get [`NO_DIGEST`], as in a container's index.
-/// Their bytes are never read a second time, so no digest is needed, and thousands of short digests would take longer
-/// than all long ones.
+/// The bytes of such variables are never read a second time, so they need no digest. Thousands of short digests would
+/// take longer than all long digests together.
 pub fn capture_keeping(
     root: &Path,
     path: &FilePath,
@@ -173,8 +176,8 @@ pub fn capture_keeping(
             let whole = input.whole.as_deref();
             maps.map(&MapInput { path: &name, file: &file, bytes: fingerprint.bytes, whole })
                 .and_then(|map| map.check(fingerprint.bytes).map(|()| map))
-                // A file without a map is opaque, whatever the reason.
-                .inspect_err(|error| debug!(file = %name.display(), %error, "captured a file without its structure"))
+                // A file without a map becomes one opaque variable, whatever the error was.
+                .inspect_err(|error| debug!(file = %name.display(), %error, "described a file as one opaque variable"))
                 .ok()
         }
     };
@@ -205,8 +208,8 @@ pub fn capture_keeping(
     Ok((CapturedFile { header, fingerprint }, image))
 }
 
-/// Opens a file for reading. Does not follow a symbolic link in the last component, and does not wait for the writer
-/// of a pipe.
+/// Opens a file for reading. A symbolic link in the last component of the path is not followed. Opening a pipe does
+/// not wait for its writer.
 pub(crate) fn open(name: &Path) -> Result<File, CaptureError> {
     let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
     OpenOptions::new().read(true).custom_flags(flags.bits()).open(name).map_err(|source| {
@@ -216,7 +219,7 @@ pub(crate) fn open(name: &Path) -> Result<File, CaptureError> {
                 CaptureError::Vanished { path }
             }
             Some(nix::errno::Errno::ELOOP | nix::errno::Errno::ENXIO) => CaptureError::NotAFile { path },
-            _ => CaptureError::Io { path, what: "opening it for reading", source },
+            _ => CaptureError::Io { path, what: "opening the file for reading", source },
         }
     })
 }
@@ -225,15 +228,17 @@ pub(crate) fn metadata(file: &File, name: &Path) -> Result<Metadata, CaptureErro
     file.metadata().map_err(|source| CaptureError::Io { path: name.to_owned(), what: "reading its metadata", source })
 }
 
-/// Minimum age of the last change on a file system with fine times. Its clock ticks every 1 to 10 ms.
+/// Minimum age of a file's last change, if the file system stores fractions of a second. Such times advance in steps
+/// of 1 to 10 ms.
 const FINE_CLOCK_REST: Duration = Duration::from_millis(20);
-/// Minimum age of the last change on a file system that stores whole seconds. Some store only even seconds.
+/// Minimum age of a file's last change, if the file system stores whole seconds. Some file systems store only even
+/// seconds.
 const COARSE_CLOCK_REST: Duration = Duration::from_secs(2);
-/// Number of attempts to find the file unchanged. After that it counts as still being written.
+/// Maximum number of attempts to find a file unchanged. After that the file counts as still being written.
 const ATTEMPTS_MAX: u32 = 5;
 
-/// Returns the metadata of a regular file once its last change is old enough that another change would get another
-/// time. Otherwise a write directly after the first look could not be detected.
+/// Returns the metadata of a regular file once its last change is old enough that another change would get a
+/// different time. Without this wait, a write directly after the first look could not be detected.
 fn rested(file: &File, name: &Path) -> Result<Metadata, CaptureError> {
     let mut waited_for = None;
     for _ in 0..ATTEMPTS_MAX {
@@ -242,8 +247,8 @@ fn rested(file: &File, name: &Path) -> Result<Metadata, CaptureError> {
             return Err(CaptureError::NotAFile { path: name.to_owned() });
         }
         let fingerprint = Fingerprint::of(&metadata);
-        // The file has not changed during the wait. This counts even if the clocks of the file server and this node
-        // differ.
+        // The file has not changed during the wait, so it is at rest, even if the clocks of the file server and of
+        // this node differ.
         if waited_for == Some(fingerprint) {
             return Ok(metadata);
         }
@@ -257,7 +262,7 @@ fn rested(file: &File, name: &Path) -> Result<Metadata, CaptureError> {
     Err(CaptureError::Changed { path: name.to_owned() })
 }
 
-/// How much longer a file with these times must be at rest.
+/// How much longer a file with these times must stay unchanged before it is read.
 fn unrested(fingerprint: &Fingerprint, now_ns: i64) -> Duration {
     let whole = |ns: i64| ns % 1_000_000_000 == 0;
     let rest = match whole(fingerprint.changed_ns) && whole(fingerprint.modified_ns) {
@@ -273,11 +278,11 @@ fn now_ns() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Maps a read error. A file that ends before its recorded length was truncated during the read.
+/// Converts a read error. A file that ends before its recorded length was truncated during the read.
 pub(crate) fn changed_if_short(source: io::Error, name: &Path) -> CaptureError {
     match source.kind() {
         io::ErrorKind::UnexpectedEof => CaptureError::Changed { path: name.to_owned() },
-        _ => CaptureError::Io { path: name.to_owned(), what: "reading it", source },
+        _ => CaptureError::Io { path: name.to_owned(), what: "reading the file", source },
     }
 }
 
@@ -317,7 +322,7 @@ fn taken_apart(
         filters: [].into(),
         extents: skeleton,
     });
-    // For each list of filters: number of variables in a row without any successful chunk.
+    // For each list of filters: number of consecutive variables without a successful chunk.
     let mut failed: HashMap<Box<[Filter]>, u32> = HashMap::new();
     let mut scratch = Scratch::default();
     for mapped in map.variables {
@@ -354,13 +359,14 @@ fn unfiltered(mapped: MappedVariable) -> VariableHeader {
     }
 }
 
-/// Filters are removed only if the sample of unfiltered chunks, compressed by a fast codec, takes less than this
-/// share of the stored chunks.
+/// In mode `ApartInHaste` filters are removed only if the sample of unfiltered chunks, compressed by a fast codec,
+/// takes less than this percentage of the bytes of the stored chunks.
 const UNFILTERED_MAX_PERCENT: f64 = 60.0;
-/// Raw bytes of the sample that decides this.
+/// Length of the sample of unfiltered chunks, in raw bytes.
 const SAMPLE_BYTES: usize = 64 << 10;
 
-/// The first chunks without their filters: up to the sample size, or up to the first chunk that fails.
+/// Returns the first chunks without their filters. The list ends at the sample size, or before the first chunk whose
+/// filters cannot be removed.
 fn first_chunks(input: &mut Input<'_>, mapped: &MappedVariable) -> io::Result<Vec<Vec<u8>>> {
     let (mut first, mut bytes) = (Vec::new(), 0);
     for extent in &mapped.extents {
@@ -380,10 +386,10 @@ fn without_filters(mapped: &MappedVariable, extent: &Extent, chunk: &[u8]) -> Op
     filter::take_off(&mapped.filters, chunk, raw_bytes).ok()
 }
 
-/// Whether the first chunks become much smaller without their filters.
+/// Whether the first chunks compress much better without their filters.
 fn are_worth_it(mapped: &MappedVariable, first: &[Vec<u8>], scratch: &mut Scratch) -> bool {
     let width = (mapped.element.width() as usize).max(1);
-    // Of a long chunk only the beginning is compressed.
+    // Only the beginning of a long chunk is compressed.
     let most = (SAMPLE_BYTES / width).max(1) * width;
     let mut part = Vec::with_capacity(most);
     for raw in first {
@@ -396,9 +402,9 @@ fn are_worth_it(mapped: &MappedVariable, first: &[Vec<u8>], scratch: &mut Scratc
     coded.is_ok_and(|(_, coded)| percent(coded.len()) < UNFILTERED_MAX_PERCENT)
 }
 
-/// Splits a filtered variable. Chunks whose filters can be removed and applied again become raw bytes of an array;
-/// the others are described as they are stored. Mode `Whole` tries no chunk. Mode `ApartInHaste` tries chunks only if
-/// the sample is much smaller without filters. Returns whether any chunk succeeded.
+/// Splits a variable with filters. Chunks whose filters can be removed and applied again become raw bytes of an
+/// array. The other chunks are described as they are stored. Mode `Whole` tries no chunk. Mode `ApartInHaste` tries
+/// chunks only if the sample compresses much better without filters. Returns whether any chunk succeeded.
 fn filtered(
     input: &mut Input<'_>,
     mapped: MappedVariable,
@@ -479,7 +485,7 @@ fn filtered(
     Ok(came_back > 0)
 }
 
-/// Whether filters give the stored bytes of a chunk again.
+/// Whether applying the filters to the raw bytes reproduces the stored bytes of a chunk.
 fn comes_back(filters: &[Filter], raw: &[u8], stored: &[u8]) -> bool {
     filter::put_on(filters, raw).is_ok_and(|again| again == stored)
 }
@@ -584,7 +590,7 @@ struct Input<'a> {
     bytes: u64,
     whole: Option<Vec<u8>>,
     buffer: Vec<u8>,
-    /// Given if the caller keeps the bytes of the file. It decides whether further bytes are kept too.
+    /// `Some` if the caller keeps the bytes of the file. The function decides whether further bytes are kept too.
     keep: Option<&'a mut dyn FnMut(u64) -> bool>,
     /// [`Image::chunks`].
     chunks: HashMap<usize, Vec<Vec<u8>>>,
@@ -594,8 +600,8 @@ struct Input<'a> {
 const IN_MEMORY_MAX_BYTES: u64 = 4 << 20;
 
 thread_local! {
-    /// The buffer of the last short file, reused for the next one: touching new pages takes as long as reading into
-    /// them.
+    /// The buffer of the last short file. The next short file reuses it, because the first access to new pages takes
+    /// the same time as reading into them.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -606,7 +612,7 @@ impl Drop for Input<'_> {
 }
 
 impl<'a> Input<'a> {
-    /// Reads a short file into memory. For a file that was just opened.
+    /// Reads a short file into memory. The file must have been opened just before, so that its read position is 0.
     fn new(file: &'a File, metadata: &Metadata, keep: &'a mut dyn FnMut(u64) -> bool) -> io::Result<Self> {
         let bytes = metadata.len();
         let mut kept = None;
@@ -614,7 +620,7 @@ impl<'a> Input<'a> {
             Ok(len) if bytes <= IN_MEMORY_MAX_BYTES => {
                 kept = keep(bytes).then_some(keep);
                 let mut whole = if kept.is_some() { Vec::new() } else { SPARE.take() };
-                // Not `read_exact_at`, which needs initialised memory.
+                // `read_exact_at` would need initialised memory, so `read_to_end` is used.
                 whole.clear();
                 whole.reserve_exact(len);
                 if file.take(bytes).read_to_end(&mut whole)? != len {
@@ -628,12 +634,13 @@ impl<'a> Input<'a> {
         Ok(Self { file, bytes, whole, buffer: Vec::new(), keep: kept, chunks: HashMap::new() })
     }
 
-    /// Whether the caller wants to keep this many bytes in addition to those of the file.
+    /// Whether the caller wants to keep this number of bytes in addition to the bytes of the file.
     fn may_keep(&mut self, bytes: u64) -> bool {
         self.keep.as_mut().is_some_and(|keep| keep(bytes))
     }
 
-    /// Returns bytes that must lie within the file; at most one chunk of [`mcrengine::header::FILTERED_CHUNK_MAX`].
+    /// Returns bytes of the file. The range must lie within the file, and is at most one chunk of
+    /// [`mcrengine::header::FILTERED_CHUNK_MAX`] bytes.
     fn get(&mut self, offset: u64, bytes: u64) -> io::Result<&[u8]> {
         let len = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
         if let Some(whole) = &self.whole {
@@ -675,14 +682,14 @@ mod tests {
         assert_eq!(after(fine, fine, 0), 20_000_000);
         assert_eq!(after(fine, fine, 5_000_000), 15_000_000);
         assert_eq!(after(fine, fine, 20_000_000), 0);
-        assert_eq!(after(fine, whole, 20_000_000), 0, "an application may set whole seconds");
+        assert_eq!(after(fine, whole, 20_000_000), 0, "an application may set a modification time in whole seconds");
         assert_eq!(after(whole, whole, 500_000_000), 1_500_000_000);
-        assert_eq!(after(fine, fine, -3_600_000_000_000), 20_000_000, "a server whose clock is ahead");
+        assert_eq!(after(fine, fine, -3_600_000_000_000), 20_000_000, "the clock of the file server is ahead");
     }
 
     #[test]
     fn a_file_whose_bytes_are_kept_is_the_same_but_for_the_digests_of_short_variables() {
-        /// One variable of 4095 bytes and one of 4096.
+        /// A map with one variable of 4095 bytes and one variable of 4096 bytes.
         struct Two;
         impl MapSource for Two {
             fn map(&self, _: &MapInput<'_>) -> Result<FileMap, crate::h5::H5Error> {
@@ -719,7 +726,8 @@ mod tests {
 
     #[test]
     fn chunks_that_came_out_of_filters_are_kept_as_far_as_there_is_room_and_nothing_is_read_again() {
-        /// Two deflated chunks of 6000 raw bytes, the first at the front of the file.
+        /// A map with two deflated chunks of 6000 raw bytes each. The field is the stored length of the first chunk,
+        /// which begins at offset 0.
         struct Two(u64);
         impl MapSource for Two {
             fn map(&self, input: &MapInput<'_>) -> Result<FileMap, crate::h5::H5Error> {
@@ -796,14 +804,14 @@ mod tests {
             let (file, _) = capture_keeping(root.path(), &name, Rank(0), how, &map, &mut |_| false).expect("captured");
             file.header.variables.iter().any(|variable| variable.role == Role::Array)
         };
-        assert!(!is_taken_off("/rho", rough(2000), &Verdicts::default()), "by itself");
+        assert!(!is_taken_off("/rho", rough(2000), &Verdicts::default()), "rough data keeps its filters");
         let verdicts = Verdicts::default();
-        assert!(is_taken_off("/rho", smooth(2000), &verdicts), "much shorter without");
-        assert!(is_taken_off("/rho", rough(2000), &verdicts), "as with the rank before");
-        assert!(!is_taken_off("/e", rough(2000), &verdicts), "another name");
-        assert!(!is_taken_off("/e", smooth(2000), &verdicts), "as with the rank before");
-        assert!(!is_taken_off("/rho", rough(6000), &verdicts), "much more than was sampled");
+        assert!(is_taken_off("/rho", smooth(2000), &verdicts), "smooth data compresses much better without filters");
+        assert!(is_taken_off("/rho", rough(2000), &verdicts), "the verdict of the rank before is reused");
+        assert!(!is_taken_off("/e", rough(2000), &verdicts), "a dataset with another name has no verdict yet");
+        assert!(!is_taken_off("/e", smooth(2000), &verdicts), "the verdict of the rank before is reused");
+        assert!(!is_taken_off("/rho", rough(6000), &verdicts), "a verdict does not apply to a much longer dataset");
         let uses = (0..Verdicts::USES + 1).filter(|_| !is_taken_off("/e", smooth(2000), &verdicts)).count();
-        assert_eq!(uses as u32, Verdicts::USES - 1, "sampled again after this many uses, one of which was above");
+        assert_eq!(uses as u32, Verdicts::USES - 1, "after USES uses, the first of them above, it is sampled again");
     }
 }

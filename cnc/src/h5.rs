@@ -1,14 +1,16 @@
-//! The map of an HDF5 file: which bytes of it are raw data of which dataset. All HDF5 parsing is in this folder,
-//! except for the check of the file's length in `settle.rs`.
+//! The map of an HDF5 file: which bytes of the file are raw data of which dataset. All HDF5 parsing is in this
+//! folder, except for the check of the file's length in `settle.rs`.
 //!
-//! A map is only a hint. Its user checks that the extents are disjoint and inside the file ([`FileMap::check`]).
-//! Everything outside of the extents is skeleton. So a wrong map makes compression worse, but no byte is lost.
+//! A map is only a hint. The code that uses a map checks that the extents are disjoint and inside the file
+//! ([`FileMap::check`]). All bytes outside of the extents belong to the skeleton. So a wrong map makes compression
+//! worse, but no byte is lost.
 //!
 //! - `classic.rs` reads the part of the format that simulations use, in safe Rust. It takes microseconds for each
 //!   dataset.
-//! - `library.rs` asks the HDF5 library. The library knows every feature, but may crash or hang on a damaged file.
+//! - `library.rs` calls the HDF5 library. The library supports every feature, but may crash or hang on a damaged
+//!   file.
 //! - `worker.rs` therefore runs the library in separate processes, with a deadline and a memory limit.
-//! - `datatype.rs` converts HDF5's datatype messages to element types, for both.
+//! - `datatype.rs` converts HDF5's datatype messages to element types. `classic.rs` and `library.rs` both use it.
 
 mod classic;
 mod datatype;
@@ -30,7 +32,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The raw data of a file's datasets. Everything outside of the extents is skeleton.
+/// The raw data of a file's datasets. All bytes outside of the extents belong to the skeleton.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileMap {
     /// Arrays and stored chunks, sorted by path. Each has at least one extent.
@@ -42,13 +44,13 @@ pub struct FileMap {
 pub struct MappedVariable {
     /// [`Role::Array`] or [`Role::StoredChunks`].
     pub role: Role,
-    /// The dataset's path in HDF5. If it has several, the first by name.
+    /// The dataset's path in HDF5. If a dataset has several paths, this is the first in the order of names.
     pub path: Box<str>,
-    /// Type of its elements.
+    /// Type of the dataset's elements.
     pub element: ElementType,
     /// Dimensions of the dataset, followed by the dimensions of an array type.
     pub shape: Shape,
-    /// Dimensions of a chunk, in the same form. Empty for a contiguous dataset.
+    /// Dimensions of a chunk, followed by the dimensions of an array type. Empty for a contiguous dataset.
     pub chunk: Shape,
     /// Filters that were applied to each extent.
     pub filters: Box<[Filter]>,
@@ -66,19 +68,19 @@ pub enum H5Error {
     /// The parser in `classic.rs` found something that only the library can read.
     #[error("{what} at byte {at}")]
     NotClassic {
-        /// What it found.
+        /// What the parser found.
         what: &'static str,
         /// Offset in the file.
         at: u64,
     },
     /// The HDF5 library rejected the file.
-    #[error("the HDF5 library refused it: {what}")]
+    #[error("the HDF5 library refused the file: {what}")]
     Library {
         /// The call that failed.
         what: &'static str,
     },
     /// Two extents overlap, or one passes the end of the file.
-    #[error("{path}: its data {what} at byte {at}")]
+    #[error("dataset {path}: an extent {what} at byte {at}")]
     Extent {
         /// The dataset.
         path: Box<str>,
@@ -90,13 +92,13 @@ pub enum H5Error {
     /// There are more datasets, chunks or bytes of metadata than allowed.
     #[error("more than {limit} {what}")]
     TooMany {
-        /// What there are too many of.
+        /// What exceeds the limit, for example datasets or chunks.
         what: &'static str,
         /// The limit.
         limit: u64,
     },
     /// The process that runs the library crashed, hung or could not be started.
-    #[error("{path}: the process that maps it {what}", path = .path.display())]
+    #[error("{path}: the process that maps the file {what}", path = .path.display())]
     Worker {
         /// The file.
         path: PathBuf,
@@ -106,7 +108,7 @@ pub enum H5Error {
         source: io::Error,
     },
     /// The file could not be read.
-    #[error("reading its metadata")]
+    #[error("reading the HDF5 metadata of the file")]
     Io(#[from] io::Error),
 }
 
@@ -131,24 +133,26 @@ pub trait MapSource: Send + Sync {
 
 /// Maximum number of datasets in a file. A file with more is opaque.
 pub const DATASETS_MAX: usize = 1 << 20;
-/// Maximum number of chunks in a file. A file with more is opaque. Each takes 24 bytes while the file is mapped.
+/// Maximum number of chunks in a file. A file with more is opaque. Each chunk takes 24 bytes while the file is
+/// mapped.
 pub const CHUNKS_MAX: usize = 4 << 20;
-/// Maximum number of extents in a file, after adjacent chunks were joined. A file with more is opaque. Each takes
-/// about 100 bytes until the file is described.
+/// Maximum number of extents in a file, after adjacent chunks were joined. A file with more is opaque. Each extent
+/// takes about 100 bytes until the file is described.
 pub const EXTENTS_MAX: usize = 1 << 20;
 
-/// The maps used in production: from the parser in `classic.rs`, or else from a process that runs the library.
+/// The source of maps in production. It uses the parser in `classic.rs`. For a file that this parser does not
+/// support, it uses a process that runs the HDF5 library.
 pub struct Maps {
     worker: MapWorker,
 }
 
 impl Maps {
-    /// Starts this program with the argument [`WORKER_ARGUMENT`] as the library's process.
+    /// The library's process is this program, started with the argument [`WORKER_ARGUMENT`].
     pub fn new() -> Self {
         Self { worker: MapWorker::new() }
     }
 
-    /// Starts the library's process with this command. The `main` of the program must call [`worker_main`].
+    /// The library's process is started with this command. The `main` of the program must call [`worker_main`].
     pub fn with_command(command: impl Fn() -> io::Result<Command> + Send + Sync + 'static) -> Self {
         Self { worker: MapWorker::with_command(command) }
     }
@@ -172,8 +176,8 @@ impl MapSource for Maps {
 /// The eight bytes at the beginning of a superblock.
 pub const SIGNATURE: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
 
-/// Offset of the superblock: 0, or 512, 1024, 2048, ... after a user block. `None` if the file is not HDF5. Bytes
-/// that are in memory are not read again.
+/// Offset of the superblock: 0, or 512, 1024, 2048, ... after a user block. `None` if the file is not HDF5. If
+/// `whole` is given, the bytes are taken from it.
 pub fn superblock_offset(file: &File, bytes: u64, whole: Option<&[u8]>) -> io::Result<Option<u64>> {
     let mut at = 0;
     while at + SIGNATURE.len() as u64 <= bytes {
@@ -243,7 +247,8 @@ impl FileMap {
     }
 }
 
-/// Appends a name. Each byte that is not UTF-8 becomes U+FFFD and two digits, so that different names stay different.
+/// Appends a name. Each byte that is not UTF-8 becomes U+FFFD and two hexadecimal digits, so that different names
+/// stay different.
 fn push_name(path: &mut String, name: &[u8]) {
     for piece in name.utf8_chunks() {
         path.push_str(piece.valid());
@@ -278,7 +283,8 @@ fn known_filters(pipeline: &[PipelineFilter]) -> Option<Box<[Filter]>> {
     pipeline.iter().map(known).collect()
 }
 
-/// The dimensions of a variable: those of the dataset, then those of its array type.
+/// The dimensions of a variable: the dimensions of the dataset, then the dimensions of its array type. If there are
+/// too many, the number of elements is the only dimension.
 fn shape(dims: &[u64], datatype_dims: &[u64]) -> Shape {
     if dims.len() + datatype_dims.len() <= DIMENSIONS_MAX {
         return Shape([dims, datatype_dims].concat().into());
@@ -287,7 +293,7 @@ fn shape(dims: &[u64], datatype_dims: &[u64]) -> Shape {
     Shape([elements].into())
 }
 
-/// A contiguous dataset.
+/// The variable of a contiguous dataset. `None` if the dataset has no bytes.
 fn contiguous(path: &str, datatype: &DataType, dims: &[u64], offset: u64, bytes: u64) -> Option<MappedVariable> {
     let extent = Extent { offset, stored_bytes: bytes, raw_bytes: bytes };
     (bytes > 0).then(|| MappedVariable {
@@ -301,8 +307,8 @@ fn contiguous(path: &str, datatype: &DataType, dims: &[u64], offset: u64, bytes:
     })
 }
 
-/// A chunked dataset: the chunks that all filters were applied to, and the other chunks. Both keep the order of the
-/// index.
+/// The variables of a chunked dataset: one for the chunks whose filters can be removed, and one for the other chunks.
+/// Both keep the order of the dataset's chunk index.
 fn chunked(
     path: &str,
     datatype: &DataType,
@@ -359,17 +365,17 @@ const INFLATION_MAX_FACTOR: u64 = 200;
 
 /// Minimum stored bytes of a chunk whose filters are removed.
 ///
-/// The cost of compressing and restoring depends on the raw bytes, but the application wrote the stored bytes: a file
-/// of 2 MB can hold 2 GiB of zeros. Chunks that inflate by more than [`INFLATION_MAX_FACTOR`] are therefore kept as
-/// they are stored, if they are at least half of the chunks. If they are fewer, all filters are removed. This at most
-/// doubles the cost, and the array stays complete.
+/// The cost of compressing and restoring depends on the raw bytes, but the application wrote only the stored bytes. A
+/// file of 2 MB can hold 2 GiB of zeros. Chunks that inflate by more than [`INFLATION_MAX_FACTOR`] are therefore kept
+/// as they are stored, if they are at least half of the chunks. If fewer chunks inflate so strongly, all filters are
+/// removed. This at most doubles the cost, and the array stays complete.
 fn least_stored_bytes(chunk_raw_bytes: u64, filters: &[Filter], chunks: &[Chunk]) -> u64 {
     let least = chunk_raw_bytes.div_ceil(INFLATION_MAX_FACTOR);
     let inflated = chunks.iter().filter(|c| c.filter_mask == 0 && (1..least).contains(&c.stored_bytes)).count();
     if !filters.is_empty() && inflated > 0 && inflated * 2 >= chunks.len() { least } else { 0 }
 }
 
-/// Appends an extent without filters. An extent that follows the last one directly extends it.
+/// Appends an extent without filters. If the extent begins where the last extent ends, both become one extent.
 fn push_run(extents: &mut Vec<Extent>, run: Extent) {
     match extents.last_mut() {
         Some(last) if last.offset.checked_add(last.stored_bytes) == Some(run.offset) => {
@@ -397,7 +403,7 @@ mod tests {
     fn data_that_overlaps_or_passes_the_end_makes_no_map() {
         assert!(map(&[(0, 50), (50, 50)]).is_ok());
         for bad in [&[(0, 51), (50, 50)][..], &[(50, 51)], &[(u64::MAX, 2)], &[(10, 5), (10, 5)], &[(3, 0)]] {
-            assert!(map(bad).is_err(), "{bad:?} was taken");
+            assert!(map(bad).is_err(), "{bad:?} was accepted");
         }
     }
 
@@ -420,8 +426,8 @@ mod tests {
     #[test]
     fn chunks_that_inflate_too_much_stay_as_they_are_stored_where_they_are_half_of_the_data() {
         let any = DataType { element: ElementType::F64, dims: Vec::new() };
-        // The raw bytes whose filters were removed, and the stored bytes that were kept, for chunks of these stored
-        // lengths.
+        // For chunks of these stored lengths: the number of raw bytes whose filters were removed, and the number of
+        // stored bytes that were kept.
         let taken = |pipeline: &[PipelineFilter], stored_bytes: &[u64]| {
             let place = |(nth, &stored_bytes)| Chunk { offset: 100_000 * nth as u64, stored_bytes, filter_mask: 0 };
             let chunks: Vec<_> = stored_bytes.iter().enumerate().map(place).collect();
@@ -432,8 +438,8 @@ mod tests {
             })
         };
         let deflate = [(1, Some(6))];
-        assert_eq!(taken(&deflate, &[39, 39, 39]), [0, 117], "205 raw bytes for each stored one");
-        assert_eq!(taken(&deflate, &[40, 40, 40]), [24_000, 0], "200 raw bytes for each stored one");
+        assert_eq!(taken(&deflate, &[39, 39, 39]), [0, 117], "205 raw bytes for each stored byte");
+        assert_eq!(taken(&deflate, &[40, 40, 40]), [24_000, 0], "200 raw bytes for each stored byte");
         assert_eq!(taken(&deflate, &[8, 8, 4000, 4000]), [16_000, 16], "half of the data");
         assert_eq!(taken(&deflate, &[8, 8, 4000, 4000, 4000]), [40_000, 0], "less than half");
         assert_eq!(taken(&[(2, Some(8)), (1, Some(1))], &[8, 8]), [0, 16], "behind two filters");

@@ -1,12 +1,13 @@
-//! Which datasets are much shorter without their filters: what one file has shown is taken for other files too.
+//! Remembers which datasets compress much better without their HDF5 filters. The result from one file is reused for
+//! other files.
 
 use crate::h5::MappedVariable;
 use mcrengine::header::{ElementType, Filter};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Whether the chunks of a dataset are much shorter without their filters, by the dataset's name. Ranks are alike, so
-/// what one rank's dataset has shown is taken for the datasets of the same name in other files.
+/// For each name of a dataset: whether its chunks compress much better without their filters. Ranks write similar
+/// data, so the result from one rank is reused for datasets of the same name in other files.
 #[derive(Debug, Default)]
 pub struct Verdicts(Mutex<HashMap<Box<str>, Verdict>>);
 
@@ -16,23 +17,24 @@ struct Verdict {
     filters: Box<[Filter]>,
     raw_bytes: u64,
     is_worth_it: bool,
-    /// For how many more datasets this verdict is used.
+    /// Number of datasets that this verdict may still be used for.
     left: u32,
 }
 
 impl Verdicts {
-    /// At this number of names all verdicts are forgotten: some codes put the time step into the names of datasets.
+    /// Maximum number of names. When it is reached, all verdicts are discarded. Applications that put the time step
+    /// into the names of datasets use new names in every checkpoint.
     const NAMES_MAX: usize = 1 << 13;
-    /// How often one verdict is used before it is found anew: data changes with time.
+    /// Number of times that one verdict is used. Then the dataset is sampled again, because data changes with time.
     pub(super) const USES: u32 = 64;
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Verdict>> {
-        // Nothing under this lock panics.
+        // No code panics while it holds this lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the chunks of a dataset of the same name, elements and filters, and at least half as long, were much
-    /// shorter without their filters. `None`: no verdict.
+    /// Returns the verdict on an earlier dataset with the same name, element type and filters that was at least half
+    /// as long. `None` if there is no such verdict.
     pub(super) fn are_worth_it(&self, mapped: &MappedVariable, raw_bytes: u64) -> Option<bool> {
         let mut all = self.lock();
         let known = all.get_mut(&mapped.path).filter(|known| {

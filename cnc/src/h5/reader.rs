@@ -11,12 +11,13 @@ const IN_MEMORY_MAX_BYTES: u64 = 2 << 20;
 const PAGE_BYTES: u64 = 16 << 10;
 const PAGES: usize = 128;
 
-/// The bytes of a file by offset. Holds at most [`IN_MEMORY_MAX_BYTES`] of them, and bounds how often pages are read.
+/// The bytes of a file by offset. At most [`IN_MEMORY_MAX_BYTES`] are in memory, and the number of page reads is
+/// limited.
 pub(super) struct Reader<'a> {
     file: &'a File,
     len: u64,
     whole: Cow<'a, [u8]>,
-    /// A direct-mapped cache: a page is in the slot of its number modulo [`PAGES`].
+    /// A direct-mapped cache: page n is in slot n modulo [`PAGES`].
     pages: Vec<(u64, Vec<u8>)>,
     scratch: Vec<u8>,
     /// Number of pages that may still be read. A valid file needs each page only a few times.
@@ -42,7 +43,7 @@ impl<'a> Reader<'a> {
         Ok(Self { file, len, whole, pages, scratch: Vec::new(), pages_left: len / PAGE_BYTES * 8 + 1024 })
     }
 
-    /// Returns `len` bytes at `at`, which must lie within the file.
+    /// Returns `len` bytes from offset `at` on. The bytes must lie within the file.
     pub fn get(&mut self, at: u64, len: usize) -> Result<&[u8], H5Error> {
         if at.checked_add(len as u64).is_none_or(|end| end > self.len) {
             return Err(H5Error::NotClassic { what: "metadata passes the end of the file", at });
@@ -72,7 +73,8 @@ impl<'a> Reader<'a> {
         Ok(&self.scratch)
     }
 
-    /// As [`Reader::get`] without a copy, if the caller provided the content of the file.
+    /// As [`Reader::get`] without a copy. `None` if the caller of [`Reader::new`] did not provide the content of the
+    /// file.
     pub fn borrowed(&self, at: u64, len: usize) -> Option<&'a [u8]> {
         match self.whole {
             Cow::Borrowed(whole) => whole.get(usize::try_from(at).ok()?..)?.get(..len),
@@ -86,7 +88,7 @@ impl<'a> Reader<'a> {
             self.pages_left = self
                 .pages_left
                 .checked_sub(1)
-                .ok_or(H5Error::NotClassic { what: "metadata is read over and over", at: number * PAGE_BYTES })?;
+                .ok_or(H5Error::NotClassic { what: "the same metadata is read too often", at: number * PAGE_BYTES })?;
             let at = number * PAGE_BYTES;
             slot.0 = u64::MAX;
             slot.1.resize((self.len - at).min(PAGE_BYTES) as usize, 0);
