@@ -1,4 +1,5 @@
-//! Decides when a file is settled, and when a rank's part of a checkpoint is ready. No I/O; time is an argument.
+//! Decides when a file is settled, and when a rank's part of a checkpoint is ready. This module does no I/O, and the
+//! time is an argument.
 //!
 //! A file is settled if all of this holds: it was closed after writing or renamed into place; as far as the kernel
 //! shows, no process has it open for writing; it has been at rest for some time; and, for HDF5, its superblock agrees
@@ -14,15 +15,17 @@ pub use readiness::{OwnRanks, Readiness, ReadyRank, SettledFile, WaitingRank, Wh
 /// How long files and checkpoints must be at rest, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SettleRules {
-    /// After the kernel reported a close or a rename. Default 200 ms.
+    /// Time that a file must be at rest after the kernel reported its close or its rename. Default 200 ms.
     pub quiet_ms: u64,
-    /// If a file was only found by a scan: after the kernel dropped events, or on a network file system. Default 2 s.
+    /// Time at rest for a file that only a scan found, because the kernel dropped events or the file system is a
+    /// network file system. Default 2 s.
     pub scan_quiet_ms: u64,
-    /// If something is inconsistent: the superblock disagrees, or a close is missing. Default 30 s.
+    /// Time at rest for a file that is in doubt: the superblock contradicts its length, or no close was reported.
+    /// Default 30 s.
     pub doubt_quiet_ms: u64,
-    /// After the last event of a checkpoint, before its ranks count as complete. Default 500 ms.
+    /// Time at rest for a checkpoint after its last event, before its ranks count as complete. Default 500 ms.
     pub checkpoint_quiet_ms: u64,
-    /// Whether only this node writes to the file system. Then `/proc` shows all writers, the file system uses this
+    /// Whether only this node writes to the file system. If so, `/proc` shows all writers, the file system uses this
     /// node's clock, and inotify reports every change.
     pub local: bool,
 }
@@ -44,7 +47,7 @@ impl SettleRules {
 /// Minimum delay before the watcher checks again whether a file is open for writing, in milliseconds.
 const OPEN_AGAIN_MS: u64 = 50;
 
-/// Why a file is looked at.
+/// Why the watcher looks at a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
     /// The file was created. The process that created it probably has it open.
@@ -81,11 +84,11 @@ pub enum End {
 pub struct FileState {
     seen: Option<Fingerprint>,
     still_since_ms: u64,
-    /// Since the last change the kernel reported a close after writing, or a rename to this name.
+    /// After the last change, the kernel reported a close after writing, or a rename to this name.
     closed: bool,
-    /// The kernel reported its creation; so it will report the close too, where it reports everything.
+    /// The kernel reported the creation of the file. On a local file system it will therefore report the close too.
     born: bool,
-    /// A writer has closed it once.
+    /// A writer has closed the file at least once.
     was_closed: bool,
     rest_ms: u64,
 }
@@ -120,9 +123,9 @@ impl FileState {
         self.seen.map(|seen| seen.modified_ns)
     }
 
-    /// The first look at a file. `now_ms` is a clock that never goes back. `seen` is the result of `lstat`.
-    /// `age_ms` is the time since the last change by the wall clock. It is used only if the file system uses this
-    /// node's clock.
+    /// The first look at a file. `now_ms` is a clock that never goes back. `seen` is the result of `lstat`. `age_ms`
+    /// is the time since the last change by the wall clock. The age is used only if the file system uses this node's
+    /// clock.
     pub fn observe(
         &mut self,
         rules: &SettleRules,
@@ -133,8 +136,8 @@ impl FileState {
     ) -> Look {
         let Some(seen) = seen else { return Look::Gone };
         if self.seen != Some(seen) {
-            // A change after the close: it was opened again, so the close before says nothing. A new name, mode or
-            // owner needs no writer, and changes nothing of the content.
+            // If the content changed after the close, the file was opened again, so the earlier close no longer
+            // counts. A new name, mode or owner does not change the content.
             let is_same_content =
                 self.seen.is_some_and(|was| Fingerprint { changed_ns: seen.changed_ns, ..was } == seen);
             let closed = self.closed && is_same_content;
@@ -151,8 +154,8 @@ impl FileState {
         let needed_ms = if self.closed { rules.quiet_ms } else { rules.quiet_ms.max(rules.scan_quiet_ms) };
         match needed_ms.saturating_sub(self.rest_ms) {
             0 => Look::Examine,
-            // The close of a file that is being written will be reported. After a first close somebody may have set
-            // its time only.
+            // The kernel will report the close of a file that is being written. After the first close, this change
+            // may be only a new modification time, and then no other close follows.
             _ if self.born && !self.closed && !self.was_closed && rules.local => {
                 Look::Wait(now_ms.saturating_add(rules.doubt_quiet_ms))
             }
@@ -160,7 +163,8 @@ impl FileState {
         }
     }
 
-    /// The thorough look, at the same time as [`Look::Examine`]. `open_for_writing` is `None` if it is unknown.
+    /// The thorough look, with the `now_ms` of the look that returned [`Look::Examine`]. `open_for_writing` is `None`
+    /// if it is unknown whether a process has the file open for writing.
     pub fn conclude(&self, rules: &SettleRules, now_ms: u64, open_for_writing: Option<bool>, end: End) -> Verdict {
         let Some(seen) = self.seen else { return Verdict::Wait(None) };
         let rested = |needed_ms: u64, then: Verdict| match needed_ms.saturating_sub(self.rest_ms) {
@@ -168,8 +172,8 @@ impl FileState {
             left_ms => Verdict::Wait(Some(now_ms.saturating_add(left_ms))),
         };
         if open_for_writing == Some(true) {
-            // On a local file system the kernel reports the close. On other file systems look again, with growing
-            // delays.
+            // On a local file system the kernel will report the close. On other file systems the watcher looks again,
+            // with growing delays.
             let (least_ms, most_ms) = (rules.scan_quiet_ms.max(1), rules.doubt_quiet_ms.max(1));
             let again_ms = self.rest_ms.clamp(least_ms, most_ms.max(least_ms)).max(OPEN_AGAIN_MS);
             return Verdict::Wait((!rules.local).then(|| now_ms.saturating_add(again_ms)));
@@ -182,8 +186,8 @@ impl FileState {
             End::Unknown | End::Agrees => Verdict::Settled(seen),
             End::Longer => rested(rules.doubt_quiet_ms, Verdict::Settled(seen)),
             End::Shorter => rested(rules.doubt_quiet_ms, Verdict::Cut("it is shorter than its HDF5 superblock says")),
-            End::Unwritten => rested(rules.doubt_quiet_ms, Verdict::Cut("its HDF5 superblock was never written")),
-            End::Marked => rested(rules.doubt_quiet_ms, Verdict::Cut("HDF5 marked it as open for writing")),
+            End::Unwritten => rested(rules.doubt_quiet_ms, Verdict::Cut("the HDF5 superblock was never written")),
+            End::Marked => rested(rules.doubt_quiet_ms, Verdict::Cut("HDF5 marked the file as open for writing")),
         }
     }
 }
@@ -192,8 +196,9 @@ const HDF5_SIGNATURE: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
 /// Number of bytes read of a superblock. In version 1 with 8-byte addresses the addresses end at offset 60.
 const SUPERBLOCK_BYTES: usize = 64;
 
-/// What the superblock says about a file of `bytes` bytes. `read_at` fills as much of the buffer as it can from an
-/// offset and returns the number of bytes. Source: HDF5 File Format Specification 3.0, section II.A.
+/// Compares the length of a file, `bytes`, with its HDF5 superblock. `read_at` fills the buffer from an offset of the
+/// file, and returns the number of bytes, which is smaller at the end of the file. Source: HDF5 File Format
+/// Specification 3.0, section II.A.
 pub fn hdf5_end<E>(
     path: &FilePath,
     bytes: u64,
@@ -341,7 +346,7 @@ mod tests {
         assert_eq!(file.observe(&LOCAL, 30_000, Hint::Scan, Some(print(5, 2)), Some(10_000)), Look::Examine);
         assert_eq!(file.conclude(&LOCAL, 30_000, None, End::Unknown), Verdict::Wait(Some(50_000)));
         assert_eq!(file.conclude(&LOCAL, 30_000, Some(true), End::Unknown), Verdict::Wait(None));
-        // No process has it open: the event of the close was lost, or the file was linked to this name.
+        // No process has the file open: the event of the close was lost, or the file was linked to this name.
         assert_eq!(file.conclude(&LOCAL, 30_000, Some(false), End::Unknown), Verdict::Settled(print(5, 2)));
     }
 
@@ -393,7 +398,7 @@ mod tests {
         });
     }
 
-    /// The superblock of this version alone, with a file length in it.
+    /// A superblock of the given version that says that the file ends at `end`.
     fn superblock(version: u8, base: u64, end: u64, flags: u8) -> Vec<u8> {
         let mut block = [&HDF5_SIGNATURE[..], &[version]].concat();
         match version {
@@ -428,7 +433,7 @@ mod tests {
             assert_eq!(end_of("x", &whole(0, 97, 0)), End::Shorter, "version {version}");
             let user_block = |base, end| [vec![0; 1024], whole(base, end, 0)].concat();
             assert_eq!(end_of("x", &user_block(1024, 1120)), End::Agrees, "version {version}");
-            assert_eq!(end_of("x", &user_block(0, 96)), End::Agrees, "put before later; version {version}");
+            assert_eq!(end_of("x", &user_block(0, 96)), End::Agrees, "user block inserted later; version {version}");
             for cut in 1..96 {
                 assert_eq!(end_of("x.h5", &whole(0, 96, 0)[..cut]), End::Shorter, "version {version}, {cut} bytes");
             }

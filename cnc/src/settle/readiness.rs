@@ -24,13 +24,13 @@ pub struct ReadyRank {
     pub rank: Rank,
     /// The files, sorted by name.
     pub files: Vec<SettledFile>,
-    /// Links, directories and pointer files that are saved with them, as they were when the rank became ready.
+    /// Links, directories and pointer files that are saved with the files, as they were when the rank became ready.
     pub companions: Vec<Companion>,
     /// The rank was announced before and has changed since. This announcement replaces the earlier one.
     pub again: bool,
 }
 
-/// A rank whose files are settled but that is not reported yet.
+/// A rank whose files are all settled, but which was not reported yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingRank {
     /// The checkpoint's label.
@@ -39,7 +39,7 @@ pub struct WaitingRank {
     pub rank: Rank,
     /// What the rank waits for.
     pub why: Why,
-    /// Time of the last write to its newest file, in nanoseconds since 1970.
+    /// Time of the last write to the rank's newest file, in nanoseconds since 1970.
     pub modified_ns: i64,
 }
 
@@ -50,11 +50,12 @@ pub enum Why {
     Marker,
     /// The checkpoint must be at rest: it changed a moment ago.
     Quiet,
-    /// The rank has fewer files or bytes than before; or it is about to be reported.
+    /// The rank has fewer files or bytes than for the checkpoint before, or it is about to be reported.
     Fewer,
 }
 
-/// The ranks whose files an agent takes. It also decides which agent takes files that belong to no single rank.
+/// The ranks whose files an agent takes. This choice also decides which agent takes files that belong to no single
+/// rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnRanks(Option<Vec<std::ops::RangeInclusive<u32>>>);
 
@@ -64,7 +65,7 @@ impl OwnRanks {
         Self(None)
     }
 
-    /// Only these ranks, because several agents see the same directory.
+    /// Only these ranks. Needed if several agents see the same directory.
     pub fn only(ranges: Vec<std::ops::RangeInclusive<u32>>) -> Self {
         Self(Some(ranges))
     }
@@ -89,26 +90,26 @@ pub struct Readiness {
     needs_marker: bool,
     files_per_rank: Option<u32>,
     doubt_quiet_ms: u64,
-    /// What each rank had when it was last reported.
+    /// The amount of data of each rank in its last report.
     usual: BTreeMap<Rank, Usual>,
     checkpoints: BTreeMap<CheckpointId, Gathered>,
-    /// Files that a restart wrote and that were not written since.
+    /// Files that a restart wrote and that the application has not written since.
     restored: BTreeSet<FilePath>,
     pointers: Pointers,
 }
 
-/// What is known about when the application writes its pointer files and links.
+/// When the application usually writes its pointer files and links.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pointers {
     /// Delay of a pointer after the last file of its checkpoint, in milliseconds. `None`: no pointer is expected.
     after_ms: Option<u64>,
-    /// How many times an expected pointer did not appear.
+    /// Number of times that an expected pointer did not appear.
     in_vain: u32,
 }
 
-/// After this many missing pointers, no pointer is expected any more.
+/// After this number of missing pointers, no pointer is expected any more.
 const IN_VAIN_MAX: u32 = 3;
-/// Maximum wait for a pointer that is written repeatedly, in checkpoint quiet times.
+/// Maximum wait for a pointer that is written repeatedly, as a multiple of the quiet time of a checkpoint.
 const POINTER_QUIET_TIMES: u64 = 4;
 
 /// How much a rank writes for a checkpoint.
@@ -123,7 +124,8 @@ impl Usual {
         Self { files: files.len(), bytes: files.iter().fold(0, |sum, file| file.fingerprint.bytes.saturating_add(sum)) }
     }
 
-    /// Fewer files than before, or less than half of the bytes: the rank may have paused.
+    /// Whether there are fewer files than before, or less than half of the bytes. Then the rank may not have finished
+    /// writing.
     fn lacks(&self, before: Option<&Self>) -> bool {
         before.is_some_and(|before| self.files < before.files || self.bytes < before.bytes / 2)
     }
@@ -137,11 +139,11 @@ struct Gathered {
     /// settled. The files are in sorted lists instead of maps, because most ranks have one file and there may be very
     /// many ranks.
     files: BTreeMap<Option<Rank>, Vec<(FilePath, Option<Fingerprint>)>>,
-    /// Digest of what was reported of a rank. A digest is enough, and there may be very many files.
+    /// For each reported rank: the digest of the reported files. A digest takes less memory than the list of files.
     announced: BTreeMap<Rank, Digest>,
-    /// Ranks that changed since they were reported. Only these are checked again.
+    /// Ranks that changed since they were reported. Only these ranks are checked again.
     changed: BTreeSet<Rank>,
-    /// The earliest time at which one of its settled files was last written, in nanoseconds since 1970.
+    /// The earliest time of a last write among the checkpoint's settled files, in nanoseconds since 1970.
     begun_ns: Option<i64>,
     /// Time in milliseconds of the last write to a pointer file or a link of the checkpoint.
     pointer_ms: Option<u64>,
@@ -165,7 +167,7 @@ impl Readiness {
         }
     }
 
-    /// When each checkpoint was begun.
+    /// The time when each checkpoint began.
     pub fn timeline(&self) -> Timeline {
         let mut timeline = Timeline::default();
         for (label, gathered) in &self.checkpoints {
@@ -174,7 +176,8 @@ impl Readiness {
         timeline
     }
 
-    /// A pointer file, or a link to a checkpoint, was written. It counts for the checkpoint with the newest event.
+    /// Records that a pointer file, or a link to a checkpoint, was written. The pointer counts for the checkpoint
+    /// with the newest event.
     pub fn pointer_written(&mut self, now_ms: u64) {
         let newest = self.checkpoints.values_mut().max_by_key(|gathered| gathered.last_event_ms);
         let Some(gathered) = newest else { return };
@@ -189,7 +192,7 @@ impl Readiness {
         }
     }
 
-    /// A file of a checkpoint exists or has changed. It is settled if a fingerprint is given.
+    /// Records that a file of a checkpoint exists or has changed. The file is settled if a fingerprint is given.
     pub fn put(
         &mut self,
         now_ms: u64,
@@ -217,8 +220,8 @@ impl Readiness {
     }
 
     /// Records whether a restart wrote this file. A rank whose files were all written by a restart has saved nothing.
-    /// If the application has written one of them, the others belong to the same state, as they would without a
-    /// restart.
+    /// If the application has written one of these files since, the other files count as saved too, as they would
+    /// without a restart.
     pub fn set_restored(&mut self, path: &FilePath, is_restored: bool) {
         match is_restored {
             true => drop(self.restored.insert(path.clone())),
@@ -226,7 +229,7 @@ impl Readiness {
         }
     }
 
-    /// A file of a checkpoint is gone. Returns whether the file was part of an announcement.
+    /// Records that a file of a checkpoint is gone. Returns whether the file was part of an announcement.
     pub fn remove(&mut self, now_ms: u64, checkpoint: &CheckpointId, rank: Option<Rank>, path: &FilePath) -> bool {
         let Some(gathered) = self.checkpoints.get_mut(checkpoint) else { return false };
         let mut was_settled = false;
@@ -250,7 +253,8 @@ impl Readiness {
         announced
     }
 
-    /// The marker of a checkpoint has settled, so no more files will follow; or the marker is gone.
+    /// Records whether the marker file of a checkpoint exists and is settled. After a marker no more files of the
+    /// checkpoint follow.
     pub fn mark(&mut self, checkpoint: &CheckpointId, is_there: bool) {
         self.gathered(checkpoint).marked = is_there;
     }
@@ -262,8 +266,8 @@ impl Readiness {
         self.checkpoints.get_mut(checkpoint).expect("the checkpoint was inserted above")
     }
 
-    /// Returns at most `most` ranks that are ready and not reported in their present state, and the time to ask
-    /// again.
+    /// Returns at most `most` ranks that are ready and whose present state was not reported, and the time of the next
+    /// call.
     pub fn due(&mut self, now_ms: u64, most: usize) -> (Vec<ReadyRank>, Option<u64>) {
         let (mut ready, mut next_ms) = (Vec::new(), None::<u64>);
         for (checkpoint, gathered) in &mut self.checkpoints {
@@ -292,8 +296,8 @@ impl Readiness {
                 };
                 let enough = self.files_per_rank.is_some_and(|needed| files.len() as u64 >= u64::from(needed));
                 if complete && !self.needs_marker && !enough && Usual::of(&files).lacks(self.usual.get(&rank)) {
-                    // Missing files that arrive later would have to be announced again under the same name, so wait
-                    // for them.
+                    // If a missing file arrived later, the rank would have to be announced again under the same name.
+                    // So the rank waits.
                     let doubt_until_ms = gathered.last_event_ms.saturating_add(self.doubt_quiet_ms);
                     if doubt_until_ms > now_ms {
                         next_ms = Some(next_ms.map_or(doubt_until_ms, |at| at.min(doubt_until_ms)));
@@ -315,8 +319,8 @@ impl Readiness {
         (ready, next_ms)
     }
 
-    /// Whether this agent announces a file: the file belongs to a rank that it takes, or to no single rank and the
-    /// agent takes rank 0.
+    /// Whether this agent announces a file. A file of a rank is announced by the agent that takes this rank. A file
+    /// that belongs to no single rank is announced by the agent that takes rank 0.
     pub fn takes(&self, placed: &crate::layout::Placed) -> bool {
         let Some(rank) = placed.rank else {
             let files = self.checkpoints.get(&placed.checkpoint).map(|gathered| &gathered.files);
@@ -333,8 +337,8 @@ impl Readiness {
         (self.quiet_ms, self.doubt_quiet_ms) = (0, 0);
     }
 
-    /// Returns at most `most` ranks whose files are all settled but that are not reported in their present state,
-    /// with the reason.
+    /// Returns at most `most` ranks whose files are all settled and whose present state was not reported, each with
+    /// the reason.
     pub fn waiting(&self, now_ms: u64, most: usize) -> Vec<WaitingRank> {
         let mut waiting = Vec::new();
         for (checkpoint, gathered) in &self.checkpoints {
@@ -372,7 +376,8 @@ impl Readiness {
         gathered.changed.remove(&ready.rank);
     }
 
-    /// Reports this rank again even if nothing changed, because its files could not be read.
+    /// Forgets the report of a rank whose files could not be read. The rank is reported again even if no file
+    /// changes.
     pub fn forget_announced(&mut self, checkpoint: &CheckpointId, rank: Rank) {
         if let Some(gathered) = self.checkpoints.get_mut(checkpoint) {
             gathered.announced.remove(&rank);
@@ -385,7 +390,7 @@ fn digest_of(files: &[SettledFile], pointer_was_late: bool) -> Digest {
     let mut bytes = Vec::with_capacity(files.len() * 80);
     for SettledFile { path, fingerprint: print } in files {
         bytes.extend_from_slice(path.as_bytes());
-        bytes.push(0); // a path contains no zero byte, so this ends it
+        bytes.push(0); // a path contains no zero byte, so this byte ends the path
         for number in [print.device, print.inode, print.bytes] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
@@ -402,24 +407,24 @@ impl Gathered {
         rank == Rank(0) && self.pointer_was_late
     }
 
-    /// Until when a rank waits for a pointer: until the pointer is at rest; or, if the application usually writes
-    /// one, until twice the usual delay has passed.
+    /// The time until which a rank waits for a pointer. A rank whose pointer was written waits until the pointer is
+    /// at rest. If the application usually writes a pointer, the rank waits for twice the usual delay.
     fn pointer_until_ms(&self, rank: Rank, usual: &Pointers, (quiet_ms, doubt_ms): (u64, u64)) -> Option<u64> {
         let at_rest = |ms: u64| (ms + quiet_ms).min(self.last_event_ms + POINTER_QUIET_TIMES * quiet_ms);
         let expected = |after_ms: u64| self.last_event_ms + (2 * after_ms + quiet_ms).min(doubt_ms);
         (rank == Rank(0)).then(|| self.pointer_ms.map(at_rest).or(usual.after_ms.map(expected))).flatten()
     }
 
-    /// Whether all files of a rank were written by a restart. Files of no single rank count only if the rank has no
-    /// others.
+    /// Whether all files of a rank were written by a restart. Files that belong to no single rank count only if the
+    /// rank has no other files.
     fn is_restored(&self, rank: Rank, restored: &BTreeSet<FilePath>) -> bool {
         let own = self.files.get(&Some(rank)).or_else(|| self.files.get(&None));
         !restored.is_empty() && own.is_some_and(|files| files.iter().all(|(path, _)| restored.contains(path)))
     }
 
-    /// The files of a rank, if it has any and all are settled. Files of no single rank belong to rank 0. They are
-    /// taken only by an agent that takes rank 0 by its configuration, that sees files of rank 0, or that sees no rank
-    /// at all.
+    /// The files of a rank, if it has any and all are settled. Files that belong to no single rank are added to rank
+    /// 0. An agent takes such files only if its configuration names rank 0, if it sees files of rank 0, or if it sees
+    /// files of no rank.
     fn settled(&self, rank: Rank, own: &OwnRanks) -> Option<Vec<SettledFile>> {
         if !own.takes(rank) {
             return None;
@@ -482,10 +487,10 @@ mod tests {
             r.put(0, &id("a"), Some(Rank(rank)), &path(name), Some(print(1, 1)));
         }
         r.put(0, &id("a"), None, &path("a/parameters"), Some(print(1, 1)));
-        assert_eq!(announce(&mut r, 1_000), [], "nothing of a rank was written");
+        assert_eq!(announce(&mut r, 1_000), [], "the application has written no file of a rank");
         r.set_restored(&path("a/0"), false);
         r.put(2_000, &id("a"), Some(Rank(0)), &path("a/0"), Some(print(2, 2)));
-        assert_eq!(announce(&mut r, 3_000), [(0, 3, false)], "with what it did not write again, and without rank 1");
+        assert_eq!(announce(&mut r, 3_000), [(0, 3, false)], "all three files of rank 0, and not rank 1");
     }
 
     #[test]
@@ -495,7 +500,7 @@ mod tests {
         r.put(0, &id("a"), Some(Rank(2)), &path("a/2"), None);
         assert_eq!(r.due(499, 9), (vec![], Some(500)));
         assert_eq!(announce(&mut r, 500), [(1, 1, false)]);
-        assert_eq!(r.due(500, 9), (vec![], None), "reported once; only kernel events can bring news");
+        assert_eq!(r.due(500, 9), (vec![], None), "a rank is reported once, and then only a kernel event matters");
         r.put(600, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 1)));
         assert_eq!(announce(&mut r, 1_100), [(2, 1, false)]);
         // A second file of rank 1, and new content of the file of rank 2.
@@ -507,10 +512,10 @@ mod tests {
         r.put(20_000, &id("b"), Some(Rank(1)), &path("b/1"), Some(print(1, 3)));
         r.put(20_000, &id("b"), Some(Rank(1)), &path("b/1b"), Some(print(1, 3)));
         let (first, next_ms) = r.due(20_500, 1);
-        assert_eq!((ranks(&first), next_ms), (vec![(1, 2, true)], Some(20_500)), "more is ready now");
+        assert_eq!((ranks(&first), next_ms), (vec![(1, 2, true)], Some(20_500)), "another rank is ready now");
         r.announced(&first[0]);
         assert_eq!(announce(&mut r, 20_500), [(1, 2, false)]);
-        assert_eq!(announce(&mut r, 29_000), [], "the same content again is nothing new");
+        assert_eq!(announce(&mut r, 29_000), [], "unchanged content is not reported again");
     }
 
     #[test]
@@ -526,10 +531,10 @@ mod tests {
         r.put(6_000, &id("c"), Some(Rank(1)), &path("c/1"), Some(print(40, 1)));
         r.put(6_000, &id("c"), Some(Rank(1)), &path("c/1b"), Some(print(40, 1)));
         assert_eq!(r.due(6_500, 9), (vec![], Some(36_000)), "less than half of the bytes");
-        assert_eq!(announce(&mut r, 36_000), [(1, 2, false)], "it really is that small");
+        assert_eq!(announce(&mut r, 36_000), [(1, 2, false)], "after the long rest, the small size is accepted");
         r.put(40_000, &id("d"), Some(Rank(1)), &path("d/1"), Some(print(40, 1)));
         r.put(40_000, &id("d"), Some(Rank(1)), &path("d/1b"), Some(print(40, 1)));
-        assert_eq!(announce(&mut r, 40_500), [(1, 2, false)], "and this is the usual size from then on");
+        assert_eq!(announce(&mut r, 40_500), [(1, 2, false)], "the small size has become the usual size");
     }
 
     #[test]
@@ -543,7 +548,7 @@ mod tests {
         assert_eq!(announce(&mut r, 500), [(0, 2, false)]);
         let mut r = readiness(Layout::directories(), OwnRanks::all());
         put(&mut r, None, "a/h");
-        assert_eq!(announce(&mut r, 500), [(0, 1, false)], "no rank at all");
+        assert_eq!(announce(&mut r, 500), [(0, 1, false)], "the agent sees no files of a rank");
         let mut r = readiness(Layout::directories(), OwnRanks::all());
         put(&mut r, None, "a/h");
         put(&mut r, Some(7), "a/7");
@@ -551,7 +556,7 @@ mod tests {
         let mut r = readiness(Layout::directories(), OwnRanks::only(vec![0..=3]));
         put(&mut r, None, "a/h");
         put(&mut r, Some(7), "a/7");
-        assert_eq!(announce(&mut r, 500), [(0, 1, false)], "reported: rank 0 is here, rank 7 is not");
+        assert_eq!(announce(&mut r, 500), [(0, 1, false)], "the agent takes rank 0 and not rank 7");
         let mut r = readiness(Layout::directories(), OwnRanks::only(vec![4..=7]));
         put(&mut r, None, "a/h");
         put(&mut r, Some(7), "a/7");
@@ -566,15 +571,15 @@ mod tests {
             r.put(at_ms, &id(name), Some(Rank(0)), &file, Some(print(1, at_ms as i64)));
         };
         write(&mut r, 0, "a");
-        assert_eq!(announce(&mut r, 500), [(0, 1, false)], "none is known");
+        assert_eq!(announce(&mut r, 500), [(0, 1, false)], "no pointer is expected yet");
         r.pointer_written(1_500);
-        assert_eq!(announce(&mut r, 2_000), [(0, 1, true)], "it came too late: reported once more");
+        assert_eq!(announce(&mut r, 2_000), [(0, 1, true)], "the pointer was late, so the rank is reported again");
         r.pointer_written(1_700);
-        assert_eq!(announce(&mut r, 3_000), [], "and only once");
+        assert_eq!(announce(&mut r, 3_000), [], "a second late pointer is not reported");
         write(&mut r, 10_000, "b");
-        assert_eq!(r.due(10_500, 9), (vec![], Some(13_900)), "awaited for twice as long");
+        assert_eq!(r.due(10_500, 9), (vec![], Some(13_900)), "the rank waits for twice the usual delay");
         r.pointer_written(11_000);
-        assert_eq!(r.due(11_000, 9), (vec![], Some(11_500)), "until it rests");
+        assert_eq!(r.due(11_000, 9), (vec![], Some(11_500)), "the rank waits until the pointer is at rest");
         assert_eq!(announce(&mut r, 11_500), [(0, 1, false)]);
         // From here on the application writes no pointer.
         write(&mut r, 20_000, "c");
@@ -593,7 +598,7 @@ mod tests {
         let marked = Layout::directories().with_marker("{checkpoint}/DONE").expect("valid");
         let mut r = readiness(marked, OwnRanks::all());
         r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));
-        assert_eq!(r.due(99_000, 9), (vec![], None), "without its marker it is not complete");
+        assert_eq!(r.due(99_000, 9), (vec![], None), "a checkpoint without its marker is not complete");
         r.mark(&id("a"), true);
         assert_eq!(announce(&mut r, 0), [(1, 1, false)]);
         let mut r = readiness(Layout::directories().with_files_per_rank(2), OwnRanks::all());
@@ -607,7 +612,7 @@ mod tests {
     fn what_vanishes_leaves_nothing_behind() {
         let mut r = readiness(Layout::directories(), OwnRanks::all());
         r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));
-        assert!(!r.remove(0, &id("a"), Some(Rank(1)), &path("a/1")), "it was not announced");
+        assert!(!r.remove(0, &id("a"), Some(Rank(1)), &path("a/1")), "the file was not announced");
         assert!(r.checkpoints.is_empty());
         r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(1, 1)));
         r.put(0, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 1)));
