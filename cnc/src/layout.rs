@@ -1,9 +1,9 @@
 //! Decides which files form a checkpoint: maps a path below the watched directory to a checkpoint's label and a rank.
 //!
-//! A layout is a list of patterns. They are tried in order, and the first match decides. A pattern is a glob with
-//! named parts (`**/{checkpoint}.cpu{rank}`), or a regular expression with groups of these names. Both match the
-//! whole path, as bytes. Presets for widely used applications are in [`presets`]. The guess from file names is in
-//! [`guess`], and the walk over a directory is in [`walk`].
+//! A layout is a list of patterns. The patterns are tried in order, and the first pattern that matches decides. A
+//! pattern is a glob with named parts (`**/{checkpoint}.cpu{rank}`), or a regular expression with groups of these
+//! names. Globs and regular expressions match the bytes of the whole path. Presets for widely used applications are
+//! in [`presets`]. The guess from file names is in [`guess`], and the walk over a directory is in [`walk`].
 
 pub mod guess;
 pub mod pointers;
@@ -48,7 +48,7 @@ pub const PATTERN_BYTES_MAX: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// There is no pattern.
-    #[error("the layout has no patterns; write at least one, such as \"{{checkpoint}}/rank{{rank}}.h5\"")]
+    #[error("the layout has no patterns; write at least one pattern, such as \"{{checkpoint}}/rank{{rank}}.h5\"")]
     Empty,
     /// There are more than [`PATTERNS_MAX`] patterns.
     #[error("the layout has {0} patterns; at most {PATTERNS_MAX} are allowed")]
@@ -158,7 +158,7 @@ impl Layout {
     }
 
     /// Creates a layout from regular expressions with the groups `checkpoint` and, unless the file belongs to no
-    /// single rank, `rank`. They match the whole path.
+    /// single rank, `rank`. Each expression must match the whole path.
     pub fn from_regexes<S: AsRef<str>>(regexes: &[S], first_rank: u32) -> Result<Self, LayoutError> {
         let patterns = regexes.iter().map(|r| Pattern::from_regex(r.as_ref(), first_rank));
         Self::new("regex", patterns.collect::<Result<_, _>>()?)
@@ -169,12 +169,12 @@ impl Layout {
         presets::get("directories").expect("a preset of this name is in the table")
     }
 
-    /// All files belong to this one checkpoint and to no single rank.
+    /// A layout in which all files belong to this checkpoint and to no single rank.
     pub fn single(checkpoint: CheckpointId) -> Self {
-        Self::new("single", vec![Pattern::everything(checkpoint)]).expect("one pattern is neither none nor too many")
+        Self::new("single", vec![Pattern::everything(checkpoint)]).expect("a layout with one pattern is valid")
     }
 
-    /// A checkpoint is complete once a file that matches this glob has settled. The glob contains `{checkpoint}` and
+    /// A checkpoint is complete once a file that matches this glob has settled. The glob contains `{checkpoint}` but
     /// not `{rank}`.
     pub fn with_marker(mut self, glob: &str) -> Result<Self, LayoutError> {
         self.marker = Some(Pattern::from_glob(glob, 0)?);
@@ -194,7 +194,7 @@ impl Layout {
         guess::guess(&listing.files, &listing.bytes, directory)
     }
 
-    /// All files form one checkpoint that is named after the directory.
+    /// A layout in which all files form one checkpoint that is named after the directory.
     pub fn whole(directory: &std::path::Path) -> Self {
         Self::single(guess::label_of_directory(directory))
     }
@@ -312,8 +312,8 @@ fn is_of_a_restart(rest: &[u8]) -> bool {
     matches!(parts[..], [place, pid, nth] if is_place(place) && is_number(pid) && is_number(nth))
 }
 
-/// Whether this is a container or a manifest. The store may lie below the application's directory, and it must not be
-/// saved into itself.
+/// Whether this is the path of a container or a manifest. A store may lie below the application's directory, and its
+/// files must not be saved again.
 pub(crate) fn is_of_a_store(path: &[u8]) -> bool {
     let name = path.rsplit(|&b| b == b'/').next().unwrap_or(path);
     let number = name
@@ -344,7 +344,7 @@ impl Pattern {
         Self::compile(regex, regex, first_rank).map_err(refuse)?.checked()
     }
 
-    /// Files that match belong to the given checkpoint; their names contain no label.
+    /// A pattern for names without a label. Files that match belong to the given checkpoint.
     pub(crate) fn constant(regex: &str, checkpoint: CheckpointId, first_rank: u32) -> Result<Self, LayoutError> {
         let refuse = |what| LayoutError::Regex { pattern: regex.to_owned(), what };
         let mut made = Self::compile(regex, regex, first_rank).map_err(refuse)?;
@@ -359,7 +359,7 @@ impl Pattern {
 
     fn compile(text: &str, regex: &str, first_rank: u32) -> Result<Self, String> {
         let regex = build(&format!("^(?:{regex})$")).map_err(|error| match error {
-            regex::Error::CompiledTooBig(_) => "it is too large when compiled; write it more simply".to_owned(),
+            regex::Error::CompiledTooBig(_) => "the compiled pattern is too large; write a simpler pattern".to_owned(),
             other => other.to_string(),
         })?;
         Ok(Self { text: text.to_owned(), regex, constant: None, first_rank })
@@ -413,16 +413,16 @@ pub(crate) fn label_of(bytes: &[u8]) -> Result<CheckpointId, NameError> {
         return format!(r"\x2e{rest}").parse(); // the store has no hidden directories
     }
     match (label.parse::<CheckpointId>()?, label.rsplit_once('~')) {
-        // The application's own name looks like a name that mcrEngine gives to a second content, so its `~` is
-        // escaped.
+        // The application's label looks like a name that mcrEngine gives to a second content of a label, so the `~`
+        // is escaped.
         (id, Some((before, after))) if id.label() != label => format!(r"{before}\x7e{after}").parse(),
         (id, _) => Ok(id),
     }
 }
 
 fn build(regex: &str) -> Result<Regex, regex::Error> {
-    // Match bytes and not characters, because file names need not be UTF-8. The limits bound the memory of one
-    // pattern.
+    // Patterns match bytes and not characters, because file names need not be UTF-8. The limits bound the memory of
+    // one pattern.
     RegexBuilder::new(regex)
         .unicode(false)
         .dot_matches_new_line(true)
@@ -499,7 +499,8 @@ fn glob_to_regex(glob: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// The position of the brace that closes the first one. Braces inside, in a regular expression, must be balanced.
+/// The position of the brace that closes the first brace of the text. Braces between them, in a regular expression,
+/// must be balanced.
 fn closing_brace(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     for (at, byte) in text.bytes().enumerate() {
@@ -563,7 +564,7 @@ mod tests {
         let layout = Layout::from_patterns(&["{checkpoint}.cpu{rank}", "{checkpoint}.*"], 1).expect("valid");
         assert_eq!(place(&layout, "a.cpu1"), Some(("a".into(), Some(0))), "ranks count from 1 here");
         assert_eq!(place(&layout, "a.hierarchy"), Some(("a".into(), None)));
-        assert_eq!(place(&layout, "a.cpu0"), Some(("a".into(), None)), "there is no rank 0 to count from 1");
+        assert_eq!(place(&layout, "a.cpu0"), Some(("a".into(), None)), "0 is not a rank if ranks count from 1");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Keeps a captured file, so that any range of any variable's raw bytes can be read from it.
+//! Reads any range of raw bytes of any variable from a captured file.
 //!
 //! Reads are positional and take no lock. A descriptor stays open between reads, so that a file can still be read
 //! after the application renames or removes it. The number of open descriptors is bounded for all files together
@@ -16,7 +16,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Maximum number of descriptors of all files together. The descriptor that was opened first is closed first.
+/// Limits the number of open descriptors of all files together. The descriptor that was opened first is closed first.
 #[derive(Debug)]
 pub struct Descriptors {
     most_open: usize,
@@ -27,7 +27,7 @@ pub struct Descriptors {
 pub(crate) type Slot = Mutex<Option<Arc<File>>>;
 
 impl Descriptors {
-    /// Allows this many descriptors, at least one. Reads in progress may hold a few more.
+    /// Allows at most `most_open` open descriptors, but at least one. Reads in progress may hold a few more.
     pub fn new(most_open: usize) -> Arc<Self> {
         Arc::new(Self { most_open: most_open.max(1), open: Mutex::new(VecDeque::new()) })
     }
@@ -41,14 +41,14 @@ impl Descriptors {
         }
         while open.len() > self.most_open {
             let oldest = open.pop_front().and_then(|slot| slot.upgrade());
-            // Skip the slot that was just filled; it may be in the queue twice.
+            // The slot that was just filled is skipped, because it may be in the queue twice.
             if let Some(oldest) = oldest.filter(|oldest| !Arc::ptr_eq(oldest, slot)) {
                 lock(&oldest).take();
             }
         }
     }
 
-    /// Closes all descriptors, because the process has none left.
+    /// Closes all descriptors. Needed if the process has no free descriptors left.
     pub(crate) fn close_all(&self) {
         let open = std::mem::take(&mut *lock(&self.open));
         for slot in open.iter().filter_map(Weak::upgrade) {
@@ -227,7 +227,7 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
         // Both lengths are at most 64 MiB, because the header was checked.
         let mut stored = vec![0; extent.stored_bytes as usize];
         self.read_stored(file, &mut stored, extent.offset)?;
-        // The filters were removed successfully at the capture. If that fails now, the bytes have changed.
+        // The filters were removed successfully at the capture. If the removal fails now, the bytes have changed.
         let raw = filter::take_off(&header.filters, &stored, extent.raw_bytes as usize).map_err(|e| {
             let source = io::Error::new(io::ErrorKind::InvalidData, e);
             CaptureError::Io { path: self.name.clone(), what: "removing the filters of a chunk", source }

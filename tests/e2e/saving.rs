@@ -244,7 +244,7 @@ fn the_names_of_a_minority_do_not_decide_what_is_saved() {
     (0..40u8)
         .for_each(|i| site.write(format!("data/{}{}.bin", (b'a' + i / 10) as char, (b'a' + i % 10) as char), &[i]));
     let (out, err) = site.save(&[], 0);
-    assert!(last_line(&out).starts_with("1 of 1") && err.contains("too few to go by"), "{out}{err}");
+    assert!(last_line(&out).starts_with("1 of 1") && err.contains("too few for a guess"), "{out}{err}");
     assert_same_files(&contents(&site.data()), &site.back());
 }
 

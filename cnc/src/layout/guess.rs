@@ -1,10 +1,10 @@
-//! Guesses the layout from file names if the configuration does not state it.
+//! Guesses the layout from file names if the configuration names no layout.
 //!
-//! First the presets with distinctive names are tried. If none fits, the numbers in the names decide. Names that
+//! First the presets with distinctive names are tried. If no preset fits, the numbers in the names decide. Names that
 //! differ only in their digits form a template. A number is the rank if its values cover 0..n (or 1..=n) for all
 //! combinations of the other numbers. The label is the beginning of a path component up to a number that
 //! distinguishes the checkpoints. Files without a rank belong to the checkpoint with the same label. If the names
-//! show nothing, all files form one checkpoint, and the explanation says so.
+//! show neither ranks nor checkpoints, all files form one checkpoint, and the explanation says so.
 //!
 //! A guess from names is used only if it places most of the files (`MOST_PERCENT`) and if files with the same label
 //! come from one run. Otherwise no file is dropped: either all files form one checkpoint, or the user is asked.
@@ -23,7 +23,7 @@ mod runs;
 pub struct Explanation {
     /// The reasons, one on each line.
     pub lines: Vec<String>,
-    /// Whether the names determined the layout. If not, all files are one checkpoint of rank 0.
+    /// Whether the names determined the layout. If false, all files are one checkpoint of rank 0.
     pub certain: bool,
     /// If given, the layout must not be used. The text says why, and what the user can specify instead.
     pub asks: Option<String>,
@@ -42,11 +42,11 @@ const SLOTS_MAX: usize = 16;
 /// Maximum number of templates with a rank that become patterns. The most frequent templates are taken.
 const TEMPLATES_MAX: usize = 64;
 
-/// A guess is used if it places this share of the files and of the bytes. The other files may be logs and inputs,
-/// which are found next to nearly all checkpoints. More than a quarter would be too much for logs and inputs.
+/// A guess is used if it places at least this percentage of the files and of the bytes. The other files may be logs
+/// and inputs, which lie next to nearly all checkpoints. Logs and inputs are rarely more than a quarter.
 const MOST_PERCENT: u128 = 75;
-/// If a guess places less than this share of the files and of the bytes, the numbers do not mean checkpoints, and all
-/// files form one checkpoint.
+/// If a guess places less than this percentage of the files and of the bytes, the numbers do not mean checkpoints,
+/// and all files form one checkpoint.
 const FEW_PERCENT: u128 = 50;
 
 pub(super) fn guess(paths: &[FilePath], bytes: &[u64], directory: &Path) -> (Layout, Explanation) {
@@ -61,7 +61,7 @@ pub(super) fn guess(paths: &[FilePath], bytes: &[u64], directory: &Path) -> (Lay
     if let Some(asks) = runs::mixed(&layout, &paths) {
         return (layout, Explanation { asks: Some(asks), certain: false, ..explanation });
     }
-    // Pointer files are saved with the checkpoint they were written with. They are not part of a layout.
+    // A pointer file is saved with the checkpoint that it was written with. A pointer file is not part of a layout.
     let is_pointer = |(path, bytes): &(&FilePath, u64)| *bytes <= POINTER_BYTES_MAX && is_pointer_name(path.name());
     let (pointers, all): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|file| is_pointer(file) && layout.place(file.0).is_none());
@@ -69,7 +69,7 @@ pub(super) fn guess(paths: &[FilePath], bytes: &[u64], directory: &Path) -> (Lay
     let (layout, mut explanation) = take_the_rest(layout, explanation, &paths);
     if let Some((first, _)) = pointers.first() {
         let line = format!(
-            "{} (such as {first}) with the checkpoint that was newest",
+            "{} (such as {first}) saved with the checkpoint that was newest",
             counted(pointers.len(), "pointer file")
         );
         explanation.lines.push(line);
@@ -115,7 +115,7 @@ fn weigh(
     let few = format!("{whose} place {files} of {} files", all.len());
     if shares.iter().all(|share| *share < FEW_PERCENT) {
         let (layout, mut explanation) = all_one_checkpoint(label_of_directory(directory));
-        explanation.lines.push(format!("{few}, which is too few to go by"));
+        explanation.lines.push(format!("{few}, which is too few for a guess"));
         return (layout, explanation);
     }
     let asks = format!(
@@ -159,9 +159,7 @@ fn take_the_rest(mut layout: Layout, mut explanation: Explanation, paths: &[&Fil
         }
     }
     if let (Some(first), 1, Some(only)) = (rest.first(), labels.len(), labels.first()) {
-        explanation
-            .lines
-            .push(format!("{} (such as {first}) taken along with rank 0", counted(rest.len(), "other file")));
+        explanation.lines.push(format!("{} (such as {first}) saved with rank 0", counted(rest.len(), "other file")));
         layout.push(Pattern::everything(only.clone()));
     } else if let Some(first) = rest.first() {
         explanation.lines.push(format!("{} (such as {first}) in no checkpoint", counted(rest.len(), "other file")));
@@ -188,11 +186,11 @@ const SLOT: u8 = 0;
 struct Template<'a> {
     /// The name, with a [`SLOT`] for each run of digits.
     text: Vec<u8>,
-    /// For each name its digits, slot by slot.
+    /// For each name: the digits of each slot.
     rows: Vec<Vec<&'a [u8]>>,
 }
 
-/// Which number of a template is the rank.
+/// The number of a template that is the rank.
 #[derive(Clone)]
 struct RankSlot {
     slot: usize,
@@ -240,14 +238,14 @@ fn from_numbers(paths: &[&FilePath], otherwise: &CheckpointId) -> Option<(Layout
             "the rank is # in {}: {rank_count} ranks, counted from {first}",
             show(&template.text, &[rank.slot])
         )),
-        None => lines.push("no number is a rank: all files are of rank 0".to_owned()),
+        None => lines.push("no number is a rank: all files belong to rank 0".to_owned()),
     }
     match &span {
-        Some(span) => lines.push(format!("a checkpoint is named as {}", show(span, &[]))),
+        Some(span) => lines.push(format!("the name of a checkpoint has the form {}", show(span, &[]))),
         None => lines.push(format!("no number distinguishes checkpoints: all files are checkpoint {otherwise}")),
     }
-    // Numbers after the label belong to the checkpoint (`step_10/level_1/p0`). Numbers before it are examined in
-    // `runs`.
+    // Numbers after the label belong to the checkpoint (`step_10/level_1/p0`). Numbers before the label are examined
+    // in `runs`.
     if hidden {
         lines.push("some different checkpoints would get the same name: specify the layout".to_owned());
     }
@@ -287,7 +285,7 @@ fn tokenize(path: &[u8]) -> (Vec<u8>, Vec<&[u8]>) {
     (text, digits)
 }
 
-/// The value of a run of digits. Values that do not fit into 64 bits are all equal, and are no ranks.
+/// The value of a run of digits. Values that do not fit into 64 bits become `u64::MAX`, and are no ranks.
 fn number(digits: &[u8]) -> u64 {
     digits.iter().fold(0u64, |n, &digit| n.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
 }
@@ -385,7 +383,8 @@ impl Template<'_> {
         (0..self.slots()).filter(same).collect()
     }
 
-    /// The number that is the rank: the last possible one, unless words say otherwise.
+    /// The number that is the rank. A number after a word that means ranks is preferred, and then the last possible
+    /// number.
     fn find_rank(&self) -> Option<RankSlot> {
         if self.rows.len() < 2 || self.slots() > SLOTS_MAX {
             return None;
@@ -416,7 +415,7 @@ impl Template<'_> {
             return None;
         }
         let whole = sets.values().filter(|set| set.len() as u64 == ranks).count();
-        // The newest checkpoint may still be incomplete, so only most of them must be complete.
+        // The newest checkpoint may still be incomplete, so only half of the checkpoints must have all ranks.
         (whole > 0 && (whole * 2 >= sets.len() || word == Word::Rank)).then_some(RankSlot {
             slot,
             linked,
@@ -425,8 +424,8 @@ impl Template<'_> {
         })
     }
 
-    /// Position of the span in the text and its first slot. The span must begin a component or follow a separator,
-    /// must not be followed by a letter or digit, and must not contain the rank.
+    /// Position of the span in the text, and number of the first slot of the span. The span must begin a component or
+    /// follow a separator. It must not be followed by a letter or digit, and must not contain the rank.
     fn find(&self, span: &[u8], rank: Option<&RankSlot>) -> Option<(usize, usize)> {
         let slots_before = |at: usize| self.text[..at].iter().filter(|b| **b == SLOT).count();
         let span_slots = span.iter().filter(|b| **b == SLOT).count();
@@ -439,7 +438,7 @@ impl Template<'_> {
         })
     }
 
-    /// All beginnings of components up to a number that is not the rank.
+    /// All beginnings of components up to a number that is not the rank, each with the depth of the component.
     fn spans(&self, rank: Option<&RankSlot>) -> Vec<(usize, Vec<u8>)> {
         let (mut slot, mut start, mut depth, mut spans) = (0, 0, 0, Vec::new());
         for (at, &byte) in self.text.iter().enumerate() {
@@ -515,8 +514,9 @@ fn show(text: &[u8], slots: &[usize]) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// The template with a rank that has the most names decides. A number that is not the rank there is not the rank in
-/// templates with the same beginning either (`d1/params.txt`, `d2/params.txt` next to `d1/p0`, `d1/p1`).
+/// One template with a rank decides: preferably a template whose rank follows a word that means ranks, and then the
+/// template with the most names. A number that is not the rank in this template is not the rank in other templates
+/// with the same beginning (`d1/params.txt`, `d2/params.txt` next to `d1/p0`, `d1/p1`).
 fn drop_contradictions(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
     let ranked = templates.iter().zip(ranks.iter()).filter_map(|(t, rank)| rank.clone().map(|rank| (t, rank)));
     let Some((main, main_rank)) = ranked.max_by_key(|(t, rank)| (t.word(rank.slot), t.rows.len())) else { return };
@@ -550,8 +550,8 @@ fn adopt_ranks(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
     }
 }
 
-/// The span that names the checkpoint, chosen to occur in as many files as possible, and whether it is the same for
-/// some different checkpoints.
+/// The span that names the checkpoint, and whether some different checkpoints have the same span. A span that differs
+/// for all checkpoints is preferred, and then the span that occurs in the most files.
 fn find_span(templates: &[Template<'_>], ranks: &[Option<RankSlot>]) -> Option<(Vec<u8>, bool)> {
     let any_rank = ranks.iter().any(Option::is_some);
     let mut candidates: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
@@ -575,7 +575,7 @@ fn find_span(templates: &[Template<'_>], ranks: &[Option<RankSlot>]) -> Option<(
     scored.max().map(|((told, ..), span)| (span, !told))
 }
 
-/// For files without ranks: whether each number is a checkpoint. Otherwise all files form one checkpoint.
+/// For files without ranks: whether each number is a checkpoint. If not, all files form one checkpoint.
 fn is_series(templates: &[Template<'_>], span: &[u8]) -> bool {
     let mut values = BTreeSet::new();
     let mut says = false;

@@ -6,8 +6,9 @@ use mcrengine::ids::FilePath;
 /// One preset.
 struct Preset {
     name: &'static str,
-    /// Each file name of the preset contains one of these words; `^` means a capital letter and `#` a digit. Empty if
-    /// there are no such words. Searching for a word is faster than compiling the patterns.
+    /// Each file name of the preset contains one of these words. In a word, `^` means a capital letter and `#` means
+    /// a digit. Empty if the names have no word in common. Searching for a word is faster than compiling the
+    /// patterns.
     words: &'static [&'static str],
     /// Globs for [`Layout::from_patterns`], the most specific first.
     patterns: &'static [&'static str],
@@ -46,7 +47,7 @@ const TABLE: &[Preset] = &[
         "**/wrfrst_d[0-9][0-9]_{checkpoint:[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}[:_][0-9]{2}[:_][0-9]{2}}_{rank:[0-9]{4,6}}",
         "**/wrfrst_d[0-9][0-9]_{checkpoint:[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}[:_][0-9]{2}[:_][0-9]{2}}",
     ]},
-    // checkpoints_s26/checkpoints_s26_p3.h5, and checkpoints_s26.h5, which combines them
+    // checkpoints_s26/checkpoints_s26_p3.h5, and checkpoints_s26.h5, which combines the files of all ranks
     Preset { name: "dedalus", words: &[".h5"], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:[^/]+_s[0-9]+}/{checkpoint}_p{rank}.h5",
         "**/{checkpoint:[^/]+_s[0-9]+}.h5",
@@ -61,7 +62,7 @@ const TABLE: &[Preset] = &[
         r"**/processor{rank}/{checkpoint:[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?}/**",
         r"**/processors[0-9]*/{checkpoint:[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?}/**",
     ]},
-    // basename_s0003_hdf5_chk_0012 when split, else basename_hdf5_chk_0012
+    // basename_s0003_hdf5_chk_0012 for one of several files, basename_hdf5_chk_0012 for a single file
     Preset { name: "flash", words: &["_chk_"], first_rank: 0, telling: true, patterns: &[
         "**/*_s{rank:[0-9]{4}}_{checkpoint:(?:hdf5|ncmpi)_chk_[0-9]{4}}",
         "**/*{checkpoint:(?:hdf5|ncmpi)_chk_[0-9]{4}}",
@@ -74,7 +75,7 @@ const TABLE: &[Preset] = &[
     Preset { name: "pluto", words: &[".dbl", ".flt"], first_rank: 0, telling: true, patterns: &[
         r"**/*.{checkpoint:[0-9]{4}\.(?:dbl|flt)}{,.h5}",
     ]},
-    // chk00010/Level_0/Cell_D_00003, chk00010/Header; AMReX writes chk00010.temp and renames it
+    // chk00010/Level_0/Cell_D_00003, chk00010/Header; AMReX writes chk00010.temp and renames the directory
     Preset { name: "amrex", words: &["chk"], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:chk[^/.]*[0-9]{5,}}/**/*_D_{rank:[0-9]{5}}",
         "**/{checkpoint:chk[^/.]*[0-9]{5,}}/**",
@@ -86,7 +87,7 @@ const TABLE: &[Preset] = &[
         r"**/{checkpoint:[^/]+\.(?:[0-9]{5}|final)}.rst",
     ]},
     // melt.1800.11.restart, restart.1700.base (with a `%` in the name), poly.restart.1700 (without). The number after
-    // the step is the number of the file. With `fileper` it is not the rank, but it increases with the rank.
+    // the step is the number of the file. With `fileper` this number is not the rank, but increases with the rank.
     Preset { name: "lammps", words: &[], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:[^/]*[0-9]}.{rank}{,.restart,.rst}",
         "**/{checkpoint:[^/]*[0-9]}.base{,.restart,.rst}",
@@ -130,7 +131,7 @@ pub(super) fn get(name: &str) -> Option<Layout> {
 }
 
 fn make(preset: &Preset) -> Layout {
-    let mut layout = Layout::from_patterns(preset.patterns, preset.first_rank).expect("a test makes every preset");
+    let mut layout = Layout::from_patterns(preset.patterns, preset.first_rank).expect("every preset is valid");
     layout.name = preset.name.to_owned();
     layout
 }
@@ -139,7 +140,7 @@ fn make(preset: &Preset) -> Layout {
 mod tests {
     use super::*;
 
-    /// Preset, path, label, rank. An empty label: the file belongs to no checkpoint.
+    /// Preset, path, label, rank. An empty label means that the file belongs to no checkpoint.
     #[rustfmt::skip]
     const EXAMPLES: &[(&str, &str, &str, Option<u32>)] = &[
         ("enzo", "DD0007/DD0007.cpu0003", "DD0007", Some(3)),
@@ -210,7 +211,7 @@ mod tests {
             assert_eq!(found, (label, rank), "{name}: {path}");
             let preset = TABLE.iter().find(|preset| preset.name == name).expect(name);
             let path = FilePath::new(path.as_bytes()).expect("valid");
-            assert!(label.is_empty() || preset.words_are_in(&[&path]), "{name}: {path} has none of its words");
+            assert!(label.is_empty() || preset.words_are_in(&[&path]), "{name}: {path} contains no word of the preset");
         }
         for name in names() {
             assert!(EXAMPLES.iter().any(|example| example.0 == name), "{name} has no example");

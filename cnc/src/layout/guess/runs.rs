@@ -12,14 +12,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The files of one label below one directory.
 #[derive(Default)]
 struct Part<'a> {
-    /// The rest of each path, with its rank if it has one.
+    /// For each file: the rest of its path, its rank if it has one, and the whole path.
     files: BTreeMap<&'a [u8], (Option<Rank>, &'a FilePath)>,
 }
 
 /// Presets whose directories each contain some of the ranks: `A03/rs6turb3.f00001`.
 const DIRECTORIES_OF_RANKS: &[&str] = &["smilei", "nek5000"];
 
-/// If the layout would combine several runs into one checkpoint: why, and what the user can do.
+/// If the layout would combine several runs into one checkpoint, returns a text for the user: why, and what to do.
 pub(super) fn mixed(layout: &Layout, paths: &[&FilePath]) -> Option<String> {
     let mut labels: BTreeMap<CheckpointId, BTreeMap<Vec<u8>, Part<'_>>> = BTreeMap::new();
     for path in paths {
@@ -38,9 +38,9 @@ pub(super) fn mixed(layout: &Layout, paths: &[&FilePath]) -> Option<String> {
         let (one, other) = conflict(&parts)?;
         (!are_of_ranks(&parts, of_ranks)).then(|| {
             format!(
-                "{one} and {other} both look like files of checkpoint {label}, and seem to be of two runs. Save each \
-                 run separately, with its own directory and --job; or say with --layout which files belong together: \
-                 a pattern with {{checkpoint}} and {{rank}}, or \"single\" for all files as one checkpoint"
+                "{one} and {other} both look like files of checkpoint {label}, and seem to come from two runs. Save \
+                 each run separately, with its own directory and --job; or say with --layout which files belong \
+                 together: a pattern with {{checkpoint}} and {{rank}}, or \"single\" for all files as one checkpoint"
             )
         })
     })
@@ -51,7 +51,7 @@ fn conflict<'a>(parts: &BTreeMap<Vec<u8>, Part<'a>>) -> Option<(&'a FilePath, &'
     if parts.len() < 2 {
         return None;
     }
-    // The same path in two directories, or the same kind of file with other ranks.
+    // Two files conflict if they have the same path in two directories, or are of the same kind with different ranks.
     let mut paths: BTreeMap<&[u8], &FilePath> = BTreeMap::new();
     let mut kinds: BTreeMap<Vec<u8>, &FilePath> = BTreeMap::new();
     for part in parts.values() {

@@ -26,7 +26,7 @@ fn guess_at(paths: &[FilePath], directory: &Path) -> (Layout, Explanation) {
 /// Guesses only from numbers, without the presets.
 fn by_numbers(paths: &[FilePath]) -> (Layout, Explanation) {
     let all: Vec<_> = paths.iter().collect();
-    let (layout, explanation) = from_numbers(&all, &"run7".parse().expect("valid")).expect("the numbers tell");
+    let (layout, explanation) = from_numbers(&all, &"run7".parse().expect("valid")).expect("the numbers suffice");
     take_the_rest(layout, explanation, &all)
 }
 
@@ -49,7 +49,7 @@ fn numbers_tell_ranks_from_checkpoints() {
             &["proc1/x_iter0", "proc1/x_iter1", "proc2/x_iter0", "proc2/x_iter1"],
             &[("x_iter0", 2, 2), ("x_iter1", 2, 2)],
         ),
-        // ranks from 1; several kinds of files; files without rank; all have the label of the directory
+        // ranks from 1, several kinds of files, and files without rank, all with the label of the directory
         (
             &["o_8/amr_8.f1", "o_8/amr_8.f2", "o_8/hyd_8.f1", "o_8/hyd_8.f2", "o_8/info_8.txt", "o_8/notes"],
             &[("o_8", 6, 2)],
@@ -95,7 +95,7 @@ fn names_without_ranks_are_one_checkpoint_and_the_explanation_says_so() {
     assert_eq!(place_all(&layout, &names), expect(&[("run7", 3, 0)]));
     assert!(!explanation.certain && explanation.to_string().contains("neither ranks nor checkpoints"), "{explanation}");
     let (layout, _) = guess_at(&[], Path::new("/"));
-    assert!(layout.place(&names[0]).is_some(), "an empty directory has a layout too");
+    assert!(layout.place(&names[0]).is_some(), "an empty directory also has a layout");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn names_that_place_half_of_the_files_or_of_the_bytes_are_asked_about() {
     let (_, explanation) = guess_at(&names, Path::new("/data/run7"));
     let asks = explanation.asks.expect("16 of 25 are 64 %");
     assert!(asks.contains("enzo place 16 of 25") && asks.contains("9 would be left out (first: plots/a.png"), "{asks}");
-    // The same files when the remaining files are small, and when they have most of the bytes.
+    // The same files twice: first the remaining files are small, then the remaining files have most of the bytes.
     let dumps = [numbered("DD0001/DD0001.cpu000#", 8), numbered("DD0002/DD0002.cpu000#", 8)].concat();
     let names = paths([dumps, lettered("log_#", 2)].concat());
     let sized = |of_log: u64| (0..names.len()).map(|i| if i < 16 { 100 } else { of_log }).collect::<Vec<_>>();
