@@ -1,8 +1,8 @@
-//! Decides with one look whether the files of a checkpoint are complete. For `mcr save`, which does not wait as the
-//! daemons do.
+//! Decides with one look whether the files of a checkpoint are complete. `mcr save` uses this module, because it does
+//! not wait as the daemons do.
 //!
-//! The rules are those of [`crate::settle`]. If a daemon would look again later, the file is rejected here, with the
-//! reason.
+//! The rules are the same as in [`crate::settle`]. If a daemon would look again later, this module rejects the file
+//! and returns the reason.
 
 use crate::fingerprint::Fingerprint;
 use crate::settle::{End, SettleRules, hdf5_end};
@@ -14,8 +14,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Time to wait for a process that is about to close a file. A process that executes another program holds its files
-/// until then, too.
+/// Maximum time to wait for a process that is about to close a file. A child process that is about to execute another
+/// program also holds the files of its parent for a moment.
 const CLOSING_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Judges files below one directory, after one search for processes that write them.
@@ -48,8 +48,8 @@ impl Judge {
         Self { root: root.to_owned(), writers, rules: SettleRules::default() }
     }
 
-    /// The fingerprint of the file, or why it is incomplete. A file that cannot be read here fails later, at the
-    /// capture.
+    /// Returns the fingerprint of the file, or the reason why the file is incomplete. A file that cannot be read here
+    /// fails later, at the capture.
     pub fn look_at(&self, path: &FilePath) -> Result<Fingerprint, String> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let absolute = self.root.join(path.as_path());
@@ -59,8 +59,8 @@ impl Judge {
             Err(_) => std::fs::symlink_metadata(&absolute),
         };
         let stat = stat.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => "it does not exist any more".to_owned(),
-            _ => format!("its metadata cannot be read: {error}"),
+            io::ErrorKind::NotFound => "the file does not exist any more".to_owned(),
+            _ => format!("the metadata of the file cannot be read: {error}"),
         })?;
         let print = Fingerprint::from(&stat);
         if let Some(holder) = self.writers.holder(&print) {
@@ -74,16 +74,16 @@ impl Judge {
             End::Unknown | End::Agrees => Ok(print),
             End::Longer => self.longer(print, SystemTime::now()),
             End::Shorter => {
-                Err(format!("it is cut short: {} bytes are fewer than its HDF5 superblock says", print.bytes))
+                Err(format!("the file is cut short: {} bytes are fewer than its HDF5 superblock says", print.bytes))
             }
-            End::Unwritten if print.bytes == 0 => Err("it is empty, and its name is that of an HDF5 file".into()),
-            End::Unwritten => Err("its HDF5 superblock was never written".into()),
-            End::Marked => Err("HDF5 marked it as open for writing: its writer is at work, or died".into()),
+            End::Unwritten if print.bytes == 0 => Err("the file is empty, but it has the name of an HDF5 file".into()),
+            End::Unwritten => Err("the HDF5 superblock was never written".into()),
+            End::Marked => Err("HDF5 marked the file as open for writing: its writer is at work, or has died".into()),
         }
     }
 
-    /// Decides about a file that is longer than its superblock says: the writer has not flushed it yet, or data was
-    /// appended. After some time at rest it is accepted.
+    /// Decides about a file that is longer than its superblock says: the writer has not flushed the file yet, or data
+    /// was appended. The file is accepted if no process has it open for writing, or after some time at rest.
     fn longer(&self, print: Fingerprint, now: SystemTime) -> Result<Fingerprint, String> {
         let now_ns = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i64);
         let rested_ms = now_ns.saturating_sub(print.modified_ns).max(0) as u64 / 1_000_000;
@@ -91,8 +91,8 @@ impl Judge {
         match self.writers.hold(&print) == Some(false) || rested_ms >= needed_ms {
             true => Ok(print),
             false => Err(format!(
-                "it is longer than its HDF5 superblock says and was written {} s ago, so it may still be written; save \
-                 again after {} s",
+                "the file is longer than its HDF5 superblock says and was written {} s ago, so it may still be \
+                 written; save again after {} s",
                 rested_ms / 1000,
                 needed_ms / 1000
             )),
@@ -128,10 +128,10 @@ mod tests {
             bytes
         };
         assert!(look(dir.path(), "good.h5", &superblock(0, 100)).is_ok());
-        assert!(look(dir.path(), "other.bin", b"").is_ok(), "an empty file of another kind is what it is");
+        assert!(look(dir.path(), "other.bin", b"").is_ok(), "an empty file without an HDF5 name is complete");
         for (bytes, word) in [
             (superblock(0, 101), "cut short"),
-            (superblock(1, 100), "marked it as open"),
+            (superblock(1, 100), "marked the file as open"),
             (vec![0; 4096], "never written"),
             (Vec::new(), "empty"),
         ] {

@@ -1,9 +1,9 @@
 //! The state that an agent needs after its own restart: the last committed checkpoint, and the fingerprints of
 //! committed files.
 //!
-//! It is a text file: one line of JSON, then the BLAKE3 digest of that line. It is written under a temporary name,
-//! synced and renamed. If it is missing or empty, the agent starts as in a new run. If it is damaged, the agent logs
-//! a warning and starts as in a new run. Then the only loss is that files are read again.
+//! The state file is a text file: one line of JSON, then the BLAKE3 digest of that line. The file is written under a
+//! temporary name, synced and renamed. If the file is missing or empty, the agent starts as in a new run. If the file
+//! is damaged, the agent logs a warning and starts as in a new run. The only loss is that it reads the files again.
 
 use crate::fingerprint::Fingerprint;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, JobId};
@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// What an agent knows about a job's past.
+/// The past of a job, as recorded by an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentState {
     /// The newest committed checkpoint.
@@ -36,7 +36,7 @@ pub enum Loaded {
 
 /// The state could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: the agent's state cannot be written; correct \"state-file\" in [cnc], or make room", path.display())]
+#[error("{}: the agent's state cannot be written; correct \"state-file\" in [cnc], or free disk space", path.display())]
 pub struct StateError {
     /// The state file.
     path: PathBuf,
@@ -77,19 +77,22 @@ impl AgentState {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Loaded::New,
             Err(error) => return damaged(&error.to_string()),
             Ok(_) if text.trim().is_empty() => return Loaded::New,
-            Ok(bytes) if bytes as u64 > STATE_BYTES_MAX => return damaged("it is too long"),
+            Ok(bytes) if bytes as u64 > STATE_BYTES_MAX => return damaged("the file is too long"),
             Ok(_) => {}
         }
-        let Some((line, digest)) = text.trim_end().split_once('\n') else { return damaged("it is cut short") };
+        let Some((line, digest)) = text.trim_end().split_once('\n') else { return damaged("the file is cut short") };
         if digest.parse() != Ok(Digest::of(line.as_bytes())) {
-            return damaged("its checksum does not fit");
+            return damaged("the checksum does not match");
         }
         let written: Written = match serde_json::from_str(line) {
             Ok(written) => written,
             Err(error) => return damaged(&error.to_string()),
         };
         if written.version != VERSION {
-            return damaged(&format!("it has version {}, and this program reads {VERSION}", written.version));
+            return damaged(&format!(
+                "the file has version {}, and this program reads version {VERSION}",
+                written.version
+            ));
         }
         if written.job != *job {
             return Loaded::New;
@@ -97,7 +100,7 @@ impl AgentState {
         let file = |file: WrittenFile| Some((FilePath::new(unescape(&file.path)?).ok()?, file.was));
         match written.files.into_iter().map(file).collect() {
             Some(files) => Loaded::Found(Self { committed: written.committed, files }),
-            None => damaged("it contains an invalid path"),
+            None => damaged("the file contains an invalid path"),
         }
     }
 
@@ -118,7 +121,7 @@ impl AgentState {
             _ => Path::new("."),
         };
         let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
-        // `layout::is_own_name` knows this name, since the state file may lie in the watched directory.
+        // `layout::is_own_name` accepts this name, because the state file may lie in the watched directory.
         let mut temporary = b".mcr-state-".to_vec();
         temporary.extend_from_slice(name.as_bytes());
         temporary.extend_from_slice(format!("-{}.tmp", std::process::id()).as_bytes());
@@ -195,7 +198,7 @@ mod tests {
             state.save(&path, &job("a")).expect("saved");
             assert_eq!(AgentState::load(&path, &job("a")), Loaded::Found(state));
         }
-        assert_eq!(AgentState::load(&path, &job("b")), Loaded::New, "another job's past is not ours");
+        assert_eq!(AgentState::load(&path, &job("b")), Loaded::New, "the state of another job is not used");
         std::fs::write(&path, "").expect("emptied");
         assert_eq!(AgentState::load(&path, &job("a")), Loaded::New);
         assert_eq!(std::fs::read_dir(directory.path()).expect("listed").count(), 1, "a temporary file was left");
