@@ -1,8 +1,8 @@
 //! The agent's control socket, next to its state file. `mcr flush` uses it to reach the agent of this node.
 //!
-//! It is a unix socket `STATE.sock` with mode 0600. The agent answers only its own user and root. The client sends
-//! one line of JSON, `{"version":1,"flush":{"timeout_ms":600000}}`. The agent answers with one line, a [`Reply`], and
-//! closes the connection.
+//! The control socket is the unix socket `STATE.sock` with mode 0600. The agent answers only its own user and root.
+//! The client sends one line of JSON, `{"version":1,"flush":{"timeout_ms":600000}}`. The agent answers with one line,
+//! a [`Reply`], and closes the connection.
 
 use crate::agent::{FlushRequest, Flushed};
 use crate::drain::RankRanges;
@@ -23,7 +23,7 @@ pub const CONTROL_VERSION: u32 = 1;
 const REQUEST_BYTES_MAX: u64 = 4096;
 /// Maximum length of a reply, in bytes.
 const REPLY_BYTES_MAX: u64 = 64 << 20;
-/// Maximum number of clients at the same time. Further ones are disconnected.
+/// Maximum number of clients at the same time. Further clients are disconnected.
 const CLIENTS_MAX: usize = 16;
 /// Maximum time for a client to send its request, or to receive the reply.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
@@ -52,11 +52,11 @@ pub struct FlushOrder {
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reply {
-    /// Why there was no flush; empty if there was one.
+    /// Why the agent refused the flush. Empty if it flushed.
     pub refused: String,
-    /// What was committed since the request, under the checkpoint's name in the store.
+    /// The ranks that were committed since the request, with the checkpoint's name in the store.
     pub committed: Vec<ReplyRanks>,
-    /// What was written but not committed.
+    /// The ranks that were written but not committed.
     pub uncommitted: Vec<ReplyRanks>,
     /// The flush ended because its time was up.
     pub time_was_up: bool,
@@ -70,7 +70,7 @@ pub struct ReplyRanks {
     pub checkpoint: String,
     /// Its ranks, for example `0-31,40`.
     pub ranks: String,
-    /// Why it is not committed; empty if it is.
+    /// Why these ranks are not committed. Empty if they are committed.
     pub why: String,
 }
 
@@ -103,7 +103,8 @@ pub fn socket_of(state_file: &Path) -> PathBuf {
     name.into()
 }
 
-/// A short path of a socket. The kernel limits it to 107 bytes, so the directory is given by its descriptor.
+/// A short path of a socket. The kernel limits the path of a socket to 107 bytes, so this path names the directory by
+/// its descriptor.
 struct Short {
     _directory: File,
     path: PathBuf,
@@ -119,7 +120,7 @@ impl Short {
     }
 }
 
-/// The socket of a running agent; removed when this is dropped.
+/// The socket of a running agent. It is removed when this value is dropped.
 #[derive(Debug)]
 pub struct Control {
     path: PathBuf,
@@ -142,8 +143,8 @@ impl Control {
             );
             return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
         }
-        // The socket gets its name only after its mode is set, so that only its user can connect. A leftover socket
-        // is replaced.
+        // The socket gets its final name only after its mode is set, so that only its user can connect. A socket that
+        // a killed agent left is replaced.
         let mut temporary = path.as_os_str().to_owned();
         temporary.push(format!(".{}", std::process::id()));
         let temporary = PathBuf::from(temporary);
@@ -215,7 +216,7 @@ async fn flush(line: &str, flushes: mpsc::Sender<FlushRequest>) -> Reply {
     };
     if request.version != CONTROL_VERSION {
         return refuse(format!(
-            "the request has version {}, this agent speaks {CONTROL_VERSION}: install one version everywhere",
+            "the request has version {}, this agent supports {CONTROL_VERSION}: install one version everywhere",
             request.version
         ));
     }
@@ -227,7 +228,7 @@ async fn flush(line: &str, flushes: mpsc::Sender<FlushRequest>) -> Reply {
     // If there is no answer, the agent has ended meanwhile.
     flushed
         .await
-        .map_or_else(|_| refuse("the agent ended meanwhile; its last log lines say what it saved".into()), Reply::from)
+        .map_or_else(|_| refuse("the agent ended meanwhile; its last log lines list what it saved".into()), Reply::from)
 }
 
 /// Asks the agent with this state file to flush.

@@ -1,23 +1,25 @@
-//! Decides when an agent may end, and when `mcr flush` is answered. No I/O; time is an argument.
+//! Decides when an agent may end, and when `mcr flush` is answered. This module does no I/O, and the time is an
+//! argument.
 //!
-//! First the watcher looks at everything once more. Then everything that was written settles, is read and is
-//! announced. Then the aggregators answer. A drain waits for everything, including what is written meanwhile. A flush
-//! waits only for the checkpoints that existed when it began.
+//! A drain and a flush have the same steps. First the watcher scans all files once more. Then all written files
+//! settle, are read and are announced. Then the aggregators answer. A drain waits for all files, including files that
+//! are written during the drain. A flush waits only for the checkpoints that existed when the flush began.
 
 use mcrengine::ids::{CheckpointId, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// How far something that is not committed has come.
+/// The progress of a rank's part of a checkpoint that is not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// A file, or the files of a rank, have not been at rest for long enough.
+    /// Some files have not been at rest for long enough.
     Unsettled,
-    /// Settled, but not announced to the aggregator of this link.
+    /// The files are settled, but not announced to the aggregator of this link.
     Unsent(usize),
-    /// Announced but not answered, or committed by its group but not by all groups.
+    /// The rank is announced, and the aggregator has not answered; or its own group has committed, and other groups
+    /// have not.
     Unanswered,
-    /// Waiting longer does not help.
+    /// The rank's part cannot be committed, so waiting longer does not help.
     Lost,
 }
 
@@ -28,57 +30,57 @@ pub struct Item {
     pub checkpoint: CheckpointId,
     /// The rank.
     pub rank: Rank,
-    /// How far it has come.
+    /// The progress of the rank's part.
     pub place: Place,
-    /// Why it is not committed, as text for users.
+    /// Why the rank's part is not committed, as text for users.
     pub why: String,
 }
 
-/// What a wait is waiting for.
+/// What a drain or a flush is waiting for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// The watcher has not finished the scan.
     Rescanning,
-    /// Something that was written is not settled.
+    /// Some written files are not settled.
     Settling,
-    /// Everything is settled, and something is not announced.
+    /// All files are settled, and some ranks are not announced.
     Sending,
-    /// Everything is announced, and something is not answered.
+    /// All ranks are announced, and some announcements are not answered.
     Waiting,
     /// The wait is over.
     Done {
-        /// What is not committed; at most one entry for each rank of a checkpoint.
+        /// The parts that are not committed, with at most one entry for each rank of a checkpoint.
         uncommitted: Vec<Item>,
-        /// The deadline ended the wait. With more time, more might have been committed.
+        /// The deadline ended the wait. With more time, more ranks might have been committed.
         time_was_up: bool,
     },
 }
 
-/// One wait for everything that was written.
+/// One drain or one flush.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drain {
     state: State,
     deadline_ms: u64,
-    /// Number of the scan that must be finished.
+    /// Number of the scan that the watcher must finish.
     request: u64,
-    /// The checkpoints that a flush waits for, found after its scan. `None`: everything that is written.
+    /// The checkpoints that a flush waits for, known after its scan. `None`: all checkpoints count.
     targets: Option<BTreeSet<CheckpointId>>,
     is_flush: bool,
 }
 
 impl Drain {
-    /// Waits for everything, at most until the deadline.
+    /// A drain: waits for everything that is written, at most until the deadline.
     pub fn of_everything(request: u64, deadline_ms: u64) -> Self {
         Self { state: State::Rescanning, deadline_ms, request, targets: None, is_flush: false }
     }
 
-    /// Waits for what exists when the scan is finished, at most until the deadline. What is written later does not
-    /// count.
+    /// A flush: waits for the checkpoints that exist when the scan is finished, at most until the deadline. Later
+    /// checkpoints do not count.
     pub fn of_what_is_there(request: u64, deadline_ms: u64) -> Self {
         Self { is_flush: true, ..Self::of_everything(request, deadline_ms) }
     }
 
-    /// The watcher was asked for a new scan, and only the answer to that scan counts.
+    /// Records that the watcher was asked for a new scan. Only the result of the new scan counts.
     pub fn ask(&mut self, request: u64) {
         self.request = request;
         if !matches!(self.state, State::Done { .. }) {
@@ -86,12 +88,12 @@ impl Drain {
         }
     }
 
-    /// What the wait is waiting for.
+    /// What the drain or the flush is waiting for.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// The deadline.
+    /// The deadline, in milliseconds.
     pub fn deadline_ms(&self) -> u64 {
         self.deadline_ms
     }
@@ -101,8 +103,8 @@ impl Drain {
         self.targets.as_ref()
     }
 
-    /// Computes the next state. `scanned` is the last scan that the watcher finished. `items` is what is not
-    /// committed now; it is complete once `scanned` has reached the requested scan.
+    /// Computes the next state. `scanned` is the number of the last scan that the watcher finished. `items` are the
+    /// parts that are not committed now. The list is complete once `scanned` has reached the requested scan.
     pub fn step(&mut self, scanned: u64, items: &[Item], now_ms: u64) -> &State {
         if matches!(self.state, State::Done { .. }) {
             return &self.state;
@@ -129,8 +131,8 @@ impl Drain {
         &self.state
     }
 
-    /// Whether everything for the aggregator of this link is announced: nothing is unsettled, and nothing for this
-    /// link is unsent.
+    /// Whether all ranks are announced to the aggregator of this link: no rank is unsettled, and no rank is unsent on
+    /// this link.
     pub fn is_announced(&self, scanned: u64, items: &[Item], link: usize) -> bool {
         let counts = |item: &&Item| self.targets.as_ref().is_none_or(|these| these.contains(&item.checkpoint));
         scanned >= self.request
@@ -142,7 +144,7 @@ impl Drain {
     }
 }
 
-/// For each rank of a checkpoint, the item that has come least far.
+/// For each rank of a checkpoint, the item with the least progress.
 fn one_each(items: &[&Item]) -> Vec<Item> {
     let mut each: BTreeMap<(&CheckpointId, Rank), &Item> = BTreeMap::new();
     for item in items {
@@ -225,7 +227,7 @@ mod tests {
     #[test]
     fn nothing_written_ends_a_drain_with_the_answer_of_the_watcher() {
         let mut drain = Drain::of_everything(1, 20_000);
-        assert_eq!(*drain.step(0, &[], 0), State::Rescanning, "nothing is known before the scan");
+        assert_eq!(*drain.step(0, &[], 0), State::Rescanning, "before the scan, the list of items is not complete");
         assert_eq!(*drain.step(1, &[], 1), State::Done { uncommitted: vec![], time_was_up: false });
     }
 
@@ -239,7 +241,7 @@ mod tests {
             assert!(!matches!(drain.step(scanned, &items, 499), State::Done { .. }));
             let expected = State::Done { uncommitted: items.to_vec(), time_was_up: true };
             assert_eq!(*drain.step(scanned, &items, 500), expected);
-            assert_eq!(*drain.step(1, &[], 501), expected, "an end is final");
+            assert_eq!(*drain.step(1, &[], 501), expected, "a wait that has ended stays ended");
         }
     }
 
@@ -266,7 +268,7 @@ mod tests {
         let drain = Drain::of_everything(1, 20_000);
         let items = [item("a", 0, Place::Unsent(1)), item("a", 1, Place::Unanswered)];
         assert!(drain.is_announced(1, &items, 0) && !drain.is_announced(1, &items, 1));
-        assert!(!drain.is_announced(0, &[], 0), "before the scan nothing is known");
+        assert!(!drain.is_announced(0, &[], 0), "before the scan, the list of items is not complete");
         assert!(!drain.is_announced(1, &[item("a", 0, Place::Unsettled)], 0));
     }
 

@@ -1,9 +1,9 @@
-//! The agent's side of the wire: connects to one aggregator, announces ranks, and answers fetches, until it is
-//! stopped.
+//! The agent's side of the wire. A link connects to one aggregator, announces ranks, and answers fetches until the
+//! agent stops the link.
 //!
-//! A link outlives its sessions. When a session ends, the link connects again with growing delays and announces again
-//! what is not committed. In this crate, the types generated from the protocol are used only here and where the agent
-//! encodes an announcement.
+//! A link outlives its sessions. When a session ends, the link connects again with growing delays, and announces
+//! again all ranks that are not committed. In this crate, the types generated from the protocol are used only here
+//! and where the agent encodes an announcement.
 
 use crate::capture::CaptureError;
 use crate::capture::CaptureMode;
@@ -55,8 +55,8 @@ pub enum Order {
     },
     /// The agent drains: reconnect after a short delay, however long the delay was before.
     Hurry,
-    /// Everything that was written is announced to this aggregator. If `leaving` is true, nothing more will be
-    /// announced, and the link repeats this in later sessions.
+    /// All ranks that were written are announced to this aggregator. If `leaving` is true, no more ranks will be
+    /// announced, and the link repeats this message in later sessions.
     Looked {
         /// The agent is about to end.
         leaving: bool,
@@ -65,14 +65,14 @@ pub enum Order {
 
 /// What a link reports to the agent.
 pub enum News {
-    /// A session began. It determines how files are captured for this link.
+    /// A session began. Its capture mode is used for the files of this link.
     Welcome {
         /// Number of the link.
         link: usize,
         /// The capture mode that the aggregator wants.
         mode: CaptureMode,
     },
-    /// The group's part is in the store. Reported again once all groups are committed.
+    /// The group's part of the checkpoint is in the store. This is reported again once all groups are committed.
     Committed {
         /// Number of the announcement.
         announce_id: u64,
@@ -85,7 +85,7 @@ pub enum News {
         /// Whether all groups of the checkpoint are committed.
         exists: bool,
     },
-    /// The aggregator gave the rank up.
+    /// The aggregator has given up this rank.
     Abandoned {
         /// Number of the announcement.
         announce_id: u64,
@@ -105,7 +105,7 @@ pub enum News {
         /// Number of the announcement.
         announce_id: u64,
     },
-    /// The aggregator is about to end, and asks for everything that was written.
+    /// The aggregator is about to end, and asks the agent to announce all ranks that were written.
     Look {
         /// Number of the link.
         link: usize,
@@ -138,19 +138,19 @@ pub struct LinkOptions {
     pub local_ranks: String,
     /// Number of ranks of the job; 0 if unknown.
     pub ranks: u32,
-    /// Where that number comes from, for log messages.
+    /// Where the number of ranks comes from, for log messages.
     pub ranks_from: &'static str,
-    /// Steady clock of this process, in nanoseconds, when it began to watch.
+    /// Time at which this process began to watch, in nanoseconds of its steady clock.
     pub began_ns: i64,
     /// Number of ranks in a group.
     pub group_size: u32,
-    /// First and longest delay before connecting again.
+    /// The first and the longest delay before the link connects again.
     pub reconnect: (Duration, Duration),
     /// Maximum bytes of data that wait for the network.
     pub budget_bytes: u64,
 }
 
-/// Longest delay before connecting again while the agent drains.
+/// Longest delay before the link connects again while the agent drains.
 const HURRY_DELAY_MAX: Duration = Duration::from_millis(250);
 
 /// The state of a link that outlives its sessions.
@@ -164,7 +164,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Takes an order while there is no session.
+    /// Handles an order while there is no session.
     fn take(&mut self, order: Order) {
         match order {
             Order::Hold(held) => drop(self.held.insert(held.announce_id, held)),
@@ -175,7 +175,7 @@ impl Kept {
     }
 }
 
-/// Runs until the channel of orders closes.
+/// Runs a link until the channel of orders closes.
 pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, news: mpsc::Sender<News>) {
     let (mut kept, mut told) = (Kept::default(), String::new());
     let mut wait = options.reconnect.0;
@@ -230,7 +230,7 @@ pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, n
     }
 }
 
-/// Takes orders while a connection is made. Returns when the channel of orders closes.
+/// Handles orders while a connection is made. Returns when the channel of orders closes.
 async fn no_orders(orders: &mut mpsc::Receiver<Order>, kept: &mut Kept) {
     while let Some(order) = orders.recv().await {
         kept.take(order);
@@ -274,17 +274,17 @@ async fn connect(address: &str) -> Result<Channel, String> {
 
 type Out = mpsc::Sender<v1::FromAgent>;
 
-/// Maximum number of messages other than data that wait for the network. Above it the sender waits.
+/// Maximum number of messages other than data that wait for the network. If the queue is full, the sender waits.
 const MESSAGES_MAX: usize = 16;
 
-/// Sends a message, waiting for room in the queue. If the aggregator accepts nothing for `SILENCE_SECONDS`, it counts
-/// as gone.
+/// Sends a message, waiting for room in the queue. If the aggregator accepts no message for `SILENCE_SECONDS`, it
+/// counts as gone.
 async fn send(out: &Out, message: From) -> Result<(), String> {
     let message = v1::FromAgent { message: Some(message) };
     let deadline = Duration::from_secs(SILENCE_SECONDS);
     out.send_timeout(message, deadline)
         .await
-        .map_err(|_| format!("the aggregator accepted nothing for {SILENCE_SECONDS} s"))
+        .map_err(|_| format!("the aggregator accepted no message for {SILENCE_SECONDS} s"))
 }
 
 async fn run_session(
@@ -294,7 +294,7 @@ async fn run_session(
     kept: &mut Kept,
     news: &mpsc::Sender<News>,
 ) -> Ended {
-    // A link holds at most these queued frames and the few frames that are being filled.
+    // A link holds at most this number of queued frames, and the few frames that are being filled.
     let frames = usize::try_from(options.budget_bytes / FRAME_BYTES as u64).unwrap_or(usize::MAX).clamp(4, 1024) / 2;
     let readers = Semaphore::new((frames / 2).clamp(1, 4));
     let (out, queue) = mpsc::channel::<v1::FromAgent>(MESSAGES_MAX);
@@ -360,8 +360,8 @@ async fn run_session(
     let mut heartbeat = tokio::time::interval(Duration::from_secs(HEARTBEAT_SECONDS));
     heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut heard = tokio::time::Instant::now();
-    // True after the aggregator was informed that nothing waits for an answer. Then no timer runs here, and only the
-    // kernel's keep-alive probes check the connection.
+    // True after the agent has reported to the aggregator that no rank waits for an answer. Then no timer runs here,
+    // and only the kernel's keep-alive probes check the connection.
     let mut at_rest = false;
     loop {
         // Each arm only produces an event, so cancellation loses no work.
@@ -440,12 +440,12 @@ async fn run_session(
                         }
                         Err(reason) => return Ended::Left(reason),
                     },
-                    None => return Ended::Refused("a message of a kind that this version does not know".into()),
+                    None => return Ended::Refused("the aggregator sent a message of an unknown kind".into()),
                 }
             }
             _ = heartbeat.tick(), if !at_rest => {
                 if heard.elapsed() > deadline {
-                    return Ended::Left(format!("the aggregator said nothing for {SILENCE_SECONDS} s"));
+                    return Ended::Left(format!("the aggregator sent no message for {SILENCE_SECONDS} s"));
                 }
                 let nothing_waits = kept.held.is_empty();
                 let message = From::Heartbeat(v1::Heartbeat { at_rest: nothing_waits, clock_ns: steady_ns() });
@@ -465,9 +465,8 @@ async fn run_session(
 }
 
 fn news_of(message: To) -> Result<Option<News>, String> {
-    let parse = |label: String| {
-        label.parse::<CheckpointId>().map_err(|error| format!("the aggregator names a checkpoint: {error}"))
-    };
+    let parse =
+        |label: String| label.parse::<CheckpointId>().map_err(|error| format!("an invalid checkpoint name: {error}"));
     match message {
         To::Committed(v1::Committed { label, rank, checkpoint, all_groups, announce_id }) => {
             let (label, checkpoint) = (parse(label)?, parse(checkpoint)?);
@@ -481,8 +480,8 @@ fn news_of(message: To) -> Result<Option<News>, String> {
     }
 }
 
-/// Sends a short announcement completely. Of a long one only the length is sent; the aggregator asks for the rest
-/// once it has room.
+/// Sends a short announcement completely. For a long announcement only the length is sent. The aggregator asks for
+/// the rest once it has room.
 async fn offer(out: &Out, held: &Held) -> Result<(), String> {
     let total_bytes = held.announcement.len();
     if total_bytes <= ANNOUNCED_AT_ONCE_BYTES {
@@ -512,7 +511,7 @@ async fn announce(out: &Out, held: &Held) -> Result<(), String> {
     }
 }
 
-/// What is needed to answer the fetches of one session.
+/// The queues and buffers for the answers to the fetches of one session.
 struct Sender {
     data: mpsc::Sender<v1::Data>,
     messages: Out,
@@ -529,13 +528,13 @@ async fn answer(fetch: v1::Fetch, held: Option<Arc<Held>>, sender: Arc<Sender>, 
     let to = Arc::clone(&sender);
     let read = tokio::task::spawn_blocking(move || {
         let Some(held) = held else {
-            return Err(Unread { reason: "that announcement is not valid any more".into(), changed: true });
+            return Err(Unread { reason: "the announcement is not valid any more".into(), changed: true });
         };
         let deadline = Duration::from_secs(SILENCE_SECONDS);
         read_ranges(&fetch, &held, &to.frames, |offset, bytes| {
             let data = v1::Data { fetch_id, offset, bytes };
             runtime.block_on(to.data.send_timeout(data, deadline)).map_err(|_| {
-                let reason = format!("the aggregator accepted nothing for {SILENCE_SECONDS} s");
+                let reason = format!("the aggregator accepted no message for {SILENCE_SECONDS} s");
                 Unread { reason, changed: false }
             })
         })
@@ -611,7 +610,7 @@ impl std::convert::From<CaptureError> for Unread {
     }
 }
 
-/// Fills frames with the ranges one after the other. A frame may contain many small ranges.
+/// Fills frames with the ranges in their order. A frame may contain many small ranges.
 fn read_ranges(
     fetch: &v1::Fetch,
     held: &Held,
@@ -621,10 +620,13 @@ fn read_ranges(
     let bad = |reason: String| Unread { reason, changed: false };
     let asked = fetch.ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(range.bytes));
     if asked != Some(fetch.total_bytes) || fetch.total_bytes > FETCH_BYTES_MAX {
-        return Err(bad(format!("a fetch of {} bytes whose ranges do not add up, or too many", fetch.total_bytes)));
+        return Err(bad(format!(
+            "the ranges of a fetch do not add up to its {} bytes, or are too long",
+            fetch.total_bytes
+        )));
     }
     let new_frame = |sent: u64| pool.take((fetch.total_bytes - sent).min(FRAME_BYTES as u64) as usize);
-    // Bytes of the fetch that are sent, and bytes of the current frame that are filled.
+    // Number of bytes of the fetch that were sent, and of bytes that are filled in the current frame.
     let (mut sent, mut filled, mut frame) = (0u64, 0, new_frame(0));
     for range in &fetch.ranges {
         let file = held.files.get(range.file as usize).filter(|file| {
