@@ -1,8 +1,8 @@
 //! Converts HDF5's datatype message to an element type.
 //!
 //! Source: HDF5 File Format Specification 3.0, section IV.A.2.d, message versions 1 to 5. The parts that are read
-//! here are the same from version 3 on. The library returns the same message (`H5Tencode`), so both kinds of maps use
-//! this file.
+//! here are the same from version 3 on. The library returns the same message (`H5Tencode`), so `classic.rs` and
+//! `library.rs` both use this file.
 
 use mcrengine::header::{ByteOrder, ELEMENT_WIDTH_MAX, ElementType, MEMBERS_MAX, Member};
 
@@ -10,12 +10,13 @@ use mcrengine::header::{ByteOrder, ELEMENT_WIDTH_MAX, ElementType, MEMBERS_MAX, 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DataType {
     pub element: ElementType,
-    /// Dimensions of an array type, which follow those of the dataset.
+    /// Dimensions of an array type. They follow the dimensions of the dataset.
     pub dims: Vec<u64>,
 }
 
 impl DataType {
-    /// The element type for this number of bytes. It is plain bytes if they are not whole elements.
+    /// The element type of data of this length. The type is plain bytes if the length is not a multiple of the
+    /// element's width.
     pub fn element_for(&self, bytes: u64) -> ElementType {
         match bytes % u64::from(self.element.width()) {
             0 => self.element.clone(),
@@ -29,19 +30,20 @@ impl DataType {
 pub(super) enum Parsed {
     /// Numbers, or elements of a fixed width.
     Data(DataType),
-    /// Raw data that only refers to other parts of the file: variable length, references. It stays in the skeleton.
+    /// Raw data that only refers to other parts of the file: variable length, references. Such data stays in the
+    /// skeleton.
     Pointers,
 }
 
 /// Maximum nesting depth of types.
 const DEPTH_MAX: u32 = 16;
 
-/// Bytes of one element, according to the message.
+/// Length of one element in bytes, according to the message.
 pub(super) fn message_width(message: &[u8]) -> Option<u32> {
     message.get(4..8).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes)
 }
 
-/// Parses a message. `None` if it is truncated or has an unknown version.
+/// Parses a message. `None` if the message is truncated or has an unknown version.
 pub(super) fn parse(message: &[u8]) -> Option<Parsed> {
     let width = message_width(message)?;
     let mut cursor = Cursor { bytes: message, at: 0 };
@@ -164,7 +166,7 @@ impl Cursor<'_> {
         Some(node)
     }
 
-    /// Only the three IEEE formats are treated as numbers.
+    /// Parses a floating-point type. Only the IEEE formats of 16, 32 and 64 bits are treated as numbers.
     fn float(&mut self, width: u32, flags: u32) -> Option<Node> {
         let (offset, precision) = (self.u16()?, self.u16()?);
         let fields = [self.number(1)?, self.number(1)?, self.number(1)?, self.number(1)?];

@@ -80,7 +80,7 @@ fn open(path: &Path) -> Result<Id, H5Error> {
     }
 }
 
-/// Every dataset that hard links lead to, once, depth first and in the order of names.
+/// Returns each dataset that is reachable through hard links once, depth first and in the order of names.
 fn datasets(file: &Id) -> Result<Vec<(Box<str>, H5O_token_t)>, H5Error> {
     struct Visit {
         found: Vec<(Box<str>, H5O_token_t)>,
@@ -144,7 +144,7 @@ fn dataset(file: &Id, path: &str, token: H5O_token_t) -> Result<Vec<MappedVariab
             let Some((datatype, width)) = datatype_of(&dataset)? else { return Ok(Vec::new()) };
             let dims = dims_of(&dataset)?;
             let mut chunk_dims = [0 as hsize_t; DIMENSIONS_MAX];
-            // SAFETY: `chunk_dims` has as many places as the second argument says, and the id is valid.
+            // SAFETY: the second argument is the length of `chunk_dims`, and the id is valid.
             let rank = unsafe { H5Pget_chunk(creation.0, chunk_dims.len() as c_int, chunk_dims.as_mut_ptr()) };
             let rank = usize::try_from(rank).map_err(|_| H5Error::Library { what: "H5Pget_chunk" })?;
             let chunk_raw_bytes = chunk_dims.iter().take(rank).fold(u64::from(width), |n, &d| n.saturating_mul(d));
@@ -164,10 +164,10 @@ fn dataset(file: &Id, path: &str, token: H5O_token_t) -> Result<Vec<MappedVariab
     }
 }
 
-/// The type and the width of one element. `None` if the data only refers to other places, or if the type is not
-/// supported.
+/// The type and the width of one element. `None` if the data only refers to other parts of the file, or if the type
+/// is not supported.
 fn datatype_of(dataset: &Id) -> Result<Option<(DataType, u32)>, H5Error> {
-    // SAFETY: `encoded` has the length `len` that the call gets, and the ids are valid. The caller holds the
+    // SAFETY: `encoded` has the length `len` that is passed to the call, and the ids are valid. The caller holds the
     // library's lock.
     let encoded = unsafe {
         let datatype = Id::new(H5Dget_type(dataset.0), "H5Dget_type")?;
@@ -187,13 +187,13 @@ fn datatype_of(dataset: &Id) -> Result<Option<(DataType, u32)>, H5Error> {
 
 fn dims_of(dataset: &Id) -> Result<Vec<u64>, H5Error> {
     let mut dims = [0 as hsize_t; DIMENSIONS_MAX];
-    // SAFETY: `dims` has DIMENSIONS_MAX places, and the rank is checked against it before the call. The ids are
+    // SAFETY: the length of `dims` is DIMENSIONS_MAX, and the rank is compared with it before the call. The ids are
     // valid.
     let rank = unsafe {
         let space = Id::new(H5Dget_space(dataset.0), "H5Dget_space")?;
         let rank = H5Sget_simple_extent_ndims(space.0);
         if rank > DIMENSIONS_MAX as c_int {
-            return Err(H5Error::Library { what: "a dataspace of more than 32 dimensions" });
+            return Err(H5Error::Library { what: "a dataspace has more than 32 dimensions" });
         }
         H5Sget_simple_extent_dims(space.0, dims.as_mut_ptr(), ptr::null_mut())
     };

@@ -1,11 +1,11 @@
 //! Runs the HDF5 library in a separate process, with a deadline and a memory limit.
 //!
 //! The library is C code that expects valid files. On a damaged file it may crash, hang or request all memory. In a
-//! separate process this only makes one file opaque. A process is started when a file needs it, and exits after some
-//! time without requests, so that an idle agent needs little memory.
+//! separate process, such a failure makes only one file opaque. A process is started when a file needs the library,
+//! and exits after some time without requests, so that an idle agent needs little memory.
 //!
 //! Both sides communicate over one socket, which is the standard input of the process. A request is a path, and a
-//! reply is a map. Each is preceded by its length in 8 bytes, little-endian. Numbers within a map are LEB128.
+//! reply is a map. Each message is preceded by its length in 8 bytes, little-endian. Numbers within a map are LEB128.
 
 use super::library::Library;
 use super::{CHUNKS_MAX, DATASETS_MAX, FileMap, H5Error, MapInput, MapSource, MappedVariable};
@@ -25,7 +25,7 @@ use std::time::Duration;
 /// The hidden subcommand that must call [`worker_main`].
 pub const WORKER_ARGUMENT: &str = "__h5map";
 
-/// Maximum time of the library for one file.
+/// Maximum time that the library may take for one file.
 const FILE_DEADLINE: Duration = Duration::from_secs(60);
 /// The process exits after this time without a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -38,7 +38,7 @@ const PATH_MAX_BYTES: u64 = 1 << 16;
 
 type StartCommand = dyn Fn() -> io::Result<Command> + Send + Sync;
 
-/// Maximum number of processes. When all are busy, a further file waits.
+/// Maximum number of processes. When all processes are busy, a further file waits.
 const PROCESSES_MAX: usize = 4;
 
 /// Maps from the library, which runs in other processes. Each process handles one file at a time.
@@ -53,7 +53,7 @@ pub struct MapWorker {
 
 #[derive(Default)]
 struct Pool {
-    /// The process that worked last is used first, so that the others may exit when they are idle.
+    /// The process that worked last is used first, so that the other processes stay idle and exit.
     idle: Vec<Process>,
     at_work: usize,
 }
@@ -74,14 +74,14 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Dropping it closes the socket, and then the process exits. A process that hangs in the library ends at its own
-/// deadline.
+/// A running process. Dropping this value closes the socket, and then the process exits. A process that hangs in the
+/// library ends at its own deadline.
 struct Process {
     socket: UnixStream,
 }
 
 impl MapWorker {
-    /// Starts this program with the argument [`WORKER_ARGUMENT`] as the process.
+    /// The process is this program, started with the argument [`WORKER_ARGUMENT`].
     pub fn new() -> Self {
         Self::with_command(|| {
             // The program's path is not used, because an upgrade may have put another program there.
@@ -91,9 +91,9 @@ impl MapWorker {
         })
     }
 
-    /// Starts the process with this command.
+    /// The process is started with this command.
     pub fn with_command(command: impl Fn() -> io::Result<Command> + Send + Sync + 'static) -> Self {
-        // The process ends itself at its own deadline, which is 5 s earlier.
+        // The process ends itself at its own deadline, which is 5 s before this one.
         let deadline = FILE_DEADLINE + Duration::from_secs(5);
         Self { command: Box::new(command), deadline, pool: Mutex::default(), done: Condvar::new() }
     }
@@ -169,10 +169,10 @@ impl Process {
     }
 }
 
-/// The main function of the process. Reads paths from the socket on standard input and answers with maps, until the
-/// socket is closed or idle.
+/// The main function of the process that runs the library. Reads paths from the socket on standard input and answers
+/// with maps, until the socket is closed or idle.
 ///
-/// Call it before anything else in `main` if the first argument is [`WORKER_ARGUMENT`].
+/// A program must call this function first in `main` if its first argument is [`WORKER_ARGUMENT`].
 pub fn worker_main() -> ExitCode {
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
@@ -215,7 +215,7 @@ fn receive(from: &mut UnixStream, most: u64) -> io::Result<Vec<u8>> {
     from.read_exact(&mut len)?;
     let len = u64::from_le_bytes(len);
     if len > most {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a message of {len} bytes, at most {most}")));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a message of {len} bytes exceeds {most}")));
     }
     let mut message = Vec::new();
     from.take(len).read_to_end(&mut message)?;
@@ -225,7 +225,7 @@ fn receive(from: &mut UnixStream, most: u64) -> io::Result<Vec<u8>> {
     Ok(message)
 }
 
-/// Encodes a reply: 0 and the map, or 1 if there is none. The other side does not need the reason.
+/// Encodes a reply: 0 and the map, or 1 if there is no map. The other side does not need the reason.
 fn encode_reply(map: &Result<FileMap, H5Error>) -> Vec<u8> {
     let Ok(map) = map else { return vec![1] };
     let mut out = vec![0];
@@ -289,7 +289,7 @@ fn element(out: &mut Vec<u8>, e: &ElementType) {
     }
 }
 
-/// Decodes a reply. `None` if it is invalid: the file may have corrupted the process before it replied.
+/// Decodes a reply. `None` if the reply is invalid: a damaged file may have corrupted the memory of the process.
 fn decode_reply(reply: &[u8]) -> Option<Result<FileMap, H5Error>> {
     let mut from = Reader { bytes: reply };
     if from.take(1)? != [0] {
@@ -412,7 +412,7 @@ mod tests {
         let reply = encode_reply(&Ok(map.clone()));
         assert_eq!(decode_reply(&reply).expect("a reply").expect("a map"), map);
         for len in 1..reply.len() {
-            assert!(decode_reply(&reply[..len]).is_none(), "{len} of {} bytes were taken", reply.len());
+            assert!(decode_reply(&reply[..len]).is_none(), "{len} of {} bytes were accepted", reply.len());
         }
     }
 
