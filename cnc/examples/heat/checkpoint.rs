@@ -29,7 +29,7 @@ pub fn steps(dir: &Path, rank: u32) -> Result<Vec<u64>, Failure> {
     Ok(steps)
 }
 
-/// Writes a block. The file is complete when this returns.
+/// Writes a block. The file is complete when this function returns.
 pub fn write(dir: &Path, rank: u32, ranks: u32, block: &Block) -> Result<(), Failure> {
     let path = path(dir, block.step, rank);
     let trouble = |source| Failure::Hdf5 { path: path.clone(), doing: "writing", source };
@@ -74,7 +74,8 @@ fn attribute<T: H5Type>(on: &hdf5::Location, name: &str, value: T) -> hdf5::Resu
     on.new_attr::<T>().create(name)?.write_scalar(&value)
 }
 
-/// Reads the block of a rank, or returns why the file cannot be used. Everything is checked against the run first.
+/// Reads the block of a rank, or returns why the file cannot be used. First the attributes of the file are compared
+/// with the run.
 pub fn read(dir: &Path, step: u64, rank: u32, ranks: u32, grid: Grid, planes: Range<usize>) -> Result<Block, Failure> {
     let path = path(dir, step, rank);
     let trouble = |source| Failure::Hdf5 { path: path.clone(), doing: "reading", source };
@@ -96,7 +97,7 @@ fn read_state(file: &File, mut block: Block, step: u64) -> hdf5::Result<Block> {
         let dataset = file.dataset(name)?;
         match dataset.shape() == shape {
             true => Ok(dataset),
-            false => Err(format!("{name} is {:?} cells, not {shape:?}", dataset.shape()).into()),
+            false => Err(format!("{name} has {:?} cells, not {shape:?}", dataset.shape()).into()),
         }
     };
     let own = block.own();

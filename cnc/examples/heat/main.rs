@@ -1,9 +1,10 @@
 //! A small parallel simulation that does not use mcrEngine: the application in `make demo`.
 //!
-//! `heat --launch 8 --dir DIR` starts eight processes that solve the heat equation together. They exchange the edges
-//! of their parts over Unix-domain sockets, and each writes an HDF5 checkpoint every few steps. `--restart` continues
-//! from the newest checkpoint in DIR that is complete on every rank. The final state is identical to the last bit,
-//! independent of interruptions and of the number of ranks. Its digest is printed at the end.
+//! `heat --launch 8 --dir DIR` starts eight processes that solve the heat equation together. The processes exchange
+//! the edges of their parts over Unix-domain sockets, and each process writes an HDF5 checkpoint every few steps.
+//! `--restart` continues from the newest checkpoint in DIR that is complete on every rank. Interruptions and the
+//! number of ranks do not change a single bit of the final state. The digest of the final state is printed at the
+//! end.
 
 mod checkpoint;
 mod net;
@@ -45,11 +46,11 @@ enum Failure {
     File { path: PathBuf, doing: &'static str, source: io::Error },
     #[error("{path}: {doing}", path = .path.display())]
     Hdf5 { path: PathBuf, doing: &'static str, source: hdf5::Error },
-    #[error("{path}: (step, rank, ranks, first plane) are {found}, this run has {expected}", path = .path.display())]
+    #[error("{path}: (step, rank, ranks, first plane) are {found} instead of {expected}", path = .path.display())]
     OtherRun { path: PathBuf, found: String, expected: String },
     #[error("the temperature is not a number after step {step}")]
     Diverged { step: u64 },
-    #[error("of {ranks} ranks these failed: {failed:?}")]
+    #[error("some of {ranks} ranks failed: {failed:?}")]
     Ranks { ranks: u32, failed: Vec<u32> },
     #[error("{doing}")]
     System { doing: &'static str, source: io::Error },
@@ -95,7 +96,7 @@ impl Options {
                 continue;
             }
             let wrong = |what: &str| Failure::Usage(format!("{arg}: {what}"));
-            let value = args.next().ok_or_else(|| wrong("unknown, or its value is missing"))?;
+            let value = args.next().ok_or_else(|| wrong("the option is unknown, or its value is missing"))?;
             let number = || value.parse::<u64>().map_err(|_| wrong("not a number"));
             let small = || value.parse::<u32>().map_err(|_| wrong("not a number"));
             match arg.as_str() {
@@ -129,10 +130,10 @@ impl Options {
             () if self.dir.as_os_str().is_empty() => "--dir is missing",
             () if !self.launch && self.ranks > 1 && self.rendezvous.is_none() => "--rendezvous is missing",
             () if [nx, ny, nz].iter().any(|n| !(2..=Grid::AXIS_MAX).contains(n)) => "an axis has 2 to 2048 cells",
-            () if !planes_enough => "each rank needs a plane: there are more ranks than cells along z",
+            () if !planes_enough => "each rank needs a plane, but there are more ranks than cells along z",
             () if self.ranks_per_node == Some(0) => "--ranks-per-node must be at least 1",
             () if self.checkpoint_every == 0 => "--checkpoint-every must be at least 1",
-            () if self.steps > i32::MAX as u64 => "that is too many steps",
+            () if self.steps > i32::MAX as u64 => "--steps is too large",
             () => return Ok(self),
         };
         Err(Failure::Usage(complaint.to_owned()))
@@ -172,14 +173,14 @@ fn launch(options: &Options) -> Result<(), Failure> {
     let system = |doing| move |source| Failure::System { doing, source };
     let scratch = match &options.rendezvous {
         Some(_) => None,
-        None => Some(Scratch::create().map_err(system("making a directory for sockets"))?),
+        None => Some(Scratch::create().map_err(system("creating a directory for sockets"))?),
     };
     let rendezvous = match (&options.rendezvous, &scratch) {
         (Some(dir), _) => dir,
         (None, Some(scratch)) => &scratch.0,
         (None, None) => return Err(Failure::Usage("--rendezvous is missing".to_owned())),
     };
-    let program = std::env::current_exe().map_err(system("finding this program"))?;
+    let program = std::env::current_exe().map_err(system("finding the path of this program"))?;
     let Grid { nx, ny, nz } = options.grid;
     let mut children = Vec::new();
     for rank in 0..options.ranks {
@@ -237,11 +238,11 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok(); // it contains only sockets
+        std::fs::remove_dir_all(&self.0).ok(); // the directory contains only sockets
     }
 }
 
-/// The kernel kills this rank when the launcher dies, as the node's job manager would.
+/// Makes the kernel kill this rank when the launcher dies, as the job manager of a node would.
 fn die_with_launcher(options: &Options) -> Result<(), Failure> {
     let Some(launcher) = options.launched_by else { return Ok(()) };
     let system = |source| Failure::System { doing: "binding this rank to its launcher", source };
@@ -258,7 +259,7 @@ fn run_rank(options: &Options) -> Result<(), Failure> {
     let dir = options.dir_of(rank);
     std::fs::create_dir_all(&dir).map_err(|source| Failure::File {
         path: dir.clone(),
-        doing: "making the directory for checkpoints",
+        doing: "creating the directory for checkpoints",
         source,
     })?;
     let rendezvous = options.rendezvous.as_deref().unwrap_or(Path::new("."));
@@ -287,7 +288,8 @@ fn say(line: &str) {
     }
 }
 
-/// The newest step whose file is complete on every rank, or the initial state. All ranks get the same result.
+/// Returns the state at the newest step whose file is complete on every rank, or the initial state. All ranks get the
+/// same result.
 fn newest(options: &Options, dir: &Path, neighbours: &mut Neighbours) -> Result<Block, Failure> {
     let &Options { rank, ranks, grid, .. } = options;
     let planes = grid.planes_of(rank, ranks);
@@ -298,25 +300,25 @@ fn newest(options: &Options, dir: &Path, neighbours: &mut Neighbours) -> Result<
             match checkpoint::read(dir, *step, rank, ranks, grid, planes.clone()) {
                 Ok(block) => mine = Some(block),
                 Err(failure) => {
-                    eprintln!("rank {rank}: passing over a checkpoint that is not whole: {failure}");
+                    eprintln!("rank {rank}: skipping an incomplete checkpoint: {failure}");
                     steps.next();
                 }
             }
         }
-        // Steps are far below 2^53, so they are exact as f64. A rank without a checkpoint uses -1.
+        // Step numbers are far below 2^53, so they are exact as f64. A rank without a checkpoint uses -1.
         let step = mine.as_ref().map_or(-1.0, |block| block.step as f64);
         let oldest = neighbours.min(step)?;
         let agreed = -neighbours.min(-step)? == oldest;
         match mine {
             _ if oldest < 0.0 => {
                 if rank == 0 {
-                    say("no whole checkpoint: starting at step 0");
+                    say("no complete checkpoint: starting at step 0");
                 }
                 return Ok(Block::cold(grid, planes));
             }
             Some(block) if agreed => {
                 if rank == 0 {
-                    say(&format!("going on from the checkpoint of step {}", block.step));
+                    say(&format!("continuing from the checkpoint of step {}", block.step));
                 }
                 return Ok(block);
             }
@@ -399,13 +401,13 @@ mod tests {
             let dir = tempfile::tempdir().expect("a directory");
             assert_eq!(finish(&options(dir.path(), ranks, 20, false)), alone, "{ranks} ranks");
         }
-        assert_ne!(undisturbed(19), alone, "a digest that never changes would prove nothing");
+        assert_ne!(undisturbed(19), alone, "the digest must depend on the number of steps");
     }
 
     #[test]
     fn an_interrupted_run_ends_where_an_undisturbed_one_does() {
         let dir = tempfile::tempdir().expect("a directory");
-        finish(&options(dir.path(), 3, 11, false)); // its newest checkpoint is of step 8
+        finish(&options(dir.path(), 3, 11, false)); // the newest checkpoint of this run is from step 8
         assert_eq!(checkpoint::steps(dir.path(), 1).expect("readable"), [8, 4]);
         assert_eq!(finish(&options(dir.path(), 3, 20, true)), undisturbed(20));
     }
@@ -413,7 +415,7 @@ mod tests {
     #[test]
     fn a_restart_takes_the_newest_checkpoint_that_is_whole_on_every_rank() {
         let dir = tempfile::tempdir().expect("a directory");
-        finish(&options(dir.path(), 3, 13, false)); // checkpoints of steps 4, 8 and 12
+        finish(&options(dir.path(), 3, 13, false)); // writes checkpoints at steps 4, 8 and 12
         let path = checkpoint::path(dir.path(), 12, 1);
         let whole = std::fs::metadata(&path).expect("written").len();
         std::fs::File::options().write(true).open(&path).expect("writable").set_len(whole / 2).expect("cut");
@@ -445,7 +447,7 @@ mod tests {
     #[test]
     fn a_rank_that_fails_takes_the_others_with_it() {
         let dir = tempfile::tempdir().expect("a directory");
-        // A directory has the name of rank 1's first checkpoint, so that rank fails in the middle of the run.
+        // A directory has the name of the first checkpoint of rank 1, so rank 1 fails in the middle of the run.
         std::fs::create_dir(checkpoint::path(dir.path(), 4, 1)).expect("made");
         let results = run(&options(dir.path(), 3, 20, false));
         let text = |rank: usize| format!("{}", results[rank].as_ref().expect_err("the rank must fail"));

@@ -12,7 +12,8 @@ const NEIGHBOUR_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const MAGIC: u64 = u64::from_le_bytes(*b"heat-1\r\n");
 
-/// The kind of a message. It detects two ranks that are not at the same place of the algorithm.
+/// The kind of a message. A rank that receives another kind than expected is not at the same place of the algorithm
+/// as its neighbour.
 #[derive(Clone, Copy)]
 enum Tag {
     Halo = 1,
@@ -42,7 +43,7 @@ impl Link {
         read.map_err(|source| self.lost("waiting for", source))?;
         let (head, body) = self.buffer.split_at(8);
         if head != (tag as u64).to_le_bytes() {
-            return Err(self.lost("listening to", io::Error::other("it is in another part of the step")));
+            return Err(self.lost("listening to", io::Error::other("the neighbour is in another part of the step")));
         }
         for (number, bytes) in numbers.iter_mut().zip(body.as_chunks::<8>().0) {
             *number = f64::from_le_bytes(*bytes);
@@ -54,7 +55,7 @@ impl Link {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof, WouldBlock};
         let source = match source.kind() {
             BrokenPipe | ConnectionReset | UnexpectedEof => io::Error::new(source.kind(), "the neighbour has ended"),
-            WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "no sign of life for a minute"),
+            WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "the neighbour sent nothing for 60 s"),
             _ => source,
         };
         Failure::Neighbour { rank: self.rank, neighbour: self.neighbour, doing, source }
@@ -108,8 +109,8 @@ impl Neighbours {
         Ok(Self { rank, below, above })
     }
 
-    /// Passes a number from rank 0 up to the last rank; each rank combines it with its own. Then passes the result
-    /// down to all.
+    /// Passes a number from rank 0 up to the last rank. Each rank combines the number with its own. Then the result
+    /// is passed down to all ranks.
     fn fold(&mut self, mine: impl FnOnce(f64) -> f64, start: f64) -> Result<f64, Failure> {
         let mut number = [start];
         if let Some(below) = &mut self.below {
@@ -148,7 +149,7 @@ impl Link {
         let read = self.stream.read_exact(&mut found);
         read.map_err(|source| self.lost("meeting", source))?;
         if found != expected {
-            let source = io::Error::other("it was started with another number of ranks or another grid");
+            let source = io::Error::other("the neighbour was started with another number of ranks or another grid");
             return Err(self.lost("meeting", source));
         }
         Ok(())
@@ -181,7 +182,7 @@ impl Exchange for Neighbours {
 fn listen(socket: &Path) -> io::Result<UnixListener> {
     match std::fs::remove_file(socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {} // left by a killed run
+        _ => {} // a killed run may have left the socket
     }
     let listener = UnixListener::bind(socket)?;
     listener.set_nonblocking(true)?;
@@ -195,7 +196,7 @@ fn retry(deadline: Instant, mut attempt: impl FnMut() -> io::Result<UnixStream>)
         match attempt() {
             Err(error) if matches!(error.kind(), ConnectionRefused | NotFound | WouldBlock) => {
                 if Instant::now() > deadline {
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, "it did not start in time"));
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "the neighbour did not start in time"));
                 }
                 std::thread::sleep(POLL_INTERVAL);
             }

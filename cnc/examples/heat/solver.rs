@@ -2,8 +2,8 @@
 //!
 //! Heat spreads faster along x than along z. The conductivity differs from cell to cell. The heater moves on a
 //! circle, and a regulator sets its power from the mean temperature of the whole block, so each step needs a sum over
-//! all ranks. Every operation has a fixed order. So the same steps give the same bits, on any number of ranks and
-//! with any interruptions.
+//! all ranks. Every operation has a fixed order. So the same steps give the same bits, with any number of ranks and
+//! any interruptions.
 
 use crate::Failure;
 use std::f64::consts::TAU;
@@ -33,7 +33,8 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Maximum number of cells along one axis. It keeps a rank below 64 GiB even if there is only one.
+    /// Maximum number of cells along one axis. With this limit, the memory of a rank stays below 64 GiB even if there
+    /// is only one rank.
     pub const AXIS_MAX: usize = 2048;
 
     /// Number of cells in a plane of constant z.
@@ -48,10 +49,10 @@ impl Grid {
     }
 }
 
-/// Communication of the ranks in each step. A single rank needs none.
+/// The communication of the ranks in each step.
 pub trait Exchange {
-    /// Sends this rank's outermost planes to its neighbours, and fills the ghost planes with theirs. A ghost plane
-    /// without a neighbour is not changed.
+    /// Sends this rank's outermost planes to its neighbours, and fills the ghost planes with the planes of the
+    /// neighbours. A ghost plane without a neighbour is not changed.
     fn halo(&mut self, first: &[f64], last: &[f64], below: &mut [f64], above: &mut [f64]) -> Result<(), Failure>;
     /// The sum of the parts of all ranks, added in rank order, so that the result does not depend on the number of
     /// ranks.
@@ -69,11 +70,11 @@ pub struct Block {
     /// The integral term of the regulator.
     pub integral: f64,
     pub temperature: Vec<f64>,
-    /// Conductivity relative to rock, with ghost planes. It never changes.
+    /// Conductivity relative to rock, with ghost planes. The conductivity never changes.
     pub conductivity: Vec<f32>,
     /// The step in which each cell melted first, or -1.
     pub melted_step: Vec<i32>,
-    /// False in the one test that knows the exact solution.
+    /// Whether the heater is on. It is off in the test that compares with the exact solution.
     pub heated: bool,
 }
 
@@ -136,7 +137,8 @@ impl Block {
         Ok(())
     }
 
-    /// Heat flow through the lower face of each cell. It is written for inspection, and a restart does not need it.
+    /// Heat flow through the lower face of each cell. The heat flow is written for inspection, and a restart does not
+    /// read it.
     pub fn vertical_flux(&self) -> Vec<f32> {
         let (plane, own) = (self.grid.plane(), self.own());
         own.map(|i| {
