@@ -1,8 +1,8 @@
-//! How long does it take to describe a checkpoint? How much of it is the map, and how much is reading and hashing?
+//! Measures how long it takes to describe a checkpoint, and how much of this time the map takes.
 //!
 //! The files are in the page cache, and one core is used. Each checkpoint below MCR_CORPUS (`SET/DUMP/...`) is
-//! measured separately. The reference is the row `capture whole`, which only reads and hashes. Command: `cargo bench
-//! -p mcr-cnc [-- PART-OF-A-ROW]`.
+//! measured separately. The reference is the row `capture whole`, which only reads and hashes the files. Command:
+//! `cargo bench -p mcr-cnc [-- PART-OF-A-ROW]`.
 
 use mcr_cnc::capture::{CaptureMode, capture};
 use mcr_cnc::h5::{Classic, Library, MapInput, MapSource};
@@ -22,7 +22,7 @@ fn main() {
         println!("skipped: MCR_CORPUS names no directory of real checkpoints");
         return;
     };
-    println!("fastest and median of {REPETITIONS}, and the rate of the median");
+    println!("fastest and median time of {REPETITIONS} runs, and the rate of the median");
     for set in entries(&root) {
         for dump in entries(&set) {
             checkpoint(&dump);
@@ -101,7 +101,7 @@ fn checkpoint(dump: &Path) {
     row("capture apart", &mut || drop(take(CaptureMode::Apart)));
     row("fetch all", &mut || fetch(None));
     row("fetch and restore", &mut || fetch(Some(&to)));
-    // Ignore errors: files left by a benchmark are harmless.
+    // Errors are ignored, because files that a benchmark leaves are harmless.
     let _ = std::fs::remove_dir_all(&to);
 }
 

@@ -1,4 +1,4 @@
-//! Tests the agent against a handwritten aggregator that answers late, twice, or not at all.
+//! Tests the agent with a simulated aggregator that answers late, twice, or not at all.
 
 use mcr_cnc::agent::{Agent, DrainOrder};
 use mcr_cnc::config::CncOptions;
@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status, Streaming};
 /// Maximum time that a test waits for an event that must happen.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A drain order with the deadline of the tests.
+/// A drain order whose deadline is `DEADLINE` from now.
 fn soon() -> DrainOrder {
     DrainOrder { until: tokio::time::Instant::now() + DEADLINE, processes_gone: false }
 }
@@ -44,10 +44,10 @@ impl Aggregator for Desk {
         Ok(Response::new(ReceiverStream::new(stream)))
     }
     async fn restore(&self, _: Request<v1::RestoreRequest>) -> Result<Response<Self::RestoreStream>, Status> {
-        Err(Status::unimplemented("not here"))
+        Err(Status::unimplemented("this test has no restore or status"))
     }
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
-        Err(Status::unimplemented("not here"))
+        Err(Status::unimplemented("this test has no restore or status"))
     }
 }
 
@@ -58,7 +58,7 @@ impl Session {
 
     async fn next(&mut self) -> Hear {
         let next = tokio::time::timeout(DEADLINE, self.from.message()).await.expect("no message within the deadline");
-        next.expect("no error").expect("no end").message.expect("of a kind that is known")
+        next.expect("no error").expect("no end").message.expect("a message of a known kind")
     }
 
     /// The next message that is not a heartbeat.
@@ -73,7 +73,7 @@ impl Session {
 
     async fn goodbye(&mut self) {
         assert!(matches!(self.hear().await, Hear::Hello(_)));
-        self.say(Say::Goodbye(v1::Goodbye { reason: "not you".into(), retry: false })).await;
+        self.say(Say::Goodbye(v1::Goodbye { reason: "this agent is refused".into(), retry: false })).await;
     }
 
     async fn welcome(&mut self) {
@@ -141,7 +141,7 @@ impl Site {
         Self { dir, agent, sessions }
     }
 
-    /// The next session, before any message.
+    /// The next session, before its first message.
     async fn dialled(&mut self) -> Session {
         let next = tokio::time::timeout(DEADLINE, self.sessions.recv()).await;
         next.expect("no session in time").expect("the server runs")
@@ -161,7 +161,7 @@ impl Site {
 async fn wait_gone(path: &Path) {
     let until = tokio::time::Instant::now() + DEADLINE;
     while path.exists() {
-        assert!(tokio::time::Instant::now() < until, "{} is still there", path.display());
+        assert!(tokio::time::Instant::now() < until, "{} still exists", path.display());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -199,7 +199,7 @@ async fn files_are_deleted_once_their_own_checkpoint_exists_in_all_groups() {
     let b = session.announced().await;
     session.commit(&b, "b", true).await;
     wait_gone(&second).await;
-    assert!(first.exists(), "its checkpoint does not exist yet");
+    assert!(first.exists(), "a file stays until its checkpoint exists in all groups");
     session.commit(&a, "a", true).await;
     wait_gone(&first).await;
     site.agent.drain(soon()).await;
@@ -214,7 +214,7 @@ async fn an_agent_that_was_refused_keeps_dialling() {
     std::fs::write(site.file("a.rank_1"), b"bytes").expect("written");
     let mut session = site.session().await;
     let part = session.announced().await;
-    assert_eq!(part.rank, 1, "once it is let in it saves");
+    assert_eq!(part.rank, 1, "an agent that is accepted at last saves its ranks");
     session.commit(&part, "a", true).await;
     wait_gone(&site.file("a.rank_1")).await;
     site.agent.drain(soon()).await;
@@ -239,7 +239,7 @@ async fn an_agent_says_when_it_waits_for_nothing_so_that_it_can_be_silent() {
     let mut site = Site::start().await;
     let mut session = site.session().await;
     let at_rest = |message: Hear| matches!(message, Hear::Heartbeat(v1::Heartbeat { at_rest: true, .. }));
-    assert!(at_rest(session.next().await), "nothing is announced yet");
+    assert!(at_rest(session.next().await), "an agent without announcements is at rest");
     std::fs::write(site.file("a.rank_0"), b"bytes").expect("written");
     let part = session.announced().await;
     session.commit(&part, "a", true).await;
@@ -258,7 +258,7 @@ struct Together {
 impl MapSource for Together {
     fn map(&self, input: &MapInput<'_>) -> Result<FileMap, H5Error> {
         let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        assert!(inside.insert(input.path.to_owned()), "{} is captured twice at once", input.path.display());
+        assert!(inside.insert(input.path.to_owned()), "{} is captured twice at the same time", input.path.display());
         let mut most = self.most.lock().expect("not poisoned");
         *most = inside.len().max(*most);
         let is_enough = *most >= self.wanted;
@@ -269,7 +269,7 @@ impl MapSource for Together {
         let waits = |_: &mut HashSet<PathBuf>| *self.most.lock().expect("not poisoned") < self.wanted;
         let (mut inside, waited) = self.enough.wait_timeout_while(inside, DEADLINE, waits).expect("not poisoned");
         inside.remove(input.path);
-        assert!(!waited.timed_out(), "no other capture began in the meantime");
+        assert!(!waited.timed_out(), "no other capture began within the deadline");
         Err(H5Error::NotHdf5)
     }
 }
@@ -305,7 +305,7 @@ async fn a_drain_waits_until_the_checkpoint_exists_in_all_groups_and_says_that_n
     assert_eq!(session.hear().await, Hear::Looked(v1::Looked { leaving: true }));
     session.commit(&part, "a", false).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(!drained.is_finished(), "another group is not committed yet");
+    assert!(!drained.is_finished(), "a drain waits until all groups are committed");
     session.commit(&part, "a", true).await;
     let drained = drained.await.expect("no panic");
     assert_eq!((drained.uncommitted, drained.time_was_up), (vec![], false));

@@ -1,5 +1,5 @@
-//! Tests the watcher on real directories, with every way in which an application may write a checkpoint or fail to
-//! write it.
+//! Tests the watcher on real directories, with the different ways in which applications write checkpoints, completely
+//! or not.
 
 use mcr_cnc::layout::Layout;
 use mcr_cnc::settle::{OwnRanks, ReadyRank, SettleRules};
@@ -72,7 +72,7 @@ impl Watched {
     }
 }
 
-/// Places `t7/r3`, and `t7/h`, which belongs to no single rank.
+/// A layout for files such as `t7/r3`, and for `t7/h`, which belongs to no single rank.
 fn layout() -> Layout {
     Layout::from_patterns(&["{checkpoint}/r{rank}{,.h5}", "{checkpoint}/h"], 0).expect("valid")
 }
@@ -94,7 +94,7 @@ fn a_slow_writer_is_waited_for() {
     let mut slow = File::create(w.root.join("t1/r0")).expect("made");
     for rank in 1..6 {
         slow.write_all(b"more").expect("written");
-        // Each time another rank is written and reported, long enough for the slow file to settle by mistake.
+        // In each round another rank is written and reported. Meanwhile the slow file could settle by mistake.
         w.write(&format!("t1/r{rank}"), 9);
         assert_eq!(w.told(), told("t1", rank, &[9], false));
     }
@@ -127,7 +127,7 @@ fn a_file_or_a_directory_renamed_into_place_is_seen() {
         }
     }
     assert!(vanished, "no event reported that the old name vanished");
-    // The directory is still watched under its new name, and its old name may be used again.
+    // The directory is still watched under its new name, and its old name can be used again.
     w.write("t2/r1", 7);
     assert_eq!(w.told(), told("t2", 1, &[7], false));
     w.write("t2.temp/r1", 8);
@@ -152,7 +152,7 @@ fn directories_that_appear_late_with_files_already_in_them_are_seen() {
         assert_eq!(bytes, [3]);
         *seen.entry((label, rank)).or_insert(0) += 1;
     }
-    assert_eq!(seen, expected, "each rank once");
+    assert_eq!(seen, expected, "each rank is reported once");
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_writer_killed_half_way_leaves_nothing_that_is_taken() {
     let (_root, mut w) = watch(quick());
     fs::create_dir(w.root.join("t1")).expect("made");
     fs::write(w.root.join("half"), [superblock(4096), vec![7; 100]].concat()).expect("written");
-    // The shell becomes `sleep`, which holds the file open until it is killed.
+    // The shell becomes `sleep`, which holds the file open until `sleep` is killed.
     let script = "exec 3>t1/r0.h5; cat half >&3; echo written; exec sleep 600";
     let mut writer = Command::new("sh")
         .args(["-c", script])
@@ -244,7 +244,7 @@ fn a_writer_killed_half_way_leaves_nothing_that_is_taken() {
 
 #[test]
 fn without_the_kernels_events_a_scan_finds_everything() {
-    // As after lost events: nothing is reported until a scan is requested.
+    // As after lost events, no file is reported until a scan is requested.
     let mute = WatchOptions { listen: false, rescan: Some(Duration::ZERO), ..quick() };
     let (_root, mut w) = watch(mute);
     w.write("t1/r0", 3);
@@ -283,7 +283,7 @@ fn a_watcher_started_in_the_middle_sees_what_is_whole_and_waits_for_the_rest() {
     open.write_all(b"begun").expect("written");
     let root = w.root.clone();
     w.watcher.stop();
-    assert_eq!(w.runtime.block_on(w.events.recv()), None, "the events end with the watcher");
+    assert_eq!(w.runtime.block_on(w.events.recv()), None, "the stream of events ends with the watcher");
     fs::write(root.join("t1/r2"), "meanwhile").expect("written");
     let mut w = Watched::start(&root, layout(), quick());
     assert_eq!(w.ranks(2), [0, 2]);

@@ -1,4 +1,5 @@
-//! Tests all files of the real checkpoints below MCR_CORPUS. Prints that it is skipped if MCR_CORPUS is not set.
+//! Tests all files of the real checkpoints below MCR_CORPUS. Without MCR_CORPUS the tests only print that they are
+//! skipped.
 
 use crate::support;
 use mcr_cnc::h5::{Classic, H5Error, Library, MapInput, MapSource};
@@ -31,6 +32,6 @@ fn the_own_parser_maps_what_the_library_maps() {
             other => other.unwrap_or_else(|e| panic!("{name}: {e}")),
         };
         let theirs = Library.map(&input).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert!(ours == theirs, "{name}: {} and {} variables", ours.variables.len(), theirs.variables.len());
+        assert!(ours == theirs, "{name}: {} variables instead of {}", ours.variables.len(), theirs.variables.len());
     }
 }

@@ -1,4 +1,4 @@
-//! Damaged and hostile files: whatever their map says, their bytes are restored.
+//! Tests that damaged and hostile files are restored byte for byte, even if their map is wrong.
 
 use crate::support::{MAPS, round_trip, worker_command};
 use crate::write::{FileOptions, Space, Writer, make, set, smooth};
@@ -142,7 +142,7 @@ fn every_changed_byte_of_a_dense_group_ends_in_a_map_within_the_file_or_an_error
     let path = directory.path().join("f.h5");
     let writer = Writer::new(&path, NEW);
     writer.dataset("/x", *H5T_IEEE_F64LE, Space::Simple(&[4]), set::nothing, Some(&smooth(32)));
-    // Enough links for a heap with a table of blocks, and for a B-tree of two levels.
+    // This number of links needs a heap with a table of blocks, and a B-tree of two levels.
     for nth in 0..300 {
         writer.hard_link("/x", &format!("/{nth:0>40}"));
     }
@@ -151,21 +151,21 @@ fn every_changed_byte_of_a_dense_group_ends_in_a_map_within_the_file_or_an_error
     let file = File::open(&path).expect("open");
     let len = bytes.len() as u64;
     let map = |bytes: &[u8]| Classic.map(&MapInput { path: &path, file: &file, bytes: len, whole: Some(bytes) });
-    assert_eq!(map(&bytes).expect("a sound file").variables.len(), 1);
+    assert_eq!(map(&bytes).expect("a valid file").variables.len(), 1);
     let (mut maps, mut errors) = (0, 0);
     for signature in [b"FRHP", b"FHIB", b"FHDB", b"BTHD", b"BTIN", b"BTLF"] {
-        let at = bytes.windows(4).position(|four| four == signature).expect("the group has one");
+        let at = bytes.windows(4).position(|four| four == signature).expect("the group has this structure");
         for at in at..at + 180 {
             let was = bytes[at];
             for value in [0, 1, 0x7f, 0xff, was ^ 1, was.wrapping_add(8)] {
                 bytes[at] = value;
                 match map(&bytes) {
                     Ok(map) => {
-                        map.check(len).expect("a map that was given is sound");
+                        map.check(len).expect("a map without an error is valid");
                         maps += 1;
                     }
                     Err(H5Error::NotClassic { .. }) => errors += 1,
-                    Err(error) => panic!("byte {at} as {value}: {error}"),
+                    Err(error) => panic!("byte {at} changed to {value}: {error}"),
                 }
             }
             bytes[at] = was;
@@ -176,7 +176,7 @@ fn every_changed_byte_of_a_dense_group_ends_in_a_map_within_the_file_or_an_error
 
 type Changes = Vec<(prop::sample::Index, u8)>;
 
-/// Positions and the new values of their bytes.
+/// Positions of bytes, with their new values.
 fn changes() -> impl Strategy<Value = Changes> {
     let value = prop_oneof![any::<u8>(), Just(0), Just(0xff), 1u8..4];
     prop::collection::vec((any::<prop::sample::Index>(), value), 1..20)
@@ -200,7 +200,7 @@ fn metadata_of(bytes: &[u8]) -> Vec<usize> {
     std::io::Write::write_all(&mut file, bytes).expect("written");
     let len = bytes.len() as u64;
     let map = Classic.map(&MapInput { path: Path::new("f.h5"), file: &file, bytes: len, whole: Some(bytes) });
-    let skeleton = map.expect("a sound file").skeleton(len);
+    let skeleton = map.expect("a valid file").skeleton(len);
     // Runs of zeros are mostly unused space.
     let used = |at: &usize| bytes[at.saturating_sub(8)..(*at + 9).min(bytes.len())].iter().any(|&b| b != 0);
     skeleton.iter().flat_map(|e| e.offset as usize..(e.offset + e.stored_bytes) as usize).filter(used).collect()
@@ -287,7 +287,7 @@ fn several_files_are_mapped_at_once_and_by_four_processes_at_most() {
         let mut count = count.lock().expect("not poisoned");
         *count += 1;
         more.notify_all();
-        // If files were mapped one after the other, no second process would start while this one waits.
+        // If files were mapped one after the other, no second process would start while the first process waits.
         drop(more.wait_timeout_while(count, Duration::from_secs(10), |count| *count < 2));
         worker_command()
     });
@@ -297,12 +297,12 @@ fn several_files_are_mapped_at_once_and_by_four_processes_at_most() {
     std::fs::write(&path, whole).expect("write");
     let file = std::fs::File::open(&path).expect("open");
     let input = MapInput { path: &path, file: &file, bytes: whole.len() as u64, whole: None };
-    let expected = Classic.map(&input).expect("a sound file");
+    let expected = Classic.map(&input).expect("a valid file");
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| (0..5).for_each(|_| assert_eq!(worker.map(&input).expect("a map"), expected)));
         }
     });
     let count = *started.0.lock().expect("not poisoned");
-    assert!((2..=4).contains(&count), "{count} processes");
+    assert!((2..=4).contains(&count), "{count} processes were started");
 }

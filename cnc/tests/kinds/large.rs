@@ -1,5 +1,5 @@
-//! Large numbers of links, chunks and datasets. The parser in `classic.rs` must read all of their indices as the
-//! library does.
+//! Tests files with large numbers of links, chunks and datasets. The parser in `classic.rs` must read all of their
+//! indices as the library does.
 
 use crate::support::{MAPS, described, round_trip};
 use crate::write::{FileOptions, Space, Writer, set, smooth};
@@ -12,13 +12,13 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The map of the parser in `classic.rs`, which must equal the library's map.
+/// Returns the map of the parser in `classic.rs`. It must equal the library's map.
 fn own_map(path: &Path) -> FileMap {
     let file = File::open(path).expect("open");
     let bytes = file.metadata().expect("metadata").len();
     let input = MapInput { path, file: &file, bytes, whole: None };
-    let ours = Classic.map(&input).expect("the own parser reads it");
-    let theirs = Library.map(&input).expect("the library reads it");
+    let ours = Classic.map(&input).expect("the own parser reads the file");
+    let theirs = Library.map(&input).expect("the library reads the file");
     assert_eq!(ours.variables.len(), theirs.variables.len(), "variables of the own parser and of the library");
     for (our, their) in ours.variables.iter().zip(&theirs.variables) {
         assert_eq!(our.path, their.path);
@@ -60,7 +60,7 @@ fn arrays_of_chunks_in_pages_and_super_blocks_are_read_and_so_are_their_gaps() {
         let growing = Space::Growing(&[9_000], &[UNLIMITED]);
         w.dataset("/growing", byte, growing, set::chunk(&[2]), Some(&smooth(9_000)));
         w.dataset("/growing behind a filter", byte, growing, fletcher, Some(&smooth(9_000)));
-        // Far enough for super blocks whose data blocks have pages.
+        // The dataset is long enough for super blocks whose data blocks have pages.
         let far = Space::Growing(&[1_000_000], &[UNLIMITED]);
         w.dataset("/growing, partly", byte, far, fletcher, None);
         for from in [0, 7, 50, 999, 4_000, 262_000, 270_000, 400_000, 999_990] {
@@ -82,7 +82,7 @@ fn arrays_of_chunks_in_pages_and_super_blocks_are_read_and_so_are_their_gaps() {
     assert_eq!(extents(&map, "/fixed behind a filter"), 4_500);
     assert_eq!(extents(&map, "/fixed, partly"), 155);
     assert_eq!(extents(&map, "/growing behind a filter"), 4_500);
-    assert_eq!(extents(&map, "/growing, partly"), 45, "two runs share a chunk, one begins within one");
+    assert_eq!(extents(&map, "/growing, partly"), 45, "two runs share a chunk, and one run begins within a chunk");
     assert_eq!(extents(&map, "/cut"), 1_501);
     round_trip(directory.path(), "f.h5", &Classic, 100_000);
 }
@@ -140,7 +140,7 @@ fn a_hundred_thousand_little_datasets_are_described_in_a_moment() {
     let name = FilePath::new(&b"f.h5"[..]).expect("valid");
     let captured = capture(directory.path(), &name, Rank(0), CaptureMode::Apart, &Classic).expect("captured");
     assert_eq!(captured.header.variables.len(), 100_001);
-    assert!(start.elapsed() < Duration::from_secs(10), "it took {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(10), "the capture took {:?}", start.elapsed());
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn the_own_parser_reads_a_group_of_many_thousand_datasets_whatever_the_order_of_
     for options in [OLD, NEW] {
         let (_directory, map) = written(options, |w| {
             for nth in 0..30_000u32 {
-                // The names have another order than the datasets.
+                // The order of the names differs from the order of the datasets.
                 let name = format!("/many/{:08x}", nth.wrapping_mul(2_654_435_761));
                 w.dataset(&name, *H5T_IEEE_F64LE, Space::Simple(&[4]), set::nothing, Some(&smooth(32)));
             }
@@ -156,7 +156,7 @@ fn the_own_parser_reads_a_group_of_many_thousand_datasets_whatever_the_order_of_
             w.hard_link("/many", "/again");
         });
         assert_eq!(map.variables.len(), 30_000);
-        assert_eq!(&*map.variables[0].path, "/again/0", "the first name of several");
+        assert_eq!(&*map.variables[0].path, "/again/0", "the path of a dataset is the first of its names");
     }
 }
 
@@ -188,5 +188,5 @@ fn four_million_chunks_are_one_array() {
         };
         w.dataset("/x", *H5T_STD_I8LE, Space::Simple(&[4_000_000]), early, None);
     });
-    assert_eq!(extents(&map, "/x"), 1, "they lie after each other");
+    assert_eq!(extents(&map, "/x"), 1, "adjacent chunks are one extent");
 }

@@ -38,7 +38,7 @@ fn proved(root: &Path, name: &str) -> FileHeader {
     let input = MapInput { path: &path, file: &file, bytes, whole: None };
     let library = Library.map(&input);
     match Classic.map(&input) {
-        Err(H5Error::NotClassic { what, .. }) if library.is_err() => eprintln!("{name}: neither maps it: {what}"),
+        Err(H5Error::NotClassic { what, .. }) if library.is_err() => eprintln!("{name} has no map: {what}"),
         ours => assert_eq!(ours.ok(), library.ok(), "{name}: own parser (left), library (right)"),
     }
     round_trip(root, name, &*MAPS, 1000)
@@ -51,7 +51,7 @@ fn kind(options: FileOptions, write: impl FnOnce(&Writer)) -> FileHeader {
     write(&writer);
     drop(writer);
     let header = proved(directory.path(), "f.h5");
-    assert_eq!(header.variables[0].role, Role::Skeleton, "it should have been captured by its structure");
+    assert_eq!(header.variables[0].role, Role::Skeleton, "the structure of the file should have been found");
     header
 }
 
@@ -278,7 +278,7 @@ fn in_haste_filters_come_off_where_that_makes_chunks_much_shorter() {
     assert!(rough.len() == 1 && rough[0].starts_with("StoredChunks B1 ["), "{rough:?}");
 }
 
-/// Bytes of one element of the types that are used above.
+/// Length in bytes of one element of a datatype.
 fn width(datatype: i64) -> usize {
     // SAFETY: the call only reads the size of a datatype, which is valid.
     #[expect(unsafe_code, reason = "a call of the HDF5 C library")]
@@ -323,7 +323,7 @@ fn a_chunk_that_another_zlib_wrote_is_stored_and_the_others_are_numbers() {
         assert_eq!(found[0], "Array F64LE [400] [Deflate { level: 6 }]");
         assert!(found[1..].iter().all(|v| v.starts_with("StoredChunks B1 [")), "{found:?}");
         let raw: u64 = header.variables.iter().filter(|v| v.role == Role::Array).map(|v| v.raw_bytes.0).sum();
-        assert_eq!(raw, 1600, "two chunks of four are numbers");
+        assert_eq!(raw, 1600, "two of four chunks are an array");
     }
 }
 
@@ -355,17 +355,17 @@ fn chunks_that_another_zlib_wrote_are_given_up_after_a_few() {
         write(w, "/c", 0..20);
         write(w, "/d", 20..20);
     });
-    assert_eq!(array(&header, "/a"), 18, "two of many are an exception");
-    assert_eq!(array(&header, "/b"), 0, "the others were not tried");
+    assert_eq!(array(&header, "/a"), 18, "two failed chunks among many do not end the attempts");
+    assert_eq!(array(&header, "/b"), 0, "after two failed chunks, no more chunks are tried");
     assert_eq!(array(&header, "/c"), 0);
-    assert_eq!(array(&header, "/d"), 0, "two variables before it gave nothing back");
+    assert_eq!(array(&header, "/d"), 0, "after two failed variables, no more variables are tried");
     let header = kind(OLD, |w| {
         write(w, "/a", 0..20);
         write(w, "/b", 20..20);
         write(w, "/c", 0..20);
         write(w, "/d", 20..20);
     });
-    assert_eq!(array(&header, "/b") + array(&header, "/d"), 40, "one variable is an exception");
+    assert_eq!(array(&header, "/b") + array(&header, "/d"), 40, "one failed variable does not end the attempts");
 }
 
 #[test]
@@ -511,7 +511,7 @@ fn a_file_that_is_open_for_writing_comes_back_as_it_stands() {
             writer.start_swmr();
         }
         writer.flush();
-        // The copy is what a killed writer leaves. The original is read while it is open.
+        // The copy is like a file of a killed writer. The original is read while its writer has it open.
         std::fs::copy(directory.path().join("f.h5"), directory.path().join("copy.h5")).expect("copy");
         round_trip(directory.path(), "f.h5", &*MAPS, 1000);
         drop(writer);
@@ -530,7 +530,7 @@ fn a_dataset_above_four_gibibytes_keeps_its_place_and_the_file_its_holes() {
     writer.dataset("/after", *H5T_IEEE_F64LE, Space::Simple(&[10]), set::nothing, Some(&smooth(80)));
     drop(writer);
     let path = directory.path().join("f.h5");
-    assert!(path.metadata().expect("metadata").blocks() * 512 < 64 << 20, "the test's own file should have a hole");
+    assert!(path.metadata().expect("metadata").blocks() * 512 < 64 << 20, "the written file should have a hole");
 
     let (name, to) = (FilePath::new(&b"f.h5"[..]).expect("valid"), directory.path().join("to"));
     let captured = capture(directory.path(), &name, Rank(0), CaptureMode::Apart, &*MAPS).expect("captured");
@@ -545,7 +545,7 @@ fn a_dataset_above_four_gibibytes_keeps_its_place_and_the_file_its_holes() {
     for (v, variable) in header.variables.iter().enumerate() {
         for at in (0..variable.raw_bytes.0).step_by(piece.len()) {
             let piece = &mut piece[..(variable.raw_bytes.0 - at).min(16 << 20) as usize];
-            // The bytes of the hole are known, so they are not read. This saves most of the time of the test.
+            // The bytes of the hole are zeros, so they are not read. This saves most of the time of the test.
             piece.fill(0);
             if variable.raw_bytes.0 - at <= 16 << 20 {
                 source.read_raw(v, at, piece).expect("read");
@@ -556,7 +556,7 @@ fn a_dataset_above_four_gibibytes_keeps_its_place_and_the_file_its_holes() {
     restorer.finish(false).expect("identical");
     let restored = to.join("f.h5").metadata().expect("metadata");
     assert_eq!(restored.len(), header.bytes);
-    assert!(restored.blocks() * 512 < 64 << 20, "the restored file should have the hole too");
+    assert!(restored.blocks() * 512 < 64 << 20, "the restored file should also have the hole");
 }
 
 #[test]
@@ -569,7 +569,7 @@ fn files_of_other_libraries_come_back() {
         .collect();
     names.sort();
     let expected = ["hdf5-2.h5", "lzf.h5", "netcdf3.nc", "netcdf4.nc", "szip.h5", "types.h5"];
-    assert_eq!(names, expected, "a file that no test loads, or one that is missing");
+    assert_eq!(names, expected, "a file has no test, or is missing");
     let proved = |name: &str| proved(&data, name);
     let stored = |header: &FileHeader| {
         let one = |v: &&mcrengine::header::VariableHeader| v.role == Role::StoredChunks;
@@ -586,7 +586,7 @@ fn files_of_other_libraries_come_back() {
     is(&types, "/complex", &["Array C16[0:F64LEx1 8:F64LEx1] [9] []"]);
     is(&types, "/long double", &["Array X16 [9] []"]);
     assert_eq!(proved("netcdf3.nc").variables[0].role, Role::WholeFile);
-    // The library of these tests does not know this newest layout of chunks.
+    // The library of these tests does not support this newest layout of chunks.
     let newest = round_trip(&data, "hdf5-2.h5", &Classic, 1000);
     is(&newest, "/contiguous", &["Array F64LE [100] []"]);
     is(&newest, "/chunked", &["Array F64LE [1000] [Deflate { level: 4 }]"]);

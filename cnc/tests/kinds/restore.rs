@@ -1,4 +1,4 @@
-//! What a capture rejects, and how a restored file is verified before it gets its name.
+//! Tests which files a capture rejects, and how a restored file is verified before it gets its name.
 
 use crate::support::{MAPS, round_trip};
 use crate::write::{FileOptions, Space, Writer, set, smooth};
@@ -114,9 +114,9 @@ fn a_captured_file_is_read_while_it_is_the_same_even_under_no_name() {
     source.read_raw(0, 1000, &mut piece).expect("unchanged");
     assert_eq!(piece[..], bytes[1000..1100]);
     assert!(source.read_raw(0, 299_950, &mut piece).is_err(), "past the end");
-    assert!(source.read_raw(1, 0, &mut piece).is_err(), "no such variable");
+    assert!(source.read_raw(1, 0, &mut piece).is_err(), "a file with one variable has no variable 1");
     std::fs::remove_file(root.path().join("f")).expect("removed");
-    source.read_raw(0, 2000, &mut piece).expect("still held");
+    source.read_raw(0, 2000, &mut piece).expect("the descriptor is still open");
     assert_eq!(piece[..], bytes[2000..2100]);
     // Another file takes the only descriptor. After that the removed file cannot be read any more.
     std::fs::write(root.path().join("g"), b"other").expect("write");
@@ -171,7 +171,7 @@ fn files_too_long_or_too_many_for_memory_come_back_too_with_few_descriptors() {
     let root = directory();
     let to = directory();
     let target = Target::with_descriptors(to.path(), 2);
-    // More files than memory allows for all short files together, and one file that is not short.
+    // The short files together exceed the limit of memory, and one file is not short.
     let many = std::iter::repeat_n(3_900_000, 20).chain([5_000_000]);
     let open: Vec<_> = (many.enumerate())
         .map(|(nth, len)| {
@@ -189,7 +189,7 @@ fn files_too_long_or_too_many_for_memory_come_back_too_with_few_descriptors() {
         open.is_ok_and(|open| open.starts_with(to.path()))
     };
     let ours = std::fs::read_dir("/proc/self/fd").expect("readable").filter_map(|fd| is_ours(fd).then_some(())).count();
-    assert_eq!(ours, 2, "descriptors of {} files", open.len());
+    assert_eq!(ours, 2, "number of open descriptors of {} files", open.len());
     for (restorer, name, bytes) in open {
         for at in (0..bytes.len()).step_by(700_001).collect::<Vec<_>>().into_iter().rev() {
             restorer.write(0, at as u64, &bytes[at..bytes.len().min(at + 700_001)]).expect("written");
@@ -215,7 +215,7 @@ fn wrong_or_missing_bytes_leave_nothing_under_the_final_name() {
     let error = wrong.finish(false).expect_err("a bit is wrong");
     assert!(matches!(error, RestoreError::Digest { .. }), "{error}");
     drop(FileRestorer::create(to.path(), header).expect("created"));
-    assert_eq!(names(to.path()), [""; 0], "nothing is left, neither a temporary file nor its directory");
+    assert_eq!(names(to.path()), [""; 0], "neither a temporary file nor its directory is left");
 }
 
 #[test]
@@ -240,10 +240,10 @@ fn a_restored_file_replaces_what_stands_there_and_follows_no_link() {
     let trap = directory();
     symlink(outside.path(), trap.path().join("d")).expect("link");
     if std::os::unix::fs::chown(outside.path(), Some(4321), None).is_err() {
-        eprintln!("skipped: a link to a directory of another owner, which only root can make");
+        eprintln!("skipped: only root can create a directory of another owner");
         return;
     }
-    let error = FileRestorer::create(trap.path(), header).expect_err("a link on the way");
+    let error = FileRestorer::create(trap.path(), header).expect_err("the directory is a link");
     assert!(matches!(error, RestoreError::NotADirectory { .. }), "{error}");
     assert_eq!(names(outside.path()), ["precious"]);
 }
@@ -277,7 +277,7 @@ fn a_write_of_the_same_length_right_after_the_first_look_is_noticed() {
     let root = directory();
     let path = root.path().join("f");
     let name = FilePath::new(&b"f"[..]).expect("valid");
-    // Repeated so often that a capture which does not wait for the file system's clock would fail.
+    // The test is repeated, so that a capture which does not wait for the file system's clock would fail.
     for nth in 0..20 {
         std::fs::write(&path, vec![nth; 5000]).expect("write");
         let maps = OneWrite(path.clone(), Default::default());

@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, LazyLock};
 
-/// The maps of production, with this test program as the library's process.
+/// The source of maps as in production, with this test program as the library's process.
 pub static MAPS: LazyLock<Maps> = LazyLock::new(|| Maps::with_command(worker_command));
 
 /// The environment variable that makes this test program the process that maps files.
 const IS_WORKER: &str = "MCR_TEST_IS_WORKER";
 
-/// Starts this test program so that it only runs the process that maps files.
+/// The command that starts this test program as the process that maps files.
 pub fn worker_command() -> std::io::Result<Command> {
     let mut command = Command::new("/proc/self/exe");
     command.args(["support::a_worker_that_nobody_asks_leaves_at_once", "--exact", "--nocapture"]).env(IS_WORKER, "1");
@@ -34,7 +34,7 @@ fn a_worker_that_nobody_asks_leaves_at_once() {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     let mut command = worker_command().expect("a command");
     let mut worker = command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).spawn().expect("starts");
-    drop((command, ours)); // the other end is closed
+    drop((command, ours)); // the process sees a closed socket
     let left = worker.wait().expect("ends");
     assert!(left.success(), "{left}");
 }
@@ -87,18 +87,18 @@ fn assert_same(a: &Path, b: &Path) {
     let open = |p: &Path| std::fs::File::open(p).unwrap_or_else(|e| panic!("{}: {e}", p.display()));
     let (fa, fb) = (open(a), open(b));
     let len = |f: &std::fs::File| f.metadata().expect("metadata").len();
-    assert_eq!(len(&fa), len(&fb), "{}: another length", b.display());
+    assert_eq!(len(&fa), len(&fb), "{}: the length differs", b.display());
     let (mut x, mut y) = (vec![0; 1 << 20], vec![0; 1 << 20]);
     let mut at = 0;
     while at < len(&fa) {
         let n = (len(&fa) - at).min(1 << 20) as usize;
         fa.read_exact_at(&mut x[..n], at).expect("read");
         fb.read_exact_at(&mut y[..n], at).expect("read");
-        assert!(x[..n] == y[..n], "{}: other bytes after {at}", b.display());
+        assert!(x[..n] == y[..n], "{}: the bytes differ after {at}", b.display());
         at += n as u64;
     }
     let modified = |f: &std::fs::File| f.metadata().expect("metadata").modified().expect("a time");
-    assert_eq!(modified(&fa), modified(&fb), "{}: another time", b.display());
+    assert_eq!(modified(&fa), modified(&fb), "{}: the modification time differs", b.display());
 }
 
 /// The variables of a path, each with its role, type, shape and filters: `Array F64LE [4, 5] []`.
@@ -107,7 +107,7 @@ pub fn described(header: &FileHeader, path: &str) -> Vec<String> {
     header.variables.iter().filter(|v| &*v.path == path).map(line).collect()
 }
 
-/// All files of the checkpoints below MCR_CORPUS. If it is not set: no files, and a message.
+/// All files of the checkpoints below MCR_CORPUS. If MCR_CORPUS is not set, prints a message and returns no files.
 pub fn corpus() -> Vec<(PathBuf, String)> {
     let Some(root) = std::env::var_os("MCR_CORPUS") else {
         eprintln!("skipped: MCR_CORPUS names no directory of real checkpoints");

@@ -1,4 +1,4 @@
-//! Short HDF5 files of every kind, written through the library.
+//! Writes short HDF5 files of every kind through the library.
 
 #![expect(unsafe_code, reason = "calls of the HDF5 C library")]
 
@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 
-/// A new file, open for writing. It holds the library's lock.
+/// A new file, open for writing. This value holds the library's lock.
 pub struct Writer {
     file: hid_t,
     _lock: Box<dyn std::any::Any>,
@@ -38,7 +38,7 @@ pub struct FileOptions {
     pub latest: bool,
     /// Length in bytes of the user block before the superblock.
     pub user_block: u64,
-    /// Bytes of an address; 0 means 8.
+    /// Length of an address in bytes; 0 means 8.
     pub address_bytes: usize,
 }
 
@@ -52,7 +52,7 @@ pub enum Space<'a> {
     Growing(&'a [u64], &'a [u64]),
 }
 
-/// Numbers that can be compressed by a realistic amount.
+/// Numbers that compress by a realistic amount.
 pub fn smooth(bytes: usize) -> Vec<u8> {
     let value = |i: usize| (i as f64 * 0.01).sin() * 1e3 + (i * 7919 % 13) as f64;
     (0..bytes.div_ceil(8)).flat_map(|i| value(i).to_le_bytes()).take(bytes).collect()
@@ -249,7 +249,7 @@ impl Writer {
         unsafe { ok(H5Fflush(self.file, H5F_scope_t::H5F_SCOPE_GLOBAL)) };
     }
 
-    /// Starts the mode in which other processes may read while this one writes.
+    /// Starts the mode in which other processes may read the file while this process writes it.
     pub fn start_swmr(&self) {
         // SAFETY: the id is valid, and the library's lock is held.
         unsafe { ok(hdf5_sys::h5f::H5Fstart_swmr_write(self.file)) };
@@ -355,7 +355,7 @@ pub mod make {
 
     /// The type that h5py uses for a bool.
     pub fn enumeration(base: hid_t) -> hid_t {
-        // SAFETY: all arguments are valid during the calls, the lock is held, and the values are as wide as the
+        // SAFETY: all arguments are valid during the calls, the lock is held, and the values have the width of the
         // widest base.
         unsafe {
             let datatype = ok(H5Tenum_create(base));
@@ -387,7 +387,7 @@ pub mod make {
     }
 }
 
-/// Registers a filter that mcrEngine does not know: it inverts all bits of each byte.
+/// Registers a filter that mcrEngine does not support. The filter inverts all bits of each byte.
 pub fn register_unknown_filter() -> i32 {
     use hdf5_sys::h5z::{H5Z_class2_t, H5Zregister};
     use std::ffi::{c_uint, c_void};
