@@ -465,8 +465,9 @@ async fn run_session(
 }
 
 fn news_of(message: To) -> Result<Option<News>, String> {
-    let parse =
-        |label: String| label.parse::<CheckpointId>().map_err(|error| format!("an invalid checkpoint name: {error}"));
+    let parse = |label: String| {
+        label.parse::<CheckpointId>().map_err(|error| format!("the aggregator sent a bad checkpoint name: {error}"))
+    };
     match message {
         To::Committed(v1::Committed { label, rank, checkpoint, all_groups, announce_id }) => {
             let (label, checkpoint) = (parse(label)?, parse(checkpoint)?);
