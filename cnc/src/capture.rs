@@ -151,8 +151,8 @@ pub fn capture(
 }
 
 /// As [`capture`], but uses the verdicts from other files, and can also return the bytes of a short file. `keep` gets
-/// a number of bytes and decides whether they stay in memory. It is called first for the bytes of the file, and then
-/// for the raw bytes of each variable whose filters are removed.
+/// a number of bytes and decides whether they stay in memory. `keep` is called first for the bytes of the file, and
+/// then for the raw bytes of each variable whose filters are removed.
 ///
 /// If the bytes are kept, variables shorter than [`DIGEST_BYTES_MIN`] get [`NO_DIGEST`], as in a container's index.
 /// The bytes of such variables are never read a second time, so they need no digest. Thousands of short digests would
@@ -286,7 +286,7 @@ pub(crate) fn changed_if_short(source: io::Error, name: &Path) -> CaptureError {
     }
 }
 
-/// The only variable of a file that is not split. Its digest is the digest of the file.
+/// The only variable of a file that is not split. The digest of this variable is the digest of the file.
 pub(crate) fn whole(digest: Digest, bytes: u64) -> VariableHeader {
     let all = Extent { offset: 0, stored_bytes: bytes, raw_bytes: bytes };
     VariableHeader {

@@ -5,8 +5,8 @@
 //! ([`FileMap::check`]). All bytes outside of the extents belong to the skeleton. So a wrong map makes compression
 //! worse, but no byte is lost.
 //!
-//! - `classic.rs` reads the part of the format that simulations use, in safe Rust. It takes microseconds for each
-//!   dataset.
+//! - `classic.rs` reads the part of the format that simulations use, in safe Rust. The parser takes microseconds for
+//!   each dataset.
 //! - `library.rs` calls the HDF5 library. The library supports every feature, but may crash or hang on a damaged
 //!   file.
 //! - `worker.rs` therefore runs the library in separate processes, with a deadline and a memory limit.
@@ -35,11 +35,11 @@ use std::process::Command;
 /// The raw data of a file's datasets. All bytes outside of the extents belong to the skeleton.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileMap {
-    /// Arrays and stored chunks, sorted by path. Each has at least one extent.
+    /// Arrays and stored chunks, sorted by path. Each variable has at least one extent.
     pub variables: Vec<MappedVariable>,
 }
 
-/// One dataset, or those chunks of a dataset whose filters cannot be removed.
+/// One dataset, or the chunks of a dataset whose filters cannot be removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappedVariable {
     /// [`Role::Array`] or [`Role::StoredChunks`].
@@ -79,7 +79,7 @@ pub enum H5Error {
         /// The call that failed.
         what: &'static str,
     },
-    /// Two extents overlap, or one passes the end of the file.
+    /// Two extents overlap, or an extent is empty or passes the end of the file.
     #[error("dataset {path}: an extent {what} at byte {at}")]
     Extent {
         /// The dataset.

@@ -181,7 +181,7 @@ impl Layout {
         Ok(self)
     }
 
-    /// A rank is complete once this many of its files have settled.
+    /// A rank is complete once this number of its files has settled.
     pub fn with_files_per_rank(mut self, files: u32) -> Self {
         self.files_per_rank = Some(files);
         self
@@ -287,7 +287,8 @@ pub fn is_ours(path: &[u8]) -> bool {
 pub fn is_own_name(name: &[u8]) -> bool {
     let Some(rest) = name.strip_prefix(b".mcr-") else { return false };
     let number = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
-    // The directory for moved files, the record of restored files, the lock, and the journal of a publication.
+    // The other names are the lock, the record of restored files, the directories for moved files, and the journal of
+    // a publication.
     let numbered = |prefix: &[u8]| rest.strip_prefix(prefix).is_some_and(|n| n.first().is_some_and(u8::is_ascii_digit));
     // The temporary name of the agent's state file: `.mcr-state-NAME-PID.tmp`.
     let state = rest.strip_prefix(b"state-").and_then(|rest| rest.strip_suffix(b".tmp"));

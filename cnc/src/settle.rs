@@ -1,10 +1,10 @@
 //! Decides when a file is settled, and when a rank's part of a checkpoint is ready. This module does no I/O, and the
 //! time is an argument.
 //!
-//! A file is settled if all of this holds: it was closed after writing or renamed into place; as far as the kernel
-//! shows, no process has it open for writing; it has been at rest for some time; and, for HDF5, its superblock agrees
-//! with its length. A rank is ready if all its known files are settled and nothing indicates that more files will
-//! follow.
+//! A file is settled if four conditions hold. The file was closed after writing, or renamed into place. As far as the
+//! kernel shows, no process has the file open for writing. The file has been at rest for some time. If the file is
+//! HDF5, its superblock agrees with its length. A rank is ready if all its known files are settled and nothing
+//! indicates that more files will follow.
 
 mod readiness;
 
@@ -50,11 +50,11 @@ const OPEN_AGAIN_MS: u64 = 50;
 /// Why the watcher looks at a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
-    /// The file was created. The process that created it probably has it open.
+    /// The file was created. The process that created the file probably still has it open.
     Created,
     /// The content of the file changed.
     Modified,
-    /// A process that wrote to the file closed it.
+    /// A process that had the file open for writing closed it.
     CloseWrite,
     /// The file was renamed to this name.
     MovedTo,
@@ -71,7 +71,7 @@ pub enum End {
     Agrees,
     /// The file is longer than its superblock says: it was written since the last flush, or data was appended.
     Longer,
-    /// The file is shorter than its superblock says: part of it is missing.
+    /// The file is shorter than its superblock says: part of the file is missing.
     Shorter,
     /// The file has an HDF5 name, but its superblock was never written.
     Unwritten,
@@ -86,7 +86,8 @@ pub struct FileState {
     still_since_ms: u64,
     /// After the last change, the kernel reported a close after writing, or a rename to this name.
     closed: bool,
-    /// The kernel reported the creation of the file. On a local file system it will therefore report the close too.
+    /// The kernel reported the creation of the file. On a local file system the kernel will therefore report the
+    /// close too.
     born: bool,
     /// A writer has closed the file at least once.
     was_closed: bool,
@@ -98,9 +99,9 @@ pub struct FileState {
 pub enum Look {
     /// The file does not exist.
     Gone,
-    /// The file must be at rest longer: look again at this time.
+    /// The file has not been at rest for long enough: look again at this time, in milliseconds.
     Wait(u64),
-    /// The file has been at rest: find out which processes have it open, read its superblock, and call
+    /// The file has been at rest. Next, find out which processes have the file open, read its superblock, and call
     /// [`FileState::conclude`].
     Examine,
 }
@@ -112,8 +113,8 @@ pub enum Verdict {
     Settled(Fingerprint),
     /// Look again at this time. `None`: wait for an event of the kernel.
     Wait(Option<u64>),
-    /// The file is at rest but incomplete: its writer died, or it is not a checkpoint. It is not saved unless it
-    /// changes.
+    /// The file is at rest but incomplete: its writer died, or it is not a checkpoint. Such a file is not saved
+    /// unless it changes.
     Cut(&'static str),
 }
 

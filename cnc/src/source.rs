@@ -27,7 +27,8 @@ pub struct Descriptors {
 pub(crate) type Slot = Mutex<Option<Arc<File>>>;
 
 impl Descriptors {
-    /// Allows at most `most_open` open descriptors, but at least one. Reads in progress may hold a few more.
+    /// Allows at most `most_open` open descriptors, but at least one. Reads in progress may hold a few more
+    /// descriptors.
     pub fn new(most_open: usize) -> Arc<Self> {
         Arc::new(Self { most_open: most_open.max(1), open: Mutex::new(VecDeque::new()) })
     }
@@ -62,7 +63,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A captured file whose raw bytes can be read. Its header is owned, shared or borrowed.
+/// A captured file whose raw bytes can be read. The header is owned, shared or borrowed.
 #[derive(Debug)]
 pub struct OpenFile<H = Arc<FileHeader>> {
     name: PathBuf,
@@ -74,7 +75,7 @@ pub struct OpenFile<H = Arc<FileHeader>> {
     starts: Vec<Box<[u64]>>,
     /// The last chunk whose filters were removed: variable, extent, raw bytes.
     last_chunk: Mutex<Option<LastChunk>>,
-    /// The bytes of the file, if they were kept at the capture. Then nothing is read from the file.
+    /// The bytes of the file, if they were kept at the capture. Reads then use these bytes instead of the file.
     image: Option<Arc<Image>>,
 }
 

@@ -3,7 +3,8 @@
 //!
 //! The state file is a text file: one line of JSON, then the BLAKE3 digest of that line. The file is written under a
 //! temporary name, synced and renamed. If the file is missing or empty, the agent starts as in a new run. If the file
-//! is damaged, the agent logs a warning and starts as in a new run. The only loss is that it reads the files again.
+//! is damaged, the agent logs a warning and starts as in a new run. The only loss is that the agent reads the files
+//! again.
 
 use crate::fingerprint::Fingerprint;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, JobId};

@@ -1,6 +1,6 @@
 //! The checkpoints of this application: one HDF5 file for each rank and step, `heat.it_000120.rank_3.h5`. The file is
 //! written directly under its final name, as most applications do. A rank that is killed while it writes leaves an
-//! incomplete file. Reading detects this.
+//! incomplete file. Reading detects such a file.
 
 use crate::Failure;
 use crate::solver::{Block, Grid};

@@ -300,7 +300,7 @@ fn newest(options: &Options, dir: &Path, neighbours: &mut Neighbours) -> Result<
             match checkpoint::read(dir, *step, rank, ranks, grid, planes.clone()) {
                 Ok(block) => mine = Some(block),
                 Err(failure) => {
-                    eprintln!("rank {rank}: skipping an incomplete checkpoint: {failure}");
+                    eprintln!("rank {rank}: skipping an unusable checkpoint: {failure}");
                     steps.next();
                 }
             }

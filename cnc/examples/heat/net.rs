@@ -1,4 +1,4 @@
-//! The connections between neighbouring ranks: Unix-domain sockets in a directory that all ranks know.
+//! The connections between neighbouring ranks: Unix-domain sockets in a directory that is given to all ranks.
 
 use crate::Failure;
 use crate::solver::{Exchange, Grid};
@@ -158,8 +158,9 @@ impl Link {
 
 impl Exchange for Neighbours {
     fn halo(&mut self, first: &[f64], last: &[f64], below: &mut [f64], above: &mut [f64]) -> Result<(), Failure> {
-        // Of two neighbours, one sends while the other receives, so that a plane may be larger than a socket's
-        // buffer. The pairs (0, 1), (2, 3), ... exchange at the same time, and then the pairs (1, 2), (3, 4), ...
+        // While one of two neighbours sends, the other neighbour receives, so that a plane may be larger than a
+        // socket's buffer. The pairs (0, 1), (2, 3), ... exchange at the same time, and then the pairs (1, 2), (3,
+        // 4), ...
         for turn in 0..2 {
             if (self.rank + turn).is_multiple_of(2) {
                 if let Some(link) = &mut self.above {
@@ -189,7 +190,7 @@ fn listen(socket: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Retries until the other side is ready.
+/// Repeats the attempt to connect until the other side is ready.
 fn retry(deadline: Instant, mut attempt: impl FnMut() -> io::Result<UnixStream>) -> io::Result<UnixStream> {
     use io::ErrorKind::{ConnectionRefused, NotFound, WouldBlock};
     loop {

@@ -1,4 +1,4 @@
-//! Maps a file with the HDF5 library. This is the only file that calls the library.
+//! Maps a file with the HDF5 library. This is the only source file that calls the library.
 //!
 //! A file is opened read-only and without file locks, so that the application is not disturbed. The library's global
 //! lock admits one thread at a time. On a hostile file the library may crash or hang, so production calls it only in

@@ -11,8 +11,8 @@ const IN_MEMORY_MAX_BYTES: u64 = 2 << 20;
 const PAGE_BYTES: u64 = 16 << 10;
 const PAGES: usize = 128;
 
-/// The bytes of a file by offset. At most [`IN_MEMORY_MAX_BYTES`] are in memory, and the number of page reads is
-/// limited.
+/// The bytes of a file by offset. The reader allocates at most [`IN_MEMORY_MAX_BYTES`] for them, and limits the
+/// number of page reads.
 pub(super) struct Reader<'a> {
     file: &'a File,
     len: u64,

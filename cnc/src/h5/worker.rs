@@ -58,7 +58,7 @@ struct Pool {
     at_work: usize,
 }
 
-/// The right to use one process. Dropping it returns the process to the pool.
+/// The right to use one process. Dropping this value returns the process to the pool.
 struct Turn<'a> {
     worker: &'a MapWorker,
     process: Option<Process>,
@@ -189,7 +189,7 @@ fn serve() -> io::Result<()> {
     loop {
         let path = match receive(&mut socket, PATH_MAX_BYTES) {
             Ok(path) => PathBuf::from(std::ffi::OsString::from_vec(path)),
-            // The socket was idle for too long, or the other side has closed it.
+            // The socket was idle for too long, or the other side has closed the socket.
             Err(_) => return Ok(()),
         };
         // The kernel ends this process if the library does not return, even if no process waits for the answer.

@@ -17,7 +17,7 @@ struct Preset {
     telling: bool,
 }
 
-/// The presets, the most distinctive first: a guess uses the first one that fits.
+/// The presets, the most distinctive first: a guess uses the first preset that fits.
 #[rustfmt::skip]
 const TABLE: &[Preset] = &[
     // DD0007/DD0007.cpu0003, DD0007/DD0007.hierarchy, RD0002/RD0002.boundary.hdf, DD0007/DD0007
@@ -35,8 +35,8 @@ const TABLE: &[Preset] = &[
         "**/{checkpoint:dump-[0-9]{5}}-{rank:[0-9]{10}}.h5",
     ]},
     // Snapshots in one or several files, and restart files that GADGET overwrites: `restartfiles/restart.3`, or
-    // `restart.3` for GADGET-2. A guess takes the number for a rank only if no rank is missing. Otherwise such names
-    // are time steps of LAMMPS.
+    // `restart.3` for GADGET-2. A guess takes the number for a rank only if no rank is missing. If a rank is missing,
+    // such names are taken for time steps of LAMMPS.
     Preset { name: "gadget", words: &["snap", "restart"], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:snap(?:shot)?_[0-9]{3,}}.{rank}{,.hdf5}",
         "**/{checkpoint:snap(?:shot)?_[0-9]{3,}}{,.hdf5}",
@@ -86,8 +86,9 @@ const TABLE: &[Preset] = &[
     Preset { name: "athena", words: &[".rst"], first_rank: 0, telling: true, patterns: &[
         r"**/{checkpoint:[^/]+\.(?:[0-9]{5}|final)}.rst",
     ]},
-    // melt.1800.11.restart, restart.1700.base (with a `%` in the name), poly.restart.1700 (without). The number after
-    // the step is the number of the file. With `fileper` this number is not the rank, but increases with the rank.
+    // melt.1800.11.restart and restart.1700.base, if the name in the input script contains `%`; poly.restart.1700, if
+    // not. The number after the step is the number of the file. With `fileper` this number is not the rank, but
+    // increases with the rank.
     Preset { name: "lammps", words: &[], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:[^/]*[0-9]}.{rank}{,.restart,.rst}",
         "**/{checkpoint:[^/]*[0-9]}.base{,.restart,.rst}",

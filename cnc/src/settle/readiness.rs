@@ -48,7 +48,7 @@ pub struct WaitingRank {
 pub enum Why {
     /// The file that marks the checkpoint as complete.
     Marker,
-    /// The checkpoint must be at rest: it changed a moment ago.
+    /// The checkpoint changed a moment ago, and must first be at rest.
     Quiet,
     /// The rank has fewer files or bytes than for the checkpoint before, or it is about to be reported.
     Fewer,

@@ -182,7 +182,7 @@ fn changes() -> impl Strategy<Value = Changes> {
     prop::collection::vec((any::<prop::sample::Index>(), value), 1..20)
 }
 
-/// Changes only bytes that are not raw data of an array, because that data may have any value.
+/// Changes only bytes that are not raw data of an array, because raw data may have any value.
 fn changed(mut bytes: Vec<u8>, changes: Changes) -> Vec<u8> {
     thread_local!(static METADATA: std::cell::RefCell<std::collections::HashMap<Digest, Vec<usize>>> = Default::default());
     let places = METADATA.with_borrow_mut(|known| {

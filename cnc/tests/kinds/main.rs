@@ -1,5 +1,5 @@
-//! Captures and restores every kind of file byte for byte, and checks that it is split into variables as far as
-//! possible.
+//! Captures and restores every kind of file byte for byte, and checks that each file is split into variables as far
+//! as possible.
 //!
 //! There is one test for each kind. Most files are written through the HDF5 library. Files that need features which
 //! this build of the library lacks (szip, LZF, netCDF-4, HDF5 2) are in `tests/data/h5`, with the script that made
@@ -312,7 +312,7 @@ fn a_chunk_that_another_zlib_wrote_is_stored_and_the_others_are_numbers() {
                 set::deflate(6)(list);
             };
             w.dataset("/x", *H5T_IEEE_F64LE, Space::Simple(&[400]), deflated, Some(&smooth(3200)));
-            // A zlib stream of stored blocks: valid, but level 6 never produces it.
+            // A zlib stream of stored blocks is valid, but level 6 never produces it.
             let raw = smooth(800);
             let other = mcrengine::filter::put_on(&[mcrengine::header::Filter::Deflate { level: 0 }], &raw);
             w.write_chunk("/x", 0, &[100], &other.expect("deflates"));
@@ -332,7 +332,7 @@ fn chunks_that_another_zlib_wrote_are_given_up_after_a_few() {
     use mcrengine::header::Filter;
     let raw = smooth(8000);
     let by = |level| mcrengine::filter::put_on(&[Filter::Deflate { level }], &raw).expect("deflates");
-    // Level 1 represents another zlib: its streams are valid, but differ from those of level 6.
+    // Level 1 stands for another zlib: its streams are valid, but differ from the streams of level 6.
     let (other, classic) = (by(1), by(6));
     let write = |w: &Writer, name: &str, others: std::ops::Range<u64>| {
         let deflated = |list| {

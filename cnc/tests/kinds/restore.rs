@@ -236,7 +236,7 @@ fn a_restored_file_replaces_what_stands_there_and_follows_no_link() {
     assert!(metadata.is_file() && metadata.permissions().mode() & 0o7777 == 0o640);
     assert_eq!(std::fs::read(outside.path().join("precious")).expect("read"), b"precious");
 
-    // A directory of another owner. Only root can create one.
+    // Only root can create a directory of another owner.
     let trap = directory();
     symlink(outside.path(), trap.path().join("d")).expect("link");
     if std::os::unix::fs::chown(outside.path(), Some(4321), None).is_err() {

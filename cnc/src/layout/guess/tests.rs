@@ -41,9 +41,9 @@ type Case = (&'static [&'static str], &'static [(&'static str, usize, u32)]);
 fn numbers_tell_ranks_from_checkpoints() {
     let cases: &[Case] = &[
         (&["st_10.0.bin", "st_10.1.bin", "st_20.0.bin", "st_20.1.bin"], &[("st_10", 2, 2), ("st_20", 2, 2)]),
-        // both numbers have no gaps: the last one is the rank
+        // neither number has gaps, so the last number is the rank
         (&["a-0-0", "a-0-1", "a-1-0", "a-1-1"], &[("a-0", 2, 2), ("a-1", 2, 2)]),
-        // both numbers have no gaps, and a word says which one is the rank
+        // neither number has gaps, and a word shows which number is the rank
         (&["rank0/c_0", "rank0/c_1", "rank1/c_0", "rank1/c_1"], &[("c_0", 2, 2), ("c_1", 2, 2)]),
         (
             &["proc1/x_iter0", "proc1/x_iter1", "proc2/x_iter0", "proc2/x_iter1"],
