@@ -19,6 +19,7 @@ use crate::layout::pointers::is_log_name;
 pub use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name};
 use crate::layout::walk::{Found, walk};
 use crate::layout::{Layout, ScanLimits, is_own_name};
+use crate::timeline::Timeline;
 use mcrengine::header::{FileHeader, FileKind, LINK_BYTES_MAX};
 use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,13 +74,6 @@ impl std::fmt::Display for Lost {
     }
 }
 
-/// When the checkpoints of a directory were begun.
-#[derive(Clone, Debug, Default)]
-pub struct Timeline {
-    /// For each label: when its oldest file was written, in nanoseconds since 1970.
-    begun_ns: BTreeMap<CheckpointId, i64>,
-}
-
 /// Maximum number of companions of one checkpoint.
 pub const COMPANIONS_MAX: usize = 16 << 10;
 /// Maximum bytes of all companions of one checkpoint.
@@ -100,27 +94,6 @@ const USUAL_MODES: [u32; 2] = [0o755, 0o775];
 const IS_SPECIAL: &str = "a socket, pipe or device is not kept";
 const LEADS_OUT: &str = "a link leads out of the directory; the link is kept, and what it leads to is not";
 const TOO_MANY: &str = "more than 16384 links and directories, or more than 1 MiB of them";
-
-impl Timeline {
-    /// Adds a file of a checkpoint and the time it was written, in nanoseconds since 1970.
-    pub fn add(&mut self, label: &CheckpointId, written_ns: i64) {
-        match self.begun_ns.get_mut(label) {
-            Some(begun_ns) => *begun_ns = written_ns.min(*begun_ns),
-            None => drop(self.begun_ns.insert(label.clone(), written_ns)),
-        }
-    }
-
-    /// The newest of the given checkpoints. Unknown ones are ignored.
-    fn newest<'a>(&self, labels: impl Iterator<Item = &'a CheckpointId>) -> Option<&'a CheckpointId> {
-        labels.filter_map(|label| Some((self.begun_ns.get(label)?, label))).max().map(|(_, label)| label)
-    }
-
-    /// The newest checkpoint that was begun by this time.
-    fn at(&self, ns: i64) -> Option<&CheckpointId> {
-        let begun = self.begun_ns.iter().filter(|(_, begun_ns)| **begun_ns <= ns);
-        begun.max_by_key(|(_, begun_ns)| **begun_ns).map(|(label, _)| label)
-    }
-}
 
 /// Links and possible pointer files in directories that several checkpoints share. Each directory is read once.
 #[derive(Debug, Default)]
@@ -338,7 +311,7 @@ impl<'a> Gathering<'a> {
         let named: Vec<CheckpointId> = words.iter().filter_map(|word| self.named(path.as_path(), word)).collect();
         let known = timeline.newest(named.iter());
         // A file that consists mostly of checkpoint names is a pointer, whatever its name. A log contains more text.
-        let known_words = named.iter().filter(|label| timeline.begun_ns.contains_key(*label)).count();
+        let known_words = named.iter().filter(|label| timeline.contains(label)).count();
         if !is_named && (known.is_none() || 2 * known_words < words.len()) {
             return false;
         }
@@ -356,7 +329,7 @@ impl<'a> Gathering<'a> {
         };
         let is_unknown = |path: &Path| {
             let placed = FilePath::new(path.as_os_str().as_bytes()).ok().and_then(|path| self.layout.place(&path));
-            placed.is_some_and(|placed| !timeline.begun_ns.contains_key(&placed.checkpoint))
+            placed.is_some_and(|placed| !timeline.contains(&placed.checkpoint))
         };
         let name = self.root.join(&path);
         match std::fs::read_dir(&name) {

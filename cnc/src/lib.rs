@@ -31,4 +31,5 @@ pub mod settle;
 pub mod source;
 #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "writes the state file of the agent, on the node"))]
 pub mod state;
+pub mod timeline;
 pub mod watch;

@@ -14,7 +14,6 @@ mod kernel;
 pub(crate) mod writers;
 
 use crate::clock::ahead_ns;
-use crate::companions::Timeline;
 use crate::fingerprint::Fingerprint;
 use crate::layout::walk::{Found, walk};
 use crate::layout::{Layout, Placed, ScanError, ScanLimits, is_ours};
@@ -22,6 +21,7 @@ use crate::restored::{Put, Restored};
 use crate::settle::{
     End, FileState, Hint, Look, OwnRanks, Readiness, ReadyRank, SettleRules, Verdict, WaitingRank, Why, hdf5_end,
 };
+use crate::timeline::Timeline;
 use kernel::{Change, Kernel, KernelError, KernelEvent};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use nix::errno::Errno;

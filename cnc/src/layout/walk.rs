@@ -4,7 +4,7 @@
 //! because output directories often lie on another file system. Other links are only reported.
 
 use super::{Layout, is_own_name};
-use crate::companions::Timeline;
+use crate::timeline::Timeline;
 use mcrengine::ids::{CheckpointId, FILE_PATH_MAX, FilePath, Rank, natural_cmp};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,9 @@
 //! Decides which ranks of a checkpoint are ready: all their files are settled, and nothing indicates more files.
 
 use super::SettleRules;
-use crate::companions::{Companion, Timeline};
+use crate::companions::Companion;
 use crate::fingerprint::Fingerprint;
+use crate::timeline::Timeline;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,9 +2,10 @@
 
 use super::kernel::Change;
 use super::{Core, WatchEvent};
-use crate::companions::{Beside, Companion, Surroundings, Timeline, gather, is_pointer_name, resolve};
+use crate::companions::{Beside, Companion, Surroundings, gather, is_pointer_name, resolve};
 use crate::layout::walk::Through;
 use crate::settle::{Hint, ReadyRank};
+use crate::timeline::Timeline;
 use mcrengine::ids::FilePath;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
