@@ -1,5 +1,6 @@
 //! Identifies the content of a file without reading the file.
 
+use nix::sys::stat::FileStat;
 use serde::{Deserialize, Serialize};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -30,6 +31,18 @@ impl Fingerprint {
             bytes: metadata.len(),
             modified_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
             changed_ns: ns(metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    /// As [`Fingerprint::of`], from the result of the system call.
+    pub(crate) fn of_stat(stat: &FileStat) -> Self {
+        let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            bytes: u64::try_from(stat.st_size).unwrap_or(0),
+            modified_ns: ns(stat.st_mtime, stat.st_mtime_nsec),
+            changed_ns: ns(stat.st_ctime, stat.st_ctime_nsec),
         }
     }
 

@@ -16,6 +16,7 @@ pub mod control;
 pub mod drain;
 pub mod fingerprint;
 pub mod h5;
+mod here;
 mod holes;
 pub mod judge;
 pub mod layout;

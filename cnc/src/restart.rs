@@ -10,20 +10,23 @@
 //! example to an output directory on another file system (`target.rs`). A restart never creates a link that leads to
 //! such a directory. So neither a hostile checkpoint nor a prepared directory can redirect files to another place.
 
+mod error;
 mod leftovers;
 mod publish;
 mod target;
+mod verified;
 
-pub(crate) use leftovers::here;
+pub use error::RestoreError;
 pub use publish::{Aside, Publish, Published, Recovered, Why, is_interrupted, preview, publish_all, recover};
+use target::Temporary;
 pub use target::{Target, descriptors_share};
-use target::{Temporary, directory};
+pub use verified::{RestoredFile, VerifiedFile, sync_dirs};
 
 use crate::fingerprint::Fingerprint;
 use crate::holes::Sparse;
 use crate::source::starts;
 use mcrengine::filter;
-use mcrengine::header::{FileHeader, FileKind, HeaderError};
+use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::{Digest, FilePath};
 use nix::errno::Errno;
 use nix::sys::stat::{Mode, UtimensatFlags, fchmod, futimens, utimensat};
@@ -33,177 +36,11 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Why a file could not be restored. In this case no part of it is under its final name.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RestoreError {
-    /// The description of the file contradicts itself.
-    #[error(transparent)]
-    Header(#[from] HeaderError),
-    /// Bytes were given for a place that the description does not contain.
-    #[error("{path}: variable {variable} has no {bytes} raw bytes at {offset}", path = .path.display())]
-    OutOfRange {
-        /// The file.
-        path: PathBuf,
-        /// Index of the variable.
-        variable: usize,
-        /// First raw byte given.
-        offset: u64,
-        /// Raw bytes given.
-        bytes: u64,
-    },
-    /// A chunk has another length than the application's chunk after its filters were applied.
-    #[error(
-        "{path}: variable {variable}, chunk {chunk}: {found} stored bytes, {expected} recorded",
-        path = .path.display()
-    )]
-    Chunk {
-        /// The file.
-        path: PathBuf,
-        /// Index of the variable.
-        variable: usize,
-        /// Index of the extent.
-        chunk: usize,
-        /// Length of the result; 0 if the filters failed.
-        found: u64,
-        /// Recorded length.
-        expected: u64,
-    },
-    /// Some raw bytes were not given.
-    #[error("{path}: {written} of its {expected} raw bytes were given", path = .path.display())]
-    Incomplete {
-        /// The file.
-        path: PathBuf,
-        /// Raw bytes that were given.
-        written: u64,
-        /// Raw bytes of the file.
-        expected: u64,
-    },
-    /// The restored bytes differ from the application's.
-    #[error("{path}: its digest is {found}, recorded {recorded}", path = .path.display())]
-    Digest {
-        /// The file.
-        path: PathBuf,
-        /// Digest of the written bytes.
-        found: Digest,
-        /// Recorded digest of the application's file.
-        recorded: Digest,
-    },
-    /// A component of the path is a symbolic link or not a directory.
-    #[error(
-        "{path}: it is a symbolic link or no directory; files are restored only below real directories",
-        path = .path.display()
-    )]
-    NotADirectory {
-        /// The component.
-        path: PathBuf,
-    },
-    /// Something appeared under a final name during the publication.
-    #[error(
-        "{path}: it appeared while files were published, and nothing was changed; stop the program that writes \
-         there, and restart again",
-        path = .path.display()
-    )]
-    Occupied {
-        /// The final name.
-        path: PathBuf,
-    },
-    /// Another restart publishes into the same directory.
-    #[error(
-        "{path}: another restart has been publishing into it for {waited_s} s; wait for its end, then restart again",
-        path = .path.display()
-    )]
-    Busy {
-        /// The directory.
-        path: PathBuf,
-        /// How long this restart waited, in seconds.
-        waited_s: u64,
-    },
-    /// The operating system reported an error.
-    #[error("{path}: {what}", path = .path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The operation that failed.
-        what: &'static str,
-        /// The error of the operating system.
-        source: io::Error,
-    },
-}
-
-impl RestoreError {
-    /// Whether the cause is the given bytes or headers and not this machine's disk. Then another checkpoint may be
-    /// restorable.
-    pub fn blames_checkpoint(&self) -> bool {
-        match self {
-            Self::Header(_)
-            | Self::OutOfRange { .. }
-            | Self::Chunk { .. }
-            | Self::Incomplete { .. }
-            | Self::Digest { .. } => true,
-            Self::NotADirectory { .. } | Self::Occupied { .. } | Self::Busy { .. } | Self::Io { .. } => false,
-        }
-    }
-}
-
-/// A file with verified content, still under a temporary name. Dropping it removes the file.
-#[derive(Debug)]
-pub struct VerifiedFile {
-    header: Arc<FileHeader>,
-    temporary: Temporary,
-    /// Fingerprint of the file. Its change time differs after the rename.
-    print: Fingerprint,
-    /// Whether the file is marked as restored.
-    is_marked: bool,
-    /// If a file of the same length exists under the final name: its fingerprint, and whether it has the same
-    /// content.
-    compared: Option<(Fingerprint, bool)>,
-    /// The file that this is a hard link of.
-    named: Option<FilePath>,
-}
-
-impl VerifiedFile {
-    /// Length in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.header.bytes
-    }
-
-    /// Whether this is a file in the usual sense, not a companion such as a link.
-    pub fn is_file(&self) -> bool {
-        self.header.kind.is_file()
-    }
-
-    /// Renames the file to its final name. Anything under that name is replaced, even a symbolic link.
-    pub fn publish(self) -> Result<RestoredFile, RestoreError> {
-        self.temporary.rename()?;
-        Ok(RestoredFile { path: self.header.path.clone(), bytes: self.header.bytes })
-    }
-
-    fn wanted(&self) -> publish::Wanted<'_> {
-        publish::Wanted { header: &self.header, compared: self.compared }
-    }
-
-    /// What must be recorded as restored, because the file itself is not marked.
-    fn unmarked(&self) -> Option<(FilePath, Fingerprint)> {
-        (!self.is_marked).then(|| (self.header.path.clone(), self.print))
-    }
-}
-
-/// A file under its final name with the application's content.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RestoredFile {
-    /// Path below the target directory.
-    pub path: FilePath,
-    /// Length in bytes.
-    pub bytes: u64,
-}
 
 /// Bytes read back at a time.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -424,7 +261,7 @@ impl FileRestorer {
             let _ = utimensat(dir, name.as_c_str(), &modified, &modified, UtimensatFlags::NoFollowSymlink);
             Ok(())
         })?;
-        let print = publish::print_of(&stat);
+        let print = Fingerprint::of_stat(&stat);
         // An agent never treats a link as a checkpoint, so a link needs no mark.
         let Self { header, temporary, named, .. } = self;
         Ok(VerifiedFile { header, temporary, print, is_marked: true, compared: None, named })
@@ -610,26 +447,4 @@ fn insert_run(runs: &mut Vec<(u64, u64)>, (mut from, mut to): (u64, u64)) {
         to = to.max(runs[last - 1].1);
     }
     runs.splice(first..last, [(from, to)]);
-}
-
-/// Syncs `to` and every directory on the way to one of the files, so that the file names are durable.
-pub fn sync_dirs(to: &Path, files: &[RestoredFile]) -> Result<(), RestoreError> {
-    // A directory is represented by a path with one more component.
-    let mut holders: BTreeSet<Vec<u8>> = BTreeSet::from([b"x".to_vec()]);
-    for file in files {
-        let bytes = file.path.as_bytes();
-        for (at, _) in bytes.iter().enumerate().filter(|(_, b)| **b == b'/') {
-            holders.insert([&bytes[..=at], b"x"].concat());
-        }
-    }
-    for holder in holders {
-        let path = FilePath::new(holder).expect("a prefix of a path and a letter are a path");
-        let fd = directory(to, &path, None)?;
-        fsync(fd.as_fd()).map_err(|e| RestoreError::Io {
-            path: to.join(path.as_path()).parent().unwrap_or(to).to_owned(),
-            what: "syncing the directory",
-            source: e.into(),
-        })?;
-    }
-    Ok(())
 }

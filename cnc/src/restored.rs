@@ -20,7 +20,7 @@
 //! kept. A record that cannot be read is ignored.
 
 use crate::fingerprint::Fingerprint;
-use crate::restart::here;
+use crate::here::here;
 use crate::sealed;
 use crate::state::{escape, unescape};
 use mcrengine::ids::FilePath;

@@ -19,7 +19,6 @@ const ALLOWED: &[&[&str]] = &[
     &["src/codec/"],
     &["cnc/src/agent.rs", "cnc/src/agent/ending.rs"],
     &["cnc/src/h5/classic.rs", "cnc/src/h5/classic/chunks.rs"],
-    &["cnc/src/restart.rs", "cnc/src/restart/publish.rs", "cnc/src/restart/target.rs"],
 ];
 
 /// The path of a module within its crate, such as `["hub", "gather"]`.

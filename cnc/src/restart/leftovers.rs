@@ -4,7 +4,7 @@
 //! is valid only on one node. So a name contains where its process ran. A file from here is removed at once if its
 //! process is dead. A file from elsewhere is removed after one day without a change.
 
-use mcrengine::ids::Digest;
+use crate::here::HERE;
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
@@ -29,20 +29,6 @@ const ELSEWHERE_AGE_MAX_S: i64 = 24 * 60 * 60;
 
 /// Counter that distinguishes the temporary names of one process.
 static NTH: AtomicU64 = AtomicU64::new(0);
-
-/// Identifies where process numbers are valid: this boot of this node, and this process namespace. 16 hexadecimal
-/// digits.
-static HERE: LazyLock<String> = LazyLock::new(|| {
-    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    let text = [&boot, namespace.as_os_str().as_encoded_bytes()].concat();
-    Digest::of(&text).to_string()[..16].to_owned()
-});
-
-/// Where this process runs, and its process number, as used in names.
-pub(crate) fn here() -> String {
-    format!("{}-{}", *HERE, std::process::id())
-}
 
 /// The name of the journal of the process with this temporary file, see `publish.rs`. While the journal exists, the
 /// temporary files of its process are needed.

@@ -18,6 +18,7 @@
 use super::target::{Target, directory, failed, inner_of, would_lead_out};
 use super::{RestoreError, RestoredFile, VerifiedFile, leftovers, sync_dirs};
 use crate::fingerprint::Fingerprint;
+use crate::here::here;
 use crate::layout::is_ours;
 use crate::sealed;
 use crate::source::lock as locked;
@@ -162,7 +163,7 @@ pub fn publish_all(
     let to = target.path();
     target.make_directories(how.directories.keys())?;
     let (files, not_made) = without_links_out(to, files);
-    let wanted: Vec<Wanted<'_>> = files.iter().map(VerifiedFile::wanted).collect();
+    let wanted: Vec<Wanted<'_>> = files.iter().map(Wanted::of).collect();
     // This runs before the lock is taken, since it may take long.
     let newer = newer(to, &wanted, how)?;
     let _lock = lock(to, LOCK_WAIT)?;
@@ -192,7 +193,7 @@ pub fn publish_all(
     let moves: Vec<FilePath> = plan.aside.iter().map(|aside| aside.path.clone()).collect();
     let steps = Steps { synced: how.sync, aside: aside.clone(), moves, renames };
     if !steps.renames.is_empty() || !steps.moves.is_empty() {
-        let name = format!("{}{}", leftovers::JOURNAL_PREFIX, leftovers::here());
+        let name = format!("{}{}", leftovers::JOURNAL_PREFIX, here());
         sealed::write(to, &name, KIND, VERSION, &steps.journal(), how.sync)
             .map_err(|e| failed(to, "writing the journal of its renames", e))?;
         if let Err(error) = steps.forward(to) {
@@ -278,9 +279,15 @@ pub fn is_interrupted(to: &Path) -> bool {
 // Examination.
 
 /// A file to publish, and the result of its comparison with the existing file.
-pub(super) struct Wanted<'a> {
-    pub(super) header: &'a FileHeader,
-    pub(super) compared: Option<(Fingerprint, bool)>,
+struct Wanted<'a> {
+    header: &'a FileHeader,
+    compared: Option<(Fingerprint, bool)>,
+}
+
+impl<'a> Wanted<'a> {
+    fn of(file: &'a VerifiedFile) -> Self {
+        Self { header: &file.header, compared: file.compared }
+    }
 }
 
 /// Finds what is in the way: existing files under final names, and the newer files that still exist.
@@ -399,18 +406,7 @@ fn kind(stat: &FileStat) -> SFlag {
 
 /// The fingerprint of a regular file.
 fn file_print(stat: &FileStat) -> Option<Fingerprint> {
-    (kind(stat) == SFlag::S_IFREG).then(|| print_of(stat))
-}
-
-pub(super) fn print_of(stat: &FileStat) -> Fingerprint {
-    let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
-    Fingerprint {
-        device: stat.st_dev,
-        inode: stat.st_ino,
-        bytes: u64::try_from(stat.st_size).unwrap_or(0),
-        modified_ns: ns(stat.st_mtime, stat.st_mtime_nsec),
-        changed_ns: ns(stat.st_ctime, stat.st_ctime_nsec),
-    }
+    (kind(stat) == SFlag::S_IFREG).then(|| Fingerprint::of_stat(stat))
 }
 
 /// Whether a link with this target exists there.
@@ -575,7 +571,7 @@ impl Steps {
 
 fn identity(stat: &FileStat) -> Option<Identity> {
     let is_ours = matches!(kind(stat), SFlag::S_IFREG | SFlag::S_IFLNK);
-    is_ours.then(|| print_of(stat)).map(|print| (print.inode, print.bytes, print.modified_ns))
+    is_ours.then(|| Fingerprint::of_stat(stat)).map(|print| (print.inode, print.bytes, print.modified_ns))
 }
 
 /// Creates the first directory `.mcr-aside-N` whose name is free.
@@ -632,7 +628,7 @@ fn recover_locked(to: &Path) -> Result<Recovered, RestoreError> {
     let mut recovered = Recovered::default();
     for name in journals(to)? {
         // On a file system without locks, the process may still be running.
-        if leftovers::is_at_work(&name) == Some(true) && !name.ends_with(&leftovers::here()) {
+        if leftovers::is_at_work(&name) == Some(true) && !name.ends_with(&here()) {
             continue;
         }
         let journal = match name.ends_with(".new") {
@@ -739,7 +735,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let to = dir.path();
         let mut child = std::process::Command::new("true").spawn().expect("a process");
-        let here = leftovers::here().replace(&std::process::id().to_string(), &child.id().to_string());
+        let here = here().replace(&std::process::id().to_string(), &child.id().to_string());
         child.wait().expect("it ends");
         for inner in ["d", "e", ".mcr-aside-1"] {
             std::fs::create_dir(to.join(inner)).expect("made");

@@ -248,7 +248,7 @@ impl Temporary {
             return None;
         }
         let stat = fstatat(&into, self.name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
-        Some(super::publish::print_of(&stat))
+        Some(Fingerprint::of_stat(&stat))
     }
 
     /// Closes the descriptor.

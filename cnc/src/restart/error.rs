@@ -1,0 +1,119 @@
+//! Why a file could not be restored.
+
+use mcrengine::header::HeaderError;
+use mcrengine::ids::Digest;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a file could not be restored. In this case no part of it is under its final name.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// The description of the file contradicts itself.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// Bytes were given for a place that the description does not contain.
+    #[error("{path}: variable {variable} has no {bytes} raw bytes at {offset}", path = .path.display())]
+    OutOfRange {
+        /// The file.
+        path: PathBuf,
+        /// Index of the variable.
+        variable: usize,
+        /// First raw byte given.
+        offset: u64,
+        /// Raw bytes given.
+        bytes: u64,
+    },
+    /// A chunk has another length than the application's chunk after its filters were applied.
+    #[error(
+        "{path}: variable {variable}, chunk {chunk}: {found} stored bytes, {expected} recorded",
+        path = .path.display()
+    )]
+    Chunk {
+        /// The file.
+        path: PathBuf,
+        /// Index of the variable.
+        variable: usize,
+        /// Index of the extent.
+        chunk: usize,
+        /// Length of the result; 0 if the filters failed.
+        found: u64,
+        /// Recorded length.
+        expected: u64,
+    },
+    /// Some raw bytes were not given.
+    #[error("{path}: {written} of its {expected} raw bytes were given", path = .path.display())]
+    Incomplete {
+        /// The file.
+        path: PathBuf,
+        /// Raw bytes that were given.
+        written: u64,
+        /// Raw bytes of the file.
+        expected: u64,
+    },
+    /// The restored bytes differ from the application's.
+    #[error("{path}: its digest is {found}, recorded {recorded}", path = .path.display())]
+    Digest {
+        /// The file.
+        path: PathBuf,
+        /// Digest of the written bytes.
+        found: Digest,
+        /// Recorded digest of the application's file.
+        recorded: Digest,
+    },
+    /// A component of the path is a symbolic link or not a directory.
+    #[error(
+        "{path}: it is a symbolic link or no directory; files are restored only below real directories",
+        path = .path.display()
+    )]
+    NotADirectory {
+        /// The component.
+        path: PathBuf,
+    },
+    /// Something appeared under a final name during the publication.
+    #[error(
+        "{path}: it appeared while files were published, and nothing was changed; stop the program that writes \
+         there, and restart again",
+        path = .path.display()
+    )]
+    Occupied {
+        /// The final name.
+        path: PathBuf,
+    },
+    /// Another restart publishes into the same directory.
+    #[error(
+        "{path}: another restart has been publishing into it for {waited_s} s; wait for its end, then restart again",
+        path = .path.display()
+    )]
+    Busy {
+        /// The directory.
+        path: PathBuf,
+        /// How long this restart waited, in seconds.
+        waited_s: u64,
+    },
+    /// The operating system reported an error.
+    #[error("{path}: {what}", path = .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The operation that failed.
+        what: &'static str,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+}
+
+impl RestoreError {
+    /// Whether the cause is the given bytes or headers and not this machine's disk. Then another checkpoint may be
+    /// restorable.
+    pub fn blames_checkpoint(&self) -> bool {
+        match self {
+            Self::Header(_)
+            | Self::OutOfRange { .. }
+            | Self::Chunk { .. }
+            | Self::Incomplete { .. }
+            | Self::Digest { .. } => true,
+            Self::NotADirectory { .. } | Self::Occupied { .. } | Self::Busy { .. } | Self::Io { .. } => false,
+        }
+    }
+}

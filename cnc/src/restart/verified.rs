@@ -1,0 +1,82 @@
+//! Files whose content is compared with the recorded digest, before and after they have their final names.
+
+use super::RestoreError;
+use super::target::{Temporary, directory};
+use crate::fingerprint::Fingerprint;
+use mcrengine::header::FileHeader;
+use mcrengine::ids::FilePath;
+use nix::unistd::fsync;
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A file with verified content, still under a temporary name. Dropping it removes the file.
+#[derive(Debug)]
+pub struct VerifiedFile {
+    pub(super) header: Arc<FileHeader>,
+    pub(super) temporary: Temporary,
+    /// Fingerprint of the file. Its change time differs after the rename.
+    pub(super) print: Fingerprint,
+    /// Whether the file is marked as restored.
+    pub(super) is_marked: bool,
+    /// If a file of the same length exists under the final name: its fingerprint, and whether it has the same
+    /// content.
+    pub(super) compared: Option<(Fingerprint, bool)>,
+    /// The file that this is a hard link of.
+    pub(super) named: Option<FilePath>,
+}
+
+impl VerifiedFile {
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.header.bytes
+    }
+
+    /// Whether this is a file in the usual sense, not a companion such as a link.
+    pub fn is_file(&self) -> bool {
+        self.header.kind.is_file()
+    }
+
+    /// Renames the file to its final name. Anything under that name is replaced, even a symbolic link.
+    pub fn publish(self) -> Result<RestoredFile, RestoreError> {
+        self.temporary.rename()?;
+        Ok(RestoredFile { path: self.header.path.clone(), bytes: self.header.bytes })
+    }
+
+    /// What must be recorded as restored, because the file itself is not marked.
+    pub(super) fn unmarked(&self) -> Option<(FilePath, Fingerprint)> {
+        (!self.is_marked).then(|| (self.header.path.clone(), self.print))
+    }
+}
+
+/// A file under its final name with the application's content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoredFile {
+    /// Path below the target directory.
+    pub path: FilePath,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// Syncs `to` and every directory on the way to one of the files, so that the file names are durable.
+pub fn sync_dirs(to: &Path, files: &[RestoredFile]) -> Result<(), RestoreError> {
+    // A directory is represented by a path with one more component.
+    let mut holders: BTreeSet<Vec<u8>> = BTreeSet::from([b"x".to_vec()]);
+    for file in files {
+        let bytes = file.path.as_bytes();
+        for (at, _) in bytes.iter().enumerate().filter(|(_, b)| **b == b'/') {
+            holders.insert([&bytes[..=at], b"x"].concat());
+        }
+    }
+    for holder in holders {
+        let path = FilePath::new(holder).expect("a prefix of a path and a letter are a path");
+        let fd = directory(to, &path, None)?;
+        fsync(fd.as_fd()).map_err(|e| RestoreError::Io {
+            path: to.join(path.as_path()).parent().unwrap_or(to).to_owned(),
+            what: "syncing the directory",
+            source: e.into(),
+        })?;
+    }
+    Ok(())
+}
