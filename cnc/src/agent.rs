@@ -5,6 +5,8 @@
 //! files. The task never waits for work to finish: it starts the work, and the end of the work is one more event.
 
 mod ending;
+mod task;
+mod waits;
 
 pub use ending::{DrainOrder, Drained, FlushRequest, Flushed};
 
@@ -21,16 +23,16 @@ use crate::settle::ReadyRank;
 use crate::source::{Descriptors, OpenFile};
 use crate::state::{AgentState, Loaded};
 use crate::watch::{WatchError, WatchEvent, Watcher};
-use ending::Ending;
+use ending::{Ending, FLUSHES_MAX, RankKey};
 use mcr_proto::clock::steady_ns;
 use mcr_proto::convert::file_to_wire;
 use mcr_proto::{ANNOUNCEMENT_BYTES_MAX, v1};
-use mcrengine::ids::{CheckpointId, FilePath, GroupId, Rank};
+use mcrengine::ids::{CheckpointId, FilePath};
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use task::{Captured, Core, HeldRank, Link};
 use tokio::sync::{mpsc, oneshot};
 
 /// Maximum number of ranks that are announced and not yet committed. Above it the agent drops the oldest one.
@@ -45,9 +47,6 @@ const NEWS_MAX: usize = 256;
 const DESCRIPTORS_MAX: usize = 64;
 /// Number of file names in the state file before the agent first removes the names of deleted files.
 const STATE_FILES: usize = 16 << 10;
-/// Delay before a rank is announced again after the aggregator rejected it for a temporary reason.
-const RETRY_DELAY: Duration = Duration::from_secs(10);
-
 /// Why an agent cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
@@ -60,9 +59,6 @@ pub enum AgentError {
         source: WatchError,
     },
 }
-
-/// Maximum number of flushes and drains that run at the same time. Further flushes wait.
-const FLUSHES_MAX: usize = 16;
 
 /// A running agent.
 pub struct Agent {
@@ -162,62 +158,6 @@ impl Agent {
     }
 }
 
-struct Link {
-    orders: mpsc::Sender<Order>,
-    /// `None` until the first session has begun.
-    mode: Option<CaptureMode>,
-    /// The aggregator's last answer refused this agent, so a drain does not wait for this link.
-    is_refused: bool,
-}
-
-type RankKey = (CheckpointId, Rank);
-
-struct HeldRank {
-    announce_id: u64,
-    link: usize,
-    mode: CaptureMode,
-    ready: ReadyRank,
-}
-
-/// The result of one capture.
-struct Captured {
-    ready: ReadyRank,
-    link: usize,
-    mode: CaptureMode,
-    result: Result<Held, (FilePath, CaptureError)>,
-}
-
-struct Core {
-    config: CncConfig,
-    watcher: Watcher,
-    maps: Arc<dyn MapSource>,
-    verdicts: Arc<Verdicts>,
-    state: AgentState,
-    state_changed: bool,
-    /// The checkpoint that was last reported as vanished.
-    vanished: Option<CheckpointId>,
-    /// Number of names in the state file above which the names of deleted files are removed.
-    state_files_max: usize,
-    links: Vec<Link>,
-    descriptors: Arc<Descriptors>,
-    ready: VecDeque<ReadyRank>,
-    /// Ranks that are being captured now. Their number is small, so that the application keeps its processors.
-    capturing: BTreeSet<RankKey>,
-    held: BTreeMap<RankKey, HeldRank>,
-    /// Ranks in [`Core::ready`] whose files are announced as whole files, because the aggregator had no room for a
-    /// finer description.
-    whole: BTreeSet<RankKey>,
-    /// Ranks that the aggregator rejected for a temporary reason. Each becomes ready again at its time.
-    again: Vec<(tokio::time::Instant, ReadyRank)>,
-    /// Files of committed checkpoints. They are deleted once all groups of their checkpoint are committed.
-    to_delete: VecDeque<(CheckpointId, Vec<(FilePath, Fingerprint)>)>,
-    next_announce: u64,
-    /// Rejections that are already in the log at level `warn`.
-    given_up: BTreeSet<(CheckpointId, Rank, String)>,
-    done_to: mpsc::Sender<Captured>,
-    ending: Ending,
-}
-
 /// Maximum number of rejections that are remembered so that each is logged only once. Further ones are logged each
 /// time.
 const GIVEN_UP_MAX: usize = 16 << 10;
@@ -314,11 +254,6 @@ impl Core {
             WatchEvent::Trouble(what) => tracing::warn!(what, "watching"),
             WatchEvent::Scanned { request, pending } => self.ending.scanned(request, pending),
         }
-    }
-
-    fn link_of(&self, rank: Rank) -> usize {
-        let group = GroupId(rank.0 / self.config.group_size);
-        group.0 as usize % self.links.len().max(1)
     }
 
     /// Captures ready ranks whose aggregator has announced its capture mode, up to the configured number at the same

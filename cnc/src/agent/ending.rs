@@ -1,9 +1,7 @@
-//! Runs the waits that [`crate::drain`] decides about: collects what is not committed, steps each wait, and carries
-//! out its result.
+//! The waits for the commit of everything that was written, and what is known about ranks that are neither committed
+//! nor on their way.
 
-use super::{Core, FLUSHES_MAX, RETRY_DELAY, RankKey};
-use crate::drain::{Drain, Item, Place, State, Uncommitted, by_reason};
-use crate::serve::Order;
+use crate::drain::{Drain, Uncommitted};
 use crate::settle::ReadyRank;
 use crate::watch::Pending;
 use mcrengine::ids::{CheckpointId, Rank};
@@ -13,11 +11,13 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 /// Minimum time between two steps, because each step looks at everything that is not committed.
-const STEP_INTERVAL: Duration = Duration::from_millis(5);
+pub(super) const STEP_INTERVAL: Duration = Duration::from_millis(5);
+/// Delay before a rank is announced again after the aggregator rejected it for a temporary reason.
+const RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Delay before a retry while a drain or a flush waits.
-const AWAITED_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Maximum time for reporting to an aggregator that is about to end. Later reports are useless.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(600);
+pub(super) const AWAITED_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Maximum number of flushes and drains that run at the same time. Further flushes wait.
+pub(super) const FLUSHES_MAX: usize = 16;
 /// Maximum number of remembered checkpoints that were given up, and of those that only some groups have committed.
 const REMEMBERED_MAX: usize = 4096;
 
@@ -68,14 +68,16 @@ pub struct Flushed {
     pub time_was_up: bool,
 }
 
+pub(super) type RankKey = (CheckpointId, Rank);
+
 /// One wait for the commit of everything that was written.
 pub(super) struct Wait {
-    drain: Drain,
-    kind: Kind,
-    committed: BTreeMap<CheckpointId, BTreeSet<Rank>>,
+    pub(super) drain: Drain,
+    pub(super) kind: Kind,
+    pub(super) committed: BTreeMap<CheckpointId, BTreeSet<Rank>>,
 }
 
-enum Kind {
+pub(super) enum Kind {
     /// The agent ends. The set contains the links whose aggregators know that everything is announced.
     Stop(BTreeSet<usize>),
     Flush(oneshot::Sender<Flushed>),
@@ -86,38 +88,38 @@ enum Kind {
 /// The waits, and what is known about ranks that are neither committed nor on their way.
 #[derive(Default)]
 pub(super) struct Ending {
-    waits: Vec<Wait>,
+    pub(super) waits: Vec<Wait>,
     /// Number of the last request that the watcher answered, and what was pending then.
-    scanned: u64,
-    pending: Vec<Pending>,
+    pub(super) scanned: u64,
+    pub(super) pending: Vec<Pending>,
     /// Why a rank is tried again.
-    troubles: BTreeMap<RankKey, String>,
+    pub(super) troubles: BTreeMap<RankKey, String>,
     /// Ranks that their aggregator gave up permanently.
-    given_up: BTreeMap<RankKey, GivenUp>,
+    pub(super) given_up: BTreeMap<RankKey, GivenUp>,
     /// Checkpoints that one group has committed but not all groups, by their name in the store.
-    partly: BTreeMap<CheckpointId, Partly>,
+    pub(super) partly: BTreeMap<CheckpointId, Partly>,
     /// Time of the last write to the newest committed file.
-    newest_ns: i64,
-    stepped: Option<Instant>,
+    pub(super) newest_ns: i64,
+    pub(super) stepped: Option<Instant>,
 }
 
-struct GivenUp {
-    why: String,
-    modified_ns: i64,
+pub(super) struct GivenUp {
+    pub(super) why: String,
+    pub(super) modified_ns: i64,
     /// A drain or a flush was waiting when the rank was given up.
-    awaited: bool,
+    pub(super) awaited: bool,
     /// The rank's files existed completely, and disappeared before they were saved. If they were only renamed, they
     /// are committed under the new name with the same time.
-    vanished: bool,
+    pub(super) vanished: bool,
 }
 
-struct Partly {
-    label: CheckpointId,
-    ranks: BTreeSet<Rank>,
-    modified_ns: i64,
+pub(super) struct Partly {
+    pub(super) label: CheckpointId,
+    pub(super) ranks: BTreeSet<Rank>,
+    pub(super) modified_ns: i64,
 }
 
-pub(super) fn modified_ns(ready: &ReadyRank) -> i64 {
+fn modified_ns(ready: &ReadyRank) -> i64 {
     ready.files.iter().map(|file| file.fingerprint.modified_ns).max().unwrap_or(i64::MIN)
 }
 
@@ -222,184 +224,6 @@ fn epoch() -> Instant {
     *EPOCH.get_or_init(Instant::now)
 }
 
-fn ms_of(at: Instant) -> u64 {
+pub(super) fn ms_of(at: Instant) -> u64 {
     at.saturating_duration_since(epoch()).as_millis() as u64
-}
-
-impl Core {
-    pub(super) fn begin_stop(&mut self, order: DrainOrder) {
-        tracing::info!(
-            uncommitted = self.held.len() + self.ready.len() + self.capturing.len(),
-            processes_gone = order.processes_gone,
-            "draining"
-        );
-        for link in &self.links {
-            let _ = link.orders.try_send(Order::Hurry); // a full queue means a stuck link, which cannot hurry
-        }
-        if order.processes_gone {
-            self.watcher.processes_gone();
-        }
-        self.shorten_retry_delays();
-        let request = self.watcher.look_around();
-        let drain = Drain::of_everything(request, ms_of(order.until));
-        self.begin(drain, Kind::Stop(BTreeSet::new()));
-    }
-
-    pub(super) fn begin_flush(&mut self, request: FlushRequest) {
-        tracing::info!(seconds = request.timeout.as_secs(), "flush asked for");
-        self.shorten_retry_delays();
-        let asked = self.watcher.look_around();
-        let until = ms_of(Instant::now()).saturating_add(request.timeout.as_millis() as u64);
-        self.begin(Drain::of_what_is_there(asked, until), Kind::Flush(request.reply));
-    }
-
-    /// An aggregator is about to end.
-    pub(super) fn begin_look(&mut self, link: usize) {
-        self.ending.waits.retain(|wait| !matches!(wait.kind, Kind::Look(of) if of == link));
-        let asked = self.watcher.look_around();
-        let until = ms_of(Instant::now() + LOOK_TIMEOUT);
-        self.begin(Drain::of_what_is_there(asked, until), Kind::Look(link));
-    }
-
-    fn begin(&mut self, drain: Drain, kind: Kind) {
-        self.ending.stepped = None;
-        self.ending.waits.push(Wait { drain, kind, committed: BTreeMap::new() });
-    }
-
-    /// Shortens long retry delays.
-    fn shorten_retry_delays(&mut self) {
-        let soon = Instant::now() + AWAITED_RETRY_DELAY;
-        self.again.iter_mut().for_each(|(at, _)| *at = (*at).min(soon));
-    }
-
-    /// Must be called after the watcher was asked to look at a file again, so that the waits include that file.
-    pub(super) fn ask_again(&mut self) {
-        if self.ending.is_awaited() {
-            let request = self.watcher.look_around();
-            self.ending.waits.iter_mut().for_each(|wait| wait.drain.ask(request));
-        }
-    }
-
-    /// Steps every wait. Returns the result of the drain once it is done.
-    pub(super) fn step_waits(&mut self) -> Option<Drained> {
-        let now = Instant::now();
-        if self.ending.waits.is_empty() || self.ending.stepped.is_some_and(|stepped| now < stepped + STEP_INTERVAL) {
-            return None;
-        }
-        self.ending.stepped = Some(now);
-        let (now_ms, items, scanned) = (ms_of(now), self.items(), self.ending.scanned);
-        let mut end = None;
-        let mut going_on = Vec::new();
-        for mut wait in std::mem::take(&mut self.ending.waits) {
-            let before = std::mem::discriminant(wait.drain.state());
-            let state = wait.drain.step(scanned, &items, now_ms);
-            if std::mem::discriminant(state) != before {
-                tracing::debug!(?state, "waiting for what was written");
-            }
-            let done = match state {
-                State::Done { uncommitted, time_was_up } => Some((by_reason(uncommitted.clone()), *time_was_up)),
-                State::Rescanning | State::Settling | State::Sending | State::Waiting => None,
-            };
-            match (&mut wait.kind, done) {
-                (Kind::Stop(told), None) => {
-                    for (link, to) in self.links.iter().enumerate() {
-                        if !told.contains(&link) && wait.drain.is_announced(scanned, &items, link) {
-                            let _ = to.orders.try_send(Order::Looked { leaving: true });
-                            told.insert(link);
-                        }
-                    }
-                    going_on.push(wait);
-                }
-                (Kind::Look(link), None) if !wait.drain.is_announced(scanned, &items, *link) => going_on.push(wait),
-                (Kind::Look(link), _) => {
-                    let _ = self.links[*link].orders.try_send(Order::Looked { leaving: false });
-                }
-                (Kind::Flush(reply), None) => {
-                    if !reply.is_closed() {
-                        going_on.push(wait);
-                    }
-                }
-                (Kind::Stop(_), Some((uncommitted, time_was_up))) => {
-                    end = Some(Drained { uncommitted, time_was_up, failed: false });
-                }
-                (Kind::Flush(_), Some((uncommitted, time_was_up))) => {
-                    let committed = wait.committed.into_iter().map(|(id, ranks)| (id, ranks.into_iter().collect()));
-                    let flushed = Flushed { committed: committed.collect(), uncommitted, time_was_up };
-                    if let Kind::Flush(reply) = wait.kind {
-                        let _ = reply.send(flushed); // this fails only if the receiver is gone
-                    }
-                }
-            }
-        }
-        self.ending.waits = going_on;
-        if self.ending.waits.is_empty() {
-            self.watcher.report_no_more();
-            self.ending.pending.clear();
-        }
-        end
-    }
-
-    /// Everything that was written and is not committed, as far as the agent knows.
-    fn items(&self) -> Vec<Item> {
-        let ending = &self.ending;
-        let mut items = Vec::new();
-        let mut put = |checkpoint: &CheckpointId, rank: Rank, place: Place, why: String| {
-            items.push(Item { checkpoint: checkpoint.clone(), rank, place, why });
-        };
-        for pending in &ending.pending {
-            let Pending { checkpoint, rank, path, why, modified_ns, hopeless } = pending;
-            // Files that an earlier run left behind do not become complete by waiting.
-            let is_left_behind = *hopeless || *why == crate::watch::NO_MARKER;
-            if is_left_behind && *modified_ns < ending.newest_ns {
-                continue;
-            }
-            let why = path.as_ref().map_or_else(|| (*why).to_owned(), |path| format!("{path}: {why}"));
-            put(checkpoint, *rank, if *hopeless { Place::Lost } else { Place::Unsettled }, why);
-        }
-        let address = |link: usize| self.config.aggregators.get(link).map_or("", String::as_str);
-        let unsent = |rank: Rank, why: &str| {
-            let link = self.link_of(rank);
-            match (self.links[link].is_refused, self.links[link].mode) {
-                (true, _) => (Place::Lost, format!("the aggregator {} refuses this agent", address(link))),
-                (false, None) => (Place::Unsent(link), format!("no session with the aggregator {}", address(link))),
-                (false, Some(_)) => (Place::Unsent(link), why.to_owned()),
-            }
-        };
-        for ready in &self.ready {
-            let (place, why) = unsent(ready.rank, "there was no time to read it");
-            put(&ready.checkpoint, ready.rank, place, why);
-        }
-        for (checkpoint, rank) in &self.capturing {
-            put(checkpoint, *rank, Place::Unsent(self.link_of(*rank)), "it was still being read".into());
-        }
-        for (_, ready) in &self.again {
-            let key = (ready.checkpoint.clone(), ready.rank);
-            let (place, why) =
-                unsent(ready.rank, ending.troubles.get(&key).map_or("it is tried again", String::as_str));
-            put(&ready.checkpoint, ready.rank, place, why);
-        }
-        for ((checkpoint, rank), held) in &self.held {
-            let (place, what) = match self.links[held.link].is_refused {
-                true => (Place::Lost, "refuses this agent"),
-                false => (Place::Unanswered, "has not committed it"),
-            };
-            put(checkpoint, *rank, place, format!("the aggregator {} {what}", address(held.link)));
-        }
-        for (id, partly) in ending.partly.iter().filter(|(_, partly)| partly.modified_ns >= ending.newest_ns) {
-            for rank in &partly.ranks {
-                let why = format!("its group is committed as {id}, but not every group of the checkpoint is");
-                put(&partly.label, *rank, Place::Unanswered, why);
-            }
-        }
-        for ((checkpoint, rank), lost) in &ending.given_up {
-            let is_newest = match lost.vanished {
-                true => lost.modified_ns > ending.newest_ns,
-                false => lost.awaited || lost.modified_ns >= ending.newest_ns,
-            };
-            if is_newest {
-                put(checkpoint, *rank, Place::Lost, lost.why.clone());
-            }
-        }
-        items
-    }
 }

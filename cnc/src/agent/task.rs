@@ -1,0 +1,77 @@
+//! The state that the task of an agent owns.
+
+use super::ending::{Ending, RankKey};
+use crate::capture::{CaptureError, CaptureMode, Verdicts};
+use crate::config::CncConfig;
+use crate::fingerprint::Fingerprint;
+use crate::h5::MapSource;
+use crate::serve::{Held, Order};
+use crate::settle::ReadyRank;
+use crate::source::Descriptors;
+use crate::state::AgentState;
+use crate::watch::Watcher;
+use mcrengine::ids::{CheckpointId, FilePath, GroupId, Rank};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+pub(super) struct Link {
+    pub(super) orders: mpsc::Sender<Order>,
+    /// `None` until the first session has begun.
+    pub(super) mode: Option<CaptureMode>,
+    /// The aggregator's last answer refused this agent, so a drain does not wait for this link.
+    pub(super) is_refused: bool,
+}
+
+pub(super) struct HeldRank {
+    pub(super) announce_id: u64,
+    pub(super) link: usize,
+    pub(super) mode: CaptureMode,
+    pub(super) ready: ReadyRank,
+}
+
+/// The result of one capture.
+pub(super) struct Captured {
+    pub(super) ready: ReadyRank,
+    pub(super) link: usize,
+    pub(super) mode: CaptureMode,
+    pub(super) result: Result<Held, (FilePath, CaptureError)>,
+}
+
+pub(super) struct Core {
+    pub(super) config: CncConfig,
+    pub(super) watcher: Watcher,
+    pub(super) maps: Arc<dyn MapSource>,
+    pub(super) verdicts: Arc<Verdicts>,
+    pub(super) state: AgentState,
+    pub(super) state_changed: bool,
+    /// The checkpoint that was last reported as vanished.
+    pub(super) vanished: Option<CheckpointId>,
+    /// Number of names in the state file above which the names of deleted files are removed.
+    pub(super) state_files_max: usize,
+    pub(super) links: Vec<Link>,
+    pub(super) descriptors: Arc<Descriptors>,
+    pub(super) ready: VecDeque<ReadyRank>,
+    /// Ranks that are being captured now. Their number is small, so that the application keeps its processors.
+    pub(super) capturing: BTreeSet<RankKey>,
+    pub(super) held: BTreeMap<RankKey, HeldRank>,
+    /// Ranks in [`Core::ready`] whose files are announced as whole files, because the aggregator had no room for a
+    /// finer description.
+    pub(super) whole: BTreeSet<RankKey>,
+    /// Ranks that the aggregator rejected for a temporary reason. Each becomes ready again at its time.
+    pub(super) again: Vec<(tokio::time::Instant, ReadyRank)>,
+    /// Files of committed checkpoints. They are deleted once all groups of their checkpoint are committed.
+    pub(super) to_delete: VecDeque<(CheckpointId, Vec<(FilePath, Fingerprint)>)>,
+    pub(super) next_announce: u64,
+    /// Rejections that are already in the log at level `warn`.
+    pub(super) given_up: BTreeSet<(CheckpointId, Rank, String)>,
+    pub(super) done_to: mpsc::Sender<Captured>,
+    pub(super) ending: Ending,
+}
+
+impl Core {
+    pub(super) fn link_of(&self, rank: Rank) -> usize {
+        let group = GroupId(rank.0 / self.config.group_size);
+        group.0 as usize % self.links.len().max(1)
+    }
+}

@@ -1,0 +1,195 @@
+//! Runs the waits that [`crate::drain`] decides about: collects what is not committed, steps each wait, and carries
+//! out its result.
+
+use super::ending::{
+    AWAITED_RETRY_DELAY, DrainOrder, Drained, FlushRequest, Flushed, Kind, STEP_INTERVAL, Wait, ms_of,
+};
+use super::task::Core;
+use crate::drain::{Drain, Item, Place, State, by_reason};
+use crate::serve::Order;
+use crate::watch::Pending;
+use mcrengine::ids::{CheckpointId, Rank};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Maximum time for reporting to an aggregator that is about to end. Later reports are useless.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(600);
+
+impl Core {
+    pub(super) fn begin_stop(&mut self, order: DrainOrder) {
+        tracing::info!(
+            uncommitted = self.held.len() + self.ready.len() + self.capturing.len(),
+            processes_gone = order.processes_gone,
+            "draining"
+        );
+        for link in &self.links {
+            let _ = link.orders.try_send(Order::Hurry); // a full queue means a stuck link, which cannot hurry
+        }
+        if order.processes_gone {
+            self.watcher.processes_gone();
+        }
+        self.shorten_retry_delays();
+        let request = self.watcher.look_around();
+        let drain = Drain::of_everything(request, ms_of(order.until));
+        self.begin(drain, Kind::Stop(BTreeSet::new()));
+    }
+
+    pub(super) fn begin_flush(&mut self, request: FlushRequest) {
+        tracing::info!(seconds = request.timeout.as_secs(), "flush asked for");
+        self.shorten_retry_delays();
+        let asked = self.watcher.look_around();
+        let until = ms_of(Instant::now()).saturating_add(request.timeout.as_millis() as u64);
+        self.begin(Drain::of_what_is_there(asked, until), Kind::Flush(request.reply));
+    }
+
+    /// An aggregator is about to end.
+    pub(super) fn begin_look(&mut self, link: usize) {
+        self.ending.waits.retain(|wait| !matches!(wait.kind, Kind::Look(of) if of == link));
+        let asked = self.watcher.look_around();
+        let until = ms_of(Instant::now() + LOOK_TIMEOUT);
+        self.begin(Drain::of_what_is_there(asked, until), Kind::Look(link));
+    }
+
+    fn begin(&mut self, drain: Drain, kind: Kind) {
+        self.ending.stepped = None;
+        self.ending.waits.push(Wait { drain, kind, committed: BTreeMap::new() });
+    }
+
+    /// Shortens long retry delays.
+    fn shorten_retry_delays(&mut self) {
+        let soon = Instant::now() + AWAITED_RETRY_DELAY;
+        self.again.iter_mut().for_each(|(at, _)| *at = (*at).min(soon));
+    }
+
+    /// Must be called after the watcher was asked to look at a file again, so that the waits include that file.
+    pub(super) fn ask_again(&mut self) {
+        if self.ending.is_awaited() {
+            let request = self.watcher.look_around();
+            self.ending.waits.iter_mut().for_each(|wait| wait.drain.ask(request));
+        }
+    }
+
+    /// Steps every wait. Returns the result of the drain once it is done.
+    pub(super) fn step_waits(&mut self) -> Option<Drained> {
+        let now = Instant::now();
+        if self.ending.waits.is_empty() || self.ending.stepped.is_some_and(|stepped| now < stepped + STEP_INTERVAL) {
+            return None;
+        }
+        self.ending.stepped = Some(now);
+        let (now_ms, items, scanned) = (ms_of(now), self.items(), self.ending.scanned);
+        let mut end = None;
+        let mut going_on = Vec::new();
+        for mut wait in std::mem::take(&mut self.ending.waits) {
+            let before = std::mem::discriminant(wait.drain.state());
+            let state = wait.drain.step(scanned, &items, now_ms);
+            if std::mem::discriminant(state) != before {
+                tracing::debug!(?state, "waiting for what was written");
+            }
+            let done = match state {
+                State::Done { uncommitted, time_was_up } => Some((by_reason(uncommitted.clone()), *time_was_up)),
+                State::Rescanning | State::Settling | State::Sending | State::Waiting => None,
+            };
+            match (&mut wait.kind, done) {
+                (Kind::Stop(told), None) => {
+                    for (link, to) in self.links.iter().enumerate() {
+                        if !told.contains(&link) && wait.drain.is_announced(scanned, &items, link) {
+                            let _ = to.orders.try_send(Order::Looked { leaving: true });
+                            told.insert(link);
+                        }
+                    }
+                    going_on.push(wait);
+                }
+                (Kind::Look(link), None) if !wait.drain.is_announced(scanned, &items, *link) => going_on.push(wait),
+                (Kind::Look(link), _) => {
+                    let _ = self.links[*link].orders.try_send(Order::Looked { leaving: false });
+                }
+                (Kind::Flush(reply), None) => {
+                    if !reply.is_closed() {
+                        going_on.push(wait);
+                    }
+                }
+                (Kind::Stop(_), Some((uncommitted, time_was_up))) => {
+                    end = Some(Drained { uncommitted, time_was_up, failed: false });
+                }
+                (Kind::Flush(_), Some((uncommitted, time_was_up))) => {
+                    let committed = wait.committed.into_iter().map(|(id, ranks)| (id, ranks.into_iter().collect()));
+                    let flushed = Flushed { committed: committed.collect(), uncommitted, time_was_up };
+                    if let Kind::Flush(reply) = wait.kind {
+                        let _ = reply.send(flushed); // this fails only if the receiver is gone
+                    }
+                }
+            }
+        }
+        self.ending.waits = going_on;
+        if self.ending.waits.is_empty() {
+            self.watcher.report_no_more();
+            self.ending.pending.clear();
+        }
+        end
+    }
+
+    /// Everything that was written and is not committed, as far as the agent knows.
+    fn items(&self) -> Vec<Item> {
+        let ending = &self.ending;
+        let mut items = Vec::new();
+        let mut put = |checkpoint: &CheckpointId, rank: Rank, place: Place, why: String| {
+            items.push(Item { checkpoint: checkpoint.clone(), rank, place, why });
+        };
+        for pending in &ending.pending {
+            let Pending { checkpoint, rank, path, why, modified_ns, hopeless } = pending;
+            // Files that an earlier run left behind do not become complete by waiting.
+            let is_left_behind = *hopeless || *why == crate::watch::NO_MARKER;
+            if is_left_behind && *modified_ns < ending.newest_ns {
+                continue;
+            }
+            let why = path.as_ref().map_or_else(|| (*why).to_owned(), |path| format!("{path}: {why}"));
+            put(checkpoint, *rank, if *hopeless { Place::Lost } else { Place::Unsettled }, why);
+        }
+        let address = |link: usize| self.config.aggregators.get(link).map_or("", String::as_str);
+        let unsent = |rank: Rank, why: &str| {
+            let link = self.link_of(rank);
+            match (self.links[link].is_refused, self.links[link].mode) {
+                (true, _) => (Place::Lost, format!("the aggregator {} refuses this agent", address(link))),
+                (false, None) => (Place::Unsent(link), format!("no session with the aggregator {}", address(link))),
+                (false, Some(_)) => (Place::Unsent(link), why.to_owned()),
+            }
+        };
+        for ready in &self.ready {
+            let (place, why) = unsent(ready.rank, "there was no time to read it");
+            put(&ready.checkpoint, ready.rank, place, why);
+        }
+        for (checkpoint, rank) in &self.capturing {
+            put(checkpoint, *rank, Place::Unsent(self.link_of(*rank)), "it was still being read".into());
+        }
+        for (_, ready) in &self.again {
+            let key = (ready.checkpoint.clone(), ready.rank);
+            let (place, why) =
+                unsent(ready.rank, ending.troubles.get(&key).map_or("it is tried again", String::as_str));
+            put(&ready.checkpoint, ready.rank, place, why);
+        }
+        for ((checkpoint, rank), held) in &self.held {
+            let (place, what) = match self.links[held.link].is_refused {
+                true => (Place::Lost, "refuses this agent"),
+                false => (Place::Unanswered, "has not committed it"),
+            };
+            put(checkpoint, *rank, place, format!("the aggregator {} {what}", address(held.link)));
+        }
+        for (id, partly) in ending.partly.iter().filter(|(_, partly)| partly.modified_ns >= ending.newest_ns) {
+            for rank in &partly.ranks {
+                let why = format!("its group is committed as {id}, but not every group of the checkpoint is");
+                put(&partly.label, *rank, Place::Unanswered, why);
+            }
+        }
+        for ((checkpoint, rank), lost) in &ending.given_up {
+            let is_newest = match lost.vanished {
+                true => lost.modified_ns > ending.newest_ns,
+                false => lost.awaited || lost.modified_ns >= ending.newest_ns,
+            };
+            if is_newest {
+                put(checkpoint, *rank, Place::Lost, lost.why.clone());
+            }
+        }
+        items
+    }
+}
