@@ -13,14 +13,15 @@
 
 mod chunks;
 mod dense;
+mod parser;
 mod tree2;
 
 use super::datatype::{self, Parsed};
 use super::reader::Reader;
-use super::{DATASETS_MAX, FileMap, H5Error, MapInput, MapSource, MappedVariable, PipelineFilter, superblock_offset};
+use super::{DATASETS_MAX, FileMap, H5Error, MapInput, MapSource, PipelineFilter, superblock_offset};
 use chunks::Index;
 use mcrengine::header::DIMENSIONS_MAX;
-use std::borrow::Cow;
+use parser::{DatatypeMessage, Fields, LINKS_BYTES_MAX, Link, Parser, not_classic};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -51,35 +52,10 @@ impl MapSource for Classic {
     }
 }
 
-/// Maximum depth of a B-tree. HDF5's nodes have at least two children.
-const LEVELS_MAX: u8 = 40;
 /// Maximum length of a link's name, in bytes.
 const NAME_MAX: usize = 32 << 10;
-/// Maximum memory for all links of a file, in bytes: their names, and [`LINK_BYTES`] for each link.
-const LINKS_BYTES_MAX: u64 = 512 << 20;
-const LINK_BYTES: u64 = 64;
 /// Maximum length of a dataset's path, in bytes.
 const PATH_MAX_BYTES: usize = 64 << 10;
-
-struct Parser<'a> {
-    reader: Reader<'a>,
-    /// Addresses in the file are relative to this offset: the superblock, after the user block.
-    base: u64,
-    /// Length of the file.
-    bytes: u64,
-    offset_width: usize,
-    length_width: usize,
-    steps_left: u64,
-    /// Committed datatypes by address.
-    committed: HashMap<u64, DatatypeMessage>,
-    /// A committed datatype is being read. It must not refer to another committed datatype.
-    in_committed: bool,
-    /// Chunks found so far, in all datasets.
-    chunks: usize,
-    /// Rest of [`LINKS_BYTES_MAX`].
-    links_bytes_left: u64,
-    variables: Vec<MappedVariable>,
-}
 
 /// An object that a link leads to, before its name is known.
 enum Node {
@@ -98,9 +74,6 @@ impl Node {
         }
     }
 }
-
-/// A datatype and the width of one element.
-type DatatypeMessage = (Parsed, u32);
 
 /// The relevant content of an object header.
 #[derive(Default)]
@@ -125,9 +98,6 @@ struct Dims {
 /// A hard link in a symbol table: offset of the name in its heap, and address of the object.
 type Symbol = (u64, u64);
 
-/// A hard link: its name, and the address of the object.
-type Link = (Box<[u8]>, u64);
-
 enum Layout {
     /// The data is in the object header, or not in this file.
     Elsewhere,
@@ -137,123 +107,7 @@ enum Layout {
     Chunked { index: Index, dims: Vec<u64> },
 }
 
-/// Reads little-endian fields from a piece of metadata.
-struct Fields<'a> {
-    bytes: &'a [u8],
-    /// Offset of the piece in the file, for messages.
-    at: u64,
-}
-
-impl<'a> Fields<'a> {
-    fn take(&mut self, n: usize) -> Result<&'a [u8], H5Error> {
-        match self.bytes.split_at_checked(n) {
-            Some((taken, rest)) => {
-                self.bytes = rest;
-                Ok(taken)
-            }
-            None => Err(not_classic("metadata is cut short", self.at)),
-        }
-    }
-
-    /// A number of up to 8 bytes.
-    fn number(&mut self, width: usize) -> Result<u64, H5Error> {
-        Ok(self.take(width)?.iter().rev().fold(0, |n, &b| (n << 8) | u64::from(b)))
-    }
-
-    fn u8(&mut self) -> Result<u8, H5Error> {
-        Ok(self.take(1)?[0])
-    }
-
-    fn u16(&mut self) -> Result<u16, H5Error> {
-        let bytes = self.take(2)?;
-        Ok(u16::from_le_bytes([bytes[0], bytes[1]]))
-    }
-
-    fn u32(&mut self) -> Result<u32, H5Error> {
-        let bytes = self.take(4)?;
-        Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
-    }
-
-    /// An address. All bits set means undefined.
-    fn address(&mut self, width: usize) -> Result<Option<u64>, H5Error> {
-        let undefined = if width == 8 { u64::MAX } else { (1 << (8 * width)) - 1 };
-        Ok(Some(self.number(width)?).filter(|&address| address != undefined))
-    }
-}
-
-fn not_classic(what: &'static str, at: u64) -> H5Error {
-    H5Error::NotClassic { what, at }
-}
-
-impl<'a> Parser<'a> {
-    /// Charges one entry and `bytes` copied bytes to the budget.
-    fn pay(&mut self, bytes: usize, at: u64) -> Result<(), H5Error> {
-        self.steps_left = self
-            .steps_left
-            .checked_sub(1 + bytes as u64 / 8)
-            .ok_or_else(|| not_classic("more metadata than fits into the file", at))?;
-        Ok(())
-    }
-
-    /// Returns `len` bytes at an address.
-    fn piece(&mut self, address: u64, len: usize) -> Result<Cow<'a, [u8]>, H5Error> {
-        let at = address.saturating_add(self.base);
-        self.pay(len, at)?;
-        match self.reader.borrowed(at, len) {
-            Some(bytes) => Ok(Cow::Borrowed(bytes)),
-            None => Ok(Cow::Owned(self.reader.get(at, len)?.to_vec())),
-        }
-    }
-
-    /// Reads the widths. Returns the address of the root group's header.
-    fn superblock(&mut self) -> Result<u64, H5Error> {
-        let at = self.base;
-        let len = (self.bytes - at).min(128) as usize;
-        let bytes = self.piece(0, len)?;
-        let mut fields = Fields { bytes: &bytes, at };
-        fields.take(8)?;
-        let version = fields.u8()?;
-        match version {
-            0 | 1 => {
-                fields.take(4)?;
-                self.widths(&mut fields)?;
-                fields.take(if version == 0 { 9 } else { 13 })?;
-            }
-            2 | 3 => {
-                self.widths(&mut fields)?;
-                fields.take(1)?;
-            }
-            _ => return Err(not_classic("a superblock of an unknown version", at)),
-        }
-        let width = self.offset_width;
-        let stored_base = fields.number(width)?;
-        let _free_space_or_extension = fields.number(width)?;
-        let end = fields.number(width)?;
-        if stored_base != at {
-            return Err(not_classic("a superblock that was moved", at));
-        }
-        // Unlike all other addresses, this one is relative to the first byte of the file.
-        if end > self.bytes {
-            return Err(not_classic("a file that was cut short", at));
-        }
-        if version < 2 {
-            if fields.address(width)?.is_some() {
-                return Err(not_classic("a file driver", at));
-            }
-            fields.number(width)?;
-        }
-        fields.number(width)
-    }
-
-    fn widths(&mut self, fields: &mut Fields<'_>) -> Result<(), H5Error> {
-        let (offset_width, length_width) = (fields.u8()?, fields.u8()?);
-        if !matches!(offset_width, 2 | 4 | 8) || !matches!(length_width, 2 | 4 | 8) {
-            return Err(not_classic("addresses of an unsupported width", fields.at));
-        }
-        (self.offset_width, self.length_width) = (usize::from(offset_width), usize::from(length_width));
-        Ok(())
-    }
-
+impl Parser<'_> {
     /// Finds every object that hard links lead to, and then names the datasets as the library does.
     ///
     /// The objects of one depth are read in the order of their addresses. In the order of their names, the objects of
@@ -344,14 +198,6 @@ impl<'a> Parser<'a> {
         links.sort_unstable();
         links.shrink_to_fit();
         Ok(links)
-    }
-
-    /// Charges a link with a name of this length to [`LINKS_BYTES_MAX`].
-    fn keep(&mut self, name_bytes: usize, at: u64) -> Result<(), H5Error> {
-        self.links_bytes_left = (self.links_bytes_left)
-            .checked_sub(LINK_BYTES + name_bytes as u64)
-            .ok_or_else(|| not_classic("names of links with more than 512 MiB", at))?;
-        Ok(())
     }
 
     /// Maps a dataset. Its name is not known yet.
@@ -495,17 +341,6 @@ impl<'a> Parser<'a> {
         Ok(heap.zip(names))
     }
 
-    /// A hard link. Other kinds of links are ignored: objects of this file that they lead to have a hard link too.
-    fn link(&self, body: &mut Fields<'_>) -> Result<Option<Link>, H5Error> {
-        let (_version, flags) = (body.u8()?, body.u8()?);
-        let kind = if flags & 8 != 0 { body.u8()? } else { 0 };
-        body.take(if flags & 4 != 0 { 8 } else { 0 })?;
-        body.take(if flags & 16 != 0 { 1 } else { 0 })?;
-        let len = body.number(1 << (flags & 3))?;
-        let name = body.take(usize::try_from(len).unwrap_or(usize::MAX))?;
-        Ok(if kind == 0 { Some((name.into(), body.number(self.offset_width)?)) } else { None })
-    }
-
     fn committed_datatype(&mut self, body: &mut Fields<'_>) -> Result<DatatypeMessage, H5Error> {
         let (version, kind) = (body.u8()?, body.u8()?);
         body.take(if version == 1 { 6 } else { 0 })?;
@@ -605,24 +440,6 @@ impl<'a> Parser<'a> {
         let len = fields.number(self.length_width)?;
         fields.number(self.length_width)?;
         Ok((fields.number(self.offset_width)?, len))
-    }
-
-    /// Reads the header of a B-tree node. Returns its level and the number of its children.
-    fn node(&mut self, address: u64, kind: u8, above: Option<u8>) -> Result<(u8, usize), H5Error> {
-        let bytes = self.piece(address, 8)?;
-        let mut fields = Fields { bytes: &bytes, at: address };
-        if fields.take(4)? != b"TREE" || fields.u8()? != kind {
-            return Err(not_classic("a B-tree node without its signature", address));
-        }
-        let level = fields.u8()?;
-        let falls = match above {
-            Some(above) => level.checked_add(1) == Some(above),
-            None => level <= LEVELS_MAX,
-        };
-        if !falls {
-            return Err(not_classic("a B-tree whose levels do not fall", address));
-        }
-        Ok((level, usize::from(fields.u16()?)))
     }
 
     fn group_node(&mut self, address: u64, above: Option<u8>, symbols: &mut Vec<Symbol>) -> Result<(), H5Error> {

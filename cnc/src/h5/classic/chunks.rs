@@ -2,7 +2,7 @@
 //! array, extensible array, version 2 B-tree). Chunks are returned in the order of the index, which is their order in
 //! the array.
 
-use super::{Fields, Parser, not_classic};
+use super::parser::{Fields, Parser, not_classic};
 use crate::h5::{CHUNKS_MAX, Chunk, H5Error};
 
 /// Where the chunks of a dataset are described.

@@ -1,6 +1,6 @@
 //! Groups that store their links in a fractal heap, with a version 2 B-tree of their names.
 
-use super::{Fields, Link, Parser, not_classic};
+use super::parser::{Fields, Link, Parser, not_classic};
 use crate::h5::H5Error;
 
 /// The header fields of a fractal heap that locate its objects.

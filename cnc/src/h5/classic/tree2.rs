@@ -1,6 +1,6 @@
 //! The version 2 B-tree: returns records of any kind in order.
 
-use super::{Fields, LEVELS_MAX, Parser, not_classic};
+use super::parser::{Fields, LEVELS_MAX, Parser, not_classic};
 use crate::h5::H5Error;
 
 /// The header of a tree.
