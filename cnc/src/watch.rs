@@ -8,38 +8,34 @@
 //!
 //! One thread, which waits in `poll`, makes all decisions. The watcher never opens a file for writing, never locks a
 //! file, and never takes a lease on a file.
+//!
+//! `scan.rs` finds out which files to look at, `look.rs` decides about each of them, `beside.rs` handles what belongs
+//! to no checkpoint by the layout, and `report.rs` sends the results.
 
 mod beside;
 mod kernel;
+mod look;
+mod report;
+mod scan;
 pub(crate) mod writers;
 
-use crate::clock::ahead_ns;
 use crate::fingerprint::Fingerprint;
-use crate::layout::walk::{Found, walk};
-use crate::layout::{Layout, Placed, ScanError, ScanLimits, is_ours};
-use crate::restored::{Put, Restored};
-use crate::settle::{
-    End, FileState, Hint, Look, OwnRanks, Readiness, ReadyRank, SettleRules, Verdict, WaitingRank, Why, hdf5_end,
-};
-use crate::timeline::Timeline;
-use kernel::{Change, Kernel, KernelError, KernelEvent};
+use crate::layout::{Layout, Placed, ScanLimits};
+use crate::restored::Restored;
+use crate::settle::{FileState, Hint, OwnRanks, Readiness, ReadyRank, SettleRules};
+use kernel::Kernel;
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::statfs;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fs::Metadata;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use writers::Writers;
 
 /// Options of a watcher.
 #[derive(Clone, Debug)]
@@ -138,8 +134,6 @@ pub struct Pending {
 pub const PENDING_MAX: usize = 4096;
 /// The reason if the layout has a marker file and the marker of the checkpoint does not exist.
 pub const NO_MARKER: &str = "the file that marks the checkpoint as complete is not there";
-/// Minimum time in milliseconds between two reports of pending files.
-const REPORT_MS: u64 = 20;
 
 /// Why a directory cannot be watched.
 #[derive(Debug, thiserror::Error)]
@@ -187,14 +181,8 @@ struct Requests {
 
 /// Maximum number of files in a request to look again. Above it the watcher scans everything.
 const LOOK_MAX: usize = 4096;
-/// Maximum number of events other than [`WatchEvent::Ready`] that are kept while the queue is full. Above it the
-/// oldest event is dropped.
-const NOTICES_MAX: usize = 1024;
 /// Maximum number of files examined, and of ranks reported, in one turn. It bounds the memory used for them.
 const BATCH: usize = 1024;
-/// Delay in milliseconds before the watcher tries again to send to a full queue.
-const FULL_MS: u64 = 50;
-const RESCAN_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Watcher {
     /// Starts to watch. Files that already exist are reported too. The channel of events closes when the watcher
@@ -478,458 +466,6 @@ impl Core {
     fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
-
-    // Events of the kernel.
-
-    fn listen_anew(&mut self) {
-        self.directories.clear();
-        self.blind = false;
-        self.kernel = None;
-        if self.options.listen {
-            let listening = self.wake.try_clone().map_err(|error| KernelError::Other(error.into()));
-            match listening.and_then(Kernel::listen) {
-                Ok(kernel) => self.kernel = Some(kernel),
-                Err(error) => self.go_blind(&error),
-            }
-        }
-    }
-
-    fn go_blind(&mut self, error: &KernelError) {
-        if !self.blind {
-            let advice = match error {
-                KernelError::Limit { setting } => format!("; raise {setting}"),
-                _ => String::new(),
-            };
-            tracing::warn!(%error, "scanning, since the kernel does not report all changes");
-            let what = format!("the kernel does not report all changes ({error}): scanning instead{advice}");
-            self.tell(WatchEvent::Trouble(what));
-        }
-        self.blind = true;
-    }
-
-    fn read_events(&mut self) {
-        // The number of events is bounded, so that a directory with endless writes does not block the other work.
-        for _ in 0..kernel::EVENTS_MAX {
-            match self.kernel.as_ref().and_then(Kernel::next) {
-                None => return,
-                Some(KernelEvent::Overflow) => {
-                    tracing::warn!("the kernel dropped events: scanning");
-                    self.listen_anew();
-                    self.rescan_ms = Some(0);
-                }
-                Some(KernelEvent::Change(path, change)) => self.on_change(&path, change),
-            }
-        }
-    }
-
-    fn on_change(&mut self, path: &Path, change: Change) {
-        let Ok(path) = path.strip_prefix(&self.root) else { return };
-        let Some(name) = path.file_name() else {
-            if change == Change::Gone {
-                // The watched directory itself is gone. A new directory may take its place.
-                self.listen_anew();
-                self.rescan_ms = Some(0);
-            }
-            return;
-        };
-        if is_ours(name.as_bytes()) {
-            return;
-        }
-        let path = path.to_owned();
-        let is_directory = || std::fs::symlink_metadata(self.root.join(&path)).is_ok_and(|stat| stat.is_dir());
-        if change == Change::DirectoryCreated || (change == Change::MovedTo && is_directory()) {
-            let hint = if change == Change::MovedTo { Hint::MovedTo } else { Hint::Scan };
-            self.walk(&path, hint);
-            return;
-        }
-        if change == Change::Gone && self.directories.contains(&path) && !self.through.contains(&path) {
-            return self.forget_below(&path);
-        }
-        if self.on_link_or_pointer(&path, change) {
-            return;
-        }
-        let Ok(path) = FilePath::new(path.as_os_str().as_bytes()) else { return };
-        let hint = match change {
-            Change::Closed => Hint::CloseWrite,
-            Change::MovedTo => Hint::MovedTo,
-            Change::Created | Change::DirectoryCreated => Hint::Created,
-            Change::Gone => Hint::Scan, // the look finds out whether the file still exists
-        };
-        self.look(path, hint);
-    }
-
-    // Scans.
-
-    /// Looks at every file. A tracked file that the scan did not see does not exist any more.
-    fn scan(&mut self) {
-        self.scans += 1;
-        self.links.clear();
-        let whole = self.walk(&PathBuf::new(), Hint::Scan);
-        if whole {
-            let unseen = |tracked: &Tracked| tracked.scan != self.scans;
-            let gone: Vec<_> = self.files.iter().filter(|(_, t)| unseen(t)).map(|(path, _)| path.clone()).collect();
-            gone.into_iter().for_each(|path| self.look(path, Hint::Scan));
-        }
-        let every = match self.options.rescan {
-            Some(every) => Some(every).filter(|every| !every.is_zero()),
-            None => (self.blind || self.kernel.is_none() || !self.options.rules.local).then_some(RESCAN_INTERVAL),
-        };
-        let retry = (self.lost > 0).then(|| Duration::from_secs(1 << self.lost.min(6)).min(RESCAN_INTERVAL));
-        self.rescan_ms = retry.or(every).map(|wait| self.now_ms().saturating_add(wait.as_millis() as u64));
-    }
-
-    /// Looks at every file below a directory. Each directory is watched before it is read, so no change is missed.
-    /// Returns false if the directory could not be read completely.
-    fn walk(&mut self, below: &Path, hint: Hint) -> bool {
-        let (root, limits) = (self.root.clone(), self.options.limits.clone());
-        let walked = walk(&root, below, &limits, &mut |found| match found {
-            Found::Directory(path) => self.watch(path),
-            Found::File(path, stat) => self.look_at(path, hint, Some(stat)),
-            Found::Link(path) => self.saw_link(path),
-            Found::Skipped(path, reason) => tracing::debug!(path = %path.display(), reason, "skipped"),
-        });
-        match walked {
-            Ok(()) => {
-                self.lost = 0;
-                true
-            }
-            Err(ScanError::Unreadable { source, .. }) if !below.as_os_str().is_empty() => {
-                tracing::debug!(path = %below.display(), %source, "a directory vanished, or cannot be read");
-                false
-            }
-            Err(error @ ScanError::Unreadable { .. }) => {
-                self.lost = self.lost.saturating_add(1);
-                if self.lost == 1 {
-                    self.tell(WatchEvent::Trouble(format!("{error}; trying again until it is there")));
-                    let all: Vec<_> = self.files.keys().cloned().collect();
-                    all.into_iter().for_each(|path| self.look(path, Hint::Scan));
-                    self.listen_anew();
-                }
-                false
-            }
-            Err(error @ ScanError::TooMany { .. }) => {
-                self.too_many(&error.to_string());
-                false
-            }
-        }
-    }
-
-    fn too_many(&mut self, what: &str) {
-        if !self.reported_too_many {
-            self.reported_too_many = true;
-            self.tell(WatchEvent::Trouble(what.to_owned()));
-        }
-    }
-
-    fn watch(&mut self, path: &Path) {
-        let name = self.root.join(path);
-        let is_link = !path.as_os_str().is_empty() && name.is_symlink();
-        if is_link && self.through.insert(path.to_owned()) && !is_local(&name) && self.options.local.is_none() {
-            // Another node may write to that file system, and the kernel does not report changes made by other nodes.
-            self.options.rules.local = false;
-            self.rescan_ms = self.rescan_ms.or(Some(self.now_ms().saturating_add(RESCAN_INTERVAL.as_millis() as u64)));
-        }
-        let Some(kernel) = &mut self.kernel else { return };
-        match kernel.add(&name, is_link) {
-            Ok(()) => drop(self.directories.insert(path.to_owned())),
-            Err(KernelError::Vanished) => {}
-            Err(KernelError::Forbidden) => tracing::debug!(path = %path.display(), "not ours to watch"),
-            Err(error) => self.go_blind(&error),
-        }
-    }
-
-    /// A directory was removed or renamed: forgets it and looks at all files below it.
-    fn forget_below(&mut self, directory: &Path) {
-        let watched = |path: &Path| path.starts_with(directory);
-        self.links.retain(|path| !watched(path));
-        let left: Vec<_> = self.directories.iter().filter(|path| watched(path)).cloned().collect();
-        for path in left {
-            self.directories.remove(&path);
-            if let Some(kernel) = &mut self.kernel {
-                kernel.remove(&self.root.join(path));
-            }
-        }
-        let below: Vec<_> = self.files.keys().filter(|path| watched(path.as_path())).cloned().collect();
-        below.into_iter().for_each(|path| self.look(path, Hint::Scan));
-    }
-
-    // Files.
-
-    fn look(&mut self, path: FilePath, hint: Hint) {
-        if !self.files.contains_key(&path) && self.layout.place(&path).is_none() {
-            return;
-        }
-        let stat = std::fs::symlink_metadata(self.root.join(path.as_path())).ok().filter(Metadata::is_file);
-        self.look_at(path, hint, stat);
-    }
-
-    fn look_anew(&mut self, path: &FilePath) {
-        if let Some(tracked) = self.files.get_mut(path) {
-            let (checkpoint, rank) = (tracked.placed.checkpoint.clone(), tracked.placed.rank.unwrap_or(Rank(0)));
-            (tracked.settled, tracked.state) = (None, FileState::default());
-            self.readiness.forget_announced(&checkpoint, rank);
-        }
-        self.look(path.clone(), Hint::Scan);
-    }
-
-    fn look_at(&mut self, path: FilePath, hint: Hint, stat: Option<Metadata>) {
-        let now_ms = self.now_ms();
-        if !self.files.contains_key(&path) {
-            let Some(placed) = stat.as_ref().and_then(|_| self.layout.place(&path)) else { return };
-            if placed.rank.is_some_and(|rank| !self.options.own.takes(rank)) {
-                return; // many agents may see the same directory; each tracks only the files of its ranks
-            }
-            if self.files.len() >= self.options.limits.entries {
-                let limit = self.options.limits.entries;
-                return self.too_many(&format!("more than {limit} files are watched: {path} and more are left out"));
-            }
-            let (state, settled) = (FileState::default(), None);
-            let tracked = Tracked { placed, state, settled, due_ms: None, scan: 0, reported_cut: None, open: false };
-            self.files.insert(path.clone(), tracked);
-        }
-        let tracked = self.files.get_mut(&path).expect("the file was inserted above");
-        if let Some(due_ms) = tracked.due_ms.take() {
-            self.due.remove(&(due_ms, path.clone()));
-        }
-        let linked = stat.as_ref().is_some_and(|stat| stat.nlink() > 1);
-        // The kernel reports a new hard link as a creation, but no process will close it.
-        let hint = if hint == Hint::Created && linked { Hint::MovedTo } else { hint };
-        let seen = stat.as_ref().map(Fingerprint::from);
-        if seen.is_some() {
-            tracked.scan = self.scans;
-            if tracked.settled == seen {
-                return;
-            }
-        }
-        let is_new = tracked.state == FileState::default(); // a settled file has the default state too
-        if seen.is_some() && (tracked.settled.take().is_some() || is_new) {
-            let Placed { checkpoint, rank } = &tracked.placed;
-            self.readiness.put(now_ms, checkpoint, *rank, &path, None);
-        }
-        match tracked.state.observe(
-            &self.options.rules,
-            now_ms,
-            hint,
-            seen,
-            seen.and_then(|seen| age_ms(&self.root, &seen)),
-        ) {
-            Look::Gone => self.gone(&path),
-            Look::Examine => drop(self.examine.insert(path)),
-            Look::Wait(at_ms) => {
-                tracked.due_ms = Some(at_ms);
-                self.due.insert((at_ms, path));
-            }
-        }
-    }
-
-    fn gone(&mut self, path: &FilePath) {
-        let Some(tracked) = self.files.remove(path) else { return };
-        let Placed { checkpoint, rank } = tracked.placed;
-        self.readiness.set_restored(path, false);
-        if let Some(marked) = self.layout.marked(path) {
-            self.readiness.mark(&marked, false);
-        }
-        let was_announced = self.readiness.remove(self.now_ms(), &checkpoint, rank, path);
-        tracing::debug!(%checkpoint, %path, was_announced, "vanished");
-        let rank = rank.unwrap_or(Rank(0));
-        self.tell(WatchEvent::Vanished { checkpoint, rank, path: path.clone(), was_announced });
-    }
-
-    /// Examines the files that have been at rest. `/proc` is searched once for all of them.
-    fn conclude(&mut self) {
-        let paths = std::iter::from_fn(|| self.examine.pop_first()).take(BATCH);
-        let paths: Vec<_> = paths.collect();
-        let prints: Vec<_> = paths
-            .into_iter()
-            .filter_map(|path| {
-                let stat = std::fs::symlink_metadata(self.root.join(path.as_path())).ok().filter(Metadata::is_file);
-                Some((path, Fingerprint::from(&stat?)))
-            })
-            .collect();
-        let writers = Writers::of(prints.iter().map(|(path, print)| (path.name(), *print)));
-        for (path, print) in prints {
-            let end = self.end_of(&path, print.bytes);
-            let now_ms = self.now_ms();
-            let Some(tracked) = self.files.get_mut(&path) else { continue };
-            let Placed { checkpoint, rank } = &tracked.placed;
-            let open_for_writing = writers.hold(&print);
-            tracked.open = open_for_writing == Some(true);
-            match tracked.state.conclude(&self.options.rules, now_ms, open_for_writing, end) {
-                Verdict::Settled(settled) if settled == print => {
-                    tracked.settled = Some(settled);
-                    // A later write makes new content, so nothing reported about this content applies to it.
-                    (tracked.state, tracked.reported_cut) = (FileState::default(), None);
-                    let put = self.restored.put(&path, &settled);
-                    if put == Some(Put::Below) {
-                        tracing::debug!(%checkpoint, %path, "written by a restart for inspection");
-                        self.readiness.remove(now_ms, checkpoint, *rank, &path);
-                        continue;
-                    }
-                    self.readiness.set_restored(&path, put.is_some());
-                    self.readiness.put(now_ms, checkpoint, *rank, &path, Some(settled));
-                    if let Some(marked) = self.layout.marked(&path) {
-                        self.readiness.mark(&marked, true);
-                    }
-                    tracing::debug!(%checkpoint, %path, bytes = settled.bytes, "settled");
-                }
-                Verdict::Settled(_) => {
-                    // The file changed between the two calls of `stat`.
-                    tracked.due_ms = Some(now_ms);
-                    self.due.insert((now_ms, path));
-                }
-                Verdict::Wait(Some(at_ms)) => {
-                    tracked.due_ms = Some(at_ms);
-                    self.due.insert((at_ms, path));
-                }
-                Verdict::Wait(None) => {}
-                Verdict::Cut(why) => {
-                    let last_reported = tracked.reported_cut.replace(why);
-                    let (checkpoint, rank) = (checkpoint.clone(), rank.unwrap_or(Rank(0)));
-                    if last_reported.is_none() {
-                        self.tell(WatchEvent::Cut { checkpoint, rank, path, why });
-                    }
-                }
-            }
-        }
-    }
-
-    fn end_of(&self, path: &FilePath, bytes: u64) -> End {
-        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-        let open =
-            std::fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(self.root.join(path.as_path()));
-        // If the file cannot be opened here, the capture fails later with an error that is reported.
-        open.and_then(|file| hdf5_end(path, bytes, |at, into| file.read_at(into, at))).unwrap_or(End::Unknown)
-    }
-
-    // Reports.
-
-    /// Sends the list of pending files if it was requested and differs from the last one sent. Returns the time of
-    /// the next attempt. A ready rank that was not delivered yet counts as pending, so between two events nothing is
-    /// missing from the list.
-    fn report(&mut self) -> Option<u64> {
-        let now_ms = self.now_ms();
-        let not_before_ms = self.report.as_ref()?.not_before_ms;
-        // Do not report while a scan is due, because the files are not known yet. Do not report while the directory
-        // exists but cannot be read.
-        let is_gone = || self.root.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-        if self.rescan_ms.is_some_and(|at| at <= now_ms) || self.lost > 0 && !is_gone() {
-            return None;
-        }
-        if now_ms < not_before_ms {
-            return Some(not_before_ms);
-        }
-        if !self.notices.is_empty() {
-            return None; // older events are delivered first
-        }
-        let pending = self.pending(now_ms);
-        let report = self.report.as_mut()?;
-        report.not_before_ms = now_ms.saturating_add(REPORT_MS);
-        if report.last_reported.as_ref() == Some(&pending) {
-            return None; // a change arrives with an event or at a due time
-        }
-        match self.events.try_send(WatchEvent::Scanned { request: report.request, pending: pending.clone() }) {
-            Ok(()) => report.last_reported = Some(pending),
-            Err(mpsc::error::TrySendError::Full(_)) => return Some(now_ms.saturating_add(FULL_MS)),
-            Err(mpsc::error::TrySendError::Closed(_)) => self.closed = true,
-        }
-        None
-    }
-
-    fn pending(&self, now_ms: u64) -> Vec<Pending> {
-        let mut pending = Vec::new();
-        for (path, tracked) in &self.files {
-            if pending.len() >= PENDING_MAX {
-                return pending;
-            }
-            if tracked.settled.is_some() || !self.readiness.takes(&tracked.placed) {
-                continue;
-            }
-            let (why, hopeless) = match (&tracked.reported_cut, tracked.open) {
-                (Some(why), _) if tracked.due_ms.is_none() && !self.examine.contains(path) => (*why, true),
-                (_, true) => ("it is open for writing", false),
-                (_, false) => ("it was not at rest for long enough", false),
-            };
-            let Placed { checkpoint, rank } = &tracked.placed;
-            let modified_ns = tracked.state.modified_ns().unwrap_or(i64::MIN);
-            let (checkpoint, rank, path) = (checkpoint.clone(), rank.unwrap_or(Rank(0)), Some(path.clone()));
-            pending.push(Pending { checkpoint, rank, path, why, modified_ns, hopeless });
-        }
-        let room = PENDING_MAX - pending.len();
-        pending.extend(self.readiness.waiting(now_ms, room).into_iter().map(|waiting| {
-            let WaitingRank { checkpoint, rank, why, modified_ns } = waiting;
-            let (why, hopeless) = match why {
-                Why::Marker => (NO_MARKER, self.processes_gone),
-                Why::Quiet => ("its checkpoint was not at rest for long enough", false),
-                Why::Fewer => ("it has fewer files or bytes than the rank wrote before", false),
-            };
-            Pending { checkpoint, rank, path: None, why, modified_ns, hopeless }
-        }));
-        pending
-    }
-
-    fn tell(&mut self, event: WatchEvent) {
-        if self.notices.len() >= NOTICES_MAX {
-            self.notices.pop_front();
-        }
-        self.notices.push_back(event);
-    }
-
-    /// Sends as many events as the queue has room for. Returns the time at which more may have to be sent.
-    fn deliver(&mut self) -> Option<u64> {
-        let now_ms = self.now_ms();
-        let full = Some(now_ms.saturating_add(FULL_MS));
-        while let Some(notice) = self.notices.pop_front() {
-            match self.events.try_send(notice) {
-                Ok(()) => {}
-                Err(mpsc::error::TrySendError::Full(notice)) => {
-                    self.notices.push_front(notice);
-                    return full;
-                }
-                Err(mpsc::error::TrySendError::Closed(_)) => {
-                    self.closed = true;
-                    return None;
-                }
-            }
-        }
-        let (ready, next_ms) = self.readiness.due(now_ms, BATCH);
-        let mut changed = ready.len() == BATCH;
-        let timeline = if ready.is_empty() { Timeline::default() } else { self.readiness.timeline() };
-        for mut ready in ready {
-            // Overwriting a file in place causes no event at its start, so compare each file once more with what is
-            // to be reported.
-            let moved = |file: &&crate::settle::SettledFile| {
-                let stat = std::fs::symlink_metadata(self.root.join(file.path.as_path()));
-                !stat.is_ok_and(|stat| Fingerprint::from(&stat) == file.fingerprint)
-            };
-            let moved: Vec<_> = ready.files.iter().filter(moved).map(|file| file.path.clone()).collect();
-            if !moved.is_empty() {
-                moved.into_iter().for_each(|path| self.look(path, Hint::Modified));
-                changed = true;
-                continue;
-            }
-            let events = self.events.clone();
-            match events.try_reserve() {
-                Ok(room) => {
-                    ready.companions = self.companions(&ready, &timeline);
-                    self.readiness.announced(&ready);
-                    room.send(WatchEvent::Ready(ready));
-                }
-                Err(mpsc::error::TrySendError::Full(())) => return full,
-                Err(mpsc::error::TrySendError::Closed(())) => {
-                    self.closed = true;
-                    return None;
-                }
-            }
-        }
-        if changed || !self.notices.is_empty() { Some(now_ms) } else { next_ms }
-    }
-}
-
-/// Age in milliseconds of the last change of a file. `None` if the file's time is ahead of all clocks.
-fn age_ms(root: &Path, print: &Fingerprint) -> Option<u64> {
-    let changed_ns = print.changed_ns.max(print.modified_ns);
-    let age_ns = Fingerprint { changed_ns, ..*print }.age_ns(ahead_ns(root));
-    u64::try_from(age_ns).ok().map(|ns| ns / 1_000_000)
 }
 
 /// Whether the file system is one that only this node writes to. All other file systems may be shared.

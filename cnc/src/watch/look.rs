@@ -1,0 +1,169 @@
+//! Looks at single files, and decides whether they are settled.
+
+use super::writers::Writers;
+use super::{BATCH, Core, Tracked, WatchEvent};
+use crate::clock::ahead_ns;
+use crate::fingerprint::Fingerprint;
+use crate::layout::Placed;
+use crate::restored::Put;
+use crate::settle::{End, FileState, Hint, Look, Verdict, hdf5_end};
+use mcrengine::ids::{FilePath, Rank};
+use nix::fcntl::OFlag;
+use std::fs::Metadata;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+impl Core {
+    pub(super) fn look(&mut self, path: FilePath, hint: Hint) {
+        if !self.files.contains_key(&path) && self.layout.place(&path).is_none() {
+            return;
+        }
+        let stat = std::fs::symlink_metadata(self.root.join(path.as_path())).ok().filter(Metadata::is_file);
+        self.look_at(path, hint, stat);
+    }
+
+    pub(super) fn look_anew(&mut self, path: &FilePath) {
+        if let Some(tracked) = self.files.get_mut(path) {
+            let (checkpoint, rank) = (tracked.placed.checkpoint.clone(), tracked.placed.rank.unwrap_or(Rank(0)));
+            (tracked.settled, tracked.state) = (None, FileState::default());
+            self.readiness.forget_announced(&checkpoint, rank);
+        }
+        self.look(path.clone(), Hint::Scan);
+    }
+
+    pub(super) fn look_at(&mut self, path: FilePath, hint: Hint, stat: Option<Metadata>) {
+        let now_ms = self.now_ms();
+        if !self.files.contains_key(&path) {
+            let Some(placed) = stat.as_ref().and_then(|_| self.layout.place(&path)) else { return };
+            if placed.rank.is_some_and(|rank| !self.options.own.takes(rank)) {
+                return; // many agents may see the same directory; each tracks only the files of its ranks
+            }
+            if self.files.len() >= self.options.limits.entries {
+                let limit = self.options.limits.entries;
+                return self.too_many(&format!("more than {limit} files are watched: {path} and more are left out"));
+            }
+            let (state, settled) = (FileState::default(), None);
+            let tracked = Tracked { placed, state, settled, due_ms: None, scan: 0, reported_cut: None, open: false };
+            self.files.insert(path.clone(), tracked);
+        }
+        let tracked = self.files.get_mut(&path).expect("the file was inserted above");
+        if let Some(due_ms) = tracked.due_ms.take() {
+            self.due.remove(&(due_ms, path.clone()));
+        }
+        let linked = stat.as_ref().is_some_and(|stat| stat.nlink() > 1);
+        // The kernel reports a new hard link as a creation, but no process will close it.
+        let hint = if hint == Hint::Created && linked { Hint::MovedTo } else { hint };
+        let seen = stat.as_ref().map(Fingerprint::from);
+        if seen.is_some() {
+            tracked.scan = self.scans;
+            if tracked.settled == seen {
+                return;
+            }
+        }
+        let is_new = tracked.state == FileState::default(); // a settled file has the default state too
+        if seen.is_some() && (tracked.settled.take().is_some() || is_new) {
+            let Placed { checkpoint, rank } = &tracked.placed;
+            self.readiness.put(now_ms, checkpoint, *rank, &path, None);
+        }
+        match tracked.state.observe(
+            &self.options.rules,
+            now_ms,
+            hint,
+            seen,
+            seen.and_then(|seen| age_ms(&self.root, &seen)),
+        ) {
+            Look::Gone => self.gone(&path),
+            Look::Examine => drop(self.examine.insert(path)),
+            Look::Wait(at_ms) => {
+                tracked.due_ms = Some(at_ms);
+                self.due.insert((at_ms, path));
+            }
+        }
+    }
+
+    fn gone(&mut self, path: &FilePath) {
+        let Some(tracked) = self.files.remove(path) else { return };
+        let Placed { checkpoint, rank } = tracked.placed;
+        self.readiness.set_restored(path, false);
+        if let Some(marked) = self.layout.marked(path) {
+            self.readiness.mark(&marked, false);
+        }
+        let was_announced = self.readiness.remove(self.now_ms(), &checkpoint, rank, path);
+        tracing::debug!(%checkpoint, %path, was_announced, "vanished");
+        let rank = rank.unwrap_or(Rank(0));
+        self.tell(WatchEvent::Vanished { checkpoint, rank, path: path.clone(), was_announced });
+    }
+
+    /// Examines the files that have been at rest. `/proc` is searched once for all of them.
+    pub(super) fn conclude(&mut self) {
+        let paths = std::iter::from_fn(|| self.examine.pop_first()).take(BATCH);
+        let paths: Vec<_> = paths.collect();
+        let prints: Vec<_> = paths
+            .into_iter()
+            .filter_map(|path| {
+                let stat = std::fs::symlink_metadata(self.root.join(path.as_path())).ok().filter(Metadata::is_file);
+                Some((path, Fingerprint::from(&stat?)))
+            })
+            .collect();
+        let writers = Writers::of(prints.iter().map(|(path, print)| (path.name(), *print)));
+        for (path, print) in prints {
+            let end = self.end_of(&path, print.bytes);
+            let now_ms = self.now_ms();
+            let Some(tracked) = self.files.get_mut(&path) else { continue };
+            let Placed { checkpoint, rank } = &tracked.placed;
+            let open_for_writing = writers.hold(&print);
+            tracked.open = open_for_writing == Some(true);
+            match tracked.state.conclude(&self.options.rules, now_ms, open_for_writing, end) {
+                Verdict::Settled(settled) if settled == print => {
+                    tracked.settled = Some(settled);
+                    // A later write makes new content, so nothing reported about this content applies to it.
+                    (tracked.state, tracked.reported_cut) = (FileState::default(), None);
+                    let put = self.restored.put(&path, &settled);
+                    if put == Some(Put::Below) {
+                        tracing::debug!(%checkpoint, %path, "written by a restart for inspection");
+                        self.readiness.remove(now_ms, checkpoint, *rank, &path);
+                        continue;
+                    }
+                    self.readiness.set_restored(&path, put.is_some());
+                    self.readiness.put(now_ms, checkpoint, *rank, &path, Some(settled));
+                    if let Some(marked) = self.layout.marked(&path) {
+                        self.readiness.mark(&marked, true);
+                    }
+                    tracing::debug!(%checkpoint, %path, bytes = settled.bytes, "settled");
+                }
+                Verdict::Settled(_) => {
+                    // The file changed between the two calls of `stat`.
+                    tracked.due_ms = Some(now_ms);
+                    self.due.insert((now_ms, path));
+                }
+                Verdict::Wait(Some(at_ms)) => {
+                    tracked.due_ms = Some(at_ms);
+                    self.due.insert((at_ms, path));
+                }
+                Verdict::Wait(None) => {}
+                Verdict::Cut(why) => {
+                    let last_reported = tracked.reported_cut.replace(why);
+                    let (checkpoint, rank) = (checkpoint.clone(), rank.unwrap_or(Rank(0)));
+                    if last_reported.is_none() {
+                        self.tell(WatchEvent::Cut { checkpoint, rank, path, why });
+                    }
+                }
+            }
+        }
+    }
+
+    fn end_of(&self, path: &FilePath, bytes: u64) -> End {
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let open =
+            std::fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(self.root.join(path.as_path()));
+        // If the file cannot be opened here, the capture fails later with an error that is reported.
+        open.and_then(|file| hdf5_end(path, bytes, |at, into| file.read_at(into, at))).unwrap_or(End::Unknown)
+    }
+}
+
+/// Age in milliseconds of the last change of a file. `None` if the file's time is ahead of all clocks.
+fn age_ms(root: &Path, print: &Fingerprint) -> Option<u64> {
+    let changed_ns = print.changed_ns.max(print.modified_ns);
+    let age_ns = Fingerprint { changed_ns, ..*print }.age_ns(ahead_ns(root));
+    u64::try_from(age_ns).ok().map(|ns| ns / 1_000_000)
+}

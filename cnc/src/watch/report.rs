@@ -1,0 +1,141 @@
+//! Sends what the watcher found: ranks that are ready, and files that are pending.
+
+use super::{BATCH, Core, NO_MARKER, PENDING_MAX, Pending, WatchEvent};
+use crate::fingerprint::Fingerprint;
+use crate::layout::Placed;
+use crate::settle::{Hint, WaitingRank, Why};
+use crate::timeline::Timeline;
+use mcrengine::ids::Rank;
+use std::io;
+use tokio::sync::mpsc;
+
+/// Maximum number of events other than [`WatchEvent::Ready`] that are kept while the queue is full. Above it the
+/// oldest event is dropped.
+const NOTICES_MAX: usize = 1024;
+/// Delay in milliseconds before the watcher tries again to send to a full queue.
+const FULL_MS: u64 = 50;
+/// Minimum time in milliseconds between two reports of pending files.
+const REPORT_MS: u64 = 20;
+
+impl Core {
+    /// Sends the list of pending files if it was requested and differs from the last one sent. Returns the time of
+    /// the next attempt. A ready rank that was not delivered yet counts as pending, so between two events nothing is
+    /// missing from the list.
+    pub(super) fn report(&mut self) -> Option<u64> {
+        let now_ms = self.now_ms();
+        let not_before_ms = self.report.as_ref()?.not_before_ms;
+        // Do not report while a scan is due, because the files are not known yet. Do not report while the directory
+        // exists but cannot be read.
+        let is_gone = || self.root.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        if self.rescan_ms.is_some_and(|at| at <= now_ms) || self.lost > 0 && !is_gone() {
+            return None;
+        }
+        if now_ms < not_before_ms {
+            return Some(not_before_ms);
+        }
+        if !self.notices.is_empty() {
+            return None; // older events are delivered first
+        }
+        let pending = self.pending(now_ms);
+        let report = self.report.as_mut()?;
+        report.not_before_ms = now_ms.saturating_add(REPORT_MS);
+        if report.last_reported.as_ref() == Some(&pending) {
+            return None; // a change arrives with an event or at a due time
+        }
+        match self.events.try_send(WatchEvent::Scanned { request: report.request, pending: pending.clone() }) {
+            Ok(()) => report.last_reported = Some(pending),
+            Err(mpsc::error::TrySendError::Full(_)) => return Some(now_ms.saturating_add(FULL_MS)),
+            Err(mpsc::error::TrySendError::Closed(_)) => self.closed = true,
+        }
+        None
+    }
+
+    fn pending(&self, now_ms: u64) -> Vec<Pending> {
+        let mut pending = Vec::new();
+        for (path, tracked) in &self.files {
+            if pending.len() >= PENDING_MAX {
+                return pending;
+            }
+            if tracked.settled.is_some() || !self.readiness.takes(&tracked.placed) {
+                continue;
+            }
+            let (why, hopeless) = match (&tracked.reported_cut, tracked.open) {
+                (Some(why), _) if tracked.due_ms.is_none() && !self.examine.contains(path) => (*why, true),
+                (_, true) => ("it is open for writing", false),
+                (_, false) => ("it was not at rest for long enough", false),
+            };
+            let Placed { checkpoint, rank } = &tracked.placed;
+            let modified_ns = tracked.state.modified_ns().unwrap_or(i64::MIN);
+            let (checkpoint, rank, path) = (checkpoint.clone(), rank.unwrap_or(Rank(0)), Some(path.clone()));
+            pending.push(Pending { checkpoint, rank, path, why, modified_ns, hopeless });
+        }
+        let room = PENDING_MAX - pending.len();
+        pending.extend(self.readiness.waiting(now_ms, room).into_iter().map(|waiting| {
+            let WaitingRank { checkpoint, rank, why, modified_ns } = waiting;
+            let (why, hopeless) = match why {
+                Why::Marker => (NO_MARKER, self.processes_gone),
+                Why::Quiet => ("its checkpoint was not at rest for long enough", false),
+                Why::Fewer => ("it has fewer files or bytes than the rank wrote before", false),
+            };
+            Pending { checkpoint, rank, path: None, why, modified_ns, hopeless }
+        }));
+        pending
+    }
+
+    pub(super) fn tell(&mut self, event: WatchEvent) {
+        if self.notices.len() >= NOTICES_MAX {
+            self.notices.pop_front();
+        }
+        self.notices.push_back(event);
+    }
+
+    /// Sends as many events as the queue has room for. Returns the time at which more may have to be sent.
+    pub(super) fn deliver(&mut self) -> Option<u64> {
+        let now_ms = self.now_ms();
+        let full = Some(now_ms.saturating_add(FULL_MS));
+        while let Some(notice) = self.notices.pop_front() {
+            match self.events.try_send(notice) {
+                Ok(()) => {}
+                Err(mpsc::error::TrySendError::Full(notice)) => {
+                    self.notices.push_front(notice);
+                    return full;
+                }
+                Err(mpsc::error::TrySendError::Closed(_)) => {
+                    self.closed = true;
+                    return None;
+                }
+            }
+        }
+        let (ready, next_ms) = self.readiness.due(now_ms, BATCH);
+        let mut changed = ready.len() == BATCH;
+        let timeline = if ready.is_empty() { Timeline::default() } else { self.readiness.timeline() };
+        for mut ready in ready {
+            // Overwriting a file in place causes no event at its start, so compare each file once more with what is
+            // to be reported.
+            let moved = |file: &&crate::settle::SettledFile| {
+                let stat = std::fs::symlink_metadata(self.root.join(file.path.as_path()));
+                !stat.is_ok_and(|stat| Fingerprint::from(&stat) == file.fingerprint)
+            };
+            let moved: Vec<_> = ready.files.iter().filter(moved).map(|file| file.path.clone()).collect();
+            if !moved.is_empty() {
+                moved.into_iter().for_each(|path| self.look(path, Hint::Modified));
+                changed = true;
+                continue;
+            }
+            let events = self.events.clone();
+            match events.try_reserve() {
+                Ok(room) => {
+                    ready.companions = self.companions(&ready, &timeline);
+                    self.readiness.announced(&ready);
+                    room.send(WatchEvent::Ready(ready));
+                }
+                Err(mpsc::error::TrySendError::Full(())) => return full,
+                Err(mpsc::error::TrySendError::Closed(())) => {
+                    self.closed = true;
+                    return None;
+                }
+            }
+        }
+        if changed || !self.notices.is_empty() { Some(now_ms) } else { next_ms }
+    }
+}
