@@ -11,13 +11,17 @@
 //! such a directory. So neither a hostile checkpoint nor a prepared directory can redirect files to another place.
 
 mod error;
+mod existing;
+mod journal;
 mod leftovers;
+mod lock;
 mod publish;
 mod target;
 mod verified;
 
 pub use error::RestoreError;
-pub use publish::{Aside, Publish, Published, Recovered, Why, is_interrupted, preview, publish_all, recover};
+pub use journal::{Recovered, is_interrupted, recover};
+pub use publish::{Aside, Publish, Published, Why, preview, publish_all};
 use target::Temporary;
 pub use target::{Target, descriptors_share};
 pub use verified::{RestoredFile, VerifiedFile, sync_dirs};
@@ -241,7 +245,7 @@ impl FileRestorer {
         }
         drop(file);
         self.temporary.close();
-        let compared = publish::compare(self.temporary.target().path(), &self.header);
+        let compared = existing::compare(self.temporary.target().path(), &self.header);
         let is_marked = marked.is_ok();
         let Self { header, temporary, named, .. } = self;
         Ok(VerifiedFile { header, temporary, print, is_marked, compared, named })

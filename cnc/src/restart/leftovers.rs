@@ -30,7 +30,7 @@ const ELSEWHERE_AGE_MAX_S: i64 = 24 * 60 * 60;
 /// Counter that distinguishes the temporary names of one process.
 static NTH: AtomicU64 = AtomicU64::new(0);
 
-/// The name of the journal of the process with this temporary file, see `publish.rs`. While the journal exists, the
+/// The name of the journal of the process with this temporary file, see `journal.rs`. While the journal exists, the
 /// temporary files of its process are needed.
 fn journal_of(name: &str) -> Option<String> {
     let mut parts = name.strip_prefix(PREFIX)?.splitn(3, '-');

@@ -11,47 +11,24 @@
 //! 3. The journal `.mcr-publish-WHERE-PROCESS` lists every move and every rename. It is durable before the first of
 //!    them.
 //! 4. The files are moved, then renamed. The journal is removed when all moves and renames are durable.
-//!
-//! The journal consists of a line `mcr-publish 1`, a line of JSON ([`Journal`]) and a line `blake3 HEX` over both. In
-//! paths, a backslash and each byte that is not printable ASCII is written as `\xNN`.
 
+use super::existing::{compare, file_print, find_existing, is_same_link, mark_existing};
+use super::journal::{Recovered, Steps, make_aside, recover_locked, remove_journal};
+use super::lock::{LOCK_WAIT, lock};
 use super::target::{Target, directory, failed, inner_of, would_lead_out};
-use super::{RestoreError, RestoredFile, VerifiedFile, leftovers, sync_dirs};
+use super::{RestoreError, RestoredFile, VerifiedFile, sync_dirs};
 use crate::fingerprint::Fingerprint;
-use crate::here::here;
 use crate::layout::is_ours;
-use crate::sealed;
-use crate::source::lock as locked;
-use crate::state::{escape, unescape};
 use mcrengine::header::{FileHeader, FileKind};
-use mcrengine::ids::{Digest, FilePath};
-use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat, readlinkat, renameat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
-use serde::{Deserialize, Serialize};
+use mcrengine::ids::FilePath;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{CString, OsStr};
-use std::fs::{File, TryLockError};
-use std::io::{self, Read};
+use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-const KIND: &str = "mcr-publish";
-const VERSION: u32 = 1;
-const LOCK: &str = ".mcr-lock";
-const ASIDE_PREFIX: &str = ".mcr-aside-";
-/// Maximum time that a restart waits for one other restart that publishes into the same directory.
-const LOCK_WAIT: Duration = Duration::from_secs(60);
-/// Maximum time that a restart waits for all others: a thousand nodes may restore into one directory at once.
-const LOCK_WAIT_MAX: Duration = Duration::from_secs(900);
 /// Maximum number of files and directories examined in the search for newer files.
 const ENTRIES_MAX: usize = 4 << 20;
-/// Maximum number of directories for moved files in one target directory.
-const ASIDE_MAX: u32 = 10_000;
 
 /// Options of a publication.
 #[derive(Clone, Debug, Default)]
@@ -101,15 +78,6 @@ pub struct Published {
     pub not_made: Vec<FilePath>,
 }
 
-/// What happened to restarts that were killed during their publication.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
-    /// Number of restarts whose files all have their final names now.
-    pub completed: usize,
-    /// Number of restarts whose changes were all reverted.
-    pub undone: usize,
-}
-
 /// What is in the way of the restored files.
 #[derive(Debug, Default)]
 struct Plan {
@@ -117,41 +85,6 @@ struct Plan {
     kept: BTreeSet<usize>,
     aside: Vec<Aside>,
 }
-
-/// All changes of a publication, with enough information to repeat or undo them.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Journal {
-    /// Whether the temporary files were durable before the journal was written.
-    synced: bool,
-    /// The directory for moved files, below the target directory.
-    aside: Option<String>,
-    /// Paths of the moved files.
-    moves: Vec<String>,
-    renames: Vec<Rename>,
-}
-
-/// A temporary file, and its final name in the same directory.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Rename {
-    path: String,
-    temporary: String,
-    inode: u64,
-    bytes: u64,
-    modified_ns: i64,
-}
-
-/// A journal with checked paths.
-struct Steps {
-    synced: bool,
-    aside: Option<String>,
-    moves: Vec<FilePath>,
-    renames: Vec<(FilePath, CString, Identity)>,
-}
-
-/// Identifies a restored file: inode, length in bytes, modification time in nanoseconds.
-type Identity = (u64, u64, i64);
 
 /// Gives all files of a checkpoint their final names, or none of them.
 pub fn publish_all(
@@ -193,9 +126,7 @@ pub fn publish_all(
     let moves: Vec<FilePath> = plan.aside.iter().map(|aside| aside.path.clone()).collect();
     let steps = Steps { synced: how.sync, aside: aside.clone(), moves, renames };
     if !steps.renames.is_empty() || !steps.moves.is_empty() {
-        let name = format!("{}{}", leftovers::JOURNAL_PREFIX, here());
-        sealed::write(to, &name, KIND, VERSION, &steps.journal(), how.sync)
-            .map_err(|e| failed(to, "writing the journal of its renames", e))?;
+        let name = steps.write_journal(to)?;
         if let Err(error) = steps.forward(to) {
             // If the undo fails too, the journal stays for the next restart.
             steps.undo(to)?;
@@ -261,22 +192,6 @@ pub fn preview(to: &Path, files: &[&FileHeader], how: &Publish) -> Result<Vec<As
     let wanted: Vec<Wanted<'_>> = files.iter().map(|header| Wanted { header, compared: None }).collect();
     Ok(plan(to, &wanted, &newer(to, &wanted, how)?)?.aside)
 }
-
-/// Completes or undoes restarts that were killed during their publication into this directory.
-pub fn recover(to: &Path) -> Result<Recovered, RestoreError> {
-    if journals(to)?.is_empty() {
-        return Ok(Recovered::default());
-    }
-    let _lock = lock(to, LOCK_WAIT)?;
-    recover_locked(to)
-}
-
-/// Whether a killed restart left something to complete or to undo.
-pub fn is_interrupted(to: &Path) -> bool {
-    journals(to).is_ok_and(|journals| !journals.is_empty())
-}
-
-// Examination.
 
 /// A file to publish, and the result of its comparison with the existing file.
 struct Wanted<'a> {
@@ -381,448 +296,9 @@ fn shape(path: &[u8]) -> Vec<u8> {
     shape
 }
 
-const DIRECTORY_IN_THE_WAY: &str = "a directory has the name of a file of the checkpoint (move the directory away, or \
-                                    restore into another place)";
-
-/// The metadata of what exists under a final name. A directory there is an error.
-fn find_existing(to: &Path, path: &FilePath) -> Result<Option<FileStat>, RestoreError> {
-    let dir = match directory(to, path, None) {
-        Err(RestoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other?,
-    };
-    match fstatat(&dir, OsStr::from_bytes(path.name()), AtFlags::AT_SYMLINK_NOFOLLOW) {
-        Err(Errno::ENOENT) => Ok(None),
-        Err(error) => Err(failed(&to.join(path.as_path()), "reading its metadata", error)),
-        Ok(stat) if kind(&stat) == SFlag::S_IFDIR => {
-            Err(failed(&to.join(path.as_path()), DIRECTORY_IN_THE_WAY, io::ErrorKind::IsADirectory))
-        }
-        Ok(stat) => Ok(Some(stat)),
-    }
-}
-
-fn kind(stat: &FileStat) -> SFlag {
-    SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits())
-}
-
-/// The fingerprint of a regular file.
-fn file_print(stat: &FileStat) -> Option<Fingerprint> {
-    (kind(stat) == SFlag::S_IFREG).then(|| Fingerprint::of_stat(stat))
-}
-
-/// Whether a link with this target exists there.
-fn is_same_link(to: &Path, header: &FileHeader) -> bool {
-    let text = || {
-        let dir = directory(to, &header.path, None).ok()?;
-        readlinkat(&dir, OsStr::from_bytes(header.path.name())).ok()
-    };
-    text().is_some_and(|text| Digest::of(text.as_bytes()) == header.digest)
-}
-
-/// Compares the existing file with the content that is restored. Returns its fingerprint and whether the content is
-/// the same. `None`: no file of that length exists, it cannot be read, or it changed meanwhile.
-pub(super) fn compare(to: &Path, header: &FileHeader) -> Option<(Fingerprint, bool)> {
-    let print = file_print(&find_existing(to, &header.path).ok()??).filter(|print| print.bytes == header.bytes)?;
-    let dir = directory(to, &header.path, None).ok()?;
-    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-    let file = openat(&dir, OsStr::from_bytes(header.path.name()), flags, Mode::empty()).ok()?;
-    drop(dir);
-    let (mut file, mut hasher, mut buffer) = (File::from(file), blake3::Hasher::new(), vec![0; 1 << 20]);
-    if Fingerprint::of(&file.metadata().ok()?) != print {
-        return None;
-    }
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(n) => drop(hasher.update(&buffer[..n])),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return None,
-        }
-    }
-    let same = Digest::from(hasher.finalize()) == header.digest;
-    (Fingerprint::of(&file.metadata().ok()?) == print).then_some((print, same))
-}
-
-/// Marks an existing file as restored. Returns the file if it cannot be marked.
-fn mark_existing(to: &Path, path: &FilePath) -> Option<(FilePath, Fingerprint)> {
-    let print = file_print(&find_existing(to, path).ok()??)?;
-    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-    let open = directory(to, path, None).ok()?;
-    let file = openat(&open, OsStr::from_bytes(path.name()), flags, Mode::empty()).map(File::from);
-    let marked = file.is_ok_and(|file| crate::restored::mark(&file, path).is_ok());
-    (!marked).then(|| (path.clone(), print))
-}
-
-// Steps.
-
-impl Steps {
-    fn journal(&self) -> Journal {
-        let rename = |(path, temporary, is): &(FilePath, CString, Identity)| Rename {
-            path: escape(path.as_bytes()),
-            temporary: escape(temporary.as_bytes()),
-            inode: is.0,
-            bytes: is.1,
-            modified_ns: is.2,
-        };
-        Journal {
-            synced: self.synced,
-            aside: self.aside.clone(),
-            moves: self.moves.iter().map(|path| escape(path.as_bytes())).collect(),
-            renames: self.renames.iter().map(rename).collect(),
-        }
-    }
-
-    /// `None` if the journal contains something that this program never writes.
-    fn of(journal: Journal) -> Option<Self> {
-        let path = |text: &String| FilePath::new(unescape(text)?).ok();
-        let is_aside = |name: &String| name.strip_prefix(ASIDE_PREFIX).is_some_and(|n| n.parse::<u32>().is_ok());
-        if !journal.aside.as_ref().is_none_or(is_aside) || (journal.aside.is_none() && !journal.moves.is_empty()) {
-            return None;
-        }
-        let rename = |rename: &Rename| {
-            let temporary = Some(&rename.temporary).filter(|name| leftovers::is_temporary(name))?;
-            let is = (rename.inode, rename.bytes, rename.modified_ns);
-            Some((path(&rename.path)?, CString::new(temporary.as_bytes()).ok()?, is))
-        };
-        Some(Self {
-            synced: journal.synced,
-            moves: journal.moves.iter().map(path).collect::<Option<_>>()?,
-            renames: journal.renames.iter().map(rename).collect::<Option<_>>()?,
-            aside: journal.aside,
-        })
-    }
-
-    fn aside_of(&self, to: &Path) -> PathBuf {
-        to.join(self.aside.as_deref().unwrap_or(ASIDE_PREFIX))
-    }
-
-    /// Moves and renames everything that is not moved and renamed yet. Steps that are done already are skipped.
-    fn forward(&self, to: &Path) -> Result<(), RestoreError> {
-        let aside = self.aside_of(to);
-        let restored: BTreeMap<&FilePath, Identity> = self.renames.iter().map(|(path, _, is)| (path, *is)).collect();
-        for path in &self.moves {
-            let is_new = |stat: &FileStat| restored.get(path).is_some_and(|is| identity(stat) == Some(*is));
-            if find_existing(to, path)?.is_some_and(|stat| !is_new(&stat)) {
-                move_file(to, &aside, path)?;
-            }
-        }
-        for (path, temporary, is) in &self.renames {
-            let stands = find_existing(to, path)?;
-            if stands.as_ref().and_then(identity) == Some(*is) {
-                continue;
-            }
-            let at = to.join(path.as_path());
-            if stands.is_some() {
-                // Nothing existed there when the steps were planned.
-                return Err(RestoreError::Occupied { path: at });
-            }
-            let dir = directory(to, path, None)?;
-            renameat(&dir, temporary.as_c_str(), &dir, OsStr::from_bytes(path.name()))
-                .map_err(|e| failed(&at, "renaming it to its final name", e))?;
-        }
-        for path in self.moves.iter().filter(|path| !restored.contains_key(path)) {
-            remove_empty(to, path);
-        }
-        Ok(())
-    }
-
-    /// Reverts everything to the state before the first step.
-    fn undo(&self, to: &Path) -> Result<(), RestoreError> {
-        for (path, temporary, is) in &self.renames {
-            let Ok(dir) = directory(to, path, None) else { continue };
-            let _ = unlinkat(&dir, temporary.as_c_str(), UnlinkatFlags::NoRemoveDir);
-            if find_existing(to, path)?.as_ref().and_then(identity) == Some(*is) {
-                unlinkat(&dir, OsStr::from_bytes(path.name()), UnlinkatFlags::NoRemoveDir)
-                    .map_err(|e| failed(&to.join(path.as_path()), "taking it back", e))?;
-            }
-        }
-        let aside = self.aside_of(to);
-        for path in &self.moves {
-            if find_existing(&aside, path)?.is_some() && find_existing(to, path)?.is_none() {
-                move_file(&aside, to, path)?;
-                remove_empty(&aside, path);
-            }
-        }
-        if self.aside.is_some() {
-            let _ = std::fs::remove_dir(&aside); // it stays if it is not empty
-        }
-        Ok(())
-    }
-
-    /// Whether every file exists under its temporary or its final name.
-    fn can_go_forward(&self, to: &Path) -> bool {
-        self.renames.iter().all(|(path, temporary, is)| {
-            let is_there = |name: &[u8]| {
-                let dir = directory(to, path, None).ok()?;
-                identity(&fstatat(&dir, OsStr::from_bytes(name), AtFlags::AT_SYMLINK_NOFOLLOW).ok()?)
-            };
-            [temporary.as_bytes(), path.name()].into_iter().any(|name| is_there(name) == Some(*is))
-        })
-    }
-
-    fn sync(&self, to: &Path, published: &[RestoredFile]) -> Result<(), RestoreError> {
-        sync_dirs(to, published)?;
-        let from = |path: &FilePath| RestoredFile { path: path.clone(), bytes: 0 };
-        if self.aside.is_some() {
-            sync_dirs(&self.aside_of(to), &self.moves.iter().map(from).collect::<Vec<_>>())?;
-        }
-        Ok(())
-    }
-}
-
-fn identity(stat: &FileStat) -> Option<Identity> {
-    let is_ours = matches!(kind(stat), SFlag::S_IFREG | SFlag::S_IFLNK);
-    is_ours.then(|| Fingerprint::of_stat(stat)).map(|print| (print.inode, print.bytes, print.modified_ns))
-}
-
-/// Creates the first directory `.mcr-aside-N` whose name is free.
-fn make_aside(to: &Path) -> Result<String, RestoreError> {
-    for n in 1..=ASIDE_MAX {
-        let name = format!("{ASIDE_PREFIX}{n}");
-        match std::fs::create_dir(to.join(&name)) {
-            Ok(()) => return Ok(name),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(failed(&to.join(name), "creating it", error)),
-        }
-    }
-    Err(failed(to, "moving files aside: there are 10000 .mcr-aside-N; remove some", io::ErrorKind::AlreadyExists))
-}
-
-/// Moves a file to the same relative path below another directory.
-fn move_file(from: &Path, to: &Path, path: &FilePath) -> Result<(), RestoreError> {
-    let at = from.join(path.as_path());
-    let made = Mutex::default();
-    let (source, dest) = (directory(from, path, None)?, directory(to, path, Some(&made))?);
-    let name = OsStr::from_bytes(path.name());
-    if fstatat(&dest, name, AtFlags::AT_SYMLINK_NOFOLLOW) != Err(Errno::ENOENT) {
-        return Err(RestoreError::Occupied { path: to.join(path.as_path()) });
-    }
-    renameat(&source, name, &dest, name).map_err(|e| {
-        locked(&made).iter().rev().for_each(|dir| drop(std::fs::remove_dir(dir)));
-        failed(&at, "moving it aside", e)
-    })
-}
-
-/// Removes the empty directories above a path, up to `to`.
-fn remove_empty(to: &Path, path: &FilePath) {
-    let above = path.as_path().ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty());
-    for dir in above {
-        if std::fs::remove_dir(to.join(dir)).is_err() {
-            return;
-        }
-    }
-}
-
-// Recovery after a kill.
-
-/// Names of the journals in a directory. Empty if the directory does not exist.
-fn journals(to: &Path) -> Result<Vec<String>, RestoreError> {
-    let listed = match std::fs::read_dir(to) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.map_err(|e| failed(to, "reading the directory", e))?,
-    };
-    let names = listed.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    Ok(names.filter(|name| name.starts_with(leftovers::JOURNAL_PREFIX)).collect())
-}
-
-fn recover_locked(to: &Path) -> Result<Recovered, RestoreError> {
-    let mut recovered = Recovered::default();
-    for name in journals(to)? {
-        // On a file system without locks, the process may still be running.
-        if leftovers::is_at_work(&name) == Some(true) && !name.ends_with(&here()) {
-            continue;
-        }
-        let journal = match name.ends_with(".new") {
-            true => Err("it was never finished".to_owned()),
-            false => sealed::read::<Journal>(&to.join(&name), KIND, VERSION),
-        };
-        match journal.and_then(|journal| Steps::of(journal).ok_or_else(|| "it names impossible paths".to_owned())) {
-            Ok(steps) => {
-                // After a crash of the node, bytes that were never synced may differ from the bytes that were
-                // compared.
-                let is_safe = steps.synced || leftovers::is_at_work(&name).is_some();
-                if is_safe && steps.can_go_forward(to) && steps.forward(to).is_ok() {
-                    recovered.completed += 1;
-                } else {
-                    steps.undo(to)?;
-                    recovered.undone += 1;
-                }
-                let renamed =
-                    |(path, ..): &(FilePath, CString, Identity)| RestoredFile { path: path.clone(), bytes: 0 };
-                let there: Vec<_> = steps.renames.iter().map(renamed).collect();
-                let _ = steps.sync(to, &there); // a directory that was made for the files may be gone
-            }
-            Err(why) => tracing::warn!(journal = name, why, "the journal of a restart cannot be used"),
-        }
-        remove_journal(to, &name, true)?;
-    }
-    Ok(recovered)
-}
-
-fn remove_journal(to: &Path, name: &str, sync: bool) -> Result<(), RestoreError> {
-    let remove = || {
-        std::fs::remove_file(to.join(name))?;
-        if sync { File::open(to)?.sync_all() } else { Ok(()) }
-    };
-    remove().map_err(|e| failed(to, "removing the journal of its renames", e))
-}
-
-// Locking.
-
-/// The lock of a directory during a publication. Dropping it removes the lock file.
-struct Lock {
-    path: PathBuf,
-    /// `None`: the file system has no locks.
-    _held: Option<File>,
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        if self._held.is_some() {
-            // The lock is still held here. A waiting restart then finds another lock file or none, and starts again.
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn lock(to: &Path, wait: Duration) -> Result<Lock, RestoreError> {
-    let (path, started) = (to.join(LOCK), Instant::now());
-    // Each holder creates a new lock file.
-    let (mut holder, mut since) = (None, started);
-    loop {
-        let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let mut open = File::options();
-        open.read(true).write(true).create(true).truncate(false).mode(0o666).custom_flags(flags.bits());
-        let file = open.open(&path);
-        let file = file.map_err(|e| failed(&path, "opening the lock", e))?;
-        match file.try_lock() {
-            Ok(()) => {
-                let (held, named) = (file.metadata(), std::fs::symlink_metadata(&path));
-                if let (Ok(held), Ok(named)) = (held, named)
-                    && (held.dev(), held.ino()) == (named.dev(), named.ino())
-                {
-                    return Ok(Lock { path, _held: Some(file) });
-                }
-            }
-            Err(TryLockError::WouldBlock) => {
-                let now = std::fs::symlink_metadata(&path).ok().map(|m| (m.ino(), m.ctime(), m.ctime_nsec()));
-                if now != holder {
-                    (holder, since) = (now, Instant::now());
-                }
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Err(TryLockError::Error(error)) => {
-                tracing::warn!(
-                    path = %path.display(), %error,
-                    "the file system has no locks: let no other restart write there now"
-                );
-                let _ = std::fs::remove_file(&path);
-                return Ok(Lock { path, _held: None });
-            }
-        }
-        if since.elapsed() >= wait || started.elapsed() >= LOCK_WAIT_MAX {
-            return Err(RestoreError::Busy { path: to.to_owned(), waited_s: started.elapsed().as_secs() });
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A directory as left by a restart that was killed after some of its steps: `a` and `d/b` are restored over
-    /// existing files, `d/c` is newer and moved aside, and `e/f` is restored where nothing existed.
-    fn killed_after(steps_done: usize) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().expect("a directory");
-        let to = dir.path();
-        let mut child = std::process::Command::new("true").spawn().expect("a process");
-        let here = here().replace(&std::process::id().to_string(), &child.id().to_string());
-        child.wait().expect("it ends");
-        for inner in ["d", "e", ".mcr-aside-1"] {
-            std::fs::create_dir(to.join(inner)).expect("made");
-        }
-        for old in ["a", "d/b", "d/c"] {
-            std::fs::write(to.join(old), "old").expect("written");
-        }
-        let path = |text: &str| FilePath::new(text.as_bytes()).expect("valid");
-        let mut renames = Vec::new();
-        for (nth, new) in ["a", "d/b", "e/f"].into_iter().enumerate() {
-            let temporary = CString::new(format!(".mcr-restart-{here}-{nth}.tmp")).expect("no NUL");
-            let at = to.join(new).with_file_name(temporary.to_str().expect("text"));
-            std::fs::write(&at, "new").expect("written");
-            let is = Fingerprint::of(&at.metadata().expect("there"));
-            renames.push((path(new), temporary, (is.inode, is.bytes, is.modified_ns)));
-        }
-        let moves = ["a", "d/b", "d/c"].map(path).to_vec();
-        let steps = Steps { synced: true, aside: Some(".mcr-aside-1".into()), moves, renames };
-        let name = format!("{}{here}", leftovers::JOURNAL_PREFIX);
-        sealed::write(to, &name, KIND, VERSION, &steps.journal(), true).expect("written");
-        for path in steps.moves.iter().take(steps_done) {
-            move_file(to, &steps.aside_of(to), path).expect("moved");
-        }
-        for (path, temporary, _) in steps.renames.iter().take(steps_done.saturating_sub(3)) {
-            let at = to.join(path.as_path());
-            std::fs::rename(at.with_file_name(temporary.to_str().expect("text")), at).expect("renamed");
-        }
-        dir
-    }
-
-    fn files(to: &Path) -> Vec<String> {
-        let mut all = Vec::new();
-        let mut open = vec![to.to_owned()];
-        while let Some(at) = open.pop() {
-            for entry in std::fs::read_dir(&at).expect("readable").flatten() {
-                let path = entry.path();
-                if path.is_dir() {
-                    open.push(path);
-                    continue;
-                }
-                let relative = path.strip_prefix(to).expect("below").display().to_string();
-                all.push(format!("{relative} {}", std::fs::read_to_string(&path).expect("text")));
-            }
-        }
-        all.sort();
-        all
-    }
-
-    #[test]
-    fn a_restart_that_was_killed_while_it_published_is_completed_by_the_next_one() {
-        for steps_done in 0..=6 {
-            let dir = killed_after(steps_done);
-            // Another restart that first cleans up the directory must not remove the temporary files.
-            for inner in ["", "d", "e"] {
-                leftovers::remove_once(&File::open(dir.path().join(inner)).expect("opened").into());
-            }
-            assert!(is_interrupted(dir.path()), "{steps_done}");
-            assert_eq!(recover(dir.path()).expect("done"), Recovered { completed: 1, undone: 0 }, "{steps_done}");
-            let expected = [".mcr-aside-1/a old", ".mcr-aside-1/d/b old", ".mcr-aside-1/d/c old"];
-            let expected = expected.into_iter().chain(["a new", "d/b new", "e/f new"]);
-            assert_eq!(files(dir.path()), expected.collect::<Vec<_>>(), "{steps_done}");
-            assert_eq!(recover(dir.path()).expect("done"), Recovered::default(), "once");
-        }
-    }
-
-    #[test]
-    fn a_restart_that_was_killed_is_undone_where_a_temporary_file_is_gone() {
-        for steps_done in 0..=5 {
-            let dir = killed_after(steps_done);
-            let left = std::fs::read_dir(dir.path().join("e")).expect("readable").flatten().next().expect("a file");
-            std::fs::remove_file(left.path()).expect("removed");
-            assert_eq!(recover(dir.path()).expect("done"), Recovered { completed: 0, undone: 1 }, "{steps_done}");
-            assert_eq!(files(dir.path()), ["a old", "d/b old", "d/c old"], "{steps_done}");
-            assert!(!dir.path().join(".mcr-aside-1").exists());
-        }
-    }
-
-    #[test]
-    fn a_lock_is_waited_for_with_a_deadline_and_leaves_no_file() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let held = lock(dir.path(), LOCK_WAIT).expect("free");
-        let refused = lock(dir.path(), Duration::from_millis(50)).err().expect("held").to_string();
-        assert!(refused.contains("another restart"), "{refused}");
-        drop(held);
-        drop(lock(dir.path(), Duration::ZERO).expect("free again"));
-        assert_eq!(files(dir.path()), [""; 0]);
-    }
 
     #[test]
     fn files_of_one_shape_differ_in_numbers_alone() {
