@@ -1,5 +1,5 @@
 //! The map of an HDF5 file: which bytes of the file are raw data of which dataset. All HDF5 parsing is in this
-//! folder, except for the check of the file's length in `settle.rs`.
+//! folder.
 //!
 //! A map is only a hint. The code that uses a map checks that the extents are disjoint and inside the file
 //! ([`FileMap::check`]). All bytes outside of the extents belong to the skeleton. So a wrong map makes compression
@@ -10,16 +10,19 @@
 //! - `library.rs` calls the HDF5 library. The library supports every feature, but may crash or hang on a damaged
 //!   file.
 //! - `worker.rs` therefore runs the library in separate processes, with a deadline and a memory limit.
+//! - `superblock.rs` finds the superblock, and says whether the file has the length that its superblock says.
 //! - `datatype.rs` converts HDF5's datatype messages to element types. `classic.rs` and `library.rs` both use it.
 
 mod classic;
 mod datatype;
 mod library;
 mod reader;
+mod superblock;
 mod worker;
 
 pub use classic::Classic;
 pub use library::Library;
+pub use superblock::{End, SIGNATURE, hdf5_end, superblock_offset};
 pub use worker::{MapWorker, WORKER_ARGUMENT, worker_main};
 
 use datatype::DataType;
@@ -28,7 +31,6 @@ use mcrengine::header::{
 };
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -171,27 +173,6 @@ impl MapSource for Maps {
             known => known,
         }
     }
-}
-
-/// The eight bytes at the beginning of a superblock.
-pub const SIGNATURE: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
-
-/// Offset of the superblock: 0, or 512, 1024, 2048, ... after a user block. `None` if the file is not HDF5. If
-/// `whole` is given, the bytes are taken from it.
-pub fn superblock_offset(file: &File, bytes: u64, whole: Option<&[u8]>) -> io::Result<Option<u64>> {
-    let mut at = 0;
-    while at + SIGNATURE.len() as u64 <= bytes {
-        let mut found = [0; SIGNATURE.len()];
-        match whole.and_then(|w| w.get(usize::try_from(at).ok()?..)?.first_chunk()) {
-            Some(bytes) => found = *bytes,
-            None => file.read_exact_at(&mut found, at)?,
-        }
-        if found == SIGNATURE {
-            return Ok(Some(at));
-        }
-        at = (at * 2).max(512);
-    }
-    Ok(None)
 }
 
 impl FileMap {

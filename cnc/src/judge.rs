@@ -5,7 +5,8 @@
 //! and returns the reason.
 
 use crate::fingerprint::Fingerprint;
-use crate::settle::{End, SettleRules, hdf5_end};
+use crate::h5::{End, hdf5_end};
+use crate::settle::SettleRules;
 use crate::watch::writers::Writers;
 use mcrengine::ids::FilePath;
 use nix::fcntl::OFlag;

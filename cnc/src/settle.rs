@@ -9,7 +9,7 @@
 mod readiness;
 
 use crate::fingerprint::Fingerprint;
-use mcrengine::ids::FilePath;
+use crate::h5::End;
 pub use readiness::{OwnRanks, Readiness, ReadyRank, SettledFile, WaitingRank, Why};
 
 /// How long files and checkpoints must be at rest, in milliseconds.
@@ -60,23 +60,6 @@ pub enum Hint {
     MovedTo,
     /// No event: a scan found the file, or a wait is over.
     Scan,
-}
-
-/// What an HDF5 superblock says about the length of the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The file is not HDF5, or its superblock does not determine the length.
-    Unknown,
-    /// The file has the length that its superblock says.
-    Agrees,
-    /// The file is longer than its superblock says: it was written since the last flush, or data was appended.
-    Longer,
-    /// The file is shorter than its superblock says: part of the file is missing.
-    Shorter,
-    /// The file has an HDF5 name, but its superblock was never written.
-    Unwritten,
-    /// HDF5 marked the file as open for writing: its writer is still active, or has died.
-    Marked,
 }
 
 /// What is known about a file that is not settled yet.
@@ -190,88 +173,6 @@ impl FileState {
             End::Unwritten => rested(rules.doubt_quiet_ms, Verdict::Cut("the HDF5 superblock was never written")),
             End::Marked => rested(rules.doubt_quiet_ms, Verdict::Cut("HDF5 marked the file as open for writing")),
         }
-    }
-}
-
-const HDF5_SIGNATURE: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
-/// Number of bytes read of a superblock. In version 1 with 8-byte addresses the addresses end at offset 60.
-const SUPERBLOCK_BYTES: usize = 64;
-
-/// Compares the length of a file, `bytes`, with its HDF5 superblock. `read_at` fills the buffer from an offset of the
-/// file, and returns the number of bytes, which is smaller at the end of the file. Source: HDF5 File Format
-/// Specification 3.0, section II.A.
-pub fn hdf5_end<E>(
-    path: &FilePath,
-    bytes: u64,
-    mut read_at: impl FnMut(u64, &mut [u8]) -> Result<usize, E>,
-) -> Result<End, E> {
-    let mut block = [0u8; SUPERBLOCK_BYTES];
-    let mut at = 0u64;
-    loop {
-        block.fill(0);
-        let have = if at < bytes { read_at(at, &mut block)?.min(SUPERBLOCK_BYTES) } else { 0 };
-        if have >= 8 && block[..8] == HDF5_SIGNATURE {
-            return Ok(end_from(&block[..have], at, bytes));
-        }
-        let is_begun = (1..8).contains(&bytes) && HDF5_SIGNATURE.starts_with(&block[..have.min(8)]);
-        if at == 0 && is_begun && (bytes >= 4 || is_named_hdf5(path)) {
-            return Ok(End::Shorter);
-        }
-        if at == 0 && block[..8] == [0; 8] && is_named_hdf5(path) {
-            // A user block may begin with zeros. A file that contains only zeros has no superblock yet.
-            let mut next = [0u8; 8];
-            let user_block = bytes > 512 && read_at(512, &mut next)? == 8 && next == HDF5_SIGNATURE;
-            if !user_block {
-                return Ok(End::Unwritten);
-            }
-        }
-        // A user block has 512 bytes, or a larger power of two.
-        at = if at == 0 { 512 } else { at * 2 };
-        if at >= bytes || at > 1 << 30 {
-            return Ok(End::Unknown);
-        }
-    }
-}
-
-fn is_named_hdf5(path: &FilePath) -> bool {
-    [&b".h5"[..], b".hdf5", b".he5"].iter().any(|extension| path.name().ends_with(extension))
-}
-
-fn end_from(block: &[u8], at: u64, bytes: u64) -> End {
-    let address = |at: usize, width: usize| -> Option<u64> {
-        let digits = block.get(at..at + width)?;
-        Some(digits.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
-    };
-    // The superblock is incomplete only if the file ends within it.
-    let Some(&version) = block.get(8) else { return End::Shorter };
-    let (width_at, base_at) = match version {
-        0 => (13, 24),
-        1 => (13, 28),
-        2 | 3 => (9, 12),
-        _ => return End::Unknown,
-    };
-    let width = match block.get(width_at) {
-        Some(&width @ (2 | 4 | 8)) => usize::from(width),
-        Some(_) => return End::Unknown,
-        None => return End::Shorter,
-    };
-    let (Some(base), Some(end)) = (address(base_at, width), address(base_at + 2 * width, width)) else {
-        return End::Shorter;
-    };
-    let undefined = u64::MAX >> (64 - 8 * width);
-    // A file driver (family, multi) distributes the data over several files, so the length of this file is unknown.
-    if version < 2 && address(base_at + 3 * width, width).is_some_and(|driver| driver != undefined) {
-        return End::Unknown;
-    }
-    if version >= 2 && block.get(11).is_some_and(|flags| flags & 0b101 != 0) {
-        return End::Marked;
-    }
-    // The end is relative to the base address. The base address may be wrong if a user block was inserted later.
-    match end.checked_sub(base).and_then(|length| length.checked_add(at)) {
-        Some(expected) if expected == bytes => End::Agrees,
-        Some(expected) if expected < bytes => End::Longer,
-        Some(_) => End::Shorter,
-        None => End::Unknown,
     }
 }
 
@@ -397,56 +298,5 @@ mod tests {
                 }
             }
         });
-    }
-
-    /// A superblock of the given version that says that the file ends at `end`.
-    fn superblock(version: u8, base: u64, end: u64, flags: u8) -> Vec<u8> {
-        let mut block = [&HDF5_SIGNATURE[..], &[version]].concat();
-        match version {
-            0 => block.extend([0, 0, 0, 0, 8, 8, 0, 4, 0, 16, 0, 0, 0, 0, 0]),
-            1 => block.extend([0, 0, 0, 0, 8, 8, 0, 4, 0, 16, 0, 0, 0, 0, 0, 32, 0, 0, 0]),
-            _ => block.extend([8, 8, flags]),
-        }
-        for address in [base, u64::MAX, end, u64::MAX] {
-            block.extend(address.to_le_bytes());
-        }
-        block.resize(96, 0);
-        block
-    }
-
-    fn end_of(name: &str, content: &[u8]) -> End {
-        let path = FilePath::new(name.as_bytes()).expect("valid");
-        hdf5_end::<()>(&path, content.len() as u64, |at, into| {
-            let from = &content[usize::try_from(at).expect("small").min(content.len())..];
-            let n = from.len().min(into.len());
-            into[..n].copy_from_slice(&from[..n]);
-            Ok(n)
-        })
-        .expect("reads")
-    }
-
-    #[test]
-    fn superblocks_of_all_versions_tell_where_the_file_ends() {
-        for version in 0..=3 {
-            let whole = |base, end, flags| superblock(version, base, end, flags);
-            assert_eq!(end_of("x", &whole(0, 96, 0)), End::Agrees, "version {version}");
-            assert_eq!(end_of("x", &whole(0, 95, 0)), End::Longer, "version {version}");
-            assert_eq!(end_of("x", &whole(0, 97, 0)), End::Shorter, "version {version}");
-            let user_block = |base, end| [vec![0; 1024], whole(base, end, 0)].concat();
-            assert_eq!(end_of("x", &user_block(1024, 1120)), End::Agrees, "version {version}");
-            assert_eq!(end_of("x", &user_block(0, 96)), End::Agrees, "user block inserted later; version {version}");
-            for cut in 1..96 {
-                assert_eq!(end_of("x.h5", &whole(0, 96, 0)[..cut]), End::Shorter, "version {version}, {cut} bytes");
-            }
-        }
-        assert_eq!(end_of("x", &superblock(3, 0, 96, 1)), End::Marked);
-        assert_eq!(end_of("x", &superblock(3, 0, 96, 4)), End::Marked);
-        assert_eq!(end_of("x", &superblock(9, 0, 96, 0)), End::Unknown);
-        assert_eq!(end_of("x.h5", b""), End::Unwritten);
-        assert_eq!(end_of("x.h5", &[0; 4096]), End::Unwritten);
-        assert_eq!(end_of("x.h5", b"not HDF5, despite its name"), End::Unknown);
-        assert_eq!(end_of("x.h5", &[vec![0; 512], superblock(0, 512, 608, 0)].concat()), End::Agrees);
-        assert_eq!(end_of("x.bin", b""), End::Unknown);
-        assert_eq!(end_of("x.bin", &[0; 4096]), End::Unknown);
     }
 }

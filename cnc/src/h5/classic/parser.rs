@@ -2,6 +2,7 @@
 
 use crate::h5::datatype::Parsed;
 use crate::h5::reader::Reader;
+use crate::h5::superblock::{Superblock, Unreadable};
 use crate::h5::{H5Error, MappedVariable};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -109,50 +110,27 @@ impl<'a> Parser<'a> {
     /// Reads the widths. Returns the address of the root group's header.
     pub(super) fn superblock(&mut self) -> Result<u64, H5Error> {
         let at = self.base;
-        let len = (self.bytes - at).min(128) as usize;
-        let bytes = self.piece(0, len)?;
-        let mut fields = Fields { bytes: &bytes, at };
-        fields.take(8)?;
-        let version = fields.u8()?;
-        match version {
-            0 | 1 => {
-                fields.take(4)?;
-                self.widths(&mut fields)?;
-                fields.take(if version == 0 { 9 } else { 13 })?;
-            }
-            2 | 3 => {
-                self.widths(&mut fields)?;
-                fields.take(1)?;
-            }
-            _ => return Err(not_classic("a superblock of an unknown version", at)),
-        }
-        let width = self.offset_width;
-        let stored_base = fields.number(width)?;
-        let _free_space_or_extension = fields.number(width)?;
-        let end = fields.number(width)?;
-        if stored_base != at {
+        let bytes = self.piece(0, (self.bytes - at).min(128) as usize)?;
+        let superblock = Superblock::parse(&bytes).map_err(|why| match why {
+            Unreadable::Cut => not_classic("metadata is cut short", at),
+            Unreadable::Version => not_classic("a superblock of an unknown version", at),
+            Unreadable::Width => not_classic("addresses of an unsupported width", at),
+        })?;
+        let Some(length_width @ (2 | 4 | 8)) = superblock.length_width else {
+            return Err(not_classic("addresses of an unsupported width", at));
+        };
+        (self.offset_width, self.length_width) = (superblock.offset_width, usize::from(length_width));
+        if superblock.base != at {
             return Err(not_classic("a superblock that was moved", at));
         }
         // Unlike all other addresses, this one is relative to the first byte of the file.
-        if end > self.bytes {
+        if superblock.end > self.bytes {
             return Err(not_classic("a file that was cut short", at));
         }
-        if version < 2 {
-            if fields.address(width)?.is_some() {
-                return Err(not_classic("a file driver", at));
-            }
-            fields.number(width)?;
+        if superblock.has_driver {
+            return Err(not_classic("a file driver", at));
         }
-        fields.number(width)
-    }
-
-    fn widths(&mut self, fields: &mut Fields<'_>) -> Result<(), H5Error> {
-        let (offset_width, length_width) = (fields.u8()?, fields.u8()?);
-        if !matches!(offset_width, 2 | 4 | 8) || !matches!(length_width, 2 | 4 | 8) {
-            return Err(not_classic("addresses of an unsupported width", fields.at));
-        }
-        (self.offset_width, self.length_width) = (usize::from(offset_width), usize::from(length_width));
-        Ok(())
+        superblock.root.ok_or_else(|| not_classic("metadata is cut short", at))
     }
 
     /// Charges a link with a name of this length to [`LINKS_BYTES_MAX`].
