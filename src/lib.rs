@@ -156,6 +156,7 @@ pub mod reuse;
 pub mod slabs;
 pub mod store;
 pub mod units;
+pub mod varint;
 pub mod verify;
 pub mod watched;
 

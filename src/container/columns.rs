@@ -1,17 +1,15 @@
 //! The index consists of columns of numbers. "Index" in docs/format/container.md says what each column holds.
 
+use crate::varint::{NotANumber, VARINT_BYTES_MAX, put_varint, take_varint};
+
 /// A column that is being written.
 #[derive(Default)]
 pub(crate) struct Column(pub(crate) Vec<u8>);
 
 impl Column {
     /// Appends a number: 7 bits in each byte, the lowest bits first.
-    pub(crate) fn number(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
+    pub(crate) fn number(&mut self, value: u64) {
+        put_varint(value, &mut self.0);
     }
 
     /// Appends the difference of two numbers modulo 2^64. A small positive or negative difference takes few bytes.
@@ -73,22 +71,18 @@ impl<'a> Cursor<'a> {
     }
 
     pub(crate) fn number(&mut self) -> Parsed<u64> {
-        let mut value = 0u64;
-        for (i, &byte) in self.left.iter().take(10).enumerate() {
-            let bits = u64::from(byte & 0x7f);
-            if i == 9 && byte > 1 {
-                return self.bad("a number has more than 64 bits");
-            }
-            value |= bits << (7 * i);
-            if byte < 0x80 {
-                if byte == 0 && i > 0 {
-                    return self.bad("a number has more bytes than necessary");
+        let before = self.left;
+        match take_varint(&mut self.left, VARINT_BYTES_MAX) {
+            Ok(value) => {
+                let bytes = &before[..before.len() - self.left.len()];
+                match bytes {
+                    [_, .., 0] => self.bad("a number has more bytes than necessary"),
+                    _ => Ok(value),
                 }
-                self.left = &self.left[i + 1..];
-                return Ok(value);
             }
+            Err(NotANumber::TooLong) => self.bad("a number has more than 64 bits"),
+            Err(NotANumber::Cut) => self.bad("it ends too early"),
         }
-        self.bad("it ends too early")
     }
 
     pub(crate) fn delta(&mut self, from: u64) -> Parsed<u64> {

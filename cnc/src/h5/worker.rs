@@ -10,6 +10,7 @@
 use super::library::Library;
 use super::{CHUNKS_MAX, DATASETS_MAX, FileMap, H5Error, MapInput, MapSource, MappedVariable};
 use mcrengine::header::{ByteOrder, ElementType, Extent, Filter, Member, Role, Shape};
+use mcrengine::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::alarm;
 use std::fs::File;
@@ -259,12 +260,8 @@ fn encode_reply(map: &Result<FileMap, H5Error>) -> Vec<u8> {
     out
 }
 
-fn number(out: &mut Vec<u8>, mut n: u64) {
-    while n >= 0x80 {
-        out.push(n as u8 | 0x80);
-        n >>= 7;
-    }
-    out.push(n as u8);
+fn number(out: &mut Vec<u8>, n: u64) {
+    put_varint(n, out);
 }
 
 fn element(out: &mut Vec<u8>, e: &ElementType) {
@@ -328,15 +325,7 @@ impl<'a> Reader<'a> {
     }
 
     fn number(&mut self) -> Option<u64> {
-        let mut n = 0u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.take(1)?[0];
-            n |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some(n);
-            }
-        }
-        None
+        take_varint(&mut self.bytes, VARINT_BYTES_MAX).ok()
     }
 
     fn small(&mut self) -> Option<u32> {

@@ -1,31 +1,18 @@
-//! Unsigned integers in as few bytes as they need: seven bits a byte, the lowest first, the top bit set on all but
-//! the last.
+//! Numbers up to `u32::MAX` as varints of at most five bytes.
+
+use crate::varint;
 
 /// The most bytes of a varint here.
 pub(in crate::codec) const VARINT_BYTES_MAX: usize = 5;
 
-/// Appends 7 bits a byte, the lowest first, the top bit set on all but the last.
+/// Appends a number.
 pub(in crate::codec) fn put_varint(value: u32, out: &mut Vec<u8>) {
-    let mut rest = value;
-    while rest >= 0x80 {
-        out.push(rest as u8 | 0x80);
-        rest >>= 7;
-    }
-    out.push(rest as u8);
+    varint::put_varint(u64::from(value), out);
 }
 
 /// Takes a varint from the front. `None` if it is cut or above `u32::MAX`.
 pub(in crate::codec) fn take_varint(bytes: &mut &[u8]) -> Option<u32> {
-    let mut value = 0u64;
-    for shift in (0..VARINT_BYTES_MAX as u32).map(|i| i * 7) {
-        let (&byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        value |= u64::from(byte & 0x7F) << shift;
-        if byte & 0x80 == 0 {
-            return u32::try_from(value).ok();
-        }
-    }
-    None
+    varint::take_varint(bytes, VARINT_BYTES_MAX).ok().and_then(|value| u32::try_from(value).ok())
 }
 
 /// [`put_varint`] of a count or a place.
