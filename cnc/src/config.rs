@@ -9,6 +9,7 @@ use mcrengine::ids::{GroupId, Grouping, JobId, NameError};
 use mcrengine::incarnation::IDENTITY_BYTES_MAX;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor, value};
+use serde_value::DeserializerError;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -242,7 +243,7 @@ pub fn parse_toml<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, Con
         let at = error.span().map_or(0, |span| span.start.min(text.len()));
         let line = text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
         let file = file.to_owned();
-        match unknown_key(error.message()) {
+        match unknown_key::<T>(text) {
             None => ConfigError::Syntax { file, line, what: error.message().trim().to_owned() },
             Some((key, known)) => {
                 let near = nearest(&key, &known);
@@ -253,11 +254,16 @@ pub fn parse_toml<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, Con
     })
 }
 
-/// Extracts the key and the known keys from serde's message: ``unknown field `a`, expected one of `b`, `c` ``.
-fn unknown_key(message: &str) -> Option<(String, Vec<String>)> {
-    let names = message.strip_prefix("unknown field ")?;
-    let mut names = names.split('`').skip(1).step_by(2).map(str::to_owned);
-    Some((names.next()?, names.collect()))
+/// The unknown key that makes a configuration invalid, and the known keys of its table. The error of `toml` contains
+/// both only in its text, so the configuration is deserialized again by a crate whose error contains them as values.
+fn unknown_key<T: DeserializeOwned>(text: &str) -> Option<(String, Vec<String>)> {
+    let values: serde_value::Value = toml::from_str(text).ok()?;
+    match values.deserialize_into::<T>() {
+        Err(DeserializerError::UnknownField(key, known)) => {
+            Some((key, known.iter().map(|key| (*key).to_owned()).collect()))
+        }
+        _ => None,
+    }
 }
 
 /// The known name with the most similar spelling. `None` if no name is similar enough.
