@@ -7,30 +7,17 @@
 
 #![expect(missing_docs, reason = "Criterion's macro makes a public function")]
 
+mod support;
+
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use mcrengine::codec::{Chain, Profile, Scratch, encode_best};
 use mcrengine::header::{ByteOrder, ElementType};
 use mcrengine::ids::Digest;
 use std::hint::black_box;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use support::files_below;
 
 const SLICE_BYTES: usize = 1 << 20;
-
-fn files_below(folder: &Path) -> Vec<(u64, PathBuf)> {
-    let mut files = Vec::new();
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            match entry.metadata() {
-                Ok(metadata) if metadata.is_dir() => folders.push(entry.path()),
-                Ok(metadata) => files.push((metadata.len(), entry.path())),
-                Err(_) => {}
-            }
-        }
-    }
-    files.sort();
-    files
-}
 
 /// Name of the set, and the slice.
 fn slices() -> Vec<(String, Vec<u8>)> {
