@@ -15,7 +15,7 @@
 //! What else a choice may rest on is in [`super::decide`].
 
 use super::{
-    ArrayShape, Basis, Chain, CodecError, Coded, Older, OlderPlace, Reason, Scratch, Trial, mixed, runs, slow,
+    ArrayShape, Basis, Chain, CodecError, Coded, Older, OlderPlace, Reason, Scratch, Trial, ids, mixed, runs, slow,
 };
 use crate::header::ElementType;
 use std::fmt;
@@ -289,7 +289,7 @@ fn chosen(
     if candidates.len() < 2 {
         return (candidates.pop().unwrap_or_else(Chain::raw), Reason::Only);
     }
-    let is_about_neighbours = candidates.iter().all(|chain| chain.steps()[0].codec == super::fpzip::ID);
+    let is_about_neighbours = candidates.iter().all(|chain| chain.steps()[0].codec == ids::FPZIP);
     if is_about_neighbours {
         return tried(candidates, &raw[..raw.len().min(FPZIP_SAMPLE_BYTES)], arrays, 0, basis, scratch);
     }
@@ -460,7 +460,7 @@ pub fn encode_chosen(
         trials.push(trial);
     }
     // Where numbers were found between the bytes, it was tried on both.
-    if is_slow && !trials.iter().any(|trial| trial.chain.steps()[0].codec == mixed::ID) {
+    if is_slow && !trials.iter().any(|trial| trial.chain.steps()[0].codec == ids::MIXED) {
         let begun = basis.now();
         let by_zstd = trials.iter().find(|trial| trial.chain.is_zstd()).map(|trial| (&trial.chain, trial.stored_bytes));
         let least = best.as_ref().map_or(raw.len(), |(.., stored)| stored.len());
@@ -577,7 +577,7 @@ fn look_at_bytes(
     }
     // Where there are no records, prediction is zstd at another level.
     if !are_records {
-        chains.retain(|chain| chain.steps()[0].codec != super::predict::ID);
+        chains.retain(|chain| chain.steps()[0].codec != ids::PREDICT);
     }
     Ok(if is_in_haste { stored_bytes * (raw.len() / sample.len()) } else { 0 })
 }
@@ -623,7 +623,7 @@ fn still_candidate(
     let is_of_many = *profile == Profile::Max && predicted(element, MAX_OF_MANY).contains(&chain);
     let is_mixed = profile.is_together()
         && *element == ElementType::Bytes
-        && (chain.steps()[0].codec == mixed::ID || shuffles_of_bytes().contains(&chain));
+        && (chain.steps()[0].codec == ids::MIXED || shuffles_of_bytes().contains(&chain));
     let is_slow = *profile == Profile::Max && Chain::lzmas().contains(&chain);
     (is_shuffled || is_of_many || is_mixed || is_slow || chain.is_raw()).then_some(chain)
 }

@@ -5,26 +5,7 @@
 //! decoding backwards. Everything here is lossless, bit for bit, whatever the bytes are and however long: bytes after
 //! the last whole element travel verbatim.
 //!
-//! | number | codec | signature | parameter |
-//! |--------|-------|-----------|-----------|
-//! | 0 | never assigned, so that a page of zeros is no chain | | |
-//! | 1 | `raw` | array to bytes | 0 |
-//! | 2 | `fpc` | array to bytes | bits 0-7: log2 of the table entries, 1 to 20; bit 8: big-endian |
-//! | 3 | `fpzip` | array to bytes | bits 0-7: element width, 4 or 8; bit 8: big-endian; bits 16-23: most dimensions, 1 to 3 |
-//! | 4 | `columns` | array to bytes | record width in bytes, 2 to 2^20 |
-//! | 5 | `predict` | array to bytes | bits 0-7: element width, 4 or 8; bit 8: big-endian; bit 9: integers; bit 10: bytes; bits 16-23: effort of the encoder, 1 or 2 |
-//! | 6 | `runs` | array to bytes | element width in bytes, 1 to 2^20 |
-//! | 7 | `pco` | array to bytes | bits 0-7: element width, 2, 4 or 8; bit 8: big-endian; bit 9: integers; bit 10: unsigned; bits 16-23: level of the encoder, 1 to 12 |
-//! | 8 | `since` | array to bytes | bits 0-7: element width, 4 or 8; bit 8: big-endian; bit 9: integers; bits 16-23: effort of the encoder, 1 or 2 |
-//! | 9 | `mixed` | array to bytes | bits 16-23: effort of the encoder, 1 or 2 |
-//! | 16 | `shuffle` | bytes to bytes | element width in bytes, 2 to 2^20 |
-//! | 17 | `lz4` | bytes to bytes | 0 |
-//! | 18 | `zstd` | bytes to bytes | level, 1 to 22 |
-//! | 19 | `gzip` | bytes to bytes | level, 1 to 9 |
-//! | 20 | `bitshuffle` | bytes to bytes | element width in bytes, 1 to 2^20 |
-//! | 21 | `lzma` | bytes to bytes | (pb * 5 + lp) * 9 + lc: LZMA's properties; lc and lp at most 4 together |
-//!
-//! Numbers are never reused. Bits that a parameter does not name are zero, and refused otherwise.
+//! The codecs, their numbers and their parameters are in `docs/format/codecs.md`; the numbers are in `ids.rs`.
 //!
 //! Decoding trusts nothing: whoever calls [`Chain::decode`] says how long the result must be, and has checked that
 //! length against a limit. What the stored bytes claim never decides how much is allocated.
@@ -33,6 +14,7 @@ mod array_to_bytes;
 mod bytes_to_bytes;
 mod choose;
 mod decide;
+mod ids;
 mod registers;
 mod slow;
 mod threads;
@@ -44,6 +26,7 @@ pub use decide::{
     Basis, Coded, DECISIONS_MAX, Deciding, Decision, Decisions, KEPT_CHECKPOINTS_MAX, Reason, StoreRate, Trial,
     shared_name, since_name,
 };
+pub use ids::CodecId;
 pub use threads::{cores, threads_of_each};
 
 use crate::header::{ByteOrder, ELEMENT_WIDTH_MAX, ElementType, Member};
@@ -52,16 +35,12 @@ use bytes_to_bytes::{bitshuffle, gzip, lz4, lzma, shuffle, zstd};
 use std::fmt;
 use std::sync::Arc;
 
-/// The number of a codec, assigned once; the module's table lists them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CodecId(pub u16);
-
 /// One codec of a chain, with its parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
     /// Which codec.
     pub codec: CodecId,
-    /// What it means is the codec's affair; see the module's table.
+    /// What it means is the codec's affair; see `docs/format/codecs.md`.
     pub param: u32,
 }
 
@@ -149,7 +128,7 @@ pub enum CodecError {
 /// The codec that turns elements into bytes; exactly one per chain. Pure: the same input gives the same bytes on
 /// every host, thread and run.
 pub trait ArrayCodec: Send + Sync {
-    /// Number and name, as in the module's table.
+    /// Number and name, as in `docs/format/codecs.md`.
     fn id(&self) -> (CodecId, &'static str);
     /// Whether the parameter is valid. The other methods are called with valid ones only.
     fn takes(&self, param: u32) -> bool;
@@ -185,7 +164,7 @@ pub struct ArrayJob<'a> {
 
 /// A codec from bytes to bytes. Pure, except that a newer release of a library may find shorter bytes.
 pub trait BytesCodec: Send + Sync {
-    /// Number and name, as in the module's table.
+    /// Number and name, as in `docs/format/codecs.md`.
     fn id(&self) -> (CodecId, &'static str);
     /// Whether the parameter is valid. The other methods are called with valid ones only.
     fn takes(&self, param: u32) -> bool;
@@ -280,21 +259,21 @@ enum Codec {
 impl Codec {
     fn find(id: CodecId) -> Result<Self, CodecError> {
         Ok(match id {
-            array_to_bytes::raw::ID => Self::Array(&array_to_bytes::raw::Raw),
-            fpc::ID => Self::Array(&fpc::Fpc),
-            fpzip::ID => Self::Array(&fpzip::Fpzip),
-            columns::ID => Self::Array(&columns::Columns),
-            predict::ID => Self::Array(&predict::Predict),
-            runs::ID => Self::Array(&runs::RunLengths),
-            since::ID => Self::Array(&since::Since),
-            mixed::ID => Self::Array(&mixed::Mixed),
-            pco::ID => Self::Array(&pco::Pco),
-            shuffle::ID => Self::Bytes(&shuffle::Shuffle),
-            lz4::ID => Self::Bytes(&lz4::Lz4),
-            lzma::ID => Self::Bytes(&lzma::Lzma),
-            zstd::ID => Self::Bytes(&zstd::Zstd),
-            gzip::ID => Self::Bytes(&gzip::Gzip),
-            bitshuffle::ID => Self::Bytes(&bitshuffle::Bitshuffle),
+            ids::RAW => Self::Array(&array_to_bytes::raw::Raw),
+            ids::FPC => Self::Array(&fpc::Fpc),
+            ids::FPZIP => Self::Array(&fpzip::Fpzip),
+            ids::COLUMNS => Self::Array(&columns::Columns),
+            ids::PREDICT => Self::Array(&predict::Predict),
+            ids::RUNS => Self::Array(&runs::RunLengths),
+            ids::SINCE => Self::Array(&since::Since),
+            ids::MIXED => Self::Array(&mixed::Mixed),
+            ids::PCO => Self::Array(&pco::Pco),
+            ids::SHUFFLE => Self::Bytes(&shuffle::Shuffle),
+            ids::LZ4 => Self::Bytes(&lz4::Lz4),
+            ids::LZMA => Self::Bytes(&lzma::Lzma),
+            ids::ZSTD => Self::Bytes(&zstd::Zstd),
+            ids::GZIP => Self::Bytes(&gzip::Gzip),
+            ids::BITSHUFFLE => Self::Bytes(&bitshuffle::Bitshuffle),
             CodecId(codec) => return Err(CodecError::Unknown { codec }),
         })
     }
@@ -486,7 +465,7 @@ impl Chain {
     /// The steps that change anything.
     fn working_steps(&self) -> &[Step] {
         match self.steps.split_first() {
-            Some((first, rest)) if first.codec == array_to_bytes::raw::ID => rest,
+            Some((first, rest)) if first.codec == ids::RAW => rest,
             _ => &self.steps,
         }
     }
@@ -498,7 +477,7 @@ impl Chain {
 
     /// Whether it is zstd alone.
     fn is_zstd(&self) -> bool {
-        matches!(self.working_steps(), [step] if step.codec == zstd::ID)
+        matches!(self.working_steps(), [step] if step.codec == ids::ZSTD)
     }
 
     fn of(steps: &[(CodecId, u32)]) -> Self {
@@ -508,7 +487,7 @@ impl Chain {
 
     /// Nothing at all.
     pub fn raw() -> Self {
-        Self::of(&[(array_to_bytes::raw::ID, 0)])
+        Self::of(&[(ids::RAW, 0)])
     }
 
     /// gzip alone, at a level from 1 to 9; other levels are taken as the nearest of these.
@@ -523,48 +502,48 @@ impl Chain {
 
     /// zstd alone, with a table of 2^`log` entries for what comes again, 2^10 to 2^20.
     pub fn zstd_fast(log: u32) -> Self {
-        Self::raw().then(zstd::ID, zstd::TABLE + log.clamp(10, 20))
+        Self::raw().then(ids::ZSTD, zstd::TABLE + log.clamp(10, 20))
     }
 
     /// LZ4 alone.
     pub fn lz4() -> Self {
-        Self::raw().then(lz4::ID, 0)
+        Self::raw().then(ids::LZ4, 0)
     }
 
     /// LZMA alone, for words of 4 and 8 bytes.
     fn lzma_of_words() -> Self {
-        Self::raw().then(lzma::ID, lzma::WORDS)
+        Self::raw().then(ids::LZMA, lzma::WORDS)
     }
 
     /// LZMA alone, for words and for text.
     fn lzmas() -> [Self; 2] {
-        [Self::lzma_of_words(), Self::raw().then(lzma::ID, lzma::TEXT)]
+        [Self::lzma_of_words(), Self::raw().then(ids::LZMA, lzma::TEXT)]
     }
 
     /// Bytes of equal significance together, then zstd. Widths below 2 mean no shuffle, and so do those above 2^20.
     pub fn shuffle_zstd(width: u32, level: u32) -> Self {
         let raw = Self::raw();
-        let shuffled = if shuffle::Shuffle.takes(width) { raw.then(shuffle::ID, width) } else { raw };
+        let shuffled = if shuffle::Shuffle.takes(width) { raw.then(ids::SHUFFLE, width) } else { raw };
         shuffled.then_zstd(level)
     }
 
     /// Bits of equal significance together, then zstd. Widths above 2^20 mean no shuffle.
     pub fn bitshuffle_zstd(width: u32, level: u32) -> Self {
         let raw = Self::raw();
-        let shuffled = if bitshuffle::Bitshuffle.takes(width) { raw.then(bitshuffle::ID, width) } else { raw };
+        let shuffled = if bitshuffle::Bitshuffle.takes(width) { raw.then(ids::BITSHUFFLE, width) } else { raw };
         shuffled.then_zstd(level)
     }
 
     /// Bytes of equal significance together, then LZ4.
     fn shuffle_lz4(width: u32) -> Self {
         let raw = Self::raw();
-        let shuffled = if shuffle::Shuffle.takes(width) { raw.then(shuffle::ID, width) } else { raw };
-        shuffled.then(lz4::ID, 0)
+        let shuffled = if shuffle::Shuffle.takes(width) { raw.then(ids::SHUFFLE, width) } else { raw };
+        shuffled.then(ids::LZ4, 0)
     }
 
     /// Runs of the same element alone; `None` for widths above 2^20.
     pub fn runs(width: u32) -> Option<Self> {
-        runs::RunLengths.takes(width).then(|| Self::of(&[(runs::ID, width)]))
+        runs::RunLengths.takes(width).then(|| Self::of(&[(ids::RUNS, width)]))
     }
 
     /// pcodec at a level from 1 to 12; `None` for what is no number that it takes.
@@ -581,12 +560,12 @@ impl Chain {
             | ElementType::Fixed { .. }
             | ElementType::Compound { .. } => return None,
         };
-        Some(Self::of(&[(pco::ID, pco::param(width, order == ByteOrder::Big, kind, level))]))
+        Some(Self::of(&[(ids::PCO, pco::param(width, order == ByteOrder::Big, kind, level))]))
     }
 
     /// FPC alone, with tables of 2^`level` entries, 1 to 20; other levels are taken as the nearest of these.
     pub fn fpc(level: u32, order: ByteOrder) -> Self {
-        Self::of(&[(fpc::ID, level.clamp(1, fpc::LEVEL_MAX) | order_bit(order))])
+        Self::of(&[(ids::FPC, level.clamp(1, fpc::LEVEL_MAX) | order_bit(order))])
     }
 
     /// fpzip alone, for elements of 4 or 8 bytes, with neighbours in at most so many dimensions, 1 to 3.
@@ -594,7 +573,7 @@ impl Chain {
     /// # Panics
     /// If the width is neither 4 nor 8.
     pub fn fpzip(width: u8, order: ByteOrder, dimensions: u32) -> Self {
-        Self::of(&[(fpzip::ID, u32::from(width) | order_bit(order) | dimensions.clamp(1, 3) << 16)])
+        Self::of(&[(ids::FPZIP, u32::from(width) | order_bit(order) | dimensions.clamp(1, 3) << 16)])
     }
 
     /// Prediction with so much effort, 1 or 2; `None` for what is no number of 4 or 8 bytes.
@@ -602,36 +581,38 @@ impl Chain {
         let (width, order, is_float) = match *element {
             ElementType::Float { width: width @ (4 | 8), order } => (width, order, true),
             ElementType::Int { width: width @ (4 | 8), order, .. } => (width, order, false),
-            ElementType::Bytes => return Some(Self::of(&[(predict::ID, predict::param_of_bytes(effort))])),
+            ElementType::Bytes => return Some(Self::of(&[(ids::PREDICT, predict::param_of_bytes(effort))])),
             ElementType::Float { .. }
             | ElementType::Int { .. }
             | ElementType::Fixed { .. }
             | ElementType::Compound { .. } => return None,
         };
-        Some(Self::of(&[(predict::ID, predict::param(width, order == ByteOrder::Big, is_float, effort))]))
+        Some(Self::of(&[(ids::PREDICT, predict::param(width, order == ByteOrder::Big, is_float, effort))]))
     }
 
     /// Numbers between other bytes, each kind by itself.
     pub fn mixed(effort: u32) -> Self {
-        Self::of(&[(mixed::ID, mixed::param(effort))])
+        Self::of(&[(ids::MIXED, mixed::param(effort))])
     }
 
     /// Prediction with an older segment's help; `None` for what is no number of 4 or 8 bytes.
     pub fn since(element: &ElementType, effort: u32) -> Option<Self> {
-        let Step { codec: predict::ID, param } = *Self::predict(element, effort)?.steps().first()? else { return None };
-        (!predict::is_of_bytes(param)).then(|| Self::of(&[(since::ID, param)]))
+        let Step { codec: ids::PREDICT, param } = *Self::predict(element, effort)?.steps().first()? else {
+            return None;
+        };
+        (!predict::is_of_bytes(param)).then(|| Self::of(&[(ids::SINCE, param)]))
     }
 
     /// Whether decoding needs an older segment ([`Scratch::set_older`]).
     pub fn needs_older(&self) -> bool {
-        self.steps.first().is_some_and(|step| step.codec == since::ID)
+        self.steps.first().is_some_and(|step| step.codec == ids::SINCE)
     }
 
     /// Records taken apart into columns, each coded on its own. `None` where there is nothing to take apart.
     pub fn columns(element: &ElementType) -> Option<Self> {
         match element {
             ElementType::Compound { width, members } if (2..=ELEMENT_WIDTH_MAX).contains(width) => {
-                let chain = Self::of(&[(columns::ID, *width)]);
+                let chain = Self::of(&[(ids::COLUMNS, *width)]);
                 Some(Self { members: Some(members.iter().cloned().collect()), ..chain })
             }
             ElementType::Compound { .. }
@@ -670,11 +651,11 @@ impl Chain {
     }
 
     pub(crate) fn then_zstd(self, level: u32) -> Self {
-        self.then(zstd::ID, level.clamp(1, zstd::LEVEL_MAX))
+        self.then(ids::ZSTD, level.clamp(1, zstd::LEVEL_MAX))
     }
 
     fn then_gzip(self, level: u32) -> Self {
-        self.then(gzip::ID, level.clamp(1, gzip::LEVEL_MAX))
+        self.then(ids::GZIP, level.clamp(1, gzip::LEVEL_MAX))
     }
 }
 

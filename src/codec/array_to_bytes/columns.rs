@@ -8,16 +8,13 @@
 //! [`Chain::to_bytes`], and a varint, its stored bytes; then the stored bytes of one column after the other; then the
 //! bytes after the last whole record.
 
-use super::mixed;
 use super::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
 use crate::codec::{
-    ArrayCodec, ArrayJob, Chain, CodecError, CodecId, Profile, STEPS_MAX, Scratch, Work, encode_best,
+    ArrayCodec, ArrayJob, Chain, CodecError, CodecId, Profile, STEPS_MAX, Scratch, Work, encode_best, ids,
     resize_for_overwrite,
 };
 use crate::header::{ELEMENT_WIDTH_MAX, ElementType, MEMBERS_MAX, Member};
 use std::fmt;
-
-pub(crate) const ID: CodecId = CodecId(4);
 
 /// Each member, what is before each, and what is after the last.
 const COLUMNS_MAX: usize = 2 * MEMBERS_MAX + 1;
@@ -37,7 +34,7 @@ pub(crate) struct Buffers {
 
 impl ArrayCodec for Columns {
     fn id(&self) -> (CodecId, &'static str) {
-        (ID, "columns")
+        (ids::COLUMNS, "columns")
     }
 
     fn takes(&self, param: u32) -> bool {
@@ -103,7 +100,7 @@ impl ArrayCodec for Columns {
             let (chain, used) = Chain::from_bytes(rest)?;
             rest = &rest[used..];
             let stored_bytes = take_varint(&mut rest).ok_or(damaged(CUT))? as usize;
-            if chain.steps().iter().any(|step| [ID, mixed::ID].contains(&step.codec)) {
+            if chain.steps().iter().any(|step| [ids::COLUMNS, ids::MIXED].contains(&step.codec)) {
                 return Err(damaged("a column is taken apart again"));
             }
             left = left.checked_sub(bytes).filter(|_| bytes > 0).ok_or(damaged("columns do not fit the record"))?;

@@ -14,10 +14,9 @@
 //! the bytes after the last whole element. A code is 8 if DFCM predicted, plus 0 to 3 for as many leading zero bytes,
 //! or 4 to 7 for 5 to 8 of them; exactly 4 zero bytes count as 3.
 
-use crate::codec::{ArrayCodec, ArrayJob, BIG_ENDIAN, CodecError, CodecId, Work, resize_for_overwrite};
+use crate::codec::{ArrayCodec, ArrayJob, BIG_ENDIAN, CodecError, CodecId, Work, ids, resize_for_overwrite};
 use std::fmt;
 
-pub(crate) const ID: CodecId = CodecId(2);
 /// Both tables of 2^20 entries are 16 MiB.
 pub(crate) const LEVEL_MAX: u32 = 20;
 
@@ -32,7 +31,7 @@ const RESIDUAL_BYTES: [usize; 8] = [8, 7, 6, 5, 3, 2, 1, 0];
 
 impl ArrayCodec for Fpc {
     fn id(&self) -> (CodecId, &'static str) {
-        (ID, "fpc")
+        (ids::FPC, "fpc")
     }
 
     fn takes(&self, param: u32) -> bool {

@@ -21,11 +21,11 @@ use super::entropy::{
     BitReader, BitWriter, Model, SYMBOL_BITS_MAX, SYMBOLS_OVERHEAD_BYTES, SymbolBuffers, decode_symbols, encode_symbols,
 };
 use super::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
-use crate::codec::{ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Work, resize_for_overwrite};
+use crate::codec::{
+    ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Work, ids, resize_for_overwrite,
+};
 use std::fmt;
 use std::ops::{Add, Sub};
-
-pub(crate) const ID: CodecId = CodecId(3);
 
 /// Elements whose symbols are coded together.
 const CHUNK_ELEMENTS: usize = 1 << 16;
@@ -48,7 +48,7 @@ fn width_of(param: u32) -> usize {
 
 impl ArrayCodec for Fpzip {
     fn id(&self) -> (CodecId, &'static str) {
-        (ID, "fpzip")
+        (ids::FPZIP, "fpzip")
     }
 
     fn takes(&self, param: u32) -> bool {

@@ -8,13 +8,11 @@
 //! Payload: a standalone file of pco (format 1.x) of all whole elements, in the machine's byte order once decoded;
 //! then the bytes after the last whole element.
 
-use crate::codec::{ArrayCodec, ArrayJob, BIG_ENDIAN, CodecError, CodecId, Work, resize_for_overwrite};
+use crate::codec::{ArrayCodec, ArrayJob, BIG_ENDIAN, CodecError, CodecId, Work, ids, resize_for_overwrite};
 use pco::ChunkConfig;
 use pco::data_types::Number;
 use pco::standalone::{guarantee, simple_compress, simple_decompress_into};
 use std::fmt;
-
-pub(crate) const ID: CodecId = CodecId(7);
 
 /// Bits of the parameter.
 const INTEGERS: u32 = 1 << 9;
@@ -65,7 +63,7 @@ macro_rules! with_type {
 
 impl ArrayCodec for Pco {
     fn id(&self) -> (CodecId, &'static str) {
-        (ID, "pco")
+        (ids::PCO, "pco")
     }
 
     fn takes(&self, param: u32) -> bool {

@@ -1,15 +1,13 @@
 //! The elements as they are. Takes any type; bit-exact.
 
-use crate::codec::{ArrayCodec, ArrayJob, CodecError, CodecId, Work};
+use crate::codec::{ArrayCodec, ArrayJob, CodecError, CodecId, Work, ids};
 use std::fmt;
-
-pub(crate) const ID: CodecId = CodecId(1);
 
 pub(crate) struct Raw;
 
 impl ArrayCodec for Raw {
     fn id(&self) -> (CodecId, &'static str) {
-        (ID, "raw")
+        (ids::RAW, "raw")
     }
 
     fn takes(&self, param: u32) -> bool {

@@ -11,11 +11,9 @@
 //! bytes in.
 
 use super::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
-use crate::codec::{ArrayCodec, ArrayJob, CodecError, CodecId, Work};
+use crate::codec::{ArrayCodec, ArrayJob, CodecError, CodecId, Work, ids};
 use crate::header::ELEMENT_WIDTH_MAX;
 use std::fmt;
-
-pub(crate) const ID: CodecId = CodecId(6);
 
 /// A run costs its own length and that of what comes after it, at most.
 const RUN_SAVES_MIN: usize = 2 * VARINT_BYTES_MAX + 2;
@@ -24,7 +22,7 @@ pub(crate) struct RunLengths;
 
 impl ArrayCodec for RunLengths {
     fn id(&self) -> (CodecId, &'static str) {
-        (ID, "runs")
+        (ids::RUNS, "runs")
     }
 
     fn takes(&self, param: u32) -> bool {

@@ -5,16 +5,14 @@
 //! Decoding needs the raw bytes of the older segment, which the container's index names; without them it fails.
 
 use super::predict;
-use crate::codec::{ArrayCodec, ArrayJob, CodecError, CodecId, Work};
+use crate::codec::{ArrayCodec, ArrayJob, CodecError, CodecId, Work, ids};
 use std::fmt;
-
-pub(crate) const ID: CodecId = CodecId(8);
 
 pub(crate) struct Since;
 
 impl ArrayCodec for Since {
     fn id(&self) -> (CodecId, &'static str) {
-        (ID, "since")
+        (ids::SINCE, "since")
     }
 
     fn takes(&self, param: u32) -> bool {

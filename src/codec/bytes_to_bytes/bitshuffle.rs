@@ -14,10 +14,8 @@
 
 use super::shuffle::{shuffle, transpose, unshuffle};
 use super::tiles;
-use crate::codec::{BytesCodec, CodecError, CodecId, Work, resize_for_overwrite};
+use crate::codec::{BytesCodec, CodecError, CodecId, Work, ids, resize_for_overwrite};
 use crate::header::ELEMENT_WIDTH_MAX;
-
-pub(crate) const ID: CodecId = CodecId(20);
 
 pub(crate) struct Bitshuffle;
 
@@ -27,7 +25,7 @@ pub(crate) struct Lanes(Vec<u8>);
 
 impl BytesCodec for Bitshuffle {
     fn id(&self) -> (CodecId, &'static str) {
-        (ID, "bitshuffle")
+        (ids::BITSHUFFLE, "bitshuffle")
     }
 
     fn takes(&self, param: u32) -> bool {

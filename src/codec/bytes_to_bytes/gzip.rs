@@ -2,10 +2,9 @@
 //!
 //! The second pass of mcrEngine. The member carries a CRC-32 of its own, which decoding compares.
 
-use crate::codec::{BytesCodec, CodecError, CodecId, Work};
+use crate::codec::{BytesCodec, CodecError, CodecId, Work, ids};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-pub(crate) const ID: CodecId = CodecId(19);
 pub(crate) const LEVEL_MAX: u32 = 9;
 /// log2 of zlib's window: its largest.
 const WINDOW_BITS: u8 = 15;
@@ -24,7 +23,7 @@ fn failed(source: impl std::error::Error + Send + Sync + 'static) -> CodecError 
 
 impl BytesCodec for Gzip {
     fn id(&self) -> (CodecId, &'static str) {
-        (ID, "gzip")
+        (ids::GZIP, "gzip")
     }
 
     fn takes(&self, param: u32) -> bool {

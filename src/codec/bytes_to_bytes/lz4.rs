@@ -2,10 +2,8 @@
 //!
 //! Source: lz4_Block_format.md of github.com/lz4/lz4. It is what stands here for the Lempel-Ziv coder of mcrEngine.
 
-use crate::codec::{BytesCodec, CodecError, CodecId, Work, resize_for_overwrite};
+use crate::codec::{BytesCodec, CodecError, CodecId, Work, ids, resize_for_overwrite};
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
-
-pub(crate) const ID: CodecId = CodecId(17);
 
 pub(crate) struct Lz4;
 
@@ -18,7 +16,7 @@ fn failed(source: impl std::error::Error + Send + Sync + 'static) -> CodecError 
 
 impl BytesCodec for Lz4 {
     fn id(&self) -> (CodecId, &'static str) {
-        (ID, "lz4")
+        (ids::LZ4, "lz4")
     }
 
     fn takes(&self, param: u32) -> bool {

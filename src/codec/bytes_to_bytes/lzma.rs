@@ -14,10 +14,8 @@
 //! is as long as the piece, so that nothing else decides how much is allocated; and that is checked before.
 
 use crate::codec::array_to_bytes::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
-use crate::codec::{BytesCodec, CodecError, CodecId, Work, threads};
+use crate::codec::{BytesCodec, CodecError, CodecId, Work, ids, threads};
 use liblzma::stream::{Action, Filters, LzmaOptions, MatchFinder, Mode, Status, Stream};
-
-pub(crate) const ID: CodecId = CodecId(21);
 
 /// A piece is half of what there is, in whole words, but not less, and not more.
 const PIECE_BYTES_MIN: usize = 512 << 10;
@@ -117,7 +115,7 @@ fn decode_piece(properties: Properties, stored: &[u8], raw_bytes: usize) -> Resu
 
 impl BytesCodec for Lzma {
     fn id(&self) -> (CodecId, &'static str) {
-        (ID, "lzma")
+        (ids::LZMA, "lzma")
     }
 
     fn takes(&self, param: u32) -> bool {

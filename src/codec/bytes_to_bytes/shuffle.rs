@@ -6,16 +6,14 @@
 //! 2, 4 and 8.
 
 use super::tiles;
-use crate::codec::{BytesCodec, CodecError, CodecId, Work, resize_for_overwrite};
+use crate::codec::{BytesCodec, CodecError, CodecId, Work, ids, resize_for_overwrite};
 use crate::header::ELEMENT_WIDTH_MAX;
-
-pub(crate) const ID: CodecId = CodecId(16);
 
 pub(crate) struct Shuffle;
 
 impl BytesCodec for Shuffle {
     fn id(&self) -> (CodecId, &'static str) {
-        (ID, "shuffle")
+        (ids::SHUFFLE, "shuffle")
     }
 
     fn takes(&self, param: u32) -> bool {

@@ -8,13 +8,12 @@
 //! every place of a segment, and from five bytes on. What comes again far away is found so in less time than at level
 //! 3, which looks at two places in tables that are too small for that. Decoding needs neither.
 
-use crate::codec::{BytesCodec, CodecError, CodecId, Work};
+use crate::codec::{BytesCodec, CodecError, CodecId, Work, ids};
 use std::fmt;
 use std::ops::RangeInclusive;
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::{CParameter, ResetDirective, Strategy};
 
-pub(crate) const ID: CodecId = CodecId(18);
 pub(crate) const LEVEL_MAX: u32 = 22;
 /// Parameters above it say how large a table is.
 pub(crate) const TABLE: u32 = 256;
@@ -42,7 +41,7 @@ fn failed(source: std::io::Error) -> CodecError {
 
 impl BytesCodec for Zstd {
     fn id(&self) -> (CodecId, &'static str) {
-        (ID, "zstd")
+        (ids::ZSTD, "zstd")
     }
 
     fn takes(&self, param: u32) -> bool {

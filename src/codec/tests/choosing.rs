@@ -161,7 +161,7 @@ fn numbers_in_bytes_that_nobody_described_are_taken_apart_by_the_stronger_profil
         let (chain, stored) =
             encode_best(&profile, &raw, &ElementType::Bytes, &[], false, &mut scratch).expect("encodes");
         assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
-        (chain.steps()[0].codec == mixed::ID, stored.len())
+        (chain.steps()[0].codec == ids::MIXED, stored.len())
     };
     let (_, fast) = stored_bytes(Profile::Fast);
     for profile in [Profile::Balanced, Profile::Max] {
@@ -520,6 +520,6 @@ fn numbers_that_come_again_far_away_are_found_in_a_large_table() {
     let (large, small) = (bytes(Chain::zstd_fast(18)), bytes(Chain::zstd_fast(14)));
     assert!(large * 3 < raw.len() * 2 && large * 4 < small * 3, "{large} {small} {}", raw.len());
     assert_eq!(Chain::zstd_fast(99).to_string(), "zstd(fast 2^20)");
-    let is_known = |param| Chain::new(&[Chain::raw().steps()[0], Step { codec: zstd::ID, param }]).is_ok();
+    let is_known = |param| Chain::new(&[Chain::raw().steps()[0], Step { codec: ids::ZSTD, param }]).is_ok();
     assert!([1, 22, 266, 276].into_iter().all(is_known) && ![0, 23, 265, 277].into_iter().any(is_known));
 }

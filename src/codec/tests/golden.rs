@@ -16,13 +16,13 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ("fpzip-f64-2d-be", Chain::fpzip(8, Big, 2), grid()),
         ("fpzip-f64-3d", Chain::fpzip(8, Little, 3), grid()),
         ("fpzip-f32-1d", Chain::fpzip(4, Little, 1), vec![]),
-        ("columns", Chain::of(&[(columns::ID, 12)]), vec![]),
-        ("shuffle-8", Chain::raw().then(shuffle::ID, 8), vec![]),
-        ("shuffle-3", Chain::raw().then(shuffle::ID, 3), vec![]),
-        ("bitshuffle-8", Chain::raw().then(bitshuffle::ID, 8), vec![]),
-        ("bitshuffle-3", Chain::raw().then(bitshuffle::ID, 3), vec![]),
-        ("runs-8", Chain::of(&[(runs::ID, 8)]), vec![]),
-        ("runs-1", Chain::of(&[(runs::ID, 1)]), vec![]),
+        ("columns", Chain::of(&[(ids::COLUMNS, 12)]), vec![]),
+        ("shuffle-8", Chain::raw().then(ids::SHUFFLE, 8), vec![]),
+        ("shuffle-3", Chain::raw().then(ids::SHUFFLE, 3), vec![]),
+        ("bitshuffle-8", Chain::raw().then(ids::BITSHUFFLE, 8), vec![]),
+        ("bitshuffle-3", Chain::raw().then(ids::BITSHUFFLE, 3), vec![]),
+        ("runs-8", Chain::of(&[(ids::RUNS, 8)]), vec![]),
+        ("runs-1", Chain::of(&[(ids::RUNS, 1)]), vec![]),
         ("pco-f64", Chain::pco(&ElementType::F64, 8).expect("numbers"), vec![]),
         ("pco-f64-be", Chain::pco(&F64BE, 8).expect("numbers"), vec![]),
         ("pco-f32", Chain::pco(&ElementType::F32, 8).expect("numbers"), vec![]),
@@ -73,25 +73,25 @@ fn golden_raw(chain: &Chain) -> Vec<u8> {
     let odd = [f64::from_bits(0x7FF8_0000_0000_BEEF), -0.0, f64::INFINITY, 5e-324];
     let numbers = wave(500).into_iter().enumerate().map(|(i, x)| if i % 125 == 60 { odd[i / 125] } else { x });
     let mut raw: Vec<u8> = match chain.steps()[0] {
-        Step { codec: predict::ID | since::ID, param } if param & 0xFF == 4 => {
+        Step { codec: ids::PREDICT | ids::SINCE, param } if param & 0xFF == 4 => {
             grid_numbers().into_iter().flat_map(|x| (x as f32).to_le_bytes()).collect()
         }
-        Step { codec: since::ID, param } if param >> 16 == 1 => rough(4096).flat_map(f64::to_le_bytes).collect(),
-        Step { codec: since::ID, .. } => grid_numbers().into_iter().flat_map(f64::to_le_bytes).collect(),
-        Step { codec: predict::ID, param } if param & 0x600 == 0 => {
+        Step { codec: ids::SINCE, param } if param >> 16 == 1 => rough(4096).flat_map(f64::to_le_bytes).collect(),
+        Step { codec: ids::SINCE, .. } => grid_numbers().into_iter().flat_map(f64::to_le_bytes).collect(),
+        Step { codec: ids::PREDICT, param } if param & 0x600 == 0 => {
             grid_numbers().into_iter().flat_map(|x| if big { x.to_be_bytes() } else { x.to_le_bytes() }).collect()
         }
         // A header, floats that are big-endian, a marker, doubles at an odd place.
-        Step { codec: mixed::ID, .. } => {
+        Step { codec: ids::MIXED, .. } => {
             let floats = wave(1500).into_iter().flat_map(|x| (x as f32).to_be_bytes());
             let doubles = numbers.chain(wave(700)).flat_map(f64::to_le_bytes);
             b"a header\n".iter().copied().chain(floats).chain([0, 0, 23]).chain(doubles).collect()
         }
-        Step { codec: runs::ID, .. } => {
+        Step { codec: ids::RUNS, .. } => {
             // Runs of each length up to 24, between what is none.
             (0..600u32).flat_map(|n| f64::from(n.isqrt() * 7 + n % 3 / 2 * (n % 100 / 90)).to_le_bytes()).collect()
         }
-        Step { codec: fpzip::ID | pco::ID, param } if param & 0xFF == 4 => {
+        Step { codec: ids::FPZIP | ids::PCO, param } if param & 0xFF == 4 => {
             numbers.flat_map(|x| (x as f32).to_le_bytes()).collect()
         }
         _ => numbers.flat_map(|x| if big { x.to_be_bytes() } else { x.to_le_bytes() }).collect(),
@@ -137,10 +137,9 @@ fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_byt
             let found = decoded.as_ref().map(Vec::len);
             assert!(decoded.as_ref().is_ok_and(|decoded| decoded == raw), "{name}, {registers} registers: {found:?}");
         }
-        let is_our_own = read
-            .steps()
-            .iter()
-            .all(|step| [ID_RAW, fpc::ID, fpzip::ID, shuffle::ID, bitshuffle::ID, runs::ID].contains(&step.codec));
+        let is_our_own = read.steps().iter().all(|step| {
+            [ids::RAW, ids::FPC, ids::FPZIP, ids::SHUFFLE, ids::BITSHUFFLE, ids::RUNS].contains(&step.codec)
+        });
         if is_our_own {
             assert_eq!(read.encode(raw, arrays, &mut scratch).expect("encodes"), stored, "{name}");
         }
@@ -161,5 +160,3 @@ fn with_older(chain: &Chain, raw: &[u8], arrays: &[ArrayShape]) -> Scratch {
     scratch.set_older(chain.needs_older().then(|| Arc::new(older())));
     scratch
 }
-
-const ID_RAW: CodecId = array_to_bytes::raw::ID;

@@ -33,18 +33,18 @@ fn chains() -> Vec<Chain> {
         Chain::zstd_fast(18),
         Chain::lz4(),
         Chain::lzma_of_words(),
-        Chain::raw().then(shuffle::ID, 8).then(lzma::ID, 93),
+        Chain::raw().then(ids::SHUFFLE, 8).then(ids::LZMA, 93),
         Chain::fpc(2, Little),
         Chain::fpc(20, Big),
         Chain::columns(&particle()).expect("a compound"),
-        Chain::of(&[(columns::ID, 16)]),
-        Chain::raw().then(shuffle::ID, 3).then(shuffle::ID, 8),
+        Chain::of(&[(ids::COLUMNS, 16)]),
+        Chain::raw().then(ids::SHUFFLE, 3).then(ids::SHUFFLE, 8),
         Chain::shuffle_zstd(8, 1),
         Chain::mixed(1),
         Chain::mixed(2).then_zstd(1),
         Chain::paper(&ElementType::F64, true, false),
         Chain::paper(&ElementType::F32, true, false),
-        Chain::fpc(8, Little).then(shuffle::ID, 2).then(lz4::ID, 0).then_zstd(1).then_gzip(1),
+        Chain::fpc(8, Little).then(ids::SHUFFLE, 2).then(ids::LZ4, 0).then_zstd(1).then_gzip(1),
     ];
     let int = |width, order| ElementType::Int { width, signed: true, order };
     for element in [ElementType::F64, ElementType::F32, F64BE, int(4, Little), int(8, Big), ElementType::Bytes] {
@@ -56,10 +56,10 @@ fn chains() -> Vec<Chain> {
     }
     for (width, order, signed) in [(2, Little, true), (4, Big, false), (4, Little, true), (8, Little, false)] {
         let element = ElementType::Int { width, signed, order };
-        chains.push(Chain::pco(&element, 4).expect("numbers").then(lz4::ID, 0));
+        chains.push(Chain::pco(&element, 4).expect("numbers").then(ids::LZ4, 0));
     }
     chains.extend([ElementType::F64, F64BE, ElementType::F32].map(|e| Chain::pco(&e, 8).expect("numbers")));
-    chains.push(Chain::runs(8).expect("a width").then(bitshuffle::ID, 4).then(lz4::ID, 0));
+    chains.push(Chain::runs(8).expect("a width").then(ids::BITSHUFFLE, 4).then(ids::LZ4, 0));
     for dimensions in 1..=3 {
         chains.extend([(4, Little), (4, Big), (8, Little), (8, Big)].map(|(w, o)| Chain::fpzip(w, o, dimensions)));
     }
@@ -396,9 +396,9 @@ fn chains_that_are_not_one_array_codec_and_then_byte_codecs_are_refused() {
 fn a_column_that_is_taken_apart_again_is_refused() {
     // One column of 16 bytes, whose chain is columns(16), with nothing in it.
     let mut stored = vec![1, 16];
-    Chain::of(&[(columns::ID, 16)]).to_bytes(&mut stored);
+    Chain::of(&[(ids::COLUMNS, 16)]).to_bytes(&mut stored);
     stored.push(0);
-    let error = Chain::of(&[(columns::ID, 16)]).decode(&stored, 0, &mut Scratch::default()).expect_err("nested");
+    let error = Chain::of(&[(ids::COLUMNS, 16)]).decode(&stored, 0, &mut Scratch::default()).expect_err("nested");
     assert_eq!(error.to_string(), "codec columns: the stored bytes are damaged: a column is taken apart again");
 }
 
@@ -427,7 +427,7 @@ fn slices_of_real_checkpoints_come_back() {
             let raw = &whole[whole.len() / 3..whole.len().min(whole.len() / 3 + (256 << 10) + 5)];
             let elements = (raw.len() / 8) as u64;
             let arrays = [ArrayShape { elements, dims: vec![elements / 256, 16, 16], ..ArrayShape::default() }];
-            let is_predict = |chain: &Chain| chain.steps()[0].codec == predict::ID;
+            let is_predict = |chain: &Chain| chain.steps()[0].codec == ids::PREDICT;
             // Prediction takes its time: one of its chains for each file.
             let (slow, fast): (Vec<Chain>, Vec<Chain>) = chains().into_iter().partition(is_predict);
             let one = slow[files / 7 % slow.len()].clone();

@@ -14,14 +14,12 @@
 mod find;
 mod shape;
 
+use super::predict;
 use super::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
-use super::{columns, predict, since};
-use crate::codec::{ArrayCodec, ArrayJob, ArrayShape, Chain, CodecError, CodecId, STEPS_MAX, Scratch, Work, slow};
+use crate::codec::{ArrayCodec, ArrayJob, ArrayShape, Chain, CodecError, CodecId, STEPS_MAX, Scratch, Work, ids, slow};
 use crate::header::{ByteOrder, ElementType};
 use find::{Kind, Region};
 use std::fmt;
-
-pub(crate) const ID: CodecId = CodecId(9);
 
 const EFFORT_SHIFT: u32 = 16;
 /// A kind for each width, order and type, and what is none.
@@ -94,7 +92,7 @@ fn zstd_level(effort: u32, bytes: usize) -> u32 {
 
 impl ArrayCodec for Mixed {
     fn id(&self) -> (CodecId, &'static str) {
-        (ID, "mixed")
+        (ids::MIXED, "mixed")
     }
 
     fn takes(&self, param: u32) -> bool {
@@ -193,7 +191,7 @@ impl ArrayCodec for Mixed {
         for _ in 0..count {
             let (chain, used) = Chain::from_bytes(rest)?;
             rest = &rest[used..];
-            if chain.steps().iter().any(|step| [ID, columns::ID, since::ID].contains(&step.codec)) {
+            if chain.steps().iter().any(|step| [ids::MIXED, ids::COLUMNS, ids::SINCE].contains(&step.codec)) {
                 return Err(damaged("a stream is taken apart again"));
             }
             streams.push((chain, number(&mut rest)?));
@@ -342,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_taken_apart_again_is_refused() {
-        for inner in [Chain::mixed(1), Chain::of(&[(columns::ID, 16)])] {
+        for inner in [Chain::mixed(1), Chain::of(&[(ids::COLUMNS, 16)])] {
             let mut stored = vec![1];
             inner.to_bytes(&mut stored);
             stored.extend([0, 0]);
@@ -352,7 +350,7 @@ mod tests {
         let mut stored = vec![1, 16];
         Chain::mixed(1).to_bytes(&mut stored);
         stored.push(0);
-        let error = Chain::of(&[(columns::ID, 16)]).decode(&stored, 0, &mut Scratch::default()).expect_err("nested");
+        let error = Chain::of(&[(ids::COLUMNS, 16)]).decode(&stored, 0, &mut Scratch::default()).expect_err("nested");
         assert!(error.to_string().contains("a column is taken apart again"), "{error}");
     }
 }

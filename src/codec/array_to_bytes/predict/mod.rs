@@ -69,7 +69,7 @@ mod format;
 mod particles;
 
 use crate::codec::array_to_bytes::varint::put;
-use crate::codec::{ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Older, Work};
+use crate::codec::{ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Older, Work, ids};
 pub(crate) use choose::components::LANES_POINT_MAX;
 use choose::effort::Effort;
 pub(crate) use choose::encode::has_known_rows;
@@ -84,7 +84,6 @@ use format::numbers::Elements;
 use format::records;
 use std::fmt;
 
-pub(crate) const ID: CodecId = CodecId(5);
 /// Bits of the parameter.
 const INTEGERS: u32 = 1 << 9;
 const BYTES: u32 = 1 << 10;
@@ -144,7 +143,7 @@ fn damaged(what: &'static str) -> CodecError {
 
 impl ArrayCodec for Predict {
     fn id(&self) -> (CodecId, &'static str) {
-        (ID, "predict")
+        (ids::PREDICT, "predict")
     }
 
     fn takes(&self, param: u32) -> bool {
