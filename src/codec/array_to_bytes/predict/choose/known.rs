@@ -12,8 +12,9 @@
 use super::super::format::group::{Group, Kind};
 use super::super::format::layout::Layout;
 use super::super::format::numbers::Elements;
-use super::super::format::older::{Known, Like, NO_ROW, OlderRows, fill_by_number};
-use super::super::particles::format::table::Table;
+use super::super::format::older::{Known, Like};
+use super::super::particles::format::older_rows::{NO_ROW, OlderRows};
+use super::super::particles::format::table::{Table, fill_by_number};
 use crate::codec::{ArrayShape, Older, OlderPlace};
 
 /// An older segment is used only if it has a row for one place in this many of a table.
@@ -57,7 +58,11 @@ impl OlderRows {
         let members = (own.iter().enumerate()).filter(|(n, group)| group.table == Some(t) && *n != table.key);
         let members: Vec<(usize, Vec<usize>)> = members.filter_map(|(n, _)| Some((n, rows_of(n)?))).collect();
         let rows = Self { first: 0, keys, members };
-        let there = rows.rows(table, &older.raw, kind)?.iter().filter(|(array, _)| *array != NO_ROW).count();
+        let there = rows
+            .rows(table.first, table.places(), &older.raw, kind)?
+            .iter()
+            .filter(|(array, _)| *array != NO_ROW)
+            .count();
         // What is known has no more elements than what is coded.
         let lanes: usize = rows.members.iter().map(|(n, _)| own[*n].lanes()).sum();
         let is_little = lanes * table.places() <= (lanes + 1) * table.slots.len();

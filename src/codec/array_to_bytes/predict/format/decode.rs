@@ -1,14 +1,14 @@
 //! The decoder: a stream back to the bytes of a segment.
 
 use super::super::Buffers;
-use super::super::particles::format::row_order;
+use super::super::particles::format::{row_order, table};
 use super::copies::Marks;
 use super::layout::{Layout, Run};
 use super::linear::Place;
 use super::numbers::Elements;
-use super::older::{Known, known_columns};
+use super::older::Known;
 use super::predictor::{Coded, Predictor};
-use super::{copies, nested, older, records, strides};
+use super::{copies, nested, records, strides};
 use crate::codec::array_to_bytes::varint::take;
 use crate::codec::{Work, resize_for_overwrite, threads};
 use std::sync::{Mutex, PoisonError};
@@ -61,9 +61,9 @@ pub(crate) fn decode(
     };
     let known = known_body.len() / kind.width;
     let mut layout = Layout::read(&mut header, known + elements)?;
-    let known_columns = known_columns(&layout, known_groups, known)?;
+    let known_columns = layout.known_columns(known_groups, known)?;
     (older.is_some() || layout.tables.iter().all(|table| table.older.is_none())).then_some(())?;
-    older::fill_by_number(&layout.groups, &layout.tables, older.unwrap_or_default(), kind, &mut known_body)?;
+    table::fill_by_number(&layout.groups, &layout.tables, older.unwrap_or_default(), kind, &mut known_body)?;
     let working = layout.elements();
     let (threads, Buffers { bits, values, froms }) = (work.threads, &mut work.predict);
     for (i, froms) in froms.iter_mut().enumerate() {

@@ -497,6 +497,17 @@ impl Layout {
         }
     }
 
+    /// The number of columns of the known groups, which are the first `groups` ones. `None` if these are in a table, do not have `elements` elements, or do
+    /// not come before all others.
+    pub(crate) fn known_columns(&self, groups: usize, elements: usize) -> Option<usize> {
+        let all_known = self.groups.get(..groups)?;
+        all_known.iter().all(|group| group.table.is_none()).then_some(())?;
+        let columns = all_known.iter().map(Group::lanes).sum::<usize>();
+        let found = self.columns.get(..columns)?.iter().map(|column| column.elements).sum::<usize>();
+        let are_first = self.order[..columns].iter().all(|&column| column < columns);
+        (are_first && found == elements).then_some(columns)
+    }
+
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         put(self.groups.len(), out);
         let mut before: Option<&Vec<Dims>> = None;

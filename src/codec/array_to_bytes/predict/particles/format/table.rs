@@ -7,7 +7,8 @@
 //! as well, along a curve (`curve.rs`) or as differences.
 
 use super::super::super::format::group::{Dims, Group, Kind, product};
-use super::super::super::format::older::OlderRows;
+use super::super::super::format::numbers::Elements;
+use super::older_rows::{NO_ROW, OlderRows};
 use crate::codec::array_to_bytes::varint::{put, take};
 
 /// One place in this many may be empty, and `HOLES_MORE` places besides.
@@ -216,11 +217,42 @@ pub(crate) fn read(bytes: &mut &[u8], groups: &mut [Group], older: bool) -> Opti
         if older {
             table.older = match take(bytes)? {
                 0 => None,
-                1 => Some(OlderRows::read(bytes, t, &table, groups)?),
+                1 => Some(OlderRows::read(bytes, t, key, dims, groups)?),
                 _ => return None,
             };
         }
         tables.push(table);
     }
     Some(tables)
+}
+
+/// Fills the known groups that hold rows of an older segment; a place whose number it does not have gets what is
+/// before it, or zero. `None` where the older segment is too short, or a group is not known.
+pub(crate) fn fill_by_number(
+    groups: &[Group],
+    tables: &[Table],
+    older: &[u8],
+    kind: Elements,
+    known: &mut [u8],
+) -> Option<()> {
+    let w = kind.width;
+    for table in tables {
+        let Some(rows) = &table.older else { continue };
+        let at = rows.rows(table.first, table.places(), older, kind)?;
+        let begin: usize = groups[..rows.first].iter().map(|group| group.elements().unwrap_or(0)).sum();
+        for (n, own, lane) in rows.columns(groups) {
+            let from = begin + (n - rows.first) * table.places();
+            let (lanes, froms) = (groups[own].lanes(), &rows.members.iter().find(|(member, _)| *member == own)?.1);
+            let column = known.get_mut(from.checked_mul(w)?..(from + table.places()).checked_mul(w)?)?;
+            let mut last: &[u8] = &[0; 8][..w];
+            for (to, &(array, row)) in column.chunks_exact_mut(w).zip(&at) {
+                if array != NO_ROW {
+                    let element = froms.get(array as usize)?.checked_add(row as usize * lanes + lane)?;
+                    last = older.get(element.checked_mul(w)?..element.checked_add(1)?.checked_mul(w)?)?;
+                }
+                to.copy_from_slice(last);
+            }
+        }
+    }
+    Some(())
 }
