@@ -14,8 +14,10 @@
 //!
 //! What else a choice may rest on is in [`super::decide`].
 
+use super::sample::{WHOLE_BYTES, sample};
 use super::{
-    ArrayShape, Basis, Chain, CodecError, Coded, Older, OlderPlace, Reason, Scratch, Trial, ids, mixed, runs, slow,
+    ArrayShape, Basis, Chain, CodecError, Coded, Older, OlderPlace, Reason, Scratch, Trial, ids, lzma_trial, mixed,
+    runs,
 };
 use crate::header::ElementType;
 use std::fmt;
@@ -81,12 +83,6 @@ const MANY_BYTES_ZSTD_LEVEL: u32 = 12;
 const BYTES_FEW: usize = 256 << 10;
 const PCO_LEVEL: u32 = 8;
 
-/// Segments up to this are coded in each way that comes into question.
-const WHOLE_BYTES: usize = 16 << 10;
-/// Of longer ones a sample is: a part of them, but not less than so many bytes, in runs of at least so many.
-const SAMPLE_DIVISOR: usize = 16;
-const SAMPLE_RUN_BYTES: usize = 16 << 10;
-const SAMPLE_RUNS_MAX: usize = 4;
 /// Fewer repeats than this are next to nothing.
 const REPEATS_FEW_PER_MILLE: usize = 50;
 /// With more than this, floating-point numbers need no trial. Integers may repeat and be like their neighbours as
@@ -465,7 +461,7 @@ pub fn encode_chosen(
         let by_zstd = trials.iter().find(|trial| trial.chain.is_zstd()).map(|trial| (&trial.chain, trial.stored_bytes));
         let least = best.as_ref().map_or(raw.len(), |(.., stored)| stored.len());
         if let Some(by_zstd) = by_zstd
-            && let Some((chain, stored)) = slow::lzma(raw, &Chain::lzmas(), by_zstd, least, scratch)?
+            && let Some((chain, stored)) = lzma_trial::lzma(raw, &Chain::lzmas(), by_zstd, least, scratch)?
         {
             let coding = basis.now().saturating_sub(begun);
             let trial = Trial { chain: chain.clone(), stored_bytes: stored.len(), coding };
@@ -742,30 +738,6 @@ fn weighed(element: &ElementType) -> Vec<Chain> {
     }
     chains.extend(Chain::pco(element, PCO_LEVEL));
     chains
-}
-
-/// Whole elements from all over the segment, put together.
-fn sample(raw: &[u8], width: usize) -> Vec<u8> {
-    if raw.len() <= WHOLE_BYTES {
-        return raw.to_vec();
-    }
-    sample_of(raw, width, (raw.len() / SAMPLE_DIVISOR).max(SAMPLE_RUN_BYTES))
-}
-
-/// Whole elements in so many bytes, from a few places spread over the segment; all of it where it has no more.
-pub(super) fn sample_of(raw: &[u8], width: usize, bytes: usize) -> Vec<u8> {
-    if raw.len() <= bytes {
-        return raw.to_vec();
-    }
-    let runs = (bytes / SAMPLE_RUN_BYTES).clamp(1, SAMPLE_RUNS_MAX);
-    let whole = |bytes: usize| bytes / width * width;
-    let run = whole(bytes / runs).max(width).min(raw.len());
-    let mut sample = Vec::with_capacity(runs * run);
-    for i in 0..runs {
-        let from = whole((raw.len() - run) / (2 * runs) * (2 * i + 1));
-        sample.extend_from_slice(&raw[from..from + run]);
-    }
-    sample
 }
 
 /// How many elements in a thousand begin a run of [`REPEAT_ELEMENTS`] that was there before.

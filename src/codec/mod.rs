@@ -15,8 +15,9 @@ mod bytes_to_bytes;
 mod choose;
 mod decide;
 mod ids;
+mod lzma_trial;
 mod registers;
-mod slow;
+mod sample;
 mod threads;
 
 pub(crate) use array_to_bytes::predict::LANES_POINT_MAX;

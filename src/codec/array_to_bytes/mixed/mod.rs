@@ -1,5 +1,5 @@
 //! Numbers between other bytes, in files that nobody described: each kind of numbers by itself through prediction,
-//! all other bytes through zstd; with more effort either through LZMA where that leaves clearly less (`slow.rs`).
+//! all other bytes through zstd; with more effort either through LZMA where that leaves clearly less (`lzma_trial.rs`).
 //! Bit-exact. Where numbers are is found in `find.rs`, how they lie in `shape.rs`.
 //!
 //! Many codes write their state as arrays of numbers behind headers and between markers: Fortran's records, XDR, a
@@ -16,7 +16,9 @@ mod shape;
 
 use super::predict;
 use super::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
-use crate::codec::{ArrayCodec, ArrayJob, ArrayShape, Chain, CodecError, CodecId, STEPS_MAX, Scratch, Work, ids, slow};
+use crate::codec::{
+    ArrayCodec, ArrayJob, ArrayShape, Chain, CodecError, CodecId, STEPS_MAX, Scratch, Work, ids, lzma_trial,
+};
 use crate::header::{ByteOrder, ElementType};
 use find::{Kind, Region};
 use std::fmt;
@@ -143,7 +145,7 @@ impl ArrayCodec for Mixed {
                 }
             }
             if let Some(by_zstd) = by_zstd.filter(|_| effort > 1)
-                && let Some(found) = slow::lzma(bytes, slowly, by_zstd, best.1.len(), inner)?
+                && let Some(found) = lzma_trial::lzma(bytes, slowly, by_zstd, best.1.len(), inner)?
             {
                 best = found;
             }

@@ -4,7 +4,7 @@
 //! of the whole tells: LZMA finds these too, and is taken to stay behind or ahead of zstd by as much as in the
 //! sample.
 
-use super::choose::sample_of;
+use super::sample::sample_of;
 use super::{Chain, CodecError, Scratch};
 
 /// LZMA is used only if it saves 1/50 (2 %) of the bytes, because it decodes 14 to 22 times slower than zstd.
