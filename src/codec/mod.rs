@@ -33,6 +33,8 @@ pub use threads::{cores, threads_of_each};
 use crate::header::{ByteOrder, ELEMENT_WIDTH_MAX, ElementType, Member};
 use array_to_bytes::{columns, fpc, fpzip, mixed, pco, predict, runs, since};
 use bytes_to_bytes::{bitshuffle, gzip, lz4, lzma, shuffle, zstd};
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -202,15 +204,8 @@ pub struct Scratch {
 /// The part of [`Scratch`] that codecs use.
 #[derive(Default)]
 pub struct Work {
-    zstd: zstd::Contexts,
-    gzip: gzip::Contexts,
-    lz4: lz4::Tables,
-    fpc: fpc::Tables,
-    fpzip: fpzip::Buffers,
-    columns: columns::Buffers,
-    mixed: mixed::Buffers,
-    predict: predict::Buffers,
-    bitshuffle: bitshuffle::Lanes,
+    /// The buffers and contexts of each codec that has any, by their type.
+    kept: HashMap<TypeId, Box<dyn Any + Send + Sync>>,
     /// Threads that a codec may use beside the caller's; 0 and 1: none.
     threads: usize,
     /// What `since` codes and decodes with.
@@ -238,6 +233,14 @@ pub struct OlderPlace {
     /// Whether the list that the array is had another length there: then these are all of its bytes, and only rows
     /// that have numbers are known again.
     pub is_other_length: bool,
+}
+
+impl Work {
+    /// The buffers or contexts of a codec: those that it left here, or new ones.
+    fn kept<T: Any + Default + Send + Sync>(&mut self) -> &mut T {
+        let kept = self.kept.entry(TypeId::of::<T>()).or_insert_with(|| Box::new(T::default()));
+        kept.downcast_mut().expect("each is stored with its own type")
+    }
 }
 
 impl Scratch {

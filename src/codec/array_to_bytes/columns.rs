@@ -52,7 +52,7 @@ impl ArrayCodec for Columns {
         let (whole, tail) = job.raw.split_at(job.raw.len() / width * width);
         let records = whole.len() / width;
         let layout = layout(job.param, job.members);
-        let Buffers { columns, inner } = &mut work.columns;
+        let Buffers { columns, inner } = work.kept::<Buffers>();
         resize_for_overwrite(columns, whole.len());
         each_run(&layout, width, records, |record, column, bytes| {
             columns[column..column + bytes].copy_from_slice(&whole[record..record + bytes]);
@@ -109,7 +109,7 @@ impl ArrayCodec for Columns {
         if left != 0 {
             return Err(damaged("columns do not fill the record"));
         }
-        let Buffers { columns, inner } = &mut work.columns;
+        let Buffers { columns, inner } = work.kept::<Buffers>();
         let inner = inner.get_or_insert_default();
         columns.clear();
         for (bytes, chain, stored_bytes) in &list {

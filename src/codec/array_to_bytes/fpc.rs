@@ -49,7 +49,7 @@ impl ArrayCodec for Fpc {
         resize_for_overwrite(stored, self.max_encoded_bytes(job.param, job.raw.len()));
         let (codes, residuals) = stored.split_at_mut(code_bytes);
         let big = job.param & BIG_ENDIAN != 0;
-        let mut predictor = Predictor::new(job.param, elements.len(), &mut work.fpc);
+        let mut predictor = Predictor::new(job.param, elements.len(), work.kept::<Tables>());
         let mut at = 0;
         let mut code = |element: &[u8; 8]| {
             let value = if big { u64::from_be_bytes(*element) } else { u64::from_le_bytes(*element) };
@@ -97,7 +97,7 @@ impl ArrayCodec for Fpc {
         resize_for_overwrite(raw, raw_bytes);
         let (elements, raw_tail) = raw.as_chunks_mut::<8>();
         let big = param & BIG_ENDIAN != 0;
-        let mut predictor = Predictor::new(param, count, &mut work.fpc);
+        let mut predictor = Predictor::new(param, count, work.kept::<Tables>());
         for (element, code) in elements.iter_mut().zip(codes.iter().flat_map(codes_of)) {
             let bytes = RESIDUAL_BYTES[code & 7];
             let residual = match residuals.first_chunk::<8>() {

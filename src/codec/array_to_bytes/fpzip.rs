@@ -67,8 +67,8 @@ impl ArrayCodec for Fpzip {
 
     fn encode(&self, job: ArrayJob<'_>, stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
         match width_of(job.param) {
-            4 => encode::<f32>(job, stored, &mut work.fpzip),
-            _ => encode::<f64>(job, stored, &mut work.fpzip),
+            4 => encode::<f32>(job, stored, work.kept::<Buffers>()),
+            _ => encode::<f64>(job, stored, work.kept::<Buffers>()),
         }
         Ok(())
     }
@@ -83,8 +83,8 @@ impl ArrayCodec for Fpzip {
     ) -> Result<(), CodecError> {
         let big = param & BIG_ENDIAN != 0;
         match width_of(param) {
-            4 => decode::<f32>(big, stored, raw_bytes, raw, &mut work.fpzip),
-            _ => decode::<f64>(big, stored, raw_bytes, raw, &mut work.fpzip),
+            4 => decode::<f32>(big, stored, raw_bytes, raw, work.kept::<Buffers>()),
+            _ => decode::<f64>(big, stored, raw_bytes, raw, work.kept::<Buffers>()),
         }
         .map_err(|what| CodecError::Damaged { codec: "fpzip", what })
     }

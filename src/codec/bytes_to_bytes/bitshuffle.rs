@@ -38,7 +38,7 @@ impl BytesCodec for Bitshuffle {
 
     fn encode(&self, param: u32, raw: &[u8], stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
         resize_for_overwrite(stored, raw.len());
-        shuffle_bits(raw, param, stored, &mut work.bitshuffle);
+        shuffle_bits(raw, param, stored, work.kept::<Lanes>());
         Ok(())
     }
 
@@ -54,7 +54,7 @@ impl BytesCodec for Bitshuffle {
             return Err(CodecError::Length { found: stored.len(), expected: limit });
         }
         resize_for_overwrite(raw, stored.len());
-        unshuffle_bits(stored, param, raw, &mut work.bitshuffle);
+        unshuffle_bits(stored, param, raw, work.kept::<Lanes>());
         Ok(())
     }
 }

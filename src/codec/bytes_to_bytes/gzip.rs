@@ -36,7 +36,7 @@ impl BytesCodec for Gzip {
     }
 
     fn encode(&self, param: u32, raw: &[u8], stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
-        let compressor = match &mut work.gzip.compressor {
+        let compressor = match &mut work.kept::<Contexts>().compressor {
             Some((level, compressor)) if *level == param => {
                 compressor.reset();
                 compressor

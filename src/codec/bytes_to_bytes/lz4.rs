@@ -31,7 +31,7 @@ impl BytesCodec for Lz4 {
         resize_for_overwrite(stored, self.max_encoded_bytes(raw.len()));
         // The small and the large table give different bytes, so that a large one left from before must not be used.
         let small = raw.len() < usize::from(u16::MAX);
-        let table = match &mut work.lz4.0 {
+        let table = match &mut work.kept::<Tables>().0 {
             Some(table) if matches!(table, CompressTable::Small(_)) == small => table,
             other => other.insert(if small { CompressTable::small() } else { CompressTable::large() }),
         };

@@ -53,7 +53,7 @@ impl BytesCodec for Zstd {
     }
 
     fn encode(&self, param: u32, raw: &[u8], stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
-        let (of, mut compressor) = match work.zstd.compressor.take() {
+        let (of, mut compressor) = match work.kept::<Contexts>().compressor.take() {
             Some((of, compressor)) => (Some(of), compressor),
             None => (None, Compressor::new(1).map_err(failed)?),
         };
@@ -62,7 +62,7 @@ impl BytesCodec for Zstd {
         }
         make_room(stored, self.max_encoded_bytes(raw.len()));
         compressor.compress_to_buffer(raw, stored).map_err(failed)?;
-        work.zstd.compressor = Some((param, compressor));
+        work.kept::<Contexts>().compressor = Some((param, compressor));
         Ok(())
     }
 
@@ -74,7 +74,7 @@ impl BytesCodec for Zstd {
         raw: &mut Vec<u8>,
         work: &mut Work,
     ) -> Result<(), CodecError> {
-        let decompressor = match &mut work.zstd.decompressor {
+        let decompressor = match &mut work.kept::<Contexts>().decompressor {
             Some(decompressor) => decompressor,
             none => none.insert(Decompressor::new().map_err(failed)?),
         };

@@ -131,7 +131,7 @@ impl ArrayCodec for Mixed {
         others.extend_from_slice(&job.raw[end..]);
 
         let threads = work.threads;
-        let inner = work.mixed.inner.get_or_insert_default();
+        let inner = work.kept::<Buffers>().inner.get_or_insert_default();
         inner.set_threads(threads);
         let mut code = |chains: &[Chain], slowly: &[Chain], bytes: &[u8], arrays: &[ArrayShape]| {
             let (mut best, mut by_zstd) = ((Chain::raw(), bytes.to_vec()), None);
@@ -216,7 +216,7 @@ impl ArrayCodec for Mixed {
         }
         lengths[0] += left;
         let threads = work.threads;
-        let inner = work.mixed.inner.get_or_insert_default();
+        let inner = work.kept::<Buffers>().inner.get_or_insert_default();
         inner.set_threads(threads);
         let mut decoded: Vec<Vec<u8>> = Vec::with_capacity(count);
         for ((chain, stored_bytes), &length) in streams.iter().zip(&lengths) {

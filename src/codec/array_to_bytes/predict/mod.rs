@@ -69,7 +69,7 @@ mod format;
 mod particles;
 
 use crate::codec::array_to_bytes::varint::put;
-use crate::codec::{ArrayCodec, ArrayJob, ArrayShape, BIG_ENDIAN, CodecError, CodecId, Older, Work, ids};
+use crate::codec::{ArrayCodec, ArrayJob, ArrayShape, CodecError, CodecId, Older, Work, ids};
 pub(crate) use choose::components::LANES_POINT_MAX;
 use choose::effort::Effort;
 pub(crate) use choose::encode::has_known_rows;
@@ -77,50 +77,15 @@ use choose::encode::{encode, pack};
 use choose::find_records;
 pub(crate) use choose::find_records::distance as record_bytes;
 use choose::groups::groups;
-use format::copies::Source;
-use format::decode::{MORE_BYTES, decode, decode_bytes};
+use format::decode::{MORE_BYTES, damaged, decode, decode_bytes};
 use format::group::{Group, Kind};
 use format::numbers::Elements;
+use format::param::{BYTES, EFFORT_SHIFT, elements_of};
+pub(crate) use format::param::{EFFORT_MAX, is_of_bytes, param, param_of_bytes};
 use format::records;
 use std::fmt;
 
-/// Bits of the parameter.
-const INTEGERS: u32 = 1 << 9;
-const BYTES: u32 = 1 << 10;
-const EFFORT_SHIFT: u32 = 16;
-/// The highest effort; decoding does not depend on it.
-pub(crate) const EFFORT_MAX: u32 = 2;
-
 pub(crate) struct Predict;
-
-/// What a decoder fills, kept so that its pages need not be made anew for each segment.
-#[derive(Default)]
-pub(crate) struct Buffers {
-    bits: Vec<u64>,
-    values: Vec<f64>,
-    froms: [Vec<Source>; 2],
-}
-
-/// The parameter for elements of a width and kind.
-pub(crate) fn param(width: u8, is_big: bool, is_float: bool, effort: u32) -> u32 {
-    let big = if is_big { BIG_ENDIAN } else { 0 };
-    let integers = if is_float { 0 } else { INTEGERS };
-    u32::from(width) | big | integers | effort.clamp(1, EFFORT_MAX) << EFFORT_SHIFT
-}
-
-/// The parameter for bytes of which nothing is known.
-pub(crate) fn param_of_bytes(effort: u32) -> u32 {
-    BYTES | 8 | effort.clamp(1, EFFORT_MAX) << EFFORT_SHIFT
-}
-
-fn elements_of(param: u32) -> Elements {
-    Elements { width: (param & 0xFF) as usize, is_big: param & BIG_ENDIAN != 0, is_float: param & INTEGERS == 0 }
-}
-
-/// Whether a parameter is for bytes of which nothing is known.
-pub(crate) fn is_of_bytes(param: u32) -> bool {
-    param & BYTES != 0
-}
 
 /// Whether records are found in bytes of which nothing is known, and are most of them; else prediction has nothing to
 /// do.
@@ -135,10 +100,6 @@ fn records_of(raw: &[u8], arrays: &[ArrayShape]) -> Option<records::Records> {
 /// How long each file is, where elements are bytes of which nothing is known.
 pub(crate) fn file_lengths(arrays: &[ArrayShape]) -> Vec<usize> {
     arrays.iter().map(|array| usize::try_from(array.elements).unwrap_or(usize::MAX)).collect()
-}
-
-fn damaged(what: &'static str) -> CodecError {
-    CodecError::Damaged { codec: "predict", what }
 }
 
 impl ArrayCodec for Predict {

@@ -1,12 +1,13 @@
 //! The encoder: a segment to a stream, in the order of `FORMAT.md`.
 
+use super::super::format::decode::{Buffers, damaged};
 use super::super::format::group::Group;
 use super::super::format::layout::Layout;
 use super::super::format::nested;
 use super::super::format::numbers::Elements;
 use super::super::format::older::Known;
+use super::super::format::param::elements_of;
 use super::super::particles::choose::{code_order, find_tables};
-use super::super::{Buffers, damaged, elements_of};
 use super::effort::Effort;
 use super::groups::groups;
 use super::pipeline::{Choice, Spare, Task, choose};
@@ -57,7 +58,7 @@ pub(crate) fn encode(
         like = known.like;
     }
     let own_order = Layout::new(groups, tables, None).ok_or_else(|| damaged("the arrays do not add up"))?;
-    let Buffers { bits, values, .. } = std::mem::take(&mut work.predict);
+    let Buffers { bits, values, .. } = std::mem::take(work.kept::<Buffers>());
     let task = Task { body: &all, kind, like: &like, effort, threads };
     let Choice { mut layout, bits, values, runs, nested, predictors } = choose(own_order, task, Spare { bits, values });
 
@@ -82,7 +83,7 @@ pub(crate) fn encode(
     }
     let mut orders = Vec::new();
     code_order::encode_orders(&layout, (kind, &bits), (effort, threads), &mut header, &mut orders);
-    work.predict = Buffers { bits, values, froms: runs.froms }; // used again when the stream is decoded to check it
+    *work.kept::<Buffers>() = Buffers { bits, values, froms: runs.froms }; // used again when the stream is decoded to check it
     let packed = pack(&header, effort)?;
     put(packed.len(), stored);
     put(header.len(), stored);

@@ -1,8 +1,7 @@
 //! The decoder: a stream back to the bytes of a segment.
 
-use super::super::Buffers;
 use super::super::particles::format::{row_order, table};
-use super::copies::Marks;
+use super::copies::{Marks, Source};
 use super::layout::{Layout, Run};
 use super::linear::Place;
 use super::numbers::Elements;
@@ -10,11 +9,23 @@ use super::older::Known;
 use super::predictor::{Coded, Predictor};
 use super::{copies, nested, records, strides};
 use crate::codec::array_to_bytes::varint::take;
-use crate::codec::{Work, resize_for_overwrite, threads};
+use crate::codec::{CodecError, Work, resize_for_overwrite, threads};
 use std::sync::{Mutex, PoisonError};
 
 /// What is added to the length of very short segments at most.
 pub(crate) const MORE_BYTES: usize = 16 << 10;
+
+/// What a decoder fills, kept so that its pages need not be made anew for each segment.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    pub bits: Vec<u64>,
+    pub values: Vec<f64>,
+    pub froms: [Vec<Source>; 2],
+}
+
+pub(crate) fn damaged(what: &'static str) -> CodecError {
+    CodecError::Damaged { codec: "predict", what }
+}
 
 /// The first `len` elements of a buffer that only grows; they hold anything. New pages are not touched here, since
 /// the system makes them when they are first written.
@@ -65,7 +76,8 @@ pub(crate) fn decode(
     (older.is_some() || layout.tables.iter().all(|table| table.older.is_none())).then_some(())?;
     table::fill_by_number(&layout.groups, &layout.tables, older.unwrap_or_default(), kind, &mut known_body)?;
     let working = layout.elements();
-    let (threads, Buffers { bits, values, froms }) = (work.threads, &mut work.predict);
+    let threads = work.threads;
+    let Buffers { bits, values, froms } = work.kept::<Buffers>();
     for (i, froms) in froms.iter_mut().enumerate() {
         froms.clear();
         let count = take(&mut header)?;

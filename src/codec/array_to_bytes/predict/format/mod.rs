@@ -9,6 +9,7 @@ pub(crate) mod linear;
 pub(crate) mod nested;
 pub(crate) mod numbers;
 pub(crate) mod older;
+pub(crate) mod param;
 pub(crate) mod predictor;
 pub(crate) mod records;
 pub(crate) mod residual;
