@@ -76,7 +76,7 @@
 //! | 1 | choose | `src/manifest/list.rs` | [`manifest::list`] | a [`manifest::CheckpointState`] for each checkpoint, newest first |
 //! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the indexes of a container and of the older containers that it refers to |
 //! | 3 | read | `src/container/reader.rs` | [`container::ContainerReader::read_segment`] | a [`container::StoredSegment`], compared with its checksum |
-//! | 4 | decompress | `src/codec/mod.rs` | [`codec::Chain::decode`] | the raw bytes of a segment. The base, if there is one, is decoded first |
+//! | 4 | decompress | `src/codec/chain.rs` | [`codec::Chain::decode`] | the raw bytes of a segment. The base, if there is one, is decoded first |
 //! | 5 | split | `src/container/set.rs` | [`container::ContainerSet::run`] | the pieces of each variable, cut along [`merge::runs`] |
 //! | 6 | hand on | `anc/src/restart.rs` | [`restore_files`], [`send_ranks`] | the pieces, given to row 7 or sent to another node (`cli/src/remote.rs`) |
 //! | 7 | write, verify | `cnc/src/restart.rs` | [`FileRestorer::write`], [`verify`] | a file under a temporary name, with the digest of row 2 of a checkpoint |

@@ -14,11 +14,9 @@
 //!
 //! What else a choice may rest on is in [`super::decide`].
 
+use super::array_to_bytes::{mixed, predict, runs};
 use super::sample::{WHOLE_BYTES, sample};
-use super::{
-    ArrayShape, Basis, Chain, CodecError, Coded, Older, OlderPlace, Reason, Scratch, Trial, ids, lzma_trial, mixed,
-    runs,
-};
+use super::{ArrayShape, Basis, Chain, CodecError, Coded, Older, OlderPlace, Reason, Scratch, Trial, ids, lzma_trial};
 use crate::header::ElementType;
 use std::fmt;
 use std::str::FromStr;
@@ -492,7 +490,7 @@ fn may_gain(
     let chains = [Chain::predict(element, MAX.0), Chain::since(element, MAX.0)];
     let [Some(predict), Some(since)] = chains else { return Ok(true) };
     // Rows that are known again by their numbers are in no part of the arrays.
-    if basis.older.is_some_and(|older| super::predict::has_known_rows(since.steps()[0].param, raw, arrays, older)) {
+    if basis.older.is_some_and(|older| predict::has_known_rows(since.steps()[0].param, raw, arrays, older)) {
         return Ok(true);
     }
     let Some(part) = basis.older.and_then(|older| part_of(raw, element.width() as usize, arrays, older)) else {
@@ -558,7 +556,7 @@ fn look_at_bytes(
     if is_clear && is_in_haste {
         chains[at] = Chain::zstd(BALANCED_CLEAR_ZSTD_LEVEL);
     }
-    let are_records = !is_clear && super::predict::is_of_records(raw, arrays);
+    let are_records = !is_clear && predict::is_of_records(raw, arrays);
     if !is_clear && !are_records {
         let mut best = (stored_bytes - stored_bytes / SHUFFLED_GAIN_DIVISOR, None);
         for chain in shuffles_of_bytes() {
@@ -715,7 +713,7 @@ fn measured(element: &ElementType, raw: &[u8]) -> Vec<Chain> {
         // Numbers that nobody told us of, or records of them. Of bytes without a pattern the lower level often leaves
         // less.
         ElementType::Bytes => {
-            let records = super::predict::record_bytes(raw).filter(|&bytes| bytes > 8);
+            let records = predict::record_bytes(raw).filter(|&bytes| bytes > 8);
             let records = records.and_then(|bytes| u32::try_from(bytes).ok()).map(shuffled);
             [zstd, Chain::zstd(1), shuffled(4), shuffled(8)].into_iter().chain(records).collect()
         }

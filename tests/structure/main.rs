@@ -13,9 +13,18 @@ const CRATES: [&str; 6] = ["src", "proto/src", "cnc/src", "anc/src", "cli/src", 
 
 /// Circles that still exist. No circle may be added to this list: break a new circle by moving the code that both
 /// files need to a third file. Delete a circle here when it is broken.
-///
-/// A name that ends in `/` stands for all files below it.
-const ALLOWED: &[&[&str]] = &[&["src/codec/"]];
+const ALLOWED: &[&[&str]] = &[
+    // Two codecs cut a segment into parts, and code each part with a chain of codecs.
+    &[
+        "src/codec/array_to_bytes/columns.rs",
+        "src/codec/array_to_bytes/mixed/mod.rs",
+        "src/codec/chain.rs",
+        "src/codec/choose.rs",
+        "src/codec/decide.rs",
+        "src/codec/lzma_trial.rs",
+        "src/codec/table.rs",
+    ],
+];
 
 /// The path of a module within its crate, such as `["hub", "gather"]`.
 type Module = Vec<String>;
@@ -41,11 +50,7 @@ struct Import {
 fn no_files_of_a_crate_import_from_each_other() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let found: Vec<Vec<String>> = CRATES.iter().flat_map(|dir| circles(&edges(&sources(root, dir)))).collect();
-    let is_within = |circle: &[String], allowed: &[&str]| {
-        let is_named =
-            |file: &str| allowed.iter().any(|name| file == *name || name.ends_with('/') && file.starts_with(name));
-        circle.iter().all(|file| is_named(file))
-    };
+    let is_within = |circle: &[String], allowed: &[&str]| circle.iter().all(|file| allowed.contains(&file.as_str()));
     let new: Vec<_> = found.iter().filter(|circle| !ALLOWED.iter().any(|allowed| is_within(circle, allowed))).collect();
     assert!(new.is_empty(), "these files import from each other; move what both need to a third file: {new:#?}");
     let is_gone = |allowed: &&&[&str]| !found.iter().any(|circle| is_within(circle, allowed));
@@ -117,7 +122,9 @@ fn collect(dir: &Path, into: &mut Vec<PathBuf>) {
 
 impl Source {
     fn new(name: String, module: Module, text: &str) -> Self {
-        let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let is_tests = |text: &str| text.lines().next().is_some_and(|line| line.ends_with("mod tests {"));
+        let end = text.match_indices("\n#[cfg(test)]\n").find(|(at, mark)| is_tests(&text[at + mark.len()..]));
+        let text = end.map_or(text, |(at, _)| &text[..at]);
         let text: String = text.lines().map(|line| format!("{}\n", without_comment(line))).collect();
         let (mut uses, mut rest) = (Vec::new(), String::new());
         let mut statement: Option<String> = None;

@@ -6,11 +6,15 @@ mod inputs;
 mod looking_back;
 
 use self::inputs::*;
+use super::array_to_bytes::since;
+use super::table::Codec;
 use super::*;
+use crate::header::{ByteOrder, ElementType, Member};
 use crate::ids::Digest;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 const F64BE: ElementType = ElementType::Float { width: 8, order: ByteOrder::Big };
 

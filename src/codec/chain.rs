@@ -1,0 +1,424 @@
+//! A chain of codecs: how it is made, written, and run in both directions.
+
+use super::array_to_bytes::{fpc, mixed, pco, predict, runs};
+use super::bytes_to_bytes::{bitshuffle, gzip, lzma, shuffle, zstd};
+use super::table::Codec;
+use super::traits::BIG_ENDIAN;
+use super::{ArrayCodec, ArrayJob, ArrayShape, BytesCodec, CodecError, CodecId, SEGMENT_BYTES_MAX, Scratch, ids};
+use crate::header::{ByteOrder, ELEMENT_WIDTH_MAX, ElementType, Member};
+use std::fmt;
+use std::sync::Arc;
+
+/// One codec of a chain, with its parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// Which codec.
+    pub codec: CodecId,
+    /// What it means is the codec's affair; see `docs/format/codecs.md`.
+    pub param: u32,
+}
+
+/// The most steps of a chain.
+pub const STEPS_MAX: usize = 6;
+
+fn order_bit(order: ByteOrder) -> u32 {
+    if order == ByteOrder::Big { BIG_ENDIAN } else { 0 }
+}
+
+/// At most [`STEPS_MAX`] codecs: one from array to bytes, then those from bytes to bytes, in the order of encoding.
+///
+/// Two chains are equal when their steps are; what an encoder knows besides (the members of a record) does not count,
+/// since decoding needs none of it.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    steps: Vec<Step>,
+    members: Option<Arc<[Member]>>,
+}
+
+impl PartialEq for Chain {
+    fn eq(&self, other: &Self) -> bool {
+        self.steps == other.steps
+    }
+}
+impl Eq for Chain {}
+impl std::hash::Hash for Chain {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.steps.hash(state);
+    }
+}
+
+impl Chain {
+    /// Checks number, order and parameters of the steps.
+    pub fn new(steps: &[Step]) -> Result<Self, CodecError> {
+        if steps.len() > STEPS_MAX {
+            return Err(CodecError::Chain { what: "it has more than 6 steps" });
+        }
+        for (i, step) in steps.iter().enumerate() {
+            let (takes, (_, codec)) = match Codec::find(step.codec)? {
+                Codec::Array(_) if i > 0 => {
+                    return Err(CodecError::Chain { what: "an array-to-bytes codec is not the first step" });
+                }
+                Codec::Bytes(_) if i == 0 => {
+                    return Err(CodecError::Chain { what: "the first step is no array-to-bytes codec" });
+                }
+                Codec::Array(codec) => (codec.takes(step.param), codec.id()),
+                Codec::Bytes(codec) => (codec.takes(step.param), codec.id()),
+            };
+            if !takes {
+                return Err(CodecError::Param { codec, param: step.param });
+            }
+        }
+        if steps.is_empty() {
+            return Err(CodecError::Chain { what: "it has no steps" });
+        }
+        Ok(Self { steps: steps.into(), members: None })
+    }
+
+    /// The steps, in the order of encoding.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Appends the chain: the number of steps in one byte, then for each its codec (`u16`) and parameter (`u32`),
+    /// both little-endian.
+    pub fn to_bytes(&self, out: &mut Vec<u8>) {
+        out.push(self.steps.len() as u8); // at most STEPS_MAX
+        for step in &self.steps {
+            out.extend(step.codec.0.to_le_bytes());
+            out.extend(step.param.to_le_bytes());
+        }
+    }
+
+    /// Reads a chain from the front of `bytes`; gives it and how many bytes it took.
+    pub fn from_bytes(bytes: &[u8]) -> Result<(Self, usize), CodecError> {
+        const CUT: CodecError = CodecError::Chain { what: "it is cut short" };
+        const STEP_BYTES: usize = size_of::<u16>() + size_of::<u32>();
+        let (&count, rest) = bytes.split_first().ok_or(CUT)?;
+        let count = usize::from(count);
+        if count > STEPS_MAX {
+            return Err(CodecError::Chain { what: "it has more than 6 steps" });
+        }
+        let rest = rest.get(..count * STEP_BYTES).ok_or(CUT)?;
+        let (records, _) = rest.as_chunks::<STEP_BYTES>();
+        let step = |&[a, b, c, d, e, f]: &[u8; STEP_BYTES]| Step {
+            codec: CodecId(u16::from_le_bytes([a, b])),
+            param: u32::from_le_bytes([c, d, e, f]),
+        };
+        let steps: Vec<Step> = records.iter().map(step).collect();
+        Ok((Self::new(&steps)?, 1 + count * STEP_BYTES))
+    }
+
+    /// The stored bytes of a segment. `arrays` says how its elements lie, piece by piece.
+    pub fn encode(&self, raw: &[u8], arrays: &[ArrayShape], scratch: &mut Scratch) -> Result<Vec<u8>, CodecError> {
+        self.encode_into(raw, arrays, scratch)?;
+        Ok(if self.is_raw() { raw.to_vec() } else { scratch.front.clone() })
+    }
+
+    /// As [`Chain::encode`], but gives only how long the stored bytes would be.
+    pub(crate) fn encoded_bytes(
+        &self,
+        raw: &[u8],
+        arrays: &[ArrayShape],
+        scratch: &mut Scratch,
+    ) -> Result<usize, CodecError> {
+        self.encode_into(raw, arrays, scratch)?;
+        Ok(if self.is_raw() { raw.len() } else { scratch.front.len() })
+    }
+
+    /// Leaves the stored bytes in `scratch.front`, unless the chain is [`Chain::raw`].
+    fn encode_into(&self, raw: &[u8], arrays: &[ArrayShape], scratch: &mut Scratch) -> Result<(), CodecError> {
+        if raw.len() > SEGMENT_BYTES_MAX {
+            return Err(CodecError::TooLong { found: raw.len() });
+        }
+        let Scratch { front, back, work, .. } = scratch;
+        let steps = self.working_steps();
+        for (i, step) in steps.iter().enumerate() {
+            // The last one fills `front`. So what is as long as the segment stays in `back`, and need not be cleared
+            // anew where a shorter one was in between.
+            let to_front = (steps.len() - i) % 2 == 1;
+            let (before, target) = if to_front { (&*back, &mut *front) } else { (&*front, &mut *back) };
+            let source = if i == 0 { raw } else { before.as_slice() };
+            match Codec::find(step.codec)? {
+                Codec::Array(codec) => {
+                    let members = self.members.as_deref().unwrap_or_default();
+                    codec.encode(ArrayJob { param: step.param, raw: source, arrays, members }, target, work)?;
+                }
+                Codec::Bytes(codec) => codec.encode(step.param, source, target, work)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The raw bytes of a segment: exactly `raw_bytes`, or an error.
+    ///
+    /// Allocates a small multiple of `raw_bytes` at most, which the caller has checked, whatever `stored` claims.
+    pub fn decode(&self, stored: &[u8], raw_bytes: usize, scratch: &mut Scratch) -> Result<Vec<u8>, CodecError> {
+        self.decode_into(stored, raw_bytes, scratch)?;
+        let mut raw = std::mem::take(&mut scratch.front);
+        raw.shrink_to_fit(); // it may have held a longer segment before
+        Ok(raw)
+    }
+
+    /// Whether decoding gives just these bytes.
+    pub fn gives_back(&self, stored: &[u8], raw: &[u8], scratch: &mut Scratch) -> Result<bool, CodecError> {
+        if self.working_steps().is_empty() {
+            return Ok(stored == raw);
+        }
+        self.decode_into(stored, raw.len(), scratch)?;
+        Ok(scratch.front == raw)
+    }
+
+    /// As [`Chain::decode`], but leaves the raw bytes in `scratch.front`: what coding has used is used again.
+    fn decode_into(&self, stored: &[u8], raw_bytes: usize, scratch: &mut Scratch) -> Result<(), CodecError> {
+        if raw_bytes > SEGMENT_BYTES_MAX {
+            return Err(CodecError::TooLong { found: raw_bytes });
+        }
+        let steps = self.working_steps();
+        // The most bytes there can be before each step of decoding: what encoding could have given at most.
+        let mut limits = [raw_bytes; STEPS_MAX];
+        for (i, step) in steps.iter().enumerate().take(steps.len().saturating_sub(1)) {
+            limits[i + 1] = match Codec::find(step.codec)? {
+                Codec::Array(codec) => codec.max_encoded_bytes(step.param, limits[i]),
+                Codec::Bytes(codec) => codec.max_encoded_bytes(limits[i]),
+            };
+        }
+        let Scratch { front, back, work, .. } = scratch;
+        for (i, step) in steps.iter().enumerate().rev() {
+            let source = if i + 1 == steps.len() { stored } else { front.as_slice() };
+            match Codec::find(step.codec)? {
+                Codec::Array(codec) => codec.decode(step.param, source, limits[i], back, work)?,
+                Codec::Bytes(codec) => codec.decode(step.param, source, limits[i], back, work)?,
+            }
+            std::mem::swap(front, back);
+        }
+        if steps.is_empty() && stored.len() == raw_bytes {
+            front.clear();
+            front.extend_from_slice(stored);
+        }
+        if front.len() != raw_bytes || steps.is_empty() && stored.len() != raw_bytes {
+            let found = if steps.is_empty() { stored.len() } else { front.len() };
+            return Err(CodecError::Length { found, expected: raw_bytes });
+        }
+        Ok(())
+    }
+
+    /// The steps that change anything.
+    pub(super) fn working_steps(&self) -> &[Step] {
+        match self.steps.split_first() {
+            Some((first, rest)) if first.codec == ids::RAW => rest,
+            _ => &self.steps,
+        }
+    }
+
+    /// Whether stored and raw bytes are the same.
+    pub fn is_raw(&self) -> bool {
+        self.working_steps().is_empty()
+    }
+
+    /// Whether it is zstd alone.
+    pub(super) fn is_zstd(&self) -> bool {
+        matches!(self.working_steps(), [step] if step.codec == ids::ZSTD)
+    }
+
+    pub(super) fn of(steps: &[(CodecId, u32)]) -> Self {
+        let steps: Vec<Step> = steps.iter().map(|&(codec, param)| Step { codec, param }).collect();
+        Self::new(&steps).expect("our own constructors make valid chains")
+    }
+
+    /// Nothing at all.
+    pub fn raw() -> Self {
+        Self::of(&[(ids::RAW, 0)])
+    }
+
+    /// gzip alone, at a level from 1 to 9; other levels are taken as the nearest of these.
+    pub fn gzip(level: u32) -> Self {
+        Self::raw().then_gzip(level)
+    }
+
+    /// zstd alone, at a level from 1 to 22; other levels are taken as the nearest of these.
+    pub fn zstd(level: u32) -> Self {
+        Self::raw().then_zstd(level)
+    }
+
+    /// zstd alone, with a table of 2^`log` entries for what comes again, 2^10 to 2^20.
+    pub fn zstd_fast(log: u32) -> Self {
+        Self::raw().then(ids::ZSTD, zstd::TABLE + log.clamp(10, 20))
+    }
+
+    /// LZ4 alone.
+    pub fn lz4() -> Self {
+        Self::raw().then(ids::LZ4, 0)
+    }
+
+    /// LZMA alone, for words of 4 and 8 bytes.
+    pub(super) fn lzma_of_words() -> Self {
+        Self::raw().then(ids::LZMA, lzma::WORDS)
+    }
+
+    /// LZMA alone, for words and for text.
+    pub(super) fn lzmas() -> [Self; 2] {
+        [Self::lzma_of_words(), Self::raw().then(ids::LZMA, lzma::TEXT)]
+    }
+
+    /// Bytes of equal significance together, then zstd. Widths below 2 mean no shuffle, and so do those above 2^20.
+    pub fn shuffle_zstd(width: u32, level: u32) -> Self {
+        let raw = Self::raw();
+        let shuffled = if shuffle::Shuffle.takes(width) { raw.then(ids::SHUFFLE, width) } else { raw };
+        shuffled.then_zstd(level)
+    }
+
+    /// Bits of equal significance together, then zstd. Widths above 2^20 mean no shuffle.
+    pub fn bitshuffle_zstd(width: u32, level: u32) -> Self {
+        let raw = Self::raw();
+        let shuffled = if bitshuffle::Bitshuffle.takes(width) { raw.then(ids::BITSHUFFLE, width) } else { raw };
+        shuffled.then_zstd(level)
+    }
+
+    /// Bytes of equal significance together, then LZ4.
+    pub(super) fn shuffle_lz4(width: u32) -> Self {
+        let raw = Self::raw();
+        let shuffled = if shuffle::Shuffle.takes(width) { raw.then(ids::SHUFFLE, width) } else { raw };
+        shuffled.then(ids::LZ4, 0)
+    }
+
+    /// Runs of the same element alone; `None` for widths above 2^20.
+    pub fn runs(width: u32) -> Option<Self> {
+        runs::RunLengths.takes(width).then(|| Self::of(&[(ids::RUNS, width)]))
+    }
+
+    /// pcodec at a level from 1 to 12; `None` for what is no number that it takes.
+    pub fn pco(element: &ElementType, level: u32) -> Option<Self> {
+        let (width, order, kind) = match *element {
+            ElementType::Float { width: width @ (4 | 8), order } => (width, order, pco::Kind::Float),
+            ElementType::Int { width: width @ (2 | 4 | 8), order, signed: true } => (width, order, pco::Kind::Signed),
+            ElementType::Int { width: width @ (2 | 4 | 8), order, signed: false } => {
+                (width, order, pco::Kind::Unsigned)
+            }
+            ElementType::Bytes
+            | ElementType::Float { .. }
+            | ElementType::Int { .. }
+            | ElementType::Fixed { .. }
+            | ElementType::Compound { .. } => return None,
+        };
+        Some(Self::of(&[(ids::PCO, pco::param(width, order == ByteOrder::Big, kind, level))]))
+    }
+
+    /// FPC alone, with tables of 2^`level` entries, 1 to 20; other levels are taken as the nearest of these.
+    pub fn fpc(level: u32, order: ByteOrder) -> Self {
+        Self::of(&[(ids::FPC, level.clamp(1, fpc::LEVEL_MAX) | order_bit(order))])
+    }
+
+    /// fpzip alone, for elements of 4 or 8 bytes, with neighbours in at most so many dimensions, 1 to 3.
+    ///
+    /// # Panics
+    /// If the width is neither 4 nor 8.
+    pub fn fpzip(width: u8, order: ByteOrder, dimensions: u32) -> Self {
+        Self::of(&[(ids::FPZIP, u32::from(width) | order_bit(order) | dimensions.clamp(1, 3) << 16)])
+    }
+
+    /// Prediction with so much effort, 1 or 2; `None` for what is no number of 4 or 8 bytes.
+    pub fn predict(element: &ElementType, effort: u32) -> Option<Self> {
+        let (width, order, is_float) = match *element {
+            ElementType::Float { width: width @ (4 | 8), order } => (width, order, true),
+            ElementType::Int { width: width @ (4 | 8), order, .. } => (width, order, false),
+            ElementType::Bytes => return Some(Self::of(&[(ids::PREDICT, predict::param_of_bytes(effort))])),
+            ElementType::Float { .. }
+            | ElementType::Int { .. }
+            | ElementType::Fixed { .. }
+            | ElementType::Compound { .. } => return None,
+        };
+        Some(Self::of(&[(ids::PREDICT, predict::param(width, order == ByteOrder::Big, is_float, effort))]))
+    }
+
+    /// Numbers between other bytes, each kind by itself.
+    pub fn mixed(effort: u32) -> Self {
+        Self::of(&[(ids::MIXED, mixed::param(effort))])
+    }
+
+    /// Prediction with an older segment's help; `None` for what is no number of 4 or 8 bytes.
+    pub fn since(element: &ElementType, effort: u32) -> Option<Self> {
+        let Step { codec: ids::PREDICT, param } = *Self::predict(element, effort)?.steps().first()? else {
+            return None;
+        };
+        (!predict::is_of_bytes(param)).then(|| Self::of(&[(ids::SINCE, param)]))
+    }
+
+    /// Whether decoding needs an older segment ([`Scratch::set_older`]).
+    pub fn needs_older(&self) -> bool {
+        self.steps.first().is_some_and(|step| step.codec == ids::SINCE)
+    }
+
+    /// Records taken apart into columns, each coded on its own. `None` where there is nothing to take apart.
+    pub fn columns(element: &ElementType) -> Option<Self> {
+        match element {
+            ElementType::Compound { width, members } if (2..=ELEMENT_WIDTH_MAX).contains(width) => {
+                let chain = Self::of(&[(ids::COLUMNS, *width)]);
+                Some(Self { members: Some(members.iter().cloned().collect()), ..chain })
+            }
+            ElementType::Compound { .. }
+            | ElementType::Bytes
+            | ElementType::Int { .. }
+            | ElementType::Float { .. }
+            | ElementType::Fixed { .. } => None,
+        }
+    }
+
+    /// mcrEngine's own chain (SC12, sections IV-C and VII): FPC of level 2 for doubles, fpzip in one dimension for
+    /// floats, a Lempel-Ziv coder for the rest (LZ4 here); with `double`, gzip at level 6 over all of it. Variables
+    /// below 100 bytes, which are pooled, get gzip only.
+    pub fn paper(element: &ElementType, double: bool, pooled: bool) -> Self {
+        const GZIP_LEVEL: u32 = 6;
+        if pooled {
+            return Self::gzip(GZIP_LEVEL);
+        }
+        let first = match element {
+            ElementType::Float { width: 8, order } => Self::fpc(2, *order),
+            ElementType::Float { width: 4, order } => Self::fpzip(4, *order, 1),
+            ElementType::Float { .. }
+            | ElementType::Bytes
+            | ElementType::Int { .. }
+            | ElementType::Fixed { .. }
+            | ElementType::Compound { .. } => Self::lz4(),
+        };
+        if double { first.then_gzip(GZIP_LEVEL) } else { first }
+    }
+
+    /// The chain with one more step, which must be valid and within [`STEPS_MAX`].
+    pub(super) fn then(mut self, codec: CodecId, param: u32) -> Self {
+        self.steps.push(Step { codec, param });
+        debug_assert!(Self::new(&self.steps).is_ok(), "{self}");
+        self
+    }
+
+    pub(crate) fn then_zstd(self, level: u32) -> Self {
+        self.then(ids::ZSTD, level.clamp(1, zstd::LEVEL_MAX))
+    }
+
+    pub(super) fn then_gzip(self, level: u32) -> Self {
+        self.then(ids::GZIP, level.clamp(1, gzip::LEVEL_MAX))
+    }
+}
+
+/// The steps that change anything: `shuffle(8) zstd(1)`; `raw` where none does.
+impl fmt::Display for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let steps = if self.is_raw() { &self.steps[..] } else { self.working_steps() };
+        for (i, step) in steps.iter().enumerate() {
+            if i > 0 {
+                f.write_str(" ")?;
+            }
+            match Codec::find(step.codec) {
+                Ok(Codec::Array(codec)) => {
+                    f.write_str(codec.id().1)?;
+                    codec.show(step.param, f)?;
+                }
+                Ok(Codec::Bytes(codec)) => {
+                    f.write_str(codec.id().1)?;
+                    codec.show(step.param, f)?;
+                }
+                Err(_) => write!(f, "codec-{}({})", step.codec.0, step.param)?,
+            }
+        }
+        Ok(())
+    }
+}
