@@ -487,7 +487,7 @@ fn may_gain(
     basis: &Basis<'_>,
     scratch: &mut Scratch,
 ) -> Result<bool, CodecError> {
-    let chains = [Chain::predict(element, MAX.0), Chain::since(element, MAX.0)];
+    let chains = [Chain::predict(element, MAX.prediction), Chain::since(element, MAX.prediction)];
     let [Some(predict), Some(since)] = chains else { return Ok(true) };
     // Rows that are known again by their numbers are in no part of the arrays.
     if basis.older.is_some_and(|older| predict::has_known_rows(since.steps()[0].param, raw, arrays, older)) {
@@ -565,8 +565,8 @@ fn look_at_bytes(
                 best = (stored_bytes, Some(chain));
             }
         }
-        let effort = if *profile == Profile::Max { MAX.0 } else { BALANCED.0 };
-        let mixed = mixed::is_of_numbers(raw, arrays).then(|| Chain::mixed(effort));
+        let hardness = if *profile == Profile::Max { MAX } else { BALANCED };
+        let mixed = mixed::is_of_numbers(raw, arrays).then(|| Chain::mixed(hardness.prediction));
         chains.splice(at..at, mixed.into_iter().chain(best.1));
     }
     // Where there are no records, prediction is zstd at another level.
@@ -614,7 +614,7 @@ fn still_candidate(
     let is_shuffled = *profile == Profile::Fast
         && *element == ElementType::Bytes
         && chain.working_steps().first().is_some_and(|step| is_records(step.param));
-    let is_of_many = *profile == Profile::Max && predicted(element, MAX_OF_MANY).contains(&chain);
+    let is_of_many = *profile == Profile::Max && predicted(element, &MAX_OF_MANY).contains(&chain);
     let is_mixed = profile.is_together()
         && *element == ElementType::Bytes
         && (chain.steps()[0].codec == ids::MIXED || shuffles_of_bytes().contains(&chain));
@@ -650,21 +650,21 @@ fn candidates(
         }
         (Profile::Fast | Profile::Fpc { .. } | Profile::Fpzip, _) => measured(element, raw),
         (Profile::Balanced, _) if basis.store.is_some() => {
-            predicted(element, BALANCED).into_iter().chain([Chain::shuffle_zstd(element.width().min(8), 1)]).collect()
+            predicted(element, &BALANCED).into_iter().chain([Chain::shuffle_zstd(element.width().min(8), 1)]).collect()
         }
-        (Profile::Balanced, _) => predicted(element, BALANCED),
+        (Profile::Balanced, _) => predicted(element, &BALANCED),
         // Of many bytes a high level takes long for what LZMA finds as well.
         (Profile::Max, _) => {
-            let hard = if raw.len() > BYTES_FEW { MAX_OF_MANY } else { MAX };
-            predicted(element, hard).into_iter().chain(since(element, MAX.0, arrays, basis)).collect()
+            let hardness = if raw.len() > BYTES_FEW { MAX_OF_MANY } else { MAX };
+            predicted(element, &hardness).into_iter().chain(since(element, arrays, basis)).collect()
         }
     }
 }
 
 /// Prediction from an older checkpoint, where there is one that has as much as one of the arrays.
-fn since(element: &ElementType, effort: u32, arrays: &[ArrayShape], basis: &Basis<'_>) -> Option<Chain> {
+fn since(element: &ElementType, arrays: &[ArrayShape], basis: &Basis<'_>) -> Option<Chain> {
     let older = basis.older.filter(|older| older.places.len() == arrays.len())?;
-    older.places.iter().any(|place| place.bytes > 0).then(|| Chain::since(element, effort))?
+    older.places.iter().any(|place| place.bytes > 0).then(|| Chain::since(element, MAX.prediction))?
 }
 
 /// A part of a segment that tells whether an older one helps has about so many bytes, of its arrays no fewer than one
@@ -673,19 +673,29 @@ const PART_BYTES: usize = 256 << 10;
 const PARTS_MAX: usize = 32;
 const PART_GAIN_PERCENT: usize = 2;
 
-/// What `balanced` and `max` do: how hard to predict, levels of zstd alone and after shuffling.
-const BALANCED: (u32, u32, u32) = (1, 6, 3);
-const MAX: (u32, u32, u32) = (2, 17, 17);
-const MAX_OF_MANY: (u32, u32, u32) = (2, MANY_BYTES_ZSTD_LEVEL, MANY_BYTES_ZSTD_LEVEL);
+/// What the candidates of `balanced` and `max` do.
+struct Hardness {
+    /// How hard to predict, as the parameter of `predict`, `since` and `mixed` stores it.
+    prediction: u32,
+    zstd_level: u32,
+    shuffled_zstd_level: u32,
+}
+
+const BALANCED: Hardness = Hardness { prediction: 1, zstd_level: 6, shuffled_zstd_level: 3 };
+const MAX: Hardness = Hardness { prediction: 2, zstd_level: 17, shuffled_zstd_level: 17 };
+/// What `max` does with many bytes.
+const MAX_OF_MANY: Hardness =
+    Hardness { prediction: 2, zstd_level: MANY_BYTES_ZSTD_LEVEL, shuffled_zstd_level: MANY_BYTES_ZSTD_LEVEL };
 
 /// And what it does with bytes that are clearly no numbers: there a higher level takes several times as long for next
 /// to nothing of a checkpoint.
 const BALANCED_CLEAR_ZSTD_LEVEL: u32 = 3;
 
 /// Prediction where there may be numbers, and what serves other bytes.
-fn predicted(element: &ElementType, (effort, zstd, shuffled): (u32, u32, u32)) -> Vec<Chain> {
+fn predicted(element: &ElementType, hardness: &Hardness) -> Vec<Chain> {
+    let Hardness { prediction, zstd_level: zstd, shuffled_zstd_level: shuffled } = *hardness;
     let others = || vec![Chain::zstd(zstd)];
-    match (element, Chain::predict(element, effort)) {
+    match (element, Chain::predict(element, prediction)) {
         (ElementType::Bytes, Some(predict)) => vec![predict, Chain::zstd(zstd)],
         // Numbers of other elements, as in unstructured meshes, are not near their neighbours, but repeat byte by
         // byte, or rise by the same again and again.

@@ -11,6 +11,7 @@
 //! first stream has more than all regions have before them comes behind the last. A stream has as many raw bytes as
 //! its regions; the first has all others. No stream is coded by `mixed`, `columns` or `since`.
 
+mod effort;
 mod find;
 mod shape;
 
@@ -20,6 +21,7 @@ use crate::codec::{
     ArrayCodec, ArrayJob, ArrayShape, Chain, CodecError, CodecId, STEPS_MAX, Scratch, Work, ids, lzma_trial,
 };
 use crate::header::{ByteOrder, ElementType};
+use effort::Effort;
 use find::{Kind, Region};
 use std::fmt;
 
@@ -83,15 +85,6 @@ impl Stream {
     }
 }
 
-fn zstd_level(effort: u32, bytes: usize) -> u32 {
-    const BYTES_FEW: usize = 256 << 10;
-    match effort {
-        1 => 6,
-        _ if bytes > BYTES_FEW => 12,
-        _ => 17,
-    }
-}
-
 impl ArrayCodec for Mixed {
     fn id(&self) -> (CodecId, &'static str) {
         (ids::MIXED, "mixed")
@@ -109,7 +102,7 @@ impl ArrayCodec for Mixed {
     }
 
     fn encode(&self, job: ArrayJob<'_>, stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
-        let effort = job.param >> EFFORT_SHIFT;
+        let effort = Effort::of(job.param >> EFFORT_SHIFT);
         let regions = shape::shaped(find::find(job.raw, &predict::file_lengths(job.arrays)), job.raw);
         let mut kinds: Vec<Kind> = regions.iter().map(|region| region.kind).collect();
         kinds.sort_unstable();
@@ -144,22 +137,20 @@ impl ArrayCodec for Mixed {
                     best = (chain.clone(), stored);
                 }
             }
-            if let Some(by_zstd) = by_zstd.filter(|_| effort > 1)
+            if let Some(by_zstd) = by_zstd.filter(|_| effort.tries_lzma)
                 && let Some(found) = lzma_trial::lzma(bytes, slowly, by_zstd, best.1.len(), inner)?
             {
                 best = found;
             }
             Ok::<_, CodecError>(best)
         };
-        let mut coded = vec![code(&[Chain::zstd(zstd_level(effort, others.len()))], &Chain::lzmas(), &others, &[])?];
+        let mut coded = vec![code(&[Chain::zstd(effort.zstd_level(others.len()))], &Chain::lzmas(), &others, &[])?];
         for (stream, &kind) in streams.iter().zip(&kinds) {
             // What is not smooth may still repeat, byte by byte or as it is.
             let width = kind.width as u32;
-            let mut chains: Vec<Chain> = Chain::predict(&element(kind), effort).into_iter().collect();
-            match effort {
-                1 => chains.push(Chain::shuffle_zstd(width, 1)),
-                _ => chains.extend([Chain::shuffle_zstd(width, 3), Chain::zstd(3)]),
-            }
+            let mut chains: Vec<Chain> = Chain::predict(&element(kind), effort.prediction).into_iter().collect();
+            chains.push(Chain::shuffle_zstd(width, effort.shuffled_zstd_level));
+            chains.extend(effort.numbers_zstd_level.map(Chain::zstd));
             coded.push(code(&chains, &[Chain::lzma_of_words()], &stream.bytes, &stream.arrays)?);
         }
         stored.clear();
