@@ -110,7 +110,8 @@ impl GroupHolder {
 pub fn take(
     store: &dyn Store,
     job: &JobId,
-    (group, identity): (GroupId, &str),
+    group: GroupId,
+    identity: &str,
     holder: &GroupHolder,
     is_first: bool,
 ) -> Result<Result<Box<dyn TempFile>, String>, StoreError> {
@@ -229,7 +230,7 @@ mod tests {
         assert_eq!(LivingRun::all(&store, &job).expect("a store"), std::slice::from_ref(&run));
         assert!(holders_of_groups(&store, &job).expect("a store").is_empty());
         let holder = GroupHolder::new("node n0".into(), ["/run"].into_iter());
-        let group = take(&store, &job, (GroupId(0), ""), &holder, true).expect("a store").expect("it is free");
+        let group = take(&store, &job, GroupId(0), "", &holder, true).expect("a store").expect("it is free");
         assert_eq!(holders_of_groups(&store, &job).expect("a store"), ["node n0"]);
         assert_eq!(LivingRun::all(&store, &job).expect("a store").len(), 1);
         drop((held, group));

@@ -80,7 +80,7 @@ pub(crate) fn look_at(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Resu
     let patience = Patience::default();
     let mut look = look_inside(store, job, id, &patience)?;
     for (older, group, bytes) in std::mem::take(&mut look.needs) {
-        check_need(store, job, &mut look.state, (&older, group, bytes), None, &patience);
+        check_need(store, job, &mut look.state, Need { older: &older, group, bytes }, None, &patience);
     }
     Ok(again_if_pruned(store, job, look.state, &patience))
 }
@@ -103,7 +103,7 @@ pub(crate) fn look_at_all(
         for (older, group, bytes) in std::mem::take(&mut looks[at].needs) {
             let look = remembered.get(&older).or_else(|| place(&looks, &older).map(|at| &looks[at]));
             let found = look.and_then(|look| look.container(group));
-            check_need(store, job, &mut looks[at].state, (&older, group, bytes), found, &patience);
+            check_need(store, job, &mut looks[at].state, Need { older: &older, group, bytes }, found, &patience);
         }
     }
     let mut states = HashMap::with_capacity(looks.len());
@@ -249,16 +249,25 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
     Ok(look)
 }
 
+/// A container of an older checkpoint that a checkpoint refers to, and its recorded length.
+#[derive(Clone, Copy)]
+struct Need<'a> {
+    older: &'a CheckpointId,
+    group: GroupId,
+    bytes: u64,
+}
+
 /// Checks a container that a checkpoint refers to, and records a missing or damaged container in `state`. `found` is
 /// the container as its own directory shows it, if that directory was examined.
 fn check_need(
     store: &dyn Store,
     job: &JobId,
     state: &mut CheckpointState,
-    (older, group, recorded): (&CheckpointId, GroupId, u64),
+    need: Need<'_>,
     found: Option<Found>,
     patience: &Patience,
 ) {
+    let Need { older, group, bytes: recorded } = need;
     let path = container_path(job, older, group);
     let bytes = match found {
         Some(Found::There(bytes) | Found::WrongLength(bytes)) => bytes,

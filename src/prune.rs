@@ -153,9 +153,9 @@ pub fn prune_remembering(
     for state in doomed.iter().rev() {
         remove_rest(store, job, &state.id, &needed, &mut pruned)?;
     }
-    remove_left_over(store, job, options, (&left, remembered), &mut pruned)?;
+    remove_left_over(store, job, options, &left, remembered, &mut pruned)?;
     if options.repack_below_percent > 0 {
-        repack_needed(store, job, (&left, remembered), options.repack_below_percent, &mut pruned);
+        repack_needed(store, job, &left, remembered, options.repack_below_percent, &mut pruned);
     }
     count_needed(store, job, &left, &mut pruned);
     Ok(pruned)
@@ -166,7 +166,8 @@ pub fn prune_remembering(
 fn repack_needed(
     store: &dyn Store,
     job: &JobId,
-    (states, remembered): (&[CheckpointState], &Remembered),
+    states: &[CheckpointState],
+    remembered: &Remembered,
     percent: u32,
     pruned: &mut Pruned,
 ) {
@@ -383,7 +384,8 @@ fn remove_left_over(
     store: &dyn Store,
     job: &JobId,
     options: &PruneOptions,
-    (states, remembered): (&[CheckpointState], &Remembered),
+    states: &[CheckpointState],
+    remembered: &Remembered,
     pruned: &mut Pruned,
 ) -> Result<(), StoreError> {
     let root = Path::new(job.as_str());

@@ -227,7 +227,7 @@ pub fn repack(
         if written.any(|state| is_group_held(store, job, &state.id, group)) {
             continue;
         }
-        if let Some(repacked) = write_anew(store, job, (checkpoint, group), &reader, &kept)? {
+        if let Some(repacked) = write_anew(store, job, checkpoint, group, &reader, &kept)? {
             done.push(repacked);
         }
     }
@@ -244,7 +244,8 @@ fn is_group_held(store: &dyn Store, job: &JobId, id: &CheckpointId, group: Group
 fn write_anew(
     store: &dyn Store,
     job: &JobId,
-    (checkpoint, group): (CheckpointId, GroupId),
+    checkpoint: CheckpointId,
+    group: GroupId,
     reader: &ContainerReader,
     kept: &BTreeMap<u32, Kept>,
 ) -> Result<Option<Repacked>, StoreError> {

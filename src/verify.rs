@@ -2,7 +2,7 @@
 //! memory.
 
 use crate::classify::VariableRef;
-use crate::codec::threads_of_each;
+use crate::codec::{SegmentMemory, threads_of_each};
 use crate::container::{ContainerSet, DIGEST_BYTES_MIN, ReadError, VariableReader};
 use crate::error_chain::error_chain;
 use crate::filter::put_on;
@@ -159,7 +159,7 @@ fn verify_group(
     // Neighbouring files share segments, so each thread takes the next file and not a range of files.
     let (next, problems) = (AtomicUsize::new(0), AtomicUsize::new(report.problems.len()));
     let found: Mutex<Vec<(usize, VerifyReport)>> = Mutex::new(Vec::with_capacity(files.len()));
-    let memory = (options.cache_bytes, DECODING_BYTES_PER_RAW_BYTE);
+    let memory = SegmentMemory { bytes: options.cache_bytes, per_raw_byte: DECODING_BYTES_PER_RAW_BYTE };
     let of_each =
         threads_of_each(options.threads, memory, own.index().segments().iter().map(|segment| segment.raw_bytes));
     let work = || {
@@ -168,7 +168,7 @@ fn verify_group(
             && let f = next.fetch_add(1, Ordering::Relaxed)
             && let Some(file) = files.get(f)
         {
-            let of_file = verify_file(&mut reader, (f as u32, file), manifest.group, progress);
+            let of_file = verify_file(&mut reader, f as u32, file, manifest.group, progress);
             problems.fetch_add(of_file.problems.len(), Ordering::Relaxed);
             found.lock().unwrap_or_else(PoisonError::into_inner).push((f, of_file));
         }
@@ -185,7 +185,8 @@ fn verify_group(
 
 fn verify_file(
     reader: &mut VariableReader,
-    (f, file): (u32, &FileHeader),
+    f: u32,
+    file: &FileHeader,
     group: GroupId,
     progress: &dyn Fn(RawBytes),
 ) -> VerifyReport {
@@ -219,7 +220,7 @@ fn verify_file(
 
 fn verify_variable(reader: &mut VariableReader, at: VariableRef, header: &VariableHeader) -> Result<(), ReadError> {
     let (mut hasher, mut buffer) = (Gathered::default(), Vec::new());
-    hash_raw(reader, at, (0, header.raw_bytes.0), &mut hasher, &mut buffer)?;
+    hash_raw(reader, at, 0, header.raw_bytes.0, &mut hasher, &mut buffer)?;
     let found = hasher.finish();
     if header.raw_bytes.0 < DIGEST_BYTES_MIN || found == header.digest {
         return Ok(());
@@ -246,7 +247,7 @@ pub fn file_digest(reader: &mut VariableReader, file: u32, header: &FileHeader) 
         let at = VariableRef { file, variable };
         let filters = &header.variables[variable as usize].filters;
         if filters.is_empty() {
-            hash_raw(reader, at, (raw_offset, extent.raw_bytes), &mut hasher, &mut buffer)?;
+            hash_raw(reader, at, raw_offset, extent.raw_bytes, &mut hasher, &mut buffer)?;
             continue;
         }
         // A filtered chunk has at most 64 MiB, as was checked when the index was read.
@@ -266,7 +267,8 @@ pub fn file_digest(reader: &mut VariableReader, file: u32, header: &FileHeader) 
 fn hash_raw(
     reader: &mut VariableReader,
     at: VariableRef,
-    (offset, bytes): (u64, u64),
+    offset: u64,
+    bytes: u64,
     hasher: &mut Gathered,
     buffer: &mut Vec<u8>,
 ) -> Result<(), ReadError> {

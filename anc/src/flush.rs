@@ -13,7 +13,7 @@ use crate::source::Source;
 use crate::spare::Spare;
 use mcrengine::bases::Bases;
 use mcrengine::classify::{Naming, VariableClass, VariableRef, classify};
-use mcrengine::codec::{Profile, StoreRate, cores, threads_of_each};
+use mcrengine::codec::{Profile, SegmentMemory, StoreRate, cores, threads_of_each};
 use mcrengine::container::{self, ContainerWriter, Contents, ReadError};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId};
@@ -223,7 +223,8 @@ impl Flush<'_> {
         let profile = &self.options.profile;
         let largest = segments.iter().max_by_key(|segment| segment.raw_bytes);
         let of_largest = largest.map_or(1, |segment| profile.memory_per_raw_byte_of(&segment.element));
-        let memory = (self.budget.total_bytes(), of_largest + back.memory_per_raw_byte(profile));
+        let per_raw_byte = of_largest + back.memory_per_raw_byte(profile);
+        let memory = SegmentMemory { bytes: self.budget.total_bytes(), per_raw_byte };
         threads_of_each(self.options.threads, memory, segments.iter().map(|segment| segment.raw_bytes))
     }
 

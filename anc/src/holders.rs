@@ -45,7 +45,7 @@ impl Holders {
             }
             !all.keys().any(|(job, _, of)| *job == key.job && of == identity)
         };
-        match living::take(store, &key.job, (key.group, identity), holder, is_first)? {
+        match living::take(store, &key.job, key.group, identity, holder, is_first)? {
             Err(other) => Ok(Some(other)),
             Ok(file) => {
                 self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(place, file);

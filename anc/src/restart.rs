@@ -5,7 +5,7 @@ use crate::observe::Observer;
 use bytes::{Bytes, BytesMut};
 use mcr_proto::convert::file_to_wire;
 use mcr_proto::{FRAME_BYTES, v1};
-use mcrengine::codec::{Scratch, threads_of_each};
+use mcrengine::codec::{Scratch, SegmentMemory, threads_of_each};
 use mcrengine::container::{ContainerSet, ReadError};
 use mcrengine::error_chain::error_chain;
 use mcrengine::header::FileHeader;
@@ -53,7 +53,7 @@ pub fn restore_files(
     let chosen: Vec<bool> = set.index().files().iter().map(wanted).collect();
     let tasks = set.tasks(|variable| chosen[variable.file as usize]);
     observer.planned(tasks.len(), tasks.iter().map(|task| task.raw_bytes).sum());
-    let memory = (budget.total_bytes(), 2); // what is raw, and at most as much stored
+    let memory = SegmentMemory { bytes: budget.total_bytes(), per_raw_byte: 2 }; // what is raw, and at most as much stored
     let threads_of_each = threads_of_each(threads, memory, tasks.iter().map(|task| task.raw_bytes));
     let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
     let failed = Mutex::new(None);

@@ -15,8 +15,9 @@
 //! What else a choice may rest on is in [`super::decide`].
 
 use super::array_to_bytes::{mixed, predict, runs};
+use super::lzma_trial::{OfZstd, lzma};
 use super::sample::{WHOLE_BYTES, sample};
-use super::{ArrayShape, Basis, Chain, CodecError, Coded, Older, OlderPlace, Reason, Scratch, Trial, ids, lzma_trial};
+use super::{ArrayShape, Basis, Chain, CodecError, Coded, Older, OlderPlace, Reason, Scratch, Trial, ids};
 use crate::header::ElementType;
 use std::fmt;
 use std::str::FromStr;
@@ -248,6 +249,12 @@ impl Profile {
     }
 }
 
+/// A sample, and what zstd leaves of it.
+struct Quick {
+    sample: Vec<u8>,
+    by_zstd: Trial,
+}
+
 /// A sample and what zstd leaves of it: how the fast profile begins with bytes that nobody described, as those
 /// between a file's variables.
 fn in_haste(
@@ -256,24 +263,24 @@ fn in_haste(
     element: &ElementType,
     basis: &Basis<'_>,
     scratch: &mut Scratch,
-) -> Option<(Vec<u8>, Trial)> {
+) -> Option<Quick> {
     let is_in_haste = *profile == Profile::Fast && *element == ElementType::Bytes && basis.store.is_none();
     if !is_in_haste || raw.len() <= WHOLE_BYTES {
         return None;
     }
     let sample = sample(raw, 1);
-    let trial = trial(Chain::zstd_fast(BYTES_TABLE_LOG), &sample, &[], 0, basis, scratch);
-    Some((sample, trial))
+    let by_zstd = trial(Chain::zstd_fast(BYTES_TABLE_LOG), &sample, &[], 0, basis, scratch);
+    Some(Quick { sample, by_zstd })
 }
 
 /// Whether there are no numbers to speak of.
-fn is_clear((sample, by_zstd): &(Vec<u8>, Trial)) -> bool {
-    by_zstd.stored_bytes * CLEAR_DIVISOR < sample.len()
+fn is_clear(quick: &Quick) -> bool {
+    quick.by_zstd.stored_bytes * CLEAR_DIVISOR < quick.sample.len()
 }
 
 fn chosen(
     mut candidates: Vec<Chain>,
-    by_zstd: Option<(Vec<u8>, Trial)>,
+    quick: Option<Quick>,
     raw: &[u8],
     element: &ElementType,
     arrays: &[ArrayShape],
@@ -287,7 +294,7 @@ fn chosen(
     if is_about_neighbours {
         return tried(candidates, &raw[..raw.len().min(FPZIP_SAMPLE_BYTES)], arrays, 0, basis, scratch);
     }
-    if let Some((sample, by_zstd)) = by_zstd {
+    if let Some(Quick { sample, by_zstd }) = quick {
         return tried_in_haste(candidates, &sample, by_zstd, basis, scratch);
     }
     let repeats = match element {
@@ -408,10 +415,9 @@ pub fn encode_chosen(
             return Ok(coded);
         }
     }
-    let by_zstd_in_haste = in_haste(profile, raw, element, basis, scratch);
-    if let Some(clear) = by_zstd_in_haste.as_ref().filter(|tried| is_clear(tried)) {
-        let (sample, trial) = clear;
-        let (chain, reason) = best_of(vec![trial.clone()], sample, basis);
+    let quick = in_haste(profile, raw, element, basis, scratch);
+    if let Some(clear) = quick.as_ref().filter(|quick| is_clear(quick)) {
+        let (chain, reason) = best_of(vec![clear.by_zstd.clone()], &clear.sample, basis);
         return encode(chain, raw, arrays, reason, scratch);
     }
     let mut chains = candidates(profile, element, arrays, pooled, raw, basis);
@@ -422,7 +428,7 @@ pub fn encode_chosen(
     let are_measured_whole = raw.len() <= WHOLE_BYTES || matches!(profile, Profile::Balanced | Profile::Max);
     let is_slow = *profile == Profile::Max && chains.iter().any(Chain::is_zstd);
     if !are_measured_whole || chains.len() < 2 && !is_slow {
-        let (chain, reason) = chosen(chains, by_zstd_in_haste, raw, element, arrays, basis, scratch);
+        let (chain, reason) = chosen(chains, quick, raw, element, arrays, basis, scratch);
         return encode(chain, raw, arrays, reason, scratch);
     }
     if raw.len() > WHOLE_BYTES
@@ -456,10 +462,11 @@ pub fn encode_chosen(
     // Where numbers were found between the bytes, it was tried on both.
     if is_slow && !trials.iter().any(|trial| trial.chain.steps()[0].codec == ids::MIXED) {
         let begun = basis.now();
-        let by_zstd = trials.iter().find(|trial| trial.chain.is_zstd()).map(|trial| (&trial.chain, trial.stored_bytes));
+        let by_zstd = trials.iter().find(|trial| trial.chain.is_zstd());
+        let by_zstd = by_zstd.map(|trial| OfZstd { chain: &trial.chain, stored_bytes: trial.stored_bytes });
         let least = best.as_ref().map_or(raw.len(), |(.., stored)| stored.len());
         if let Some(by_zstd) = by_zstd
-            && let Some((chain, stored)) = lzma_trial::lzma(raw, &Chain::lzmas(), by_zstd, least, scratch)?
+            && let Some((chain, stored)) = lzma(raw, &Chain::lzmas(), by_zstd, least, scratch)?
         {
             let coding = basis.now().saturating_sub(begun);
             let trial = Trial { chain: chain.clone(), stored_bytes: stored.len(), coding };

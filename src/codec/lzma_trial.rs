@@ -23,16 +23,24 @@ fn is_clearly_less(bytes: usize, least: usize) -> bool {
     bytes + bytes / GAIN_DIVISOR < least
 }
 
-/// LZMA's chain, one of some, and stored bytes, where these are clearly fewer than `least`. Needs a chain of zstd
-/// alone, and how many bytes that leaves of the whole.
+/// What zstd leaves of the whole.
+#[derive(Clone, Copy)]
+pub(super) struct OfZstd<'a> {
+    /// A chain of zstd alone.
+    pub chain: &'a Chain,
+    pub stored_bytes: usize,
+}
+
+/// LZMA's chain, one of some, and stored bytes, where these are clearly fewer than `least`.
 pub(super) fn lzma(
     raw: &[u8],
     chains: &[Chain],
-    (zstd, by_zstd): (&Chain, usize),
+    zstd: OfZstd<'_>,
     least: usize,
     scratch: &mut Scratch,
 ) -> Result<Option<(Chain, Vec<u8>)>, CodecError> {
     let (part, of) = OF_ZSTD;
+    let OfZstd { chain: zstd, stored_bytes: by_zstd } = zstd;
     if raw.len() < BYTES_MIN || !is_clearly_less(by_zstd / of * part, least) {
         return Ok(None);
     }
@@ -61,7 +69,14 @@ mod tests {
     fn tried(raw: &[u8], least: usize) -> Option<(Chain, usize)> {
         let (zstd, mut scratch) = (Chain::zstd(12), Scratch::default());
         let by_zstd = zstd.encoded_bytes(raw, &[], &mut scratch).expect("encodes");
-        let found = lzma(raw, &Chain::lzmas(), (&zstd, by_zstd), least.min(by_zstd), &mut scratch).expect("encodes");
+        let found = lzma(
+            raw,
+            &Chain::lzmas(),
+            OfZstd { chain: &zstd, stored_bytes: by_zstd },
+            least.min(by_zstd),
+            &mut scratch,
+        )
+        .expect("encodes");
         found.map(|(chain, stored)| {
             assert!(chain.gives_back(&stored, raw, &mut scratch).expect("decodes"));
             (chain, stored.len())

@@ -37,7 +37,7 @@ pub use decide::{
 pub use error::{CodecError, SEGMENT_BYTES_MAX};
 pub use ids::CodecId;
 pub use older::{Older, OlderPlace};
-pub use threads::{cores, threads_of_each};
+pub use threads::{SegmentMemory, cores, threads_of_each};
 pub(crate) use traits::BIG_ENDIAN;
 pub use traits::{ArrayCodec, ArrayJob, ArrayShape, BytesCodec};
 pub(crate) use work::resize_for_overwrite;

@@ -9,16 +9,25 @@ pub fn cores() -> usize {
     *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// Threads for each of some segments, where fewer of them than threads make up the most of the bytes, or where there is
-/// memory for fewer: `memory_bytes`, of which each takes so many for each of its own. 0 or 1: none of their own.
+/// Memory for the segments that are worked on at the same time.
+#[derive(Clone, Copy, Debug)]
+pub struct SegmentMemory {
+    /// The memory of all of them together.
+    pub bytes: u64,
+    /// Bytes in memory for each raw byte of a segment.
+    pub per_raw_byte: u64,
+}
+
+/// How many threads to use inside each segment. More than one helps only if there are fewer large segments than
+/// threads, or if the memory does not allow that many segments at once. 0 or 1: none besides the caller's.
 pub fn threads_of_each(
     threads: usize,
-    (memory_bytes, per_raw_byte): (u64, u64),
+    memory: SegmentMemory,
     segments: impl Iterator<Item = RawBytes> + Clone,
 ) -> usize {
     let largest = segments.clone().max().unwrap_or_default();
     let large = segments.filter(|bytes| bytes.0 * 2 > largest.0).count();
-    let fit = memory_bytes / largest.0.saturating_mul(per_raw_byte).max(1);
+    let fit = memory.bytes / largest.0.saturating_mul(memory.per_raw_byte).max(1);
     threads / large.min(usize::try_from(fit).unwrap_or(usize::MAX)).max(1)
 }
 
@@ -135,7 +144,7 @@ mod tests {
     #[test]
     fn threads_are_shared_by_those_that_are_large() {
         let within = |bytes, threads, segments: &[u64]| {
-            threads_of_each(threads, (bytes, 10), segments.iter().copied().map(RawBytes))
+            threads_of_each(threads, SegmentMemory { bytes, per_raw_byte: 10 }, segments.iter().copied().map(RawBytes))
         };
         let of_each = |threads, segments: &[u64]| within(u64::MAX, threads, segments);
         assert_eq!((of_each(8, &[]), of_each(8, &[0]), of_each(8, &[100, 49, 1])), (8, 8, 8));

@@ -276,18 +276,25 @@ struct Decoded {
     cache: Mutex<Cache>,
 }
 
+/// A segment of one of the containers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct SegmentKey {
+    container: u32,
+    segment: u32,
+}
+
 #[derive(Default)]
 struct Cache {
     bytes: u64,
     /// Number of reads so far.
     used: u64,
-    /// By container and segment: the time of the last use (counted in reads), the length, and the segment.
-    slots: HashMap<(u32, u32), (u64, u64, Slot)>,
+    /// The time of the last use (counted in reads), the length, and the segment.
+    slots: HashMap<SegmentKey, (u64, u64, Slot)>,
 }
 
 impl Decoded {
     /// The slot of this segment, which has `bytes` bytes. Removes older segments to make room for it.
-    fn slot(&self, key: (u32, u32), bytes: u64) -> Slot {
+    fn slot(&self, key: SegmentKey, bytes: u64) -> Slot {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         cache.used += 1;
         let now = cache.used;
@@ -350,7 +357,7 @@ impl VariableReader {
 
     fn split(&mut self, container: u32, segment: u32) -> Result<Arc<Split>, ReadError> {
         let bytes = self.set.readers[container as usize].index().segments()[segment as usize].raw_bytes.0;
-        let slot = self.decoded.slot((container, segment), bytes);
+        let slot = self.decoded.slot(SegmentKey { container, segment }, bytes);
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(split) = &*slot {
             return Ok(Arc::clone(split));

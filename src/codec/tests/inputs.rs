@@ -147,7 +147,7 @@ pub(super) fn rows_at(time: f32, side: u32, arrays: &[u64], padding: usize) -> (
     // Line by line there and back, as curves that fill space do.
     let line =
         |n: u32, _| u64::from(n / side) << 32 | u64::from(if (n / side).is_multiple_of(2) { n } else { places - n });
-    rows_by(time, (side, line), arrays, padding)
+    rows_by(time, side, line, arrays, padding)
 }
 
 /// The same particles in the order of Morton's curve, in a box that begins there.
@@ -156,13 +156,14 @@ pub(super) fn rows_along_a_curve(side: u32, begin: f32, arrays: &[u64]) -> (Vec<
         let cells = at.map(|x| ((f64::from(x) - f64::from(begin)).rem_euclid(10.0) / 10.0 * 65536.0) as u64);
         (0..16).rev().fold(0, |key, bit| cells.iter().fold(key, |key, cell| key << 1 | cell >> bit & 1))
     };
-    rows_by(0.0, (side, morton), arrays, 0)
+    rows_by(0.0, side, morton, arrays, 0)
 }
 
 /// The same in the order of what a function says of a particle's number and position.
 fn rows_by(
     time: f32,
-    (side, key): (u32, impl Fn(u32, [f32; 3]) -> u64),
+    side: u32,
+    key: impl Fn(u32, [f32; 3]) -> u64,
     arrays: &[u64],
     padding: usize,
 ) -> (Vec<ArrayShape>, Vec<u8>) {

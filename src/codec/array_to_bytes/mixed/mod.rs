@@ -17,9 +17,8 @@ mod shape;
 
 use super::predict;
 use super::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
-use crate::codec::{
-    ArrayCodec, ArrayJob, ArrayShape, Chain, CodecError, CodecId, STEPS_MAX, Scratch, Work, ids, lzma_trial,
-};
+use crate::codec::lzma_trial::{OfZstd, lzma};
+use crate::codec::{ArrayCodec, ArrayJob, ArrayShape, Chain, CodecError, CodecId, STEPS_MAX, Scratch, Work, ids};
 use crate::header::{ByteOrder, ElementType};
 use effort::Effort;
 use find::{Kind, Region};
@@ -131,14 +130,14 @@ impl ArrayCodec for Mixed {
             for chain in chains {
                 let stored = chain.encode(bytes, arrays, inner)?;
                 if chain.is_zstd() {
-                    by_zstd = Some((chain, stored.len()));
+                    by_zstd = Some(OfZstd { chain, stored_bytes: stored.len() });
                 }
                 if stored.len() < best.1.len() {
                     best = (chain.clone(), stored);
                 }
             }
             if let Some(by_zstd) = by_zstd.filter(|_| effort.tries_lzma)
-                && let Some(found) = lzma_trial::lzma(bytes, slowly, by_zstd, best.1.len(), inner)?
+                && let Some(found) = lzma(bytes, slowly, by_zstd, best.1.len(), inner)?
             {
                 best = found;
             }

@@ -14,7 +14,8 @@ pub(crate) fn slack_of(elements: Elements) -> Slack {
 #[inline(always)]
 pub(crate) fn is_like(
     bits: &[u64],
-    (elements, slack): (Elements, Slack),
+    elements: Elements,
+    slack: Slack,
     source: usize,
     is_turned: bool,
     at: usize,

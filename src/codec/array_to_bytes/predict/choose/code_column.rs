@@ -25,10 +25,10 @@ impl Predictor {
             set.each_difference(field, |n| marks.kinds[n] == LITERAL, |d| left.push(d));
         } else {
             let (mut row, mut units) = (Row::default(), Units::new(self.unit));
-            rows(column, |array, i, j, start| {
-                let set = self.set(units.row(array, i, j))?;
+            rows(column, |at| {
+                let set = self.set(units.row(at.array, at.i, at.j))?;
                 let is_wanted = |n: usize| marks.kinds[n] == LITERAL;
-                set.row_differences(&mut row, field, array, (i, j, start), &is_wanted, &mut |d| left.push(d));
+                set.row_differences(&mut row, field, at, &is_wanted, &mut |d| left.push(d));
                 Some(())
             });
         }

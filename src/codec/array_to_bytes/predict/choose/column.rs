@@ -1,7 +1,7 @@
 //! How one column is predicted.
 
 use super::super::format::copies::{COPIED, LITERAL, NEAR};
-use super::super::format::layout::Array;
+use super::super::format::layout::{Array, RowPlace};
 use super::super::format::linear::{At, Term, locate};
 use super::super::format::nested::Teller;
 use super::super::format::numbers::about_log2;
@@ -117,7 +117,7 @@ impl<'a> Data<'a> {
         let part = if column.elements < PART_MIN { 1 } else { self.effort.unit_divisor };
         let mut count = 0;
         let mut units = Units::new(UNIT);
-        rows(column, |array, i, j, start| {
+        rows(column, |RowPlace { array, i, j, start }| {
             let unit = units.row(array, i, j);
             let is_looked_at = part == 1 || unit.wrapping_mul(0x9E37_79B1) >> 9 & (part - 1) == 0;
             let from = start - column.base;

@@ -82,7 +82,7 @@ pub(crate) fn encode(
         parts.iter().for_each(|part| put(part.len(), &mut header));
     }
     let mut orders = Vec::new();
-    code_order::encode_orders(&layout, (kind, &bits), (effort, threads), &mut header, &mut orders);
+    code_order::encode_orders(&layout, kind, &bits, effort, threads, &mut header, &mut orders);
     *work.kept::<Buffers>() = Buffers { bits, values, froms: runs.froms }; // used again when the stream is decoded to check it
     let packed = pack(&header, effort)?;
     put(packed.len(), stored);

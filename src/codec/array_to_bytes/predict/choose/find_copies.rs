@@ -136,23 +136,25 @@ pub(crate) fn find_all(
     bits: &[u64],
     known: usize,
     elements: Elements,
-    (effort, threads): (CopiesEffort, usize),
+    effort: &CopiesEffort,
+    threads: usize,
     borders: &[usize],
 ) -> Runs {
-    let CopiesEffort { depth, window_divisor: part, block_divisor, .. } = effort;
-    let how = (depth, part);
+    let CopiesEffort { window_divisor: part, block_divisor, .. } = *effort;
+    let search = |slack: Slack| Search { elements, slack, effort };
     let blocks_of = |slack: Slack| blocks(bits, hashes(bits, elements, slack), block_divisor, |_, _| ());
     let is_worth_it = |blocks: &Blocks, slack: Slack| effort.is_thorough || blocks.are_worth_it(bits, elements, slack);
     // Hashed again where it is worth it: to keep hashes in new memory takes longer.
     let windows = |slack: Slack, blocks: Blocks| {
-        (before(&hashes(bits, elements, slack).collect::<Vec<_>>(), part, &blocks.repeat), blocks.repeat)
+        let before = before(&hashes(bits, elements, slack).collect::<Vec<_>>(), part, &blocks.repeat);
+        Windows { before, repeat: blocks.repeat }
     };
     let exactly = || {
         let blocks = blocks_of(0);
         if !is_worth_it(&blocks, 0) {
             return Vec::new();
         }
-        find(bits, known, (elements, 0), &[], &windows(0, blocks), how, &[])
+        find(bits, known, search(0), &[], &windows(0, blocks), &[])
     };
     let (near_slack, wide_slack) = (slack_of(elements), wide_slack_of(elements));
     let nearly = || {
@@ -177,7 +179,7 @@ pub(crate) fn find_all(
     let exact = filled(&exact_runs, bits.len());
     drop(exact_runs);
     let (near, wide) = nearly.unwrap_or_default();
-    let near_runs = near.map(|windows| find(bits, known, (elements, near_slack), &exact, &windows, how, borders));
+    let near_runs = near.map(|windows| find(bits, known, search(near_slack), &exact, &windows, borders));
     let near_runs = near_runs.unwrap_or_default();
     let near_tokens = Tokens::new(&near_runs, known, known);
     let mut froms = [exact, if near_runs.is_empty() { Vec::new() } else { filled(&near_runs, bits.len()) }];
@@ -186,7 +188,7 @@ pub(crate) fn find_all(
         false => Default::default(),
     };
     let wide = wide.and_then(|blocks| {
-        let runs = find(bits, known, (elements, wide_slack), &froms[0], &windows(wide_slack, blocks), how, borders);
+        let runs = find(bits, known, search(wide_slack), &froms[0], &windows(wide_slack, blocks), borders);
         let mut all = (!runs.is_empty()).then(|| filled(&runs, bits.len()))?;
         // What strides tell stays, which is what near runs do not.
         let ends = near_runs.iter().map(Run::places).chain(std::iter::once(bits.len()..bits.len()));
@@ -394,23 +396,37 @@ fn before(hashes: &[u32], part: u32, repeat: &[bool]) -> Vec<u32> {
     before
 }
 
+/// What runs are looked for, and how hard.
+#[derive(Clone, Copy)]
+struct Search<'a> {
+    elements: Elements,
+    slack: Slack,
+    effort: &'a CopiesEffort,
+}
+
+/// For each window where it was before, and for each block of them whether any was there.
+struct Windows {
+    before: Vec<u32>,
+    repeat: Vec<bool>,
+}
+
 /// Finds runs greedily, each time the best of a few, and cuts them at borders. Elements in working order. With slack,
-/// runs begin where `done` has nothing yet only. `before` says for windows where they were, `repeat` for blocks of
-/// them whether any were there, `depth` how many of these places are looked at.
+/// runs begin where `done` has nothing yet only.
 fn find(
     bits: &[u64],
     known: usize,
-    (elements, slack): (Elements, Slack),
+    search: Search<'_>,
     done: &[Source],
-    (before, repeat): &(Vec<u32>, Vec<bool>),
-    (depth, part): (usize, u32),
+    windows: &Windows,
     borders: &[usize],
 ) -> Vec<Run> {
+    let (Search { elements, slack, effort }, Windows { before, repeat }) = (search, windows);
+    let CopiesEffort { depth, window_divisor: part, .. } = *effort;
     let mut runs = Vec::new();
     if bits.len() < 2 * RUN_MIN || bits.len() >= TURNED as usize {
         return runs;
     }
-    let is_like = |source: usize, is_turned: bool, at: usize| is_like(bits, (elements, slack), source, is_turned, at);
+    let is_like = |source: usize, is_turned: bool, at: usize| is_like(bits, elements, slack, source, is_turned, at);
     // What an element saves: the same in each run, but where it may be far off.
     let is_wide = slack > slack_of(elements);
     let saves = |source: usize, is_turned: bool, at: usize| match is_wide {
@@ -497,6 +513,16 @@ mod tests {
 
     const DOUBLES: Elements = Elements { width: 8, is_big: false, is_float: true };
 
+    /// One window in this many is looked up.
+    fn looked_up(window_divisor: u32) -> CopiesEffort {
+        CopiesEffort { depth: 8, window_divisor, ..Effort::of(1).copies }
+    }
+
+    fn windows(bits: &[u64], divisor: u32) -> Windows {
+        let before = before(&hashes(bits, DOUBLES, 0).collect::<Vec<_>>(), divisor, &[true]);
+        Windows { before, repeat: vec![true] }
+    }
+
     proptest! {
         #[test]
         fn every_copy_is_of_an_element_before_and_the_tokens_say_the_same(
@@ -512,8 +538,8 @@ mod tests {
                 if turn { part.iter_mut().for_each(|b| *b = DOUBLES.negated(*b)) }
                 bits.extend(part);
             }
-            let windows = (before(&hashes(&bits, DOUBLES, 0).collect::<Vec<_>>(), part, &[true]), vec![true]);
-            let runs = find(&bits, 0, (DOUBLES, 0), &[], &windows, (8, part), &[]);
+            let windows = windows(&bits, part);
+            let runs = find(&bits, 0, Search { elements: DOUBLES, slack: 0, effort: &looked_up(part) }, &[], &windows, &[]);
             let (froms, tokens) = (filled(&runs, bits.len()), Tokens::new(&runs, 0, 0));
             for (at, &from) in froms.iter().enumerate().filter(|(_, from)| **from != 0) {
                 let source = (from & !TURNED) as usize - 1;
@@ -522,7 +548,7 @@ mod tests {
                 prop_assert_eq!(value, bits[at]);
             }
             let mut again = vec![0; bits.len()];
-            let found = places(&mut again, (0, 0), tokens.count, &tokens.skips, &tokens.lengths, &tokens.froms);
+            let found = places(&mut again, 0, 0, tokens.count, &tokens.skips, &tokens.lengths, &tokens.froms);
             prop_assert_eq!(found, Some(()));
             prop_assert_eq!(again, froms);
         }
@@ -544,7 +570,7 @@ mod tests {
             let borders: Vec<usize> = borders.into_iter().collect();
             let column = |at: usize| borders.partition_point(|&border| border <= at);
             let is_taken = |at: usize| taken >> column(at) & 1 == 1;
-            let mut runs = find_all(&bits, known, DOUBLES, (Effort::of(effort).copies, 2), &borders);
+            let mut runs = find_all(&bits, known, DOUBLES, &Effort::of(effort).copies, 2, &borders);
             // What a column's marks are made of.
             let near = match &runs.wide {
                 Some(wide) => (0..bits.len())
@@ -563,11 +589,11 @@ mod tests {
             let mut again = vec![0; bits.len()];
             let tokens = &runs.tokens[1];
             let found =
-                places(&mut again, (known, known as i64), tokens.count, &tokens.skips, &tokens.lengths, &tokens.froms);
+                places(&mut again, known, known as i64, tokens.count, &tokens.skips, &tokens.lengths, &tokens.froms);
             prop_assert_eq!(found, Some(()));
             let mut written = Vec::new();
             runs.strides[1].write(&mut written);
-            prop_assert_eq!(strides::read(&mut written.as_slice(), (known, known), bits.len(), &mut again), Some(()));
+            prop_assert_eq!(strides::read(&mut written.as_slice(), known, known, bits.len(), &mut again), Some(()));
             prop_assert!(again.iter().all(|&from| from == 0) && near.is_empty() || again == near);
         }
 
@@ -577,7 +603,7 @@ mod tests {
             b in prop::collection::vec(any::<u8>(), 0..20), c in prop::collection::vec(any::<u8>(), 0..20),
         ) {
             let mut froms = vec![0; n];
-            if places(&mut froms, (0, 0), count, &a, &b, &c).is_some() {
+            if places(&mut froms, 0, 0, count, &a, &b, &c).is_some() {
                 prop_assert!(froms.iter().enumerate().all(|(at, &from)| (from & !TURNED) as usize <= at));
             }
         }
@@ -588,8 +614,8 @@ mod tests {
         let row: Vec<u64> = (1..=50u32).map(|i| f64::from(i).sqrt().to_bits()).collect();
         let mirrored = row.iter().rev().map(|&b| DOUBLES.negated(b));
         let bits: Vec<u64> = row.iter().copied().chain(mirrored).collect();
-        let windows = (before(&hashes(&bits, DOUBLES, 0).collect::<Vec<_>>(), 1, &[true]), vec![true]);
-        let runs = find(&bits, 0, (DOUBLES, 0), &[], &windows, (8, 1), &[]);
+        let windows = windows(&bits, 1);
+        let runs = find(&bits, 0, Search { elements: DOUBLES, slack: 0, effort: &looked_up(1) }, &[], &windows, &[]);
         let (froms, tokens) = (filled(&runs, bits.len()), Tokens::new(&runs, 0, 0));
         assert_eq!((tokens.count, froms.iter().filter(|&&f| f != 0).count()), (1, 50));
     }

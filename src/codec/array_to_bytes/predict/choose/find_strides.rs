@@ -30,7 +30,7 @@ pub(crate) fn find_all(
     froms: &mut [Vec<Source>; 2],
 ) -> [Strides; 2] {
     [0, slack_of(elements)].map(|slack| {
-        let found = find(bits, known, elements, (slack, twice_percent), froms);
+        let found = find(bits, known, elements, slack, twice_percent, froms);
         let in_runs: usize = found.iter().map(|run| run.length as usize).sum();
         let mut strides = Strides::default();
         if in_runs * FOUND_DIVISOR < bits.len() {
@@ -59,7 +59,8 @@ fn find(
     bits: &[u64],
     known: usize,
     elements: Elements,
-    (slack, twice_percent): (Slack, usize),
+    slack: Slack,
+    twice_percent: usize,
     froms: &[Vec<Source>; 2],
 ) -> Vec<Run> {
     let key = |at: usize| (elements.magnitude(bits[at]) >> slack).wrapping_mul(MIX[0]);
@@ -84,7 +85,7 @@ fn find(
         (before[at], *place) = (*place, at as u32 + 1); // fewer than 2^31
     }
     drop(last);
-    let is_like = |source: usize, is_turned: bool, at: usize| is_like(bits, (elements, slack), source, is_turned, at);
+    let is_like = |source: usize, is_turned: bool, at: usize| is_like(bits, elements, slack, source, is_turned, at);
     let sources = |at: usize| {
         std::iter::successors(before[at].checked_sub(1), |&at| before[at as usize].checked_sub(1)).take(DEPTH)
     };
@@ -178,7 +179,7 @@ mod tests {
             assert!(froms[kind].iter().filter(|from| **from != 0).count() >= 3500);
             let (mut bytes, mut again) = (Vec::new(), Vec::new());
             strides[kind].write(&mut bytes);
-            assert_eq!(read(&mut bytes.as_slice(), (0, 0), bits.len(), &mut again), Some(()));
+            assert_eq!(read(&mut bytes.as_slice(), 0, 0, bits.len(), &mut again), Some(()));
             assert_eq!(again, froms[kind]);
         }
     }
@@ -216,7 +217,7 @@ mod tests {
                 }
                 let (mut bytes, mut again) = (Vec::new(), vec![0; bits.len()]);
                 strides.write(&mut bytes);
-                prop_assert_eq!(read(&mut bytes.as_slice(), (known, least), bits.len(), &mut again), Some(()));
+                prop_assert_eq!(read(&mut bytes.as_slice(), known, least, bits.len(), &mut again), Some(()));
                 prop_assert!(again == *froms || froms.is_empty() && strides.is_empty());
             }
         }
@@ -225,7 +226,7 @@ mod tests {
         fn any_lists_are_runs_or_nothing(len in 0usize..300, known in 0usize..20, mut bytes in prop::collection::vec(0u8..40, 0..60)) {
             bytes.insert(0, 3);
             let mut froms = Vec::new();
-            if read(&mut bytes.as_slice(), (known, known), len, &mut froms).is_some() {
+            if read(&mut bytes.as_slice(), known, known, len, &mut froms).is_some() {
                 prop_assert!(froms.iter().enumerate().all(|(at, &from)| (from & !TURNED) as usize <= at));
             }
         }

@@ -41,7 +41,8 @@ pub(crate) fn reorder(
     layout: &Layout,
     values: &[f64],
     kind: Elements,
-    (keys, threads): (&[usize], usize),
+    keys: &[usize],
+    threads: usize,
     twins: &Twins,
 ) -> Option<(Layout, Relations)> {
     let mut by_arrays: HashMap<(&[Array], bool), Vec<usize>> = HashMap::new();
@@ -65,7 +66,7 @@ pub(crate) fn reorder(
         }
         let is_placed = layout.columns[members[0]].is_placed;
         let known: Vec<usize> = members.iter().filter(|_| is_placed).filter_map(|&member| twins.of(member)).collect();
-        for (member, found) in best_last((members, &known), &layout.columns, values, kind, (keys, threads)) {
+        for (member, found) in best_last(members, &known, &layout.columns, values, kind, keys, threads) {
             order.push(member);
             relations.insert(member, found);
         }
@@ -80,11 +81,13 @@ type Score = (f64, Vec<usize>, Vec<Relation>);
 /// Members, what is best predicted by the others last, each with the products and quotients that it is predicted by.
 /// All may be predicted by what is known.
 fn best_last(
-    (members, known): (&[usize], &[usize]),
+    members: &[usize],
+    known: &[usize],
     columns: &[Column],
     values: &[f64],
     kind: Elements,
-    (keys, threads): (&[usize], usize),
+    keys: &[usize],
+    threads: usize,
 ) -> Vec<(usize, Vec<Relation>)> {
     let (elements, is_placed) = (columns[members[0]].elements, columns[members[0]].is_placed);
     let sample = SAMPLE_ORDER.min(elements);
@@ -218,12 +221,12 @@ mod tests {
         let layout = Layout::new(groups, Vec::new(), None).expect("adds up");
         let kind = Elements { width: 8, is_big: false, is_float: true };
         let twins = Twins::new(&layout, &[]);
-        let (ordered, relations) = reorder(&layout, &values, kind, (&[], 1), &twins).expect("an order");
+        let (ordered, relations) = reorder(&layout, &values, kind, &[], 1, &twins).expect("an order");
         assert_eq!(ordered.order[2], 0, "{:?}", ordered.order);
         let found = relations.get(&0).expect("relations of the product");
         assert!(found.iter().any(|one| matches!(one, Relation::Product(1, 2) | Relation::Product(2, 1))));
         // Unless nested grids were found by it: those come first of all.
-        let (kept, _) = reorder(&layout, &values, kind, (&[0], 1), &twins).expect("an order");
+        let (kept, _) = reorder(&layout, &values, kind, &[0], 1, &twins).expect("an order");
         assert_eq!(kept.order[0], 0);
     }
 }

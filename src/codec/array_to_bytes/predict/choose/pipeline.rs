@@ -131,9 +131,9 @@ fn order_columns(arranged: Arranged, task: Task<'_>, mut values: Vec<f64>) -> Or
     }
     let keys: Vec<usize> = nested.iter().map(|(key, _)| *key).collect();
     if is_ordered(task)
-        && let Some((ordered, found)) = reorder(&layout, &values, task.kind, (&keys, task.threads), &twins)
+        && let Some((ordered, found)) = reorder(&layout, &values, task.kind, &keys, task.threads, &twins)
     {
-        (bits, values) = moved(&layout, &ordered, (&bits, &values));
+        (bits, values) = moved(&layout, &ordered, &bits, &values);
         (layout, relations) = (ordered, found);
     }
     let place_of = layout.places();
@@ -161,7 +161,7 @@ fn find_runs(ordered: &Ordered, task: Task<'_>) -> Runs {
         return Runs::none(bits.len());
     }
     let borders: Vec<usize> = layout.columns.iter().map(|column| column.base).collect();
-    find_copies::find_all(bits, twins.elements, task.kind, (task.effort.copies, task.threads), &borders)
+    find_copies::find_all(bits, twins.elements, task.kind, &task.effort.copies, task.threads, &borders)
 }
 
 /// Chooses the predictor of each column, and codes what it leaves.
@@ -226,7 +226,7 @@ fn grouped(layout: &Layout, twins: &Twins) -> Option<Layout> {
 }
 
 /// Elements and values in another order of the same columns.
-fn moved(from: &Layout, to: &Layout, (bits, values): (&[u64], &[f64])) -> (Vec<u64>, Vec<f64>) {
+fn moved(from: &Layout, to: &Layout, bits: &[u64], values: &[f64]) -> (Vec<u64>, Vec<f64>) {
     let place_of = from.places();
     let (mut new_bits, mut new_values) = (Vec::with_capacity(bits.len()), Vec::with_capacity(values.len()));
     for &own in &to.order {

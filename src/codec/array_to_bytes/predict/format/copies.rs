@@ -155,7 +155,8 @@ pub(crate) fn unzigzag(n: usize) -> i64 {
 /// first run is. `None` where they cannot be.
 pub(crate) fn places(
     froms: &mut [Source],
-    (known, mut expected): (usize, i64),
+    known: usize,
+    mut expected: i64,
     count: usize,
     mut skips: &[u8],
     mut lengths: &[u8],

@@ -90,11 +90,11 @@ pub(crate) fn decode(
         let [skips, lengths, from_bytes] = lists;
         if count > 0 {
             froms.resize(working, 0);
-            copies::places(froms, (known, if i == 0 { 0 } else { known as i64 }), count, skips, lengths, from_bytes)?;
+            copies::places(froms, known, if i == 0 { 0 } else { known as i64 }, count, skips, lengths, from_bytes)?;
         }
     }
     for (froms, least) in froms.iter_mut().zip([0, known]).filter(|_| layout.has_strides) {
-        strides::read(&mut header, (known, least), working, froms)?;
+        strides::read(&mut header, known, least, working, froms)?;
     }
     let runs = froms.each_ref().map(Vec::as_slice);
     let mut nested = Vec::new();
@@ -158,7 +158,7 @@ pub(crate) fn decode(
         buffers().push(coded.into_buffer());
         Some(())
     })?;
-    let orders = row_order::decode_orders(&layout, (kind, bits), threads, &mut header, &mut codes)?;
+    let orders = row_order::decode_orders(&layout, kind, bits, threads, &mut header, &mut codes)?;
     layout.tables.iter_mut().zip(orders).for_each(|(table, slots)| table.slots = slots);
     header.is_empty().then_some(())?;
     resize_for_overwrite(raw, raw_bytes);

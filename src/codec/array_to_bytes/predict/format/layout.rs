@@ -56,6 +56,17 @@ pub(crate) struct Array {
     pub like: usize,
 }
 
+/// One row of an array.
+#[derive(Clone, Copy)]
+pub(crate) struct RowPlace<'a> {
+    pub array: &'a Array,
+    /// Its two outer places in the array.
+    pub i: usize,
+    pub j: usize,
+    /// Its first element in working order.
+    pub start: usize,
+}
+
 /// One column in working order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Column {

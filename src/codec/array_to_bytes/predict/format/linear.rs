@@ -8,7 +8,7 @@
 //! the same bits on every host. For each row of an array the terms that do not need the row itself come first, all in
 //! their order, then those that do, in theirs.
 
-use super::layout::{Array, Column};
+use super::layout::{Array, Column, RowPlace};
 #[cfg(target_arch = "x86_64")]
 use crate::codec::registers::has_avx2;
 
@@ -105,6 +105,13 @@ impl Term {
 pub(crate) struct Place<'a> {
     pub columns: &'a [Column],
     pub column: usize,
+}
+
+/// Terms, and the weight of each.
+#[derive(Clone, Copy)]
+pub(crate) struct Sum<'a> {
+    pub terms: &'a [Term],
+    pub weights: &'a [f64],
 }
 
 impl Place<'_> {
@@ -214,9 +221,8 @@ impl Place<'_> {
     /// Adds to `sums` all terms that need nothing of this row, and lists the others in `later`.
     pub(crate) fn add_row(
         &self,
-        terms: (&[Term], &[f64]),
-        array: &Array,
-        row: (usize, usize),
+        sum: Sum<'_>,
+        row: RowPlace<'_>,
         values: &[f64],
         sums: &mut [f64],
         later: &mut Vec<(At, f64)>,
@@ -224,35 +230,34 @@ impl Place<'_> {
         #[cfg(target_arch = "x86_64")]
         if has_avx2() {
             #[expect(unsafe_code, reason = "safe where there is AVX2")]
-            return unsafe { self.add_row_avx2(terms, array, row, values, sums, later) };
+            return unsafe { self.add_row_avx2(sum, row, values, sums, later) };
         }
-        self.add_row_here(terms, array, row, values, sums, later);
+        self.add_row_here(sum, row, values, sums, later);
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     fn add_row_avx2(
         &self,
-        terms: (&[Term], &[f64]),
-        array: &Array,
-        row: (usize, usize),
+        sum: Sum<'_>,
+        row: RowPlace<'_>,
         values: &[f64],
         sums: &mut [f64],
         later: &mut Vec<(At, f64)>,
     ) {
-        self.add_row_here(terms, array, row, values, sums, later);
+        self.add_row_here(sum, row, values, sums, later);
     }
 
     #[inline(always)]
     fn add_row_here(
         &self,
-        (terms, weights): (&[Term], &[f64]),
-        array: &Array,
-        (i, j): (usize, usize),
+        sum: Sum<'_>,
+        row: RowPlace<'_>,
         values: &[f64],
         sums: &mut [f64],
         later: &mut Vec<(At, f64)>,
     ) {
+        let (Sum { terms, weights }, RowPlace { array, i, j, .. }) = (sum, row);
         let [_, ny, nx] = array.dims;
         let in_array = array.start + (i * ny + j) * nx;
         let row = |back: u16| &values[self.base_of(back) + in_array..][..nx];

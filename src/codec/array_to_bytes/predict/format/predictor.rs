@@ -1,8 +1,8 @@
 //! How one column is predicted, coded, and read again.
 
 use super::copies::{COPIED, LITERAL, Marks, NEAR, TOLD};
-use super::layout::{Array, Column};
-use super::linear::{At, Place, STEPS_MAX, TERMS_MAX, Term};
+use super::layout::{Array, Column, RowPlace};
+use super::linear::{At, Place, STEPS_MAX, Sum, TERMS_MAX, Term};
 use super::nested::Teller;
 use super::numbers::Elements;
 use super::residual;
@@ -66,17 +66,17 @@ impl Units {
     }
 }
 
-/// Calls for each row with what [`each_row`] gives.
-pub(crate) fn rows(column: &Column, mut row: impl FnMut(&Array, usize, usize, usize) -> Option<()>) -> Option<()> {
-    each_row(&column.arrays, column.base).try_for_each(|(array, i, j, start)| row(array, i, j, start))
+/// Calls for each row of a column.
+pub(crate) fn rows(column: &Column, row: impl FnMut(RowPlace<'_>) -> Option<()>) -> Option<()> {
+    each_row(&column.arrays, column.base).try_for_each(row)
 }
 
-/// Of each row its array, its two outer places, its first element in working order.
 #[inline(always)]
-fn each_row(arrays: &[Array], base: usize) -> impl Iterator<Item = (&Array, usize, usize, usize)> {
+fn each_row(arrays: &[Array], base: usize) -> impl Iterator<Item = RowPlace<'_>> {
     arrays.iter().flat_map(move |array| {
         let [nz, ny, nx] = array.dims;
-        (0..nz).flat_map(move |i| (0..ny).map(move |j| (array, i, j, base + array.start + (i * ny + j) * nx)))
+        let row = move |i: usize, j: usize| RowPlace { array, i, j, start: base + array.start + (i * ny + j) * nx };
+        (0..nz).flat_map(move |i| (0..ny).map(move |j| row(i, j)))
     })
 }
 
@@ -103,6 +103,37 @@ pub(crate) struct Field<'a> {
     pub values: &'a [f64],
 }
 
+/// A place in a row that is decoded.
+#[derive(Clone, Copy)]
+struct Spot<'a> {
+    place: Place<'a>,
+    kind: Elements,
+    row: RowPlace<'a>,
+    /// The place in the row.
+    k: usize,
+}
+
+/// The elements of a segment, where they are filled.
+struct Filled<'a> {
+    bits: &'a mut [u64],
+    values: &'a mut [f64],
+}
+
+/// What is still to be filled of a row: the sums, what is left of each element, the first element.
+struct Rest<'a> {
+    sums: &'a [f64],
+    left: &'a [i64],
+    from: usize,
+}
+
+/// How sums and values of a periodic column are turned into each other.
+struct Wrapping<W, U> {
+    /// Of a sum the position in the box.
+    wrapped: W,
+    /// Of the value of a place the position as if the box had no end. The place is its distance from the first one.
+    unwrapped: U,
+}
+
 /// A row that is predicted, and its buffers.
 #[derive(Default)]
 pub(crate) struct Row {
@@ -120,12 +151,12 @@ pub(crate) struct Row {
 impl Row {
     /// Everything that does not need the row itself.
     #[inline(always)]
-    fn begin(&mut self, set: &Set, field: Field<'_>, array: &Array, (i, j, start): (usize, usize, usize)) {
-        let [_, ny, nx] = array.dims;
+    fn begin(&mut self, set: &Set, field: Field<'_>, at: RowPlace<'_>) {
+        let nx = at.array.dims[2];
         match set {
             Set::Linear { terms, weights } => {
                 self.sums.resize(nx, 0.0);
-                field.place.add_row((terms, weights), array, (i, j), field.values, &mut self.sums, &mut self.later);
+                field.place.add_row(Sum { terms, weights }, at, field.values, &mut self.sums, &mut self.later);
                 self.backs.clear();
                 self.inner = usize::from(!self.later.is_empty());
                 for &(at, weight) in &self.later {
@@ -137,35 +168,29 @@ impl Row {
             Set::Integer(dimensions) => {
                 self.integers.clear();
                 self.integers.resize(nx, 0);
-                self.add_rows(*dimensions, field, (i, j, start), (ny, nx), true);
+                self.add_rows(*dimensions, field, at, true);
             }
             Set::Since { back, dimensions } => {
                 self.integers.clear();
                 self.integers.resize(nx, 0);
-                let then = start - field.column().base + field.place.base_of(*back);
+                let then = at.start - field.column().base + field.place.base_of(*back);
                 let was = &field.bits[then..][..nx];
                 if *dimensions == 0 {
                     self.integers.iter_mut().zip(was).for_each(|(sum, &was)| *sum = field.kind.ordered(was));
                     return;
                 }
                 add_orders(&mut self.integers, was, field.kind, true);
-                self.add_rows(*dimensions, field, (i, j, start), (ny, nx), true);
-                self.add_rows(*dimensions, field, (i, j, then), (ny, nx), false);
+                self.add_rows(*dimensions, field, at, true);
+                self.add_rows(*dimensions, field, RowPlace { start: then, ..at }, false);
             }
         }
     }
 
     /// What the other rows tell.
     #[inline(always)]
-    fn add_rows(
-        &mut self,
-        dimensions: u8,
-        field: Field<'_>,
-        (i, j, start): (usize, usize, usize),
-        (ny, nx): (usize, usize),
-        is_added: bool,
-    ) {
-        let kind = field.kind;
+    fn add_rows(&mut self, dimensions: u8, field: Field<'_>, at: RowPlace<'_>, is_added: bool) {
+        let (RowPlace { array, i, j, start }, kind) = (at, field.kind);
+        let [_, ny, nx] = array.dims;
         let row = |back: usize| &field.bits[start - back * nx..][..nx];
         if dimensions > 1 && j > 0 {
             add_orders(&mut self.integers, row(1), kind, is_added);
@@ -179,9 +204,10 @@ impl Row {
     }
 
     /// All predictions of a row whose elements are known.
-    fn predict(&mut self, set: &Set, field: Field<'_>, array: &Array, place: (usize, usize, usize)) -> &[i64] {
-        self.begin(set, field, array, place);
-        let (Field { kind, bits, values, .. }, (i, j, start), nx) = (field, place, array.dims[2]);
+    fn predict(&mut self, set: &Set, field: Field<'_>, at: RowPlace<'_>) -> &[i64] {
+        self.begin(set, field, at);
+        let (Field { kind, bits, values, .. }, RowPlace { array, i, j, start }) = (field, at);
+        let nx = array.dims[2];
         match set {
             Set::Since { dimensions: 0, .. } => {}
             Set::Integer(_) | Set::Since { .. } => {
@@ -222,15 +248,8 @@ impl Row {
 
     /// Literals from a place on, from what is left; all before them is known.
     #[inline(always)]
-    fn fill(
-        &mut self,
-        set: Option<&Set>,
-        (place, kind, array, [i, j, k]): (Place<'_>, Elements, &Array, [usize; 3]),
-        start: usize,
-        left: &[i64],
-        bits: &mut [u64],
-        values: &mut [f64],
-    ) {
+    fn fill(&mut self, set: Option<&Set>, spot: Spot<'_>, left: &[i64], bits: &mut [u64], values: &mut [f64]) {
+        let Spot { place, kind, row: RowPlace { array, i, j, start }, k } = spot;
         match set {
             None => {
                 let own = &mut bits[start + k..][..left.len()];
@@ -251,12 +270,14 @@ impl Row {
                 }
             }
             Some(Set::Linear { .. }) => {
-                let (places, to) = ((place, kind, array, [i, j, k]), (bits, values));
+                let to = Filled { bits, values };
                 match place.columns[place.column].wrap {
-                    None => self.fill_linear(places, start, left, to, (|sum| sum, |value, _| value)),
+                    None => {
+                        self.fill_linear(spot, left, to, Wrapping { wrapped: |sum| sum, unwrapped: |value, _| value })
+                    }
                     Some(wrap) => {
-                        let back = |value, k| wrap.unwrapped(value, [i, j, k], array.dims);
-                        self.fill_linear(places, start, left, to, (|sum| wrap.wrapped(sum), back));
+                        let unwrapped = |value, k| wrap.unwrapped(value, [i, j, k], array.dims);
+                        self.fill_linear(spot, left, to, Wrapping { wrapped: |sum| wrap.wrapped(sum), unwrapped });
                     }
                 }
             }
@@ -265,13 +286,9 @@ impl Row {
 
     /// One literal of a row that is not periodic, from its difference. All elements before it are known.
     #[inline(always)]
-    fn literal(
-        &self,
-        set: Option<&Set>,
-        (place, kind, array, [i, j, k]): (Place<'_>, Elements, &Array, [usize; 3]),
-        (at, off): (usize, i64),
-        (bits, values): (&[u64], &[f64]),
-    ) -> u64 {
+    fn literal(&self, set: Option<&Set>, spot: Spot<'_>, off: i64, bits: &[u64], values: &[f64]) -> u64 {
+        let Spot { place, kind, row: RowPlace { array, i, j, start }, k } = spot;
+        let at = start + k;
         match set {
             None => kind.unordered(off),
             Some(Set::Since { dimensions: 0, .. }) => kind.unordered(self.integers[k].wrapping_add(off)),
@@ -291,43 +308,44 @@ impl Row {
         }
     }
 
-    /// The same by weighted sums. `turned` is done to each sum, `back` to each value.
+    /// The same by weighted sums.
     #[inline(always)]
     fn fill_linear(
         &self,
-        (place, kind, array, [i, j, mut k]): (Place<'_>, Elements, &Array, [usize; 3]),
-        start: usize,
+        spot: Spot<'_>,
         mut left: &[i64],
-        (bits, values): (&mut [u64], &mut [f64]),
-        (turned, back): (impl Fn(f64) -> f64, impl Fn(f64, usize) -> f64),
+        to: Filled<'_>,
+        wrapping: Wrapping<impl Fn(f64) -> f64, impl Fn(f64, usize) -> f64>,
     ) {
+        let Spot { place, kind, row: RowPlace { array, i, j, start }, mut k } = spot;
+        let (Filled { bits, values }, Wrapping { wrapped, unwrapped }) = (to, wrapping);
         while let [first, rest @ ..] = left
             && k < self.inner
         {
             let sum = place.add_later(&self.later, array, [i, j, k], values, self.sums[k]);
-            bits[start + k] = kind.unordered(kind.nearest(turned(sum)).wrapping_add(*first));
-            values[start + k] = back(kind.value(bits[start + k]), k);
+            bits[start + k] = kind.unordered(kind.nearest(wrapped(sum)).wrapping_add(*first));
+            values[start + k] = unwrapped(kind.value(bits[start + k]), k);
             (k, left) = (k + 1, rest);
         }
         if left.is_empty() {
             return;
         }
-        let (both, from, to, ways) =
-            ((&self.sums[k..], left), start + k, (bits, values), (turned, |v, n| back(v, k + n)));
+        let rest = Rest { sums: &self.sums[k..], left, from: start + k };
+        let wrapping = Wrapping { wrapped, unwrapped: |value, n| unwrapped(value, k + n) };
         match &self.backs[..] {
             [] => {
                 // No element waits for another: several at a time.
-                let ((sums, left), (bits, values), (turned, back)) = (both, to, ways);
+                let (Rest { sums, left, from }, Wrapping { wrapped, unwrapped }) = (rest, wrapping);
                 let own = bits[from..].iter_mut().zip(&mut values[from..]);
                 for (n, ((bits, value), (&sum, &off))) in own.zip(sums.iter().zip(left)).enumerate() {
-                    *bits = kind.unordered(kind.nearest(turned(sum)).wrapping_add(off));
-                    *value = back(kind.value(*bits), n);
+                    *bits = kind.unordered(kind.nearest(wrapped(sum)).wrapping_add(off));
+                    *value = unwrapped(kind.value(*bits), n);
                 }
             }
-            [a] => fill_linear(kind, &[*a], both, from, to, ways),
-            [a, b] => fill_linear(kind, &[*a, *b], both, from, to, ways),
-            [a, b, c] => fill_linear(kind, &[*a, *b, *c], both, from, to, ways),
-            all => fill_linear(kind, all, both, from, to, ways),
+            [a] => fill_linear(kind, &[*a], rest, Filled { bits, values }, wrapping),
+            [a, b] => fill_linear(kind, &[*a, *b], rest, Filled { bits, values }, wrapping),
+            [a, b, c] => fill_linear(kind, &[*a, *b, *c], rest, Filled { bits, values }, wrapping),
+            all => fill_linear(kind, all, rest, Filled { bits, values }, wrapping),
         }
     }
 }
@@ -382,8 +400,8 @@ impl Set {
         let (mut row, column) = (Row::default(), field.column());
         let pieces = if self.is_anywhere(column) { pieces(column) } else { Vec::new() };
         let arrays = if pieces.is_empty() { &column.arrays } else { &pieces };
-        for (array, i, j, start) in each_row(arrays, column.base) {
-            self.row_differences(&mut row, field, array, (i, j, start), &is_wanted, &mut found);
+        for at in each_row(arrays, column.base) {
+            self.row_differences(&mut row, field, at, &is_wanted, &mut found);
         }
     }
 
@@ -411,16 +429,16 @@ impl Set {
         &self,
         row: &mut Row,
         field: Field<'_>,
-        array: &Array,
-        (i, j, start): (usize, usize, usize),
+        at: RowPlace<'_>,
         is_wanted: &impl Fn(usize) -> bool,
         found: &mut impl FnMut(i64),
     ) {
-        let (nx, from) = (array.dims[2], start - field.column().base);
+        let (nx, start) = (at.array.dims[2], at.start);
+        let from = start - field.column().base;
         if !(from..from + nx).any(is_wanted) {
             return;
         }
-        let predicted = row.predict(self, field, array, (i, j, start));
+        let predicted = row.predict(self, field, at);
         let both = field.bits[start..start + nx].iter().zip(predicted).enumerate();
         for (_, (&bits, &predicted)) in both.filter(|(k, _)| is_wanted(from + k)) {
             found(difference(field.kind, field.kind.ordered(bits), predicted));
@@ -428,18 +446,18 @@ impl Set {
     }
 }
 
-/// Fills places of a row from `from` on, of which all begin with the sums, and have the later terms' values at these
-/// distances before them. `turned` is done to a sum, `back` to the value of a place, given as its distance from
-/// `from`.
+/// Fills the rest of a row, whose predictions all begin with the sums, and have the later terms' values at these
+/// distances before them.
 #[inline(always)]
 fn fill_linear(
     kind: Elements,
     later: &[(usize, f64)],
-    (sums, left): (&[f64], &[i64]),
-    from: usize,
-    (bits, values): (&mut [u64], &mut [f64]),
-    (turned, back): (impl Fn(f64) -> f64, impl Fn(f64, usize) -> f64),
+    rest: Rest<'_>,
+    to: Filled<'_>,
+    wrapping: Wrapping<impl Fn(f64) -> f64, impl Fn(f64, usize) -> f64>,
 ) {
+    let (Rest { sums, left, from }, Filled { bits, values }) = (rest, to);
+    let Wrapping { wrapped, unwrapped } = wrapping;
     // The last value is at hand, and need not come back from memory.
     let mut last = if from > 0 { values[from - 1] } else { 0.0 };
     for (n, (&sum, &steps)) in sums.iter().zip(left).enumerate() {
@@ -448,10 +466,10 @@ fn fill_linear(
         for &(back, weight) in later {
             sum += weight * if back == 1 { last } else { values[at - back] };
         }
-        let sum = turned(sum);
+        let sum = wrapped(sum);
         let sum = if sum.is_nan() { nothing() } else { sum };
         bits[at] = kind.above(kind.rounded(sum), steps);
-        last = back(kind.value(bits[at]), n);
+        last = unwrapped(kind.value(bits[at]), n);
         values[at] = last;
     }
 }
@@ -591,7 +609,8 @@ impl Predictor {
         };
         let pieces = if is_anywhere && marks.cells.is_empty() { pieces(column) } else { Vec::new() };
         let arrays = if pieces.is_empty() { &column.arrays } else { &pieces };
-        for (array, i, j, start) in each_row(arrays, column.base) {
+        for at_row in each_row(arrays, column.base) {
+            let RowPlace { array, i, j, start } = at_row;
             let kind = Elements { width: WIDTH, ..kind }; // of which the compiler knows it
             let nx = array.dims[2];
             let kinds = &marks.kinds[start - column.base..][..nx];
@@ -602,7 +621,7 @@ impl Predictor {
             if let Some(set) = set
                 && kinds.contains(&LITERAL)
             {
-                row.begin(set, Field { place, kind, bits, values }, array, (i, j, start));
+                row.begin(set, Field { place, kind, bits, values }, at_row);
             }
             // Blocks tell every second element of a row: runs of one.
             let are_single = !marks.cells.is_empty() && column.wrap.is_none() && kinds.contains(&TOLD);
@@ -616,7 +635,7 @@ impl Predictor {
                         kind.unordered(order.wrapping_add(*told.split_off_first()?))
                     } else {
                         let off = left.one()?;
-                        row.literal(set, (place, kind, array, [i, j, k]), (at, off), (bits, values))
+                        row.literal(set, Spot { place, kind, row: at_row, k }, off, bits, values)
                     };
                     values[at] = kind.value(bits[at]);
                     k += 1;
@@ -636,8 +655,7 @@ impl Predictor {
                     }
                     _ => {
                         let left = left.some(count)?;
-                        let field = (place, kind, array, [i, j, k]);
-                        row.fill(set, field, start, left, bits, values);
+                        row.fill(set, Spot { place, kind, row: at_row, k }, left, bits, values);
                     }
                 }
                 if are_values_read && (what != LITERAL || !matches!(set, Some(Set::Linear { .. }))) {

@@ -30,14 +30,9 @@ impl Strides {
     }
 }
 
-/// Reads what [`Strides::write`] wrote, and adds its runs to `froms`, which then has `len` elements. No source is
-/// before `least`. `None` if the runs are not valid.
-pub(crate) fn read(
-    bytes: &mut &[u8],
-    (known, least): (usize, usize),
-    len: usize,
-    froms: &mut Vec<Source>,
-) -> Option<()> {
+/// Reads what [`Strides::write`] wrote, and adds its runs to `froms`, which then has `len` elements. The first
+/// `known` elements are known, and no source is before `least`. `None` if the runs are not valid.
+pub(crate) fn read(bytes: &mut &[u8], known: usize, least: usize, len: usize, froms: &mut Vec<Source>) -> Option<()> {
     let count = take(bytes)?;
     let mut lists: [&[u8]; 4] = [&[]; 4];
     for list in &mut lists {

@@ -24,12 +24,14 @@ type Order = (Vec<u8>, [Vec<u8>; 2]);
 /// Writes the orders of all tables' rows.
 pub(crate) fn encode_orders(
     layout: &Layout,
-    numbers: (Elements, &[u64]),
-    (effort, threads): (&'static Effort, usize),
+    kind: Elements,
+    bits: &[u64],
+    effort: &Effort,
+    threads: usize,
     header: &mut Vec<u8>,
     codes: &mut Vec<u8>,
 ) {
-    for (own, parts) in threads::all(layout.tables.len(), threads, |t| encode_order(layout, t, numbers, effort)) {
+    for (own, parts) in threads::all(layout.tables.len(), threads, |t| encode_order(layout, t, kind, bits, effort)) {
         header.extend(own);
         for part in parts {
             put(part.len(), header);
@@ -38,7 +40,7 @@ pub(crate) fn encode_orders(
     }
 }
 
-fn encode_order(layout: &Layout, t: usize, (kind, bits): (Elements, &[u64]), effort: &'static Effort) -> Order {
+fn encode_order(layout: &Layout, t: usize, kind: Elements, bits: &[u64], effort: &Effort) -> Order {
     let table = &layout.tables[t];
     let code = |values: &[i64]| match values.is_empty() {
         true => Vec::new(),

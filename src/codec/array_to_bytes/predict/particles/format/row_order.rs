@@ -25,7 +25,8 @@ pub(crate) fn point<'a>(
 /// The place of each row of all tables, from what `encode_orders` wrote.
 pub(crate) fn decode_orders(
     layout: &Layout,
-    numbers: (Elements, &[u64]),
+    kind: Elements,
+    bits: &[u64],
     threads: usize,
     header: &mut &[u8],
     codes: &mut &[u8],
@@ -49,22 +50,24 @@ pub(crate) fn decode_orders(
             let (front, rest) = codes.split_at_checked(take(header)?)?;
             (*part, *codes) = (front, rest);
         }
-        stored.push((way, columns, curve, parts));
+        stored.push(Stored { way, columns, curve, parts });
     }
-    let order = |t: usize| decode_order(layout, t, numbers, &stored[t]);
+    let order = |t: usize| decode_order(layout, t, kind, bits, &stored[t]);
     threads::all(stored.len(), threads, order).into_iter().collect()
 }
 
-/// How an order is told, by which columns, by which curve and how many runs along it; and both codes.
-type Stored<'a> = (usize, [usize; 3], Option<(Curve, usize)>, [&'a [u8]; 2]);
+/// An order, as it is stored.
+struct Stored<'a> {
+    way: usize,
+    /// The columns of the positions.
+    columns: [usize; 3],
+    /// The curve, and how many runs along it.
+    curve: Option<(Curve, usize)>,
+    parts: [&'a [u8]; 2],
+}
 
-fn decode_order(
-    layout: &Layout,
-    t: usize,
-    (kind, bits): (Elements, &[u64]),
-    (way, columns, curve, parts): &Stored<'_>,
-) -> Option<Vec<u32>> {
-    let table = &layout.tables[t];
+fn decode_order(layout: &Layout, t: usize, kind: Elements, bits: &[u64], stored: &Stored<'_>) -> Option<Vec<u32>> {
+    let (table, Stored { way, columns, curve, parts }) = (&layout.tables[t], stored);
     let numbers = |code: &[u8], count: usize| match count {
         0 => code.is_empty().then(Vec::new),
         count => residual::decode(code, count, |_| 0, Vec::new()),
