@@ -40,7 +40,7 @@
 //!   changed in meaning. It does not name the encoder; a test of this file reads its source and says so.
 //! - `choose/`: what the encoder guesses. Anything here may change at any time: whatever is chosen, `format/` decodes
 //!   it. All thresholds that depend on the effort are in `effort.rs`.
-//! - `particles/`: tables, in the same two halves.
+//! - `particles/`: tables, in the same two halves. Its `mod.rs` names all that the other folders know of it.
 //!
 //! # How to add a predictor
 //!

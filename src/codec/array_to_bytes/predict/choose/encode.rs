@@ -7,7 +7,7 @@ use super::super::format::nested;
 use super::super::format::numbers::Elements;
 use super::super::format::older::Known;
 use super::super::format::param::elements_of;
-use super::super::particles::choose::{code_order, find_tables};
+use super::super::particles::{encode_orders, find_tables};
 use super::effort::Effort;
 use super::groups::groups;
 use super::pipeline::{Choice, Spare, Task, choose};
@@ -23,7 +23,7 @@ pub(crate) fn has_known_rows(param: u32, raw: &[u8], arrays: &[ArrayShape], olde
     }
     let elements = raw.len() / kind.width;
     let mut groups = groups(arrays, raw, kind);
-    let mut tables = find_tables::find(&mut groups, &raw[..elements * kind.width], kind, 1);
+    let mut tables = find_tables(&mut groups, &raw[..elements * kind.width], kind, 1);
     Known::new(&groups, &mut tables, arrays, older, kind);
     tables.iter().any(|table| table.older.is_some())
 }
@@ -45,7 +45,7 @@ pub(crate) fn encode(
 ) -> Result<(), CodecError> {
     let threads = work.threads;
     let (body, tail) = raw.split_at(raw.len() / kind.width * kind.width);
-    let mut tables = if kind.is_float { find_tables::find(&mut groups, body, kind, threads) } else { Vec::new() };
+    let mut tables = if kind.is_float { find_tables(&mut groups, body, kind, threads) } else { Vec::new() };
     let mut header = Vec::new();
     let (mut all, mut like) = (Cow::Borrowed(body), Vec::new());
     if let Some((arrays, older)) = since {
@@ -82,7 +82,7 @@ pub(crate) fn encode(
         parts.iter().for_each(|part| put(part.len(), &mut header));
     }
     let mut orders = Vec::new();
-    code_order::encode_orders(&layout, kind, &bits, effort, threads, &mut header, &mut orders);
+    encode_orders(&layout, kind, &bits, effort, threads, &mut header, &mut orders);
     *work.kept::<Buffers>() = Buffers { bits, values, froms: runs.froms }; // used again when the stream is decoded to check it
     let packed = pack(&header, effort)?;
     put(packed.len(), stored);

@@ -1,6 +1,6 @@
 //! The decoder: a stream back to the bytes of a segment.
 
-use super::super::particles::format::{row_order, table};
+use super::super::particles::{decode_orders, fill_known_rows};
 use super::copies::{Marks, Source};
 use super::layout::{Layout, Run};
 use super::linear::Place;
@@ -74,7 +74,7 @@ pub(crate) fn decode(
     let mut layout = Layout::read(&mut header, known + elements)?;
     let known_columns = layout.known_columns(known_groups, known)?;
     (older.is_some() || layout.tables.iter().all(|table| table.older.is_none())).then_some(())?;
-    table::fill_by_number(&layout.groups, &layout.tables, older.unwrap_or_default(), kind, &mut known_body)?;
+    fill_known_rows(&layout.groups, &layout.tables, older.unwrap_or_default(), kind, &mut known_body)?;
     let working = layout.elements();
     let threads = work.threads;
     let Buffers { bits, values, froms } = work.kept::<Buffers>();
@@ -158,7 +158,7 @@ pub(crate) fn decode(
         buffers().push(coded.into_buffer());
         Some(())
     })?;
-    let orders = row_order::decode_orders(&layout, kind, bits, threads, &mut header, &mut codes)?;
+    let orders = decode_orders(&layout, kind, bits, threads, &mut header, &mut codes)?;
     layout.tables.iter_mut().zip(orders).for_each(|(table, slots)| table.slots = slots);
     header.is_empty().then_some(())?;
     resize_for_overwrite(raw, raw_bytes);

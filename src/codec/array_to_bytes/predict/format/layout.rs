@@ -7,8 +7,7 @@
 //! are slabs of one domain are put together along an axis, so that neighbours on two ranks are neighbours here.
 //! *Plain*: nothing.
 
-use super::super::particles::format::table;
-use super::super::particles::format::table::{Table, Wrap};
+use super::super::particles::{Table, Wrap, read_tables, write_tables};
 use super::group::{Dims, Group, Kind, fits, product};
 use super::numbers::Elements;
 use crate::codec::array_to_bytes::varint::{put, take};
@@ -563,7 +562,7 @@ impl Layout {
         let flags = [!is_own, !self.tables.is_empty(), older, self.has_strides];
         put((0..).zip(flags).map(|(bit, is_set)| flag(is_set, bit)).sum(), out);
         if !self.tables.is_empty() {
-            table::write(&self.tables, &self.groups, older, out);
+            write_tables(&self.tables, &self.groups, older, out);
         }
         if !is_own {
             self.order.iter().for_each(|&c| put(c, out));
@@ -628,7 +627,7 @@ impl Layout {
             groups.push(group);
         }
         let flags = take(bytes).filter(|&flags| flags < 16 && flags & 6 != 4)?;
-        let tables = if flags & 2 == 0 { Vec::new() } else { table::read(bytes, &mut groups, flags & 4 != 0)? };
+        let tables = if flags & 2 == 0 { Vec::new() } else { read_tables(bytes, &mut groups, flags & 4 != 0)? };
         if !tables.is_empty() {
             columns = groups.iter().enumerate().map(|(n, group)| group.working(n, &tables).len()).sum();
         }

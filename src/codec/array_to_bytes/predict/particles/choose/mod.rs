@@ -2,4 +2,5 @@
 
 pub(crate) mod code_order;
 pub(crate) mod find_curve;
+pub(crate) mod find_older_rows;
 pub(crate) mod find_tables;
