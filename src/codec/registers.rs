@@ -11,6 +11,33 @@ pub(crate) fn has_avx2() -> bool {
     is_x86_feature_detected!("avx2")
 }
 
+/// Defines a method that does what another one does, which must be `#[inline(always)]`. It is compiled twice: for
+/// every processor, and for those with AVX2 under the second name.
+macro_rules! compiled_twice {
+    (
+        $(#[$doc:meta])*
+        $visible:vis fn $name:ident, $avx2:ident = $here:ident(&self $(, $arg:ident: $type:ty)* $(,)?) $(-> $result:ty)?
+    ) => {
+        $(#[$doc])*
+        $visible fn $name(&self $(, $arg: $type)*) $(-> $result)? {
+            #[cfg(target_arch = "x86_64")]
+            if $crate::codec::registers::has_avx2() {
+                #[expect(unsafe_code, reason = "a function for processors with AVX2 is called")]
+                // SAFETY: the processor has AVX2.
+                return unsafe { self.$avx2($($arg),*) };
+            }
+            self.$here($($arg),*)
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2")]
+        fn $avx2(&self $(, $arg: $type)*) $(-> $result)? {
+            self.$here($($arg),*)
+        }
+    };
+}
+pub(crate) use compiled_twice;
+
 #[cfg(test)]
 pub(crate) mod tests {
     use std::cell::Cell;

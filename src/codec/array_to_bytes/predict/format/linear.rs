@@ -9,8 +9,7 @@
 //! their order, then those that do, in theirs.
 
 use super::layout::{Array, Column, RowPlace};
-#[cfg(target_arch = "x86_64")]
-use crate::codec::registers::has_avx2;
+use crate::codec::registers::compiled_twice;
 
 /// The most terms of a prediction.
 pub(crate) const TERMS_MAX: usize = 32;
@@ -218,34 +217,11 @@ impl Place<'_> {
         }
     }
 
-    /// Adds to `sums` all terms that need nothing of this row, and lists the others in `later`.
-    pub(crate) fn add_row(
-        &self,
-        sum: Sum<'_>,
-        row: RowPlace<'_>,
-        values: &[f64],
-        sums: &mut [f64],
-        later: &mut Vec<(At, f64)>,
-    ) {
-        #[cfg(target_arch = "x86_64")]
-        if has_avx2() {
-            #[expect(unsafe_code, reason = "safe where there is AVX2")]
-            return unsafe { self.add_row_avx2(sum, row, values, sums, later) };
-        }
-        self.add_row_here(sum, row, values, sums, later);
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
-    fn add_row_avx2(
-        &self,
-        sum: Sum<'_>,
-        row: RowPlace<'_>,
-        values: &[f64],
-        sums: &mut [f64],
-        later: &mut Vec<(At, f64)>,
-    ) {
-        self.add_row_here(sum, row, values, sums, later);
+    compiled_twice! {
+        /// Adds to `sums` all terms that need nothing of this row, and lists the others in `later`.
+        pub(crate) fn add_row, add_row_avx2 = add_row_here(
+            &self, sum: Sum<'_>, row: RowPlace<'_>, values: &[f64], sums: &mut [f64], later: &mut Vec<(At, f64)>,
+        )
     }
 
     #[inline(always)]

@@ -8,8 +8,7 @@ use super::numbers::Elements;
 use super::residual;
 use super::residual::Decoded;
 use crate::codec::array_to_bytes::varint::{put, take};
-#[cfg(target_arch = "x86_64")]
-use crate::codec::registers::has_avx2;
+use crate::codec::registers::compiled_twice;
 
 /// Sets of weights at most.
 const SETS_MAX: usize = 16;
@@ -537,37 +536,13 @@ impl Predictor {
         Teller::new(&place.columns[place.column], weights)
     }
 
-    /// Fills a column: copies, and predictions plus what is stored; its values too, if anything is computed with
-    /// them.
-    pub(crate) fn decode(
-        &self,
-        place: Place<'_>,
-        kind: Elements,
-        coded: &Coded<'_>,
-        bits: &mut [u64],
-        values: &mut [f64],
-        are_values_read: bool,
-    ) -> Option<()> {
-        #[cfg(target_arch = "x86_64")]
-        if has_avx2() {
-            #[expect(unsafe_code, reason = "safe where there is AVX2")]
-            return unsafe { self.decode_avx2(place, kind, coded, bits, values, are_values_read) };
-        }
-        self.decode_here(place, kind, coded, bits, values, are_values_read)
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
-    fn decode_avx2(
-        &self,
-        place: Place<'_>,
-        kind: Elements,
-        coded: &Coded<'_>,
-        bits: &mut [u64],
-        values: &mut [f64],
-        are_values_read: bool,
-    ) -> Option<()> {
-        self.decode_here(place, kind, coded, bits, values, are_values_read)
+    compiled_twice! {
+        /// Fills a column: copies, and predictions plus what is stored; its values too, if anything is computed with
+        /// them.
+        pub(crate) fn decode, decode_avx2 = decode_here(
+            &self, place: Place<'_>, kind: Elements, coded: &Coded<'_>, bits: &mut [u64], values: &mut [f64],
+            are_values_read: bool,
+        ) -> Option<()>
     }
 
     #[inline(always)]

@@ -11,8 +11,7 @@
 //! begin is told by the steps from row to row: few pass a wall between large cells. So it does not matter that some
 //! codes move the box before each sorting.
 
-#[cfg(target_arch = "x86_64")]
-use crate::codec::registers::has_avx2;
+use crate::codec::registers::compiled_twice;
 
 /// Cells along each axis at most: 2 to the power of this, an even number; and how many more levels there are than so
 /// many points need where none is crowded.
@@ -131,20 +130,11 @@ impl Curve {
         Some(numbers.into_iter().map(|number| (number & ((1 << place_bits) - 1)) as u32).collect())
     }
 
-    /// For each of those points, when the curve passes it, and in the lowest `place_bits` bits its place.
-    fn numbers(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], place_bits: u32) -> Option<Vec<u64>> {
-        #[cfg(target_arch = "x86_64")]
-        if has_avx2() {
-            #[expect(unsafe_code, reason = "safe where there is AVX2")]
-            return unsafe { self.numbers_avx2(point, is_one, place_bits) };
-        }
-        self.numbers_here(point, is_one, place_bits)
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
-    fn numbers_avx2(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], place_bits: u32) -> Option<Vec<u64>> {
-        self.numbers_here(point, is_one, place_bits)
+    compiled_twice! {
+        /// For each of those points, when the curve passes it, and in the lowest `place_bits` bits its place.
+        fn numbers, numbers_avx2 = numbers_here(
+            &self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], place_bits: u32,
+        ) -> Option<Vec<u64>>
     }
 
     #[inline(always)]
