@@ -12,24 +12,25 @@
 
 mod array_to_bytes;
 mod bytes_to_bytes;
+mod candidates;
 mod chain;
-mod choose;
 mod decide;
 mod error;
 mod ids;
 mod lzma_trial;
 mod older;
+mod profile;
 mod registers;
+mod repeats;
 mod sample;
 mod table;
 mod threads;
 mod traits;
+mod trial;
 mod work;
 
 pub(crate) use array_to_bytes::predict::LANES_POINT_MAX;
 pub use chain::{Chain, STEPS_MAX, Step};
-pub(crate) use choose::UNTYPED_SEGMENT_DIVISOR;
-pub use choose::{Profile, ProfileError, encode_best, encode_chosen};
 pub use decide::{
     Basis, Coded, DECISIONS_MAX, Deciding, Decision, Decisions, KEPT_CHECKPOINTS_MAX, Reason, StoreRate, Trial,
     shared_name, since_name,
@@ -37,9 +38,12 @@ pub use decide::{
 pub use error::{CodecError, SEGMENT_BYTES_MAX};
 pub use ids::CodecId;
 pub use older::{Older, OlderPlace};
+pub(crate) use profile::UNTYPED_SEGMENT_DIVISOR;
+pub use profile::{Profile, ProfileError};
 pub use threads::{SegmentMemory, cores, threads_of_each};
 pub(crate) use traits::BIG_ENDIAN;
 pub use traits::{ArrayCodec, ArrayJob, ArrayShape, BytesCodec};
+pub use trial::{encode_best, encode_chosen};
 pub(crate) use work::resize_for_overwrite;
 pub use work::{Scratch, Work};
 

@@ -1,0 +1,169 @@
+//! The chains that come into question for a segment, by profile.
+
+use super::array_to_bytes::predict;
+use super::profile::{SHUFFLE_ZSTD_LEVEL, ZSTD_LEVEL};
+use super::{ArrayShape, Basis, Chain, Profile, ids};
+use crate::header::ElementType;
+
+/// Room for a quarter of a million places of numbers that may come again; and what bytes with much in common need,
+/// like what stands between a file's variables.
+pub(super) const REPEATS_TABLE_LOG: u32 = 18;
+pub(super) const BYTES_TABLE_LOG: u32 = 15;
+const GZIP_LEVEL: u32 = 6;
+const STRONG_ZSTD_LEVEL: u32 = 9;
+/// For more bytes than these the strongest profile takes zstd at this level, beside prediction.
+const MANY_BYTES_ZSTD_LEVEL: u32 = 12;
+const BYTES_FEW: usize = 256 << 10;
+const PCO_LEVEL: u32 = 8;
+
+/// Elements wider than this are not shuffled: their lanes would be too short to have anything in common.
+pub(super) const SHUFFLE_WIDTH_MAX: u32 = 64;
+
+/// What the candidates of `balanced` and `max` do.
+pub(super) struct Hardness {
+    /// How hard to predict, as the parameter of `predict`, `since` and `mixed` stores it.
+    pub prediction: u32,
+    pub zstd_level: u32,
+    pub shuffled_zstd_level: u32,
+}
+
+pub(super) const BALANCED: Hardness = Hardness { prediction: 1, zstd_level: 6, shuffled_zstd_level: 3 };
+pub(super) const MAX: Hardness = Hardness { prediction: 2, zstd_level: 17, shuffled_zstd_level: 17 };
+/// What `max` does with many bytes.
+const MAX_OF_MANY: Hardness =
+    Hardness { prediction: 2, zstd_level: MANY_BYTES_ZSTD_LEVEL, shuffled_zstd_level: MANY_BYTES_ZSTD_LEVEL };
+
+/// The chain, with what an encoder knows beside its steps, if the profile could choose it today too.
+pub(super) fn still_candidate(
+    chain: Chain,
+    profile: &Profile,
+    element: &ElementType,
+    arrays: &[ArrayShape],
+    pooled: bool,
+    basis: &Basis<'_>,
+) -> Option<Chain> {
+    let candidates = candidates(profile, element, arrays, pooled, &[], basis);
+    if candidates.len() < 2 {
+        return None; // there is nothing to keep, and nothing else to try where it brings less
+    }
+    if let Some(same) = candidates.into_iter().find(|candidate| *candidate == chain) {
+        return Some(same);
+    }
+    // Records that nobody described may have any length.
+    let is_records = |width| chain == Chain::shuffle_zstd(width, SHUFFLE_ZSTD_LEVEL);
+    let is_shuffled = *profile == Profile::Fast
+        && *element == ElementType::Bytes
+        && chain.working_steps().first().is_some_and(|step| is_records(step.param));
+    let is_of_many = *profile == Profile::Max && predicted(element, &MAX_OF_MANY).contains(&chain);
+    let is_mixed = profile.is_together()
+        && *element == ElementType::Bytes
+        && (chain.steps()[0].codec == ids::MIXED || shuffles_of_bytes().contains(&chain));
+    let is_slow = *profile == Profile::Max && Chain::lzmas().contains(&chain);
+    (is_shuffled || is_of_many || is_mixed || is_slow || chain.is_raw()).then_some(chain)
+}
+
+/// The chains that come into question, never none.
+pub(super) fn candidates(
+    profile: &Profile,
+    element: &ElementType,
+    arrays: &[ArrayShape],
+    pooled: bool,
+    raw: &[u8],
+    basis: &Basis<'_>,
+) -> Vec<Chain> {
+    let is_a_grid = || arrays.iter().any(|array| array.dims.iter().filter(|&&n| n > 1).count() > 1);
+    match (profile, element) {
+        (Profile::Raw, _) => vec![Chain::raw()],
+        (Profile::Gzip, _) => vec![Chain::gzip(GZIP_LEVEL)],
+        (Profile::Zstd { level }, _) => vec![Chain::zstd(*level)],
+        (Profile::ShuffleZstd { level }, _) => vec![Chain::shuffle_zstd(element.width(), *level)],
+        (Profile::Paper { double }, _) => vec![Chain::paper(element, *double, pooled)],
+        (Profile::Fpc { level }, ElementType::Float { width: 8, order }) => {
+            vec![Chain::fpc(*level, *order).then_zstd(1)]
+        }
+        (Profile::Fpzip, ElementType::Float { width: width @ (4 | 8), order }) => {
+            let dimensions = if is_a_grid() { &[1, 2, 3][..] } else { &[1] };
+            dimensions.iter().map(|&n| Chain::fpzip(*width, *order, n)).collect()
+        }
+        (Profile::Fast, _) if basis.store.is_some() => {
+            measured(element, raw).into_iter().chain(weighed(element)).collect()
+        }
+        (Profile::Fast | Profile::Fpc { .. } | Profile::Fpzip, _) => measured(element, raw),
+        (Profile::Balanced, _) if basis.store.is_some() => {
+            predicted(element, &BALANCED).into_iter().chain([Chain::shuffle_zstd(element.width().min(8), 1)]).collect()
+        }
+        (Profile::Balanced, _) => predicted(element, &BALANCED),
+        // Of many bytes a high level takes long for what LZMA finds as well.
+        (Profile::Max, _) => {
+            let hardness = if raw.len() > BYTES_FEW { MAX_OF_MANY } else { MAX };
+            predicted(element, &hardness).into_iter().chain(since(element, arrays, basis)).collect()
+        }
+    }
+}
+
+/// Prediction from an older checkpoint, where there is one that has as much as one of the arrays.
+pub(super) fn since(element: &ElementType, arrays: &[ArrayShape], basis: &Basis<'_>) -> Option<Chain> {
+    let older = basis.older.filter(|older| older.places.len() == arrays.len())?;
+    older.places.iter().any(|place| place.bytes > 0).then(|| Chain::since(element, MAX.prediction))?
+}
+
+/// Prediction where there may be numbers, and what serves other bytes.
+fn predicted(element: &ElementType, hardness: &Hardness) -> Vec<Chain> {
+    let Hardness { prediction, zstd_level: zstd, shuffled_zstd_level: shuffled } = *hardness;
+    let others = || vec![Chain::zstd(zstd)];
+    match (element, Chain::predict(element, prediction)) {
+        (ElementType::Bytes, Some(predict)) => vec![predict, Chain::zstd(zstd)],
+        // Numbers of other elements, as in unstructured meshes, are not near their neighbours, but repeat byte by
+        // byte, or rise by the same again and again.
+        (ElementType::Int { width, .. }, Some(predict)) => {
+            let width = u32::from(*width);
+            vec![predict, Chain::shuffle_zstd(width, shuffled), Chain::bitshuffle_zstd(width, shuffled)]
+        }
+        (_, Some(predict)) => vec![predict],
+        (ElementType::Int { width: 1, .. } | ElementType::Fixed { width: 1 }, None) => others(),
+        (ElementType::Compound { .. }, None) => others().into_iter().chain(Chain::columns(element)).collect(),
+        (_, None) if element.width() <= SHUFFLE_WIDTH_MAX => {
+            others().into_iter().chain([Chain::shuffle_zstd(element.width(), shuffled)]).collect()
+        }
+        (_, None) => others(),
+    }
+}
+
+/// The candidates of the fast profile: zstd first, what is for numbers last.
+fn measured(element: &ElementType, raw: &[u8]) -> Vec<Chain> {
+    let zstd = Chain::zstd(ZSTD_LEVEL);
+    let shuffled = |width| Chain::shuffle_zstd(width, SHUFFLE_ZSTD_LEVEL);
+    let bits = |width| Chain::bitshuffle_zstd(width, SHUFFLE_ZSTD_LEVEL);
+    match element {
+        ElementType::Int { width: 1, .. } | ElementType::Fixed { width: 1 } => vec![zstd],
+        // Numbers that nobody told us of, or records of them. Of bytes without a pattern the lower level often leaves
+        // less.
+        ElementType::Bytes => {
+            let records = predict::record_bytes(raw).filter(|&bytes| bytes > 8);
+            let records = records.and_then(|bytes| u32::try_from(bytes).ok()).map(shuffled);
+            [zstd, Chain::zstd(1), shuffled(4), shuffled(8)].into_iter().chain(records).collect()
+        }
+        ElementType::Int { .. } | ElementType::Float { .. } => {
+            vec![Chain::zstd_fast(REPEATS_TABLE_LOG), shuffled(element.width()), bits(element.width())]
+        }
+        ElementType::Fixed { width } if *width <= SHUFFLE_WIDTH_MAX => vec![zstd, shuffled(*width)],
+        ElementType::Fixed { .. } => vec![zstd],
+        ElementType::Compound { .. } => [zstd].into_iter().chain(Chain::columns(element)).collect(),
+    }
+}
+
+/// What comes into question beside it where the store's speed counts: what is faster, down to nothing at all, and
+/// what is stronger.
+fn weighed(element: &ElementType) -> Vec<Chain> {
+    let width = element.width().min(SHUFFLE_WIDTH_MAX);
+    let mut chains = vec![Chain::raw(), Chain::lz4(), Chain::zstd(STRONG_ZSTD_LEVEL)];
+    if width > 1 {
+        chains.push(Chain::shuffle_lz4(width));
+    }
+    chains.extend(Chain::pco(element, PCO_LEVEL));
+    chains
+}
+
+pub(super) fn shuffles_of_bytes() -> [Chain; 2] {
+    [4, 8].map(|width| Chain::shuffle_zstd(width, SHUFFLE_ZSTD_LEVEL))
+}

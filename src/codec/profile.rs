@@ -1,0 +1,207 @@
+//! The profiles that a user can choose: their names, and what each needs.
+
+use crate::header::ElementType;
+use std::fmt;
+use std::str::FromStr;
+
+/// How chains are chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Profile {
+    /// The better of shuffle and zstd, and zstd alone, measured for each segment; never in the way. `fast`
+    #[default]
+    Fast,
+    /// Prediction as far as it takes little time: about as small as the best codec for each class, or smaller.
+    /// `balanced`
+    Balanced,
+    /// Whatever makes it smallest, at the speed of xz. `max`
+    Max,
+    /// The chain of the mcrEngine paper. `paper`, or `paper-single` without the second pass
+    Paper {
+        /// With gzip over everything.
+        double: bool,
+    },
+    /// Nothing at all. `raw`
+    Raw,
+    /// gzip at level 6. `gzip`
+    Gzip,
+    /// zstd for everything. `zstd`, `zstd-9`
+    Zstd {
+        /// 1 to 22.
+        level: u32,
+    },
+    /// Shuffle and zstd for everything that has elements. `shuffle-zstd`, `shuffle-zstd-9`
+    ShuffleZstd {
+        /// 1 to 22.
+        level: u32,
+    },
+    /// FPC and zstd for doubles, as the default for the rest. `fpc`, `fpc-16`
+    Fpc {
+        /// log2 of the table's entries, 1 to 20.
+        level: u32,
+    },
+    /// fpzip for floats and doubles, in as many dimensions as help; as the default for the rest. `fpzip`
+    Fpzip,
+}
+
+/// Finding numbers in untyped bytes and in records needs about four times the memory per byte, so such segments are a
+/// quarter of the normal length.
+pub(crate) const UNTYPED_SEGMENT_DIVISOR: u64 = 4;
+
+// The levels of profiles whose name gives none.
+pub(super) const ZSTD_LEVEL: u32 = 3;
+pub(super) const SHUFFLE_ZSTD_LEVEL: u32 = 1;
+pub(super) const FPC_LEVEL: u32 = 16;
+
+/// A profile that is not known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{found:?} is no profile; there are fast, balanced, max, paper, paper-single, raw, gzip, zstd, zstd-1 to zstd-22, shuffle-zstd, \
+     shuffle-zstd-1 to shuffle-zstd-22, fpc, fpc-1 to fpc-20, and fpzip"
+)]
+pub struct ProfileError {
+    /// What was asked for.
+    pub found: String,
+}
+
+impl FromStr for Profile {
+    type Err = ProfileError;
+    fn from_str(name: &str) -> Result<Self, ProfileError> {
+        let error = || ProfileError { found: name.chars().take(80).collect() };
+        let (kind, level) = match name.rsplit_once('-') {
+            Some((kind, digits)) if digits.starts_with(|c: char| ('1'..='9').contains(&c)) => {
+                (kind, Some(digits.parse::<u32>().map_err(|_| error())?))
+            }
+            _ => (name, None),
+        };
+        let within = |default: u32, most: u32| {
+            let level = level.unwrap_or(default);
+            if (1..=most).contains(&level) { Ok(level) } else { Err(error()) }
+        };
+        match (kind, level) {
+            ("zstd", _) => Ok(Self::Zstd { level: within(ZSTD_LEVEL, 22)? }),
+            ("shuffle-zstd", _) => Ok(Self::ShuffleZstd { level: within(SHUFFLE_ZSTD_LEVEL, 22)? }),
+            ("fpc", _) => Ok(Self::Fpc { level: within(FPC_LEVEL, 20)? }),
+            ("fast", None) => Ok(Self::Fast),
+            ("balanced", None) => Ok(Self::Balanced),
+            ("max", None) => Ok(Self::Max),
+            ("paper", None) => Ok(Self::Paper { double: true }),
+            ("paper-single", None) => Ok(Self::Paper { double: false }),
+            ("raw", None) => Ok(Self::Raw),
+            ("gzip", None) => Ok(Self::Gzip),
+            ("fpzip", None) => Ok(Self::Fpzip),
+            _ => Err(error()),
+        }
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let leveled = |f: &mut fmt::Formatter<'_>, name: &str, level: u32, default: u32| {
+            if level == default { f.write_str(name) } else { write!(f, "{name}-{level}") }
+        };
+        match *self {
+            Self::Fast => f.write_str("fast"),
+            Self::Balanced => f.write_str("balanced"),
+            Self::Max => f.write_str("max"),
+            Self::Paper { double: true } => f.write_str("paper"),
+            Self::Paper { double: false } => f.write_str("paper-single"),
+            Self::Raw => f.write_str("raw"),
+            Self::Gzip => f.write_str("gzip"),
+            Self::Zstd { level } => leveled(f, "zstd", level, ZSTD_LEVEL),
+            Self::ShuffleZstd { level } => leveled(f, "shuffle-zstd", level, SHUFFLE_ZSTD_LEVEL),
+            Self::Fpc { level } => leveled(f, "fpc", level, FPC_LEVEL),
+            Self::Fpzip => f.write_str("fpzip"),
+        }
+    }
+}
+
+impl TryFrom<String> for Profile {
+    type Error = ProfileError;
+    fn try_from(name: String) -> Result<Self, ProfileError> {
+        name.parse()
+    }
+}
+impl From<Profile> for String {
+    fn from(profile: Profile) -> Self {
+        profile.to_string()
+    }
+}
+
+impl Profile {
+    /// Whether several classes may share a segment, because their variables predict each other.
+    pub fn is_together(&self) -> bool {
+        matches!(self, Self::Balanced | Self::Max)
+    }
+
+    /// Whether any of its codecs wants to know how elements lie.
+    pub fn looks_at_shapes(&self) -> bool {
+        match self {
+            Self::Balanced | Self::Max | Self::Paper { .. } | Self::Fpzip => true,
+            Self::Fast | Self::Raw | Self::Gzip | Self::Zstd { .. } | Self::ShuffleZstd { .. } | Self::Fpc { .. } => {
+                false
+            }
+        }
+    }
+
+    /// Whether it is for us to find out what suits the bytes.
+    pub fn is_measured(&self) -> bool {
+        matches!(self, Self::Fast | Self::Balanced | Self::Max)
+    }
+
+    /// Whether chunks stay behind their filters where taking these off does not make them much shorter.
+    pub fn leaves_filters(&self) -> bool {
+        matches!(self, Self::Fast | Self::Raw)
+    }
+
+    /// Whether it codes segments with what an older checkpoint has of them.
+    pub fn looks_back(&self) -> bool {
+        *self == Self::Max
+    }
+
+    /// Raw bytes of a segment where nothing else is said but the budget. Repeats and relations are found within a
+    /// segment only, so it is long where there is memory for it.
+    pub fn segment_bytes(&self, budget_bytes: u64) -> u64 {
+        let has_room = budget_bytes >= self.budget_mib() << 20;
+        match self {
+            Self::Balanced | Self::Max if has_room => 32 << 20,
+            Self::Balanced | Self::Max => 16 << 20,
+            _ => 4 << 20,
+        }
+    }
+
+    /// Bytes in memory for each raw byte of a segment of numbers that is fetched, merged, coded and decoded again.
+    /// Measured, the most of four codes with segments of up to 16 MiB: 10.5 (on two threads 12.6) and 15 (18.6).
+    pub fn memory_per_raw_byte(&self) -> u64 {
+        match self {
+            Self::Balanced => 12,
+            Self::Max => 16,
+            _ => 3,
+        }
+    }
+
+    /// The same for a segment of these elements. Bytes and records are taken apart first, and each part is coded as a
+    /// segment is: measured with 16 MiB of doubles in a file that nobody described, 18 (on two threads 26) and 28
+    /// (37).
+    pub fn memory_per_raw_byte_of(&self, element: &ElementType) -> u64 {
+        let is_taken_apart = self.is_together() && element.is_taken_apart();
+        self.memory_per_raw_byte() * if is_taken_apart { UNTYPED_SEGMENT_DIVISOR } else { 1 }
+    }
+
+    /// Bytes in memory for each raw byte of an older segment that one is coded with: its bytes, once more as they are
+    /// arranged, its elements as bits and as numbers, where runs begin, and the same where they are decoded again.
+    /// Measured as 15 with 16 MiB of doubles.
+    pub fn memory_per_older_byte(&self) -> u64 {
+        16
+    }
+
+    /// MiB of checkpoint in memory where nothing else is said: enough for one of its longest segments, with an older
+    /// one or with files that are kept until they are stored.
+    pub fn budget_mib(&self) -> u64 {
+        match self {
+            Self::Max => 1024,
+            Self::Balanced => 512,
+            _ => 256,
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! How much of a segment comes again.
+
+/// How many elements in a thousand begin a run of [`REPEAT_ELEMENTS`] that was there before.
+///
+/// An element that equals the next counts neither way, since any codec likes it. Of the runs, one in
+/// [`REPEAT_SAMPLED_DIVISOR`] is looked at, by a hash of its beginning, so that a run and its repeat are both looked
+/// at or neither, and few enough are remembered for the cache. Each place in the table remembers the last one only.
+pub(super) fn repeats_per_mille(raw: &[u8], width: u8, seen: &mut Vec<u32>) -> usize {
+    match width {
+        2 => repeats(raw.as_chunks::<2>().0, |&e| u64::from(u16::from_le_bytes(e)), seen),
+        4 => repeats(raw.as_chunks::<4>().0, |&e| u64::from(u32::from_le_bytes(e)), seen),
+        8 => repeats(raw.as_chunks::<8>().0, |&e| u64::from_le_bytes(e), seen),
+        _ => 0,
+    }
+}
+
+const REPEAT_ELEMENTS: usize = 4;
+const REPEAT_SAMPLED_DIVISOR: usize = 64;
+/// Fewer runs than this say nothing.
+const REPEAT_RUNS_MIN: usize = 8;
+/// Places in the table at most: 256 KiB.
+const SEEN_MAX: usize = 1 << 16;
+
+fn repeats<T>(elements: &[T], value: impl Fn(&T) -> u64, seen: &mut Vec<u32>) -> usize {
+    let places = (elements.len() / REPEAT_SAMPLED_DIVISOR * 2).next_power_of_two().clamp(256, SEEN_MAX);
+    seen.clear();
+    seen.resize(places, 0);
+    let (mut looked_at, mut again) = (0, 0);
+    for run in elements.windows(REPEAT_ELEMENTS) {
+        let [a, b, c, d] = run else { continue };
+        let [a, b] = [value(a), value(b)];
+        // Odd multipliers, from the fractions of the golden ratio and of square roots, mix all bits into the high
+        // ones.
+        let start = (a ^ b.rotate_left(23)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        if start >> (u64::BITS - REPEAT_SAMPLED_DIVISOR.ilog2()) == 0 && a != b {
+            let hash = (start ^ start >> 32)
+                .wrapping_add(value(c).wrapping_mul(0xBB67_AE85_84CA_A73B))
+                .wrapping_add(value(d).wrapping_mul(0x3C6E_F372_FE94_F82B))
+                .wrapping_mul(0x6A09_E667_F3BC_C909);
+            let place = &mut seen[(hash >> 40) as usize & (places - 1)];
+            let mark = (hash >> 8) as u32 | 1; // never 0, which is an empty place
+            looked_at += 1;
+            again += usize::from(*place == mark);
+            *place = mark;
+        }
+    }
+    if looked_at < REPEAT_RUNS_MIN { 0 } else { again * 1000 / looked_at }
+}
