@@ -53,7 +53,8 @@ pub fn restore_files(
     let chosen: Vec<bool> = set.index().files().iter().map(wanted).collect();
     let tasks = set.tasks(|variable| chosen[variable.file as usize]);
     observer.planned(tasks.len(), tasks.iter().map(|task| task.raw_bytes).sum());
-    let memory = SegmentMemory { bytes: budget.total_bytes(), per_raw_byte: 2 }; // what is raw, and at most as much stored
+    // A raw byte, and at most one stored byte.
+    let memory = SegmentMemory { bytes: budget.total_bytes(), per_raw_byte: 2 };
     let threads_of_each = threads_of_each(threads, memory, tasks.iter().map(|task| task.raw_bytes));
     let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
     let failed = Mutex::new(None);

@@ -1,6 +1,6 @@
 //! Numbers between other bytes, in files that nobody described: each kind of numbers by itself through prediction,
-//! all other bytes through zstd; with more effort either through LZMA where that leaves clearly less (`lzma_trial.rs`).
-//! Bit-exact. Where numbers are is found in `find.rs`, how they lie in `shape.rs`.
+//! all other bytes through zstd; with more effort either through LZMA where that leaves clearly less
+//! (`lzma_trial.rs`). Bit-exact. Where numbers are is found in `find.rs`, how they lie in `shape.rs`.
 //!
 //! Many codes write their state as arrays of numbers behind headers and between markers: Fortran's records, XDR, a
 //! line of text and then binary. There numbers may begin anywhere in a word, and be big-endian.

@@ -83,7 +83,8 @@ pub(crate) fn encode(
     }
     let mut orders = Vec::new();
     encode_orders(&layout, kind, &bits, effort, threads, &mut header, &mut orders);
-    *work.kept::<Buffers>() = Buffers { bits, values, froms: runs.froms }; // used again when the stream is decoded to check it
+    // Used again when the stream is decoded to check it.
+    *work.kept::<Buffers>() = Buffers { bits, values, froms: runs.froms };
     let packed = pack(&header, effort)?;
     put(packed.len(), stored);
     put(header.len(), stored);

@@ -507,8 +507,8 @@ impl Layout {
         }
     }
 
-    /// The number of columns of the known groups, which are the first `groups` ones. `None` if these are in a table, do not have `elements` elements, or do
-    /// not come before all others.
+    /// The number of columns of the known groups, which are the first `groups` ones. `None` if these are in a table,
+    /// do not have `elements` elements, or do not come before all others.
     pub(crate) fn known_columns(&self, groups: usize, elements: usize) -> Option<usize> {
         let all_known = self.groups.get(..groups)?;
         all_known.iter().all(|group| group.table.is_none()).then_some(())?;
