@@ -1,26 +1,28 @@
-//! Prediction: each number is predicted from numbers that are decoded before it, and only the difference is stored.
+//! Codec `predict`: each number is predicted from numbers that are decoded before it, and only the difference between
+//! number and prediction is stored.
 //!
-//! The codec works on a whole segment. A segment may hold several classes, since their variables predict each other.
-//! It is lossless: a difference is a count of representable numbers, so that prediction plus difference gives back
-//! every bit.
+//! The codec works on a whole segment. A segment may hold several classes, so that variables of one class can predict
+//! variables of another class. The codec is lossless: a difference is a count of representable numbers, so the
+//! prediction plus the difference gives back every bit.
 //!
 //! # Words
 //!
 //! | word | means here |
 //! |---|---|
-//! | group | arrays of one class that are treated alike: as they are, joined slabs, or points taken apart |
-//! | column | the elements of a group, or of one component of its points; what is predicted and coded as one |
+//! | group | arrays of one class that are treated alike: unchanged, joined as slabs, or split into components |
+//! | column | the elements of a group, or of one component of its points; they are predicted and coded together |
 //! | layout | the groups, and the order in which their columns are coded |
-//! | copy | an element that equals an earlier one (exact), or nearly does (near, wide) |
-//! | told | a cell of a coarse grid that the cells of a finer grid give, or the other way round |
+//! | copy | an element that is equal to an earlier element (exact), or almost equal (near, wide) |
+//! | told | a cell of a coarse grid that is computed from the cells of a finer grid, or the reverse |
 //! | literal | an element that is neither copied nor told; it is predicted |
 //! | term | one number that a prediction adds, times a weight: a neighbour, another column's value, a product, ... |
-//! | set | one way to predict: terms with their weights, or an integer sum of neighbours |
-//! | predictor | the sets of a column, and which of them each unit of some 256 elements uses |
-//! | table | rows with numbers (particles), put in the order of these numbers |
-//! | known, twin | a column of an older checkpoint; the one that is like a column of this one (codec `since`) |
+//! | set | one method of prediction: terms with their weights, or an integer sum of neighbours |
+//! | predictor | the sets of a column, and the set that each unit of about 256 elements uses |
+//! | table | rows that each have a number (particles), sorted by this number |
+//! | known | of a column: it belongs to an older checkpoint and is available before decoding begins (codec `since`) |
+//! | twin | the known column that corresponds to a column of this checkpoint |
 //!
-//! # The way of a segment
+//! # Steps of encoding and decoding a segment
 //!
 //! ```text
 //! raw bytes
@@ -31,38 +33,42 @@
 //!   |              predict_columns (column.rs)     a predictor and codes for each      -> Choice
 //!   | encode.rs                                    header, codes
 //!   v
-//! stream (FORMAT.md)  --  decode.rs: header, then column by column  -->  raw bytes
+//! stream (docs/format/predict.md)  --  decode.rs: header, then column by column  -->  raw bytes
 //! ```
 //!
 //! # Folders
 //!
-//! - `format/`: what a decoder needs, with its exact inverse. The bytes are there for good, so what is here is never
-//!   changed in meaning. It does not name the encoder; a test of this file reads its source and says so.
-//! - `choose/`: what the encoder guesses. Anything here may change at any time: whatever is chosen, `format/` decodes
-//!   it. All thresholds that depend on the effort are in `effort.rs`.
-//! - `particles/`: tables, in the same two halves. Its `mod.rs` names all that the other folders know of it.
+//! - `format/`: the code that a decoder needs, and its exact inverse. Stored files must stay readable, so the meaning
+//!   of the format never changes. The code in `format/` does not refer to `choose/`; a test in `predict/mod.rs`
+//!   checks this.
+//! - `choose/`: the decisions of the encoder. Decisions may change at any time, because `format/` decodes every
+//!   choice. All thresholds that depend on the effort are in `effort.rs`.
+//! - `particles/`: tables, with the same two folders `format/` and `choose/`. The other folders use only the names in
+//!   `particles/mod.rs`.
 //!
 //! # How to add a predictor
 //!
-//! Say that a column is often the difference of two others at the same place. To add this as a term:
+//! Example: a column is often the difference of two other columns at the same place. To add this difference as a
+//! term:
 //!
-//! 1. `FORMAT.md`, section "Predictors": give the term the next free number, and say what it computes, operation by
-//!    operation.
-//! 2. `format/linear.rs`: add a variant to `Term`. The compiler then asks for it in `columns`
-//!    (which columns before this one it reads), `is_of_same_number`, `is_valid`, `gather` (one place at a time, for
-//!    fitting) and `add_row_here` (a row at a time, for coding and decoding). The last two must give the same
-//!    doubles.
-//! 3. `format/predictor.rs`: `write_term` and `read_term`. What is read is checked there, since it may be damaged.
-//! 4. `choose/column.rs`, `terms`: add the term to those that are tried. Whether it helps is decided by `weights.rs`
-//!    and `fit.rs`, which select terms by orthogonal least squares on a sample. If the term costs much time, make it
-//!    a knob of `effort.rs`.
-//! 5. A golden file with such a column in `src/codec/tests/golden.rs`, and a test that it takes fewer bytes in
-//!    `choosing.rs`.
-//! 6. Run the test `compression` on real checkpoints: it prints what each set gains or loses.
+//! 1. `docs/format/predict.md`, section "Terms": give the term the next free number, and describe each operation
+//!    of its computation.
+//! 2. `format/linear.rs`: add a variant to `Term`. The compiler then reports the functions that must handle the
+//!    variant: `columns` (the earlier columns that the term reads), `is_of_same_number`, `is_valid`, `gather` (one
+//!    place at a time, for fitting) and `add_row_here` (a row at a time, for coding and decoding). `gather` and
+//!    `add_row_here` must give the same doubles.
+//! 3. `format/predictor.rs`: extend `write_term` and `read_term`. `read_term` must check the term, because a stored
+//!    file may be damaged.
+//! 4. `choose/column.rs`, `terms`: add the term to the terms that are tried. `weights.rs` and `fit.rs` decide whether
+//!    a term helps: they select terms by orthogonal least squares on a sample. If the term costs much time, let
+//!    `effort.rs` switch it on.
+//! 5. `src/codec/tests/golden.rs`: add a golden file with such a column. `choosing.rs`: add a test that the column
+//!    takes fewer bytes with the term.
+//! 6. Run the test `compression` on real checkpoints. The test prints the change in stored bytes for each data set.
 //!
-//! A way to predict that is no sum of terms is a new `Set`: its predictions are made in
-//! `Row::predict` (all elements known) and `Row::fill` (decoding), and it is offered in `choose/column.rs`,
-//! `predictor`.
+//! A method of prediction that is not a sum of terms is a new `Set`. The predictions of a set are computed in
+//! `Row::predict` (when all elements are known) and in `Row::fill` (when decoding). Add the set to the
+//! candidates of `predictor` in `choose/column.rs`.
 
 mod choose;
 mod format;
@@ -87,8 +93,7 @@ use std::fmt;
 
 pub(crate) struct Predict;
 
-/// Whether records are found in bytes of which nothing is known, and are most of them; else prediction has nothing to
-/// do.
+/// Whether more than half of these bytes of unknown type belong to records. Prediction helps only for such bytes.
 pub(crate) fn is_of_records(raw: &[u8], arrays: &[ArrayShape]) -> bool {
     records_of(raw, arrays).is_some_and(|found| found.bytes().is_some_and(|bytes| bytes * 2 > raw.len()))
 }
@@ -97,7 +102,7 @@ fn records_of(raw: &[u8], arrays: &[ArrayShape]) -> Option<records::Records> {
     find_records::find(raw, &file_lengths(arrays))
 }
 
-/// How long each file is, where elements are bytes of which nothing is known.
+/// The length in bytes of each file, if each array is one file of bytes of unknown type.
 pub(crate) fn file_lengths(arrays: &[ArrayShape]) -> Vec<usize> {
     arrays.iter().map(|array| usize::try_from(array.elements).unwrap_or(usize::MAX)).collect()
 }
@@ -116,8 +121,7 @@ impl ArrayCodec for Predict {
     }
 
     fn max_encoded_bytes(&self, _param: u32, raw_bytes: usize) -> usize {
-        // A column is never coded in more than its elements take, but for some forty bytes, and has an element at
-        // least.
+        // A coded column takes at most about 40 bytes more than its elements, and a column has at least one element.
         raw_bytes * 12 + MORE_BYTES
     }
 
@@ -151,7 +155,7 @@ impl ArrayCodec for Predict {
         raw: &mut Vec<u8>,
         work: &mut Work,
     ) -> Result<(), CodecError> {
-        let wrong = || damaged("the stream does not say what it must");
+        let wrong = || damaged("the stream is not valid");
         if param & BYTES == 0 {
             return decode(elements_of(param), stored, None, raw_bytes, work, raw).ok_or_else(wrong);
         }
@@ -168,7 +172,7 @@ impl ArrayCodec for Predict {
     }
 }
 
-/// The stream of codec `since`: as [`Predict`], with the older segment.
+/// Encodes the stream of codec `since`: the same as [`Predict`], but columns of an older segment are known.
 pub(crate) fn encode_since(
     job: ArrayJob<'_>,
     older: &Older,
@@ -181,7 +185,7 @@ pub(crate) fn encode_since(
     encode(kind, job.raw, groups, Some((job.arrays, older)), Effort::of(job.param >> EFFORT_SHIFT), work, stored)
 }
 
-/// What [`encode_since`] gave. `None` where the stream does not say what it must.
+/// The inverse of [`encode_since`]. Returns `None` if the stream is not valid.
 pub(crate) fn decode_since(
     param: u32,
     stored: &[u8],
@@ -197,14 +201,14 @@ pub(crate) fn decode_since(
 mod tests {
     use std::path::Path;
 
-    /// Calls for each source file of a folder, and of those in it.
+    /// Calls `call` for each source file of a folder and of its subfolders.
     fn each_source(folder: &Path, call: &mut impl FnMut(&Path, &str)) {
-        for entry in std::fs::read_dir(folder).expect("the folder is there") {
-            let path = entry.expect("readable").path();
+        for entry in std::fs::read_dir(folder).expect("the folder exists") {
+            let path = entry.expect("the folder entry is readable").path();
             match path.is_dir() {
                 true => each_source(&path, call),
                 false if path.extension().is_some_and(|is| is == "rs") => {
-                    call(&path, &std::fs::read_to_string(&path).expect("is text"));
+                    call(&path, &std::fs::read_to_string(&path).expect("the file is UTF-8 text"));
                 }
                 false => {}
             }

@@ -1,25 +1,27 @@
-//! Elements that are copies of earlier ones, or nearly: where each is from, and what is left to be coded.
+//! Elements that are exact or near copies of earlier elements: the source of each copy, and the elements that are
+//! left to be coded.
 
 use super::numbers::Elements;
 use crate::codec::array_to_bytes::varint::take;
 use std::ops::Range;
 
-/// Elements of a run at least.
+/// The minimum number of elements of a run.
 pub(crate) const RUN_MIN: usize = 4;
 
-/// Where an element is copied from: its place plus one, 0 where it is not; the top bit turns the sign.
+/// The source of a copied element: its place plus one, or 0 if the element is not copied. If the top bit is set, the
+/// copy has the opposite sign.
 pub(crate) type Source = u32;
 
 pub(crate) const TURNED: u32 = 1 << 31;
 
-/// Elements whose sources lie at equal distances: 1 or -1 here, any in `strides.rs`.
+/// Elements whose sources have a constant step: 1 or -1 in this file, any step in `strides.rs`.
 #[derive(Clone, Copy)]
 pub(crate) struct Run {
     pub at: u32,
     pub length: u32,
-    /// The source of the first one.
+    /// The source of the first element.
     pub from: u32,
-    /// Source each source to the next.
+    /// The step from each source to the next source.
     pub step: i32,
     pub is_turned: bool,
 }
@@ -29,12 +31,12 @@ impl Run {
         self.at as usize..self.at as usize + self.length as usize
     }
 
-    /// The source of the element `nth` places after the first one. It may be an element before the run or behind it.
+    /// The source of the element `nth` places after the first element. The element may be before the run or after it.
     pub(crate) fn source(&self, nth: i64) -> i64 {
         i64::from(self.from) + i64::from(self.step) * nth
     }
 
-    /// Where the source would go on.
+    /// The source of the element after the run, if the run were longer.
     pub(crate) fn end(&self) -> i64 {
         self.source(self.length.into())
     }
@@ -44,7 +46,7 @@ impl Run {
         (0..).zip(&mut froms[self.places()]).for_each(|(n, place)| *place = (self.source(n) as Source + 1) | turned);
     }
 
-    /// The run in pieces that go over none of the borders, which are in increasing order.
+    /// Cuts the run into pieces that do not cross borders. The borders are in increasing order.
     pub(crate) fn cut(self, borders: &[usize], mut piece: impl FnMut(Self)) {
         let inside = borders.partition_point(|&border| border <= self.at as usize);
         let mut rest = self;
@@ -57,26 +59,27 @@ impl Run {
     }
 }
 
-/// What an element of a column is.
+/// Kind of an element: an exact copy.
 pub(crate) const COPIED: u8 = 0;
-/// Told by its block of nested grids.
+/// Kind of an element: computed from its block of nested grids.
 pub(crate) const TOLD: u8 = 1;
-/// Nearly copied.
+/// Kind of an element: a near copy.
 pub(crate) const NEAR: u8 = 2;
+/// Kind of an element: neither copied nor computed.
 pub(crate) const LITERAL: u8 = 3;
 
-/// What each element of a column is.
+/// The kind of each element of a column, and the sources of copies.
 pub(crate) struct Marks<'a> {
     exact: &'a [Source],
     near: &'a [Source],
-    /// Of the column, or empty.
+    /// The computable cells of the column, or empty.
     pub cells: &'a [u32],
-    /// One of the constants above for each.
+    /// For each element of the column, one of the constants above.
     pub kinds: Vec<u8>,
 }
 
 impl<'a> Marks<'a> {
-    /// Of the column that is at these places.
+    /// The marks of the column whose elements are at the places `own`.
     pub(crate) fn new([exact, near]: [&'a [Source]; 2], cells: &'a [u32], own: Range<usize>) -> Self {
         let mut kinds = match near.get(own.clone()) {
             Some(near) => near.iter().map(|&from| if from == 0 { LITERAL } else { NEAR }).collect(),
@@ -89,16 +92,16 @@ impl<'a> Marks<'a> {
         Self { exact, near, cells, kinds }
     }
 
-    /// The same with other near runs.
+    /// The same marks with other near copies.
     pub(crate) fn with_near(&self, near: &'a [Source], own: Range<usize>) -> Self {
         Self::new([self.exact, near], self.cells, own)
     }
 
-    /// Copies the elements of one place and those after it.
+    /// Copies `count` elements to the places from `at` on.
     pub(crate) fn copy(&self, mut at: usize, count: usize, bits: &mut [u64], elements: Elements) {
         let mut froms = &self.exact[at..at + count];
         while let [first, ..] = froms {
-            // Mostly one run as it stands.
+            // Usually this is one run without sign changes, which is one copy of memory.
             let run = froms.iter().zip(*first..).take_while(|(from, next)| *from == next).count();
             let source = (*first & !TURNED) as usize - 1;
             if *first & TURNED == 0 && source + run <= at {
@@ -110,26 +113,26 @@ impl<'a> Marks<'a> {
         }
     }
 
-    /// The same for near copies, each with its difference in representable numbers.
+    /// Restores near copies at the places from `at` on. `off` holds their differences in representable numbers.
     pub(crate) fn copy_nearly(&self, at: usize, off: &[i64], bits: &mut [u64], elements: Elements) {
         for (at, &off) in (at..).zip(off) {
             bits[at] = elements.unordered(elements.ordered(copied(self.near[at], bits, elements)).wrapping_add(off));
         }
     }
 
-    /// What an element is nearly a copy of.
+    /// The source of a near copy.
     #[inline(always)]
     pub(crate) fn near_source(&self, at: usize, bits: &[u64], elements: Elements) -> u64 {
         copied(self.near[at], bits, elements)
     }
 
     pub(crate) fn count(&self, kind: u8) -> usize {
-        // In pieces whose counts fit a byte, so that many are compared at a time.
+        // The count of each chunk fits in a byte, so that the compiler can compare many elements at a time.
         let of = |some: &[u8]| some.iter().map(|&own| u8::from(own == kind)).sum::<u8>();
         self.kinds.chunks(usize::from(u8::MAX)).map(|some| usize::from(of(some))).sum()
     }
 
-    /// The elements of this kind, counted in the column.
+    /// The elements of this kind, counted from the beginning of the column.
     pub(crate) fn all(&self, kind: u8) -> impl Iterator<Item = usize> {
         self.kinds.iter().enumerate().filter(move |(_, own)| **own == kind).map(|(n, _)| n)
     }
@@ -141,7 +144,7 @@ fn copied(from: Source, bits: &[u64], elements: Elements) -> u64 {
     if from & TURNED != 0 { elements.negated(source) } else { source }
 }
 
-/// A number of either sign as one of none.
+/// Maps a signed number to an unsigned number. Numbers near 0 stay small.
 pub(crate) fn zigzag(n: i64) -> usize {
     ((n << 1) ^ (n >> 63)) as usize
 }
@@ -151,8 +154,8 @@ pub(crate) fn unzigzag(n: usize) -> i64 {
     (n >> 1) as i64 ^ -((n & 1) as i64)
 }
 
-/// The places of all elements from the tokens, where there was 0, and none for those known; `expected` is where the
-/// first run is. `None` where they cannot be.
+/// Writes the sources of all copies to `froms`, from the lists of tokens. The first `known` elements are no copies.
+/// `expected` is the expected first source. Returns `None` if the tokens are not valid.
 pub(crate) fn places(
     froms: &mut [Source],
     known: usize,

@@ -1,4 +1,4 @@
-//! The decoder: a stream back to the bytes of a segment.
+//! The decoder: turns a stream back into the bytes of a segment.
 
 use super::super::particles::{decode_orders, fill_known_rows};
 use super::copies::{Marks, Source};
@@ -12,10 +12,10 @@ use crate::codec::array_to_bytes::varint::take;
 use crate::codec::{CodecError, Work, resize_for_overwrite, threads};
 use std::sync::{Mutex, PoisonError};
 
-/// What is added to the length of very short segments at most.
+/// Encoded bytes that every segment may take in addition to 12 bytes for each raw byte. Short segments need this.
 pub(crate) const MORE_BYTES: usize = 16 << 10;
 
-/// What a decoder fills, kept so that its pages need not be made anew for each segment.
+/// Buffers of a decoder, kept between segments, so that the system does not allocate their pages again.
 #[derive(Default)]
 pub(crate) struct Buffers {
     pub bits: Vec<u64>,
@@ -27,8 +27,8 @@ pub(crate) fn damaged(what: &'static str) -> CodecError {
     CodecError::Damaged { codec: "predict", what }
 }
 
-/// The first `len` elements of a buffer that only grows; they hold anything. New pages are not touched here, since
-/// the system makes them when they are first written.
+/// The first `len` elements of a buffer that only grows. The values of the elements are arbitrary. New pages are not
+/// written here; the system allocates each page at its first write.
 pub(crate) fn of_length<T: Default + Clone>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
     if buffer.len() < len {
         *buffer = Vec::new();
@@ -102,7 +102,7 @@ pub(crate) fn decode(
         nested.push((take(&mut header)?, nested::read(&mut header)?));
     }
     let all_cells = nested::all_cells(&layout.columns, &nested)?;
-    // Whatever was decoded before: every element is written before it is read.
+    // The buffers hold elements of an earlier segment. Every element is written before it is read.
     let bits = of_length(bits, working);
     let values = of_length(values, if kind.is_float { working } else { 0 });
     if cfg!(debug_assertions) {
@@ -114,7 +114,7 @@ pub(crate) fn decode(
             Run::After(to, count) if from < known => {
                 kind.load_all(&known_body[from * kind.width..], step, &mut bits[to..to + count]);
             }
-            Run::After(..) | Run::Placed(..) => {} // what is known is in no table
+            Run::After(..) | Run::Placed(..) => {} // known elements are not in tables
         });
     }
     values.iter_mut().zip(&bits[..known]).for_each(|(value, &bits)| *value = kind.value(bits));
@@ -133,12 +133,12 @@ pub(crate) fn decode(
         stored.push((predictor, parts));
     }
     let columns = &layout.columns;
-    // Of the others no doubles are made.
+    // Whether predictions read the values of each column. The other columns are not converted to doubles.
     let mut is_read = vec![!nested.is_empty(); columns.len()];
     for (n, (predictor, _)) in stored.iter().enumerate() {
         predictor.backs().for_each(|back| is_read[known_columns + n - usize::from(back)] = true);
     }
-    // No more than there are threads, so that they stay near the processors.
+    // At most one buffer for each thread, so that the buffers stay in the processors' caches.
     let buffers = Mutex::new(Vec::new());
     let buffers = || buffers.lock().unwrap_or_else(PoisonError::into_inner);
     let coded = |n: usize| {
@@ -150,7 +150,8 @@ pub(crate) fn decode(
         let buffer = buffers().pop().unwrap_or_default();
         Coded::new(kind, *parts, marks, buffer)
     };
-    // What is stored of a column does not depend on others, its elements do.
+    // The stored differences of columns are decoded in parallel. The elements depend on earlier columns, so columns
+    // are filled in order.
     threads::in_turn(stored.len(), threads, coded, |n, coded| {
         let place = Place { columns, column: known_columns + n };
         let coded = coded?;

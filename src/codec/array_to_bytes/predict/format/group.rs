@@ -1,14 +1,17 @@
-//! Arrays of one column as they lie in a segment: a group.
+//! A group: arrays of one class that are treated alike, with their layout in a segment.
 
-/// Extents in at most three dimensions, slowest first; those of more dimensions are multiplied into the first.
+/// Extents in at most three dimensions, slowest dimension first. If an array has more dimensions, the slowest ones
+/// are multiplied into the first extent.
 pub(crate) type Dims = [usize; 3];
 
+/// How arrays become columns. `Plain` leaves them unchanged. `Lanes` splits records of this number of components, one
+/// column for each component. `Join` joins slabs of one domain along this axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Plain,
     Lanes(usize),
-    /// Grids of points. Each place of a row has `lanes` components. `together` elements of one component lie
-    /// together; 0 means all elements of an array.
+    /// Grids of points. Each place of a row has `lanes` components. `together` elements of one component are
+    /// contiguous; 0 means all elements of an array.
     Points {
         lanes: usize,
         together: usize,
@@ -16,16 +19,16 @@ pub(crate) enum Kind {
     Join(usize),
 }
 
-/// Arrays of one column, as they lie in the segment.
+/// Arrays of one class that are treated alike, with their layout in the segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     pub kind: Kind,
-    /// Extents of the chunks that each array lies in, one after the other; `None` for row after row.
+    /// Extents of the chunks in which each array is stored; `None` if an array is stored row by row.
     pub chunk: Option<Dims>,
     pub arrays: Vec<Dims>,
-    /// Integers among real numbers; known to the encoder only.
+    /// Whether the elements are integers in a segment of real numbers. Only the encoder uses this.
     pub is_integer: bool,
-    /// The table whose rows these are.
+    /// The table whose rows the elements of this group are.
     pub table: Option<usize>,
 }
 
@@ -47,7 +50,7 @@ pub(crate) fn product(dims: &Dims) -> Option<usize> {
     dims.iter().try_fold(1usize, |a, &n| a.checked_mul(n))
 }
 
-/// Three extents, those before the last two multiplied into one.
+/// Reduces extents to three: extents of 1 are removed, and all extents before the last two are multiplied into one.
 pub(crate) fn collapse(dims: &[usize]) -> Dims {
     let mut wide: Vec<usize> = dims.iter().copied().filter(|&n| n > 1).collect();
     while wide.len() > 3 {

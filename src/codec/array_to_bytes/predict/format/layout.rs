@@ -1,11 +1,15 @@
-//! How the elements of a segment lie: columns of arrays, in the order in which they are coded.
+//! The layout of a segment: groups of arrays, and the columns of elements in the order of coding.
 //!
-//! A segment holds one column (a class of variables over all ranks) or several; the arrays of one column follow each
-//! other. Three things are done with a column before its neighbours are looked at. *Lanes*: points with few
-//! components (`x y z x y z`), or records of an opaque file, are taken apart into as many columns; points of a grid,
-//! too, whose columns are grids then, wherever their components are (the encoder finds that out). *Join*: arrays that
-//! are slabs of one domain are put together along an axis, so that neighbours on two ranks are neighbours here.
-//! *Plain*: nothing.
+//! A segment holds one or several classes of variables. The arrays of one class follow each other. Each group of
+//! arrays becomes one or more columns:
+//!
+//! - *Lanes*: points with few components (`x y z x y z`), or records of an opaque file, are split into one column for
+//!   each component.
+//! - *Points*: points of a grid are split in the same way, and each column is a grid. The encoder finds out where the
+//!   components are.
+//! - *Join*: arrays that are slabs of one domain are joined along an axis, so that neighbours on two ranks are
+//!   neighbours in the column.
+//! - *Plain*: the arrays are not changed.
 
 use super::super::particles::{Table, Wrap, read_tables, write_tables};
 use super::group::{Dims, Group, Kind, fits, product};
@@ -16,16 +20,17 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Lanes of a record at most.
+/// The maximum number of lanes of a record.
 const LANES_MAX: usize = 4096;
-/// What stands for grids of points, in place of lanes, of which there are at least two.
+/// The stored number for grids of points. Lanes cannot have this number, because a record has at least two lanes.
 const POINTS: usize = 4;
-/// Elements for which a thread is worth it.
+/// The minimum number of elements for each thread.
 const PART_MIN: usize = 1 << 14;
-/// Columns in all at most.
+/// The maximum number of columns of a segment.
 pub(crate) const COLUMNS_MAX: usize = 1 << 14;
 
-/// Row (i, j) of an array in runs: where each is in the array's elements as they lie, where in the row, how long.
+/// Row (i, j) of an array in runs. Each run is its first element in the stored array, its first element in the row,
+/// and its length.
 pub(crate) fn row_runs(
     dims: Dims,
     chunk: Option<Dims>,
@@ -48,10 +53,10 @@ pub(crate) fn row_runs(
 /// One array in working order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Array {
-    /// Its first element, counted in its column.
+    /// The first element of the array, counted from the beginning of its column.
     pub start: usize,
     pub dims: Dims,
-    /// First element of the array before it with the same extents; its own where there is none.
+    /// The first element of the previous array with the same extents, or of this array if there is none.
     pub like: usize,
 }
 
@@ -59,30 +64,30 @@ pub(crate) struct Array {
 #[derive(Clone, Copy)]
 pub(crate) struct RowPlace<'a> {
     pub array: &'a Array,
-    /// Its two outer places in the array.
+    /// The two outer indices of the row in the array.
     pub i: usize,
     pub j: usize,
-    /// Its first element in working order.
+    /// The first element of the row in working order.
     pub start: usize,
 }
 
 /// One column in working order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Column {
-    /// Its first element in the working order.
+    /// The first element of the column in working order.
     pub base: usize,
     pub elements: usize,
     pub arrays: Vec<Array>,
-    /// Integers among real numbers; known to the encoder only.
+    /// Whether the elements are integers in a segment of real numbers. Only the encoder uses this.
     pub is_integer: bool,
-    /// Places of a table, in one array.
+    /// Whether the elements are the places of a table, in one array.
     pub is_placed: bool,
-    /// The period of positions, if they are periodic.
+    /// The period, if the elements are positions in a periodic box.
     pub wrap: Option<Wrap>,
 }
 
 impl Column {
-    /// Numbers to compute with, from its own ones.
+    /// Turns periodic positions into positions without jumps, for use in predictions.
     pub(crate) fn unwrap(&self, values: &mut [f64]) {
         if let Some(wrap) = &self.wrap {
             let dims @ [_, ny, nx] = self.arrays.first().map_or([1; 3], |array| array.dims);
@@ -93,31 +98,31 @@ impl Column {
     }
 }
 
-/// Where elements are in working order.
+/// The positions of a run of elements in working order.
 pub(crate) enum Run<'a> {
-    /// From a place on, this number of elements.
+    /// The first element, and the number of contiguous elements.
     After(usize, usize),
-    /// At these places of some columns: an element of each column after the other, for one place after the other.
+    /// Columns, and places in these columns. The run holds, for each place, one element of each column.
     Placed(&'a [&'a Column], &'a [u32]),
 }
 
-/// Where everything is.
+/// The layout of a segment: its groups, tables and columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub groups: Vec<Group>,
-    /// Rows that are in the order of their numbers.
+    /// Tables, whose rows are sorted by number.
     pub tables: Vec<Table>,
     /// The columns, in the order of coding.
     pub columns: Vec<Column>,
-    /// Which column of the segment's own order each of them is.
+    /// For each column, its number in the order of the segment.
     pub order: Vec<usize>,
-    /// Whether there are runs with steps (`strides.rs`).
+    /// Whether the stream holds copies with steps (`strides.rs`).
     pub has_strides: bool,
 }
 
 impl Group {
-    /// The arrays of each of its columns; `n` is its own number. What has places in a table comes first, the rest
-    /// after.
+    /// The arrays of each column of group number `n`. In a table, columns of places come first, then columns of the
+    /// remaining rows.
     fn working(&self, n: usize, tables: &[Table]) -> Vec<Vec<Dims>> {
         let lanes = self.lanes();
         let elements = |dims: &Dims| dims.iter().product::<usize>();
@@ -143,21 +148,21 @@ impl Group {
     }
 }
 
-/// Elements of a column that a processor's second cache has room for, beside others.
+/// The maximum number of elements of a column that fit in the processor's second-level cache with other data.
 const NEAR_ELEMENTS: usize = 1 << 16;
-/// Places of three columns at most that are put side by side before they are read here and there.
+/// The maximum number of places of three columns that are interleaved before they are read in random order.
 const POINTS_MAX: usize = 1 << 20;
 
-/// The elements of three columns side by side, so that those of a place are fetched at once.
+/// The elements of three columns, interleaved, so that one memory access fetches all three elements of a place.
 #[derive(Default)]
 struct Points {
-    /// Where the first column begins.
+    /// The first element of the first column.
     base: Option<usize>,
     all: Vec<[u32; 3]>,
 }
 
 impl Points {
-    /// Of these columns, unless it has them already.
+    /// Interleaves these columns, unless `self` already holds them.
     fn of(&mut self, columns: [&Column; 3], bits: &[u64]) -> &[[u32; 3]] {
         if self.base.replace(columns[0].base) != Some(columns[0].base) {
             let [xs, ys, zs] = columns.map(|column| &bits[column.base..][..column.elements]);
@@ -168,16 +173,16 @@ impl Points {
     }
 }
 
-/// Reads a column in order, once, that will be read here and there: what comes in order is fetched ahead. `nearby`
-/// holds where those begin that were read.
+/// Reads a column once in order, before it is read in random order. Reading in order is fast, because the processor
+/// prefetches. `nearby` holds the first elements of all columns that were read in this way.
 fn bring_near(column: &[u64], base: usize, nearby: &mut HashSet<usize>) {
     if column.len() <= NEAR_ELEMENTS && nearby.insert(base) {
         std::hint::black_box(column.iter().step_by(8).fold(0, |all, bits| all ^ bits)); // one of each line of 64 bytes
     }
 }
 
-/// Cuts `all` at some of the ends into at most `threads` parts of at least `least` elements (the last one may be
-/// shorter). Calls `call(which of the ends, first element, elements)` for each part on its own thread.
+/// Cuts `all` at some of the ends into at most `threads` parts of at least `least` elements (the last part may be
+/// shorter). Calls `call(range of the ends, first element, elements)` for each part on its own thread.
 fn in_parts<T: Send>(
     ends: &[usize],
     all: &mut [T],
@@ -201,7 +206,8 @@ fn in_parts<T: Send>(
 }
 
 impl Layout {
-    /// `order` says which column comes first, and so on; `None` where something does not add up.
+    /// `order` lists the columns in the order of coding. Returns `None` if `order` is not a permutation of the
+    /// columns, or if there are too many columns.
     pub(crate) fn new(groups: Vec<Group>, tables: Vec<Table>, order: Option<Vec<usize>>) -> Option<Self> {
         let mut columns = Vec::new();
         let mut wraps: Vec<_> = tables.iter().map(|table| table.wraps.iter().copied()).collect();
@@ -254,22 +260,22 @@ impl Layout {
         Some(Self { groups, tables, columns, order, has_strides: false })
     }
 
-    /// The same with another order.
+    /// The same layout with another order of columns.
     pub(crate) fn reordered(&self, order: Vec<usize>) -> Option<Self> {
         Self::new(self.groups.clone(), self.tables.clone(), Some(order))
     }
 
-    /// Elements in working order: those of the segment that have no number, and places without a row.
+    /// The number of elements in working order. Numbers of table rows are not counted; places without a row are.
     pub(crate) fn elements(&self) -> usize {
         self.columns.last().map_or(0, |column| column.base + column.elements)
     }
 
-    /// Elements of a group in working order.
+    /// The number of elements of a group in working order.
     pub(crate) fn elements_of(&self, n: usize) -> usize {
         self.groups[n].working(n, &self.tables).iter().flatten().map(|dims| dims.iter().product::<usize>()).sum()
     }
 
-    /// The number of the first column of each group, in the segment's own order.
+    /// The number of the first column of each group, in the order of the segment.
     pub(crate) fn first_columns(&self) -> Vec<usize> {
         let count = |(n, group): (usize, &Group)| group.working(n, &self.tables).len();
         let mut first = 0;
@@ -281,14 +287,14 @@ impl Layout {
             .collect()
     }
 
-    /// Where each column of the segment's own order is.
+    /// For each column in the order of the segment, its index in the order of coding.
     pub(crate) fn places(&self) -> Vec<usize> {
         let mut place = vec![0; self.order.len()];
         self.order.iter().enumerate().for_each(|(working, &own)| place[own] = working);
         place
     }
 
-    /// Calls for each column that has places in a table: its number in the segment's own order, the table, the group.
+    /// Calls `found` for each column of table places: its number in the order of the segment, its table, its group.
     pub(crate) fn each_placed(&self, mut found: impl FnMut(usize, usize, &Group)) {
         let mut column = 0;
         for (n, group) in self.groups.iter().enumerate() {
@@ -299,12 +305,12 @@ impl Layout {
         }
     }
 
-    /// The elements of a segment in working order, a place without a row as what is before it. Whatever `bits` holds
-    /// is written over.
+    /// Loads the elements of a segment in working order. A place without a row gets the element before it. All of
+    /// `bits` is overwritten.
     pub(crate) fn load(&self, body: &[u8], kind: Elements, bits: &mut [u64], threads: usize) {
         self.each_part(bits, threads, |columns, from, bits| {
             self.runs(|at, step, run| {
-                // What is in another part is not loaded here.
+                // Elements of another part are loaded by the call for that part.
                 let end = bits.len();
                 let own = |to: usize| to.checked_sub(from).filter(|&to| to < end);
                 match run {
@@ -330,7 +336,7 @@ impl Layout {
         });
     }
 
-    /// The numbers to compute with of those columns that `is_read` names.
+    /// Computes the values of the columns for which `is_read` is true.
     pub(crate) fn load_values(
         &self,
         bits: &[u64],
@@ -348,7 +354,8 @@ impl Layout {
         });
     }
 
-    /// The inverse of [`Layout::load`], of all elements behind the first `known` ones, which are in no table.
+    /// The inverse of [`Layout::load`], for all elements after the first `known` elements. Known elements are not in
+    /// tables.
     pub(crate) fn store(&self, bits: &[u64], kind: Elements, known: usize, body: &mut [u8], threads: usize) {
         let elements = self.groups.iter().map(|group| group.elements().unwrap_or(0));
         let ends: Vec<usize> = elements
@@ -387,7 +394,7 @@ impl Layout {
         in_parts(&ends, all, PART_MIN, threads, call);
     }
 
-    /// Calls for each row with a number: the element that holds it, and the number.
+    /// Calls `key` for each row that has a number: with the element that holds the number, and with the number.
     pub(crate) fn keys(&self, mut key: impl FnMut(usize, u64)) {
         let mut from = 0;
         for (n, group) in self.groups.iter().enumerate() {
@@ -405,13 +412,13 @@ impl Layout {
         }
     }
 
-    /// Calls with runs of elements: first place in the segment, steps between them there, and where they are in
-    /// working order.
+    /// Calls `call` for each run of elements: with its first element in the segment, the step between elements in the
+    /// segment, and its positions in working order.
     pub(crate) fn runs(&self, call: impl FnMut(usize, usize, Run<'_>)) {
         self.runs_of(0..self.groups.len(), call);
     }
 
-    /// Those of some groups.
+    /// The runs of some groups.
     fn runs_of(&self, groups: Range<usize>, mut call: impl FnMut(usize, usize, Run<'_>)) {
         let place = self.places();
         let (mut from, mut column) = (0, 0);
@@ -507,8 +514,8 @@ impl Layout {
         }
     }
 
-    /// The number of columns of the known groups, which are the first `groups` ones. `None` if these are in a table,
-    /// do not have `elements` elements, or do not come before all others.
+    /// The number of columns of the known groups, which are the first `groups` groups. `None` if one of these groups
+    /// is in a table, if they do not have `elements` elements, or if they do not come before all other groups.
     pub(crate) fn known_columns(&self, groups: usize, elements: usize) -> Option<usize> {
         let all_known = self.groups.get(..groups)?;
         all_known.iter().all(|group| group.table.is_none()).then_some(())?;
@@ -569,7 +576,8 @@ impl Layout {
         }
     }
 
-    /// Reads what [`Layout::write`] wrote, for a segment of `elements` elements. Allocates no more than these fill.
+    /// The inverse of [`Layout::write`], for a segment of `elements` elements. Allocates memory only in proportion to
+    /// these elements.
     pub(crate) fn read(bytes: &mut &[u8], elements: usize) -> Option<Self> {
         let mut groups: Vec<Group> = Vec::new();
         let (mut sum, mut columns) = (0usize, 0usize);

@@ -1,25 +1,26 @@
-//! Predictions: sums of terms, each a coefficient times a neighbour, another column's value at or near the same
-//! place, or a product or quotient of such values.
+//! Linear predictions: weighted sums of terms. A term is a neighbour, a value of another column at or near the same
+//! place, or a product, quotient or power of such values.
 //!
 //! The neighbours in n dimensions are those of the Lorenzo predictor (L. Ibarria et al., "Out-of-core compression and
 //! decompression of large n-dimensional scalar fields", Eurographics 2003), with fitted weights instead of 1 and -1.
 //!
-//! Decoding adds and multiplies doubles in the order written here, each rounded to nearest, none fused: so it gives
-//! the same bits on every host. For each row of an array the terms that do not need the row itself come first, all in
-//! their order, then those that do, in theirs.
+//! Decoding gives the same bits on every host: doubles are added and multiplied in a fixed order, each result is
+//! rounded to nearest, and no operations are fused. For each row of an array, the terms that do not need the row
+//! itself are added first, in their order. Then the terms that need the row are added, in their order.
 
 use super::layout::{Array, Column, RowPlace};
 use crate::codec::registers::compiled_twice;
 
-/// The most terms of a prediction.
+/// The maximum number of terms of a prediction.
 pub(crate) const TERMS_MAX: usize = 32;
 
-/// Where a value is: in which column, and how far from the place that is predicted.
+/// The position of a value: its column, and its distance from the place that is predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct At {
-    /// How many columns before, in the order of coding; 0 for the column itself.
+    /// The number of columns before the predicted column, in the order of coding; 0 is the predicted column itself.
     pub back: u16,
-    /// Steps in each dimension, slowest first, at most 7 either way; in the column itself towards what comes before.
+    /// Steps in each dimension, slowest dimension first, from -7 to 7. In the predicted column the steps lead to an
+    /// element that is decoded earlier.
     pub steps: [i8; 3],
 }
 
@@ -34,7 +35,8 @@ impl At {
         Self { back: 0, steps }
     }
 
-    /// Own values come before: the first step that is not 0 goes backwards.
+    /// Whether the value is decoded before the predicted element. In the column itself, the first step that is not 0
+    /// must be negative.
     pub(crate) fn is_valid(self) -> bool {
         let first = self.steps.iter().find(|&&s| s != 0).copied();
         self.steps.iter().all(|s| s.unsigned_abs() <= STEPS_MAX.unsigned_abs())
@@ -42,30 +44,32 @@ impl At {
     }
 }
 
-/// What a coefficient is multiplied with.
+/// A number that a prediction multiplies by a weight and adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Term {
     /// One value.
     Value(At),
-    /// Of two columns, at the place itself.
+    /// The product of the values of two columns at the predicted place.
     Product(u16, u16),
-    /// Of two columns, divided by a third.
+    /// The product of the values of two columns, divided by the value of a third column, at the predicted place.
     Quotient(u16, u16, u16),
-    /// 1.
+    /// The number 1.
     One,
-    /// A column's value at the place itself, to a power that is given in sixths; one of [`SIXTHS`].
+    /// A power of the value of a column at the predicted place. The exponent is given in sixths, and is in
+    /// [`SIXTHS`].
     Power(u16, i8),
-    /// At the same place, of the array before in the column with the same extents, or (2) the one before that.
+    /// The value at the same place of an earlier array with the same extents in the column: of the last such array
+    /// (1) or of the last but one (2).
     Before(u8),
-    /// How far along an axis of its array the place is.
+    /// The index of the place along an axis of its array.
     Index(u8),
-    /// The difference between the column's own value and that of a column before, both at the same steps from the
-    /// place. Of a column that is known from an older checkpoint it is what changed there since.
+    /// The difference between the value of the column itself and the value of an earlier column, both at the same
+    /// steps from the place. If the earlier column is known from an older checkpoint, this is the change since then.
     Change(At),
 }
 
 impl Term {
-    /// Which columns before it needs.
+    /// The columns that the term reads, each as its distance before the predicted column.
     pub(crate) fn columns(self) -> [Option<u16>; 3] {
         match self {
             Self::Value(at) | Self::Change(at) => [Some(at.back), None, None],
@@ -76,7 +80,8 @@ impl Term {
         }
     }
 
-    /// Whether it is what others have of the same number in their columns, whatever place that is of an array.
+    /// Whether the term reads only elements with the same number in other columns. The place in the array then does
+    /// not matter.
     pub(crate) fn is_of_same_number(self) -> bool {
         match self {
             Self::Value(At { back, steps }) => back > 0 && steps == [0; 3],
@@ -99,14 +104,14 @@ impl Term {
     }
 }
 
-/// All values, and the column that is predicted.
+/// All columns, and the number of the column that is predicted.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub columns: &'a [Column],
     pub column: usize,
 }
 
-/// Terms, and the weight of each.
+/// The terms of a prediction, and the weight of each term.
 #[derive(Clone, Copy)]
 pub(crate) struct Sum<'a> {
     pub terms: &'a [Term],
@@ -118,7 +123,7 @@ impl Place<'_> {
         &self.columns[self.column]
     }
 
-    /// Where the array like this one begins, or the one like that; `None` where there is none.
+    /// The first element of the `n`-th previous array with the same extents; `None` if there is none.
     fn like(&self, array: &Array, n: u8) -> Option<usize> {
         let mut at = *array;
         for _ in 0..n {
@@ -134,7 +139,7 @@ impl Place<'_> {
         self.columns[self.column - usize::from(back)].base
     }
 
-    /// The value that stands for own ones which are not there: the last before, in the nearest dimension that has
+    /// The value that replaces a neighbour outside the array: the previous element in the fastest dimension that has
     /// one.
     #[inline(always)]
     fn before(values: &[f64], at: usize, column_base: usize, [i, j, k]: [usize; 3], [_, ny, nx]: [usize; 3]) -> f64 {
@@ -150,7 +155,7 @@ impl Place<'_> {
         if at >= column_base + back { values[at - back] } else { 0.0 }
     }
 
-    /// First place of the row that a value of row (i, j) is taken from, or `None` where that row is not whole yet.
+    /// The first element of the row from which row (i, j) reads a value, or `None` if that row is not decoded yet.
     #[inline(always)]
     fn row_of(&self, at: At, array: &Array, i: usize, j: usize) -> Option<usize> {
         let [nz, ny, nx] = array.dims;
@@ -160,7 +165,7 @@ impl Place<'_> {
         (at.back > 0 || row < [i, j]).then_some(start)
     }
 
-    /// One term at some places; what the row functions compute, one at a time.
+    /// The value of one term at some places. The values are the same as those that `add_row` and `add_later` use.
     pub(crate) fn gather(&self, term: Term, places: &[(&Array, [usize; 3])], values: &[f64]) -> Vec<f64> {
         let inside = |array: &Array, [i, j, k]: [usize; 3]| (i * array.dims[1] + j) * array.dims[2] + k;
         let of = |back: u16| {
@@ -205,7 +210,7 @@ impl Place<'_> {
         Self::row_in_order(self.own().base, at, array, place, values)
     }
 
-    /// The same of a column that begins here.
+    /// A value of the same row `back` steps before, in the column that begins at `base`.
     #[inline(always)]
     fn row_in_order(base: usize, at: At, array: &Array, [i, j, k]: [usize; 3], values: &[f64]) -> f64 {
         let [_, ny, nx] = array.dims;
@@ -218,7 +223,7 @@ impl Place<'_> {
     }
 
     compiled_twice! {
-        /// Adds to `sums` all terms that need nothing of this row, and lists the others in `later`.
+        /// Adds to `sums` all terms that do not need this row itself, and lists the other terms in `later`.
         pub(crate) fn add_row, add_row_avx2 = add_row_here(
             &self, sum: Sum<'_>, row: RowPlace<'_>, values: &[f64], sums: &mut [f64], later: &mut Vec<(At, f64)>,
         )
@@ -281,7 +286,7 @@ impl Place<'_> {
                                 *sum += weight * (here[k] - there[k]);
                             }
                         }
-                        // The other column's part is there, the own one comes with the row.
+                        // The part of the other column is added now. The own part is added when the row is decoded.
                         None => {
                             for (k, sum) in sums.iter_mut().enumerate() {
                                 *sum -= weight * Self::row_in_order(other, own, array, [i, j, k], values);
@@ -294,7 +299,7 @@ impl Place<'_> {
         }
     }
 
-    /// The rest of the prediction, from the values before in this row.
+    /// Adds the terms in `later`, which read earlier values of this row.
     #[inline(always)]
     pub(crate) fn add_later(
         &self,
@@ -316,13 +321,15 @@ fn near_in_row(k: usize, step: i8, nx: usize) -> usize {
     k.saturating_add_signed(isize::from(step)).min(nx - 1)
 }
 
-/// Powers that are tried, in sixths: what densities, lengths, energies and times of one state go with.
+/// Exponents of [`Term::Power`], in sixths. Densities, lengths, energies and times of one physical state are often
+/// proportional to such powers of each other.
 pub(crate) const SIXTHS: [i8; 7] = [-6, -4, -3, -2, 2, 3, 4];
-/// Numbers whose powers are computed together.
+/// The number of powers that are computed together, in vector registers.
 pub(crate) const TOGETHER: usize = 8;
 
-/// Powers of positive numbers, at most [`TOGETHER`] of them; 0 for any other. The cube root is Halley's iteration, so
-/// that no host's library decides. One step after the other for all of them, so that several fit a vector.
+/// Powers of at most [`TOGETHER`] positive numbers; 0 for a number that is not positive and finite. Cube roots use
+/// Halley's iteration instead of a library, so that every host computes the same bits. Each step is done for all
+/// numbers before the next step, so that the compiler can vectorize.
 #[inline(always)]
 pub(crate) fn powers(numbers: &[f64], sixths: i8) -> [f64; TOGETHER] {
     match numbers.first_chunk() {
@@ -337,7 +344,7 @@ pub(crate) fn powers(numbers: &[f64], sixths: i8) -> [f64; TOGETHER] {
 
 #[inline(always)]
 fn powers_of_all(numbers: &[f64; TOGETHER], sixths: i8) -> [f64; TOGETHER] {
-    // Without a branch for any of them.
+    // No branch depends on a number, so that the compiler can vectorize.
     let is_one = numbers.map(|x| (x > 0.0) & (x < f64::INFINITY));
     let mut found: [f64; TOGETHER] = std::array::from_fn(|n| if is_one[n] { numbers[n] } else { 1.0 });
     let square = |all: &mut [f64; TOGETHER]| all.iter_mut().for_each(|x| *x = *x * *x);
@@ -364,7 +371,7 @@ fn powers_of_all(numbers: &[f64; TOGETHER], sixths: i8) -> [f64; TOGETHER] {
             square(&mut found);
         }
     }
-    // Of positive numbers none is negative or not a number.
+    // A power of a positive number is never negative and never NaN, so only infinity must be replaced.
     std::array::from_fn(|n| if is_one[n] & (found[n] < f64::INFINITY) { found[n] } else { 0.0 })
 }
 
@@ -372,7 +379,8 @@ fn powers_of_all(numbers: &[f64; TOGETHER], sixths: i8) -> [f64; TOGETHER] {
 #[inline(always)]
 fn roots(all: &mut [f64; TOGETHER]) {
     let numbers = *all;
-    // A third of the exponent, off by 5 %; each step has three times as many digits right.
+    // The first approximation divides the exponent by 3, and is wrong by at most 5 %. Each step triples the number of
+    // correct digits.
     *all = numbers.map(|x| f64::from_bits(x.to_bits() / 3 + 0x2A9F_7893_0000_0000));
     for _ in 0..3 {
         for (root, x) in all.iter_mut().zip(numbers) {
@@ -382,7 +390,7 @@ fn roots(all: &mut [f64; TOGETHER]) {
     }
 }
 
-/// One power; as [`powers`].
+/// One power, computed by [`powers`].
 #[cfg(test)]
 fn power(x: f64, sixths: i8) -> f64 {
     powers(&[x], sixths)[0]
@@ -393,7 +401,7 @@ fn finite(value: f64) -> f64 {
     if value.is_finite() { value } else { 0.0 }
 }
 
-/// `sums[k] += weight * row[k + step]`, the nearest in the row where that is outside.
+/// Computes `sums[k] += weight * row[k + step]`. An index outside the row is replaced by the nearest index inside.
 #[inline(always)]
 fn add_shifted(sums: &mut [f64], weight: f64, row: &[f64], step: i8) {
     let nx = row.len();
@@ -408,9 +416,9 @@ fn add_shifted(sums: &mut [f64], weight: f64, row: &[f64], step: i8) {
     }
 }
 
-/// The array that begins at, or holds, an element of the column.
+/// The array that holds an element of the column.
 pub(crate) fn locate(column: &Column, element: usize) -> &Array {
-    // Arrays hold at least one element each, so that no two begin at the same.
+    // Each array holds at least one element, so no two arrays begin at the same element.
     &column.arrays[column.arrays.partition_point(|array| array.start <= element).saturating_sub(1)]
 }
 

@@ -1,5 +1,5 @@
-//! What a decoder needs, and its exact inverse. The bytes that it reads are there for good, so nothing here may
-//! change what they mean. Nothing here knows the encoder.
+//! The code that a decoder needs, and its exact inverse. Stored files must stay readable, so no change may alter the
+//! meaning of stored bytes. This folder does not refer to the decisions of the encoder.
 
 pub(crate) mod copies;
 pub(crate) mod decode;

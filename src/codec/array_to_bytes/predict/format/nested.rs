@@ -1,18 +1,18 @@
-//! Refined grids: a coarse cell that is covered by a finer grid holds the mean of the finer cells.
+//! Nested grids: a coarse cell that is covered by a finer grid holds the mean of the finer cells.
 //!
-//! Codes with adaptive mesh refinement keep that so at every step (M. J. Berger, P. Colella, "Local adaptive mesh
+//! Codes with adaptive mesh refinement ensure this at every step (M. J. Berger, P. Colella, "Local adaptive mesh
 //! refinement for shock hydrodynamics", Journal of Computational Physics 82, 1989, section 2: the conservative
-//! averages of fine grids replace coarse values); densities as they are, velocities and energies weighed by the
-//! density. Where the grids lie to each other stands nowhere in what we are given, so it is found: a mean of fine
-//! cells is looked up among all values. Of the cells of a block then one more is known: the last fine one, or, if the
-//! finer grid came first, the coarse one. The factor of refinement is 2.
+//! averages of fine grids replace coarse values). Densities are averaged directly; velocities and energies are
+//! weighted by the density. Headers do not contain the relative positions of grids, so the encoder finds them: it
+//! looks up a mean of fine cells among all values. One cell of each block can then be computed from the other cells:
+//! the last fine cell, or the coarse cell if the finer grid comes first. The factor of refinement is 2.
 
 use super::layout::{Array, Column};
 use super::linear::locate;
 use crate::codec::array_to_bytes::varint::{put, take};
 use std::ops::Range;
 
-/// A finer array and where its first cell lies in a coarser one.
+/// A finer array, a coarser array, and the coarse cell that covers the first fine cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
     pub fine: usize,
@@ -20,15 +20,16 @@ pub(crate) struct Link {
     pub at: [usize; 3],
 }
 
-/// For each element of a column: the coarse element plus one, if it is the last of its block; the first of a fine
-/// block plus one, and [`FINE`], if it is the coarse one; else 0.
+/// For each element of a column, the number from which it is computed. For the last fine cell of a block: the coarse
+/// element plus one. For a coarse cell: the first fine element of its block plus one, with bit [`FINE`] set. For any
+/// other element: 0.
 pub(crate) type Cells = Vec<u32>;
 
 pub(crate) const FINE: u32 = 1 << 31;
-/// Cells of a block in three dimensions.
+/// The number of fine cells of a block in three dimensions.
 const CELLS_MAX: usize = 8;
 
-/// Cells of a block.
+/// The extents of a block, in fine cells.
 pub(crate) fn block(dims: [usize; 3]) -> [usize; 3] {
     dims.map(|n| if n > 1 { 2 } else { 1 })
 }
@@ -38,7 +39,7 @@ pub(crate) fn coarse_dims(dims: [usize; 3]) -> Option<[usize; 3]> {
     is_even.then(|| dims.map(|n| n.div_ceil(2)))
 }
 
-/// Offsets of a block's cells from its first, in order.
+/// The offsets of the cells of a block from its first cell, in order.
 pub(crate) fn offsets([_, ny, nx]: [usize; 3], block: [usize; 3]) -> impl Iterator<Item = usize> {
     let of = move |i: usize, j: usize, k: usize| (i * ny + j) * nx + k;
     (0..block[0]).flat_map(move |i| (0..block[1]).flat_map(move |j| (0..block[2]).map(move |k| of(i, j, k))))
@@ -53,10 +54,10 @@ pub(crate) fn element(array: &Array, [i, j, k]: [usize; 3]) -> usize {
     array.start + (i * array.dims[1] + j) * array.dims[2] + k
 }
 
-/// Which cells a column's links tell. `None` where a link does not fit its arrays.
+/// The cells of a column that its links make computable. `None` if a link does not fit its arrays.
 pub(crate) fn cells(column: &Column, links: &[Link]) -> Option<Cells> {
     let mut cells = vec![0; column.elements];
-    // Each finer array once.
+    // Each finer array must occur in only one link.
     links.windows(2).all(|pair| pair[0].fine < pair[1].fine).then_some(())?;
     for link in links {
         let (fine, coarse) = (column.arrays.get(link.fine)?, column.arrays.get(link.coarse)?);
@@ -82,12 +83,14 @@ pub(crate) fn cells(column: &Column, links: &[Link]) -> Option<Cells> {
     Some(cells)
 }
 
-/// Tells cells of a column by the others of their blocks: by their mean, or weighed by another column.
+/// Computes cells of a column from the other cells of their blocks, by plain means or by means weighted by another
+/// column.
 pub(crate) struct Teller<'a> {
     column: &'a Column,
-    /// Where the weights begin.
+    /// The first element of the column of weights; `None` for plain means.
     weights: Option<usize>,
-    /// The elements of the fine array whose blocks are known, and the cells of a block, from its first one on.
+    /// The elements of the fine array to which `cells` belongs. `cells` holds the offsets of the cells of a block
+    /// from its first cell.
     known: Range<usize>,
     cells: [usize; CELLS_MAX],
     count: usize,
@@ -98,7 +101,7 @@ impl<'a> Teller<'a> {
         Self { column, weights, known: 0..0, cells: [0; CELLS_MAX], count: 0 }
     }
 
-    /// What the cell `at` of the array `own` must be; `cell` is what [`cells`] says of it, and is not 0.
+    /// The computed value of the cell `at` of the array `own`. `cell` is its entry in [`Cells`], and is not 0.
     #[inline(always)]
     pub(crate) fn tell(&mut self, own: &Array, cell: u32, at: usize, values: &[f64]) -> f64 {
         let (other, is_coarse) = ((cell & !FINE) as usize - 1, cell & FINE != 0);
@@ -106,7 +109,7 @@ impl<'a> Teller<'a> {
         if !self.known.contains(&fine) {
             self.look_at(if is_coarse { locate(self.column, other) } else { own });
         }
-        // Of a fine block all cells but the last are known, which is the one that is told.
+        // All cells of a fine block except the last are known, and the last cell is computed.
         let (cells, first) = match self.cells[..self.count].split_last() {
             Some((last, cells)) if !is_coarse => (cells, at - last),
             _ => (&self.cells[..self.count], fine),
@@ -159,7 +162,7 @@ pub(crate) fn read(bytes: &mut &[u8]) -> Option<Vec<Link>> {
         .collect()
 }
 
-/// The cells that nested arrays tell, for each column; empty where there are none. `None` where links do not fit.
+/// The computable cells of each column; an empty list if a column has none. `None` if links do not fit.
 pub(crate) fn all_cells(columns: &[Column], nested: &[(usize, Vec<Link>)]) -> Option<Vec<Cells>> {
     let mut all: Vec<Cells> = Vec::new();
     all.resize_with(if nested.is_empty() { 0 } else { columns.len() }, Vec::new);

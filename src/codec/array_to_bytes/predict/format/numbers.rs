@@ -1,16 +1,16 @@
-//! Elements as integers of the same order, and as doubles to compute with.
+//! Elements as ordered integers, which sort like the numbers, and as doubles for arithmetic.
 
-/// What the elements are.
+/// The type of the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Elements {
-    /// Bytes of each: 4 or 8.
+    /// The number of bytes of each element: 4 or 8.
     pub width: usize,
     pub is_big: bool,
     pub is_float: bool,
 }
 
 impl Elements {
-    /// The bits of the element in `bytes`, `width` of them.
+    /// The bits of the element in `bytes`, which has `width` bytes.
     #[inline(always)]
     pub(crate) fn load(self, bytes: &[u8]) -> u64 {
         let mut eight = [0; 8];
@@ -33,22 +33,22 @@ impl Elements {
         }
     }
 
-    /// Loads elements that lie `step` elements apart, beginning with the first one.
+    /// Loads every `step`-th element, beginning with the first element.
     pub(crate) fn load_all(self, bytes: &[u8], step: usize, to: &mut [u64]) {
         self.loaded(bytes, step, to.iter_mut(), |to, bits| *to = bits);
     }
 
-    /// Loads such elements as numbers to compute with.
+    /// Loads every `step`-th element as a double.
     pub(crate) fn load_values(self, bytes: &[u8], step: usize, to: &mut [f64]) {
         self.loaded(bytes, step, to.iter_mut(), |to, bits| *to = self.value(bits));
     }
 
-    /// Loads such elements to these places.
+    /// Loads every `step`-th element. The n-th loaded element goes to `to[places[n]]`.
     pub(crate) fn load_to(self, bytes: &[u8], step: usize, to: &mut [u64], places: &[u32]) {
         self.loaded(bytes, step, places.iter(), |&place, bits| to[place as usize] = bits);
     }
 
-    /// Calls with each one of some, and the bits of the element that it gets.
+    /// Calls `call` with each item of `each` and the bits of the element for this item.
     #[inline(always)]
     fn loaded<T>(self, bytes: &[u8], step: usize, each: impl Iterator<Item = T>, mut call: impl FnMut(T, u64)) {
         if self.width == 4 {
@@ -80,7 +80,7 @@ impl Elements {
         self.stored(places.iter().map(|&place| from[place as usize]), step, bytes);
     }
 
-    /// The same for three elements of 4 bytes after each other, of each place.
+    /// Stores the three elements of each place next to each other. Each element has 4 bytes.
     pub(crate) fn store_points(self, from: &[[u32; 3]], places: &[u32], bytes: &mut [u8]) {
         let to = bytes.as_chunks_mut::<12>().0.iter_mut().zip(places);
         for (to, &place) in to {
@@ -116,47 +116,47 @@ impl Elements {
         !0 >> (64 - self.width * 8)
     }
 
-    /// The bits that rise the other way below 0.
+    /// The bits that [`Elements::ordered`] inverts in negative numbers.
     #[inline(always)]
     pub(crate) fn turned(self) -> i64 {
         if self.is_float { (self.mask() >> 1) as i64 } else { 0 }
     }
 
-    /// An integer that rises with the number, 0 where the number is: for floats their distance in it is a count of
-    /// representable numbers. NaNs lie beyond the infinities.
+    /// The ordered integer of an element: it increases with the number, and 0 has the integer 0. The difference of
+    /// the ordered integers of two floats is a count of representable numbers. NaNs are beyond the infinities.
     #[inline(always)]
     pub(crate) fn ordered(self, bits: u64) -> i64 {
         let signed = if self.width == 4 { i64::from(bits as u32 as i32) } else { bits as i64 };
         signed ^ ((signed >> 63) & self.turned())
     }
 
-    /// The low bytes of an integer, as many as an element has, with their sign: `ordered(unordered(it))`.
+    /// The low `width` bytes of an integer, with sign: `ordered(unordered(integer))`.
     #[inline(always)]
     fn cut(self, ordered: i64) -> i64 {
         if self.width == 4 { i64::from(ordered as i32) } else { ordered }
     }
 
-    /// The bits again; of what is beyond the width the low ones.
+    /// The inverse of [`Elements::ordered`]. Bits above the width of an element are dropped.
     #[inline(always)]
     pub(crate) fn unordered(self, ordered: i64) -> u64 {
         self.turned_back(ordered, self.turned())
     }
 
-    /// The same with what [`Elements::turned`] gives, which is so looked up once for many.
+    /// Like [`Elements::unordered`]. `turned` is the result of [`Elements::turned`], computed once for many elements.
     #[inline(always)]
     pub(crate) fn turned_back(self, ordered: i64, turned: i64) -> u64 {
         let cut = self.cut(ordered);
         (cut ^ ((cut >> 63) & turned)) as u64 & self.mask()
     }
 
-    /// The number to compute with; 0 for what is none.
+    /// The element as a double; 0 if the element is NaN or infinite.
     #[inline(always)]
     pub(crate) fn value(self, bits: u64) -> f64 {
         let value = if self.width == 4 { f64::from(f32::from_bits(bits as u32)) } else { f64::from_bits(bits) };
         if value.is_finite() { value } else { 0.0 }
     }
 
-    /// The element nearest to a prediction, ordered; that of 0 where the prediction is no number.
+    /// The ordered integer of the element nearest to a prediction. A prediction of NaN counts as 0.
     #[inline(always)]
     pub(crate) fn nearest(self, value: f64) -> i64 {
         let value = if value.is_nan() { 0.0 } else { value };
@@ -164,14 +164,14 @@ impl Elements {
         self.ordered(bits)
     }
 
-    /// The bits of the element nearest to a prediction that is a number.
+    /// The bits of the element nearest to a prediction. The prediction must not be NaN.
     #[inline(always)]
     pub(crate) fn rounded(self, value: f64) -> u64 {
         if self.width == 4 { u64::from((value as f32).to_bits()) } else { value.to_bits() }
     }
 
-    /// The float that is `steps` representable numbers above another: `unordered(ordered(bits) + steps)`. Where both
-    /// have the same sign, and they nearly always have, that is one addition.
+    /// The float that is `steps` representable numbers above another float: `unordered(ordered(bits) + steps)`. If
+    /// both floats have the same sign, which is the usual case, this takes one addition.
     #[inline(always)]
     pub(crate) fn above(self, bits: u64, steps: i64) -> u64 {
         if self.width == 8 {
@@ -192,20 +192,20 @@ impl Elements {
         self.unordered(self.ordered(bits).wrapping_add(steps))
     }
 
-    /// The sign bit turned.
+    /// The bits with the sign bit inverted.
     #[inline(always)]
     pub(crate) fn negated(self, bits: u64) -> u64 {
         bits ^ self.top()
     }
 
-    /// Without the sign.
+    /// The bits without the sign bit, if the element is a float.
     #[inline(always)]
     pub(crate) fn magnitude(self, bits: u64) -> u64 {
         if self.is_float { bits & !self.top() } else { bits }
     }
 }
 
-/// Stores doubles after each other, four at a time: runs are often shorter than what a call would be worth.
+/// Stores contiguous doubles, four at a time. Runs are often so short that a call of a copy function would cost more.
 #[inline(always)]
 fn store_few(from: &[u64], to: &mut [[u8; 8]]) {
     let count = from.len().min(to.len());
@@ -215,24 +215,24 @@ fn store_few(from: &[u64], to: &mut [[u8; 8]]) {
         ([a], [to]) => *to = a.to_le_bytes(),
         ([a, b], [to, to_b]) => (*to, *to_b) = (a.to_le_bytes(), b.to_le_bytes()),
         ([a, b, c], [to, to_b, to_c]) => (*to, *to_b, *to_c) = (a.to_le_bytes(), b.to_le_bytes(), c.to_le_bytes()),
-        _ => {} // none
+        _ => {} // no elements remain
     }
 }
 
-/// The logarithm of a positive number to the base of two, off by 0.0002 at most: exponents and a polynomial, many at
-/// a time.
+/// The logarithm of a positive number to the base of two, wrong by at most 0.0002: the exponent plus a
+/// polynomial of the mantissa, so that the compiler can vectorize a loop of calls.
 #[inline(always)]
 pub(crate) fn about_log2(x: f64) -> f64 {
     let bits = x.to_bits();
     // The exponent as the low bits of a double between 2^52 and 2^53.
     let exponent = f64::from_bits(bits >> 52 | 0x4330_0000_0000_0000) - ((1u64 << 52) as f64 + 1023.0);
     let m = f64::from_bits(bits & 0x000F_FFFF_FFFF_FFFF | 0x3FF0_0000_0000_0000);
-    // Through the logarithms at the roots of a Chebyshev polynomial on [1, 2].
+    // The polynomial is exact at the roots of a Chebyshev polynomial on [1, 2].
     let fourth = 0.626_032_182_163_928 - 0.078_440_676_209_145_8 * m;
     exponent - 2.498_353_148_814_169 + m * (4.029_211_391_071_479 + m * (-2.078_335_168_251_712 + m * fourth))
 }
 
-/// A number that looks like chance, always the same: the finalizer of MurmurHash3 (A. Appleby, public domain).
+/// A pseudorandom number, the same for the same `n`: the finalizer of MurmurHash3 (A. Appleby, public domain).
 pub(crate) fn noise(n: u32) -> u32 {
     let mut hash = n.wrapping_add(1).wrapping_mul(0x9E37_79B9);
     hash = (hash ^ (hash >> 16)).wrapping_mul(0x85EB_CA6B);
@@ -240,7 +240,8 @@ pub(crate) fn noise(n: u32) -> u32 {
     hash ^ (hash >> 16)
 }
 
-/// What an error is divided by: the size of the number, but not less than a small part of the mean.
+/// The weight of each error: the precision divided by the size of the number. Numbers far below the mean size get a
+/// limited weight.
 pub(crate) fn by_size(target: &[f64], precision: f64) -> Vec<f64> {
     let mean = target.iter().map(|y| y.abs()).sum::<f64>() / target.len().max(1) as f64;
     let weight = |y: &f64| precision / (y.abs() + mean * 1e-6).max(f64::MIN_POSITIVE);
@@ -267,7 +268,8 @@ mod tests {
             let mut bytes = vec![0; width];
             elements.store(bits, &mut bytes);
             prop_assert_eq!(elements.load(&bytes), bits);
-            // Every second of several, as one by one; what is behind them stays.
+            // Storing with a step equals storing each element alone. Bytes between and after the elements do not
+            // change.
             let all: Vec<u64> = (0..11u64).map(|n| bits.rotate_left(n as u32 * 7) & elements.mask()).collect();
             for (step, count) in [1, 2].into_iter().flat_map(|step| (0..=all.len()).map(move |count| (step, count))) {
                 let mut bytes = vec![0xA5; width * (count * step + 9)];
@@ -291,7 +293,7 @@ mod tests {
         ) {
             let elements = Elements { width: 4, is_big, is_float: true };
             let places: Vec<u32> = picks.iter().map(|pick| pick.index(points.len()) as u32).collect();
-            // No more than there is room for.
+            // Both functions store only the places for which there is room.
             let (mut lanes, mut together) = (vec![0xA5; room * 12], vec![0xA5; room * 12]);
             for lane in (0..3).filter(|_| room > 0) {
                 let column: Vec<u64> = points.iter().map(|point| u64::from(point[lane])).collect();

@@ -1,28 +1,29 @@
-//! What an older checkpoint has of the same arrays: columns that are known before the first own one is decoded.
+//! Known columns: elements of the same arrays in an older checkpoint, available before the first own column is
+//! decoded.
 //!
-//! The encoder finds them in `known.rs`.
+//! The encoder finds known columns in `known.rs`.
 
 use super::group::Group;
 use super::numbers::Elements;
 use crate::codec::array_to_bytes::varint::{put, take};
 
-/// A group, and a lane of it.
+/// The number of a group, and the number of one of its lanes.
 pub(crate) type Like = (usize, usize);
 
-/// What is known beforehand, as the encoder sees it.
+/// The known groups and their elements, as the encoder describes them.
 #[derive(Default)]
 pub(crate) struct Known {
-    /// The groups that come first.
+    /// The known groups, which come before all own groups.
     pub groups: Vec<Group>,
-    /// Of each of them, which of the own groups it is like, counted from the first own one, and the lane it begins
-    /// with.
+    /// For each known group, the corresponding own group, counted from the first own group, and the first
+    /// corresponding lane.
     pub like: Vec<Like>,
-    /// The elements: from where in the older segment, or none for zeros; how many.
+    /// The elements in runs: the first element in the older segment (`None` for zeros), and the number of elements.
     pub runs: Vec<(Option<usize>, usize)>,
 }
 
 impl Known {
-    /// `None` where the older segment is too short.
+    /// Appends the known elements to `into`. Returns `None` if the older segment is too short.
     pub(crate) fn fill(&self, older: &[u8], kind: Elements, into: &mut Vec<u8>) -> Option<()> {
         for &(from, count) in &self.runs {
             match from {
@@ -45,7 +46,7 @@ impl Known {
         }
     }
 
-    /// Reads what [`Known::write`] wrote: how many groups, and their elements, at most `most`.
+    /// The inverse of [`Known::write`]. Returns the number of known groups, and at most `most` elements.
     pub(crate) fn read(bytes: &mut &[u8], older: &[u8], kind: Elements, most: usize) -> Option<(usize, Vec<u8>)> {
         let groups = take(bytes)?;
         let mut known = Self::default();

@@ -1,4 +1,4 @@
-//! How one column is predicted, coded, and read again.
+//! The predictor of one column: how the column is predicted, written and decoded.
 
 use super::copies::{COPIED, LITERAL, Marks, NEAR, TOLD};
 use super::layout::{Array, Column, RowPlace};
@@ -10,34 +10,36 @@ use super::residual::Decoded;
 use crate::codec::array_to_bytes::varint::{put, take};
 use crate::codec::registers::compiled_twice;
 
-/// Sets of weights at most.
+/// The maximum number of sets of a column.
 const SETS_MAX: usize = 16;
-/// An array that is smaller shares a choice with those after it.
+/// The minimum number of elements of a unit at the end of an array. A smaller array shares its unit with the arrays
+/// after it.
 const UNIT_MIN: usize = 48;
 
-/// One way to predict.
+/// One method of prediction.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Set {
-    /// By integer sums of neighbours (the Lorenzo predictor) in 1 to 3 dimensions.
+    /// Integer sums of neighbours (the Lorenzo predictor) in 1 to 3 dimensions.
     Integer(u8),
-    /// By the order of the element in the known column `back` columns before, plus the Lorenzo sum of the differences
-    /// between both columns. With 0 dimensions, by that element alone.
+    /// The ordered integer of the element at the same place in the known column `back` columns before, plus the
+    /// Lorenzo sum of the differences between both columns. With 0 dimensions, that element alone.
     Since { back: u16, dimensions: u8 },
-    /// By a weighted sum of terms.
+    /// A weighted sum of terms.
     Linear { terms: Vec<Term>, weights: Vec<f64> },
 }
 
-/// The ways of a column, and which of them each unit takes. Without any its elements are coded as they are.
+/// The sets of a column, and the set that each unit uses. Without sets, the elements are coded without prediction.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Predictor {
     pub sets: Vec<Set>,
     pub unit: usize,
     pub which: Vec<u8>,
-    /// Cells that their blocks tell: by plain means for 0, else weighed by the column that many columns before.
+    /// How cells are computed from the other cells of their blocks: 0 stands for plain means, `n` for means weighted
+    /// by the column `n` columns before.
     pub told: Option<u16>,
 }
 
-/// Cuts a column into units: whole arrays, several where they are small, rows of them where they are large.
+/// Cuts a column into units. A unit is some rows of a large array, one array, or several small arrays.
 pub(crate) struct Units {
     unit: usize,
     filled: usize,
@@ -65,7 +67,7 @@ impl Units {
     }
 }
 
-/// Calls for each row of a column.
+/// Calls `row` for each row of a column.
 pub(crate) fn rows(column: &Column, row: impl FnMut(RowPlace<'_>) -> Option<()>) -> Option<()> {
     each_row(&column.arrays, column.base).try_for_each(row)
 }
@@ -79,11 +81,11 @@ fn each_row(arrays: &[Array], base: usize) -> impl Iterator<Item = RowPlace<'_>>
     })
 }
 
-/// Elements of a column where nothing depends on the place, that are a row together: as many as stay near the
-/// processor.
+/// The length of a row, in elements, if a prediction does not depend on the place in the array. A row of this length
+/// stays in the processor's cache.
 const TOGETHER: usize = 1024;
 
-/// A column's elements as rows of [`TOGETHER`], whatever arrays they belong to.
+/// The elements of a column as rows of [`TOGETHER`] elements, across the borders of arrays.
 fn pieces(column: &Column) -> Vec<Array> {
     let piece = |start| Array { start, dims: [1, 1, TOGETHER.min(column.elements - start)], like: start };
     (0..column.elements).step_by(TOGETHER).map(piece).collect()
@@ -93,7 +95,7 @@ pub(crate) fn difference(kind: Elements, a: i64, b: i64) -> i64 {
     if kind.width == 4 { i64::from((a as i32).wrapping_sub(b as i32)) } else { a.wrapping_sub(b) }
 }
 
-/// The elements that there are, and the column that is predicted.
+/// The elements, as bits and as values, and the column that is predicted.
 #[derive(Clone, Copy)]
 pub(crate) struct Field<'a> {
     pub place: Place<'a>,
@@ -112,43 +114,45 @@ struct Spot<'a> {
     k: usize,
 }
 
-/// The elements of a segment, where they are filled.
+/// The elements of a segment that are being filled, as bits and as values.
 struct Filled<'a> {
     bits: &'a mut [u64],
     values: &'a mut [f64],
 }
 
-/// What is still to be filled of a row: the sums, what is left of each element, the first element.
+/// The rest of a row that is to be filled: for each element its sum and its difference, and the first element.
 struct Rest<'a> {
     sums: &'a [f64],
     left: &'a [i64],
     from: usize,
 }
 
-/// How sums and values of a periodic column are turned into each other.
+/// The conversions between sums and values of a periodic column.
 struct Wrapping<W, U> {
-    /// Of a sum the position in the box.
+    /// Converts a sum to a position in the box.
     wrapped: W,
-    /// Of the value of a place the position as if the box had no end. The place is its distance from the first one.
+    /// Converts the value of a place to the position as if the box had no end. The place is given as its distance
+    /// from the first place.
     unwrapped: U,
 }
 
-/// A row that is predicted, and its buffers.
+/// The buffers for the prediction of one row.
 #[derive(Default)]
 pub(crate) struct Row {
-    /// What all terms give that need nothing of the row.
+    /// For each element, the sum of all terms that do not read the row itself.
     sums: Vec<f64>,
     later: Vec<(At, f64)>,
-    /// The later terms by how far before the place their values are: so it is from `inner` on.
+    /// For each later term, the distance from the place back to its value, and its weight. Valid for places from
+    /// `inner` on.
     backs: Vec<(usize, f64)>,
     inner: usize,
-    /// Of integer sums what the other rows tell: an element is as far above it as the one before. Once all is known,
-    /// the whole predictions.
+    /// For integer sums, the part from the other rows. An element is predicted to differ from its part by the same
+    /// amount as the element before it. After `predict`, the complete predictions.
     integers: Vec<i64>,
 }
 
 impl Row {
-    /// Everything that does not need the row itself.
+    /// Computes the parts of all predictions that do not need the elements of the row.
     #[inline(always)]
     fn begin(&mut self, set: &Set, field: Field<'_>, at: RowPlace<'_>) {
         let nx = at.array.dims[2];
@@ -185,7 +189,7 @@ impl Row {
         }
     }
 
-    /// What the other rows tell.
+    /// Adds the neighbours in other rows to the integer sums, or subtracts them.
     #[inline(always)]
     fn add_rows(&mut self, dimensions: u8, field: Field<'_>, at: RowPlace<'_>, is_added: bool) {
         let (RowPlace { array, i, j, start }, kind) = (at, field.kind);
@@ -238,14 +242,14 @@ impl Row {
         &self.integers
     }
 
-    /// The elements nearest to the sums.
+    /// Fills `integers` with the elements nearest to the sums.
     fn round<const WIDTH: usize>(&mut self, kind: Elements) {
-        let kind = Elements { width: WIDTH, ..kind }; // of which the compiler knows it
+        let kind = Elements { width: WIDTH, ..kind }; // a width that the compiler knows
         self.integers.clear();
         self.integers.extend(self.sums.iter().map(|&sum| kind.nearest(sum)));
     }
 
-    /// Literals from a place on, from what is left; all before them is known.
+    /// Fills literals from a place on, from their differences `left`. All elements before this place are known.
     #[inline(always)]
     fn fill(&mut self, set: Option<&Set>, spot: Spot<'_>, left: &[i64], bits: &mut [u64], values: &mut [f64]) {
         let Spot { place, kind, row: RowPlace { array, i, j, start }, k } = spot;
@@ -283,7 +287,7 @@ impl Row {
         }
     }
 
-    /// One literal of a row that is not periodic, from its difference. All elements before it are known.
+    /// One literal of a row that is not periodic, from its difference. All elements before this literal are known.
     #[inline(always)]
     fn literal(&self, set: Option<&Set>, spot: Spot<'_>, off: i64, bits: &[u64], values: &[f64]) -> u64 {
         let Spot { place, kind, row: RowPlace { array, i, j, start }, k } = spot;
@@ -307,7 +311,7 @@ impl Row {
         }
     }
 
-    /// The same by weighted sums.
+    /// Like `fill`, for weighted sums.
     #[inline(always)]
     fn fill_linear(
         &self,
@@ -333,7 +337,7 @@ impl Row {
         let wrapping = Wrapping { wrapped, unwrapped: |value, n| unwrapped(value, k + n) };
         match &self.backs[..] {
             [] => {
-                // No element waits for another: several at a time.
+                // No element depends on another element of the row, so the compiler can vectorize this loop.
                 let (Rest { sums, left, from }, Wrapping { wrapped, unwrapped }) = (rest, wrapping);
                 let own = bits[from..].iter_mut().zip(&mut values[from..]);
                 for (n, ((bits, value), (&sum, &off))) in own.zip(sums.iter().zip(left)).enumerate() {
@@ -349,7 +353,7 @@ impl Row {
     }
 }
 
-/// How many of this kind there are in front.
+/// The number of elements at the front that are of this kind.
 #[inline(always)]
 fn run_of(kind: u8, kinds: &[u8]) -> usize {
     const TOGETHER: usize = 32;
@@ -365,7 +369,7 @@ fn split<'a>(list: &mut &'a [i64], count: usize) -> Option<&'a [i64]> {
     Some(front)
 }
 
-/// Adds to each sum the order of an element, or takes it from it.
+/// Adds the ordered integer of an element to each sum, or subtracts it.
 #[inline(always)]
 fn add_orders(sums: &mut [i64], row: &[u64], kind: Elements, is_added: bool) {
     let both = sums.iter_mut().zip(row);
@@ -380,7 +384,7 @@ impl<'a> Field<'a> {
         &self.place.columns[self.place.column]
     }
 
-    /// By how much the elements of the column that are nearly copied are off their sources.
+    /// The differences between the near copies of the column and their sources.
     pub(crate) fn near_differences(self, marks: &Marks<'_>) -> impl Iterator<Item = i64> {
         let Field { kind, bits, .. } = self;
         let ats = marks.all(NEAR).map(move |n| self.column().base + n);
@@ -389,7 +393,7 @@ impl<'a> Field<'a> {
 }
 
 impl Set {
-    /// Calls with the difference of each wanted element of the column.
+    /// Calls `found` with the difference of each wanted element of the column.
     pub(crate) fn each_difference(
         &self,
         field: Field<'_>,
@@ -404,7 +408,8 @@ impl Set {
         }
     }
 
-    /// Whether it predicts each element of a column from others of the same number alone, wherever that is.
+    /// Whether the set predicts each element only from elements with the same number in other columns. The place in
+    /// the array then does not matter.
     fn is_anywhere(&self, column: &Column) -> bool {
         match self {
             Self::Integer(_) => false,
@@ -413,7 +418,7 @@ impl Set {
         }
     }
 
-    /// Whether an element is known in full only after the one before it in the row, with doubles on the way.
+    /// Whether an element can be decoded only after the element before it in the row, by arithmetic in doubles.
     pub(crate) fn is_one_by_one(&self) -> bool {
         match self {
             Self::Integer(_) | Self::Since { .. } => false,
@@ -445,8 +450,8 @@ impl Set {
     }
 }
 
-/// Fills the rest of a row, whose predictions all begin with the sums, and have the later terms' values at these
-/// distances before them.
+/// Fills the rest of a row. Each prediction is its sum plus the later terms, whose values are at these distances
+/// before the place.
 #[inline(always)]
 fn fill_linear(
     kind: Elements,
@@ -457,7 +462,7 @@ fn fill_linear(
 ) {
     let (Rest { sums, left, from }, Filled { bits, values }) = (rest, to);
     let Wrapping { wrapped, unwrapped } = wrapping;
-    // The last value is at hand, and need not come back from memory.
+    // The last value stays in a register, so that it is not read from memory again.
     let mut last = if from > 0 { values[from - 1] } else { 0.0 };
     for (n, (&sum, &steps)) in sums.iter().zip(left).enumerate() {
         let at = from + n;
@@ -473,13 +478,13 @@ fn fill_linear(
     }
 }
 
-/// Seldom, so that nobody waits for the comparison.
+/// The value that replaces a sum that is not a number. The function is `cold`, because such sums are rare.
 #[cold]
 fn nothing() -> f64 {
     0.0
 }
 
-/// What is stored of a column, decoded: of its literals, of what is nearly copied, and of what blocks tell.
+/// The decoded differences of a column: of literals, of near copies, and of cells computed from their blocks.
 pub(crate) struct Coded<'a> {
     marks: Marks<'a>,
     left: Decoded,
@@ -488,7 +493,7 @@ pub(crate) struct Coded<'a> {
 }
 
 impl<'a> Coded<'a> {
-    /// Needs nothing of other columns. `buffer` is used again.
+    /// Decodes the differences. Other columns are not needed. `buffer` is reused.
     pub(crate) fn new(kind: Elements, codes: [&[u8]; 3], marks: Marks<'a>, buffer: Decoded) -> Option<Self> {
         let [code, near, told] = codes;
         let numbers = |code: &[u8], count: usize| match count {
@@ -501,7 +506,7 @@ impl<'a> Coded<'a> {
         Some(Self { marks, left, near, told })
     }
 
-    /// A buffer for another.
+    /// Returns the buffer, for another column.
     pub(crate) fn into_buffer(self) -> Decoded {
         self.left
     }
@@ -512,12 +517,12 @@ impl Predictor {
         Self { sets: Vec::new(), unit: 1, which: Vec::new(), told: None }
     }
 
-    /// One way for all.
+    /// A predictor with one set for all units.
     pub(crate) fn of(set: Set) -> Self {
         Self { sets: vec![set], unit: 1, which: Vec::new(), told: None }
     }
 
-    /// How many columns before this one are those whose values it computes with, 0 for this one.
+    /// The columns whose values the predictor reads, each as its distance before this column; 0 is this column.
     pub(crate) fn backs(&self) -> impl Iterator<Item = u16> {
         let terms = self.sets.iter().filter_map(|set| match set {
             Set::Linear { terms, .. } => Some(terms),
@@ -530,15 +535,15 @@ impl Predictor {
         if self.sets.len() < 2 { self.sets.first() } else { self.sets.get(usize::from(*self.which.get(unit)?)) }
     }
 
-    /// What tells the cells of a column.
+    /// The teller that computes cells of a column from the other cells of their blocks.
     pub(crate) fn teller<'a>(&self, place: Place<'a>) -> Teller<'a> {
         let weights = self.told.filter(|&back| back > 0).map(|back| place.base_of(back));
         Teller::new(&place.columns[place.column], weights)
     }
 
     compiled_twice! {
-        /// Fills a column: copies, and predictions plus what is stored; its values too, if anything is computed with
-        /// them.
+        /// Fills the elements of a column from copies, and from predictions plus stored differences. Fills its values
+        /// too, if other predictions read them.
         pub(crate) fn decode, decode_avx2 = decode_here(
             &self, place: Place<'_>, kind: Elements, coded: &Coded<'_>, bits: &mut [u64], values: &mut [f64],
             are_values_read: bool,
@@ -574,7 +579,7 @@ impl Predictor {
         let column = &place.columns[place.column];
         let are_values_read = kind.is_float && are_values_read;
         let marks = &coded.marks;
-        // As many as there are of each kind.
+        // Each list holds one difference for each element of its kind.
         let (mut left, mut near, mut told) = (coded.left.in_turn(), &coded.near[..], &coded.told[..]);
         let (mut row, mut units, mut teller) = (Row::default(), Units::new(self.unit), self.teller(place));
         let is_anywhere = match &self.sets[..] {
@@ -586,7 +591,7 @@ impl Predictor {
         let arrays = if pieces.is_empty() { &column.arrays } else { &pieces };
         for at_row in each_row(arrays, column.base) {
             let RowPlace { array, i, j, start } = at_row;
-            let kind = Elements { width: WIDTH, ..kind }; // of which the compiler knows it
+            let kind = Elements { width: WIDTH, ..kind }; // a width that the compiler knows
             let nx = array.dims[2];
             let kinds = &marks.kinds[start - column.base..][..nx];
             let set = match self.sets.is_empty() {
@@ -598,7 +603,7 @@ impl Predictor {
             {
                 row.begin(set, Field { place, kind, bits, values }, at_row);
             }
-            // Blocks tell every second element of a row: runs of one.
+            // Every second element of a row is computed from its block, so runs have one element.
             let are_single = !marks.cells.is_empty() && column.wrap.is_none() && kinds.contains(&TOLD);
             let mut k = 0;
             while k < nx {
@@ -673,7 +678,7 @@ impl Predictor {
         }
     }
 
-    /// Reads what [`Predictor::write`] wrote, for one column. The first `known` columns are known.
+    /// The inverse of [`Predictor::write`], for one column. The first `known` columns are known.
     pub(crate) fn read(bytes: &mut &[u8], place: Place<'_>, known: usize, kind: Elements) -> Option<Self> {
         let Place { columns, column, .. } = place;
         let told = match take(bytes)? {
@@ -716,7 +721,7 @@ impl Predictor {
     }
 }
 
-/// Whether the column `back` columns before is known, and has the same arrays.
+/// Whether the column `back` columns before this column is known and has the same arrays.
 fn is_known(back: usize, column: usize, columns: &[Column], known: usize) -> bool {
     let other = column.checked_sub(back).filter(|&other| other < known);
     other.is_some_and(|other| columns[other].arrays == columns[column].arrays)

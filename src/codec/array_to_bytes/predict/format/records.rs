@@ -1,16 +1,16 @@
-//! Records of equal length between other bytes: where they are, how they are taken out and put back.
+//! Records of equal length between other bytes: their positions, and how to take them out and put them back.
 
 use super::group::Dims;
 use crate::codec::array_to_bytes::varint::{put, take};
 
-/// Where records are. Each region is a number of other bytes, then a number of records.
+/// The positions of records. Each region is a number of other bytes, then a number of records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Records {
     /// Bytes of each number: 4 or 8.
     pub width: usize,
     /// Numbers in a record.
     pub lanes: usize,
-    /// Bytes before, and records.
+    /// For each region, the number of bytes before the records, and the number of records.
     pub regions: Vec<(usize, usize)>,
 }
 
@@ -19,7 +19,7 @@ impl Records {
         self.width * self.lanes
     }
 
-    /// Splits bytes into records and the others.
+    /// Splits bytes into the records and the other bytes.
     pub(crate) fn split(&self, mut bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let (mut records, mut others) = (Vec::with_capacity(bytes.len()), Vec::new());
         for &(gap, rows) in &self.regions {
@@ -33,7 +33,7 @@ impl Records {
         (records, others)
     }
 
-    /// Puts them together again. `None` if they do not fit.
+    /// The inverse of [`Records::split`]. Returns `None` if the numbers of bytes do not match the regions.
     pub(crate) fn join(&self, mut records: &[u8], mut others: &[u8], into: &mut Vec<u8>) -> Option<()> {
         for &(gap, rows) in &self.regions {
             let (before, rest) = others.split_at_checked(gap)?;
@@ -46,7 +46,7 @@ impl Records {
         records.is_empty().then_some(())
     }
 
-    /// The records as arrays.
+    /// The records as arrays, one for each region.
     pub(crate) fn arrays(&self) -> Vec<Dims> {
         self.regions.iter().map(|&(_, rows)| [1, rows, self.lanes]).collect()
     }
@@ -68,7 +68,7 @@ impl Records {
         Some(Self { width, lanes, regions })
     }
 
-    /// Bytes of all records; `None` above what there can be.
+    /// The number of bytes of all records; `None` if it overflows.
     pub(crate) fn bytes(&self) -> Option<usize> {
         let record = self.width.checked_mul(self.lanes)?;
         self.regions.iter().try_fold(0usize, |sum, (_, rows)| sum.checked_add(rows.checked_mul(record)?))

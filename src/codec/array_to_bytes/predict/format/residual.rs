@@ -1,11 +1,11 @@
-//! What prediction leaves of a column, from bytes. Which of the ways below is shortest is found in `code_numbers.rs`.
+//! Decoding of a column's differences from bytes. `code_numbers.rs` finds the shortest of these ways:
 //!
-//! - *none*: all are zero.
-//! - *pco*: `pco` (M. Loncaric, pcodec), which finds bins of a fixed number of bits each, and for numbers as they are
-//!   also its own differences and multiples. Decoding runs at memory speed. Of the narrowest integers that hold all
-//!   of them: each bin names where it begins in as many bits as they have.
-//! - *bytes*: bytes of equal significance together, then zstd.
-//! - *bits*: bits of equal significance together, then zstd, where there is no prediction.
+//! - *none*: all numbers are zero.
+//! - *pco*: `pco` (M. Loncaric, pcodec), which finds bins with a fixed number of bits each. For numbers without
+//!   prediction it also finds differences and multiples. Decoding runs at memory speed. The numbers are stored as the
+//!   narrowest integers that hold all of them, because the start of each bin takes the width of one integer.
+//! - *bytes*: bytes of equal significance are stored together, then compressed by zstd.
+//! - *bits*: bits of equal significance are stored together, then compressed by zstd. Only used without prediction.
 
 use crate::codec::bytes_to_bytes::bitshuffle::{Lanes, unshuffle_bits};
 use pco::data_types::Number;
@@ -22,8 +22,8 @@ pub(crate) enum Way {
     Bits = 6,
 }
 
-/// The numbers again, in place of any others; `None` where the bytes are not theirs. `ordered` says what doubles are
-/// as numbers.
+/// Decodes `count` numbers into the buffer `values`, whose old contents are overwritten. `None` if the bytes are not
+/// valid. `ordered` turns a double into its ordered integer.
 pub(crate) fn decode(
     code: &[u8],
     count: usize,
@@ -31,7 +31,7 @@ pub(crate) fn decode(
     mut values: Vec<i64>,
 ) -> Option<Vec<i64>> {
     let (&way, code) = code.split_first()?;
-    values.resize(count, 0); // the others are written over
+    values.resize(count, 0); // old numbers are overwritten below
     match way {
         way if way == Way::None as u8 => {
             code.is_empty().then_some(())?;
@@ -57,7 +57,8 @@ pub(crate) fn decode(
     Some(values)
 }
 
-/// Numbers that were decoded; those of four bytes are made longer a row at a time, while it is near the processor.
+/// Decoded numbers. Numbers of four bytes are widened to eight bytes one row at a time, so that the row stays in the
+/// processor's cache.
 #[derive(Default)]
 pub(crate) struct Decoded {
     wide: Vec<i64>,
@@ -66,7 +67,7 @@ pub(crate) struct Decoded {
 }
 
 impl Decoded {
-    /// As [`decode`], in place of any others.
+    /// Decodes like [`decode`]. The buffers of the last argument are reused.
     pub(crate) fn new(
         code: &[u8],
         count: usize,
@@ -75,7 +76,7 @@ impl Decoded {
     ) -> Option<Self> {
         match code {
             [way, code @ ..] if *way == Way::Pco4 as u8 => {
-                narrow.resize(count, 0); // the others are written over
+                narrow.resize(count, 0); // old numbers are overwritten below
                 from_pco(code, &mut narrow)?;
                 Some(Self { wide, narrow, is_narrow: true })
             }
@@ -88,7 +89,7 @@ impl Decoded {
     }
 }
 
-/// Numbers, one row of them after the other.
+/// Reads decoded numbers in order, one row at a time.
 pub(crate) struct InTurn<'a> {
     all: &'a Decoded,
     at: usize,
@@ -96,7 +97,7 @@ pub(crate) struct InTurn<'a> {
 }
 
 impl InTurn<'_> {
-    /// The next one; `None` where there is none.
+    /// The next number; `None` if no number is left.
     #[inline(always)]
     pub(crate) fn one(&mut self) -> Option<i64> {
         let at = self.at;
@@ -118,13 +119,13 @@ impl InTurn<'_> {
     }
 }
 
-/// Fills all of `numbers` from a file of pco that holds just as many of them.
+/// Fills `numbers` from a file of pco. Returns `None` if the file holds another number of them.
 pub(crate) fn from_pco<T: Number>(code: &[u8], numbers: &mut [T]) -> Option<()> {
     let progress = simple_decompress_into(code, numbers).ok()?;
     (progress.n_processed == numbers.len() && progress.finished).then_some(())
 }
 
-/// The same by way of other numbers.
+/// Like [`from_pco`], for a file of another type of numbers, each of which `wide` converts.
 pub(crate) fn widened<T: Number + Default>(code: &[u8], values: &mut [i64], wide: impl Fn(T) -> i64) -> Option<()> {
     let mut numbers = vec![T::default(); values.len()];
     from_pco(code, &mut numbers)?;
@@ -132,7 +133,7 @@ pub(crate) fn widened<T: Number + Default>(code: &[u8], values: &mut [i64], wide
     Some(())
 }
 
-/// The inverse of `to_bits`.
+/// The inverse of `to_bits` in `code_numbers.rs`.
 pub(crate) fn from_bits(planes: &[u8], values: &mut [i64]) {
     let mut bytes = vec![0; planes.len()];
     unshuffle_bits(planes, u64::BITS / 8, &mut bytes, &mut Lanes::default());

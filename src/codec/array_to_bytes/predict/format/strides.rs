@@ -1,15 +1,16 @@
-//! Copies whose sources do not lie side by side: from element to element of a run the source goes on by a step of any
-//! length.
+//! Copies whose sources are not contiguous. Within a run the step from one source to the next is constant, and may
+//! have any length.
 
 use super::copies::{Run, Source, unzigzag};
 use crate::codec::array_to_bytes::varint::{put, take};
 
-/// Elements of a run at least.
+/// The minimum number of elements of a run.
 pub(crate) const RUN_MIN: usize = 3;
-/// Elements between two sources at most.
+/// The maximum step from one source to the next, in elements.
 pub(crate) const STEP_MAX: i64 = 1 << 24;
 
-/// Runs: how many elements come first, how many these are and whether they are turned, where from, by which steps.
+/// Runs, as four lists of one number for each run: the elements before the run; its length and whether signs are
+/// inverted; its first source; its step.
 #[derive(Default)]
 pub(crate) struct Strides {
     pub lists: [Vec<u8>; 4],
@@ -30,8 +31,8 @@ impl Strides {
     }
 }
 
-/// Reads what [`Strides::write`] wrote, and adds its runs to `froms`, which then has `len` elements. The first
-/// `known` elements are known, and no source is before `least`. `None` if the runs are not valid.
+/// The inverse of [`Strides::write`]: adds the runs to `froms`, which then has `len` elements. The first `known`
+/// elements are known, and no source is before `least`. Returns `None` if the runs are not valid.
 pub(crate) fn read(bytes: &mut &[u8], known: usize, least: usize, len: usize, froms: &mut Vec<Source>) -> Option<()> {
     let count = take(bytes)?;
     let mut lists: [&[u8]; 4] = [&[]; 4];
@@ -54,7 +55,7 @@ pub(crate) fn read(bytes: &mut &[u8], known: usize, least: usize, len: usize, fr
         let step = Some(unzigzag(take(steps)?)).filter(|step| step.abs() <= STEP_MAX)?;
         let end = at.checked_add(length).filter(|&end| end <= len)?;
         let last = from.checked_add(step.checked_mul(length as i64 - 1)?)?;
-        // Between both ends the sources rise or fall evenly, as the elements do.
+        // It is enough to check the first and the last source, because sources and places change by constant steps.
         let are_before = from < at as i64 && last < end as i64 - 1 && from.min(last) >= least as i64;
         are_before.then_some(())?;
         let (first, from) = (u32::try_from(at).ok()?, u32::try_from(from).ok()?);
