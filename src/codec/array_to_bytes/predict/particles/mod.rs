@@ -1,15 +1,15 @@
-//! Particles: rows with numbers, put in the order of these, and the order that they came in.
+//! Particles: rows that each have a number. The rows are sorted by number, and their original order is stored apart.
 //!
-//! The rest of `predict` knows no more of them than is named here:
+//! The other folders of `predict` use only these names:
 //!
 //! | | the encoder | both, as bytes | the decoder |
 //! |---|---|---|---|
-//! | which groups are rows with numbers, and the places of these: a [`Table`] | [`find_tables`] | [`write_tables`], [`read_tables`] | |
-//! | which rows of an older segment have the same numbers | [`known_rows`] | in the table | [`fill_known_rows`] |
-//! | the order that the rows came in | [`encode_orders`] | | [`decode_orders`] |
+//! | a [`Table`]: the groups whose rows have numbers, and the places of these rows | [`find_tables`] | [`write_tables`], [`read_tables`] | |
+//! | the rows of an older segment with the same numbers | [`known_rows`] | in the table | [`fill_known_rows`] |
+//! | the original order of the rows | [`encode_orders`] | | [`decode_orders`] |
 //!
-//! The layout of a segment holds its tables. It makes a column of the places of a table like any other column, but
-//! marks it as placed; its [`Wrap`], if it has one, says that its positions are periodic.
+//! The layout of a segment holds its tables. The places of a table become a column like any other column, which is
+//! marked as placed. If such a column has a [`Wrap`], it holds periodic positions.
 
 mod choose;
 mod format;

@@ -1,4 +1,4 @@
-//! The order that the rows of a table came in, as bytes: along a curve where one is found, else as differences of
+//! Encodes the original order of a table's rows: along a curve if a curve is found, otherwise as differences of
 //! places.
 
 use super::super::super::choose::code_numbers;
@@ -11,17 +11,17 @@ use super::super::format::row_order::{CURVE, STEPS, point};
 use crate::codec::array_to_bytes::varint::put;
 use crate::codec::threads;
 
-/// Pairs of rows by which it is decided whether those near in space follow each other.
+/// The number of pairs of consecutive rows that are sampled to decide whether such rows are near in space.
 const LOOKED_AT: usize = 512;
-/// Mean step from row to row, as a part of all extents, over which positions do not tell the order.
+/// If the mean step from row to row is larger than this share of the extents of all rows, no curve is searched.
 const STEP_MAX: f64 = 0.2;
-/// If a curve needs less than one byte for this many rows, no other way is tried.
+/// If a curve needs less than one byte for 16 rows, no other way is tried.
 const CURVE_ROWS_PER_BYTE: usize = 16;
 
-/// The order of a table's rows: what the header says of it, and both codes.
+/// The encoded order of a table's rows: its bytes in the header, and two codes.
 type Order = (Vec<u8>, [Vec<u8>; 2]);
 
-/// Writes the orders of all tables' rows.
+/// Writes the original order of the rows of all tables.
 pub(crate) fn encode_orders(
     layout: &Layout,
     kind: Elements,
@@ -63,7 +63,7 @@ fn encode_order(layout: &Layout, t: usize, kind: Elements, bits: &[u64], effort:
     };
     if let Some(columns) = three {
         let point = point(layout, columns, kind, bits);
-        // A cube as large as the box, if there is one, or around all points.
+        // The cube is the periodic box, if there is one, or a cube around all points.
         for period in period(layout, columns).into_iter().map(Some).chain([None]) {
             let Some(curve) = Curve::find(&point, table.places(), &table.slots, period) else { continue };
             let Some(Runs { jumps, lengths }) = curve.runs(&point, &is_row, &table.slots) else { continue };
@@ -94,8 +94,9 @@ fn points(layout: &Layout, column: usize, kind: Elements, bits: &[u64]) -> Vec<f
     bits[column.base..column.base + column.elements].iter().map(|&bits| kind.value(bits)).collect()
 }
 
-/// The three columns, in the order of coding, along which rows that follow each other are nearest: points of three
-/// components, or where there are none three columns that follow each other.
+/// The positions of rows: the three columns in which consecutive rows differ least. They are the components of
+/// points, or, if the table has no points of three components, three consecutive columns. Columns are in the order of
+/// coding.
 fn positions(layout: &Layout, t: usize, kind: Elements, bits: &[u64]) -> Option<[usize; 3]> {
     let table = &layout.tables[t];
     let step = |column: usize| {
@@ -109,10 +110,10 @@ fn positions(layout: &Layout, t: usize, kind: Elements, bits: &[u64]) -> Option<
             same += u32::from(a == b);
         }
         let mean = sum / f64::from(pairs) / (high - low);
-        // What takes few values tells nothing.
+        // A column with few different values is not a position.
         if mean.is_finite() && same * 8 < pairs { mean } else { 1.0 }
     };
-    let mut columns: Vec<(usize, usize, f64)> = Vec::new(); // lanes of its group, place in the order of coding, step
+    let mut columns: Vec<(usize, usize, f64)> = Vec::new(); // lanes of its group, index in the order of coding, step
     layout.each_placed(|own, table, group| {
         if table == t
             && !group.is_integer

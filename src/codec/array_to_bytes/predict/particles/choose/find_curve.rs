@@ -1,28 +1,31 @@
-//! The curve that rows follow, learned from the rows: where its cells begin, and how the order of eight is turned in
-//! each of them.
+//! Finds the space-filling curve that rows follow: where its cells begin, and how the order of octants is rotated in
+//! each octant.
 
 use super::super::format::curve::{Cells, Curve, OCTANTS, TURNS, levels_of, products, turned, whole};
 
+/// The number of levels in addition to the levels that evenly distributed points need.
 const LEVELS_MORE: u32 = 6;
-/// Levels by which a curve is learned at most.
+/// The maximum number of levels from which a curve is learned.
 const LEARNED_MAX: u32 = 8;
-/// Rows for each of the cells, 64 in a node, by whose order a curve is learned; and nodes at most.
+/// The mean number of rows in a cell of the lowest level from which a curve is learned.
 const ROWS_OF_CELL: usize = 4;
+/// The maximum number of nodes from which a curve is learned. A node has 64 cells.
 const NODES_MAX: usize = 512;
-/// Nodes whose order is tried as the one that the others are turned from.
+/// The number of nodes whose order is tried as the order from which the other orders are rotated.
 const FIRST_TRIED: usize = 8;
-/// Parts of half a box, by which walls are first looked for.
+/// The number of parts of half a box. The first search for walls uses these parts.
 const PARTS: usize = 512;
-/// A wall is found where at most one step passes it for this many steps that pass the middle one of all places.
+/// A place is a wall only if at most a third of the median number of steps cross it.
 const WALL_DIVISOR: u32 = 3;
-/// By how much each look at smaller cells makes the place of a wall more certain.
+/// The factor by which the uncertainty of a wall decreases with each look at smaller cells.
 const REFINED: f64 = 8.0;
-/// By what codes make their cube larger than what they put into it (GADGET-2 and those that began with it).
+/// The factor by which simulation codes make their cube larger than the region of the points (GADGET-2 and its
+/// successors).
 const LARGER: f64 = 1.001;
 
 impl Curve {
-    /// The curve along which the rows follow each other, if there is one. `places` is the number of all points,
-    /// `period` the edge of the periodic box, if there is one.
+    /// The curve that the rows follow, if there is one. `places` is the number of places of the table, and `period`
+    /// is the edge of the periodic box, if there is one.
     pub(crate) fn find(
         point: impl Fn(usize) -> [f64; 3],
         places: usize,
@@ -60,14 +63,14 @@ impl Curve {
     }
 }
 
-/// Where along an axis a cube begins that is as large as the period: fewest steps from row to row pass the two walls
-/// in it.
+/// The coordinate at which the periodic cube begins along an axis. The fewest steps from row to row cross the two
+/// walls of this cube: its beginning and its middle.
 fn wall(values: &[f64], period: f64) -> Option<f64> {
     let parts = 2 * PARTS;
     let per_period = parts as f64 / period;
     let part = |x: f64| whole(x * per_period) as usize & (parts - 1);
-    // Of each place for the first wall how many more steps than at the one before pass it or the one half a box
-    // behind.
+    // For each place of the first wall: how many more steps cross this wall or the wall half a box after it than at
+    // the place before.
     let mut more = vec![0i64; PARTS];
     let mut passing = 0i64;
     let mut before = part(*values.first()?);
@@ -75,7 +78,7 @@ fn wall(values: &[f64], period: f64) -> Option<f64> {
         let (a, b) = (before, part(value));
         before = b;
         let (low, high) = if a < b { (a, b) } else { (b, a) };
-        // The shorter way round.
+        // In the periodic box, a step takes the shorter of the two directions.
         let (from, to) = if high - low <= PARTS { (low, high) } else { (high, low + parts) };
         let [first, behind] = [from, to].map(|at| (at + 1) % PARTS);
         if to - from == PARTS {
@@ -108,19 +111,19 @@ fn wall(values: &[f64], period: f64) -> Option<f64> {
     Some(wall)
 }
 
-/// A wall again, not farther than `reach` from where it was thought to be: the one that fewest steps pass, if there
-/// is one every `width`; the middle of where it may be.
+/// Refines the place of a wall within `reach` of its present place. Walls repeat every `width`, and the fewest steps
+/// must cross them. The middle of the possible places is returned.
 fn refined(values: &[f64], wall: f64, reach: f64, width: f64) -> f64 {
     let per_width = 1.0 / width;
-    // On which side of the wall that may be near it a value is, is told by where that wall is: cell, or the one
-    // before.
+    // The cell of a value. If a wall may be near the value, also the distance from the present wall: if the wall is
+    // moved beyond the value, the value is in the cell before.
     let cell = |x: f64| {
         let t = (x - wall) * per_width;
         let nearest = whole(t + 0.5);
         let off = (t - nearest as f64) * width;
         if off.abs() < reach { (nearest, Some(off)) } else { (nearest - i64::from(off < 0.0), None) }
     };
-    // Few values are near one: they are looked for first, several at a time.
+    // The few values that are near a wall are found first, in a loop that the compiler can vectorize.
     let is_near: Vec<bool> = (values.iter())
         .map(|&x| {
             let t = (x - wall) * per_width;
@@ -128,11 +131,11 @@ fn refined(values: &[f64], wall: f64, reach: f64, width: f64) -> f64 {
             (t - nearest).abs() <= reach * per_width
         })
         .collect();
-    // Where the count of steps that pass changes, and by how much.
+    // The places of the wall at which the count of crossing steps changes, and by how much.
     let mut changes: Vec<(f64, i32)> = Vec::new();
     for (step, _) in values.windows(2).zip(is_near.windows(2)).filter(|(_, is_near)| is_near[0] | is_near[1]) {
         let (a, b) = (cell(step[0]), cell(step[1]));
-        // Left of all walls that may be, both are in their cells.
+        // With the wall at the lowest possible place, both values are in the cells after it.
         let mut now = (a.0, b.0);
         let mut offs = [(a.1, true), (b.1, false)];
         offs.sort_by(|a, b| a.0.unwrap_or(f64::MAX).total_cmp(&b.0.unwrap_or(f64::MAX)));
@@ -162,7 +165,7 @@ fn refined(values: &[f64], wall: f64, reach: f64, width: f64) -> f64 {
     wall + (from + to) / 2.0
 }
 
-/// The cells of a node, two levels down, in the order in which rows first come into them.
+/// The cells of a node, two levels below it, in the order in which rows first enter them.
 #[derive(Clone)]
 struct Passed {
     seen: u64,
@@ -170,9 +173,9 @@ struct Passed {
     count: u8,
 }
 
-/// A curve by the rows along it: the order of eight, and how it is turned in each of them; and the axes along which
-/// the cube begins half of it farther on, if `may_move`: its walls are the same then. `None` where rows follow no
-/// curve.
+/// Learns a curve from the rows: the order of octants, the rotation in each octant, and the axes along which the cube
+/// begins half an edge later. The third result is 0 unless `may_move`; moving by half an edge gives the same walls.
+/// `None` if the rows follow no curve.
 fn learned(rows: impl Iterator<Item = u64>, levels: u32, may_move: bool) -> Option<([u8; OCTANTS], [u8; OCTANTS], u8)> {
     let depth = levels - 2;
     let mut nodes = vec![Passed { seen: 0, cells: [0; 64], count: 0 }; 1 << (3 * depth)];
@@ -184,7 +187,7 @@ fn learned(rows: impl Iterator<Item = u64>, levels: u32, may_move: bool) -> Opti
             node.count += 1;
         }
     }
-    // Those nodes whose octants were all passed, one after the other: the order, and the cells of each.
+    // The nodes in which rows passed all octants, one octant after the other: number, order of octants, cells.
     let mut passed: Vec<(usize, [u8; OCTANTS], &Passed)> = Vec::new();
     for (n, node) in nodes.iter().enumerate() {
         let mut order: Vec<u8> = node.cells[..usize::from(node.count)].iter().map(|cell| cell >> 3).collect();
@@ -200,12 +203,12 @@ fn learned(rows: impl Iterator<Item = u64>, levels: u32, may_move: bool) -> Opti
     let turn_between = |from: &[u8; OCTANTS], to: &[u8; OCTANTS]| {
         (0..TURNS as u8).find(|&turn| from.iter().zip(to).all(|(&own, &there)| turned(turn, own) == there))
     };
-    // Of some the one that most others are turned from.
+    // Among some orders, the order from which the most other orders are rotated.
     let alike = |from: &[u8; OCTANTS]| passed.iter().filter(|(_, to, _)| turn_between(from, to).is_some()).count();
     let tried = passed.iter().step_by(passed.len().div_ceil(FIRST_TRIED).max(1)).map(|(_, order, _)| *order);
     let first = tried.min_by_key(|order| std::cmp::Reverse(alike(order)))?;
     let products = products();
-    // When each octant is passed, for each turn.
+    // For each rotation, the position of each octant in the order.
     let when: Vec<[u8; OCTANTS]> = (0..TURNS as u8)
         .map(|turn| {
             let mut when = [0; OCTANTS];
@@ -230,7 +233,7 @@ fn learned(rows: impl Iterator<Item = u64>, levels: u32, may_move: bool) -> Opti
         }
     }
     let turns = votes.map(|votes| (0..TURNS).max_by_key(|&turn| (votes[turn], TURNS - turn)).unwrap_or(0) as u8);
-    // How it begins, so that most nodes are turned as they are.
+    // The rotation of the largest cube with which the most nodes get their observed rotation.
     let in_node = |half: usize, begin: usize, node: usize| {
         (0..depth).rev().fold(begin, |turn, level| {
             let moved = if level + 1 == depth { half } else { 0 };
@@ -260,7 +263,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Points anywhere in a box of edge 10 that begins at 0, and how crowded they are.
+    /// Random points in a box of edge 10 that begins at 0. If `crowded`, half of the points are denser in the middle.
     fn some(count: usize, seed: u64, crowded: bool) -> [Vec<f64>; 3] {
         let mut state = seed;
         let mut next = || {
@@ -278,8 +281,8 @@ mod tests {
         })
     }
 
-    /// Hilbert's curve as J. Skilling computes it ("Programming the Hilbert curve", AIP Conference Proceedings 707,
-    /// 2004), which owes nothing to turns.
+    /// Hilbert's curve by the algorithm of J. Skilling ("Programming the Hilbert curve", AIP Conference Proceedings
+    /// 707, 2004), which does not use rotations.
     fn skilling(mut cell: [u64; 3]) -> u64 {
         let mut q = 1 << (LEVELS_MAX - 1);
         while q > 1 {
@@ -307,7 +310,7 @@ mod tests {
         octants(cell.map(|x| x ^ t))
     }
 
-    /// The order along a curve in a cube that begins there.
+    /// The order of points along a curve in a cube that begins at `origin`.
     fn sorted(points: &[Vec<f64>; 3], origin: [f64; 3], edge: f64, curve: impl Fn([u64; 3]) -> u64) -> Vec<u32> {
         let cell = |n: u32, axis: usize| {
             let part = (points[axis][n as usize] - origin[axis]) / edge;
@@ -332,7 +335,7 @@ mod tests {
                 for (curve, name) in
                     [(&octants as &dyn Fn([u64; 3]) -> u64, "Morton"), (&skilling, "Hilbert"), (&mirrored, "mirrored")]
                 {
-                    // Four ranks, the pieces of the third and the second in turn.
+                    // The order is rotated as if several ranks held pieces of the curve in another order.
                     let mut order = sorted(&points, origin, 10.0, curve);
                     order.rotate_left(count / 4);
                     order[count / 8..count / 2].rotate_left(count / 5);
@@ -352,7 +355,7 @@ mod tests {
         let ends = points.each_ref().map(|x| x.iter().fold((9.0f64, 0.0f64), |(l, h), &x| (l.min(x), h.max(x))));
         let edge = ends.iter().map(|(low, high)| high - low).fold(0.0, f64::max) * 1.001;
         let order = sorted(&points, ends.map(|(low, high)| (low + high) * 0.5 - edge * 0.5), edge, skilling);
-        let found = Curve::find(at(&points), points[0].len(), &order, None).expect("it is a curve");
+        let found = Curve::find(at(&points), points[0].len(), &order, None).expect("a curve is found");
         let runs = found.runs(at(&points), &[true; 8000], &order).expect("cells");
         assert!(runs.jumps.len() < 20, "{} runs", runs.jumps.len());
     }
@@ -361,12 +364,12 @@ mod tests {
     fn a_curve_is_learned_where_the_first_cells_are_not_in_its_order() {
         let points = some(20_000, 7, false);
         let mut order = sorted(&points, [0.0; 3], 10.0, skilling);
-        // The first two octants of the first node by which it is learned change places.
+        // The first two octants of the first node that is used for learning are exchanged.
         let cell = |n: u32| points.each_ref().map(|x| (x[n as usize] / 10.0 * (1u64 << LEVELS_MAX) as f64) as u64);
         let octants_before = |n: u32| skilling(cell(n)) >> (3 * (LEVELS_MAX - 3));
         let [first, two] = [1, 2].map(|end| order.partition_point(|&n| octants_before(n) < end));
         order[..two].rotate_left(first);
-        let found = Curve::find(at(&points), 20_000, &order, Some(10.0)).expect("it is a curve");
+        let found = Curve::find(at(&points), 20_000, &order, Some(10.0)).expect("a curve is found");
         let runs = found.runs(at(&points), &[true; 20_000], &order).expect("cells");
         assert!(runs.jumps.len() < 40, "{} runs", runs.jumps.len());
     }
@@ -409,7 +412,7 @@ mod tests {
             let points = |n: usize| [xs[n], ys[n], zs[n]];
             let is_one = &holes[..places];
             let origin = [if x.is_finite() { f64::from(x) } else { 0.0 }, 0.5, -2.0];
-            let curve = Curve { origin, edge, levels: levels * 2, first: first.try_into().expect("eight"), turns };
+            let curve = Curve { origin, edge, levels: levels * 2, first: first.try_into().expect("eight octants"), turns };
             let mut written = Vec::new();
             curve.write(&mut written);
             prop_assert_eq!(Curve::read(&mut &written[..], places).is_some(), levels * 2 <= levels_of(places));

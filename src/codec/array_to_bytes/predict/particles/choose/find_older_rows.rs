@@ -1,4 +1,4 @@
-//! Which rows of an older segment have the numbers of a table's rows, and whether these are enough.
+//! Finds the rows of an older segment that have the same numbers as the rows of a table, if there are enough of them.
 
 use super::super::super::format::group::Group;
 use super::super::super::format::numbers::Elements;
@@ -6,10 +6,11 @@ use super::super::format::older_rows::{NO_ROW, OlderRows};
 use super::super::format::table::Table;
 use crate::codec::{Older, OlderPlace};
 
-/// An older segment is used only if it has a row for one place in this many of a table.
+/// An older segment is used for a table only if it has rows for at least half of the places.
 const THERE_DIVISOR: usize = 2;
 
-/// What an older segment has of a table's rows, from where it has each array of each group.
+/// The rows of an older segment that have the same numbers as the rows of a table. `places` are the positions of each
+/// array of each group in the older segment.
 pub(crate) fn find(
     t: usize,
     table: &Table,
@@ -28,7 +29,7 @@ pub(crate) fn find(
         let arrays = own[n].arrays.iter().map(|dims| dims.iter().product::<usize>());
         places[n].iter().zip(arrays).map(|(place, own)| elements(place, own))
     };
-    // Chunks are filled up with zeros, which are no rows.
+    // Zeros at the end fill up a chunk, and are not rows.
     let is_zero =
         |n: usize| older.raw.get(n * kind.width..(n + 1) * kind.width).is_none_or(|bytes| kind.load(bytes) == 0);
     let keys: Vec<(usize, usize)> = of_group(table.key)
@@ -47,7 +48,7 @@ pub(crate) fn find(
     let rows = OlderRows { first: 0, keys, members };
     let there =
         rows.rows(table.first, table.places(), &older.raw, kind)?.iter().filter(|(array, _)| *array != NO_ROW).count();
-    // What is known has no more elements than what is coded.
+    // The known groups must not have more elements than the own rows and their numbers.
     let lanes: usize = rows.members.iter().map(|(n, _)| own[*n].lanes()).sum();
     let is_little = lanes * table.places() <= (lanes + 1) * table.slots.len();
     (lanes > 0 && is_little && there * THERE_DIVISOR >= table.places()).then_some(rows)

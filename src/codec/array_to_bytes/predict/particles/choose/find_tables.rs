@@ -1,4 +1,4 @@
-//! Tables: which groups are rows with numbers, and whether it pays to put them in the order of these.
+//! Finds tables: groups whose rows have numbers, if sorting the rows by number saves bytes.
 
 use super::super::super::choose::fit::{Sampled, select};
 use super::super::super::format::group::{Dims, Group, Kind};
@@ -6,17 +6,17 @@ use super::super::super::format::numbers::{Elements, by_size, precision};
 use super::super::format::table::{TABLES_MAX, Table, Wrap, is_list, places_max, rows_of};
 use crate::codec::threads;
 
-/// Rows of a table at least, and columns of real numbers with them.
+/// The minimum number of rows of a table.
 const ROWS_MIN: usize = 512;
-/// Rows by which the two orders are compared.
+/// The maximum number of rows that are sampled to compare the two orders.
 const SAMPLE: usize = 512;
-/// Positions that are sampled to decide whether a coordinate is periodic.
+/// The maximum number of positions that are sampled to decide whether a coordinate is periodic.
 const LOOKED_AT: usize = 512;
 /// Minimum concentration (0 = uniform, 1 = identical) of the offsets from the lattice for a coordinate to be treated
 /// as periodic.
 const SURE_MIN: f64 = 0.5;
 
-/// Of numbers none of which is NaN, several at a time.
+/// The smallest and the largest value. No value may be NaN. Eight values are compared at a time.
 fn least_and_greatest(values: &[f64]) -> (f64, f64) {
     let (mut low, mut high) = ([f64::MAX; 8], [f64::MIN; 8]);
     let (eights, rest) = values.as_chunks::<8>();
@@ -27,7 +27,7 @@ fn least_and_greatest(values: &[f64]) -> (f64, f64) {
     (low.into_iter().fold(f64::MAX, f64::min), high.into_iter().fold(f64::MIN, f64::max))
 }
 
-/// Numbers in the order of rows, to be had by their places.
+/// Values in the original order of rows, with access by place.
 struct Placed<'a> {
     values: &'a [f64],
     row_at: &'a [u32],
@@ -39,7 +39,7 @@ impl Placed<'_> {
     }
 }
 
-/// Three extents for a number of places: a cube, a square, or a line.
+/// The extents for a number of places: a cube or a square if the number fits exactly, otherwise a line.
 fn extents(places: usize) -> Dims {
     let root = |power: f64| (places as f64).powf(1.0 / power).round() as usize;
     let (cube, square) = (root(3.0), root(2.0));
@@ -53,8 +53,8 @@ fn extents(places: usize) -> Dims {
 }
 
 impl Wrap {
-    /// The period of the positions, if they are periodic, and the axis along which they rise as places do. The box
-    /// ends at a round number.
+    /// The period of positions, if they are periodic, and the axis of places along which they increase. The end of
+    /// the box must be a round number.
     fn of(placed: &Placed<'_>, dims: Dims) -> Option<Self> {
         let (low, high) = least_and_greatest(placed.values);
         if !(low >= 0.0 && high > 0.0 && high < 1e300) {
@@ -82,7 +82,7 @@ impl Wrap {
 }
 
 impl Table {
-    /// The table whose numbers are in this group, which begins at this element.
+    /// The table whose numbers are in group number `n`. The first element of the group is `from`.
     fn of(n: usize, group: &Group, from: usize, load: &impl Fn(usize) -> u64) -> Option<Self> {
         if group.kind != Kind::Plain || !is_list(group) {
             return None;
@@ -91,7 +91,7 @@ impl Table {
         let mut keys = Vec::new();
         let mut at = from;
         for all in rows_of(group) {
-            // Chunks are filled up with zeros.
+            // Zeros at the end fill up a chunk, and are not numbers of rows.
             let kept = (0..all).rev().find(|&row| load(at + row) != 0).map_or(0, |row| row + 1);
             table.rows.push(kept);
             keys.extend((at..at + kept).map(load));
@@ -115,7 +115,7 @@ impl Table {
         Some(table)
     }
 
-    /// The row at each place; at one without a row, that before it.
+    /// The row at each place. A place without a row gets the row of the place before it.
     fn row_at(&self) -> Vec<u32> {
         let mut row_at = vec![0; self.places()];
         (0u32..).zip(&self.slots).for_each(|(row, &slot)| row_at[slot as usize] = row);
@@ -123,7 +123,7 @@ impl Table {
         row_at
     }
 
-    /// Bits for each number less, if rows are in the order of their numbers.
+    /// The bits that are saved for each element if rows are sorted by number.
     fn gain(&self, placed: &Placed<'_>, kind: Elements) -> f64 {
         let [_, ny, nx] = self.dims;
         let bits = |len: usize, value: &dyn Fn(usize) -> f64, steps: &[usize]| {
@@ -144,7 +144,7 @@ impl Table {
     }
 }
 
-/// The tables of a segment; its groups are told which one they are of.
+/// Finds the tables of a segment, and sets the table of each group.
 pub(crate) fn find(groups: &mut [Group], body: &[u8], kind: Elements, threads: usize) -> Vec<Table> {
     let load = |n: usize| kind.load(&body[n * kind.width..(n + 1) * kind.width]);
     let begins: Vec<usize> = (groups.iter())
@@ -178,7 +178,7 @@ pub(crate) fn find(groups: &mut [Group], body: &[u8], kind: Elements, threads: u
             for (all, &kept) in rows_of(group).zip(&table.rows) {
                 let own;
                 (own, rest) = rest.split_at_mut(kept);
-                // Without a row it may be beyond the end.
+                // If no rows are left, the first byte may be beyond the end of `body`.
                 kind.load_values(body.get(at * kind.width..).unwrap_or_default(), lanes, own);
                 at += all * lanes;
             }
@@ -204,14 +204,14 @@ mod tests {
 
     #[test]
     fn positions_whose_last_array_is_empty_have_places_and_go_round() {
-        // 16 x 16 x 16 particles in a box of 100, those of the last planes in the second of three files; then
-        // nothing.
+        // There are 16 x 16 x 16 particles in a box of edge 100. The particles of the last planes are in the second
+        // of three files, and the third file is empty.
         let rows = [3072, 1024, 0];
         let (count, kind) = (4096usize, Elements { width: 4, is_big: false, is_float: true });
         let lists = |kind, lanes: usize| Group::new(kind, None, rows.map(|rows| [1, 1, rows * lanes]).to_vec());
         let keys = Group { is_integer: true, ..lists(Kind::Plain, 1) };
         let mut groups = vec![keys, lists(Kind::Lanes(3), 3)];
-        // The rows come in an order that has nothing to do with their numbers.
+        // The order of the rows is independent of their numbers.
         let number = |row: usize| row * 1365 % count;
         let mut body: Vec<u8> = (0..count).flat_map(|row| (number(row) as u32 + 1).to_le_bytes()).collect();
         for row in 0..count {

@@ -1,4 +1,4 @@
-//! What the encoder guesses about rows with numbers.
+//! The decisions of the encoder about rows that each have a number.
 
 pub(crate) mod code_order;
 pub(crate) mod find_curve;

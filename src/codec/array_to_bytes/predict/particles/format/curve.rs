@@ -1,42 +1,45 @@
-//! The order of points, told by a curve that fills space and by where its cells begin.
+//! The order of points along a space-filling curve.
 //!
-//! Codes spread particles over ranks in pieces of such a curve, and keep them in its order (M. S. Warren, J. K.
-//! Salmon, "A parallel hashed oct-tree N-body algorithm", Supercomputing 1993; V. Springel et al., "Simulating cosmic
-//! structure formation with the GADGET-4 code", Monthly Notices of the RAS 506, 2021). A cube is cut into eight, the
-//! eight are passed in some order, and so is each of them, with that order turned or mirrored. Where positions were
-//! written right after, they tell all of the order but which piece of the curve each rank has.
+//! Simulation codes distribute particles over ranks in pieces of such a curve, and keep them in its order (M. S.
+//! Warren, J. K. Salmon, "A parallel hashed oct-tree N-body algorithm", Supercomputing 1993; V. Springel et al.,
+//! "Simulating cosmic structure formation with the GADGET-4 code", Monthly Notices of the RAS 506, 2021). A cube is
+//! cut into eight octants, and the curve passes the octants in some order. The same happens inside each octant, with
+//! this order rotated or mirrored. If positions are written directly after sorting, they determine the order of the
+//! particles, except for the piece of the curve that each rank has.
 //!
-//! Which curve it was is learned from the points: how the order of eight is turned in each of them is the same
-//! everywhere, be it Hilbert's curve in one of its many forms, or Morton's, which is not turned. Where the cells
-//! begin is told by the steps from row to row: few pass a wall between large cells. So it does not matter that some
-//! codes move the box before each sorting.
+//! The encoder learns the curve from the points. The rotation in each octant is the same at all levels, both for the
+//! many forms of Hilbert's curve and for Morton's curve, which has no rotation. The encoder also learns where the
+//! cells begin, from the steps from row to row: few steps cross a wall between large cells. Therefore the order is
+//! found even if a code moves the box before each sorting.
 
 use crate::codec::registers::compiled_twice;
 
-/// Cells along each axis at most: 2 to the power of this, an even number; and how many more levels there are than so
-/// many points need where none is crowded.
+/// The maximum number of levels, an even number. A cube has at most 2^`LEVELS_MAX` cells along each axis.
 pub(crate) const LEVELS_MAX: u32 = 20;
-/// Octants, and how a cube can be turned and mirrored.
+/// The number of octants of a cube.
 pub(crate) const OCTANTS: usize = 8;
+/// The number of ways to rotate and mirror a cube.
 pub(crate) const TURNS: usize = 48;
-/// Points whose keys are made together.
+/// The number of points whose keys are computed together.
 const TOGETHER: usize = 64;
 
-/// A curve, and the cube that it fills, again and again.
+/// A curve, and the cube that it fills. The cube repeats in all directions.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Curve {
-    /// Where the cube begins, and its edge.
+    /// The corner of the cube with the smallest coordinates.
     pub origin: [f64; 3],
+    /// The length of an edge of the cube.
     pub edge: f64,
-    /// How often it is cut: the number of levels, an even one.
+    /// The number of levels, that is, how often the cube is cut; an even number.
     pub levels: u32,
-    /// The order in which octants are passed; of each of them, in that order, how the order in it is turned.
+    /// The order in which the curve passes the octants.
     pub first: [u8; OCTANTS],
+    /// For each octant, in the order of `first`, the rotation of the order inside this octant.
     pub turns: [u8; OCTANTS],
 }
 
-/// What a curve does not tell: for each run of rows that follow it how far from where it would be next it begins, and
-/// how many rows it has more than one.
+/// The part of an order that a curve does not determine: runs of rows along the curve. `jumps` holds, for each run,
+/// the distance of its beginning from the expected place. `lengths` holds the number of its rows minus one.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Runs {
     pub jumps: Vec<i64>,
@@ -45,15 +48,15 @@ pub(crate) struct Runs {
 
 const PERMUTED: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
 
-/// An octant, turned: number 8 p + f takes axes as the p-th of [`PERMUTED`] says, then mirrors those with a bit in
-/// `f`. The first axis has the highest bit.
+/// Rotates an octant. Rotation number `8 p + f` permutes the axes by the p-th entry of [`PERMUTED`], then mirrors the
+/// axes whose bit is set in `f`. The first axis has the highest bit.
 pub(crate) fn turned(turn: u8, octant: u8) -> u8 {
     let axes = PERMUTED[usize::from(turn / 8) % 6];
     let moved = (0..3).fold(0, |moved, axis| moved | (octant >> (2 - axes[axis]) & 1) << (2 - axis));
     moved ^ (turn % 8)
 }
 
-/// For all ways to turn: the one that is first `b`, then `a`, at `[a][b]`.
+/// The table of products of rotations. Entry `[a][b]` is the rotation that applies `b` first, then `a`.
 pub(crate) fn products() -> Vec<[u8; TURNS]> {
     let both = |a: usize, b: usize| {
         let axes = PERMUTED[a].map(|axis| PERMUTED[b][axis]);
@@ -64,7 +67,7 @@ pub(crate) fn products() -> Vec<[u8; TURNS]> {
     (0..TURNS).map(|a| std::array::from_fn(|b| product(a, b))).collect()
 }
 
-/// The cells of a place at all levels, as octants of three bits, the largest on top.
+/// The octants of a place at all levels, three bits for each level. The largest octant has the highest bits.
 #[inline(always)]
 pub(crate) fn octants(cell: [u64; 3]) -> u64 {
     let spread = |n: u64| {
@@ -77,7 +80,7 @@ pub(crate) fn octants(cell: [u64; 3]) -> u64 {
     spread(cell[0]) << 2 | spread(cell[1]) << 1 | spread(cell[2])
 }
 
-/// The greatest whole number that is not above `x`; 0 where doubles are no finer than that, or `x` is none.
+/// The largest integer that is not above `x`. 0 if `x` is not a number, or so large that doubles have no fraction.
 #[inline(always)]
 pub(crate) fn whole(x: f64) -> i64 {
     const EXACT: f64 = (1u64 << 52) as f64;
@@ -86,7 +89,7 @@ pub(crate) fn whole(x: f64) -> i64 {
     n - i64::from(n as f64 > x)
 }
 
-/// The cubes that a space is full of, cut into cells.
+/// The cubes that fill space, cut into cells.
 pub(crate) struct Cells {
     pub origin: [f64; 3],
     pub for_each: f64,
@@ -94,19 +97,19 @@ pub(crate) struct Cells {
 }
 
 impl Cells {
-    /// Bits behind the point that are rounded away, so that what is on a wall is behind it.
+    /// The number of fraction bits that are dropped. A place on a wall then belongs to the cell after the wall.
     pub(crate) const FINER: u32 = 10;
-    /// Of a double between 2^52 and 2^53 the lowest bits are those of a whole number.
+    /// Adding this constant gives a double between 2^52 and 2^53, whose lowest bits are an integer.
     pub(crate) const WHOLE: f64 = (3u64 << 51) as f64;
 
-    /// `None` where the number of cells per unit of length is not a finite positive number.
+    /// Returns `None` if the number of cells per unit of length is not a finite positive number.
     pub(crate) fn new(origin: [f64; 3], edge: f64, levels: u32) -> Option<Self> {
         let for_each = (1u64 << (levels + Self::FINER)) as f64 / edge;
         let is_valid = for_each.is_normal() && for_each > 0.0 && origin.iter().all(|x| x.is_finite());
         is_valid.then_some(Self { origin, for_each, mask: (1 << levels) - 1 })
     }
 
-    /// Of a place whose coordinates are finite.
+    /// The octants of a place. The coordinates must be finite.
     #[inline(always)]
     pub(crate) fn octants(&self, place: [f64; 3]) -> u64 {
         let cell = |axis: usize| {
@@ -122,7 +125,7 @@ impl Curve {
         Cells::new(self.origin, self.edge, self.levels)
     }
 
-    /// The places of those points that there are, as they follow the curve; in one cell, rising.
+    /// The places that have a point, in the order of the curve. Places in the same cell are in increasing order.
     fn along(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool]) -> Option<Vec<u32>> {
         let place_bits = u64::BITS - (is_one.len() as u64).leading_zeros();
         let mut numbers = self.numbers(point, is_one, place_bits)?;
@@ -131,7 +134,8 @@ impl Curve {
     }
 
     compiled_twice! {
-        /// For each of those points, when the curve passes it, and in the lowest `place_bits` bits its place.
+        /// For each place that has a point: its position along the curve, and in the lowest `place_bits` bits the
+        /// place.
         fn numbers, numbers_avx2 = numbers_here(
             &self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], place_bits: u32,
         ) -> Option<Vec<u64>>
@@ -141,7 +145,7 @@ impl Curve {
     fn numbers_here(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], place_bits: u32) -> Option<Vec<u64>> {
         let (cells, steps) = (self.cells()?, self.steps());
         let mut numbers: Vec<u64> = Vec::with_capacity(is_one.len());
-        // Level by level for some at a time: each waits for the turn of the level above.
+        // Levels are computed for several points at a time, because each level needs the rotation of the level above.
         let mut octants = [0; TOGETHER];
         for (block, are_ones) in is_one.chunks(TOGETHER).enumerate() {
             let count = are_ones.len();
@@ -161,7 +165,8 @@ impl Curve {
         Some(numbers)
     }
 
-    /// For each turn, and each cell two levels down: when it is passed, plus 64 times how it is turned itself.
+    /// For each rotation and each cell two levels below: the position of the cell along the curve, plus 64 times the
+    /// rotation of the cell.
     fn steps(&self) -> Vec<u16> {
         let products = products();
         let mut one = vec![[(0, 0); OCTANTS]; TURNS];
@@ -178,7 +183,7 @@ impl Curve {
         (0..TURNS << 6).map(two).collect()
     }
 
-    /// What is left to be told of an order of all points that there are. `None` where there are no cells.
+    /// The runs that, together with the curve, determine `order`. Returns `None` if the cube has no valid cells.
     pub(crate) fn runs(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], order: &[u32]) -> Option<Runs> {
         let along = self.along(point, is_one)?;
         let mut at = vec![0; is_one.len()];
@@ -201,7 +206,7 @@ impl Curve {
         Some(runs)
     }
 
-    /// The order that [`Curve::runs`] was given. `None` where there is none.
+    /// The inverse of [`Curve::runs`]. Returns `None` if the runs give no order of all points.
     pub(crate) fn order(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], runs: &Runs) -> Option<Vec<u32>> {
         let along = self.along(point, is_one)?;
         let mut left = Left::new(along.len());
@@ -213,7 +218,7 @@ impl Curve {
             (left.is_left(next) && rows <= along.len() - order.len()).then_some(())?;
             if left.take_run(next, rows) {
                 order.extend_from_slice(&along[next as usize..][..rows]);
-                next += rows as u32; // no more than there are
+                next += rows as u32; // at most the number of points
                 continue;
             }
             for _ in 0..rows {
@@ -233,7 +238,7 @@ impl Curve {
         out.extend(self.turns);
     }
 
-    /// Reads what [`Curve::write`] wrote, for this number of places.
+    /// The inverse of [`Curve::write`], for this number of places.
     pub(crate) fn read(bytes: &mut &[u8], places: usize) -> Option<Self> {
         let number = |bytes: &mut &[u8]| {
             let (number, rest) = bytes.split_first_chunk::<8>()?;
@@ -281,9 +286,10 @@ pub(crate) fn levels_of(places: usize) -> u32 {
     ((places as u64).leading_zeros() / 3).min(LEVELS_MAX)
 }
 
-/// What is not taken yet, of a row.
+/// The set of points that are not taken yet.
 struct Left {
-    /// Of each, and of the end: itself if it is left, or one that comes after it and not after the next that is.
+    /// For each point, and for the end: the point itself if it is not taken. Otherwise a later point that is not
+    /// after the next point that is not taken.
     next: Vec<u32>,
 }
 
@@ -292,7 +298,7 @@ impl Left {
         Self { next: (0..=count as u32).collect() } // fewer than 2^30
     }
 
-    /// The first from there on that is left, or the end.
+    /// The first point from `n` on that is not taken, or the end.
     fn from(&mut self, mut n: u32) -> u32 {
         n = n.min(self.next.len() as u32 - 1);
         while self.next[n as usize] != n {
@@ -311,7 +317,7 @@ impl Left {
         self.next[n as usize] = n + 1;
     }
 
-    /// Takes `count` points from `from` on, if all of them are left.
+    /// Takes `count` points from `from` on, if none of them is taken yet. Returns whether it did.
     fn take_run(&mut self, from: u32, count: usize) -> bool {
         let end = self.next.len() - 1;
         let Some(own) = self.next[..end].get_mut(from as usize..).and_then(|own| own.get_mut(..count)) else {
@@ -319,7 +325,7 @@ impl Left {
         };
         let is_left = own.iter().zip(from..).fold(true, |all, (&next, n)| all & (next == n));
         if is_left {
-            own.fill(from + count as u32); // no more than there are
+            own.fill(from + count as u32); // at most the number of points
         }
         is_left
     }

@@ -1,4 +1,4 @@
-//! What a decoder needs of rows with numbers.
+//! The code that a decoder needs for rows that each have a number.
 
 pub(crate) mod curve;
 pub(crate) mod older_rows;

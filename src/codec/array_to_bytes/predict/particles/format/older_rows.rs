@@ -1,28 +1,30 @@
-//! Which rows of an older segment have the numbers of a table's rows.
+//! Rows of an older segment that have the same numbers as the rows of a table.
 
 use super::super::super::format::group::{Dims, Group, Kind};
 use super::super::super::format::numbers::Elements;
 use crate::codec::array_to_bytes::varint::{put, take};
 
-/// Rows of an older segment that have the numbers of a table's.
+/// The rows of an older segment that have the same numbers as the rows of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OlderRows {
-    /// The first of the known groups that hold them, one for each column.
+    /// The first known group that holds these rows. There is one known group for each column.
     pub first: usize,
-    /// Where the numbers are, array by array, and how many: elements of the older segment.
+    /// The numbers of the rows: for each array, the first element in the older segment, and the count of elements.
     pub keys: Vec<(usize, usize)>,
-    /// Of the groups of the table those that it has, rising, and where the rows of each array begin.
+    /// The groups of the table that the older segment has, in increasing order. For each group, the first element of
+    /// the rows of each array.
     pub members: Vec<(usize, Vec<usize>)>,
 }
 
-/// An array, and a row of it; of a place without any the array is this.
+/// The number of an array, and the number of a row in this array.
 pub(crate) type RowAt = (u32, u32);
 
+/// The number of the array for a place without a row.
 pub(crate) const NO_ROW: u32 = u32::MAX;
 
 impl OlderRows {
-    /// For each of these places, whose numbers begin with `first`, the row of the older segment that has its number,
-    /// the first of equals.
+    /// For each of `places` places, the first row of the older segment that has its number. The number of place 0 is
+    /// `first`.
     pub(crate) fn rows(&self, first: u64, places: usize, older: &[u8], kind: Elements) -> Option<Vec<RowAt>> {
         let mut found = vec![(NO_ROW, 0); places];
         let all = self.keys.iter().try_fold(0usize, |sum, (_, rows)| sum.checked_add(*rows))?;
@@ -42,7 +44,7 @@ impl OlderRows {
         Some(found)
     }
 
-    /// The columns: of each its known group, its own one, and which lane of that.
+    /// The columns: for each its known group, its own group, and the lane of the own group.
     pub(crate) fn columns<'a>(&'a self, groups: &'a [Group]) -> impl Iterator<Item = (usize, usize, usize)> + 'a {
         let lanes = |&(own, _): &(usize, Vec<usize>)| (0..groups[own].lanes()).map(move |lane| (own, lane));
         self.members.iter().flat_map(lanes).enumerate().map(|(n, (own, lane))| (self.first + n, own, lane))
@@ -62,8 +64,8 @@ impl OlderRows {
         }
     }
 
-    /// Reads what [`OlderRows::write`] wrote, for the table `t` of these groups, whose numbers are in group `key` and
-    /// whose places have these extents.
+    /// The inverse of [`OlderRows::write`], for table number `t` of `groups`. The numbers of its rows are in group
+    /// `key`. `dims` are the extents of its places.
     pub(crate) fn read(bytes: &mut &[u8], t: usize, key: usize, dims: Dims, groups: &[Group]) -> Option<Self> {
         let mut rows = Self { first: take(bytes)?, ..Self::default() };
         for _ in 0..take(bytes)? {

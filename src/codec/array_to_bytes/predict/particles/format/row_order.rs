@@ -1,4 +1,4 @@
-//! The order that the rows of a table came in, from bytes: as differences of places, or along a curve.
+//! Decoding of the original order of a table's rows: as differences of places, or along a curve.
 
 use super::super::super::format::layout::Layout;
 use super::super::super::format::numbers::Elements;
@@ -7,11 +7,12 @@ use super::curve::{Curve, Runs};
 use crate::codec::array_to_bytes::varint::take;
 use crate::codec::threads;
 
-/// How an order is stored: as differences of places, or along a curve.
+/// Way to store an order: as differences of places.
 pub(crate) const STEPS: usize = 0;
+/// Way to store an order: as runs along a curve.
 pub(crate) const CURVE: usize = 1;
 
-/// What these columns have at a place.
+/// Returns a function that gives the values of three columns at a place.
 pub(crate) fn point<'a>(
     layout: &'a Layout,
     columns: [usize; 3],
@@ -22,7 +23,7 @@ pub(crate) fn point<'a>(
     move |n| columns.map(|column| kind.value(column[n]))
 }
 
-/// The place of each row of all tables, from what `encode_orders` wrote.
+/// The inverse of `encode_orders`: for each table, the place of each row.
 pub(crate) fn decode_orders(
     layout: &Layout,
     kind: Elements,
@@ -56,13 +57,14 @@ pub(crate) fn decode_orders(
     threads::all(stored.len(), threads, order).into_iter().collect()
 }
 
-/// An order, as it is stored.
+/// A stored order of rows.
 struct Stored<'a> {
     way: usize,
-    /// The columns of the positions.
+    /// The columns that hold the positions.
     columns: [usize; 3],
-    /// The curve, and how many runs along it.
+    /// The curve, and the number of runs along the curve.
     curve: Option<(Curve, usize)>,
+    /// The two codes of the order.
     parts: [&'a [u8]; 2],
 }
 

@@ -1,53 +1,56 @@
-//! Tables whose rows have numbers: particles that wander from rank to rank, and keep their number.
+//! Tables whose rows have numbers: particles that move from rank to rank and keep their number.
 //!
-//! A table is an array of different integers and others with as many rows. Where nearly all numbers between the least
-//! and the greatest are there, the rows are put in the order of the numbers. Numbers are given once, at the
-//! beginning, row by row of a lattice: so whatever was near then stands near, in up to three dimensions, and tables
-//! that were given numbers alike (gas and dark matter) lie on each other. The order that the rows came in is stored
-//! as well, along a curve (`curve.rs`) or as differences.
+//! A table is an array of distinct integers (the numbers), and other arrays with the same number of rows. If nearly
+//! all numbers between the smallest and the largest occur, the rows are sorted by number. Simulations assign the
+//! numbers once, at the beginning, row by row of a lattice. So particles that were neighbours on the lattice are
+//! neighbours in the sorted table, in up to three dimensions. Tables with the same assignment of numbers (gas and
+//! dark matter) have the same places. The original order of the rows is stored too, along a curve (`curve.rs`) or as
+//! differences.
 
 use super::super::super::format::group::{Dims, Group, Kind, product};
 use super::super::super::format::numbers::Elements;
 use super::older_rows::{NO_ROW, OlderRows};
 use crate::codec::array_to_bytes::varint::{put, take};
 
-/// One place in this many may be empty, and `HOLES_MORE` places besides.
+/// The number of empty places is at most the number of rows divided by this divisor, plus [`HOLES_MORE`].
 const HOLES_DIVISOR: usize = 32;
+/// Empty places that every table may have.
 const HOLES_MORE: usize = 8;
+/// The maximum number of tables of a segment.
 pub(crate) const TABLES_MAX: usize = 64;
 
-/// Rows with numbers.
+/// A table: rows that each have a number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Table {
     /// The group that holds the numbers.
     pub key: usize,
-    /// The least number.
+    /// The smallest number.
     pub first: u64,
-    /// A place for each number from there on.
+    /// The extents of the places. There is one place for each number from `first` on.
     pub dims: Dims,
-    /// How many rows of each array have a number; those after them stay where they are.
+    /// For each array, how many rows have a number. The rows after them are not moved.
     pub rows: Vec<usize>,
-    /// Places without a row, rising.
+    /// The places without a row, in increasing order.
     pub holes: Vec<u32>,
-    /// Of each row with a number, its place.
+    /// For each row with a number, its place.
     pub slots: Vec<u32>,
-    /// Of each column that has places here, in the segment's own order: its period, if it is periodic.
+    /// For each column of this table, in the order of the segment: its period, if it is periodic.
     pub wraps: Vec<Option<Wrap>>,
-    /// Rows of an older segment with the same numbers, if it has any.
+    /// The rows of an older segment with the same numbers, if there are any.
     pub older: Option<OlderRows>,
 }
 
-/// Positions in a periodic box, given out along an axis of the places: those that left on one side and came in on the
-/// other are computed with as if they had gone on.
+/// Positions in a periodic box that increase along an axis of the places. If a particle leaves the box on one side
+/// and enters it on the other side, predictions use its position as if the box had no end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Wrap {
     pub axis: usize,
     pub period: f64,
-    /// Where those at place 0 of the axis are about.
+    /// The approximate position of particles at index 0 of the axis.
     pub offset: f64,
 }
 
-impl Eq for Wrap {} // no part of it is NaN
+impl Eq for Wrap {} // no field is NaN
 
 impl Wrap {
     pub(crate) fn is_valid(&self) -> bool {
@@ -58,14 +61,14 @@ impl Wrap {
     #[inline(always)]
     pub(crate) fn unwrapped(&self, value: f64, at: [usize; 3], dims: Dims) -> f64 {
         let about = self.offset + self.period / dims[self.axis] as f64 * at[self.axis] as f64;
-        // Nearly all are about there: no rounds, for which nobody waits for a quotient.
+        // Nearly all positions are within half a period of `about`, and need no division.
         let is_there = (about - value).abs() < self.period * 0.49;
         let rounds = if is_there { 0.0 } else { ((about - value) / self.period + 0.5).floor() };
         let found = value + self.period * rounds;
         if found.is_finite() { found } else { 0.0 }
     }
 
-    /// A predicted position, in the box again.
+    /// A predicted position, moved back into the box.
     #[inline(always)]
     pub(crate) fn wrapped(&self, value: f64) -> f64 {
         let is_inside = value > 0.0 && value < self.period;
@@ -73,7 +76,7 @@ impl Wrap {
     }
 }
 
-/// The most places for a number of rows.
+/// The maximum number of places for a number of rows.
 pub(crate) fn places_max(rows: usize) -> usize {
     rows + rows / HOLES_DIVISOR + HOLES_MORE
 }
@@ -83,7 +86,7 @@ pub(crate) fn rows_of(group: &Group) -> impl Iterator<Item = usize> {
     group.arrays.iter().map(move |dims| dims.iter().product::<usize>() / lanes)
 }
 
-/// Lines of numbers or of points.
+/// Whether all arrays of a group are lists of numbers or of points.
 pub(crate) fn is_list(group: &Group) -> bool {
     match group.kind {
         Kind::Plain => group.arrays.iter().all(|dims| dims[0] == 1 && dims[1] == 1),
@@ -97,7 +100,7 @@ impl Table {
         self.dims.iter().product()
     }
 
-    /// Adjusts the numbers of groups after `groups` groups were put in front.
+    /// Adjusts group numbers after `groups` groups were inserted in front.
     pub(crate) fn move_on(&mut self, groups: usize) {
         self.key += groups;
         self.older.iter_mut().flat_map(|rows| &mut rows.members).for_each(|(own, _)| *own += groups);
@@ -107,14 +110,15 @@ impl Table {
         self.rows.iter().sum()
     }
 
-    /// Whether a group has the rows that have numbers, and perhaps more.
+    /// Whether each array of a group has at least as many rows as there are numbers for it.
     pub(crate) fn fits(&self, group: &Group) -> bool {
         is_list(group)
             && group.arrays.len() == self.rows.len()
             && rows_of(group).zip(&self.rows).all(|(all, kept)| all >= *kept)
     }
 
-    /// The periods of the known columns of the same numbers: those of the columns that they are like.
+    /// The periods of the known columns that hold rows with the same numbers. A known column has the period of the
+    /// corresponding own column.
     pub(crate) fn known_wraps(&self, t: usize, groups: &[Group]) -> Vec<(usize, Wrap)> {
         let Some(rows) = &self.older else { return Vec::new() };
         let members = groups.iter().enumerate().filter(|(n, group)| group.table == Some(t) && *n != self.key);
@@ -131,7 +135,7 @@ impl Table {
         is_row
     }
 
-    /// Gives each place without a row what is before it.
+    /// Gives each place without a row the value of the place before it.
     pub(crate) fn fill<T: Copy>(&self, values: &mut [T]) {
         for &hole in &self.holes {
             values[hole as usize] = values[(hole as usize).saturating_sub(1)];
@@ -139,7 +143,7 @@ impl Table {
     }
 }
 
-/// With `older`, also which rows of an older segment are known.
+/// Writes the tables. If `older` is true, the known rows of an older segment are written too.
 pub(crate) fn write(tables: &[Table], groups: &[Group], older: bool, out: &mut Vec<u8>) {
     put(tables.len(), out);
     for (t, table) in tables.iter().enumerate() {
@@ -170,7 +174,7 @@ pub(crate) fn write(tables: &[Table], groups: &[Group], older: bool, out: &mut V
     }
 }
 
-/// Reads what [`write`] wrote; the order of the rows is not there yet.
+/// The inverse of [`write`]. The order of the rows (`slots`) is filled in later.
 pub(crate) fn read(bytes: &mut &[u8], groups: &mut [Group], older: bool) -> Option<Vec<Table>> {
     let mut tables = Vec::new();
     for t in 0..take(bytes).filter(|&n| n <= TABLES_MAX)? {
@@ -226,8 +230,9 @@ pub(crate) fn read(bytes: &mut &[u8], groups: &mut [Group], older: bool) -> Opti
     Some(tables)
 }
 
-/// Fills the known groups that hold rows of an older segment; a place whose number it does not have gets what is
-/// before it, or zero. `None` where the older segment is too short, or a group is not known.
+/// Fills the known groups that hold rows of an older segment. If the older segment has no row for a place, the place
+/// gets the value of the place before it, or zero. Returns `None` if the older segment is too short, or if a group is
+/// not known.
 pub(crate) fn fill_by_number(
     groups: &[Group],
     tables: &[Table],
