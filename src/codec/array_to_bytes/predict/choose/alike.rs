@@ -1,16 +1,17 @@
-//! When an element counts as a copy of another, exact or near.
+//! The test whether an element is an exact or near copy of another element.
 
 use super::super::format::numbers::Elements;
 
-/// How a run may differ from its source: in the order of representable numbers by less than 2 to this. 0: not at all.
+/// The allowed difference between a copy and its source: less than 2^slack representable numbers. A slack of 0 means
+/// that both must be equal.
 pub(crate) type Slack = u32;
 
-/// Slack of near runs, by the width of the elements.
+/// The slack of near copies, by the width of the elements.
 pub(crate) fn slack_of(elements: Elements) -> Slack {
     if elements.width == 4 { 6 } else { 20 }
 }
 
-/// Whether an element is another one, turned or not, or off by no more than slack.
+/// Whether an element equals its source, up to the slack. With `is_turned`, the source has the opposite sign.
 #[inline(always)]
 pub(crate) fn is_like(
     bits: &[u64],
@@ -24,12 +25,13 @@ pub(crate) fn is_like(
     found == bits[at] || slack > 0 && off(bits, elements, source, is_turned, at) < 1 << slack
 }
 
-/// By how many representable numbers an element is off another one, turned or not.
+/// The difference between an element and its source, in representable numbers. With `is_turned`, the sign of the
+/// source is inverted first.
 #[inline(always)]
 pub(crate) fn off(bits: &[u64], elements: Elements, source: usize, is_turned: bool, at: usize) -> u64 {
     let found = if is_turned { elements.negated(bits[source]) } else { bits[source] };
     elements.ordered(found).wrapping_sub(elements.ordered(bits[at])).unsigned_abs()
 }
 
-/// Odd multipliers, from the fractions of the golden ratio and of square roots.
+/// Odd multipliers for hashing, from the fractions of the golden ratio and of square roots.
 pub(crate) const MIX: [u64; 3] = [0x9E37_79B9_7F4A_7C15, 0xBB67_AE85_84CA_A73B, 0x3C6E_F372_FE94_F82B];

@@ -1,4 +1,4 @@
-//! The codes of one column: of what is left of a prediction, of near copies and of told cells.
+//! The three codes of one column: of literals, of near copies, and of cells computed from their blocks.
 
 use super::super::format::copies::{LITERAL, Marks, TOLD};
 use super::super::format::linear::locate;
@@ -8,7 +8,7 @@ use super::code_numbers::Numbers;
 use super::effort::NumbersEffort;
 
 impl Predictor {
-    /// The code of a column's elements that are not copied.
+    /// The code of the literals of a column.
     pub(crate) fn encode(&self, field: Field<'_>, marks: &Marks<'_>, effort: NumbersEffort) -> Vec<u8> {
         let Field { place, kind, bits, .. } = field;
         let column = &place.columns[place.column];
@@ -37,7 +37,7 @@ impl Predictor {
         code_numbers::encode(&Numbers { values: &left, floats, is_predicted }, effort)
     }
 
-    /// The codes of a column's elements that are nearly copied, and of those that their blocks tell.
+    /// The codes of a column's near copies, and of its cells computed from their blocks.
     pub(crate) fn encode_others(&self, field: Field<'_>, marks: &Marks<'_>, effort: NumbersEffort) -> [Vec<u8>; 2] {
         let Field { place, kind, bits, values } = field;
         let column = &place.columns[place.column];

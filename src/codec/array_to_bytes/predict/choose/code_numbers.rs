@@ -1,5 +1,5 @@
-//! What prediction leaves of a column, as bytes: the shortest of the ways of `residual.rs`, or one that is next to as
-//! short and decoded sooner.
+//! Encodes the differences of a column as bytes, in the shortest way of `residual.rs`, or in a way that is almost as
+//! short and decodes faster.
 
 use super::super::format::residual::Way;
 use super::effort::NumbersEffort;
@@ -10,27 +10,28 @@ use pco::{ChunkConfig, DeltaSpec, ModeSpec};
 use std::cell::RefCell;
 use zstd::bulk::Compressor;
 
-/// What is to be coded: differences, or where there is no prediction the ordered numbers themselves.
+/// The numbers that are to be coded: differences, or without prediction the ordered integers of the elements.
 pub(crate) struct Numbers<'a> {
     pub values: &'a [i64],
-    /// The same as doubles, where they are such and not predicted.
+    /// The same elements as doubles, if they are doubles and not predicted.
     pub floats: Option<&'a [f64]>,
     pub is_predicted: bool,
 }
 
-/// Bytes that noise leaves of a number at least.
+/// If a number takes at least this many bytes, most of its bits are noise.
 const NOISE_BYTES: usize = 2;
-/// Numbers of a run that tells whether zstd can leave less of all, at the most and at least; the part of all that it
-/// is at the most; and by which part of the code it may be off.
+/// The maximum length of a run on which zstd is tried first, in numbers.
 const RUN: usize = 2048;
+/// If a run would be shorter than this, zstd is tried on all numbers.
 const RUN_MIN: usize = 512;
+/// A run has at most 1/8 of all numbers.
 const RUNS_MIN: usize = 8;
 /// The estimate from a run may be too high by 1/16 of the code.
 const RUN_OFF_DIVISOR: usize = 16;
-/// A level that takes next to no time.
+/// The fastest level of zstd that is used.
 const ZSTD_LEVEL_FAST: i32 = 1;
 
-/// The shortest code, or one next to as short: its way, then its bytes.
+/// The shortest code, or a code that is almost as short. The first byte is the way; the bytes of the code follow.
 pub(crate) fn encode(numbers: &Numbers<'_>, effort: NumbersEffort) -> Vec<u8> {
     let values = numbers.values;
     if values.iter().all(|&v| v == 0) {
@@ -48,14 +49,14 @@ pub(crate) fn encode(numbers: &Numbers<'_>, effort: NumbersEffort) -> Vec<u8> {
             best.extend_from_slice(code);
         }
     };
-    // It fails for configurations that do not suit the numbers only.
+    // pco fails only if the configuration does not suit the numbers.
     if let Some((way, code)) = to_pco(values, &config) {
         keep(&mut best, way, &code);
     }
     if let Some(Ok(code)) = numbers.floats.map(|floats| simple_compress(floats, &config)) {
         keep(&mut best, Way::PcoFloats, &code);
     }
-    // Of many numbers a run tells first, but where no time is spared.
+    // If there are many numbers, a way is tried on a run first, except with the higher effort.
     let run = (values.len() / RUNS_MIN).min(RUN);
     let run = (!effort.is_thorough && run >= RUN_MIN).then(|| &values[(values.len() - run) / 2..][..run]);
     let may_be_less = |best: &[u8], planes: fn(&[i64]) -> Vec<u8>, level: i32| {
@@ -70,11 +71,11 @@ pub(crate) fn encode(numbers: &Numbers<'_>, effort: NumbersEffort) -> Vec<u8> {
     {
         keep(&mut best, Way::Bits, &code);
     }
-    // What prediction leaves repeats no bytes, unless it is next to nothing.
+    // Bytes of differences rarely repeat, unless the differences are very small.
     let is_short = best.len() < values.len();
     if (!numbers.is_predicted || effort.is_thorough && is_short) && may_be_less(&best, to_bytes, effort.zstd_level) {
         let shuffled = to_bytes(values);
-        // Of many bits a number most are noise: there a high level takes long, and does not make up for much.
+        // If numbers take many bits, most bits are noise. A high level of zstd then takes long and saves little.
         let is_near = |code: Vec<u8>| code.len() < best.len() + best.len() / 4;
         let is_worth_it = best.len() < values.len() * NOISE_BYTES
             || effort.zstd_level <= ZSTD_LEVEL_FAST
@@ -83,7 +84,7 @@ pub(crate) fn encode(numbers: &Numbers<'_>, effort: NumbersEffort) -> Vec<u8> {
         if is_worth_it && let Some(code) = zstd(&shuffled, effort.zstd_level) {
             keep(&mut best, Way::Bytes, &code);
         }
-        // Numbers whose bytes repeat do so themselves, perhaps, which a sample does not always show.
+        // If bytes repeat, whole numbers may repeat too, which a sample does not always show.
         if effort.is_thorough && !numbers.is_predicted && best[0] == Way::Bytes as u8 {
             let config = config.with_delta_spec(DeltaSpec::TryLookback);
             if let Some((way, code)) = to_pco(values, &config) {
@@ -94,10 +95,10 @@ pub(crate) fn encode(numbers: &Numbers<'_>, effort: NumbersEffort) -> Vec<u8> {
     best
 }
 
-/// The numbers by pco, as the narrowest integers that hold all of them. `None` where the configuration does not suit
-/// them.
+/// Encodes the numbers by pco, as the narrowest integers that hold all of them. `None` if the configuration does not
+/// suit the numbers.
 fn to_pco(values: &[i64], config: &ChunkConfig) -> Option<(Way, Vec<u8>)> {
-    // The places of the magnitudes in which any has a bit; the sign takes one more.
+    // The bits that are set in the magnitude of any number. The sign takes one more bit.
     let places = values.iter().fold(0, |all, &v| all | (v ^ (v >> 63)));
     let (way, code) = if i16::try_from(places).is_ok() {
         (Way::Pco2, simple_compress(&values.iter().map(|&v| v as i16).collect::<Vec<_>>(), config))
@@ -110,22 +111,22 @@ fn to_pco(values: &[i64], config: &ChunkConfig) -> Option<(Way, Vec<u8>)> {
 }
 
 thread_local! {
-    /// By level: setting one up takes longer than compressing a short column.
+    /// Compressors that are kept, one for each level. Creating one takes longer than compressing a short column.
     static COMPRESSORS: RefCell<Vec<(i32, Compressor<'static>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One zstd frame; `None` where there is no memory for it.
+/// One zstd frame; `None` if memory for it cannot be allocated.
 fn zstd(bytes: &[u8], level: i32) -> Option<Vec<u8>> {
     let mut all = COMPRESSORS.take();
     let kept = all.iter().position(|(of, _)| *of == level).map(|at| all.swap_remove(at));
     let (_, mut compressor) = kept.or_else(|| Some((level, Compressor::new(level).ok()?)))?;
     let code = compressor.compress(bytes).ok();
-    all.push((level, compressor)); // there are no more levels than `Effort` has
+    all.push((level, compressor)); // at most one for each level that `Effort` uses
     COMPRESSORS.set(all);
     code
 }
 
-/// Bytes of equal significance together.
+/// The bytes of the numbers, with bytes of equal significance together.
 fn to_bytes(values: &[i64]) -> Vec<u8> {
     let bytes: Vec<[u8; 8]> = values.iter().map(|v| v.to_le_bytes()).collect();
     let bytes = bytes.as_flattened();
@@ -134,7 +135,8 @@ fn to_bytes(values: &[i64]) -> Vec<u8> {
     shuffled
 }
 
-/// The magnitudes, each with its sign as the lowest bit, in planes of equal bits as codec `bitshuffle` has them.
+/// The magnitudes of the numbers, each with its sign as the lowest bit, in planes of bits of equal significance, as
+/// in codec `bitshuffle`.
 fn to_bits(values: &[i64]) -> Vec<u8> {
     let bytes: Vec<[u8; 8]> = values.iter().map(|&v| ((v << 1) ^ (v >> 63)).to_le_bytes()).collect();
     let bytes = bytes.as_flattened();
@@ -175,11 +177,11 @@ mod tests {
 
         #[test]
         fn pco_gets_the_narrowest_integers_that_hold_all(bits in 0u32..64, noise in any::<u64>(), is_least in any::<bool>()) {
-            let most = ((1u64 << bits) - 1) as i64; // with its sign one bit more
+            let most = ((1u64 << bits) - 1) as i64; // the sign takes one more bit
             let edge = if is_least { -most - 1 } else { most };
             let mut values: Vec<i64> = (0..300).map(|n| (noise.rotate_left(n) as i64) >> (63 - bits)).collect();
             values.push(edge);
-            let (way, code) = to_pco(&values, &ChunkConfig::default()).expect("it takes integers");
+            let (way, code) = to_pco(&values, &ChunkConfig::default()).expect("pco takes integers");
             let narrowest = match bits {
                 0..16 => Way::Pco2,
                 16..32 => Way::Pco4,
@@ -196,7 +198,7 @@ mod tests {
         #[test]
         fn doubles_as_such_come_back_with_all_their_bits(bits in prop::collection::vec(any::<u64>(), 1..300)) {
             let floats: Vec<f64> = bits.iter().map(|&b| f64::from_bits(b)).collect();
-            let code = simple_compress(&floats, &ChunkConfig::default()).expect("it takes doubles");
+            let code = simple_compress(&floats, &ChunkConfig::default()).expect("pco takes doubles");
             let code: Vec<u8> = std::iter::once(Way::PcoFloats as u8).chain(code).collect();
             let values: Vec<i64> = bits.iter().map(|&b| b as i64).collect();
             prop_assert_eq!(decode(&code, bits.len(), |f| f.to_bits() as i64, Vec::new()), Some(values));

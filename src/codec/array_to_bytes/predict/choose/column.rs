@@ -1,4 +1,4 @@
-//! How one column is predicted.
+//! The choice of a predictor for one column.
 
 use super::super::format::copies::{COPIED, LITERAL, NEAR};
 use super::super::format::layout::{Array, RowPlace};
@@ -15,38 +15,40 @@ use super::limits::FITTED_MIN;
 use super::stencil::{around, changes, lorenzo_of_doubles, neighbours};
 use super::weights::{Fitted, bits_of, spread};
 
-/// Places that tell whether blocks tell cells.
+/// The maximum number of cells that are sampled to decide whether cells are computed from their blocks.
 const SAMPLE: usize = 2048;
-/// Cells that blocks tell are told well if no more bits are left.
+/// Cells are computed from their blocks only if the mean difference has fewer bits than this. For elements of 4 bytes
+/// the limit is half of this.
 const TOLD_BITS_MAX: f64 = 30.0;
-/// In tables, fitted weights are taken only if they save 1/12 of the bytes: rows are short there, and each element
-/// waits for the one before it.
+/// In tables, fitted weights are used only if they save 1/12 of the bytes. Rows of tables are short, and each element
+/// is decoded only after the element before it.
 const WEIGHTS_DIVISOR: usize = 12;
-/// With little effort, weights by which each element of a row waits for the one before it are taken only if they save
-/// 1/64 of the bits.
+/// With the lower effort, a set whose elements must be decoded one after the other is used only if it saves 1/64 of
+/// the bits.
 const ONE_BY_ONE_DIVISOR: f64 = 64.0;
-/// And the Lorenzo sum of doubles, which is not fitted to anything, only if it saves 1/48.
+/// The Lorenzo sum of doubles, whose weights are not fitted, is used only if it saves 1/48 of the bits.
 const LORENZO_DIVISOR: f64 = 48.0;
-/// Literals that are coded to estimate a way, in `RUNS` runs.
+/// The maximum number of literals that are coded to estimate the size of a code.
 const LOOKED_AT: usize = 4096;
+/// The number of runs of consecutive literals in this sample.
 const RUNS: usize = 4;
-/// If two estimates differ by less than 1/64, both ways are coded in full.
+/// If the estimates of two predictors differ by less than 1/64, all literals are coded with both predictors.
 const TIE_DIVISOR: usize = 64;
-/// Wide copies are tried for a column only if they predict one element in this many.
+/// Wide copies are tried for a column only if they predict at least 1/16 of its elements more than near copies do.
 const WIDE_DIVISOR: usize = 16;
-/// Weights are fitted again only if wide copies predict one element in this many.
+/// Weights are fitted again only if wide copies predict more than 1/4 of the elements.
 const WIDE_REFIT_DIVISOR: usize = 4;
-/// Elements that share a choice of weights.
+/// The number of elements of a unit. All elements of a unit use the same set.
 const UNIT: usize = 256;
-/// In columns of at least this many elements a part of the units may stand for all (`Effort::unit_divisor`).
+/// In columns of at least this many elements, weights are fitted on a part of the units (`Effort::unit_divisor`).
 const PART_MIN: usize = 1 << 14;
-/// Sets of weights to choose from.
+/// The maximum number of fitted sets of a column.
 const SETS_MAX: usize = 4;
-/// A further set must save this part of the bits.
+/// A further set must save this share of the bits.
 const SET_GAIN: f64 = 0.004;
 
 impl<'a> Data<'a> {
-    /// Whether the cells that blocks tell are told well, and by which weights.
+    /// Whether computing cells from their blocks pays, and with which column of weights (0 for plain means).
     pub(crate) fn told(&self, cells: &[u32], family: usize) -> Option<u16> {
         let column = self.column();
         let some: Vec<usize> = (0..column.elements)
@@ -72,8 +74,8 @@ impl<'a> Data<'a> {
         best.filter(|(bits, _)| *bits < most).map(|(_, back)| back)
     }
 
-    /// With wide runs instead of near ones, if that is shorter than the present code. The weights stay as they are, but
-    /// where those runs tell much of the column: there `encode` finds others for what is left.
+    /// Replaces near copies by wide copies, if this makes the code of the column shorter. The weights stay the same.
+    /// If wide copies predict much of the column, `encode` also fits new weights to the remaining elements.
     pub(crate) fn by_wide(
         &mut self,
         near: &EncodedColumn,
@@ -113,7 +115,7 @@ impl<'a> Data<'a> {
         let column = self.column();
         let mut literals =
             Literals { elements: Vec::new(), units: Vec::new(), unit_count: 0, is_one: vec![false; column.elements] };
-        // Some of the units stand for all.
+        // Weights are fitted on one unit of `part` units.
         let part = if column.elements < PART_MIN { 1 } else { self.effort.unit_divisor };
         let mut count = 0;
         let mut units = Units::new(UNIT);
@@ -195,8 +197,8 @@ impl<'a> Data<'a> {
         (best.1, best.0)
     }
 
-    /// Integer sums in as many dimensions as leave the fewest bits. In tables weights save little for the time that
-    /// they take: there rows are short.
+    /// The integer sum in the number of dimensions that leaves the fewest bits. Integer sums are tried for tables,
+    /// where rows are short and fitted weights save little for the time that they take.
     fn integer(&self, literals: &Literals, dimensions: usize) -> Set {
         let left = |dimensions: usize| {
             let set = Set::Integer(dimensions as u8);
@@ -207,7 +209,7 @@ impl<'a> Data<'a> {
         best.map_or(Set::Integer(1), |(_, set)| set)
     }
 
-    /// Literals that follow each other, here and there in the column.
+    /// Runs of consecutive literals, spread over the column.
     fn some_runs(&self) -> Vec<usize> {
         let count = self.marks.count(LITERAL);
         let each = (count / RUNS).min(LOOKED_AT / RUNS);
@@ -220,7 +222,7 @@ impl<'a> Data<'a> {
         some
     }
 
-    /// Bytes that some of the literals take as the predictor leaves them, or as they are where there is none.
+    /// The bytes that some of the literals take with this predictor. A predictor without sets means no prediction.
     fn looked_at(&self, some: &[usize], predictor: &Predictor) -> usize {
         let column = self.column();
         let mut values = Vec::with_capacity(some.len());
@@ -236,9 +238,9 @@ impl<'a> Data<'a> {
         code_numbers::encode(&numbers, ESTIMATE).len()
     }
 
-    /// What the known column like this one tells alone, in as many dimensions as leave the fewest bits, and how far
-    /// that is off: its value, plus what the neighbours tell of the change since, counted in representable numbers or
-    /// not.
+    /// The best set that predicts from the twin, and its errors. The prediction is the value of the twin plus a
+    /// Lorenzo sum of the changes at neighbours, in ordered integers or in doubles, in the number of dimensions that
+    /// leaves the fewest bits.
     fn since(&self, literals: &Literals, dimensions: usize) -> Option<(Set, Vec<f64>)> {
         let back = self.twin?;
         let integer = |n: usize| Set::Since { back, dimensions: n as u8 };
@@ -284,7 +286,7 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// The terms to select from.
+    /// The terms from which a fit selects.
     fn terms(&self, dimensions: usize, family: usize, related: Vec<Term>) -> Vec<Term> {
         let mut pool: Vec<Term> = neighbours(dimensions, self.effort.stencil, self.effort.stencil_of_3d)
             .into_iter()
@@ -309,7 +311,7 @@ impl<'a> Data<'a> {
             pool.extend((0..3u8).filter(|&axis| array.dims[usize::from(axis)] > 1).map(Term::Index));
         }
         if self.effort.has_terms_around {
-            // What lies around the place in the columns just before.
+            // Values next to the place in the columns just before.
             for back in 1..=family.min(4) as u16 {
                 for (axis, step) in [(2, -1), (2, 1), (1, -1), (1, 1), (0, -1), (0, 1)] {
                     let mut steps = [0; 3];
@@ -320,8 +322,9 @@ impl<'a> Data<'a> {
                 }
             }
         }
-        // What was there, and around it; what has changed since where it is known already. The latter are sums of
-        // others, but a term that is of use only with another one is not found when they are looked at one by one.
+        // Values of the twin at and around the place, and changes at neighbours that are decoded already. A change is
+        // a difference of two other terms, but a separate term, because selection looks at single terms and would
+        // miss two terms that help only together.
         if let Some(back) = self.twin {
             pool.extend(around(dimensions).map(|steps| Term::Value(At { back, steps })));
             pool.extend(self.family_twins.iter().map(|&back| Term::Value(At::column(back))));
@@ -334,8 +337,8 @@ impl<'a> Data<'a> {
         pool
     }
 
-    /// The set that leaves the fewest bits, for the whole column. Sets that take long to decode must leave clearly
-    /// fewer.
+    /// The set that leaves the fewest bits for the whole column. Sets that are slow to decode must leave clearly
+    /// fewer bits.
     fn best_set(&self, literals: &Literals, sets: Vec<(Set, Vec<f64>)>, dimensions: usize) -> Predictor {
         let more = |bits: f64, divisor: f64| bits + bits / divisor;
         let of_set = |(set, errors): &(Set, Vec<f64>)| {
@@ -352,8 +355,8 @@ impl<'a> Data<'a> {
         best.map_or_else(Predictor::none, |(set, _)| Predictor::of(set))
     }
 
-    /// A set for each unit: those that there are, and as long as it saves bits one more for the units that gain
-    /// least. `fit` fits a set to some of the literals.
+    /// Chooses a set for each unit. Further sets are fitted to the units that gain least, as long as this saves bits.
+    /// `fit` fits a set to some of the literals.
     fn sets_by_unit(
         &self,
         literals: &Literals,
@@ -389,7 +392,7 @@ impl<'a> Data<'a> {
         Predictor { sets: kept, unit: UNIT, which, told: None }
     }
 
-    /// Another set, fitted to the third of the units that gain least over the first set so far.
+    /// A further set, fitted to the third of the units for which the present sets gain least over the first set.
     fn set_for_units_that_gain_least(
         &self,
         literals: &Literals,
@@ -420,24 +423,24 @@ impl<'a> Data<'a> {
             sets.push((set, bits_of_each(&errors)));
             let (now, less) = choose_units(sets, literals);
             let option = sets.pop();
-            // The first fit may be better for all than a fit to all is: places that no term tells weigh too much
-            // there.
+            // With a twin, the better of the two fits is kept. The second fit may be worse, because places that no
+            // term predicts weigh too much in it.
             if self.twin.is_none() || less < least {
                 (found, least) = (option, less);
             }
-            // Once more with those that like it.
+            // The second fit uses the units for which the first fit is the best set.
             is_chosen = now.iter().map(|&set| usize::from(set) == sets.len()).collect();
         }
         found
     }
 }
 
-/// The bits of each error.
+/// The size of each error in bits.
 fn bits_of_each(errors: &[f64]) -> Vec<f32> {
     errors.iter().map(|error| about_log2(error + 0.5) as f32).collect()
 }
 
-/// The best set for each unit, and the bits that are left in all.
+/// The best set for each unit, and the total number of bits that these sets leave.
 fn choose_units(sets: &[(Set, Vec<f32>)], literals: &Literals) -> (Vec<u8>, f64) {
     let mut sums = vec![0f64; literals.unit_count * sets.len()];
     for (s, (_, bits)) in sets.iter().enumerate() {
@@ -456,6 +459,6 @@ fn choose_units(sets: &[(Set, Vec<f32>)], literals: &Literals) -> (Vec<u8>, f64)
     (which, sum)
 }
 
-/// How a column is predicted, and what is left of it: of what is predicted so, of near copies, and of what blocks
-/// tell.
+/// The predictor of a column, and its three codes: of literals, of near copies, and of cells computed from their
+/// blocks.
 pub(crate) type EncodedColumn = (Predictor, [Vec<u8>; 3]);

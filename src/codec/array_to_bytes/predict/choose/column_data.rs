@@ -1,4 +1,4 @@
-//! One column, and all that its predictor is chosen by.
+//! One column, and the data from which its predictor is chosen.
 
 use super::super::format::copies::Marks;
 use super::super::format::layout::Column;
@@ -7,7 +7,7 @@ use super::super::format::numbers::Elements;
 use super::super::format::predictor::{Field, Set};
 use super::effort::Effort;
 
-/// Everything that a column's predictor is chosen by.
+/// The data from which a column's predictor is chosen.
 pub(crate) struct Data<'a> {
     pub(crate) place: Place<'a>,
     pub(crate) kind: Elements,
@@ -15,18 +15,18 @@ pub(crate) struct Data<'a> {
     pub(crate) values: &'a [f64],
     pub(crate) marks: Marks<'a>,
     pub(crate) effort: &'static Effort,
-    /// How many columns before the known one is that is like this.
+    /// The twin of this column, as its distance before this column.
     pub(crate) twin: Option<u16>,
-    /// And those that are like the others of the family, of particles.
+    /// The twins of the other columns of the family, as distances before this column. Only for particles.
     pub(crate) family_twins: Vec<u16>,
 }
 
-/// Elements that are to be predicted, with the units that they are in.
+/// Elements that are to be predicted, with the units to which they belong.
 pub(crate) struct Literals {
     pub(crate) elements: Vec<usize>,
     pub(crate) units: Vec<u32>,
     pub(crate) unit_count: usize,
-    /// Of the column's elements, which are among these.
+    /// For each element of the column, whether it is in `elements`.
     pub(crate) is_one: Vec<bool>,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Data<'a> {
         &self.place.columns[self.place.column]
     }
 
-    /// How far a set's predictions are off, as a count of representable numbers.
+    /// The errors of a set's predictions, as counts of representable numbers.
     pub(crate) fn errors(&self, set: &Set, literals: &Literals) -> Vec<f64> {
         let mut errors = Vec::with_capacity(literals.elements.len());
         set.each_difference(

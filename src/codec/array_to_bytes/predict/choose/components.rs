@@ -1,36 +1,40 @@
-//! Which extent of an array counts the components of a point: each of them is a column of its own then.
+//! Finds the extent of an array that counts the components of points. Each component then becomes a column.
 //!
-//! Points that lie one after the other (`x y z x y z`) have theirs in the last extent, tensors in the last two. Codes
-//! for gases and plasmas write all variables of a grid as one array, the variables first; lattice Boltzmann methods
-//! do so with their populations, codes with blocks of cells with the variables of each block. There it is measured
-//! whether what lies beside each other along an extent is less alike than along the others.
+//! Contiguous points (`x y z x y z`) have their components in the last extent, tensors in the last two extents. Codes
+//! for gases and plasmas write all variables of a grid as one array, with the variables in the first extent. Lattice
+//! Boltzmann methods do the same with their populations, and codes with blocks of cells with the variables of each
+//! block. In these cases the encoder measures whether neighbours along one extent differ more than along the other
+//! extents.
 
 use super::super::format::group::{Dims, Kind, collapse};
 use super::super::format::numbers::noise;
 use crate::codec::ArrayShape;
 
-/// Components of a point in the last extent, and in the last two.
+/// The maximum number of components in the last extent.
 pub(crate) const LANES_POINT_MAX: usize = 4;
+/// The maximum number of components in the last two extents.
 const LANES_TENSOR_MAX: usize = 9;
-/// Components along any other extent.
+/// The maximum number of components along any other extent.
 const LANES_MAX: usize = 27;
-/// Elements of a component at least, to be measured.
+/// A component with fewer elements is not measured.
 const ELEMENTS_MIN: usize = 1024;
-/// Places that are looked at in a column, and arrays.
+/// The number of places of a column that are sampled.
 const PLACES: usize = 512;
+/// The maximum number of arrays of a column that are sampled.
 const ARRAYS: usize = 8;
-/// Neighbours along the extent must differ by this many bits more, on the mean, than along any other. Variables of
-/// gases have 3 to 22 more, modes of one field, which may be either, 2 to 5.
+/// Neighbours along the extent of components must differ by this many bits more, on average, than along any other
+/// extent. Variables of gases differ by 3 to 22 bits more. Modes of one field, which may or may not be components,
+/// differ by 2 to 5 bits more.
 const BITS_MORE: f64 = 3.0;
-/// If elements next to each other along the extent predict this many bits of how neighbours differ, they are planes
-/// of one grid.
+/// If neighbours along the extent predict this many bits of the differences between other neighbours, the extent
+/// counts planes of one grid, not components.
 const BITS_TOLD: f64 = 0.5;
 
-/// The extents with all components in the last, and how they lie.
+/// Extents whose last extent contains all components, and the positions of components in the array.
 pub(crate) type Taken = (Dims, Kind);
 
-/// For each array of a column, none of which is empty, how it is taken apart, if all of them are in one way.
-/// `ordered` gives elements of the column as numbers that are near each other where they are alike.
+/// For each array of a column, how it is split into components, if all arrays are split in the same way. No array may
+/// be empty. `ordered` gives the ordered integer of an element of the column.
 pub(crate) fn of_column(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<Vec<Taken>> {
     let in_one_way = |of: &dyn Fn(&ArrayShape) -> Option<Taken>| -> Option<Vec<Taken>> {
         let found: Vec<Taken> = arrays.iter().map(of).collect::<Option<_>>()?;
@@ -43,20 +47,21 @@ pub(crate) fn of_column(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -
     in_one_way(&|array| along(array, axis))
 }
 
-/// Extents that are numbers of this machine and that the elements fill; in no chunks.
+/// The extents of an array without chunks. `None` if they do not fit in `usize` or do not match the number of
+/// elements.
 fn extents(array: &ArrayShape) -> Option<Vec<usize>> {
     let dims: Vec<usize> = array.dims.iter().map(|&n| usize::try_from(n).ok()).collect::<Option<_>>()?;
     let elements = dims.iter().try_fold(1usize, |all, &n| all.checked_mul(n))?;
     (array.chunk.is_empty() && elements as u64 == array.elements && elements > 0).then_some(dims)
 }
 
-/// Components in extents at the end.
+/// A grid whose components are in the last extents of the array.
 fn at_the_end(grid: &[usize], lanes: usize) -> Taken {
     let [nz, ny, nx] = collapse(grid);
     ([nz, ny, nx * lanes], Kind::Points { lanes, together: 1 })
 }
 
-/// A grid of points. What is a list is found by its own extents, as it may lie in chunks.
+/// A grid of points. Lists of points are found elsewhere (`groups.rs`), because they may be stored in chunks.
 fn point(array: &ArrayShape) -> Option<Taken> {
     let dims = extents(array)?;
     let (&lanes, grid) = dims.split_last()?;
@@ -64,7 +69,7 @@ fn point(array: &ArrayShape) -> Option<Taken> {
     is_grid.then(|| at_the_end(grid, lanes))
 }
 
-/// A list or grid of tensors, one more extent being as short as those of points.
+/// A list or grid of tensors: the last two extents are short.
 fn tensor(array: &ArrayShape) -> Option<Taken> {
     let dims = extents(array)?;
     let (grid, &[rows, columns]) = dims.split_last_chunk::<2>()?;
@@ -77,13 +82,14 @@ fn tensor(array: &ArrayShape) -> Option<Taken> {
     }
 }
 
-/// Components along another extent, counted from the first.
+/// A grid whose components are along the extent number `axis`, counted from the first extent.
 fn along(array: &ArrayShape, axis: usize) -> Option<Taken> {
     let dims = extents(array)?;
     let lanes = *dims.get(axis)?;
     let grid = [&dims[..axis], &dims[axis + 1..]].concat();
     let [nz, ny, nx] = collapse(&grid);
-    // Behind others only grids: elements of a mesh with a list of places each lost by it.
+    // If the extent is not the first one, the extents after it must form a grid. Meshes with a list of places for
+    // each element took more bytes when they were split.
     let is_first = dims[..axis].iter().all(|&n| n == 1);
     let are_grids = dims[axis + 1..].iter().filter(|&&n| n > 1).count() > 1;
     let together = if is_first { 0 } else { dims[axis + 1..].iter().product() };
@@ -91,8 +97,9 @@ fn along(array: &ArrayShape, axis: usize) -> Option<Taken> {
     is_worth_it.then_some(([nz, ny, nx * lanes], Kind::Points { lanes, together }))
 }
 
-/// The extent along which elements differ by more than along any other, and are not told by those beside them even
-/// where it is known how these differ from their own neighbours, as levels of an atmosphere are.
+/// The extent along which elements differ more than along any other extent, if these elements do not predict each
+/// other. In levels of an atmosphere, elements differ between levels, but the differences to neighbours in a level
+/// are alike; such levels are not components.
 fn differing(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<usize> {
     let dims: Vec<Vec<usize>> = arrays.iter().map(extents).collect::<Option<_>>()?;
     let rank = dims.first()?.len();
@@ -103,7 +110,7 @@ fn differing(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<us
     }
     let places = places(&dims);
     let apart = |a: usize, b: usize| ordered(a).wrapping_sub(ordered(b));
-    // Of a place, steps to the next ones along some axes, if it has those.
+    // The steps from a place to the next places along some axes; `None` if one of them is outside the array.
     let steps = |(begin, at, dims): &(usize, usize, &[usize]), axes: &[usize]| -> Option<(usize, Vec<usize>)> {
         let stride = |axis: usize| dims[axis + 1..].iter().product::<usize>();
         let has_next = axes.iter().all(|&axis| at / stride(axis) % dims[axis] + 1 < dims[axis]);
@@ -129,7 +136,7 @@ fn differing(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<us
     (all[best] >= most + BITS_MORE && mean(crosswise) + BITS_TOLD >= all[near]).then_some(best)
 }
 
-/// Places that are looked at: where their array begins in the column, where they are in it, its extents.
+/// The sampled places: for each the first element of its array, its position in the array, and the array's extents.
 fn places(dims: &[Vec<usize>]) -> Vec<(usize, usize, &[usize])> {
     let every = dims.len().div_ceil(ARRAYS);
     let each = PLACES.div_ceil(dims.len().clamp(1, ARRAYS));
@@ -145,7 +152,7 @@ fn places(dims: &[Vec<usize>]) -> Vec<(usize, usize, &[usize])> {
     found
 }
 
-/// Bits of a difference, on the mean; 0 of none.
+/// The mean number of bits of differences; 0 if there are none.
 fn mean(apart: impl Iterator<Item = i64>) -> f64 {
     let bits = |apart: i64| f64::from(64 - apart.unsigned_abs().leading_zeros());
     let (sum, count) = apart.fold((0.0, 0.0), |(sum, count), apart| (sum + bits(apart), count + 1.0));
@@ -175,14 +182,14 @@ mod tests {
         let (lanes, side) = (5usize, 40usize);
         let shape = [array(&[lanes as u64, side as u64, side as u64])];
         let at = |n: usize| (n / (side * side), n / side % side, n % side);
-        // Each variable has a size of its own, and its elements have nothing to do with those of the others.
+        // Each variable has another magnitude, and its elements are independent of the elements of other variables.
         let variables = |n: usize| {
             let (lane, ..) = at(n);
             (lane * lane) as i64 * 1_000_000_000_000 + i64::from(noise(n as u32) % 100_000)
         };
         let together = Kind::Points { lanes, together: 0 };
         assert_eq!(of_column(&shape, variables), Some(vec![([1, side, side * lanes], together)]));
-        // Planes are as like each other as rows are.
+        // Neighbouring planes differ as little as neighbouring rows.
         let planes = |n: usize| {
             let (plane, y, x) = at(n);
             ((plane + y + x) * 1000) as i64

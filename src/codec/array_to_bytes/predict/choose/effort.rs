@@ -1,111 +1,118 @@
-//! How hard the encoder tries: every knob of it, in two settings. What is decoded does not depend on any of them.
+//! The effort of the encoder: all of its options, in two settings. Decoded data does not depend on them.
 
 use super::super::format::linear::SIXTHS;
 
-/// How numbers are coded ([`super::code_numbers`]).
+/// The effort of coding numbers ([`super::code_numbers`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NumbersEffort {
     /// Level of pcodec, 1 to 12.
     pub pco_level: usize,
     /// Level of zstd for bytes of equal significance.
     pub zstd_level: i32,
-    /// Whether each way is tried on all numbers, even if a run of them says that it does not help.
+    /// Whether each way is tried on all numbers, even if it does not help on a sample.
     pub is_thorough: bool,
 }
 
-/// Enough to compare two predictions.
+/// The effort that is enough to compare two predictions.
 pub(crate) const ESTIMATE: NumbersEffort = NumbersEffort { pco_level: 4, zstd_level: 1, is_thorough: false };
 
-/// Which neighbours may predict an element: all within `near` steps along each axis, and those along one axis within
-/// `far` steps.
+/// The neighbours that may predict an element: all neighbours within `near` steps along each axis, and neighbours
+/// along one axis within `far` steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stencil {
     pub near: i8,
     pub far: i8,
 }
 
-/// How places are sampled to fit weights.
+/// The sizes of samples for fitting weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Samples {
-    /// Places by which terms are selected.
+    /// The number of places on which terms are selected.
     pub select: usize,
-    /// Places on which weights are fitted.
+    /// The number of places on which weights are fitted.
     pub fit: usize,
-    /// How often weights are fitted, each time with the errors of the time before.
+    /// How often weights are fitted. Each fit uses the errors of the fit before it.
     pub fit_times: usize,
 }
 
-/// How copies of earlier elements are looked for ([`super::find_copies`]).
+/// The effort of the search for copies of earlier elements ([`super::find_copies`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct CopiesEffort {
-    /// Earlier places that are compared for each window.
+    /// The number of earlier places that are compared with each window.
     pub depth: usize,
-    /// One window in this many is looked up; a power of 2.
+    /// The share of windows that are looked up is 1 divided by this divisor, a power of 2.
     pub window_divisor: u32,
-    /// One window in this many says which blocks repeat; a power of 2.
+    /// The share of windows that are sampled to find repeating blocks is 1 divided by this divisor, a power of 2.
     pub block_divisor: u32,
-    /// Whether blocks are searched although a sample says that it does not pay.
+    /// Whether blocks are searched even if a sample shows few repeats.
     pub is_thorough: bool,
-    /// Wide runs are looked for only if one sampled window in this many has a wide match but no near match ...
+    /// Wide copies are searched only if more than 1 / `wide_window_divisor` of the sampled windows have a wide match
+    /// but no near match ...
     pub wide_window_divisor: f64,
-    /// ... and the wide match predicts an element by this many bits better than the elements before it do.
+    /// ... and if the wide match leaves this many bits less of an element than the elements before it.
     pub wide_gain_bits: f64,
-    /// Copies with steps are looked for only if this share of the sampled values occurs twice.
+    /// Copies with steps are searched only if this share of the sampled values occurs twice.
     pub stride_min_percent: usize,
 }
 
-/// All knobs.
+/// All options of the encoder.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Effort {
     /// Level of zstd for the header.
     pub header_zstd_level: i32,
     pub numbers: NumbersEffort,
     pub copies: CopiesEffort,
-    /// Whether columns are put in an order in which the best predicted come last. Else those of the same arrays stand
-    /// side by side.
+    /// Whether columns are ordered so that columns that others predict well come last. If not, columns with the same
+    /// arrays are next to each other.
     pub orders_columns: bool,
-    /// Whether weights are fitted for columns of particles too.
+    /// Whether weights are fitted for columns of particles.
     pub fits_particles: bool,
-    /// Whether copies are looked for even if most elements are of particles.
+    /// Whether copies are searched even if most elements belong to particles.
     pub searches_particles: bool,
-    /// Columns of the same arrays by which nested grids are looked for, at most.
+    /// The maximum number of columns with the same arrays in which nested grids are searched.
     pub nested_tries_max: usize,
-    /// Whether all ways to predict a column are coded, and the shortest code is taken. Else a sample decides.
+    /// Whether a column is coded with all candidate predictors, and the shortest code is used. If not, a sample
+    /// decides.
     pub codes_all_ways: bool,
-    /// In columns of many elements, weights are fitted on one unit in this many; a power of 2.
+    /// In columns of many elements, weights are fitted on a share of the units: 1 divided by this divisor, a power of
+    /// 2.
     pub unit_divisor: usize,
-    /// Whether weights are fitted again to what wide runs leave of a column.
+    /// Whether weights are fitted again to the elements of a column that wide copies do not predict.
     pub refits_after_wide: bool,
     /// Whether units of a column may have different weights.
     pub has_unit_weights: bool,
-    /// Powers of other columns that may predict, in sixths.
+    /// The exponents of powers of other columns that may predict, in sixths.
     pub sixths: &'static [i8],
-    /// Columns just before of which powers may predict, at most: on grids, and of particles.
+    /// On grids, the maximum number of columns just before a column whose powers may predict it.
     pub power_columns_max: usize,
+    /// For particles, the maximum number of columns just before a column whose powers may predict it.
     pub power_columns_of_particles_max: usize,
-    /// Whether the index along an axis may predict where positions are not periodic too.
+    /// Whether the index along an axis may predict any column. If not, it may predict only periodic positions.
     pub has_index_terms: bool,
-    /// Whether what lies around the place in the columns just before may predict.
+    /// Whether neighbours of the place in the columns just before may predict.
     pub has_terms_around: bool,
+    /// The neighbours in arrays of one or two dimensions.
     pub stencil: Stencil,
+    /// The neighbours in arrays of three dimensions.
     pub stencil_of_3d: Stencil,
     pub samples: Samples,
-    /// Terms of a fitted prediction, at most.
+    /// The maximum number of terms of a fitted prediction.
     pub terms_max: usize,
-    /// Ways to weigh errors by which all neighbours are fitted at once, at most.
+    /// The maximum number of ways to weight errors that are tried when all neighbours are fitted at once.
     pub stencil_ways_max: usize,
-    /// The share of the bits of fewer terms that all neighbours at once may leave, at most.
+    /// A fit of all neighbours is used only if it leaves less than this share of the bits that the selected terms
+    /// leave.
     pub stencil_max_share: f64,
 }
 
 impl Effort {
-    /// By its number in the parameter of the codec, 1 or 2.
+    /// The effort with this number in the parameter of the codec, 1 or 2.
     pub(crate) fn of(number: u32) -> &'static Self {
         if number > 1 { &HARD } else { &QUICK }
     }
 }
 
-/// For the profile `balanced`.
+/// The effort of the profile `balanced`.
 pub(crate) const QUICK: Effort = Effort {
     header_zstd_level: 3,
     numbers: NumbersEffort { pco_level: 7, zstd_level: 3, is_thorough: false },
@@ -126,7 +133,7 @@ pub(crate) const QUICK: Effort = Effort {
     unit_divisor: 8,
     refits_after_wide: false,
     has_unit_weights: false,
-    sixths: &[-6, -3, 3], // those that need no cube root, which takes long to compute and to decode
+    sixths: &[-6, -3, 3], // powers without cube roots, which are slow to compute
     power_columns_max: 3,
     power_columns_of_particles_max: 3,
     has_index_terms: false,
@@ -138,7 +145,7 @@ pub(crate) const QUICK: Effort = Effort {
     stencil_ways_max: 1,
     stencil_max_share: 0.98,
 };
-/// For the profile `max`.
+/// The effort of the profile `max`.
 pub(crate) const HARD: Effort = Effort {
     header_zstd_level: 19,
     numbers: NumbersEffort { pco_level: 8, zstd_level: 12, is_thorough: true },
@@ -171,6 +178,7 @@ pub(crate) const HARD: Effort = Effort {
     stencil_ways_max: usize::MAX,
     stencil_max_share: 0.995,
 };
-/// The neighbours whose change since an older checkpoint may predict, whatever the effort.
+/// A small set of neighbours. At both efforts, the change of these neighbours since an older checkpoint may predict.
 pub(crate) const SMALL_STENCIL: Stencil = Stencil { near: 2, far: 3 };
+/// The same for arrays of three dimensions.
 pub(crate) const SMALL_STENCIL_OF_3D: Stencil = Stencil { near: 1, far: 1 };

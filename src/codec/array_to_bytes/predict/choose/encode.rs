@@ -1,4 +1,4 @@
-//! The encoder: a segment to a stream, in the order of `FORMAT.md`.
+//! The encoder: turns a segment into a stream, in the order of `docs/format/predict.md`.
 
 use super::super::format::decode::{Buffers, damaged};
 use super::super::format::group::Group;
@@ -15,7 +15,7 @@ use crate::codec::array_to_bytes::varint::put;
 use crate::codec::{ArrayShape, CodecError, Older, Work};
 use std::borrow::Cow;
 
-/// Whether an older segment has rows that are known again by their numbers.
+/// Whether an older segment has rows with the same numbers as rows of this segment.
 pub(crate) fn has_known_rows(param: u32, raw: &[u8], arrays: &[ArrayShape], older: &Older) -> bool {
     let kind = elements_of(param);
     if !kind.is_float {
@@ -54,10 +54,10 @@ pub(crate) fn encode(
         tables.iter_mut().for_each(|table| table.move_on(known.groups.len()));
         groups.splice(0..0, std::mem::take(&mut known.groups));
         let before = known.before(body, &older.raw, kind, &groups, &tables);
-        all = Cow::Owned(before.ok_or_else(|| damaged("the older segment is shorter than it was said to be"))?);
+        all = Cow::Owned(before.ok_or_else(|| damaged("the older segment is too short"))?);
         like = known.like;
     }
-    let own_order = Layout::new(groups, tables, None).ok_or_else(|| damaged("the arrays do not add up"))?;
+    let own_order = Layout::new(groups, tables, None).ok_or_else(|| damaged("the arrays have too many columns"))?;
     let Buffers { bits, values, .. } = std::mem::take(work.kept::<Buffers>());
     let task = Task { body: &all, kind, like: &like, effort, threads };
     let Choice { mut layout, bits, values, runs, nested, predictors } = choose(own_order, task, Spare { bits, values });
@@ -83,7 +83,7 @@ pub(crate) fn encode(
     }
     let mut orders = Vec::new();
     encode_orders(&layout, kind, &bits, effort, threads, &mut header, &mut orders);
-    // Used again when the stream is decoded to check it.
+    // The buffers are reused when the stream is decoded to check it.
     *work.kept::<Buffers>() = Buffers { bits, values, froms: runs.froms };
     let packed = pack(&header, effort)?;
     put(packed.len(), stored);
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Arrays of one column, and what each element is made of.
+    /// A strategy for groups of every kind, with arrays of equal extents.
     fn group() -> impl Strategy<Value = Group> {
         let kind = prop_oneof![
             Just(Kind::Plain),

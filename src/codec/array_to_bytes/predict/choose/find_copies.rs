@@ -1,13 +1,13 @@
-//! Runs of elements that were there before, perhaps in reverse, perhaps with the other sign.
+//! Finds runs of elements that repeat earlier elements, possibly in reverse order, possibly with the opposite sign.
 //!
-//! Ghost zones, refined levels over coarser ones, time levels, symmetric halves: a value occurs several times, and no
-//! codec of numbers sees it. So runs of at least [`RUN_MIN`] elements that occur earlier, in any column, are taken
-//! out first, element by element, not byte by byte. The window is the whole segment. What is left is predicted with
-//! all of its neighbours in place.
+//! The same value occurs several times in ghost zones, in refined levels over coarser levels, in several time levels,
+//! and in symmetric halves. Codecs of numbers do not find such repeats. Therefore runs of at least [`RUN_MIN`]
+//! elements that occur earlier, in any column of the segment, are copied. Elements are compared, not bytes. The other
+//! elements are predicted, and all of their neighbours can be used, copied or not.
 //!
-//! Sources that are equal but for rounding predict what is nearly a copy (*near*). In a symmetric flow that has begun
-//! to turn chaotic, the mirrored element tells half of the bits (*wide*): whether that is the best prediction is
-//! found for each column, by coding it both ways.
+//! If source and copy differ only by rounding, the source predicts the copy (*near*). In a symmetric flow that begins
+//! to become chaotic, the mirrored element predicts half of the bits (*wide*). Whether wide copies are the best
+//! prediction is found for each column, by coding the column both ways.
 
 use super::super::format::copies::{RUN_MIN, Run, Source, TURNED, zigzag};
 use super::super::format::numbers::Elements;
@@ -20,17 +20,18 @@ use crate::codec::array_to_bytes::varint::put;
 use crate::codec::threads;
 use std::ops::Range;
 
-/// Windows that are looked up together, or not at all.
+/// The number of windows in a block. All windows of a block are searched, or none.
 const BLOCK: usize = 1 << 13;
-/// Elements of a run at least where neighbours are equal, since few different values take few bytes without copies
-/// too.
+/// The minimum number of elements of a run in which some neighbours are equal. Such elements have few different
+/// values, and take few bytes even without copies.
 const RUN_LONG: usize = 24;
-/// Places that are looked at there.
+/// The maximum number of earlier places that are compared with a window in which some neighbours are equal.
 const DEPTH_FEW: usize = 4;
-/// Parts that windows are sorted into, a power of 2.
+/// The number of parts into which windows are sorted; a power of 2.
 const PARTS: usize = 64;
 
-/// Runs: how many elements come first that are not copied, where from, how many.
+/// Encoded runs, as three lists of one number for each run: the elements before the run that are not copied, the
+/// length of the run with its direction and sign, and the first source.
 #[derive(Default)]
 pub(crate) struct Tokens {
     pub skips: Vec<u8>,
@@ -39,7 +40,7 @@ pub(crate) struct Tokens {
     pub count: usize,
 }
 
-/// Where each element is in the runs.
+/// The source of each element, from the runs.
 fn filled(runs: &[Run], elements: usize) -> Vec<Source> {
     let mut froms = vec![0; elements];
     runs.iter().for_each(|run| run.fill(&mut froms));
@@ -47,8 +48,8 @@ fn filled(runs: &[Run], elements: usize) -> Vec<Source> {
 }
 
 impl Tokens {
-    /// Of runs in the order of their elements, the first of which comes no sooner than `known`, its source at `least`
-    /// perhaps.
+    /// Encodes runs, which are in the order of their elements. No run begins before `known`, and no source is before
+    /// `least`.
     fn new<'a>(runs: impl IntoIterator<Item = &'a Run>, known: usize, least: usize) -> Self {
         let mut tokens = Self::default();
         let (mut at, mut expected) = (known, least as i64);
@@ -58,7 +59,8 @@ impl Tokens {
             put(start - at, &mut tokens.skips);
             let ways = usize::from(run.step < 0) << 1 | usize::from(run.is_turned);
             put((run.length as usize - RUN_MIN) << 2 | ways, &mut tokens.lengths);
-            // As a distance to where the run before would go on: small where rows are copied one after the other.
+            // The source is stored as its distance from the end of the previous source. The distance is small if
+            // consecutive rows are copied.
             put(zigzag(i64::from(run.from) - expected), &mut tokens.froms);
             tokens.count += 1;
             (at, expected) = (end, run.end());
@@ -71,20 +73,22 @@ impl Tokens {
     }
 }
 
-/// All runs of a segment: those that are copied, and those whose source is a prediction.
+/// All runs of a segment: exact copies, and copies whose source is only a prediction.
 pub(crate) struct Runs {
-    /// Of each element, exact and near; the latter none where there is no such run.
+    /// The source of each element in exact runs, then in near runs. The second list is empty if there are no near
+    /// runs.
     pub froms: [Vec<Source>; 2],
     pub tokens: [Tokens; 2],
-    /// Those whose sources lie further apart, exact and near.
+    /// Exact runs with steps, then near runs with steps.
     pub strides: [Strides; 2],
-    /// What near ones become where wide ones are taken, which are far less near.
+    /// The wide runs, which replace the near runs of some columns.
     pub wide: Option<Wide>,
 }
 
-/// Runs that are far less near. Their sources may be the best prediction of a column, or not.
+/// Wide runs, which are much less similar to their sources than near runs. The sources of wide runs may or may not be
+/// the best prediction of a column.
 pub(crate) struct Wide {
-    /// Of each element.
+    /// The source of each element.
     pub froms: Vec<Source>,
     runs: Vec<Run>,
     near_runs: Vec<Run>,
@@ -92,7 +96,7 @@ pub(crate) struct Wide {
 }
 
 impl Wide {
-    /// Bytes that it takes about to say where the runs of these elements are.
+    /// The approximate number of bytes that the runs of these elements take.
     pub(crate) fn bytes(&self, own: Range<usize>) -> usize {
         let of = |at: usize| self.runs.partition_point(|run| (run.at as usize) < at);
         Tokens::new(&self.runs[of(own.start)..of(own.end)], own.start, own.start).bytes()
@@ -110,8 +114,8 @@ impl Runs {
         }
     }
 
-    /// Takes the wide ones instead of the near ones in the columns that this says of, by the place of an element.
-    /// Where elements are from is left as it is: it was for coding them.
+    /// Replaces near runs by wide runs in the columns for which `is_taken` is true at the place of an element.
+    /// `froms` is not changed, because it is not needed after the elements are coded.
     pub(crate) fn take_wide(&mut self, is_taken: impl Fn(usize) -> bool) {
         let Some(Wide { runs, mut near_runs, known, .. }) = self.wide.take() else { return };
         let taken = |run: &Run| is_taken(run.at as usize);
@@ -125,13 +129,14 @@ impl Runs {
     }
 }
 
-/// And of wide ones.
+/// The slack of wide copies, by the width of the elements.
 fn wide_slack_of(elements: Elements) -> Slack {
     if elements.width == 4 { 14 } else { 43 }
 }
 
-/// Finds the runs of a segment, on one thread or two. The first `known` elements need not be found; others may be
-/// copied from them, but not nearly: what is near them is better predicted. Near runs go over none of the `borders`.
+/// Finds the runs of a segment, on one or two threads. The first `known` elements are not coded, so they are in no
+/// run. Known elements may be sources of exact copies, but not of near copies, because prediction from the twin is
+/// better. Near runs do not cross `borders`.
 pub(crate) fn find_all(
     bits: &[u64],
     known: usize,
@@ -144,7 +149,7 @@ pub(crate) fn find_all(
     let search = |slack: Slack| Search { elements, slack, effort };
     let blocks_of = |slack: Slack| blocks(bits, hashes(bits, elements, slack), block_divisor, |_, _| ());
     let is_worth_it = |blocks: &Blocks, slack: Slack| effort.is_thorough || blocks.are_worth_it(bits, elements, slack);
-    // Hashed again where it is worth it: to keep hashes in new memory takes longer.
+    // Hashes are computed a second time if a search pays. Keeping the first hashes in new memory would take longer.
     let windows = |slack: Slack, blocks: Blocks| {
         let before = before(&hashes(bits, elements, slack).collect::<Vec<_>>(), part, &blocks.repeat);
         Windows { before, repeat: blocks.repeat }
@@ -161,7 +166,7 @@ pub(crate) fn find_all(
         if !elements.is_float {
             return None;
         }
-        // What is near is so by fewer bits, too.
+        // Near matches are wide matches too, because the wide slack is larger.
         let mut likeness = Likeness::default();
         let of_hashes = hashes(bits, elements, wide_slack);
         let wide = blocks(bits, of_hashes, block_divisor, |at, source| likeness.add(bits, elements, at, source));
@@ -190,7 +195,7 @@ pub(crate) fn find_all(
     let wide = wide.and_then(|blocks| {
         let runs = find(bits, known, search(wide_slack), &froms[0], &windows(wide_slack, blocks), borders);
         let mut all = (!runs.is_empty()).then(|| filled(&runs, bits.len()))?;
-        // What strides tell stays, which is what near runs do not.
+        // Near copies with steps, which are the near copies outside of `near_runs`, are kept.
         let ends = near_runs.iter().map(Run::places).chain(std::iter::once(bits.len()..bits.len()));
         let mut from = 0;
         for Range { start, end } in ends.filter(|_| !strides[1].is_empty()) {
@@ -203,26 +208,30 @@ pub(crate) fn find_all(
     Runs { froms, tokens: [exact_tokens, near_tokens], strides, wide }
 }
 
-/// Where windows repeat.
+/// Blocks of windows, and how many sampled windows repeat.
 struct Blocks {
     /// For each block of windows, whether any of them repeats elsewhere.
     repeat: Vec<bool>,
-    /// And how many of those looked at do whose neighbours are not all different.
+    /// For each block, the number of sampled windows that repeat and in which some neighbours are equal.
     alike: Vec<u32>,
-    /// Sampled windows, and those that repeat.
+    /// The number of sampled windows.
     looked_at: usize,
+    /// The number of sampled windows that repeat.
     again: usize,
-    /// The same of those whose neighbours are all different.
+    /// Both numbers for windows in which no neighbours are equal: sampled, repeating.
     differing: [usize; 2],
 }
 
-/// How well windows are told by those that they are like, and by the elements before.
+/// How well windows are predicted by the windows that they repeat, and by the elements before them.
 #[derive(Default)]
 struct Likeness {
     count: usize,
-    /// Sums of bits: off the other window, in the better order, and off the same number as before, or as far from it.
+    /// Bits of the differences to the other window, in the better of both directions. All three fields are sums over
+    /// windows.
     off: f64,
+    /// Bits of the differences to the element before.
     same: f64,
+    /// Bits of the differences between consecutive differences.
     as_far: f64,
 }
 
@@ -242,26 +251,29 @@ impl Likeness {
         self.count += 1;
     }
 
-    /// By how many bits an element is told better by the other window.
+    /// How many bits fewer the other window leaves of an element than the elements before it.
     fn bits_less(&self) -> f64 {
         (self.same.min(self.as_far) - self.off) / self.count.max(1) as f64
     }
 }
 
-/// With little effort, copies are looked for only if one sampled window in this many repeats. Elements of 4 bytes
-/// save half as much where they nearly repeat, so more of them must.
+/// With the lower effort, copies are searched only if more than 1 / `REPEAT_DIVISOR` of the sampled windows repeat.
 const REPEAT_DIVISOR: usize = 100;
+/// The divisor for near copies of elements of 4 bytes. Each such copy saves half as many bytes, so more windows must
+/// repeat.
 const REPEAT_DIVISOR_OF_NEAR_FLOATS: usize = 40;
-/// Below this many elements copies are always looked for.
+/// If there are fewer elements, copies are always searched.
 const ELEMENTS_FEW: usize = 1 << 12;
-/// Elements that tell what a block costs as it is, and how many blocks are asked.
+/// The number of elements of a block that are coded to estimate the cost of the block without copies.
 const PRICED: usize = 1 << 10;
+/// The number of blocks whose cost is estimated.
 const BLOCKS_PRICED: usize = 4;
-/// Bits of an element that it must cost.
+/// Copies in such blocks pay only if an element costs more bits than this without copies.
 const PRICE_BITS: usize = 2;
 
-/// Samples one window in `part` (a power of 2), chosen by its hash, so that both a window and its repeat are sampled
-/// or neither. Calls `again(place, earlier place)` for windows that repeat and whose neighbours are all different.
+/// Samples a share of 1 / `part` of the windows; `part` is a power of 2. Hashes select windows, so that a window and
+/// its repeat are both sampled, or neither is. Calls `again(place, earlier place)` for repeating windows in which no
+/// neighbours are equal.
 fn blocks(bits: &[u64], hashes: impl Iterator<Item = u32>, part: u32, mut again: impl FnMut(usize, usize)) -> Blocks {
     let places = (bits.len() / part as usize * 4).next_power_of_two().max(64);
     let mut seen: Vec<(u32, u32)> = vec![(0, 0); places]; // hash, or 0, and place
@@ -277,7 +289,7 @@ fn blocks(bits: &[u64], hashes: impl Iterator<Item = u32>, part: u32, mut again:
         if hash & (part - 1) == 0 {
             if window.iter().all(|&value| value == window[0]) {
                 blocks.repeat[at as usize / BLOCK] = true;
-                continue; // a constant takes no bytes to speak of
+                continue; // constant elements take almost no bytes
             }
             let differ = usize::from(window.windows(2).all(|pair| pair[0] != pair[1]));
             let place = &mut seen[(hash / part) as usize & (places - 1)];
@@ -299,13 +311,13 @@ fn blocks(bits: &[u64], hashes: impl Iterator<Item = u32>, part: u32, mut again:
 }
 
 impl Blocks {
-    /// The share of the windows with all different neighbours that repeat.
+    /// The share of repeating windows among the windows in which no neighbours are equal.
     fn part_again(&self) -> f64 {
         let [differing, again] = self.differing;
         again as f64 / differing.max(1) as f64
     }
 
-    /// Whether runs are worth looking for with little effort.
+    /// Whether a search for runs pays with the lower effort.
     fn are_worth_it(&self, bits: &[u64], elements: Elements, slack: Slack) -> bool {
         let one_in = if slack > 0 && elements.width == 4 { REPEAT_DIVISOR_OF_NEAR_FLOATS } else { REPEAT_DIVISOR };
         let [differing, again] = self.differing;
@@ -315,8 +327,8 @@ impl Blocks {
             || self.again * one_in > self.looked_at && self.cost_something(bits, elements)
     }
 
-    /// Whether the blocks with most repeats of equal neighbours take bytes to speak of without copies. Blocks of a
-    /// few different values do not.
+    /// Whether elements in the blocks with the most repeats of equal neighbours cost more than [`PRICE_BITS`] bits
+    /// without copies. Elements of a few different values cost less.
     fn cost_something(&self, bits: &[u64], elements: Elements) -> bool {
         let mut most: Vec<usize> = (0..self.alike.len()).filter(|&block| self.alike[block] > 0).collect();
         most.sort_by_key(|&block| std::cmp::Reverse(self.alike[block]));
@@ -332,7 +344,8 @@ impl Blocks {
     }
 }
 
-/// Of each window of [`RUN_MIN`] elements a hash that is the same for the reversed one and whatever the signs are.
+/// A hash of each window of [`RUN_MIN`] elements. The hash does not depend on the direction of the window, nor on the
+/// signs of its elements.
 fn hashes(bits: &[u64], elements: Elements, slack: Slack) -> impl Iterator<Item = u32> + '_ {
     let mixed = move |value: u64| {
         let value = elements.magnitude(value) >> slack;
@@ -351,9 +364,9 @@ fn hashes(bits: &[u64], elements: Elements, slack: Slack) -> impl Iterator<Item 
     each.skip(RUN_MIN - 1)
 }
 
-/// For each window that is looked up, of the blocks that repeat one in `part` (a power of 2) as its hash says, the
-/// last one before it with the same hash, plus 1; 0 where there is none. Windows are sorted into parts whose tables
-/// stay in the cache.
+/// For each window that is looked up: the last window before it with the same hash, plus 1, or 0 if there is none.
+/// Hashes select a share of 1 / `part` of the windows in repeating blocks; `part` is a power of 2. Windows are sorted
+/// into parts whose tables stay in the cache.
 fn before(hashes: &[u32], part: u32, repeat: &[bool]) -> Vec<u32> {
     let of = |hash: u32| (hash >> (u32::BITS - PARTS.trailing_zeros())) as usize;
     let each = |found: &mut dyn FnMut(&[u32], u32)| {
@@ -365,7 +378,7 @@ fn before(hashes: &[u32], part: u32, repeat: &[bool]) -> Vec<u32> {
     each(&mut |hashes, _| hashes.iter().filter(|&&h| is_looked_up(h)).for_each(|&hash| ends[of(hash)] += 1));
     let mut sum = 0;
     for end in &mut ends {
-        (*end, sum) = (sum, sum + *end); // the begins, which writing moves on to the ends
+        (*end, sum) = (sum, sum + *end); // the start of each part; the loop below advances it to the end
     }
     let mut windows = vec![0u64; sum];
     each(&mut |hashes, from| {
@@ -396,7 +409,7 @@ fn before(hashes: &[u32], part: u32, repeat: &[bool]) -> Vec<u32> {
     before
 }
 
-/// What runs are looked for, and how hard.
+/// The settings of a search for runs.
 #[derive(Clone, Copy)]
 struct Search<'a> {
     elements: Elements,
@@ -404,14 +417,14 @@ struct Search<'a> {
     effort: &'a CopiesEffort,
 }
 
-/// For each window where it was before, and for each block of them whether any was there.
+/// For each window the earlier window with the same hash, and for each block whether any of its windows repeats.
 struct Windows {
     before: Vec<u32>,
     repeat: Vec<bool>,
 }
 
-/// Finds runs greedily, each time the best of a few, and cuts them at borders. Elements in working order. With slack,
-/// runs begin where `done` has nothing yet only.
+/// Finds runs greedily: at each place it uses the best of a few runs, and cuts the run at borders. `bits` is in
+/// working order. With slack, runs begin only at elements without a source in `done`.
 fn find(
     bits: &[u64],
     known: usize,
@@ -427,17 +440,17 @@ fn find(
         return runs;
     }
     let is_like = |source: usize, is_turned: bool, at: usize| is_like(bits, elements, slack, source, is_turned, at);
-    // What an element saves: the same in each run, but where it may be far off.
+    // The savings by copying an element: the same for all elements, except for wide copies, which may differ much.
     let is_wide = slack > slack_of(elements);
     let saves = |source: usize, is_turned: bool, at: usize| match is_wide {
         true => (slack + 1 - (u64::BITS - off(bits, elements, source, is_turned, at).leading_zeros())) as usize,
         false => 1,
     };
-    // Near runs are never from what is known; exact ones may begin with its first element.
+    // Known elements are never sources of near runs. Exact runs may begin with the first known element.
     let (least, goes_on_from) =
         if slack > 0 { (known as i64, known.max(1) as i64) } else { (0, i64::from(known == 0)) };
     let (mut at, mut copied_to) = (known, known);
-    let mut expected = least; // where the run before goes on
+    let mut expected = least; // the source after the end of the previous source
     while let Some(&first) = before.get(at) {
         let goes_on = expected >= goes_on_from && (expected as usize) < at && at == copied_to;
         if first == 0 && !goes_on && (slack == 0 || !repeat[at / BLOCK]) {
@@ -445,7 +458,8 @@ fn find(
             continue;
         }
         let mut best = (0, Run { at: at as u32, length: 0, from: 0, step: 0, is_turned: false });
-        // Low bits may carry into the hash: so a near run may go on where the window looks new.
+        // A difference in low bits may change the hash, so a near run may continue at a window without an earlier
+        // match.
         if slack == 0 || done[at] == 0 {
             let mut consider = |from: i64, step: i32| {
                 let Ok(first) = usize::try_from(from) else { return };
@@ -468,7 +482,7 @@ fn find(
             if expected >= goes_on_from && (expected as usize) < at {
                 consider(expected, 1);
             }
-            // Where few values take turns there are many such windows, and one that is long enough is soon found.
+            // If elements have few different values, many windows match, and a long run is found after few of them.
             let differ = bits[at..at + RUN_MIN].windows(2).all(|pair| pair[0] != pair[1]);
             let depth = if differ { depth } else { depth.min(DEPTH_FEW) };
             let places =
@@ -487,7 +501,7 @@ fn find(
             (at, expected) = (at + 1, expected + 1);
             continue;
         }
-        // Back to where it began: perhaps at a window that was not looked up.
+        // Extends the run backwards, because it may begin at a window that was not looked up.
         while part > 1 && run.at as usize > copied_to {
             let (source, before) = (run.source(-1), run.at as usize - 1);
             let is_before = |source: usize| source < before && is_like(source, run.is_turned, before);
@@ -513,7 +527,7 @@ mod tests {
 
     const DOUBLES: Elements = Elements { width: 8, is_big: false, is_float: true };
 
-    /// One window in this many is looked up.
+    /// The effort with which a share of 1 / `window_divisor` of the windows is looked up.
     fn looked_up(window_divisor: u32) -> CopiesEffort {
         CopiesEffort { depth: 8, window_divisor, ..Effort::of(1).copies }
     }
@@ -571,7 +585,7 @@ mod tests {
             let column = |at: usize| borders.partition_point(|&border| border <= at);
             let is_taken = |at: usize| taken >> column(at) & 1 == 1;
             let mut runs = find_all(&bits, known, DOUBLES, &Effort::of(effort).copies, 2, &borders);
-            // What a column's marks are made of.
+            // The near sources from which the marks of a column are made.
             let near = match &runs.wide {
                 Some(wide) => (0..bits.len())
                     .map(|at| if is_taken(at) { wide.froms[at] } else { runs.froms[1].get(at).copied().unwrap_or(0) })
@@ -628,13 +642,13 @@ mod tests {
             blocks.are_worth_it(bits, DOUBLES, 0)
         };
         let own: Vec<u64> = (0..8 * BLOCK as u64).map(noise).collect();
-        assert!(!is_worth_it(&own), "nothing comes again");
+        assert!(!is_worth_it(&own), "no window repeats");
         let again: Vec<u64> = own.iter().chain(&own[..6000]).copied().collect();
-        assert!(is_worth_it(&again), "a tenth comes again");
+        assert!(is_worth_it(&again), "a tenth of the elements repeats");
         let sparse: Vec<u64> = (0..60_000u64).map(|n| if n % 40 == 0 { noise(n % 4000) } else { 0 }).collect();
-        // Windows repeat where a stretch ends, and take no bytes.
+        // Windows at the ends of constant stretches repeat, but cost few bytes.
         let long: Vec<u64> = (0..4 * BLOCK as u64).map(|n| noise((n / 90).wrapping_mul(MIX[1]) >> 61)).collect();
-        assert!(!is_worth_it(&[&own[..], &long].concat()), "stretches of eight values");
-        assert!(is_worth_it(&sparse), "nearly everything comes again");
+        assert!(!is_worth_it(&[&own[..], &long].concat()), "stretches of eight different values");
+        assert!(is_worth_it(&sparse), "nearly all elements repeat");
     }
 }

@@ -1,4 +1,4 @@
-//! Finds which arrays of a column are finer grids of which others.
+//! Finds nested grids: arrays of a column that are finer grids of parts of other arrays.
 
 use super::super::format::layout::{Array, Column, Layout};
 use super::super::format::nested::{Link, block, coarse_dims, element, offsets};
@@ -7,21 +7,21 @@ use super::known::Twins;
 use super::limits::FITTED_MIN;
 use std::collections::HashMap;
 
-/// Coarse cells of an array that are looked up.
+/// The maximum number of coarse cells of an array that are looked up.
 const PROBES: usize = 16;
-/// A look-up with more hits than this says nothing.
+/// A look-up with more hits than this is ignored.
 const HITS_MAX: usize = 4;
-/// Low bits of doubles, and of floats, in which a mean may differ.
+/// The number of low bits in which a mean may differ from the coarse cell: for doubles, and for floats.
 const LOOSE_BITS: [u32; 2] = [20, 5];
 
-/// Finds which arrays of a column refine which, by its values.
+/// Finds the links between finer and coarser arrays of a column, from its values.
 pub(crate) fn find(column: &Column, values: &[f64], is_single: bool) -> Vec<Link> {
     let arrays = &column.arrays;
     if arrays.len() < 2 || arrays.iter().all(|array| coarse_dims(array.dims).is_none()) {
         return Vec::new();
     }
     let own = &values[column.base..column.base + column.elements];
-    // Doubles hold floats with 29 bits to spare.
+    // A double has 29 more bits of mantissa than a float.
     let loose = if is_single { LOOSE_BITS[1] + 29 } else { LOOSE_BITS[0] };
     let key = |value: f64| value.to_bits() >> loose;
     let mut cells: Vec<(u64, u32)> = own.iter().enumerate().map(|(n, &value)| (key(value), n as u32)).collect();
@@ -79,7 +79,7 @@ pub(crate) fn find(column: &Column, values: &[f64], is_single: bool) -> Vec<Link
             let cell = own[element(&arrays[other], [0, 1, 2].map(|d| corner[d] + at[d]))];
             key(cell).abs_diff(key(mean(at))) <= 1
         };
-        // A grid without anything in it is like any other.
+        // A grid of equal values could match any other constant part, so it gets no link.
         if (0..total).filter(is_like).count() * 10 >= total * 7
             && !own[array.start..][..array.dims.iter().product()].iter().all(|&v| v == own[array.start])
         {
@@ -89,8 +89,8 @@ pub(crate) fn find(column: &Column, values: &[f64], is_single: bool) -> Vec<Link
     links
 }
 
-/// For each family of columns the arrays that refine each other, and the column by which they were found, by its
-/// number in the segment's own order.
+/// For each family of columns, the links, and the column in which they were found, by its number in the order of the
+/// segment.
 pub(crate) fn links(
     layout: &Layout,
     values: &[f64],
@@ -124,7 +124,7 @@ mod tests {
     use super::super::super::format::nested::cells;
     use super::*;
 
-    /// A coarse grid of 12 x 10 cells, and finer ones of which each covers some of them.
+    /// A coarse grid of 12 x 10 cells, and two finer grids, each of which covers some coarse cells.
     fn grids(order: [usize; 3]) -> (Column, Vec<f64>) {
         let noise = |n: usize| 1.0 + ((n as f64 * 12.9898).sin() * 43758.5453).fract();
         let fine: [([usize; 3], [usize; 3]); 2] = [([1, 8, 6], [0, 1, 2]), ([1, 4, 8], [0, 6, 4])];
@@ -165,7 +165,7 @@ mod tests {
             for (at, &cell) in cells.iter().enumerate().filter(|(_, cell)| **cell != 0) {
                 let told = Teller::new(&column, None).tell(locate(&column, at), cell, at, &values);
                 assert!((told - values[at]).abs() < 1e-14, "{told} instead of {}", values[at]);
-                assert!(((cell & !FINE) as usize) <= at, "only what comes before is used");
+                assert!(((cell & !FINE) as usize) <= at, "only earlier cells are used");
             }
         }
     }

@@ -1,27 +1,27 @@
-//! Numbers in files that nobody described: records of equal length, found by what repeats at a distance.
+//! Finds records of equal length in files of unknown format, by bytes that repeat at a constant distance.
 //!
-//! Many codes write their state as plain records, one for each particle or cell: a few numbers after each other,
-//! again and again. Bytes of equal meaning are then often equal, or nearly so, at the distance of one record: the
-//! signs and exponents of numbers, counters, constants. So the distance with the most equal bytes is looked for, then
-//! where such records begin and end, then how numbers lie in them.
+//! Many simulation codes write their state as plain records, one for each particle or cell. Bytes of the same meaning
+//! are then often equal at the distance of one record: the signs and exponents of numbers, counters, constants. The
+//! search has three steps. First it finds the distance with the most equal bytes, then the beginning and end of the
+//! records, then the positions of numbers in a record.
 
 use super::super::format::records::Records;
 #[cfg(target_arch = "x86_64")]
 use crate::codec::registers::has_avx2;
 
-/// Records are at least this long, and at most.
+/// The minimum and maximum length of a record, in bytes.
 const RECORD_BYTES: std::ops::RangeInclusive<usize> = 8..=2048;
-/// Bytes that are looked at for the distance.
+/// The maximum number of bytes of a file that are searched for the distance.
 const LOOKED_AT: usize = 1 << 14;
-/// Files that are looked at for it: the longest.
+/// The maximum number of files that are searched for the distance, longest files first.
 const FILES_LOOKED_AT: usize = 3;
-/// The share of bytes that must be equal at the distance; it must also be more than twice the share at most other
-/// distances.
+/// The share of bytes that must be equal at the distance of one record. The share must also be more than twice the
+/// median share of all distances.
 const EQUAL_PERCENT_MIN: usize = 20;
-/// Records in a region at least.
+/// The minimum number of records in a region.
 const ROWS_MIN: usize = 32;
 
-/// The distance at which most bytes are equal.
+/// The distance at which the most bytes are equal.
 pub(crate) fn distance(bytes: &[u8]) -> Option<usize> {
     let from = (bytes.len() / 2).saturating_sub(LOOKED_AT / 2);
     let looked_at = &bytes[from..(from + LOOKED_AT).min(bytes.len())];
@@ -34,12 +34,12 @@ pub(crate) fn distance(bytes: &[u8]) -> Option<usize> {
     let mut sorted: Vec<usize> = all.iter().map(|(percent, _)| *percent).collect();
     sorted.sort_unstable();
     let usual = sorted[sorted.len() / 2];
-    // The shortest that is nearly as good: its multiples are too.
+    // The shortest distance that is nearly as good as the best one. Multiples of the record length are good too.
     let shortest = all.iter().find(|(percent, _)| percent * 10 >= most * 9)?;
     (most >= EQUAL_PERCENT_MIN && most > 2 * usual).then_some(shortest.1)
 }
 
-/// At how many places both have the same byte.
+/// The number of places at which both slices have the same byte.
 fn equal_bytes(a: &[u8], b: &[u8]) -> usize {
     #[cfg(target_arch = "x86_64")]
     if has_avx2() {
@@ -49,7 +49,7 @@ fn equal_bytes(a: &[u8], b: &[u8]) -> usize {
     equal_bytes_anywhere(a, b)
 }
 
-/// The same: the compiler takes twice as many bytes at a time here.
+/// [`equal_bytes_anywhere`], compiled for AVX2, which compares twice as many bytes at a time.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn equal_bytes_avx2(a: &[u8], b: &[u8]) -> usize {
@@ -58,7 +58,8 @@ fn equal_bytes_avx2(a: &[u8], b: &[u8]) -> usize {
 
 #[inline(always)]
 fn equal_bytes_anywhere(a: &[u8], b: &[u8]) -> usize {
-    // Counts are bytes side by side, each of its own column, and are added up before one could be too large.
+    // Each of the `COLUMNS` counts is one byte, so that the compiler can vectorize. The counts are added up after
+    // `ROWS` rows, before a byte can overflow.
     const COLUMNS: usize = 64;
     const ROWS: usize = u8::MAX as usize;
     let length = a.len().min(b.len());
@@ -74,7 +75,7 @@ fn equal_bytes_anywhere(a: &[u8], b: &[u8]) -> usize {
     equal
 }
 
-/// The records of one file.
+/// The records of one file: the first byte, and the number of records.
 fn region(bytes: &[u8], distance: usize, width: usize) -> Option<(usize, usize)> {
     let other = bytes.get(distance..)?;
     let windows: Vec<usize> = (bytes.chunks_exact(distance).zip(other.chunks_exact(distance)))
@@ -90,7 +91,7 @@ fn region(bytes: &[u8], distance: usize, width: usize) -> Option<(usize, usize)>
             from = n + 1;
         }
     }
-    // Numbers lie so that their last bytes, which hold sign and exponent, are the ones that are equal.
+    // Numbers begin where their last bytes, which hold sign and exponent, are equal most often.
     let inside = best.start * distance..best.end * distance;
     let pairs = bytes.get(inside.clone())?.chunks_exact(width).zip(other.get(inside)?.chunks_exact(width));
     let mut counts = vec![0usize; width];
@@ -105,7 +106,7 @@ fn region(bytes: &[u8], distance: usize, width: usize) -> Option<(usize, usize)>
     (rows >= ROWS_MIN && start + rows * distance <= bytes.len()).then_some((start, rows))
 }
 
-/// Finds the records of files that lie one after the other. All have the distance of the first in which one is found.
+/// Finds the records of contiguous files. All files use the distance of the first file in which a distance is found.
 pub(crate) fn find(bytes: &[u8], files: &[usize]) -> Option<Records> {
     let mut rest = bytes;
     let mut parts: Vec<&[u8]> = Vec::new();
@@ -174,7 +175,7 @@ mod tests {
         assert!(found.regions[0].1 >= 195, "{} of 200 records", found.regions[0].1);
         let (records, others) = found.split(&all);
         let mut again = Vec::new();
-        found.join(&records, &others, &mut again).expect("they fit");
+        found.join(&records, &others, &mut again).expect("the records and the other bytes fit");
         assert_eq!(again, all);
         let mut written = Vec::new();
         found.write(&mut written);

@@ -1,9 +1,9 @@
-//! Runs of doubles that were there before, but not beside each other: rows of a matrix that are columns of another,
-//! for example in arrays that do not change when two indices are exchanged, or of a flow that is symmetric about a
-//! diagonal.
+//! Finds runs of doubles that repeat earlier elements which are not contiguous: for example rows of a matrix that are
+//! columns of another matrix, in arrays that do not change if two indices are exchanged, or in a flow that is
+//! symmetric about a diagonal.
 //!
-//! As in `find_copies.rs`, but from element to element of a run the source goes on by a step of any length. Looked
-//! for among what no other run has.
+//! Unlike in `find_copies.rs`, the step from one source to the next may have any length. Only elements that are in no
+//! other run are searched.
 
 use super::super::format::copies::{Run, Source, TURNED, zigzag};
 use super::super::format::numbers::Elements;
@@ -12,16 +12,17 @@ use super::alike::{MIX, Slack, is_like, slack_of};
 use crate::codec::array_to_bytes::varint::put;
 use std::ops::Range;
 
-/// Places that are looked at for an element, the nearest before it.
+/// The maximum number of earlier places that are compared with an element, nearest places first.
 const DEPTH: usize = 4;
-/// One value in this many is sampled to find out whether a search pays; a power of 2.
+/// To find out whether a search pays, a share of 1 / `SAMPLED_DIVISOR` of the values is sampled. The divisor is a
+/// power of 2.
 const SAMPLED_DIVISOR: u64 = 32;
-/// Copies with steps are stored only if one element in this many is in such a run.
+/// Copies with steps are stored only if at least 1/50 of the elements are in such runs.
 const FOUND_DIVISOR: usize = 50;
-/// Among fewer elements no runs are looked for.
+/// If there are fewer elements, no runs are searched.
 const ELEMENTS_MIN: usize = 1 << 10;
 
-/// Finds runs, exact and near ones, and adds them to those that there are. Sources of near ones are not known ones.
+/// Finds exact and near runs, and adds their sources to `froms`. Known elements are never sources of near runs.
 pub(crate) fn find_all(
     bits: &[u64],
     known: usize,
@@ -64,7 +65,8 @@ fn find(
     froms: &[Vec<Source>; 2],
 ) -> Vec<Run> {
     let key = |at: usize| (elements.magnitude(bits[at]) >> slack).wrapping_mul(MIX[0]);
-    // What is in no run, nor like the one before it, which takes few bytes without copies too.
+    // Whether an element is in no run and differs from the element before it. Equal neighbours take few bytes even
+    // without copies.
     let is_free = |at: usize| {
         froms.iter().all(|froms| froms.get(at).is_none_or(|&from| from == 0)) && (at == 0 || bits[at] != bits[at - 1])
     };
@@ -75,8 +77,8 @@ fn find(
     {
         return Vec::new();
     }
-    // The last place of each value, by its hash, and of each place the one before it. Of values that share a hash the
-    // last is kept.
+    // `last` holds the last place of each hash of a value. `before` links each place to the place before it with the
+    // same hash. Different values may share a hash.
     let places = (bits.len() * 2).next_power_of_two();
     let mut last: Vec<u32> = vec![0; places];
     let mut before: Vec<u32> = vec![0; bits.len()];
@@ -126,7 +128,8 @@ fn find(
     runs
 }
 
-/// Whether enough values are there twice, of some that their hashes choose, so that both are looked at or neither.
+/// Whether enough sampled values occur twice. Hashes select the sample, so that both occurrences are sampled, or
+/// neither is.
 fn is_worth_it(
     all: Range<usize>,
     twice_percent: usize,
@@ -159,7 +162,8 @@ mod tests {
         1.0 + ((n as u64).wrapping_mul(MIX[0]) >> 12) as f64 / (1u64 << 52) as f64
     }
 
-    /// A square and itself transposed, negated, and off by a few representable numbers here and there.
+    /// A square matrix, then the same matrix transposed and negated. Some elements differ by a few representable
+    /// numbers.
     fn transposed(side: usize, off: u64) -> Vec<u64> {
         let at = |i: usize, j: usize| noise(i * side + j).to_bits();
         let square = (0..side).flat_map(|i| (0..side).map(move |j| (i, j)));
@@ -174,7 +178,7 @@ mod tests {
             let mut froms = [vec![0; bits.len()], Vec::new()];
             let strides = find_all(&bits, 0, DOUBLES, 5, &mut froms);
             assert!(strides[1 - kind].is_empty());
-            // One for each row, and perhaps a few that begin too late.
+            // There is one run for each row, and possibly a few additional runs.
             assert!(strides[kind].count <= 70, "{}", strides[kind].count);
             assert!(froms[kind].iter().filter(|from| **from != 0).count() >= 3500);
             let (mut bytes, mut again) = (Vec::new(), Vec::new());

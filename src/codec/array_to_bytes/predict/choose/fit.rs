@@ -1,35 +1,37 @@
-//! Which terms predict a column, and their weights.
+//! Selection of the terms that predict a column, and their weights.
 //!
 //! Selection is orthogonal least squares (S. Chen, S. A. Billings, W. Luo, "Orthogonal least squares methods and
-//! their application to non-linear system identification", International Journal of Control 50(5), 1989) on a sample:
-//! of all candidates the one that leaves the least error joins, and the others are made orthogonal to it. Errors are
-//! weighed by the size of the number, since what counts is how many of its bits are left. How many terms are kept is
-//! decided by the bits that the error leaves, not by its square: a relation may be exact with its last term only.
+//! their application to non-linear system identification", International Journal of Control 50(5), 1989) on a sample.
+//! Each step adds the candidate that leaves the smallest error, and makes the other candidates orthogonal to it.
+//! Errors are weighted by the size of the number, so that they measure the bits that are left. The number of terms is
+//! decided by the bits that the error leaves, not by its square, because a relation may become exact only with its
+//! last term.
 
 use super::super::format::linear::TERMS_MAX;
 use super::super::format::numbers::about_log2;
 
-/// After `SCREENED_AFTER` terms only `SCREENED` candidates stay in the choice.
+/// After this many terms, only the best `SCREENED` candidates are considered.
 const SCREENED_AFTER: usize = 4;
+/// The number of candidates that are considered after `SCREENED_AFTER` terms.
 const SCREENED: usize = 512;
 
-/// One candidate on the sample: its weighed values.
+/// The weighted values of one candidate on the sample.
 pub(crate) type Sampled = Vec<f64>;
 
-/// Which candidates, best first, and how many bits of a number they leave on the mean.
+/// The selected candidates, best first, and the mean number of bits that they leave of a number.
 pub(crate) struct Selected {
     pub terms: Vec<usize>,
     pub bits: f64,
 }
 
-/// Bits that errors take on the mean, each at least its floor.
+/// The mean of the binary logarithms of errors. Errors below their floor are replaced by the floor.
 fn bits_left(errors: &[f64], floors: &[f64]) -> f64 {
     let sum: f64 = errors.iter().zip(floors).map(|(e, floor)| about_log2(e.abs().max(*floor))).sum();
     sum / errors.len().max(1) as f64
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {
-    // Four sums, so that additions need not wait for each other.
+    // Four independent sums, so that additions can run in parallel.
     let mut sums = [0.0; 4];
     let ((a4, a_rest), (b4, b_rest)) = (a.as_chunks::<4>(), b.as_chunks::<4>());
     for (a, b) in a4.iter().zip(b4) {
@@ -40,12 +42,12 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     sums.iter().sum::<f64>() + a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum::<f64>()
 }
 
-/// `a -= factor * b`
+/// Computes `a -= factor * b`.
 fn subtract(a: &mut [f64], factor: f64, b: &[f64]) {
     a.iter_mut().zip(b).for_each(|(a, b)| *a -= factor * b);
 }
 
-/// `a -= factor * b`, and the products of what is left with itself and with another.
+/// Computes `a -= factor * b`. Returns the dot products of the result with itself and with `other`.
 fn reduce(a: &mut [f64], factor: f64, b: &[f64], other: &[f64]) -> [f64; 2] {
     let mut sums = [[0.0; 4]; 2];
     let (a4, a_rest) = a.as_chunks_mut::<4>();
@@ -66,8 +68,9 @@ fn reduce(a: &mut [f64], factor: f64, b: &[f64], other: &[f64]) -> [f64; 2] {
     found
 }
 
-/// Chooses among the candidates for a target, all weighed alike, so that an error of 1 counts alike everywhere, and
-/// below its floor not at all. `term_bits` is what one more term costs, in bits for each number.
+/// Selects candidates that predict a target. Target and candidates have the same weights, so that an error of 1
+/// counts the same everywhere. Errors below the floor do not count. `term_bits` is the cost of one more term, in bits
+/// for each number.
 pub(crate) fn select(
     target: &[f64],
     floors: &[f64],
@@ -85,7 +88,7 @@ pub(crate) fn select(
     for count in 1..=most {
         let mut best: Option<(f64, usize)> = None;
         for (i, (&projection, &left)) in projections.iter().zip(&left).enumerate() {
-            // What is left of it is rounding once it is a sum of others.
+            // If a candidate is a sum of selected candidates, only rounding errors are left of it.
             if left > norms[i] * 1e-20 && left > 0.0 {
                 let gain = projection * projection / left;
                 if best.is_none_or(|(most, _)| gain > most) {
@@ -117,7 +120,7 @@ pub(crate) fn select(
     found
 }
 
-/// Leaves in the choice only those candidates that gain most by themselves.
+/// Drops all candidates except the `SCREENED` ones that gain most alone.
 fn screen(left: &mut [f64], projections: &[f64]) {
     let gain = |i: usize, left: &[f64]| if left[i] > 0.0 { projections[i] * projections[i] / left[i] } else { 0.0 };
     let mut by_gain: Vec<usize> = (0..left.len()).collect();
@@ -127,8 +130,8 @@ fn screen(left: &mut [f64], projections: &[f64]) {
     }
 }
 
-/// Weights that make the sum of the columns nearest to the target, by modified Gram-Schmidt, once improved; all
-/// finite.
+/// The weights with which the sum of the columns is nearest to the target, by modified Gram-Schmidt with two steps of
+/// refinement. Returns `None` if a weight is not finite or the columns depend on each other.
 pub(crate) fn solve(target: &[f64], columns: &[Sampled]) -> Option<Vec<f64>> {
     let scales: Vec<f64> = columns.iter().map(|c| dot(c, c).sqrt()).collect();
     let mut q: Vec<Sampled> = Vec::with_capacity(columns.len());
@@ -201,7 +204,7 @@ mod tests {
         assert_eq!(terms, [7, 11, 30]);
         assert!(selected.bits < -47.0, "{} bits", selected.bits);
         let columns: Vec<Vec<f64>> = selected.terms.iter().map(|&t| candidates[t].clone()).collect();
-        let weights = solve(&target, &columns).expect("they are independent");
+        let weights = solve(&target, &columns).expect("the columns are independent");
         for (term, weight) in selected.terms.iter().zip(weights) {
             let expected = [(7, 3.0), (30, -0.25), (11, 1.0)].iter().find(|(t, _)| t == term).expect("one of them").1;
             assert!((weight - expected).abs() < 1e-14, "{weight} instead of {expected}");

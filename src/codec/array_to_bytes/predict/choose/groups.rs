@@ -1,4 +1,4 @@
-//! The groups of a segment, from what is known about its arrays.
+//! Makes the groups of a segment from the shapes of its arrays.
 
 use super::super::format::group::{Dims, Group, Kind, collapse, fits, product};
 use super::super::format::layout::COLUMNS_MAX;
@@ -7,8 +7,8 @@ use super::components;
 use super::components::{LANES_POINT_MAX, Taken};
 use crate::codec::ArrayShape;
 
-/// The extents of chunks, for an array whose own were made three. `None` where the array is not what it was said to
-/// be.
+/// Reduces the extents of chunks to three, for an array whose extents were reduced to `collapsed`. `None` if the
+/// extents do not fit together.
 fn collapse_chunk(dims: &[u64], chunk: &[u64], collapsed: Dims) -> Option<Dims> {
     let wide: Vec<usize> = (dims.iter().zip(chunk).filter(|(n, _)| **n > 1))
         .map(|(_, &c)| usize::try_from(c).ok())
@@ -20,15 +20,15 @@ fn collapse_chunk(dims: &[u64], chunk: &[u64], collapsed: Dims) -> Option<Dims> 
     (collapsed[3 - same.len()..] == same && fits(&collapsed, Some(found)) && found != collapsed).then_some(found)
 }
 
-/// For each array how its components are taken apart, if all arrays of its column are so in one way: else they are
-/// grids of which some are thin.
+/// For each array, how it is split into components, if all arrays of its column are split in the same way. If they
+/// are not, the arrays are grids, some of which are thin.
 fn taken_apart(arrays: &[ArrayShape], raw: &[u8], elements: Elements) -> Vec<Option<Taken>> {
     let mut begin = 0usize;
     let of_column = |column: &[ArrayShape]| {
         let count = column.iter().fold(0u64, |sum, array| sum.saturating_add(array.elements));
         let own = raw.get(begin.saturating_mul(elements.width)..).unwrap_or_default();
         begin = begin.saturating_add(usize::try_from(count).unwrap_or(usize::MAX));
-        // What does not add up is taken as one row of numbers in the end.
+        // If the extents do not match the number of elements, `groups` uses one row of numbers.
         let bytes = |at: usize| own.chunks_exact(elements.width).nth(at);
         let ordered = |at: usize| bytes(at).map_or(0, |bytes| elements.ordered(elements.load(bytes)));
         let full: Vec<ArrayShape> = column.iter().filter(|array| array.elements > 0).cloned().collect();
@@ -39,7 +39,7 @@ fn taken_apart(arrays: &[ArrayShape], raw: &[u8], elements: Elements) -> Vec<Opt
     arrays.chunk_by(|a, b| a.column == b.column).flat_map(of_column).collect()
 }
 
-/// The columns of a segment from what is known about its arrays; one row of numbers where that does not add up.
+/// The groups of a segment. If the shapes do not match the number of elements, all elements are one row of numbers.
 pub(crate) fn groups(arrays: &[ArrayShape], raw: &[u8], elements: Elements) -> Vec<Group> {
     let mut groups: Vec<(u32, Group)> = Vec::new();
     let mut sum = 0usize;
@@ -89,7 +89,7 @@ pub(crate) fn groups(arrays: &[ArrayShape], raw: &[u8], elements: Elements) -> V
             && group.arrays.iter().any(|dims| dims[1] > 1)
         {
             group.kind = Kind::Lanes(lanes);
-            group.chunk = None; // points after each other, chunk or not
+            group.chunk = None; // points are contiguous, with or without chunks
         }
     }
     groups

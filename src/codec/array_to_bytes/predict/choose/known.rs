@@ -1,13 +1,14 @@
-//! What an older checkpoint has of the same arrays: columns that are known before the first own one is decoded.
+//! Finds known columns: elements of the same arrays in an older checkpoint, available before the first own column is
+//! decoded.
 //!
-//! For each group of own arrays of which the older segment has anything there is a group of just the same arrays,
-//! filled with its elements, and with zeros where it has none. These groups come first, and their columns too.
-//! Nothing of them is stored but which elements of the older segment they hold: own elements may be copied from them
-//! (`find_copies.rs`), and each own column may be predicted by its *twin*, the same column of the older checkpoint
-//! (`column.rs`).
+//! If the older segment has elements of a group of own arrays, there is a known group with the same arrays. The group
+//! holds the elements of the older segment, and zeros where the older segment has none. Known groups and their
+//! columns come before own groups and columns. The stream does not store known elements, only their positions in the
+//! older segment. Own elements may be copied from known elements (`find_copies.rs`). Each own column may be predicted
+//! by its *twin*, the same column of the older checkpoint (`column.rs`).
 //!
-//! Particles wander from rank to rank, so that their arrays have another length each time. What has places in a table
-//! (`particles/`) has a twin whose rows are those of the same numbers, wherever they are in the older segment.
+//! Particles move from rank to rank, so the lengths of their arrays change with each checkpoint. The twin of a column
+//! of a table (`particles/`) therefore holds the rows with the same numbers, wherever they are in the older segment.
 
 use super::super::format::group::{Group, Kind};
 use super::super::format::layout::Layout;
@@ -17,7 +18,7 @@ use super::super::particles::{Table, fill_known_rows, known_rows};
 use crate::codec::{ArrayShape, Older, OlderPlace};
 
 impl Known {
-    /// For these own groups, made of these arrays; tells their tables which rows are known.
+    /// Finds the known groups for the groups `own`, which were made from `arrays`. Sets the known rows of `tables`.
     pub(crate) fn new(
         own: &[Group],
         tables: &mut [Table],
@@ -29,7 +30,7 @@ impl Known {
         let mut places = (arrays.iter().zip(&older.places)).filter(|(array, _)| array.elements > 0);
         let arrays_in_all: usize = own.iter().map(|group| group.arrays.len()).sum();
         if older.places.len() != arrays.len() || places.clone().count() != arrays_in_all {
-            return known; // the arrays do not add up, and are taken as one row of numbers
+            return known; // the arrays were replaced by one row of numbers
         }
         let places: Vec<Vec<&OlderPlace>> = (own.iter())
             .map(|group| places.by_ref().take(group.arrays.len()).map(|(_, place)| place).collect())
@@ -76,13 +77,13 @@ impl Known {
         }
     }
 
-    /// How many elements.
+    /// The number of known elements.
     pub(crate) fn elements(&self) -> usize {
         self.runs.iter().map(|(_, count)| count).sum()
     }
 
-    /// The elements, then those of the segment itself. `groups` and `tables` are of all. `None` where the older
-    /// segment is too short.
+    /// The known elements, then the elements of the segment. `groups` and `tables` include the known groups. `None`
+    /// if the older segment is too short.
     pub(crate) fn before(
         &self,
         body: &[u8],
@@ -99,13 +100,13 @@ impl Known {
     }
 }
 
-/// Which columns are known, and which own ones are like them.
+/// The known columns, and the own columns to which they correspond.
 pub(crate) struct Twins {
-    /// How many columns are known; they come first.
+    /// The number of known columns, which come first.
     pub columns: usize,
-    /// How many elements.
+    /// The number of known elements.
     pub elements: usize,
-    /// For each column, by its number in the segment's own order, the known one that is like it.
+    /// For each column, its twin. Both are numbers in the order of the segment.
     of: Vec<Option<usize>>,
 }
 
@@ -118,7 +119,7 @@ impl Twins {
         for (n, (like, begin)) in like.iter().enumerate() {
             let own = groups + like;
             let table = layout.groups[own].table.map(|t| &layout.tables[t]);
-            // Of what has places in a table, only what is known by its numbers.
+            // A column of a table has a twin only if rows of the older segment were found by their numbers.
             if table.is_none_or(|table| table.older.as_ref().is_some_and(|rows| n >= rows.first)) {
                 (0..layout.groups[n].lanes()).for_each(|lane| of[first[own] + begin + lane] = Some(first[n] + lane));
             }
@@ -127,13 +128,14 @@ impl Twins {
         Self { columns, elements, of }
     }
 
-    /// The known column that is like an own one, both by their number in the segment's own order.
+    /// The twin of an own column. Both are numbers in the order of the segment.
     pub(crate) fn of(&self, own: usize) -> Option<usize> {
         self.of[own]
     }
 
-    /// The known columns in the order of those that are like them, then these in theirs: what is at the same place in
-    /// both then lies at the same distance all along.
+    /// The order of all columns: first the known columns, in the order of the own columns to which they correspond,
+    /// then the own columns. The distance from an element to the same place in its twin is then the same in all
+    /// columns.
     pub(crate) fn first(&self, own: Vec<usize>) -> Vec<usize> {
         let mut order: Vec<usize> = own.iter().filter_map(|&column| self.of[column]).collect();
         let mut is_there = vec![false; self.columns];
@@ -143,7 +145,7 @@ impl Twins {
         order
     }
 
-    /// How many columns before a column its twin is, both by their place in the order of coding.
+    /// The twin of a column, as its distance before the column in the order of coding.
     pub(crate) fn back(&self, layout: &Layout, place_of: &[usize], column: usize) -> Option<u16> {
         let twin = place_of[self.of[layout.order[column]]?];
         let back = u16::try_from(column - twin).ok()?;
@@ -151,7 +153,8 @@ impl Twins {
     }
 }
 
-/// What is like in both has one kind: slabs that were joined now are joined then.
+/// Gives known groups the same kind as the own groups to which they correspond. If own slabs were joined, the known
+/// slabs are joined too.
 pub(crate) fn same_kinds(layout: Layout, like: &[Like]) -> Option<Layout> {
     let mut groups = layout.groups.clone();
     for (n, (own, _)) in like.iter().enumerate() {
@@ -163,7 +166,8 @@ pub(crate) fn same_kinds(layout: Layout, like: &[Like]) -> Option<Layout> {
 }
 
 impl OlderPlace {
-    /// In elements: from where, how many of the array come before, how many. `None` where there are no whole ones.
+    /// The position in elements: the first element in the older segment, the number of elements of the array before
+    /// it, and the number of elements. `None` if the position does not consist of whole elements.
     fn elements(&self, width: usize, most: usize, older_bytes: usize) -> Option<(usize, usize, usize)> {
         let Self { from, skip, bytes, is_other_length } = *self;
         let is_whole = [from, skip, bytes].iter().all(|n| n % width == 0) && bytes > 0 && !is_other_length;
@@ -186,21 +190,22 @@ mod tests {
     fn what_an_older_segment_has_comes_first_with_zeros_where_it_has_none_and_is_read_again() {
         let own = vec![Group::new(Kind::Plain, None, vec![[1, 1, 6]]), Group::new(Kind::Plain, None, vec![[1, 1, 4]])];
         let shape = |elements| ArrayShape { elements, dims: vec![elements], ..ArrayShape::default() };
-        // Of the first array all but the first two elements, of the second nothing.
+        // The older segment has all elements of the first array except the first two, and no element of the second
+        // array.
         let places = vec![OlderPlace { from: 8, skip: 16, bytes: 32, is_other_length: false }, OlderPlace::default()];
         let older = Older { raw: bytes((0..9).map(f64::from)), places };
         let known = Known::new(&own, &mut [], &[shape(6), shape(4)], &older, DOUBLES);
         assert_eq!((known.groups.len(), &known.like[..], known.elements()), (1, &[(0, 0)][..], 6));
         let body = bytes((0..10).map(|n| f64::from(n) * 0.5));
         let groups: Vec<Group> = known.groups.iter().chain(&own).cloned().collect();
-        let all = known.before(&body, &older.raw, DOUBLES, &groups, &[]).expect("it is long enough");
+        let all = known.before(&body, &older.raw, DOUBLES, &groups, &[]).expect("the older segment is long enough");
         let then = bytes([0.0, 0.0, 1.0, 2.0, 3.0, 4.0].into_iter());
         assert!(all == [&then[..], &body].concat());
-        assert!(known.before(&body, &older.raw[..32], DOUBLES, &groups, &[]).is_none(), "it is cut");
+        assert!(known.before(&body, &older.raw[..32], DOUBLES, &groups, &[]).is_none(), "the older segment is cut");
         let mut written = Vec::new();
         known.write(&mut written);
         assert_eq!(Known::read(&mut &written[..], &older.raw, DOUBLES, 10), Some((1, then)));
-        let layout = Layout::new(groups, Vec::new(), None).expect("adds up");
+        let layout = Layout::new(groups, Vec::new(), None).expect("a valid layout");
         let twins = Twins::new(&layout, &known.like);
         assert_eq!((twins.columns, twins.of(1), twins.of(2)), (1, Some(0), None));
         assert_eq!(twins.first(vec![2, 1]), [0, 2, 1]);

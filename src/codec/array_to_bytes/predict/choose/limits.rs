@@ -1,6 +1,6 @@
 //! Limits that several steps of the encoder share.
 
-/// Columns that predict each other at most.
+/// The maximum number of columns that may predict each other.
 pub(crate) const FAMILY_MAX: usize = 32;
-/// Below this many elements a column gets no fitted weights.
+/// A column with fewer elements gets no fitted weights.
 pub(crate) const FITTED_MIN: usize = 64;

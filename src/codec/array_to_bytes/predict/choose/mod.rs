@@ -1,4 +1,4 @@
-//! What the encoder guesses. It may change at any time: whatever it chooses, `format/` decodes.
+//! The decisions of the encoder. Decisions may change at any time, because `format/` decodes every choice.
 
 pub(crate) mod alike;
 pub(crate) mod code_column;

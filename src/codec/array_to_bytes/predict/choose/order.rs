@@ -1,5 +1,5 @@
-//! In which order columns are coded: what the others tell best comes last, with the products and quotients that tell
-//! it.
+//! The order in which columns are coded. Columns that others predict well come last. The products and quotients that
+//! predict them are kept.
 
 use super::super::format::layout::{Array, Column, Layout};
 use super::super::format::linear::{At, SIXTHS, TOGETHER, Term, powers};
@@ -10,14 +10,15 @@ use super::limits::{FAMILY_MAX, FITTED_MIN};
 use crate::codec::threads;
 use std::collections::HashMap;
 
-/// Places that an order is chosen by.
+/// The maximum number of places on which an order is chosen.
 const SAMPLE_ORDER: usize = 512;
-/// Columns whose products, and whose quotients, are tried at most.
+/// Products are tried only for at most this many columns.
 const PRODUCTS_MAX: usize = 24;
+/// Quotients are tried only for at most this many columns.
 const QUOTIENTS_MAX: usize = 16;
 
-/// Terms found while columns were ordered: for each, by its number in the segment's own order, with the others'
-/// numbers.
+/// The terms that were found while columns were ordered, for each column. Columns are given by their numbers in the
+/// order of the segment.
 pub(crate) type Relations = HashMap<usize, Vec<Relation>>;
 
 #[derive(Clone, Copy)]
@@ -26,7 +27,7 @@ pub(crate) enum Relation {
     Quotient(usize, usize, usize),
 }
 
-/// The order in which columns of the same arrays stand beside each other, integers first.
+/// The order in which columns with the same arrays are next to each other, and columns of integers come first.
 pub(crate) fn side_by_side(columns: &[Column], twins: &Twins) -> Vec<usize> {
     let mut first_of: HashMap<&[Array], usize> = HashMap::new();
     let mut order: Vec<(bool, usize, usize)> = (columns.iter().enumerate().skip(twins.columns))
@@ -36,7 +37,7 @@ pub(crate) fn side_by_side(columns: &[Column], twins: &Twins) -> Vec<usize> {
     twins.first(order.into_iter().map(|(.., n)| n).collect())
 }
 
-/// The columns of each family so that what is best predicted by the others comes last.
+/// Orders the columns of each family so that columns that others predict well come last.
 pub(crate) fn reorder(
     layout: &Layout,
     values: &[f64],
@@ -71,15 +72,15 @@ pub(crate) fn reorder(
             relations.insert(member, found);
         }
     }
-    // The layout is in the segment's own order still: places are numbers of columns.
+    // The columns are still in the order of the segment, so the index of a column is its number.
     Some((layout.reordered(twins.first(order))?, relations))
 }
 
-/// Bits that are left, the members that the prediction uses, and its products and quotients.
+/// A score: the bits that the prediction leaves, the members that it uses, and its products and quotients.
 type Score = (f64, Vec<usize>, Vec<Relation>);
 
-/// Members, what is best predicted by the others last, each with the products and quotients that it is predicted by.
-/// All may be predicted by what is known.
+/// Orders members so that members that others predict well come last. Each is returned with the products and
+/// quotients that predict it. Known columns may predict any member.
 fn best_last(
     members: &[usize],
     known: &[usize],
@@ -126,7 +127,7 @@ fn best_last(
         }
         for known in &sampled_known {
             candidates.push(known.iter().zip(&weigh).map(|(x, w)| x * w).collect());
-            terms.push(Term::One); // as good as any that uses no member
+            terms.push(Term::One); // any term without members serves here
         }
         let selected = select(&goal, &vec![0.5; sample], candidates, 12, 0.05);
         let mut uses = Vec::new();
@@ -156,13 +157,13 @@ fn best_last(
         let made = threads::all(missing.len(), threads, |n| score(missing[n], &left));
         missing.into_iter().zip(made).for_each(|(member, made)| scores[member] = Some(made));
         let bits = |m: usize| scores[m].as_ref().map_or(f64::MAX, |(bits, ..)| *bits);
-        // The one that nested arrays were found by comes first of all.
+        // The member in which nested grids were found comes first, so it is not taken here.
         let free = left.iter().filter(|&&m| !keys.contains(&members[m]));
         let Some(&best) = free.min_by(|&&a, &&b| bits(a).total_cmp(&bits(b)).then(b.cmp(&a))) else { break };
         let found = scores[best].take().map_or_else(Vec::new, |(_, _, found)| found);
         last_first.push((members[best], found));
         left.retain(|&m| m != best);
-        // Who was predicted by it must be looked at again.
+        // Members that used this member in their prediction get a new score.
         for score in &mut scores {
             if score.as_ref().is_some_and(|(_, used, _)| used.contains(&best)) {
                 *score = None;
@@ -173,8 +174,8 @@ fn best_last(
     last_first.into_iter().rev().collect()
 }
 
-/// All terms that a number of columns before may make: values, then products, then quotients. Particles get no
-/// quotients, which brought nothing there.
+/// Calls `term` with all terms of a number of columns before: values, powers, products, then quotients. For particles
+/// quotients saved nothing and are left out.
 fn combine(columns: usize, is_placed: bool, mut term: impl FnMut(Term)) {
     let n = columns.min(usize::from(u16::MAX)) as u16;
     (1..=n).for_each(|a| term(Term::Value(At::column(a))));
@@ -213,19 +214,19 @@ mod tests {
     fn a_column_that_is_the_product_of_two_others_is_put_behind_them() {
         let count = 2000;
         let wave = |n: usize, step: f64| 2.0 + (n as f64 * step).sin() + (n as f64 * step * 1.7).cos() / 3.0;
-        // The product stands in front of its factors.
+        // The product comes before its factors.
         let columns: [&dyn Fn(usize) -> f64; 3] =
             [&|n| wave(n, 0.7) * wave(n, 1.3), &|n| wave(n, 0.7), &|n| wave(n, 1.3)];
         let values: Vec<f64> = columns.iter().flat_map(|of| (0..count).map(of)).collect();
         let groups = vec![Group::new(Kind::Plain, None, vec![[1, 1, count]]); 3];
-        let layout = Layout::new(groups, Vec::new(), None).expect("adds up");
+        let layout = Layout::new(groups, Vec::new(), None).expect("a valid layout");
         let kind = Elements { width: 8, is_big: false, is_float: true };
         let twins = Twins::new(&layout, &[]);
         let (ordered, relations) = reorder(&layout, &values, kind, &[], 1, &twins).expect("an order");
         assert_eq!(ordered.order[2], 0, "{:?}", ordered.order);
         let found = relations.get(&0).expect("relations of the product");
         assert!(found.iter().any(|one| matches!(one, Relation::Product(1, 2) | Relation::Product(2, 1))));
-        // Unless nested grids were found by it: those come first of all.
+        // A column in which nested grids were found comes first.
         let (kept, _) = reorder(&layout, &values, kind, &[0], 1, &twins).expect("an order");
         assert_eq!(kept.order[0], 0);
     }

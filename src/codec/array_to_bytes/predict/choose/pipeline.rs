@@ -1,4 +1,4 @@
-//! All that the encoder decides about a segment, stage by stage. [`choose`] lists them.
+//! All decisions of the encoder about a segment, in stages. [`choose`] lists the stages.
 
 use super::super::format::copies::Marks;
 use super::super::format::decode::of_length;
@@ -20,58 +20,59 @@ use super::order::{Relation, Relations, reorder, side_by_side};
 use super::slabs::{are_slabs, join};
 use crate::codec::threads;
 
-/// A segment that is to be coded, and how.
+/// A segment that is to be encoded, and the settings of the encoder.
 #[derive(Clone, Copy)]
 pub(crate) struct Task<'a> {
-    /// The elements of known groups, then those of the segment.
+    /// The elements of known groups, then the elements of the segment.
     pub body: &'a [u8],
     pub kind: Elements,
-    /// The first groups are known, as many as there are here: which of the other groups each of them is like.
+    /// For each known group, the corresponding group of the segment. The known groups come first.
     pub like: &'a [Like],
     pub effort: &'static Effort,
     pub threads: usize,
 }
 
-/// Memory that a segment before has left. What it holds does not matter.
+/// Buffers of an earlier segment, with any contents.
 pub(crate) struct Spare {
     pub bits: Vec<u64>,
     pub values: Vec<f64>,
 }
 
-/// Stage 1: the arrays lie so that neighbours are neighbours, and the elements are loaded.
+/// The result of stage 1: arrays are arranged so that neighbours in space are neighbours in the columns, and elements
+/// are loaded.
 struct Arranged {
     layout: Layout,
     bits: Vec<u64>,
     twins: Twins,
 }
 
-/// Stage 2: the columns are in the order in which they are coded.
+/// The result of stage 2: the columns are in the order of coding.
 struct Ordered {
     layout: Layout,
     bits: Vec<u64>,
-    /// Of all elements, where they are real numbers.
+    /// The values of all elements, if they are real numbers.
     values: Vec<f64>,
     twins: Twins,
-    /// Which arrays refine which: the first column that this holds for, in the order of coding, and the links.
+    /// Nested grids: the first column to which the links apply, in the order of coding, and the links.
     nested: Vec<(usize, Vec<Link>)>,
-    /// Products and quotients that were found while columns were ordered.
+    /// The products and quotients that were found while columns were ordered.
     relations: Relations,
 }
 
-/// Stage 3: all that the encoder decided, with the code of each column.
+/// The result of stage 3: all decisions of the encoder, and the codes of each column.
 pub(crate) struct Choice {
     pub layout: Layout,
     pub bits: Vec<u64>,
-    /// Of all elements, where they are real numbers.
+    /// The values of all elements, if they are real numbers.
     pub values: Vec<f64>,
     pub runs: Runs,
-    /// Which arrays refine which: the first column that this holds for, and the links.
+    /// Nested grids: the first column to which the links apply, and the links.
     pub nested: Vec<(usize, Vec<Link>)>,
-    /// Of each column that is not known, with its three codes.
+    /// The predictor and the three codes of each column that is not known.
     pub predictors: Vec<EncodedColumn>,
 }
 
-/// All stages, for a segment whose columns are in its own order.
+/// Runs all stages for a segment whose columns are in the order of the segment.
 pub(crate) fn choose(own_order: Layout, task: Task<'_>, Spare { bits, values }: Spare) -> Choice {
     let arranged = arrange_arrays(own_order, task, bits);
     let ordered = order_columns(arranged, task, values);
@@ -79,7 +80,7 @@ pub(crate) fn choose(own_order: Layout, task: Task<'_>, Spare { bits, values }: 
     predict_columns(ordered, runs, task)
 }
 
-/// Joins slabs of one domain where the seam is smooth, and puts columns of the same arrays side by side.
+/// Joins slabs of one domain if the seam is smooth, and puts columns with the same arrays next to each other.
 fn arrange_arrays(mut layout: Layout, task: Task<'_>, mut bits: Vec<u64>) -> Arranged {
     let mut is_loaded = layout.groups.iter().any(are_slabs);
     if is_loaded {
@@ -93,7 +94,7 @@ fn arrange_arrays(mut layout: Layout, task: Task<'_>, mut bits: Vec<u64>) -> Arr
         }
     }
     let twins = Twins::new(&layout, task.like);
-    // This order needs no look at the elements, so nothing has to be moved afterwards.
+    // This order does not depend on the elements, so it is set before they are loaded and no element is moved later.
     if !is_ordered(task)
         && let Some(grouped) = grouped(&layout, &twins)
     {
@@ -119,7 +120,7 @@ fn load(layout: &Layout, task: Task<'_>, bits: &mut Vec<u64>) {
     layout.load(task.body, task.kind, bits, task.threads);
 }
 
-/// Finds nested grids, and puts the columns in an order in which those that the others predict best come last.
+/// Finds nested grids, and orders the columns so that columns that others predict well come last.
 fn order_columns(arranged: Arranged, task: Task<'_>, mut values: Vec<f64>) -> Ordered {
     let Arranged { mut layout, mut bits, twins } = arranged;
     let (mut nested, mut relations) = (Vec::new(), Relations::new());
@@ -142,7 +143,7 @@ fn order_columns(arranged: Arranged, task: Task<'_>, mut values: Vec<f64>) -> Or
     Ordered { layout, bits, values, twins, nested, relations }
 }
 
-/// The elements as doubles, but for those that nothing is computed with.
+/// The elements as doubles, except for elements that no prediction reads.
 fn loaded_values(layout: &Layout, task: Task<'_>, bits: &[u64], mut values: Vec<f64>) -> Vec<f64> {
     let own = of_length(&mut values, bits.len());
     if cfg!(debug_assertions) {
@@ -154,7 +155,7 @@ fn loaded_values(layout: &Layout, task: Task<'_>, bits: &[u64], mut values: Vec<
     values
 }
 
-/// Finds copies of earlier elements, exact, near and wide ones.
+/// Finds exact, near and wide copies of earlier elements.
 fn find_runs(ordered: &Ordered, task: Task<'_>) -> Runs {
     let Ordered { layout, bits, twins, .. } = ordered;
     if !task.effort.searches_particles && is_mostly_placed(layout) {
@@ -164,7 +165,7 @@ fn find_runs(ordered: &Ordered, task: Task<'_>) -> Runs {
     find_copies::find_all(bits, twins.elements, task.kind, &task.effort.copies, task.threads, &borders)
 }
 
-/// Chooses the predictor of each column, and codes what it leaves.
+/// Chooses the predictor of each column, and encodes the differences.
 fn predict_columns(ordered: Ordered, mut runs: Runs, task: Task<'_>) -> Choice {
     let Task { kind, effort, threads, .. } = task;
     let Ordered { layout, bits, values, twins, nested, relations } = ordered;
@@ -185,7 +186,8 @@ fn predict_columns(ordered: Ordered, mut runs: Runs, task: Task<'_>) -> Choice {
         let own = base..base + layout.columns[column].elements;
         let none = Marks::new(froms, &[], own.clone());
         let twin = twins.back(&layout, &place_of, column);
-        // Where particles were, and how fast: both tell where they are. On grids this brought nothing.
+        // For particles, earlier positions and velocities together predict present positions. On grids this saved
+        // nothing.
         let others = 1..=if layout.columns[column].is_placed { families[column] } else { 0 };
         let family_twins: Vec<u16> =
             others.filter_map(|back| twins.back(&layout, &place_of, column - back)?.checked_add(back as u16)).collect();
@@ -214,18 +216,18 @@ fn predict_columns(ordered: Ordered, mut runs: Runs, task: Task<'_>) -> Choice {
     Choice { layout, bits, values, runs, nested, predictors }
 }
 
-/// Whether most elements are of particles, which repeat nothing.
+/// Whether more than 7/8 of the elements belong to particles. Elements of particles rarely repeat.
 fn is_mostly_placed(layout: &Layout) -> bool {
     let placed: usize = layout.columns.iter().filter(|column| column.is_placed).map(|column| column.elements).sum();
     placed * 8 > layout.elements() * 7
 }
 
-/// Arranges columns of one array side by side, where rows have places in tables.
+/// Puts columns with the same arrays next to each other, if the segment has tables.
 fn grouped(layout: &Layout, twins: &Twins) -> Option<Layout> {
     (!layout.tables.is_empty()).then(|| layout.reordered(side_by_side(&layout.columns, twins))).flatten()
 }
 
-/// Elements and values in another order of the same columns.
+/// The elements and values in another order of the same columns.
 fn moved(from: &Layout, to: &Layout, bits: &[u64], values: &[f64]) -> (Vec<u64>, Vec<f64>) {
     let place_of = from.places();
     let (mut new_bits, mut new_values) = (Vec::with_capacity(bits.len()), Vec::with_capacity(values.len()));
@@ -239,7 +241,8 @@ fn moved(from: &Layout, to: &Layout, bits: &[u64], values: &[f64]) -> (Vec<u64>,
     (new_bits, new_values)
 }
 
-/// For each column how many before it, in a row, have the same arrays; none of those known.
+/// For each column, the number of consecutive columns just before it that have the same arrays. Known columns are not
+/// counted.
 fn families(columns: &[Column], known: usize) -> Vec<usize> {
     let mut family = 0;
     (columns.iter().enumerate())

@@ -1,10 +1,10 @@
-//! Slabs of one domain that several ranks wrote.
+//! Finds slabs of one domain that several ranks wrote, and joins them.
 
 use super::super::format::group::{Group, Kind};
 use super::super::format::layout::Layout;
 use super::super::format::numbers::Elements;
 
-/// Whether there are arrays that may be slabs of one domain.
+/// Whether the arrays of a group may be slabs of one domain: there are several, and their extents are equal.
 pub(crate) fn are_slabs(group: &Group) -> bool {
     let dims = group.arrays.first().copied().unwrap_or_default();
     let is_wide = dims.iter().product::<usize>() >= 8;
@@ -12,10 +12,11 @@ pub(crate) fn are_slabs(group: &Group) -> bool {
     is_plain && group.arrays.len() > 1 && is_wide && group.arrays.iter().all(|d| *d == dims)
 }
 
-/// Puts slabs of one domain together, where the last plane of one is like the first of the next.
+/// Joins slabs of one domain, if the last plane of each slab is similar to the first plane of the next slab. Returns
+/// `None` if no slabs are joined.
 pub(crate) fn join(layout: &Layout, bits: &[u64], kind: Elements) -> Option<Layout> {
     let mut groups = layout.groups.clone();
-    let mut from = 0; // in working order, where rows with a number have places
+    let mut from = 0; // the first element of the group in working order
     let mut is_any = false;
     for (n, group) in groups.iter_mut().enumerate() {
         let elements: usize = group.arrays.iter().map(|dims| dims.iter().product::<usize>()).sum();
@@ -26,7 +27,7 @@ pub(crate) fn join(layout: &Layout, bits: &[u64], kind: Elements) -> Option<Layo
             continue;
         }
         if are_slabs(group) {
-            // Here the layout is plain, so that the working order is that of rows.
+            // The group is still `Kind::Plain`, so its elements are in row order.
             let value = |array: usize, at: [usize; 3]| {
                 kind.ordered(bits[from + array * each + (at[0] * dims[1] + at[1]) * dims[2] + at[2]])
             };

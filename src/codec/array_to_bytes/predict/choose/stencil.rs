@@ -1,10 +1,10 @@
-//! Which places around one predict it.
+//! The neighbours of a place that may predict it.
 
 use super::super::format::linear::{At, Term};
 use super::super::format::predictor::Set;
 use super::effort::Stencil;
 
-/// Neighbours that come before, for arrays of 1 to 3 dimensions.
+/// The neighbours that are decoded before a place, for arrays of 1 to 3 dimensions.
 pub(crate) fn neighbours(dimensions: usize, stencil: Stencil, stencil_of_3d: Stencil) -> Vec<At> {
     let Stencil { near, far } = if dimensions == 3 { stencil_of_3d } else { stencil };
     let mut steps = Vec::new();
@@ -25,7 +25,7 @@ pub(crate) fn neighbours(dimensions: usize, stencil: Stencil, stencil_of_3d: Ste
     steps
 }
 
-/// The place itself and those around it, in 1 to 3 dimensions.
+/// The steps to the place itself and to the places around it, in 1 to 3 dimensions.
 pub(crate) fn around(dimensions: usize) -> impl Iterator<Item = [i8; 3]> {
     let of = move |n: usize| if dimensions >= n { -1..=1i8 } else { 0..=0 };
     let line = if dimensions > 1 { -1..=1i8 } else { -2..=2 };
@@ -40,20 +40,21 @@ pub(crate) fn around(dimensions: usize) -> impl Iterator<Item = [i8; 3]> {
 /// The neighbours of the Lorenzo sum, each with its weight, 1 or -1.
 fn lorenzo_steps(dimensions: usize) -> impl Iterator<Item = ([i8; 3], f64)> {
     (1..1u8 << dimensions).map(|some| {
-        // Axes are counted from the fastest.
+        // Axis 0 is the fastest one here.
         let steps = [2, 1, 0].map(|axis| if some >> axis & 1 == 1 { -1 } else { 0 });
         (steps, if some.count_ones() % 2 == 1 { 1.0 } else { -1.0 })
     })
 }
 
-/// The value of the known column `back` columns before, plus the Lorenzo sum of the changes around the place.
+/// A set: the value of the known column `back` columns before, plus the Lorenzo sum of the changes at neighbours.
 pub(crate) fn changes(back: u16, dimensions: usize) -> Set {
     let around = lorenzo_steps(dimensions).map(|(steps, weight)| (Term::Change(At { back, steps }), weight));
     let (terms, weights) = std::iter::once((Term::Value(At::column(back)), 1.0)).chain(around).unzip();
     Set::Linear { terms, weights }
 }
 
-/// The Lorenzo sum of doubles. Where numbers change their sign, the Lorenzo sum of their orders predicts badly.
+/// A set: the Lorenzo sum of doubles. If numbers change their sign, it predicts better than the Lorenzo sum of
+/// ordered integers.
 pub(crate) fn lorenzo_of_doubles(dimensions: usize) -> Set {
     let around = lorenzo_steps(dimensions).map(|(steps, weight)| (Term::Value(At::own(steps)), weight));
     let (terms, weights) = around.unzip();

@@ -1,11 +1,11 @@
-//! Which terms a column is told by, and how much each weighs: fitted on a sample of its literals.
+//! Fits the terms that predict a column, and their weights, on a sample of its literals.
 //!
-//! What is to be small is not the square of an error but its length in bits, and least squares are weighed so that
-//! they come near to that: an error counts the less, the farther off other predictions are at the place. How far they
-//! are off is not taken from the place alone: where they were right by chance, an error would count so much that the
-//! fit did again what they do. So it is the mean of those around (`Reach::Near`). Where a field is smooth but for
-//! shocks, the place alone (`Reach::Own`) leaves shocks out better. Both are tried, and what leaves fewer bits is
-//! taken.
+//! A fit should minimize the length of errors in bits, not their squares. Least squares are weighted to approximate
+//! this: the error at a place counts less if an earlier prediction has a large error there. The earlier error at the
+//! place alone is not enough: if it is small by chance, the place counts too much, and the fit imitates the earlier
+//! prediction. Therefore the mean of the earlier errors around the place is used if it is larger (`Reach::Near`). If
+//! a field is smooth except for shocks, the error at the place alone (`Reach::Own`) excludes shocks better. Both are
+//! tried, and the fit that leaves fewer bits is used.
 
 use super::super::format::layout::Array;
 use super::super::format::linear::{TERMS_MAX, Term, locate};
@@ -16,44 +16,45 @@ use super::effort::Samples;
 use super::fit::{Sampled, select, solve};
 use super::stencil::neighbours;
 
-/// Elements of which all neighbours are tried at once.
+/// All neighbours are fitted at once only for columns with at least this many literals.
 const STENCIL_MIN: usize = 1 << 12;
-/// How far off predictions are at a literal is taken from this many literals before and after it.
+/// The earlier error at a literal is averaged over this many literals before and after it.
 const NEAR: usize = 4;
-/// An error below 1/16 of the median error counts no more than that.
+/// Earlier errors below 1/16 of the median error are replaced by 1/16 of the median error.
 const OFF_MIN_SHARE: f64 = 1.0 / 16.0;
-/// Numbers count as no smaller than this share of the mean.
+/// Numbers smaller than this share of the mean are replaced by this share of the mean.
 const SIZE_MIN_SHARE: f64 = 1e-6;
 
-/// Whether how far off predictions are is taken from the place itself, or from those around it, too.
+/// Whether the earlier error at a place is taken from this place alone (`Own`), or also from places around it
+/// (`Near`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
     Own,
     Near,
 }
 
-/// How far a set is off at each literal, and the size of the number there, neither of which is infinite.
+/// The error of a set at each literal, and the size of the number there. All values are finite.
 struct Off {
     off: Vec<f64>,
     sizes: Vec<f64>,
 }
 
-/// What an error counts at each literal.
+/// The weight of an error at each literal, and the reach with which it was computed.
 pub(crate) struct Importance {
     reach: Reach,
     each: Vec<f64>,
 }
 
-/// Terms with their weights, how far off they are for all literals, and the bits that these errors take of the
-/// literals that they were fitted to.
+/// A fitted set, its errors at all literals, and the bits that the errors take at the literals to which it was
+/// fitted.
 pub(crate) struct Fitted {
     pub set: Set,
     pub errors: Vec<f64>,
     bits: f64,
 }
 
-/// Bits that errors take, as counts of representable numbers: those of each one, and what it takes to say how many
-/// these are.
+/// An estimate of the bits that errors take. Errors are counts of representable numbers. The estimate is the bits of
+/// each error, plus the bits that encode the lengths of all errors.
 pub(crate) fn bits_of(errors: impl IntoIterator<Item = f64>) -> f64 {
     let (mut sum, mut lengths) = (0.0, [0u32; u64::BITS as usize + 2]);
     for error in errors {
@@ -66,8 +67,8 @@ pub(crate) fn bits_of(errors: impl IntoIterator<Item = f64>) -> f64 {
     sum + lengths().map(|n| n * (all / n).log2()).sum::<f64>()
 }
 
-/// At most `most` of all, one from a random place of each share. At equal distances (every 64th) all might be the
-/// first of their rows.
+/// A sample of at most `most` elements: one from a random place of each equal part of `all`. With a constant distance
+/// (such as 64), all sampled elements might be the first of their rows.
 pub(crate) fn spread(all: &[usize], most: usize) -> Vec<usize> {
     let count = all.len().min(most);
     let one = |n: usize| {
@@ -79,15 +80,15 @@ pub(crate) fn spread(all: &[usize], most: usize) -> Vec<usize> {
 }
 
 impl Data<'_> {
-    /// What errors count, by how far off a set is. In tables one way must do: there rows are short, and fits take
-    /// long.
+    /// The weights of errors, from the errors of a set. In tables only `Reach::Near` is used, because rows are short
+    /// and fits take long.
     pub(crate) fn importances(&self, literals: &Literals, set: &Set) -> Vec<Importance> {
         let reaches = if self.column().is_placed { &[Reach::Near][..] } else { &[Reach::Near, Reach::Own] };
         let off = self.off(literals, set);
         reaches.iter().map(|&reach| self.importance(&off, reach)).collect()
     }
 
-    /// How far a set is off at each literal, and the size of what is there.
+    /// The error of a set at each literal, and the size of the number there.
     fn off(&self, literals: &Literals, set: &Set) -> Off {
         let base = self.column().base;
         let (mut off, mut sizes) = (Vec::new(), Vec::new());
@@ -122,7 +123,8 @@ impl Data<'_> {
         Importance { reach, each: (0..off.len()).map(each).collect() }
     }
 
-    /// Terms and weights by some of the literals: the importances that leave the fewest bits of these.
+    /// Selects terms and fits weights on some of the literals, with each of the importances. The fit that leaves the
+    /// fewest bits is returned.
     pub(crate) fn fit(
         &self,
         literals: &Literals,
@@ -141,9 +143,9 @@ impl Data<'_> {
         importances.iter().filter_map(with).min_by(|a, b| a.bits.total_cmp(&b.bits))
     }
 
-    /// All neighbours at once, beside what a fitted set has of other columns, where that leaves clearly less than the
-    /// set: on a smooth field many weights cancel each other, and one neighbour alone does not show what it is good
-    /// for.
+    /// Fits all neighbours at once, together with the terms of other columns in `fitted`. The result is used only if
+    /// it leaves clearly fewer bits than `fitted`. On a smooth field many weights cancel each other, so a neighbour
+    /// that does not help alone may help together with others.
     pub(crate) fn stencil(
         &self,
         literals: &Literals,
@@ -172,7 +174,8 @@ impl Data<'_> {
         best.filter(|best| best.bits < fitted.bits * self.effort.stencil_max_share)
     }
 
-    /// Weights of terms by some literals; again by how far off these are, as long as that leaves less.
+    /// Fits the weights of terms on some literals. Then it fits again, with the errors of the last fit, as long as
+    /// this leaves fewer bits.
     fn weighed(
         &self,
         literals: &Literals,
@@ -201,7 +204,7 @@ impl Data<'_> {
         best
     }
 
-    /// Weighed targets, the least error that counts for each, and weighed terms, at some of the literals.
+    /// Weighted targets, the smallest error that counts for each target, and weighted terms, at some of the literals.
     fn sampled(
         &self,
         literals: &Literals,
@@ -249,7 +252,7 @@ mod tests {
         let values: Vec<f64> = (0..count).map(noise).chain((0..count).map(|n| 3.0 * noise(n) - 0.75)).collect();
         let bits: Vec<u64> = values.iter().map(|value| value.to_bits()).collect();
         let groups = vec![Group::new(Kind::Plain, None, vec![[1, 1, count]]); 2];
-        let layout = Layout::new(groups, Vec::new(), None).expect("adds up");
+        let layout = Layout::new(groups, Vec::new(), None).expect("a valid layout");
         let data = Data {
             place: Place { columns: &layout.columns, column: 1 },
             kind: Elements { width: 8, is_big: false, is_float: true },
@@ -267,9 +270,9 @@ mod tests {
         let importances = data.importances(&literals, &Set::Integer(1));
         let fitted = data.fit(&literals, &all, &importances, &pool).expect("weights");
         let Set::Linear { terms, weights } = &fitted.set else { panic!("{:?}", fitted.set) };
-        let weight = |of: Term| terms.iter().position(|term| *term == of).map(|at| weights[at]).expect("is there");
+        let weight = |of: Term| terms.iter().position(|term| *term == of).map(|at| weights[at]).expect("a term");
         assert!((weight(pool[2]) - 3.0).abs() < 1e-12 && (weight(pool[1]) + 0.75).abs() < 1e-12, "{:?}", fitted.set);
-        assert!(fitted.errors.iter().all(|&error| error <= 4.0), "all but for rounding");
+        assert!(fitted.errors.iter().all(|&error| error <= 4.0), "only rounding errors remain");
     }
 
     #[test]
