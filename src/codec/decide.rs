@@ -1,16 +1,17 @@
-//! What a choice rests on, why it was made, and how it is kept from one checkpoint to the next.
+//! How codecs are chosen: the inputs of a choice, its reason, and how a decision is kept from one checkpoint to the
+//! next.
 //!
-//! **Kept.** What a class got in one checkpoint it gets in the next without being measured again, since neighbouring
-//! checkpoints are alike. It is measured anew where a segment's stored bytes are more than 10 % off what they were
-//! when it was decided (at once, for that segment: the paper saw ratios drop by 20 to 50 % after the first
-//! checkpoint), after [`KEPT_CHECKPOINTS_MAX`] checkpoints, and when the store's rate has doubled or halved.
-//! Decisions are in the manifest of each group ([`Manifest::decisions`](crate::manifest::Manifest::decisions)), so
-//! they outlive the aggregator.
+//! **Kept decisions.** A class keeps its chain of codecs in the next checkpoint without a new measurement, because
+//! neighbouring checkpoints are alike. A segment is measured again at once if its stored bytes are more than 10 %
+//! outside the range recorded with the decision. (The mcrEngine paper saw compression ratios drop by 20 to 50 % after
+//! the first checkpoint.) A class is also measured again after [`KEPT_CHECKPOINTS_MAX`] checkpoints, and when the
+//! store's rate has doubled or halved. Decisions are recorded in the manifest of each group
+//! ([`Manifest::decisions`](crate::manifest::Manifest::decisions)), so they outlive the aggregator.
 //!
-//! **The store's speed.** Where it is known how fast the store takes bytes, the candidate with the least time wins:
-//! time to code, shared by all cores, and time to write what is left. A fast store so leads to LZ4, or to nothing at
-//! all for what hardly shrinks, a slow one to stronger chains. Where it is not known, the fewest bytes win, and the
-//! choice depends on the bytes alone.
+//! **The store's speed.** If the store's speed is known, the candidate with the least time wins. Its time is the time
+//! to encode, divided by the number of cores, plus the time to write the stored bytes. A fast store therefore leads
+//! to LZ4, or to raw bytes where the data hardly shrink. A slow store leads to stronger chains. If the store's speed
+//! is unknown, the candidate with the fewest stored bytes wins, and the choice depends on the bytes alone.
 
 use super::{Chain, CodecId, Older, Step};
 use crate::header::{ElementType, Role};
@@ -20,57 +21,60 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For so many checkpoints a decision stays, at most.
+/// A decision is kept for at most this many checkpoints.
 pub const KEPT_CHECKPOINTS_MAX: u32 = 16;
-/// And so many where nothing made it smaller: raw bytes never look different.
+/// A decision for raw bytes is kept for at most this many checkpoints. The limit is lower because the stored size of
+/// raw bytes is always the same, so it cannot show that the data changed.
 const KEPT_RAW_CHECKPOINTS_MAX: u32 = 4;
-/// Decisions that a manifest records at most: those of the largest classes.
+/// The most decisions that a manifest records. The decisions of the largest classes are recorded.
 pub const DECISIONS_MAX: usize = 64;
-/// The longest name of a class with a decision, and the longest reason, in bytes.
+/// The most bytes of a class name that gets a decision, and of a reason.
 const TEXT_BYTES_MAX: usize = 300;
 
-/// What it costs to name an older segment, in bytes, and what less is not worth it.
+/// Bytes added to the cost of a chain that needs an older segment. They stand for naming the older segment, and
+/// refuse savings that are smaller.
 const OLDER_BYTES: usize = 256;
 
-/// How fast the store takes bytes, and on how many cores segments are coded at a time.
+/// How fast the store takes bytes, and how many segments are encoded at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreRate {
-    /// Bytes that it takes in a second.
+    /// Bytes that the store takes per second.
     pub bytes_per_s: u64,
-    /// Segments that are coded at a time.
+    /// Number of segments that are encoded at the same time.
     pub cores: u32,
 }
 
 impl StoreRate {
-    /// Time to code and to write, where coding takes one core so long.
+    /// Time to encode a segment and to write it. `coding` is the time that one core needs to encode the segment.
     pub fn time(&self, coding: Duration, stored_bytes: u64) -> Duration {
         let writing_ns = u128::from(stored_bytes) * 1_000_000_000 / u128::from(self.bytes_per_s.max(1));
         coding / self.cores.max(1) + Duration::from_nanos(u64::try_from(writing_ns).unwrap_or(u64::MAX / 2))
     }
 }
 
-/// What a choice rests on beside the segment itself.
+/// The inputs of a choice, in addition to the segment itself.
 #[derive(Clone, Copy)]
 pub struct Basis<'a> {
-    /// What was decided before.
+    /// The decision of an earlier checkpoint, if there is one.
     pub kept: Option<&'a Decision>,
-    /// How fast the store is, where that is to count.
+    /// The store's speed. `None` if the choice must not depend on it.
     pub store: Option<StoreRate>,
-    /// Time since any moment; only asked where the store counts.
+    /// Time since an arbitrary fixed moment. The clock is read only if `store` is set.
     pub clock: &'a dyn Fn() -> Duration,
-    /// What an older checkpoint has of the segment, where that may be used.
+    /// The bytes of this segment in an older checkpoint. `None` if they must not be used.
     pub older: Option<&'a Arc<Older>>,
 }
 
 impl Basis<'_> {
-    /// The bytes alone.
+    /// The choice depends on the bytes of the segment alone.
     pub const NOTHING: Basis<'static> = Basis { kept: None, store: None, clock: &|| Duration::ZERO, older: None };
 
     pub(super) fn now(&self) -> Duration {
         if self.store.is_some() { (self.clock)() } else { Duration::ZERO }
     }
 
-    /// What is to be least. An older segment must bring something: a restart then reads and decodes two.
+    /// The cost of a candidate; the candidate with the lowest cost wins. A chain that needs an older segment must
+    /// save at least 3 %, because a restart then reads and decodes two segments.
     pub(super) fn cost(&self, trial: &Trial) -> u128 {
         let more = if trial.chain.needs_older() { trial.stored_bytes * 3 / 97 + OLDER_BYTES } else { 0 };
         let stored_bytes = trial.stored_bytes + more;
@@ -81,33 +85,33 @@ impl Basis<'_> {
     }
 }
 
-/// What one candidate gave.
+/// Result of trying one candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trial {
-    /// Which one.
+    /// The candidate.
     pub chain: Chain,
-    /// Bytes that it left of the sample.
+    /// Stored bytes of the sample.
     pub stored_bytes: usize,
-    /// How long it took one core; zero where only bytes count.
+    /// Time that one core took to encode the sample. Zero if only bytes count.
     pub coding: Duration,
 }
 
 /// Why a segment got its chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The profile has no other for this type.
+    /// The profile has only one chain for this element type.
     Only,
     /// All elements are the same.
     Constant,
-    /// It was decided in an older checkpoint, and brings what it brought then.
+    /// The chain was chosen in an older checkpoint, and the segment's stored size is still in the expected range.
     Kept,
-    /// So many of a thousand runs of elements were there before.
+    /// This many of a thousand runs of elements are repeats of earlier runs.
     Repeats(usize),
-    /// These were tried.
+    /// Several chains were tried.
     Tried {
-        /// Bytes that they were tried on.
+        /// Raw bytes of the sample.
         sample_bytes: usize,
-        /// What each gave.
+        /// The result of each chain.
         trials: Vec<Trial>,
     },
     /// The chain that was chosen failed its check.
@@ -115,7 +119,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Whether something had to be measured.
+    /// Whether the choice needed a measurement.
     pub fn is_measured(&self) -> bool {
         matches!(self, Self::Repeats(_) | Self::Tried { .. })
     }
@@ -127,7 +131,9 @@ impl fmt::Display for Reason {
             Self::Only => f.write_str("only candidate"),
             Self::Constant => f.write_str("all elements are the same"),
             Self::Kept => f.write_str("kept"),
-            Self::Repeats(per_mille) => write!(f, "{}.{} % of it occurs before", per_mille / 10, per_mille % 10),
+            Self::Repeats(per_mille) => {
+                write!(f, "{}.{} % of the elements repeat earlier ones", per_mille / 10, per_mille % 10)
+            }
             Self::Tried { sample_bytes, trials } => {
                 f.write_str("measured: ")?;
                 for (i, trial) in trials.iter().enumerate() {
@@ -139,12 +145,12 @@ impl fmt::Display for Reason {
                 }
                 Ok(())
             }
-            Self::Failed => f.write_str("the chosen one failed its check"),
+            Self::Failed => f.write_str("the chosen chain failed its check"),
         }
     }
 }
 
-/// What stands for the class in decisions on segments that several classes share.
+/// The name used in place of a class for decisions on segments that several classes share.
 pub fn shared_name(role: Role, element: &ElementType) -> String {
     let role = match role {
         Role::Skeleton => "skeletons",
@@ -155,44 +161,45 @@ pub fn shared_name(role: Role, element: &ElementType) -> String {
     format!("shared {role} {element}")
 }
 
-/// What stands for a class in decisions on segments that an older checkpoint may tell.
+/// The name used in place of a class for decisions on segments that may be coded with an older checkpoint.
 pub fn since_name(class: &str) -> String {
     format!("{class}, since the checkpoint before")
 }
 
-/// What a segment became.
+/// An encoded segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coded {
-    /// How.
+    /// The chain that encoded the segment.
     pub chain: Chain,
-    /// Its stored bytes, never more than the raw ones.
+    /// The stored bytes, never more than the raw bytes.
     pub stored: Vec<u8>,
-    /// Why so.
+    /// Why this chain was chosen.
     pub reason: Reason,
 }
 
-/// What was decided for a class, as a manifest records it.
+/// The decision for one class, as a manifest records it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Decision {
-    /// The class, or what the segments hold that several classes share.
+    /// Name of the class. For segments that several classes share, a description of their contents.
     pub class: String,
-    /// The chain, each step as its number and parameter: `1:0 16:8 18:1`.
+    /// The chain. Each step is its codec's number and its parameter, for example `1:0 16:8 18:1`.
     pub chain: String,
-    /// In which checkpoint it was decided.
+    /// The checkpoint in which the decision was made.
     pub since: CheckpointId,
-    /// Checkpoints that took it over since.
+    /// How many later checkpoints have kept the decision.
     pub kept: u32,
-    /// Stored bytes of a million raw ones, the least and the most of a segment when it was decided.
+    /// Stored bytes per million raw bytes when the decision was made: the lowest and the highest value of any
+    /// segment.
     pub stored_ppm: (u32, u32),
-    /// For people.
+    /// The reason, as text for people.
     pub why: String,
-    /// How fast the store was then, where that counted.
+    /// The store's speed when the decision was made. `None` if the choice did not depend on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_mib_per_s: Option<u64>,
 }
 
 impl Decision {
-    /// The chain, if this build knows it.
+    /// The chain. `None` if this build does not have one of its codecs.
     pub fn chain(&self) -> Option<Chain> {
         let step = |text: &str| {
             let (codec, param) = text.split_once(':')?;
@@ -202,12 +209,12 @@ impl Decision {
         Chain::new(&steps?).ok()
     }
 
-    /// Whether a segment that its chain coded is what it was when it was decided.
+    /// Whether the stored size of a segment is still in the range that was recorded with the decision.
     pub(super) fn expects(&self, raw_bytes: usize, stored_bytes: usize) -> bool {
         let (raw, stored) = (raw_bytes.max(1) as u64, stored_bytes as u64);
-        // A few bytes more or less of very little are no change of character.
+        // The slack lets very small segments differ by a few bytes.
         let slack = raw / 1000 + 64;
-        let of = |ppm: u32| raw * u64::from(ppm) / 1_000_000; // at most 1 GiB times 2^32
+        let of = |ppm: u32| raw * u64::from(ppm) / 1_000_000; // cannot overflow: at most 2^30 times 2^32
         stored <= of(self.stored_ppm.1) * 11 / 10 + slack && stored + slack >= of(self.stored_ppm.0) * 9 / 10
     }
 }
@@ -221,17 +228,17 @@ fn text_of(chain: &Chain) -> String {
     text
 }
 
-/// What the checkpoint before decided.
+/// The decisions of the previous checkpoint.
 #[derive(Clone, Debug, Default)]
 pub struct Decisions(BTreeMap<String, Decision>);
 
 impl Decisions {
-    /// Of a manifest of the same group and profile.
+    /// Takes the decisions that a manifest of the same group and profile recorded.
     pub fn new(recorded: Vec<Decision>) -> Self {
         Self(recorded.into_iter().take(DECISIONS_MAX).map(|decision| (decision.class.clone(), decision)).collect())
     }
 
-    /// What a class keeps, unless it is due to be measured again.
+    /// The decision that a class keeps. `None` if the class must be measured again.
     pub fn kept(&self, class: &str, store: Option<StoreRate>) -> Option<&Decision> {
         let decision = self.0.get(class)?;
         let most =
@@ -249,7 +256,7 @@ fn mib_per_s(store: StoreRate) -> u64 {
     store.bytes_per_s >> 20
 }
 
-/// One segment that was coded.
+/// Notes about one encoded segment.
 struct Note {
     segment: usize,
     raw_bytes: u64,
@@ -258,17 +265,17 @@ struct Note {
     reason: Reason,
 }
 
-/// Gathers what the segments of a checkpoint got; they may come in any order.
+/// Collects how each segment of a checkpoint was encoded. The segments may come in any order.
 #[derive(Default)]
 pub struct Deciding(BTreeMap<String, Vec<Note>>);
 
 impl Deciding {
-    /// Takes down what a segment of a class got.
+    /// Records how a segment of a class was encoded.
     pub fn note(&mut self, class: &str, segment: usize, raw_bytes: usize, coded: &Coded) {
         if class.len() > TEXT_BYTES_MAX {
             return;
         }
-        let stored_ppm = (coded.stored.len() as u64 * 1_000_000 / raw_bytes.max(1) as u64) as u32; // not longer than raw
+        let stored_ppm = (coded.stored.len() as u64 * 1_000_000 / raw_bytes.max(1) as u64) as u32; // at most 10^6
         let (chain, reason) = (coded.chain.clone(), coded.reason.clone());
         let note = Note { segment, raw_bytes: raw_bytes as u64, stored_ppm, chain, reason };
         match self.0.get_mut(class) {
@@ -277,8 +284,8 @@ impl Deciding {
         }
     }
 
-    /// The decisions of this checkpoint: those that were kept, those that are new, and those of classes of which
-    /// nothing was stored.
+    /// The decisions of this checkpoint: kept decisions, new decisions, and the older decisions of classes that
+    /// stored nothing.
     pub fn finish(self, before: &Decisions, checkpoint: &CheckpointId, store: Option<StoreRate>) -> Vec<Decision> {
         let older = |class: &str| {
             let older = before.0.get(class)?;
@@ -288,7 +295,7 @@ impl Deciding {
         for (class, mut notes) in self.0.into_iter() {
             notes.sort_by_key(|note| note.segment);
             let raw_bytes = notes.iter().map(|note| note.raw_bytes).sum();
-            // Constant segments say nothing about the others.
+            // Segments of equal elements say nothing about the other segments of the class.
             let others: Vec<&Note> = notes.iter().filter(|note| note.reason != Reason::Constant).collect();
             let notes = if others.is_empty() { notes.iter().collect() } else { others };
             let is_as_before = |note: &&Note| match note.reason {
@@ -310,10 +317,10 @@ impl Deciding {
     }
 }
 
-/// What most of the class's bytes got, with the reason of the first that was measured.
+/// The chain that coded most bytes of the class, with the reason of the first segment that was measured.
 fn decided(class: String, notes: &[&Note], checkpoint: &CheckpointId, store: Option<StoreRate>) -> Option<Decision> {
     let bytes_of = |chain: &Chain| notes.iter().filter(|n| n.chain == *chain).map(|n| n.raw_bytes).sum::<u64>();
-    // Of equals the first.
+    // If two chains coded equally many bytes, the chain of the earlier segment wins.
     let most = notes.iter().rev().max_by_key(|note| bytes_of(&note.chain))?;
     let same = || notes.iter().filter(|note| note.chain == most.chain);
     let reason = same().find(|note| note.reason.is_measured()).unwrap_or(most);
@@ -365,8 +372,8 @@ mod tests {
         assert_eq!(best(fast), Some(4_000_000));
         assert_eq!(best(StoreRate { bytes_per_s: 200_000_000, cores: 1 }), Some(2_000_000));
         assert_eq!(best(slow), Some(2_000_000));
-        assert_eq!(best(StoreRate { cores: 16, ..slow }), Some(1_000_000), "more cores, stronger chains");
-        assert_eq!(Basis::NOTHING.cost(&strong), 1_000_000, "bytes alone");
+        assert_eq!(best(StoreRate { cores: 16, ..slow }), Some(1_000_000), "with more cores, a stronger chain wins");
+        assert_eq!(Basis::NOTHING.cost(&strong), 1_000_000, "only bytes count");
     }
 
     #[test]
@@ -379,7 +386,7 @@ mod tests {
         assert!(decisions.kept("a", at(201)).is_none() && decisions.kept("a", at(49)).is_none());
         assert!(decisions.kept("a", None).is_none() && decisions.kept("b", at(100)).is_none());
         for n in 1..=KEPT_CHECKPOINTS_MAX {
-            assert!(decisions.kept("a", at(100)).is_some(), "after {n}");
+            assert!(decisions.kept("a", at(100)).is_some(), "after {n} checkpoints");
             let mut deciding = Deciding::default();
             deciding.note("a", 0, 1000, &coded(Chain::zstd(3), 505, Reason::Kept));
             decisions = Decisions::new(deciding.finish(&decisions, &id("later"), at(100)));
@@ -417,7 +424,10 @@ mod tests {
         deciding.note(&"long".repeat(100), 4, 10, &coded(Chain::zstd(1), 5, Reason::Only));
         let first = deciding.finish(&Decisions::default(), &id("c0"), None);
         let shown: Vec<_> = first.iter().map(|d| (d.class.as_str(), d.chain.as_str(), d.why.as_str())).collect();
-        assert_eq!(shown, [("a", "1:0 18:3", "12.3 % of it occurs before"), ("b", "1:0 18:1", "only candidate")]);
+        assert_eq!(
+            shown,
+            [("a", "1:0 18:3", "12.3 % of the elements repeat earlier ones"), ("b", "1:0 18:1", "only candidate")]
+        );
         let mut deciding = Deciding::default();
         deciding.note("b", 0, 10, &coded(Chain::zstd(1), 5, Reason::Kept));
         let second = deciding.finish(&Decisions::new(first), &id("c1"), None);

@@ -1,11 +1,11 @@
-//! The number of each codec. `docs/format/codecs.md` lists them with their parameters. Numbers are never reused, and
-//! 0 is never assigned, so that a page of zeros is no chain.
+//! The number of each codec. `docs/format/codecs.md` lists the numbers with their parameters. A number is never
+//! reused. 0 is never assigned, so a page of zeros is not a valid chain.
 
 /// The number of a codec, assigned once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CodecId(pub u16);
 
-// From array to bytes.
+// Codecs from array to bytes.
 pub(crate) const RAW: CodecId = CodecId(1);
 pub(crate) const FPC: CodecId = CodecId(2);
 pub(crate) const FPZIP: CodecId = CodecId(3);
@@ -16,7 +16,7 @@ pub(crate) const PCO: CodecId = CodecId(7);
 pub(crate) const SINCE: CodecId = CodecId(8);
 pub(crate) const MIXED: CodecId = CodecId(9);
 
-// From bytes to bytes.
+// Codecs from bytes to bytes.
 pub(crate) const SHUFFLE: CodecId = CodecId(16);
 pub(crate) const LZ4: CodecId = CodecId(17);
 pub(crate) const ZSTD: CodecId = CodecId(18);

@@ -1,4 +1,5 @@
-//! Which loops may take more numbers at a time than every processor can. They give the same bytes either way.
+//! Which loops may use vector registers that not every processor has. The resulting bytes are the same with and
+//! without them.
 
 /// Whether the processor has AVX2.
 #[cfg(target_arch = "x86_64")]
@@ -46,7 +47,7 @@ pub(crate) mod tests {
         pub(super) static ARE_NARROW: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Does it on this thread as a processor without wide registers does.
+    /// Runs `work` on this thread as if the processor had no wide registers.
     pub(crate) fn with_narrow_ones<T>(work: impl FnOnce() -> T) -> T {
         ARE_NARROW.set(true);
         let result = work();

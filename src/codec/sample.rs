@@ -1,13 +1,14 @@
-//! A part of a segment, on which candidates are tried.
+//! Samples: parts of a segment on which candidates are tried.
 
-/// Segments up to this are coded in each way that comes into question.
+/// Segments of up to this many bytes are encoded whole with every candidate.
 pub(super) const WHOLE_BYTES: usize = 16 << 10;
-/// Of longer ones a sample is: a part of them, but not less than so many bytes, in runs of at least so many.
+/// A sample of a longer segment is 1/16 of it, but at least `SAMPLE_RUN_BYTES`. It consists of 1 to 4 runs of at
+/// least `SAMPLE_RUN_BYTES` each.
 const SAMPLE_DIVISOR: usize = 16;
 const SAMPLE_RUN_BYTES: usize = 16 << 10;
 const SAMPLE_RUNS_MAX: usize = 4;
 
-/// Whole elements from all over the segment, put together.
+/// A sample of the segment: whole elements from several places, joined together.
 pub(super) fn sample(raw: &[u8], width: usize) -> Vec<u8> {
     if raw.len() <= WHOLE_BYTES {
         return raw.to_vec();
@@ -15,7 +16,8 @@ pub(super) fn sample(raw: &[u8], width: usize) -> Vec<u8> {
     sample_of(raw, width, (raw.len() / SAMPLE_DIVISOR).max(SAMPLE_RUN_BYTES))
 }
 
-/// Whole elements in so many bytes, from a few places spread over the segment; all of it where it has no more.
+/// Whole elements from a few places spread over the segment, about `bytes` bytes together. Returns the whole segment
+/// if it is not longer than that.
 pub(super) fn sample_of(raw: &[u8], width: usize, bytes: usize) -> Vec<u8> {
     if raw.len() <= bytes {
         return raw.to_vec();

@@ -1,9 +1,10 @@
-//! Work on several threads whose results do not depend on how many there are.
+//! Work on several threads, with results that do not depend on the number of threads.
 
 use crate::units::RawBytes;
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
-/// Cores that this process may use; 1 where nobody can say. Asking the system means reading files, so it is asked once.
+/// Cores that this process may use, or 1 if the system does not report a number. The answer is kept, because asking
+/// the system means reading files.
 pub fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
@@ -12,14 +13,14 @@ pub fn cores() -> usize {
 /// Memory for the segments that are worked on at the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentMemory {
-    /// The memory of all of them together.
+    /// Memory for all segments together, in bytes.
     pub bytes: u64,
     /// Bytes in memory for each raw byte of a segment.
     pub per_raw_byte: u64,
 }
 
-/// How many threads to use inside each segment. More than one helps only if there are fewer large segments than
-/// threads, or if the memory does not allow that many segments at once. 0 or 1: none besides the caller's.
+/// How many threads to use inside each segment. More than one thread helps only if there are fewer large segments
+/// than threads, or if the memory is enough for fewer segments than threads. 0 and 1 both mean: no extra threads.
 pub fn threads_of_each(
     threads: usize,
     memory: SegmentMemory,
@@ -31,7 +32,7 @@ pub fn threads_of_each(
     threads / large.min(usize::try_from(fit).unwrap_or(usize::MAX)).max(1)
 }
 
-/// Results for 0 up to `count`, in order, made on so many threads.
+/// Computes `make(n)` for each `n` below `count` on up to `threads` threads, and returns the results in order.
 pub(super) fn all<T: Send>(count: usize, threads: usize, make: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let mut made = Vec::with_capacity(count);
     let each = in_turn(count, threads, make, |_, one| {
@@ -42,11 +43,11 @@ pub(super) fn all<T: Send>(count: usize, threads: usize, make: impl Fn(usize) ->
     made
 }
 
-/// What was begun, and what was made and is not used yet.
+/// Which results were begun, and which results are ready but not used yet.
 struct Ahead<T> {
     next: usize,
     made: Vec<Option<T>>,
-    /// Nobody waits for more.
+    /// No more results are needed.
     is_over: bool,
 }
 
@@ -60,8 +61,8 @@ impl<F: Fn()> Drop for OnPanic<F> {
     }
 }
 
-/// Makes something for 0 up to `count` on so many threads, and uses it on this one, one after the other in order,
-/// while others make what comes later. Ends where `use_it` gives `None`.
+/// Computes `make(n)` for each `n` below `count` on up to `threads` threads. The calling thread passes the results to
+/// `use_it` in order, while the other threads compute later ones. Ends early if `use_it` returns `None`.
 pub(super) fn in_turn<T: Send>(
     count: usize,
     threads: usize,
@@ -74,7 +75,7 @@ pub(super) fn in_turn<T: Send>(
     let ahead = Mutex::new(Ahead { next: 0, made: (0..count).map(|_| None).collect(), is_over: false });
     let is_made = Condvar::new();
     let lock = || ahead.lock().unwrap_or_else(PoisonError::into_inner);
-    // Makes the next one, if there is any to make.
+    // Computes the next result. Returns false if there is none left to compute.
     let make_next = || {
         let mut state = lock();
         let n = state.next;
@@ -83,7 +84,7 @@ pub(super) fn in_turn<T: Send>(
         }
         state.next = n + 1;
         drop(state);
-        // If it panics nobody waits for it, and the scope ends with that panic.
+        // If `make` panics, the waiting thread is woken, and the scope ends with that panic.
         let on_panic = OnPanic(|| {
             lock().is_over = true;
             is_made.notify_all();
@@ -111,7 +112,7 @@ pub(super) fn in_turn<T: Send>(
                     drop(state);
                     make_next();
                 } else {
-                    // The others are at the last ones.
+                    // Other threads are computing the last results.
                     drop(is_made.wait(state).unwrap_or_else(PoisonError::into_inner));
                 }
             };
@@ -122,7 +123,7 @@ pub(super) fn in_turn<T: Send>(
     })
 }
 
-/// Two things, at the same time where there is more than one thread.
+/// Runs `a` and `b`, at the same time if there is more than one thread.
 pub(super) fn both<A, B: Send>(threads: usize, a: impl FnOnce() -> A, b: impl FnOnce() -> B + Send) -> (A, B) {
     if threads < 2 {
         return (a(), b());
@@ -149,7 +150,8 @@ mod tests {
         let of_each = |threads, segments: &[u64]| within(u64::MAX, threads, segments);
         assert_eq!((of_each(8, &[]), of_each(8, &[0]), of_each(8, &[100, 49, 1])), (8, 8, 8));
         assert_eq!((of_each(8, &[100, 51, 90]), of_each(2, &[9, 9, 9])), (2, 0));
-        // All of them while there is memory for one only, half of them where it is enough for two.
+        // One segment uses all threads if the memory is enough for one segment only. It uses half of the threads if
+        // the memory is enough for two.
         assert_eq!([900, 1999, 2000, 2999].map(|bytes| within(bytes, 8, &[100, 51, 90])), [8, 8, 4, 4]);
     }
 

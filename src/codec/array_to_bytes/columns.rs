@@ -1,12 +1,12 @@
-//! Records taken apart into columns, one for each member and each run of padding, each coded by a chain of its own.
-//! Takes compounds; bit-exact, padding included.
+//! Codec `columns`: splits records into columns. Each member, and each run of padding, is a column, and a chain of
+//! codecs encodes each column. Takes compound elements. Bit-exact, padding included.
 //!
-//! Source: the column stores of databases, and Blosc's and HDF5's shuffle, which is this for bytes. A column's chain
-//! is the one that [`crate::codec::encode_best`] finds for its type; no column is a compound again.
+//! Source: the column stores of databases, and the shuffle filters of Blosc and HDF5, which do the same for bytes.
+//! [`crate::codec::encode_best`] chooses the chain of a column by the column's type. A column is never a compound.
 //!
-//! Payload: a varint, the number of columns; for each a varint, its bytes in one record, its chain as in
-//! [`Chain::to_bytes`], and a varint, its stored bytes; then the stored bytes of one column after the other; then the
-//! bytes after the last whole record.
+//! Payload: a varint with the number of columns. Then for each column: a varint with its bytes per record, its chain
+//! as in [`Chain::to_bytes`], and a varint with its stored bytes. Then the stored bytes of all columns, one column
+//! after the other. Then the bytes after the last whole record.
 
 use super::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
 use crate::codec::{
@@ -16,19 +16,20 @@ use crate::codec::{
 use crate::header::{ELEMENT_WIDTH_MAX, ElementType, MEMBERS_MAX, Member};
 use std::fmt;
 
-/// Each member, what is before each, and what is after the last.
+/// The most columns: one for each member, one for the padding before each member, and one for the padding after the
+/// last member.
 const COLUMNS_MAX: usize = 2 * MEMBERS_MAX + 1;
 const CHAIN_BYTES_MAX: usize = 1 + STEPS_MAX * 6;
-/// Bytes of records that are taken apart together, so that they stay in the cache.
+/// Bytes of records that are split together, so that they stay in the cache.
 const TILE_BYTES: usize = 16 << 10;
 
 pub(crate) struct Columns;
 
 #[derive(Default)]
 pub(crate) struct Buffers {
-    /// All columns, one after the other.
+    /// The raw bytes of all columns, one column after the other.
     columns: Vec<u8>,
-    /// For the chains of the columns.
+    /// Buffers for the chains of the columns.
     inner: Option<Box<Scratch>>,
 }
 
@@ -41,7 +42,7 @@ impl ArrayCodec for Columns {
         (2..=ELEMENT_WIDTH_MAX).contains(&param)
     }
 
-    /// No column is stored in more bytes than it has, since the raw chain is always there.
+    /// A column is never stored in more bytes than it has, because the raw chain is always a candidate.
     fn max_encoded_bytes(&self, param: u32, raw_bytes: usize) -> usize {
         let columns = COLUMNS_MAX.min(param as usize);
         raw_bytes + VARINT_BYTES_MAX + columns * (2 * VARINT_BYTES_MAX + CHAIN_BYTES_MAX)
@@ -134,9 +135,9 @@ impl ArrayCodec for Columns {
     }
 }
 
-/// The columns of a record: bytes in one record, and type. They fill it.
+/// The columns of a record: the bytes per record and the type of each column. Together they fill the record.
 ///
-/// Where the members are not known, or do not fit the width, there is a column for each 8 bytes.
+/// If the members are unknown, or do not fit the width, each 8 bytes become a column.
 fn layout(width: u32, members: &[Member]) -> Vec<(usize, ElementType)> {
     let mut columns = Vec::new();
     let mut end = 0;
@@ -162,7 +163,8 @@ fn layout(width: u32, members: &[Member]) -> Vec<(usize, ElementType)> {
     columns
 }
 
-/// Calls `each` with where a run is among the records, where among the columns, and its bytes.
+/// Calls `each` for every piece of a record that belongs to one column. The arguments are the piece's offset in the
+/// records, its offset in the columns, and its length in bytes.
 fn each_run<T>(columns: &[T], width: usize, records: usize, mut each: impl FnMut(usize, usize, usize))
 where
     T: HasBytes,
@@ -174,7 +176,7 @@ where
         for column in columns {
             let bytes = column.bytes();
             let at = offset * records;
-            // A copy of a known length is one instruction or two.
+            // A copy of a constant length compiles to one or two instructions.
             match bytes {
                 4 => (from..to).for_each(|r| each(r * width + offset, at + r * 4, 4)),
                 8 => (from..to).for_each(|r| each(r * width + offset, at + r * 8, 8)),
@@ -185,7 +187,7 @@ where
     }
 }
 
-/// Both lists of columns have this in common.
+/// What both lists of columns have in common.
 trait HasBytes {
     /// Bytes of the column in one record.
     fn bytes(&self) -> usize;
@@ -212,7 +214,7 @@ mod tests {
         let expected =
             [(4, ElementType::Bytes), (8, ElementType::F64), (12, ElementType::F32), (6, ElementType::Bytes)];
         assert_eq!(layout(30, &members), expected);
-        // Members that do not fit, or none: words.
+        // Without members, or with members that do not fit, each column is a word of 8 bytes.
         let word = (8, ElementType::Fixed { width: 8 });
         assert_eq!(layout(16, &members), [word.clone(), word.clone()]);
         assert_eq!(layout(12, &[]), [word, (4, ElementType::Bytes)]);

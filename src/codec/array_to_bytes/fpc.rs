@@ -1,32 +1,36 @@
-//! FPC, for doubles. Takes elements of 8 bytes in both byte orders; bit-exact.
+//! Codec FPC, for doubles. Takes elements of 8 bytes in both byte orders. Bit-exact.
 //!
-//! Source: M. Burtscher, P. Ratanaworabhan, "FPC: a high-speed compressor for double-precision floating-point data",
-//! IEEE Transactions on Computers 58(1), 2009, sections 3 and 4, written anew from the text. Each value is predicted
-//! twice, from hash tables of what followed the same values (FCM) and the same differences (DFCM) before. The
-//! exclusive or with the better prediction is stored without its leading zero bytes, of which 4 bits keep the number
-//! and the choice of predictor.
+//! bits are 0 to 3 for 0 to 3 leading zero bytes, and 4 to 7 for 5 to 8 leading zero bytes. A residual with exactly 4
+//! leading zero bytes is stored as if it had 3.
+//! IEEE Transactions on Computers 58(1), 2009, sections 3 and 4. The code was written from the text of the paper.
+//! Each value is predicted twice by hash tables. The FCM table predicts the value that followed the same recent
+//! values before. The DFCM table predicts the difference that followed the same recent differences before. The
+//! exclusive or of the value and the better prediction is stored without its leading zero bytes. A code of 4 bits
+//! stores the number of these zero bytes and the choice of predictor.
 //!
-//! Differs from the paper: all codes come first, then all residuals, so that a second codec sees each kind together;
-//! no count is stored, since the segment has it; tables never have more entries than there are elements (rounded up
-//! to a power of two), so that memory is bounded by the segment's length and not by the parameter.
+//! Differences from the paper:
+//! - All codes come first, then all residuals, so that a second codec sees each kind together.
+//! - No count is stored, because the segment has it.
+//! - The tables never have more entries than there are elements, rounded up to a power of two. The segment's length
+//!   therefore bounds the memory, even if the parameter asks for larger tables.
 //!
-//! Payload: the codes, two to a byte, the earlier in the high half; the residuals, least significant byte first; then
-//! the bytes after the last whole element. A code is 8 if DFCM predicted, plus 0 to 3 for as many leading zero bytes,
-//! or 4 to 7 for 5 to 8 of them; exactly 4 zero bytes count as 3.
+//! Payload: first the codes, two to a byte, with the earlier code in the high half. Then the residuals, least
+//! significant byte first. Then the bytes after the last whole element. Bit 3 of a code is 1 if DFCM predicted. The
+//! low
 
 use crate::codec::{ArrayCodec, ArrayJob, BIG_ENDIAN, CodecError, CodecId, Work, ids, resize_for_overwrite};
 use std::fmt;
 
-/// Both tables of 2^20 entries are 16 MiB.
+/// The largest parameter. With 2^20 entries, both tables together take 16 MiB.
 pub(crate) const LEVEL_MAX: u32 = 20;
 
 pub(crate) struct Fpc;
 
-/// Both tables, the FCM's first.
+/// The FCM table, followed by the DFCM table.
 #[derive(Default)]
 pub(crate) struct Tables(Vec<u64>);
 
-/// Bytes of the residual that follow each code.
+/// Bytes of the residual for each value of the low 3 bits of a code.
 const RESIDUAL_BYTES: [usize; 8] = [8, 7, 6, 5, 3, 2, 1, 0];
 
 impl ArrayCodec for Fpc {
@@ -45,7 +49,7 @@ impl ArrayCodec for Fpc {
     fn encode(&self, job: ArrayJob<'_>, stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
         let (elements, tail) = job.raw.as_chunks::<8>();
         let code_bytes = elements.len().div_ceil(2);
-        // All 8 bytes of a residual are written; the next one begins where its leading zeros do.
+        // All 8 bytes of a residual are written. The next residual overwrites the leading zero bytes.
         resize_for_overwrite(stored, self.max_encoded_bytes(job.param, job.raw.len()));
         let (codes, residuals) = stored.split_at_mut(code_bytes);
         let big = job.param & BIG_ENDIAN != 0;
@@ -101,7 +105,7 @@ impl ArrayCodec for Fpc {
         for (element, code) in elements.iter_mut().zip(codes.iter().flat_map(codes_of)) {
             let bytes = RESIDUAL_BYTES[code & 7];
             let residual = match residuals.first_chunk::<8>() {
-                // Shifted twice, since 64 is too far for one shift.
+                // One shift by 64 bits would overflow, so half of the distance is shifted twice.
                 Some(&eight) => u64::from_le_bytes(eight) & !(!0 << (bytes as u32 * 4) << (bytes as u32 * 4)),
                 None => {
                     let mut eight = [0; 8];
@@ -125,7 +129,7 @@ impl ArrayCodec for Fpc {
     }
 }
 
-/// Both predictors, with the hash functions of the paper's figure 3.
+/// Both predictors. The hash functions are those of figure 3 in the paper.
 struct Predictor<'a> {
     fcm: &'a mut [u64],
     dfcm: &'a mut [u64],

@@ -1,4 +1,4 @@
-//! Where elements become bytes: exactly one of these per chain.
+//! Codecs from array to bytes. They turn elements into bytes, and each chain has exactly one of them.
 
 pub(super) mod columns;
 pub(super) mod entropy;

@@ -1,12 +1,12 @@
-//! pcodec, by the `pco` crate: bins of numbers, differences and common multiples, found by itself. Takes numbers of
-//! 2, 4 or 8 bytes in both byte orders (floating-point ones of 4 or 8); bit-exact.
+//! Codec pcodec, from the `pco` crate. The crate finds bins of numbers, differences and common multiples by itself.
+//! Takes integers of 2, 4 or 8 bytes and floating-point numbers of 4 or 8 bytes, in both byte orders. Bit-exact.
 //!
 //! Source: M. Loncaric, J. Jeppesen, M. Zinberg, "Pcodec: better compression for numerical sequences", 2025
-//! (arXiv:2502.06112). The `predict` codec uses it too, for what its predictions leave; here it works on the numbers
-//! alone.
+//! (arXiv:2502.06112). The `predict` codec also uses pcodec, for the residuals of its predictions. Here pcodec works
+//! on the numbers alone.
 //!
-//! Payload: a standalone file of pco (format 1.x) of all whole elements, in the machine's byte order once decoded;
-//! then the bytes after the last whole element.
+//! Payload: a standalone pco file (format 1.x) of all whole elements, then the bytes after the last whole element.
+//! The numbers in the file decode to the machine's byte order.
 
 use crate::codec::{ArrayCodec, ArrayJob, BIG_ENDIAN, CodecError, CodecId, Work, ids, resize_for_overwrite};
 use pco::ChunkConfig;
@@ -14,7 +14,7 @@ use pco::data_types::Number;
 use pco::standalone::{guarantee, simple_compress, simple_decompress_into};
 use std::fmt;
 
-/// Bits of the parameter.
+/// Flags of the parameter: the elements are integers, and they are unsigned.
 const INTEGERS: u32 = 1 << 9;
 const UNSIGNED: u32 = 1 << 10;
 const LEVEL_SHIFT: u32 = 16;
@@ -22,7 +22,7 @@ pub(crate) const LEVEL_MAX: u32 = 12;
 
 pub(crate) struct Pco;
 
-/// What the elements are.
+/// The kind of numbers that the elements are.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Float,
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
     Unsigned,
 }
 
-/// The parameter for elements of a width and kind.
+/// The parameter for elements of the given width, byte order and kind.
 pub(crate) fn param(width: u8, is_big: bool, kind: Kind, level: u32) -> u32 {
     let kind = match kind {
         Kind::Float => 0,
@@ -45,7 +45,7 @@ fn failed(source: pco::errors::PcoError) -> CodecError {
     CodecError::Library { codec: "pco", source: Box::new(source) }
 }
 
-/// Calls a generic function with the type that a parameter says.
+/// Calls a generic function with the number type that a parameter names.
 macro_rules! with_type {
     ($param:expr, $function:ident($($argument:expr),*)) => {
         match ($param & 0xFF, $param & (INTEGERS | UNSIGNED)) {
@@ -106,7 +106,7 @@ impl ArrayCodec for Pco {
     }
 }
 
-/// A number and its bytes in the machine's order.
+/// Conversion between a number and its bytes in little-endian order.
 trait Bytes<const WIDTH: usize>: Number {
     fn from_bytes(bytes: [u8; WIDTH]) -> Self;
     fn to_bytes(self) -> [u8; WIDTH];
@@ -127,7 +127,8 @@ bytes!(u16 u32 u64 i16 i32 i64 f32 f64);
 
 fn most<T: Bytes<WIDTH>, const WIDTH: usize>(raw_bytes: usize) -> usize {
     let config = ChunkConfig::default();
-    // The paging that we do not choose is always valid; were it not, this is above what its chunks take.
+    // The default paging is always valid, so `file_size` succeeds. The fallback is larger than any file that pco
+    // writes.
     let file = guarantee::file_size::<T::L>(raw_bytes / WIDTH, &config.paging_spec);
     file.unwrap_or(raw_bytes * 2 + 4096) + raw_bytes % WIDTH
 }

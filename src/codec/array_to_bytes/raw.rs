@@ -1,4 +1,4 @@
-//! The elements as they are. Takes any type; bit-exact.
+//! Codec `raw`: the bytes of the elements, unchanged. Takes any type. Bit-exact.
 
 use crate::codec::{ArrayCodec, ArrayJob, CodecError, CodecId, Work, ids};
 use std::fmt;

@@ -1,8 +1,10 @@
-//! As `predict`, with the same segment of an older checkpoint as side information: what did not change is copied from
-//! there, and what did is predicted by what it was, by its own neighbours now, and by theirs then.
+//! Codec `since`: like `predict`, with the same segment of an older checkpoint as side information. Unchanged values
+//! are copied from the older segment. A changed value is predicted from its older value, from its neighbours, and
+//! from the older values of its neighbours.
 //!
-//! Takes numbers of 4 and 8 bytes; bit-exact. The bytes are described in `predict/FORMAT.md`, section "Since".
-//! Decoding needs the raw bytes of the older segment, which the container's index names; without them it fails.
+//! Takes numbers of 4 and 8 bytes. Bit-exact. The section "Since" of `predict/FORMAT.md` describes the bytes.
+//! Decoding needs the raw bytes of the older segment, which the container's index names. Without these bytes decoding
+//! fails.
 
 use super::predict;
 use crate::codec::{ArrayCodec, ArrayJob, CodecError, CodecId, Work, ids};
@@ -20,7 +22,7 @@ impl ArrayCodec for Since {
     }
 
     fn max_encoded_bytes(&self, param: u32, raw_bytes: usize) -> usize {
-        // What is known is described as well, in no more than what the segment's own arrays take.
+        // The description of the older segment takes no more bytes than the description of the segment's own arrays.
         predict::Predict.max_encoded_bytes(param, raw_bytes) * 2
     }
 

@@ -2,7 +2,7 @@
 
 use crate::varint;
 
-/// The most bytes of a varint here.
+/// The most bytes of a varint of 32 bits.
 pub(in crate::codec) const VARINT_BYTES_MAX: usize = 5;
 
 /// Appends a number.
@@ -10,17 +10,17 @@ pub(in crate::codec) fn put_varint(value: u32, out: &mut Vec<u8>) {
     varint::put_varint(u64::from(value), out);
 }
 
-/// Takes a varint from the front. `None` if it is cut or above `u32::MAX`.
+/// Takes a varint from the front of `bytes`. Returns `None` if the varint is incomplete or above `u32::MAX`.
 pub(in crate::codec) fn take_varint(bytes: &mut &[u8]) -> Option<u32> {
     varint::take_varint(bytes, VARINT_BYTES_MAX).ok().and_then(|value| u32::try_from(value).ok())
 }
 
-/// [`put_varint`] of a count or a place.
+/// Appends a count or a position with [`put_varint`].
 pub(crate) fn put(n: usize, out: &mut Vec<u8>) {
     put_varint(u32::try_from(n).unwrap_or(u32::MAX), out); // a segment is at most 2^30 bytes
 }
 
-/// [`take_varint`] of a count or a place.
+/// Takes a count or a position with [`take_varint`].
 pub(crate) fn take(bytes: &mut &[u8]) -> Option<usize> {
     take_varint(bytes).map(|n| n as usize)
 }
