@@ -86,7 +86,7 @@ impl ArrayCodec for Columns {
         work: &mut Work,
     ) -> Result<(), CodecError> {
         let damaged = |what| CodecError::Damaged { codec: "columns", what };
-        const CUT: &str = "the list of columns is cut";
+        const CUT: &str = "the list of columns ends too early";
         let width = param as usize;
         let records = raw_bytes / width;
         let mut rest = stored;
@@ -102,24 +102,27 @@ impl ArrayCodec for Columns {
             rest = &rest[used..];
             let stored_bytes = take_varint(&mut rest).ok_or(damaged(CUT))? as usize;
             if chain.steps().iter().any(|step| [ids::COLUMNS, ids::MIXED].contains(&step.codec)) {
-                return Err(damaged("a column is taken apart again"));
+                return Err(damaged("a column contains columns or streams again"));
             }
-            left = left.checked_sub(bytes).filter(|_| bytes > 0).ok_or(damaged("columns do not fit the record"))?;
+            left = left
+                .checked_sub(bytes)
+                .filter(|_| bytes > 0)
+                .ok_or(damaged("the columns are wider than the record"))?;
             list.push((bytes, chain, stored_bytes));
         }
         if left != 0 {
-            return Err(damaged("columns do not fill the record"));
+            return Err(damaged("the columns are narrower than the record"));
         }
         let Buffers { columns, inner } = work.kept::<Buffers>();
         let inner = inner.get_or_insert_default();
         columns.clear();
         for (bytes, chain, stored_bytes) in &list {
-            let (column, later) = rest.split_at_checked(*stored_bytes).ok_or(damaged("a column is cut"))?;
+            let (column, later) = rest.split_at_checked(*stored_bytes).ok_or(damaged("a column ends too early"))?;
             columns.extend_from_slice(&chain.decode(column, bytes * records, inner)?);
             rest = later;
         }
         if rest.len() != raw_bytes % width {
-            return Err(damaged("the last bytes do not agree with the length"));
+            return Err(damaged("the number of bytes after the last record is wrong"));
         }
         resize_for_overwrite(raw, raw_bytes);
         let (whole, tail) = raw.split_at_mut(records * width);

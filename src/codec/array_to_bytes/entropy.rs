@@ -1,44 +1,45 @@
-//! What codecs of numbers end in: symbols by an adaptive range coder, and raw bits.
+//! Entropy coding for the codecs of numbers: an adaptive range coder for symbols, and strings of raw bits.
 //!
-//! The range coder is rANS (J. Duda, "Asymmetric numeral systems", arXiv:1311.2540, section 3): 64-bit states, 32-bit
-//! words, two states in turn. Its model is quasi-static, as in fpzip (M. Schindler's range coder): frequencies rest
-//! for a period, then follow the symbols seen, whose weight halves as they age. So no frequencies are stored.
+//! The range coder is rANS (J. Duda, "Asymmetric numeral systems", arXiv:1311.2540, section 3). It uses 64-bit states
+//! and 32-bit words, and two states take turns. Its model is quasi-static, as in fpzip (M. Schindler's range coder):
+//! the frequencies stay fixed for a period and are then computed again from the symbols seen. The weight of older
+//! symbols is halved repeatedly. Frequencies are never stored, because the decoder computes the same ones.
 //!
-//! Everything is integer arithmetic in a fixed order, and decoding never panics: what is cut reads as zeros, and the
-//! end says whether states and lengths came out as they must.
+//! All arithmetic is on integers and in a fixed order. Decoding never panics: missing bytes are read as zeros, and a
+//! check at the end reports whether the states and lengths have the expected values.
 
 /// log2 of the sum of all frequencies.
 const TOTAL_BITS: u32 = 14;
 const TOTAL: u32 = 1 << TOTAL_BITS;
-/// States are at least this between symbols.
+/// Lower limit of a state between two symbols.
 const STATE_MIN: u64 = 1 << 31;
-/// Symbols between updates of the model: first few, then twice as many each time.
+/// Number of symbols before the first update of the model. The number doubles after each update, up to `PERIOD_LAST`.
 const PERIOD_FIRST: usize = 32;
 const PERIOD_LAST: usize = 1024;
-/// Counts are halved when there are as many as this.
+/// All counts are halved when their sum exceeds this.
 const COUNTED_MAX: u32 = 1 << 14;
 /// The most bits that one symbol takes.
 pub(super) const SYMBOL_BITS_MAX: usize = TOTAL_BITS as usize;
-/// The most bytes that [`encode_symbols`] adds to what its symbols take: two states and part of a word.
+/// The most bytes that [`encode_symbols`] adds to the bits of its symbols: two states and part of a word.
 pub(super) const SYMBOLS_OVERHEAD_BYTES: usize = 2 * size_of::<u64>() + size_of::<u32>();
 
-/// What is known about the symbols to come.
+/// Frequencies of the symbols seen so far. They are used to code the next symbols.
 #[derive(Clone)]
 pub(super) struct Model {
-    /// Of each symbol since long, ageing.
+    /// How often each symbol was seen. Older symbols count less, because the counts are halved repeatedly.
     counts: Vec<u32>,
     counted: u32,
-    /// First slot and number of slots of each symbol; the latter is never 0.
+    /// First slot and number of slots of each symbol. The number of slots is never 0.
     ranges: Vec<(u16, u16)>,
-    /// The symbol of each slot; kept by decoders only.
+    /// The symbol of each slot. Only decoders fill this list.
     slots: Vec<u8>,
     period: usize,
-    /// Symbols until the next update.
+    /// Number of symbols until the next update.
     left: usize,
 }
 
 impl Model {
-    /// For symbols from 0 up to `symbols`, at most 256 of them.
+    /// A model for the symbols from 0 up to `symbols` (exclusive). `symbols` is at most 256.
     pub(super) fn new(symbols: usize, for_decoding: bool) -> Self {
         let mut model = Self {
             counts: vec![0; symbols],
@@ -52,7 +53,7 @@ impl Model {
         model
     }
 
-    /// Learns what came in the period that ends, or in a part of it.
+    /// Counts symbols of the current period, and updates the frequencies when the period ends.
     fn learn(&mut self, symbols: &[u8]) {
         for &symbol in symbols {
             self.counts[usize::from(symbol)] += 1;
@@ -71,12 +72,12 @@ impl Model {
     }
 
     fn set_ranges(&mut self) {
-        let spread = TOTAL - self.counts.len() as u32; // each symbol has one slot for certain
+        let spread = TOTAL - self.counts.len() as u32; // each symbol has at least one slot
         let mut given = 0;
         let mut likeliest = 0;
         for (symbol, (range, &count)) in self.ranges.iter_mut().zip(&self.counts).enumerate() {
-            // Most never come. No overflow: counts are at most COUNTED_MAX and PERIOD_LAST, the rest is less than
-            // TOTAL.
+            // Most symbols never occur. No overflow: a count is at most COUNTED_MAX + PERIOD_LAST, and `spread` is
+            // less than TOTAL.
             let share = if count == 0 { 0 } else { count * spread / self.counted };
             range.1 = 1 + share as u16; // at most TOTAL
             given += u32::from(range.1);
@@ -84,7 +85,7 @@ impl Model {
                 likeliest = symbol;
             }
         }
-        self.ranges[likeliest].1 += (TOTAL - given) as u16; // what rounding left
+        self.ranges[likeliest].1 += (TOTAL - given) as u16; // the slots lost by rounding down
         let mut start = 0;
         for (symbol, range) in self.ranges.iter_mut().enumerate() {
             range.0 = start;
@@ -96,14 +97,14 @@ impl Model {
     }
 }
 
-/// Buffers of [`encode_symbols`], used again.
+/// Buffers of [`encode_symbols`], kept between calls.
 #[derive(Default)]
 pub(super) struct SymbolBuffers {
     ranges: Vec<(u16, u16)>,
     words: Vec<u32>,
 }
 
-/// Appends the code of the symbols: both states, then the words in the order of reading.
+/// Appends the code of the symbols: both states, then the words in the order in which the decoder reads them.
 pub(super) fn encode_symbols(symbols: &[u8], model: &mut Model, buffers: &mut SymbolBuffers, out: &mut Vec<u8>) {
     let SymbolBuffers { ranges, words } = buffers;
     ranges.clear();
@@ -115,7 +116,7 @@ pub(super) fn encode_symbols(symbols: &[u8], model: &mut Model, buffers: &mut Sy
         rest = later;
     }
     words.clear();
-    // The decoder goes forwards, so the encoder goes backwards.
+    // The decoder reads the symbols forwards, so the encoder must write them backwards.
     let mut states = [STATE_MIN; 2];
     for (i, &(start, slots)) in ranges.iter().enumerate().rev() {
         let state = &mut states[i % 2];
@@ -130,7 +131,7 @@ pub(super) fn encode_symbols(symbols: &[u8], model: &mut Model, buffers: &mut Sy
     out.extend(words.iter().rev().flat_map(|word| word.to_le_bytes()));
 }
 
-/// Fills `symbols` from what [`encode_symbols`] appended. `false` if it did not.
+/// Fills `symbols` from the bytes that [`encode_symbols`] appended. Returns `false` if these bytes are damaged.
 #[must_use]
 pub(super) fn decode_symbols(stored: &[u8], symbols: &mut [u8], model: &mut Model) -> bool {
     let (words, tail) = stored.as_chunks::<4>();
@@ -148,7 +149,7 @@ pub(super) fn decode_symbols(stored: &[u8], symbols: &mut [u8], model: &mut Mode
             let slot = (*state as usize) & (TOTAL as usize - 1);
             let symbol = slots[slot];
             let (start, count) = model.ranges[usize::from(symbol)];
-            // No overflow: less than count * 2^50 + count, and count is at most 2^14.
+            // No overflow: the sum is less than count * 2^50 + count, and count is at most 2^14.
             *state = u64::from(count) * (*state >> TOTAL_BITS) + (slot as u64 - u64::from(start));
             if *state < STATE_MIN {
                 let word = words.get(at).map_or(0, |&word| u32::from_le_bytes(word));
@@ -165,7 +166,7 @@ pub(super) fn decode_symbols(stored: &[u8], symbols: &mut [u8], model: &mut Mode
         }
         if let [last] = single {
             *last = next(even);
-            // Whichever comes next is the odd one's turn.
+            // The next symbol uses the other state, so the states change places.
             states.swap(0, 1);
         }
         model.learn(now);
@@ -174,7 +175,7 @@ pub(super) fn decode_symbols(stored: &[u8], symbols: &mut [u8], model: &mut Mode
     states == [STATE_MIN; 2] && at == words.len() && tail.is_empty()
 }
 
-/// Strings of raw bits, the first in the lowest place of the first byte.
+/// Writes strings of raw bits. The first bit is the lowest bit of the first byte.
 #[derive(Default)]
 pub(super) struct BitWriter {
     bytes: Vec<u8>,
@@ -183,26 +184,26 @@ pub(super) struct BitWriter {
 }
 
 impl BitWriter {
-    /// Begins anew.
+    /// Empties the writer, so that it can be used again.
     pub(super) fn clear(&mut self) {
         *self = Self { bytes: std::mem::take(&mut self.bytes), ..Self::default() };
         self.bytes.clear();
     }
 
-    /// Appends the low `bits` of `value`, at most 63; those above are zero.
+    /// Appends the low `bits` bits of `value`, at most 63. All higher bits of `value` must be zero.
     #[inline(always)]
     pub(super) fn put(&mut self, value: u64, bits: u32) {
         self.open |= value << self.open_bits;
         let after = self.open_bits + bits;
         if after >= 64 {
             self.bytes.extend_from_slice(&self.open.to_le_bytes());
-            // Shifted twice, since 64 is too far for one shift.
+            // One shift by 64 bits would overflow, so the shift is done in two steps.
             self.open = value >> (63 - self.open_bits) >> 1;
         }
         self.open_bits = after % 64;
     }
 
-    /// All bytes, the last one filled up with zeros.
+    /// All bytes written. The unused bits of the last byte are zero.
     pub(super) fn finish(&mut self) -> &[u8] {
         let bytes = self.open_bits.div_ceil(8) as usize;
         self.bytes.extend_from_slice(&self.open.to_le_bytes()[..bytes]);
@@ -211,7 +212,7 @@ impl BitWriter {
     }
 }
 
-/// Reads what a [`BitWriter`] wrote; beyond the end there are zeros.
+/// Reads the bits that a [`BitWriter`] wrote. Bits beyond the end are zero.
 pub(super) struct BitReader<'a> {
     bytes: &'a [u8],
     at_bits: usize,
@@ -222,7 +223,7 @@ impl<'a> BitReader<'a> {
         Self { bytes, at_bits: 0 }
     }
 
-    /// The next `bits`, at most 63.
+    /// The next `bits` bits, at most 63.
     #[inline(always)]
     pub(super) fn take(&mut self, bits: u32) -> u64 {
         let (byte, shift) = (self.at_bits / 8, self.at_bits as u32 % 8);
@@ -231,7 +232,7 @@ impl<'a> BitReader<'a> {
             _ => self.near_the_end(byte),
         };
         self.at_bits += bits as usize;
-        // Shifted twice, since 64 is too far for one shift.
+        // One shift by 64 bits would overflow, so the shift is done in two steps.
         ((low >> shift) | (u64::from(high) << (63 - shift) << 1)) & !(!0 << bits)
     }
 
@@ -246,7 +247,7 @@ impl<'a> BitReader<'a> {
         (u64::from_le_bytes([a, b, c, d, e, f, g, h]), high)
     }
 
-    /// Whether exactly all bytes were read.
+    /// Whether the reader has reached the last byte, and not gone beyond it.
     pub(super) fn is_at_end(&self) -> bool {
         self.at_bits.div_ceil(8) == self.bytes.len()
     }
@@ -278,7 +279,7 @@ mod tests {
                 let mut longer = stored.clone();
                 longer.extend([0; 4]);
                 for damaged in [&stored[..stored.len() - 1], &stored[..stored.len() - 4], &longer] {
-                    // Decoding with what the model knows by now, and without.
+                    // The damaged bytes are decoded with the current model, and with a new model.
                     let mut symbols = vec![0; symbols.len()];
                     prop_assert!(!decode_symbols(damaged, &mut symbols, &mut reader.clone()));
                     prop_assert!(!decode_symbols(damaged, &mut symbols, &mut Model::new(65, true)));

@@ -87,16 +87,17 @@ impl ArrayCodec for Fpc {
     ) -> Result<(), CodecError> {
         let damaged = |what| CodecError::Damaged { codec: "fpc", what };
         let count = raw_bytes / 8;
-        let (codes, rest) = stored.split_at_checked(count.div_ceil(2)).ok_or(damaged("the codes are cut"))?;
+        let (codes, rest) = stored.split_at_checked(count.div_ceil(2)).ok_or(damaged("the codes end too early"))?;
         let codes_of = |two: &u8| [usize::from(two >> 4), usize::from(two & 15)];
         let residual_bytes: usize =
             codes.iter().flat_map(codes_of).take(count).map(|code| RESIDUAL_BYTES[code & 7]).sum();
-        let (mut residuals, tail) = rest.split_at_checked(residual_bytes).ok_or(damaged("the residuals are cut"))?;
+        let (mut residuals, tail) =
+            rest.split_at_checked(residual_bytes).ok_or(damaged("the residuals end too early"))?;
         if tail.len() != raw_bytes % 8 {
-            return Err(damaged("the codes and the length do not agree"));
+            return Err(damaged("the number of bytes after the residuals is wrong"));
         }
         if count % 2 == 1 && codes.last().is_some_and(|two| two & 15 != 0) {
-            return Err(damaged("a code follows the last one"));
+            return Err(damaged("the unused half of the last code byte is not zero"));
         }
         resize_for_overwrite(raw, raw_bytes);
         let (elements, raw_tail) = raw.as_chunks_mut::<8>();

@@ -256,15 +256,19 @@ fn decode<T: Real>(
         let chunk = CHUNK_ELEMENTS.min(count - at);
         let chunk_end = at + chunk;
         let (Some(coded), Some(bits)) = (take_varint(&mut rest), take_varint(&mut rest)) else {
-            return Err("the lengths of a chunk are cut");
+            return Err("the lengths of a chunk end too early");
         };
-        let Some((coded, after)) = rest.split_at_checked(coded as usize) else { return Err("symbols are cut") };
-        let Some((bits, after)) = after.split_at_checked(bits as usize) else { return Err("raw bits are cut") };
+        let Some((coded, after)) = rest.split_at_checked(coded as usize) else {
+            return Err("the symbols end too early");
+        };
+        let Some((bits, after)) = after.split_at_checked(bits as usize) else {
+            return Err("the raw bits end too early");
+        };
         rest = after;
         let chunk_symbols = &mut buffers.symbols;
         resize_for_overwrite(chunk_symbols, chunk);
         if !decode_symbols(coded, chunk_symbols, &mut model) {
-            return Err("the symbols do not end as they must");
+            return Err("the symbols do not decode to a valid final state");
         }
         let mut chunk_symbols = chunk_symbols.iter();
         let mut bits = BitReader::new(bits);
@@ -290,11 +294,11 @@ fn decode<T: Real>(
             at += span.elements;
         }
         if !bits.is_at_end() {
-            return Err("the raw bits do not end where they must");
+            return Err("the number of raw bits is wrong");
         }
     }
     if rest.len() != tail.len() {
-        return Err("the last bytes do not agree with the length");
+        return Err("the number of bytes after the last element is wrong");
     }
     tail.copy_from_slice(rest);
     Ok(())
@@ -359,13 +363,13 @@ fn put_grids(grids: &[Grids], out: &mut Vec<u8>) {
 }
 
 fn take_grids(rest: &mut &[u8], elements: usize) -> Result<Vec<Grids>, &'static str> {
-    let records = take_varint(rest).ok_or("the header is cut")? as usize;
+    let records = take_varint(rest).ok_or("the header ends too early")? as usize;
     let mut grids = Vec::with_capacity(records.min(rest.len() / 4));
     let mut covered = 0usize;
     for _ in 0..records {
         let mut number = || take_varint(rest).filter(|&n| n > 0).map(|n| n as usize);
         let (Some(count), Some(x), Some(y), Some(each)) = (number(), number(), number(), number()) else {
-            return Err("a grid is cut or empty");
+            return Err("a grid is incomplete or empty");
         };
         covered = count.checked_mul(each).and_then(|n| n.checked_add(covered)).ok_or("the grids are too large")?;
         grids.push(Grids { count, x, y, elements: each });

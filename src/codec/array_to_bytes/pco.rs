@@ -6,7 +6,7 @@
 //! on the numbers alone.
 //!
 //! Payload: a standalone pco file (format 1.x) of all whole elements, then the bytes after the last whole element.
-//! The numbers in the file decode to the machine's byte order.
+//! The file stores numbers, so the byte order of the elements is recorded in the parameter only.
 
 use crate::codec::{ArrayCodec, ArrayJob, BIG_ENDIAN, CodecError, CodecId, Work, ids, resize_for_overwrite};
 use pco::ChunkConfig;
@@ -157,12 +157,13 @@ fn decode<T: Bytes<WIDTH>, const WIDTH: usize>(
     raw: &mut Vec<u8>,
 ) -> Result<(), CodecError> {
     let damaged = |what| CodecError::Damaged { codec: "pco", what };
-    let tail_at = stored.len().checked_sub(raw_bytes % WIDTH).ok_or_else(|| damaged("it is cut"))?;
+    let tail_at =
+        stored.len().checked_sub(raw_bytes % WIDTH).ok_or_else(|| damaged("the stored bytes end too early"))?;
     let (file, tail) = stored.split_at(tail_at);
     let mut numbers = vec![T::from_bytes([0; WIDTH]); raw_bytes / WIDTH];
     let progress = simple_decompress_into(file, &mut numbers).map_err(failed)?;
     if progress.n_processed != numbers.len() || !progress.finished {
-        return Err(damaged("it has another number of elements"));
+        return Err(damaged("the number of elements is wrong"));
     }
     resize_for_overwrite(raw, raw_bytes);
     let (elements, raw_tail) = raw.as_chunks_mut::<WIDTH>();

@@ -1,21 +1,22 @@
-//! Run lengths: an element that follows itself is stored once, with how often. Takes elements of any width;
-//! bit-exact.
+//! Codec `runs`, run lengths: an element that repeats is stored once, with the number of repetitions. Takes elements
+//! of any width. Bit-exact.
 //!
-//! Source: run-length coding, older than its literature (A. H. Robinson, C. Cherry, "Results of a prototype
-//! television bandwidth compression scheme", Proceedings of the IEEE 55(3), 1967). A constant array is one run: a few
-//! bytes.
+//! Source: run-length coding, which is older than its literature (A. H. Robinson, C. Cherry, "Results of a prototype
+//! television bandwidth compression scheme", Proceedings of the IEEE 55(3), 1967). A constant array is one run of a
+//! few bytes.
 //!
-//! Payload: a varint L and L elements as they are, then a varint N and one element, which occurs N times; and so on,
-//! until there are all elements; a list that ends with elements as they are has no N. Then the bytes after the last
-//! whole element. Elements are equal when all their bits are. The encoder makes a run of what it saves at least 12
-//! bytes in.
+//! Payload: literal lists and runs in turn. A literal list is a varint L and L elements. A run is a varint N and one
+//! element, which occurs N times. The payload ends when all elements are stored, so a literal list with the last
+//! element has no run after it. Then come the bytes after the last whole element. Elements are equal if all their
+//! bits are equal. The encoder makes a run only if the run saves at least 12 bytes.
 
 use super::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
 use crate::codec::{ArrayCodec, ArrayJob, CodecError, CodecId, Work, ids};
 use crate::header::ELEMENT_WIDTH_MAX;
 use std::fmt;
 
-/// A run costs its own length and that of what comes after it, at most.
+/// A run must save at least this many bytes. It costs at most two varints: its own length, and the length of the next
+/// literal list.
 const RUN_SAVES_MIN: usize = 2 * VARINT_BYTES_MAX + 2;
 
 pub(crate) struct RunLengths;
@@ -38,7 +39,7 @@ impl ArrayCodec for RunLengths {
         let (elements, tail) = job.raw.split_at(job.raw.len() / width * width);
         stored.clear();
         match width {
-            // A known width makes comparing one instruction.
+            // With a width that is known to the compiler, one instruction compares two elements.
             1 => encode(elements, |at| elements[at..].iter().take_while(|&&b| b == elements[at]).count(), 1, stored),
             4 => encode(elements, |at| same(elements[at..].as_chunks::<4>().0), 4, stored),
             8 => encode(elements, |at| same(elements[at..].as_chunks::<8>().0), 8, stored),
@@ -63,7 +64,7 @@ impl ArrayCodec for RunLengths {
         _: &mut Work,
     ) -> Result<(), CodecError> {
         let damaged = |what| CodecError::Damaged { codec: "runs", what };
-        let cut = || damaged("it is cut");
+        let cut = || damaged("the stored bytes end too early");
         let width = param as usize;
         let whole = raw_bytes / width * width;
         raw.clear();
@@ -73,7 +74,7 @@ impl ArrayCodec for RunLengths {
             let left = (whole - raw.len()) / width;
             let literals = take_varint(&mut rest).ok_or_else(cut)? as usize;
             if literals > left {
-                return Err(damaged("more elements than there are"));
+                return Err(damaged("a literal list is longer than the segment"));
             }
             let bytes;
             (bytes, rest) = rest.split_at_checked(literals * width).ok_or_else(cut)?;
@@ -83,14 +84,14 @@ impl ArrayCodec for RunLengths {
             }
             let times = take_varint(&mut rest).ok_or_else(cut)? as usize;
             if times == 0 || times > left - literals {
-                return Err(damaged("a run of no elements, or of more than there are"));
+                return Err(damaged("a run is empty or longer than the segment"));
             }
             let element;
             (element, rest) = rest.split_at_checked(width).ok_or_else(cut)?;
             fill(raw, element, times);
         }
         if rest.len() != raw_bytes - whole {
-            return Err(damaged("the last bytes do not agree with the length"));
+            return Err(damaged("the number of bytes after the last element is wrong"));
         }
         raw.extend_from_slice(rest);
         Ok(())
@@ -101,7 +102,7 @@ impl ArrayCodec for RunLengths {
     }
 }
 
-/// How many elements from the first on are equal.
+/// How many elements at the beginning are equal to the first element.
 fn same<const WIDTH: usize>(elements: &[[u8; WIDTH]]) -> usize {
     elements.first().map_or(0, |first| elements.iter().take_while(|&e| e == first).count())
 }
@@ -125,12 +126,12 @@ fn encode(elements: &[u8], same_from: impl Fn(usize) -> usize, width: usize, sto
     }
 }
 
-/// Appends an element so many times.
+/// Appends an element `times` times.
 fn fill(raw: &mut Vec<u8>, element: &[u8], times: usize) {
     if let [byte] = element {
         return raw.resize(raw.len() + times, *byte);
     }
-    // What is there is doubled: few long copies.
+    // Each copy doubles the bytes that were appended, so there are few copies, and they are long.
     let (from, bytes) = (raw.len(), element.len() * times);
     raw.extend_from_slice(element);
     while raw.len() - from < bytes {
@@ -139,7 +140,8 @@ fn fill(raw: &mut Vec<u8>, element: &[u8], times: usize) {
     }
 }
 
-/// Whether all elements are the same, and there is no byte after them: one comparison of the bytes with themselves.
+/// Whether all elements are equal, and no byte follows the last element. A single comparison answers this: the bytes
+/// equal themselves, shifted by one element.
 pub(crate) fn is_constant(raw: &[u8], width: usize) -> bool {
     raw.len() >= 2 * width && raw.len().is_multiple_of(width) && raw[width..] == raw[..raw.len() - width]
 }
@@ -164,19 +166,19 @@ mod tests {
         assert!(stored(&[], 8).is_empty());
         let mixed = [&[1, 2][..], &[9; 20], &[3]].concat();
         assert_eq!(stored(&mixed, 1), [2, 1, 2, 20, 9, 1, 3]);
-        assert_eq!(stored(&mixed, 8), [&[2][..], &mixed].concat(), "two elements save too little");
+        assert_eq!(stored(&mixed, 8), [&[2][..], &mixed].concat(), "a run of two elements saves too little");
     }
 
     #[test]
     fn lengths_that_are_not_those_of_the_segment_are_refused() {
         let mut raw = Vec::new();
         for (bad, expected) in [
-            (&[][..], "it is cut"),
-            (&[0, 5], "it is cut"),
-            (&[0, 0, 1], "a run of no elements, or of more than there are"),
-            (&[0, 11, 1], "a run of no elements, or of more than there are"),
-            (&[11], "more elements than there are"),
-            (&[0, 10, 1, 9], "the last bytes do not agree with the length"),
+            (&[][..], "the stored bytes end too early"),
+            (&[0, 5], "the stored bytes end too early"),
+            (&[0, 0, 1], "a run is empty or longer than the segment"),
+            (&[0, 11, 1], "a run is empty or longer than the segment"),
+            (&[11], "a literal list is longer than the segment"),
+            (&[0, 10, 1, 9], "the number of bytes after the last element is wrong"),
         ] {
             let error = RunLengths.decode(1, bad, 10, &mut raw, &mut Work::default()).expect_err("damaged");
             assert_eq!(error.to_string(), format!("codec runs: the stored bytes are damaged: {expected}"), "{bad:?}");
@@ -187,6 +189,6 @@ mod tests {
     fn only_what_is_the_same_to_the_last_bit_is_constant() {
         let zeros = [0.0f64, 0.0, -0.0].map(f64::to_le_bytes).concat();
         assert!(is_constant(&zeros[..16], 8) && !is_constant(&zeros, 8) && !is_constant(&zeros[..15], 8));
-        assert!(!is_constant(&zeros[..8], 8), "one element is no run");
+        assert!(!is_constant(&zeros[..8], 8), "one element is not a run");
     }
 }

@@ -40,7 +40,8 @@ impl ArrayCodec for Since {
         work: &mut Work,
     ) -> Result<(), CodecError> {
         let older = work.older.clone().ok_or(CodecError::NothingOlder)?;
-        let wrong = CodecError::Damaged { codec: "since", what: "the stream does not say what it must" };
+        let wrong =
+            CodecError::Damaged { codec: "since", what: "the stored bytes do not follow the format of the codec" };
         predict::decode_since(param, stored, &older, raw_bytes, raw, work).ok_or(wrong)
     }
 

@@ -403,7 +403,10 @@ fn a_column_that_is_taken_apart_again_is_refused() {
     Chain::of(&[(ids::COLUMNS, 16)]).to_bytes(&mut stored);
     stored.push(0);
     let error = Chain::of(&[(ids::COLUMNS, 16)]).decode(&stored, 0, &mut Scratch::default()).expect_err("nested");
-    assert_eq!(error.to_string(), "codec columns: the stored bytes are damaged: a column is taken apart again");
+    assert_eq!(
+        error.to_string(),
+        "codec columns: the stored bytes are damaged: a column contains columns or streams again"
+    );
 }
 
 /// Real checkpoints, as bytes: each chain on a slice of each file.

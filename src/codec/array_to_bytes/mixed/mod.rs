@@ -343,6 +343,6 @@ mod tests {
         Chain::mixed(1).to_bytes(&mut stored);
         stored.push(0);
         let error = Chain::of(&[(ids::COLUMNS, 16)]).decode(&stored, 0, &mut Scratch::default()).expect_err("nested");
-        assert!(error.to_string().contains("a column is taken apart again"), "{error}");
+        assert!(error.to_string().contains("a column contains columns or streams again"), "{error}");
     }
 }
