@@ -1,21 +1,25 @@
-//! fpzip, our own, for floats and doubles in both byte orders. Bit-exact: NaN payloads, -0 and subnormals too.
+//! Codec `fpzip`, a new implementation, for floats and doubles in both byte orders. It is bit-exact, also for NaN
+//! payloads, -0 and subnormal numbers.
 //!
 //! Source: P. Lindstrom, M. Isenburg, "Fast and efficient compression of floating-point data", IEEE Transactions on
-//! Visualization and Computer Graphics 12(5), 2006. As there, each value is predicted from its neighbours that came
-//! before (Lorenzo predictor); value and prediction are mapped to integers of the same order; sign and length of
-//! their difference are coded by an adaptive range coder, and the bits below the leading one are stored as they are.
+//! Visualization and Computer Graphics 12(5), 2006. As in the paper, each value is predicted from earlier neighbours
+//! by the Lorenzo predictor. The value and the prediction are mapped to integers of the same order. An adaptive range
+//! coder codes the sign and the length of their difference. The bits below the leading bit are stored unchanged.
 //!
-//! Differs from the paper, and from the library of that name, whose streams it neither reads nor writes: the range
-//! coder is another (see `entropy.rs`), its symbols and the raw bits stand apart, and the terms of the predictor are
-//! added in another order, chosen so that only one addition waits for the value before. Where a prediction is no
-//! number, the value before is the prediction.
+//! Differences from the paper and from the `fpzip` library:
+//! - The streams are not compatible with those of the library.
+//! - The range coder is a different one (see `entropy.rs`).
+//! - The symbols are stored apart from the raw bits.
+//! - The terms of the predictor are added in another order, so that only one addition depends on the previous value.
+//! - If a prediction is NaN, the previous value is the prediction.
 //!
-//! Decoding evaluates the same additions of the same IEEE 754 type in the same order, each rounded to nearest, none
-//! fused, and never looks at the bits of a NaN that it computed, so it is the same on every host.
+//! Decoding gives the same bytes on every host. It evaluates the same IEEE 754 additions of the same type in the same
+//! order. Each addition is rounded to nearest, and none is fused. The bits of a computed NaN are never used.
 //!
-//! Payload: a varint, the number of records; for each, varints: how many grids in a row, extent in x, extent in y,
-//! elements of one grid; no records at all: one row. Then, for each 65536 elements: varints, the bytes of symbols and
-//! of raw bits; the symbols; the raw bits. Then the bytes after the last whole element.
+//! Payload: a varint with the number of records. Each record is four varints: the number of equal grids in sequence,
+//! the extent in x, the extent in y, and the elements of one grid. Without records, all elements are one row. Then,
+//! for each 65536 elements: a varint with the bytes of the symbols, a varint with the bytes of the raw bits, the
+//! symbols, and the raw bits. Then the bytes after the last whole element.
 
 use super::entropy::{
     BitReader, BitWriter, Model, SYMBOL_BITS_MAX, SYMBOLS_OVERHEAD_BYTES, SymbolBuffers, decode_symbols, encode_symbols,
@@ -27,9 +31,9 @@ use crate::codec::{
 use std::fmt;
 use std::ops::{Add, Sub};
 
-/// Elements whose symbols are coded together.
+/// The symbols of this many elements are coded together.
 const CHUNK_ELEMENTS: usize = 1 << 16;
-/// Elements whose neighbours are looked at together; within one row.
+/// The most elements of a span, which lies within one row. The predictions of a span are prepared together.
 const SPAN_ELEMENTS: usize = 512;
 
 pub(crate) struct Fpzip;
@@ -95,20 +99,20 @@ impl ArrayCodec for Fpzip {
     }
 }
 
-/// A binary floating-point type, and the integers that have its order.
+/// A binary floating-point type, with a mapping to integers in the order of its values.
 trait Real: Copy + Add<Output = Self> + Sub<Output = Self> {
     type Bytes: Copy;
     const BITS: u32;
     const ZERO: Self;
-    /// What changes nothing when it is added, -0 included.
+    /// A value that changes no sum when it is added, even if the sum is -0.
     const NEUTRAL: Self;
     fn elements(bytes: &[u8]) -> (&[Self::Bytes], &[u8]);
     fn elements_mut(bytes: &mut [u8]) -> (&mut [Self::Bytes], &mut [u8]);
-    /// The bits, in the low bits.
+    /// The bits of the element, in the low bits of the result.
     fn bits(bytes: Self::Bytes, big: bool) -> u64;
     fn bytes(bits: u64, big: bool) -> Self::Bytes;
     fn from_bits(bits: u64) -> Self;
-    /// `None` for a NaN, whose bits nobody guarantees.
+    /// The bits of the number. `None` for a NaN, because the bits of a computed NaN differ between hosts.
     fn into_bits(self) -> Option<u64>;
 }
 
@@ -131,7 +135,7 @@ macro_rules! real {
             }
             #[inline(always)]
             fn bytes(bits: u64, big: bool) -> Self::Bytes {
-                let bits = bits as $bits; // those above are cut off on purpose
+                let bits = bits as $bits; // the higher bits are cut off on purpose
                 if big { bits.to_be_bytes() } else { bits.to_le_bytes() }
             }
             #[inline(always)]
@@ -148,12 +152,12 @@ macro_rules! real {
 real!(f32, u32);
 real!(f64, u64);
 
-/// All bits of the type.
+/// A mask of all bits of the type.
 const fn mask<T: Real>() -> u64 {
     !0 >> (64 - T::BITS)
 }
 
-/// Bits to integers that are ordered as the numbers are.
+/// Maps the bits of numbers to integers that have the order of the numbers.
 #[inline(always)]
 fn ordered<T: Real>(bits: u64) -> u64 {
     let sign = 1 << (T::BITS - 1);
@@ -167,14 +171,15 @@ fn unordered<T: Real>(value: u64) -> u64 {
     if value & sign != 0 { value ^ sign } else { !value & mask::<T>() }
 }
 
-/// The prediction as an ordered integer, from the value before (and its bits) and what the rows around add to it.
+/// The prediction as an ordered integer. It is the previous value plus the gradient from the neighbouring rows.
 #[inline(always)]
 fn predict<T: Real>(before_bits: u64, gradient: T) -> u64 {
     let sum = T::from_bits(before_bits) + gradient;
     ordered::<T>(sum.into_bits().unwrap_or(before_bits))
 }
 
-/// Symbols: 0 for no difference, else the bits of its magnitude, all of it above or below this one.
+/// The symbol for a difference of zero. A positive difference of n bits has the symbol n above this one, and a
+/// negative difference the symbol n below.
 const fn no_difference<T: Real>() -> u32 {
     T::BITS
 }
@@ -189,7 +194,7 @@ fn encode<T: Real>(job: ArrayJob<'_>, stored: &mut Vec<u8>, buffers: &mut Buffer
     stored.clear();
     put_grids(&grids, stored);
     if stored.len() > header_bytes_max(elements.len()) {
-        // So many small arrays that telling their shapes costs more than it brings.
+        // The arrays are so small that storing their shapes costs more than the shapes save.
         grids.clear();
         stored.clear();
         put_grids(&grids, stored);
@@ -228,7 +233,7 @@ fn encode<T: Real>(job: ArrayJob<'_>, stored: &mut Vec<u8>, buffers: &mut Buffer
         coded.clear();
         encode_symbols(chunk_symbols, &mut model, coder, coded);
         let bits = bits.finish();
-        put_varint(coded.len() as u32, stored); // both below 65536 * 8 bytes and some
+        put_varint(coded.len() as u32, stored); // both are below 65536 * 8 bytes plus a few
         put_varint(bits.len() as u32, stored);
         stored.extend_from_slice(coded);
         stored.extend_from_slice(bits);
@@ -304,7 +309,8 @@ fn decode<T: Real>(
     Ok(())
 }
 
-/// Grids in a row that are alike: planes of `y` rows of `x` elements, the last plane and row perhaps short.
+/// Equal grids in sequence. A grid is made of planes of `y` rows of `x` elements. The last plane and the last row may
+/// be incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Grids {
     count: usize,
@@ -318,9 +324,10 @@ fn header_bytes_max(elements: usize) -> usize {
     VARINT_BYTES_MAX + elements / 16
 }
 
-/// What the shapes say, brought into line with how many elements there are. Empty: all in one row.
+/// The grids that the shapes describe, limited to the number of elements. An empty list means that all elements are
+/// one row.
 ///
-/// The fastest dimensions count, at most as many as asked for; an array of more is a stack of grids.
+/// Only the fastest `dimensions` dimensions are used. An array with more dimensions is a stack of grids.
 fn grids(arrays: &[ArrayShape], dimensions: u32, elements: usize) -> Vec<Grids> {
     let mut grids: Vec<Grids> = Vec::new();
     let mut left = elements;
@@ -380,11 +387,11 @@ fn take_grids(rest: &mut &[u8], elements: usize) -> Result<Vec<Grids>, &'static 
     Ok(grids)
 }
 
-/// Goes over all elements, span by span.
+/// Walks over all elements, span by span.
 struct Walk<'a> {
     rest: &'a [Grids],
     current: Grids,
-    /// Elements of the current grid that are done.
+    /// Elements of the current grid that are behind the current place.
     done: usize,
 }
 
@@ -396,7 +403,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The next run of elements in one row; `most` is at least 1 and there is an element left.
+    /// The next run of elements in one row. `most` must be at least 1, and at least one element must be left.
     #[inline]
     fn next(&mut self, most: usize) -> Span {
         if self.done == self.current.elements {
@@ -423,16 +430,16 @@ impl<'a> Walk<'a> {
 /// A run of elements in one row.
 struct Span {
     elements: usize,
-    /// Whether the first one has a neighbour before it in its row.
+    /// Whether the first element has a neighbour before it in its row.
     has_before: bool,
-    /// How far back the row before is, where there is one in this plane.
+    /// Distance to the previous row in elements. `None` if this plane has no previous row.
     row: Option<usize>,
-    /// How far back the plane before is, where there is one.
+    /// Distance to the previous plane in elements. `None` if there is no previous plane.
     plane: Option<usize>,
 }
 
 impl Span {
-    /// The bits of the value before the first one; those of 0 at the beginning of a row.
+    /// The bits of the value before the first element. At the beginning of a row, the bits of 0.
     fn before<T: Real>(&self, done: &[T::Bytes], big: bool) -> u64 {
         match done.last() {
             Some(&last) if self.has_before => T::bits(last, big),
@@ -440,11 +447,11 @@ impl Span {
         }
     }
 
-    /// What the rows around say about the step from the value before to each one: the Lorenzo predictor without its
-    /// first term. In a corner or on an edge it is the predictor of fewer dimensions.
+    /// For each element, the expected step from the previous value, computed from the neighbouring rows. This is the
+    /// Lorenzo predictor without its first term. In a corner or on an edge it is the predictor of fewer dimensions.
     #[inline]
     fn gradients<T: Real>(&self, done: &[T::Bytes], big: bool, gradients: &mut [T]) {
-        // Steps along the row that is `back` elements earlier.
+        // Applies the steps along the row that begins `back` elements earlier.
         let each_step = |back: usize, gradients: &mut [T], apply: fn(T, T) -> T| {
             let from = done.len() - back;
             let value = |i: usize| T::from_bits(T::bits(done[i], big));
@@ -495,9 +502,9 @@ mod tests {
         assert_eq!(grids_of(&[shape(4096, &[16, 16, 16])], 2), [grid(16, 16, 16, 256)]);
         assert_eq!(grids_of(&[shape(4096, &[16, 16, 16])], 1), []);
         assert_eq!(grids_of(&[shape(4096, &[4, 4, 1, 16, 16])], 3), [grid(4, 16, 16, 1024)]);
-        // Cut in a plane; the shape of the rest is not known.
+        // An array that is cut within a plane. The shape of the elements after it is unknown.
         assert_eq!(grids_of(&[shape(3000, &[16, 16, 16])], 3), [grid(1, 16, 16, 3000), grid(1, 1096, 1, 1096)]);
-        // More than there is, and dimensions that cannot be.
+        // Shapes with more elements than there are, and impossible dimensions.
         assert_eq!(grids_of(&[shape(u64::MAX, &[u64::MAX, 16, 16])], 2), [grid(16, 16, 16, 256)]);
         assert_eq!(grids_of(&[shape(4096, &[u64::MAX, 16, 16])], 3), []);
         assert_eq!(grids_of(&[shape(4096, &[0, 16])], 3), []);
@@ -518,7 +525,7 @@ mod tests {
         assert_ne!(encoded(&arrays[..2]), encoded(&[]));
     }
 
-    /// A field that is linear in each coordinate: the Lorenzo predictor is exact but for its edges.
+    /// The field is linear in each coordinate, so the Lorenzo predictor is exact except at the edges.
     #[test]
     fn neighbours_in_three_dimensions_make_a_smooth_field_small() {
         let n = 32u64;

@@ -1,59 +1,62 @@
-//! Where numbers are among bytes that nobody described.
+//! Finds numbers in bytes of unknown format.
 //!
-//! Numbers near each other have about the same size, whatever their signs: exponents that differ little. So the bytes
-//! are read as numbers of each width, order and phase (where in a word they begin), first at a few places of a file,
-//! then window by window in the ways that were right somewhere. The way in which neighbours are nearest is the right
-//! one: with a wrong phase or order the exponent's bits are another number's last ones, and with too small a width
-//! every second one is. Text is left out, whose bytes are near each other as well.
+//! Numbers near each other have about the same size, whatever their signs, so their exponents differ little. The
+//! bytes are therefore read as numbers in different ways. A way is a width, a byte order, a type, and a phase: the
+//! place in a word where the numbers begin. First all ways are tried at a few places of a file. Then each window of
+//! the file is read in the ways that fitted somewhere. The right way is the way in which neighbouring numbers differ
+//! least. With a wrong phase or byte order, the last bits of another number are read as the exponent. With too small
+//! a width, every second number is wrong. Text is left out, because its bytes are also near each other.
 
-/// How bytes are numbers.
+/// How bytes are read as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Kind {
-    /// Bytes of each: 4 or 8.
+    /// Bytes of each number: 4 or 8.
     pub width: usize,
-    /// Big-endian.
+    /// Whether the numbers are big-endian.
     pub is_big: bool,
-    /// Floating-point numbers; else signed integers.
+    /// Whether the numbers are floating-point numbers. Otherwise they are signed integers.
     pub is_float: bool,
 }
 
-/// Numbers of one kind, one after the other.
+/// Consecutive numbers of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Region {
-    /// The first byte.
+    /// Position of the first byte.
     pub start: usize,
-    /// A multiple of the numbers' width, and not 0.
+    /// Length in bytes, a multiple of the numbers' width, and never 0.
     pub bytes: usize,
-    /// How they are numbers.
+    /// How the bytes are read as numbers.
     pub kind: Kind,
-    /// Numbers of a record that lie beside each other, 1 where there are no records.
+    /// Numbers in one record. 1 if there are no records.
     pub lanes: usize,
-    /// Extents of numbers, or records, slowest first, as far as they can be told: how far apart neighbours are.
+    /// Extents counted in records, slowest first. Unknown extents are 1.
     pub dims: [usize; 3],
 }
 
-/// A kind, and where in a word its numbers begin.
+/// A kind of numbers, and the place in a word where the numbers begin.
 type Way = (Kind, usize);
 
-/// Bytes that are looked at in one place, in all ways.
+/// Bytes that are read in all ways at one place of a file.
 const PLACE_BYTES: usize = 2048;
-/// Places in a file at most, and in all files about so many.
+/// The most places in one file, and about the most places in all files together.
 const PLACES_MAX: usize = 16;
 const PLACES_OF_ALL: usize = 256;
-/// Ways that one file has at most.
+/// The most ways that are used for one file.
 const WAYS_MAX: usize = 4;
-/// Then all bytes are looked at in so many at a time.
+/// All bytes of a file are then read in windows of this many bytes.
 const WINDOW_BYTES: usize = 512;
-/// Windows that may fail between others, and that make a region at least.
+/// Up to `GAP_WINDOWS` windows that do not fit may lie within a region. A region has at least `REGION_WINDOWS`
+/// windows.
 const GAP_WINDOWS: usize = 2;
 const REGION_WINDOWS: usize = 4;
-/// Neighbours that differ in so many bits fewer than they have are near each other. Of bits by chance it is 2.5.
+/// Neighbouring numbers are near each other if their difference is at least this many bits shorter than the numbers.
+/// For random bits the mean is 2.5.
 const BITS_LESS: f64 = 6.0;
-/// Windows with fewer bits than this are the same in many ways: nothing but zeros, for one.
+/// A place with differences shorter than this fits in many ways, so no way is chosen. Zeros are an example.
 const BITS_FEW: f64 = 4.0;
 
 impl Kind {
-    /// Each kind that there is, floating-point numbers first.
+    /// All kinds of numbers, with floating-point numbers first.
     fn all() -> impl Iterator<Item = Self> {
         [true, false].into_iter().flat_map(|is_float| {
             [8, 4].into_iter().flat_map(move |width| [false, true].map(|is_big| Self { width, is_big, is_float }))
@@ -64,7 +67,7 @@ impl Kind {
         self.width * 8
     }
 
-    /// The numbers of these bytes, those of integers signed, of others without their sign.
+    /// The numbers in these bytes. Integers are signed, and floating-point numbers are loaded without their sign.
     pub(super) fn load(self, bytes: &[u8]) -> impl Iterator<Item = i64> {
         bytes.chunks_exact(self.width).map(move |own| {
             let mut bits = [0; 8];
@@ -81,9 +84,10 @@ impl Kind {
         })
     }
 
-    /// Bits of the difference to the number so many before, on the mean. The bytes begin with a number.
+    /// Mean length in bits of the differences between each number and the number `lag` places before it. `bytes` must
+    /// begin with a number.
     pub(super) fn cost(self, bytes: &[u8], lag: usize) -> f64 {
-        /// One loop for each kind, so that it is chosen once.
+        /// A separate loop for each kind, so that the kind is chosen only once.
         fn sum<const WIDTH: usize>(bytes: &[u8], lag: usize, load: impl Fn([u8; WIDTH]) -> i64) -> (u32, usize) {
             let (own, _) = bytes.as_chunks::<WIDTH>();
             let pairs = own.get(lag..).unwrap_or_default().iter().zip(own);
@@ -103,8 +107,9 @@ impl Kind {
         if count == 0 { self.bits() as f64 } else { f64::from(sum) / count as f64 }
     }
 
-    /// The same, whether numbers of equal meaning lie beside each other or are those of points. Not for two halves of
-    /// a number: those of equal meaning are near each other, too.
+    /// The lowest cost of several lags. With lags of 2 and 3, numbers of equal meaning may also lie in records of 2
+    /// or 3 numbers. Numbers of 4 bytes do not use lag 2, because the halves of numbers of 8 bytes are near each
+    /// other at that lag.
     fn least_cost(self, bytes: &[u8]) -> f64 {
         let lags: &[usize] = if self.width == 8 { &[1, 2, 3] } else { &[1, 3] };
         lags.iter().map(|&lag| self.cost(bytes, lag)).fold(f64::MAX, f64::min)
@@ -115,12 +120,12 @@ impl Kind {
     }
 }
 
-/// Bits of the difference of two numbers.
+/// Length in bits of the difference of two numbers.
 fn bits_between(a: i64, b: i64) -> u32 {
     u64::BITS - a.wrapping_sub(b).unsigned_abs().leading_zeros()
 }
 
-/// Whole words of a window that begins at `start`, in a way.
+/// The whole words of a window that begins at `start`, read in the given way.
 fn words(bytes: &[u8], start: usize, (kind, phase): Way) -> &[u8] {
     let skip = (phase + kind.width - start % kind.width) % kind.width;
     let own = bytes.get(skip..).unwrap_or_default();
@@ -132,7 +137,7 @@ fn is_text(bytes: &[u8]) -> bool {
     count * 20 > bytes.len() * 19
 }
 
-/// The way in which the numbers of a place are nearest, if it is one by which they are near.
+/// The way in which the numbers at a place differ least. `None` if neighbours are not near each other in any way.
 fn way_of(file: &[u8], start: usize) -> Option<Way> {
     let place = &file[start..(start + PLACE_BYTES).min(file.len())];
     if is_text(place) {
@@ -151,7 +156,7 @@ fn way_of(file: &[u8], start: usize) -> Option<Way> {
     best.map(|(_, way)| way)
 }
 
-/// The ways of a file, those of most places first.
+/// The ways that fit a file. The ways that fit at the most places come first.
 fn ways_of(file: &[u8], places: usize) -> Vec<Way> {
     let room = file.len().saturating_sub(PLACE_BYTES);
     let mut found: Vec<(usize, Way)> = Vec::new();
@@ -167,7 +172,8 @@ fn ways_of(file: &[u8], places: usize) -> Vec<Way> {
     found.into_iter().map(|(_, way)| way).take(WAYS_MAX).collect()
 }
 
-/// Which way the numbers of each window are near in, if in any; the one before goes on where it is as good as others.
+/// The best way for each window, or `None` if no way fits. The way of the previous window is kept unless another way
+/// is clearly better.
 fn windows_of(file: &[u8], ways: &[Way]) -> Vec<Option<Way>> {
     let mut last = None;
     let way_of = |(n, window): (usize, &[u8])| {
@@ -188,7 +194,7 @@ fn windows_of(file: &[u8], ways: &[Way]) -> Vec<Option<Way>> {
     file.chunks_exact(WINDOW_BYTES).enumerate().map(way_of).collect()
 }
 
-/// The regions of one file, from its beginning.
+/// The regions of one file. Positions count from the beginning of the file.
 fn regions_of(file: &[u8], places: usize) -> Vec<Region> {
     let ways = ways_of(file, places);
     let windows = if ways.is_empty() { Vec::new() } else { windows_of(file, &ways) };
@@ -201,7 +207,7 @@ fn regions_of(file: &[u8], places: usize) -> Vec<Region> {
         };
         let (from, mut to) = (n, n + 1);
         while let Some(more) = windows[to..].iter().take(GAP_WINDOWS + 1).position(|&other| other == Some(way)) {
-            // What is another kind's ends it.
+            // A window of another kind ends the region.
             if windows[to..to + more].iter().any(Option::is_some) {
                 break;
             }
@@ -215,7 +221,7 @@ fn regions_of(file: &[u8], places: usize) -> Vec<Region> {
         let mut start = (from * WINDOW_BYTES).max(floor);
         start += (phase + kind.width - start % kind.width) % kind.width;
         let mut end = start + (to * WINDOW_BYTES - start) / kind.width * kind.width;
-        // Up to the last number at either end that is near its neighbour.
+        // Extends the region at both ends, as long as the next number is near its neighbour.
         let near = |at: usize, other: usize| {
             let load = |at: usize| kind.load(file.get(at..at + kind.width)?).next();
             let both = load(at).zip(load(other));
@@ -231,7 +237,7 @@ fn regions_of(file: &[u8], places: usize) -> Vec<Region> {
         while end < to * WINDOW_BYTES + WINDOW_BYTES && near(end, end - kind.width) {
             end += kind.width;
         }
-        // What is in the same window but no neighbour of any: a header, or a marker.
+        // Removes numbers at the ends that are not near their neighbour, such as a header or a marker.
         while start >= first && start < first + WINDOW_BYTES && !near(start, start + kind.width) {
             start += kind.width;
         }
@@ -244,8 +250,8 @@ fn regions_of(file: &[u8], places: usize) -> Vec<Region> {
     regions
 }
 
-/// All regions of files that lie one after the other, each as one line of numbers. What is behind the files is one
-/// more.
+/// All regions of several files that lie one after the other. Each region is one row of numbers. The bytes after the
+/// last file count as one more file.
 pub(super) fn find(bytes: &[u8], files: &[usize]) -> Vec<Region> {
     let mut ends: Vec<usize> = Vec::with_capacity(files.len() + 1);
     let mut end = 0usize;

@@ -1,15 +1,19 @@
-//! Numbers between other bytes, in files that nobody described: each kind of numbers by itself through prediction,
-//! all other bytes through zstd; with more effort either through LZMA where that leaves clearly less
-//! (`lzma_trial.rs`). Bit-exact. Where numbers are is found in `find.rs`, how they lie in `shape.rs`.
+//! Codec `mixed`, for numbers between other bytes, in files of unknown format. Each kind of numbers is coded with
+//! prediction, and all other bytes with zstd. With more effort, LZMA is used where it leaves clearly fewer bytes
+//! (`lzma_trial.rs`). Bit-exact. `find.rs` finds the numbers, and `shape.rs` finds their shape.
 //!
-//! Many codes write their state as arrays of numbers behind headers and between markers: Fortran's records, XDR, a
-//! line of text and then binary. There numbers may begin anywhere in a word, and be big-endian.
+//! Many codes write their state as arrays of numbers after headers and between markers. Examples are Fortran records,
+//! XDR, and a line of text followed by binary numbers. In such files numbers may begin anywhere in a word, and may be
+//! big-endian.
 //!
-//! Payload, all numbers varints: how many streams, at least one; for each its chain as in [`Chain::to_bytes`], and
-//! its stored bytes; how many regions; for each how many bytes of the first stream come before it, the number of
-//! another stream, and how many bytes of that it is; then the stored bytes of one stream after the other. What the
-//! first stream has more than all regions have before them comes behind the last. A stream has as many raw bytes as
-//! its regions; the first has all others. No stream is coded by `mixed`, `columns` or `since`.
+//! Payload, in which all numbers are varints:
+//! - The number of streams, at least one. For each stream, its chain as in [`Chain::to_bytes`] and its stored bytes.
+//! - The number of regions. For each region, how many bytes of the first stream come before it, the number of another
+//!   stream, and how many bytes of that stream the region takes.
+//! - The stored bytes of all streams, one stream after the other.
+//!
+//! A stream has as many raw bytes as its regions together. The first stream has all other bytes of the segment. Its
+//! bytes that come before no region follow the last region. No stream is coded by `mixed`, `columns` or `since`.
 
 mod effort;
 mod find;
@@ -25,28 +29,28 @@ use find::{Kind, Region};
 use std::fmt;
 
 const EFFORT_SHIFT: u32 = 16;
-/// A kind for each width, order and type, and what is none.
+/// The most streams: one for each width, byte order and type of numbers, and one for all other bytes.
 const STREAMS_MAX: usize = 9;
 const CHAIN_BYTES_MAX: usize = 1 + STEPS_MAX * 6;
-/// A region has a number at least.
+/// The shortest region has one number of 4 bytes.
 const NUMBER_BYTES_MIN: usize = 4;
-/// Numbers are coded apart only if they are 1/8 of all bytes.
+/// Numbers are coded apart only if they are at least 1/8 of all bytes.
 const NUMBERS_DIVISOR: usize = 8;
 
 pub(crate) struct Mixed;
 
 #[derive(Default)]
 pub(crate) struct Buffers {
-    /// For the chains of the streams.
+    /// Buffers for the chains of the streams.
     inner: Option<Box<Scratch>>,
 }
 
-/// The parameter for so much effort, 1 or 2.
+/// The parameter for an effort of 1 or 2.
 pub(crate) fn param(effort: u32) -> u32 {
     effort.clamp(1, predict::EFFORT_MAX) << EFFORT_SHIFT
 }
 
-/// Whether numbers are found, and are worth it.
+/// Whether the bytes contain enough numbers to make this codec worthwhile.
 pub(crate) fn is_of_numbers(raw: &[u8], arrays: &[ArrayShape]) -> bool {
     let numbers: usize = find::find(raw, &predict::file_lengths(arrays)).iter().map(|region| region.bytes).sum();
     numbers > 0 && numbers >= raw.len() / NUMBERS_DIVISOR
@@ -60,7 +64,7 @@ fn element(kind: Kind) -> ElementType {
     }
 }
 
-/// The bytes of one kind, as arrays.
+/// The bytes of all numbers of one kind, as arrays.
 #[derive(Default)]
 struct Stream {
     bytes: Vec<u8>,
@@ -73,7 +77,8 @@ impl Stream {
         let record = Some(region.lanes).filter(|&lanes| lanes > 1);
         let dims: Vec<u64> =
             region.dims.into_iter().skip_while(|&n| n == 1).chain(record).map(|extent| extent as u64).collect();
-        // Points have a column of their own, since their numbers have other meanings, and grids of them another.
+        // Points, grids of points, and other numbers get different columns, because their numbers have different
+        // meanings.
         let point = |dims: &[u64]| {
             let last = dims.last().copied().filter(|&last| last <= predict::LANES_POINT_MAX as u64);
             last.filter(|_| dims.len() > 1).map(|last| (last, dims.len() > 2))
@@ -93,8 +98,8 @@ impl ArrayCodec for Mixed {
         (1..=predict::EFFORT_MAX).contains(&(param >> EFFORT_SHIFT)) && param & 0xFFFF == 0
     }
 
-    /// No stream is stored in more bytes than it has, since the raw chain is always there, and no region is shorter
-    /// than a number.
+    /// A stream is never stored in more bytes than it has, because the raw chain is always a candidate. A region is
+    /// never shorter than one number.
     fn max_encoded_bytes(&self, _: u32, raw_bytes: usize) -> usize {
         let regions = raw_bytes / NUMBER_BYTES_MIN;
         raw_bytes + (2 + 3 * regions) * VARINT_BYTES_MAX + STREAMS_MAX * (VARINT_BYTES_MAX + CHAIN_BYTES_MAX)
@@ -109,7 +114,7 @@ impl ArrayCodec for Mixed {
         let mut streams: Vec<Stream> = kinds.iter().map(|_| Stream::default()).collect();
         let (mut others, mut list) = (Vec::new(), Vec::new());
         let mut end = 0;
-        put_varint(regions.len() as u32, &mut list); // fewer than bytes
+        put_varint(regions.len() as u32, &mut list); // fewer than there are bytes
         for region in &regions {
             let kind = kinds.partition_point(|&kind| kind < region.kind);
             let (gap, own) = (&job.raw[end..region.start], &job.raw[region.start..region.start + region.bytes]);
@@ -145,7 +150,7 @@ impl ArrayCodec for Mixed {
         };
         let mut coded = vec![code(&[Chain::zstd(effort.zstd_level(others.len()))], &Chain::lzmas(), &others, &[])?];
         for (stream, &kind) in streams.iter().zip(&kinds) {
-            // What is not smooth may still repeat, byte by byte or as it is.
+            // Numbers that are not smooth may still repeat, as whole numbers or byte by byte.
             let width = kind.width as u32;
             let mut chains: Vec<Chain> = Chain::predict(&element(kind), effort.prediction).into_iter().collect();
             chains.push(Chain::shuffle_zstd(width, effort.shuffled_zstd_level));
@@ -172,35 +177,38 @@ impl ArrayCodec for Mixed {
         work: &mut Work,
     ) -> Result<(), CodecError> {
         let damaged = |what| CodecError::Damaged { codec: "mixed", what };
-        const CUT: &str = "the list of streams or regions is cut";
+        const CUT: &str = "the list of streams or regions ends too early";
         let mut rest = stored;
         let number = |rest: &mut &[u8]| take_varint(rest).map(|n| n as usize).ok_or(damaged(CUT));
         let count = number(&mut rest)?;
         if !(1..=STREAMS_MAX).contains(&count) {
-            return Err(damaged("no stream, or too many"));
+            return Err(damaged("the number of streams is zero or too large"));
         }
         let mut streams: Vec<(Chain, usize)> = Vec::with_capacity(count);
         for _ in 0..count {
             let (chain, used) = Chain::from_bytes(rest)?;
             rest = &rest[used..];
             if chain.steps().iter().any(|step| [ids::MIXED, ids::COLUMNS, ids::SINCE].contains(&step.codec)) {
-                return Err(damaged("a stream is taken apart again"));
+                return Err(damaged("a stream contains columns or streams again"));
             }
             streams.push((chain, number(&mut rest)?));
         }
         let regions = number(&mut rest)?;
         if regions > raw_bytes / NUMBER_BYTES_MIN || regions > rest.len() / 3 {
-            return Err(damaged("more regions than there can be"));
+            return Err(damaged("the number of regions is too large"));
         }
-        // Bytes of each stream, then what is left of it while it is put in place.
+        // First the raw bytes of each stream, and later the bytes that are not yet put in place.
         let mut lengths = vec![0usize; count];
         let mut list: Vec<(usize, usize, usize)> = Vec::with_capacity(regions);
         let mut left = raw_bytes;
         for _ in 0..regions {
             let (gap, stream, bytes) = (number(&mut rest)?, number(&mut rest)?, number(&mut rest)?);
             left = (left.checked_sub(gap).and_then(|left| left.checked_sub(bytes)))
-                .ok_or(damaged("regions are longer than the segment"))?;
-            *lengths.get_mut(stream).filter(|_| stream > 0).ok_or(damaged("a region of no stream"))? += bytes;
+                .ok_or(damaged("the regions are longer than the segment"))?;
+            *lengths
+                .get_mut(stream)
+                .filter(|_| stream > 0)
+                .ok_or(damaged("a region names a stream that does not exist"))? += bytes;
             lengths[0] += gap;
             list.push((gap, stream, bytes));
         }
@@ -210,19 +218,20 @@ impl ArrayCodec for Mixed {
         inner.set_threads(threads);
         let mut decoded: Vec<Vec<u8>> = Vec::with_capacity(count);
         for ((chain, stored_bytes), &length) in streams.iter().zip(&lengths) {
-            let (own, later) = rest.split_at_checked(*stored_bytes).ok_or(damaged("a stream is cut"))?;
+            let (own, later) = rest.split_at_checked(*stored_bytes).ok_or(damaged("a stream ends too early"))?;
             decoded.push(chain.decode(own, length, inner)?);
             rest = later;
         }
         if !rest.is_empty() {
-            return Err(damaged("bytes are left over"));
+            return Err(damaged("there are bytes after the last stream"));
         }
         raw.clear();
         raw.reserve(raw_bytes);
         let mut parts: Vec<&[u8]> = decoded.iter().map(Vec::as_slice).collect();
         for (gap, stream, bytes) in list.into_iter().chain([(left, 0, 0)]) {
             for (stream, bytes) in [(0, gap), (stream, bytes)] {
-                let (own, later) = parts[stream].split_at_checked(bytes).ok_or(damaged("a stream is short"))?;
+                let (own, later) =
+                    parts[stream].split_at_checked(bytes).ok_or(damaged("a stream is shorter than its regions"))?;
                 raw.extend_from_slice(own);
                 parts[stream] = later;
             }
@@ -269,7 +278,7 @@ mod tests {
         })
     }
 
-    /// What a file consists of: other bytes, then numbers of a kind.
+    /// The parts of a file: in each part other bytes, then numbers of one kind.
     fn parts() -> impl Strategy<Value = Vec<(Vec<u8>, Kind, usize, u64)>> {
         prop::collection::vec((prop::collection::vec(any::<u8>(), 0..700), kind(), 0usize..2500, any::<u64>()), 0..5)
     }
@@ -286,7 +295,7 @@ mod tests {
                 raw.extend(others);
                 raw.extend(numbers(kind, count, seed));
             }
-            // Files, which may be longer or shorter than they say.
+            // Lengths of files. A file may be longer or shorter than the length says.
             let files = |&elements: &usize| ArrayShape { elements: elements as u64, ..ArrayShape::default() };
             let arrays: Vec<ArrayShape> = cuts.iter().map(files).collect();
             let mut scratch = Scratch::default();
@@ -337,7 +346,7 @@ mod tests {
             inner.to_bytes(&mut stored);
             stored.extend([0, 0]);
             let error = Chain::mixed(1).decode(&stored, 0, &mut Scratch::default()).expect_err("nested");
-            assert!(error.to_string().contains("a stream is taken apart again"), "{error}");
+            assert!(error.to_string().contains("a stream contains columns or streams again"), "{error}");
         }
         let mut stored = vec![1, 16];
         Chain::mixed(1).to_bytes(&mut stored);

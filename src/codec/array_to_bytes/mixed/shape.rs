@@ -1,43 +1,47 @@
-//! How numbers that were found lie: as records of a few, or as rows and planes of a grid.
+//! Finds the shape of numbers: records of a few numbers, or rows and planes of a grid.
 //!
-//! Numbers of equal meaning are nearest at the distance of a record. In a smooth field a number is predicted by the one
-//! before it, and what that leaves by what it left a row before, and that by what it left a plane before: so a row,
-//! or a plane, is the distance that saves most.
+//! Numbers of equal meaning differ least at the distance of one record. In a smooth field, a number is predicted by
+//! the previous number. The error of this prediction is predicted by the error one row before, and what remains by
+//! the remainder one plane before. The length of a row, or of a plane, is therefore the distance that saves the most
+//! bits.
 
 use super::find::Region;
 use crate::codec::LANES_POINT_MAX;
 
-/// Distances up to this are looked at for records of a few numbers, such as three coordinates.
+/// The longest record that is searched for, in numbers. Three coordinates are a record of 3.
 const LANES_MAX: usize = 16;
-/// And up to this for rows of a grid, and for planes so many rows.
+/// The longest row that is searched for, in records, and the most rows of a plane.
 const ROW_MAX: usize = 1024;
 const ROWS_MAX: usize = 512;
-/// What a distance must save of each number, in bits.
+/// Bits per number that a distance must save.
 const LAG_BITS: f64 = 0.3;
-/// And what a plane must save of what a row does.
+/// A plane must save at least this share of what a row saves.
 const PLANE_MIN_SHARE: f64 = 0.25;
-/// Numbers that tell a record.
+/// The length of a record is found from at most this many numbers.
 const LAG_NUMBERS: usize = 4096;
-/// Numbers among which rows and planes are looked for: they are no further apart than half of that.
+/// Rows and planes are searched for in this many numbers. They can be at most half as long.
 const FIELD_NUMBERS: usize = 1 << 17;
-/// Numbers that are looked at for each distance, one in so many, so that they are of several rows.
+/// For each distance, this many numbers are compared, and only every seventh one, so that they belong to several
+/// rows.
 const SEARCH_NUMBERS: usize = 256;
 const SEARCH_STEP: usize = 7;
-/// Distances that are looked at once more, and the numbers that then tell whether one is good.
+/// The best `BEST_MAX` distances are compared once more, with `ROW_NUMBERS` numbers.
 const BEST_MAX: usize = 16;
 const ROW_NUMBERS: usize = 1024;
-/// Regions of a segment that rows and planes are looked for in; others may have those that were found.
+/// Rows and planes are searched for in at most this many regions of a segment. Other regions may get the shapes found
+/// there.
 const SEARCHES_MAX: usize = 8;
 
-/// Numbers of a region, as they are compared.
+/// The numbers of a region, loaded for comparison.
 struct Field {
     numbers: Vec<i64>,
 }
 
 impl Field {
-    /// Bits that are left of these numbers, each predicted by its neighbours at these distances.
+    /// Mean bits that remain of the numbers at `places`, if each number is predicted by its neighbours at the given
+    /// distances.
     fn left(&self, places: impl Iterator<Item = usize>, distances: &[usize]) -> f64 {
-        // Each sum of distances, and whether an odd number of them.
+        // Each sum of some of the distances, and whether an odd number of distances is in the sum.
         let corners: Vec<(usize, bool)> = (0..1usize << distances.len())
             .map(|some| {
                 let back = distances.iter().enumerate().filter(|(n, _)| some >> n & 1 == 1).map(|(_, d)| *d).sum();
@@ -55,7 +59,7 @@ impl Field {
         f64::from(sum) / f64::from(count.max(1))
     }
 
-    /// Bits that one more distance saves of each number, on the mean of the last ones.
+    /// Mean bits per number that one more distance saves, measured on the last numbers.
     fn saved(&self, distances: &[usize], more: usize) -> f64 {
         let all = [distances, &[more]].concat();
         let reach: usize = all.iter().sum();
@@ -67,15 +71,16 @@ impl Field {
         }
     }
 
-    /// The multiple of a step that is a good further distance, if there is one: the shortest that saves most of what
-    /// the best saves, since planes save as much as rows, and multiples of both.
+    /// The best further distance, as a multiple of `step`, or `None` if no distance saves enough. Of all distances
+    /// that save nearly as much as the best one, the shortest is chosen, because multiples of a good distance are
+    /// good as well.
     fn search(&self, distances: &[usize], step: usize, most: usize) -> Option<usize> {
         let from = self.numbers.len() / 2;
         let reach = from.checked_sub(distances.iter().sum())?;
         let places = || (from..self.numbers.len()).step_by(SEARCH_STEP).take(SEARCH_NUMBERS);
         let cost = |n: usize| self.left(places(), &[distances, &[n * step]].concat());
         let costs: Vec<f64> = (1..=most.min(reach / step)).map(cost).collect();
-        // Where numbers are smooth all short distances are good, and each shorter one is better.
+        // In smooth numbers a distance is better the shorter it is, so only local minima count.
         let mut found: Vec<(f64, usize)> = (costs.windows(3).zip(2..))
             .filter(|(near, _)| near[1] <= near[0] && near[1] <= near[2])
             .map(|(near, n)| (near[1], n))
@@ -93,7 +98,7 @@ impl Region {
         self.bytes / self.kind.width
     }
 
-    /// Numbers in a record, 1 where there are none.
+    /// Numbers in a record. 1 if there are no records.
     fn lanes(&self, own: &[u8]) -> usize {
         let width = self.kind.width;
         let part = self.numbers().min(LAG_NUMBERS);
@@ -104,8 +109,8 @@ impl Region {
         if least + LAG_BITS < costs[0] { lanes } else { 1 }
     }
 
-    /// Rows in a plane and records in a row, where the numbers are those of smooth fields on a grid; such as were
-    /// found before, or others while `searches` lasts.
+    /// Rows in a plane and records in a row, if the numbers are smooth fields on a grid. A shape that was found in an
+    /// earlier region is preferred. Otherwise a new shape is searched for, as long as `searches` is not used up.
     fn plane_and_row(&self, own: &[u8], known: &[[usize; 2]], searches: &mut usize) -> Option<[usize; 2]> {
         if known.is_empty() && *searches == 0 {
             return None;
@@ -124,13 +129,13 @@ impl Region {
         let row = field.search(&[lanes], lanes, ROW_MAX).filter(|row| row * 2 <= count)?;
         let [of_row, of_plane] = [&[lanes][..], &[lanes, row * lanes]];
         let plane = field.search(of_plane, row * lanes, ROWS_MAX).filter(|plane| plane * row * 2 <= count);
-        // What is nearly periodic comes again after some rows, too.
+        // A field that is nearly periodic also repeats after some rows, so a plane must save more than a minimum.
         let least = field.saved(of_row, row * lanes) * PLANE_MIN_SHARE;
         let plane = plane.filter(|plane| field.saved(of_plane, plane * row * lanes) > least);
         Some([plane.unwrap_or(1), row])
     }
 
-    /// Cuts into whole planes, rows or records; gives what is left behind them.
+    /// Shortens the region to whole planes, rows or records. Returns the remainder after them.
     fn cut(&mut self, [plane, row]: [usize; 2]) -> Option<Self> {
         let Self { start, kind, lanes, .. } = *self;
         let each = plane * row * lanes;
@@ -147,16 +152,16 @@ impl Region {
     }
 }
 
-/// The regions as they lie; what is behind the last whole record, row or plane of one is a region of its own, or in
-/// none.
+/// Gives each region its shape. The numbers after the last whole row or plane become a separate region. The numbers
+/// after the last whole record belong to no region.
 pub(super) fn shaped(found: Vec<Region>, bytes: &[u8]) -> Vec<Region> {
     let mut shaped = Vec::with_capacity(found.len());
     let (mut known, mut searches) = (Vec::new(), SEARCHES_MAX);
     for mut region in found {
         let own = &bytes[region.start..region.start + region.bytes];
         region.lanes = region.lanes(own);
-        region.cut([1, 1]); // what is left are a few bytes among the others
-        // Longer records are rows themselves.
+        region.cut([1, 1]); // a remainder of a few bytes is coded with the other bytes
+        // Longer records are treated as rows.
         let grid = match region.lanes <= LANES_POINT_MAX {
             true => region.plane_and_row(own, &known, &mut searches),
             false => None,
@@ -183,7 +188,7 @@ mod tests {
     #[test]
     fn rows_and_planes_of_a_grid_are_found() {
         let field = |n: usize| {
-            // Nothing comes again.
+            // The field is not periodic.
             let [i, j, k] = [n / 800, n / 25 % 32, n % 25].map(|n| n as f64);
             3.0 + (i * 0.31 + 1.0).sin() * (j * 0.07 + j * j * 0.004).cos() * (k * 0.4 + 0.5).sin() + noise(n) * 1e-6
         };
