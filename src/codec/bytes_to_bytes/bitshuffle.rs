@@ -1,16 +1,19 @@
-//! Bit shuffle: bit 0 of byte 0 of every element, then bit 1 of it, ... Takes elements of any width; bit-exact.
+//! Codec `bitshuffle`: stores bit 0 of byte 0 of every element, then bit 1 of byte 0 of every element, and so on.
+//! Takes elements of any width. Bit-exact.
 //!
 //! Source: K. Masui et al., "A compression scheme for radio data in high performance computing", Astronomy and
-//! Computing 12, 2015, and its filter of HDF5. Differs from them: no blocks of some kilobytes, but planes as long as
-//! the segment, which leave more to the codec behind it; and no codec inside, since the chain says which comes next.
+//! Computing 12, 2015, and the HDF5 filter of that paper. Two things differ here. The planes are as long as the
+//! segment instead of a block of some kilobytes, so the next codec leaves fewer bytes. No other codec is built in,
+//! because the chain names the next codec.
 //!
-//! The bytes are shuffled as `shuffle` does it. Then of each lane 8 bytes at a time, a matrix of 8 x 8 bits, are
-//! transposed in a 64-bit word (Warren, Hacker's Delight, section 7-3), eight words side by side: that is portable.
-//! Where there is AVX2, `tiles` does the same.
+//! The bytes are first shuffled as `shuffle` does it. Then 8 bytes of a lane at a time are transposed as a matrix of
+//! 8 x 8 bits in a 64-bit word (Warren, Hacker's Delight, section 7-3), eight words side by side. This works on every
+//! processor. On processors with AVX2, `tiles` does the same work.
 //!
-//! Payload, as long as the raw bytes: with M the number of whole elements, rounded down to a multiple of 8, for each
-//! byte of an element, and for each bit of it, the lowest first, a plane of M / 8 bytes, whose byte i holds that bit
-//! of the elements 8 i to 8 i + 7, the first in its lowest bit; then everything after the M elements, verbatim.
+//! Payload, as long as the raw bytes: M is the number of whole elements, rounded down to a multiple of 8. There is
+//! one plane of M / 8 bytes for each byte of an element and each bit of that byte, the lowest bit first. Byte i of a
+//! plane holds this bit of the elements 8 i to 8 i + 7, with element 8 i in the lowest bit. All bytes after the M
+//! elements follow unchanged.
 
 use super::shuffle::{shuffle, transpose, unshuffle};
 use super::tiles;
@@ -19,7 +22,7 @@ use crate::header::ELEMENT_WIDTH_MAX;
 
 pub(crate) struct Bitshuffle;
 
-/// Lanes of bytes of a block of elements, between the two steps.
+/// Lanes of bytes of one block of elements, between the shuffle of bytes and the shuffle of bits.
 #[derive(Default)]
 pub(crate) struct Lanes(Vec<u8>);
 
@@ -59,7 +62,7 @@ impl BytesCodec for Bitshuffle {
     }
 }
 
-/// The bytes of elements of a width as planes of bits; both are equally long.
+/// Turns elements of the given width into planes of bits. `raw` and `stored` are equally long.
 pub(crate) fn shuffle_bits(raw: &[u8], width: u32, stored: &mut [u8], lanes: &mut Lanes) {
     let (whole, rest) = raw.split_at(whole_bytes(raw.len(), width));
     let (planes, stored_rest) = stored.split_at_mut(whole.len());
@@ -91,24 +94,25 @@ pub(crate) fn unshuffle_bits(stored: &[u8], width: u32, raw: &mut [u8], lanes: &
     }
 }
 
-/// Bytes of the elements that are handled in one go, so that their lanes stay in the first cache.
+/// Bytes of elements that are shuffled together, so that their lanes stay in the first-level cache.
 const BLOCK_BYTES: usize = 1 << 14;
-/// Elements of these, at least.
+/// A block has at least this many elements.
 const BLOCK_ELEMENTS_MIN: usize = 256;
 
-/// Elements in blocks: the first, and how many. Both are multiples of 8 where `count` is.
+/// Splits the elements into blocks: the first element and the number of elements of each. If `count` is a multiple of
+/// 8, both are multiples of 8.
 fn blocks(count: usize, width: usize) -> impl Iterator<Item = (usize, usize)> {
     let elements = (BLOCK_BYTES / width).next_multiple_of(8).max(BLOCK_ELEMENTS_MIN);
     (0..count).step_by(elements).map(move |from| (from, elements.min(count - from)))
 }
 
-/// Bytes of as many elements as make up whole bytes of each plane.
+/// Bytes of the largest multiple of 8 whole elements, so that each plane has whole bytes.
 fn whole_bytes(bytes: usize, width: u32) -> usize {
     let width = width as usize;
     bytes / width / 8 * 8 * width
 }
 
-/// Transposes a matrix of 8 x 8 bits; row `i` is byte `i`, and its column `j` the bit of significance `j`.
+/// Transposes a matrix of 8 x 8 bits. Row `i` is byte `i`, and column `j` is the bit of significance `j`.
 #[inline(always)]
 fn transpose_bits(matrix: u64) -> u64 {
     let mut m = matrix;
@@ -119,10 +123,11 @@ fn transpose_bits(matrix: u64) -> u64 {
     m
 }
 
-/// Bytes of a lane that are handled in one go: 8 of each plane.
+/// Bytes of a lane that are transposed together: 8 for each plane.
 const STEP: usize = 64;
 
-/// Part of a lane into its 8 planes, all of them whole, from byte `at` on of each. Both lengths are multiples of 8.
+/// Writes part of a lane into its 8 planes, from byte `at` of each plane on. `planes` holds all 8 planes. Both
+/// lengths are multiples of 8.
 fn to_planes(lane: &[u8], planes: &mut [u8], at: usize) {
     let in_tiles = tiles::to_planes(lane, planes, at);
     let (plane_bytes, mut done) = (planes.len() / 8, at + in_tiles);
@@ -169,7 +174,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As the head of this file says, one bit after the other.
+    /// Shuffles one bit at a time, as described at the top of this file.
     fn plainly(raw: &[u8], width: usize) -> Vec<u8> {
         let elements = raw.len() / width / 8 * 8;
         let mut planes = Vec::new();
@@ -187,7 +192,7 @@ mod tests {
             raw in prop_oneof![
                 4 => prop::collection::vec(any::<u8>(), 0..200),
                 4 => prop::collection::vec(any::<u8>(), 500..2000),
-                // Several blocks.
+                // Long enough for several blocks.
                 1 => prop::collection::vec(any::<u8>(), BLOCK_BYTES..3 * BLOCK_BYTES),
             ],
             width in prop_oneof![Just(1u32), Just(2), Just(4), Just(8), 1u32..40, Just(1000)],

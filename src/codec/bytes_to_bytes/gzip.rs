@@ -1,17 +1,18 @@
-//! gzip (RFC 1952), one member, by zlib through `flate2`. Takes any bytes; bit-exact.
+//! Codec gzip (RFC 1952) with one member, from zlib through the `flate2` crate. Takes any bytes. Bit-exact.
 //!
-//! The second pass of mcrEngine. The member carries a CRC-32 of its own, which decoding compares.
+//! The original mcrEngine uses gzip as its second pass. The gzip member has a CRC-32, which decoding compares.
 
 use crate::codec::{BytesCodec, CodecError, CodecId, Work, ids};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
 pub(crate) const LEVEL_MAX: u32 = 9;
-/// log2 of zlib's window: its largest.
+/// Binary logarithm of zlib's window. This is the largest window.
 const WINDOW_BITS: u8 = 15;
 
 pub(crate) struct Gzip;
 
-/// The compressor last used, with its level. It is some 256 KiB; a decompressor is small, and made anew.
+/// The compressor of the last call, with its level. It takes about 256 KiB, so it is kept. A decompressor is small,
+/// so each call makes a new one.
 #[derive(Default)]
 pub(crate) struct Contexts {
     compressor: Option<(u32, Compress)>,
@@ -30,7 +31,7 @@ impl BytesCodec for Gzip {
         (1..=LEVEL_MAX).contains(&param)
     }
 
-    /// zlib's own conservative bound, with room for the gzip header and trailer.
+    /// The upper bound that zlib itself uses, plus room for the gzip header and trailer.
     fn max_encoded_bytes(&self, raw_bytes: usize) -> usize {
         raw_bytes + raw_bytes.div_ceil(8) + raw_bytes.div_ceil(64) + 64
     }
@@ -60,13 +61,14 @@ impl BytesCodec for Gzip {
         let status = decompressor.decompress_vec(stored, raw, FlushDecompress::Finish).map_err(failed)?;
         match status {
             Status::StreamEnd if decompressor.total_in() != stored.len() as u64 => {
-                Err(CodecError::Damaged { codec: "gzip", what: "bytes follow the end of the stream" })
+                Err(CodecError::Damaged { codec: "gzip", what: "there are bytes after the end of the stream" })
             }
             Status::StreamEnd if raw.len() > limit => Err(CodecError::Length { found: raw.len(), expected: limit }),
             Status::StreamEnd => Ok(()),
-            Status::Ok | Status::BufError => {
-                Err(CodecError::Damaged { codec: "gzip", what: "the stream is cut, or longer than it may be" })
-            }
+            Status::Ok | Status::BufError => Err(CodecError::Damaged {
+                codec: "gzip",
+                what: "the stream ends too early, or its contents are too long",
+            }),
         }
     }
 }

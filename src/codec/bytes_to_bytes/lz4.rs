@@ -1,6 +1,7 @@
-//! LZ4's block format, without a frame, by `lz4_flex` in safe Rust. Takes any bytes; bit-exact.
+//! Codec LZ4: the block format without a frame, from the `lz4_flex` crate in safe Rust. Takes any bytes. Bit-exact.
 //!
-//! Source: lz4_Block_format.md of github.com/lz4/lz4. It is what stands here for the Lempel-Ziv coder of mcrEngine.
+//! Source: lz4_Block_format.md of github.com/lz4/lz4. LZ4 takes the place of the Lempel-Ziv coder of the original
+//! mcrEngine.
 
 use crate::codec::{BytesCodec, CodecError, CodecId, Work, ids, resize_for_overwrite};
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
@@ -29,7 +30,7 @@ impl BytesCodec for Lz4 {
 
     fn encode(&self, _: u32, raw: &[u8], stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
         resize_for_overwrite(stored, self.max_encoded_bytes(raw.len()));
-        // The small and the large table give different bytes, so that a large one left from before must not be used.
+        // The small and the large table give different bytes, so a table of the other size must not be reused.
         let small = raw.len() < usize::from(u16::MAX);
         let table = match &mut work.kept::<Tables>().0 {
             Some(table) if matches!(table, CompressTable::Small(_)) == small => table,

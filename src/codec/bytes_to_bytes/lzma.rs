@@ -103,13 +103,15 @@ fn decode_piece(properties: Properties, stored: &[u8], raw_bytes: usize) -> Resu
     let status = stream.process_vec(stored, &mut raw, Action::Finish).map_err(failed)?;
     match status {
         Status::StreamEnd if stream.total_in() != stored.len() as u64 => {
-            Err(damaged("bytes follow the end of a piece"))
+            Err(damaged("there are bytes after the end of a piece"))
         }
         Status::StreamEnd if raw.len() != raw_bytes => {
             Err(CodecError::Length { found: raw.len(), expected: raw_bytes })
         }
         Status::StreamEnd => Ok(raw),
-        Status::Ok | Status::GetCheck | Status::MemNeeded => Err(damaged("a piece is cut, or longer than it says")),
+        Status::Ok | Status::GetCheck | Status::MemNeeded => {
+            Err(damaged("a piece ends too early, or is longer than its recorded length"))
+        }
     }
 }
 
@@ -153,11 +155,12 @@ impl BytesCodec for Lzma {
     ) -> Result<(), CodecError> {
         let properties = properties(param)?;
         let mut rest = stored;
-        let number =
-            |rest: &mut &[u8]| take_varint(rest).map(|n| n as usize).ok_or(damaged("the list of pieces is cut"));
+        let number = |rest: &mut &[u8]| {
+            take_varint(rest).map(|n| n as usize).ok_or(damaged("the list of pieces ends too early"))
+        };
         let count = number(&mut rest)?;
         if count > limit / PIECE_BYTES_MIN + 1 {
-            return Err(damaged("more pieces than there can be"));
+            return Err(damaged("the number of pieces is too large"));
         }
         let lengths = (0..count).map(|_| Ok((number(&mut rest)?, number(&mut rest)?)));
         let lengths = lengths.collect::<Result<Vec<_>, CodecError>>()?;
@@ -166,16 +169,16 @@ impl BytesCodec for Lzma {
             return Err(CodecError::Length { found: total, expected: limit });
         }
         if lengths.iter().any(|(raw_bytes, _)| *raw_bytes > DECODED_BYTES_MAX) {
-            return Err(damaged("a piece is longer than any encoder makes"));
+            return Err(damaged("a piece is longer than 16 MiB"));
         }
         let mut pieces = Vec::with_capacity(count);
         for (raw_bytes, stored_bytes) in lengths {
-            let (own, later) = rest.split_at_checked(stored_bytes).ok_or(damaged("a piece is cut"))?;
+            let (own, later) = rest.split_at_checked(stored_bytes).ok_or(damaged("a piece ends too early"))?;
             pieces.push((own, raw_bytes));
             rest = later;
         }
         if !rest.is_empty() {
-            return Err(damaged("bytes are left over"));
+            return Err(damaged("there are bytes after the last piece"));
         }
         raw.clear();
         raw.reserve(total);
@@ -227,8 +230,8 @@ mod tests {
                 // The second piece is damaged at its end, or cut.
                 let end = stored.len() - 1;
                 let damaged = [&stored[..end], &[1]].concat();
-                chain.decode(&damaged, bytes, &mut scratch).expect_err("the end of the stream is another");
-                chain.decode(&stored[..end], bytes, &mut scratch).expect_err("cut");
+                chain.decode(&damaged, bytes, &mut scratch).expect_err("the end of the stream is damaged");
+                chain.decode(&stored[..end], bytes, &mut scratch).expect_err("the last byte is missing");
             }
         }
     }
@@ -248,18 +251,21 @@ mod tests {
             let error = Chain::lzma_of_words().decode(stored, limit, &mut Scratch::default());
             error.expect_err("refused").to_string()
         };
-        assert_eq!(refused(&[], 0), "codec lzma: the stored bytes are damaged: the list of pieces is cut");
-        assert_eq!(refused(&[1, 3], 3), "codec lzma: the stored bytes are damaged: the list of pieces is cut");
+        assert_eq!(refused(&[], 0), "codec lzma: the stored bytes are damaged: the list of pieces ends too early");
+        assert_eq!(refused(&[1, 3], 3), "codec lzma: the stored bytes are damaged: the list of pieces ends too early");
         assert_eq!(
             refused(&[2, 1, 1, 1, 1, 0, 0], 9),
-            "codec lzma: the stored bytes are damaged: more pieces than there can be"
+            "codec lzma: the stored bytes are damaged: the number of pieces is too large"
         );
         assert_eq!(refused(&[1, 10, 1, 0], 9), "the stored bytes decode to 10 bytes instead of 9");
-        assert_eq!(refused(&[1, 9, 2, 0], 9), "codec lzma: the stored bytes are damaged: a piece is cut");
-        assert_eq!(refused(&[1, 9, 1, 0, 0], 9), "codec lzma: the stored bytes are damaged: bytes are left over");
+        assert_eq!(refused(&[1, 9, 2, 0], 9), "codec lzma: the stored bytes are damaged: a piece ends too early");
+        assert_eq!(
+            refused(&[1, 9, 1, 0, 0], 9),
+            "codec lzma: the stored bytes are damaged: there are bytes after the last piece"
+        );
         assert_eq!(refused(&[1, 9, 1, 0], 9), "the stored bytes decode to 0 bytes instead of 9");
         let long = [&[1][..], &[0x81, 0x80, 0x80, 8], &[1, 0]].concat(); // 16 MiB and one
-        let error = "codec lzma: the stored bytes are damaged: a piece is longer than any encoder makes";
+        let error = "codec lzma: the stored bytes are damaged: a piece is longer than 16 MiB";
         assert_eq!(refused(&long, 1 << 25), error);
     }
 }

@@ -1,9 +1,10 @@
-//! Byte shuffle: byte 0 of every element, then byte 1 of every element, ... Takes elements of any width; bit-exact.
+//! Codec `shuffle`: stores byte 0 of every element, then byte 1 of every element, and so on. Takes elements of any
+//! width. Bit-exact.
 //!
-//! Source: the shuffle filter of HDF5 and Blosc. As there, bytes after the last whole element follow verbatim, and
-//! the length does not change. For widths 2 and 4, and from 8 on, 8 x 8 bytes are transposed in eight 64-bit words
-//! (Warren, Hacker's Delight, section 7-3): that is portable. Where there is AVX2, `tiles` does the same for widths
-//! 2, 4 and 8.
+//! Source: the shuffle filters of HDF5 and Blosc. As in these filters, the bytes after the last whole element follow
+//! unchanged, and the length stays the same. For widths 2, 4, 8 and more, 8 x 8 bytes at a time are transposed in
+//! eight 64-bit words (Warren, Hacker's Delight, section 7-3). This works on every processor. On processors with
+//! AVX2, `tiles` does the same work for widths 2, 4 and 8.
 
 use super::tiles;
 use crate::codec::{BytesCodec, CodecError, CodecId, Work, ids, resize_for_overwrite};
@@ -47,10 +48,10 @@ impl BytesCodec for Shuffle {
     }
 }
 
-/// Elements that are handled in one go where a width is not 2, 4 or 8.
+/// Elements that are shuffled together if the width is not 2, 4 or 8.
 const TILE_ELEMENTS: usize = 64;
 
-/// Fills `lanes`, which is as long as `elements`.
+/// Writes the shuffled elements to `lanes`, which is as long as `elements`.
 pub(crate) fn shuffle(elements: &[u8], width: usize, lanes: &mut [u8]) {
     let count = elements.len() / width;
     let (whole, tail) = elements.split_at(count * width);
@@ -76,7 +77,7 @@ pub(crate) fn shuffle(elements: &[u8], width: usize, lanes: &mut [u8]) {
     }
 }
 
-/// Fills `elements`, which is as long as `lanes`.
+/// Writes the original elements to `elements`, which is as long as `lanes`.
 pub(super) fn unshuffle(lanes: &[u8], width: usize, elements: &mut [u8]) {
     let count = lanes.len() / width;
     let (lanes, tail) = lanes.split_at(count * width);
@@ -102,7 +103,7 @@ pub(super) fn unshuffle(lanes: &[u8], width: usize, elements: &mut [u8]) {
     }
 }
 
-/// Transposes a matrix of 8 x 8 bytes; row `i` is `rows[i]`, and its byte `j` the one of significance `j`.
+/// Transposes a matrix of 8 x 8 bytes. Row `i` is `rows[i]`, and column `j` is its byte of significance `j`.
 #[inline(always)]
 pub(super) fn transpose(rows: [u64; 8]) -> [u64; 8] {
     let mut m = rows;
@@ -118,13 +119,13 @@ pub(super) fn transpose(rows: [u64; 8]) -> [u64; 8] {
     m
 }
 
-/// Elements of `WIDTH` bytes that make up a matrix of 8 x 8 bytes. Row `i` holds the elements `i`, `i + 8`, ..., so
-/// that each row of the transposed matrix is a run of 8 elements of one lane.
+/// Number of elements of `WIDTH` bytes in a matrix of 8 x 8 bytes. Row `i` holds the elements `i`, `i + 8`, and so
+/// on. Each row of the transposed matrix is therefore a run of 8 elements of one lane.
 const fn elements_per_matrix(width: usize) -> usize {
     64 / width
 }
 
-/// Begins with element `from`; gives how many elements were done.
+/// Shuffles from element `from` on. Returns the number of elements shuffled.
 fn shuffle_words<const WIDTH: usize>(elements: &[u8], count: usize, from: usize, lanes: &mut [u8]) -> usize {
     let step = elements_per_matrix(WIDTH);
     let elements = &elements.as_chunks::<WIDTH>().0[from..];
@@ -147,7 +148,7 @@ fn shuffle_words<const WIDTH: usize>(elements: &[u8], count: usize, from: usize,
     at - from
 }
 
-/// Begins with element `from`; gives how many elements were done.
+/// Unshuffles from element `from` on. Returns the number of elements unshuffled.
 fn unshuffle_words<const WIDTH: usize>(lanes: &[u8], count: usize, from: usize, elements: &mut [u8]) -> usize {
     let step = elements_per_matrix(WIDTH);
     let elements = &mut elements.as_chunks_mut::<WIDTH>().0[from..];
@@ -168,20 +169,20 @@ fn unshuffle_words<const WIDTH: usize>(lanes: &[u8], count: usize, from: usize, 
     at - from
 }
 
-/// Where words of 8 bytes begin that cover an element of at least that many. The last may begin before the one before
-/// it ends: those bytes are moved twice.
+/// Positions of the words of 8 bytes that cover an element of at least 8 bytes. The last word may overlap the word
+/// before it. The bytes of the overlap are moved twice.
 fn columns(width: usize) -> impl Iterator<Item = usize> {
     (0..width.div_ceil(8)).map(move |nth| (nth * 8).min(width - 8))
 }
 
-/// Tiles of elements, the last one of fewer, and up to 7 elements in none: of each the first and the one after the
-/// last.
+/// Splits the elements into tiles: the first element of each tile, and the element after its last one. The last tile
+/// may be shorter. Up to 7 elements at the end are in no tile.
 fn tiles_of(count: usize) -> impl Iterator<Item = (usize, usize)> {
     let eights = count / 8 * 8;
     (0..eights).step_by(TILE_ELEMENTS).map(move |from| (from, eights.min(from + TILE_ELEMENTS)))
 }
 
-/// Elements of more than 8 bytes; gives how many were done.
+/// Shuffles elements of more than 8 bytes. Returns the number of elements shuffled.
 fn shuffle_records(elements: &[u8], width: usize, count: usize, lanes: &mut [u8]) -> usize {
     for (from, to) in tiles_of(count) {
         for column in columns(width) {
@@ -196,7 +197,7 @@ fn shuffle_records(elements: &[u8], width: usize, count: usize, lanes: &mut [u8]
     count / 8 * 8
 }
 
-/// Elements of more than 8 bytes; gives how many were done.
+/// Unshuffles elements of more than 8 bytes. Returns the number of elements unshuffled.
 fn unshuffle_records(lanes: &[u8], width: usize, count: usize, elements: &mut [u8]) -> usize {
     for (from, to) in tiles_of(count) {
         for column in columns(width) {
@@ -222,7 +223,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As the definition says, one byte after the other.
+    /// Shuffles one byte at a time, as the definition says.
     fn plainly(raw: &[u8], width: usize) -> Vec<u8> {
         let count = raw.len() / width;
         let lanes = (0..width).flat_map(|byte| (0..count).map(move |i| raw[i * width + byte]));

@@ -1,23 +1,26 @@
-//! The shuffles with AVX2, 32 elements at a time: the same bytes as the portable way, four to eight times as fast. On
-//! other processors nothing is done here, and all is left to the portable way.
+//! Shuffles with AVX2, 32 elements at a time. The bytes are the same as those of the portable code, and the speed is
+//! four to eight times higher. On processors without AVX2 these functions do nothing, and the portable code does all
+//! the work.
 //!
-//! A tile is 32 elements of W bytes, W being 2, 4 or 8: W registers of two rows of 16 bytes, of which the first holds
-//! elements 0 to 15 and the second elements 16 to 31. Within a row the bytes are put together by their place in the
-//! element: W units of 16 / W bytes. What is left is to transpose the W x W units of the registers. One step joins
-//! each register of the first half with its fellow of the second, unit by unit (`unpack`); counted through, that
-//! moves unit (row, column) as if the bits of both numbers were turned by one, so log2(W) steps swap rows and
-//! columns.
+//! A tile is 32 elements of W bytes, where W is 2, 4 or 8. A tile fills W registers. Each register has two rows of 16
+//! bytes: the first row belongs to the elements 0 to 15, and the second row to the elements 16 to 31. First, the
+//! bytes of a row are sorted by their position in the element, which gives W units of 16 / W bytes. Then the W x W
+//! units of the registers are transposed. One step (`unpack`) interleaves the units of a register in the first half
+//! of the registers with the units of the matching register in the second half. Such a step rotates the bits of the
+//! register number and the unit number together by one bit. After log2(W) steps, register number and unit number have
+//! therefore changed places.
 //!
-//! Loads and stores are written as moves of 8 bytes, which need no unsafe code; the compiler makes one of four.
+//! Loads and stores are written as moves of 8 bytes, which need no unsafe code. The compiler joins four moves into
+//! one.
 
 #[cfg(target_arch = "x86_64")]
 use crate::codec::registers::has_avx2;
 
-/// Shuffles what of the elements makes up whole tiles; gives how many elements that were.
+/// Shuffles the elements that fill whole tiles. Returns the number of these elements.
 pub(super) fn shuffle(elements: &[u8], width: usize, count: usize, lanes: &mut [u8]) -> usize {
     #[cfg(target_arch = "x86_64")]
     if has_avx2() {
-        #[expect(unsafe_code, reason = "safe where there is AVX2")]
+        #[expect(unsafe_code, reason = "safe, because the processor has AVX2")]
         return unsafe {
             match width {
                 2 => avx2::shuffle::<2>(elements, count, lanes),
@@ -35,7 +38,7 @@ pub(super) fn shuffle(elements: &[u8], width: usize, count: usize, lanes: &mut [
 pub(super) fn unshuffle(lanes: &[u8], width: usize, count: usize, elements: &mut [u8]) -> usize {
     #[cfg(target_arch = "x86_64")]
     if has_avx2() {
-        #[expect(unsafe_code, reason = "safe where there is AVX2")]
+        #[expect(unsafe_code, reason = "safe, because the processor has AVX2")]
         return unsafe {
             match width {
                 2 => avx2::unshuffle::<2>(lanes, count, elements),
@@ -49,12 +52,12 @@ pub(super) fn unshuffle(lanes: &[u8], width: usize, count: usize, elements: &mut
     0
 }
 
-/// Part of a lane of bytes into its 8 planes of bits, from byte `at` on of each, what of it makes up whole tiles;
-/// gives how many bytes of each plane that were.
+/// Writes part of a lane of bytes into its 8 planes of bits, from byte `at` of each plane on. Only whole tiles are
+/// written. Returns the number of bytes written to each plane.
 pub(super) fn to_planes(lane: &[u8], planes: &mut [u8], at: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
     if has_avx2() {
-        #[expect(unsafe_code, reason = "safe where there is AVX2")]
+        #[expect(unsafe_code, reason = "safe, because the processor has AVX2")]
         return unsafe { avx2::to_planes(lane, planes, at) };
     }
     let _ = (lane, planes, at);
@@ -65,7 +68,7 @@ pub(super) fn to_planes(lane: &[u8], planes: &mut [u8], at: usize) -> usize {
 pub(super) fn to_lane(planes: &[u8], at: usize, lane: &mut [u8]) -> usize {
     #[cfg(target_arch = "x86_64")]
     if has_avx2() {
-        #[expect(unsafe_code, reason = "safe where there is AVX2")]
+        #[expect(unsafe_code, reason = "safe, because the processor has AVX2")]
         return unsafe { avx2::to_lane(planes, at, lane) };
     }
     let _ = (planes, at, lane);
@@ -80,7 +83,7 @@ mod avx2 {
         _mm256_unpackhi_epi64, _mm256_unpacklo_epi16, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64, _mm256_xor_si256,
     };
 
-    /// Elements of a tile, and bytes of each of its lanes.
+    /// Elements of a tile, and bytes of the tile in each lane.
     const TILE: usize = 32;
 
     type Row = [u8; 16];
@@ -147,13 +150,13 @@ mod avx2 {
         done - at
     }
 
-    /// Which way bytes of a row are put.
+    /// The direction in which the bytes of a row are moved.
     enum Towards {
         Units,
         Elements,
     }
 
-    /// For each byte of a row, which one comes there.
+    /// For each byte of a row, the position that its new value comes from.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn order<const W: usize>(towards: Towards) -> __m256i {
@@ -171,7 +174,7 @@ mod avx2 {
         load(&order, &order)
     }
 
-    /// Swaps registers and units; see the head of this file.
+    /// Transposes registers and units, as described at the top of this file.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn transpose<const W: usize>(mut rows: [__m256i; W]) -> [__m256i; W] {
@@ -190,7 +193,7 @@ mod avx2 {
         rows
     }
 
-    /// Of each word of 8 bytes, a matrix of 8 x 8 bits (Warren, Hacker's Delight, section 7-3).
+    /// Transposes each word of 8 bytes as a matrix of 8 x 8 bits (Warren, Hacker's Delight, section 7-3).
     #[inline]
     #[target_feature(enable = "avx2")]
     fn transpose_bits(words: __m256i) -> __m256i {

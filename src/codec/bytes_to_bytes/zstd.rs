@@ -1,12 +1,13 @@
-//! Zstandard (RFC 8878), by the `zstd` crate. Takes any bytes; bit-exact.
+//! Codec Zstandard (RFC 8878), from the `zstd` crate. Takes any bytes. Bit-exact.
 //!
-//! One frame per segment, with its length but without a checksum, since the container has its own. Decoding goes from
-//! buffer to buffer, so no window is allocated, whatever the frame asks for.
+//! A segment is one frame. The frame records its length, but no checksum, because the container has one. Decoding
+//! works from buffer to buffer, so no window is allocated, whatever window the frame asks for.
 //!
-//! The parameter is one of the library's levels, or [`TABLE`] and the binary logarithm of the entries of one hash
-//! table: its strategy *fast*, which looks for what comes again at one place only, but in a table that has room for
-//! every place of a segment, and from five bytes on. What comes again far away is found so in less time than at level
-//! 3, which looks at two places in tables that are too small for that. Decoding needs neither.
+//! The parameter is a level of the library, or the sum of [`TABLE`] and the binary logarithm of the entries of a hash
+//! table. A table parameter selects the library's strategy *fast* with matches of at least five bytes. This strategy
+//! looks for a repeat at one place only, but its table has an entry for every place of a segment. It therefore finds
+//! distant repeats in less time than level 3, which looks at two places in tables that are too small. Decoding needs
+//! no table.
 
 use crate::codec::{BytesCodec, CodecError, CodecId, Work, ids};
 use std::fmt;
@@ -15,20 +16,20 @@ use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::{CParameter, ResetDirective, Strategy};
 
 pub(crate) const LEVEL_MAX: u32 = 22;
-/// Parameters above it say how large a table is.
+/// Parameters above this one give the size of the hash table.
 pub(crate) const TABLE: u32 = 256;
-/// Binary logarithms of its entries, 4 bytes each.
+/// The table parameters: 2^10 to 2^20 entries of 4 bytes.
 const TABLES: RangeInclusive<u32> = TABLE + 10..=TABLE + 20;
-/// Reaches over every segment of the profiles that take tables.
+/// Binary logarithm of the window. The window covers every segment of the profiles that use table parameters.
 const WINDOW_LOG: u32 = 22;
-/// The least bytes that are looked for.
+/// Shortest repeat that the compressor looks for.
 const MATCH_BYTES_MIN: u32 = 5;
 
 pub(crate) struct Zstd;
 
-/// The compressor, with the parameter that it was used with last, and the decompressor. One for all parameters: it
-/// clears its tables where it gets another one, but one for each would take the memory of all, which at high levels
-/// is much.
+/// The compressor, with the parameter of its last use, and the decompressor. One compressor serves all parameters,
+/// and clears its tables when the parameter changes. One compressor for each parameter would need much more memory at
+/// high levels.
 #[derive(Default)]
 pub(crate) struct Contexts {
     compressor: Option<(u32, Compressor<'static>)>,
@@ -94,7 +95,7 @@ impl BytesCodec for Zstd {
     }
 }
 
-/// From now on it compresses as the parameter says, whatever it did before.
+/// Configures the compressor for a parameter, and removes all earlier settings.
 fn prepare(compressor: &mut Compressor<'static>, param: u32) -> std::io::Result<()> {
     let reset = compressor.context_mut().reset(ResetDirective::SessionAndParameters);
     reset.map_err(|code| std::io::Error::other(zstd::zstd_safe::get_error_name(code)))?;
@@ -111,7 +112,8 @@ fn prepare(compressor: &mut Compressor<'static>, param: u32) -> std::io::Result<
     parameters.into_iter().try_for_each(|parameter| compressor.set_parameter(parameter))
 }
 
-/// Empties a buffer that has, or gets, room for so many bytes. Not `reserve`: growing, it would copy what was there.
+/// Empties the buffer and makes sure that it has room for `bytes` bytes. `reserve` is not used, because it would copy
+/// the old contents when the buffer grows.
 fn make_room(buffer: &mut Vec<u8>, bytes: usize) {
     buffer.clear();
     if buffer.capacity() < bytes {
