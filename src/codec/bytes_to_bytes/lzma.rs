@@ -1,41 +1,42 @@
-//! LZMA2, as in .xz files but without their headers, by `liblzma`. Takes any bytes; bit-exact.
+//! Codec LZMA2, from `liblzma`. The streams are those of .xz files without the headers. Takes any bytes. Bit-exact.
 //!
-//! Source: doc/lzma-file-format.txt and doc/xz-file-format.txt of github.com/tukaani-project/xz. Slow, and the
-//! smallest of all where bytes are records or text: it remembers the last distances, and models each byte by those
-//! before it and by its place in a word.
+//! Source: doc/lzma-file-format.txt and doc/xz-file-format.txt of github.com/tukaani-project/xz. LZMA2 is slow, but
+//! leaves the fewest bytes of all codecs for records and text. It remembers the last distances, and models each byte
+//! by the bytes before it and by its position in a word.
 //!
-//! The bytes are cut into pieces, each a stream of its own, so that several threads can code and decode them. In
-//! pieces of 2 MiB real checkpoints took at most 1.5 % more than in one.
+//! The raw bytes are cut into pieces, and each piece is a separate stream, so that several threads can encode and
+//! decode them. In real checkpoints, pieces of 2 MiB took at most 1.5 % more bytes than one stream.
 //!
-//! Payload, all numbers varints: how many pieces; for each its raw and its stored bytes; then the pieces. No piece
-//! but the last has less than 512 KiB, and none more than 16 MiB.
+//! Payload, in which all numbers are varints: the number of pieces, then the raw bytes and the stored bytes of each
+//! piece, then the pieces. Every piece except the last has at least 512 KiB. No piece has more than 16 MiB.
 //!
 //! Parameter: the properties byte of LZMA, (`pb` * 5 + `lp`) * 9 + `lc`, with `lc` + `lp` at most 4. The dictionary
-//! is as long as the piece, so that nothing else decides how much is allocated; and that is checked before.
+//! is as long as the piece. The length of the piece is checked before memory is allocated for it.
 
 use crate::codec::array_to_bytes::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
 use crate::codec::{BytesCodec, CodecError, CodecId, Work, ids, threads};
 use liblzma::stream::{Action, Filters, LzmaOptions, MatchFinder, Mode, Status, Stream};
 
-/// A piece is half of what there is, in whole words, but not less, and not more.
+/// A piece is half of the raw bytes, in whole words, but its length stays between these limits.
 const PIECE_BYTES_MIN: usize = 512 << 10;
 const PIECE_BYTES_MAX: usize = 2 << 20;
 const WORD: usize = 8;
-/// No decoder takes longer pieces.
+/// A decoder refuses longer pieces.
 const DECODED_BYTES_MAX: usize = 16 << 20;
-/// The shortest dictionary that the library takes.
+/// The shortest dictionary that the library accepts.
 const DICTIONARY_MIN: usize = 4 << 10;
 const PROPERTIES_MAX: u32 = (4 * 5 + 4) * 9 + 8;
-/// Of the library's own bound.
+/// The most bits that the library accepts for `lc` and `lp` together.
 const LITERAL_BITS_MAX: u32 = 4;
-/// A binary tree with these took 0.67 to 0.98 of the time that level 6 takes, for at most 1.5 % more bytes.
+/// Settings of the match finder, a binary tree. They took 0.67 to 0.98 of the time of level 6, and gave at most 1.5 %
+/// more bytes.
 const NICE_LENGTH: u32 = 32;
 const DEPTH: u32 = 16;
 
 pub(crate) struct Lzma;
 
-/// How bytes are modelled: the high bits of the byte before, the low bits of the place for literals, and for all
-/// else.
+/// How LZMA models bytes. `lc` is the number of high bits of the previous byte that predict a literal. `lp` is the
+/// number of low bits of the position that predict a literal. `pb` is the same number for everything else.
 #[derive(Clone, Copy)]
 struct Properties {
     lc: u32,
@@ -61,9 +62,9 @@ impl Properties {
     }
 }
 
-/// For text.
+/// Parameter for text.
 pub(crate) const TEXT: u32 = 3;
-/// For words of 4 and 8 bytes.
+/// Parameter for words of 4 and 8 bytes.
 pub(crate) const WORDS: u32 = (3 * 5 + 3) * 9 + 1;
 
 fn damaged(what: &'static str) -> CodecError {
@@ -78,8 +79,8 @@ fn properties(param: u32) -> Result<Properties, CodecError> {
     Properties::of(param).ok_or(CodecError::Param { codec: "lzma", param })
 }
 
-/// The most bytes that a piece takes: what does not get shorter is stored in chunks of 64 KiB with 3 bytes before
-/// each, and a byte ends the stream.
+/// The most bytes that a piece takes. Incompressible bytes are stored in chunks of 64 KiB, with 3 bytes before each
+/// chunk, and one byte ends the stream.
 fn max_piece_bytes(raw_bytes: usize) -> usize {
     raw_bytes + raw_bytes.div_ceil(64 << 10) * 3 + 64
 }
@@ -99,7 +100,7 @@ fn encode_piece(properties: Properties, raw: &[u8]) -> Result<Vec<u8>, CodecErro
 
 fn decode_piece(properties: Properties, stored: &[u8], raw_bytes: usize) -> Result<Vec<u8>, CodecError> {
     let mut stream = Stream::new_raw_decoder(&properties.filters(raw_bytes)?).map_err(failed)?;
-    let mut raw = Vec::with_capacity(raw_bytes + 1); // one more shows a stream that is too long
+    let mut raw = Vec::with_capacity(raw_bytes + 1); // one extra byte reveals a stream that is too long
     let status = stream.process_vec(stored, &mut raw, Action::Finish).map_err(failed)?;
     match status {
         Status::StreamEnd if stream.total_in() != stored.len() as u64 => {
@@ -136,7 +137,7 @@ impl BytesCodec for Lzma {
         let coded = coded.into_iter().collect::<Result<Vec<_>, _>>()?;
         stored.clear();
         stored.reserve(coded.iter().map(|piece| piece.len() + 2 * VARINT_BYTES_MAX).sum::<usize>() + VARINT_BYTES_MAX);
-        put_varint(coded.len() as u32, stored); // at most one for PIECE_BYTES_MIN of SEGMENT_BYTES_MAX
+        put_varint(coded.len() as u32, stored); // at most SEGMENT_BYTES_MAX / PIECE_BYTES_MIN, rounded up
         for (raw, coded) in pieces.iter().zip(&coded) {
             put_varint(raw.len() as u32, stored);
             put_varint(coded.len() as u32, stored);
@@ -203,7 +204,7 @@ mod tests {
     use super::*;
     use crate::codec::{Chain, Scratch};
 
-    /// Words that take some bits each.
+    /// Words of 8 bytes, each with only some random bits.
     fn words(bytes: usize) -> Vec<u8> {
         let next = |state: &mut u64| {
             *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -227,7 +228,7 @@ mod tests {
             for threads in [1, 3] {
                 scratch.set_threads(threads);
                 assert!(chain.gives_back(&stored, &raw, &mut scratch).expect("decodes"));
-                // The second piece is damaged at its end, or cut.
+                // The second piece is damaged at its end, or its end is missing.
                 let end = stored.len() - 1;
                 let damaged = [&stored[..end], &[1]].concat();
                 chain.decode(&damaged, bytes, &mut scratch).expect_err("the end of the stream is damaged");
@@ -264,7 +265,7 @@ mod tests {
             "codec lzma: the stored bytes are damaged: there are bytes after the last piece"
         );
         assert_eq!(refused(&[1, 9, 1, 0], 9), "the stored bytes decode to 0 bytes instead of 9");
-        let long = [&[1][..], &[0x81, 0x80, 0x80, 8], &[1, 0]].concat(); // 16 MiB and one
+        let long = [&[1][..], &[0x81, 0x80, 0x80, 8], &[1, 0]].concat(); // 16 MiB and one byte
         let error = "codec lzma: the stored bytes are damaged: a piece is longer than 16 MiB";
         assert_eq!(refused(&long, 1 << 25), error);
     }

@@ -1,4 +1,4 @@
-//! Which chain a type or a profile gets, and what it brings.
+//! Tests of which chain an element type or a profile gets, and of how many bytes the chain saves.
 
 use super::inputs::*;
 use super::*;
@@ -58,7 +58,7 @@ fn the_default_profile_takes_what_is_shorter_for_each_segment() {
     for n in [10_000, 300_000] {
         let smooth: Vec<u8> = wave(n).iter().flat_map(|x| x.to_le_bytes()).collect();
         assert_eq!(shown(&smooth), "shuffle(8) zstd(1)");
-        // No pattern but that the same three numbers come again and again.
+        // The only pattern is that the same triples of numbers repeat.
         let mut seed = 1u64;
         let mut random = || {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -99,7 +99,7 @@ fn records_that_nobody_described_are_shuffled_by_their_length() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (seed >> 11) as f64 / (1u64 << 53) as f64
     };
-    // Eleven numbers of sizes of their own.
+    // Records of eleven numbers that differ widely in size.
     let number = |n: i32, noise: f64| 10f64.powi(40 * (n % 11) - 200) * (1.0 + noise / 100.0);
     let raw: Vec<u8> = (0..50_000).flat_map(|n| number(n, noise()).to_le_bytes()).collect();
     let mut scratch = Scratch::default();
@@ -191,7 +191,7 @@ fn only_the_smallest_profile_takes_lzma_and_takes_it_where_it_leaves_less() {
 
 #[test]
 fn integers_that_repeat_byte_by_byte_are_shuffled() {
-    // The corners of the cells of a mesh, whose cells come in an order of their own.
+    // The corners of the cells of a mesh. The cells come in an irregular order.
     let [cells, side] = [24u64, 25];
     let count = cells.pow(3);
     let corners = |n: u64| {
@@ -214,7 +214,7 @@ fn integers_that_repeat_byte_by_byte_are_shuffled() {
 fn a_fast_store_gets_what_takes_no_time_and_a_slow_one_the_fewest_bytes() {
     let raw: Vec<u8> = wave(20_000).iter().flat_map(|x| x.to_le_bytes()).collect();
     let calls = std::cell::Cell::new(0);
-    // Each trial takes as long as any other.
+    // Each trial takes 10 ms.
     let clock = || {
         calls.set(calls.get() + 1);
         std::time::Duration::from_millis(10 * calls.get())
@@ -255,7 +255,7 @@ fn records_are_shorter_in_columns() {
     }
 }
 
-/// What a chain stores of raw bytes, which come back from it.
+/// The stored bytes of a chain, after a check that they decode to the raw bytes.
 fn coded(chain: &Chain, raw: &[u8], arrays: &[ArrayShape]) -> Vec<u8> {
     let mut scratch = Scratch::default();
     let stored = chain.encode(raw, arrays, &mut scratch).expect("encodes");
@@ -273,7 +273,7 @@ fn components_of_points_are_told_by_their_own_neighbours_in_all_directions() {
         let [of_grids, of_lines] = [&grids, &lines].map(|arrays| coded(&chain, &raw, arrays).len());
         assert!(of_grids * 100 < of_lines * 95, "effort {effort}: {of_grids} bytes as grids, {of_lines} as lines");
     }
-    // Of grids whose last extents differ none is one of points.
+    // If the last extents of the grids differ, no grid is one of points.
     let thin: Vec<ArrayShape> = [[120, 12, 3], [40, 12, 9]]
         .map(|dims| ArrayShape { elements: dims.iter().product(), dims: dims.into(), ..ArrayShape::default() })
         .into();
@@ -294,13 +294,13 @@ fn variables_that_lie_one_after_the_other_are_told_each_by_its_own_neighbours() 
         let chain = Chain::predict(&ElementType::F64, effort).expect("numbers");
         let [of_grids, of_lines] = [&arrays, &lines].map(|arrays| coded(&chain, &raw, arrays));
         assert!(of_grids.len() * 10 < of_lines.len() * 9, "{} and {} bytes", of_grids.len(), of_lines.len());
-        // Two groups: all elements of a variable together, two runs of one array each; 160 together, one run of one
-        // array.
+        // Two groups of arrays. In the first group, all elements of a variable lie together, in two runs of one array
+        // each. In the second group, 160 elements lie together, in one run of one array.
         let grids = [4, 0, 3, 0, 0, 2, 1, 1, 32, 120, 1, 1, 41, 75];
         assert_eq!(unpacked(&of_grids).0[..15], [&[2][..], &grids].concat());
         assert_eq!(unpacked(&of_grids).0[15..20], [4, 0, 3, 0xA0, 1]);
     }
-    // Planes of one grid, alike as rows are, and the same in an array that lies beside an empty one.
+    // Planes of one grid are as similar as rows are. An empty array in the same segment changes nothing.
     let planes: Vec<u8> = (0..3 * 32 * 40).flat_map(|n| rough_plane(n).to_le_bytes()).collect();
     let empty = ArrayShape { elements: 0, dims: vec![0, 32, 40], ..ArrayShape::default() };
     let chain = Chain::predict(&ElementType::F64, 1).expect("numbers");
@@ -310,7 +310,7 @@ fn variables_that_lie_one_after_the_other_are_told_each_by_its_own_neighbours() 
     let own = &raw[..planes.len()];
     assert_eq!([first_kind(&planes, &arrays[..1]), first_kind(own, &arrays[..1])], [0, 4]);
     assert_eq!(first_kind(own, &[empty, arrays[0].clone()]), 4);
-    // Levels far from each other that have the same pattern are one grid, too.
+    // Levels with different means but the same pattern are also one grid.
     let pattern: Vec<f64> = rough(32 * 40).collect();
     let levels: Vec<u8> = (0..3 * 32 * 40)
         .flat_map(|n| (1040.0 + (n / 1280) as f64 * 99.0 + pattern[n % 1280] * 1e-3).to_le_bytes())
@@ -318,7 +318,8 @@ fn variables_that_lie_one_after_the_other_are_told_each_by_its_own_neighbours() 
     assert_eq!(first_kind(&levels, &arrays[..1]), 0);
 }
 
-/// An element of a grid of 32 x 40 places in each plane, as different from plane to plane as from row to row.
+/// An element of a grid with planes of 32 x 40 places. The elements differ as much from plane to plane as from row to
+/// row.
 fn rough_plane(n: usize) -> f64 {
     let (plane, row, column) = (n / 1280, n / 40 % 32, n % 40);
     5.0 + ((plane * 7 + row * 5 + column * 3) % 11) as f64
@@ -326,7 +327,7 @@ fn rough_plane(n: usize) -> f64 {
 
 #[test]
 fn tensors_of_particles_are_told_by_their_own_components() {
-    // Two equal components, and two that have nothing to do with each other.
+    // Two components are equal, and the two others are unrelated.
     let other: Vec<f64> = rough(9000).collect();
     let tensor =
         |n: usize| [other[n], 1.0 + other[n + 3000] * 1e-6, 1.0 + other[n + 3000] * 1e-6, other[n + 6000] * 1e9];
@@ -340,8 +341,8 @@ fn tensors_of_particles_are_told_by_their_own_components() {
 
 #[test]
 fn in_haste_a_field_around_0_is_told_by_the_lorenzo_sum_of_doubles() {
-    // Each of three parts is rough along two axes, and does not change along the third, so that the sum tells all of
-    // it.
+    // Each of three terms is rough along two axes and constant along the third axis, so the Lorenzo sum predicts it
+    // exactly.
     let walk = |axis: usize| -> Vec<f64> {
         let steps = rough(96).skip(axis * 32).take(32);
         steps.scan(0.0, |sum, step| Some(std::mem::replace(sum, *sum + step - 4.0))).collect()
@@ -361,11 +362,11 @@ fn in_haste_a_field_around_0_is_told_by_the_lorenzo_sum_of_doubles() {
 
 #[test]
 fn a_field_that_its_neighbours_tell_takes_no_more_than_what_they_do_not_tell() {
-    // Each value is a weighted sum of the eight before it within two steps, plus noise from -4 to 4: no other
-    // prediction leaves less. Rows are as long as a power of two, so that a sample at one distance would be of few
-    // columns.
+    // Each value is a weighted sum of the eight earlier values within two steps, plus noise from -4 to 4. No other
+    // prediction leaves a smaller error. The length of a row is a power of two, so a sample at a constant distance
+    // would cover only a few columns.
     const SIDE: usize = 256;
-    let along = [1.0, -1.8, 0.81]; // (1 - 0.9 z)^2
+    let along = [1.0, -1.8, 0.81]; // the coefficients of (1 - 0.9 z)^2
     let mut field = vec![0.0f64; SIDE * SIDE];
     for (n, noise) in rough((SIDE * SIDE) as u64).enumerate() {
         let (i, j) = (n / SIDE, n % SIDE);
@@ -392,8 +393,9 @@ fn a_field_that_its_neighbours_tell_takes_no_more_than_what_they_do_not_tell() {
 
 #[test]
 fn what_is_mirrored_but_for_half_of_its_bits_takes_no_more_than_those() {
-    // Runs of twelve from before, some of them in reverse or with the other sign, off by up to one part in a million:
-    // 33 bits and a sign of each value are not told. In their own order values tell nothing of each other.
+    // Runs of twelve values repeat earlier runs. Some are reversed or negated, and all are off by up to one part in a
+    // million. Of each value, 33 bits and a sign cannot be predicted. In the first half, no value predicts another
+    // one.
     const COUNT: usize = 3 << 14;
     const RUN: usize = 12;
     let noise: Vec<f64> = rough(2 * COUNT as u64).collect();
@@ -418,7 +420,7 @@ fn what_is_mirrored_but_for_half_of_its_bits_takes_no_more_than_those() {
             stored.len()
         };
         let (first, all) = (code(&raw[..COUNT * 8], COUNT), code(&raw, 2 * COUNT));
-        // And five bytes for each run, to say where it was.
+        // Each run takes up to five more bytes, for the place of the earlier run.
         let most = COUNT * 34 / 8 + COUNT / RUN * 5;
         assert!(all < first + most, "effort {effort}: {all} bytes, {first} of the first half, {most} for the others");
     }
@@ -434,7 +436,7 @@ fn rows_in_the_order_of_their_numbers_take_less_than_in_the_order_they_came_in()
         assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
         let unknown: Vec<ArrayShape> = arrays.iter().map(|a| ArrayShape { is_integer: false, ..a.clone() }).collect();
         let plain = chain.encode(&raw, &unknown, &mut scratch).expect("encodes");
-        // At the lowest effort tables have no weights.
+        // With effort 1, tables have no weights, so they save less.
         let part = if effort == 1 { 995 } else { 990 };
         assert!(stored.len() * 1000 < plain.len() * part, "effort {effort}: {} and {}", stored.len(), plain.len());
     }
@@ -451,7 +453,8 @@ fn an_order_along_a_curve_costs_next_to_nothing() {
             let (arrays, raw) = numbered(begin);
             let stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
             assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
-            // All particles but two; line by line there and back the order is known but for a few bits each.
+            // Two particles are missing. In line order, the order costs only a few bits for each particle. In curve
+            // order it may cost half a bit more.
             let other = chain.encode(&by_line, &arrays, &mut scratch).expect("encodes");
             let most = other.len() + 4094 / 16;
             assert!(stored.len() < most, "effort {effort} from {begin}: {} and {}", stored.len(), other.len());
@@ -469,7 +472,8 @@ fn varint(mut n: usize) -> Vec<u8> {
     bytes
 }
 
-/// The header of a predicted stream, which is one zstd frame behind two lengths, and what follows it.
+/// The header of a predicted stream, and the bytes after it. The stream begins with two lengths and a zstd frame that
+/// holds the header.
 fn unpacked(stored: &[u8]) -> (Vec<u8>, &[u8]) {
     let mut at = 0;
     let [packed, bytes] = [(); 2].map(|()| {
@@ -510,7 +514,7 @@ fn a_damaged_header_of_rows_of_a_curve_or_of_points_is_refused_or_wrong_but_neve
 
 #[test]
 fn numbers_that_come_again_far_away_are_found_in_a_large_table() {
-    // Rows of 16 numbers, each of which comes three times, as ghost zones and time levels do.
+    // Rows of 16 numbers. Each row occurs three times, as in ghost zones and time levels.
     let number =
         |row: usize, n: usize| (row * 16 + n).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31).to_le_bytes();
     let rows = [1, 77, 1239].into_iter().flat_map(|step| (0..5000).map(move |n| n * step % 5000));

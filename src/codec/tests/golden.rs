@@ -1,10 +1,10 @@
-//! What any version has written is decoded for ever.
+//! Tests that bytes written by any version can be decoded for ever.
 
 use super::inputs::*;
 use super::*;
 use crate::codec::registers::tests::with_narrow_ones;
 
-/// Each golden file: its name, the chain, and the shapes that the encoder was given.
+/// Each golden file: its name, its chain, and the shapes that the encoder got.
 fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
     use ByteOrder::{Big, Little};
     let grid = || vec![ArrayShape { elements: 480, dims: vec![8, 6, 10], ..ArrayShape::default() }];
@@ -67,7 +67,7 @@ fn since_older(element: &ElementType) -> Chain {
     Chain::since(element, 2).expect("numbers")
 }
 
-/// The input of the golden files: 500 numbers, a few that are none, and 3 bytes more.
+/// The input of most golden files: 500 numbers, a few of them special values such as NaN, and 3 more bytes.
 fn golden_raw(chain: &Chain) -> Vec<u8> {
     let big = chain.to_string().contains("be");
     let odd = [f64::from_bits(0x7FF8_0000_0000_BEEF), -0.0, f64::INFINITY, 5e-324];
@@ -81,14 +81,14 @@ fn golden_raw(chain: &Chain) -> Vec<u8> {
         Step { codec: ids::PREDICT, param } if param & 0x600 == 0 => {
             grid_numbers().into_iter().flat_map(|x| if big { x.to_be_bytes() } else { x.to_le_bytes() }).collect()
         }
-        // A header, floats that are big-endian, a marker, doubles at an odd place.
+        // A header, big-endian floats, a marker, and doubles at an odd position.
         Step { codec: ids::MIXED, .. } => {
             let floats = wave(1500).into_iter().flat_map(|x| (x as f32).to_be_bytes());
             let doubles = numbers.chain(wave(700)).flat_map(f64::to_le_bytes);
             b"a header\n".iter().copied().chain(floats).chain([0, 0, 23]).chain(doubles).collect()
         }
         Step { codec: ids::RUNS, .. } => {
-            // Runs of each length up to 24, between what is none.
+            // Runs of each length up to 24, between elements that do not repeat.
             (0..600u32).flat_map(|n| f64::from(n.isqrt() * 7 + n % 3 / 2 * (n % 100 / 90)).to_le_bytes()).collect()
         }
         Step { codec: ids::FPZIP | ids::PCO, param } if param & 0xFF == 4 => {
@@ -100,9 +100,9 @@ fn golden_raw(chain: &Chain) -> Vec<u8> {
     raw
 }
 
-/// A golden file is the chain, the length of the raw bytes (`u32`, little-endian), the raw bytes, the stored bytes.
-/// What is coded with an older segment is with what `older_of` or `before_a_change` gives for the raw bytes. Files
-/// are added once, never rewritten; MCR_ADD_GOLDEN=1 adds those that are not there.
+/// A golden file is the chain, the length of the raw bytes (`u32`, little-endian), the raw bytes, and the stored
+/// bytes. Chains that need an older segment get the bytes that `older_of` or `before_a_change` computes from the raw
+/// bytes. Golden files are never rewritten. MCR_ADD_GOLDEN=1 adds the missing ones.
 #[test]
 fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_bytes() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/v1/codec");

@@ -1,8 +1,8 @@
-//! Bytes that are made, the same ones on every host.
+//! Generated inputs. They are the same on every host.
 
 use super::*;
 
-/// Numbers near each other, without a library's sine.
+/// Numbers that are near their neighbours, computed without a library's sine.
 pub(super) fn wave(n: usize) -> Vec<f64> {
     let step = |(x, v): &mut (f64, f64)| {
         (*x, *v) = (*x + *v * 0.01, *v - *x * 0.01);
@@ -15,9 +15,9 @@ pub(super) fn cube(side: u64) -> ArrayShape {
     ArrayShape { elements: side.pow(3), dims: vec![side; 3], ..ArrayShape::default() }
 }
 
-/// Rough numbers, and what they were before a smooth change; exact, so that every host gets the same.
+/// Rough numbers. They are exact, so they are the same on every host.
 pub(super) fn rough(count: u64) -> impl Iterator<Item = f64> {
-    // The end of SplitMix64.
+    // The last steps of SplitMix64.
     let mixed = |n: u64| {
         let n = (n ^ n >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let n = (n ^ n >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -32,7 +32,8 @@ pub(super) fn before_a_change(raw: &[u8]) -> Vec<u8> {
     numbers.flat_map(|(n, &x)| (f64::from_le_bytes(x) - change(n)).to_le_bytes()).collect()
 }
 
-/// Four columns, each of a grid in chunks, a finer one that covers some of it, and points of three components.
+/// Four columns. Each has a grid in chunks, a finer grid that covers a part of the first one, and points of three
+/// components.
 pub(super) fn grids() -> Vec<ArrayShape> {
     let column = |column| {
         let array = |dims: &[u64], chunk: &[u64]| ArrayShape {
@@ -47,7 +48,8 @@ pub(super) fn grids() -> Vec<ArrayShape> {
     (0..4).flat_map(column).collect()
 }
 
-/// Their numbers: the second column is made of the first, the third nearly so, the fourth is the first backwards.
+/// The numbers of [`grids`]. The second column is computed from the first, and the third nearly so. The fourth column
+/// is the first in reverse order, negated.
 pub(super) fn grid_numbers() -> Vec<f64> {
     let mut state = 7u64;
     let mut noise = || {
@@ -74,8 +76,8 @@ pub(super) fn grid_numbers() -> Vec<f64> {
     [first, second, third, fourth].concat()
 }
 
-/// A square matrix of doubles that have nothing to do with each other, the same transposed and negated, and once more
-/// transposed and nearly the same.
+/// Three square matrices of doubles: unrelated numbers, their transposed matrix negated, and their transposed matrix
+/// with small changes.
 pub(super) fn transposed(side: usize) -> (Vec<ArrayShape>, Vec<u8>) {
     let own: Vec<f64> = rough((side * side) as u64).collect();
     let turned = |by: &dyn Fn(f64) -> f64| -> Vec<f64> {
@@ -86,14 +88,14 @@ pub(super) fn transposed(side: usize) -> (Vec<ArrayShape>, Vec<u8>) {
     ((0..3).map(shape).collect(), raw.into_iter().flat_map(f64::to_le_bytes).collect())
 }
 
-/// Three components side by side, of different size, on two grids about so large, with an element that is none: rough
-/// along each row, and smooth from row to row.
+/// Points with three components of different size, on two grids of similar size. One number is NaN. The numbers are
+/// rough along each row, and smooth from row to row.
 pub(super) fn points(side: u64) -> (Vec<ArrayShape>, Vec<u8>) {
     let grids = [[side, side + 3], [side + 1, side - 2]];
     let texture: Vec<f64> = rough(64 * 3).collect();
     let component = |at: u64, lane: usize| {
         let x = (at / 64) as f64 / 16.0;
-        // Products and sums only, so that every host gets the same.
+        // Only products and sums, so that every host gets the same numbers.
         (texture[at as usize % 64 * 3 + lane] + x * (1.5 - x * 0.11) + 3.0) * [1.0, 300.0, 7.0][lane]
     };
     let mut numbers: Vec<f64> = (grids.iter())
@@ -110,8 +112,8 @@ pub(super) fn points(side: u64) -> (Vec<ArrayShape>, Vec<u8>) {
     (grids.map(shape).into(), numbers.into_iter().flat_map(f64::to_le_bytes).collect())
 }
 
-/// Three variables of different size, each of them rough along one axis and smooth along the other: two grids that
-/// have all of one variable after the other, and in another column blocks of a grid that have so.
+/// Three variables of different size, rough along one axis and smooth along the other. Two grids of the first column
+/// store one variable after the other. In the second column, the blocks of a grid do the same.
 pub(super) fn variables_first() -> (Vec<ArrayShape>, Vec<u8>) {
     let shapes: [(u32, [u64; 4]); 3] = [(0, [1, 3, 32, 40]), (0, [1, 3, 41, 25]), (1, [8, 3, 16, 10])];
     let texture: Vec<f64> = rough(64 * 3).collect();
@@ -120,7 +122,7 @@ pub(super) fn variables_first() -> (Vec<ArrayShape>, Vec<u8>) {
         for at in 0..blocks * lanes * rows * row {
             let (x, y, lane) = (at % row, at / row % rows + 3 * (at / (row * rows * lanes)), at / (row * rows) % lanes);
             let (x, y, lane) = (x as usize, y as f64 / 32.0, lane as usize);
-            // Products and sums only, so that every host gets the same.
+            // Only products and sums, so that every host gets the same numbers.
             numbers.push((texture[x * 3 + lane] + y * (1.5 - y * 0.11) + 3.0) * [1.0, 3e6, -20.0][lane]);
         }
     }
@@ -134,23 +136,24 @@ pub(super) fn variables_first() -> (Vec<ArrayShape>, Vec<u8>) {
     (shapes.map(shape).into(), numbers.into_iter().flat_map(f64::to_le_bytes).collect())
 }
 
-/// Particles on a lattice of so many in each dimension, a little off their places, in a periodic box: their numbers,
-/// their positions and their speeds, row after row along a crooked line, in arrays with so many rows. The last ones
-/// of these are empty, so many rows are filled up with zeros besides, and two particles are missing.
+/// Particles near the places of a lattice with `side` places in each dimension, in a periodic box. There are columns
+/// for their numbers, positions and speeds, in the order of a line through the lattice. `arrays` gives the rows of
+/// each array, and `padding` rows of zeros follow each array. Two particles are missing, so the last rows may also be
+/// zeros.
 pub(super) fn rows(side: u32, arrays: &[u64], padding: usize) -> (Vec<ArrayShape>, Vec<u8>) {
     rows_at(0.0, side, arrays, padding)
 }
 
-/// The same some time before or after, each with the speed that it had.
+/// The particles of [`rows`] at another time. Each particle has moved with its speed.
 pub(super) fn rows_at(time: f32, side: u32, arrays: &[u64], padding: usize) -> (Vec<ArrayShape>, Vec<u8>) {
     let places = side.pow(3);
-    // Line by line there and back, as curves that fill space do.
+    // The line goes forth and back, similar to a space-filling curve.
     let line =
         |n: u32, _| u64::from(n / side) << 32 | u64::from(if (n / side).is_multiple_of(2) { n } else { places - n });
     rows_by(time, side, line, arrays, padding)
 }
 
-/// The same particles in the order of Morton's curve, in a box that begins there.
+/// The particles of [`rows`] in the order of Morton's curve, in a box that begins at `begin`.
 pub(super) fn rows_along_a_curve(side: u32, begin: f32, arrays: &[u64]) -> (Vec<ArrayShape>, Vec<u8>) {
     let morton = |_, at: [f32; 3]| {
         let cells = at.map(|x| ((f64::from(x) - f64::from(begin)).rem_euclid(10.0) / 10.0 * 65536.0) as u64);
@@ -159,7 +162,7 @@ pub(super) fn rows_along_a_curve(side: u32, begin: f32, arrays: &[u64]) -> (Vec<
     rows_by(0.0, side, morton, arrays, 0)
 }
 
-/// The same in the order of what a function says of a particle's number and position.
+/// The particles of [`rows`], sorted by a function of a particle's number and position.
 fn rows_by(
     time: f32,
     side: u32,
@@ -218,13 +221,13 @@ fn rows_by(
     (shapes, raw)
 }
 
-/// What was there before: every third number differs in its low bits, and the last bytes are missing.
+/// Older bytes for `raw`: every third number differs in its low bits, and the last 3 bytes are missing.
 pub(super) fn older_of(raw: &[u8]) -> Vec<u8> {
     let changed = raw.iter().enumerate().map(|(i, byte)| if i % 24 == 0 { byte ^ 3 } else { *byte });
     changed.take(raw.len().saturating_sub(3)).collect()
 }
 
-/// Each array where it lies in the segment itself.
+/// The places of the arrays, if the older segment has the same layout as the segment itself.
 pub(super) fn places(arrays: &[ArrayShape], width: usize) -> Vec<OlderPlace> {
     let mut from = 0usize;
     (arrays.iter())

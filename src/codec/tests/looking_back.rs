@@ -1,4 +1,4 @@
-//! Coding with what an older segment has.
+//! Tests of coding with the bytes of an older segment.
 
 use super::inputs::*;
 use super::*;
@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn a_field_that_hardly_changes_takes_a_part_of_what_it_takes_by_itself() {
     let field = |time: f64| -> Vec<u8> {
-        // Rough in space, slow in time.
+        // The field is rough in space, but changes slowly in time.
         let noise = |n: u32| f64::from(n.wrapping_mul(2_654_435_761) >> 8) / f64::from(1u32 << 24);
         let wave = |n: u32| (f64::from(n / 1024) * 0.3 + time).sin() * (f64::from(n / 32 % 32) * 0.2 - time).cos();
         (0..32 * 1024).flat_map(|n| (wave(n) + noise(n)).to_le_bytes()).collect()
@@ -21,7 +21,7 @@ fn a_field_that_hardly_changes_takes_a_part_of_what_it_takes_by_itself() {
     let stored = since.encode(&now, &arrays, &mut scratch).expect("encodes");
     assert!(since.gives_back(&stored, &now, &mut scratch).is_ok_and(|same| same));
     assert!(stored.len() * 3 < plain * 2, "{} and {plain} bytes", stored.len());
-    // Choosing sees that, and does not look where the gain is small.
+    // The choice takes the older segment only if the gain is large.
     let basis = |older: Vec<u8>| Some(Arc::new(Older { raw: older, places: places(&arrays, 8) }));
     for (older, is_since) in [(field(0.0), true), (vec![0; now.len()], false)] {
         let older = basis(older);
@@ -47,8 +47,8 @@ fn a_smooth_change_of_rough_numbers_takes_a_few_bits_each() {
 
 #[test]
 fn a_part_of_the_arrays_says_whether_an_older_segment_is_worth_a_trial() {
-    // 128 cubes of 16 KiB each: rough ones that changed smoothly, and rough ones that have nothing to do with those
-    // before.
+    // 128 cubes of 16 KiB each. One older segment differs from them by a smooth change. The other older segment has
+    // unrelated numbers.
     let arrays: Vec<ArrayShape> = (0..128).map(|_| cube(16)).collect();
     let now: Vec<u8> = rough(128 * 4096).flat_map(f64::to_le_bytes).collect();
     let mut other = now.clone();
@@ -76,7 +76,8 @@ fn what_did_not_change_takes_next_to_nothing() {
     assert!(stored.len() < 300, "{} bytes", stored.len());
 }
 
-/// Particles, an older checkpoint of them with other numbers of rows on each rank, and where it has each array.
+/// Particles, an older checkpoint of them with other numbers of rows on each rank, and the place of each array in the
+/// older checkpoint.
 fn wandered(now: &[u64], then: &[u64]) -> (Vec<ArrayShape>, Vec<u8>, Older) {
     let (arrays, raw) = rows_at(0.002, 12, now, 3);
     let (older_arrays, older) = rows_at(0.0, 12, then, 5);
@@ -94,13 +95,13 @@ fn particles_that_wandered_to_other_ranks_are_known_again_by_their_numbers() {
     scratch.set_older(Some(Arc::clone(&older)));
     let since = Chain::since(&ElementType::F32, 2).expect("numbers");
     let stored = since.encode(&raw, &arrays, &mut scratch).expect("encodes");
-    // Speeds are as they were, and positions follow from them.
+    // The speeds are unchanged, and the positions follow from them.
     assert!(stored.len() * 3 < alone, "{} and {alone} bytes", stored.len());
     let mut afresh = Scratch::default();
     afresh.set_older(Some(Arc::new(Older { raw: older.raw.clone(), places: Vec::new() })));
     let again = since.decode(&stored, raw.len(), &mut afresh);
     assert!(again.is_ok_and(|again| again == raw));
-    // A choice tries it without looking at a part, in which no number would be known again.
+    // The choice tries the older segment without a test on a part, because particles do not recur within a part.
     let basis = Basis { older: Some(&older), ..Basis::NOTHING };
     let coded = encode_chosen(&Profile::Max, &raw, &ElementType::F32, &arrays, false, &basis, &mut scratch);
     let coded = coded.expect("encodes");
@@ -111,7 +112,7 @@ fn particles_that_wandered_to_other_ranks_are_known_again_by_their_numbers() {
 fn particles_in_another_order_in_as_many_rows_are_known_again() {
     let (arrays, raw) = rows_at(0.002, 24, &[13_822], 0);
     let (_, mut older) = rows_at(0.0, 24, &[13_822], 0);
-    // The other way round: numbers, positions and speeds.
+    // The older segment has the numbers, positions and speeds in reverse order.
     let (numbers, rest) = older.split_at_mut(13_822 * 4);
     numbers.as_chunks_mut::<4>().0.reverse();
     rest.chunks_mut(13_822 * 12).for_each(|points| points.as_chunks_mut::<12>().0.reverse());
@@ -126,7 +127,7 @@ fn particles_in_another_order_in_as_many_rows_are_known_again() {
 
 #[test]
 fn particles_of_which_the_older_segment_has_few_are_coded_as_if_there_were_none() {
-    // A third of the numbers only; then arrays that end before they were said to.
+    // One older segment has only a third of the particles. The other ends before the arrays that it should have.
     let few = wandered(&[700, 600, 426], &[300, 200, 100]);
     let mut cut = wandered(&[700, 600, 426], &[650, 650, 426]);
     cut.2.raw.truncate(2000);
@@ -139,7 +140,7 @@ fn particles_of_which_the_older_segment_has_few_are_coded_as_if_there_were_none(
         let stored = since.encode(&raw, &arrays, &mut scratch).expect("encodes");
         assert!(since.gives_back(&stored, &raw, &mut scratch).is_ok_and(|same| same));
         assert!(stored.len() <= alone + 64, "{} and {alone} bytes", stored.len());
-        // So nobody tries it.
+        // The choice therefore does not try the older segment.
         let older = scratch.work.older.clone();
         let basis = Basis { older: older.as_ref(), ..Basis::NOTHING };
         let coded = encode_chosen(&Profile::Max, &raw, &ElementType::F32, &arrays, false, &basis, &mut scratch);

@@ -1,4 +1,4 @@
-//! What holds for every codec, and for chains of them.
+//! Tests of properties that every codec has, and every chain of codecs.
 
 mod choosing;
 mod golden;
@@ -27,7 +27,7 @@ fn particle() -> ElementType {
     }
 }
 
-/// Each codec with each kind of parameter, and chains of several.
+/// Every codec with each kind of parameter, and chains of several codecs.
 fn chains() -> Vec<Chain> {
     use ByteOrder::{Big, Little};
     let mut chains = vec![
@@ -70,7 +70,7 @@ fn chains() -> Vec<Chain> {
     chains
 }
 
-/// Bytes that look like numbers, like anything, or like nothing; any length.
+/// Bytes of any length: numbers of several kinds, random bytes, and equal bytes.
 fn raw_bytes() -> impl Strategy<Value = Vec<u8>> {
     let doubles = prop::collection::vec(any::<f64>(), 0..200)
         .prop_map(|v| v.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
@@ -141,7 +141,7 @@ proptest! {
                 let others = [others, &[!raw[0]]].concat();
                 prop_assert!(others == raw || !chain.gives_back(&stored, &others, &mut scratch).unwrap_or(false));
             }
-            // A decoder that starts afresh, from the chain as the container stores it.
+            // A new decoder reads the chain as the container stores it.
             let mut bytes = Vec::new();
             chain.to_bytes(&mut bytes);
             let (read, used) = Chain::from_bytes(&bytes).expect("valid");
@@ -162,7 +162,7 @@ proptest! {
         prop_assert!(chain.decode(&stored, raw.len(), &mut scratch).is_ok_and(|again| again == raw));
         let at = at.index(stored.len());
         stored[at] ^= 1 << bit;
-        // Anything but a panic.
+        // Damaged bytes may give an error or wrong bytes, but no panic.
         let _ = chain.decode(&stored, raw.len(), &mut scratch);
     }
 
@@ -174,7 +174,8 @@ proptest! {
         let chain = Chain::predict(&ElementType::F64, 2).expect("numbers");
         let mut scratch = Scratch::default();
         let mut stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
-        // A third is as it is, some 50 bits a number; a third is copied; and a third nearly, within some 13 bits.
+        // The matrix takes about 50 bits a number. The transposed copy takes almost nothing. The copy with small
+        // changes takes about 13 bits a number.
         prop_assert!(stored.len() * 16 < raw.len() * 9, "{} of {} bytes", stored.len(), raw.len());
         prop_assert!(chain.decode(&stored, raw.len(), &mut scratch).is_ok_and(|again| again == raw));
         let at = at.index(stored.len());
@@ -201,7 +202,7 @@ proptest! {
                 let at = at.index(older.raw.len());
                 older.raw[at] ^= value;
             }
-            // Some are moved, some cut, some lie beyond the end, or not between elements.
+            // Some places are moved, and some are shortened. Some lie beyond the end, or begin within an element.
             for (place, (from, skip, less)) in older.places.iter_mut().zip(&moved) {
                 let bytes = place.bytes.saturating_sub(*less);
                 let (from, skip) = (place.from.saturating_add(from * 4), skip * 4);
@@ -216,7 +217,7 @@ proptest! {
                 scratch.set_older(Some(Arc::clone(&older)));
                 let mut stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
                 prop_assert!(stored.len() <= since::Since.max_encoded_bytes(chain.steps()[0].param, bytes));
-                // A decoder knows the bytes alone.
+                // The decoder gets only the bytes of the older segment, without the places of the arrays.
                 let alone = |raw: Vec<u8>| Some(Arc::new(Older { raw, places: Vec::new() }));
                 let mut afresh = Scratch::default();
                 afresh.set_older(alone(older.raw.clone()));
@@ -224,7 +225,7 @@ proptest! {
                 prop_assert!(again.as_ref().is_ok_and(|again| *again == raw), "{chain}: {again:?}");
                 afresh.set_older(None);
                 prop_assert!(matches!(chain.decode(&stored, bytes, &mut afresh), Err(CodecError::NothingOlder)));
-                // With another segment: anything but a panic, or another length.
+                // A shortened older segment may give an error or wrong bytes, but no panic and no other length.
                 afresh.set_older(alone(older.raw[..lost.index(older.raw.len() + 1)].to_vec()));
                 check_hostile(&chain, &stored, bytes, &mut afresh)?;
                 if !stored.is_empty() {
@@ -310,7 +311,7 @@ fn check_hostile(chain: &Chain, stored: &[u8], raw_bytes: usize, scratch: &mut S
     if let Ok(raw) = chain.decode(stored, raw_bytes, scratch) {
         prop_assert_eq!(raw.len(), raw_bytes, "{}", chain);
     }
-    // Each step at most half as much again, and some.
+    // Each step may grow the bytes by at most half, plus a constant.
     let most = raw_bytes * 16 + 600_000 * usize::from(chain.to_string().contains("columns")) + 40_000;
     for buffer in [&scratch.front, &scratch.back] {
         prop_assert!(buffer.capacity() <= most, "{}: {} bytes for {}", chain, buffer.capacity(), raw_bytes);
@@ -398,7 +399,7 @@ fn chains_that_are_not_one_array_codec_and_then_byte_codecs_are_refused() {
 
 #[test]
 fn a_column_that_is_taken_apart_again_is_refused() {
-    // One column of 16 bytes, whose chain is columns(16), with nothing in it.
+    // One column of 16 bytes. Its chain is columns(16), and it has no data.
     let mut stored = vec![1, 16];
     Chain::of(&[(ids::COLUMNS, 16)]).to_bytes(&mut stored);
     stored.push(0);
@@ -409,7 +410,7 @@ fn a_column_that_is_taken_apart_again_is_refused() {
     );
 }
 
-/// Real checkpoints, as bytes: each chain on a slice of each file.
+/// Each chain encodes a slice of each real checkpoint file, as bytes.
 #[test]
 fn slices_of_real_checkpoints_come_back() {
     let Some(corpus) = std::env::var_os("MCR_CORPUS") else {
@@ -428,14 +429,14 @@ fn slices_of_real_checkpoints_come_back() {
             }
             files += 1;
             if files % 7 != 0 {
-                continue; // every seventh is enough
+                continue; // every seventh file is enough
             }
             let whole = std::fs::read(&path).expect("readable");
             let raw = &whole[whole.len() / 3..whole.len().min(whole.len() / 3 + (256 << 10) + 5)];
             let elements = (raw.len() / 8) as u64;
             let arrays = [ArrayShape { elements, dims: vec![elements / 256, 16, 16], ..ArrayShape::default() }];
             let is_predict = |chain: &Chain| chain.steps()[0].codec == ids::PREDICT;
-            // Prediction takes its time: one of its chains for each file.
+            // Chains of `predict` are slow, so each file is encoded with only one of them.
             let (slow, fast): (Vec<Chain>, Vec<Chain>) = chains().into_iter().partition(is_predict);
             let one = slow[files / 7 % slow.len()].clone();
             for chain in fast.into_iter().chain([one]) {
