@@ -345,7 +345,7 @@ mod tests {
     use super::*;
 
     fn id(name: &str) -> CheckpointId {
-        name.parse().expect("a name")
+        name.parse().expect("a valid name")
     }
 
     fn coded(chain: Chain, stored_bytes: usize, reason: Reason) -> Coded {
@@ -391,7 +391,7 @@ mod tests {
             deciding.note("a", 0, 1000, &coded(Chain::zstd(3), 505, Reason::Kept));
             decisions = Decisions::new(deciding.finish(&decisions, &id("later"), at(100)));
         }
-        assert!(decisions.kept("a", at(100)).is_none(), "it is measured again");
+        assert!(decisions.kept("a", at(100)).is_none(), "an old decision is measured again");
         let mut deciding = Deciding::default();
         deciding.note("a", 0, 1000, &coded(Chain::zstd(3), 500, measured()));
         let again = deciding.finish(&decisions, &id("again"), at(100));
@@ -411,7 +411,7 @@ mod tests {
         {
             assert_eq!(decision.expects(1_000_000, stored), is_expected, "{stored}");
         }
-        assert!(decision.expects(100, 100), "a few bytes are no change");
+        assert!(decision.expects(100, 100), "a difference of a few bytes is ignored");
     }
 
     #[test]
@@ -419,7 +419,7 @@ mod tests {
         let mut deciding = Deciding::default();
         deciding.note("a", 2, 1000, &coded(Chain::lz4(), 500, measured()));
         deciding.note("a", 0, 1500, &coded(Chain::zstd(3), 500, Reason::Repeats(123)));
-        deciding.note("a", 1, 9000, &coded(Chain::runs(8).expect("a width"), 4, Reason::Constant));
+        deciding.note("a", 1, 9000, &coded(Chain::runs(8).expect("a valid width"), 4, Reason::Constant));
         deciding.note("b", 3, 10, &coded(Chain::zstd(1), 5, Reason::Only));
         deciding.note(&"long".repeat(100), 4, 10, &coded(Chain::zstd(1), 5, Reason::Only));
         let first = deciding.finish(&Decisions::default(), &id("c0"), None);

@@ -144,7 +144,7 @@ pub(super) fn decode_symbols(stored: &[u8], symbols: &mut [u8], model: &mut Mode
     let mut rest = &mut *symbols;
     while !rest.is_empty() {
         let (now, later) = rest.split_at_mut(model.left.min(rest.len()));
-        let slots: &[u8; TOTAL as usize] = model.slots.first_chunk().expect("the model is for decoding");
+        let slots: &[u8; TOTAL as usize] = model.slots.first_chunk().expect("the model was made for decoding");
         let mut next = |state: &mut u64| {
             let slot = (*state as usize) & (TOTAL as usize - 1);
             let symbol = slots[slot];

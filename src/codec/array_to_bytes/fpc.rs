@@ -1,7 +1,6 @@
 //! Codec FPC, for doubles. Takes elements of 8 bytes in both byte orders. Bit-exact.
 //!
-//! bits are 0 to 3 for 0 to 3 leading zero bytes, and 4 to 7 for 5 to 8 leading zero bytes. A residual with exactly 4
-//! leading zero bytes is stored as if it had 3.
+//! Source: M. Burtscher, P. Ratanaworabhan, "FPC: a high-speed compressor for double-precision floating-point data",
 //! IEEE Transactions on Computers 58(1), 2009, sections 3 and 4. The code was written from the text of the paper.
 //! Each value is predicted twice by hash tables. The FCM table predicts the value that followed the same recent
 //! values before. The DFCM table predicts the difference that followed the same recent differences before. The
@@ -16,7 +15,8 @@
 //!
 //! Payload: first the codes, two to a byte, with the earlier code in the high half. Then the residuals, least
 //! significant byte first. Then the bytes after the last whole element. Bit 3 of a code is 1 if DFCM predicted. The
-//! low
+//! low 3 bits are 0 to 3 for 0 to 3 leading zero bytes, and 4 to 7 for 5 to 8 leading zero bytes. A residual with
+//! exactly 4 leading zero bytes is stored as if it had 3.
 
 use crate::codec::{ArrayCodec, ArrayJob, BIG_ENDIAN, CodecError, CodecId, Work, ids, resize_for_overwrite};
 use std::fmt;

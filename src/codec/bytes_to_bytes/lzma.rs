@@ -94,7 +94,9 @@ fn encode_piece(properties: Properties, raw: &[u8]) -> Result<Vec<u8>, CodecErro
     let mut stored = Vec::with_capacity(max_piece_bytes(raw.len()));
     match stream.process_vec(raw, &mut stored, Action::Finish).map_err(failed)? {
         Status::StreamEnd => Ok(stored),
-        Status::Ok | Status::GetCheck | Status::MemNeeded => Err(damaged("the library needs more room than its bound")),
+        Status::Ok | Status::GetCheck | Status::MemNeeded => {
+            Err(damaged("the library wrote more bytes than its upper bound"))
+        }
     }
 }
 
@@ -224,7 +226,7 @@ mod tests {
             assert!(stored.len() <= Lzma.max_encoded_bytes(bytes));
             scratch.set_threads(3);
             assert!(stored == chain.encode(&raw, &[], &mut scratch).expect("encodes"));
-            assert_eq!(stored[0], 2, "pieces");
+            assert_eq!(stored[0], 2, "number of pieces");
             for threads in [1, 3] {
                 scratch.set_threads(threads);
                 assert!(chain.gives_back(&stored, &raw, &mut scratch).expect("decodes"));

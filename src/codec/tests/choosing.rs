@@ -33,9 +33,9 @@ fn profiles_are_read_as_they_are_shown() {
     ] {
         let profile: Profile = name.parse().expect("known");
         assert_eq!(profile.to_string(), name);
-        let json = serde_json::to_string(&profile).expect("is text");
+        let json = serde_json::to_string(&profile).expect("a profile becomes JSON");
         assert_eq!(json, format!("\"{name}\""));
-        assert_eq!(serde_json::from_str::<Profile>(&json).expect("is a profile"), profile);
+        assert_eq!(serde_json::from_str::<Profile>(&json).expect("JSON becomes a profile"), profile);
     }
     assert_eq!("zstd-3".parse(), Ok(Profile::Zstd { level: 3 }));
     for name in ["", "zst", "zstd-0", "zstd-23", "zstd-", "fpc-21", "raw-1", "zstd-99999999999", "-3", "default"] {
@@ -111,7 +111,7 @@ fn records_that_nobody_described_are_shuffled_by_their_length() {
     assert_eq!(first.chain.to_string(), "shuffle(88) zstd(1)", "{}", first.reason);
     let mut deciding = Deciding::default();
     deciding.note("a", 0, raw.len(), &first);
-    let decisions = deciding.finish(&Decisions::default(), &"c0".parse().expect("a name"), None);
+    let decisions = deciding.finish(&Decisions::default(), &"c0".parse().expect("a valid name"), None);
     let second = coded(decisions.first(), &mut scratch);
     assert_eq!((&second.chain, &second.reason), (&first.chain, &Reason::Kept));
 }
@@ -229,7 +229,7 @@ fn a_fast_store_gets_what_takes_no_time_and_a_slow_one_the_fewest_bytes() {
     let slow = coded(1000);
     let Reason::Tried { trials, .. } = &slow.reason else { panic!("{}", slow.reason) };
     assert!(trials.len() > 5);
-    let least = trials.iter().min_by_key(|trial| trial.stored_bytes).expect("some");
+    let least = trials.iter().min_by_key(|trial| trial.stored_bytes).expect("there are trials");
     assert_eq!(least.chain, slow.chain);
 }
 
@@ -269,7 +269,7 @@ fn components_of_points_are_told_by_their_own_neighbours_in_all_directions() {
     let lines: Vec<ArrayShape> =
         (grids.iter()).map(|grid| ArrayShape { dims: vec![grid.dims[0] * grid.dims[1], 3], ..grid.clone() }).collect();
     for effort in [1, 2] {
-        let chain = Chain::predict(&ElementType::F64, effort).expect("numbers");
+        let chain = Chain::predict(&ElementType::F64, effort).expect("numeric type");
         let [of_grids, of_lines] = [&grids, &lines].map(|arrays| coded(&chain, &raw, arrays).len());
         assert!(of_grids * 100 < of_lines * 95, "effort {effort}: {of_grids} bytes as grids, {of_lines} as lines");
     }
@@ -277,12 +277,12 @@ fn components_of_points_are_told_by_their_own_neighbours_in_all_directions() {
     let thin: Vec<ArrayShape> = [[120, 12, 3], [40, 12, 9]]
         .map(|dims| ArrayShape { elements: dims.iter().product(), dims: dims.into(), ..ArrayShape::default() })
         .into();
-    let chain = Chain::predict(&ElementType::F64, 1).expect("numbers");
+    let chain = Chain::predict(&ElementType::F64, 1).expect("numeric type");
     let kinds = [thin.clone(), vec![thin[0].clone(); 2]].map(|arrays| {
         let stored = chain.encode(&raw[..8640 * 8], &arrays, &mut Scratch::default()).expect("encodes");
         unpacked(&stored).0[..2].to_vec()
     });
-    assert_eq!(kinds, [[1, 0], [1, 4]], "one group: plain, of points");
+    assert_eq!(kinds, [[1, 0], [1, 4]], "one group each: plain grids, then grids of points");
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn variables_that_lie_one_after_the_other_are_told_each_by_its_own_neighbours() 
     let lines: Vec<ArrayShape> =
         (arrays.iter()).map(|array| ArrayShape { dims: vec![array.elements], ..array.clone() }).collect();
     for effort in [1, 2] {
-        let chain = Chain::predict(&ElementType::F64, effort).expect("numbers");
+        let chain = Chain::predict(&ElementType::F64, effort).expect("numeric type");
         let [of_grids, of_lines] = [&arrays, &lines].map(|arrays| coded(&chain, &raw, arrays));
         assert!(of_grids.len() * 10 < of_lines.len() * 9, "{} and {} bytes", of_grids.len(), of_lines.len());
         // Two groups of arrays. In the first group, all elements of a variable lie together, in two runs of one array
@@ -303,7 +303,7 @@ fn variables_that_lie_one_after_the_other_are_told_each_by_its_own_neighbours() 
     // Planes of one grid are as similar as rows are. An empty array in the same segment changes nothing.
     let planes: Vec<u8> = (0..3 * 32 * 40).flat_map(|n| rough_plane(n).to_le_bytes()).collect();
     let empty = ArrayShape { elements: 0, dims: vec![0, 32, 40], ..ArrayShape::default() };
-    let chain = Chain::predict(&ElementType::F64, 1).expect("numbers");
+    let chain = Chain::predict(&ElementType::F64, 1).expect("numeric type");
     let first_kind = |raw: &[u8], arrays: &[ArrayShape]| {
         unpacked(&chain.encode(raw, arrays, &mut Scratch::default()).expect("encodes")).0[1]
     };
@@ -333,9 +333,9 @@ fn tensors_of_particles_are_told_by_their_own_components() {
         |n: usize| [other[n], 1.0 + other[n + 3000] * 1e-6, 1.0 + other[n + 3000] * 1e-6, other[n + 6000] * 1e9];
     let raw: Vec<u8> = (0..3000).flat_map(tensor).flat_map(f64::to_le_bytes).collect();
     let of = |dims: &[u64]| ArrayShape { elements: 12_000, dims: dims.into(), ..ArrayShape::default() };
-    let chain = Chain::predict(&ElementType::F64, 1).expect("numbers");
+    let chain = Chain::predict(&ElementType::F64, 1).expect("numeric type");
     let stored = [&[3000, 2, 2][..], &[3000, 4], &[12_000]].map(|dims| coded(&chain, &raw, &[of(dims)]));
-    assert_eq!(stored[0], stored[1], "as points with four components");
+    assert_eq!(stored[0], stored[1], "a 2 x 2 tensor is coded as a point with four components");
     assert!(stored[0].len() * 20 < stored[2].len() * 19, "{} and {} bytes", stored[0].len(), stored[2].len());
 }
 
@@ -353,7 +353,7 @@ fn in_haste_a_field_around_0_is_told_by_the_lorenzo_sum_of_doubles() {
         a * b + b * c + c * a - 40.0
     };
     let raw: Vec<u8> = (0..1 << 15).flat_map(|n| value(n).to_le_bytes()).collect();
-    let chain = Chain::predict(&ElementType::F64, 1).expect("numbers");
+    let chain = Chain::predict(&ElementType::F64, 1).expect("numeric type");
     let mut scratch = Scratch::default();
     let stored = chain.encode(&raw, &[cube(32)], &mut scratch).expect("encodes");
     assert!(stored.len() < raw.len() / 4, "{} of {}", stored.len(), raw.len());
@@ -383,7 +383,7 @@ fn a_field_that_its_neighbours_tell_takes_no_more_than_what_they_do_not_tell() {
     let array = ArrayShape { elements: field.len() as u64, dims: vec![SIDE as u64; 2], ..ArrayShape::default() };
     let mut scratch = Scratch::default();
     for effort in [1, 2] {
-        let chain = Chain::predict(&ElementType::F64, effort).expect("numbers");
+        let chain = Chain::predict(&ElementType::F64, effort).expect("numeric type");
         let stored = chain.encode(&raw, std::slice::from_ref(&array), &mut scratch).expect("encodes");
         assert_eq!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes"), raw);
         let least = not_told as usize;
@@ -412,7 +412,7 @@ fn what_is_mirrored_but_for_half_of_its_bits_takes_no_more_than_those() {
     let array = ArrayShape { elements: field.len() as u64, dims: vec![field.len() as u64], ..ArrayShape::default() };
     let mut scratch = Scratch::default();
     for effort in [1, 2] {
-        let chain = Chain::predict(&ElementType::F64, effort).expect("numbers");
+        let chain = Chain::predict(&ElementType::F64, effort).expect("numeric type");
         let mut code = |raw: &[u8], elements: usize| {
             let array = ArrayShape { elements: elements as u64, dims: vec![elements as u64], ..array.clone() };
             let stored = chain.encode(raw, std::slice::from_ref(&array), &mut scratch).expect("encodes");
@@ -431,7 +431,7 @@ fn rows_in_the_order_of_their_numbers_take_less_than_in_the_order_they_came_in()
     let (arrays, raw) = rows(16, &[1500, 1500, 1094], 2);
     let mut scratch = Scratch::default();
     for effort in [1, 2] {
-        let chain = Chain::predict(&ElementType::F32, effort).expect("numbers");
+        let chain = Chain::predict(&ElementType::F32, effort).expect("numeric type");
         let stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
         assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
         let unknown: Vec<ArrayShape> = arrays.iter().map(|a| ArrayShape { is_integer: false, ..a.clone() }).collect();
@@ -448,7 +448,7 @@ fn an_order_along_a_curve_costs_next_to_nothing() {
     let (_, by_line) = rows(16, &[1500, 1500, 1094], 0);
     let mut scratch = Scratch::default();
     for effort in [1, 2] {
-        let chain = Chain::predict(&ElementType::F32, effort).expect("numbers");
+        let chain = Chain::predict(&ElementType::F32, effort).expect("numeric type");
         for begin in [0.0, 3.7] {
             let (arrays, raw) = numbered(begin);
             let stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
@@ -478,10 +478,10 @@ fn unpacked(stored: &[u8]) -> (Vec<u8>, &[u8]) {
     let mut at = 0;
     let [packed, bytes] = [(); 2].map(|()| {
         let from = at;
-        at += stored[from..].iter().position(|&byte| byte < 0x80).expect("an end") + 1;
+        at += stored[from..].iter().position(|&byte| byte < 0x80).expect("the varint ends") + 1;
         (from..at).rev().fold(0, |n, at| n << 7 | usize::from(stored[at] & 0x7F))
     });
-    (::zstd::bulk::decompress(&stored[at..at + packed], bytes).expect("a frame"), &stored[at + packed..])
+    (::zstd::bulk::decompress(&stored[at..at + packed], bytes).expect("a valid zstd frame"), &stored[at + packed..])
 }
 
 #[test]
@@ -494,7 +494,7 @@ fn a_damaged_header_of_rows_of_a_curve_or_of_points_is_refused_or_wrong_but_neve
         (ElementType::F64, variables_first()),
     ];
     for (element, (arrays, raw)) in inputs {
-        let chain = Chain::predict(&element, 2).expect("numbers");
+        let chain = Chain::predict(&element, 2).expect("numeric type");
         let mut scratch = Scratch::default();
         let stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
         let (header, rest) = unpacked(&stored);
@@ -502,7 +502,7 @@ fn a_damaged_header_of_rows_of_a_curve_or_of_points_is_refused_or_wrong_but_neve
             for change in [1, 0x80, 0xFF] {
                 let mut damaged = header.clone();
                 damaged[at] ^= change;
-                let frame = ::zstd::bulk::compress(&damaged, 1).expect("packs");
+                let frame = ::zstd::bulk::compress(&damaged, 1).expect("compresses");
                 let all = [&varint(frame.len()), &varint(damaged.len()), &frame, rest].concat();
                 if let Ok(decoded) = chain.decode(&all, raw.len(), &mut scratch) {
                     assert_eq!(decoded.len(), raw.len(), "byte {at}");

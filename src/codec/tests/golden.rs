@@ -23,12 +23,12 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ("bitshuffle-3", Chain::raw().then(ids::BITSHUFFLE, 3), vec![]),
         ("runs-8", Chain::of(&[(ids::RUNS, 8)]), vec![]),
         ("runs-1", Chain::of(&[(ids::RUNS, 1)]), vec![]),
-        ("pco-f64", Chain::pco(&ElementType::F64, 8).expect("numbers"), vec![]),
-        ("pco-f64-be", Chain::pco(&F64BE, 8).expect("numbers"), vec![]),
-        ("pco-f32", Chain::pco(&ElementType::F32, 8).expect("numbers"), vec![]),
+        ("pco-f64", Chain::pco(&ElementType::F64, 8).expect("numeric type"), vec![]),
+        ("pco-f64-be", Chain::pco(&F64BE, 8).expect("numeric type"), vec![]),
+        ("pco-f32", Chain::pco(&ElementType::F32, 8).expect("numeric type"), vec![]),
         (
             "pco-u16",
-            Chain::pco(&ElementType::Int { width: 2, signed: false, order: Little }, 8).expect("numbers"),
+            Chain::pco(&ElementType::Int { width: 2, signed: false, order: Little }, 8).expect("numeric type"),
             vec![],
         ),
         ("lz4", Chain::lz4(), vec![]),
@@ -42,7 +42,7 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ("predict-f64-be", predicted(&F64BE), grids()),
         ("predict-f32", predicted(&ElementType::F32), grids()),
         ("predict-rows", predicted(&ElementType::F32), rows(9, &[400, 331], 2).0),
-        ("predict-narrow", Chain::predict(&ElementType::F32, 1).expect("numbers"), rows(9, &[400, 331], 2).0),
+        ("predict-narrow", Chain::predict(&ElementType::F32, 1).expect("numeric type"), rows(9, &[400, 331], 2).0),
         ("predict-curve", predicted(&ElementType::F32), rows_along_a_curve(9, 0.0, &[400, 327]).0),
         ("predict-strides", predicted(&ElementType::F64), transposed(40).0),
         ("predict-points", predicted(&ElementType::F64), points(12).0),
@@ -54,17 +54,17 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ("since-f32", since_older(&ElementType::F32), grids()),
         ("since-rows", since_older(&ElementType::F32), rows(9, &[400, 331], 2).0),
         ("since-points", since_older(&ElementType::F64), points(12).0),
-        ("since-slow", Chain::since(&ElementType::F64, 1).expect("numbers"), vec![cube(16)]),
+        ("since-slow", Chain::since(&ElementType::F64, 1).expect("numeric type"), vec![cube(16)]),
         ("since-i64", since_older(&ElementType::Int { width: 8, signed: true, order: Little }), grids()),
     ]
 }
 
 fn predicted(element: &ElementType) -> Chain {
-    Chain::predict(element, 2).expect("numbers or bytes")
+    Chain::predict(element, 2).expect("numeric type or bytes")
 }
 
 fn since_older(element: &ElementType) -> Chain {
-    Chain::since(element, 2).expect("numbers")
+    Chain::since(element, 2).expect("numeric type")
 }
 
 /// The input of most golden files: 500 numbers, a few of them special values such as NaN, and 3 more bytes.
@@ -126,9 +126,9 @@ fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_byt
             std::fs::write(&path, file).expect("tests/data is writable");
         }
         let file = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let (read, used) = Chain::from_bytes(&file).expect("a chain");
+        let (read, used) = Chain::from_bytes(&file).expect("a valid chain");
         assert_eq!(read, *chain, "{name}");
-        let (len, rest) = file[used..].split_first_chunk::<4>().expect("a length");
+        let (len, rest) = file[used..].split_first_chunk::<4>().expect("the length is present");
         let (raw, stored) = rest.split_at(u32::from_le_bytes(*len) as usize);
         let mut scratch = with_older(chain, raw, &[]);
         let wide = read.decode(stored, raw.len(), &mut scratch);
@@ -148,7 +148,7 @@ fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_byt
     let found: BTreeSet<String> =
         files.map(|file| file.expect("readable").file_name().to_string_lossy().into_owned()).collect();
     let expected: BTreeSet<String> = listed.iter().map(|(name, ..)| format!("{name}.bin")).collect();
-    assert_eq!(found, expected, "each golden file is loaded");
+    assert_eq!(found, expected, "the folder has the listed golden files and no others");
 }
 
 fn with_older(chain: &Chain, raw: &[u8], arrays: &[ArrayShape]) -> Scratch {

@@ -14,10 +14,10 @@ fn a_field_that_hardly_changes_takes_a_part_of_what_it_takes_by_itself() {
     let arrays = [ArrayShape { elements: 32 * 1024, dims: vec![32, 32, 32], ..ArrayShape::default() }];
     let [then, now] = [0.0, 1e-4].map(field);
     let mut scratch = Scratch::default();
-    let predict = Chain::predict(&ElementType::F64, 2).expect("numbers");
+    let predict = Chain::predict(&ElementType::F64, 2).expect("numeric type");
     let plain = predict.encode(&now, &arrays, &mut scratch).expect("encodes").len();
     scratch.set_older(Some(Arc::new(Older { raw: then, places: places(&arrays, 8) })));
-    let since = Chain::since(&ElementType::F64, 2).expect("numbers");
+    let since = Chain::since(&ElementType::F64, 2).expect("numeric type");
     let stored = since.encode(&now, &arrays, &mut scratch).expect("encodes");
     assert!(since.gives_back(&stored, &now, &mut scratch).is_ok_and(|same| same));
     assert!(stored.len() * 3 < plain * 2, "{} and {plain} bytes", stored.len());
@@ -38,7 +38,7 @@ fn a_smooth_change_of_rough_numbers_takes_a_few_bits_each() {
     let mut scratch = Scratch::default();
     scratch.set_older(Some(Arc::new(Older { raw: before_a_change(&now), places: places(&[cube(16)], 8) })));
     for effort in [1, 2] {
-        let since = Chain::since(&ElementType::F64, effort).expect("numbers");
+        let since = Chain::since(&ElementType::F64, effort).expect("numeric type");
         let stored = since.encode(&now, &[cube(16)], &mut scratch).expect("encodes");
         assert!(since.gives_back(&stored, &now, &mut scratch).is_ok_and(|same| same));
         assert!(stored.len() * 4 < now.len(), "effort {effort}: {} of {} bytes", stored.len(), now.len());
@@ -71,7 +71,7 @@ fn what_did_not_change_takes_next_to_nothing() {
     let (arrays, raw) = (grids(), grid_numbers().into_iter().flat_map(f64::to_le_bytes).collect::<Vec<u8>>());
     let mut scratch = Scratch::default();
     scratch.set_older(Some(Arc::new(Older { raw: raw.clone(), places: places(&arrays, 8) })));
-    let since = Chain::since(&ElementType::F64, 2).expect("numbers");
+    let since = Chain::since(&ElementType::F64, 2).expect("numeric type");
     let stored = since.encode(&raw, &arrays, &mut scratch).expect("encodes");
     assert!(stored.len() < 300, "{} bytes", stored.len());
 }
@@ -89,11 +89,11 @@ fn wandered(now: &[u64], then: &[u64]) -> (Vec<ArrayShape>, Vec<u8>, Older) {
 fn particles_that_wandered_to_other_ranks_are_known_again_by_their_numbers() {
     let (arrays, raw, older) = wandered(&[700, 600, 426], &[650, 650, 426]);
     let mut scratch = Scratch::default();
-    let predict = Chain::predict(&ElementType::F32, 2).expect("numbers");
+    let predict = Chain::predict(&ElementType::F32, 2).expect("numeric type");
     let alone = predict.encode(&raw, &arrays, &mut scratch).expect("encodes").len();
     let older = Arc::new(older);
     scratch.set_older(Some(Arc::clone(&older)));
-    let since = Chain::since(&ElementType::F32, 2).expect("numbers");
+    let since = Chain::since(&ElementType::F32, 2).expect("numeric type");
     let stored = since.encode(&raw, &arrays, &mut scratch).expect("encodes");
     // The speeds are unchanged, and the positions follow from them.
     assert!(stored.len() * 3 < alone, "{} and {alone} bytes", stored.len());
@@ -133,10 +133,10 @@ fn particles_of_which_the_older_segment_has_few_are_coded_as_if_there_were_none(
     cut.2.raw.truncate(2000);
     for (arrays, raw, older) in [few, cut] {
         let mut scratch = Scratch::default();
-        let predict = Chain::predict(&ElementType::F32, 2).expect("numbers");
+        let predict = Chain::predict(&ElementType::F32, 2).expect("numeric type");
         let alone = predict.encode(&raw, &arrays, &mut scratch).expect("encodes").len();
         scratch.set_older(Some(Arc::new(older)));
-        let since = Chain::since(&ElementType::F32, 2).expect("numbers");
+        let since = Chain::since(&ElementType::F32, 2).expect("numeric type");
         let stored = since.encode(&raw, &arrays, &mut scratch).expect("encodes");
         assert!(since.gives_back(&stored, &raw, &mut scratch).is_ok_and(|same| same));
         assert!(stored.len() <= alone + 64, "{} and {alone} bytes", stored.len());

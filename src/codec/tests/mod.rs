@@ -40,7 +40,7 @@ fn chains() -> Vec<Chain> {
         Chain::raw().then(ids::SHUFFLE, 8).then(ids::LZMA, 93),
         Chain::fpc(2, Little),
         Chain::fpc(20, Big),
-        Chain::columns(&particle()).expect("a compound"),
+        Chain::columns(&particle()).expect("a compound type"),
         Chain::of(&[(ids::COLUMNS, 16)]),
         Chain::raw().then(ids::SHUFFLE, 3).then(ids::SHUFFLE, 8),
         Chain::shuffle_zstd(8, 1),
@@ -52,18 +52,18 @@ fn chains() -> Vec<Chain> {
     ];
     let int = |width, order| ElementType::Int { width, signed: true, order };
     for element in [ElementType::F64, ElementType::F32, F64BE, int(4, Little), int(8, Big), ElementType::Bytes] {
-        chains.extend([1, 2].map(|effort| Chain::predict(&element, effort).expect("numbers or bytes")));
+        chains.extend([1, 2].map(|effort| Chain::predict(&element, effort).expect("numeric type or bytes")));
     }
     for width in [1, 3, 4, 8] {
-        chains.push(Chain::runs(width).expect("a width"));
+        chains.push(Chain::runs(width).expect("a valid width"));
         chains.push(Chain::bitshuffle_zstd(width, 1));
     }
     for (width, order, signed) in [(2, Little, true), (4, Big, false), (4, Little, true), (8, Little, false)] {
         let element = ElementType::Int { width, signed, order };
-        chains.push(Chain::pco(&element, 4).expect("numbers").then(ids::LZ4, 0));
+        chains.push(Chain::pco(&element, 4).expect("numeric type").then(ids::LZ4, 0));
     }
-    chains.extend([ElementType::F64, F64BE, ElementType::F32].map(|e| Chain::pco(&e, 8).expect("numbers")));
-    chains.push(Chain::runs(8).expect("a width").then(ids::BITSHUFFLE, 4).then(ids::LZ4, 0));
+    chains.extend([ElementType::F64, F64BE, ElementType::F32].map(|e| Chain::pco(&e, 8).expect("numeric type")));
+    chains.push(Chain::runs(8).expect("a valid width").then(ids::BITSHUFFLE, 4).then(ids::LZ4, 0));
     for dimensions in 1..=3 {
         chains.extend([(4, Little), (4, Big), (8, Little), (8, Big)].map(|(w, o)| Chain::fpzip(w, o, dimensions)));
     }
@@ -156,7 +156,7 @@ proptest! {
         effort in 1u32..3, is_curve in any::<bool>(),
     ) {
         let (arrays, raw) = if is_curve { rows_along_a_curve(10, 3.0, &parts) } else { rows(10, &parts, padding) };
-        let chain = Chain::predict(&ElementType::F32, effort).expect("numbers");
+        let chain = Chain::predict(&ElementType::F32, effort).expect("numeric type");
         let mut scratch = Scratch::default();
         let mut stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
         prop_assert!(chain.decode(&stored, raw.len(), &mut scratch).is_ok_and(|again| again == raw));
@@ -171,7 +171,7 @@ proptest! {
         side in 20usize..50, (at, bit) in (any::<prop::sample::Index>(), 0u32..8),
     ) {
         let (arrays, raw) = transposed(side);
-        let chain = Chain::predict(&ElementType::F64, 2).expect("numbers");
+        let chain = Chain::predict(&ElementType::F64, 2).expect("numeric type");
         let mut scratch = Scratch::default();
         let mut stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
         // The matrix takes about 50 bits a number. The transposed copy takes almost nothing. The copy with small
@@ -211,7 +211,7 @@ proptest! {
             let older = Arc::new(older);
             let bytes = raw.len();
             for effort in [1, 2] {
-                let chain = Chain::since(&element, effort).expect("numbers");
+                let chain = Chain::since(&element, effort).expect("numeric type");
                 let mut scratch = Scratch::default();
                 prop_assert!(matches!(chain.encode(&raw, &arrays, &mut scratch), Err(CodecError::NothingOlder)));
                 scratch.set_older(Some(Arc::clone(&older)));
@@ -327,14 +327,16 @@ fn a_bomb_is_refused_before_it_takes_memory() {
     {
         let stored = chain.encode(&raw, &[], &mut Scratch::default()).expect("encodes");
         let mut scratch = Scratch::default();
-        let error = chain.decode(&stored, 1000, &mut scratch).expect_err("too long");
+        let error = chain.decode(&stored, 1000, &mut scratch).expect_err("too many bytes are refused");
         assert!(scratch.front.capacity() + scratch.back.capacity() < 10_000, "{chain}: {error}");
     }
 }
 
 #[test]
 fn a_segment_above_the_limit_is_refused() {
-    let error = Chain::zstd(1).decode(&[], SEGMENT_BYTES_MAX + 1, &mut Scratch::default()).expect_err("too long");
+    let error = Chain::zstd(1)
+        .decode(&[], SEGMENT_BYTES_MAX + 1, &mut Scratch::default())
+        .expect_err("too many bytes are refused");
     assert_eq!(error.to_string(), "a segment of 1073741825 raw bytes; at most 1073741824 are allowed");
 }
 
@@ -393,7 +395,7 @@ fn chains_that_are_not_one_array_codec_and_then_byte_codecs_are_refused() {
     let mut bytes = Vec::new();
     Chain::shuffle_zstd(8, 1).to_bytes(&mut bytes);
     for len in 0..bytes.len() {
-        Chain::from_bytes(&bytes[..len]).expect_err("a cut chain is refused");
+        Chain::from_bytes(&bytes[..len]).expect_err("an incomplete chain is refused");
     }
 }
 
@@ -403,7 +405,9 @@ fn a_column_that_is_taken_apart_again_is_refused() {
     let mut stored = vec![1, 16];
     Chain::of(&[(ids::COLUMNS, 16)]).to_bytes(&mut stored);
     stored.push(0);
-    let error = Chain::of(&[(ids::COLUMNS, 16)]).decode(&stored, 0, &mut Scratch::default()).expect_err("nested");
+    let error = Chain::of(&[(ids::COLUMNS, 16)])
+        .decode(&stored, 0, &mut Scratch::default())
+        .expect_err("nested chains are refused");
     assert_eq!(
         error.to_string(),
         "codec columns: the stored bytes are damaged: a column contains columns or streams again"

@@ -345,13 +345,16 @@ mod tests {
             let mut stored = vec![1];
             inner.to_bytes(&mut stored);
             stored.extend([0, 0]);
-            let error = Chain::mixed(1).decode(&stored, 0, &mut Scratch::default()).expect_err("nested");
+            let error =
+                Chain::mixed(1).decode(&stored, 0, &mut Scratch::default()).expect_err("nested chains are refused");
             assert!(error.to_string().contains("a stream contains columns or streams again"), "{error}");
         }
         let mut stored = vec![1, 16];
         Chain::mixed(1).to_bytes(&mut stored);
         stored.push(0);
-        let error = Chain::of(&[(ids::COLUMNS, 16)]).decode(&stored, 0, &mut Scratch::default()).expect_err("nested");
+        let error = Chain::of(&[(ids::COLUMNS, 16)])
+            .decode(&stored, 0, &mut Scratch::default())
+            .expect_err("nested chains are refused");
         assert!(error.to_string().contains("a column contains columns or streams again"), "{error}");
     }
 }
