@@ -1,4 +1,4 @@
-//! A chain of codecs: how it is made, written, and run in both directions.
+//! A chain of codecs: how it is built, written, and run in both directions.
 
 use super::array_to_bytes::{fpc, mixed, pco, predict, runs};
 use super::bytes_to_bytes::{bitshuffle, gzip, lzma, shuffle, zstd};
@@ -12,9 +12,9 @@ use std::sync::Arc;
 /// One codec of a chain, with its parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
-    /// Which codec.
+    /// The codec of the step.
     pub codec: CodecId,
-    /// What it means is the codec's affair; see `docs/format/codecs.md`.
+    /// The parameter. Its meaning depends on the codec, see `docs/format/codecs.md`.
     pub param: u32,
 }
 
@@ -25,10 +25,11 @@ fn order_bit(order: ByteOrder) -> u32 {
     if order == ByteOrder::Big { BIG_ENDIAN } else { 0 }
 }
 
-/// At most [`STEPS_MAX`] codecs: one from array to bytes, then those from bytes to bytes, in the order of encoding.
+/// A sequence of at most [`STEPS_MAX`] codecs: one from array to bytes, then any number from bytes to bytes, in the
+/// order of encoding.
 ///
-/// Two chains are equal when their steps are; what an encoder knows besides (the members of a record) does not count,
-/// since decoding needs none of it.
+/// Two chains are equal if their steps are equal. The members of a record, which only the encoder uses, are not
+/// compared, because decoding does not need them.
 #[derive(Clone, Debug)]
 pub struct Chain {
     steps: Vec<Step>,
@@ -48,7 +49,7 @@ impl std::hash::Hash for Chain {
 }
 
 impl Chain {
-    /// Checks number, order and parameters of the steps.
+    /// Makes a chain after it has checked the number, the order and the parameters of the steps.
     pub fn new(steps: &[Step]) -> Result<Self, CodecError> {
         if steps.len() > STEPS_MAX {
             return Err(CodecError::Chain { what: "it has more than 6 steps" });
@@ -59,7 +60,7 @@ impl Chain {
                     return Err(CodecError::Chain { what: "an array-to-bytes codec is not the first step" });
                 }
                 Codec::Bytes(_) if i == 0 => {
-                    return Err(CodecError::Chain { what: "the first step is no array-to-bytes codec" });
+                    return Err(CodecError::Chain { what: "the first step is not an array-to-bytes codec" });
                 }
                 Codec::Array(codec) => (codec.takes(step.param), codec.id()),
                 Codec::Bytes(codec) => (codec.takes(step.param), codec.id()),
@@ -79,8 +80,8 @@ impl Chain {
         &self.steps
     }
 
-    /// Appends the chain: the number of steps in one byte, then for each its codec (`u16`) and parameter (`u32`),
-    /// both little-endian.
+    /// Appends the chain: the number of steps in one byte, then the codec (`u16`) and the parameter (`u32`) of each
+    /// step, both little-endian.
     pub fn to_bytes(&self, out: &mut Vec<u8>) {
         out.push(self.steps.len() as u8); // at most STEPS_MAX
         for step in &self.steps {
@@ -89,9 +90,9 @@ impl Chain {
         }
     }
 
-    /// Reads a chain from the front of `bytes`; gives it and how many bytes it took.
+    /// Reads a chain from the front of `bytes`. Returns the chain and the number of bytes read.
     pub fn from_bytes(bytes: &[u8]) -> Result<(Self, usize), CodecError> {
-        const CUT: CodecError = CodecError::Chain { what: "it is cut short" };
+        const CUT: CodecError = CodecError::Chain { what: "it ends too early" };
         const STEP_BYTES: usize = size_of::<u16>() + size_of::<u32>();
         let (&count, rest) = bytes.split_first().ok_or(CUT)?;
         let count = usize::from(count);
@@ -108,13 +109,13 @@ impl Chain {
         Ok((Self::new(&steps)?, 1 + count * STEP_BYTES))
     }
 
-    /// The stored bytes of a segment. `arrays` says how its elements lie, piece by piece.
+    /// Encodes a segment and returns its stored bytes. `arrays` gives the shape of each piece of the segment.
     pub fn encode(&self, raw: &[u8], arrays: &[ArrayShape], scratch: &mut Scratch) -> Result<Vec<u8>, CodecError> {
         self.encode_into(raw, arrays, scratch)?;
         Ok(if self.is_raw() { raw.to_vec() } else { scratch.front.clone() })
     }
 
-    /// As [`Chain::encode`], but gives only how long the stored bytes would be.
+    /// Like [`Chain::encode`], but returns only the number of stored bytes.
     pub(crate) fn encoded_bytes(
         &self,
         raw: &[u8],
@@ -133,8 +134,8 @@ impl Chain {
         let Scratch { front, back, work, .. } = scratch;
         let steps = self.working_steps();
         for (i, step) in steps.iter().enumerate() {
-            // The last one fills `front`. So what is as long as the segment stays in `back`, and need not be cleared
-            // anew where a shorter one was in between.
+            // The last step writes to `front`. Results that are as long as the segment therefore stay in `back`,
+            // which need not be cleared again after a shorter result.
             let to_front = (steps.len() - i) % 2 == 1;
             let (before, target) = if to_front { (&*back, &mut *front) } else { (&*front, &mut *back) };
             let source = if i == 0 { raw } else { before.as_slice() };
@@ -149,17 +150,18 @@ impl Chain {
         Ok(())
     }
 
-    /// The raw bytes of a segment: exactly `raw_bytes`, or an error.
+    /// Decodes a segment and returns exactly `raw_bytes` raw bytes, or an error.
     ///
-    /// Allocates a small multiple of `raw_bytes` at most, which the caller has checked, whatever `stored` claims.
+    /// Allocates at most a small multiple of `raw_bytes`, whatever `stored` claims. The caller must have compared
+    /// `raw_bytes` with a limit.
     pub fn decode(&self, stored: &[u8], raw_bytes: usize, scratch: &mut Scratch) -> Result<Vec<u8>, CodecError> {
         self.decode_into(stored, raw_bytes, scratch)?;
         let mut raw = std::mem::take(&mut scratch.front);
-        raw.shrink_to_fit(); // it may have held a longer segment before
+        raw.shrink_to_fit(); // the buffer may have held a longer segment before
         Ok(raw)
     }
 
-    /// Whether decoding gives just these bytes.
+    /// Whether the stored bytes decode to exactly the bytes in `raw`.
     pub fn gives_back(&self, stored: &[u8], raw: &[u8], scratch: &mut Scratch) -> Result<bool, CodecError> {
         if self.working_steps().is_empty() {
             return Ok(stored == raw);
@@ -168,13 +170,13 @@ impl Chain {
         Ok(scratch.front == raw)
     }
 
-    /// As [`Chain::decode`], but leaves the raw bytes in `scratch.front`: what coding has used is used again.
+    /// Like [`Chain::decode`], but leaves the raw bytes in `scratch.front`, so that its memory is used again.
     fn decode_into(&self, stored: &[u8], raw_bytes: usize, scratch: &mut Scratch) -> Result<(), CodecError> {
         if raw_bytes > SEGMENT_BYTES_MAX {
             return Err(CodecError::TooLong { found: raw_bytes });
         }
         let steps = self.working_steps();
-        // The most bytes there can be before each step of decoding: what encoding could have given at most.
+        // The most bytes that each step of decoding may give. This is the most that encoding could have given.
         let mut limits = [raw_bytes; STEPS_MAX];
         for (i, step) in steps.iter().enumerate().take(steps.len().saturating_sub(1)) {
             limits[i + 1] = match Codec::find(step.codec)? {
@@ -202,7 +204,7 @@ impl Chain {
         Ok(())
     }
 
-    /// The steps that change anything.
+    /// The steps that change bytes.
     pub(super) fn working_steps(&self) -> &[Step] {
         match self.steps.split_first() {
             Some((first, rest)) if first.codec == ids::RAW => rest,
@@ -210,37 +212,37 @@ impl Chain {
         }
     }
 
-    /// Whether stored and raw bytes are the same.
+    /// Whether the stored bytes equal the raw bytes.
     pub fn is_raw(&self) -> bool {
         self.working_steps().is_empty()
     }
 
-    /// Whether it is zstd alone.
+    /// Whether the chain is zstd alone.
     pub(super) fn is_zstd(&self) -> bool {
         matches!(self.working_steps(), [step] if step.codec == ids::ZSTD)
     }
 
     pub(super) fn of(steps: &[(CodecId, u32)]) -> Self {
         let steps: Vec<Step> = steps.iter().map(|&(codec, param)| Step { codec, param }).collect();
-        Self::new(&steps).expect("our own constructors make valid chains")
+        Self::new(&steps).expect("the constructors of Chain make valid chains")
     }
 
-    /// Nothing at all.
+    /// A chain that changes nothing.
     pub fn raw() -> Self {
         Self::of(&[(ids::RAW, 0)])
     }
 
-    /// gzip alone, at a level from 1 to 9; other levels are taken as the nearest of these.
+    /// gzip alone, at a level from 1 to 9. Other levels are replaced by the nearest valid level.
     pub fn gzip(level: u32) -> Self {
         Self::raw().then_gzip(level)
     }
 
-    /// zstd alone, at a level from 1 to 22; other levels are taken as the nearest of these.
+    /// zstd alone, at a level from 1 to 22. Other levels are replaced by the nearest valid level.
     pub fn zstd(level: u32) -> Self {
         Self::raw().then_zstd(level)
     }
 
-    /// zstd alone, with a table of 2^`log` entries for what comes again, 2^10 to 2^20.
+    /// zstd alone, with a table of 2^`log` entries for repeats. `log` is limited to 10 to 20.
     pub fn zstd_fast(log: u32) -> Self {
         Self::raw().then(ids::ZSTD, zstd::TABLE + log.clamp(10, 20))
     }
@@ -260,33 +262,34 @@ impl Chain {
         [Self::lzma_of_words(), Self::raw().then(ids::LZMA, lzma::TEXT)]
     }
 
-    /// Bytes of equal significance together, then zstd. Widths below 2 mean no shuffle, and so do those above 2^20.
+    /// Shuffles bytes, so that bytes of equal significance lie together, then zstd. Widths below 2 and above 2^20
+    /// mean no shuffle.
     pub fn shuffle_zstd(width: u32, level: u32) -> Self {
         let raw = Self::raw();
         let shuffled = if shuffle::Shuffle.takes(width) { raw.then(ids::SHUFFLE, width) } else { raw };
         shuffled.then_zstd(level)
     }
 
-    /// Bits of equal significance together, then zstd. Widths above 2^20 mean no shuffle.
+    /// Shuffles bits, so that bits of equal significance lie together, then zstd. Widths above 2^20 mean no shuffle.
     pub fn bitshuffle_zstd(width: u32, level: u32) -> Self {
         let raw = Self::raw();
         let shuffled = if bitshuffle::Bitshuffle.takes(width) { raw.then(ids::BITSHUFFLE, width) } else { raw };
         shuffled.then_zstd(level)
     }
 
-    /// Bytes of equal significance together, then LZ4.
+    /// Shuffles bytes, so that bytes of equal significance lie together, then LZ4.
     pub(super) fn shuffle_lz4(width: u32) -> Self {
         let raw = Self::raw();
         let shuffled = if shuffle::Shuffle.takes(width) { raw.then(ids::SHUFFLE, width) } else { raw };
         shuffled.then(ids::LZ4, 0)
     }
 
-    /// Runs of the same element alone; `None` for widths above 2^20.
+    /// Runs of equal elements alone. `None` for widths above 2^20.
     pub fn runs(width: u32) -> Option<Self> {
         runs::RunLengths.takes(width).then(|| Self::of(&[(ids::RUNS, width)]))
     }
 
-    /// pcodec at a level from 1 to 12; `None` for what is no number that it takes.
+    /// pcodec at a level from 1 to 12. `None` for elements that pcodec does not take.
     pub fn pco(element: &ElementType, level: u32) -> Option<Self> {
         let (width, order, kind) = match *element {
             ElementType::Float { width: width @ (4 | 8), order } => (width, order, pco::Kind::Float),
@@ -303,12 +306,12 @@ impl Chain {
         Some(Self::of(&[(ids::PCO, pco::param(width, order == ByteOrder::Big, kind, level))]))
     }
 
-    /// FPC alone, with tables of 2^`level` entries, 1 to 20; other levels are taken as the nearest of these.
+    /// FPC alone, with tables of 2^`level` entries. `level` is limited to 1 to 20.
     pub fn fpc(level: u32, order: ByteOrder) -> Self {
         Self::of(&[(ids::FPC, level.clamp(1, fpc::LEVEL_MAX) | order_bit(order))])
     }
 
-    /// fpzip alone, for elements of 4 or 8 bytes, with neighbours in at most so many dimensions, 1 to 3.
+    /// fpzip alone, for elements of 4 or 8 bytes, with neighbours in up to `dimensions` dimensions, 1 to 3.
     ///
     /// # Panics
     /// If the width is neither 4 nor 8.
@@ -316,7 +319,7 @@ impl Chain {
         Self::of(&[(ids::FPZIP, u32::from(width) | order_bit(order) | dimensions.clamp(1, 3) << 16)])
     }
 
-    /// Prediction with so much effort, 1 or 2; `None` for what is no number of 4 or 8 bytes.
+    /// Prediction with an effort of 1 or 2. `None` for elements that are neither bytes nor numbers of 4 or 8 bytes.
     pub fn predict(element: &ElementType, effort: u32) -> Option<Self> {
         let (width, order, is_float) = match *element {
             ElementType::Float { width: width @ (4 | 8), order } => (width, order, true),
@@ -330,12 +333,12 @@ impl Chain {
         Some(Self::of(&[(ids::PREDICT, predict::param(width, order == ByteOrder::Big, is_float, effort))]))
     }
 
-    /// Numbers between other bytes, each kind by itself.
+    /// Numbers between other bytes. Each kind of numbers is coded apart.
     pub fn mixed(effort: u32) -> Self {
         Self::of(&[(ids::MIXED, mixed::param(effort))])
     }
 
-    /// Prediction with an older segment's help; `None` for what is no number of 4 or 8 bytes.
+    /// Prediction with the help of an older segment. `None` for elements that are not numbers of 4 or 8 bytes.
     pub fn since(element: &ElementType, effort: u32) -> Option<Self> {
         let Step { codec: ids::PREDICT, param } = *Self::predict(element, effort)?.steps().first()? else {
             return None;
@@ -348,7 +351,7 @@ impl Chain {
         self.steps.first().is_some_and(|step| step.codec == ids::SINCE)
     }
 
-    /// Records taken apart into columns, each coded on its own. `None` where there is nothing to take apart.
+    /// Splits records into columns and codes each column separately. `None` for elements that are not records.
     pub fn columns(element: &ElementType) -> Option<Self> {
         match element {
             ElementType::Compound { width, members } if (2..=ELEMENT_WIDTH_MAX).contains(width) => {
@@ -363,9 +366,9 @@ impl Chain {
         }
     }
 
-    /// mcrEngine's own chain (SC12, sections IV-C and VII): FPC of level 2 for doubles, fpzip in one dimension for
-    /// floats, a Lempel-Ziv coder for the rest (LZ4 here); with `double`, gzip at level 6 over all of it. Variables
-    /// below 100 bytes, which are pooled, get gzip only.
+    /// The chain of the mcrEngine paper (SC12, sections IV-C and VII): FPC of level 2 for doubles, fpzip in one
+    /// dimension for floats, and LZ4 for everything else, in place of the paper's Lempel-Ziv coder. With `double`,
+    /// gzip at level 6 follows. Variables below 100 bytes are pooled, and get only gzip.
     pub fn paper(element: &ElementType, double: bool, pooled: bool) -> Self {
         const GZIP_LEVEL: u32 = 6;
         if pooled {
@@ -383,7 +386,7 @@ impl Chain {
         if double { first.then_gzip(GZIP_LEVEL) } else { first }
     }
 
-    /// The chain with one more step, which must be valid and within [`STEPS_MAX`].
+    /// Adds a step to the chain. The step must be valid and within [`STEPS_MAX`].
     pub(super) fn then(mut self, codec: CodecId, param: u32) -> Self {
         self.steps.push(Step { codec, param });
         debug_assert!(Self::new(&self.steps).is_ok(), "{self}");
@@ -399,7 +402,7 @@ impl Chain {
     }
 }
 
-/// The steps that change anything: `shuffle(8) zstd(1)`; `raw` where none does.
+/// Shows the steps that change bytes, for example `shuffle(8) zstd(1)`. Shows `raw` if no step changes any.
 impl fmt::Display for Chain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let steps = if self.is_raw() { &self.steps[..] } else { self.working_steps() };

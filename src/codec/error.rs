@@ -1,63 +1,63 @@
-//! Why something could not be encoded or decoded.
+//! Errors of encoding and decoding.
 
-/// The most raw bytes of a segment that [`Chain::encode`] takes, and that [`Chain::decode`] gives.
+/// The most raw bytes of a segment that a chain encodes or decodes.
 pub const SEGMENT_BYTES_MAX: usize = 1 << 30;
 
-/// Why something could not be encoded or decoded.
+/// Why a segment or a chain could not be encoded or decoded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodecError {
     /// A chain names a codec that this build does not have.
     #[error("codec {codec} is not known to this build")]
     Unknown {
-        /// Its number.
+        /// Number of the codec.
         codec: u16,
     },
     /// A parameter is out of range.
     #[error("codec {codec}: parameter {param:#x} is not valid")]
     Param {
-        /// Which codec.
+        /// Name of the codec.
         codec: &'static str,
         /// The parameter found.
         param: u32,
     },
-    /// A chain is cut short, too long, or not one array-to-bytes codec with bytes-to-bytes codecs after it.
+    /// A chain ends too early, is too long, or is not one array-to-bytes codec followed by bytes-to-bytes codecs.
     #[error("not a chain of codecs: {what}")]
     Chain {
-        /// Which rule is broken.
+        /// The rule that the chain breaks.
         what: &'static str,
     },
-    /// The stored bytes cannot have come from this codec.
+    /// This codec cannot have written the stored bytes.
     #[error("codec {codec}: the stored bytes are damaged: {what}")]
     Damaged {
-        /// Which codec noticed.
+        /// Name of the codec that noticed the damage.
         codec: &'static str,
-        /// What is wrong.
+        /// What is wrong with the stored bytes.
         what: &'static str,
     },
-    /// The stored bytes decode to another length than the segment has.
+    /// The stored bytes decode to more or fewer bytes than the segment has.
     #[error("the stored bytes decode to {found} bytes instead of {expected}")]
     Length {
-        /// Bytes that came out, or that would have.
+        /// Bytes that decoding gave or would have given.
         found: usize,
         /// Bytes that the caller expects.
         expected: usize,
     },
-    /// The chain needs an older segment, and nobody gave it one.
-    #[error("codec since: it is decoded with an older segment, which is not named")]
+    /// The chain needs an older segment, and none was given.
+    #[error("codec since: the chain needs an older segment, but none was given")]
     NothingOlder,
-    /// A segment above [`SEGMENT_BYTES_MAX`].
-    #[error("a segment of {found} raw bytes; at most {SEGMENT_BYTES_MAX} are allowed")]
+    /// A segment is longer than [`SEGMENT_BYTES_MAX`].
+    #[error("the segment has {found} raw bytes; at most {SEGMENT_BYTES_MAX} are allowed")]
     TooLong {
-        /// Its length.
+        /// Raw bytes of the segment.
         found: usize,
     },
-    /// A library refused.
-    #[error("codec {codec} failed")]
+    /// The library of a codec returned an error.
+    #[error("the library of codec {codec} returned an error")]
     Library {
-        /// Which codec.
+        /// Name of the codec.
         codec: &'static str,
-        /// What the library said.
+        /// The error of the library.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }

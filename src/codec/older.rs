@@ -1,24 +1,24 @@
-//! What an older checkpoint has of a segment, as codec `since` needs it.
+//! The bytes of a segment in an older checkpoint, as codec `since` uses them.
 
-/// What an older checkpoint has of a segment.
+/// The bytes of a segment in an older checkpoint.
 #[derive(Debug, Default)]
 pub struct Older {
-    /// The raw bytes of one of its segments, still merged.
+    /// The raw bytes of the older segment, still merged.
     pub raw: Vec<u8>,
-    /// For each array of the segment that is coded, where its bytes are in these; decoding does not need it.
+    /// The place of each array of the new segment in `raw`. Decoding does not need the places.
     pub places: Vec<OlderPlace>,
 }
 
-/// Which bytes of an array an older segment has.
+/// The part of an array that an older segment contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OlderPlace {
-    /// Where they begin in the older segment's raw bytes.
+    /// Position of the part in the older segment's raw bytes.
     pub from: usize,
-    /// How many bytes of the array come before them.
+    /// Bytes of the array that come before the part.
     pub skip: usize,
-    /// How many there are; 0 where it has none.
+    /// Bytes of the part. 0 if the older segment has none of the array.
     pub bytes: usize,
-    /// Whether the list that the array is had another length there: then these are all of its bytes, and only rows
-    /// that have numbers are known again.
+    /// Whether the array is a list that has another length in the older segment. The part is then the whole list, and
+    /// only rows with identifying numbers are found again.
     pub is_other_length: bool,
 }

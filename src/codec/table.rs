@@ -1,4 +1,4 @@
-//! Which codec has which number.
+//! Finds the codec for a number.
 
 use super::array_to_bytes::{columns, fpc, fpzip, mixed, pco, predict, raw, runs, since};
 use super::bytes_to_bytes::{bitshuffle, gzip, lz4, lzma, shuffle, zstd};

@@ -1,4 +1,4 @@
-//! What a codec is: the two signatures, and what they are given.
+//! The two kinds of codecs, and the inputs of the first kind.
 
 use super::{CodecError, CodecId, Work};
 use crate::header::Member;
@@ -6,34 +6,35 @@ use std::fmt;
 
 pub(crate) const BIG_ENDIAN: u32 = 1 << 8;
 
-/// What one piece of a segment is: how many elements, and how they lie. Advice for the codecs that look at
-/// neighbours, never a promise: a piece may be cut in the middle of a row, or of an element.
+/// The shape of one piece of a segment. Codecs that use neighbours take the shape as a hint. A piece may be cut in
+/// the middle of a row, or of an element.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArrayShape {
     /// Whole elements of the piece.
     pub elements: u64,
     /// Extents of the array that the piece was cut from, slowest first.
     pub dims: Vec<u64>,
-    /// Extents of its chunks, if it lies chunk after chunk, the last ones filled up; none if row after row.
+    /// Extents of the chunks, if the array is stored chunk after chunk with padded last chunks. Empty if it is stored
+    /// row after row.
     pub chunk: Vec<u64>,
-    /// Pieces of one class have the same number; the classes of a segment come one after the other.
+    /// Number of the piece's class. Pieces of one class have the same number, and lie together in the segment.
     pub column: u32,
-    /// Integers, in a segment of real numbers.
+    /// Whether the piece has integers, in a segment of real numbers.
     pub is_integer: bool,
 }
 
-/// The codec that turns elements into bytes; exactly one per chain. Pure: the same input gives the same bytes on
-/// every host, thread and run.
+/// A codec that turns elements into bytes. Each chain has exactly one. The same input gives the same bytes on every
+/// host, on every thread and in every run.
 pub trait ArrayCodec: Send + Sync {
-    /// Number and name, as in `docs/format/codecs.md`.
+    /// Number and name of the codec, as in `docs/format/codecs.md`.
     fn id(&self) -> (CodecId, &'static str);
-    /// Whether the parameter is valid. The other methods are called with valid ones only.
+    /// Whether the parameter is valid. The other methods are called with valid parameters only.
     fn takes(&self, param: u32) -> bool;
     /// The most bytes that `encode` gives for `raw_bytes` bytes of input.
     fn max_encoded_bytes(&self, param: u32, raw_bytes: usize) -> usize;
-    /// Replaces `stored` by the code of `raw`.
+    /// Encodes the bytes of `job` and replaces the contents of `stored` with the result.
     fn encode(&self, job: ArrayJob<'_>, stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError>;
-    /// Replaces `raw` by what was encoded, exactly `raw_bytes` bytes, or fails.
+    /// Decodes `stored` and replaces the contents of `raw` with exactly `raw_bytes` bytes, or fails.
     fn decode(
         &self,
         param: u32,
@@ -42,34 +43,36 @@ pub trait ArrayCodec: Send + Sync {
         raw: &mut Vec<u8>,
         work: &mut Work,
     ) -> Result<(), CodecError>;
-    /// The parameter for people.
+    /// Writes the parameter for people.
     fn show(&self, param: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-/// What an [`ArrayCodec`] is to encode.
+/// The input of [`ArrayCodec::encode`].
 #[derive(Clone, Copy)]
 pub struct ArrayJob<'a> {
-    /// The parameter of its step.
+    /// The parameter of the codec's step.
     pub param: u32,
-    /// The bytes.
+    /// The bytes to encode.
     pub raw: &'a [u8],
-    /// How they lie, piece by piece; may be empty or not add up.
+    /// The shape of each piece of the bytes. The list may be empty, and may have more or fewer elements than the
+    /// bytes.
     pub arrays: &'a [ArrayShape],
-    /// The members of a record, where known.
+    /// The members of a record, if they are known.
     pub members: &'a [Member],
 }
 
-/// A codec from bytes to bytes. Pure, except that a newer release of a library may find shorter bytes.
+/// A codec from bytes to bytes. The same input gives the same bytes, except that a newer release of a library may
+/// give fewer.
 pub trait BytesCodec: Send + Sync {
-    /// Number and name, as in `docs/format/codecs.md`.
+    /// Number and name of the codec, as in `docs/format/codecs.md`.
     fn id(&self) -> (CodecId, &'static str);
-    /// Whether the parameter is valid. The other methods are called with valid ones only.
+    /// Whether the parameter is valid. The other methods are called with valid parameters only.
     fn takes(&self, param: u32) -> bool;
     /// The most bytes that `encode` gives for `raw_bytes` bytes of input.
     fn max_encoded_bytes(&self, raw_bytes: usize) -> usize;
-    /// Replaces `stored` by the code of `raw`.
+    /// Encodes `raw` and replaces the contents of `stored` with the result.
     fn encode(&self, param: u32, raw: &[u8], stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError>;
-    /// Replaces `raw` by what was encoded, at most `limit` bytes, or fails.
+    /// Decodes `stored` and replaces the contents of `raw` with at most `limit` bytes, or fails.
     fn decode(
         &self,
         param: u32,
@@ -78,7 +81,7 @@ pub trait BytesCodec: Send + Sync {
         raw: &mut Vec<u8>,
         work: &mut Work,
     ) -> Result<(), CodecError>;
-    /// The parameter for people, with its brackets.
+    /// Writes the parameter for people, in brackets.
     fn show(&self, param: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if param == 0 { Ok(()) } else { write!(f, "({param})") }
     }

@@ -337,7 +337,7 @@ fn a_segment_above_the_limit_is_refused() {
     let error = Chain::zstd(1)
         .decode(&[], SEGMENT_BYTES_MAX + 1, &mut Scratch::default())
         .expect_err("too many bytes are refused");
-    assert_eq!(error.to_string(), "a segment of 1073741825 raw bytes; at most 1073741824 are allowed");
+    assert_eq!(error.to_string(), "the segment has 1073741825 raw bytes; at most 1073741824 are allowed");
 }
 
 #[test]
@@ -360,7 +360,7 @@ fn chains_that_are_not_one_array_codec_and_then_byte_codecs_are_refused() {
     assert_eq!(chain(&[(1, 0), (21, 93)]), Ok("lzma(93)".into()));
     for (steps, expected) in [
         (&[][..], "not a chain of codecs: it has no steps"),
-        (&[(18, 1)], "not a chain of codecs: the first step is no array-to-bytes codec"),
+        (&[(18, 1)], "not a chain of codecs: the first step is not an array-to-bytes codec"),
         (&[(1, 0), (2, 2)], "not a chain of codecs: an array-to-bytes codec is not the first step"),
         (&[(1, 0); 7], "not a chain of codecs: it has more than 6 steps"),
         (&[(0, 0)], "codec 0 is not known to this build"),

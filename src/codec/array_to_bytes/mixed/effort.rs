@@ -1,36 +1,36 @@
-//! How hard the encoder tries: every knob of it, in two settings. What is decoded does not depend on any of them.
+//! How hard the encoder works: all its settings, at two efforts. Decoding does not depend on these settings.
 
-/// Bytes between the numbers, up to which they are few.
+/// Up to this many bytes between the numbers count as few.
 const BYTES_FEW: usize = 256 << 10;
 
-/// All knobs.
+/// All settings of one effort.
 pub(super) struct Effort {
-    /// How hard to predict, as the parameter of `predict` stores it.
+    /// The effort that the parameter of `predict` stores.
     pub prediction: u32,
-    /// Levels of zstd for the bytes between the numbers, where these are few and where they are many.
+    /// Levels of zstd for the bytes between the numbers, if these bytes are few and if they are many.
     pub few_bytes_zstd_level: u32,
     pub many_bytes_zstd_level: u32,
-    /// Level of zstd for numbers, after shuffling.
+    /// Level of zstd for shuffled numbers.
     pub shuffled_zstd_level: u32,
-    /// Level of zstd for numbers as they are, if that is tried.
+    /// Level of zstd for numbers that are not shuffled. `None` if this is not tried.
     pub numbers_zstd_level: Option<u32>,
     /// Whether LZMA is tried.
     pub tries_lzma: bool,
 }
 
 impl Effort {
-    /// By its number in the parameter of the codec, 1 or 2.
+    /// The settings for an effort of 1 or 2, as in the parameter of the codec.
     pub(super) fn of(number: u32) -> &'static Self {
         if number > 1 { &HARD } else { &QUICK }
     }
 
-    /// Level of zstd for this number of bytes between the numbers.
+    /// Level of zstd for `bytes` bytes between the numbers.
     pub(super) fn zstd_level(&self, bytes: usize) -> u32 {
         if bytes > BYTES_FEW { self.many_bytes_zstd_level } else { self.few_bytes_zstd_level }
     }
 }
 
-/// For the profile `balanced`.
+/// Settings for the profile `balanced`.
 const QUICK: Effort = Effort {
     prediction: 1,
     few_bytes_zstd_level: 6,
@@ -39,7 +39,7 @@ const QUICK: Effort = Effort {
     numbers_zstd_level: None,
     tries_lzma: false,
 };
-/// For the profile `max`.
+/// Settings for the profile `max`.
 const HARD: Effort = Effort {
     prediction: 2,
     few_bytes_zstd_level: 17,
