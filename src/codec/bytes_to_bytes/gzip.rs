@@ -49,7 +49,7 @@ impl BytesCodec for Gzip {
         match compressor.compress_vec(raw, stored, FlushCompress::Finish).map_err(failed)? {
             Status::StreamEnd => Ok(()),
             Status::Ok | Status::BufError => {
-                Err(CodecError::Damaged { codec: "gzip", what: "zlib wrote more bytes than its upper bound" })
+                Err(CodecError::Damaged { codec: "gzip", what: "zlib needs more bytes than its own upper bound" })
             }
         }
     }

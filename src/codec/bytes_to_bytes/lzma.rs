@@ -95,7 +95,7 @@ fn encode_piece(properties: Properties, raw: &[u8]) -> Result<Vec<u8>, CodecErro
     match stream.process_vec(raw, &mut stored, Action::Finish).map_err(failed)? {
         Status::StreamEnd => Ok(stored),
         Status::Ok | Status::GetCheck | Status::MemNeeded => {
-            Err(damaged("the library wrote more bytes than its upper bound"))
+            Err(damaged("the library needs more bytes than its own upper bound"))
         }
     }
 }

@@ -50,9 +50,10 @@ const WINDOW_BYTES: usize = 512;
 const GAP_WINDOWS: usize = 2;
 const REGION_WINDOWS: usize = 4;
 /// Neighbouring numbers are near each other if their difference is at least this many bits shorter than the numbers.
-/// For random bits the mean is 2.5.
+/// For random bits, the difference is 2.5 bits shorter on average.
 const BITS_LESS: f64 = 6.0;
-/// A place with differences shorter than this fits in many ways, so no way is chosen. Zeros are an example.
+/// If the mean difference at a place has fewer bits than this, the place fits in many ways, and no way is chosen.
+/// Zeros are an example.
 const BITS_FEW: f64 = 4.0;
 
 impl Kind {
@@ -107,9 +108,8 @@ impl Kind {
         if count == 0 { self.bits() as f64 } else { f64::from(sum) / count as f64 }
     }
 
-    /// The lowest cost of several lags. With lags of 2 and 3, numbers of equal meaning may also lie in records of 2
-    /// or 3 numbers. Numbers of 4 bytes do not use lag 2, because the halves of numbers of 8 bytes are near each
-    /// other at that lag.
+    /// The lowest cost of several lags. Lags of 2 and 3 find numbers of equal meaning in records of 2 or 3 numbers.
+    /// Numbers of 4 bytes do not use lag 2, because the halves of numbers of 8 bytes are near each other at that lag.
     fn least_cost(self, bytes: &[u8]) -> f64 {
         let lags: &[usize] = if self.width == 8 { &[1, 2, 3] } else { &[1, 3] };
         lags.iter().map(|&lag| self.cost(bytes, lag)).fold(f64::MAX, f64::min)

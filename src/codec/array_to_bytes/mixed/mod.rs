@@ -12,8 +12,9 @@
 //!   stream, and how many bytes of that stream the region takes.
 //! - The stored bytes of all streams, one stream after the other.
 //!
-//! A stream has as many raw bytes as its regions together. The first stream has all other bytes of the segment. Its
-//! bytes that come before no region follow the last region. No stream is coded by `mixed`, `columns` or `since`.
+//! A stream has as many raw bytes as its regions together. The first stream has all other bytes of the segment. Those
+//! of its bytes that come before no region belong after the last region. No stream is coded by `mixed`, `columns` or
+//! `since`.
 
 mod effort;
 mod find;

@@ -80,7 +80,7 @@ impl Field {
         let places = || (from..self.numbers.len()).step_by(SEARCH_STEP).take(SEARCH_NUMBERS);
         let cost = |n: usize| self.left(places(), &[distances, &[n * step]].concat());
         let costs: Vec<f64> = (1..=most.min(reach / step)).map(cost).collect();
-        // In smooth numbers a distance is better the shorter it is, so only local minima count.
+        // In smooth numbers shorter distances always look better, so only local minima count.
         let mut found: Vec<(f64, usize)> = (costs.windows(3).zip(2..))
             .filter(|(near, _)| near[1] <= near[0] && near[1] <= near[2])
             .map(|(near, n)| (near[1], n))
